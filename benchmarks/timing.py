@@ -68,9 +68,7 @@ def main() -> None:
     rows = []
     for data in dict.fromkeys(cell.data for cell in cells):
         methods = {c.method.label: c for c in reversed(cells) if c.data == data}
-        families = {label: c.method.family for label, c in methods.items()}
-        configs = {label: c.config for label, c in reversed(methods.items())}
-        for row in timed(configs, families, rounds=given.rounds):
+        for row in timed(dict(reversed(methods.items())), rounds=given.rounds):
             rows.append({"data": data, **row})
     if given.out is not None:
         write_csv(given.out, COLUMNS, rows)
@@ -78,14 +76,13 @@ def main() -> None:
     print(f"\n{given.threads} CPU threads, torch {torch.__version__}")
 
 
-def timed(
-    configs: Mapping[str, RunConfig], families: Mapping[str, str], *, rounds: int
-) -> list[dict[str, Any]]:
-    """Return a row of `COLUMNS` for each method of one data set."""
+def timed(cells: Mapping[str, Any], *, rounds: int) -> list[dict[str, Any]]:
+    """Return a row of `COLUMNS` for each method of one data set, given a cell of the grid each."""
     steps: dict[str, Step] = {}
     sizes: dict[str, tuple[int, float]] = {}
     prepared: dict[Any, PreparedData] = {}
-    for label, config in configs.items():
+    for label, cell in cells.items():
+        config: RunConfig = cell.config
         key = (config.data, config.training.balanced, config.order_seed)
         if key not in prepared:
             prepared[key] = prepare(config)
@@ -95,19 +92,20 @@ def timed(
         own = {**prepared[key].model_arguments, **config.model_arguments}
         model = build(config.model, **own).to(batches[0].x.device).train()
         steps[label] = our_step(model, config, batches)
-        if not set(config.model_arguments) - {"samples", "predict_samples"}:
+        if not set(cell.method.arguments) - {"samples", "predict_samples"}:
             samples = getattr(model, "samples", None)
             theirs = torchmil_model(config.model, in_dim=batches[0].x.shape[1], samples=samples)
             if theirs is not None:
                 steps[f"torchmil {label}"] = torchmil_step(theirs, config, batches)
     seconds = race(steps, rounds=rounds)
     rows = []
-    for label, config in configs.items():
+    for label, cell in cells.items():
         lower, upper = 1e3 * np.quantile(seconds[label], [0.25, 0.75])
-        plain = next((k for k, c in configs.items() if c.model == BASELINES[families[label]]), None)
+        baseline = BASELINES[cell.method.family]
+        plain = next((k for k, c in cells.items() if c.method.model == baseline), None)
         row: dict[str, Any] = {
             "method": label,
-            "model": config.model,
+            "model": cell.method.model,
             "bags": sizes[label][0],
             "instances": round(sizes[label][1], 1),
             "milliseconds": round(1e3 * statistics.median(seconds[label]), 4),

@@ -1,6 +1,5 @@
 """A run with a temperature and distances: its files, its predictions, and those of new bags."""
 
-import csv
 import json
 from dataclasses import replace
 
@@ -12,7 +11,6 @@ from support.stored import write_folder
 
 from probsa import load
 from probsa.cli.entry import main
-from probsa.errors import TableError
 from probsa.evaluation import best_threshold, read_predictions
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.workflow import finish_run, predict_folder, predict_run, train_and_report
@@ -126,20 +124,6 @@ def test_runs_without_the_files_keep_working_and_several_share_a_temperature(tra
     got = read_predictions(tmp_path / "q")
     assert got.metadata["temperature"] == pytest.approx(_temperature(scaled) ** 0.5)
     assert got.ood is None
-
-
-@pytest.mark.parametrize(("column", "cell"), [("ood", "1.5"), ("ood_distance", "far")])
-def test_cells_that_cannot_be_read_are_named(trained, tmp_path, column, cell):
-    folder = tmp_path / "p"
-    folder.mkdir()
-    header = ["bag", "label", "p_1", "sd_1", "ood", "ood_distance"]
-    row = {"bag": "a", "label": 1, "p_1": 0.5, "sd_1": 0.1, "ood": 0.5, "ood_distance": 2}
-    with (folder / "predictions.csv").open("w", newline="") as f:
-        writer = csv.DictWriter(f, header)
-        writer.writeheader()
-        writer.writerow(row | {column: cell})
-    with pytest.raises(TableError, match=f"bag 'a': {column} is '{cell}'"):
-        read_predictions(folder)
 
 
 def test_the_command_writes_figures(trained, tmp_path, capsys):

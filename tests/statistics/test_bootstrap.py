@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from probsa.statistics.bootstrap import Draws, interval
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from probsa.statistics import bootstrap
-from probsa.statistics.bootstrap import Draws, interval
 
 
 def _data(n: int, *, levels: int, seed: int = 0):

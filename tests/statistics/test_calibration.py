@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from probsa.statistics.bootstrap import Draws
 from scipy.stats import binom
 
-from probsa.statistics.bootstrap import Draws
 from probsa.statistics.calibration import (
     bin_count,
     calibration_error,

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from probsa.statistics.paired_difference import StandardError
 
 from probsa.errors import InputError
 from probsa.statistics import compare_means, mean_interval
-from probsa.statistics.paired_difference import StandardError
 
 
 def _values(rng, *, replicates=3, items=60, shift=0.0):

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.equal_methods import cohort
-
 from probsa.statistics.comparison import compare
 from probsa.statistics.detectable_difference import (
     detectable_from_intervals,
@@ -14,6 +12,7 @@ from probsa.statistics.detectable_difference import (
     smallest_detectable,
 )
 from probsa.statistics.paired_difference import StandardError
+from support.equal_methods import cohort
 
 
 def test_detectable_is_2_80_standard_errors():

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
-
 from probsa.statistics.bootstrap import Draws
 from probsa.statistics.retention import SHARES, retained_error_rates, retention_curve
 from probsa.statistics.risk import augrc
+from sklearn.metrics import roc_auc_score
 
 
 def _draws(items, *, resamples=0, groups=None):

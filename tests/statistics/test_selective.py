@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from probsa.statistics.selective import error_p_value
 from scipy.stats import binom
 
 from probsa.statistics import certified_threshold, least_accepted
-from probsa.statistics.selective import error_p_value
 
 THRESHOLDS = np.array([0.5, 0.4, 0.3, 0.2, 0.1, -np.inf])
 

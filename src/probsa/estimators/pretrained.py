@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core import GraphOptions, PositiveInt, as_record, read_json
 from ..errors import InputError
-from ..evaluation import CONFIG, CardFacts, from_pretrained, local_folder, write_pretrained
+from ..evaluation import CONFIG, CardFacts, from_pretrained, local_folder
 from .base import MILEstimator
 
 E = TypeVar("E", bound=MILEstimator)
@@ -63,7 +63,7 @@ def save_estimator(estimator: MILEstimator, folder: Path, *, data: str) -> Path:
         parts=estimator.n_bags_,
         remark=_remark(estimator),
     )
-    return write_pretrained(estimator.predictor_, folder, facts=facts, more={"estimator": stored})
+    return estimator.predictor_.save_pretrained(folder, facts=facts, more={"estimator": stored})
 
 
 def load_estimator(cls: type[E], source: Path | str, *, revision: str | None, device: str) -> E:

@@ -16,17 +16,15 @@ from .baselines.null_scores import read_null_scores as read_null_scores
 from .baselines.null_scores import write_null_scores as write_null_scores
 from .context import Context as Context
 from .context import Truth as Truth
+from .context import target_data as target_data
 from .deletion import LEAVE_ONE_OUT_UP_TO as LEAVE_ONE_OUT_UP_TO
 from .deletion import DeletionCurves as DeletionCurves
 from .deletion import deletion_curves as deletion_curves
 from .faithfulness import MapScoreChoice as MapScoreChoice
 from .faithfulness import choose_map_score as choose_map_score
-from .faithfulness_section import FaithfulnessSection as FaithfulnessSection
 from .faithfulness_section import predicted_with_curves as predicted_with_curves
 from .faithfulness_section import read_curves as read_curves
 from .faithfulness_section import write_curves as write_curves
-from .froc_summaries import FROC_METRICS as FROC_METRICS
-from .froc_summaries import froc_summary as froc_summary
 from .guarantees.options import GuaranteeOptions as GuaranteeOptions
 from .guarantees.options import SetScore as SetScore
 from .guarantees.section import write_sets as write_sets
@@ -39,10 +37,12 @@ from .instances.summary import instance_metrics as instance_metrics
 from .instances.table import InstanceTable as InstanceTable
 from .instances.verdicts import doubt_verdict as doubt_verdict
 from .instances.verdicts import variance_verdict as variance_verdict
+from .lesions import FROC_METRICS as FROC_METRICS
 from .lesions import Lesions as Lesions
 from .lesions import annotated_lesions as annotated_lesions
 from .lesions import detect_lesions as detect_lesions
 from .lesions import find_lesions as find_lesions
+from .lesions import froc_summary as froc_summary
 from .lesions import match_detections as match_detections
 from .lesions import patch_mask as patch_mask
 from .loading import DistancesOfRuns as DistancesOfRuns
@@ -65,7 +65,6 @@ from .prediction import column_names as column_names
 from .predictor import SEEN_BY_ALL as SEEN_BY_ALL
 from .predictor import Ensemble as Ensemble
 from .predictor import Predictor as Predictor
-from .predictor import write_pretrained as write_pretrained
 from .pretrained import CONFIG as CONFIG
 from .pretrained import local_folder as local_folder
 from .report.doubt import DISTANCE_VALIDATION_BAGS as DISTANCE_VALIDATION_BAGS
@@ -83,6 +82,7 @@ from .slide_effects import slide_effects as slide_effects
 from .slide_effects import with_slide_effects as with_slide_effects
 from .slide_effects import write_slide_effects as write_slide_effects
 from .storage import FAILED as FAILED
+from .storage import MEAN_FEATURES as MEAN_FEATURES
 from .storage import NOTES as NOTES
 from .storage import PREDICTIONS_TABLE as PREDICTIONS_TABLE
 from .storage import Predictions as Predictions

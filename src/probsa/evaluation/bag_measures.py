@@ -11,23 +11,23 @@ from jaxtyping import Bool, Float
 from scipy.stats import rankdata
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from .instances.measures import within_bag
 from .map_scores import MapScore, drawn_values
 from .prediction import Prediction
 from .scores import class_column, doubt, instance_evidence, instance_scores, instance_variances
-from .within_bags import is_mixed, within_bag
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BagMeasures:
     """Measures within a bag; None where one is undefined."""
 
-    auroc: float | None
+    auroc: float | None = None
     """Of the score, for the labelled instances; None unless there are both labels."""
-    average_precision: float | None
-    doubt_gain: float | None
+    average_precision: float | None = None
+    doubt_gain: float | None = None
     """AUROC of P(wrong) for finding wrong calls, minus that of the margin; None without a variance,
     or if all calls are right or all are wrong."""
-    faithfulness: float | None
+    faithfulness: float | None = None
     """Spearman's correlation of the score with the exact change of the bag's probability when the
     instance is left out; None where the model has no closed form (see `deletion_curves`)."""
 
@@ -46,7 +46,7 @@ def bag_measures(p: Prediction) -> BagMeasures:
     labels = np.full(len(score), -1) if p.instance_labels is None else p.instance_labels
     known, y = labels >= 0, labels > 0
     auroc, average_precision = None, None
-    if is_mixed(y[known]):
+    if len(set(y[known].tolist())) == 2:
         auroc, average_precision = within_bag(y[known], score[known])[:2].tolist()
     return BagMeasures(
         auroc=auroc,
@@ -68,7 +68,7 @@ def shown_precision(p: Prediction, shown: MapScore | None) -> float | None:
     if shown is None or p.instance_labels is None:
         return None
     known, y = p.instance_labels >= 0, p.instance_labels > 0
-    if not is_mixed(y[known]):
+    if len(set(y[known].tolist())) != 2:
         return None
     score = class_column(p, drawn_values(p, shown))
     return float(average_precision_score(y[known], score[known]))

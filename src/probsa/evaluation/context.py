@@ -12,13 +12,14 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
+from ..core import read_csv
 from ..datasets import TargetOptions, patient_table, read_table
 from ..errors import InputError
 from ..statistics import Draws
 from ..tasks import TASKS, TargetData, Task
 from .guarantees.options import GuaranteeOptions
 from .prediction import Prediction
-from .storage import Predictions, listed
+from .storage import MEAN_FEATURES, Predictions, listed
 
 SEEN = ("train", "val")
 """Parts of a run whose bags the run has seen."""
@@ -95,7 +96,8 @@ class Context:
     @cached_property
     def data(self) -> TargetData:
         """The evaluated bags as their task sees them."""
-        return TargetData.of(self.predictions, self.rows, self.targets, threshold=self.threshold)
+        data = target_data(self.predictions, self.rows, self.targets)
+        return replace(data, threshold=self.threshold)
 
     @cached_property
     def draws(self) -> Draws:
@@ -136,6 +138,49 @@ class Context:
         return p.instance_labels is not None and bool((p.instance_labels > 0).any())
 
 
+def target_data(
+    predictions: Predictions, rows: Sequence[int], y: Float[np.ndarray, "bags targets"]
+) -> TargetData:
+    """Return some rows of a table of predictions with their targets, as their task sees them.
+
+    Raises:
+        InputError: the stored predictions of the mean of the features are of other bags.
+    """
+    stored, picked = predictions.metadata.get("training_targets"), list(rows)
+    return TargetData(
+        task=predictions.task,
+        y=y,
+        predicted=predictions.probability[picked].astype(np.float64),
+        outputs=predictions.outputs,
+        names=predictions.class_names,
+        scores={k: v[picked] for k, v in predictions.scores.items()},
+        training=None
+        if stored is None
+        else np.array(stored, dtype=np.float64).reshape(len(stored), -1),
+        thresholds=predictions.metadata.get("thresholds"),
+        of_means=_of_means(predictions, rows),
+    )
+
+
+def _of_means(
+    predictions: Predictions, rows: Sequence[int]
+) -> Float[np.ndarray, "bags outputs"] | None:
+    """Return what is predicted from the mean of the features; None if it is not stored."""
+    path = predictions.folder / MEAN_FEATURES
+    if not path.is_file():
+        return None
+    columns = predictions.outputs or predictions.classes
+    stored = {row.get("bag"): row for row in read_csv(path)}
+    try:
+        values = [[float(stored[predictions.bags[k]][column]) for column in columns] for k in rows]
+    except (KeyError, TypeError, ValueError):
+        raise InputError(
+            f"{path} is damaged or belongs to other predictions: predict again, or remove it to "
+            "evaluate without the mean of the features"
+        ) from None
+    return np.array(values, dtype=np.float64).reshape(len(rows), len(columns))
+
+
 def stored_targets(predictions: Predictions) -> dict[str, tuple[float, ...]]:
     """Return the targets that are stored with predictions, of the bags that have some."""
     if predictions.targets is None:
@@ -166,9 +211,12 @@ def read_truth(
     task = TASKS[predictions.task]
     if task.has_classes:
         classes = _known_classes(predictions, classes)
-    columns = predictions.metadata.get("target") or task.default_target(predictions.classes)
+    columns = predictions.metadata.get("target")
+    if columns is None and task.has_findings:
+        columns = predictions.classes
     options = TargetOptions(
-        task=task.table_task, target=None if columns is None else tuple(columns)
+        task="auto" if task.unordered_classes else task.name,
+        target=None if columns is None else tuple(columns),
     )
     table = read_table(
         path,

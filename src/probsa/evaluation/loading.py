@@ -26,14 +26,14 @@ from ..training import (
     stored_prior,
 )
 from ..variational import Bernoulli, Categorical, Findings, Likelihood
+from .baselines.distance import TrainingDistance
+from .baselines.null_maps import NullMaps
+from .baselines.null_scores import null_maps_file
 from .ensemble import OfRuns
-from .null_files import null_maps_file
-from .null_maps import NullMaps
 from .prediction import Prediction
 from .predictor import Ensemble, Predictor
 from .pretrained import CONFIG, local_folder, read_model
 from .temperature import Temperature, fit_temperature, scale_prediction
-from .training_distance import TrainingDistance
 
 SHARED = ("target", "unit", "covariates", "prior")
 """Entries of the origin of predictions that several runs have in common."""

@@ -18,7 +18,7 @@ from ..features import describe
 from ..statistics import Metric
 from ..training import RunFolder, read_split
 from .pretrained import PretrainedConfig
-from .titles import TARGET_TITLES
+from .words import METRIC_TITLES
 
 SHOWN = (
     "auroc", "macro_auroc", "average_precision", "f1", "balanced_accuracy", "accuracy", "brier",
@@ -127,7 +127,7 @@ def _results(facts: CardFacts) -> str:
         if metric is not None and metric.value is not None:
             known = metric.low is not None and metric.high is not None
             span = f"{metric.low:.3f} to {metric.high:.3f}" if known else "not computed"
-            rows.append(f"| {TARGET_TITLES[name]} | {metric.value:.3f} | {span} |")
+            rows.append(f"| {METRIC_TITLES[name]} | {metric.value:.3f} | {span} |")
     return "\n".join(rows)
 
 

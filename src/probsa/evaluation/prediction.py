@@ -9,6 +9,7 @@ import pandas as pd
 
 from ..core import TaskName
 from ..errors import UnknownName
+from ..tasks import TASKS
 
 EXPLANATIONS = ("class_score", "contribution", "leave_one_out", "probability_positive", "at_least")
 """The fields of `Prediction` that explain it, which only models with a closed form have."""
@@ -183,12 +184,4 @@ class Prediction:
 
 def column_names(p: Prediction, columns: int) -> tuple[str, ...] | None:
     """Return what the columns of per-instance values are of; None for one, or for classes."""
-    if columns == 1 or p.task in CLASS_TASKS:
-        return None
-    if p.task == "regression":
-        return ("mean", "variance")[:columns]
-    if p.task == "ordinal" and len(p.outputs) == columns + 1:
-        return tuple(f"at least {name}" for name in p.outputs[1:])
-    if p.task == "survival" and len(p.outputs) == columns + 1:
-        return tuple(f"until {name.removeprefix('s_')}" for name in p.outputs[1:])
-    return p.outputs if len(p.outputs) == columns else None
+    return TASKS[p.task].column_names(p, columns)

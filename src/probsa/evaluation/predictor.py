@@ -109,7 +109,14 @@ class Predictor:
                 )
             member.model.check_bag(bag, name=member.model.name)
 
-    def save_pretrained(self, folder: Path | str, *, data: str = "") -> Path:
+    def save_pretrained(
+        self,
+        folder: Path | str,
+        *,
+        data: str = "",
+        facts: CardFacts | None = None,
+        more: Mapping[str, Any] | None = None,
+    ) -> Path:
         """Write the model into a folder: `config.json`, `model.safetensors` and a model card.
 
         `probsa.from_pretrained` reads it. The folder can be uploaded to the Hugging Face Hub as it
@@ -118,11 +125,48 @@ class Predictor:
         Args:
             folder: new folder, or one that holds a model that was written before.
             data: a sentence on the data for the card.
+            facts: all that the card says of data and results; None for what the run states.
+            more: further entries of config.json.
 
         Raises:
             OutputExists: the folder holds other files.
+            InputError: the model has clinical covariates.
         """
-        return write_pretrained(self, Path(folder), facts=facts_of(self.run, data=data))
+        from .. import __version__
+
+        if self.model.covariates is not None:
+            raise InputError(
+                "a model with clinical covariates cannot be saved without the encoder of its run: "
+                "give the run folder instead"
+            )
+        members, run, threshold = self.members, self.run, self.threshold
+        if run is not None and run.threshold_file.is_file():
+            threshold = run.threshold()
+        config = PretrainedConfig(
+            library_name="probsa",
+            format=FORMAT,
+            members=tuple(PretrainedMember.of(m.model) for m in members),
+            classes=self.classes,
+            task=self.task,
+            outputs=self.model.likelihood.outputs(self.classes),
+            features=members[0].stated,
+            run=run_without_paths(self.config),
+            precision=self.precision,
+            temperature=float(self.temperature),
+            threshold=threshold,
+            about={k: v for k, v in self.metadata.items() if k not in PRIVATE},
+            probsa_version=__version__,
+        )
+        tensors = {
+            f"members.{k}.{part}{name}": tensor
+            for k, member in enumerate(members)
+            for part, module in zip(PARTS, (member.model, member.standardizer), strict=True)
+            for name, tensor in module.state_dict().items()
+        }
+        card = model_card(
+            config, facts or facts_of(run, data=data), score_kind=self.model.score_kind
+        )
+        return write_model(Path(folder), {**asdict(config), **(more or {})}, tensors, card=card)
 
     def predict(self, bags: Iterable[Bag], *, parts: bool = False) -> Iterator[Prediction]:
         """Yield one `Prediction` per bag, in order.
@@ -232,61 +276,6 @@ class Ensemble(Predictor):
             if not of_bag:
                 raise BagError(f"bag {bag.name!r}: {SEEN_BY_ALL}")
             yield combine(of_bag, align=align)
-
-
-def write_pretrained(
-    predictor: Predictor,
-    folder: Path,
-    *,
-    facts: CardFacts | None = None,
-    more: Mapping[str, Any] | None = None,
-) -> Path:
-    """Write a predictor into a folder, and return the folder.
-
-    Args:
-        predictor: the predictor.
-        folder: new folder, or one that holds a model that was written before.
-        facts: what the card says of data and results; None for what the predictor knows.
-        more: further entries of config.json.
-
-    Raises:
-        OutputExists: the folder holds other files.
-        InputError: the model has clinical covariates.
-    """
-    from .. import __version__
-
-    if predictor.model.covariates is not None:
-        raise InputError(
-            "a model with clinical covariates cannot be saved without the encoder of its run: "
-            "give the run folder instead"
-        )
-    members, run = predictor.members, predictor.run
-    threshold = predictor.threshold
-    if run is not None and run.threshold_file.is_file():
-        threshold = run.threshold()
-    config = PretrainedConfig(
-        library_name="probsa",
-        format=FORMAT,
-        members=tuple(PretrainedMember.of(m.model) for m in members),
-        classes=predictor.classes,
-        task=predictor.task,
-        outputs=predictor.model.likelihood.outputs(predictor.classes),
-        features=members[0].stated,
-        run=run_without_paths(predictor.config),
-        precision=predictor.precision,
-        temperature=float(predictor.temperature),
-        threshold=threshold,
-        about={k: v for k, v in predictor.metadata.items() if k not in PRIVATE},
-        probsa_version=__version__,
-    )
-    tensors = {
-        f"members.{k}.{part}{name}": tensor
-        for k, member in enumerate(members)
-        for part, module in zip(PARTS, (member.model, member.standardizer), strict=True)
-        for name, tensor in module.state_dict().items()
-    }
-    card = model_card(config, facts or facts_of(run), score_kind=predictor.model.score_kind)
-    return write_model(folder, {**asdict(config), **(more or {})}, tensors, card=card)
 
 
 def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterator[Prediction]:

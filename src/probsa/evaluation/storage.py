@@ -24,10 +24,9 @@ import pandas as pd
 from jaxtyping import Float
 
 from ..core import (
-    CLASS_TASKS,
     BagKind,
     PositiveFloat,
-    Task,
+    TaskName,
     UnitInterval,
     as_record,
     attributes_of,
@@ -44,7 +43,7 @@ from ..core import (
 from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
 from ..jobs import sole_writer
 from ..models import ScoreKind
-from ..statistics import median_call
+from ..tasks import TASKS
 from ..training import Target
 from .prediction import OF_EVERY_INSTANCE, PER_INSTANCE, Prediction
 
@@ -56,6 +55,8 @@ FAILED = "failed.csv"
 NOTES = "notes.json"
 """Remarks on the bags, such as an estimated stride, which `probsa predict` writes."""
 FAITHFULNESS = "faithfulness.json"
+MEAN_FEATURES = "mean_features.csv"
+"""What the linear model of the mean features predicts."""
 """Curves of deletion of each bag, which `probsa predict --faithfulness` writes."""
 OWN = {PREDICTIONS_TABLE, METADATA, INSTANCES, FAILED, NOTES, FAITHFULNESS, NULL_SCORES}
 WINDOWS = os.name == "nt"
@@ -72,36 +73,6 @@ KINDS: Mapping[Kind, tuple[float, float, str]] = {
     "distance": (0, math.inf, "a distance, 0 or more"),
 }
 """Limits of the finite numbers of a column, and their wording in errors."""
-
-
-# The task
-
-
-def has_classes(task: Task) -> bool:
-    """Return whether each bag has one of several classes or grades."""
-    return task in CLASS_TASKS or task == "ordinal"
-
-
-def label_columns(task: Task, classes: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of predictions.csv that hold what a bag is labelled with."""
-    if task == "multilabel":
-        return tuple(f"label_{c}" for c in classes)
-    return ("label_time", "label_event") if task == "survival" else ("label",)
-
-
-def value_columns(task: Task, outputs: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of predictions.csv that hold the predicted values."""
-    by_name = has_classes(task) or task == "multilabel"
-    return tuple(f"p_{name}" for name in outputs) if by_name else tuple(outputs)
-
-
-def _called(p: Float[np.ndarray, " columns"], task: Task, *, threshold: float | None) -> int:
-    """Return the class or grade that is called."""
-    if task == "ordinal":
-        return int(median_call(p[None])[0])
-    if len(p) == 1 or (len(p) == 2 and threshold is not None):
-        return int(p[-1] >= (0.5 if threshold is None else threshold))
-    return int(p.argmax())
 
 
 # The schema of the table
@@ -164,7 +135,9 @@ class Columns:
         return cells
 
 
-def columns_of(task: Task, *, names: Sequence[str], classes: Sequence[str]) -> tuple[Columns, ...]:
+def columns_of(
+    task: TaskName, *, names: Sequence[str], classes: Sequence[str]
+) -> tuple[Columns, ...]:
     """Return the columns of numbers of a task, in their order.
 
     Args:
@@ -176,8 +149,8 @@ def columns_of(task: Task, *, names: Sequence[str], classes: Sequence[str]) -> t
     def each(start: str) -> tuple[str, ...]:
         return tuple(f"{start}_{name}" for name in names)
 
-    values = value_columns(task, names)
-    if has_classes(task):
+    values = TASKS[task].value_columns(names)
+    if TASKS[task].has_classes:
         columns = (
             Columns("probability", values, "share"),
             Columns("std", each("sd"), "share"),
@@ -186,8 +159,8 @@ def columns_of(task: Task, *, names: Sequence[str], classes: Sequence[str]) -> t
         )
     else:
         columns = (
-            Columns("targets", label_columns(task, classes), blank=True),
-            Columns("probability", values, "share" if task == "multilabel" else "number"),
+            Columns("targets", TASKS[task].label_columns(classes), blank=True),
+            Columns("probability", values, "share" if TASKS[task].by_probability else "number"),
             Columns("std", each("spread")),
             *(Columns(score, (score,), optional=True, blank=True) for score in SCORES),
         )
@@ -220,7 +193,7 @@ class Predictions:
     ood: Float[np.ndarray, " bags"] | None = None
     """How far each bag is from training, as in `Prediction.bag_ood`; None if it is not known."""
     ood_distance: Float[np.ndarray, " bags"] | None = None
-    task: Task = "binary"
+    task: TaskName = "binary"
     outputs: tuple[str, ...] = ()
     """Names of the columns of `probability`, for tasks without classes."""
     targets: Float[np.ndarray, "bags targets"] | None = None
@@ -249,20 +222,22 @@ class Predictions:
         """
         if bag not in self.bags:
             raise UnknownName("predicted bag", bag, self.bags)
-        row = self.bags.index(bag)
+        row, task = self.bags.index(bag), TASKS[self.task]
         tables = {k: getattr(self, k) for k in ("probability", "std", "std_within", "std_between")}
         return replace(
             read_instances(self.instance_path(bag)),
             **{k: None if v is None else v[row].astype(np.float32) for k, v in tables.items()},
             task=self.task,
-            outputs=self.classes if self.task == "ordinal" else self.outputs,
+            outputs=self.classes
+            if task.has_classes and not task.unordered_classes
+            else self.outputs,
         )
 
     def to_frame(self) -> pd.DataFrame:
         """Return the columns of predictions.csv as a data frame; see also `instances`."""
         columns: dict[str, Any] = {"bag": self.bags, "part": self.parts}
         names = self.outputs
-        if has_classes(self.task):
+        if TASKS[self.task].has_classes:
             columns["label"] = pd.array(list(self.labels), dtype="Int64")
             names = self.classes[-self.probability.shape[1] :]
         for c in columns_of(self.task, names=names, classes=self.classes):
@@ -303,22 +278,25 @@ def read_predictions(folder: Path) -> Predictions:
     if not rows:
         raise TableError(f"{path} has no rows")
     written = bool(metadata)  # by the package; a bare table is enough otherwise
-    task: Task = metadata.pop("task", None) or "binary"
+    task: TaskName = metadata.pop("task", None) or "binary"
     names = tuple(c.removeprefix("p_") for c in rows[0] if c.startswith("p_"))
     stored = metadata.pop("classes", None)
     classes = names if stored is None else tuple(map(str, stored))
-    outputs = () if has_classes(task) else tuple(map(str, metadata.pop("outputs", ())))
+    outputs = () if TASKS[task].has_classes else tuple(map(str, metadata.pop("outputs", ())))
     schema = columns_of(task, names=outputs or names or ["<class>"], classes=classes)
     wanted = [
         "bag",
         *(c for columns in schema if not columns.optional for c in columns.names),
-        *(("part", "label", "prediction") if has_classes(task) else ("part",)) * written,
+        *(("part", "label", "prediction") if TASKS[task].has_classes else ("part",)) * written,
     ]
     missing = [c for c in wanted if c not in rows[0]]
     if missing:
         raise TableError(f"{path} has no column {missing[0]!r}: it has {', '.join(rows[0])}")
     _check_bags(rows, path)
-    if has_classes(task) and names not in (classes, classes[-1:] if len(classes) == 2 else classes):
+    if TASKS[task].has_classes and names not in (
+        classes,
+        classes[-1:] if len(classes) == 2 else classes,
+    ):
         raise TableError(
             f"{path} has probabilities of {', '.join(names)}, but {METADATA} states the classes "
             f"{', '.join(classes) or '(none)'}: predict again"
@@ -332,7 +310,7 @@ def read_predictions(folder: Path) -> Predictions:
     scores = {k: values.pop(k) for k in SCORES if k in values}
     threshold = metadata.pop("threshold", None)
     labels: tuple[int | None, ...] = (None,) * len(rows)
-    if has_classes(task):
+    if TASKS[task].has_classes:
         labels = tuple(_label(row.get("label", ""), path, bag=row["bag"]) for row in rows)
     return Predictions(
         folder=folder,
@@ -340,7 +318,7 @@ def read_predictions(folder: Path) -> Predictions:
         parts=tuple(row.get("part") or "new" for row in rows),
         labels=labels,
         classes=classes,
-        threshold=None if threshold is None or not has_classes(task) else float(threshold),
+        threshold=None if threshold is None or not TASKS[task].has_classes else float(threshold),
         metadata=metadata,
         task="multiclass" if task == "binary" and len(names) > 2 else task,
         outputs=outputs,
@@ -372,7 +350,7 @@ class _StoredMetadata:
     temperature: PositiveFloat | None = None
     kappa: float | tuple[float, ...] | None = None
     neighbour_share: float | None = None
-    task: Task | None = None
+    task: TaskName | None = None
     outputs: tuple[str, ...] = ()
 
 
@@ -437,7 +415,7 @@ def write_predictions(
             write_instances(path, p)
             row = {"bag": p.name, "part": parts.get(p.name, "new")}
             rows[p.name] = row | _cells(p, labels.get(p.name), classes, threshold=threshold)
-            if p.task not in CLASS_TASKS:
+            if not TASKS[p.task].unordered_classes:
                 of_task = {"task": p.task, "outputs": list(p.outputs)}
         if not rows:
             raise InputError(f"there are no predictions to write to {folder}")
@@ -452,8 +430,8 @@ def _cells(
 ) -> dict[str, object]:
     """Return the cells of a bag's row after its name and part, in the order of the columns."""
     width, names = len(p.probability), p.outputs
-    cells: dict[str, Any] = dict.fromkeys(label_columns(p.task, classes))
-    if has_classes(p.task):
+    cells: dict[str, Any] = dict.fromkeys(TASKS[p.task].label_columns(classes))
+    if TASKS[p.task].has_classes:
         if width != len(classes) and not (width == 1 and len(classes) == 2):
             raise InputError(
                 f"bag {p.name!r} has {width} probabilities, but there are {len(classes)} classes "
@@ -466,10 +444,10 @@ def _cells(
         cells |= zip(tuple(cells), texts, strict=True)
     for columns in columns_of(p.task, names=names, classes=classes):
         cells |= columns.cells(p)
-    if has_classes(p.task):
+    if TASKS[p.task].has_classes:
         # The call is made on the numbers of the table, so that its readers find the same calls.
         stored = np.array([float(str(v)) for v in p.probability])
-        cells["prediction"] = _called(stored, p.task, threshold=threshold)
+        cells["prediction"] = int(TASKS[p.task].calls(stored[None], threshold)[0])
     if p.slides:
         cells["slides"] = f"{len(p.slides)}/{p.slides_expected or len(p.slides)}"
     return cells

@@ -13,7 +13,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 
 from ..core import PositiveFloat
-from .metrics import SMALLEST
+from ..statistics import SMALLEST
 from .prediction import Prediction
 
 LOWEST, HIGHEST = 0.05, 20.0

@@ -10,6 +10,7 @@ from .calibration import equal_width_bins as equal_width_bins
 from .calibration import reliability as reliability
 from .calibration import retention_curve as retention_curve
 from .calibration import sampled_reliability as sampled_reliability
+from .classes import SMALLEST as SMALLEST
 from .classes import binary_metrics as binary_metrics
 from .classes import cohen_kappa as cohen_kappa
 from .classes import confusion as confusion

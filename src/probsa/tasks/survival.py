@@ -11,9 +11,9 @@ from ..errors import InputError, TableError
 from ..statistics import (
     CensoringCurve,
     Draws,
-    KaplanMeier,
     TargetMetrics,
     harrell_c,
+    kaplan_meier,
     survival_metrics,
     uno_c,
 )
@@ -52,7 +52,7 @@ class Survival(Task):
 
     def null_rivals(self, data: TargetData, draws: Draws) -> dict[str, TargetMetrics]:
         times, known, n = output_times(data.outputs), _training(data), len(data.y)
-        curve = KaplanMeier.fit(known[:, 0], known[:, 1] > 0).at(times)[0]
+        curve = kaplan_meier(known[:, 0], known[:, 1] > 0, times)
         found = _metrics(
             data, draws, risk=np.zeros(n), survival=np.tile(curve, (n, 1)), times=times
         )

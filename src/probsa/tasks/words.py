@@ -48,14 +48,19 @@ class Words:
     """What positive contributions raise."""
     part: str = "class against the others"
     """What the metrics by part are of."""
+    call_rule: str = ""
+    """How a bag is called without a threshold."""
     remedy: str = ""
     """What else can be done about a test part on which the primary metric is undefined."""
     page: PageWords = PageWords()
 
 
 CLASSES = Words()
-SEVERAL_CLASSES = Words(remedy=", or merge the class with another")
+SEVERAL_CLASSES = Words(
+    call_rule="none: the most probable class is called", remedy=", or merge the class with another"
+)
 GRADES = Words(
+    call_rule="none: the median grade is called",
     towards=("speaks for a higher grade", "for a lower one"),
     aim="a higher grade",
     response="mean grade",

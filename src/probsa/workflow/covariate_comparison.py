@@ -15,13 +15,12 @@ from rich.table import Table as Grid
 
 from ..datasets import BagSet, LabelTable
 from ..evaluation import (
-    TargetData,
     load,
-    metric_cell,
     read_predictions,
-    resampled_metrics,
+    target_data,
 )
 from ..statistics import PRIMARY, Draws, Metric, TargetMetrics
+from ..tasks import TASKS
 from ..training import (
     PreparedData,
     Reporter,
@@ -75,11 +74,11 @@ class CovariateSection:
         grid.add_column("fit")
         grid.add_column(self.metric, justify="right")
         for name, metric in self.values.items():
-            grid.add_row(name, metric_cell(metric))
+            grid.add_row(name, str(metric))
         console.print(grid)
         console.print(
-            f"what images add to the covariates: {metric_cell(self.gain_over_covariates)}; what "
-            f"covariates add to the images: {metric_cell(self.gain_over_images)}",
+            f"what images add to the covariates: {self.gain_over_covariates}; what "
+            f"covariates add to the images: {self.gain_over_images}",
             markup=False,
             soft_wrap=True,
         )
@@ -120,7 +119,7 @@ def compare_covariates(
     names = [name for name in split.test or split.val if name in usable]
     rows = [predictions.bags.index(name) for name in names]
     y = stack_targets(prepared.targets, names).double().numpy().reshape(len(names), -1)
-    both = TargetData.of(predictions, rows, y)
+    both = target_data(predictions, rows, y)
     fits = {
         COVARIATES: replace(both, predicted=_covariates_alone(run, prepared, names), scores={}),
         IMAGES: replace(
@@ -129,9 +128,9 @@ def compare_covariates(
         BOTH: replace(both, scores={}),
     }
     draws = Draws.stratified(
-        both.strata(), groups=_groups(table, names), resamples=bootstrap, seed=0
+        TASKS[both.task].strata(both.y), groups=_groups(table, names), resamples=bootstrap, seed=0
     )
-    sampled = {name: resampled_metrics(data, draws) for name, data in fits.items()}
+    sampled = {name: TASKS[data.task].metrics(data, draws) for name, data in fits.items()}
     return _section(run, prepared, sampled)
 
 

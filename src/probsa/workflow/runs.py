@@ -14,7 +14,6 @@ from ..evaluation import (
     Prediction,
     Predictor,
     Report,
-    best_threshold,
     choose_map_score,
     evaluate,
     fit_null_maps,
@@ -26,7 +25,7 @@ from ..evaluation import (
     write_null_scores,
 )
 from ..maps import render_folder
-from ..statistics import threshold_by_rule
+from ..statistics import choose_threshold, threshold_by_rule
 from ..training import (
     Reporter,
     RunConfig,
@@ -191,9 +190,10 @@ def predict_run(
     )
     if extras:
         classes = as_two_classes(table, split.train)
-        parts = {"train": split.train, "validation": split.val}
         if any(True for _ in labelled_bags(run.predictions)):
-            maps = fit_null_maps(bags.stored, labels=classes, **parts)
+            maps = fit_null_maps(
+                bags.stored, labels=classes, train=split.train, validation=split.val
+            )
             maps.save(null_maps_file(run.path))
             write_null_scores(run.predictions, maps, read=bags.stored)
     return predicted
@@ -232,7 +232,7 @@ def _choose_findings(
     found = []
     for k in range(y.shape[1]):
         known = np.isfinite(y[:, k])
-        found.append(best_threshold(y[known, k] == 1, p[known, k].astype(np.float64)))
+        found.append(choose_threshold(y[known, k] == 1, p[known, k]).value)
     chosen = f"largest F1 of each finding on up to {len(names)} validation bags"
     write_json(run.threshold_file, {"threshold": None, "chosen": chosen, "findings": found})
     predictor.metadata["thresholds"] = found
@@ -263,7 +263,7 @@ def _validated(
         rule = run.config().training.threshold
         chosen = f"{'largest F1' if rule == 'f1' else rule} on {len(validation)} validation bags"
         if validation and rule == "f1":
-            threshold = best_threshold(y, score)
+            threshold = choose_threshold(y, score).value
         elif validation:
             threshold = threshold_by_rule(rule, y == 1, score).value
         write_json(run.threshold_file, {"threshold": threshold, "chosen": chosen})

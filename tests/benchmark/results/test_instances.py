@@ -11,6 +11,7 @@ from probsa.benchmark.results.instances import summary_of
 from probsa.benchmark.results.lesions import LesionTruth, lesions_found
 from probsa.benchmark.results.pooled import blocks
 from probsa.benchmark.results.results import read_results
+from probsa.evaluation.instance_summaries import instance_samples
 from probsa.evaluation.lesions import (
     detect_lesions,
     find_lesions,

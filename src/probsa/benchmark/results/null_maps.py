@@ -152,8 +152,7 @@ def _fitted(run: Path) -> Path:
     config, split = of_run.config(), read_split(of_run)
     bags, table = open_units(config.data)
     labels = as_two_classes(table, split.train)
-    parts = {"train": split.train, "validation": split.val}
-    maps = fit_null_maps(bags.stored, labels=labels, **parts)
+    maps = fit_null_maps(bags.stored, labels=labels, train=split.train, validation=split.val)
     maps.save(null_maps_file(folder))
 
     def tested() -> Iterator[str]:

@@ -9,7 +9,8 @@ import numpy as np
 
 from ...core import TaskName, read_json
 from ...errors import InputError
-from ...evaluation import PREDICTIONS_TABLE, Predictions, TargetData, read_predictions
+from ...evaluation import PREDICTIONS_TABLE, Predictions, read_predictions, target_data
+from ...tasks import TargetData
 from ...training import RunFolder, read_split
 from ...variational import KLWeight
 from ..grid.methods_and_cells import Method
@@ -180,7 +181,7 @@ def _target(
         bag: tuple(float(v) if ok else None for v, ok in zip(of_bag, is_known, strict=True))
         for bag, of_bag, is_known in zip(bags, y, known, strict=True)
     }
-    return TargetData.of(table, rows, y), truth
+    return target_data(table, rows, y), truth
 
 
 def _label(table: Predictions, row: int) -> int:

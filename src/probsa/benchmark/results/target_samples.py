@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from ...evaluation import TargetData, sampled_target_metrics
 from ...statistics import Draws, Pooling, TargetMetrics, draw_patients
+from ...tasks import TASKS, TargetData
 from .pooled import RESAMPLES, replicate_keys
 from .target_scores import RunPart, TargetScores
 from .task_metrics import MEASURES, TableMetric
@@ -94,7 +94,8 @@ def values_by_split(scores: TargetScores) -> dict[str, dict[int, float]]:
     """
     values: dict[str, dict[int, list[float]]] = {m.name: {} for m in MEASURES[scores.task]}
     for part in (part for parts in scores.replicates for part in parts):
-        found = sampled_target_metrics(_of_model(part.data), Draws.of_data(len(part.rows)))[0]
+        data = _of_model(part.data)
+        found = TASKS[data.task].metrics(data, Draws.of_data(len(part.rows)))
         for name, by_split in values.items():
             metric = found.overall.get(name)
             if metric is not None and metric.value is not None:
@@ -109,7 +110,7 @@ def null_rivals(scores: TargetScores) -> dict[str, dict[str, float]]:
     """Return the metrics of predictions that look at no bag, by rival; means over runs."""
     values: dict[str, dict[str, list[float]]] = {}
     for part in (part for parts in scores.replicates for part in parts):
-        rivals = sampled_target_metrics(part.data, Draws.of_data(len(part.rows)))[1]
+        rivals = TASKS[scores.task].rivals(part.data, Draws.of_data(len(part.rows)))
         for name, found in rivals.items():
             of_rival = values.setdefault(name, {})
             for metric in MEASURES[scores.task]:
@@ -127,14 +128,14 @@ def _metrics(parts: Sequence[RunPart], draws: Draws, *, pooling: Pooling) -> lis
     if pooling == "pooled" and len(parts) > 1:
         parts = [_merged(parts)]
     return [
-        sampled_target_metrics(_of_model(part.data), draws.for_items(part.rows))[0]
+        TASKS[part.data.task].metrics(_of_model(part.data), draws.for_items(part.rows))
         for part in parts
     ]
 
 
 def _of_model(data: TargetData) -> TargetData:
     """Return the data without what only rivals need; survival needs it to weight its bags."""
-    return data if data.task == "survival" else replace(data, training=None)
+    return data if TASKS[data.task].metrics_need_training else replace(data, training=None)
 
 
 def _merged(parts: Sequence[RunPart]) -> RunPart:

@@ -1,1 +1,1 @@
-"""What a model has to beat: maps that hardly look at the image; and how far bags are from training."""
+"""What a model has to beat: maps that hardly look at the image, and distances from training."""

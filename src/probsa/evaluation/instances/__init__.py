@@ -1,1 +1,1 @@
-"""Labelled instances as rows of one table, and every measure of them as a function of its columns."""
+"""Labelled instances as rows of one table, and measures of them as functions of its columns."""

@@ -180,7 +180,9 @@ class InstanceTable:
         """The quantity to threshold: evidence, which bags share a scale for, or else μ itself."""
         return self["score"] if self.kind == "relevance" else self["evidence"]
 
-    def share(self, value: Float[np.ndarray, " n"] | Bool[np.ndarray, " n"]) -> Values:
+    def share(
+        self, value: Float[np.ndarray, " n"] | Bool[np.ndarray, " n"]
+    ) -> Float[np.ndarray, " bags"]:
         """Return the sum of a value over the instances of each bag."""
         return np.bincount(self.bag, weights=value, minlength=len(self.names))
 

@@ -1,1 +1,1 @@
-"""The report of an evaluation: a list of sections, each a table of metrics, a sentence, a figure."""
+"""The report of an evaluation: a list of sections of metrics, sentences and figures."""

@@ -1,6 +1,6 @@
 """The sections on what is predicted: metrics by class, cut, finding, interval or time; patients.
 
-Beside the model stand rivals. Some look at no bag: the mean and the median of the training bags, and
+Beside the model stand rivals. Some look at no bag: mean and median of the training bags, and
 the survival curve of Kaplan and Meier. One is linear in the mean of the features of a bag.
 """
 

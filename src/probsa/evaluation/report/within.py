@@ -9,7 +9,7 @@ from ..baselines.comparison import compare_to_null_maps
 from ..baselines.null_maps import NULL_MAPS, centre
 from ..baselines.null_scores import NO_NULL_MAPS, about_null_maps, read_null_scores
 from ..context import Context
-from ..faithfulness.map_choice import MapScoreChoice
+from ..faithfulness import MapScoreChoice
 from ..instances.measures import (
     POSITIVE_BAGS,
     WITHIN,
@@ -21,8 +21,9 @@ from ..instances.measures import (
     within_bags,
 )
 from ..instances.table import InstanceTable, Values
+from ..map_scores import available_scores, map_values
 from ..prediction import Prediction
-from ..scores import available_scores, class_column, map_values
+from ..scores import class_column
 from ..section import Section
 from ..storage import METADATA
 from ..words import WITHIN_TITLES

@@ -1,4 +1,4 @@
-"""FROC: the organisers' results on all reference cases; detections and lesions by hand."""
+"""Lesions and FROC: the organisers' results, cases by hand, and the report on annotated slides."""
 
 import csv
 import json
@@ -6,11 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tifffile
+from PIL import Image
+from scipy import ndimage
+from support.made_studies import SIDE, asap_xml, lattice
 
-from probsa.errors import BagError, InputError
+from probsa.cli.entry import main
+from probsa.errors import BagError, InputError, SlideError
+from probsa.evaluation import Prediction, evaluate, write_predictions
 from probsa.evaluation.lesions import (
     Detections,
-    _major_axes,
     detect_lesions,
     find_lesions,
     froc_summary,
@@ -18,9 +23,9 @@ from probsa.evaluation.lesions import (
     patch_mask,
 )
 from probsa.evaluation.pools import bag_draws
-from probsa.evaluation.prediction import Prediction
 from probsa.statistics import RATES, froc
 
+ALL6 = ("Tumor_001", "Tumor_002", "Tumor_003", "Tumor_004", "Normal_001", "Normal_002")
 SUBSETS = (
     "all6",
     "drop_lesion",
@@ -48,6 +53,39 @@ def case_lesions(reference):
 @pytest.fixture(scope="module")
 def expected(reference):
     return json.loads((reference / "froc_expected.json").read_text())
+
+
+def slide(name, coords, share, *, stride=float(SIDE), labels=None, p=1.0, **more):
+    """A slide whose patches have these probabilities, relative to that of the slide."""
+    share = np.asarray(share, np.float64)
+    zero = np.zeros(len(share), np.float32)
+    return Prediction(
+        name=name,
+        probability=np.float32([p]),
+        std=np.float32([0]),
+        coords=np.asarray(coords),
+        attention_mean=share,
+        attention_variance=zero,
+        weight_mean=zero,
+        weight_variance=zero,
+        degree=zero + 1,
+        stride=stride,
+        instance_labels=None if labels is None else np.asarray(labels, np.int8),
+        **{"score_kind": "probability", **more},
+    )
+
+
+def save(path, slides, labels, *, parts=None):
+    write_predictions(
+        path,
+        slides,
+        labels=labels,
+        parts=dict.fromkeys(labels, "test") if parts is None else parts,
+        classes=("0", "1"),
+        threshold=0.5,
+        metadata={},
+    )
+    return path
 
 
 def _rows(path):
@@ -164,17 +202,6 @@ def test_a_hole_belongs_to_its_lesion_and_an_empty_mask_has_no_lesion():
         find_lesions(np.ones((2, 3)), pixel_um=0.0)
 
 
-def test_major_axes_by_hand():
-    labels = np.zeros((12, 12), dtype=np.int64)
-    labels[0, 0] = 1
-    labels[2, 2:5] = 2  # x = -1, 0, 1: variance 2/3
-    labels[5:7, 5:7] = 3  # variance 1/4 both ways
-    labels[8, 8] = labels[9, 9] = labels[10, 10] = 4  # diagonal: 4/3 along it
-    np.testing.assert_allclose(
-        _major_axes(labels), [0, 4 * np.sqrt(2 / 3), 2, 4 * np.sqrt(4 / 3)], atol=1e-12
-    )
-
-
 # Hits by hand
 
 
@@ -242,25 +269,18 @@ def test_intervals_resample_slides(case_hits):
 # Detections by hand
 
 
-def _slide(values, *, probability=(1.0,), kind="probability", stride=512.0, labels=None, name="s"):
-    """A slide on a full lattice with these values (rows × columns)."""
+def _slide(values, *, probability=(1.0,), kind="probability", labels=None, name="s"):
+    """A slide on a full lattice of patches of 512 pixels with these values (rows × columns)."""
     values = np.asarray(values, dtype=np.float32)
     rows, columns = np.mgrid[: values.shape[0], : values.shape[1]]
-    flat = values.ravel()
-    zero = np.zeros_like(flat)
-    return Prediction(
-        name=name,
+    p = slide(name, np.stack([columns.ravel(), rows.ravel()], axis=1) * 512, values.ravel())
+    labels = None if labels is None else np.asarray(labels, np.int8).ravel()
+    return replace(
+        p,
         probability=np.float32(probability),
-        std=np.zeros(len(probability), np.float32),
-        coords=(np.stack([columns.ravel(), rows.ravel()], axis=1) * 512).astype(np.int64),
-        attention_mean=flat,
-        attention_variance=zero,
-        weight_mean=zero,
-        weight_variance=zero,
-        degree=zero,
         score_kind=kind,
-        stride=stride,
-        instance_labels=None if labels is None else np.asarray(labels, np.int8).ravel(),
+        stride=512.0,
+        instance_labels=labels,
     )
 
 
@@ -376,3 +396,226 @@ def test_patches_smaller_than_a_mask_pixel_still_paint_one():
 def test_patch_masks_need_instance_labels():
     with pytest.raises(BagError, match="neither mask nor instance labels"):
         patch_mask(_slide(PEAKS))
+
+
+def test_the_mean_over_replicates_and_its_interval():
+    mask = np.zeros((100, 100))
+    mask[20:80, 20:80] = 1
+    lesion = find_lesions(mask)
+
+    def slide_with(name, x, confidence, *, tumour):
+        point = Detections(x=np.array([x]), y=np.array([1600.0]), confidence=np.array([confidence]))
+        return match_detections(name, point, lesions=lesion if tumour else None)
+
+    first = [slide_with("a", 1600.0, 0.9, tumour=True), slide_with("n", 1600.0, 0.5, tumour=False)]
+    second = [slide_with("a", 100.0, 0.9, tumour=True), slide_with("n", 1600.0, 0.5, tumour=False)]
+    got = froc_summary([first, second], bootstrap=60, seed=1)
+    assert got["froc"].value == pytest.approx((froc(first).score + froc(second).score) / 2)
+    assert froc(first).score == 1.0 and froc(second).score == 0.0
+    # With one slide per stratum only the replicates vary, and one of two is drawn each time.
+    assert (got["froc"].low, got["froc"].high) == (0.0, 1.0)
+    assert froc_summary([first[1:]], bootstrap=5)["froc"].reason.startswith("FROC needs a lesion")
+    with pytest.raises(InputError, match="of the same slides"):
+        froc_summary([first, first[:1]])
+
+
+# The report
+
+
+@pytest.fixture
+def golden(reference, tmp_path):
+    """Predictions with the detections of the reference: patches of one pixel, far apart.
+
+    A row of adjacent patches with probability 0 sets the stride and is below every threshold.
+    """
+    row = [(x, 1) for x in range(12)]
+    with (reference / "detections.csv").open(newline="") as f:
+        rows = [r for r in csv.DictReader(f) if r["case"] in ALL6]
+    slides = [
+        slide(
+            case,
+            row + [(int(r["x"]), int(r["y"])) for r in rows if r["case"] == case],
+            [0.0] * len(row) + [float(r["confidence"]) for r in rows if r["case"] == case],
+            stride=1.0,
+        )
+        for case in ALL6
+    ]
+    return save(tmp_path / "p", slides, {c: int(c.startswith("Tumor")) for c in ALL6})
+
+
+def whole_pixels(mask):
+    """JSON polygons that cover exactly the tumour pixels, one per run of pixels in a row."""
+    squares = []
+    for y, row in enumerate(mask != 0):
+        label, count = ndimage.label(row)
+        for k in range(1, count + 1):
+            x0, x1 = np.flatnonzero(label == k)[[0, -1]]
+            box = 32 * np.array([[x0, y], [x1 + 1, y], [x1 + 1, y + 1], [x0, y + 1]])
+            squares.append({"vertices": box.tolist()})
+    return json.dumps({"positive": squares, "negative": []})
+
+
+@pytest.mark.parametrize("kind", ["npy", "png", "tif", "pyramid", "json"])
+def test_the_reference_score_by_the_command(reference, golden, tmp_path, capsys, kind):
+    folder = tmp_path / "lesions" / "below"
+    folder.mkdir(parents=True)
+    with np.load(reference / "masks.npz") as masks:
+        for name in ALL6[:4]:
+            mask = masks[name]
+            if kind == "npy":
+                np.save(folder / f"{name}.npy", mask > 0)
+            elif kind == "json":
+                (folder / f"{name}.json").write_text(whole_pixels(mask))
+            elif kind == "pyramid":  # as in the release
+                write_pyramid(folder / f"{name}_mask.tif", mask)
+            else:
+                Image.fromarray(mask).save(folder / f"{name}.{kind}")
+    arguments = ["evaluate", str(golden), "--lesions", str(tmp_path / "lesions"), "--json"]
+    assert main([*arguments, "--bootstrap", "40"]) == 0
+    report = json.loads(capsys.readouterr().out)["lesions"]
+    with (reference / "scores.csv").open(newline="") as f:
+        row = next(r for r in csv.DictReader(f) if r["subset"] == "all6")
+    got = {k: m["value"] for k, m in report["metrics"].items()}
+    assert got.pop("froc") == pytest.approx(float(row["score"]), abs=1e-12)
+    for rate in ("0.25", "0.5", "1", "2", "4", "8"):
+        expected = float(row[f"s_{rate}"])
+        assert got[f"sensitivity_at_{rate}"] == pytest.approx(expected, abs=1e-12)
+    score = report["metrics"]["froc"]
+    assert score["low"] < score["value"] < score["high"]
+    assert (report["slides"], report["tumour_slides"]) == (6, 4)
+    assert report["lesions"] == int(row["n_lesions"])
+    assert report["annotations"] == ({"polygons": 4} if kind == "json" else {"masks": 4})
+    assert (report["left_out"], report["mpp"]) == ({}, 0.243)
+
+
+def write_pyramid(path, mask):
+    """Write two finer levels by repetition, then the mask at 1/32 of the first level."""
+    options = {"photometric": "minisblack", "tile": (128, 128), "compression": "zlib"}
+    with tifffile.TiffWriter(path) as f:
+        f.write(np.kron(mask, np.ones((32, 32), np.uint8)), subifds=0, **options)
+        f.write(np.kron(mask, np.ones((8, 8), np.uint8)), subfiletype=1, **options)
+        f.write(mask, subfiletype=1, **options)
+
+
+def test_lesions_of_the_window_are_those_of_the_whole_mask():
+    """Lesions at the edges, a hole, and a lesion inside another, by the rules on the whole mask."""
+    mask = np.zeros((90, 120), np.uint8)
+    mask[0:5, 20:40] = mask[20:30, 50:60] = mask[70:90, 100:120] = 1
+    mask[8:38, 8:38] = 1
+    mask[13:33, 13:33] = 0
+    for shown in (mask, mask[:, :80], mask[10:60], mask[:60, :110]):
+        near = ndimage.distance_transform_edt(shown == 0) < 75 / (0.243 * 32 * 2)
+        expected, count = ndimage.label(ndimage.binary_fill_holes(near), np.ones((3, 3)))
+        got = find_lesions(shown)
+        np.testing.assert_array_equal(got.labels, expected)
+        assert len(got.axes) == count >= 2
+
+
+# The report
+
+
+@pytest.fixture
+def cohort(tmp_path):
+    """Six slides of 8 × 8 patches; annotations of four, one of them with an exclusion."""
+    coords = lattice(8, 8)
+    share = np.full((8, 8), 0.1)
+    share[1:3, 1:3] = 0.9
+    names = {"test_001": 1, "test_002": 1, "test_003": 0, "test_004": 1, "test_114": 1}
+    slides = [slide(n, coords, share.ravel(), p=1.0 if y else 0.5) for n, y in names.items()]
+    slides.append(slide("tumor_009", coords, share.ravel()))  # a training slide
+    parts = {**dict.fromkeys(names, "test"), "tumor_009": "train"}
+    folder = save(tmp_path / "p", slides, {**names, "tumor_009": 1}, parts=parts)
+    annotations = tmp_path / "annotations"
+    annotations.mkdir()
+    block = [(SIDE, SIDE), (3 * SIDE, SIDE), (3 * SIDE, 3 * SIDE), (SIDE, 3 * SIDE)]
+    for name in ("Test_1", "test_114", "tumor_009"):
+        (annotations / f"{name}.xml").write_text(asap_xml(*block))
+    # The peak of this slide is excluded; tumour remains below and to the right.
+    whole = [(0, 0), (8 * SIDE, 0), (8 * SIDE, 8 * SIDE), (0, 8 * SIDE)]
+    cut = [(0, 0), (5 * SIDE, 0), (5 * SIDE, 5 * SIDE), (0, 5 * SIDE)]
+    polygons = [{"vertices": whole}]
+    text = json.dumps({"positive": polygons, "negative": [{"vertices": cut}]})
+    (annotations / "test_002.json").write_text(text)
+    return folder, annotations
+
+
+def test_the_report_by_hand(cohort, capsys):
+    """The peak of test_001 is on its lesion; that of test_002 is excluded: a false positive."""
+    folder, annotations = cohort
+    report = evaluate(folder, lesions=annotations, bootstrap=0)
+    got = report.lesions
+    assert (report.part, got.slides, got.tumour_slides, got.lesions) == (
+        "test",
+        3,
+        2,
+        2,
+    )
+    assert got.annotations == {"polygons": 2} and got.isolated == 0
+    assert set(got.left_out) == {"test_004", "test_114"}
+    assert got.left_out["test_004"] == "tumour, but no annotation"
+    assert "not annotated exhaustively" in got.left_out["test_114"]
+    # The lesion of test_001 is found without false positives. That of test_002 is not found, and
+    # its false positive counts 1/3 per slide.
+    assert got.metrics["sensitivity_at_0.25"].value == pytest.approx(0.5)
+    assert main(["evaluate", str(folder), "--lesions", str(annotations), "--bootstrap", "0"]) == 0
+    text = capsys.readouterr().out
+    assert "lesions of 3 slides" in text and "FROC score" in text
+    assert "2 lesions on 2 of 3 slides" in text and "0.243 µm per level-0 pixel" in text
+    assert "left out: 1 bag ('test_004'): tumour, but no annotation" in text
+    assert "left out: 1 bag ('test_114'): CAMELYON16's test_114 is not annotated" in text
+    # Training slides are evaluated only on request.
+    only = evaluate(folder, lesions=annotations, part="train", bootstrap=0).lesions
+    assert (only.slides, only.lesions, only.metrics["froc"].value) == (1, 1, 1.0)
+
+
+def test_without_annotations_nothing_changes(cohort, capsys):
+    folder, _ = cohort
+    report = evaluate(folder, bootstrap=0)
+    assert report.lesions is None and "lesions" not in report.to_dict()
+    assert main(["evaluate", str(folder), "--mpp", "0.5"]) == 2
+    assert "--mpp is 0.5, which only lesions need" in capsys.readouterr().err
+
+
+def test_the_resolution_decides_which_lesions_are_itc(cohort):
+    """1024 pixels are 249 µm, or 324 µm after dilation; at 0.1 µm per pixel they are an ITC."""
+    folder, annotations = cohort
+    at_fine = evaluate(folder, lesions=annotations, mpp=0.1, bootstrap=0).lesions
+    assert (at_fine.lesions, at_fine.isolated, at_fine.mpp) == (1, 1, 0.1)
+    with pytest.raises(SlideError, match=r"-1\.0 micrometres per pixel"):
+        evaluate(folder, lesions=annotations, mpp=-1.0, bootstrap=0)
+
+
+def test_test_114_is_special_in_camelyon16_only(tmp_path):
+    coords, share = lattice(4, 4), np.r_[0.9, np.full(15, 0.1)]
+    folder = save(
+        tmp_path / "p",
+        [slide("test_114", coords, share), slide("mine", coords, share)],
+        {"test_114": 1, "mine": 0},
+    )
+    np.save(tmp_path / "test_114.npy", np.ones((64, 64)))
+    report = evaluate(folder, lesions=tmp_path, bootstrap=0).lesions
+    assert report.left_out == {} and report.slides == 2
+
+
+def test_slides_that_cannot_be_evaluated_have_a_reason(cohort, tmp_path):
+    folder, annotations = cohort
+    (folder / "instances" / "test_003.h5").unlink()
+    (annotations / "test_004.json").write_text('{"positive": []}')
+    report = evaluate(folder, lesions=annotations, bootstrap=0).lesions
+    assert report.left_out["test_003"] == "no per-instance outputs"
+    assert report.left_out["test_004"] == "tumour, but its annotation marks none"
+    coords, share = lattice(4, 4), np.full(16, 0.2)
+    other = [
+        slide("a", coords, share, score_kind="relevance"),
+        slide("n", coords, share, score_kind="relevance"),
+    ]
+    np.save(tmp_path / "a.npy", np.ones((64, 64)))
+    relevance = save(tmp_path / "r", other, {"a": 1, "n": 0})
+    got = evaluate(relevance, lesions=tmp_path, bootstrap=0).lesions.metrics["froc"]
+    assert got.value is None and "relevance has no common scale" in got.reason
+    np.save(tmp_path / "n.npy", np.ones((64, 64)))
+    report = evaluate(relevance, lesions=tmp_path, bootstrap=0).lesions
+    assert report.left_out == {"n": "annotated, but labelled as without tumour"}
+    flat = [slide(n, np.arange(16)[:, None], share) for n in "an"]
+    with pytest.raises(BagError, match="no 2-D coordinates"):
+        evaluate(save(tmp_path / "f", flat, {"a": 1, "n": 0}), lesions=tmp_path, bootstrap=0)
