@@ -148,10 +148,7 @@ def compare_means(
 ) -> Comparison:
     """Compare methods by the mean of a value that each item has, such as the AP within each bag.
 
-    The rule and the other arguments are those of `compare`; higher values are better.
-
-    Args:
-        values: for each method, a value of each item in every replicate; the shapes agree.
+    The rule and the arguments are those of `compare`; higher values are better.
 
     Raises:
         InputError: the shapes differ, the baseline is unknown, or a value is nan.
@@ -404,13 +401,9 @@ def detectable_sentence(
 def detectable_from_intervals(
     intervals: Sequence[tuple[float | None, float | None]], *, what: str
 ) -> str:
-    """Return the sentence for differences of which only 95 % intervals are known.
+    """Return the sentence for differences (`what`) of which only 95 % intervals are known.
 
-    The half width of an interval is taken as 1.960 standard errors.
-
-    Args:
-        intervals: the 95 % interval of each difference; unknown ends are left out.
-        what: the difference in words, in the unit of the intervals.
+    The half width of an interval is taken as 1.960 standard errors; unknown ends are left out.
     """
     widths = [(high - low) / 2 for low, high in intervals if low is not None and high is not None]
     if not widths:
