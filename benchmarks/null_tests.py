@@ -22,13 +22,13 @@ import argparse
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from probsa.statistics.ranking import friedman, nemenyi
 
 from probsa.evaluation.deletion import DeletionCurves
 from probsa.evaluation.faithfulness_section import mean_curves_metrics
 from probsa.evaluation.training_distance import Gaussian
 from probsa.statistics import average_ranks, mean_interval
 from probsa.statistics.calibration import bin_count, equal_mass_bins, reliability
+from probsa.statistics.ranks import friedman, nemenyi
 
 Found = dict[str, float]
 """Share of the tables (or whether in this one) by test."""

@@ -26,7 +26,7 @@ from probsa.core import GraphOptions
 from probsa.core.files import read_csv
 from probsa.datasets.simulated import Layout, write_simulated
 from probsa.evaluation.predictor import load
-from probsa.statistics.comparison import compare
+from probsa.statistics import compare
 from probsa.training import train, train_jointly
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.joint_rules import why_not_jointly

@@ -18,4 +18,4 @@ def detector_metrics(bags, positive, *, groups=None, bootstrap=0, seed=0):
         f"error_auroc_doubt_gain_{area}": doubt_gain(samples, area=area).student(groups=len(units))
         for area in AREAS
     }
-    return {name: sample for name, sample in samples.items()} | gains
+    return samples | gains
