@@ -46,7 +46,7 @@ from probsa.benchmark.results.results import read_scores
 from probsa.benchmark.tables.instances import instances_table
 from probsa.errors import InputError, UnknownName
 from probsa.models import names
-from probsa.statistics import Metric
+from probsa.statistics import Metric, compare
 
 BAGS = [["a", "b", "c", "d"], ["e", "f", "g", "h"], ["i", "j", "k", "l"]]
 Y = dict(zip("abcdefghijkl", [0, 0, 1, 1] * 3, strict=True))

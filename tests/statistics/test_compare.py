@@ -13,7 +13,6 @@ from support.equal_methods import cohort
 from probsa.errors import InputError
 from probsa.statistics import (
     compare,
-    compare_means,
     detectable_from_intervals,
     detectable_sentence,
     draw_patients,
@@ -410,11 +409,11 @@ def test_the_type_i_error_of_the_winner_rule():
         ({"y": [0, 1, 2, 1]}, r"labels are \[0, 1, 2\]"),
         ({"scores": {}}, "no methods"),
         ({"scores": {"a": [0.1, 0.2, 0.3, 0.4], "b": [[0.1] * 4] * 2}}, "b has scores of shape"),
-        ({"scores": {"a": [0.1, 0.2, 0.3]}}, "a has scores of shape"),
+        ({"scores": {"a": [0.1, 0.2, 0.3]}}, r"labels of shape \(4,\) for scores of 3 items"),
         ({"scores": {"a": [0.1, 0.2, 0.3, float("nan")]}}, "a has scores that are nan"),
         ({"metric": "f1"}, "f1 needs calls"),
         ({"baseline": "z"}, "no baseline 'z' among a"),
-        ({"groups": [1, 2]}, "4 labels for 2 groups"),
+        ({"groups": [1, 2]}, "2 groups for 4 items"),
         ({"blocks": [1, 2]}, "2 blocks for 1 replicates"),
         ({"pooling": "within"}, "needs the fold"),
         ({"pooling": "within", "folds": [0, 1]}, r"folds of shape \(2,\)"),
@@ -443,7 +442,9 @@ def _values(rng, *, replicates=3, items=60, shift=0.0):
 
 def test_values_and_differences_are_means():
     values = _values(np.random.default_rng(0))
-    found = compare_means(values, groups=list(range(60)), baseline="a", resamples=200)
+    found = compare(
+        None, values, metric="mean", groups=list(range(60)), baseline="a", resamples=200
+    )
     assert found.values["a"] == pytest.approx(values["a"].mean(), abs=1e-12)
     difference = values["b"].mean() - values["a"].mean()
     assert found.differences["b"].difference == pytest.approx(difference, abs=1e-12)
@@ -472,8 +473,13 @@ def test_equal_methods_differ_in_about_one_of_twenty_tables(monkeypatch):
     rng = np.random.default_rng(3)
     tables, significant = 1000, 0
     for _ in range(tables):
-        found = compare_means(
-            _values(rng), groups=[k // 2 for k in range(60)], baseline="a", resamples=200
+        found = compare(
+            None,
+            _values(rng),
+            metric="mean",
+            groups=[k // 2 for k in range(60)],
+            baseline="a",
+            resamples=200,
         )
         p = found.differences["b"].p
         significant += p is not None and p <= 0.05
@@ -483,18 +489,24 @@ def test_equal_methods_differ_in_about_one_of_twenty_tables(monkeypatch):
 
 def test_a_clear_difference_has_a_winner():
     values = _values(np.random.default_rng(4), shift=1.0)
-    assert compare_means(values, groups=list(range(60)), resamples=200).winner == "b"
+    assert compare(None, values, metric="mean", groups=list(range(60)), resamples=200).winner == "b"
 
 
 def test_bad_values_are_refused():
     values = _values(np.random.default_rng(5))
     values["a"][0, 3] = np.nan
-    with pytest.raises(InputError, match="a has values that are nan"):
-        compare_means(values, groups=list(range(60)))
-    with pytest.raises(InputError, match=r"shape \(3, 60\): expected"):
-        compare_means(_values(np.random.default_rng(5)), groups=list(range(59)))
+    with pytest.raises(InputError, match="a has scores that are nan"):
+        compare(None, values, metric="mean", groups=list(range(60)))
+    with pytest.raises(InputError, match="59 groups for 60 items"):
+        compare(None, _values(np.random.default_rng(5)), metric="mean", groups=list(range(59)))
     with pytest.raises(InputError, match="no baseline 'c'"):
-        compare_means(_values(np.random.default_rng(5)), groups=list(range(60)), baseline="c")
+        compare(
+            None,
+            _values(np.random.default_rng(5)),
+            metric="mean",
+            groups=list(range(60)),
+            baseline="c",
+        )
 
 
 def test_detectable_is_2_80_standard_errors():
