@@ -34,8 +34,7 @@ def _validation(count=3):
 
 def _summary(replicates, positive, **options):
     given = {"validation": None, "groups": None, "bootstrap": 0, **options}
-    samples = instance_samples(replicates, positive=positive, **given)
-    return {name: sample for name, sample in samples.items()}
+    return instance_samples(replicates, positive=positive, **given)
 
 
 def test_the_metrics_of_one_replicate_are_those_of_one_run():
