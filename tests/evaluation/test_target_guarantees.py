@@ -105,6 +105,31 @@ def test_intervals_are_those_of_the_calibration_bags(score, folders):
     assert sum(sides) == pytest.approx(1)
 
 
+def test_patients_count_once_and_sides_are_told_apart(folders, tmp_path):
+    """A patient with one bag counts as much as one with two."""
+    folder, table = folders["regression"]
+    _, test = parts_of(folder)
+    dropped = {r["bag"] for r in test[1::4]}  # the second bag of every other patient
+    lines = table.read_text().splitlines()
+    fewer = tmp_path / "fewer.csv"
+    fewer.write_text("\n".join(x for x in lines if x.split(",")[0] not in dropped) + "\n")
+    found = section(folder, fewer, coverage=0.8).to_dict()["intervals"]
+    q, got = found["half_width"], {k: m["value"] for k, m in found["metrics"].items()}
+    off = np.array([float(r["label"]) - float(r["mean"]) for r in test if r["bag"] not in dropped])
+    patient = [int(r["bag"][-3:]) // 2 for r in test if r["bag"] not in dropped]
+
+    def over_patients(flags):
+        return np.mean([flags[np.equal(patient, k)].mean() for k in dict.fromkeys(patient)])
+
+    inside = np.abs(off) <= q * (1 + 1e-6)
+    assert got["coverage"] == pytest.approx(over_patients(inside))
+    assert got["coverage_of_bags"] == pytest.approx(inside.mean())
+    assert got["coverage"] != pytest.approx(got["coverage_of_bags"])
+    assert got["below"] == pytest.approx(over_patients(off < -q * (1 + 1e-6)))
+    assert got["above"] == pytest.approx(over_patients(off > q * (1 + 1e-6)))
+    assert got["below"] != pytest.approx(got["above"])
+
+
 def test_the_text_says_what_is_promised(folders):
     file = io.StringIO()
     section(*folders["regression"], coverage=0.8).render(Console(width=200, file=file))
