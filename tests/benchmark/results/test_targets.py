@@ -18,7 +18,7 @@ from probsa.benchmark.tables.ablation import ablation_table
 from probsa.benchmark.tables.comparison import comparison_table
 from probsa.benchmark.tables.formats import to_csv, to_latex, to_markdown
 from probsa.evaluation import TargetData
-from probsa.statistics import compare_means
+from probsa.statistics import compare
 
 BAGS = tuple(f"b{k:02d}" for k in range(24))
 GROUPS = np.array([f"p{k // 2:02d}" for k in range(24)])
@@ -111,8 +111,12 @@ def test_the_lowest_error_wins_and_differences_are_those_of_paired_means():
     good, bad = regression("good", 1.0), regression("bad", 8.0)
     pooled = compared([bad, good], baseline="bad", resamples=2000).pooled["mae"]
     assert pooled.comparison.winner == pooled.comparison.best == "good"
-    means = compare_means(
-        {"bad": errors(bad), "good": errors(good)}, groups=GROUPS.tolist(), baseline="bad"
+    means = compare(
+        None,
+        {"bad": errors(bad), "good": errors(good)},
+        groups=GROUPS.tolist(),
+        baseline="bad",
+        metric="mean",
     )
     ours, theirs = pooled.comparison.differences["good"], means.differences["good"]
     assert ours.difference == pytest.approx(errors(good).mean() - errors(bad).mean(), abs=1e-12)
