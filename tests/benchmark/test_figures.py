@@ -44,7 +44,7 @@ from probsa.benchmark.results.results import read_scores
 from probsa.benchmark.tables.instances import instances_table
 from probsa.errors import InputError, UnknownName
 from probsa.models import names
-from probsa.statistics import Metric, comparison
+from probsa.statistics import Metric, compare
 
 BAGS = [["a", "b", "c", "d"], ["e", "f", "g", "h"], ["i", "j", "k", "l"]]
 Y = dict(zip("abcdefghijkl", [0, 0, 1, 1] * 3, strict=True))
@@ -458,13 +458,13 @@ def test_tables_and_figures_compute_a_thing_once(experiment, tmp_path, monkeypat
         summaries.append(scores.method.name)
         return instances.samples_of(scores, **given)
 
-    def compare(y, scores, **given):
+    def noted(y, scores, **given):
         of = (*scores, given["metric"], given["pooling"], given["baseline"])
         comparisons.append((*of, *[p.tobytes() for p in scores.values()]))
-        return comparison.compare(y, scores, **given)
+        return compare(y, scores, **given)
 
     monkeypatch.setattr("probsa.benchmark.results.cache.samples_of", samples_of)
-    monkeypatch.setattr("probsa.benchmark.results.pooled.compare", compare)
+    monkeypatch.setattr("probsa.benchmark.results.pooled.compare", noted)
     write_report(out, bags=["e"])
     assert sorted(summaries) == sorted({s.method.name for s in read_scores(out)})
     # the comparison, and two variants; pooled AUROC and F1, AUROC within folds; and the AUROC of

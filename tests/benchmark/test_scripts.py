@@ -4,7 +4,10 @@ import csv
 import runpy
 import sys
 
+import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
+from support.delong import delong
 from support.leaderboards import N, run_of, write_experiment, write_set
 from support.paths import ROOT
 
@@ -73,3 +76,13 @@ def test_a_row_needs_every_bag_with_its_instances(script, tmp_path, folds, said)
         script(
             "localmil/submit", *own, "--set", prepared, "--method", "m", "--out", tmp_path / "m.csv"
         )
+
+
+def test_the_standard_error_of_an_assumption_is_delongs():
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 2
+    p = np.round(rng.normal(size=60) + y, 1)  # with ties
+    value, se = runpy.run_path(str(SCRIPTS / "assumptions.py"))["auroc"](y, p)
+    areas, covariance = delong(y, p[None])
+    assert value == pytest.approx(roc_auc_score(y, p)) == pytest.approx(areas[0])
+    assert se == pytest.approx(np.sqrt(covariance[0, 0]))

@@ -111,9 +111,9 @@ def expected_multiclass(out, method):
     y, p = of_classes(out, "multiclass", method)
     call = p.argmax(1)
     return {
-        "macro_auroc": 100 * roc_auc_score(y, p, multi_class="ovr"),
+        "auroc": 100 * roc_auc_score(y, p, multi_class="ovr"),
         "accuracy": 100 * accuracy_score(y, call),
-        "macro_f1": 100 * f1_score(y, call, average="macro"),
+        "f1": 100 * f1_score(y, call, average="macro"),
         "quadratic_kappa": cohen_kappa_score(y, call, weights="quadratic", labels=range(3)),
     }
 

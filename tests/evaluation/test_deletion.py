@@ -277,10 +277,16 @@ def test_predictions_without_curves_have_no_section_and_damage_is_named(tmp_path
     predicted(tmp_path / "p", curves)
     back = read_curves(tmp_path / "p")
     assert back["b1"].to_dict() == curves[1].to_dict()
-    (tmp_path / "p" / "faithfulness.json").write_text('{"bags": {"b0": {}}}')
+    file = tmp_path / "p" / "faithfulness.json"
+    older = json.loads(file.read_text())
+    for kind in ("most_first", "least_first"):  # an order of an earlier version
+        older["bags"]["b1"][kind]["centre"] = older["bags"]["b1"][kind]["shown"]
+    file.write_text(json.dumps(older))
+    assert read_curves(tmp_path / "p")["b1"].to_dict() == curves[1].to_dict()
+    file.write_text('{"bags": {"b0": {}}}')
     with pytest.raises(InputError, match=r"faithfulness\.json: .*bag 'b0' .*shown is missing"):
         evaluate(tmp_path / "p", bootstrap=0)
-    (tmp_path / "p" / "faithfulness.json").unlink()
+    file.unlink()
     assert faithfulness_of(evaluate(tmp_path / "p", bootstrap=0)) is None
 
 

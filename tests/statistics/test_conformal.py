@@ -1,22 +1,27 @@
-"""Conformal sets: thresholds against brute force and libraries, and coverage over many splits."""
+"""Guarantees: thresholds against brute force and libraries, and how often they hold."""
 
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy.stats import kstest
+from scipy.stats import binom, ks_2samp, kstest
 
 from probsa.errors import InputError
 from probsa.statistics import (
+    ConformalIntervals,
     ConformalSets,
     aps_scores,
+    certified_threshold,
     coverage_band,
     coverage_band_in_test,
     group_shares,
     lac_scores,
+    least_accepted,
     least_groups,
     risk_threshold,
+    shift_test,
 )
+from probsa.statistics.conformal import error_p_value
 
 
 def draw(rng, n, classes=3):
@@ -221,3 +226,231 @@ def test_the_expected_loss_of_new_groups_is_controlled():
         realised.append(lost(risk_threshold(score, share, groups=k, alpha=0.2), *new))
     assert np.mean(realised) <= 0.2 + 3 * np.std(realised) / 1000**0.5
     assert np.mean(realised) > 0.2 - 2 / 31
+
+
+def test_the_half_width_is_the_finite_sample_quantile():
+    y, predicted = np.arange(1.0, 20), np.zeros(19)
+    for alpha, rank in ((0.1, 18), (0.2, 16), (0.05, 19)):
+        got = ConformalIntervals.calibrated(y, predicted, groups=range(19), alpha=alpha)
+        assert got.half_width == rank  # ⌈20 (1 - α)⌉
+    with pytest.raises(InputError, match="at least 99 groups"):
+        ConformalIntervals.calibrated(y, predicted, groups=range(19), alpha=0.01)
+
+
+def test_a_group_counts_once_however_many_items_it_has():
+    y = np.array([1, 2, 3, 4, 5, 6, 7, 8, 9.0])
+    alone = ConformalIntervals.calibrated(y, np.zeros(9), groups=range(9), alpha=0.2)
+    groups = np.repeat(np.arange(9), [1, 1, 1, 1, 1, 1, 1, 50, 1])
+    copies = ConformalIntervals.calibrated(
+        np.repeat(y, np.bincount(groups)), np.zeros(58), groups=groups.tolist(), alpha=0.2
+    )
+    assert alone.half_width == copies.half_width == 8
+    assert copies.groups == 9
+
+
+def test_intervals_follow_the_spread():
+    y, predicted = np.arange(1.0, 20), np.zeros(19)
+    spread = np.full(19, 2.0)
+    got = ConformalIntervals.calibrated(y, predicted, groups=range(19), alpha=0.1, spread=spread)
+    limits = got.intervals(np.array([1.0, 5.0]), spread=np.array([1.0, 2.0]))
+    np.testing.assert_array_equal(limits, [[-8, 10], [-13, 23]])
+    with pytest.raises(InputError, match="need a predicted spread"):
+        got.intervals(np.array([1.0]))
+    with pytest.raises(InputError, match="above 0"):
+        got.intervals(np.array([1.0]), spread=np.array([0.0]))
+
+
+def _covered(rng, *, normalised):
+    """The mean coverage of a slide of a new patient, with 1 to 4 slides that share an error."""
+    shares = []
+    for _ in range(250):
+        slides = rng.integers(1, 5, 40)
+        patient = np.repeat(np.arange(40), slides)
+        spread = np.exp(rng.normal(size=40))[patient]
+        y = spread * (rng.normal(size=40)[patient] + 0.3 * rng.normal(size=len(patient)))
+        s = spread if normalised else None
+        cal, new = patient < 39, patient == 39
+        got = ConformalIntervals.calibrated(
+            y[cal],
+            np.zeros(cal.sum()),
+            groups=patient[cal].tolist(),
+            alpha=0.2,
+            spread=None if s is None else s[cal],
+        )
+        low, high = got.intervals(np.zeros(new.sum()), spread=None if s is None else s[new]).T
+        shares.append(np.mean((low <= y[new]) & (y[new] <= high)))
+    return np.mean(shares)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_new_patients_are_covered(normalised):
+    covered = _covered(np.random.default_rng(7), normalised=normalised)
+    assert 0.8 - 0.075 < covered < 0.8 + 0.1  # three standard errors, and 1 / 40 of slack
+
+
+THRESHOLDS = np.array([0.5, 0.4, 0.3, 0.2, 0.1, -np.inf])
+
+
+def draw_calls(rng, k, *, grouped):
+    """Return confidences, errors and groups; P(wrong) falls with the confidence."""
+    sizes = rng.integers(1, 8, size=k) if grouped else np.ones(k, dtype=int)
+    member = np.repeat(np.arange(k), sizes)
+    level = np.clip(rng.random(k)[member] * 0.7 + rng.random(len(member)) * 0.3, 0, 1)
+    wrong = rng.random(k)[member] * 0.5 + rng.random(len(member)) * 0.5 < 0.45 * (1 - level)
+    return level, wrong, member.tolist()
+
+
+def true_error(threshold, *, grouped):
+    level, wrong, groups = draw_calls(np.random.default_rng(99), 200_000, grouped=grouped)
+    weight = 1 / np.bincount(groups)[groups]
+    return (weight * wrong)[level >= threshold].sum() / weight[level >= threshold].sum()
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("max_error", [0.05, 0.1])
+def test_the_certified_error_rate_is_exceeded_at_most_with_probability_delta(grouped, max_error):
+    rng = np.random.default_rng(7)
+    error = {t: true_error(t, grouped=grouped) for t in THRESHOLDS}
+    assert min(error.values()) < max_error < max(error.values())  # both can happen
+    rules = []
+    for _ in range(1000):
+        confidence, wrong, groups = draw_calls(rng, 200, grouped=grouped)
+        rules.append(
+            certified_threshold(
+                THRESHOLDS,
+                confidence=confidence,
+                wrong=wrong,
+                groups=groups,
+                max_error=max_error,
+                delta=0.1,
+            )
+        )
+    exceeded = [r.threshold is not None and error[r.threshold] > max_error for r in rules]
+    assert np.mean(exceeded) <= 0.1
+    if max_error == 0.1:
+        assert np.mean([r.threshold is not None for r in rules]) > 0.5
+
+
+@pytest.mark.parametrize("one_each", [True, False])
+def test_the_p_value_is_valid_at_the_boundary(one_each):
+    """The true error rate is exactly r; a p-value of at most δ then has probability ≤ δ."""
+    rng = np.random.default_rng(2)
+    below = []
+    for _ in range(4000):
+        accepted = (rng.random(60) < 0.8).astype(float)
+        wrong = accepted * (rng.random(60) < 0.2)
+        if not one_each:
+            scale = rng.choice([0.5, 1.0], size=60)
+            accepted, wrong = accepted * scale, wrong * scale
+        p = error_p_value(wrong, accepted, max_error=0.2, one_each=one_each)
+        below.append(p <= 0.1)
+    assert np.mean(below) <= 0.1 + 3 * (0.09 / 4000) ** 0.5
+    assert np.mean(below) > (0.03 if one_each else 0.0)
+
+
+def test_the_bet_is_nearly_as_sharp_as_the_exact_test():
+    accepted = np.ones(100)
+    wrong = np.zeros(100)
+    wrong[:3] = 1
+    exact = error_p_value(wrong, accepted, max_error=0.15, one_each=True)
+    bet = error_p_value(wrong, accepted, max_error=0.15, one_each=False)
+    assert exact == pytest.approx(binom.cdf(3, 100, 0.15))
+    assert exact < bet < 0.01
+
+
+def test_the_least_number_of_accepted_groups():
+    for r, delta, expected in ((0.05, 0.1, 45), (0.1, 0.1, 22), (0.5, 0.25, 2)):
+        k = least_accepted(max_error=r, delta=delta)
+        assert k == expected
+        assert (1 - r) ** k <= delta < (1 - r) ** (k - 1)
+
+
+def test_testing_stops_at_the_first_failure():
+    """The lowest threshold would pass by itself, but the one before it fails."""
+    confidence = np.concatenate([np.full(60, 0.9), np.full(20, 0.5), np.full(400, 0.1)])
+    wrong = np.zeros(480, dtype=bool)
+    wrong[60:80] = True
+    rule = certified_threshold(
+        np.array([0.9, 0.5, 0.1]),
+        confidence=confidence,
+        wrong=wrong,
+        groups=range(480),
+        max_error=0.1,
+        delta=0.1,
+    )
+    assert (rule.threshold, rule.error) == (0.9, 0.0)
+    assert rule.accepted == pytest.approx(60 / 480)
+    assert error_p_value(wrong.astype(float), np.ones(480), max_error=0.1, one_each=True) < 0.1
+
+
+def test_nothing_is_certified_where_too_few_are_accepted():
+    rule = certified_threshold(
+        np.array([0.5]),
+        confidence=np.linspace(0, 1, 40),
+        wrong=np.zeros(40, dtype=bool),
+        groups=range(40),
+        max_error=0.05,
+        delta=0.1,
+    )
+    assert rule.threshold is None and rule.p_value == pytest.approx(0.95**20)
+
+
+def test_the_distance_is_that_of_kolmogorov_and_smirnov():
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 20, size=(70, 2)).astype(float)  # with ties
+    new = np.arange(70) >= 40
+    result = shift_test(values, new=new, groups=range(70), permutations=19)
+    for column, distance in zip(values.T, result.distances, strict=True):
+        assert distance == pytest.approx(ks_2samp(column[new], column[~new]).statistic)
+
+
+def test_each_group_counts_once():
+    """A group of two bags moves the distribution as two bags of half the weight."""
+    values = np.array([[0.0], [1.0], [1.0], [2.0], [0.0]])
+    new = np.array([False, False, False, True, True])
+    result = shift_test(values, new=new, groups=["a", "a", "b", "c", "d"], permutations=19)
+    assert result.distances == (0.5,)  # old at 0: 1/4, at 1: 3/4; new at 0: 1/2, at 2: 1/2
+
+
+def alarms(rng, trials, *, shift=0.0):
+    """The share of trials with an alarm by groups, and by bags, at the level 0.05."""
+    groups = np.repeat(np.arange(30), 6)
+    by_group, by_bag = [], []
+    for _ in range(trials):
+        level = rng.normal(size=30) + shift * (np.arange(30) >= 20)
+        values = (level[groups] + 0.3 * rng.normal(size=180))[:, None]
+        new = groups >= 20
+        result = shift_test(values, new=new, groups=groups.tolist(), permutations=99)
+        by_group.append(result.p_value <= 0.05)
+        by_bag.append(ks_2samp(values[new, 0], values[~new, 0]).pvalue <= 0.05)
+    return np.mean(by_group), np.mean(by_bag)
+
+
+def test_the_rate_of_false_alarms_is_the_level():
+    by_group, by_bag = alarms(np.random.default_rng(4), 1000)
+    assert by_group == pytest.approx(0.05, abs=0.0207)  # three standard errors
+    assert by_bag > 0.3  # bags of one patient are not independent
+
+
+def test_a_shift_is_found():
+    by_group, _ = alarms(np.random.default_rng(5), 200, shift=2.0)
+    assert by_group > 0.9
+
+
+def test_one_shifted_column_among_several_is_found():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(80, 3))
+    new = np.arange(80) >= 40
+    values[new, 1] += 1.5
+    result = shift_test(values, new=new, groups=range(80), seed=1)
+    assert result.p_value <= 0.01 and np.argmax(result.distances) == 1
+    assert result == shift_test(values, new=new, groups=range(80), seed=1)
+
+
+def test_permutations_as_far_as_the_data_count_against_an_alarm():
+    """Equal outputs, and outputs with two values, have many permutations at the same distance."""
+    new = np.arange(20) >= 10
+    equal = shift_test(np.zeros((20, 1)), new=new, groups=range(20), permutations=99)
+    assert equal.distances == pytest.approx((0.0,), abs=1e-12) and equal.p_value == 1.0
+    one_apart = shift_test(np.eye(20)[:, 19:], new=new, groups=range(20), permutations=99)
+    assert one_apart.distances == pytest.approx((0.1,)) and one_apart.p_value == 1.0

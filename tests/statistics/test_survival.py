@@ -1,7 +1,8 @@
-"""Metrics of survival times against scikit-survival and lifelines, with ties of time and risk."""
+"""Metrics of survival against scikit-survival, lifelines and the worked example."""
 
 import numpy as np
 import pytest
+from lifelines import KaplanMeierFitter
 from lifelines.utils import concordance_index
 from support.target_metrics import assert_resamples_are_repeated_rows, refused, values
 
@@ -9,18 +10,20 @@ from probsa.errors import InputError
 from probsa.statistics import (
     CensoringCurve,
     Draws,
-    bootstrap,
     harrell_c,
-    survival_aurocs,
-    survival_brier,
+    kaplan_meier,
+    survival_between,
     survival_metrics,
     uno_c,
 )
+from probsa.statistics.survival import resampled_survival
 
 reference = pytest.importorskip(
     "sksurv.metrics",
     reason="scikit-survival, a reference that no extra names, is not installed",
 )
+
+
 util = pytest.importorskip("sksurv.util")
 
 
@@ -28,8 +31,14 @@ TRAIN = (
     np.array([2, 4, 4, 6, 7, 9, 9, 11, 13, 15.0]),
     np.array([1, 1, 0, 1, 0, 1, 1, 0, 1, 0], dtype=bool),
 )
+
+
 TIME, EVENT = np.array([3, 5, 6, 8, 10, 12.0]), np.array([1, 1, 0, 1, 1, 0], dtype=bool)
+
+
 RISK = np.array([1.1, -0.2, 0.4, 0.6, -0.7, -1])
+
+
 TIMES = np.array([4, 6, 8, 9.0])
 
 
@@ -65,8 +74,6 @@ def test_the_values_of_the_worked_example():
     got = values(_golden())
     assert got["harrell_c"] == pytest.approx(0.8333333, abs=6e-8)
     assert got["uno_c"] == pytest.approx(0.8353655, abs=6e-8)
-    at_nine = uno_c(TIME, EVENT, risk=RISK, censoring=censoring, horizon=9.0)
-    assert at_nine.value == pytest.approx(0.8132259, abs=6e-8)
     aurocs = [got[f"{t:g}: auroc"] for t in TIMES]
     assert aurocs == pytest.approx([1, 0.8222222, 1, 1], abs=6e-8)
     assert got["mean_auroc"] == pytest.approx(0.9466667, abs=6e-8)
@@ -112,10 +119,6 @@ def test_metrics_are_those_of_scikit_survival_and_lifelines(seed):
     assert got["uno_c"] == pytest.approx(
         reference.concordance_index_ipcw(train, test, risk)[0], abs=1e-12
     )
-    tau = float(np.median(time))
-    at_tau = uno_c(time, event, risk=risk, censoring=censoring, horizon=tau).value
-    expected = reference.concordance_index_ipcw(train, test, risk, tau=tau)[0]
-    assert at_tau == pytest.approx(expected, abs=1e-12)
     brier = [got[f"{t:g}: brier"] for t in times]
     np.testing.assert_allclose(
         brier, reference.brier_score(train, test, survival, times)[1], atol=1e-12
@@ -126,16 +129,6 @@ def test_metrics_are_those_of_scikit_survival_and_lifelines(seed):
     aurocs, mean = reference.cumulative_dynamic_auc(train, test, risk, times)
     np.testing.assert_allclose([got[f"{t:g}: auroc"] for t in times], aurocs, atol=1e-12)
     assert got["mean_auroc"] == pytest.approx(mean, abs=1e-12)
-
-
-def test_a_risk_of_each_time_is_used_at_its_time():
-    rng = np.random.default_rng(2)
-    risk = rng.normal(size=(6, 4)).round(1)
-    train, test = util.Surv.from_arrays(*TRAIN[::-1]), util.Surv.from_arrays(EVENT, TIME)
-    censoring = CensoringCurve.fit(*TRAIN)
-    got = survival_aurocs(TIME, EVENT, risk=risk, times=TIMES, censoring=censoring)
-    expected, _ = reference.cumulative_dynamic_auc(train, test, risk, TIMES)
-    np.testing.assert_allclose([m.value for m in got], expected, atol=1e-12)
 
 
 def test_times_beyond_the_training_follow_up_are_left_out_and_counted():
@@ -155,15 +148,10 @@ def test_times_beyond_the_training_follow_up_are_left_out_and_counted():
     as_censored = np.append(EVENT, [False, False])
     expected = uno_c(time, as_censored, risk=risk, censoring=censoring)
     assert metrics.overall["uno_c"].value == expected.value
-    with pytest.raises(InputError, match="at time 15: use times before 15"):
-        survival_brier(time, event, survival=_curves(risk, times), times=times, censoring=censoring)
-    # At a horizon before those times, they need no weight.
-    within = survival_metrics(time, event, risk=risk, censoring=censoring, horizon=9.0)
-    assert within.notes == ()
     # A curve that ends in an event stays positive, but is unknown after it.
     ends = CensoringCurve.fit(np.array([1, 2, 3.0]), np.array([True, False, True]))
     np.testing.assert_array_equal(ends.at(np.array([0.5, 2, 3, 3.1])), [1, 0.5, 0.5, 0])
-    assert ends.truncated(np.array([3, 4.0])) == 1
+    assert ends.limit == 3
 
 
 def test_undefined_metrics_have_reasons():
@@ -175,9 +163,9 @@ def test_undefined_metrics_have_reasons():
     assert all_at_once.reason == "no comparable pair among 6 bags with 6 events: c is undefined"
     last = np.array([0, 0, 0, 0, 0, 1], dtype=bool)
     assert harrell_c(TIME, last, risk=RISK).value is None
-    early, late = survival_aurocs(
-        TIME, EVENT, risk=RISK, times=np.array([2.0, 12.5]), censoring=censoring
-    )
+    times = np.array([2.0, 12.5])
+    ends = survival_metrics(TIME, EVENT, risk=RISK, censoring=censoring, times=times).by_part
+    early, late = ends["2"]["auroc"], ends["12.5"]["auroc"]
     assert early.reason == "no event until time 2 among 6 bags: AUROC is undefined"
     assert late.reason == "no bag without an event until time 12.5 among 6 bags: AUROC is undefined"
     # A time before the first event has no weight in the mean.
@@ -230,10 +218,9 @@ def test_little_memory_gives_the_same_pairs(monkeypatch):
     time, event, risk = _cohort(30, seed=3)
     draws = Draws.stratified(event, groups=None, resamples=20, seed=0)
     whole = harrell_c(time, event, risk=risk, draws=draws).rows
-    monkeypatch.setattr("probsa.statistics.concordance.CELLS", 70)
+    monkeypatch.setattr("probsa.statistics.survival.CELLS", 70)
     in_blocks = harrell_c(time, event, risk=risk, draws=draws).rows
     np.testing.assert_allclose(in_blocks, whole, rtol=1e-14)
-    assert bootstrap.CELLS > 70
 
 
 @pytest.mark.parametrize(
@@ -261,3 +248,57 @@ def test_what_does_not_fit_is_refused(change, message):
     }
     with refused(message):
         survival_metrics(options.pop("time"), options.pop("event"), **options)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_curves_are_those_of_lifelines(seed):
+    time, event, _ = _cohort(40, seed=seed)
+    at, last = np.linspace(0.5, 20, 40), KaplanMeierFitter().fit(time, event)
+    np.testing.assert_allclose(kaplan_meier(time, event, at), last.predict(at), atol=1e-12)
+    # Without ties between events and censorings, both orders of them are the same.
+    time = time + np.where(event, 0.0, 0.25)
+    known = at[at <= time.max()]
+    reverse = KaplanMeierFitter().fit(time, ~event).predict(known)
+    np.testing.assert_allclose(CensoringCurve.fit(time, event).at(known), reverse, atol=1e-12)
+
+
+def test_an_event_comes_before_a_censoring_at_the_same_time():
+    assert CensoringCurve.fit(*TRAIN).at(np.array([4.0]))[0] == 0.875  # not .8888889
+    nobody = np.zeros(2, dtype=bool)
+    np.testing.assert_array_equal(kaplan_meier(np.array([1, 2.0]), nobody, TIMES), [1] * 4)
+    with pytest.raises(InputError, match="a time is 0"):
+        kaplan_meier(np.array([0, 2.0]), ~nobody, TIMES)
+
+
+def test_many_curves_at_once_are_single_curves():
+    time, event, _ = _cohort(25, seed=9)
+    draws = Draws.stratified(np.zeros(25), groups=None, resamples=6, seed=0)
+    times = np.array([0.5, 2, 5, 7.5])
+    got = resampled_survival(time, event, times, draws=draws)
+    for row, counts in zip(got, draws.counts, strict=True):
+        rows = np.repeat(np.arange(25), counts)
+        np.testing.assert_allclose(row, kaplan_meier(time[rows], event[rows], times), atol=1e-14)
+
+
+GRID = np.array([2.0, 6.0])
+
+
+CURVES = np.array([[0.9, 0.4], [0.5, 0.0]])
+
+
+def test_hazards_are_constant_between_times():
+    wanted = np.array([0.0, 1.0, 2.0, 4.0, 6.0])
+    found = survival_between(CURVES, times=GRID, wanted=wanted)
+    np.testing.assert_allclose(found[0], [1, 0.9**0.5, 0.9, (0.9 * 0.4) ** 0.5, 0.4])
+    assert found[1, -1] < 1e-9 and (np.diff(found) <= 0).all()
+
+
+def test_steps_keep_the_last_value():
+    wanted = np.array([0.0, 1.9, 2.0, 5.9, 6.0])
+    found = survival_between(CURVES, times=GRID, wanted=wanted, steps=True)
+    assert found[0].tolist() == [1, 1, 0.9, 0.9, 0.4]
+
+
+def test_nothing_is_claimed_beyond_the_last_time():
+    with pytest.raises(InputError, match="known from 0 to 6"):
+        survival_between(CURVES, times=GRID, wanted=np.array([6.5]))

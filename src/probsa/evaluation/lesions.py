@@ -151,11 +151,6 @@ class Lesions:
     isolated: Bool[np.ndarray, " lesions"]
     """Whether each lesion is only isolated tumour cells (ITC)."""
 
-    @property
-    def count(self) -> int:
-        """Number of lesions to be found, without ITC."""
-        return int((~self.isolated).sum())
-
 
 def find_lesions(
     mask: Shaped[np.ndarray, "rows columns"], *, pixel_um: float = LEVEL0_UM * DOWNSAMPLE

@@ -221,7 +221,8 @@ class Predictor:
             scores: dict[str, float] = {}
             if bag.y is not None:
                 y = torch.as_tensor(bag.y, device=out.logits.device)[None]
-                of_bag = likelihood.score(out.logits[b : b + 1], y)
+                with torch.no_grad():
+                    of_bag = likelihood.score(out.logits[b : b + 1], y)
                 scores = {name: float(value[0]) for name, value in of_bag.items()}
             yield replace(
                 p, task=self.task, outputs=likelihood.outputs(self.classes), scores=scores

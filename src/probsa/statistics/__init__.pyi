@@ -23,7 +23,6 @@ from .compare import ONE_REPLICATE as ONE_REPLICATE
 from .compare import Comparison as Comparison
 from .compare import Pooling as Pooling
 from .compare import compare as compare
-from .compare import compare_means as compare_means
 from .compare import compared_samples as compared_samples
 from .compare import detectable_from_intervals as detectable_from_intervals
 from .compare import detectable_sentence as detectable_sentence

@@ -110,7 +110,7 @@ def reliability(p: Values, y: Flags, *, bins: Labels, seed: int) -> tuple[Reliab
     simulated label sets in which the probabilities are calibrated and items independent.
     """
     simulated = simulated_frequencies(p, bins=bins, seed=seed)
-    diagram = _diagram(p, y, bins=bins, limits=[interval(column)[:2] for column in simulated.T])
+    diagram = _diagram(p, y, bins=bins, rows=simulated)
     errors = (np.abs(simulated - diagram.probability) * diagram.count).sum(1) / len(p)
     upper = float(np.quantile(errors, COVERAGE))
     return diagram, ChanceError(mean=float(errors.mean()), upper=upper)
@@ -123,21 +123,22 @@ def sampled_reliability(p: Values, y: Flags, *, bins: Labels, draws: Draws) -> R
     resamples, or if most of them have no item in the bin.
     """
     inside = [bins == b for b in range(bins.max() + 1)]
-    limits = [interval(draws.ratio(rows & y, rows)[1:])[:2] for rows in inside]
-    return _diagram(p, y, bins=bins, limits=limits)
+    rows = np.stack([draws.ratio(b & y, b)[1:] for b in inside], axis=1)
+    return _diagram(p, y, bins=bins, rows=rows)
 
 
 def _diagram(
-    p: Values, y: Flags, *, bins: Labels, limits: list[tuple[float | None, float | None]]
+    p: Values, y: Flags, *, bins: Labels, rows: Float[np.ndarray, "rows bins"]
 ) -> Reliability:
     count = np.bincount(bins)
     assert count.all(), "every bin has an item"
+    low, high = _limits(rows)
     return Reliability(
         count=tuple(count.tolist()),
         probability=tuple((np.bincount(bins, weights=p) / count).tolist()),
         frequency=tuple((np.bincount(bins, weights=y) / count).tolist()),
-        low=tuple(low for low, _ in limits),
-        high=tuple(high for _, high in limits),
+        low=low,
+        high=high,
     )
 
 
@@ -179,22 +180,18 @@ def retained_error_rates(
 
 
 def retention_curve(wrong: Flags, doubt: Values, *, draws: Draws) -> RetentionCurve:
-    """Return the error rate of the kept items, with intervals over the resamples.
-
-    Malinin et al., Ensemble distribution distillation, ICLR 2020, appendix.
-
-    Args:
-        wrong: whether each call is wrong; at least one item.
-        doubt: high for the calls to withhold first.
-        draws: draws of these items.
-    """
+    """Return the error rates of the calls that are kept (Malinin et al., ICLR 2020, appendix)."""
     rows = retained_error_rates(wrong, doubt, draws=draws)
-    limits = [interval(column)[:2] for column in rows[1:].T]
-    return RetentionCurve(
-        error_rate=tuple(rows[0].tolist()),
-        low=tuple(low for low, _ in limits),
-        high=tuple(high for _, high in limits),
-    )
+    low, high = _limits(rows[1:])
+    return RetentionCurve(error_rate=tuple(rows[0].tolist()), low=low, high=high)
+
+
+def _limits(
+    rows: Float[np.ndarray, "rows columns"],
+) -> tuple[tuple[float | None, ...], tuple[float | None, ...]]:
+    """Return the lower and the upper limits of the columns."""
+    intervals = [interval(column) for column in rows.T]
+    return tuple(i[0] for i in intervals), tuple(i[1] for i in intervals)
 
 
 def augrc(error_rate: Numbers, auroc: Numbers) -> Numbers:

@@ -44,17 +44,13 @@ def binary_metrics(
 ) -> TargetMetrics:
     """Return the metrics of two classes.
 
-    Args:
-        y: whether each bag is positive.
-        p: the probability of a positive bag.
-        threshold: the smallest probability of a positive call, chosen on validation bags; without
-            one, the metrics of calls are undefined, but for F1 at 0.5.
-        draws: resamples, with the data as row 0; None for the data alone.
+    Without a threshold (the smallest probability of a positive call, chosen on validation bags),
+    the metrics of calls are undefined, but for F1 at 0.5.
 
     Raises:
         InputError: a probability is not in [0, 1].
     """
-    check_classes(y.astype(np.int64), np.stack([1 - p, p], axis=1))
+    _check_classes(y.astype(np.int64), np.stack([1 - p, p], axis=1))
     draws = Draws.of_data(len(y)) if draws is None else draws
     area, precision = areas(y, p, draws=draws)
     calls = dict.fromkeys(("f1", "balanced_accuracy", "accuracy"), Metric.undefined(NO_THRESHOLD))
@@ -96,16 +92,10 @@ def multiclass_metrics(
     The class with the highest probability is called. `auroc`, `average_precision`, `f1` and
     `balanced_accuracy` are means over classes; the Brier score is a sum over them, between 0 and 2.
 
-    Args:
-        y: the class of each bag, from 0.
-        p: the probability of each class.
-        names: the name of each class; None for its index.
-        draws: resamples, with the data as row 0; None for the data alone.
-
     Raises:
-        InputError: labels and probabilities do not fit each other.
+        InputError: labels (from 0) and probabilities do not fit each other.
     """
-    check_classes(y, p)
+    _check_classes(y, p)
     classes = p.shape[1]
     names = [str(c) for c in range(classes)] if names is None else names
     draws = Draws.of_data(len(y)) if draws is None else draws
@@ -183,15 +173,10 @@ def ordinal_metrics(y: Labels, p: Probabilities, *, draws: Draws | None = None) 
 
     `rps` is the ranked probability score (Epstein, Journal of Applied Meteorology 1969).
 
-    Args:
-        y: the grade of each bag, from 0.
-        p: the probability of each grade.
-        draws: resamples, with the data as row 0; None for the data alone.
-
     Raises:
-        InputError: grades and probabilities do not fit each other.
+        InputError: grades (from 0) and probabilities do not fit each other.
     """
-    check_classes(y, p)
+    _check_classes(y, p)
     draws = Draws.of_data(len(y)) if draws is None else draws
     call, grades = median_call(p), p.shape[1]
     matrix, error = confusion(y, call, classes=grades, draws=draws), np.abs(call - y)
@@ -250,9 +235,7 @@ def multilabel_metrics(
         y: 1 if a bag has the finding, 0 if not, nan if this was not observed.
         p: the probability of each finding.
         names: the name of each finding.
-        thresholds: the smallest probability of a positive call of each finding; None for no
-            metrics of calls.
-        draws: resamples, with the data as row 0; None for the data alone.
+        thresholds: the smallest probability of a positive call of each finding, if known.
 
     Raises:
         InputError: labels and probabilities do not fit each other.
@@ -415,12 +398,7 @@ def _ece(p: Values, hit: Flags, *, draws: Draws) -> Metric:
     return calibration_error(p, hit, bins=equal_width_bins(p), draws=draws)
 
 
-def check_classes(y: Labels, p: Num[np.ndarray, "items classes"]) -> None:
-    """Check that labels and probabilities fit each other.
-
-    Raises:
-        InputError: their numbers differ, or a label or a probability is out of its range.
-    """
+def _check_classes(y: Labels, p: Num[np.ndarray, "items classes"]) -> None:
     if len(y) != len(p):
         raise InputError(f"{len(y)} labels for {len(p)} rows of probabilities: expected as many")
     _check_probabilities(p)

@@ -79,7 +79,7 @@ class Comparison:
 
 
 def compare(  # noqa: PLR0913 - each is a choice of its own
-    y: ArrayLike,
+    y: ArrayLike | None,
     scores: Mapping[str, ArrayLike],
     *,
     groups: Groups | Shaped[np.ndarray, " items"] | None,
@@ -98,7 +98,7 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
     `indistinguishable` names the methods that do not differ significantly from the best.
 
     Args:
-        y: labels 0 or 1, (items,).
+        y: labels 0 or 1, (items,); None for the metric `mean`, which needs none.
         scores: for each method, scores of shape (replicates, items), or calls for `f1` and
             `accuracy`; row r has the same seed (and split) in every method.
         groups: the patient of each item; None if each item is its own patient.
@@ -115,57 +115,39 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
         InputError: the shapes do not fit, there is one class only, the baseline is unknown, or a
             score is nan.
     """
-    labels = np.asarray(y)
-    if not np.isin(labels, (0, 1)).all():
-        raise InputError(f"labels are {np.unique(labels).tolist()}: {metric} needs 0 and 1")
-    labels = labels == 1
-    if len(labels) == 0 or labels.all() or not labels.any():
-        raise InputError(f"only one class among {len(labels)} labels: nothing can be compared")
-    by_method = _checked(scores, metric=metric, items=len(labels), baseline=baseline)
-    count = len(next(iter(by_method.values())))
+    by_method = _checked(scores, metric=metric, baseline=baseline)
+    count, items = next(iter(by_method.values())).shape
+    labels = np.ones(items, dtype=bool) if y is None else _labels(y, metric=metric, items=items)
     within = None if pooling == "pooled" else _folds(labels, folds, replicates=count)
-    data, samples = _samples(
-        labels,
-        by_method,
-        groups=list(range(len(labels))) if groups is None else np.asarray(groups).tolist(),
-        blocks=None if blocks is None else np.asarray(blocks).tolist(),
+    patients = list(range(items)) if groups is None else np.asarray(groups).tolist()
+    if len(patients) != items:
+        raise InputError(f"{len(patients)} groups for {items} items: expected one group per item")
+    names = list(range(count)) if blocks is None else np.asarray(blocks).tolist()
+    if len(names) != count:
+        raise InputError(f"{len(names)} blocks for {count} replicates: expected one per replicate")
+    strata = labels.tolist()
+    if within is not None:
+        strata = list(zip(strata, within[0].tolist(), strict=True))
+    draws, freedom = draw_patients(strata, groups=patients, resamples=resamples, seed=seed)
+    if metric in ("average_precision", "f1"):
+        # The positives dominate the variance: counting all patients makes the test too liberal
+        # (6 % errors at a level of 5 % with 24 positives among 80 bags).
+        freedom = min(freedom, len(np.unique(draws.member[labels])) - 1)
+    data = PairedData(
+        y=labels,
+        member=draws.member,
+        freedom=freedom,
+        # With one split and several seeds, the seeds are the replicates.
+        blocks=tuple(range(count) if len(set(names)) == 1 else names),
         metric=metric,
         folds=within,
-        resamples=resamples,
-        seed=seed,
     )
-    return compared_samples(samples, baseline=baseline, data=data)
-
-
-def compare_means(
-    values: Mapping[str, Replicated],
-    *,
-    groups: Groups,
-    baseline: str | None = None,
-    blocks: Groups | None = None,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Comparison:
-    """Compare methods by the mean of a value that each item has, such as the AP within each bag.
-
-    The rule and the other arguments are those of `compare`; higher values are better.
-
-    Args:
-        values: for each method, a value of each item in every replicate; the shapes agree.
-
-    Raises:
-        InputError: the shapes differ, the baseline is unknown, or a value is nan.
-    """
-    by_method = _checked(values, metric="mean", items=len(groups), baseline=baseline)
-    data, samples = _samples(
-        np.ones(len(groups), dtype=bool),
-        by_method,
-        groups=groups,
-        blocks=blocks,
-        metric="mean",
-        resamples=resamples,
-        seed=seed,
-    )
+    samples = {
+        name: MethodSample(
+            values=resampled_metric(labels, s, draws=draws, metric=metric, folds=within), scores=s
+        )
+        for name, s in by_method.items()
+    }
     return compared_samples(samples, baseline=baseline, data=data)
 
 
@@ -177,40 +159,55 @@ def mean_interval(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Difference:
-    """Return the mean with its interval over groups and replicates, as a difference to 0.
-
-    Raises:
-        InputError: a value is nan.
-    """
+    """Return the mean with its interval over groups and replicates, as a difference to 0."""
     both = {"zero": np.zeros_like(values), "values": values}
-    found = compare_means(
-        both, groups=groups, baseline="zero", blocks=blocks, resamples=resamples, seed=seed
+    found = compare(
+        None,
+        both,
+        groups=groups,
+        metric="mean",
+        baseline="zero",
+        blocks=blocks,
+        resamples=resamples,
+        seed=seed,
     )
     return found.differences["values"]
 
 
 def _checked(
-    scores: Mapping[str, ArrayLike], *, metric: MetricName, items: int, baseline: str | None
+    scores: Mapping[str, ArrayLike], *, metric: MetricName, baseline: str | None
 ) -> dict[str, np.ndarray]:
     """Return the scores of each method, (replicates, items)."""
     if not scores:
         raise InputError("no methods to compare")
     if baseline is not None and baseline not in scores:
         raise InputError(f"no baseline {baseline!r} among {', '.join(scores)}")
-    what = "values" if metric == "mean" else "scores"
     by_method = {name: np.atleast_2d(np.asarray(s)) for name, s in scores.items()}
     shape = next(iter(by_method.values())).shape
     for name, s in by_method.items():
-        if s.ndim != 2 or s.shape != shape or s.shape[1] != items:
+        if s.ndim != 2 or s.shape != shape:
             raise InputError(
-                f"{name} has {what} of shape {np.shape(scores[name])}: expected (replicates, "
-                f"{items}) with as many replicates as the first method ({shape[0]})"
+                f"{name} has scores of shape {np.shape(scores[name])}: expected (replicates, "
+                f"items) as of the first method, {shape}"
             )
         if metric in ("f1", "accuracy") and not np.isin(s, (0, 1)).all():
             raise InputError(f"{name}: {metric} needs calls (True or False), not scores")
         if np.isnan(s.astype(np.float64)).any():
-            raise InputError(f"{name} has {what} that are nan: leave them out for all methods")
+            raise InputError(
+                f"{name} has scores that are nan: leave those items out for all methods"
+            )
     return by_method
+
+
+def _labels(y: ArrayLike, *, metric: MetricName, items: int) -> Flags:
+    labels = np.asarray(y)
+    if labels.shape != (items,):
+        raise InputError(f"labels of shape {labels.shape} for scores of {items} items")
+    if not np.isin(labels, (0, 1)).all():
+        raise InputError(f"labels are {np.unique(labels).tolist()}: {metric} needs 0 and 1")
+    if items == 0 or labels.all() or not labels.any():
+        raise InputError(f"only one class among {items} labels: nothing can be compared")
+    return labels == 1
 
 
 def _folds(y: Flags, folds: ArrayLike | None, *, replicates: int) -> Replicated:
@@ -227,48 +224,6 @@ def _folds(y: Flags, folds: ArrayLike | None, *, replicates: int) -> Replicated:
             if len(np.unique(y[row == fold])) < 2:
                 raise InputError(f"fold {fold} has one class: pool the folds instead")
     return by_replicate
-
-
-def _samples(
-    y: Flags,
-    by_method: Mapping[str, Replicated],
-    *,
-    groups: Groups,
-    blocks: Groups | None,
-    metric: MetricName,
-    folds: Replicated | None = None,
-    resamples: int,
-    seed: int,
-) -> tuple[PairedData, dict[str, MethodSample]]:
-    """Return what is compared, and the metric of each method in all resamples."""
-    if len(groups) != len(y):
-        raise InputError(f"{len(y)} labels for {len(groups)} groups: expected one group per item")
-    count = len(next(iter(by_method.values())))
-    if blocks is not None and len(blocks) != count:
-        raise InputError(f"{len(blocks)} blocks for {count} replicates: expected one per replicate")
-    strata = y.tolist()
-    if folds is not None:
-        strata = list(zip(strata, folds[0].tolist(), strict=True))
-    draws, freedom = draw_patients(strata, groups=groups, resamples=resamples, seed=seed)
-    if metric in ("average_precision", "f1"):
-        # The positives dominate the variance: counting all patients makes the test too liberal
-        # (6 % errors at a level of 5 % with 24 positives among 80 bags).
-        freedom = min(freedom, len(np.unique(draws.member[y])) - 1)
-    data = PairedData(
-        y=y,
-        member=draws.member,
-        freedom=freedom,
-        # With one split and several seeds, the seeds are the replicates.
-        blocks=tuple(range(count) if blocks is None or len(set(blocks)) == 1 else blocks),
-        metric=metric,
-        folds=folds,
-    )
-    return data, {
-        name: MethodSample(
-            values=resampled_metric(y, s, draws=draws, metric=metric, folds=folds), scores=s
-        )
-        for name, s in by_method.items()
-    }
 
 
 def compared_samples(
@@ -404,13 +359,9 @@ def detectable_sentence(
 def detectable_from_intervals(
     intervals: Sequence[tuple[float | None, float | None]], *, what: str
 ) -> str:
-    """Return the sentence for differences of which only 95 % intervals are known.
+    """Return the sentence for differences (`what`) of which only 95 % intervals are known.
 
-    The half width of an interval is taken as 1.960 standard errors.
-
-    Args:
-        intervals: the 95 % interval of each difference; unknown ends are left out.
-        what: the difference in words, in the unit of the intervals.
+    The half width of an interval is taken as 1.960 standard errors; unknown ends are left out.
     """
     widths = [(high - low) / 2 for low, high in intervals if low is not None and high is not None]
     if not widths:

@@ -129,10 +129,8 @@ def lac_scores(p: Scores) -> Scores:
 def aps_scores(p: Scores, *, u: Values | None = None) -> Scores:
     """Return the score of each class, the probability of the more probable classes plus u · p_y.
 
-    Romano, Sesia and Candès, NeurIPS 2020.
-
-    u: uniform random numbers, one per item, with which coverage is exact; None for u = 1, with
-        which no set is empty and the sets are larger than necessary.
+    With uniform random numbers u, one per item, coverage is exact. With None, u is 1: no set is
+    empty, and the sets are larger than necessary (Romano, Sesia and Candès, NeurIPS 2020).
     """
     order = np.argsort(-p, axis=1, kind="stable")
     ranked = np.take_along_axis(p, order, axis=1)
@@ -164,14 +162,7 @@ class ConformalSets:
 
         A set then contains the class of a random item of a new group with a probability of at
         least 1 - α, if the groups are exchangeable. With `per_class`, this holds for a random item
-        of each class, of a new group that has such items.
-
-        Args:
-            scores: the score of each class; low values conform.
-            y: the class of each item.
-            groups: the group of each item.
-            alpha: 1 - coverage.
-            per_class: calibrate each class with its own items.
+        of each class, of a new group that has such items. Low scores conform.
 
         Raises:
             InputError: there are too few groups for α; says how many are needed.
@@ -243,15 +234,7 @@ class ConformalIntervals:
 
         A random item of a new group is then inside its interval with a probability of at least
         1 - α, if the groups are exchangeable. With one item per group, q is the ⌈(K + 1)(1 - α)⌉-th
-        smallest of K scores.
-
-        Args:
-            y: the true values.
-            predicted: the predictions.
-            groups: the group of each item.
-            alpha: 1 - coverage.
-            spread: the predicted standard deviation of each item, above 0; None for intervals of
-                the same width.
+        smallest of K scores. Without a spread, the intervals have the same width.
 
         Raises:
             InputError: there are too few groups for α, or a spread is not above 0.
@@ -328,16 +311,9 @@ def certified_threshold(
     The error rate at a threshold is P(wrong | accepted) of a random item of a random group:
     E[W_k] / E[A_k], where W_k and A_k are the shares of the items of group k that are accepted and
     wrong, and accepted. If the groups are independent and identically distributed, and the
-    thresholds do not depend on them, P(error rate ≤ r) ≥ 1 - δ (fixed-sequence testing as in Learn
-    then Test, Angelopoulos et al., 2021).
-
-    Args:
-        thresholds: in descending order; they must not depend on the calibration items.
-        confidence: confidence of each call; it is accepted at or above the threshold.
-        wrong: whether each call is wrong.
-        groups: the group of each item.
-        max_error: r, the largest error rate of accepted calls.
-        delta: δ, the probability of a wrong certificate.
+    descending thresholds do not depend on them, P(error rate ≤ r) ≥ 1 - δ with r = `max_error` and
+    δ = `delta` (fixed-sequence testing as in Learn then Test, Angelopoulos et al., 2021). A call is
+    accepted if its confidence is at or above the threshold.
     """
     share, member = group_shares(groups)
     one_each = len(set(groups)) == len(groups)
@@ -371,12 +347,6 @@ def error_p_value(wrong: Values, accepted: Values, *, max_error: float, one_each
     mean of the wealth Π_k (1 - λ (W_k - r A_k)) over stakes 0 < λ ≤ 1 / (1 - r): the expectation of
     each factor is at most 1 under the hypothesis, and Markov's inequality gives P(p ≤ δ) ≤ δ
     (Waudby-Smith and Ramdas, JRSS B 2024).
-
-    Args:
-        wrong: W, the share of each group that is accepted and wrong.
-        accepted: A, the share of each group that is accepted.
-        max_error: r.
-        one_each: whether each group has one item.
     """
     if one_each:
         return float(binom.cdf(wrong.sum(), accepted.sum(), max_error))
@@ -411,13 +381,7 @@ def shift_test(
     A permutation test of the largest Kolmogorov-Smirnov distance over the columns, in which whole
     groups are permuted: p = (1 + number of permutations with at least the observed distance) / (1 +
     permutations) obeys P(p ≤ α) ≤ α if all groups are exchangeable.
-
-    Args:
-        values: one or more scores of each item; only their order matters.
-        new: whether each item is new; a group must be new as a whole or not at all.
-        groups: the group of each item.
-        permutations: number of random permutations.
-        seed: seed of the permutations.
+    Only the order of the values matters. A group must be new as a whole or not at all.
     """
     share, member = group_shares(groups)
     is_new = np.zeros(member.max() + 1, dtype=bool)

@@ -39,11 +39,9 @@ class Metric:
 
     @classmethod
     def of(cls, rows: Rows, *, reason: str | None = None) -> "Metric":
-        """Return the value in the data with the percentile interval of the resamples.
+        """Return the value in the data (row 0) with the percentile interval of the resamples.
 
-        Args:
-            rows: the value in the data, and in every resample.
-            reason: why the metric is undefined if its value in the data is nan.
+        `reason` says why the metric is undefined if its value in the data is nan.
         """
         if not np.isfinite(rows[0]):
             return cls.undefined(reason or UNDEFINED)
@@ -53,14 +51,9 @@ class Metric:
     def student(self, *, groups: int) -> "Metric":
         """Return the metric with the interval value ± t · s · √(G / (G − 1)), t of G − 1 degrees.
 
-        s is the standard deviation of the resamples. The percentiles of a bootstrap over G groups
-        are too narrow if G is small, because they estimate the variance with G instead of G − 1 and
-        know no t distribution. If the metric is a mean over groups of one item each, this is the
-        interval of the t-test, up to the Monte Carlo error of s. There is no interval with fewer
-        than two groups.
-
-        Args:
-            groups: number of groups that contribute to the metric.
+        s is the standard deviation of the resamples, and G the number of groups that contribute.
+        Percentiles over few groups are too narrow: they estimate the variance with G instead of
+        G − 1 and know no t distribution. There is no interval with fewer than two groups.
         """
         if self.rows is None or self.value is None:
             return self
@@ -107,10 +100,7 @@ class Metric:
 
 
 def interval(values: Rows) -> tuple[float | None, float | None, int]:
-    """Return the lower and upper limit, and the number of undefined (nan) resamples left out.
-
-    There is no interval without resamples, or if more than half of them are undefined.
-    """
+    """Return the limits, None if most resamples are undefined (nan), and the number of these."""
     defined = values[np.isfinite(values)]
     left_out = len(values) - len(defined)
     if len(defined) == 0 or left_out > len(defined):
@@ -121,10 +111,7 @@ def interval(values: Rows) -> tuple[float | None, float | None, int]:
 
 
 def one_class_reason(y: Flags, *, what: str) -> str | None:
-    """Return the reason why the items cannot be ranked, or None if both classes are present.
-
-    `what` names the items in the reason, for example "bags".
-    """
+    """Return the reason why items (`what`) cannot be ranked, or None if both classes are there."""
     if len(y) == 0:
         return f"no {what}"
     if y.all() or not y.any():
@@ -207,10 +194,7 @@ def mean_over_classes(
     """Return the mean over all classes, undefined if it is undefined for one of them.
 
     A resample in which a class has no value is nan.
-
-    Args:
-        per_class: the metric of each class.
-        weights: the weight of each class in each row; None for equal weights (macro).
+    `weights` are those of each class in each row; None for equal weights (macro).
     """
     for metric in per_class:
         if metric.rows is None:
@@ -223,10 +207,7 @@ def mean_over_classes(
 def mean_over_replicates(
     replicates: Sequence[Metric], *, weights: Float[np.ndarray, "rows replicates"]
 ) -> Metric:
-    """Return the weighted mean over the replicates in which the metric is defined.
-
-    weights: the number of times each replicate was drawn in each row.
-    """
+    """Return the mean over the replicates that have a value, weighted by `replicate_weights`."""
     pairs = zip(replicates, weights.T, strict=True)
     defined = [(metric.rows, column) for metric, column in pairs if metric.rows is not None]
     if not defined:

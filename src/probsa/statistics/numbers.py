@@ -33,7 +33,6 @@ def regression_metrics(
         scores: further scores of each bag by name, such as `nll` and `crps`, to be averaged.
         quantiles: quantiles of the prediction by their level; the levels α and 1 - α bound an
             interval of coverage 1 - 2α, which is named after it, as `90 %`.
-        draws: resamples, with the data as row 0; None for the data alone.
 
     Raises:
         InputError: values and predictions do not fit each other, or one is not finite.

@@ -114,10 +114,6 @@ class StandardError:
         V_gs, that of the interaction of replicates and patients. V_s = var(d_r) / R contains the
         effect of the replicates and V_gs again. V_gs is estimated from many patients and V_s from
         R numbers, so V_gs is subtracted from V_s, unless V_s is estimated from two numbers only.
-
-        Args:
-            values: the difference in each replicate, in the data (column 0) and in each resample.
-            freedom: degrees of freedom of the patients.
         """
         observed, resamples = values[:, 0], values[:, 1:]
         count, mean = len(observed), resamples.mean(0)

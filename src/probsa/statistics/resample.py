@@ -98,10 +98,7 @@ class Draws:
     ) -> Rows:
         """Return the weighted share of pairs in which the case has the higher score; ties are ½.
 
-        Args:
-            case: which items are cases, or their weights.
-            score: the score of each item.
-            control: which items are controls, or their weights; None for all that are no cases.
+        `case` and `control` are flags or weights; by default, all that are no cases are controls.
         """
         up = case.astype(np.float64)
         down = (1.0 - up) if control is None else control.astype(np.float64)
@@ -214,15 +211,9 @@ def replicate_weights(
 ) -> Float[np.ndarray, "rows replicates"]:
     """Return the number of times each replicate is drawn in each row; row 0 is all ones.
 
-    Of k replicates, k - 1 are drawn, as in `draw_patients`. A single one is in every row.
-
-    Args:
-        count: the number of replicates.
-        resamples: the number of resamples.
-        seed: seed of the resamples.
-        blocks: the block of each replicate, for example the split if replicates are pairs of a
-            split and a seed. Whole blocks are drawn, and the replicates of a block share its
-            weight.
+    Of k replicates, k - 1 are drawn, as in `draw_patients`. A single one is in every row. With
+    `blocks`, for example the split if replicates are pairs of a split and a seed, whole blocks are
+    drawn, and the replicates of a block share its weight.
     """
     member, _ = group_strata(range(count) if blocks is None else blocks, [0] * count)
     k = int(member.max()) + 1

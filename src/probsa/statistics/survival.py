@@ -76,12 +76,6 @@ def harrell_c(time: Values, event: Flags, *, risk: Values, draws: Draws | None =
     it. Equal risks count half. It depends on the censoring of these bags (Harrell et al., JAMA
     1982).
 
-    Args:
-        time: time of the event or of the censoring.
-        event: whether the event was seen.
-        risk: any score that is higher for worse prognosis.
-        draws: resamples, with the data as row 0; None for the data alone.
-
     Raises:
         InputError: a time is not positive and finite, or a risk is not finite.
     """
@@ -99,7 +93,7 @@ def uno_c(
     """Return c with each pair weighted by Ĝ(t_i)⁻², so that it does not depend on the censoring.
 
     Pairs with Ĝ(t_i) = 0 or with t_i beyond the training times have no weight (Uno et al.,
-    Statistics in Medicine 2011). The other arguments are those of `harrell_c`.
+    Statistics in Medicine 2011).
 
     Raises:
         InputError: a time is not positive and finite, or a risk is not finite.
@@ -146,13 +140,10 @@ def survival_metrics(
     """Return the metrics over all bags, and Brier score and AUROC at each time.
 
     Args:
-        time: time of the event or of the censoring.
-        event: whether the event was seen.
-        risk: a score that is higher for worse prognosis.
+        time, event, risk: as for `harrell_c`.
         censoring: Ĝ, fitted on the training bags.
         survival: the predicted survival at `times`; None for no Brier scores.
         times: rising times at which to judge; None for no metrics of single times.
-        draws: resamples, with the data as row 0; None for the data alone.
 
     Raises:
         InputError: a time, a risk or a probability cannot be used, or shapes do not fit.

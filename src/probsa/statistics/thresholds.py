@@ -50,10 +50,7 @@ def choose_threshold(y: ArrayLike, p: ArrayLike) -> CallThreshold:
 def threshold_by_rule(rule: str, y: Flags, p: Values) -> CallThreshold:
     """Return the threshold that a rule chooses on validation bags.
 
-    Args:
-        rule: `youden`, `sensitivity=.95` or `cost=10:1` (a missed positive costs ten false ones).
-        y: whether each bag is positive.
-        p: the probability of each bag.
+    A rule is `youden`, `sensitivity=.95` or `cost=10:1` (a missed positive costs ten false ones).
 
     Raises:
         InputError: there is no such rule, or its number is out of range.

@@ -66,8 +66,8 @@ def test_instances_of_a_method(scores):
     replicates = [slides_of(split)[0] for split, _ in KEYS]
     positive = slides_of(0)[1]
     options = {"positive": positive, "validation": None, "groups": None, "bootstrap": 50}
-    by_split = instance_samples(replicates, blocks=[0, 0, 1, 1], **options)["auroc"].metric()
-    apart = instance_samples(replicates, **options)["auroc"].metric()
+    by_split = instance_samples(replicates, blocks=[0, 0, 1, 1], **options)["auroc"]
+    apart = instance_samples(replicates, **options)["auroc"]
     result = summary_of(scores, bootstrap=50)
     assert interval(result["auroc"]) == interval(by_split) != interval(apart)
 

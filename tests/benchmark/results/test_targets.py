@@ -18,7 +18,7 @@ from probsa.benchmark.tables.ablation import ablation_table
 from probsa.benchmark.tables.comparison import comparison_table
 from probsa.benchmark.tables.formats import to_csv, to_latex, to_markdown
 from probsa.evaluation import TargetData
-from probsa.statistics import compare_means
+from probsa.statistics import compare
 
 BAGS = tuple(f"b{k:02d}" for k in range(24))
 GROUPS = np.array([f"p{k // 2:02d}" for k in range(24)])
@@ -111,8 +111,12 @@ def test_the_lowest_error_wins_and_differences_are_those_of_paired_means():
     good, bad = regression("good", 1.0), regression("bad", 8.0)
     pooled = compared([bad, good], baseline="bad", resamples=2000).pooled["mae"]
     assert pooled.comparison.winner == pooled.comparison.best == "good"
-    means = compare_means(
-        {"bad": errors(bad), "good": errors(good)}, groups=GROUPS.tolist(), baseline="bad"
+    means = compare(
+        None,
+        {"bad": errors(bad), "good": errors(good)},
+        groups=GROUPS.tolist(),
+        baseline="bad",
+        metric="mean",
     )
     ours, theirs = pooled.comparison.differences["good"], means.differences["good"]
     assert ours.difference == pytest.approx(errors(good).mean() - errors(bad).mean(), abs=1e-12)
@@ -178,7 +182,7 @@ def test_ranks_and_critical_differences_put_the_lowest_error_first():
 def test_areas_are_within_folds_and_calls_of_all_folds_together():
     scores = [classes("good", 4.0, folds=2), classes("bad", 0.2, folds=2)]
     found = compared(scores)
-    areas, calls = found.pooled["macro_auroc"], found.pooled["accuracy"]
+    areas, calls = found.pooled["auroc"], found.pooled["accuracy"]
     assert (areas.pooling, calls.pooling) == ("within", "pooled")
     wanted = [
         roc_auc_score(p.data.y[:, 0], p.data.predicted, multi_class="ovr")
@@ -192,19 +196,19 @@ def test_areas_are_within_folds_and_calls_of_all_folds_together():
         for p in parts
     ]
     assert calls.values["good"].value == pytest.approx(np.mean(right))
-    assert areas.comparison.best == "good" and found.means["good"]["macro_auroc"].splits == 2
+    assert areas.comparison.best == "good" and found.means["good"]["auroc"].splits == 2
 
 
-def test_macro_f1_has_the_freedom_of_the_rarest_class():
+def test_f1_has_the_freedom_of_the_rarest_class():
     # four patients of each class: three degrees of freedom
     found = compared([classes("good", 1.0, folds=2), classes("bad", 0.2, folds=2)])
     spread = {m: found.pooled[m].comparison.differences["bad"].spread for m in found.pooled}
-    assert (spread["macro_f1"].freedom, spread["accuracy"].freedom) == (3, 9)
+    assert (spread["f1"].freedom, spread["accuracy"].freedom) == (3, 9)
 
 
 def test_few_patients_of_a_class_in_a_fold_pool_the_folds():
     found = compared([classes("good", 4.0, folds=4), classes("bad", 0.2, folds=4)])
-    assert found.pooled["macro_auroc"].pooling == "pooled"
+    assert found.pooled["auroc"].pooling == "pooled"
 
 
 def test_methods_with_fewer_seeds_are_compared_over_those_that_they_share():

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ...core import counted
-from ...statistics import ALPHA, Difference, compare_means, holm, mean_interval
+from ...statistics import ALPHA, Difference, compare, holm, mean_interval
 from ..results.pooled import interval_of, pool
 from ..results.results import Scores
 from .entries import Entry, defined
@@ -251,4 +251,4 @@ def _winner(
         name: np.stack([v[seeds[name].index(s) if seeds[name] else 0] for s in common])
         for name, v in values.items()
     }
-    return compare_means(aligned, groups=groups, resamples=resamples).winner
+    return compare(None, aligned, groups=groups, metric="mean", resamples=resamples).winner

@@ -5,17 +5,11 @@ import itertools
 
 import numpy as np
 import pytest
-from probsa.statistics.ranking import (
-    average_ranks,
-    critical_difference,
-    friedman,
-    nemenyi,
-    signed_rank,
-)
 from scipy import stats
 
 from probsa.errors import InputError
-from probsa.statistics import ranking
+from probsa.statistics import average_ranks, critical_difference, ranks, signed_rank
+from probsa.statistics.ranks import friedman, nemenyi
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +130,7 @@ def test_many_pairs_are_scipys_normal_approximation(monkeypatch):
     d = np.random.default_rng(3).standard_normal(300) + 0.1
     got = signed_rank(d, np.zeros(300))
     assert got.p == stats.wilcoxon(np.round(d, 12)).pvalue
-    monkeypatch.setattr(ranking, "EXACT", 300)
+    monkeypatch.setattr(ranks, "EXACT", 300)
     assert signed_rank(d, np.zeros(300)).p == pytest.approx(got.p, rel=0.02)
 
 

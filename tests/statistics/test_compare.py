@@ -1,19 +1,30 @@
-"""Paired differences, their standard errors, and the error rate of the winner rule."""
+"""Paired differences, their standard errors, the error rate of the winner rule, and power."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from probsa.statistics.comparison import compare, holm
-from probsa.statistics.paired_difference import StandardError, _standard_error
-from probsa.statistics.replicates import draw_patients, resampled_metric
 from scipy import stats
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 from support.delong import delong
 from support.equal_methods import cohort
 
 from probsa.errors import InputError
-from probsa.statistics import paired_difference, replicates
+from probsa.statistics import (
+    compare,
+    detectable_from_intervals,
+    detectable_sentence,
+    draw_patients,
+    holm,
+    mean_interval,
+    minimum_detectable,
+    paired,
+    resample,
+    resampled_metric,
+)
+from probsa.statistics.compare import smallest_detectable
+from probsa.statistics.paired import StandardError
 
 SKLEARN = {
     "auroc": roc_auc_score,
@@ -27,12 +38,9 @@ def calls(scores, *, threshold=0.75):
     return {name: s > threshold for name, s in scores.items()}
 
 
-def paired(y, a, b, **options):
+def difference(y, a, b, **options):
     """The difference a - b, as `compare` gives it for two methods."""
     return compare(y, {"a": a, "b": b}, baseline="b", **options).differences["a"]
-
-
-# ---- values and resamples
 
 
 @pytest.mark.parametrize("metric", SKLEARN)
@@ -52,7 +60,7 @@ def test_values_are_sklearns_averaged_over_replicates(metric):
 @pytest.mark.parametrize("metric", SKLEARN)
 @pytest.mark.parametrize("max_groups", [0, 4000])
 def test_each_resample_is_sklearns_with_the_weights(monkeypatch, metric, max_groups):
-    monkeypatch.setattr(replicates, "GROUPS", max_groups)  # by ranks, and by pairs of groups
+    monkeypatch.setattr(resample, "MOST_GROUPS", max_groups)  # by ranks, and by pairs of groups
     rng = np.random.default_rng(1)
     y, patient, scores = cohort(rng, n=45, bags=3, seeds=2)
     s = np.round(scores["m0"], 1)  # ties
@@ -87,7 +95,7 @@ def test_the_standard_error_of_an_accuracy_is_the_textbooks():
     y = (np.arange(n) < 24).astype(int)
     a, b = rng.random((2, n)) < 0.8
     a, b = np.where(a, y, 1 - y), np.where(b, y, 1 - y)
-    got = paired(y, a, b, groups=None, metric="accuracy", resamples=20_000)
+    got = difference(y, a, b, groups=None, metric="accuracy", resamples=20_000)
     d = (a == y).astype(float) - (b == y)
     strata = [d[y == 1], d[y == 0]]
     expected = np.sqrt(sum(len(s) * s.var(ddof=1) for s in strata)) / n
@@ -96,7 +104,7 @@ def test_the_standard_error_of_an_accuracy_is_the_textbooks():
 
 def test_the_standard_error_of_an_auroc_difference_is_delongs():
     y, _, scores = cohort(np.random.default_rng(3), n=200, seeds=1)
-    got = paired(y, scores["m0"], scores["m1"], groups=None, metric="auroc", resamples=10_000)
+    got = difference(y, scores["m0"], scores["m1"], groups=None, metric="auroc", resamples=10_000)
     areas, covariance = delong(y, [scores["m0"][0], scores["m1"][0]])
     assert got.difference == pytest.approx(areas[0] - areas[1], abs=1e-12)
     contrast = np.array([1, -1])
@@ -107,7 +115,7 @@ def test_the_standard_error_of_an_auroc_difference_is_delongs():
 def test_the_methods_exchanged_change_the_sign_alone():
     y, patient, scores = cohort(np.random.default_rng(4), n=60, bags=2)
     one, two = (
-        paired(y, scores[a], scores[b], groups=patient, metric="auroc", resamples=200)
+        difference(y, scores[a], scores[b], groups=patient, metric="auroc", resamples=200)
         for a, b in (("m0", "m1"), ("m1", "m0"))
     )
     assert one.difference == -two.difference
@@ -118,22 +126,22 @@ def test_the_methods_exchanged_change_the_sign_alone():
 def test_bags_written_three_times_are_no_more_evidence():
     y, _, scores = cohort(np.random.default_rng(5), n=60)
     a, b = scores["m0"], scores["m1"]
-    once = paired(y, a, b, groups=None, metric="auroc", resamples=300)
+    once = difference(y, a, b, groups=None, metric="auroc", resamples=300)
     y3, a3, b3 = (np.repeat(v, 3, axis=-1) for v in (y, a, b))
     patients = np.repeat(np.arange(60), 3)
-    thrice = paired(y3, a3, b3, groups=patients, metric="auroc", resamples=300)
+    thrice = difference(y3, a3, b3, groups=patients, metric="auroc", resamples=300)
     assert (thrice.difference, thrice.se, thrice.p) == pytest.approx(
         (once.difference, once.se, once.p), rel=1e-9
     )
-    apart = paired(y3, a3, b3, groups=None, metric="auroc", resamples=300)
+    apart = difference(y3, a3, b3, groups=None, metric="auroc", resamples=300)
     assert apart.spread.patients < 0.7 * once.spread.patients
 
 
 def test_a_seed_written_three_times_is_one_seed():
     y, _, scores = cohort(np.random.default_rng(6), n=60, seeds=1)
     a, b = scores["m0"], scores["m1"]
-    once = paired(y, a, b, groups=None, metric="auroc", resamples=300)
-    thrice = paired(
+    once = difference(y, a, b, groups=None, metric="auroc", resamples=300)
+    thrice = difference(
         y,
         np.repeat(a, 3, axis=0),
         np.repeat(b, 3, axis=0),
@@ -150,14 +158,14 @@ def test_seeds_of_a_split_are_averaged():
     a, b = scores["m0"], scores["m1"]
     blocks = ["s0", "s0", "s1", "s1", "s2", "s2"]
     kw = {"groups": None, "metric": "auroc", "resamples": 200}
-    by_split = paired(y, a, b, blocks=blocks, **kw)
-    by_seed = paired(y, a, b, **kw)
+    by_split = difference(y, a, b, blocks=blocks, **kw)
+    by_seed = difference(y, a, b, **kw)
     assert by_split.difference == pytest.approx(by_seed.difference, abs=1e-12)
     assert (by_split.spread.count, by_seed.spread.count) == (3, 6)
     d = [roc_auc_score(y, p) - roc_auc_score(y, q) for p, q in zip(a, b, strict=True)]
     means = np.reshape(d, (3, 2)).mean(1)
     assert by_split.spread.replicates < means.std(ddof=1) / np.sqrt(3)
-    assert paired(y, a, b, blocks=["s"] * 6, **kw) == by_seed
+    assert difference(y, a, b, blocks=["s"] * 6, **kw) == by_seed
 
 
 def test_folds_shifted_against_each_other_cost_the_pooled_auroc_alone():
@@ -177,22 +185,19 @@ def test_folds_shifted_against_each_other_cost_the_pooled_auroc_alone():
     assert within.winner is None
 
 
-# ---- the error of a difference
-
-
 def test_the_two_parts_of_a_difference_by_hand():
     drawn = np.array([[0.0, 2.0, 4.0], [1.0, 1.0, 1.0], [2.0, 0.0, -2.0]])
     observed = np.array([1.0, 4.0, 7.0])
-    got = _standard_error(observed, drawn, freedom=9)
+    got = StandardError.estimated(np.column_stack([observed, drawn]), freedom=9)
     # The mean is 1 in all resamples; the replicates' variances around it are 4, 0 and 4.
     assert got.patients == 0
     assert got.replicates == pytest.approx(np.sqrt(9 / 3 - 8 / 6))
     assert (got.count, got.freedom) == (3, 9)
-    two = _standard_error(observed[:2], drawn[:2], freedom=9)
+    two = StandardError.estimated(np.column_stack([observed, drawn])[:2], freedom=9)
     # The means 0.5, 1.5, 2.5 have variance 1; the interaction is (1 + 1) / (2 · 1).
     assert two.patients == pytest.approx(0.0)
     assert two.replicates == pytest.approx(np.sqrt(4.5 / 2))
-    one = _standard_error(observed[:1], drawn[:1], freedom=9)
+    one = StandardError.estimated(np.column_stack([observed, drawn])[:1], freedom=9)
     assert (one.patients, one.replicates) == (2.0, 0.0)
 
 
@@ -214,7 +219,7 @@ def test_intervals_end_at_plus_and_minus_one():
     y = np.arange(40) % 2
     rng = np.random.default_rng(0)
     one, two = (y * k + rng.normal(size=(2, 40)) for k in ([[3.0], [0.2]], [[0.2], [3.0]]))
-    got = paired(y, one, two, groups=list(range(40)), metric="auroc")
+    got = difference(y, one, two, groups=list(range(40)), metric="auroc")
     assert got.spread is not None and got.spread.half_width() > 1
     assert (got.low, got.high) == (-1.0, 1.0)
 
@@ -242,7 +247,7 @@ def test_p_of_both_is_that_of_the_sum_of_two_students(count):
 
 def test_identical_scores_have_p_one():
     y, _, scores = cohort(np.random.default_rng(10), n=40)
-    got = paired(y, scores["m0"], scores["m0"], groups=None, metric="auroc", resamples=50)
+    got = difference(y, scores["m0"], scores["m0"], groups=None, metric="auroc", resamples=50)
     assert (got.difference, got.low, got.high, got.p, got.se) == (0, 0, 0, 1, 0)
     assert got.reason == "both give the same scores"
 
@@ -254,13 +259,13 @@ def test_identical_scores_have_p_one():
 def test_degrees_of_freedom_count_the_patients_that_a_metric_depends_on(metric, freedom):
     y, _, scores = cohort(np.random.default_rng(18), n=60)
     scores = calls(scores) if metric in ("f1", "accuracy") else scores
-    got = paired(y, *scores.values(), groups=None, metric=metric, resamples=50)
+    got = difference(y, *scores.values(), groups=None, metric=metric, resamples=50)
     assert got.spread.freedom == freedom
 
 
 def test_two_perfect_scores_do_not_differ():
     y = np.array([0] * 8 + [1] * 6)
-    got = paired(
+    got = difference(
         y,
         y + np.arange(14) / 100,
         y - np.arange(14) / 100,
@@ -275,9 +280,9 @@ def test_two_perfect_scores_do_not_differ():
 @pytest.mark.parametrize(("n", "p", "error"), [(60, 0.005, 0), (4, 0.125, 0.08)])
 def test_where_no_resample_varies_p_is_of_exchanging_the_methods(monkeypatch, n, p, error):
     """Perfect against constant scores: 2 of 16 exchanges of 4 bags are as extreme, 0 of 60 bags."""
-    monkeypatch.setattr(paired_difference, "EXCHANGES", 199)
+    monkeypatch.setattr(paired, "EXCHANGES", 199)
     y = np.arange(n) % 2
-    got = paired(y, y * 1.0, np.zeros(n), groups=None, metric="auroc", resamples=50)
+    got = difference(y, y * 1.0, np.zeros(n), groups=None, metric="auroc", resamples=50)
     assert (got.difference, got.low, got.se) == (0.5, None, 0)
     assert got.p == pytest.approx(p, abs=error)
     assert "exchanging the methods" in got.reason
@@ -296,9 +301,6 @@ def test_too_few_patients_have_no_p_and_no_winner():
     assert got.adjusted["b"] == 1
     assert got.winner is None
     assert "2 patients are too few to resample" in got.reason
-
-
-# ---- Holm and the winner
 
 
 def test_holm_by_hand():
@@ -400,9 +402,6 @@ def test_the_type_i_error_of_the_winner_rule():
     assert stats.binomtest(winners, 600, 0.05, alternative="greater").pvalue > 0.001
 
 
-# ---- bad input
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -410,11 +409,11 @@ def test_the_type_i_error_of_the_winner_rule():
         ({"y": [0, 1, 2, 1]}, r"labels are \[0, 1, 2\]"),
         ({"scores": {}}, "no methods"),
         ({"scores": {"a": [0.1, 0.2, 0.3, 0.4], "b": [[0.1] * 4] * 2}}, "b has scores of shape"),
-        ({"scores": {"a": [0.1, 0.2, 0.3]}}, "a has scores of shape"),
+        ({"scores": {"a": [0.1, 0.2, 0.3]}}, r"labels of shape \(4,\) for scores of 3 items"),
         ({"scores": {"a": [0.1, 0.2, 0.3, float("nan")]}}, "a has scores that are nan"),
         ({"metric": "f1"}, "f1 needs calls"),
         ({"baseline": "z"}, "no baseline 'z' among a"),
-        ({"groups": [1, 2]}, "4 labels for 2 groups"),
+        ({"groups": [1, 2]}, "2 groups for 4 items"),
         ({"blocks": [1, 2]}, "2 blocks for 1 replicates"),
         ({"pooling": "within"}, "needs the fold"),
         ({"pooling": "within", "folds": [0, 1]}, r"folds of shape \(2,\)"),
@@ -430,3 +429,137 @@ def test_bad_input(change, message):
     } | change
     with pytest.raises(InputError, match=message):
         compare(given.pop("y"), given.pop("scores"), **given)
+
+
+def _values(rng, *, replicates=3, items=60, shift=0.0):
+    """Values of two methods with a common effect of each item and each replicate."""
+    item = rng.normal(size=items)
+    return {
+        "a": item + rng.normal(size=(replicates, items)) + rng.normal(0, 0.05, (replicates, 1)),
+        "b": shift + item + rng.normal(size=(replicates, items)),
+    }
+
+
+def test_values_and_differences_are_means():
+    values = _values(np.random.default_rng(0))
+    found = compare(
+        None, values, metric="mean", groups=list(range(60)), baseline="a", resamples=200
+    )
+    assert found.values["a"] == pytest.approx(values["a"].mean(), abs=1e-12)
+    difference = values["b"].mean() - values["a"].mean()
+    assert found.differences["b"].difference == pytest.approx(difference, abs=1e-12)
+
+
+def test_interval_of_one_replicate_is_that_of_students_t_up_to_resampling():
+    x = np.random.default_rng(1).normal(2.0, 1.0, size=(1, 400))
+    found = mean_interval(x, groups=list(range(400)), resamples=4000)
+    half = 1.966 * x.std(ddof=1) / 20
+    assert found.low == pytest.approx(x.mean() - half, abs=0.1 * half)
+    assert found.high == pytest.approx(x.mean() + half, abs=0.1 * half)
+    assert found.high > 1  # not cut off as a metric in [0, 1] would be
+
+
+def test_groups_widen_the_interval():
+    rng = np.random.default_rng(2)
+    x = np.repeat(rng.normal(size=(1, 20)), 10, axis=1)
+    alone = mean_interval(x, groups=list(range(200)), resamples=500)
+    grouped = mean_interval(x, groups=list(np.repeat(np.arange(20), 10)), resamples=500)
+    assert grouped.se > 2 * alone.se
+
+
+def test_equal_methods_differ_in_about_one_of_twenty_tables(monkeypatch):
+    # limits, which nothing here looks at, take most of the time of a comparison
+    monkeypatch.setattr(StandardError, "half_width", lambda self: 0.0)
+    rng = np.random.default_rng(3)
+    tables, significant = 1000, 0
+    for _ in range(tables):
+        found = compare(
+            None,
+            _values(rng),
+            metric="mean",
+            groups=[k // 2 for k in range(60)],
+            baseline="a",
+            resamples=200,
+        )
+        p = found.differences["b"].p
+        significant += p is not None and p <= 0.05
+    # the 0.1 % and 99.9 % points of the binomial distribution with p = 0.05 are 30 and 72
+    assert significant <= 72
+
+
+def test_a_clear_difference_has_a_winner():
+    values = _values(np.random.default_rng(4), shift=1.0)
+    assert compare(None, values, metric="mean", groups=list(range(60)), resamples=200).winner == "b"
+
+
+def test_bad_values_are_refused():
+    values = _values(np.random.default_rng(5))
+    values["a"][0, 3] = np.nan
+    with pytest.raises(InputError, match="a has scores that are nan"):
+        compare(None, values, metric="mean", groups=list(range(60)))
+    with pytest.raises(InputError, match="59 groups for 60 items"):
+        compare(None, _values(np.random.default_rng(5)), metric="mean", groups=list(range(59)))
+    with pytest.raises(InputError, match="no baseline 'c'"):
+        compare(
+            None,
+            _values(np.random.default_rng(5)),
+            metric="mean",
+            groups=list(range(60)),
+            baseline="c",
+        )
+
+
+def test_detectable_is_2_80_standard_errors():
+    normal = StandardError(patients=0.02, freedom=1_000_000, replicates=0.0, count=1)
+    assert minimum_detectable(normal) == pytest.approx(2.80 * 0.02, rel=1e-3)
+    few = StandardError(patients=0.02, freedom=100, replicates=0.02, count=3)
+    assert minimum_detectable(few) > 2.9 * few.se
+
+
+def test_a_difference_as_large_as_the_detectable_is_found_in_four_of_five_cohorts():
+    rng = np.random.default_rng(15)
+    significant, least, differences = 0, [], []
+    for i in range(100):
+        y, _, scores = cohort(rng, n=120, seeds=1, seed_sd=0.0)
+        scores["m1"] = scores["m1"] + 0.72 * y
+        got = compare(y, scores, groups=None, metric="auroc", resamples=200, seed=i)
+        significant += got.adjusted[next(iter(got.adjusted))] <= 0.05
+        least.append(smallest_detectable(got))
+        differences.append(got.values["m1"] - got.values["m0"])
+    # The true difference equals the detectable one, so the power is 0.8.
+    assert np.mean(differences) == pytest.approx(np.mean(least), rel=0.05)
+    assert 0.68 <= significant / 100 <= 0.92
+
+
+def test_no_difference_is_detectable_if_it_would_have_to_exceed_one():
+    y, patient, scores = cohort(np.random.default_rng(3), n=60, k=2)
+    got = compare(y, scores, groups=patient, metric="auroc", resamples=100)
+    (name, d), *_ = got.differences.items()
+    wide = replace(d, spread=StandardError(patients=0.01, freedom=50, replicates=0.2, count=2))
+    assert minimum_detectable(wide.spread) > 1
+    assert detectable_sentence(replace(got, differences={name: wide})) == (
+        "Smallest detectable difference in AUROC: none (every difference is below 1)."
+    )
+
+
+def test_the_sentence_under_a_table():
+    y, patient, scores = cohort(np.random.default_rng(16), n=90, bags=3, k=3)
+    got = compare(y, scores, groups=patient, metric="auroc", resamples=100)
+    expected = np.median([minimum_detectable(d.spread) for d in got.differences.values()])
+    assert smallest_detectable(got) == pytest.approx(expected)
+    assert detectable_sentence(got) == (
+        f"Smallest detectable difference in AUROC: {expected:.3f} (80 % power, two-sided 0.05, "
+        "30 patients, 5 replicates; median of 2 pairs, each before Holm's correction)."
+    )
+    same = compare(y, {"a": scores["m0"], "b": scores["m0"]}, groups=None, metric="auroc")
+    assert smallest_detectable(same) is None
+    assert "unknown" in detectable_sentence(same)
+
+
+def test_the_sentence_of_differences_with_intervals_only():
+    intervals = [(-0.02, 0.04), (None, None), (0.1, 0.3), (-0.05, 0.05)]
+    assert detectable_from_intervals(intervals, what="AP") == (
+        f"Smallest detectable difference in AP: {0.05 * (1.959964 + 0.841621) / 1.959964:.3f} "
+        "(80 % power, two-sided 0.05, from 95 % intervals; median of 3 differences)."
+    )
+    assert "unknown" in detectable_from_intervals([(None, 1.0)], what="AP")

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from probsa.statistics.bootstrap import Draws, interval
+from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from probsa.statistics import bootstrap
+from probsa.statistics import Draws, Metric, ratio_of_sums, resample
+from probsa.statistics.metric import interval
 
 
 def _data(n: int, *, levels: int, seed: int = 0):
@@ -28,19 +29,11 @@ def test_ranks_of_each_resample_are_sklearns_with_the_counts_as_weights(levels):
         assert got[1, r] == pytest.approx(expected, abs=1e-12)
 
 
-def test_weights_are_the_same_as_writing_the_bags_out():
-    y, score = _data(30, levels=5)
-    draws = Draws.stratified(y, groups=None, resamples=10, seed=2)
-    rows = [np.repeat(np.arange(30), c[draws.member]) for c in draws.counts]
-    expected = [roc_auc_score(y[i], score[i]) for i in rows]
-    np.testing.assert_allclose(draws.ranks(y, score)[0], expected, atol=1e-12)
-
-
 def test_little_memory_gives_the_same_resamples(monkeypatch):
     y, score = _data(30, levels=5)
     draws = Draws.stratified(y, groups=None, resamples=50, seed=0)
     whole = draws.ranks(y, score)
-    monkeypatch.setattr(bootstrap, "CELLS", 70)
+    monkeypatch.setattr(resample, "CELLS", 70)
     np.testing.assert_array_equal(draws.ranks(y, score), whole)
 
 
@@ -72,10 +65,11 @@ def test_groups_are_drawn_whole_and_within_their_stratum():
     labels = np.array([0, 0, 1, 1, 0, 1, 0, 1, 1])
     groups = ["a", "a", "b", "b", "m", "m", "c", "d", "d"]  # a, c: 0; b, d: 1; m: both
     draws = Draws.stratified(labels, groups=groups, resamples=200, seed=0)
-    assert draws.counts.shape == (200, 5)
+    assert draws.counts.shape == (201, 5)
     a, b, m, c, d = draws.counts.T
     assert (m == 1).all()
     assert (a + c == 2).all() and (b + d == 2).all()
+    assert (draws.counts[0] == 1).all()
     assert set(a.tolist()) == {0, 1, 2}
     np.testing.assert_array_equal(draws.member, [0, 0, 1, 1, 2, 2, 3, 4, 4])
 
@@ -90,17 +84,37 @@ def test_the_std_of_a_resampled_mean_is_its_standard_error():
 
 def test_items_follow_their_bags():
     draws = Draws.stratified(np.array([0, 1, 1]), groups=["p", "q", "q"], resamples=3, seed=0)
-    data = draws
-    np.testing.assert_array_equal(data.counts, [[1, 1], *draws.counts])
     assert draws.for_items(np.array([2, 0, 0, 1])).member.tolist() == [1, 0, 0, 1]
 
 
 def test_one_group_gives_no_interval():
     draws = Draws.stratified(np.array([0, 1, 0]), groups=["p", "p", "p"], resamples=100, seed=0)
-    assert interval(draws.totals(np.ones((3, 1)))[:, 0]) == (None, None, 0)
+    assert interval(draws.totals(np.ones((3, 1)))[1:, 0]) == (None, None, 0)
 
 
 def test_interval_is_percentiles_of_the_defined_resamples():
     values = np.append(np.arange(101.0), [np.nan] * 5)
     assert interval(values) == (pytest.approx(2.5), pytest.approx(97.5), 5)
     assert interval(np.array([1.0, np.nan, np.nan])) == (None, None, 2)
+
+
+def test_of_a_mean_over_groups_it_is_the_interval_of_the_t_test():
+    values = np.random.default_rng(0).normal(size=7)
+    draws = Draws.stratified(np.ones(7), groups=None, resamples=200_000, seed=1)
+    sample = ratio_of_sums(values, np.ones(7), draws=draws)
+    got = sample.student(groups=7)
+    want = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert got.value == pytest.approx(values.mean(), abs=1e-12)
+    # the standard deviation of 200,000 resamples is known to 0.2 %
+    half = (want.high - want.low) / 2
+    assert (got.low, got.high) == pytest.approx(want, abs=0.01 * half)
+
+
+def test_without_two_groups_or_resamples_there_is_no_interval():
+    sample = Metric.of(np.array([0.5, 0.4, 0.6, 0.5]))
+    assert sample.student(groups=2).low is not None
+    assert sample.student(groups=1).low is None
+    assert Metric.of(np.array([0.5])).student(groups=9).low is None
+    mostly_undefined = Metric.of(np.array([0.5, 0.4, *[np.nan] * 5, 0.3]))
+    assert mostly_undefined.student(groups=9).low is None
+    assert Metric.undefined("why").student(groups=9).reason == "why"

@@ -11,7 +11,11 @@ from probsa.errors import InputError
 from probsa.statistics import Draws, regression_metrics
 
 Y = np.array([1.2, -0.4, 0.3, 2.1])
+
+
 SD = np.array([0.5, 0.4, 0.3, 0.8])
+
+
 SAMPLES = np.array([[0.8, 1, 1.4], [-0.2, 0.1, 0], [0.4, 0.5, 0.7], [1.2, 1.5, 2]])
 
 

@@ -1,0 +1,444 @@
+"""Metrics of classes, grades and findings against scikit-learn and scoringrules."""
+
+import numpy as np
+import pytest
+import scoringrules
+from scipy.special import expit
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    balanced_accuracy_score,
+    brier_score_loss,
+    cohen_kappa_score,
+    f1_score,
+    hamming_loss,
+    label_ranking_average_precision_score,
+    log_loss,
+    matthews_corrcoef,
+    mean_absolute_error,
+    recall_score,
+    roc_auc_score,
+)
+from support.target_metrics import assert_resamples_are_repeated_rows, refused, values
+
+from probsa.statistics import (
+    Draws,
+    binary_metrics,
+    cohen_kappa,
+    confusion,
+    mean_grade,
+    median_call,
+    multiclass_metrics,
+    multilabel_metrics,
+    ordinal_metrics,
+)
+from probsa.statistics.classes import ranked_probability_scores
+
+Y = np.array([0, 1, 2, 2, 1, 0, 2, 1])
+
+
+P = np.array(
+    [
+        [0.7, 0.2, 0.1],
+        [0.3, 0.4, 0.3],
+        [0.1, 0.3, 0.6],
+        [0.2, 0.5, 0.3],
+        [0.1, 0.8, 0.1],
+        [0.4, 0.5, 0.1],
+        [0.3, 0.3, 0.4],
+        [0.5, 0.2, 0.3],
+    ]
+)
+
+
+GOLDEN = {
+    "0: auroc": 0.9166667,
+    "1: auroc": 0.5666667,
+    "2: auroc": 0.9333333,
+    "auroc": 0.8055556,
+    "weighted_auroc": 0.7916667,
+    "micro_auroc": 0.8046875,
+    "one_vs_one_auroc": 0.8101852,
+    "balanced_accuracy": 0.6111111,
+    "f1": 0.6238095,
+    "kappa": 0.4285714,
+    "linear_kappa": 0.5384615,
+    "quadratic_kappa": 0.6666667,
+    "matthews": 0.4391550,
+    "nll": 0.8316159,
+    "brier": 0.49,
+}
+
+
+def _data(n, classes, *, seed):
+    """Labels of all classes, and probabilities with ties."""
+    rng = np.random.default_rng(seed)
+    y = np.append(np.arange(classes), rng.integers(0, classes, n - classes))
+    p = rng.multinomial(5, np.full(classes, 1 / classes), size=n) + 0.5 * np.eye(classes)[y] + 0.5
+    return y, p / p.sum(1, keepdims=True)
+
+
+def _one(y, called, *, classes):
+    matrix = confusion(y, called, classes=classes, draws=Draws.of_data(len(y)))
+    return [cohen_kappa(matrix, weighting=w) for w in ("none", "linear", "quadratic")]
+
+
+def _reference(y, p):
+    classes, called = range(p.shape[1]), p.argmax(1)
+    one_hot = np.eye(p.shape[1], dtype=int)[y]
+    auroc = {
+        name: roc_auc_score(
+            y, p, multi_class="ovr", average=name.removesuffix("auroc").strip("_") or "macro"
+        )
+        for name in ("auroc", "weighted_auroc", "micro_auroc")
+    }
+    recall = recall_score(y, called, average=None)
+    return {
+        **auroc,
+        **{f"{c}: auroc": roc_auc_score(y == c, p[:, c]) for c in classes},
+        **{f"{c}: recall": recall[c] for c in classes},
+        "one_vs_one_auroc": roc_auc_score(y, p, multi_class="ovo", average="macro"),
+        "average_precision": average_precision_score(one_hot, p, average="macro"),
+        "micro_average_precision": average_precision_score(one_hot, p, average="micro"),
+        "f1": f1_score(y, called, average="macro"),
+        "balanced_accuracy": balanced_accuracy_score(y, called),
+        "accuracy": np.mean(y == called),
+        "kappa": cohen_kappa_score(y, called, labels=classes),
+        "linear_kappa": cohen_kappa_score(y, called, labels=classes, weights="linear"),
+        "quadratic_kappa": cohen_kappa_score(y, called, labels=classes, weights="quadratic"),
+        "matthews": matthews_corrcoef(y, called),
+        "nll": log_loss(y, p, labels=classes),
+        "brier": brier_score_loss(y, p, labels=classes, scale_by_half=False),
+        "classwise_ece": np.mean([_ece(p[:, c], y == c) for c in classes]),
+        "ece": _ece(p.max(1), called == y),
+    }
+
+
+def _ece(p, hit):
+    """The gaps between two means in 15 bins of equal width, weighted by their sizes."""
+    bins = [min(int(value * 15), 14) for value in p]
+    inside = [[i for i, b in enumerate(bins) if b == k] for k in set(bins)]
+    return sum(len(i) / len(p) * abs(p[i].mean() - hit[i].mean()) for i in inside)
+
+
+def test_the_values_of_the_worked_example():
+    got = values(multiclass_metrics(Y, P))
+    for name, expected in GOLDEN.items():
+        assert got[name] == pytest.approx(expected, abs=6e-8), name
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_metrics_are_those_of_scikit_learn(seed):
+    y, p = _data(14 + seed, 3 + seed % 3, seed=seed)
+    got, expected = values(multiclass_metrics(y, p)), _reference(y, p)
+    for name, value in expected.items():
+        assert got[name] == pytest.approx(value, abs=1e-12), name
+
+
+def test_resamples_are_those_of_repeated_rows():
+    y, p = _data(24, 3, seed=1)
+    groups = [i // 2 for i in range(24)]
+    draws = Draws.stratified(np.zeros(24), groups=groups, resamples=5, seed=3)
+    undefined = assert_resamples_are_repeated_rows(
+        lambda rows, d: multiclass_metrics(y[rows], p[rows], draws=d), draws
+    )
+    assert undefined == 0
+    few = Draws.stratified(np.zeros(8), groups=None, resamples=10, seed=0)
+    undefined = assert_resamples_are_repeated_rows(
+        lambda rows, d: multiclass_metrics(Y[rows], P[rows], draws=d), few
+    )
+    assert undefined > 0
+
+
+def test_an_absent_class_leaves_the_means_undefined_and_the_others_their_values():
+    keep = Y != 1
+    metrics = multiclass_metrics(Y[keep], P[keep], names=["lepidic", "acinar", "solid"])
+    for name in ("auroc", "weighted_auroc", "one_vs_one_auroc", "f1"):
+        assert metrics.overall[name].reason == (
+            "no bag of class acinar among 5 bags: the mean over classes is undefined"
+            if name == "f1"
+            else "no bag of class acinar among 5: the mean over classes is undefined"
+        )
+    got = values(metrics)
+    assert got["acinar: auroc"] is None and got["acinar: f1"] is None
+    for c, name in ((0, "lepidic"), (2, "solid")):
+        assert got[f"{name}: auroc"] == pytest.approx(roc_auc_score(Y[keep] == c, P[keep][:, c]))
+    one_hot = np.eye(3)[Y[keep]]
+    assert got["micro_auroc"] == pytest.approx(roc_auc_score(one_hot.ravel(), P[keep].ravel()))
+
+
+def test_one_class_alone_and_no_bags_have_reasons():
+    y = np.zeros(4, dtype=np.int64)
+    metrics = multiclass_metrics(y, P[:4])
+    assert metrics.by_part["0"]["auroc"].reason == "all 4 bags are of class 0"
+    none = multiclass_metrics(y[:0], P[:0])
+    assert all(v is None for v in values(none).values())
+
+
+def test_kappa_counts_with_all_classes_and_is_undefined_for_a_single_one():
+    truth, call = np.array([0, 1, 3, 3, 5, 1]), np.array([0, 1, 3, 5, 5, 0])
+    assert _one(truth, call, classes=6)[2].value == pytest.approx(0.8872180, abs=6e-8)
+    assert cohen_kappa_score(truth, call, weights="quadratic") == pytest.approx(0.8666667, abs=1e-7)
+    same = np.full(5, 3)
+    for metric in _one(same, same, classes=6):
+        assert metric.value is None and "5 bags" in (metric.reason or "")
+    for metric in _one(np.array([0, 1, 2, 2, 5]), same, classes=6):
+        assert metric.value == 0
+
+
+def test_matthews_of_constant_calls_is_undefined():
+    p = np.tile([0.6, 0.3, 0.1], (8, 1))
+    metric = multiclass_metrics(Y, p).overall["matthews"]
+    assert metric.value is None and "single class" in (metric.reason or "")
+
+
+def test_what_does_not_fit_is_refused():
+    with refused("8 labels for 7 rows"):
+        multiclass_metrics(Y, P[:7])
+    with refused("labels go from 0 to 3"):
+        multiclass_metrics(np.append(Y[:7], 3), P)
+    with refused("nan"):
+        multiclass_metrics(Y, np.where(P > 0.7, np.nan, P))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_metrics_of_two_classes_are_those_of_scikit_learn(seed):
+    rng = np.random.default_rng(seed)
+    y = np.append([True, False], rng.random(28) < 0.4)
+    p = (rng.integers(0, 8, 30) + 2 * y) / 10
+    called, metrics = p >= 0.6, binary_metrics(y, p, threshold=0.6)
+    expected = {
+        "auroc": roc_auc_score(y, p),
+        "average_precision": average_precision_score(y, p),
+        "f1": f1_score(y, called),
+        "f1_at_0.5": f1_score(y, p >= 0.5),
+        "balanced_accuracy": balanced_accuracy_score(y, called),
+        "accuracy": accuracy_score(y, called),
+        "brier": brier_score_loss(y, p),
+        "ece": _ece(p, y),
+        "nll": log_loss(y, p),
+    }
+    assert list(metrics.overall) == list(expected)
+    assert values(metrics) == pytest.approx(expected, abs=1e-6)  # p = 1 is clipped in the NLL
+
+
+def test_two_classes_without_a_threshold_or_a_class_have_reasons():
+    p = np.array([0.2, 0.7, 0.4])
+    metrics = binary_metrics(np.array([True, False, True]), p).overall
+    undefined = {name for name, m in metrics.items() if "no threshold" in (m.reason or "")}
+    assert undefined == {"f1", "balanced_accuracy", "accuracy"}
+    metrics = binary_metrics(np.zeros(3, dtype=bool), p, threshold=0.5).overall
+    for name in ("auroc", "average_precision", "balanced_accuracy"):
+        assert (metrics[name].reason or "").startswith("only one class among 3 bags")
+    assert metrics["f1"].reason == "no positive among 3 bags: F1 is undefined"
+    with refused("nan"):
+        binary_metrics(np.ones(3, dtype=bool), np.array([0.1, np.nan, 0.2]))
+
+
+def test_resamples_of_two_classes_are_those_of_repeated_rows():
+    y, p = np.arange(12) % 3 == 0, np.arange(12)[::-1] % 5 / 5
+    draws = Draws.stratified(np.zeros(12), groups=None, resamples=10, seed=1)
+    assert_resamples_are_repeated_rows(
+        lambda rows, d: binary_metrics(y[rows], p[rows], threshold=0.5, draws=d), draws
+    )
+
+
+THETA = np.array([-1.5, -0.5, 0.5, 1, 2])
+
+
+ETA = np.array([-2, -0.5, 0.8, 2.5, 0.1])
+
+
+GRADES = np.array([0, 1, 3, 5, 2])
+
+
+def _cumulative(eta):
+    """The grades' probabilities with P(GRADES ≥ k) = σ(η - θ_k)."""
+    at_least = np.pad(expit(eta[:, None] - THETA), ((0, 0), (1, 1)))
+    at_least[:, 0] = 1
+    return -np.diff(at_least, axis=1)
+
+
+def _grades(n, *, seed, grades=6):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, grades, n)
+    p = rng.multinomial(4, np.full(grades, 1 / grades), size=n) + np.eye(grades)[y] + 0.1
+    return y, p / p.sum(1, keepdims=True)
+
+
+def test_the_grades_of_the_worked_example():
+    p = _cumulative(ETA)
+    assert median_call(p).tolist() == [0, 1, 3, 5, 2]
+    assert mean_grade(p)[3] == pytest.approx(p[3] @ range(6))
+    assert p.argmax(1).tolist() == [0, 0, 5, 5, 2]
+    rps = [0.184143, 0.433693, 0.491499, 0.192598, 0.415307]
+    np.testing.assert_allclose(ranked_probability_scores(GRADES, p), rps, atol=6e-7)
+    got = values(ordinal_metrics(GRADES, p))
+    assert got["nll"] == pytest.approx(1.1815325, abs=6e-8)
+    assert got["rps"] == pytest.approx(np.mean(rps), abs=6e-7)
+
+
+def test_kappa_and_error_of_given_calls():
+    truth, call = np.array([0, 1, 2, 3, 4, 5, 5, 3, 1, 0]), np.array([0, 1, 3, 3, 5, 4, 5, 2, 0, 0])
+    got = values(ordinal_metrics(truth, np.eye(6)[call]))
+    assert got["quadratic_kappa"] == pytest.approx(0.9271137, abs=6e-8)
+    assert got["linear_kappa"] == pytest.approx(0.7619048, abs=6e-8)
+    assert got["mae"] == pytest.approx(0.5)
+    assert got["within_one"] == 1
+    assert got["accuracy"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_metrics_are_those_of_scikit_learn_and_scoringrules(seed):
+    y, p = _grades(20, seed=seed)
+    y = np.where(y == seed % 6, (seed + 1) % 6, y)  # one grade is absent from the truth
+    got, call = values(ordinal_metrics(y, p)), median_call(p)
+    assert call.tolist() == [int((np.cumsum(row) < 0.5 - 1e-9).sum()) for row in p]
+    for weights in ("linear", "quadratic"):
+        expected = cohen_kappa_score(y, call, weights=weights, labels=range(6))
+        assert got[f"{weights}_kappa"] == pytest.approx(expected, abs=1e-12)
+    assert got["mae"] == pytest.approx(mean_absolute_error(y, call), abs=1e-12)
+    assert got["within_one"] == pytest.approx(np.mean(np.abs(y - call) <= 1), abs=1e-12)
+    expected = scoringrules.rps_score(y + 1, p)
+    np.testing.assert_allclose(ranked_probability_scores(y, p), expected, atol=1e-12)
+    for k in range(1, 6):
+        if 0 < (y >= k).sum() < len(y):
+            score = p[:, k:].sum(1).round(12)
+            expected = roc_auc_score(y >= k, score)
+            assert got[f"≥{k}: auroc"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_median_at_exactly_one_half_is_the_lower_grade():
+    p = np.array([[0.1, 0.4, 0.5], [0.5, 0.25, 0.25], [0.3, 0.1, 0.6], [0.15, 0.35, 0.5]])
+    assert median_call(p).tolist() == [1, 0, 2, 1]
+    # In float32, .15 + .35 is a little below ½ or not; the call must not depend on it.
+    assert median_call(p.astype(np.float32).astype(np.float64)).tolist()[:3] == [1, 0, 2]
+
+
+def test_undefined_metrics_of_grades_have_reasons():
+    y, p = np.full(4, 3), np.tile(np.eye(6)[3], (4, 1))
+    metrics = ordinal_metrics(y, p)
+    assert "kappa is 0/0" in (metrics.overall["quadratic_kappa"].reason or "")
+    assert metrics.by_part["≥3"]["auroc"].reason == (
+        "all 4 bags are at least grade 3: AUROC is undefined"
+    )
+    assert "below grade 4" in (metrics.by_part["≥4"]["auroc"].reason or "")
+    constant = ordinal_metrics(np.array([0, 1, 4]), np.tile(np.eye(6)[0], (3, 1)))
+    assert constant.overall["quadratic_kappa"].value == 0
+
+
+def test_resamples_of_grades_are_those_of_repeated_rows():
+    y, p = _grades(18, seed=4, grades=4)
+    draws = Draws.stratified(np.zeros(18), groups=[i // 2 for i in range(18)], resamples=10, seed=1)
+    assert_resamples_are_repeated_rows(
+        lambda rows, d: ordinal_metrics(y[rows], p[rows], draws=d), draws
+    )
+
+
+NAN = np.nan
+
+
+FINDINGS = np.array([[1, 0, 1], [0, NAN, 1], [1, 1, 0], [0, 1, NAN], [1, 0, 0]])
+
+
+P_FINDINGS = np.array(
+    [[0.9, 0.2, 0.6], [0.4, 0.3, 0.7], [0.6, 0.8, 0.4], [0.5, 0.6, 0.5], [0.3, 0.1, 0.2]]
+)
+
+
+NAMES = ["edema", "mass", "nodule"]
+
+
+HALF = [0.5] * 3
+
+
+def _metrics(y, p, **options):
+    return multilabel_metrics(y, p, names=NAMES, thresholds=HALF, **options)
+
+
+def _findings(n, *, seed, missing=0.2):
+    rng = np.random.default_rng(seed)
+    y = (rng.random((n, 3)) < 0.4).astype(float)
+    y[rng.random((n, 3)) < missing] = NAN
+    return y, rng.integers(1, 10, (n, 3)) / 10
+
+
+def test_the_findings_of_the_worked_example():
+    got = values(_metrics(FINDINGS, P_FINDINGS))
+    assert [got[f"{name}: auroc"] for name in NAMES] == pytest.approx([2 / 3, 1, 1])
+    assert got["macro_auroc"] == pytest.approx(0.8888889, abs=6e-8)
+    assert got["macro_average_precision"] == pytest.approx(0.9555556, abs=6e-8)
+    assert got["nll"] == pytest.approx(0.4482541, abs=6e-8)
+    got = values(_metrics(np.nan_to_num(FINDINGS), P_FINDINGS))
+    assert got["micro_auroc"] == pytest.approx(0.9196429, abs=6e-8)
+    assert got["hamming_loss"] == pytest.approx(0.2)
+    assert got["macro_f1"] == pytest.approx(0.8222222, abs=6e-8)
+    assert got["micro_f1"] == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_metrics_of_findings_are_those_of_scikit_learn(seed):
+    y, p = _findings(30, seed=seed)
+    got, seen, called = values(_metrics(y, p)), ~np.isnan(y), p >= 0.5
+    columns = [(y[s, c], p[s, c], called[s, c]) for c, s in enumerate(seen.T)]
+    aurocs = [roc_auc_score(a, b) for a, b, _ in columns]
+    assert [got[f"{name}: auroc"] for name in NAMES] == pytest.approx(aurocs, abs=1e-12)
+    whole = seen.all(1)
+    expected = {
+        "macro_auroc": np.mean(aurocs),
+        "macro_average_precision": np.mean([average_precision_score(a, b) for a, b, _ in columns]),
+        "macro_f1": np.mean([f1_score(a, c) for a, _, c in columns]),
+        "micro_auroc": roc_auc_score(y[seen], p[seen]),
+        "micro_average_precision": average_precision_score(y[seen], p[seen]),
+        "micro_f1": f1_score(y[seen], called[seen]),
+        "subset_accuracy": accuracy_score(y[whole], called[whole]),
+        "hamming_loss": hamming_loss(y[whole], called[whole]),
+        "label_ranking_precision": label_ranking_average_precision_score(y[whole], p[whole]),
+        "nll": np.mean(
+            [log_loss(y[i, s], p[i, s], labels=[0, 1]) for i, s in enumerate(seen) if s.any()]
+        ),
+    }
+    for name, value in expected.items():
+        assert got[name] == pytest.approx(value, abs=1e-12), name
+
+
+def test_a_mean_of_fewer_findings_has_another_name():
+    y = FINDINGS.copy()
+    y[:, 1] = [0, NAN, 0, 0, NAN]
+    metrics = _metrics(y, P_FINDINGS)
+    assert metrics.overall["macro_auroc"].value is None
+    assert metrics.overall["macro_auroc"].reason == (
+        "1 of 3 findings (mass: only one class among 3 observed bags: AUROC is undefined)"
+    )
+    of_two = metrics.overall["macro_auroc_2_of_3"].value
+    assert of_two == pytest.approx((2 / 3 + 1) / 2)
+    assert "macro auroc over all findings leaves out mass" in metrics.notes
+    assert "macro_auroc_2_of_3" not in _metrics(FINDINGS, P_FINDINGS).overall
+    y[:] = NAN
+    metrics = _metrics(y, P_FINDINGS)
+    assert metrics.overall["macro_auroc_0_of_3"].value is None
+    assert all(value is None for value in values(metrics).values())
+
+
+def test_without_thresholds_there_are_no_calls():
+    metrics = multilabel_metrics(FINDINGS, P_FINDINGS, names=NAMES)
+    for name in ("macro_f1", "micro_f1", "subset_accuracy", "hamming_loss"):
+        assert "no thresholds" in (metrics.overall[name].reason or "")
+    assert metrics.overall["label_ranking_precision"].value is not None
+    assert metrics.notes == ()
+
+
+def test_resamples_of_findings_are_those_of_repeated_rows():
+    y, p = _findings(16, seed=3)
+    draws = Draws.stratified(np.zeros(16), groups=None, resamples=15, seed=2)
+    undefined = assert_resamples_are_repeated_rows(
+        lambda rows, d: _metrics(y[rows], p[rows], draws=d), draws
+    )
+    assert undefined > 0  # a finding loses its positives in some resamples
+
+
+def test_findings_that_do_not_fit_are_refused():
+    with refused("0, 1 or nan"):
+        _metrics(FINDINGS * 2, P_FINDINGS)
+    with refused("2 thresholds for 3 findings"):
+        multilabel_metrics(FINDINGS, P_FINDINGS, names=NAMES, thresholds=[0.5, 0.5])
