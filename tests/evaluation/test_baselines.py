@@ -1,4 +1,4 @@
-"""Null maps and distances from training: their scores by other means, files, and what is missing."""
+"""Null maps and distances from training: their scores by other means, and what is missing."""
 
 from dataclasses import replace
 
@@ -46,7 +46,8 @@ def cohort(count, *, seed, labels=(0, 1), prefix="b", **fields):
     return {b.name: b for b in bags}, {b.name: labels[k % len(labels)] for k, b in enumerate(bags)}
 
 
-def fit(train, validation=({}, {})):
+def fit(train, validation=None):
+    validation = validation or ({}, {})
     bags, labels = train[0] | validation[0], train[1] | validation[1]
     names = {"train": list(train[0]), "validation": list(validation[0])}
     return fit_null_maps(bags.__getitem__, labels=labels, **names)

@@ -275,6 +275,31 @@ def test_intervals_are_those_of_the_definition(score, numbers):
     assert found["adapts"] is (score == "aps") and "the predicted mean ±" in found["rule"]
 
 
+def test_patients_count_once_and_sides_are_told_apart(numbers, tmp_path):
+    """A patient with one bag counts as much as one with two."""
+    folder, table = numbers
+    test = [r for r in read_csv(folder / "predictions.csv") if r["part"] == "test"]
+    dropped = {r["bag"] for r in test[1::4]}  # the second bag of every other patient
+    lines = table.read_text().splitlines()
+    fewer = tmp_path / "fewer.csv"
+    fewer.write_text("\n".join(x for x in lines if x.split(",")[0] not in dropped) + "\n")
+    found = section(folder, fewer, coverage=0.8).to_dict()["intervals"]
+    q, got = found["half_width"], {k: value(m) for k, m in found["metrics"].items()}
+    off = np.array([float(r["label"]) - float(r["mean"]) for r in test if r["bag"] not in dropped])
+    patient = [int(r["bag"][-3:]) // 2 for r in test if r["bag"] not in dropped]
+
+    def over_patients(flags):
+        return np.mean([flags[np.equal(patient, k)].mean() for k in dict.fromkeys(patient)])
+
+    inside = np.abs(off) <= q * (1 + 1e-6)
+    assert got["coverage"] == pytest.approx(over_patients(inside))
+    assert got["coverage_of_bags"] == pytest.approx(inside.mean())
+    assert got["coverage"] != pytest.approx(got["coverage_of_bags"])
+    assert got["below"] == pytest.approx(over_patients(off < -q * (1 + 1e-6)))
+    assert got["above"] == pytest.approx(over_patients(off > q * (1 + 1e-6)))
+    assert got["below"] != pytest.approx(got["above"])
+
+
 def test_accepted_calls_are_those_outside_the_undecided_range(tmp_path):
     folder, table = write_cohort(tmp_path / "p", seed=3, skill=2.0)
     found = section(folder, table, max_error=0.2).to_dict()["accepted"]

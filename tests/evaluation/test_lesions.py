@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image
+from probsa.evaluation.pools import bag_draws
 from scipy import ndimage
 from support.made_studies import SIDE, asap_xml, lattice
 
@@ -22,7 +23,6 @@ from probsa.evaluation.lesions import (
     match_detections,
     patch_mask,
 )
-from probsa.evaluation.pools import bag_draws
 from probsa.statistics import RATES, froc
 
 ALL6 = ("Tumor_001", "Tumor_002", "Tumor_003", "Tumor_004", "Normal_001", "Normal_002")

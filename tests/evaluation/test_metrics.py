@@ -4,10 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import norm
-from sklearn import metrics as sk
-
-from probsa.errors import InputError
 from probsa.evaluation.metrics import (
     bag_metrics,
     best_threshold,
@@ -15,6 +11,10 @@ from probsa.evaluation.metrics import (
     choose_threshold,
     error_metrics,
 )
+from scipy.stats import norm
+from sklearn import metrics as sk
+
+from probsa.errors import InputError
 from probsa.statistics import Draws
 
 HAND_Y, HAND_P = [0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8]

@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from probsa.evaluation.null_files import null_maps_file
 from support.stored import write_folder
 
 from probsa import predict_folder
 from probsa.datasets import open_bags
 from probsa.evaluation import evaluate, read_null_scores, read_predictions
 from probsa.evaluation.loading import distances_of, null_maps_of
-from probsa.evaluation.null_files import null_maps_file
 from probsa.training import read_run, read_split, train
 from probsa.workflow import finish_run
 

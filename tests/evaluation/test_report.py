@@ -162,7 +162,9 @@ def test_labels_of_a_table_replace_the_stored_ones(tmp_path):
     stored = evaluate(folder, bootstrap=0)
     given = evaluate(folder, labels=_table(tmp_path / "l.csv", flipped), bootstrap=0)
     assert given.metrics["auroc"].value == pytest.approx(1 - stored.metrics["auroc"].value)
-    assert any("replaces different labels" in w and "12 bags ('test0'," in w for w in given.warnings)
+    assert any(
+        "replaces different labels" in w and "12 bags ('test0'," in w for w in given.warnings
+    )
 
 
 def test_unmatched_bags_are_counted_and_named(tmp_path):

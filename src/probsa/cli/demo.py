@@ -245,5 +245,5 @@ def _null(out: Path) -> dict[str, Metric]:
         positive=lambda p: positive[p.name],
         more=lambda p: {"centre": centre(p.coords)},
     )
-    metrics = instance_metrics([instances], column="centre", ranks_only=True, bootstrap=500)
+    metrics = instance_metrics([instances], null_map="centre", bootstrap=500)
     return {k: metrics[k] for k in ("auroc_positive_bags", "average_precision_positive_bags")}

@@ -11,7 +11,7 @@ from probsa.benchmark.results.instances import summary_of
 from probsa.benchmark.results.lesions import LesionTruth, lesions_found
 from probsa.benchmark.results.pooled import blocks
 from probsa.benchmark.results.results import read_results
-from probsa.evaluation.instance_summaries import instance_samples
+from probsa.evaluation import InstanceTable, instance_metrics
 from probsa.evaluation.lesions import (
     detect_lesions,
     find_lesions,
@@ -63,11 +63,13 @@ def interval(metric):
 
 def test_instances_of_a_method(scores):
     assert blocks(scores) == [0, 0, 1, 1]
-    replicates = [slides_of(split)[0] for split, _ in KEYS]
     positive = slides_of(0)[1]
-    options = {"positive": positive, "validation": None, "groups": None, "bootstrap": 50}
-    by_split = instance_samples(replicates, blocks=[0, 0, 1, 1], **options)["auroc"]
-    apart = instance_samples(replicates, **options)["auroc"]
+    tables = [
+        InstanceTable.of(slides_of(split)[0], positive=lambda p: positive[p.name])
+        for split, _ in KEYS
+    ]
+    by_split = instance_metrics(tables, blocks=[0, 0, 1, 1], bootstrap=50)["auroc"]
+    apart = instance_metrics(tables, bootstrap=50)["auroc"]
     result = summary_of(scores, bootstrap=50)
     assert interval(result["auroc"]) == interval(by_split) != interval(apart)
 

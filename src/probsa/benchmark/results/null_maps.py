@@ -64,10 +64,9 @@ def null_results(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> NullResults:
         metrics={
             name: instance_metrics(
                 tables,
-                column=name,
+                null_map=name,
                 groups=groups,
                 folds=folds_of(scores),
-                ranks_only=True,
                 bootstrap=bootstrap,
             )
             for name in NULL_MAPS

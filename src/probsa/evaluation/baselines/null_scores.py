@@ -7,7 +7,7 @@ PREDICTIONS/null_maps/about.json   the fit, written last
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -32,6 +32,7 @@ NO_NULL_MAPS = (
 )
 
 
+@runtime_checkable
 class ScoresBags(Protocol):
     """The null maps of one or of several runs."""
 

@@ -49,12 +49,11 @@ class _Run:
 def instance_metrics(
     tables: Sequence[InstanceTable],
     *,
-    column: str = "score",
+    null_map: str | None = None,
     validation: Sequence[Validation] | None = None,
     groups: Mapping[str, Hashable] | None = None,
     folds: Mapping[str, Hashable] | None = None,
     blocks: Sequence[Hashable] | None = None,
-    ranks_only: bool = False,
     bootstrap: int = 200,
     seed: int = 0,
 ) -> dict[str, Metric]:
@@ -67,12 +66,12 @@ def instance_metrics(
 
     Args:
         tables: the same test bags in the same order, one table per replicate.
-        column: what ranks the instances.
+        null_map: the column of a null map, for which there are only the metrics that rank
+            instances, pooled and within bags; None for the model's score.
         validation: for each replicate, the instances on which thresholds are chosen; None for none.
         groups: the patient of each bag; a bag that is missing here is its own patient.
         folds: the fold of each bag, if a replicate has one run per fold; None for a single run.
         blocks: the block of each replicate, for example its split; see `replicate_weights`.
-        ranks_only: only the metrics that rank instances, pooled and within bags, as of null maps.
         bootstrap: number of resamples; 0 for no intervals.
         seed: seed of the resamples.
 
@@ -105,11 +104,12 @@ def instance_metrics(
         seed=seed,
     )
     runs = _runs(first, folds)
+    column = null_map or "score"
     by_replicate = []
     for r, table in enumerate(tables):
-        ranked = [_ranked(table, column, run, draws, ranks_only=ranks_only) for run in runs]
+        ranked = [_ranked(table, null_map, run, draws) for run in runs]
         metrics = _mean(ranked) | within_bags(table, column, draws=draws)
-        if not ranks_only:
+        if null_map is None:
             chosen_on = None if validation is None else validation[r]
             metrics |= _at_thresholds(table, runs, chosen_on, draws=draws)
         by_replicate.append(metrics)
@@ -117,7 +117,7 @@ def instance_metrics(
         len(tables), resamples=len(draws.counts) - 1, seed=seed, blocks=blocks
     )
     found = _mean(by_replicate, weights=weights)
-    if ranks_only:
+    if null_map is not None:
         return found
     flagged = zip(first.names, first.positive, strict=True)
     of_positive = {groups.get(name, name) for name, positive in flagged if positive}
@@ -159,18 +159,19 @@ def _mean(
 
 
 def _ranked(
-    table: InstanceTable, column: str, run: _Run, draws: Draws, *, ranks_only: bool
+    table: InstanceTable, null_map: str | None, run: _Run, draws: Draws
 ) -> dict[str, Metric]:
     """Return the metrics that rank instances across the bags of a run."""
     if not table.names:
         undefined = Metric.undefined(NO_INSTANCE_LABELS)
-        return dict.fromkeys(RANKS if ranks_only else (*RANKS, *WRONG_CALLS), undefined)
+        return dict.fromkeys(RANKS if null_map else (*RANKS, *WRONG_CALLS), undefined)
+    column = null_map or "score"
     of_run = np.isin(np.arange(len(table.names)), run.rows)
     inside = table.inside(of_run & table.positive)
     metrics = pooled(table.inside(of_run), column, draws=draws)
     of_positive = pooled(inside, column, draws=draws, what=POSITIVE_BAGS)
     metrics |= {f"{name}_positive_bags": m for name, m in of_positive.items()}
-    return metrics if ranks_only else metrics | wrong_calls(inside, draws=draws)
+    return metrics if null_map else metrics | wrong_calls(inside, draws=draws)
 
 
 def _at_thresholds(

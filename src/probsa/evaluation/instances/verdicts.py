@@ -19,7 +19,7 @@ def variance_verdict(metrics: Mapping[str, Metric]) -> str:
         f"AUROC {variance.value:.3f} against {rival:.3f} of {title}, its best null rival, on "
         f"{POSITIVE_BAGS}"
     )
-    return _sentence("σ²", "all null rivals", "the best null rival", gain, values)
+    return _sentence("σ²", gain, values, rivals="all null rivals", best="the best null rival")
 
 
 def doubt_verdict(metrics: Mapping[str, Metric]) -> str:
@@ -39,10 +39,10 @@ def margin_verdict(doubt: Metric, margin: Metric, gain: Metric, *, what: str) ->
             f"{gain.reason or doubt.reason or margin.reason}."
         )
     values = f"AUROC {doubt.value:.3f} against {margin.value:.3f} on {what}"
-    return _sentence("P(wrong)", "the margin", "the margin", gain, values)
+    return _sentence("P(wrong)", gain, values, rivals="the margin", best="the margin")
 
 
-def _sentence(score: str, rivals: str, best: str, gain: Metric, values: str) -> str:
+def _sentence(score: str, gain: Metric, values: str, *, rivals: str, best: str) -> str:
     if gain.low is None or gain.high is None:
         return f"No interval shows whether {score} finds wrong calls better than {best}: {values}."
     difference = f"{values}; difference {gain.text(sign=True)}"

@@ -281,7 +281,7 @@ def _instances(context: Context, table: InstanceTable | None) -> Detections | st
         return f"no {POSITIVE_BAGS}"
     scores = {name: detector(inside, name) for name in INSTANCE_DETECTORS}
     # of a single model, the part within members is the whole
-    hidden = ("doubt_within",) if scores["doubt_between"] == ONE_MODEL else ()
+    hidden = ("doubt_within",) if inside.missing.get("doubt_between") == ONE_MODEL else ()
     return Detections.of(
         inside.called != inside.y,
         scores,

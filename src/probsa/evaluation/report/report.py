@@ -141,7 +141,7 @@ def smoothness_sentence(metadata: Mapping[str, Any]) -> str:
     )
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - the options are independent
     folder: Path,
     *,
     labels: Path | None = None,
