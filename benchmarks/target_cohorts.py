@@ -56,9 +56,10 @@ from target_simulation import (
 )
 
 from probsa.core import GraphOptions, write_csv
-from probsa.datasets import PatientBags, TargetOptions, open_bags, read_table
+from probsa.datasets import PatientBags, open_bags, read_table
 from probsa.evaluation import load
 from probsa.statistics import combine_slides
+from probsa.tasks import TargetOptions
 from probsa.training import DataConfig, RunConfig, TrainingConfig, train
 from probsa.variational import LikelihoodOptions
 

@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 from probsa.core import TaskName
-from probsa.evaluation.target_section import TargetData, target_metrics
+from probsa.evaluation.target_section import target_metrics
 from probsa.statistics import KaplanMeier, Metric
+from probsa.tasks import TargetData
 from probsa.variational import (
     Cox,
     LikelihoodOptions,
@@ -118,7 +119,9 @@ def _targets(y: np.ndarray, task: TaskName) -> torch.Tensor:
     return value.long() if task in ("binary", "multiclass", "ordinal") else value
 
 
-def constant_columns(task: TaskName, y: np.ndarray, *, bags: int, classes: Sequence[str]) -> Columns:
+def constant_columns(
+    task: TaskName, y: np.ndarray, *, bags: int, classes: Sequence[str]
+) -> Columns:
     """Return the same prediction for each bag, from the training targets alone."""
     if task == "survival":
         times = event_grid(y)

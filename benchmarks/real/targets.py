@@ -33,7 +33,7 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from probsa.core import GraphOptions, TaskName, write_csv
-from probsa.datasets import TargetOptions, open_bags
+from probsa.datasets import open_bags
 from probsa.evaluation import load
 from probsa.statistics import (
     Draws,
@@ -43,6 +43,7 @@ from probsa.statistics import (
     regression_metrics,
     sampled_auroc,
 )
+from probsa.tasks import TargetOptions
 from probsa.training import DataConfig, RunConfig, TrainingConfig, train
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

@@ -1,6 +1,9 @@
 """Every task keeps the same contract; values are compared with scikit-learn's and by hand."""
 
+import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
+import probsa
 from probsa.statistics import Draws
 from probsa.tasks import TASKS, TargetData, task_of, task_of_classes
 
@@ -156,7 +160,7 @@ def test_two_classes_are_scored_as_by_scikit_learn():
     without = task_of("binary").metrics(replace(d, threshold=None), draws).overall
     assert without["f1"].reason == "no threshold was given: choose one on validation bags"
     one_class = task_of("binary").metrics(replace(d, y=d.y * 0), draws).overall
-    assert one_class["auroc"].reason == f"only one class among {N} bags"
+    assert one_class["auroc"].reason == f"only one class among {N} bags: AUROC is undefined"
     assert one_class["f1"].reason == f"no positive bag among {N}: F1 is undefined"
 
 
@@ -221,3 +225,51 @@ def test_the_column_that_is_shown_first(name, columns, expected):
     }[name]
     p = Predicted(np.array(values), np.zeros(len(values)), data(name).outputs)
     assert task_of(name).shown_column(p, columns) == expected
+
+
+def _named(node: ast.AST) -> bool:
+    """Whether a node is the name of a task, or a collection that holds one."""
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return any(map(_named, node.elts))
+    return isinstance(node, ast.Constant) and node.value in TASKS
+
+
+def _branches(tree: ast.AST) -> Iterator[int]:
+    """The lines where something is compared with a task's name, or looked up by one."""
+    for node in ast.walk(tree):
+        tests = (
+            [node.left, *node.comparators] if isinstance(node, ast.Compare)
+            else [key for key in node.keys if key] if isinstance(node, ast.Dict)
+            else [node.value] if isinstance(node, ast.MatchValue)
+            else []
+        )  # fmt: skip
+        if any(map(_named, tests)):
+            yield node.lineno
+
+
+OTHER_MEANINGS = {
+    "core/graphs.py": "binary edge weights",
+    "models/gtp.py": "a binary adjacency matrix",
+}
+
+
+def test_no_other_room_compares_with_the_name_of_a_task():
+    source = Path(probsa.__file__).parent
+    found = []
+    for path in source.rglob("*.py"):
+        name = path.relative_to(source).as_posix()
+        if not name.startswith("tasks/") and name not in OTHER_MEANINGS:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            found += [f"{name}:{line}" for line in _branches(tree)]
+    assert found == []
+
+
+def test_a_comparison_with_the_name_of_a_task_is_found():
+    for text in (
+        "a == 'binary'",
+        "a in ('ordinal',)",
+        "{'survival': 1}",
+        "match a:\n case 'ordinal': 1",
+    ):
+        assert list(_branches(ast.parse(text)))
+    assert not list(_branches(ast.parse("task: str = 'binary'\nf('ordinal')")))

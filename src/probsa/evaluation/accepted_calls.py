@@ -9,7 +9,7 @@ from jaxtyping import Float
 from scipy.special import expit, logit
 
 from ..errors import UnmetGuarantee
-from ..statistics import Metric, SelectiveRule, certified_threshold, least_accepted, median_call
+from ..statistics import Metric, SelectiveRule, certified_threshold, least_accepted
 from .evaluated import Evaluated
 from .group_means import group_mean, rate_among
 
@@ -25,12 +25,7 @@ SMALLEST = 1e-12
 
 def calls(evaluated: Evaluated, rows: Sequence[int]) -> np.ndarray:
     """Return the class that is called for each bag."""
-    p = evaluated.p(rows)
-    if evaluated.predictions.task == "ordinal":
-        return median_call(p)
-    if evaluated.threshold is None or p.shape[1] > 2:
-        return p.argmax(1)
-    return (p[:, 1] >= evaluated.threshold).astype(np.int64)
+    return evaluated.predictions.of_task.calls(evaluated.p(rows), evaluated.threshold)
 
 
 def confidence(evaluated: Evaluated, rows: Sequence[int]) -> Float[np.ndarray, " bags"]:

@@ -16,7 +16,7 @@ from .detections import Detections, detect
 from .detector_pool import ONE_MODEL, detector_pool, no_graph_reason
 from .error_detectors import INSTANCES_OF, detectors_of
 from .evaluated import Evaluated
-from .metrics import NO_VARIANCE, calls_and_margins, of_called_class
+from .metrics import NO_VARIANCE, of_called_class
 from .neighbours import neighbours_or_reason
 from .pools import NO_CALLS, NO_INSTANCE_LABELS, bag_draws, labelled, score_kind_of
 from .prediction import Prediction
@@ -130,11 +130,8 @@ def _bags(evaluated: Evaluated) -> Detections:
     table = evaluated.predictions
     y, p = evaluated.y(rows), evaluated.p(rows)
     two_classes = p.shape[1] == 2
-    called, margin = calls_and_margins(
-        p[:, 1:] if two_classes else p,
-        threshold=evaluated.threshold,
-        ordered=table.task == "ordinal",
-    )
+    called = table.of_task.calls(p, evaluated.threshold)
+    margin = table.of_task.margins(p, evaluated.threshold)
 
     def deviation(
         value: Float[np.ndarray, "bags columns"] | None, *, missing: str

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from rich.console import Console
 from rich.table import Table as Grid
 
-from ..core import CLASS_TASKS, Bag, counted, read_record, write_json
+from ..core import Bag, counted, read_record, write_json
 from ..errors import InputError
 from ..statistics import Draws, Metric, ratio_of_sums, student_interval
 from .deletion import REMOVAL_ORDERS, RULE, SAMPLES, DeletionCurves, deletion_curves
@@ -24,7 +24,6 @@ from .map_scores import MapScore
 from .prediction import Prediction
 from .predictor import Predictor
 from .tables import FAITHFULNESS
-from .verdicts import HALF
 
 ORDER_TITLES = {
     "shown": "the shown score",
@@ -173,16 +172,10 @@ def faithfulness_section(evaluated: Evaluated) -> FaithfulnessSection | None:
 
 
 def _called(evaluated: Evaluated) -> Bool[np.ndarray, " bags"]:
-    """Return whether each evaluated bag is called positive, see `called_positive`."""
-    p, task = evaluated.p(evaluated.rows), evaluated.predictions.task
-    if task == "ordinal":
-        return p[:, 0] < HALF
-    if task not in CLASS_TASKS:  # numbers and risks have no such call
-        found = evaluated.predictions.probability[list(evaluated.rows)] >= HALF
-        return np.any(found, axis=1) | (task != "multilabel")
-    if evaluated.threshold is None:
-        return p.argmax(1) > 0
-    return p[:, -1] >= evaluated.threshold
+    """Return whether each evaluated bag is called positive, see `Task.called_positive`."""
+    table = evaluated.predictions
+    p = table.probability[list(evaluated.rows)]
+    return table.of_task.called_positive(p, evaluated.threshold)
 
 
 def mean_curves_metrics(

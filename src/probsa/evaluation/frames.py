@@ -9,8 +9,7 @@ from ..core import DataFrame, data_frame
 from ..statistics import Metric
 from .instance_files import PER_INSTANCE
 from .prediction import Prediction
-from .table_rows import SPREAD, has_classes, label_columns, value_columns
-from .verdicts import column_names
+from .table_rows import SPREAD
 
 if TYPE_CHECKING:
     from .report import Report
@@ -44,7 +43,7 @@ def bags_frame(p: "Predictions") -> DataFrame:
         MissingExtra: pandas is not installed.
     """
     columns: dict[str, Any] = {"bag": list(p.bags), "part": list(p.parts)}
-    if not has_classes(p.task):
+    if not p.of_task.has_classes:
         return data_frame(columns | _of_targets(p) | _distances(p))
     width = p.probability.shape[1]
     names = p.classes if len(p.classes) == width else p.classes[-1:]
@@ -63,11 +62,11 @@ def bags_frame(p: "Predictions") -> DataFrame:
 
 def _of_targets(p: "Predictions") -> dict[str, Any]:
     """Return the columns of a task without classes: targets, predictions, spreads and scores."""
-    labels = label_columns(p.task, p.classes)
+    labels = p.of_task.label_columns(p.classes)
     assert p.targets is not None, "a task without classes has targets"
     return {
         **dict(zip(labels, p.targets.T, strict=True)),
-        **dict(zip(value_columns(p.task, p.outputs), p.probability.T, strict=True)),
+        **dict(zip(p.of_task.value_columns(p.outputs), p.probability.T, strict=True)),
         **{f"{SPREAD}{n}": v for n, v in zip(p.outputs, p.std.T, strict=True)},
         **p.scores,
     }
@@ -102,7 +101,7 @@ def report_frame(report: "Report") -> DataFrame:
 def _columns(name: str, values: np.ndarray, p: Prediction) -> dict[str, np.ndarray]:
     if values.ndim == 1:
         return {name: values}
-    of = column_names(p, values.shape[1]) or range(values.shape[1])
+    of = p.of_task.column_names(p, values.shape[1]) or range(values.shape[1])
     return {f"{name}_{k}": column for k, column in zip(of, values.T, strict=True)}
 
 

@@ -15,7 +15,6 @@ from .guarantee_options import GuaranteeOptions
 from .missed_instances import MissedReport, missed_report
 from .prediction_sets import SetsReport, requested_sets, sets_report
 from .shift_alarm import ShiftAlarm, shift_alarm
-from .table_rows import has_classes
 from .target_guarantees import TargetCoverage, check_target_options, target_coverage
 from .unmet_guarantees import noted, refusal
 
@@ -67,9 +66,7 @@ class Guarantees:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        of_target = (
-            "bounds" if self.intervals and self.intervals.task == "survival" else "intervals"
-        )
+        of_target = "" if self.intervals is None else self.intervals.key
         parts = {
             "sets": self.sets,
             of_target: self.intervals,
@@ -114,14 +111,14 @@ def guarantees_section(evaluated: Evaluated) -> Guarantees | None:
     options = evaluated.guarantees
     if options is None:
         return None
-    task = evaluated.predictions.task
-    if not has_classes(task):
+    task = evaluated.predictions.of_task
+    if not task.has_classes:
         check_target_options(task, options)
     calibration = calibration_bags(evaluated, options)
     sets = intervals = missed = accepted = None
     unmet: dict[str, str] = {}
     with noted(unmet, "--coverage"):
-        if options.coverage is not None and not has_classes(task):
+        if options.coverage is not None and not task.has_classes:
             intervals = target_coverage(evaluated, calibration, options, coverage=options.coverage)
         elif options.coverage is not None:
             made = requested_sets(calibration, options, coverage=options.coverage)

@@ -12,18 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
-from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 from ..core import counted
 from ..errors import InputError
 from ..statistics import (
     Draws,
     Metric,
-    f1_and_accuracy,
-    median_call,
     one_class_reason,
-    ratio_of_sums,
 )
+from ..tasks import Task
 
 ECE_BINS = 15
 
@@ -97,25 +95,28 @@ def rank_metrics(
     )
 
 
-def bag_metrics(
+def error_metrics(
     y: ArrayLike,
     probability: ArrayLike,
     *,
+    std: ArrayLike,
+    task: Task,
     threshold: float | None,
     groups: Sequence[Hashable] | None = None,
     bootstrap: int = 2000,
     seed: int = 0,
 ) -> dict[str, Metric]:
-    """Return every bag metric by name.
+    """Return how well the standard deviation over posterior samples finds wrong calls of bags.
 
-    `f1`, `accuracy` and `balanced_accuracy` are computed at the threshold, `f1_at_0.5` at 0.5; with
-    three classes or more, the class with the highest probability is called. `brier` is the mean
-    squared error of p(Y = 1), or the sum over the classes.
+    `error_auroc_spread` is the AUROC of the standard deviation (of the called class) for finding
+    wrong calls. `error_auroc_margin` is that of its null rival, minus `Task.margins`.
 
     Args:
         y: class index of each bag.
         probability: (bags,), (bags, 1) or (bags, 2) for two classes, (bags, classes) for more.
-        threshold: chosen on validation bags; without one, metrics of calls are undefined.
+        std: its standard deviation over posterior samples.
+        task: the task, which calls a class.
+        threshold: p(Y = 1) from which a bag of two classes is called positive; None for 0.5.
         groups: the patient of each bag, for the intervals; None if each bag is its own patient.
         bootstrap: number of resamples; 0 for no intervals.
         seed: seed of the resamples.
@@ -124,39 +125,11 @@ def bag_metrics(
         InputError: labels and probabilities do not fit each other.
     """
     labels, p = _check_labels(y, probability)
-    if len(labels) == 0:
-        return {name: Metric.undefined("no bags") for name in _names(p.shape[1])}
-    draws = Draws.stratified(labels, groups=groups, resamples=bootstrap, seed=seed)
-    if p.shape[1] > 1:
-        return _several_classes(labels, p, draws=draws)
-    return _two_classes(labels == 1, p[:, 0], threshold=threshold, draws=draws)
-
-
-def error_metrics(
-    y: ArrayLike,
-    probability: ArrayLike,
-    *,
-    std: ArrayLike,
-    threshold: float | None,
-    ordered: bool = False,
-    groups: Sequence[Hashable] | None = None,
-    bootstrap: int = 2000,
-    seed: int = 0,
-) -> dict[str, Metric]:
-    """Return how well the standard deviation over posterior samples finds wrong calls of bags.
-
-    `error_auroc_spread` is the AUROC of the standard deviation (of the called class) for finding
-    wrong calls. `error_auroc_margin` is that of its null rival, -|p - threshold| (with three
-    classes or more, minus the difference of the two highest probabilities). The threshold defaults
-    to 0.5; `ordered` is that of `calls_and_margins`, and the other arguments are those of
-    `bag_metrics`.
-    """
-    labels, p = _check_labels(y, probability)
     sd = np.asarray(std, dtype=np.float64)
     sd = sd[:, None] if sd.ndim == 1 else sd
     if len(sd) != len(labels):
         raise InputError(f"{len(labels)} labels for {len(sd)} standard deviations")
-    called, margin = calls_and_margins(p, threshold=threshold, ordered=ordered)
+    called, margin = task.calls(p, threshold), task.margins(p, threshold)
     sd = of_called_class(sd, called) if p.shape[1] > 1 else sd[:, -1]
     draws = Draws.stratified(labels, groups=groups, resamples=bootstrap, seed=seed)
     wrong = called != labels
@@ -164,25 +137,6 @@ def error_metrics(
         "error_auroc_spread": error_auroc(wrong, sd, draws=draws, constant=NO_VARIANCE),
         "error_auroc_margin": error_auroc(wrong, -margin, draws=draws, constant=None),
     }
-
-
-def calls_and_margins(
-    p: Float[np.ndarray, "bags columns"], *, threshold: float | None, ordered: bool = False
-) -> tuple[Int[np.ndarray, " bags"], Float[np.ndarray, " bags"]]:
-    """Return the called class of each bag, and the distance of its probability from another call.
-
-    The distance is |p - threshold| for a single column p(Y = 1), with 0.5 as the default threshold,
-    or with three columns or more the difference of the two highest probabilities. Of `ordered`
-    grades the median is called, and the distance is that of the nearest P(Y ≤ k) from ½.
-    """
-    if ordered:
-        below = np.cumsum(p, axis=1)[:, :-1]
-        return median_call(p), np.abs(below - 0.5).min(1)
-    if p.shape[1] == 1:
-        t = 0.5 if threshold is None else threshold
-        return (p[:, 0] >= t).astype(np.int64), np.abs(p[:, 0] - t)
-    ascending = np.sort(p, axis=1)
-    return p.argmax(1), ascending[:, -1] - ascending[:, -2]
 
 
 def of_called_class(
@@ -245,127 +199,6 @@ def _check_labels(
     return labels, p
 
 
-def _names(columns: int) -> tuple[str, ...]:
-    at_half = ("f1_at_0.5",) if columns == 1 else ()
-    calls = ("f1", *at_half, "balanced_accuracy", "accuracy")
-    return ("auroc", "average_precision", *calls, "brier", "ece", "nll")
-
-
-def _two_classes(
-    y: Bool[np.ndarray, " bags"],
-    p: Float[np.ndarray, " bags"],
-    *,
-    threshold: float | None,
-    draws: Draws,
-) -> dict[str, Metric]:
-    auroc, average_precision = rank_metrics(y, p, draws=draws)
-    undefined = Metric.undefined("no threshold was given: choose one on validation bags")
-    of_calls = dict.fromkeys(("f1", "balanced_accuracy", "accuracy"), undefined)
-    if threshold is not None:
-        of_calls = _call_metrics(y, p >= threshold, draws=draws)
-    return {
-        "auroc": auroc,
-        "average_precision": average_precision,
-        "f1": of_calls["f1"],
-        "f1_at_0.5": _call_metrics(y, p >= 0.5, draws=draws)["f1"],
-        "balanced_accuracy": of_calls["balanced_accuracy"],
-        "accuracy": of_calls["accuracy"],
-        "brier": _mean((p - y) ** 2, draws=draws),
-        "ece": _ece(p, y, draws=draws),
-        "nll": _mean(-np.log(np.maximum(np.where(y, p, 1 - p), SMALLEST)), draws=draws),
-    }
-
-
-def _several_classes(
-    y: Int[np.ndarray, " bags"], p: Float[np.ndarray, "bags classes"], *, draws: Draws
-) -> dict[str, Metric]:
-    called = p.argmax(1)
-    right = called == y
-    absent = sorted(set(range(p.shape[1])) - set(y.tolist()))
-    macro: dict[str, Metric]
-    if absent:
-        reason = f"no bag of class {absent[0]} among {len(y)}: the mean over classes is undefined"
-        names = ("auroc", "average_precision", "f1", "balanced_accuracy")
-        macro = dict.fromkeys(names, Metric.undefined(reason))
-    else:
-        macro = _macro(y, p, draws=draws)
-    one_hot = np.eye(p.shape[1])[y]
-    p_of_label = np.take_along_axis(p, y[:, None], axis=1)[:, 0]
-    return {
-        **macro,
-        "accuracy": _mean(right.astype(float), draws=draws),
-        "brier": _mean(((p - one_hot) ** 2).sum(1), draws=draws),
-        "ece": _ece(p.max(1), right, draws=draws),
-        "nll": _mean(-np.log(np.maximum(p_of_label, SMALLEST)), draws=draws),
-    }
-
-
-def _macro(
-    y: Int[np.ndarray, " bags"], p: Float[np.ndarray, "bags classes"], *, draws: Draws
-) -> dict[str, Metric]:
-    """Return one-vs-rest means over classes; every class must have a bag."""
-    classes, called = range(p.shape[1]), p.argmax(1)
-    ranks = np.stack([draws.ranks(y == c, p[:, c]) for c in classes]).mean(0)
-    f1 = [f1_and_accuracy(y == c, called == c, draws=draws)[0] for c in classes]
-    recall = [_recall(y == c, called == c, draws=draws) for c in classes]
-    return {
-        "auroc": Metric.from_resamples(
-            np.mean([roc_auc_score(y == c, p[:, c]) for c in classes]), ranks[0]
-        ),
-        "average_precision": Metric.from_resamples(
-            np.mean([average_precision_score(y == c, p[:, c]) for c in classes]), ranks[1]
-        ),
-        "f1": Metric.from_resamples(f1_score(y, called, average="macro"), np.mean(f1, axis=0)),
-        "balanced_accuracy": Metric.from_resamples(
-            np.mean([np.mean(called[y == c] == c) for c in classes]), np.mean(recall, axis=0)
-        ),
-    }
-
-
-def _call_metrics(
-    y: Bool[np.ndarray, " bags"], called: Bool[np.ndarray, " bags"], *, draws: Draws
-) -> dict[str, Metric]:
-    metrics = {"accuracy": _mean((y == called).astype(float), draws=draws)}
-    if not y.any():
-        metrics["f1"] = Metric.undefined(f"no positive bag among {len(y)}: F1 is undefined")
-    else:
-        f1, _ = f1_and_accuracy(y, called, draws=draws)
-        metrics["f1"] = Metric.from_resamples(f1_score(y, called), f1)
-    reason = one_class_reason(y, what="bags")
-    if reason:
-        undefined = Metric.undefined(f"{reason}: balanced accuracy is undefined")
-        metrics["balanced_accuracy"] = undefined
-    else:
-        value = (np.mean(called[y]) + np.mean(~called[~y])) / 2
-        recalls = _recall(y, called, draws=draws) + _recall(~y, ~called, draws=draws)
-        metrics["balanced_accuracy"] = Metric.from_resamples(float(value), recalls / 2)
-    return metrics
-
-
-def _recall(
-    y: Bool[np.ndarray, " bags"], called: Bool[np.ndarray, " bags"], *, draws: Draws
-) -> Float[np.ndarray, " resamples"]:
-    recall = ratio_of_sums(y & called, y, draws=draws).rows
-    assert recall is not None
-    return recall
-
-
-def _mean(value: Float[np.ndarray, " bags"], *, draws: Draws) -> Metric:
-    means = ratio_of_sums(value, np.ones_like(value), draws=draws).rows
-    assert means is not None
-    return Metric.from_resamples(float(value.mean()), means)
-
-
 def equal_width_bins(probability: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
     """Return the bin of each probability, of `ECE_BINS` bins of equal width."""
     return np.minimum((probability * ECE_BINS).astype(np.int64), ECE_BINS - 1)
-
-
-def _ece(
-    confidence: Float[np.ndarray, " bags"], hit: Bool[np.ndarray, " bags"], *, draws: Draws
-) -> Metric:
-    """Return Σ over bins of |Σ (confidence - hit)| / bags, the gaps of the reliability diagram."""
-    gaps = np.eye(ECE_BINS)[equal_width_bins(confidence)] * (confidence - hit)[:, None]
-    value = np.abs(gaps.sum(0)).sum() / len(hit)
-    sums = draws.totals(np.concatenate([gaps, np.ones((len(hit), 1))], axis=1))
-    return Metric.from_resamples(float(value), np.abs(sums[:, :-1]).sum(1) / sums[:, -1])

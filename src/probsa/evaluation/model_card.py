@@ -16,6 +16,7 @@ from ..datasets import SPLIT_PARTS
 from ..errors import UnknownName
 from ..features import describe
 from ..statistics import Metric
+from ..tasks import task_of
 from ..training import RunFolder, read_split
 from .predictor import Predictor
 from .titles import TARGET_TITLES
@@ -162,34 +163,6 @@ def _listed(values: Any) -> str:
 
 def _predicts(predictor: Predictor) -> str:
     """Return what the model predicts of a bag, in words, with the names of its outputs."""
-    task, names = predictor.task, predictor.classes
-    if task == "ordinal":
-        return f"the probability of the grade: one of {_either(names)}, in rising order"
-    if task == "multilabel":
-        return f"the probability of each of the findings {_all(names)}"
-    outputs = predictor.model.likelihood.outputs(names)
-    if task == "regression":
-        column = predictor.metadata.get("target") or []
-        of = "" if not column else f", `{column[0]}`"
-        return (
-            f"a number{of}, with its distribution ({_all(outputs)}: mean, standard deviation and "
-            "quantiles)"
-        )
-    if task == "survival":
-        last = outputs[-1].removeprefix("s_")
-        return (
-            f"the time to an event ({_all(outputs)}: the risk, higher is worse, and the "
-            "probability to be without the event at each time). Nothing is predicted beyond the "
-            f"time {last}"
-        )
-    return f"the probability of {_either(names)}"
-
-
-def _all(names: Any) -> str:
-    quoted = [f"`{name}`" for name in names]
-    return " and ".join([", ".join(quoted[:-1]), quoted[-1]]) if len(quoted) > 1 else quoted[0]
-
-
-def _either(names: Any) -> str:
-    quoted = [f"`{name}`" for name in names]
-    return " or ".join([", ".join(quoted[:-1]), quoted[-1]]) if len(quoted) > 1 else quoted[0]
+    names, likelihood = predictor.classes, predictor.model.likelihood
+    target = predictor.metadata.get("target") or ()
+    return task_of(predictor.task).predicts(names, likelihood.outputs(names), target)

@@ -19,7 +19,6 @@ from .guarantee_options import GuaranteeOptions, SetScore
 from .guarantees import caution, origin
 from .prediction_sets import requested_sets, set_scores
 from .shift_alarm import ShiftAlarm, shift_alarm
-from .table_rows import has_classes
 from .tables import Predictions, read_predictions
 from .target_guarantees import calibrated_rule, check_target_options
 from .true_targets import read_true_targets
@@ -127,7 +126,7 @@ def write_sets(
     if out.exists() and not overwrite:
         raise OutputExists(f"{out} exists: give another --out, or --overwrite")
     new = _new_bags(read_predictions(folder), labels=labels, classes=classes, seed=seed)
-    if not has_classes(new.predictions.task):
+    if not new.predictions.of_task.has_classes:
         return _write_limits(new, options, out)
     calibration = calibration_bags(new, options)
     sets, rule = _requested(new, calibration, options)
@@ -176,7 +175,7 @@ def _requested(
 
 def _write_limits(new: Evaluated, options: GuaranteeOptions, out: Path) -> NewSets:
     """Write the intervals of numbers, or the bounds of survival times."""
-    check_target_options(new.predictions.task, options)
+    check_target_options(new.predictions.of_task, options)
     calibration = calibration_bags(new, options)
     assert options.coverage is not None, "nothing else can be asked for"
     rule = calibrated_rule(calibration, options, coverage=options.coverage)
@@ -221,7 +220,7 @@ def _new_bags(
     predictions: Predictions, *, labels: Path | None, classes: Sequence[str] | None, seed: int
 ) -> Evaluated:
     targets: dict[str, tuple[float, ...]] = {}
-    if has_classes(predictions.task):
+    if predictions.of_task.has_classes:
         truth = read_truth(predictions, labels, classes=classes)
     else:
         targets, group = read_true_targets(predictions, labels)
@@ -234,7 +233,7 @@ def _new_bags(
             "guaranteed: predict new bags with `probsa predict`"
         )
     threshold = None
-    if predictions.task == "binary" and len(class_names(predictions)) == 2:
+    if predictions.of_task.two_classes and len(class_names(predictions)) == 2:
         threshold = 0.5 if predictions.threshold is None else predictions.threshold
     return Evaluated(
         predictions=predictions,

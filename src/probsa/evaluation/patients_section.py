@@ -13,8 +13,8 @@ from rich.table import Table as Grid
 
 from ..core import counted
 from ..statistics import Metric
-from .metrics import bag_metrics
-from .target_section import TargetData, metric_cell, target_metrics
+from ..tasks import TargetData, task_of
+from .target_section import metric_cell, target_metrics
 from .titles import TARGET_TITLES
 
 
@@ -60,7 +60,6 @@ def patients_section(
     data: TargetData,
     *,
     groups: Sequence[str],
-    threshold: float | None,
     bootstrap: int,
     seed: int,
 ) -> PatientsSection | None:
@@ -72,7 +71,6 @@ def patients_section(
     Args:
         data: the evaluated bags, each with a target.
         groups: the patient of each bag.
-        threshold: p(Y = 1) from which two classes are called positive.
         bootstrap: number of resamples of the patients; 0 for no intervals.
         seed: seed of the resamples.
     """
@@ -82,25 +80,15 @@ def patients_section(
     member = np.array([names.index(g) for g in groups])
     y = np.stack([_highest(data.y[member == k]) for k in range(len(names))])
     differ = [names[m] for k, m in enumerate(member) if not _same(data.y[k], y[m])]
-    if differ and data.task not in ("binary", "ordinal"):
+    if differ and not task_of(data.task).patient_has_highest:
         reason = f"no metrics, as the bags of {differ[0]!r} differ in their targets"
         return PatientsSection(patients=len(names), slides=len(groups), metrics={}, reason=reason)
     sizes = np.bincount(member)[:, None]
     predicted = np.zeros((len(names), data.predicted.shape[1]))
     np.add.at(predicted, member, data.predicted)
     predicted /= sizes
-    if data.task == "binary":
-        metrics = bag_metrics(
-            y[:, 0].astype(int),
-            predicted,
-            threshold=threshold,
-            groups=names,
-            bootstrap=bootstrap,
-            seed=seed,
-        )
-    else:
-        of_patients = replace(data, y=y, predicted=predicted, scores={}, of_means=None)
-        metrics, _ = target_metrics(of_patients, groups=names, bootstrap=bootstrap, seed=seed)
+    of_patients = replace(data, y=y, predicted=predicted, scores={}, of_means=None)
+    metrics, _ = target_metrics(of_patients, groups=names, bootstrap=bootstrap, seed=seed)
     return PatientsSection(patients=len(names), slides=len(groups), metrics=metrics)
 
 

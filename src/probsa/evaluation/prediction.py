@@ -7,6 +7,7 @@ import numpy as np
 
 from ..core import DataFrame, TaskName
 from ..errors import UnknownName
+from ..tasks import Task, task_of
 
 EXPLANATIONS = ("class_score", "contribution", "leave_one_out", "probability_positive", "at_least")
 """The fields of `Prediction` that explain it, which only models with a closed form have."""
@@ -98,6 +99,11 @@ class Prediction:
     tasks without classes; in the table of bags."""
     neighbour_share: float | None = None
     """Mean share of the neighbours in the value of an instance, under a field; not stored."""
+
+    @property
+    def of_task(self) -> Task:
+        """What depends on the task."""
+        return task_of(self.task)
 
     @property
     def score_has_level(self) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import CLASS_TASKS, Bag, Bags, TaskName, pack, read_record, segment_softmax
+from ..core import Bag, Bags, TaskName, pack, read_record, segment_softmax
 from ..datasets import FeatureMetadata, Metadata
 from ..errors import BagError, CheckpointError, InputError
 from ..models import Model, Output, bag_rows
@@ -158,7 +158,7 @@ class Predictor:
                     out = replace(out, attention=scores, extras={})
             scored = _scores(out, bags, model=self.model)
         for p, of_bag in zip(_unpack(out, packed, bags, model=self.model), scored, strict=True):
-            if self.task in CLASS_TASKS:
+            if self.model.likelihood.of_classes:
                 yield p
             else:
                 outputs = self.model.likelihood.outputs(self.classes)
@@ -347,7 +347,7 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, model: Model) -> Iter
 
 def _scores(out: Output, bags: list[Bag], *, model: Model) -> list[dict[str, float]]:
     """Return the scores of the bags that have targets, for tasks without classes."""
-    if model.likelihood.task in CLASS_TASKS:
+    if model.likelihood.of_classes:
         return [{} for _ in bags]
     scored: list[dict[str, float]] = []
     for b, bag in enumerate(bags):

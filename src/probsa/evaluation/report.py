@@ -22,21 +22,18 @@ from .guarantees import Guarantees
 from .instances import instance_metrics
 from .lesion_report import TITLES as LESION_TITLES
 from .lesion_report import LesionReport, footnotes, lesion_report
-from .metrics import bag_metrics, choose_threshold, error_metrics
+from .metrics import choose_threshold, error_metrics
 from .patients_section import patients_section
 from .pools import labelled
 from .report_text import metric_grid, print_bags, print_instances
 from .sections import SECTIONS, Evaluated, Section
 from .smoothness import smoothness_sentence
-from .table_rows import has_classes
 from .tables import Predictions, read_predictions
-from .target_section import TargetData, target_metrics
+from .target_section import target_data, target_metrics
 from .truth import Truth, class_names, listed, read_truth
 
 Part = Literal["auto", "test", "val", "train", "all"]
 
-SAME = ("macro_auroc", "macro_average_precision", "macro_f1")
-"""Metrics of classes that `bag_metrics` gives under the names without `macro_`."""
 INSTANCE_RESAMPLES = 500
 """Upper limit of the resamples for instances, which are many and slow to rank."""
 
@@ -179,7 +176,7 @@ def evaluate(  # noqa: PLR0913 - the options are independent
     """
     predictions = read_predictions(folder)
     options: dict[str, Any] = {"bootstrap": bootstrap, "seed": seed, "guarantees": guarantees}
-    if not has_classes(predictions.task):
+    if not predictions.of_task.has_classes:
         from .target_report import target_report
 
         return target_report(predictions, labels, part=part, lesions=lesions, **options)
@@ -218,14 +215,12 @@ def _report(
     bags = [predictions.bags[i] for i in rows]
     y, groups = [truth.label[b] for b in bags], [truth.group.get(b, b) for b in bags]
     p, sd = predictions.probability[rows], predictions.std[rows]
-    names, ordered = class_names(predictions), predictions.task == "ordinal"
-    data = TargetData.of(predictions, rows, np.array(y, dtype=np.float64)[:, None])
+    names = class_names(predictions)
+    values = np.array(y, dtype=np.float64)[:, None]
+    data = target_data(predictions, rows, values, threshold=threshold)
     options: dict[str, Any] = {"groups": groups, "bootstrap": bootstrap, "seed": seed}
-    bag, of_target = bag_metrics(y, p, threshold=threshold, **options), []
-    if len(names) > 2:
-        overall, *of_target = target_metrics(data, **options)
-        bag = _of_classes(bag, overall, ordinal=ordered)
-    errors = error_metrics(y, p, std=sd, threshold=threshold, ordered=ordered, **options)
+    bag, of_target = target_metrics(data, **options)
+    errors = error_metrics(y, p, std=sd, task=predictions.of_task, threshold=threshold, **options)
     instances, instance_bags, missing = instances_of_rows(
         predictions, truth, rows=rows, part=part, bootstrap=bootstrap, seed=seed
     )
@@ -241,8 +236,9 @@ def _report(
         seed=seed,
         guarantees=guarantees,
     )
-    of_patients = patients_section(data, threshold=threshold, **options)
-    of_bags = [*of_target, of_patients, *(make(evaluated) for make in SECTIONS)]
+    of_patients = patients_section(data, **options)
+    shown = of_target if len(names) > 2 else None
+    of_bags = [shown, of_patients, *(make(evaluated) for make in SECTIONS)]
     return Report(
         folder=predictions.folder,
         part=part,
@@ -266,15 +262,6 @@ def _report(
 def without_instances(missing: Sequence[str]) -> list[str]:
     """Return the warning that bags have no outputs of instances, if some have none."""
     return [f"no per-instance outputs of {listed(missing)}"] if missing else []
-
-
-def _of_classes(
-    bag: Mapping[str, Metric], overall: Mapping[str, Metric], *, ordinal: bool
-) -> dict[str, Metric]:
-    """Return the metrics of more than two classes, each under one name."""
-    if ordinal:
-        return dict(overall)
-    return {**bag, **{k: m for k, m in overall.items() if k not in bag and k not in SAME}}
 
 
 def select_part(predictions: Predictions, truth: Truth, *, part: Part) -> tuple[str, list[int]]:
@@ -304,10 +291,9 @@ def select_part(predictions: Predictions, truth: Truth, *, part: Part) -> tuple[
 
 def _threshold(predictions: Predictions, truth: Truth, *, part: str) -> tuple[float | None, str]:
     """Return the threshold of p(Y = 1) for positive calls, and a text on its origin."""
-    if predictions.task == "ordinal":
-        return None, "none: the median grade is called"
-    if predictions.probability.shape[1] > 2:
-        return None, "none: the most probable class is called"
+    if not predictions.of_task.two_classes:
+        most = "most probable class" if predictions.of_task.unordered_classes else "median grade"
+        return None, f"none: the {most} is called"
     if predictions.threshold is not None:
         t = predictions.threshold
         return t, f"{t:.4g}, stored with the predictions (chosen on validation bags)"

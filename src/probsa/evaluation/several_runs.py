@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..tasks import task_of
 from ..training import RunFolder, read_split
 from .predictor import Ensemble, Predictor, load
 from .temperature import mean_temperature
@@ -40,7 +41,7 @@ def load_several(
     runs = [load(folder, checkpoint=checkpoint, device=device) for folder in folders]
     for folder, run in zip(folders[1:], runs[1:], strict=True):
         _check_alike(folders[0], runs[0], folder, run)
-    if runs[0].task in ("regression", "survival"):
+    if not task_of(runs[0].task).runs_average:
         raise InputError(
             f"runs of the task {runs[0].task} cannot be combined: quantiles, and survival at times "
             "that each run chose on its own training bags, have no common mean. Predict with each"

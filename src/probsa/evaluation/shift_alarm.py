@@ -10,7 +10,6 @@ from jaxtyping import Float
 from ..statistics import ShiftTest, shift_test
 from .accepted_calls import confidence
 from .evaluated import Evaluated
-from .table_rows import has_classes
 from .tables import Predictions
 from .truth import class_names
 
@@ -86,8 +85,9 @@ def shift_alarm(evaluated: Evaluated, calibration: Evaluated) -> ShiftAlarm:
 
 def _columns(evaluated: Evaluated, rows: Sequence[int]) -> dict[str, Float[np.ndarray, " bags"]]:
     std = evaluated.predictions.std[list(rows)]
-    if not has_classes(evaluated.predictions.task):
-        columns = {n: evaluated.output(n, rows) for n in _watched(evaluated.predictions)}
+    if not evaluated.predictions.of_task.has_classes:
+        watched = evaluated.predictions.of_task.watched(evaluated.predictions.outputs)
+        columns = {n: evaluated.output(n, rows) for n in watched}
         columns |= {"standard deviation of the attention": std[:, 0].astype(np.float64)}
         outlier = _outlier_distances(evaluated.predictions, rows)
         return columns if outlier is None else {**columns, "distance from training": outlier}
@@ -97,13 +97,6 @@ def _columns(evaluated: Evaluated, rows: Sequence[int]) -> dict[str, Float[np.nd
     columns |= {"confidence": confidence(evaluated, rows), "standard deviation": std.max(1)}
     outlier = _outlier_distances(evaluated.predictions, rows)
     return columns if outlier is None else {**columns, "distance from training": outlier}
-
-
-def _watched(predictions: Predictions) -> tuple[str, ...]:
-    """Return the predicted columns that are compared: other columns follow from them."""
-    if predictions.task == "multilabel":
-        return predictions.outputs
-    return ("mean", "sd") if predictions.task == "regression" else ("risk",)
 
 
 def _outlier_distances(

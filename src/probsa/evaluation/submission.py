@@ -75,7 +75,7 @@ def submit(
 
 def _bags(given: Predictions, table: LabelTable, *, features: BagSet) -> dict[str, SubmittedBag]:
     """Return the test bags of the predictions."""
-    if given.task != "binary" or given.probability.shape[1] > 2:
+    if not given.of_task.two_classes or given.probability.shape[1] > 2:
         raise InputError(
             f"{given.folder} predicts {given.probability.shape[1]} values per bag (task "
             f"{given.task}): LocalMIL has two classes"

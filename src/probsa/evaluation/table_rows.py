@@ -4,35 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..core import CLASS_TASKS, TaskName
 from ..errors import BagError, InputError
-from ..statistics import median_call
+from ..tasks import Target
 from .prediction import Prediction
 
-Target = int | float | tuple[float, ...]
-"""The class or the grade of a bag; for regression a number, for other tasks one per column."""
 SPREAD = "spread_"
 """Start of the columns with standard deviations over samples, for tasks without classes."""
 
 SCORES = ("nll", "crps")
 """Columns with the scores of labelled bags."""
-
-
-def has_classes(task: TaskName) -> bool:
-    """Return whether each bag has one of several classes or grades."""
-    return task in CLASS_TASKS or task == "ordinal"
-
-
-def label_columns(task: TaskName, classes: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of predictions.csv that hold what a bag is labelled with."""
-    if task == "multilabel":
-        return tuple(f"label_{c}" for c in classes)
-    return ("label_time", "label_event") if task == "survival" else ("label",)
-
-
-def value_columns(task: TaskName, outputs: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of predictions.csv that hold the prediction of a task without classes."""
-    return tuple(f"p_{name}" for name in outputs) if task == "multilabel" else tuple(outputs)
 
 
 def cells_of(
@@ -44,14 +24,14 @@ def cells_of(
         BagError: a probability lies outside [0, 1], or a predicted number is not finite.
         InputError: the prediction does not fit the classes.
     """
-    if has_classes(p.task):
+    if p.of_task.has_classes:
         columns = _class_columns(classes, len(p.probability), bag=p.name)
         cells: dict[str, object] = {"label": target}
         return cells | _class_cells(p, columns, threshold=threshold) | _distances(p)
     values = () if target is None else target if isinstance(target, tuple) else (target,)
-    labels = label_columns(p.task, classes)
+    labels = p.of_task.label_columns(classes)
     given = {c: None if np.isnan(v) else f"{v:.9g}" for c, v in zip(labels, values, strict=False)}
-    columns = value_columns(p.task, p.outputs)
+    columns = p.of_task.value_columns(p.outputs)
     if not (np.isfinite(p.probability).all() and np.isfinite(p.std).all()):
         raise BagError(
             f"bag {p.name!r} has a prediction that is not finite: its features are far from those "
@@ -90,14 +70,8 @@ def _class_cells(
             f"bag {p.name!r} has the probability {', '.join(text)}, expected 0 to 1: "
             "its features are far from those of training, or the training diverged"
         )
-    if p.task == "ordinal":
-        prediction = int(median_call(value[None])[0])
-    elif len(value) == 1 or (len(value) == 2 and threshold is not None):
-        prediction = int(value[-1] >= (0.5 if threshold is None else threshold))
-    else:
-        prediction = int(value.argmax())
     return {
-        "prediction": prediction,
+        "prediction": int(p.of_task.calls(value[None], threshold)[0]),
         **{f"p_{c}": t for c, t in zip(columns, text, strict=True)},
         **{
             f"{k}_{c}": str(v)

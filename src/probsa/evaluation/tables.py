@@ -22,7 +22,6 @@ import numpy as np
 from jaxtyping import Float
 
 from ..core import (
-    CLASS_TASKS,
     DataFrame,
     PositiveFloat,
     TaskName,
@@ -35,19 +34,12 @@ from ..core import (
 )
 from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
 from ..jobs import sole_writer
+from ..tasks import Target, Task, task_of, task_of_classes
 from .instance_files import read_instances as read_instances
 from .instance_files import write_instances as write_instances
 from .prediction import Prediction
 from .table_cells import read_columns, read_distances, read_label, read_numbers, read_shares
-from .table_rows import (
-    SCORES,
-    SPREAD,
-    Target,
-    cells_of,
-    has_classes,
-    label_columns,
-    value_columns,
-)
+from .table_rows import SCORES, SPREAD, cells_of
 
 PREDICTIONS_TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
 NULL_SCORES = "null_maps"
@@ -92,6 +84,11 @@ class Predictions:
     scores: Mapping[str, Float[np.ndarray, " bags"]] = field(default_factory=dict)
     """Scores of the labelled bags that need the whole predictive distribution, such as `nll`."""
 
+    @property
+    def of_task(self) -> Task:
+        """What depends on the task."""
+        return task_of(self.task)
+
     def instance_path(self, bag: str) -> Path:
         """Return the path of a bag's per-instance outputs, which need not exist."""
         return self.folder / INSTANCES / f"{bag}.h5"
@@ -127,7 +124,7 @@ class Predictions:
             std_within=of_bag(self.std_within),
             std_between=of_bag(self.std_between),
             task=self.task,
-            outputs=self.classes if self.task == "ordinal" else self.outputs,
+            outputs=() if self.of_task.unordered_classes else self.outputs or self.classes,
         )
 
 
@@ -176,7 +173,7 @@ def write_predictions(
             row |= cells_of(p, target=labels.get(p.name), classes=classes, threshold=threshold)
             header += [column for column in row if column not in header]
             rows.append(row)
-            if p.task not in CLASS_TASKS:
+            if not p.of_task.unordered_classes:
                 of_task = {"task": p.task, "outputs": list(p.outputs)}
         if not rows:
             raise InputError(f"there are no predictions to write to {folder}")
@@ -216,8 +213,8 @@ def read_predictions(folder: Path) -> Predictions:
     if not rows:
         raise TableError(f"{path} has no rows")
     _check_names(rows, path)
-    task: TaskName = metadata.pop("task", None) or "binary"
-    if not has_classes(task):
+    task: TaskName | None = metadata.pop("task", None)
+    if task is not None and not task_of(task).has_classes:
         return _of_targets(folder, rows, metadata, task=task)
     columns = [c.removeprefix("p_") for c in rows[0] if c.startswith("p_")]
     wanted = ["bag", *(["p_<class>"] if not columns else [f"sd_{c}" for c in columns])]
@@ -232,7 +229,7 @@ def read_predictions(folder: Path) -> Predictions:
         folder=folder,
         bags=tuple(row["bag"] for row in rows),
         parts=tuple(row.get("part") or "new" for row in rows),
-        task="multiclass" if task == "binary" and len(columns) > 2 else task,
+        task=task or task_of_classes(len(columns)),
         labels=tuple(read_label(row.get("label", ""), path, bag=row["bag"]) for row in rows),
         probability=read_columns(rows, "p", columns, path),
         std=read_columns(rows, "sd", columns, path),
@@ -264,7 +261,8 @@ def _of_targets(
     """Return the predictions of a task without classes."""
     path = folder / PREDICTIONS_TABLE
     classes, outputs = (tuple(map(str, metadata.pop(k, ()))) for k in ("classes", "outputs"))
-    columns, labels = value_columns(task, outputs), label_columns(task, classes)
+    kind = task_of(task)
+    columns, labels = kind.value_columns(outputs), kind.label_columns(classes)
     known = {"bag", "part", *labels, *columns, *(f"{SPREAD}{n}" for n in outputs)}
     missing = sorted(known - {*rows[0]})
     if missing or not outputs:
@@ -273,13 +271,12 @@ def _of_targets(
         )
     metadata.pop("threshold", None)
     scores = [c for c in SCORES if c in rows[0]]
-    limits: dict[str, Any] = {"within": (0, 1)} if task == "multilabel" else {}
     return Predictions(
         folder=folder,
         bags=tuple(row["bag"] for row in rows),
         parts=tuple(row["part"] or "new" for row in rows),
         labels=(None,) * len(rows),
-        probability=read_numbers(rows, columns, path, **limits),
+        probability=read_numbers(rows, columns, path, within=kind.output_limits),
         std=read_numbers(rows, [f"{SPREAD}{n}" for n in outputs], path),
         classes=classes,
         threshold=None,

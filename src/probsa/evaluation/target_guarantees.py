@@ -16,6 +16,7 @@ from ..statistics import (
     coverage_band_in_test,
     survival_between,
 )
+from ..tasks import Task, task_of
 from .evaluated import Evaluated
 from .group_means import group_mean
 from .guarantee_options import GuaranteeOptions
@@ -46,9 +47,14 @@ class TargetCoverage:
     """The same for the coverage of as many groups as are evaluated, which is wider."""
     metrics: dict[str, Metric]
 
+    @property
+    def key(self) -> str:
+        """Its key in the JSON report."""
+        return task_of(self.task).coverage_by or ""
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        kind = "half_width" if self.task == "regression" else "survival_level"
+        kind = "half_width" if self.key == "intervals" else "survival_level"
         return {
             "coverage": self.coverage,
             "rule": self.rule,
@@ -62,7 +68,7 @@ class TargetCoverage:
 
     def lines(self) -> list[str]:
         """Return the report as sentences."""
-        what = "intervals" if self.task == "regression" else "bounds of survival times from below"
+        what = "intervals" if self.key == "intervals" else "bounds of survival times from below"
         (low, high), (near, far) = self.band, self.test_band
         return [
             f"{what} at a coverage of {self.coverage:.3g}: {self.rule}",
@@ -72,25 +78,25 @@ class TargetCoverage:
         ]
 
 
-def check_target_options(task: TaskName, options: GuaranteeOptions) -> None:
+def check_target_options(task: Task, options: GuaranteeOptions) -> None:
     """Refuse guarantees that a task without classes cannot have.
 
     Raises:
         InputError: says which guarantees the task has.
     """
     if options.max_error is not None:
-        raise InputError(f"--max-error accepts calls of classes, and the task is {task}")
+        raise InputError(f"--max-error accepts calls of classes, and the task is {task.name}")
     if options.coverage is None:
         return
-    if task == "multilabel":
+    if task.coverage_by is None:
         raise InputError(
             "--coverage makes sets of classes, intervals of numbers or bounds of survival times, "
-            "and the task is multilabel: leave it out"
+            "and there is none for findings: leave it out"
         )
     if options.per_class:
-        raise InputError(f"--per-class is for classes, and the task is {task}: leave it out")
-    if options.score == "aps" and task == "survival":
-        raise InputError("--set-score is for classes and numbers, and the task is survival")
+        raise InputError(f"--per-class is for classes, and the task is {task.name}: leave it out")
+    if options.score == "aps" and task.coverage_by == "bounds":
+        raise InputError(f"--set-score is for classes and numbers, and the task is {task.name}")
 
 
 def target_coverage(
@@ -128,7 +134,8 @@ def calibrated_rule(
     """
     count = len(set(calibration.groups(calibration.rows)))
     check_groups(count, flag="--coverage", level=coverage)
-    kind = IntervalRule if calibration.predictions.task == "regression" else BoundRule
+    numbers = calibration.predictions.of_task.coverage_by == "intervals"
+    kind = IntervalRule if numbers else BoundRule
     return kind.calibrated(calibration, options, alpha=1 - coverage)
 
 

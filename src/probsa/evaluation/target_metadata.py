@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from ..core import CLASS_TASKS, TaskName, read_record
+from ..core import TaskName, read_record
+from ..tasks import task_of
 from ..training import RunConfig, RunFolder, StoredTargets
 
 
@@ -22,9 +23,9 @@ def target_metadata(run: RunFolder, config: RunConfig, *, task: TaskName) -> dic
         stated["unit"] = "patient"
     if data.covariates.columns:
         stated["covariates"] = list(data.covariates.columns)
-    if task not in CLASS_TASKS:
+    if not task_of(task).unordered_classes:
         stored = read_record(StoredTargets, run.targets_file, advice="train the run again")
         stated["training_targets"] = stored.train
-    if task == "multilabel" and (thresholds := run.finding_thresholds()) is not None:
+    if task_of(task).has_findings and (thresholds := run.finding_thresholds()) is not None:
         stated["thresholds"] = thresholds
     return stated

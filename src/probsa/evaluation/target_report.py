@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import InputError
 from .evaluated import Evaluated
 from .faithfulness_section import faithfulness_section
@@ -23,7 +25,7 @@ from .report import (
 )
 from .sections import Section
 from .tables import Predictions
-from .target_section import TargetData, target_metrics
+from .target_section import target_data, target_metrics
 from .true_targets import read_true_targets
 from .truth import Truth
 
@@ -62,19 +64,19 @@ def target_report(
         predictions=predictions, part=selected, rows=tuple(rows), label=truth.label, group=group,
         threshold=None, bootstrap=bootstrap, seed=seed, guarantees=guarantees, targets=targets,
     )  # fmt: skip
-    data = TargetData.of(predictions, rows, evaluated.values(rows))
+    data = target_data(predictions, rows, evaluated.values(rows))
     groups = evaluated.groups(rows)
     options: dict[str, Any] = {"groups": groups, "bootstrap": bootstrap, "seed": seed}
     metrics, section = target_metrics(data, **options)
     parts = Counter(predictions.parts[i] for i in rows)
-    of_patients = patients_section(data, threshold=None, **options)
+    of_patients = patients_section(data, **options)
     report = Report(
         folder=predictions.folder,
         part=selected,
         parts=dict(parts),
         bags=len(rows),
         classes=(),
-        per_class=_counted(data),
+        per_class=predictions.of_task.counts(data.y, data.names),
         threshold=None,
         threshold_source="",
         metrics=metrics,
@@ -101,8 +103,9 @@ def _with_section(report: Report, section: Section | None) -> Report:
 
 def _strata(predictions: Predictions, targets: Mapping[str, tuple[float, ...]]) -> dict[str, int]:
     """Return 1 for bags whose event was seen, by which resamples are stratified; else 0."""
-    survival = predictions.task == "survival"
-    return {bag: int(survival and y[1] > 0) for bag, y in targets.items()}
+    y = np.array(list(targets.values()), np.float64)
+    strata = predictions.of_task.strata(y.reshape(len(targets), -1)).astype(int)
+    return dict(zip(targets, strata.tolist(), strict=True))
 
 
 def _with_instances(report: Report, of_bags: Evaluated) -> Report:
@@ -142,14 +145,3 @@ def _by_instances(predictions: Predictions, group: Mapping[str, str]) -> Truth:
             if own is not None:
                 label[name] = int((own > 0).any())
     return Truth(label=label, group=dict(group))
-
-
-def _counted(data: TargetData) -> dict[str, int]:
-    """Return how many bags have what, for the first line of the report."""
-    if data.task == "survival":
-        events = int((data.y[:, 1] > 0).sum())
-        return {"with the event": events, "censored": len(data.y) - events}
-    if data.task == "multilabel":
-        of_finding = zip(data.names, data.y.T, strict=True)
-        return {f"with {name}": int((column == 1).sum()) for name, column in of_finding}
-    return {f"values from {data.y.min():g} to {data.y.max():g}": len(data.y)}

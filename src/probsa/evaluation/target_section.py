@@ -5,7 +5,7 @@ survival curve of Kaplan and Meier. One is linear in the mean of the features of
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,35 +15,13 @@ from rich.table import Table as Grid
 
 from ..core import TaskName, read_csv
 from ..errors import InputError
-from ..statistics import (
-    PRIMARY,
-    CensoringCurve,
-    Draws,
-    KaplanMeier,
-    Metric,
-    TargetMetrics,
-    multiclass_metrics,
-    multilabel_metrics,
-    ordinal_metrics,
-    regression_metrics,
-    sampled_difference,
-    student_interval,
-    survival_metrics,
-)
+from ..statistics import Draws, Metric, TargetMetrics, sampled_difference, student_interval
+from ..tasks import MEAN_RIVAL, Measure, TargetData, task_of
 from .tables import Predictions
 from .titles import TARGET_TITLES
 
 MEAN_FEATURES = "mean_features.csv"
 """What a linear model of the mean features predicts, in a folder of predictions."""
-MEAN_RIVAL = "mean of the features"
-PARTS = {
-    "multiclass": "class against the others",
-    "ordinal": "grade and above, against those below",
-    "multilabel": "finding",
-    "regression": "interval",
-    "survival": "time",
-}
-"""What the metrics by part are of."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +57,7 @@ class TargetSection:
     def render(self, console: Console) -> None:
         """Print it as text."""
         if self.by_part:
-            console.print(_grid(PARTS[self.task], self.by_part))
+            console.print(_grid(task_of(self.task).words.part, self.by_part))
         if self.rivals:
             console.print(_grid("rival", self.rivals))
         if self.gain is not None:
@@ -93,57 +71,29 @@ class TargetSection:
             console.print(f"note: {note}", markup=False, soft_wrap=True)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TargetData:
-    """The evaluated bags of a target: what is true and what is predicted."""
-
-    task: TaskName
-    y: Float[np.ndarray, "bags targets"]
-    predicted: Float[np.ndarray, "bags outputs"]
-    outputs: tuple[str, ...]
-    names: tuple[str, ...]
-    """Names of the classes or findings."""
-    scores: Mapping[str, Float[np.ndarray, " bags"]] = field(default_factory=dict)
-    training: Float[np.ndarray, "training targets"] | None = None
-    """The targets of the training bags; None if the predictions do not state them."""
-    thresholds: tuple[float, ...] | None = None
-    """From which probability each finding is called."""
-    of_means: Float[np.ndarray, "bags outputs"] | None = None
-    """What the linear model of the mean features predicts; None if it is not stored."""
-
-    @classmethod
-    def of(
-        cls, predictions: Predictions, rows: Sequence[int], y: Float[np.ndarray, "bags targets"]
-    ) -> "TargetData":
-        """Return the data of some rows of a table of predictions, with their true targets."""
-        stored = predictions.metadata.get("training_targets")
-        training = None if stored is None else np.array(stored, dtype=np.float64)
-        picked = list(rows)
-        return cls(
-            task=predictions.task,
-            y=y,
-            predicted=predictions.probability[picked],
-            outputs=predictions.outputs,
-            names=predictions.classes,
-            scores={k: v[picked] for k, v in predictions.scores.items()},
-            training=None if training is None else training.reshape(len(training), -1),
-            thresholds=predictions.metadata.get("thresholds"),
-            of_means=_of_means(predictions, picked),
-        )
-
-    def column(self, name: str) -> Float[np.ndarray, " bags"]:
-        """Return a predicted column by its name."""
-        return self.predicted[:, self.outputs.index(name)]
-
-    def strata(self) -> np.ndarray:
-        """Return what resamples are stratified by: classes, grades or events; else nothing."""
-        if self.task == "survival":
-            return self.y[:, 1]
-        return (
-            self.y[:, 0]
-            if self.task in ("binary", "multiclass", "ordinal")
-            else np.zeros(len(self.y))
-        )
+def target_data(
+    predictions: Predictions,
+    rows: Sequence[int],
+    y: Float[np.ndarray, "bags targets"],
+    *,
+    threshold: float | None = None,
+) -> TargetData:
+    """Return the data of some rows of a table of predictions, with their true targets."""
+    stored = predictions.metadata.get("training_targets")
+    training = None if stored is None else np.array(stored, dtype=np.float64)
+    picked = list(rows)
+    return TargetData(
+        task=predictions.task,
+        y=y,
+        predicted=predictions.probability[picked],
+        outputs=predictions.outputs,
+        names=predictions.classes,
+        scores={k: v[picked] for k, v in predictions.scores.items()},
+        training=None if training is None else training.reshape(len(training), -1),
+        thresholds=predictions.metadata.get("thresholds"),
+        threshold=threshold,
+        of_means=_of_means(predictions, picked),
+    )
 
 
 def target_metrics(
@@ -160,64 +110,25 @@ def target_metrics(
     Raises:
         InputError: the targets cannot be compared with the predictions.
     """
+    task = task_of(data.task)
     draws = Draws.stratified(
-        data.strata(), groups=groups, resamples=bootstrap, seed=seed
+        task.strata(data.y), groups=groups, resamples=bootstrap, seed=seed
     ).with_data()
-    of_model, rivals = sampled_target_metrics(data, draws)
+    of_model, rivals = task.metrics(data, draws), task.rivals(data, draws)
     section = TargetSection(
         task=data.task,
         by_part=_metrics(of_model.by_part),
         rivals=_metrics({name: r.overall for name, r in rivals.items()}),
-        gain=_gain(data.task, of_model, rivals.get(MEAN_RIVAL), groups=len(set(groups))),
+        gain=_gain(task.primary, of_model, rivals.get(MEAN_RIVAL), groups=len(set(groups))),
         notes=tuple(dict.fromkeys(of_model.notes)),
     )
     return {name: m.metric() for name, m in of_model.overall.items()}, section
 
 
-def resampled_metrics(data: TargetData, draws: Draws) -> TargetMetrics:
-    """Return the metrics of any task with their resamples; two classes count as a multiclass task.
-
-    Args:
-        data: the evaluated bags, each with a target.
-        draws: the data and its resamples, from `Draws.with_data`.
-    """
-    if data.task != "binary":
-        return _METRICS[data.task](data, draws)[0]
-    p = data.predicted[:, -1]
-    return multiclass_metrics(
-        data.y[:, 0].astype(np.int64), np.stack([1 - p, p], 1), names=("0", "1"), draws=draws
-    )
-
-
-Found = tuple[TargetMetrics, dict[str, TargetMetrics]]
-Gain = tuple[str, Metric]
-
-
-def sampled_target_metrics(data: TargetData, draws: Draws) -> Found:
-    """Return the metrics in every resample, and those of the rivals by their name.
-
-    Rivals that look at no bag need the targets of the training bags, and the mean of the features
-    the predictions that are stored with those of a run.
-
-    Args:
-        data: the evaluated bags, each with a target.
-        draws: resamples of the bags, with the data as row 0.
-
-    Raises:
-        InputError: the targets cannot be compared with the predictions.
-    """
-    found, rivals = _METRICS[data.task](data, draws)
-    if data.of_means is not None:
-        other = replace(data, predicted=data.of_means, scores={}, thresholds=None, of_means=None)
-        rivals = {**rivals, MEAN_RIVAL: _METRICS[data.task](other, draws)[0]}
-    return found, rivals
-
-
 def _gain(
-    task: TaskName, of_model: TargetMetrics, of_means: TargetMetrics | None, *, groups: int
-) -> Gain | None:
+    primary: Measure, of_model: TargetMetrics, of_means: TargetMetrics | None, *, groups: int
+) -> tuple[str, Metric] | None:
     """Return by how much the model is better than the mean of the features, over these groups."""
-    primary = PRIMARY[task]
     if of_means is None or primary.name not in of_model.overall:
         return None
     one, other = of_model.overall[primary.name], of_means.overall[primary.name]
@@ -241,75 +152,6 @@ def _of_means(
             "evaluate without the mean of the features"
         ) from None
     return np.array(values, dtype=np.float64).reshape(len(rows), len(columns))
-
-
-def _multiclass(data: TargetData, draws: Draws) -> Found:
-    y = data.y[:, 0].astype(np.int64)
-    return multiclass_metrics(y, data.predicted, names=data.names, draws=draws), {}
-
-
-def _ordinal(data: TargetData, draws: Draws) -> Found:
-    y = data.y[:, 0].astype(np.int64)
-    rivals = {}
-    if data.training is not None:
-        shares = np.bincount(data.training[:, 0].astype(int), minlength=data.predicted.shape[1])
-        constant = np.tile(shares / shares.sum(), (len(y), 1))
-        rivals["shares of the training bags"] = ordinal_metrics(y, constant, draws=draws)
-    return ordinal_metrics(y, data.predicted, draws=draws), rivals
-
-
-def _multilabel(data: TargetData, draws: Draws) -> Found:
-    return multilabel_metrics(
-        data.y, data.predicted, names=data.names, thresholds=data.thresholds, draws=draws
-    ), {}
-
-
-def _regression(data: TargetData, draws: Draws) -> Found:
-    y = data.y[:, 0]
-    quantiles = {float(n[1:]) / 100: data.column(n) for n in data.outputs if n.startswith("q")}
-    found = regression_metrics(
-        y, data.column("mean"), scores=data.scores, quantiles=quantiles, draws=draws
-    )
-    rivals = {}
-    if data.training is not None:
-        for name, value in (
-            ("mean of the training bags", data.training.mean()),
-            ("median of the training bags", np.median(data.training)),
-        ):
-            rivals[name] = regression_metrics(y, np.full(len(y), value), draws=draws)
-    return found, rivals
-
-
-def _survival(data: TargetData, draws: Draws) -> Found:
-    if data.training is None:
-        raise InputError(
-            "these predictions do not state the times of the training bags, which the metrics of "
-            "survival need: predict again with a run"
-        )
-    time, event = data.y[:, 0], data.y[:, 1] > 0
-    training_time, training_event = data.training[:, 0], data.training[:, 1] > 0
-    censoring = CensoringCurve.fit(training_time, training_event)
-    columns = [n for n in data.outputs if n.startswith("s_")]
-    times = np.array([float(n[2:]) for n in columns])
-    survival = np.stack([data.column(n) for n in columns], 1)
-
-    def of(survival: np.ndarray, risk: np.ndarray) -> TargetMetrics:
-        return survival_metrics(
-            time, event, risk=risk, censoring=censoring, survival=survival, times=times, draws=draws
-        )
-
-    curve = KaplanMeier.fit(training_time, training_event).at(times)[0]
-    null = of(np.tile(curve, (len(time), 1)), np.zeros(len(time)))
-    return of(survival, data.column("risk")), {"Kaplan–Meier of the training bags": null}
-
-
-_METRICS = {
-    "multiclass": _multiclass,
-    "ordinal": _ordinal,
-    "multilabel": _multilabel,
-    "regression": _regression,
-    "survival": _survival,
-}
 
 
 def _metrics(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Metric]]:

@@ -3,7 +3,8 @@
 import math
 from pathlib import Path
 
-from ..datasets import TargetOptions, patient_table, read_table
+from ..datasets import patient_table, read_table
+from ..tasks import TargetOptions
 from .tables import Predictions
 
 
@@ -23,7 +24,7 @@ def read_true_targets(
     if path is None:
         return stored_targets(predictions), {}
     columns = predictions.metadata.get("target") or None
-    if columns is None and predictions.task == "multilabel":
+    if columns is None and predictions.of_task.has_findings:
         columns = predictions.classes
     options = TargetOptions(
         task=predictions.task, target=None if columns is None else tuple(columns)

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..datasets import TargetOptions, patient_table, read_table
+from ..datasets import patient_table, read_table
 from ..errors import InputError
+from ..tasks import TargetOptions
 from .tables import Predictions
 
 SHOWN = 5
@@ -56,7 +57,7 @@ def read_truth(
         )
     columns = predictions.metadata.get("target")
     options = TargetOptions(
-        task="ordinal" if predictions.task == "ordinal" else "auto",
+        task="auto" if predictions.of_task.unordered_classes else predictions.task,
         target=None if columns is None else tuple(columns),
     )
     table = read_table(

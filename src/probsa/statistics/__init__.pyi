@@ -74,9 +74,6 @@ from .paired_difference import PairedData as PairedData
 from .paired_difference import compare_pair as compare_pair
 from .patient_predictions import SlideRule as SlideRule
 from .patient_predictions import combine_slides as combine_slides
-from .primary import PRIMARY as PRIMARY
-from .primary import Primary as Primary
-from .primary import TaskName as TaskName
 from .ranking import CriticalDifference as CriticalDifference
 from .ranking import Ranks as Ranks
 from .ranking import average_ranks as average_ranks

@@ -1,7 +1,7 @@
 """All metrics of a target with two classes, by the probability of the positive one."""
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from .areas_by_class import binary_areas
 from .bootstrap import Draws
@@ -16,7 +16,7 @@ NO_THRESHOLD = "no threshold was given: choose one on validation bags"
 
 
 def binary_metrics(
-    y: Bool[np.ndarray, " bags"],
+    labels: Int[np.ndarray, " bags"],
     p: Float[np.ndarray, " bags"],
     *,
     threshold: float | None,
@@ -25,7 +25,7 @@ def binary_metrics(
     """Return the metrics over all bags.
 
     Args:
-        y: whether each bag is positive.
+        labels: 1 for each positive bag, else 0.
         p: the probability that it is.
         threshold: the probability from which a bag is called positive, chosen on validation bags;
             without one, metrics of calls are undefined, except for F1 at 0.5.
@@ -34,10 +34,14 @@ def binary_metrics(
     Raises:
         InputError: labels and probabilities do not fit each other.
     """
-    check_classes(y.astype(np.int64), np.stack([1 - p, p], axis=1))
+    check_classes(labels, np.stack([1 - p, p], axis=1))
+    y = labels == 1
     draws = Draws.of_data(len(y)) if draws is None else draws
     reason = one_class_reason(y, what="bags")
     auroc, average_precision = binary_areas(y, p, draws=draws, reason=reason)
+    if reason is not None:
+        auroc = SampledMetric.undefined(f"{reason}: AUROC is undefined")
+        average_precision = SampledMetric.undefined(f"{reason}: average precision is undefined")
     calls = dict.fromkeys(
         ("f1", "balanced_accuracy", "accuracy"), SampledMetric.undefined(NO_THRESHOLD)
     )

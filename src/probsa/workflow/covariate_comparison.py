@@ -16,13 +16,12 @@ from rich.table import Table as Grid
 from ..datasets import BagSet, LabelTable
 from ..evaluation import (
     Ensemble,
-    TargetData,
     load,
     metric_cell,
     read_predictions,
-    resampled_metrics,
+    target_data,
 )
-from ..statistics import PRIMARY, Draws, Metric, SampledMetric, TargetMetrics, sampled_difference
+from ..statistics import Draws, Metric, SampledMetric, TargetMetrics, sampled_difference
 from ..training import (
     PreparedData,
     Reporter,
@@ -38,7 +37,8 @@ from .linear_fit import fit_linear
 
 IMAGES, COVARIATES, BOTH = "images alone", "covariates alone", "both"
 ALMOST_ALL = 0.98
-"""An AUROC or concordance of covariates alone above which one of them may state the target."""
+"""A primary metric (AUROC, kappa, concordance) of covariates alone above which one of them may
+state the target."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +121,7 @@ def compare_covariates(
     names = [name for name in split.test or split.val if name in usable]
     rows = [predictions.bags.index(name) for name in names]
     y = stack_targets(prepared.targets, names).double().numpy().reshape(len(names), -1)
-    both = TargetData.of(predictions, rows, y)
+    both = target_data(predictions, rows, y)
     fits = {
         COVARIATES: replace(both, predicted=_covariates_alone(run, prepared, names), scores={}),
         IMAGES: replace(
@@ -129,22 +129,22 @@ def compare_covariates(
         ),
         BOTH: replace(both, scores={}),
     }
+    task = table.of_task
     draws = Draws.stratified(
-        both.strata(), groups=_groups(table, names), resamples=bootstrap, seed=0
+        task.strata(both.y), groups=_groups(table, names), resamples=bootstrap, seed=0
     ).with_data()
-    sampled = {name: resampled_metrics(data, draws) for name, data in fits.items()}
+    sampled = {name: task.metrics(data, draws) for name, data in fits.items()}
     return _section(run, prepared, sampled)
 
 
 def _section(
     run: RunFolder, prepared: PreparedData, sampled: Mapping[str, TargetMetrics]
 ) -> CovariateSection:
-    task = prepared.table.task
-    primary = PRIMARY["multiclass" if task == "binary" else task]
+    primary = prepared.table.of_task.primary
     of_fit = {name: metrics.overall[primary.name] for name, metrics in sampled.items()}
     alone = of_fit[COVARIATES].value
     warnings = []
-    if task in ("binary", "survival") and alone is not None and alone > ALMOST_ALL:
+    if primary.higher_is_better and alone is not None and alone > ALMOST_ALL:
         warnings.append(
             f"covariates alone reach {alone:.3f}: one of them may be a function of the target"
         )
@@ -155,7 +155,7 @@ def _section(
     effects = torch.stack(found).mean(0).T.tolist()
     both, higher = of_fit[BOTH], primary.higher_is_better
     return CovariateSection(
-        metric="auroc" if task == "binary" else primary.name,
+        metric=primary.name,
         values={name: metric.metric() for name, metric in of_fit.items()},
         gain_over_covariates=_gain(both, of_fit[COVARIATES], higher=higher).metric(),
         gain_over_images=_gain(both, of_fit[IMAGES], higher=higher).metric(),

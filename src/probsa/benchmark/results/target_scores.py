@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from ...core import TaskName
-from ...evaluation import TargetData
+from ...tasks import TargetData
 from ..grid.methods_and_cells import Method
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
+from ...tasks import task_of
 from ..results.means import SplitMetric, mean_over_splits
 from ..results.paper import (
     PaperMetric,
@@ -103,16 +104,8 @@ def _labels(s: AnyScores) -> str:
     """Return what the test bags are labelled with."""
     if not isinstance(s, TargetScores):
         return f"{int(s.y.sum())} positive"
-    first = s.y[:, 0]
-    if s.task == "survival":
-        return f"{int(s.y[:, 1].sum())} with the event"
-    if s.task == "regression":
-        return f"targets from {first.min():g} to {first.max():g}, s.d. {first.std():.3g}"
-    if s.task == "multilabel":
-        return ", ".join(
-            f"{int((y == 1).sum())} with {n}" for n, y in zip(s.names, s.y.T, strict=True)
-        )
-    return ", ".join(f"{int((first == c).sum())} of {name}" for c, name in enumerate(s.names))
+    found = task_of(s.task).counts(s.y, s.names)
+    return ", ".join(what if n == len(s.y) else f"{n} {what}" for what, n in found.items())
 
 
 def _seeds(seeds: Sequence[int]) -> str:

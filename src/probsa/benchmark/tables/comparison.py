@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ...tasks import task_of
 from ..grid.methods_and_cells import Family
 from ..grid.variants import chosen, chosen_note, family_baseline
 from ..results.cache import ResultCache
@@ -9,7 +10,6 @@ from ..results.paper import PaperTable, paper_value
 from ..results.pooled import Compared, Pooled
 from ..results.results import AnyScores, Results, Scores
 from ..results.target_comparison import TargetCompared
-from ..results.task_metrics import primary_of
 from ._classic import classic_tests
 from ._notes import (
     bold_note,
@@ -147,7 +147,7 @@ def _title(scores: Sequence[AnyScores], family: Family) -> str:
     if not targets:
         return f"Comparison: {TITLES[family]}"
     metrics = [] if len(targets) == len(scores) else ["AUROC"]
-    metrics += dict.fromkeys(primary_of(s.task).title for s in targets)
+    metrics += dict.fromkeys(task_of(s.task).primary.title for s in targets)
     return f"Comparison by {', '.join(metrics)}: {TITLES[family]}"
 
 
