@@ -20,6 +20,7 @@ MARK = "<!-- Below this line, the page is generated from the command: python .ci
 ROOMS = {
     "core": "Bags, graphs, the store of bags",
     "variational": "Priors, posteriors, likelihoods, the objective",
+    "tasks": "Tasks: what a bag is labelled with",
     "slides": "Slides and scans",
     "patches": "Tissue and patches",
     "features": "Encoders",

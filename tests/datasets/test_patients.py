@@ -16,12 +16,12 @@ from probsa.datasets import (
     Metadata,
     PatientBags,
     Split,
-    TargetOptions,
     find_leaks,
     patient_table,
     read_table,
 )
 from probsa.errors import BagError, InputError, TableError
+from probsa.tasks import TargetOptions
 
 TABLE = LabelTable(
     bags=("s3", "s1", "t1", "s2"),

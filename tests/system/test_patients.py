@@ -8,9 +8,10 @@ import pytest
 
 from probsa.cli.entry import main
 from probsa.core import join_bags, read_csv
-from probsa.datasets import PatientBags, TargetOptions, open_bags, patient_table, read_table
+from probsa.datasets import PatientBags, open_bags, patient_table, read_table
 from probsa.errors import BagError, InputError, TableError
 from probsa.evaluation import evaluate, load, read_predictions
+from probsa.tasks import TargetOptions
 from probsa.training import RunConfig, RunFolder, open_data, read_split, train
 from probsa.training.config import DataConfig, TrainingConfig
 from probsa.workflow import predict_folder, train_and_report

@@ -1,6 +1,9 @@
 """Every task keeps the same contract; values are compared with scikit-learn's and by hand."""
 
+import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +18,9 @@ from sklearn.metrics import (
     roc_auc_score,
 )
 
+import probsa
 from probsa.statistics import Draws
-from probsa.tasks import TASKS, TargetData, task_of, task_of_classes
+from probsa.tasks import TASKS, TargetData, task_of_classes
 
 N, GRADES = 40, ("low", "mid", "high")
 RISK = ("risk", "s_2", "s_5", "s_9")
@@ -80,7 +84,7 @@ def name(request) -> str:
 
 
 def test_metrics_rivals_and_counts(name):
-    d, task = data(name), task_of(name)
+    d, task = data(name), TASKS[name]
     draws = Draws.stratified(task.strata(d.y), groups=None, resamples=20, seed=0).with_data()
     found, rivals = task.metrics(d, draws), task.rivals(d, draws)
     assert all(m.rows is None or len(m.rows) == 21 for m in found.overall.values())
@@ -93,7 +97,7 @@ def test_metrics_rivals_and_counts(name):
 
 
 def test_a_bag_in_words(name):
-    d, task = data(name), task_of(name)
+    d, task = data(name), TASKS[name]
     p, of_bag = first(d), d.y[0].tolist()
     said = task.verdict(p, threshold=0.4, classes=d.names, target=("age",))
     assert said.call and said.text and np.isfinite([said.value, said.spread]).all()
@@ -106,7 +110,7 @@ def test_a_bag_in_words(name):
 
 
 def test_columns_of_tables_and_of_maps(name):
-    d, task = data(name), task_of(name)
+    d, task = data(name), TASKS[name]
     p, width = first(d), d.predicted.shape[1]
     assert len(task.label_columns(d.names)) == d.y.shape[1]
     assert len(task.value_columns(d.outputs or d.names[-width:])) == width
@@ -120,7 +124,7 @@ def test_columns_of_tables_and_of_maps(name):
 
 
 def test_strata_of_splits(name):
-    d, task = data(name), task_of(name)
+    d, task = data(name), TASKS[name]
     strata = task.bag_strata([*map(tuple, d.y.tolist()), None])
     assert strata[-1] is None
     assert len(task.balanced_strata(np.array(strata[:-1]), 3)) == N
@@ -149,21 +153,21 @@ def test_two_classes_are_scored_as_by_scikit_learn():
         "nll": log_loss(y, p),
     }
     draws = Draws.of_data(N)
-    found = values(task_of("binary").metrics(d, draws))
+    found = values(TASKS["binary"].metrics(d, draws))
     assert [*found] == [*expected] and found == pytest.approx(expected)
     both = replace(d, predicted=np.hstack([1 - d.predicted, d.predicted]), of_means=None)
-    assert values(task_of("binary").metrics(both, draws)) == pytest.approx(expected)
-    without = task_of("binary").metrics(replace(d, threshold=None), draws).overall
+    assert values(TASKS["binary"].metrics(both, draws)) == pytest.approx(expected)
+    without = TASKS["binary"].metrics(replace(d, threshold=None), draws).overall
     assert without["f1"].reason == "no threshold was given: choose one on validation bags"
-    one_class = task_of("binary").metrics(replace(d, y=d.y * 0), draws).overall
-    assert one_class["auroc"].reason == f"only one class among {N} bags"
+    one_class = TASKS["binary"].metrics(replace(d, y=d.y * 0), draws).overall
+    assert one_class["auroc"].reason == f"only one class among {N} bags: AUROC is undefined"
     assert one_class["f1"].reason == f"no positive bag among {N}: F1 is undefined"
 
 
 def test_several_classes_have_the_names_of_two():
     d = data("multiclass")
     y, p, draws = d.y[:, 0].astype(int), d.predicted, Draws.of_data(N)
-    found = values(task_of("multiclass").metrics(d, draws))
+    found = values(TASKS["multiclass"].metrics(d, draws))
     shared = {
         "auroc": roc_auc_score(y, p, multi_class="ovr"),
         "f1": f1_score(y, p.argmax(1), average="macro"),
@@ -173,39 +177,39 @@ def test_several_classes_have_the_names_of_two():
     }
     assert {k: found[k] for k in shared} == pytest.approx(shared)
     assert not any(name.startswith("macro_") for name in found)
-    rivals = task_of("multiclass").rivals(d, draws)["mean of the features"]
+    rivals = TASKS["multiclass"].rivals(d, draws)["mean of the features"]
     assert rivals.overall["macro_auroc"].value == rivals.overall["auroc"].value
 
 
 def test_numbers_grades_and_findings_against_scikit_learn():
     draws = Draws.of_data(N)
     d = data("regression")
-    assert values(task_of("regression").metrics(d, draws))["mae"] == pytest.approx(
+    assert values(TASKS["regression"].metrics(d, draws))["mae"] == pytest.approx(
         mean_absolute_error(d.y[:, 0], d.predicted[:, 0])
     )
     d = data("multilabel")
     macro = roc_auc_score(d.y, d.predicted)
-    assert values(task_of("multilabel").metrics(d, draws))["macro_auroc"] == pytest.approx(macro)
-    assert task_of("multilabel").validation_score(d.y, d.predicted) == pytest.approx(macro)
+    assert values(TASKS["multilabel"].metrics(d, draws))["macro_auroc"] == pytest.approx(macro)
+    assert TASKS["multilabel"].validation_score(d.y, d.predicted) == pytest.approx(macro)
     d = data("ordinal")
     median = (np.cumsum(d.predicted, 1) >= 0.5).argmax(1)
     kappa = cohen_kappa_score(d.y[:, 0], median, weights="quadratic")
-    assert task_of("ordinal").validation_score(d.y, d.predicted) == pytest.approx(kappa)
-    assert (task_of("ordinal").calls(d.predicted) == median).all()
+    assert TASKS["ordinal"].validation_score(d.y, d.predicted) == pytest.approx(kappa)
+    assert (TASKS["ordinal"].calls(d.predicted) == median).all()
 
 
 def test_calls_and_margins_of_classes():
-    task = task_of("binary")
+    task = TASKS["binary"]
     one, two = np.array([[0.3], [0.6]]), np.array([[0.7, 0.3], [0.4, 0.6]])
     for p in (one, two):
         assert task.calls(p).tolist() == [0, 1] and task.calls(p, 0.2).tolist() == [1, 1]
         assert task.margins(p, 0.2) == pytest.approx([0.1, 0.4])
         assert task.called_positive(p, 0.7).tolist() == [False, False]
     p = np.array([[0.2, 0.5, 0.3]])
-    assert task_of("multiclass").margins(p) == pytest.approx([0.2])
-    assert task_of("ordinal").margins(p) == pytest.approx([0.2])  # P(Y ≤ 1) = 0.7, P(Y ≤ 0) = 0.2
+    assert TASKS["multiclass"].margins(p) == pytest.approx([0.2])
+    assert TASKS["ordinal"].margins(p) == pytest.approx([0.2])  # P(Y ≤ 1) = 0.7, P(Y ≤ 0) = 0.2
     with pytest.raises(NotImplementedError, match="survival calls no class"):
-        task_of("survival").calls(p)
+        TASKS["survival"].calls(p)
     assert [task_of_classes(k) for k in (1, 2, 3)] == ["binary", "binary", "multiclass"]
 
 
@@ -220,4 +224,52 @@ def test_the_column_that_is_shown_first(name, columns, expected):
         "multilabel": (0.1, 0.9, 0.2),
     }[name]
     p = Predicted(np.array(values), np.zeros(len(values)), data(name).outputs)
-    assert task_of(name).shown_column(p, columns) == expected
+    assert TASKS[name].shown_column(p, columns) == expected
+
+
+def _named(node: ast.AST) -> bool:
+    """Whether a node is the name of a task, or a collection that holds one."""
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return any(map(_named, node.elts))
+    return isinstance(node, ast.Constant) and node.value in TASKS
+
+
+def _branches(tree: ast.AST) -> Iterator[int]:
+    """The lines where something is compared with a task's name, or looked up by one."""
+    for node in ast.walk(tree):
+        tests = (
+            [node.left, *node.comparators] if isinstance(node, ast.Compare)
+            else [key for key in node.keys if key] if isinstance(node, ast.Dict)
+            else [node.value] if isinstance(node, ast.MatchValue)
+            else []
+        )  # fmt: skip
+        if any(map(_named, tests)):
+            yield node.lineno
+
+
+OTHER_MEANINGS = {
+    "core/graphs.py": "binary edge weights",
+    "models/gtp.py": "a binary adjacency matrix",
+}
+
+
+def test_no_other_room_compares_with_the_name_of_a_task():
+    source = Path(probsa.__file__).parent
+    found = []
+    for path in source.rglob("*.py"):
+        name = path.relative_to(source).as_posix()
+        if not name.startswith("tasks/") and name not in OTHER_MEANINGS:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            found += [f"{name}:{line}" for line in _branches(tree)]
+    assert found == []
+
+
+def test_a_comparison_with_the_name_of_a_task_is_found():
+    for text in (
+        "a == 'binary'",
+        "a in ('ordinal',)",
+        "{'survival': 1}",
+        "match a:\n case 'ordinal': 1",
+    ):
+        assert list(_branches(ast.parse(text)))
+    assert not list(_branches(ast.parse("task: str = 'binary'\nf('ordinal')")))

@@ -9,9 +9,9 @@ import pytest
 import torch
 from support.stored import write_folder
 
-from probsa.datasets import TargetOptions
 from probsa.errors import InputError
 from probsa.evaluation import load, read_predictions
+from probsa.tasks import TargetOptions
 from probsa.training import Reporter, RunConfig, load_checkpoint, open_data, read_split, train
 from probsa.training.batching import plan_epoch
 from probsa.training.config import DataConfig, TrainingConfig

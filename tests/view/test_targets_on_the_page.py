@@ -1,6 +1,7 @@
 """Maps, lists and data frames of every task, of tiny runs: what they say."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from probsa.maps.qupath import measurements
 from probsa.maps.shown import resolve
 from probsa.training import read_run, train
 from probsa.view import open_view
-from probsa.view.words import words_of
 from probsa.workflow import predict_run
 
 
@@ -61,6 +61,10 @@ def test_captions_say_what_evidence_does(tables):
     assert "raises the logit of the class" in resolve(tables["binary"], "contribution").caption
 
 
+def words_of(table):
+    return table.of_task.page_words(table.outputs, table.metadata.get("target") or ())
+
+
 def test_the_page_has_the_words_of_the_task(tables):
     for task, table in tables.items():
         view = open_view(table.folder)
@@ -70,13 +74,13 @@ def test_the_page_has_the_words_of_the_task(tables):
         k = table.bags.index("s06")
         assert row["label"] == truth_of(table, k) != ""
         assert row["probability"] is not None and row["spread"] > 0
-        assert page["words"] == words_of(table)
+        assert page["words"] == asdict(words_of(table))
         for column in range(2 if task == "multilabel" else 1):
             assert b"evidence" in view.values_script(0, column)
         assert (b"necrosis" in view.map_script(0)) == (task == "multilabel")
         view.close()
-    assert words_of(tables["binary"])["call_hint"] == "The predicted class"
-    assert words_of(tables["regression"])["measure"] == "thickness"
+    assert words_of(tables["binary"]).call_hint == "The predicted class"
+    assert words_of(tables["regression"]).measure == "thickness"
 
 
 def test_labels_that_contradict_predictions_are_marked(tables):

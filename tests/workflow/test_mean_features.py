@@ -12,7 +12,7 @@ from support.made_targets import KEYS, run_keys, write_targets
 from probsa.core import read_csv
 from probsa.errors import CheckpointError, InputError
 from probsa.evaluation import evaluate, load, read_predictions
-from probsa.statistics import PRIMARY
+from probsa.tasks import TASKS
 from probsa.training import read_run, save_checkpoint
 from probsa.variational import Categorical, LikelihoodSpec, build_likelihood
 from probsa.workflow import predict_folder, train_and_report
@@ -94,7 +94,7 @@ def test_reports_show_it_and_new_predictions_have_it(folder, tmp_path, task):
             {k: float(v) for k, v in again[bag].items() if k != "bag"}, abs=1e-6
         )
     stored = json.loads((run.path / "evaluation.json").read_text())["target"]
-    primary = PRIMARY[task]
+    primary = TASKS[task].primary
     gain, rival = stored["gain_over_mean_features"], stored["rivals"][RIVAL][primary.name]
     own = trained.report.metrics["auroc" if task == "multiclass" else primary.name].value
     sign = 1 if primary.higher_is_better else -1

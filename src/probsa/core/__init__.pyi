@@ -96,7 +96,5 @@ from .stored import read_json as read_json
 from .stored import read_record as read_record
 from .stored import read_text as read_text
 from .stored import unusual as unusual
-from .targets import CLASS_TASKS as CLASS_TASKS
-from .targets import TASKS as TASKS
 from .targets import TaskName as TaskName
 from .wording import counted as counted

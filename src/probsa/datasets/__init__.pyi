@@ -19,7 +19,6 @@ from .covariate_encoder import fit_encoder as fit_encoder
 from .covariates import CovariateOptions as CovariateOptions
 from .covariates import CovariateTable as CovariateTable
 from .covariates import read_covariates as read_covariates
-from .description import describe as describe
 from .feature_metadata import FeatureMetadata as FeatureMetadata
 from .labels import SPLIT_PARTS as SPLIT_PARTS
 from .labels import LabelTable as LabelTable
@@ -44,6 +43,7 @@ from .protocol import write_splits as write_splits
 from .sampling import balanced_epoch as balanced_epoch
 from .sampling import deal_events as deal_events
 from .splits import Split as Split
+from .splits import check_training_part as check_training_part
 from .splits import make_split as make_split
 from .splits import read_clam_split as read_clam_split
 from .studies.annotated import annotation_files as annotation_files
@@ -62,6 +62,3 @@ from .studies.study import read_study as read_study
 from .synthetic import LESION_DIGIT as LESION_DIGIT
 from .synthetic import LOOKALIKE_DIGITS as LOOKALIKE_DIGITS
 from .synthetic import write_digit_slides as write_digit_slides
-from .target_cells import quintiles as quintiles
-from .targets import TargetOptions as TargetOptions
-from .training_part import check_training_part as check_training_part

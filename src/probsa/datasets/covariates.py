@@ -14,8 +14,8 @@ from jaxtyping import Float
 
 from ..core import check_options
 from ..errors import InputError, TableError, hint
-from .labels import COLUMNS, SHOWN, SYNONYMS, nearest, read_rows
-from .target_cells import finite_number
+from ..tasks import SHOWN, finite_number
+from .labels import COLUMNS, SYNONYMS, nearest, read_rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,20 +4,24 @@ Other targets than a class have columns of their own, which `TargetOptions` name
 """
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ..core import TaskName
+import numpy as np
+from jaxtyping import Float
+
+from ..core import TaskName, counted
 from ..errors import TableError, hint
-from .target_cells import SHOWN as SHOWN
-from .targets import (
-    CLASS_TASKS,
+from ..tasks import (
+    SHOWN,
+    TASKS,
     TargetOptions,
-    check_classes_option,
+    Task,
     read_targets,
     target_columns,
+    task_of_classes,
     unknown_column_advice,
 )
 
@@ -71,9 +75,9 @@ class LabelTable:
     """The line of each row in the file, for messages."""
 
     def __post_init__(self) -> None:
-        if self.task == "binary" and len(self.classes) > 2:
-            object.__setattr__(self, "task", "multiclass")
-        if self.task in CLASS_TASKS:
+        if self.of_task.two_classes:
+            object.__setattr__(self, "task", task_of_classes(len(self.classes)))
+        if self.of_task.has_classes:
             values = tuple(None if y is None else (float(y),) for y in self.labels)
             object.__setattr__(self, "values", values)
         elif len(self.values) != len(self.bags):
@@ -86,6 +90,39 @@ class LabelTable:
     def where(self) -> str:
         """Name of the table in messages."""
         return "the table" if self.path is None else str(self.path)
+
+    @property
+    def of_task(self) -> Task:
+        """The task that the targets are for."""
+        return TASKS[self.task]
+
+    def y(self, names: Iterable[str]) -> Float[np.ndarray, "labelled targets"]:
+        """Return the targets of the bags among these that have a label, in the table's order."""
+        wanted = set(names)
+        rows = [v for b, v in zip(self.bags, self.values, strict=True) if b in wanted]
+        found = [v for v in rows if v is not None]
+        return np.array(found, np.float64).reshape(len(found), len(self.target))
+
+    def stratum_names(self, strata: Iterable[int]) -> str:
+        """Return strata in words that follow "bag", such as `of class tumour`."""
+        return self.of_task.stratum_names(strata, classes=self.classes, target=self.target)
+
+    def describe(self) -> str:
+        """Say in one sentence what was taken as the target.
+
+        It names the task and the columns; the classes with their numbers of bags, the number of
+        events or the range of values; and the share of bags or cells without a label.
+        """
+        y, total = self.y(self.bags), len(self.bags)
+        columns = ("column " if len(self.target) == 1 else "columns ") + ", ".join(
+            map(repr, self.target)
+        )
+        content = self.of_task.content(y, self.classes) if len(y) else "no label is given"
+        missing = f"{1 - len(y) / total:.0%} of them without a label"
+        return (
+            f"The task is {self.task}, from the {columns} of {self.where}: {content}; "
+            f"{counted(total, 'bag')}, {missing if len(y) < total else 'all labelled'}."
+        )
 
     def group(self, row: int) -> str:
         """Return the group of a row; a bag without a group forms its own."""
@@ -114,7 +151,6 @@ def read_table(
     Raises:
         TableError: the table is invalid; names the file, the line, the bag and what was expected.
     """
-    check_classes_option(target, classes)
     header, rows = _rows(path)
     columns = target_columns(target, header=header, classes=classes, path=path)
     _check_extra(columns, covariates, path)

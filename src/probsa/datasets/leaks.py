@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..errors import TableError
+from ..tasks import SHOWN
 from .bag_set import BagSet
 from .copies import BagCopy, find_copies
-from .labels import SHOWN, SPLIT_PARTS, LabelTable
+from .labels import SPLIT_PARTS, LabelTable
 from .patients import PatientBags
 from .splits import Split
 

@@ -10,11 +10,10 @@ from jaxtyping import Float, Shaped
 
 from ..core import Bag, StoredBag, counted, join_bags
 from ..errors import BagError, TableError
+from ..tasks import SHOWN
 from .bag_set import BagSet
-from .labels import SHOWN, LabelTable
+from .labels import LabelTable
 from .metadata import Metadata
-from .target_cells import quintiles
-from .targets import CLASS_TASKS
 
 
 def patient_table(table: LabelTable) -> LabelTable:
@@ -38,9 +37,7 @@ def patient_table(table: LabelTable) -> LabelTable:
         table,
         bags=names,
         groups=names,
-        labels=quintiles(values)
-        if table.task == "regression"
-        else tuple(table.labels[r] for r in first),
+        labels=table.of_task.bag_strata(values),
         values=values,
         folds=None if table.folds is None else tuple(table.folds[r] for r in first),
         splits=None if table.splits is None else tuple(table.splits[r] for r in first),
@@ -214,7 +211,7 @@ def _target(table: LabelTable, row: int) -> str:
     value, label = table.values[row], table.labels[row]
     if value is None or label is None:
         return "no label"
-    if table.task in CLASS_TASKS:
+    if table.of_task.has_classes:
         return repr(table.classes[label])
     return ", ".join("unknown" if math.isnan(v) else repr(v).removesuffix(".0") for v in value)
 

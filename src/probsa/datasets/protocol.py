@@ -16,17 +16,11 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.model_selection import StratifiedGroupKFold
 
-from ..core import write_csv, write_json
+from ..core import counted, write_csv, write_json
 from ..errors import InputError, TableError
-from .labels import SHOWN, SPLIT_PARTS, LabelTable
+from ..tasks import SHOWN
+from .labels import SPLIT_PARTS, LabelTable
 from .splits import Split, check_parts, make_split, read_clam_split
-from .strata import (
-    balanced_strata,
-    needed_strata,
-    stratified_by,
-    stratum_names,
-    undefined_metric,
-)
 
 VERSION = 1
 """`probsa_splits` of the written JSON; later versions are rejected."""
@@ -84,8 +78,8 @@ def protocol_splits(
             train=tuple(b for b in training_bags if b not in val_bags),
             val=tuple(b for b in training_bags if b in val_bags),
             test=test,
-            origin=f"split {k} of {splits} of {where}, {stratified_by(table)}, groups kept "
-            f"whole, seed {seed}",
+            origin=f"split {k} of {splits} of {where}, {table.of_task.stratified_by(table.target)}"
+            f", groups kept whole, seed {seed}",
         )
         result.append(_with_notes(table, split))
     return result
@@ -189,16 +183,16 @@ def check_classes(table: LabelTable, split: Split, *, pooled: bool = False) -> l
     Raises:
         TableError: a class has no training bag, or, unless `pooled`, the test part has one class.
     """
-    present = needed_strata(table)
+    present = table.of_task.needed_strata(_counts(table, table.bags))
     train = _counts(table, split.train)
     if missing := sorted(present - set(train)):
         bags_of_class = {
             c: _counts(table, (*split.train, *split.val, *split.test))[c] for c in missing
         }
         raise TableError(
-            f"no bag {stratum_names(table, missing)} trains ({split.origin}): all "
-            f"{_bags(sum(bags_of_class.values()))} of it validate or test. More bags or patients "
-            "of that kind are needed, or fewer splits"
+            f"no bag {table.stratum_names(missing)} trains ({split.origin}): all "
+            f"{counted(sum(bags_of_class.values()), 'bag')} of it validate or test. More bags or "
+            "patients of that kind are needed, or fewer splits"
         )
     if not pooled:
         _check_two_classes(table, split.test, f"the test part ({split.origin})")
@@ -207,8 +201,8 @@ def check_classes(table: LabelTable, split: Split, *, pooled: bool = False) -> l
         names = getattr(split, part)
         if names and (missing := sorted(present - set(_counts(table, names)))):
             notes.append(
-                f"no bag {stratum_names(table, missing)} {what}, so {undefined_metric(table)} is "
-                "undefined there"
+                f"no bag {table.stratum_names(missing)} {what}, so "
+                f"{table.of_task.undefined_metric} is undefined there"
             )
     return notes
 
@@ -220,48 +214,36 @@ def _with_notes(table: LabelTable, split: Split, *, pooled: bool = False) -> Spl
 
 def _check_two_classes(table: LabelTable, names: Sequence[str], what: str) -> None:
     """Raise if the labelled bags all have the same class, or none has an event."""
-    counts = _counts(table, names)
     if not names:
         raise TableError(f"{what} has no bag: state which bags to test on")
-    if not counts or table.task in ("regression", "multilabel"):
-        return  # a test part may be entirely unlabelled
-    if table.task == "survival":
-        if 1 not in counts:
-            raise TableError(
-                f"{what} has no event: all {_bags(counts[0])} are censored. Methods cannot be "
-                "compared on it"
-            )
-        return
-    if len(counts) > 1:
-        return
-    (only,) = counts
-    shown = ", ".join(repr(n) for n in names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
-    raise TableError(
-        f"{what} has only one class: {_bags(counts[only])} of class {table.classes[only]} "
-        f"({shown}), none of another. Methods cannot be compared on it"
-    )
+    wanted = set(names)
+    labels = [y for b, y in zip(table.bags, table.labels, strict=True) if b in wanted]
+    known = [y for y in labels if y is not None]  # a test part may be entirely unlabelled
+    if (reason := table.of_task.untestable(known, table.classes)) is not None:
+        shown = ", ".join(repr(n) for n in names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+        raise TableError(f"{what} {reason} ({shown}). Methods cannot be compared on it")
 
 
 def _validation_rows(
     table: LabelTable, rows: Sequence[int], *, splits: int, seed: int
 ) -> list[list[int]]:
     """Return the validation rows of each split; every row validates once."""
-    y = balanced_strata(table, rows, parts=splits)
+    y = table.of_task.balanced_strata(np.array([table.labels[r] for r in rows], np.int64), splits)
     groups = np.array([table.group(r) for r in rows])
     group_count = len(set(groups))
     if group_count < splits:
         raise TableError(
-            f"the training part of {table.where} has {_bags(len(rows))} of {group_count} patients: "
-            f"too few for {splits} splits, in each of which another patient validates"
+            f"the training part of {table.where} has {counted(len(rows), 'bag')} of {group_count} "
+            f"patients: too few for {splits} splits, in each of which another patient validates"
         )
-    for label in sorted(needed_strata(table) & set(y.tolist())):
+    for label in sorted(table.of_task.needed_strata(y.tolist())):
         class_groups = set(groups[y == label])
         if len(class_groups) < 2:
-            subject = "the event" if table.task == "survival" else f"class {table.classes[label]}"
+            count = counted(int((y == label).sum()), "bag")
             raise TableError(
-                f"{subject} has {_bags(int((y == label).sum()))} of one patient "
-                f"({str(min(class_groups))!r}) in the training part of {table.where}: when that "
-                "patient validates, none is left to train on"
+                f"the training part of {table.where} has {count} {table.stratum_names([label])} of "
+                f"one patient ({str(min(class_groups))!r}): when that patient validates, none is "
+                "left to train on"
             )
     splitter = StratifiedGroupKFold(n_splits=splits, shuffle=True, random_state=seed)
     with warnings.catch_warnings():
@@ -271,8 +253,8 @@ def _validation_rows(
         except ValueError as error:
             most = int(np.bincount(y).max())
             raise TableError(
-                f"{table.where}: the largest class trains with {_bags(most)}: too few for {splits} "
-                "splits"
+                f"{table.where}: the largest class trains with {counted(most, 'bag')}: too few for "
+                f"{splits} splits"
             ) from error
     if not all(val_parts):
         raise TableError(
@@ -308,7 +290,3 @@ def _counts(table: LabelTable, names: Sequence[str]) -> dict[int, int]:
         if bag in wanted and label is not None:
             counts[label] = counts.get(label, 0) + 1
     return counts
-
-
-def _bags(n: int) -> str:
-    return f"{n} bag{'' if n == 1 else 's'}"

@@ -12,7 +12,6 @@ from sklearn.model_selection import StratifiedGroupKFold
 from ..core import as_record
 from ..errors import InputError, TableError
 from .labels import SPLIT_PARTS, LabelTable, nearest, read_rows
-from .strata import balanced_strata, needed_strata, stratified_by, stratum_names
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,9 +78,27 @@ def make_split(
         parts |= dict.fromkeys(val_bags, "val")
         origin += (
             f"; {len(val_bags)} bags of the training part validate: about {validation:.0%}, "
-            f"{stratified_by(table)}, groups kept whole, seed {seed}"
+            f"{table.of_task.stratified_by(table.target)}, groups kept whole, seed {seed}"
         )
     return _split(parts, origin)
+
+
+def check_training_part(table: LabelTable, split: Split) -> None:
+    """Check that a model can learn every class, finding or event from the training part.
+
+    For tasks with classes or grades, training needs bags of two or more of them, and each one of a
+    validation or test bag must occur in training, since its probability would be untrained
+    otherwise. For multilabel, each finding needs a bag with and one without it in training, and one
+    with it in the test part if that has labels. For regression, the training values must differ.
+    For survival, training needs an event; how many the model needs is left to its likelihood.
+
+    Raises:
+        TableError: one of these is violated; names the class or finding and the part.
+    """
+    y = {part: table.y(getattr(split, part)) for part in SPLIT_PARTS}
+    if (reason := table.of_task.untrained(y, table.classes)) is not None:
+        columns = ", ".join(map(repr, table.target))
+        raise TableError(f"{table.where} ({columns}, {split.origin}): {reason}")
 
 
 def read_clam_split(path: Path, table: LabelTable) -> Split:
@@ -201,7 +218,7 @@ def _validation(
     rows = [row for row, bag in enumerate(table.bags) if parts.get(bag) == "train"]
     groups = np.array([table.group(row) for row in rows])
     k = min(round(1 / share), len(set(groups)))
-    y = balanced_strata(table, rows, parts=k)
+    y = table.of_task.balanced_strata(np.array([table.labels[r] for r in rows], np.int64), k)
     # sklearn rejects more folds than the largest class has bags.
     k = min(k, int(np.bincount(y).max()))
     if k < 2:
@@ -219,10 +236,10 @@ def _validation(
         return len(set(y[candidate[0]])), len(set(y[candidate[1]]))
 
     train, val = max(candidates, key=classes_covered)  # the first of the best
-    missing = (needed_strata(table) & set(y.tolist())) - set(y[train].tolist())
+    missing = table.of_task.needed_strata(y.tolist()) - set(y[train].tolist())
     if missing or len(val) == 0:
         raise TableError(
-            f"{table.where}: no bag {stratum_names(table, sorted(missing))} would be left to train "
+            f"{table.where}: no bag {table.stratum_names(sorted(missing))} would be left to train "
             "on when a validation part is taken: give a column 'split', or more of these bags"
         )
     return [table.bags[rows[position]] for position in val]

@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from ..core import CLASS_TASKS, Bag, GraphChoice, GraphOptions, as_graph_options
+from ..core import Bag, GraphChoice, GraphOptions, as_graph_options
 from ..datasets import IN_MEMORY, LabelTable
 from ..errors import BagError, InputError
 from ..evaluation import Prediction, Predictor
@@ -136,7 +136,7 @@ class MILEstimator(BaseEstimator):
             groups=None if groups is None else tuple(map(str, groups)),
             **encoded.of_table(),
         )
-        if encoded.task not in CLASS_TASKS:
+        if not table.of_task.unordered_classes:
             targets = replace(config.data.targets, task=encoded.task)
             config = replace(config, data=replace(config.data, targets=targets))
         fitted = fit_bags(config, bags, table, validation=self.validation)

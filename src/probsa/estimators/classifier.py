@@ -8,7 +8,7 @@ from jaxtyping import Float, Shaped
 from sklearn.base import ClassifierMixin
 
 from ..core import GraphChoice, TaskName
-from ..statistics import median_call
+from ..tasks import TASKS
 from .base import MILEstimator
 from .targets import EncodedTargets, encoded_classes
 
@@ -120,7 +120,7 @@ class MILClassifier(ClassifierMixin, MILEstimator):
             BagError, InputError, GraphError: as in `fit`.
         """
         p = self._values(X, coords)
-        if self.task_ == "multilabel":
+        if TASKS[self.task_].has_findings:
             return p
         p = np.hstack([1 - p, p]) if p.shape[1] == 1 else p
         return p / p.sum(1, keepdims=True)
@@ -132,9 +132,10 @@ class MILClassifier(ClassifierMixin, MILEstimator):
         with a probability of at least ½ (bags, findings).
         """
         p = self.predict_proba(X, coords=coords)
-        if self.task_ == "multilabel":
+        task = TASKS[self.task_]
+        if task.has_findings:
             return (p >= 0.5).astype(np.int64)
-        return self.classes_[median_call(p) if self.task_ == "ordinal" else p.argmax(1)]
+        return self.classes_[p.argmax(1) if task.unordered_classes else task.calls(p)]
 
     def decision_function(
         self, X: Any, *, coords: Any = None
@@ -144,7 +145,7 @@ class MILClassifier(ClassifierMixin, MILEstimator):
         Of findings, the log-odds of each (bags, findings).
         """
         p = np.clip(self.predict_proba(X, coords=coords), SMALLEST, 1 - SMALLEST)
-        if self.task_ == "multilabel":
+        if TASKS[self.task_].has_findings:
             return np.log(p / (1 - p))
         return np.log(p[:, 1] / p[:, 0]) if p.shape[1] == 2 else np.log(p)
 

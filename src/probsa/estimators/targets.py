@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float
 from sklearn.utils.multiclass import check_classification_targets
 
 from ..core import TaskName
-from ..datasets import quintiles
 from ..errors import InputError
+from ..tasks import TASKS, task_of_classes
 
 TIMES = (
     "expected for each bag a time and whether the event was seen: an array (bags, 2), or a "
@@ -71,7 +71,7 @@ def encoded_classes(y: Any, *, bags: int, ordinal: bool | Sequence[Any] = False)
         raise InputError(f"y has one class, {classes[0]!r}: a classifier needs two or more")
     if graded:
         classes, indices = _graded(classes, indices, order=ordinal)
-    task = "ordinal" if graded else "binary" if len(classes) == 2 else "multiclass"
+    task = "ordinal" if graded else task_of_classes(len(classes))
     return EncodedTargets(task=task, labels=tuple(map(int, indices)), classes=classes)
 
 
@@ -135,7 +135,10 @@ def encoded_numbers(y: Any, *, bags: int) -> EncodedTargets:
         )
     rows = tuple((value,) for value in values.reshape(-1).tolist())
     return EncodedTargets(
-        task="regression", labels=quintiles(rows), values=rows, classes=np.array([])
+        task="regression",
+        labels=TASKS["regression"].bag_strata(rows),
+        values=rows,
+        classes=np.array([]),
     )
 
 

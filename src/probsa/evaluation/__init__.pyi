@@ -88,15 +88,7 @@ from .storage import PREDICTIONS_TABLE as PREDICTIONS_TABLE
 from .storage import Predictions as Predictions
 from .storage import read_predictions as read_predictions
 from .storage import write_predictions as write_predictions
-from .verdicts import AIMS as AIMS
-from .verdicts import TOWARDS as TOWARDS
-from .verdicts import Verdict as Verdict
-from .verdicts import class_name as class_name
-from .verdicts import contradicts as contradicts
-from .verdicts import middle_time as middle_time
-from .verdicts import shown_column as shown_column
 from .verdicts import truth_of as truth_of
-from .verdicts import verdict as verdict
 from .verdicts import verdict_of as verdict_of
 from .words import INSTANCE_DETECTORS as INSTANCE_DETECTORS
 from .words import WITHIN_TITLES as WITHIN_TITLES

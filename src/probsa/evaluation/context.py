@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..core import read_csv
-from ..datasets import TargetOptions, patient_table, read_table
+from ..datasets import patient_table, read_table
 from ..errors import InputError
 from ..statistics import Draws
-from ..tasks import TASKS, TargetData, Task
+from ..tasks import TASKS, TargetData, TargetOptions, Task
 from .guarantees.options import GuaranteeOptions
 from .prediction import Prediction
 from .storage import MEAN_FEATURES, Predictions, listed

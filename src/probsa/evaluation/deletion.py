@@ -15,7 +15,6 @@ from jaxtyping import Float, Int
 from scipy.integrate import trapezoid
 
 from ..core import (
-    CLASS_TASKS,
     Bag,
     NonNegativeInt,
     PositiveInt,
@@ -26,13 +25,12 @@ from ..core import (
 from ..errors import InputError, UnknownName
 from ..layers import PoolingRecord, recorded_pooling
 from .bag_measures import rank_correlation
-from .faithfulness import class_of, without_explanations
+from .faithfulness import without_explanations
 from .map_scores import MapScore, available_scores, map_values
 from .prediction import Prediction
 from .predictor import Predictor
 from .scores import class_column
 from .temperature import scale_probabilities
-from .verdicts import response, shown_column
 
 RemovalOrder = Literal["shown", "leave_one_out", "random"]
 """The shown score, and two rivals: the drop of the probability without the single instance, and
@@ -214,8 +212,7 @@ def _with_curves(
         after = _from_records(records, np.stack(ranked), empty.counts)
         if predictor.temperature != 1:
             after = scale_probabilities(after, temperature=predictor.temperature)
-        one = p.task in CLASS_TASKS
-        most, least = after[..., class_of(p) if one else shown_column(p, after.shape[-1])]
+        most, least = after[..., p.of_task.shown_column(p, after.shape[-1])]
     else:
         both = [*ranked, *(order[::-1] for order in ranked)]
         after = _by_prediction(predictor, bag, p, orders=both, counts=empty.counts)
@@ -249,9 +246,9 @@ def _leave_one_out(
         return None, dict.fromkeys(("leave_one_out", "rank_correlation"), reason)
     rows = torch.arange(n)
     kept = (select_instances(bag, rows[rows != k]) for k in range(n))
-    column = class_of(p)
-    after = [response(q, column=column) for q in predictor.predict(kept, parts=True)]
-    return response(p, column=column) - np.array(after, dtype=np.float64), {}
+    column = p.of_task.explained_column(p)
+    after = [q.of_task.response(q, column) for q in predictor.predict(kept, parts=True)]
+    return p.of_task.response(p, column) - np.array(after, dtype=np.float64), {}
 
 
 def _relevance(
@@ -293,14 +290,14 @@ def _by_prediction(
     counts: Int[np.ndarray, " steps"],
 ) -> Float[np.ndarray, "orders steps"]:
     """Return the probabilities of the shortened bags, each of which is predicted."""
-    column = class_of(p)
+    column = p.of_task.explained_column(p)
 
     def shortened() -> Iterator[Bag]:  # one at a time: copies of a slide would fill the memory
         for order in orders:
             for count in counts[1:]:
                 yield select_instances(bag, torch.from_numpy(np.sort(order[count:])))
 
-    after = [response(q, column=column) for q in predictor.predict(shortened(), parts=True)]
+    after = [q.of_task.response(q, column) for q in predictor.predict(shortened(), parts=True)]
     rest = np.array(after, dtype=np.float64).reshape(len(orders), -1)
-    whole = np.full((len(orders), 1), response(p, column=column), dtype=np.float64)
+    whole = np.full((len(orders), 1), p.of_task.response(p, column), dtype=np.float64)
     return np.concatenate([whole, rest], axis=1)

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from ..core import (
-    CLASS_TASKS,
     Bag,
     TaskName,
     as_record,
@@ -25,11 +24,11 @@ from ..core import (
     select_instances,
 )
 from ..errors import BagError
+from ..tasks import TASKS
 from .map_scores import MapScore, available_scores, drawn_values
 from .prediction import Prediction
 from .predictor import Predictor
 from .scores import class_column
-from .verdicts import HALF, RESPONSES, response
 
 FRACTIONS = (0.05, 0.1, 0.2, 0.4)
 """Shares of the instances that are removed."""
@@ -112,7 +111,9 @@ def choose_map_score(
                 reason = f"{scores[0]}: the only score that this model has"
                 return MapScoreChoice(chosen=scores[0], drops={}, bags=0, reason=reason)
             task = p.task
-            if called_positive(p, threshold=threshold) and _counts(bag, predictor):
+            if p.of_task.called_positive(p.probability[None], threshold)[0] and _counts(
+                bag, predictor
+            ):
                 found.append(deletion_drops(predictor, bag, p, seed=seed))
         except BagError:
             continue
@@ -125,7 +126,10 @@ def _chosen(
     scores: Sequence[MapScore], found: Sequence[dict[str, float]], *, task: TaskName = "binary"
 ) -> MapScoreChoice:
     own = scores[0]
-    rule = RULE if task in CLASS_TASKS else RULE_OF_OTHERS.format(response=RESPONSES[task])
+    words = TASKS[task].words
+    rule = RULE_OF_OTHERS.format(response=words.response)
+    if TASKS[task].unordered_classes:
+        rule = RULE
     if len(found) < FEWEST_BAGS:
         reason = (
             f"{own}: the model's own score, because only {counted(len(found), 'validation bag')} "
@@ -139,7 +143,7 @@ def _chosen(
     chosen = best if gains.mean() > error else own
     shown = _distinct(drops)
     others = " and ".join(f"{shown[name]} for {name}" for name in scores if name != chosen)
-    lowers = f"removing its top instances lowers the validation bags' {RESPONSES[task]}"
+    lowers = f"removing its top instances lowers the validation bags' {words.response}"
     if chosen == best:
         reason = f"{chosen}: {lowers} most, by {shown[chosen]} against {others}"
     else:
@@ -151,7 +155,7 @@ def _chosen(
 def deletion_drops(predictor: Predictor, bag: Bag, p: Prediction, *, seed: int) -> dict[str, float]:
     """Return the mean drop of the predicted class's probability, by score and for `random`."""
     n, counts = len(bag), _counts(bag, predictor)
-    column = class_of(p)
+    column = p.of_task.explained_column(p)
     shuffled = torch.randperm(n, generator=random_stream(seed, "deletion", bag.name))
     ranked = {
         name: torch.from_numpy(np.argsort(-class_column(p, drawn_values(p, name)), kind="stable"))
@@ -164,23 +168,9 @@ def deletion_drops(predictor: Predictor, bag: Bag, p: Prediction, *, seed: int) 
         for count in counts
     )
     with without_explanations(predictor):
-        after = [response(q, column=column) for q in predictor.predict(kept, parts=True)]
-    drops = response(p, column=column) - np.array(after, np.float64).reshape(len(ranked), -1)
+        after = [q.of_task.response(q, column) for q in predictor.predict(kept, parts=True)]
+    drops = p.of_task.response(p, column) - np.array(after, np.float64).reshape(len(ranked), -1)
     return {name: float(v) for name, v in zip(ranked, drops.mean(1), strict=True)}
-
-
-def called_positive(p: Prediction, *, threshold: float | None) -> bool:
-    """Return whether a bag is called positive: any class or grade but the first, any finding.
-
-    Numbers and risks have no such call: the maps of all bags explain them.
-    """
-    if p.task == "ordinal":
-        return bool(p.probability[0] < HALF)
-    if p.task not in CLASS_TASKS:
-        return p.task != "multilabel" or bool((p.probability >= HALF).any())
-    if len(p.probability) == 1 or (len(p.probability) == 2 and threshold is not None):
-        return bool(p.probability[-1] >= (0.5 if threshold is None else threshold))
-    return int(p.probability.argmax()) > 0
 
 
 def _distinct(drops: dict[str, float]) -> dict[str, str]:
@@ -191,13 +181,6 @@ def _distinct(drops: dict[str, float]) -> dict[str, str]:
     return {
         name: f"{v:.{digits}f}".replace("0.", ".", 1).replace("-", "−") for name, v in drops.items()
     }
-
-
-def class_of(p: Prediction) -> int:
-    """Return the column of the bag's class, the one that `class_column` shows."""
-    if p.task not in CLASS_TASKS:
-        return int(np.argmax(p.probability)) if p.task == "multilabel" else 0
-    return 0 if len(p.probability) == 1 else 1 + int(np.argmax(p.probability[1:]))
 
 
 def _counts(bag: Bag, predictor: Predictor) -> list[int]:

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from ..core import CLASS_TASKS, Bag, StoredBag, read_record, write_json
+from ..core import Bag, StoredBag, read_record, write_json
 from ..datasets import FeatureMetadata
 from ..errors import CheckpointError, InputError
+from ..tasks import TASKS
 from ..training import (
     Checkpoint,
     RunConfig,
@@ -142,10 +143,11 @@ def _target_metadata(predictor: Predictor, run: RunFolder, config: RunConfig) ->
         stated["unit"] = "patient"
     if data.covariates.columns:
         stated["covariates"] = list(data.covariates.columns)
-    if predictor.task not in CLASS_TASKS:
+    task = TASKS[predictor.task]
+    if not task.unordered_classes:
         stored = read_record(StoredTargets, run.targets_file, advice="train the run again")
         stated["training_targets"] = stored.train
-    if predictor.task == "multilabel" and (thresholds := run.finding_thresholds()) is not None:
+    if task.has_findings and (thresholds := run.finding_thresholds()) is not None:
         stated["thresholds"] = thresholds
     return stated
 
@@ -258,7 +260,7 @@ def load_several(
                     f"{folders[0]} and {folder} cannot be combined: their {trait} differ "
                     f"({traits[trait]} and {value})"
                 )
-    if first.task in ("regression", "survival"):
+    if not TASKS[first.task].runs_average:
         raise InputError(
             f"runs of the task {first.task} cannot be combined: quantiles, and survival at times "
             "that each run chose on its own training bags, have no common mean. Predict with each"

@@ -4,7 +4,6 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from ..core import CLASS_TASKS
 from ..errors import InputError
 from .prediction import Prediction
 
@@ -77,6 +76,6 @@ def drawn_values(p: Prediction, score: MapScore) -> np.ndarray:
     classes = values.shape[1] if values.ndim == 2 else 1
     # independent classes, of a sigmoid each, do not sum to 1
     is_softmax = classes == len(p.probability) and abs(float(p.probability.sum()) - 1) < 1e-3
-    if p.task not in CLASS_TASKS or classes < 3 or not is_softmax:
+    if not p.of_task.unordered_classes or classes < 3 or not is_softmax:
         return values
     return values - values.mean(1, keepdims=True)

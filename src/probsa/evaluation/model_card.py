@@ -3,7 +3,7 @@
 Every figure comes from the run's own files; a figure that is not known is said to be missing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
@@ -16,6 +16,7 @@ from ..datasets import SPLIT_PARTS
 from ..errors import UnknownName
 from ..features import describe
 from ..statistics import Metric
+from ..tasks import TASKS
 from ..training import RunFolder, read_split
 from .pretrained import PretrainedConfig
 from .words import METRIC_TITLES
@@ -147,28 +148,5 @@ def _listed(values: Any) -> str:
 
 def _predicts(config: PretrainedConfig) -> str:
     """Return what the model predicts of a bag, in words, with the names of its outputs."""
-    task, names, outputs = config.task, config.classes, config.outputs
-    if task == "ordinal":
-        return f"the probability of the grade: one of {_quoted(names, 'or')}, in rising order"
-    if task == "multilabel":
-        return f"the probability of each of the findings {_quoted(names, 'and')}"
-    if task == "regression":
-        column = (config.about or {}).get("target") or []
-        of = f", `{column[0]}`" if column else ""
-        return (
-            f"a number{of}, with its distribution ({_quoted(outputs, 'and')}: mean, standard "
-            "deviation and quantiles)"
-        )
-    if task == "survival":
-        last = outputs[-1].removeprefix("s_")
-        return (
-            f"the time to an event ({_quoted(outputs, 'and')}: the risk, higher is worse, and the "
-            "probability to be without the event at each time). Nothing is predicted beyond the "
-            f"time {last}"
-        )
-    return f"the probability of {_quoted(names, 'or')}"
-
-
-def _quoted(names: Sequence[str], word: str) -> str:
-    quoted = [f"`{name}`" for name in names]
-    return f" {word} ".join([", ".join(quoted[:-1]), quoted[-1]]) if len(quoted) > 1 else quoted[0]
+    target = (config.about or {}).get("target") or ()
+    return TASKS[config.task].predicts(config.classes, config.outputs, target)

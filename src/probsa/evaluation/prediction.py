@@ -9,7 +9,7 @@ import pandas as pd
 
 from ..core import TaskName
 from ..errors import UnknownName
-from ..tasks import TASKS
+from ..tasks import TASKS, Task
 
 EXPLANATIONS = ("class_score", "contribution", "leave_one_out", "probability_positive", "at_least")
 """The fields of `Prediction` that explain it, which only models with a closed form have."""
@@ -119,6 +119,11 @@ class Prediction:
     tasks without classes; in the table of bags."""
     neighbour_share: float | None = None
     """Mean share of the neighbours in the value of an instance, under a field; not stored."""
+
+    @property
+    def of_task(self) -> Task:
+        """What depends on the task."""
+        return TASKS[self.task]
 
     @property
     def score_has_level(self) -> bool:

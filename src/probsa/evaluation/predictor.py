@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import CLASS_TASKS, Bag, Bags, TaskName, pack, segment_softmax
+from ..core import Bag, Bags, TaskName, pack, segment_softmax
 from ..datasets import FeatureMetadata, Metadata
 from ..errors import BagError, InputError
 from ..models import Model, Output, bag_rows
@@ -213,10 +213,10 @@ class Predictor:
                 if shown is not out.attention:  # the weights of `out` belong to its attention
                     out = replace(out, attention=shown, extras={})
         unpacked = _unpack(out, packed, bags, kind=self.model.score_kind)
-        if self.task in CLASS_TASKS:
+        likelihood = self.model.likelihood
+        if likelihood.of_classes:
             yield from unpacked
             return
-        likelihood = self.model.likelihood
         for b, (p, bag) in enumerate(zip(unpacked, bags, strict=True)):
             scores: dict[str, float] = {}
             if bag.y is not None:

@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..core import CLASS_TASKS, Bag, select_instances, write_csv
+from ..core import Bag, select_instances, write_csv
 from .faithfulness import without_explanations
 from .prediction import Prediction
 from .predictor import Predictor
-from .verdicts import RESPONSES, response
 
 SLIDES = "slides.csv"
 """The table of the slides in a folder of predictions."""
@@ -34,7 +33,7 @@ class SlideEffect:
     """What its instances add to the logit, which has no bias here; None without a closed form, and
     where the columns of the logits are no classes."""
     of: str
-    """The called class or most probable finding; for other tasks, the value (`RESPONSES`)."""
+    """The called class or most probable finding; for other tasks, the value (`Words.response`)."""
     prediction: float
     """The patient's number: p of the class or finding, mean grade, mean, or risk."""
     prediction_without: float | None
@@ -53,7 +52,7 @@ def slide_effects(predictor: Predictor, bag: Bag, p: Prediction) -> list[SlideEf
     """
     assert bag.slide is not None
     column, of = _response(p, predictor.classes)
-    whole, rows, found = response(p, column=column), torch.arange(len(bag)), []
+    whole, rows, found = p.of_task.response(p, column), torch.arange(len(bag)), []
     shares = p.slide_shares()
     for k, name in enumerate(p.slides):
         others = rows[bag.slide != k]
@@ -61,7 +60,7 @@ def slide_effects(predictor: Predictor, bag: Bag, p: Prediction) -> list[SlideEf
         if len(others) >= predictor.model.min_instances:
             with without_explanations(predictor):
                 (left,) = predictor.predict([select_instances(bag, others)], parts=True)
-            without = response(left, column=column)
+            without = left.of_task.response(left, column)
         found.append(
             SlideEffect(
                 bag=p.name,
@@ -81,12 +80,11 @@ def slide_effects(predictor: Predictor, bag: Bag, p: Prediction) -> list[SlideEf
 
 def _response(p: Prediction, classes: Sequence[str]) -> tuple[int, str]:
     """Return the column of `response`, and what it is the probability or value of."""
-    if p.task not in (*CLASS_TASKS, "multilabel"):
-        return 0, RESPONSES[p.task]
-    column = int(p.probability.argmax()) if len(p.probability) > 2 else len(p.probability) - 1
-    if p.task == "multilabel":
-        column = int(p.probability.argmax())
-    index = max(column, 1) if len(p.probability) == 1 and p.task != "multilabel" else column
+    if not p.of_task.by_probability:
+        return 0, p.of_task.words.response
+    column = p.of_task.top_column(p)
+    one_logit = len(p.probability) == 1 and not p.of_task.has_findings
+    index = 1 if one_logit else column
     return column, classes[index] if index < len(classes) else f"class {index}"
 
 

@@ -43,8 +43,7 @@ from ..core import (
 from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
 from ..jobs import sole_writer
 from ..models import ScoreKind
-from ..tasks import TASKS
-from ..training import Target
+from ..tasks import TASKS, Target
 from .prediction import OF_EVERY_INSTANCE, PER_INSTANCE, Prediction
 
 PREDICTIONS_TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"

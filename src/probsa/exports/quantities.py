@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..errors import InputError
-from ..evaluation import Prediction, column_names
+from ..evaluation import Prediction
 
 QuantityKey = Literal["mean", "std", "probability"]
 
@@ -66,7 +66,7 @@ def quantities(p: Prediction, *, classes: Sequence[str] = ()) -> Quantities:
         classes: Class names in the order of their index; without them, classes are numbered.
     """
     several = p.attention_mean.ndim == 2
-    classes = (column_names(p, p.attention_mean.shape[1]) if several else None) or classes
+    classes = (p.of_task.column_names(p, p.attention_mean.shape[1]) if several else None) or classes
     found = list(_columns("mean", p.attention_mean, unit=p.score_kind, classes=classes))
     absent: dict[QuantityKey, str] = {}
     if p.attention_variance.any():

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from ..core import CLASS_TASKS
 from ..errors import ProbSAError, UnknownName
 from ..evaluation import Prediction, Predictions, read_predictions, truth_of, verdict_of
 from ..jobs import sweep, write_lock
@@ -97,7 +96,7 @@ def _slides(
 
 def _label(table: Predictions, row: int) -> int | str | None:
     """Return what a bag is labelled with: the number of its class, or its target in words."""
-    return table.labels[row] if table.task in CLASS_TASKS else truth_of(table, row) or None
+    return table.labels[row] if table.of_task.unordered_classes else truth_of(table, row) or None
 
 
 def _guard(path: Path, bags: Sequence[str]) -> Path | None:

@@ -16,7 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from ..core import replacing
-from ..evaluation import Prediction, Verdict, column_names, verdict
+from ..evaluation import Prediction
+from ..tasks import Verdict
 from .captions import CHARACTER, caption_lines, split_title
 from .geometry import Sheet
 from .layout import Layout
@@ -93,7 +94,7 @@ def heading(p: Prediction, *, label: int | str | None = None, said: Verdict | No
         said: What is predicted; None to take it from the prediction alone.
     """
     known = "" if label is None else f" · label {label}"
-    return f"{p.name} · {(said or verdict(p)).text}{known}"
+    return f"{p.name} · {(said or p.of_task.verdict(p)).text}{known}"
 
 
 def panels_of(p: Prediction, limits: ColourLimits, *, scale: Scale) -> Iterator[Panel]:
@@ -126,7 +127,7 @@ def _plain_panels(p: Prediction, limits: ColourLimits, *, scale: Scale) -> Itera
     mean = np.asarray(p.attention_mean, np.float64).reshape(n, -1)
     variance = np.asarray(p.attention_variance, np.float64).reshape(n, -1)
     quantity = quantity_of(p)
-    names = column_names(p, mean.shape[1]) or [f"class {c}" for c in range(mean.shape[1])]
+    names = p.of_task.column_names(p, mean.shape[1]) or [f"class {c}" for c in range(mean.shape[1])]
     for c in range(mean.shape[1]):
         of_class = f", {names[c]}" if mean.shape[1] > 1 else ""
         name = score_name(p)
@@ -183,7 +184,7 @@ def score_name(p: Prediction) -> str:
 def unit_of(p: Prediction) -> str:
     """Return the unit of the scores, for colour bars."""
     if p.score_has_level:
-        return "sd of the target" if p.task == "regression" else "logit"
+        return p.of_task.words.evidence_unit
     return p.score_kind
 
 

@@ -13,8 +13,8 @@ from typing import IO
 
 import numpy as np
 
-from ..core import CLASS_TASKS, replacing
-from ..evaluation import Prediction, column_names
+from ..core import replacing
+from ..evaluation import Prediction
 from .blending import Squares, squares
 
 CHUNK = 1000
@@ -64,7 +64,7 @@ def write_qupath(
 def measurements(p: Prediction, *, classes: Sequence[str] = ()) -> dict[str, np.ndarray]:
     """Return the values of a bag's n patches, each (n,), by the name that QuPath shows."""
     n = len(p.attention_mean)
-    said = "probability" if p.task in CLASS_TASKS else "prediction"
+    said = "probability" if p.of_task.unordered_classes else "prediction"
     columns = {
         "mean": p.attention_mean,
         "variance": p.attention_variance,
@@ -81,7 +81,7 @@ def measurements(p: Prediction, *, classes: Sequence[str] = ()) -> dict[str, np.
         if values is None:
             continue
         values = np.asarray(values).reshape(n, -1)
-        of_columns = column_names(p, values.shape[1]) or classes
+        of_columns = p.of_task.column_names(p, values.shape[1]) or classes
         if quantity == "prediction":
             of_columns = p.outputs
         for c in range(values.shape[1]):
@@ -93,7 +93,7 @@ def measurements(p: Prediction, *, classes: Sequence[str] = ()) -> dict[str, np.
 def _probability(p: Prediction) -> np.ndarray:
     if p.score_kind == "probability":
         return p.attention_mean
-    if p.task not in CLASS_TASKS:
+    if not p.of_task.unordered_classes:
         return np.broadcast_to(p.probability, (len(p.attention_mean), len(p.probability)))
     # the second of two classes is the positive one, as in predictions.csv
     bag_probability = p.probability if len(p.probability) > 2 else p.probability[-1:]

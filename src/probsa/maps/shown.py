@@ -5,12 +5,10 @@ from typing import Literal
 
 import numpy as np
 
-from ..core import CLASS_TASKS, TaskName
+from ..core import TaskName
 from ..errors import BagError, InputError
 from ..evaluation import (
-    AIMS,
     MAP_SCORES,
-    TOWARDS,
     MapScore,
     MapScoreChoice,
     Prediction,
@@ -19,6 +17,7 @@ from ..evaluation import (
     drawable_scores,
     drawn_values,
 )
+from ..tasks import TASKS
 
 ScoreChoice = MapScore | Literal["auto"]
 SHOWN_KINDS: dict[str, MapScore] = {
@@ -38,18 +37,19 @@ def meaning(score: MapScore, *, task: TaskName = "binary", own: bool = False) ->
         task: The task of the model, which says what evidence is for.
         own: Whether it is the model's own score, which is not compared with other classes.
     """
-    up, down = TOWARDS[task]
+    words = TASKS[task].words
+    up, down = words.towards
     if score == "contribution":
-        logit = "the logit of the class" if task in CLASS_TASKS else AFFECTED[task]
-        said = f"A contribution is the attention times the class score: red raises {logit}, " + (
-            "blue lowers it."
+        said = (
+            f"A contribution is the attention times the class score: red raises {words.raised}, "
+            + ("blue lowers it.")
         )
         return said + _relative(task)
     if score == "evidence":
         said = f"Evidence is what the instance says on its own: red {up}, blue {down}."
         return said if own else said + _relative(task)
     if score == "probability":
-        return f"The probability that the instance speaks for {AIMS[task]}."
+        return f"The probability that the instance speaks for {words.aim}."
     if score == "grade":
         return (
             "Each map shows the probability of a grade or a higher one, for a bag that consists "
@@ -59,18 +59,9 @@ def meaning(score: MapScore, *, task: TaskName = "binary", own: bool = False) ->
 
 
 def _relative(task: TaskName) -> str:
-    if task != "multiclass":
-        return ""
-    return " It is relative to the mean over the classes."
-
-
-AFFECTED: dict[TaskName, str] = {
-    "ordinal": "the grade",
-    "multilabel": "the logit of the finding",
-    "regression": "the value",
-    "survival": "the risk",
-}
-"""What contributions add to, for tasks that are not classes."""
+    kind = TASKS[task]
+    several = kind.unordered_classes and not kind.two_classes
+    return " It is relative to the mean over the classes." if several else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,7 +128,7 @@ def resolve(table: Predictions, score: ScoreChoice) -> Shown:
 
 def _of_other_tasks(table: Predictions, own: MapScore | None) -> str:
     """Return the meaning of the model's own score, if it is evidence and the task has no class."""
-    if own is None or table.task in CLASS_TASKS:
+    if own is None or table.of_task.unordered_classes:
         return ""
     return meaning(own, task=table.task, own=True)
 

@@ -18,9 +18,8 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from ..core import CLASS_TASKS
 from ..errors import InputError
-from ..evaluation import Prediction, column_names, shown_column
+from ..evaluation import Prediction
 from ..slides import WINDOWS, Scan, Windows, slice_image
 from .blending import colours
 from .captions import captioned
@@ -173,10 +172,8 @@ def draw_strip(
     slices = match_slices(p, scan)
     position = np.asarray(scan.positions, np.float64)[slices]
     classes = p.attention_mean.shape[1] if p.attention_mean.ndim == 2 else 1
-    shown_class = int(np.argmax(p.probability)) if classes == len(p.probability) > 1 else 0
-    if p.task not in CLASS_TASKS:
-        shown_class = shown_column(p, classes)
-    names = column_names(p, classes) or [f"class {c}" for c in range(classes)]
+    shown_class = p.of_task.opened_column(p, classes)
+    names = p.of_task.column_names(p, classes) or [f"class {c}" for c in range(classes)]
     panels = list(panels_of(p, limits or bag_limits(p), scale=scale))
     panels_per_class = len(panels) // classes
     class_panels = panels[shown_class * panels_per_class : (shown_class + 1) * panels_per_class]

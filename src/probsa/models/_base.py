@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import CLASS_TASKS, TASKS, Bag, Bags, TaskName, draw_key, random_stream
+from ..core import Bag, Bags, draw_key, random_stream
 from ..errors import BagError, InputError
 from ..variational import Likelihood, Posterior, Predictive, likelihood_of
 from ._explanation import Explanation
@@ -105,9 +105,8 @@ class Model(nn.Module, ABC):
     """
     binary: ClassVar[bool] = False
     """Whether the method handles two classes only, with one logit (`n_classes=1`)."""
-    tasks: ClassVar[tuple[TaskName, ...]] = TASKS
-    """The kinds of targets that the method can learn; `CLASS_TASKS` where its own losses need the
-    class of a bag."""
+    needs_classes: ClassVar[bool] = False
+    """Whether the method's own losses need the class of a bag, one of several without an order."""
     one_field: ClassVar[bool] = False
     """Whether one logit serves every task with ordered outcomes (grades, intervals of time), so
     that there is one map; the likelihood then has the other parameters."""
@@ -186,7 +185,7 @@ class Model(nn.Module, ABC):
         Raises:
             InputError: the method's losses or its training do not read the logits alone.
         """
-        if self.tasks != TASKS or self.fits_directly:
+        if self.needs_classes or self.fits_directly:
             raise InputError(
                 f"{self.name or type(self).__name__} takes no covariates, as its losses do not "
                 "depend on the logits of the bag alone: choose another model"
@@ -345,7 +344,7 @@ class Model(nn.Module, ABC):
         """
         if bags.y is None:
             raise InputError("these bags have no labels: they can be predicted, not trained on")
-        if self.likelihood.task not in CLASS_TASKS:
+        if not self.likelihood.of_classes:
             return bags.y
         top = self.top_label
         if bool(((bags.y < 0) | (bags.y > top)).any()):

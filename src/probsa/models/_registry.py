@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from ..core import TaskName, check_value, load_plugins
 from ..errors import InputError, UnknownName
+from ..tasks import TASKS
 from ..variational import LikelihoodSpec, build_likelihood, logits_of
 from ._base import Family, Model
 
@@ -279,15 +280,20 @@ def check_task(name: str, task: TaskName) -> None:
         UnknownName: no such model.
         InputError: the model's own losses need classes, or two classes.
     """
-    cls = _look_up(name).model
-    if task not in cls.tasks or (cls.binary and task != "binary"):
-        learned = ("binary",) if cls.binary else cls.tasks
-        models = {n: _look_up(n).model for n in names()}
-        able = [n for n, m in models.items() if task in m.tasks and not m.binary]
+    if not _learns(name, task):
+        learned = ", ".join(other for other in TASKS if _learns(name, other))
+        able = ", ".join(other for other in names() if _learns(other, task))
         raise InputError(
-            f"{name} cannot learn the task {task}: its method is defined for {', '.join(learned)}. "
-            f"Models for {task}: {', '.join(able)}"
+            f"{name} cannot learn the task {task}: its method is defined for {learned}. Models for "
+            f"{task}: {able}"
         )
+
+
+def _learns(name: str, task: TaskName) -> bool:
+    cls, target = _look_up(name).model, TASKS[task]
+    if cls.binary:
+        return target.two_classes
+    return target.unordered_classes or not cls.needs_classes
 
 
 def _for_target(name: str, given: Mapping[str, Any], spec: LikelihoodSpec) -> dict[str, Any]:

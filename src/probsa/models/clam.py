@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..core import CLASS_TASKS, Bags, PositiveInt, Rate, UnitInterval
+from ..core import Bags, PositiveInt, Rate, UnitInterval
 from ..errors import CheckpointError
 from ..layers import InstanceEvidence, InstanceLoss, PosteriorKind, SmoothSVM, Trunk, Widths
 from ..variational import FieldOptions, PosteriorOptions, PriorOptions
@@ -69,7 +69,7 @@ class CLAM(AttentionModel):
     """
 
     without_effect = frozenset({"attention.mean.bias"})
-    tasks = CLASS_TASKS
+    needs_classes = True
     provenance = Provenance(
         paper="Lu et al., Data-efficient and weakly supervised computational pathology on "
         "whole-slide images, Nature Biomedical Engineering 2021, arXiv:2004.09666",

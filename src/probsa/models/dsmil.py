@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..core import CLASS_TASKS, Bags, NonNegativeFloat, PositiveInt, segment_argmax
+from ..core import Bags, NonNegativeFloat, PositiveInt, segment_argmax
 from ..layers import Embed, Widths
 from ..variational import Categorical, Dirac, Independent, Likelihood
 from ._base import Model, Output, Provenance
@@ -61,7 +61,7 @@ class DSMIL(Model):
         seed: seed of all randomness in prediction.
     """
 
-    tasks = CLASS_TASKS
+    needs_classes = True
     provenance = Provenance(
         paper="Li, Li & Eliceiri, Dual-stream multiple instance learning network for whole slide "
         "image classification with self-supervised contrastive learning, CVPR 2021, "

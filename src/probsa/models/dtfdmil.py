@@ -15,7 +15,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..core import (
-    CLASS_TASKS,
     Bags,
     Limits,
     NonNegativeInt,
@@ -101,7 +100,7 @@ class DTFDMIL(Model):
 
     score_kind = "probability"
     without_effect = frozenset({"attention.mean.bias", "bag_attention.mean.bias"})
-    tasks = CLASS_TASKS
+    needs_classes = True
     provenance = Provenance(
         paper="Zhang et al., DTFD-MIL: double-tier feature distillation multiple instance learning "
         "for histopathology whole slide image classification, CVPR 2022, arXiv:2203.12081",

@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ..core import (
-    CLASS_TASKS,
     Bags,
     Limits,
     NonNegativeFloat,
@@ -118,7 +117,7 @@ class IIBMIL(Model):
     """
 
     family = "global"
-    tasks = CLASS_TASKS
+    needs_classes = True
     provenance = Provenance(
         paper="Ren, Zhao, He et al., IIB-MIL: integrated instance-level and bag-level "
         "multiple instances learning with label disambiguation for pathological image analysis, "

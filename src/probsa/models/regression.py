@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import CLASS_TASKS, Bag, Bags, segment_mean
+from ..core import Bag, Bags, segment_mean
 from ..errors import InputError
 from ..variational import Dirac
 from ._base import Model, Output, Provenance, ScoreKind
@@ -29,7 +29,7 @@ class LinearModel(Model):
 
     score_kind: ClassVar[ScoreKind] = "evidence"
     fits_directly = True
-    tasks = CLASS_TASKS
+    needs_classes = True
     fit_on: ClassVar[FitOn]
     """What the regression is fitted on."""
 

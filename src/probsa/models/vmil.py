@@ -14,7 +14,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from ..core import (
-    CLASS_TASKS,
     Bags,
     PositiveInt,
     Rate,
@@ -113,7 +112,7 @@ class VMIL(Model):
     score_kind = "probability"
     binary = True
     weighted_term = "m_step"
-    tasks = CLASS_TASKS
+    needs_classes = True
     provenance = Provenance(
         paper="Yang, Jiao, Wu & Li, Variational multiple-instance learning with embedding "
         "correlation modeling for hyperspectral target detection, IEEE TNNLS 2024, "

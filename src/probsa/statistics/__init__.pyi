@@ -62,7 +62,6 @@ from .paired import MethodSample as MethodSample
 from .paired import PairedData as PairedData
 from .paired import compare_pair as compare_pair
 from .paired import resampled_metric as resampled_metric
-from .primary import PRIMARY as PRIMARY
 from .ranks import CriticalDifference as CriticalDifference
 from .ranks import Ranks as Ranks
 from .ranks import average_ranks as average_ranks

@@ -15,7 +15,6 @@ from .columns import finite_number as finite_number
 from .kinds import TASKS as TASKS
 from .kinds import read_targets as read_targets
 from .kinds import target_columns as target_columns
-from .kinds import task_of as task_of
 from .kinds import unknown_column_advice as unknown_column_advice
 from .words import PageWords as PageWords
 from .words import Words as Words

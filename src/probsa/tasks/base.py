@@ -34,11 +34,10 @@ class Measure:
     name: str
     title: str
     higher_is_better: bool = True
-    percent: bool = True
-    """Whether tables show it in per cent; otherwise as it is."""
-    ranks: bool = False
-    """Whether it ranks bags: it is averaged over folds if possible, as runs need not agree on the
-    level of a score."""
+    unit: Literal["percent", "number"] = "percent"
+    """How tables show it; a `number` is shown as it is."""
+    by_fold: bool = False
+    """Whether it is averaged over folds if possible, since it ranks bags or has a run's times."""
     of_target: bool = False
     """Whether its unit is that of the target."""
     low: float = 0.0
@@ -48,11 +47,11 @@ class Measure:
     def loss(cls, name: str, title: str, *, of_target: bool = False) -> "Measure":
         """Return a metric that is better if lower, without an upper limit."""
         return cls(
-            name, title, higher_is_better=False, percent=False, of_target=of_target, high=np.inf
+            name, title, higher_is_better=False, unit="number", of_target=of_target, high=np.inf
         )
 
 
-KAPPA = Measure("quadratic_kappa", "quadratic κ", percent=False, low=-1.0)
+KAPPA = Measure("quadratic_kappa", "quadratic κ", unit="number", low=-1.0)
 
 
 @runtime_checkable
@@ -152,8 +151,8 @@ class Task(ABC):
     """Whether each output is the probability of a class or finding, which maps explain."""
     has_findings: ClassVar[bool] = False
     """Whether a bag may have several classes at once, each with its own threshold and weight."""
-    output_limits: ClassVar[tuple[float, float] | None] = None
-    """Limits of predicted outputs that are stored without classes; None for any finite number."""
+    output_limits: ClassVar[tuple[float, float]] = (-np.inf, np.inf)
+    """Limits of what is predicted, for tasks without classes."""
     members_average: ClassVar[bool] = True
     """Whether predictions of models that were trained on the same bags have a common mean."""
     runs_average: ClassVar[bool] = True
@@ -356,8 +355,8 @@ class Task(ABC):
         """
         if len(columns) != 1:
             raise TableError(
-                f"the target names {len(columns)} columns ({', '.join(columns)}), but the task "
-                f"{self.name} has one: give --task multilabel (a finding in each column) or "
+                f"the target names {len(columns)} columns ({', '.join(columns)}), but one class, "
+                "grade or number has one: give --task multilabel (a finding in each column) or "
                 "--task survival"
             )
 

@@ -199,10 +199,10 @@ class Binary(Unordered):
     name = "binary"
     two_classes = True
     patient_has_highest = True
-    measures = (Measure("auroc", "AUROC", ranks=True),)
+    measures = (Measure("auroc", "AUROC", by_fold=True),)
 
     def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
-        y, p = data.y[:, 0] == 1, data.predicted[:, -1]
+        y, p = data.y[:, 0].astype(np.int64), data.predicted[:, -1]
         return binary_metrics(y, p, threshold=data.threshold, draws=draws)
 
     def unjudgeable(self, y: Y, training: np.ndarray, names: Names) -> str | None:
@@ -234,7 +234,7 @@ class Multiclass(Unordered):
     name = "multiclass"
     words = SEVERAL_CLASSES
     measures = (
-        Measure("auroc", "macro AUROC", ranks=True),
+        Measure("auroc", "macro AUROC", by_fold=True),
         Measure("accuracy", "accuracy"),
         Measure("f1", "macro F1"),
         KAPPA,

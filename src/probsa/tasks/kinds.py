@@ -20,11 +20,6 @@ TASKS: Mapping[TaskName, Task] = {
 """The tasks by name."""
 
 
-def task_of(name: TaskName) -> Task:
-    """Return the task of a name."""
-    return TASKS[name]
-
-
 def target_columns(
     options: TargetOptions, *, header: Sequence[str], classes: Sequence[str] | None, path: Path
 ) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ class Multilabel(Task):
     by_probability = has_findings = True
     output_limits = (0.0, 1.0)
     measures = (
-        Measure("macro_auroc", "macro AUROC", ranks=True),
-        Measure("macro_average_precision", "macro AP", ranks=True),
+        Measure("macro_auroc", "macro AUROC", by_fold=True),
+        Measure("macro_average_precision", "macro AP", by_fold=True),
         Measure.loss("nll", "NLL"),
     )
 
@@ -139,8 +139,9 @@ class Multilabel(Task):
             values.append(tuple(CELLS[cell] for cell in row) if any(row) else None)
         without = [bag for bag, v in zip(cells.rows, values, strict=True) if v is None]
         shown = ", ".join(without[:SHOWN]) + (", …" if len(without) > SHOWN else "")
+        has = "has" if len(without) == 1 else "have"
         note = (
-            f"{counted(len(without), 'bag')} of {cells.path} without a finding that is known "
+            f"{counted(len(without), 'bag')} of {cells.path} {has} no finding that is known "
             f"({shown})"
         )
         return Targets(

@@ -22,7 +22,7 @@ class Regression(Task):
     measures = (
         Measure.loss("mae", "MAE", of_target=True),
         Measure.loss("rmse", "RMSE", of_target=True),
-        Measure("r_squared", "R²", percent=False, low=-np.inf),
+        Measure("r_squared", "R²", unit="number", low=-np.inf),
         Measure.loss("crps", "CRPS", of_target=True),
     )
 

@@ -39,9 +39,9 @@ class Survival(Task):
     counted_stratum = 1
     undefined_metric = "the c-index"
     measures = (
-        Measure("uno_c", "Uno's c", ranks=True),
-        replace(Measure.loss("integrated_brier", "integrated Brier"), ranks=True),
-        Measure("mean_auroc", "mean AUROC(t)", ranks=True),
+        Measure("uno_c", "Uno's c", by_fold=True),
+        replace(Measure.loss("integrated_brier", "integrated Brier"), by_fold=True),
+        Measure("mean_auroc", "mean AUROC(t)", by_fold=True),
     )
 
     def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:

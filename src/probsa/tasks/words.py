@@ -46,6 +46,8 @@ class Words:
     """What the contribution of an instance is part of."""
     raised: str = "the logit of the class"
     """What positive contributions raise."""
+    evidence_unit: str = "logit"
+    """The unit of evidence, for colour bars."""
     part: str = "class against the others"
     """What the metrics by part are of."""
     call_rule: str = ""
@@ -101,6 +103,7 @@ NUMBERS = Words(
     response="predicted value",
     contributes_to="the value",
     raised="the value",
+    evidence_unit="sd of the target",
     part="interval",
     page=PageWords(
         said="90 % interval",

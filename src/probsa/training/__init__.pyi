@@ -57,7 +57,6 @@ from .runfile import run_keys as run_keys
 from .runfile import run_schema as run_schema
 from .runfile import without_prior as without_prior
 from .single import train as train
-from .targets import Target as Target
 from .targets import as_two_classes as as_two_classes
 from .targets import fit_likelihood as fit_likelihood
 from .targets import stack_targets as stack_targets

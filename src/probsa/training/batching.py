@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..core import Bag, Bags, pack, random_stream
 from ..models import fixed
-from .targets import Target
+from ..tasks import Target
 
 if TYPE_CHECKING:
     from ..datasets import BagSet

@@ -19,8 +19,9 @@ from ..core import (
     check_options,
     check_value,
 )
-from ..datasets import CovariateOptions, TargetOptions
+from ..datasets import CovariateOptions
 from ..errors import InputError, UnknownName
+from ..tasks import TargetOptions
 from ..variational import KLWeight, LikelihoodOptions, RateSchedule
 
 Select = Literal["auroc", "nll", "smoothed", "one-se", "ema-nll", "average", "last"]

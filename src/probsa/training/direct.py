@@ -13,6 +13,7 @@ import torch
 from ..core import Bag, pack
 from ..errors import InputError
 from ..models import Model, fixed
+from ..tasks import Target
 from .batching import BagReader
 from .config import RunConfig
 from .model_groups import build_model
@@ -20,7 +21,6 @@ from .preparation import PreparedData, Standardizer
 from .progress import Progress, SavedModel, save_run
 from .reporting import Reporter
 from .run_folder import RunFolder
-from .targets import Target
 from .validation import validation_scores
 
 

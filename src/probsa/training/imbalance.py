@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..core import CLASS_TASKS, read_record, write_json
+from ..core import read_record, write_json
 from ..datasets import LabelTable, Split, balanced_epoch, deal_events
 from ..errors import InputError
 from ..models import fixed
@@ -70,7 +70,7 @@ def class_prior(config: RunConfig, table: LabelTable, split: Split) -> ClassPrio
             f"sampling: balanced draws bags for gradient steps, but {config.model} is fitted in "
             "one go: leave it out"
         )
-    if table.task not in CLASS_TASKS:
+    if not table.of_task.unordered_classes:
         if sampled or given is not None:
             key = "sampling: balanced" if sampled else "prevalence"
             raise InputError(f"{key} is for classes, but the task is {table.task}: leave it out")

@@ -6,8 +6,8 @@ They may differ in seed, λ, posterior, encoder and every other argument of the 
 import json
 from typing import Any
 
-from ..core import CLASS_TASKS
 from ..models import arguments, facts
+from ..tasks import TASKS
 from .config import RunConfig
 from .direct import fits_directly
 from .run_folder import EXECUTION_KEYS
@@ -20,8 +20,8 @@ def why_not_jointly(config: RunConfig) -> str | None:
         return f"members is {training.members}: its members already train with each other"
     if fits_directly(config):
         return f"{config.model} is fitted in one go, without gradient steps"
-    if config.data.targets.task not in ("auto", *CLASS_TASKS):
-        return f"the task {config.data.targets.task} has parameters beside those of the model"
+    if (task := config.data.targets.task) != "auto" and not TASKS[task].unordered_classes:
+        return f"the task {task} has parameters beside those of the model"
     if config.data.covariates.columns:
         return "covariates have coefficients beside the weights of the model"
     if not facts(config.model).stackable:

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core import CLASS_TASKS, Bags
+from ..core import Bags
 from ..errors import InputError
+from ..tasks import Target
 from ..variational import kl_weight
 from .averaging import WeightAverage, exponential_rate, first_averaged_epoch
 from .batching import BagReader, Batch, Loader, Shard, plan_epoch, shard
@@ -29,7 +30,6 @@ from .optimizers import clip_gradients, set_learning_rate
 from .progress import Run
 from .reporting import Reporter
 from .selection import AVERAGED, SCORES, candidates, check_selection
-from .targets import Target
 from .validation import validation_scores
 
 EQUAL = 1e-6
@@ -297,7 +297,7 @@ class TrainingLoop:
         """Report, once per run, that a model predicts the same for every validation bag."""
         if run.collapsed or len(predicted) < 2:
             return
-        if self.prepared.table.task not in CLASS_TASKS:  # without the NLL, see `validation`
+        if not self.prepared.table.of_task.unordered_classes:  # without the NLL, see `validation`
             predicted = [values[:-1] for values in predicted]
         if all(max(column) - min(column) < EQUAL for column in zip(*predicted, strict=True)):
             run.collapsed = True

@@ -10,7 +10,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from ..core import CLASS_TASKS
 from ..models import Model
 from ..variational import rate_factor
 from .checkpoints import Checkpoint
@@ -63,7 +62,7 @@ def _own_groups(model: Model, settings: TrainingConfig) -> list[dict]:
     """
     factor = settings.scalar_rate
     if factor is None:
-        factor = 1.0 if model.likelihood.task in CLASS_TASKS else TARGET_RATE
+        factor = 1.0 if model.likelihood.of_classes else TARGET_RATE
     rate = {} if factor == 1 else {"lr": factor * settings.learning_rate}
     of_target = [p for p in model.likelihood.parameters() if p.requires_grad]
     groups = [{"params": of_target, "weight_decay": 0.0, **rate}] if of_target else []

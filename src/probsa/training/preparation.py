@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from ..cohorts import FeatureRecipe, PatchSet, Record
 from ..core import (
-    CLASS_TASKS,
     Bags,
     as_record,
     as_typed,
@@ -38,13 +37,14 @@ from ..datasets import (
 )
 from ..errors import CheckpointError, GraphError, InputError, TableError
 from ..models import arguments, fixed
+from ..tasks import Target
 from ..variational import balanced_weights
 from .checkpoints import Checkpoint
 from .config import RunConfig
 from .covariates import fit_covariates
 from .imbalance import ClassPrior, class_prior, store_prior
 from .run_folder import RunFolder
-from .targets import Target, fit_likelihood, stack_targets, targets_of
+from .targets import fit_likelihood, stack_targets, targets_of
 from .units import as_units, open_data, read_labels
 
 TEST_PART = "it is in the test part, which must not be used in training or validation"
@@ -161,7 +161,7 @@ class PreparedData:
             store_prior(folder, self.prior)
         if self.encoder is not None:
             write_json(folder.covariates_file, self.encoder.to_dict())
-        if self.table.task not in CLASS_TASKS:
+        if not self.table.of_task.unordered_classes:
             given = [self.targets[name] for name in self.split.train]
             train = [
                 [None if v != v else v for v in y] if isinstance(y, tuple) else y for y in given

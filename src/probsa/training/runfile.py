@@ -17,6 +17,7 @@ from jsonargparse import ArgumentParser, Namespace
 from ..core import choices, described, limits_of
 from ..errors import InputError, UnknownName, hint
 from ..models import PRESET, arguments, build, fixed, names, option_groups, original, plain_model
+from ..tasks import TASKS
 from .config import SECTIONS, RunConfig
 from .keys import RunKey, attribute_help, flatten, load_yaml, section_keys
 from .recipes import default_recipe, names_model
@@ -120,7 +121,8 @@ def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
         values |= keys
         origin |= dict.fromkeys(keys, where)
     of_recipe = origin.get("training.members") == BY_RECIPE
-    if of_recipe and values.get("data.task") == "regression":
+    task = TASKS.get(values.get("data.task", ""))  # None also for `auto` and for unknown names
+    if of_recipe and task is not None and not task.members_average:
         values["training.members"] = 1
     return _checked(name, values, origin=origin)
 

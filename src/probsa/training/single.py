@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from ..core import CLASS_TASKS, counted
-from ..datasets import describe
+from ..core import counted
 from ..errors import InputError, ProbSAError
 from .baseline import store_baseline
 from .checkpoints import load_checkpoint, restore_model
@@ -99,8 +98,8 @@ def train(
 
 def _remark_on_table(prepared: PreparedData, folder: RunFolder, reporter: Reporter) -> None:
     """Say what the table was taken for, and which of its bags are left out."""
-    if prepared.table.task not in CLASS_TASKS or prepared.table.notes:
-        reporter.note(describe(prepared.table))
+    if not prepared.table.of_task.unordered_classes or prepared.table.notes:
+        reporter.note(prepared.table.describe())
     if not prepared.left_out:
         return
     named = ", ".join(map(repr, prepared.left_out[:5]))

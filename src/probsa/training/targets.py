@@ -7,26 +7,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import CLASS_TASKS
 from ..datasets import LabelTable, Split, check_training_part
 from ..errors import InputError
 from ..models import check_task, fixed
 from ..statistics import threshold_by_rule
+from ..tasks import Target
 from ..variational import LikelihoodSpec, fit_spec
 from .config import RunConfig
 
 MOST_WEIGHT = 20.0
 """Largest weight of the positive bags of a rare finding."""
-Target = int | float | tuple[float, ...]
-"""The class or the grade of a bag; for regression a number, for other tasks one per column."""
 
 
 def targets_of(table: LabelTable) -> dict[str, Target]:
     """Return the target of every labelled bag."""
-    if table.task in CLASS_TASKS or table.task == "ordinal":
-        return {b: y for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
-    rows = {b: v for b, v in zip(table.bags, table.values, strict=True) if v is not None}
-    return {b: v[0] for b, v in rows.items()} if table.task == "regression" else {**rows}
+    rows = zip(table.bags, table.values, strict=True)
+    return {bag: table.of_task.model_target(value) for bag, value in rows if value is not None}
 
 
 def fit_likelihood(config: RunConfig, table: LabelTable, split: Split) -> LikelihoodSpec | None:
@@ -37,22 +33,21 @@ def fit_likelihood(config: RunConfig, table: LabelTable, split: Split) -> Likeli
             bags do not determine the likelihood.
         TableError: training has a single class, or lacks a class, finding or event of other parts.
     """
-    task = table.task
-    check_task(config.model, task)
+    check_task(config.model, table.task)
     _check_options(config, table)
     check_training_part(table, split)
-    if task in CLASS_TASKS:
+    if table.of_task.unordered_classes:
         return None
     train = split.train
     y = stack_targets(targets_of(table), train)
     spec = fit_spec(
-        task,
+        table.task,
         y,
         n_classes=len(table.classes),
         options=config.data.likelihood,
         one_logit=fixed(config.model)[0].one_field,
     )
-    if task == "multilabel" and config.training.balanced:
+    if table.of_task.has_findings and config.training.balanced:
         weights = ((y == 0).sum(0) / (y == 1).sum(0)).clamp(max=MOST_WEIGHT)
         spec = replace(spec, positive_weights=tuple(weights.tolist()))
     return spec
@@ -74,31 +69,24 @@ def as_two_classes(table: LabelTable, train: Sequence[str]) -> dict[str, int]:
         table: the targets.
         train: the training bags.
     """
-    targets = targets_of(table)
-    if table.task == "regression":
-        middle = float(np.median([targets[name] for name in train]))
-        return {name: int(y > middle) for name, y in targets.items() if isinstance(y, float)}
-    column = slice(1, 2) if table.task == "survival" else slice(None)
-    return {
-        name: y if isinstance(y, int) else int(any(v == 1 for v in y[column]))
-        for name, y in targets.items()
-        if not isinstance(y, float)
-    }
+    names = [bag for bag, value in zip(table.bags, table.values, strict=True) if value is not None]
+    classes = table.of_task.as_two_classes(table.y(names), table.y(train))
+    return dict(zip(names, classes.tolist(), strict=True))
 
 
 def _check_options(config: RunConfig, table: LabelTable) -> None:
-    training, task = config.training, table.task
+    training, task = config.training, table.of_task
     if training.threshold != "f1":
         threshold_by_rule(training.threshold, np.array([True, False]), np.array([0.9, 0.1]))
-        if task != "binary":
+        if not task.two_classes:
             raise InputError(
                 f"threshold is {training.threshold!r}, which is for two classes, but the task is "
-                f"{task}: leave it out"
+                f"{task.name}: leave it out"
             )
-    if task in CLASS_TASKS:
+    if task.unordered_classes:
         return
     problem = ""
-    if training.balanced and task != "multilabel":
+    if training.balanced and not task.has_findings:
         problem = "balanced weights the loss of classes"
     elif training.temperature_scaling:
         problem = "temperature_scaling scales the probabilities of classes"
@@ -106,7 +94,7 @@ def _check_options(config: RunConfig, table: LabelTable) -> None:
         problem = "select: one-se needs the standard error of an AUROC"
     elif config.data.likelihood.survival == "cox" and training.max_instances is not None:
         problem = "max_instances closes batches early, but Cox's loss needs events in each"
-    elif task == "regression" and training.members > 1:
+    elif not task.members_average and training.members > 1:
         problem = "members above 1 average predictions, but quantiles cannot be averaged"
     if problem:
-        raise InputError(f"{problem}, and the task is {task}: leave it out")
+        raise InputError(f"{problem}, and the task is {task.name}: leave it out")

@@ -3,7 +3,7 @@
 A specification consists of plain values, so that a checkpoint can state it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core import CLASS_TASKS, TaskName, as_record
+from ..core import TaskName, as_record
 from ..errors import InputError
 from .cox import Cox, breslow_hazard
 from .findings import Findings
@@ -73,33 +73,16 @@ class LikelihoodSpec:
 
 def build_likelihood(spec: LikelihoodSpec) -> Likelihood:
     """Return the likelihood of a specification."""
-    starts = spec.starts if spec.one_logit else None
-    if spec.task in CLASS_TASKS:
-        return likelihood_of(1 if spec.task == "binary" else spec.n_classes)
-    if spec.task == "multilabel":
-        return Findings(positive_weights=spec.positive_weights)
-    if spec.task == "regression":
-        return Gaussian(
-            noise=spec.noise, shift=spec.shift, scale=spec.scale, transform=spec.transform
-        )
-    if spec.kind == "cumulative":
-        return CumulativeLink(starts=spec.starts)
-    if spec.kind == "corn":
-        return Corn(starts=starts)
-    if spec.kind == "cox":
-        return Cox(times=spec.times, hazard=spec.hazard, ties=spec.ties, horizon=spec.horizon)
-    return Hazards(cuts=spec.times, starts=starts, alpha=spec.alpha, horizon=spec.horizon)
+    kind = _kind(spec.task, spec.kind)
+    return likelihood_of(logits_of(spec)) if kind is None else kind.build(spec)
 
 
 def logits_of(spec: LikelihoodSpec) -> int:
     """Return how many logits a model must give for a likelihood."""
-    if spec.task == "multilabel" or spec.task == "multiclass":
-        return spec.n_classes
-    if spec.task == "regression":
-        return 2 if spec.noise == "heteroscedastic" else 1
-    if spec.one_logit or spec.kind in ("", "cumulative", "cox"):
-        return 1
-    return spec.n_classes - 1 if spec.kind == "corn" else len(spec.times)
+    kind = _kind(spec.task, spec.kind)
+    if kind is None:
+        return 1 if spec.n_classes <= 2 else spec.n_classes
+    return 1 if spec.one_logit and kind.ordered else kind.logits(spec)
 
 
 def fit_spec(
@@ -123,16 +106,10 @@ def fit_spec(
     Raises:
         InputError: the training bags do not determine the likelihood, or an option does not fit.
     """
-    spec = LikelihoodSpec(task=task, n_classes=n_classes, one_logit=one_logit)
-    if task == "ordinal":
-        return _grades(spec, y, options)
-    if task == "multilabel":
-        return _findings(spec, y)
-    if task == "regression":
-        return _numbers(spec, y, options)
-    if task == "survival":
-        return _times(spec, y, options)
-    return spec
+    name: Any = getattr(options, task, "")  # of the tasks that have several likelihoods
+    spec = LikelihoodSpec(task=task, n_classes=n_classes, one_logit=one_logit, kind=name)
+    kind = _kind(task, name)
+    return spec if kind is None else kind.fit(spec, y, options)
 
 
 def _grades(spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> LikelihoodSpec:
@@ -149,7 +126,8 @@ def _grades(spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> Like
     return replace(spec, kind=options.ordinal, starts=tuple(starts.tolist()))
 
 
-def _findings(spec: LikelihoodSpec, y: Tensor) -> LikelihoodSpec:
+def _findings(spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> LikelihoodSpec:
+    del options
     for k, finding in enumerate(y.unbind(1)):
         known = finding[finding.isfinite()]
         if len(known.unique()) < 2:
@@ -229,3 +207,61 @@ def _hazard_logits(time: Tensor, event: Tensor, cuts: np.ndarray) -> tuple[float
         passing = (t > high).sum()
         logits.append(float(np.log((dying + 0.5) / (passing + 0.5))))
     return tuple(logits)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Kind:
+    """How one likelihood is fitted and built, and how many logits it needs."""
+
+    fit: Callable[[LikelihoodSpec, Tensor, LikelihoodOptions], LikelihoodSpec]
+    build: Callable[[LikelihoodSpec], Likelihood]
+    logits: Callable[[LikelihoodSpec], int] = lambda spec: 1
+    ordered: bool = False
+    """Whether one logit can serve all of its ordered outcomes."""
+
+
+def _starts(spec: LikelihoodSpec) -> tuple[float, ...] | None:
+    return spec.starts if spec.one_logit else None
+
+
+_KINDS = {
+    Findings.task: _Kind(
+        fit=_findings,
+        build=lambda spec: Findings(positive_weights=spec.positive_weights),
+        logits=lambda spec: spec.n_classes,
+    ),
+    Gaussian.task: _Kind(
+        fit=_numbers,
+        build=lambda spec: Gaussian(
+            noise=spec.noise, shift=spec.shift, scale=spec.scale, transform=spec.transform
+        ),
+        logits=lambda spec: 2 if spec.noise == "heteroscedastic" else 1,
+    ),
+    "cumulative": _Kind(fit=_grades, build=lambda spec: CumulativeLink(starts=spec.starts)),
+    "corn": _Kind(
+        fit=_grades,
+        build=lambda spec: Corn(starts=_starts(spec)),
+        logits=lambda spec: spec.n_classes - 1,
+        ordered=True,
+    ),
+    "hazards": _Kind(
+        fit=_times,
+        build=lambda spec: Hazards(
+            cuts=spec.times, starts=_starts(spec), alpha=spec.alpha, horizon=spec.horizon
+        ),
+        logits=lambda spec: len(spec.times),
+        ordered=True,
+    ),
+    "cox": _Kind(
+        fit=_times,
+        build=lambda spec: Cox(
+            times=spec.times, hazard=spec.hazard, ties=spec.ties, horizon=spec.horizon
+        ),
+    ),
+}
+"""By `LikelihoodSpec.kind`, or by the task that has a single likelihood."""
+
+
+def _kind(task: TaskName, kind: str) -> _Kind | None:
+    """Return the kind of a likelihood; None for classes, whose number alone determines it."""
+    return _KINDS.get(kind or task)

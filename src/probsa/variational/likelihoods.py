@@ -38,6 +38,9 @@ class Likelihood(nn.Module, ABC):
 
     task: TaskName
     """What is predicted."""
+    of_classes: ClassVar[bool] = False
+    """Whether each bag has one of several classes without an order, so that their number alone
+    determines the likelihood."""
     couples_bags: ClassVar[bool] = False
     """Whether the loss of a bag depends on the other bags of its batch."""
     class_weights: Tensor | None
@@ -131,6 +134,7 @@ class Bernoulli(Likelihood):
     """One logit ℓ: p(Y = 1) = σ(ℓ)."""
 
     task = "binary"
+    of_classes = True
 
     def nll(
         self, logits: Float[Tensor, "bags samples classes"], y: Tensor
@@ -150,6 +154,7 @@ class Categorical(Likelihood):
     """C logits: p(Y = c) = softmax(ℓ)_c."""
 
     task = "multiclass"
+    of_classes = True
 
     def nll(
         self, logits: Float[Tensor, "bags samples classes"], y: Tensor
@@ -172,6 +177,7 @@ class Independent(Likelihood):
     """
 
     task = "multiclass"
+    of_classes = True
 
     def nll(
         self, logits: Float[Tensor, "bags samples classes"], y: Tensor

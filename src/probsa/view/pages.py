@@ -1,6 +1,6 @@
 """Stage 10: all data of the page, by integer addresses; the server and the export share it."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ from PIL import Image
 
 from ..cohorts import WorkFolder
 from ..errors import InputError, ProbSAError
-from ..evaluation import Prediction, Predictions, column_names
+from ..evaluation import Prediction, Predictions
 from ..maps import CohortSources, Squares, checked_squares, map_limits, place
 from ..patches import read_geojson, thumbnail
 from ..slides import Scan, Slide
@@ -21,7 +21,6 @@ from .rows import Row, as_page, facts, list_rows, title_of
 from .scan_pages import ScanView, scan_page, scan_view, slice_values
 from .scripts import packed, script, without_folders
 from .tiles import Pyramid, encoded, jpeg, patch_image, tile_image
-from .words import words_of
 
 READ_ERRORS = (ProbSAError, OSError, RuntimeError, MemoryError)
 """Errors that a damaged file can raise, including those of the decoding libraries."""
@@ -90,11 +89,14 @@ class ViewData:
         Args:
             remarks: Further entries, such as how an export was made.
         """
+        words = self.table.of_task.page_words(
+            self.table.outputs, self.table.metadata.get("target") or ()
+        )
         page = {
             "rows": as_page(self.rows),
             "facts": [*self.about, *facts(self.table)],
             "classes": self.table.classes,
-            "words": words_of(self.table),
+            "words": asdict(words),
             "threshold": self.table.threshold,
             "colours": {name: packed(look_up_table(name), "u1") for name in TABLES},
             "other": None if self.other is None else title_of(self.other.folder),
@@ -114,7 +116,7 @@ class ViewData:
         p = self.bag(k)
         columns = 1 if p.attention_mean.ndim == 1 else p.attention_mean.shape[1]
         named = self.table.classes if len(self.table.classes) == columns else range(columns)
-        named = column_names(p, columns) or named
+        named = p.of_task.column_names(p, columns) or named
         page: dict[str, Any] = {
             "name": p.name,
             "n": len(p.attention_mean),

@@ -7,24 +7,14 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..core import TaskName
 from ..errors import InputError
-from ..evaluation import AIMS, Prediction, available_scores, drawn_values, shown_column
+from ..evaluation import Prediction, available_scores, drawn_values
 from ..maps import flatness, score_name, unit_of, value_range
 from .colours import Colours
 from .scripts import packed
 
 GALLERY = 10
 """Number of patches in each list of pictures."""
-CONTRIBUTES_TO: dict[TaskName, str] = {
-    "binary": "the class",
-    "multiclass": "the class",
-    "ordinal": "the grade",
-    "multilabel": "the finding",
-    "regression": "the value",
-    "survival": "the risk",
-}
-"""What the contribution of a patch is part of."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,12 +99,12 @@ def _own(p: Prediction, *, column: int) -> Iterator[Quantity]:
         values=_score(p, "probability", column=column),
         limits=(0.0, 1.0),
         reason=f"The score of this model ({p.score_kind}) has no zero that separates evidence for "
-        f"{AIMS[p.task]} from evidence against it.",
+        f"{p.of_task.words.aim} from evidence against it.",
     )
     yield from _steps(p)
     yield Quantity(
         key="contribution",
-        title=f"contribution to {CONTRIBUTES_TO[p.task]}",
+        title=f"contribution to {p.of_task.words.contributes_to}",
         unit="logit",
         colours="signed",
         values=_score(p, "contribution", column=column),
@@ -207,11 +197,9 @@ def column_of(values: np.ndarray, column: int) -> Float[np.ndarray, " n"]:
 
 
 def chosen_column(p: Prediction) -> int:
-    """Return the column that is shown first: that of the called class; see `shown_column`."""
+    """Return the column that is shown first: that of the called class; see `Task`."""
     columns = 1 if p.attention_mean.ndim == 1 else p.attention_mean.shape[1]
-    if p.task == "multiclass" and columns == len(p.probability):
-        return int(np.argmax(p.probability))
-    return shown_column(p, columns)
+    return p.of_task.opened_column(p, columns)
 
 
 def _score(p: Prediction, score: Any, *, column: int) -> Float[np.ndarray, " n"] | None:

@@ -12,11 +12,10 @@ from ..evaluation import (
     FAILED,
     Prediction,
     Predictions,
-    class_name,
-    contradicts,
     truth_of,
     verdict_of,
 )
+from ..tasks import class_name
 from ..training import RunFolder
 from .scripts import without_folders
 
@@ -104,7 +103,7 @@ def _prediction(table: Predictions, k: int) -> Prediction:
 
 def _wrong(table: Predictions, k: int, p: Prediction, call: str) -> bool | None:
     if table.targets is not None:
-        return contradicts(p, call, table.targets[k].tolist())
+        return p.of_task.contradicts(p, call, table.targets[k].tolist())
     label = table.labels[k]
     return None if label is None else class_name(table.classes, label) != call
 

@@ -19,8 +19,7 @@ from ..evaluation import (
     read_predictions,
     target_data,
 )
-from ..statistics import PRIMARY, Draws, Metric, TargetMetrics
-from ..tasks import TASKS
+from ..statistics import Draws, Metric, TargetMetrics
 from ..training import (
     PreparedData,
     Reporter,
@@ -36,7 +35,8 @@ from .linear_fit import fit_linear
 
 IMAGES, COVARIATES, BOTH = "images alone", "covariates alone", "both"
 ALMOST_ALL = 0.98
-"""An AUROC or concordance of covariates alone above which one of them may state the target."""
+"""A primary metric (AUROC, kappa, concordance) of covariates alone above which one of them may
+state the target."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,22 +127,22 @@ def compare_covariates(
         ),
         BOTH: replace(both, scores={}),
     }
+    task = table.of_task
     draws = Draws.stratified(
-        TASKS[both.task].strata(both.y), groups=_groups(table, names), resamples=bootstrap, seed=0
+        task.strata(both.y), groups=_groups(table, names), resamples=bootstrap, seed=0
     )
-    sampled = {name: TASKS[data.task].metrics(data, draws) for name, data in fits.items()}
+    sampled = {name: task.metrics(data, draws) for name, data in fits.items()}
     return _section(run, prepared, sampled)
 
 
 def _section(
     run: RunFolder, prepared: PreparedData, sampled: Mapping[str, TargetMetrics]
 ) -> CovariateSection:
-    task = prepared.table.task
-    primary = PRIMARY[task]
+    primary = prepared.table.of_task.primary
     of_fit = {name: metrics.overall[primary.name] for name, metrics in sampled.items()}
     alone = of_fit[COVARIATES].value
     warnings = []
-    if task in ("binary", "survival") and alone is not None and alone > ALMOST_ALL:
+    if primary.higher_is_better and alone is not None and alone > ALMOST_ALL:
         warnings.append(
             f"covariates alone reach {alone:.3f}: one of them may be a function of the target"
         )

@@ -5,13 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core import CLASS_TASKS, read_record, write_json
+from ..core import read_record, write_json
 from ..datasets import (
     BagSet,
     LabelTable,
     PatientBags,
     Split,
-    TargetOptions,
     check_labels_match,
     open_bags,
     patient_table,
@@ -28,6 +27,7 @@ from ..evaluation import (
     null_maps_of,
     write_null_scores,
 )
+from ..tasks import TASKS, TargetOptions
 from ..training import (
     RunFolder,
     attach_covariates,
@@ -159,8 +159,7 @@ def _table(path: Path | None, predictor: Predictor, bags: BagSet) -> LabelTable 
     if path is None:
         return None
     target = TargetOptions() if predictor.config is None else predictor.config.data.targets
-    named = predictor.task in CLASS_TASKS or predictor.task == "ordinal"
-    classes = predictor.classes if named else None
+    classes = predictor.classes if TASKS[predictor.task].has_classes else None
     columns = () if predictor.config is None else predictor.config.data.covariates.columns
     table = read_table(
         path, classes=classes, labels_required=False, target=target, covariates=columns

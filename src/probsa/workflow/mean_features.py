@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from ..core import StoredBag, write_csv
 from ..datasets import Split
 from ..evaluation import MEAN_FEATURES, Predictor
+from ..tasks import Target
 from ..training import (
     RunFolder,
-    Target,
     damaged_state,
     load_checkpoint,
     save_checkpoint,

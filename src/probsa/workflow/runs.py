@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..core import CLASS_TASKS, write_json
+from ..core import write_json
 from ..datasets import BagSet
 from ..evaluation import (
     Prediction,
@@ -26,11 +26,11 @@ from ..evaluation import (
 )
 from ..maps import render_folder
 from ..statistics import choose_threshold, threshold_by_rule
+from ..tasks import TASKS, Target
 from ..training import (
     Reporter,
     RunConfig,
     RunFolder,
-    Target,
     as_two_classes,
     attach_covariates,
     open_units,
@@ -162,15 +162,15 @@ def predict_run(
     split = read_split(run)
     attach_covariates(run, bags, names=split.val + split.test, table=table)
     targets = targets_of(table)
-    threshold = None
-    if predictor.task in CLASS_TASKS:
+    threshold, task = None, TASKS[predictor.task]
+    if task.unordered_classes:
         threshold = _validated(run, predictor, bags, names=split.val, labels=targets)
-    if predictor.task == "multilabel":
+    if task.has_findings:
         _choose_findings(run, predictor, bags, names=split.val, targets=targets)
     if extras:
         _choose_score(run, predictor, bags, names=split.val, threshold=threshold)
     rival = None
-    if extras and table.task != "binary":
+    if extras and not table.of_task.two_classes:
         rival = fit_run_means(run, predictor, read=bags.stored, split=split, targets=targets)
     predicted = predict_bags(
         predictor,

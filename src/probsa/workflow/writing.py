@@ -27,7 +27,8 @@ from ..evaluation import (
     write_predictions,
     write_slide_effects,
 )
-from ..training import Target, as_label
+from ..tasks import Target
+from ..training import as_label
 from .mean_features import MeanFeatures, write_mean_features
 
 Failures = list[tuple[str, str]]

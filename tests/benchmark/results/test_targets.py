@@ -17,8 +17,8 @@ from probsa.benchmark.results.target_scores import RunPart, TargetScores
 from probsa.benchmark.tables.ablation import ablation_table
 from probsa.benchmark.tables.comparison import comparison_table
 from probsa.benchmark.tables.formats import to_csv, to_latex, to_markdown
-from probsa.evaluation import TargetData
 from probsa.statistics import compare
+from probsa.tasks import TargetData
 
 BAGS = tuple(f"b{k:02d}" for k in range(24))
 GROUPS = np.array([f"p{k // 2:02d}" for k in range(24)])

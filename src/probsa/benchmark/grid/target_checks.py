@@ -2,14 +2,11 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from ...datasets import LabelTable, Split
 from ...errors import InputError, TableError
 from ...models import check_task
-from ...statistics import CensoringCurve, uno_c
+from ...tasks import TASKS
 from ...training import fit_likelihood
-from ..results.task_metrics import primary_of
 from .data_sets import DataSet
 from .grid import Row
 
@@ -47,7 +44,7 @@ def check_parts(data: DataSet, rows: Sequence[Row], splits: Sequence[Split]) -> 
     Raises:
         InputError, TableError: names the fold or split, and what to do.
     """
-    if data.table.task == "binary":
+    if data.table.of_task.two_classes:
         return
     numbers = sorted(set(data.table.folds)) if data.table.folds is not None else range(len(splits))
     for k, split in zip(numbers, splits, strict=True):
@@ -55,7 +52,7 @@ def check_parts(data: DataSet, rows: Sequence[Row], splits: Sequence[Split]) -> 
             continue
         part = f"fold {k}" if data.folds else "the test part"
         if (why := _undefined(data.table, split)) is not None:
-            metric = primary_of(data.table.task).title
+            metric = TASKS[data.table.task].primary.title
             raise TableError(
                 f"{data.name}: {why} in {part} of {data.table.where}, so {metric} is undefined "
                 f"there. {_remedy(data)}"
@@ -70,44 +67,16 @@ def check_parts(data: DataSet, rows: Sequence[Row], splits: Sequence[Split]) -> 
 
 def _undefined(table: LabelTable, split: Split) -> str | None:
     """Return why the primary metric is undefined on a test part, or None."""
-    y = _targets(table, split.test)
+    y = table.y(split.test)
     if not len(y):
         return "no bag has a label"
-    if table.task == "multiclass":
-        absent = [c for k, c in enumerate(table.classes) if k not in y[:, 0]]
-        return f"no bag has the class {absent[0]!r}" if absent else None
-    if table.task == "ordinal":
-        grade = table.classes[int(y[0, 0])]
-        return None if len(np.unique(y)) > 1 else f"all {len(y)} bags have the grade {grade!r}"
-    if table.task == "multilabel":
-        for name, column in zip(table.classes, y.T, strict=True):
-            known = np.unique(column[np.isfinite(column)])
-            if len(known) < 2:
-                value = "is known in no bag" if not len(known) else f"is {known[0]:g} in all bags"
-                return f"the finding {name!r} {value}"
-    if table.task == "survival":
-        train = _targets(table, split.train)
-        censoring = CensoringCurve.fit(train[:, 0], train[:, 1] > 0)
-        c = uno_c(y[:, 0], y[:, 1] > 0, risk=np.zeros(len(y)), censoring=censoring)
-        return None if c.reason is None else f"there is {c.reason.partition(':')[0]}"
-    return None
-
-
-def _targets(table: LabelTable, bags: Sequence[str]) -> np.ndarray:
-    wanted = set(bags)
-    rows = [v for b, v in zip(table.bags, table.values, strict=True) if b in wanted]
-    return np.array([v for v in rows if v is not None], dtype=np.float64)
+    return table.of_task.unjudgeable(y, table.y(split.train), table.classes)
 
 
 def _remedy(data: DataSet) -> str:
-    others = {
-        "multiclass": ", or merge the class with another",
-        "ordinal": "",
-        "multilabel": ", or leave the finding out of the target",
-    }
     where = (
         "Assign bags to the folds so that each can be judged, or make fewer folds"
         if data.folds
         else "Put other bags into it (column split)"
     )
-    return where + others.get(data.table.task, "")
+    return where + data.table.of_task.words.remedy

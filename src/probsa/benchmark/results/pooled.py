@@ -48,7 +48,7 @@ class Pooled:
     """The methods of one data set compared by one metric."""
 
     metric: str
-    """Its name, as in `SplitMetric` or, for other tasks, in `MEASURES`."""
+    """Its name, as in `SplitMetric` or, for other tasks, of a `Measure`."""
     pooling: Pooling
     """Whether bags of all folds are pooled, or the metric is averaged over folds."""
     values: dict[str, Interval]

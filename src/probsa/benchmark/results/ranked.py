@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
+from ...tasks import TASKS
 from .means import SplitMetric, mean_of_splits, mean_over_splits
 from .results import AnyScores
 from .target_samples import values_by_split
 from .target_scores import TargetScores
-from .task_metrics import primary_of
 
 METRICS: tuple[SplitMetric, ...] = get_args(SplitMetric)
 
@@ -50,7 +50,7 @@ def columns_of(scores: Sequence[AnyScores]) -> Columns:
     columns: dict[tuple[str, str], None] = {}
     for s in scores:
         if isinstance(s, TargetScores):
-            columns[s.data, primary_of(s.task).name] = None
+            columns[s.data, TASKS[s.task].primary.name] = None
         else:
             columns |= {(s.data, m): None for m in (METRICS[:1] if by_primary else METRICS)}
     means = {(s.method.name, s.data): _means(s) for s in scores}
@@ -72,7 +72,7 @@ def _means(scores: AnyScores) -> dict[str, float | None]:
     """Return the means over splits by metric, negated where lower is better."""
     if not isinstance(scores, TargetScores):
         return {m: mean_over_splits(scores, m).mean for m in METRICS}
-    primary = primary_of(scores.task)
+    primary = TASKS[scores.task].primary
     mean = mean_of_splits(values_by_split(scores)[primary.name]).mean
     if mean is not None and not primary.higher_is_better:
         mean = -mean

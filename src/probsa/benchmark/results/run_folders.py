@@ -10,7 +10,7 @@ import numpy as np
 from ...core import TaskName, read_json
 from ...errors import InputError
 from ...evaluation import PREDICTIONS_TABLE, Predictions, read_predictions, target_data
-from ...tasks import TargetData
+from ...tasks import TargetData, task_of_classes
 from ...training import RunFolder, read_split
 from ...variational import KLWeight
 from ..grid.methods_and_cells import Method
@@ -135,7 +135,7 @@ class Tested:
 
     @property
     def task(self) -> TaskName:
-        return "binary" if self.target is None else self.target.task
+        return task_of_classes(2) if self.target is None else self.target.task
 
 
 def read_tested(run: Run) -> Tested:
@@ -153,7 +153,7 @@ def read_tested(run: Run) -> Tested:
     if not split.test:
         raise InputError("its split has no test part")
     bags = frozenset((*split.train, *split.val, *split.test))
-    if table.task != "binary":
+    if not table.of_task.two_classes:
         data, y = _target(table, split.test, [row[bag] for bag in split.test])
         return Tested(run=run, all=bags, y=y, p={}, threshold=0.5, target=data)
     return Tested(
@@ -174,7 +174,7 @@ def _target(
         values = np.array([[np.nan if y is None else y] for y in table.labels], dtype=np.float64)
     y = values[list(rows)]
     known = np.isfinite(y)
-    lacking = ~(known.any(1) if table.task == "multilabel" else known.all(1))
+    lacking = ~(known.any(1) if table.of_task.has_findings else known.all(1))
     if lacking.any():
         raise InputError(f"test bag {bags[int(lacking.argmax())]!r} has no label")
     truth: dict[str, Truth] = {

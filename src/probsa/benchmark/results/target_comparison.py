@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...statistics import Comparison, MethodSample, PairedData, compare_pair, compared_samples
+from ...tasks import TASKS, Measure
 from .means import Mean, mean_of_splits
 from .pooled import ROUNDING, Interval, Pooled, blocks, compare_replicates, replicate_keys
 from .target_samples import TargetSamples, values_by_split
 from .target_scores import TargetScores
-from .task_metrics import MEASURES, TableMetric
 
 OF_POSITIVES = ("f1", "macro_average_precision")
 """Metrics whose variance is that of the rarest class or finding, as in `statistics.compare`."""
@@ -47,7 +47,7 @@ def compare_targets(
     samples = {s.method.name: sampled(s) for s in scores}
     pooled: dict[str, Pooled | None] = {}
     reasons: dict[str, str] = {}
-    for metric in MEASURES[scores[0].task]:
+    for metric in TASKS[scores[0].task].measures:
         lacking = {
             n: s.reasons[metric.name] for n, s in samples.items() if metric.name in s.reasons
         }
@@ -68,7 +68,7 @@ def compare_targets(
 
 def _pooled(
     scores: Sequence[TargetScores],
-    metric: TableMetric,
+    metric: Measure,
     baseline: str | None,
     samples: Mapping[str, TargetSamples],
 ) -> Pooled | None:
@@ -100,7 +100,7 @@ def _pooled(
     return replace(found, metric=name, pooling=samples[scores[0].method.name].pooling[name])
 
 
-def _paired(scores: TargetScores, metric: TableMetric, samples: TargetSamples) -> PairedData:
+def _paired(scores: TargetScores, metric: Measure, samples: TargetSamples) -> PairedData:
     patients, shared, y = samples.draws[samples.pooling[metric.name]], blocks(scores), scores.y
     deviation = float(y[:, 0].std()) if metric.of_target else 1.0
     freedom = patients.freedom
@@ -127,7 +127,7 @@ def _fewest_patients(scores: TargetScores) -> int:
     return min(len(np.unique(scores.groups[of_class])) for of_class in present)
 
 
-def _interval(sample: MethodSample, metric: TableMetric, data: PairedData) -> Interval:
+def _interval(sample: MethodSample, metric: Measure, data: PairedData) -> Interval:
     """Return the mean over replicates with its interval, that of the difference to 0."""
     value = float(sample.values[:, 0].mean())
     if np.nanmax(sample.values) - np.nanmin(sample.values) < ROUNDING * data.scale:

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 
 from ...statistics import Draws, Pooling, TargetMetrics, draw_patients
-from ...tasks import TASKS, TargetData
+from ...tasks import TASKS, Measure
 from .pooled import RESAMPLES, replicate_keys
 from .target_scores import RunPart, TargetScores
-from .task_metrics import MEASURES, TableMetric
 
 ReplicateKey = tuple[int, int]
 LEAST_PATIENTS = 2
@@ -43,7 +42,7 @@ class TargetSamples:
 
 def sample_targets(scores: TargetScores, *, resamples: int = RESAMPLES) -> TargetSamples:
     """Compute every metric of the tables in each replicate and resample of the patients."""
-    measures = MEASURES[scores.task]
+    measures = TASKS[scores.task].measures
     pooling: dict[str, Pooling] = {m.name: pooling_of(scores, m) for m in measures}
     kinds: list[Pooling] = [*dict.fromkeys(pooling.values())]
     draws: dict[Pooling, PatientDraws] = {p: _draws(scores, p, resamples=resamples) for p in kinds}
@@ -70,12 +69,12 @@ def sample_targets(scores: TargetScores, *, resamples: int = RESAMPLES) -> Targe
     )
 
 
-def pooling_of(scores: TargetScores, metric: TableMetric) -> Pooling:
+def pooling_of(scores: TargetScores, metric: Measure) -> Pooling:
     """Return whether a metric is averaged over folds, as ranks are if each fold has enough
     patients of each class; risks are never ranked across folds."""
     if not (scores.folds and metric.by_fold):
         return "pooled"
-    if scores.task == "survival":
+    if not TASKS[scores.task].compares_across_folds:
         return "within"
     y, folds = scores.y, scores.split[0]
     columns = [y[:, k] == c for k in range(y.shape[1]) for c in np.unique(y[np.isfinite(y)])]
@@ -92,10 +91,9 @@ def values_by_split(scores: TargetScores) -> dict[str, dict[int, float]]:
 
     Splits on which it is undefined are omitted.
     """
-    values: dict[str, dict[int, list[float]]] = {m.name: {} for m in MEASURES[scores.task]}
+    values: dict[str, dict[int, list[float]]] = {m.name: {} for m in TASKS[scores.task].measures}
     for part in (part for parts in scores.replicates for part in parts):
-        data = _of_model(part.data)
-        found = TASKS[data.task].metrics(data, Draws.of_data(len(part.rows)))
+        found = _metrics_of(part, Draws.of_data(len(part.rows)))
         for name, by_split in values.items():
             metric = found.overall.get(name)
             if metric is not None and metric.value is not None:
@@ -113,7 +111,7 @@ def null_rivals(scores: TargetScores) -> dict[str, dict[str, float]]:
         rivals = TASKS[scores.task].rivals(part.data, Draws.of_data(len(part.rows)))
         for name, found in rivals.items():
             of_rival = values.setdefault(name, {})
-            for metric in MEASURES[scores.task]:
+            for metric in TASKS[scores.task].measures:
                 sampled = found.overall.get(metric.name)
                 if sampled is not None and sampled.value is not None:
                     of_rival.setdefault(metric.name, []).append(sampled.value)
@@ -127,15 +125,11 @@ def _metrics(parts: Sequence[RunPart], draws: Draws, *, pooling: Pooling) -> lis
     """Return the metrics of each fold, or those of all bags together."""
     if pooling == "pooled" and len(parts) > 1:
         parts = [_merged(parts)]
-    return [
-        TASKS[part.data.task].metrics(_of_model(part.data), draws.for_items(part.rows))
-        for part in parts
-    ]
+    return [_metrics_of(part, draws.for_items(part.rows)) for part in parts]
 
 
-def _of_model(data: TargetData) -> TargetData:
-    """Return the data without what only rivals need; survival needs it to weight its bags."""
-    return data if TASKS[data.task].metrics_need_training else replace(data, training=None)
+def _metrics_of(part: RunPart, draws: Draws) -> TargetMetrics:
+    return TASKS[part.data.task].metrics(part.data, draws)
 
 
 def _merged(parts: Sequence[RunPart]) -> RunPart:
@@ -155,7 +149,7 @@ def _merged(parts: Sequence[RunPart]) -> RunPart:
 
 
 def _draws(scores: TargetScores, pooling: Pooling, *, resamples: int) -> PatientDraws:
-    strata = _strata(scores)
+    strata = TASKS[scores.task].strata(scores.y)
     if pooling == "within":
         pairs = list(zip(strata.tolist(), scores.split[0].tolist(), strict=True))
     else:
@@ -163,14 +157,7 @@ def _draws(scores: TargetScores, pooling: Pooling, *, resamples: int) -> Patient
     draws, freedom = draw_patients(
         pairs, groups=scores.groups.tolist(), resamples=resamples, seed=0
     )
-    if scores.task == "survival":  # only patients with the event begin a pair
-        freedom = min(freedom, len(np.unique(draws.member[strata == 1])) - 1)
+    counted = TASKS[scores.task].counted_stratum
+    if counted is not None:  # only patients with the event begin a pair
+        freedom = min(freedom, len(np.unique(draws.member[strata == counted])) - 1)
     return PatientDraws(draws=draws, freedom=freedom)
-
-
-def _strata(scores: TargetScores) -> Shaped[np.ndarray, " bags"]:
-    """Return what resamples are stratified by: classes, grades or events; else nothing."""
-    y = scores.y
-    if scores.task == "survival":
-        return y[:, 1]
-    return y[:, 0] if scores.task in ("multiclass", "ordinal") else np.zeros(len(y))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
+from ...tasks import TASKS
 from ..results.means import SplitMetric, mean_over_splits
 from ..results.pooled import ROUNDING, Compared, Interval
 from ..results.results import AnyScores, Scores
@@ -89,16 +90,8 @@ def _labels(s: AnyScores) -> str:
     """Return what the test bags are labelled with."""
     if not isinstance(s, TargetScores):
         return f"{int(s.y.sum())} positive"
-    first = s.y[:, 0]
-    if s.task == "survival":
-        return f"{int(s.y[:, 1].sum())} with the event"
-    if s.task == "regression":
-        return f"targets from {first.min():g} to {first.max():g}, s.d. {first.std():.3g}"
-    if s.task == "multilabel":
-        return ", ".join(
-            f"{int((y == 1).sum())} with {n}" for n, y in zip(s.names, s.y.T, strict=True)
-        )
-    return ", ".join(f"{int((first == c).sum())} of {name}" for c, name in enumerate(s.names))
+    found = TASKS[s.task].counts(s.y, s.names)
+    return ", ".join(what if n == len(s.y) else f"{n} {what}" for what, n in found.items())
 
 
 def _seeds(seeds: Sequence[int]) -> str:

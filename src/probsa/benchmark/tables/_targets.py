@@ -3,14 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from ...tasks import TASKS, Measure
 from ..results.pooled import ROUNDING
 from ..results.target_comparison import TargetCompared
 from ..results.target_scores import TargetScores
-from ..results.task_metrics import MEASURES, TableMetric, primary_of
 from .table import Column, TableCell, key
 
 
-def digits_of(scores: TargetScores, metric: TableMetric) -> int | None:
+def digits_of(scores: TargetScores, metric: Measure) -> int | None:
     """Return the decimals of a metric in the unit of the target; None for the usual ones."""
     deviation = float(scores.y[:, 0].std())
     if not metric.of_target or deviation == 0:
@@ -20,7 +20,7 @@ def digits_of(scores: TargetScores, metric: TableMetric) -> int | None:
 
 def target_columns(scores: TargetScores) -> list[Column]:
     """Return the column of the primary metric."""
-    metric = primary_of(scores.task)
+    metric = TASKS[scores.task].primary
     return [
         Column(
             key=key(scores.data, metric.name),
@@ -36,7 +36,7 @@ def target_cells(
     name: str, scores: Sequence[TargetScores], compared: TargetCompared
 ) -> list[TableCell]:
     """Return a method's mean of the primary metric; the best mean is bold if it is a winner."""
-    metric = primary_of(scores[0].task)
+    metric = TASKS[scores[0].task].primary
     sign = 1 if metric.higher_is_better else -1
     means = {method: by_metric[metric.name] for method, by_metric in compared.means.items()}
     own = means.get(name)
@@ -52,7 +52,7 @@ def target_cells(
 def metric_columns(scores: TargetScores, compared: TargetCompared) -> list[Column]:
     """Return the columns of values, differences and p of every metric of the task."""
     columns: list[Column] = []
-    for metric in MEASURES[scores.task]:
+    for metric in TASKS[scores.task].measures:
         pooled = compared.pooled[metric.name]
         within = pooled is not None and pooled.pooling == "within"
         group = f"{metric.title} within folds" if within else metric.title
@@ -73,7 +73,7 @@ def metric_columns(scores: TargetScores, compared: TargetCompared) -> list[Colum
 def metric_cells(name: str, scores: TargetScores, compared: TargetCompared) -> list[TableCell]:
     """Return a method's row for these columns; a value is bold if the method wins."""
     cells: list[TableCell] = []
-    for metric in MEASURES[scores.task]:
+    for metric in TASKS[scores.task].measures:
         pooled = compared.pooled[metric.name]
         value = None if pooled is None else pooled.values.get(name)
         if pooled is None or value is None:
@@ -94,7 +94,7 @@ def metric_cells(name: str, scores: TargetScores, compared: TargetCompared) -> l
 def rival_cells(task_scores: TargetScores, rival: Mapping[str, float]) -> list[TableCell]:
     """Return the row of a null rival for the same columns: its values alone."""
     cells: list[TableCell] = []
-    for metric in MEASURES[task_scores.task]:
+    for metric in TASKS[task_scores.task].measures:
         cells += [TableCell(value=rival.get(metric.name)), TableCell(), TableCell()]
     return cells
 
@@ -105,7 +105,7 @@ def primary_notes(scores: Sequence[TargetScores]) -> list[str]:
     notes = []
     for data in dict.fromkeys(s.data for s in scores):
         task = firsts[data].task
-        metric = primary_of(task)
+        metric = TASKS[task].primary
         unit = ", in percent" if metric.unit == "percent" else ""
         unit = ", in the unit of the target" if metric.of_target else unit
         better = "higher" if metric.higher_is_better else "lower"

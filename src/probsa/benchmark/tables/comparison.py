@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
+from ...tasks import TASKS
 from ..grid.methods_and_cells import Family
 from ..grid.variants import chosen, chosen_note, family_baseline
 from ..results.cache import ResultCache
 from ..results.pooled import Compared, Pooled
 from ..results.results import AnyScores, Results, Scores
 from ..results.target_comparison import TargetCompared
-from ..results.task_metrics import primary_of
 from ._notes import (
     bold_note,
     detectable,
@@ -131,7 +131,7 @@ def _title(scores: Sequence[AnyScores], family: Family) -> str:
     if not targets:
         return f"Comparison: {TITLES[family]}"
     metrics = [] if len(targets) == len(scores) else ["AUROC"]
-    metrics += dict.fromkeys(primary_of(s.task).title for s in targets)
+    metrics += dict.fromkeys(TASKS[s.task].primary.title for s in targets)
     return f"Comparison by {', '.join(metrics)}: {TITLES[family]}"
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from ...statistics import detectable_sentence
+from ...tasks import TASKS
 from ..results.target_comparison import TargetCompared
 from ..results.target_samples import null_rivals, values_by_split
 from ..results.target_scores import TargetScores
-from ..results.task_metrics import MEASURES, primary_of
 from ._shared import key, metadata, method_names
 from ._targets import digits_of, metric_cells, metric_columns, rival_cells
 from .table import Column, ResultTable, TableCell, text_cell
@@ -40,14 +40,14 @@ def target_pooled_table(
 
 def titles_of(scores: TargetScores) -> str:
     """Return the metrics of a data set in words, the primary one first."""
-    *most, last = [m.title for m in MEASURES[scores.task]]
+    *most, last = [m.title for m in TASKS[scores.task].measures]
     return f"{', '.join(most)} and {last}"
 
 
 def target_notes(compared: TargetCompared, scores: TargetScores) -> list[str]:
     """Return the winner by each metric or why there is none, and what could be detected."""
     notes: list[str] = []
-    for metric in MEASURES[scores.task]:
+    for metric in TASKS[scores.task].measures:
         pooled = compared.pooled[metric.name]
         if pooled is None:
             notes.append(f"{metric.title}: no comparison: {compared.reasons[metric.name]}.")
@@ -55,7 +55,7 @@ def target_notes(compared: TargetCompared, scores: TargetScores) -> list[str]:
         title = metric.title + (" within folds" if pooled.pooling == "within" else "")
         winner, why = pooled.comparison.winner, pooled.comparison.reason
         notes.append(f"{title}: {winner} wins." if winner else f"{title}: no winner: {why}.")
-    primary = primary_of(scores.task)
+    primary = TASKS[scores.task].primary
     pooled = compared.pooled[primary.name]
     if pooled is not None:
         notes.append(
@@ -71,7 +71,7 @@ def target_notes(compared: TargetCompared, scores: TargetScores) -> list[str]:
 
 def direction_note(scores: TargetScores) -> str:
     """Return which metrics are better if lower, and in which unit they are."""
-    measures = MEASURES[scores.task]
+    measures = TASKS[scores.task].measures
     lower = [m.title for m in measures if not m.higher_is_better]
     percent = [m.title for m in measures if m.unit == "percent"]
     of_target = [m.title for m in measures if m.of_target]
@@ -88,7 +88,7 @@ def direction_note(scores: TargetScores) -> str:
 def target_folds_table(scores: Sequence[TargetScores]) -> ResultTable:
     """Return the primary metric of each fold or split by method."""
     first = scores[0]
-    metric, part = primary_of(first.task), "fold" if first.folds else "split"
+    metric, part = TASKS[first.task].primary, "fold" if first.folds else "split"
     values = [values_by_split(s)[metric.name] for s in scores]
     splits = sorted({int(k) for s in scores for k in s.split.ravel()})
     digits = digits_of(first, metric)
