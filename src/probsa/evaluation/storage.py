@@ -43,7 +43,7 @@ from ..core import (
 from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
 from ..jobs import sole_writer
 from ..models import ScoreKind
-from ..tasks import TASKS, Target
+from ..tasks import TASKS, Target, task_of_classes
 from .prediction import OF_EVERY_INSTANCE, PER_INSTANCE, Prediction
 
 PREDICTIONS_TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
@@ -277,8 +277,8 @@ def read_predictions(folder: Path) -> Predictions:
     if not rows:
         raise TableError(f"{path} has no rows")
     written = bool(metadata)  # by the package; a bare table is enough otherwise
-    task: TaskName = metadata.pop("task", None) or "binary"
     names = tuple(c.removeprefix("p_") for c in rows[0] if c.startswith("p_"))
+    task: TaskName = metadata.pop("task", None) or task_of_classes(len(names))
     stored = metadata.pop("classes", None)
     classes = names if stored is None else tuple(map(str, stored))
     outputs = () if TASKS[task].has_classes else tuple(map(str, metadata.pop("outputs", ())))
@@ -319,7 +319,7 @@ def read_predictions(folder: Path) -> Predictions:
         classes=classes,
         threshold=None if threshold is None or not TASKS[task].has_classes else float(threshold),
         metadata=metadata,
-        task="multiclass" if task == "binary" and len(names) > 2 else task,
+        task=task,
         outputs=outputs,
         scores=scores,
         **values,
