@@ -21,7 +21,7 @@ from probsa.evaluation.faithfulness_section import mean_curves_metrics, predicte
 from probsa.evaluation.predictor import Ensemble, Predictor
 from probsa.evaluation.storage import write_predictions
 from probsa.maps import write_report_figures
-from probsa.maps.report_figures import draw_deletion
+from probsa.maps.report_figures import draw_panels
 from probsa.training import Standardizer
 
 
@@ -223,8 +223,8 @@ def test_the_report_averages_the_bags_that_are_called_positive(tmp_path):
     predicted(tmp_path / "p", curves)
     report = evaluate(tmp_path / "p", bootstrap=100)
     (section,) = [s for s in report.sections if s.key == "faithfulness"]
-    assert section.bags == 4  # the odd ones
-    m = section.metrics
+    assert section.values["bags"] == 4  # the odd ones
+    m = section.values["metrics"]
     assert m["area_shown"].value == pytest.approx(np.mean([0.02, 0.06, 0.1, 0.14]))
     assert m["area_random"].value == pytest.approx(0.05)
     assert m["gain_over_random"].value == pytest.approx(0.08 - 0.05)
@@ -237,7 +237,7 @@ def test_the_report_averages_the_bags_that_are_called_positive(tmp_path):
     assert written["curves"]["most_first_random"]["probability"][-1] == pytest.approx(0.4)
     figures = write_report_figures(report, tmp_path / "figures")
     assert "deletion.png" in {path.name for path in figures}
-    ax = draw_deletion(section).axes[0]
+    ax = draw_panels(section.figure[1]).axes[0]
     lines = {line.get_label(): line.get_ydata() for line in ax.lines}
     np.testing.assert_allclose(lines["most relevant first"][[0, -1]], [0.5, 0.42])
     np.testing.assert_allclose(lines["least relevant first"][[0, -1]], [0.5, 0.58])
@@ -258,7 +258,7 @@ def test_intervals_resample_groups(tmp_path):
     rows = [f"b{k},{k % 2},one" for k in range(8)]
     table.write_text("bag,label,group\n" + "\n".join(rows))
     section = faithfulness_of(evaluate(tmp_path / "p", labels=table, bootstrap=100))
-    assert section.metrics["area_shown"].low is None  # a single group says nothing
+    assert section.values["metrics"]["area_shown"].low is None  # a single group says nothing
 
 
 def test_bags_without_curves_are_counted(tmp_path):
@@ -266,10 +266,12 @@ def test_bags_without_curves_are_counted(tmp_path):
     empty = {"most_first": {}, "least_first": {}, "missing": {"shown": "too small"}}
     predicted(tmp_path / "p", [*curves, stored("b7", 0.0, **empty)])
     section = faithfulness_of(evaluate(tmp_path / "p", bootstrap=0))
-    assert (section.bags, section.without) == (3, {"too small": 1})
+    assert section.values["bags"] == 3 and section.values["without"] == {"too small": 1}
     predicted(tmp_path / "q", curves, probability=0.3)
     section = faithfulness_of(evaluate(tmp_path / "q", bootstrap=0))
-    assert section.bags == 0 and "calls positive" in section.metrics["area_shown"].reason
+    values = section.values
+    assert values["bags"] == 0 and "calls positive" in values["metrics"]["area_shown"].reason
+    assert section.figure is None
 
 
 def test_predictions_without_curves_have_no_section_and_damage_is_named(tmp_path):

@@ -11,7 +11,8 @@ from support.stored import write_folder
 
 from probsa import load
 from probsa.cli.entry import main
-from probsa.evaluation import best_threshold, read_predictions
+from probsa.evaluation import read_predictions
+from probsa.statistics import choose_threshold
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.workflow import finish_run, predict_folder, predict_run, train_and_report
 
@@ -62,7 +63,8 @@ def test_the_threshold_is_one_of_scaled_probabilities(trained):
     got = read_predictions(scaled.predictions)
     val = np.array([part == "val" for part in got.parts])
     y = np.array(got.labels)[val]
-    assert got.threshold == pytest.approx(best_threshold(y, got.probability[val, 0]), rel=1e-6)
+    chosen = choose_threshold(y, got.probability[val, 0]).value
+    assert got.threshold == pytest.approx(chosen, rel=1e-6)
 
 
 def test_later_predictions_are_the_same(trained, tmp_path):

@@ -43,10 +43,12 @@ def evaluated(folder, table, *, part="test", bootstrap=0, **options):
     """Return the context of the evaluated bags."""
     predictions = read_predictions(folder)
     seen = ("train", "val") if part == "test" else ()
-    rows = enumerate(predictions.parts)
+    truth = read_truth(predictions, table)
+    labelled = [b in truth.targets for b in predictions.bags]
+    rows = [(i, of) for i, of in enumerate(predictions.parts) if labelled[i]]
     return Context(
         predictions=predictions,
-        truth=read_truth(predictions, table),
+        truth=truth,
         part=part,
         rows=tuple(i for i, of in rows if (of not in seen if seen else of == part)),
         threshold=predictions.threshold,

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image
-from probsa.evaluation.pools import bag_draws
 from scipy import ndimage
 from support.made_studies import SIDE, asap_xml, lattice
 
@@ -23,7 +22,7 @@ from probsa.evaluation.lesions import (
     match_detections,
     patch_mask,
 )
-from probsa.statistics import RATES, froc
+from probsa.statistics import RATES, Draws, froc
 
 ALL6 = ("Tumor_001", "Tumor_002", "Tumor_003", "Tumor_004", "Normal_001", "Normal_002")
 SUBSETS = (
@@ -251,8 +250,8 @@ def test_intervals_resample_slides(case_hits):
     slides = list(case_hits.values())
     got = froc_summary([slides], bootstrap=40, seed=3)
     assert got["froc"].value == froc(slides).score
-    names, tumour = [s.name for s in slides], np.array([s.tumour for s in slides])
-    draws = bag_draws(names, tumour, groups=None, resamples=40, seed=3)
+    tumour = np.array([s.tumour for s in slides])
+    draws = Draws.stratified(tumour, groups=None, resamples=40, seed=3)
     sensitivities = []
     for counts in draws.counts[1:]:
         resample = [s for s, c in zip(slides, counts, strict=True) for _ in range(c)]
@@ -540,24 +539,24 @@ def cohort(tmp_path):
     return folder, annotations
 
 
+def lesions_of(folder, annotations, **options):
+    return evaluate(folder, lesions=annotations, bootstrap=0, **options).to_dict()["lesions"]
+
+
 def test_the_report_by_hand(cohort, capsys):
     """The peak of test_001 is on its lesion; that of test_002 is excluded: a false positive."""
     folder, annotations = cohort
     report = evaluate(folder, lesions=annotations, bootstrap=0)
-    got = report.lesions
-    assert (report.part, got.slides, got.tumour_slides, got.lesions) == (
-        "test",
-        3,
-        2,
-        2,
-    )
-    assert got.annotations == {"polygons": 2} and got.isolated == 0
-    assert set(got.left_out) == {"test_004", "test_114"}
-    assert got.left_out["test_004"] == "tumour, but no annotation"
-    assert "not annotated exhaustively" in got.left_out["test_114"]
+    got = report.to_dict()["lesions"]
+    assert report.part == "test"
+    assert (got["slides"], got["tumour_slides"], got["lesions"]) == (3, 2, 2)
+    assert got["annotations"] == {"polygons": 2} and got["isolated_tumour_cells"] == 0
+    assert set(got["left_out"]) == {"test_004", "test_114"}
+    assert got["left_out"]["test_004"] == "tumour, but no annotation"
+    assert "not annotated exhaustively" in got["left_out"]["test_114"]
     # The lesion of test_001 is found without false positives. That of test_002 is not found, and
     # its false positive counts 1/3 per slide.
-    assert got.metrics["sensitivity_at_0.25"].value == pytest.approx(0.5)
+    assert got["metrics"]["sensitivity_at_0.25"]["value"] == pytest.approx(0.5)
     assert main(["evaluate", str(folder), "--lesions", str(annotations), "--bootstrap", "0"]) == 0
     text = capsys.readouterr().out
     assert "lesions of 3 slides" in text and "FROC score" in text
@@ -565,14 +564,14 @@ def test_the_report_by_hand(cohort, capsys):
     assert "left out: 1 bag ('test_004'): tumour, but no annotation" in text
     assert "left out: 1 bag ('test_114'): CAMELYON16's test_114 is not annotated" in text
     # Training slides are evaluated only on request.
-    only = evaluate(folder, lesions=annotations, part="train", bootstrap=0).lesions
-    assert (only.slides, only.lesions, only.metrics["froc"].value) == (1, 1, 1.0)
+    only = lesions_of(folder, annotations, part="train")
+    assert (only["slides"], only["lesions"], only["metrics"]["froc"]["value"]) == (1, 1, 1.0)
 
 
 def test_without_annotations_nothing_changes(cohort, capsys):
     folder, _ = cohort
     report = evaluate(folder, bootstrap=0)
-    assert report.lesions is None and "lesions" not in report.to_dict()
+    assert "lesions" not in report.to_dict()
     assert main(["evaluate", str(folder), "--mpp", "0.5"]) == 2
     assert "--mpp is 0.5, which only lesions need" in capsys.readouterr().err
 
@@ -580,8 +579,8 @@ def test_without_annotations_nothing_changes(cohort, capsys):
 def test_the_resolution_decides_which_lesions_are_itc(cohort):
     """1024 pixels are 249 µm, or 324 µm after dilation; at 0.1 µm per pixel they are an ITC."""
     folder, annotations = cohort
-    at_fine = evaluate(folder, lesions=annotations, mpp=0.1, bootstrap=0).lesions
-    assert (at_fine.lesions, at_fine.isolated, at_fine.mpp) == (1, 1, 0.1)
+    fine = lesions_of(folder, annotations, mpp=0.1)
+    assert (fine["lesions"], fine["isolated_tumour_cells"], fine["mpp"]) == (1, 1, 0.1)
     with pytest.raises(SlideError, match=r"-1\.0 micrometres per pixel"):
         evaluate(folder, lesions=annotations, mpp=-1.0, bootstrap=0)
 
@@ -594,17 +593,17 @@ def test_test_114_is_special_in_camelyon16_only(tmp_path):
         {"test_114": 1, "mine": 0},
     )
     np.save(tmp_path / "test_114.npy", np.ones((64, 64)))
-    report = evaluate(folder, lesions=tmp_path, bootstrap=0).lesions
-    assert report.left_out == {} and report.slides == 2
+    got = lesions_of(folder, tmp_path)
+    assert got["left_out"] == {} and got["slides"] == 2
 
 
 def test_slides_that_cannot_be_evaluated_have_a_reason(cohort, tmp_path):
     folder, annotations = cohort
     (folder / "instances" / "test_003.h5").unlink()
     (annotations / "test_004.json").write_text('{"positive": []}')
-    report = evaluate(folder, lesions=annotations, bootstrap=0).lesions
-    assert report.left_out["test_003"] == "no per-instance outputs"
-    assert report.left_out["test_004"] == "tumour, but its annotation marks none"
+    left_out = lesions_of(folder, annotations)["left_out"]
+    assert left_out["test_003"] == "no per-instance outputs"
+    assert left_out["test_004"] == "tumour, but its annotation marks none"
     coords, share = lattice(4, 4), np.full(16, 0.2)
     other = [
         slide("a", coords, share, score_kind="relevance"),
@@ -612,11 +611,13 @@ def test_slides_that_cannot_be_evaluated_have_a_reason(cohort, tmp_path):
     ]
     np.save(tmp_path / "a.npy", np.ones((64, 64)))
     relevance = save(tmp_path / "r", other, {"a": 1, "n": 0})
-    got = evaluate(relevance, lesions=tmp_path, bootstrap=0).lesions.metrics["froc"]
-    assert got.value is None and "relevance has no common scale" in got.reason
+    got = lesions_of(relevance, tmp_path)["metrics"]["froc"]
+    assert got["value"] is None and "relevance has no common scale" in got["reason"]
     np.save(tmp_path / "n.npy", np.ones((64, 64)))
-    report = evaluate(relevance, lesions=tmp_path, bootstrap=0).lesions
-    assert report.left_out == {"n": "annotated, but labelled as without tumour"}
+    why = "annotated, but labelled as without tumour"
+    assert lesions_of(relevance, tmp_path)["left_out"] == {"n": why}
+        "n": "annotated, but labelled as without tumour"
+    }
     flat = [slide(n, np.arange(16)[:, None], share) for n in "an"]
     with pytest.raises(BagError, match="no 2-D coordinates"):
         evaluate(save(tmp_path / "f", flat, {"a": 1, "n": 0}), lesions=tmp_path, bootstrap=0)

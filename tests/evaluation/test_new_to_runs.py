@@ -4,12 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from probsa.evaluation.null_files import null_maps_file
 from support.stored import write_folder
 
 from probsa import predict_folder
 from probsa.datasets import open_bags
-from probsa.evaluation import evaluate, read_null_scores, read_predictions
+from probsa.evaluation import evaluate, null_maps_file, read_null_scores, read_predictions
 from probsa.evaluation.loading import distances_of, null_maps_of
 from probsa.training import read_run, read_split, train
 from probsa.workflow import finish_run
@@ -80,7 +79,7 @@ def test_a_report_of_several_runs_compares_with_all_null_maps(folds):
     assert len(about["runs"]) == len(runs)
     report = evaluate(folder / "both", bootstrap=0)
     (found,) = [s for s in report.sections if s.key == "within_bags"]
-    assert {"centre", "position", "mahalanobis", "mean_features"} <= set(found.nulls)
+    assert {"centre", "position", "mahalanobis", "mean_features"} <= set(found.values["null_maps"])
 
 
 def test_runs_of_which_one_has_no_files_have_none(folds, tmp_path):

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.metrics import f1_score, roc_curve
 
 from probsa.errors import InputError
@@ -91,3 +93,48 @@ def test_the_default_has_the_best_f1_of_all_thresholds(seed):
     assert (none.value, none.reason) == (0.5, "no positive bag among 3: F1 is undefined")
     with pytest.raises(InputError, match="2 labels for 3"):
         choose_threshold([0, 1], p[:3])
+
+
+def best(y, p):
+    return choose_threshold(y, p).value
+
+
+def test_threshold_is_the_midpoint_with_the_best_f1():
+    assert best([0, 0, 1, 1], [0.1, 0.2, 0.6, 0.9]) == pytest.approx(0.4)
+    # F1 is .8 if .35 is called (one false alarm): half-way between .1 and .35.
+    assert best([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8]) == pytest.approx((0.1 + 0.35) / 2)
+
+
+def test_of_tied_thresholds_the_one_nearest_a_half_is_chosen():
+    # Both .15 (tp 2, fp 2) and .75 (tp 1, fp 0) give F1 = 2/3, and .75 is nearer to 0.5.
+    assert best([1, 0, 0, 1], [0.2, 0.3, 0.6, 0.9]) == pytest.approx(0.75)
+    # .125 and .875 tie and are equally near, so the lower one is chosen.
+    assert best([1, 0, 0, 1], [0.25, 0.5, 0.8125, 0.9375]) == 0.125
+
+
+def test_threshold_without_positives_or_negatives():
+    no_positive = choose_threshold([0, 0, 0], [0.1, 0.9, 0.2])
+    assert no_positive.value == 0.5
+    assert no_positive.reason == "no positive bag among 3: F1 is undefined"
+    assert choose_threshold([0, 1], [0.2, 0.8]).reason is None
+    assert best([1, 1], [0.4, 0.6]) == pytest.approx(0.2)
+    assert best([], []) == 0.5
+    with pytest.raises(InputError, match="2 labels for 3 probabilities"):
+        choose_threshold([0, 1], [0.1, 0.2, 0.3])
+
+
+def test_a_threshold_separates_adjacent_floats():
+    low, high = 0.5, float(np.nextafter(0.5, 1))
+    assert low < best([0, 1], [low, high]) <= high
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), min_size=1, max_size=25))
+def test_no_other_threshold_has_a_better_f1(bags):
+    y, p = np.array([b for b, _ in bags]), np.array([s / 20 for _, s in bags])
+    if not y.any():
+        return
+    others = np.append(np.linspace(0, 1, 41), best(y, p))
+    true = np.array([(y & (p >= o)).sum() for o in others])
+    f1 = 2 * true / (np.array([(p >= o).sum() for o in others]) + y.sum())
+    assert f1[-1] == f1.max()

@@ -85,7 +85,7 @@ def name(request) -> str:
 
 def test_metrics_rivals_and_counts(name):
     d, task = data(name), TASKS[name]
-    draws = Draws.stratified(task.strata(d.y), groups=None, resamples=20, seed=0).with_data()
+    draws = Draws.stratified(task.strata(d.y), groups=None, resamples=20, seed=0)
     found, rivals = task.metrics(d, draws), task.rivals(d, draws)
     assert all(m.rows is None or len(m.rows) == 21 for m in found.overall.values())
     assert "mean of the features" in rivals
@@ -161,7 +161,7 @@ def test_two_classes_are_scored_as_by_scikit_learn():
     assert without["f1"].reason == "no threshold was given: choose one on validation bags"
     one_class = TASKS["binary"].metrics(replace(d, y=d.y * 0), draws).overall
     assert one_class["auroc"].reason == f"only one class among {N} bags: AUROC is undefined"
-    assert one_class["f1"].reason == f"no positive bag among {N}: F1 is undefined"
+    assert one_class["f1"].reason == f"no positive among {N} bags: F1 is undefined"
 
 
 def test_several_classes_have_the_names_of_two():
@@ -273,3 +273,10 @@ def test_a_comparison_with_the_name_of_a_task_is_found():
     ):
         assert list(_branches(ast.parse(text)))
     assert not list(_branches(ast.parse("task: str = 'binary'\nf('ordinal')")))
+
+
+def test_of_grades_the_median_is_called_and_the_margin_is_that_of_the_nearest_cut():
+    p = np.array([[0.4, 0.0, 0.35, 0.25], [0.1, 0.2, 0.6, 0.1]])
+    task = TASKS["ordinal"]
+    assert task.calls(p).tolist() == [2, 2] and p.argmax(1).tolist() == [0, 2]
+    np.testing.assert_allclose(task.margins(p), [0.1, 0.2])

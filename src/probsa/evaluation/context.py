@@ -16,7 +16,7 @@ from ..core import read_csv
 from ..datasets import patient_table, read_table
 from ..errors import InputError
 from ..statistics import Draws
-from ..tasks import TASKS, TargetData, TargetOptions, Task
+from ..tasks import TargetData, TargetOptions, Task
 from .guarantees.options import GuaranteeOptions
 from .prediction import Prediction
 from .storage import MEAN_FEATURES, Predictions, listed
@@ -59,7 +59,7 @@ class Context:
     @property
     def task(self) -> Task:
         """What is predicted."""
-        return TASKS[self.predictions.task]
+        return self.predictions.of_task
 
     @cached_property
     def names(self) -> list[str]:
@@ -208,7 +208,7 @@ def read_truth(
     stored = stored_targets(predictions)
     if path is None:
         return _checked(Truth(targets=stored), predictions, where="predictions.csv")
-    task = TASKS[predictions.task]
+    task = predictions.of_task
     if task.has_classes:
         classes = _known_classes(predictions, classes)
     columns = predictions.metadata.get("target")
@@ -257,7 +257,7 @@ def _known_classes(predictions: Predictions, classes: Sequence[str] | None) -> S
 
 def _checked(truth: Truth, predictions: Predictions, *, where: str) -> Truth:
     """Refuse classes that the model does not have."""
-    if not TASKS[predictions.task].has_classes:
+    if not predictions.of_task.has_classes:
         return truth
     top = len(predictions.class_names) - 1
     for bag in predictions.bags:

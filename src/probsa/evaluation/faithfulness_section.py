@@ -5,7 +5,7 @@ model calls positive are summarised, because only their maps claim to show evide
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from .deletion import REMOVAL_ORDERS, RULE, SAMPLES, DeletionCurves, deletion_cu
 from .map_scores import MapScore
 from .prediction import Prediction
 from .predictor import Predictor
-from .section import Section, metric_grid
+from .section import Line, Panel, Section, metric_grid
 from .storage import FAITHFULNESS
 
 ORDER_TITLES = {
@@ -101,6 +101,7 @@ def faithfulness_section(context: Context) -> Section | None:
         resamples=min(context.bootstrap, INSTANCE_RESAMPLES),
         seed=context.seed,
     )
+    means = _mean_curves(curves)
     how = " and ".join(REMOVALS[k] for k in removal) or "-"
     title = f"faithfulness of {counted(len(curves), 'bag')} ({how})"
     return Section(
@@ -111,13 +112,51 @@ def faithfulness_section(context: Context) -> Section | None:
             "removal": removal,
             "without": without,
             "metrics": metrics,
-            "curves": _mean_curves(curves),
+            "curves": means,
         },
         text=[
             metric_grid(title, metrics, titles=TITLES),
             *(f"{counted(n, 'bag')} without curves: {why}" for why, n in without.items()),
         ],
+        figure=("deletion", [_panel(means, metrics, bags=len(curves))]) if means else None,
         metrics={"faithfulness": metrics},
+    )
+
+
+def _panel(
+    means: Mapping[str, Mapping[str, list[float]]], metrics: Mapping[str, Metric], *, bags: int
+) -> Panel:
+    """Return the mean curves beside those of random orders.
+
+    Read from right to left, the curve of least relevant first is that of inserting the most
+    relevant instances into an empty bag.
+    """
+    labels = {
+        "least_first": "least relevant first",
+        "least_first_random": None,
+        "most_first": "most relevant first",
+        "most_first_random": "random orders (null)",
+    }
+    area = metrics["area_shown"].value
+    number = "" if area is None else f"\narea between the curves {area:.3f}"
+    return Panel(
+        title=f"{bags} bags that are called positive{number}",
+        x="removed instances (%)",
+        y="mean probability of the shown class",
+        lines=[
+            Line(
+                name=name,
+                x=[100 * share for share in means[name]["share"]],
+                y=means[name]["probability"],
+                label=label,
+                style="null" if name.endswith("_random") else "main",
+            )
+            for name, label in labels.items()
+            if name in means
+        ],
+        xlim=(0.0, 90.0),
+        ylim=(0.0, 1.0),
+        between=("most_first", "least_first", "area between the curves"),
     )
 
 

@@ -189,4 +189,4 @@ class Prediction:
 
 def column_names(p: Prediction, columns: int) -> tuple[str, ...] | None:
     """Return what the columns of per-instance values are of; None for one, or for classes."""
-    return TASKS[p.task].column_names(p, columns)
+    return p.of_task.column_names(p, columns)

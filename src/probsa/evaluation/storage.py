@@ -43,19 +43,19 @@ from ..core import (
 from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
 from ..jobs import sole_writer
 from ..models import ScoreKind
-from ..tasks import TASKS, Target, task_of_classes
+from ..tasks import TASKS, Target, Task, task_of_classes
 from .prediction import OF_EVERY_INSTANCE, PER_INSTANCE, Prediction
 
 PREDICTIONS_TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
 NULL_SCORES = "null_maps"
-"""Folder of the scores of null maps, see `null_files`."""
+"""Folder of the scores of null maps, see `baselines.null_scores`."""
 FAILED = "failed.csv"
 """Table of the bags that could not be predicted, which `probsa predict` writes."""
 NOTES = "notes.json"
 """Remarks on the bags, such as an estimated stride, which `probsa predict` writes."""
-FAITHFULNESS = "faithfulness.json"
 MEAN_FEATURES = "mean_features.csv"
 """What the linear model of the mean features predicts."""
+FAITHFULNESS = "faithfulness.json"
 """Curves of deletion of each bag, which `probsa predict --faithfulness` writes."""
 OWN = {PREDICTIONS_TABLE, METADATA, INSTANCES, FAILED, NOTES, FAITHFULNESS, NULL_SCORES}
 WINDOWS = os.name == "nt"
@@ -201,6 +201,11 @@ class Predictions:
     """Scores of the labelled bags that need the whole predictive distribution, such as `nll`."""
 
     @property
+    def of_task(self) -> Task:
+        """What depends on the task."""
+        return TASKS[self.task]
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """One name for each class; a single logit has two classes."""
         if self.probability.shape[1] > 1 or len(self.classes) == 2:
@@ -221,7 +226,7 @@ class Predictions:
         """
         if bag not in self.bags:
             raise UnknownName("predicted bag", bag, self.bags)
-        row, task = self.bags.index(bag), TASKS[self.task]
+        row, task = self.bags.index(bag), self.of_task
         tables = {k: getattr(self, k) for k in ("probability", "std", "std_within", "std_between")}
         return replace(
             read_instances(self.instance_path(bag)),
@@ -236,7 +241,7 @@ class Predictions:
         """Return the columns of predictions.csv as a data frame; see also `instances`."""
         columns: dict[str, Any] = {"bag": self.bags, "part": self.parts}
         names = self.outputs
-        if TASKS[self.task].has_classes:
+        if self.of_task.has_classes:
             columns["label"] = pd.array(list(self.labels), dtype="Int64")
             names = self.classes[-self.probability.shape[1] :]
         for c in columns_of(self.task, names=names, classes=self.classes):
@@ -414,7 +419,7 @@ def write_predictions(
             write_instances(path, p)
             row = {"bag": p.name, "part": parts.get(p.name, "new")}
             rows[p.name] = row | _cells(p, labels.get(p.name), classes, threshold=threshold)
-            if not TASKS[p.task].unordered_classes:
+            if not p.of_task.unordered_classes:
                 of_task = {"task": p.task, "outputs": list(p.outputs)}
         if not rows:
             raise InputError(f"there are no predictions to write to {folder}")
@@ -429,8 +434,8 @@ def _cells(
 ) -> dict[str, object]:
     """Return the cells of a bag's row after its name and part, in the order of the columns."""
     width, names = len(p.probability), p.outputs
-    cells: dict[str, Any] = dict.fromkeys(TASKS[p.task].label_columns(classes))
-    if TASKS[p.task].has_classes:
+    cells: dict[str, Any] = dict.fromkeys(p.of_task.label_columns(classes))
+    if p.of_task.has_classes:
         if width != len(classes) and not (width == 1 and len(classes) == 2):
             raise InputError(
                 f"bag {p.name!r} has {width} probabilities, but there are {len(classes)} classes "
@@ -443,10 +448,10 @@ def _cells(
         cells |= zip(tuple(cells), texts, strict=True)
     for columns in columns_of(p.task, names=names, classes=classes):
         cells |= columns.cells(p)
-    if TASKS[p.task].has_classes:
+    if p.of_task.has_classes:
         # The call is made on the numbers of the table, so that its readers find the same calls.
         stored = np.array([float(str(v)) for v in p.probability])
-        cells["prediction"] = int(TASKS[p.task].calls(stored[None], threshold)[0])
+        cells["prediction"] = int(p.of_task.calls(stored[None], threshold)[0])
     if p.slides:
         cells["slides"] = f"{len(p.slides)}/{p.slides_expected or len(p.slides)}"
     return cells

@@ -40,17 +40,18 @@ NO_THRESHOLDS = "no thresholds were given: choose them on validation bags"
 
 
 def binary_metrics(
-    y: Flags, p: Values, *, threshold: float | None = None, draws: Draws | None = None
+    labels: Labels, p: Values, *, threshold: float | None = None, draws: Draws | None = None
 ) -> TargetMetrics:
-    """Return the metrics of two classes.
+    """Return the metrics of two classes, of which 1 is the positive one.
 
     Without a threshold (the smallest probability of a positive call, chosen on validation bags),
     the metrics of calls are undefined, but for F1 at 0.5.
 
     Raises:
-        InputError: a probability is not in [0, 1].
+        InputError: a label is not 0 or 1, or a probability not in [0, 1].
     """
-    _check_classes(y.astype(np.int64), np.stack([1 - p, p], axis=1))
+    _check_classes(labels, np.stack([1 - p, p], axis=1))
+    y = labels == 1
     draws = Draws.of_data(len(y)) if draws is None else draws
     area, precision = areas(y, p, draws=draws)
     calls = dict.fromkeys(("f1", "balanced_accuracy", "accuracy"), Metric.undefined(NO_THRESHOLD))

@@ -28,7 +28,7 @@ from .columns import MOST_CLASSES, SHOWN, Cells, Targets, Value, Values, finite_
 from .words import CLASSES, SEVERAL_CLASSES, PageWords, class_name, plus_minus, quoted
 
 MACRO = {"macro_auroc": "auroc", "macro_average_precision": "average_precision", "macro_f1": "f1"}
-"""Means over classes, which reports show under the names that they have for two classes."""
+"""Earlier names of means over classes, which the JSON of rivals keeps."""
 
 
 def task_of_classes(count: int) -> TaskName:
@@ -242,13 +242,10 @@ class Multiclass(Unordered):
 
     def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
         y = data.y[:, 0].astype(np.int64)
-        found = multiclass_metrics(y, data.predicted, names=data.names, draws=draws)
-        overall = {MACRO.get(name, name): metric for name, metric in found.overall.items()}
-        return TargetMetrics(overall=overall, by_part=found.by_part, notes=found.notes)
+        return multiclass_metrics(y, data.predicted, names=data.names, draws=draws)
 
     def rivals(self, data: TargetData, draws: Draws) -> dict[str, TargetMetrics]:
-        """Return the rivals with their means over classes also under the names of `MACRO`, which
-        reports of earlier versions have."""
+        """Return the rivals, with their means over classes also under the names of `MACRO`."""
         found = super().rivals(data, draws)
         of_macro = {name: {k: r.overall[v] for k, v in MACRO.items()} for name, r in found.items()}
         return {n: replace(r, overall={**r.overall, **of_macro[n]}) for n, r in found.items()}

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from ...datasets import LabelTable, Split
 from ...errors import InputError, TableError
 from ...models import check_task
-from ...tasks import TASKS
 from ...training import fit_likelihood
 from .data_sets import DataSet
 from .grid import Row
@@ -52,7 +51,7 @@ def check_parts(data: DataSet, rows: Sequence[Row], splits: Sequence[Split]) -> 
             continue
         part = f"fold {k}" if data.folds else "the test part"
         if (why := _undefined(data.table, split)) is not None:
-            metric = TASKS[data.table.task].primary.title
+            metric = data.table.of_task.primary.title
             raise TableError(
                 f"{data.name}: {why} in {part} of {data.table.where}, so {metric} is undefined "
                 f"there. {_remedy(data)}"

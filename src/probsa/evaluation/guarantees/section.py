@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core import counted, write_csv
 from ...errors import InputError, OutputExists, UnmetGuarantee
-from ...tasks import HALF, TASKS
+from ...tasks import HALF
 from ..context import SEEN, Context, read_truth
 from ..section import Section
 from ..storage import read_predictions
@@ -168,7 +168,7 @@ def write_sets(
         truth=read_truth(predictions, labels, classes=classes),
         part="new",
         rows=rows,
-        threshold=threshold if TASKS[predictions.task].two_classes else None,
+        threshold=threshold if predictions.of_task.two_classes else None,
         bootstrap=0,
         seed=seed,
     )

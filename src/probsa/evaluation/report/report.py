@@ -18,7 +18,6 @@ from rich.table import Table as Grid
 from ...core import counted
 from ...errors import InputError
 from ...statistics import Metric, choose_threshold
-from ...tasks import TASKS
 from ..context import INSTANCE_RESAMPLES, Context, Truth, read_truth
 from ..faithfulness_section import faithfulness_section
 from ..guarantees.options import GuaranteeOptions
@@ -178,7 +177,7 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         BagError: lesions are evaluated and a bag has no coordinates.
     """
     predictions = read_predictions(folder)
-    task = TASKS[predictions.task]
+    task = predictions.of_task
     if lesions is not None and not task.has_classes:
         raise InputError(f"scores of lesions need two classes, but the task is {task.name}")
     truth = read_truth(predictions, labels, classes=classes)
@@ -264,7 +263,7 @@ def _select_part(
 
 def _threshold(predictions: Predictions, truth: Truth, *, part: str) -> tuple[float | None, str]:
     """Return the threshold of p(Y = 1) for positive calls, and a text on its origin."""
-    task = TASKS[predictions.task]
+    task = predictions.of_task
     if not task.two_classes:
         return None, task.words.call_rule
     if predictions.threshold is not None:
