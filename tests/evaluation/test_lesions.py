@@ -616,8 +616,6 @@ def test_slides_that_cannot_be_evaluated_have_a_reason(cohort, tmp_path):
     np.save(tmp_path / "n.npy", np.ones((64, 64)))
     why = "annotated, but labelled as without tumour"
     assert lesions_of(relevance, tmp_path)["left_out"] == {"n": why}
-        "n": "annotated, but labelled as without tumour"
-    }
     flat = [slide(n, np.arange(16)[:, None], share) for n in "an"]
     with pytest.raises(BagError, match="no 2-D coordinates"):
         evaluate(save(tmp_path / "f", flat, {"a": 1, "n": 0}), lesions=tmp_path, bootstrap=0)
