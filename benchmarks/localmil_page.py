@@ -25,7 +25,8 @@ from probsa.benchmark.leaderboard.page import to_html
 from probsa.benchmark.leaderboard.tables import MEASURES, leaderboard_table
 from probsa.benchmark.leaderboard.writing import TITLE
 from probsa.benchmark.tables.formats import to_markdown
-from probsa.core.files import read_csv, write_text
+from probsa.core import TextTable
+from probsa.core.files import write_text
 from probsa.statistics import ALPHA, holm
 
 BAGS = {
@@ -58,10 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def board(path: Path, name: str) -> SetBoard:
     """Return what the table of a data set says."""
-    rows = {row["method"].removesuffix(NULL): row for row in read_csv(path)}
+    rows = {row["method"].removesuffix(NULL): row for row in TextTable.read(path).rows}
     known = set(next(iter(rows.values())))
     later = path.parent / "one_seed" / path.name
-    for row in read_csv(later) if later.is_file() else []:
+    for row in TextTable.read(later).rows if later.is_file() else []:
         own = rows.setdefault(row["method"].removesuffix(NULL), row)
         for key in (f"{measure}{end}" for measure in LATER for end in ("", "_low", "_high")):
             own.setdefault(key, row.get(key) or "")

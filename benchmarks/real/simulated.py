@@ -22,8 +22,7 @@ import torch
 from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from probsa.core import GraphOptions
-from probsa.core.files import read_csv
+from probsa.core import GraphOptions, TextTable
 from probsa.datasets.simulated import Layout, write_simulated
 from probsa.evaluation.predictor import load
 from probsa.statistics.comparison import compare
@@ -138,7 +137,7 @@ def append(path: Path, row: dict[str, object]) -> None:
 
 def rows_of(path: Path) -> list[dict[str, str]]:
     """Return the rows of a table, or none if it does not exist."""
-    return read_csv(path) if path.is_file() else []
+    return TextTable.read(path).rows if path.is_file() else []
 
 
 def table(path: Path) -> None:

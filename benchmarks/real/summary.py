@@ -21,7 +21,7 @@ from study_doubt import doubt_table
 from study_metrics import auroc, average_precision, bag_losses, difference, evidence_scale, number
 from trace_file import Trace, load_all
 
-from probsa.core.files import read_csv
+from probsa.core import TextTable
 from probsa.statistics import Draws
 
 COLUMNS = {
@@ -58,7 +58,7 @@ class Resampler:
     """Resamples of the groups of a set, the same ones for every method."""
 
     def __init__(self, labels: Path, *, resamples: int) -> None:
-        rows = read_csv(labels)
+        rows = TextTable.read(labels).rows
         self.index = {r["bag"]: k for k, r in enumerate(rows)}
         self.draws = Draws.stratified(
             np.array([r["label"] for r in rows]),
@@ -200,7 +200,7 @@ def main() -> None:
 
         check_all()
         return
-    null = read_csv(a.null) if a.null else []
+    null = TextTable.read(a.null).rows if a.null else []
     rules = dict(text.split("=") for text in a.rules)
     for data in a.sets or sorted(p.name for p in a.traces.iterdir() if p.is_dir()):
         traces = load_all(a.traces, sets=[data], methods=a.methods)

@@ -1,18 +1,16 @@
 """Data frames against the files and arrays that they are made of."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 from probsa.benchmark.tables.formats import to_csv
 from probsa.benchmark.tables.table import Column, ResultTable, TableCell
-from probsa.errors import MissingExtra
 from probsa.evaluation import Prediction, Report, read_predictions, write_predictions
 from probsa.statistics import Metric
 
-pandas = pytest.importorskip("pandas")
 G = np.random.default_rng(0)
 
 
@@ -86,9 +84,3 @@ def test_a_table_has_the_numbers_of_its_csv(tmp_path):
     (tmp_path / "t.csv").write_text(to_csv(table))
     pandas.testing.assert_frame_equal(table.to_frame(), pandas.read_csv(tmp_path / "t.csv"))
     assert table.to_frame()["a"][0] == 50
-
-
-def test_without_pandas_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'probsa\[frames\]'"):
-        prediction("b").to_frame()

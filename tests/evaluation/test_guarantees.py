@@ -12,7 +12,7 @@ from rich.console import Console
 from support.made_guarantees import joined, write_cohort
 
 from probsa.cli.entry import main
-from probsa.core import read_csv
+from probsa.core import TextTable
 from probsa.errors import InputError, UnmetGuarantee
 from probsa.evaluation import GuaranteeOptions, evaluate, read_predictions, write_sets
 from probsa.evaluation.unmet_guarantees import check_groups
@@ -40,9 +40,9 @@ def section(folder, table, *, part="auto", bootstrap=0, **options):
 
 def rows_of(folder, table, part):
     """(y, p, group) of a part, by group, read independently of the tested code."""
-    group = {row["bag"]: row["group"] for row in read_csv(table)}
+    group = {row["bag"]: row["group"] for row in TextTable.read(table).rows}
     by_group = defaultdict(list)
-    for row in read_csv(folder / "predictions.csv"):
+    for row in TextTable.read(folder / "predictions.csv").rows:
         if row["part"] == part:
             by_group[group[row["bag"]]].append((int(row["label"]), float(row["p_1"]), row["bag"]))
     return by_group

@@ -6,7 +6,7 @@ import pytest
 from support.made_guarantees import write_cohort
 
 from probsa.cli.entry import main
-from probsa.core import read_csv
+from probsa.core import TextTable
 from probsa.errors import InputError, OutputExists
 from probsa.evaluation import GuaranteeOptions, evaluate, write_sets
 from probsa.statistics import coverage_band
@@ -15,7 +15,7 @@ NEW = (("val", 40), ("new", 30))
 
 
 def read(path):
-    return read_csv(path)
+    return TextTable.read(path).rows
 
 
 @pytest.mark.parametrize("score", ["lac", "aps"])

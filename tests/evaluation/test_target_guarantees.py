@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from support.made_predictions import made
 
-from probsa.core import read_csv
+from probsa.core import TextTable
 from probsa.errors import InputError
 from probsa.evaluation import GuaranteeOptions, evaluate, write_predictions, write_sets
 
@@ -72,7 +72,7 @@ def section(folder, table, **options):
 
 
 def parts_of(folder):
-    rows = read_csv(folder / "predictions.csv")
+    rows = TextTable.read(folder / "predictions.csv").rows
     return [[r for r in rows if r["part"] == part] for part in ("val", "test")]
 
 
@@ -178,6 +178,6 @@ def test_limits_of_new_bags_are_written(folders, tmp_path):
     for task, columns in (("regression", ["low", "high"]), ("survival", ["lower_bound"])):
         folder, table = folders[task]
         written = write_sets(folder, options, out=tmp_path / f"{task}.csv", labels=table)
-        rows = read_csv(written.table)
+        rows = TextTable.read(written.table).rows
         assert list(rows[0]) == ["bag", *columns] and len(rows) == written.bags == 30
         assert written.limits and "limits" in written.to_dict()

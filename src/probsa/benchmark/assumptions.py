@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from scipy.stats import norm
 
-from ..core import read_csv, write_csv
+from ..core import TextTable, write_csv
 from ..datasets import ASSUMPTION_TESTS, AssumptionTest, write_assumption_bags
 from ..errors import InputError, ProbSAError, TableError, UnknownName
 from ..evaluation import load
@@ -131,7 +131,7 @@ def read_results(path: Path) -> list[AssumptionResult]:
     """
     columns = [f.name for f in fields(AssumptionResult)]
     results = []
-    for row in read_csv(path):
+    for row in TextTable.read(path).rows:
         missing = [c for c in columns if c not in row]
         if missing:
             raise TableError(f"{path} has no column {missing[0]!r}: it has {', '.join(row)}")

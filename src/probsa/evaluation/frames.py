@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core import DataFrame, data_frame
+from ..core import DataFrame
 from ..statistics import Metric
 from .instance_files import PER_INSTANCE
 from .prediction import Prediction
@@ -21,11 +21,9 @@ AXES = {1: ("position",), 2: ("x", "y")}
 
 
 def instances_frame(p: Prediction) -> DataFrame:
-    """Return one row per instance: the bag, its coordinates, and every array of the prediction.
+    """Return one row per instance: the bag, its coordinates, and every array of the prediction."""
+    import pandas as pd
 
-    Raises:
-        MissingExtra: pandas is not installed.
-    """
     columns: dict[str, Any] = {"bag": [p.name] * len(p.attention_mean)}
     if p.coords is not None:
         axes = AXES.get(p.coords.shape[1]) or [f"axis_{k}" for k in range(p.coords.shape[1])]
@@ -34,18 +32,16 @@ def instances_frame(p: Prediction) -> DataFrame:
         values = getattr(p, name)
         if values is not None and name != "coords":
             columns |= _columns(name, values, p)
-    return data_frame(columns)
+    return pd.DataFrame(columns)
 
 
 def bags_frame(p: "Predictions") -> DataFrame:
-    """Return one row per bag, with the columns of predictions.csv.
+    """Return one row per bag, with the columns of predictions.csv."""
+    import pandas as pd
 
-    Raises:
-        MissingExtra: pandas is not installed.
-    """
     columns: dict[str, Any] = {"bag": list(p.bags), "part": list(p.parts)}
     if not has_classes(p.task):
-        return data_frame(columns | _of_targets(p) | _distances(p))
+        return pd.DataFrame(columns | _of_targets(p) | _distances(p))
     width = p.probability.shape[1]
     names = p.classes if len(p.classes) == width else p.classes[-1:]
     # pandas has a missing whole number only in its own type
@@ -58,7 +54,7 @@ def bags_frame(p: "Predictions") -> DataFrame:
     ):
         if values is not None:
             columns |= {f"{start}_{n}": v for n, v in zip(names, values.T, strict=True)}
-    return data_frame(columns | _distances(p))
+    return pd.DataFrame(columns | _distances(p))
 
 
 def _of_targets(p: "Predictions") -> dict[str, Any]:
@@ -79,11 +75,9 @@ def _distances(p: "Predictions") -> dict[str, Any]:
 
 
 def report_frame(report: "Report") -> DataFrame:
-    """Return one row per metric: what it is of, its name, value and 95 % interval, or the reason.
+    """Return one row per metric: its subject, name, value and 95 % interval, or the reason."""
+    import pandas as pd
 
-    Raises:
-        MissingExtra: pandas is not installed.
-    """
     groups: dict[str, Mapping[str, Metric]] = {"bags": report.metrics}
     if report.instances is not None:
         groups["instances"] = report.instances
@@ -96,7 +90,7 @@ def report_frame(report: "Report") -> DataFrame:
     for name in ("value", "low", "high"):
         columns[name] = np.array([_number(getattr(r[2], name)) for r in rows])
     columns["reason"] = [r[2].reason for r in rows]
-    return data_frame(columns)
+    return pd.DataFrame(columns)
 
 
 def _columns(name: str, values: np.ndarray, p: Prediction) -> dict[str, np.ndarray]:
@@ -107,9 +101,10 @@ def _columns(name: str, values: np.ndarray, p: Prediction) -> dict[str, np.ndarr
 
 
 def _nullable(labels: Iterable[int | None]) -> Any:
+    import pandas as pd
+
     values = list(labels)
-    array = data_frame({"label": values})["label"]
-    return array.astype("Int64")
+    return pd.Series(values).astype("Int64")
 
 
 def _number(value: float | None) -> float:

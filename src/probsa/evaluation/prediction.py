@@ -146,11 +146,7 @@ class Prediction:
         return replace(self, **{**arrays, "name": name, "slide": None, "slides": ()})
 
     def to_frame(self) -> DataFrame:
-        """Return a data frame with one row per instance: coordinates, scores, variances, weights.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
+        """Return a data frame of the instances: coordinates, scores, variances, weights."""
         from .frames import instances_frame
 
         return instances_frame(self)

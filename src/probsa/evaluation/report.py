@@ -99,11 +99,7 @@ class Report:
         }
 
     def to_frame(self) -> DataFrame:
-        """Return a data frame with one row per metric: value, 95 % interval, or the reason.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
+        """Return a data frame with one row per metric: value, 95 % interval, or the reason."""
         from .frames import report_frame
 
         return report_frame(self)

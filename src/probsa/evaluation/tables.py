@@ -26,9 +26,9 @@ from ..core import (
     DataFrame,
     PositiveFloat,
     Task,
+    TextTable,
     UnitInterval,
     as_record,
-    read_csv,
     read_json,
     write_csv,
     write_json,
@@ -97,11 +97,7 @@ class Predictions:
         return self.folder / INSTANCES / f"{bag}.h5"
 
     def to_frame(self) -> DataFrame:
-        """Return a data frame with one row per bag; of one bag's instances: `instances(bag)`.
-
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
+        """Return a data frame with one row per bag; of one bag's instances: `instances(bag)`."""
         from .frames import bags_frame
 
         return bags_frame(self)
@@ -212,7 +208,7 @@ def read_predictions(folder: Path) -> Predictions:
             f"{folder} has no {PREDICTIONS_TABLE}: give a folder that `probsa predict` wrote"
         )
     metadata = _read_metadata(folder / METADATA)
-    rows = read_csv(path)
+    rows = TextTable.read(path).rows
     if not rows:
         raise TableError(f"{path} has no rows")
     _check_names(rows, path)

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from rich.console import Console
 from rich.table import Table as Grid
 
-from ..core import Task, read_csv
+from ..core import Task, TextTable
 from ..errors import InputError
 from ..statistics import (
     PRIMARY,
@@ -232,7 +232,7 @@ def _of_means(
     if not path.is_file():
         return None
     columns = predictions.outputs or predictions.classes
-    stored = {row.get("bag"): row for row in read_csv(path)}
+    stored = {row.get("bag"): row for row in TextTable.read(path).rows}
     try:
         values = [[float(stored[predictions.bags[k]][column]) for column in columns] for k in rows]
     except (KeyError, TypeError, ValueError):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...core import Bags, random_stream, read_csv, seed_of, write_csv
+from ...core import Bags, TextTable, random_stream, seed_of, write_csv
 from ...errors import InputError
 from ...models import Model, build
 from ...training import (
@@ -104,7 +104,7 @@ def read_timing(out: Path) -> list[StepTime]:
     if not path.is_file():
         return []
     times = []
-    for row in read_csv(path):
+    for row in TextTable.read(path).rows:
         try:
             times.append(
                 StepTime(
