@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import norm
 
-from probsa.core import read_csv, write_csv
+from probsa.core import TextTable, write_csv
 from probsa.datasets import ASSUMPTION_TESTS, AssumptionTest, write_assumption_bags
 from probsa.errors import ProbSAError, UnknownName
 from probsa.evaluation import load
@@ -54,7 +54,7 @@ def main() -> None:
             raise SystemExit(str(UnknownName("model", model, names())))
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / "assumptions.csv"
-    rows = {_key(row): row for row in read_csv(path)} if path.is_file() else {}
+    rows = {_key(row): row for row in TextTable.read(path).rows} if path.is_file() else {}
     for test in ASSUMPTION_TESTS:
         for seed in range(given.seeds):
             stored = {m: rows.get((test, m, str(seed))) for m in models}

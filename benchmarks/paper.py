@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from probsa.core import read_csv
+from probsa.core import TextTable
 
 TABLES = {
     "2": ("table2_no_global", "comparison_local"),
@@ -48,11 +48,11 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="folder of `probsa benchmark`")
     parser.add_argument("--table", choices=TABLES, help="one table; all if not given")
     given = parser.parse_args()
-    printed = read_csv(Path(__file__).with_name("paper.csv"))
+    printed = TextTable.read(Path(__file__).with_name("paper.csv")).rows
     for table in [given.table] if given.table else TABLES:
         name, file = TABLES[table]
         path = given.out / "tables" / f"{file}.csv"
-        ours = read_csv(path) if path.is_file() else []
+        ours = TextTable.read(path).rows if path.is_file() else []
         print(f"## Table {table}\n\n{markdown([r for r in printed if r['table'] == name], ours)}\n")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from probsa.core import read_csv, write_text
+from probsa.core import TextTable, write_text
 from probsa.statistics import average_ranks
 
 MEASURES = {
@@ -88,7 +88,7 @@ def main() -> None:
     boards: dict[str, Board] = {}
     for path in given.tables:
         board = boards.setdefault(path.stem.removeprefix("leaderboard_"), {})
-        board |= {row["method"]: row for row in read_csv(path)}
+        board |= {row["method"]: row for row in TextTable.read(path).rows}
     for name, board in boards.items():
         nulls = [v for m, r in board.items() if NULL in m and (v := number(r, "ap")) is not None]
         if not nulls:

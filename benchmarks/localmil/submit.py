@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from probsa.core import read_csv, write_csv
+from probsa.core import TextTable, write_csv
 from probsa.datasets import LabelTable, open_bags, read_table
 from probsa.evaluation import BagMeasures, Prediction, bag_measures, read_predictions
 from probsa.statistics import mean_interval
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="CSV file, named after the set")
     given = parser.parse_args()
     row = {"method": given.method, **measured(given.predictions, given.set)}
-    others = read_csv(given.out) if given.out.is_file() else []
+    others = TextTable.read(given.out).rows if given.out.is_file() else []
     given.out.parent.mkdir(parents=True, exist_ok=True)
     write_csv(given.out, HEADER, [*(r for r in others if r["method"] != given.method), row])
     print(", ".join(f"{k} {row[k]}" for k in ("method", *COLUMNS)))

@@ -15,7 +15,7 @@ from probsa.benchmark.leaderboard.entries import entry_of
 from probsa.benchmark.leaderboard.measures import set_board
 from probsa.benchmark.leaderboard.writing import write_leaderboard
 from probsa.benchmark.results.results import read_results
-from probsa.core import read_csv, write_csv
+from probsa.core import TextTable, write_csv
 
 SCRIPTS = ROOT / "benchmarks"
 
@@ -58,7 +58,7 @@ def test_a_row_of_localmil_has_the_measures_of_the_leaderboard(script, tmp_path,
 
     write_leaderboard(tmp_path, read_results(tmp_path), resamples=50)
     board_file = tmp_path / "leaderboard" / "leaderboard_toy.csv"
-    rows = read_csv(board_file)
+    rows = TextTable.read(board_file).rows
     write_csv(board_file, list(rows[0]), [*rows, {"method": "centre (null)", "ap": "10"}])
     page = tmp_path / "page.html"
     capsys.readouterr()

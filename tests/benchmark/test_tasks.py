@@ -23,7 +23,7 @@ from probsa.benchmark.execution.units import units_of
 from probsa.benchmark.grid.checks import check_grid
 from probsa.benchmark.grid.grid import read_grid
 from probsa.benchmark.reports import write_report
-from probsa.core.files import read_csv
+from probsa.core import TextTable
 from probsa.errors import InputError, TableError
 
 SMALL = {"embed": 4, "attention_dim": 4}
@@ -85,7 +85,9 @@ def experiment(tmp_path_factory):
 
 def predicted(out, task, method):
     """Return the columns of the test bags in the predictions of a run."""
-    table = read_csv(out / "cells" / task / method / "split0-seed0/predictions/predictions.csv")
+    table = TextTable.read(
+        out / "cells" / task / method / "split0-seed0/predictions/predictions.csv"
+    ).rows
     rows = [row for row in table if row["part"] == "test"]
     assert len(rows) == 9
 
@@ -192,8 +194,8 @@ def test_every_task_has_its_expected_metrics():
 @pytest.mark.parametrize("task", TASKS)
 def test_tables_hold_the_metrics_of_the_predictions(experiment, task):
     out, _, _ = experiment
-    means = {r["method"]: r for r in read_csv(out / "tables/comparison_local.csv")}
-    pooled = {r["method"]: r for r in read_csv(out / f"tables/pooled_local_{task}.csv")}
+    means = {r["method"]: r for r in TextTable.read(out / "tables/comparison_local.csv").rows}
+    pooled = {r["method"]: r for r in TextTable.read(out / f"tables/pooled_local_{task}.csv").rows}
     wanted = {method: EXPECTED[task](out, method) for method in METHODS}
     for method, name in METHODS.items():
         primary = next(iter(wanted[method]))
@@ -209,7 +211,7 @@ def test_tables_hold_the_metrics_of_the_predictions(experiment, task):
 
 def test_ranks_are_over_data_sets_by_their_primary_metric(experiment):
     out, _, _ = experiment
-    rows = {r["method"]: r for r in read_csv(out / "tables/comparison_local.csv")}
+    rows = {r["method"]: r for r in TextTable.read(out / "tables/comparison_local.csv").rows}
     ranks = {name: [] for name in rows}
     for task in TASKS:
         (key,) = (k for k in rows["abmil"] if k.startswith(f"{task}_") and not k.endswith("_sd"))
@@ -227,7 +229,7 @@ def test_ranks_are_over_data_sets_by_their_primary_metric(experiment):
 
 def test_null_rivals_stand_below_the_methods(experiment):
     out, _, _ = experiment
-    rows = {r["method"]: r for r in read_csv(out / "tables/pooled_local_regression.csv")}
+    rows = {r["method"]: r for r in TextTable.read(out / "tables/pooled_local_regression.csv").rows}
     y = predicted(out, "regression", "abmil")("label")
     train = trained(out, "regression", "abmil")
     for rival, value in (("mean", train.mean()), ("median", np.median(train))):

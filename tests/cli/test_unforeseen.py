@@ -45,18 +45,18 @@ def test_debug_shows_the_traceback(monkeypatch, capsys, tmp_path):
 
 
 def test_the_innermost_path_of_the_package_is_named(tmp_path, monkeypatch):
-    from probsa.core import files, read_csv
+    from probsa.core import TextTable, tables
 
-    def fails(f):
+    def fails(*texts, first):
         raise ZeroDivisionError("odd")
 
     (tmp_path / "t.csv").write_text("a\n1\n")
-    monkeypatch.setattr(files.csv, "DictReader", fails)
+    monkeypatch.setattr(tables, "_parse", fails)
     with pytest.raises(ZeroDivisionError) as caught:
-        read_csv(tmp_path / "t.csv")
+        TextTable.read(tmp_path / "t.csv")
     line = unforeseen.describe(caught.value, ["--json", "evaluate", "x"])
     assert f"`probsa evaluate` while using {tmp_path / 't.csv'}: ZeroDivisionError: odd" in line
-    assert "(files.read_csv, line " in line
+    assert "(tables.read, line " in line
 
 
 PROGRAM = """

@@ -21,7 +21,8 @@ from probsa.cohorts.inputs import find_inputs
 from probsa.cohorts.patching import Patching
 from probsa.cohorts.records import Record
 from probsa.cohorts.work import WorkFolder
-from probsa.core.files import read_csv, temporary_files_below
+from probsa.core import TextTable
+from probsa.core.files import temporary_files_below
 from probsa.core.store import read_bag
 from probsa.errors import InputError
 from probsa.features import build
@@ -211,7 +212,7 @@ def test_what_failed_is_tried_again_and_what_has_no_tissue_is_not(tmp_path):
     assert "no tissue found: look at thumbnails/empty.jpg" in reasons["empty"]
     assert (out / "thumbnails" / "empty.jpg").is_file()
     assert not (out / NAME / "patches" / "empty_patches.h5").exists()
-    rows = {r["name"]: r for r in read_csv(out / NAME / "patch.csv")}
+    rows = {r["name"]: r for r in TextTable.read(out / NAME / "patch.csv").rows}
     assert {n: r["status"] for n, r in rows.items()} == {
         "bad": "failed", "empty": "no_tissue", "good": "done"
     }  # fmt: skip
@@ -401,7 +402,7 @@ def test_what_a_killed_run_left_half_written_is_swept(slides, work, finished):
 def test_a_run_on_one_slide_keeps_the_rows_of_the_others(slides, work):
     (report,) = patch_cohort(slides / "slide1.tiff", work, settings=SMALL)
     assert [o.name for o in report.outcomes] == ["slide1"]
-    rows = read_csv(work / NAME / "patch.csv")
+    rows = TextTable.read(work / NAME / "patch.csv").rows
     assert [r["name"] for r in rows] == ["slide0", "slide1", "slide2"]
     assert {r["status"] for r in rows} == {"done"}
 

@@ -5,7 +5,7 @@ from PIL import Image
 from support.made_slides import tissue
 
 from probsa.cli.entry import main
-from probsa.core.files import read_csv
+from probsa.core import TextTable
 from probsa.slides import read_resolutions
 
 NAMES = [f"s{k:02d}" for k in range(12)]
@@ -31,7 +31,7 @@ def test_a_dry_run_counts_them_all_and_offers_the_table(slides, tmp_path, capsys
     said = capsys.readouterr().out
     assert said.count("12 slides of unknown resolution ('s00', 's01', 's02', …)") == 1
     assert "cannot be cut" not in said and not work.exists()
-    assert read_csv(table) == [{"slide": name, "mpp": ""} for name in NAMES]
+    assert TextTable.read(table).rows == [{"slide": name, "mpp": ""} for name in NAMES]
     assert patch(slides, "--out", work, "--dry-run", "--mpp-table", table) == 2
     assert "exists" in capsys.readouterr().err
     table.write_text("slide,mpp\n" + "".join(f"{name},0.5\n" for name in NAMES[:-1]))

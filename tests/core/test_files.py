@@ -5,8 +5,7 @@ import os
 import pytest
 
 from probsa.core import files
-from probsa.core.files import read_csv, replacing, replacing_hdf5, write_csv, write_json
-from probsa.errors import TableError
+from probsa.core.files import replacing, replacing_hdf5, write_csv, write_json
 
 
 def text(path):
@@ -53,13 +52,6 @@ def test_a_flush_that_fails_leaves_the_file_that_was_there(tmp_path, monkeypatch
         temporary.write_text("half")
     assert path.read_text() == "precious"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_row_that_is_longer_than_the_header_is_refused(tmp_path):
-    table = tmp_path / "t.csv"
-    table.write_text("a,b\n1,2\n1,,2\n")
-    with pytest.raises(TableError, match=r"t\.csv, row 2: 3 cells, but the header has 2"):
-        read_csv(table)
 
 
 def test_a_file_is_flushed_where_only_writable_files_can_be(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from probsa.core import read_csv
+from probsa.core import TextTable
 from probsa.datasets import (
     correlated_cohort,
     open_bags,
@@ -133,7 +133,7 @@ def test_the_optimum_is_stored_apart_from_what_training_reads(tmp_path):
     read = bags.bag(cohort[0].name)
     assert read.edges.shape[1] == 6  # a chain
     np.testing.assert_array_equal(read.instance_labels.numpy(), cohort[0].instance_labels)
-    rows = {r["bag"]: r for r in read_csv(tmp_path / "optimal" / "bags.csv")}
+    rows = {r["bag"]: r for r in TextTable.read(tmp_path / "optimal" / "bags.csv").rows}
     for b in cohort:
         assert float(rows[b.name]["probability"]) == pytest.approx(b.optimal.probability)
         np.testing.assert_array_equal(

@@ -119,12 +119,11 @@ def test_rows_are_found_by_bag_and_by_patient(tmp_path: Path) -> None:
         ("bag,age\na,inf\n", r"line 2, bag 'a': the covariate 'age' is 'inf', expected a finite"),
         ("bag,age\na,1\nb,NA\n", r"line 3, bag 'b': the covariate 'age' is 'NA', .*empty cell"),
         ("patient,age\np,I\n", r"line 2, patient 'p': .* is 'I', .*list it under categorical"),
-        ("bag,ago\na,1\n", "no column 'age', which is listed as a covariate. Did you mean 'ago'"),
+        ("bag,ago\na,1\n", "no column 'age': it has bag, ago. Did you mean 'ago'"),
         ("age\n1\n", "neither a column 'bag' nor 'group'"),
-        ("bag,slide,age\na,a,1\n", "two columns are named 'bag'"),
-        ("patient,age\np,1\np,2\n", "line 3, patient 'p': it is already in line 2"),
+        ("patient,age\np,1\np,2\n", "line 3: patient 'p' is already in line 2"),
         ("patient,age\n,1\n", "line 2: the column 'patient' is empty"),
-        ("bag,age\n", "a header but no rows"),
+        ("bag,age\n", "a header but no bags"),
     ],
 )
 def test_bad_tables(tmp_path: Path, text: str, message: str) -> None:

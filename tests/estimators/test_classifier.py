@@ -17,7 +17,7 @@ from support.made_bags import made_bags
 from support.stored import write_folder
 
 from probsa import Bag, MILClassifier, PerInstance, load
-from probsa.core import GraphOptions, read_csv
+from probsa.core import GraphOptions, TextTable
 from probsa.datasets import open_bags, read_table
 from probsa.errors import BagError, EmptyBag, GraphError, InputError, UnknownName
 from probsa.estimators import as_bags
@@ -58,7 +58,7 @@ def test_it_is_the_run_of_probsa_train(tmp_path):
     ).fit(given, labels)
     theirs = [p.probability[0] for p in load(run.path, device="cpu").predict(given)]
     assert mine.predict_proba(given)[:, 1].tolist() == [float(p) for p in theirs]
-    rows = read_csv(run.metrics_file)
+    rows = TextTable.read(run.metrics_file).rows
     assert [row["loss"] for row in mine.history_] == [float(row["loss"]) for row in rows]
 
 

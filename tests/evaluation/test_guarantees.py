@@ -14,7 +14,7 @@ from support.made_guarantees import joined, write_cohort
 from support.made_predictions import made
 
 from probsa.cli.entry import main
-from probsa.core import read_csv
+from probsa.core import TextTable
 from probsa.errors import InputError, OutputExists, UnmetGuarantee
 from probsa.evaluation import GuaranteeOptions, Predictions, read_predictions, write_predictions
 from probsa.evaluation.context import Context, Truth, read_truth
@@ -74,9 +74,9 @@ def text(part):
 
 def rows_of(folder, table, part):
     """Return (y, p) of the bags of a part, by group, without the tested code."""
-    group = {row["bag"]: row["group"] for row in read_csv(table)}
+    group = {row["bag"]: row["group"] for row in TextTable.read(table).rows}
     by_group = defaultdict(list)
-    for row in read_csv(folder / "predictions.csv"):
+    for row in TextTable.read(folder / "predictions.csv").rows:
         if row["part"] == part:
             by_group[group[row["bag"]]].append((int(row["label"]), float(row["p_1"])))
     return by_group
@@ -253,7 +253,7 @@ def test_confidence_intervals_resample_groups(cohort):
 def test_intervals_are_those_of_the_definition(score, numbers):
     folder, table = numbers
     found = section(folder, table, coverage=0.8, score=score).to_dict()["intervals"]
-    rows = read_csv(folder / "predictions.csv")
+    rows = TextTable.read(folder / "predictions.csv").rows
     val, test = ([r for r in rows if r["part"] == part] for part in ("val", "test"))
 
     def of_patients(values):  # two bags of a patient follow one another
@@ -280,7 +280,7 @@ def test_intervals_are_those_of_the_definition(score, numbers):
 def test_patients_count_once_and_sides_are_told_apart(numbers, tmp_path):
     """A patient with one bag counts as much as one with two."""
     folder, table = numbers
-    test = [r for r in read_csv(folder / "predictions.csv") if r["part"] == "test"]
+    test = [r for r in TextTable.read(folder / "predictions.csv").rows if r["part"] == "test"]
     dropped = {r["bag"] for r in test[1::4]}  # the second bag of every other patient
     lines = table.read_text().splitlines()
     fewer = tmp_path / "fewer.csv"
@@ -520,7 +520,7 @@ def test_sets_hold_the_classes_with_high_p_values(tmp_path, score, per_class):
     options = GuaranteeOptions(coverage=0.9, score=score, per_class=per_class)
     out = tmp_path / "sets.csv"
     written = write_sets(folder, options, out=out, labels=table, classes=names).values
-    rows = read_csv(out)
+    rows = TextTable.read(out).rows
     assert all(row["bag"].startswith("p-new") for row in rows) and len(rows) == written["bags"]
     for row in rows:
         inside = [c for c in names if float(row[f"p_value_{c}"]) > 0.1 + 1e-6]
@@ -533,12 +533,15 @@ def test_the_table_agrees_with_the_evaluation_of_the_same_bags(tmp_path):
     folder, table = write_cohort(tmp_path / "p", parts=NEW, skill=2.5)
     options, out = {"coverage": 0.9, "max_error": 0.2}, tmp_path / "sets.csv"
     written = write_sets(folder, GuaranteeOptions(**options), out=out, labels=table).to_dict()
-    report, rows = section(folder, table, **options).to_dict(), read_csv(out)
+    report, rows = section(folder, table, **options).to_dict(), TextTable.read(out).rows
     assert (written["shift"], written["caution"]) == (report["shift"], report["caution"])
     for key in ("certified", "undecided", "max_error"):
         assert written[key] == report["accepted"][key]
     assert written["accepted"] == sum(row["accepted"] == "yes" for row in rows) > 0
-    group, sizes = {row["bag"]: row["group"] for row in read_csv(table)}, defaultdict(list)
+    group, sizes = (
+        {row["bag"]: row["group"] for row in TextTable.read(table).rows},
+        defaultdict(list),
+    )
     for row in rows:
         sizes[group[row["bag"]]].append(len(row["set"].split("|")) if row["set"] else 0)
     mean = np.mean([np.mean(s) for s in sizes.values()])
@@ -549,7 +552,7 @@ def test_limits_of_numbers_are_written(numbers, tmp_path):
     out = tmp_path / "limits.csv"
     options = GuaranteeOptions(coverage=0.8)
     written = write_sets(numbers[0], options, out=out, labels=numbers[1]).to_dict()
-    rows = read_csv(out)
+    rows = TextTable.read(out).rows
     assert list(rows[0]) == ["bag", "low", "high"] and len(rows) == written["bags"] == 30
     assert "the predicted mean ±" in written["limits"] and list(written["bands"]) == ["all"]
     assert (written["sizes"], written["accepted"], written["certified"]) == ({}, None, None)
@@ -597,7 +600,7 @@ def test_the_command_writes_sets_and_keeps_tables(tmp_path, capsys):
     assert re.search(r"sets: \d+ of size 0, \d+ of size 1", shown) and "calls are accepted" in shown
     assert main([*arguments, "--overwrite", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["bags"] == len(read_csv(out)) and document["coverage"] == 0.9
+    assert document["bags"] == len(TextTable.read(out).rows) and document["coverage"] == 0.9
     with pytest.raises(OutputExists, match="--overwrite"):
         write_sets(folder, GuaranteeOptions(coverage=0.9), out=out, labels=table)
 

@@ -10,7 +10,7 @@ from support.stored import write_folder
 
 from probsa import Bag
 from probsa.cli.entry import main
-from probsa.core.files import read_csv
+from probsa.core import TextTable
 from probsa.errors import BagError, InputError, TableError
 from probsa.evaluation import evaluate, load
 from probsa.models import fixed, names
@@ -97,11 +97,13 @@ def test_prediction_leaves_out_a_bag_without_coordinates(runs, copied, tmp_path,
     assert predict(runs / "smabmil", "--features", features, "--out", tmp_path / "whole") == 0
     strip_coords(copied / "003.h5")
     assert predict(runs / "smabmil", "--features", copied, "--out", tmp_path / "p") == 1
-    (failed,) = read_csv(tmp_path / "p" / "failed.csv")
+    (failed,) = TextTable.read(tmp_path / "p" / "failed.csv").rows
     assert failed["bag"] == "003" and "needs neighbours" in failed["reason"]
     assert f"left out 003: {failed['reason']}" in capsys.readouterr().err
-    whole = {r["bag"]: r["p_1"] for r in read_csv(tmp_path / "whole" / "predictions.csv")}
-    rows = {r["bag"]: r["p_1"] for r in read_csv(tmp_path / "p" / "predictions.csv")}
+    whole = {
+        r["bag"]: r["p_1"] for r in TextTable.read(tmp_path / "whole" / "predictions.csv").rows
+    }
+    rows = {r["bag"]: r["p_1"] for r in TextTable.read(tmp_path / "p" / "predictions.csv").rows}
     assert rows == {name: p for name, p in whole.items() if name != "003"}
     # a model without this need predicts all, and says what the bag lacks
     assert predict(runs / "abmil", "--features", copied, "--out", tmp_path / "plain") == 0

@@ -14,7 +14,7 @@ from probsa.cli.entry import main
 from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import extract_cohort, patch_cohort
 from probsa.cohorts.work import WorkFolder
-from probsa.core.files import read_csv
+from probsa.core import TextTable
 from probsa.datasets import open_bags
 from probsa.datasets.feature_metadata import FeatureMetadata
 from probsa.datasets.metadata import Metadata
@@ -141,12 +141,15 @@ def test_only_training_bags_count(work, tmp_path):
 def test_what_is_like_no_training_bag_is_left_out(run, copied, tmp_path, capsys, changed, came, do):
     restate(copied / "slide1.h5", **changed)
     assert predict(run, copied, tmp_path / "p") == 1
-    (row,) = read_csv(tmp_path / "p" / "failed.csv")
+    (row,) = TextTable.read(tmp_path / "p" / "failed.csv").rows
     assert row["bag"] == "slide1"
     for words in (came, do, "--other-features"):
         assert words in row["reason"]
     assert f"left out slide1: {row['reason']}" in capsys.readouterr().err
-    assert [r["bag"] for r in read_csv(tmp_path / "p" / "predictions.csv")] == ["slide0", "slide2"]
+    assert [r["bag"] for r in TextTable.read(tmp_path / "p" / "predictions.csv").rows] == [
+        "slide0",
+        "slide2",
+    ]
 
 
 def test_other_features_are_predicted_when_asked_for(run, copied, tmp_path, capsys):
@@ -155,14 +158,14 @@ def test_other_features_are_predicted_when_asked_for(run, copied, tmp_path, caps
     said = capsys.readouterr().err
     assert "1 bag with other features than every training bag" in said and "'slide1'" in said
     assert not (tmp_path / "p" / "failed.csv").exists()
-    there = {r["bag"]: r for r in read_csv(tmp_path / "p" / "predictions.csv")}
+    there = {r["bag"]: r for r in TextTable.read(tmp_path / "p" / "predictions.csv").rows}
     assert sorted(there) == ["slide0", "slide1", "slide2"]
     # the metadata do not change the predictions
     restate(copied / "slide1.h5", mpp=0.5)
     assert predict(run, copied, tmp_path / "same", "--other-features", "--json") == 0
     said = capsys.readouterr()
     assert said.err == "" and json.loads(said.out)["other_features"] == []
-    again = {r["bag"]: r for r in read_csv(tmp_path / "same" / "predictions.csv")}
+    again = {r["bag"]: r for r in TextTable.read(tmp_path / "same" / "predictions.csv").rows}
     assert again == there
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 from support.made_slides import tissue, write_slide
 
 from probsa.cli.entry import main
-from probsa.core.files import read_csv
+from probsa.core import TextTable
 from probsa.core.store import read_bag
 from probsa.evaluation.storage import read_predictions
 
@@ -108,7 +108,7 @@ def test_a_head_ct_to_maps(shared_data, tmp_path):
     stored = read_bag(tmp_path / "ge_work" / "slices" / "features_handcrafted" / "head.h5")
     assert stored.kind == "ct" and stored.coords.shape == (28, 1)
     assert (np.diff(stored.coords[:, 0]) > 0).all()
-    notes = read_csv(tmp_path / "ge_work" / "slices" / "patch.csv")[0]["notes"]
+    notes = TextTable.read(tmp_path / "ge_work" / "slices" / "patch.csv").rows[0]["notes"]
     assert "18.5 degrees" in notes and "unevenly spaced" in notes
     run("predict", tmp_path / "run", "--features", tmp_path / "ge_work", "--out", tmp_path / "p")
     run("map", tmp_path / "p", "--slides", tmp_path / "ge_work", "--out", tmp_path / "maps")
@@ -132,8 +132,8 @@ def test_a_folder_of_odd_files(shared_data, tmp_path, capsys):
     rows = {
         r["name"]: r
         for r in [
-            *read_csv(tmp_path / "work" / "20x_256px_0px_overlap" / "patch.csv"),
-            *read_csv(tmp_path / "work" / "slices" / "patch.csv"),
+            *TextTable.read(tmp_path / "work" / "20x_256px_0px_overlap" / "patch.csv").rows,
+            *TextTable.read(tmp_path / "work" / "slices" / "patch.csv").rows,
         ]
     }
     assert {n: r["status"] for n, r in rows.items()} == {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from probsa.cli.entry import main
-from probsa.core import join_bags, read_csv
+from probsa.core import TextTable, join_bags
 from probsa.datasets import PatientBags, open_bags, patient_table, read_table
 from probsa.errors import BagError, InputError, TableError
 from probsa.evaluation import evaluate, load, read_predictions
@@ -189,7 +189,7 @@ def test_the_command_says_that_patients_are_bags(folder, tmp_path, capsys):
 def test_the_table_of_slides_says_what_changes_without_each(trained, folder, tmp_path):
     out = tmp_path / "predictions"
     predict_folder(trained.path, folder / "features", out=out, labels=folder / "labels.csv")
-    rows = read_csv(out / "slides.csv")
+    rows = TextTable.read(out / "slides.csv").rows
     table = read_predictions(out)
     several = [b for b in table.bags if len(table.instances(b).slides) > 1]
     assert {r["bag"] for r in rows} == set(several)

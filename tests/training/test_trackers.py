@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from support.stored import write_folder
 
-from probsa.core import read_csv
+from probsa.core import TextTable
 from probsa.errors import InputError, MissingExtra
 from probsa.training import DataConfig, RunConfig, TrainingConfig, train
 from probsa.training.run_folder import RunFolder
@@ -116,7 +116,7 @@ def wandb(monkeypatch):
 
 
 def numbers(run: RunFolder, key: str) -> list[float]:
-    return [float(row[key]) for row in read_csv(run.metrics_file)]
+    return [float(row[key]) for row in TextTable.read(run.metrics_file).rows]
 
 
 def losses(metrics) -> list[tuple[int, float]]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.made_targets import TARGETS, run_keys, write_targets
 
-from probsa.core import read_csv
+from probsa.core import TextTable
 from probsa.evaluation import read_predictions, truth_of, verdict_of
 from probsa.exports import ExportSettings, export_folder
 from probsa.maps import render_folder
@@ -86,7 +86,7 @@ def test_the_page_has_the_words_of_the_task(tables):
 def test_labels_that_contradict_predictions_are_marked(tables):
     table = tables["regression"]
     rows = {r.name: r for r in open_view(table.folder).rows}
-    for row in read_csv(table.folder / "predictions.csv"):
+    for row in TextTable.read(table.folder / "predictions.csv").rows:
         outside = not float(row["q05"]) <= float(row["label"]) <= float(row["q95"])
         assert rows[row["bag"]].wrong == outside
     assert all(r.wrong is None for r in open_view(tables["survival"].folder).rows)
@@ -108,12 +108,14 @@ def test_frames_have_the_columns_of_the_table(tables):
     pytest.importorskip("pandas")
     for task, table in tables.items():
         frame = table.to_frame()
-        stored = read_csv(table.folder / "predictions.csv")
+        stored = TextTable.read(table.folder / "predictions.csv").rows
         skipped = {"prediction"} if task in ("binary", "multiclass", "ordinal") else set()
         assert set(frame.columns) == set(stored[0]) - skipped, task
         assert frame["bag"].tolist() == [row["bag"] for row in stored]
     frame = tables["survival"].to_frame()
-    risk = [float(r["risk"]) for r in read_csv(tables["survival"].folder / "predictions.csv")]
+    risk = [
+        float(r["risk"]) for r in TextTable.read(tables["survival"].folder / "predictions.csv").rows
+    ]
     np.testing.assert_allclose(frame["risk"], risk)
     columns = tables["multilabel"].instances("s06").to_frame().columns
     assert "attention_mean_oedema" in columns

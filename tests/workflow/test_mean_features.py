@@ -9,7 +9,7 @@ import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 from support.made_targets import KEYS, run_keys, write_targets
 
-from probsa.core import read_csv
+from probsa.core import TextTable
 from probsa.errors import CheckpointError, InputError
 from probsa.evaluation import evaluate, load, read_predictions
 from probsa.tasks import TASKS
@@ -86,8 +86,8 @@ def test_reports_show_it_and_new_predictions_have_it(folder, tmp_path, task):
     run, out = trained.run, tmp_path / "predictions"
     labels = folder / f"labels_{task}.csv"
     predict_folder(run.path, folder / "features", out=out, labels=labels)
-    first = {r["bag"]: r for r in read_csv(run.predictions / "mean_features.csv")}
-    again = {r["bag"]: r for r in read_csv(out / "mean_features.csv")}
+    first = {r["bag"]: r for r in TextTable.read(run.predictions / "mean_features.csv").rows}
+    again = {r["bag"]: r for r in TextTable.read(out / "mean_features.csv").rows}
     assert first and len(again) == len(read_predictions(out).bags)
     for bag, row in first.items():
         assert {k: float(v) for k, v in row.items() if k != "bag"} == pytest.approx(
@@ -145,7 +145,7 @@ def test_balanced_sampling_leaves_its_probabilities_at_the_shares_of_training(tm
     keys |= {"model": "abmil", "sampling": "balanced", "epochs": 1}
     del keys["samples"], keys["predict_samples"]
     trained = train_and_report(read_run(None, keys), tmp_path / "run", maps="none")
-    rows = read_csv(trained.run.predictions / "mean_features.csv")
+    rows = TextTable.read(trained.run.predictions / "mean_features.csv").rows
     mean = np.mean([[float(r[c]) for c in ("0", "1", "2")] for r in rows], axis=0)
     # the features say nothing, so each bag has about the shares of the training bags
     np.testing.assert_allclose(mean, [0.7, 0.2, 0.1], atol=0.06)

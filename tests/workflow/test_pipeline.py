@@ -11,7 +11,7 @@ from support.made_slides import tissue, write_slide
 
 from probsa.cli.entry import main
 from probsa.cohorts import FeatureRecipe
-from probsa.core import read_csv
+from probsa.core import TextTable
 from probsa.errors import InputError
 from probsa.training import RunFolder, read_run, train
 from probsa.workflow import StatedRecipe, recipe_of_runs
@@ -100,7 +100,7 @@ def test_a_repeated_command_makes_only_what_is_missing(home, capsys):
     command(*again, "--json")
     said = json.loads(capsys.readouterr().out)
     assert said["kept"] is False and said["bags"] == 3
-    assert [row["bag"] for row in read_csv(table)] == ["s0", "s1", "s2"]
+    assert [row["bag"] for row in TextTable.read(table).rows] == ["s0", "s1", "s2"]
 
 
 def test_a_slide_that_cannot_be_read_is_named_and_the_others_are_predicted(home, tmp_path, capsys):

@@ -65,7 +65,6 @@ PACKAGES = (
     ("tensorboard", "track"),
     ("mlflow-skinny", "mlflow"),
     ("wandb", "wandb"),
-    ("pandas", "frames"),
     ("huggingface-hub", "hub"),
 )
 """Optional packages, and the extra that installs each."""

@@ -18,7 +18,6 @@ from .bags import pack as pack
 from .bags import repeat_bags as repeat_bags
 from .bags import select_instances as select_instances
 from .files import is_disk_full as is_disk_full
-from .files import read_csv as read_csv
 from .files import replacing as replacing
 from .files import replacing_hdf5 as replacing_hdf5
 from .files import temporary_files as temporary_files
@@ -26,9 +25,6 @@ from .files import temporary_files_below as temporary_files_below
 from .files import write_csv as write_csv
 from .files import write_json as write_json
 from .files import write_text as write_text
-from .frames import DataFrame as DataFrame
-from .frames import data_frame as data_frame
-from .frames import frame_of_csv as frame_of_csv
 from .graph_options import GraphKind as GraphKind
 from .graph_options import GraphOptions as GraphOptions
 from .graph_options import WeightKind as WeightKind
@@ -96,5 +92,10 @@ from .stored import read_json as read_json
 from .stored import read_record as read_record
 from .stored import read_text as read_text
 from .stored import unusual as unusual
+from .tables import DataFrame as DataFrame
+from .tables import NumberedRow as NumberedRow
+from .tables import TextTable as TextTable
+from .tables import finite_number as finite_number
+from .tables import read_number as read_number
 from .targets import TaskName as TaskName
 from .wording import counted as counted

@@ -15,8 +15,6 @@ from typing import Any
 
 import h5py
 
-from ..errors import TableError
-
 WINDOWS = os.name == "nt"
 PAUSES = (0.05, 0.2, 0.5)
 """Seconds between the attempts to replace a file that is open elsewhere (Windows)."""
@@ -134,24 +132,3 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Mapping[str, obj
         writer = csv.DictWriter(f, header, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-
-
-def read_csv(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a table; every cell is a string, stripped of surrounding whitespace.
-
-    Raises:
-        TableError: the file is not a table of text in UTF-8, or a row is longer than the header.
-    """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as f:
-            rows = list(csv.DictReader(f))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise TableError(f"{path} cannot be read as a CSV table in UTF-8 ({error})") from error
-    for number, row in enumerate(rows, start=1):
-        extra: Any = row.pop(None, [])
-        if extra:
-            raise TableError(
-                f"{path}, row {number}: {len(row) + len(extra)} cells, but the header has "
-                f"{len(row)}: copy the file again"
-            )
-    return [{(k or "").strip(): (v or "").strip() for k, v in row.items()} for row in rows]

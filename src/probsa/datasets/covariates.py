@@ -12,10 +12,10 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from ..core import check_options
-from ..errors import InputError, TableError, hint
-from ..tasks import SHOWN, finite_number
-from .labels import COLUMNS, SYNONYMS, nearest, read_rows
+from ..core import TextTable, check_options, read_number
+from ..errors import InputError, TableError
+from ..tasks import SHOWN
+from .labels import COLUMNS, SYNONYMS, nearest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,66 +169,43 @@ def read_covariates(path: Path, options: CovariateOptions) -> CovariateTable:
         TableError: a column is missing or named twice, a bag or patient has no name, a bag (in a
             file of patients: a patient) has two lines, or a number is not finite; names the line.
     """
-    header, rows = read_rows(path)
-    roles = [c if c in options.columns else SYNONYMS.get(c, c) for c in header]
-    position = _positions(path, roles, options)
-    keys = [k for k in ("bag", "group") if k in position]
-    key = keys[0]
-    names: dict[str, list[str]] = {k: [] for k in keys}
-    line_of: dict[str, int] = {}
-    numbers, categories = [], []
-    for line, given in rows:
-        cells = given + [""] * (len(header) - len(given))
-        name = cells[position[key]]
-        where = f"{path}, line {line}, {'bag' if key == 'bag' else 'patient'} {name!r}"
-        if not name:
-            raise TableError(f"{path}, line {line}: the column {header[position[key]]!r} is empty")
-        if name in line_of:
-            raise TableError(f"{where}: it is already in line {line_of[name]}. Give it one line")
-        line_of[name] = line
-        for k in keys:
-            names[k].append(cells[position[k]] or name)
-        numbers.append([_number(cells[position[c]], c, where) for c in options.numeric])
-        categories.append(tuple(cells[position[c]] for c in options.categorical))
-    if not line_of:
-        raise TableError(f"{path} has a header but no rows")
+    table = TextTable.read(path, expected="bag,… or group,… with the covariates").select(
+        *options.columns, optional=("bag", "group"), synonyms=SYNONYMS
+    )
+    keys = [key for key in ("bag", "group") if key in table.columns]
+    if not keys:
+        raise TableError(
+            f"{path} has neither a column 'bag' nor 'group' (or patient, case_id), so its rows "
+            "belong to no bag"
+        )
+    what = "bag" if keys[0] == "bag" else "patient"
+    names: dict[str, list[str]] = {key: [] for key in keys}
+    lines, numbers, categories = [], [], []
+    for name, (line, cells) in table.by_name(keys[0], what).items():
+        where = f"{path}, line {line}, {what} {name!r}"
+        lines.append(line)
+        for key in keys:
+            names[key].append(cells[key] or name)
+        numbers.append([_number(cells[c], c, where) for c in options.numeric])
+        categories.append(tuple(cells[c] for c in options.categorical))
     return CovariateTable(
         path=path,
         options=options,
         bags=tuple(names["bag"]) if "bag" in names else None,
         groups=tuple(names["group"]) if "group" in names else None,
-        lines=tuple(line_of.values()),
-        numbers=np.array(numbers, dtype=np.float64).reshape(len(line_of), len(options.numeric)),
+        lines=tuple(lines),
+        numbers=np.array(numbers, dtype=np.float64).reshape(len(lines), len(options.numeric)),
         categories=tuple(categories),
     )
-
-
-def _positions(path: Path, roles: Sequence[str], options: CovariateOptions) -> dict[str, int]:
-    """Return the position of the keys and of each covariate in the header."""
-    wanted = ("bag", "group", *options.columns)
-    for name in wanted:
-        if roles.count(name) > 1:
-            raise TableError(f"{path}: two columns are named {name!r}: leave one out")
-        if name not in roles and name in options.columns:
-            raise TableError(
-                f"{path} has no column {name!r}, which is listed as a covariate."
-                f"{hint(name, [c for c in roles if c not in COLUMNS])} It has {', '.join(roles)}"
-            )
-    if "bag" not in roles and "group" not in roles:
-        raise TableError(
-            f"{path} has neither a column 'bag' nor 'group' (or patient, case_id), so its rows "
-            f"belong to no bag. It has {', '.join(roles)}"
-        )
-    return {name: roles.index(name) for name in wanted if name in roles}
 
 
 def _number(text: str, column: str, where: str) -> float:
     if not text:
         return float("nan")
-    number = finite_number(text)
-    if number is None:
-        raise TableError(
-            f"{where}: the covariate {column!r} is {text!r}, expected a finite number, or an empty "
-            "cell if it is missing. If it holds categories, list it under categorical"
-        )
-    return number
+    return read_number(
+        text,
+        f"the covariate {column!r}",
+        where=where,
+        advice=", or an empty cell if it is missing. If it holds categories, list it under "
+        "categorical",
+    )

@@ -3,8 +3,7 @@
 Other targets than a class have columns of their own, which `TargetOptions` names.
 """
 
-import csv
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..core import TaskName, counted
+from ..core import NumberedRow, TaskName, TextTable, counted, read_number
 from ..errors import TableError, hint
 from ..tasks import (
     SHOWN,
@@ -35,6 +34,7 @@ SYNONYMS = {
 }
 """Names of the same columns in tables of CLAM, STAMP, slideflow and PathBench."""
 COLUMNS = ("bag", "label", "group", "fold", "split")
+HEADER = "bag,label[,group][,fold|split]"
 SPLIT_PARTS = ("train", "val", "test")
 CLASS_LABELS = TargetOptions()
 """The target of a table with a column `label` that holds classes."""
@@ -139,6 +139,9 @@ def read_table(
 ) -> LabelTable:
     """Read a label table; `SYNONYMS` lists other names that are accepted for `bag` and `group`.
 
+    Further columns are ignored. If one is named almost like `group`, `fold` or `split`, a note of
+    the table says so.
+
     Args:
         path: A CSV or TSV file with a header.
         classes: Names of the classes in order of their index, so that labels may be names. Without
@@ -146,17 +149,26 @@ def read_table(
         labels_required: Whether a bag without a label is an error. For multilabel, bags without any
             finding that is known are noted instead.
         target: The task and the columns that hold its target.
-        covariates: Names of further columns that the file may have, which are not read here.
+        covariates: Names of the columns that are used as covariates, which are not read here.
 
     Raises:
         TableError: the table is invalid; names the file, the line, the bag and what was expected.
     """
-    header, rows = _rows(path)
-    columns = target_columns(target, header=header, classes=classes, path=path)
+    table = TextTable.read(path, expected=HEADER)
+    columns = target_columns(target, header=table.columns, classes=classes, path=path)
     _check_extra(columns, covariates, path)
-    _check_header(header, path, target=target, extra=(*columns, *covariates))
-    _check_needed(header, path, columns=columns, labels_required=labels_required)
-    rows_by_bag = _by_bag(path, rows)
+    # A misspelt target is refused even if no label is required, since labels would be lost.
+    needed = labels_required or any(c in table.columns for c in columns) or table.misspelt(columns)
+    chosen = table.select(
+        "bag",
+        *(columns if needed else ()),
+        optional=("group", "fold", "split"),
+        synonyms=SYNONYMS,
+        advice=unknown_column_advice(table.columns, target),
+    )
+    if {"fold", "split"} <= set(chosen.columns):
+        raise TableError(f"{path} has both 'fold' and 'split': leave one out")
+    rows_by_bag = chosen.by_name("bag")
     read = read_targets(
         path, rows_by_bag, options=target, columns=columns, classes=classes,
         required=labels_required,
@@ -166,42 +178,18 @@ def read_table(
         path=path,
         bags=tuple(rows_by_bag),
         labels=read.labels,
-        **_assignments(path, header, rows_by_bag),
+        **_assignments(path, chosen.columns, rows_by_bag),
         classes=read.classes,
         task=read.task,
         target=read.target,
         values=read.values,
-        notes=read.notes,
+        notes=(*read.notes, *_ignored_columns(table, used=chosen.columns, named=columns)),
         lines=tuple(line for line, _ in rows_by_bag.values()),
     )
 
 
-def _by_bag(
-    path: Path, rows: Sequence[tuple[int, dict[str, str]]]
-) -> dict[str, tuple[int, dict[str, str]]]:
-    """Return the line and the cells of each bag.
-
-    Raises:
-        TableError: a bag has no name or two lines, or there are no bags.
-    """
-    rows_by_bag: dict[str, tuple[int, dict[str, str]]] = {}
-    for line, row in rows:
-        bag = row["bag"]
-        if not bag:
-            raise TableError(f"{path}, line {line}: the column 'bag' is empty")
-        if bag in rows_by_bag:
-            raise TableError(
-                f"{path}, line {line}: bag {bag!r} is already in line {rows_by_bag[bag][0]}. "
-                "Give each bag one line"
-            )
-        rows_by_bag[bag] = (line, row)
-    if not rows_by_bag:
-        raise TableError(f"{path} has a header but no bags")
-    return rows_by_bag
-
-
 def _assignments(
-    path: Path, header: Sequence[str], rows_by_bag: dict[str, tuple[int, dict[str, str]]]
+    path: Path, header: Sequence[str], rows_by_bag: Mapping[str, NumberedRow]
 ) -> dict[str, Any]:
     """Return the groups, folds and parts of the bags, None for columns that the table lacks."""
 
@@ -283,53 +271,6 @@ def _listed(names: Sequence[str], what: str) -> str:
     return f"{len(names)} {what}{'s' if len(names) > 1 else ''} ({shown}{more})"
 
 
-def read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Read the header and the rows of a CSV or TSV file, with line numbers, without blank lines.
-
-    Raises:
-        TableError: the file is missing, empty or not text, or a row is longer than the header.
-    """
-    if not path.is_file():
-        raise TableError(f"there is no table {path}")
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as f:
-            delimiter = max(",;\t", key=f.readline().count)
-            f.seek(0)
-            reader = csv.reader(f, delimiter=delimiter)
-            lines = [(reader.line_num, [c.strip() for c in row]) for row in reader if any(row)]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise TableError(f"{path} is not UTF-8 text ({error}): save it as CSV") from error
-    if not lines:
-        raise TableError(f"{path} is empty: expected a header bag,label[,group][,fold|split]")
-    header = lines[0][1]
-    for line, row in lines:
-        if any("\0" in cell for cell in row):
-            raise TableError(f"{path}, line {line}: zero bytes instead of text: copy it again")
-        if len(row) > len(header):
-            raise TableError(
-                f"{path}, line {line}: {len(row)} cells, but the header has {len(header)}"
-            )
-    return header, lines[1:]
-
-
-def _rows(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
-    header, rows = read_rows(path)
-    columns = [SYNONYMS.get(c, c) for c in header]
-    padded = [(line, row + [""] * (len(columns) - len(row))) for line, row in rows]
-    # Columns without a name are dropped if they are empty, as spreadsheets write them, or come
-    # first: the index that pandas writes.
-    for k, column in enumerate(columns[1:], start=1):
-        line = next((line for line, row in padded if row[k]), None)
-        if not column and line is not None:
-            raise TableError(
-                f"{path}, line {line}: column {k + 1} has a value but no name: give it one of "
-                f"{', '.join(COLUMNS)}, or leave it out"
-            )
-    return [c for c in columns if c], [
-        (line, dict(zip(columns, row, strict=True))) for line, row in padded
-    ]
-
-
 def _check_extra(columns: Sequence[str], covariates: Sequence[str], path: Path) -> None:
     """Check the columns that the user names for the target and for covariates."""
     for column in (*columns, *covariates):
@@ -347,39 +288,32 @@ def _check_extra(columns: Sequence[str], covariates: Sequence[str], path: Path) 
         )
 
 
-def _check_header(
-    header: list[str], path: Path, *, target: TargetOptions, extra: Sequence[str]
-) -> None:
-    known = (*COLUMNS, *SYNONYMS)
-    for column in header:
-        if column not in (*COLUMNS, *extra):
-            raise TableError(
-                f"{path}: unknown column {column!r}.{hint(column, known)}"
-                f"{unknown_column_advice(header, target)} Known: {', '.join(COLUMNS)}"
-            )
-        if header.count(column) > 1:
-            raise TableError(f"{path}: two columns are named {column!r}: leave one out")
-    if "fold" in header and "split" in header:
-        raise TableError(f"{path} has both 'fold' and 'split': leave one out")
+def _ignored_columns(
+    table: TextTable, *, used: Sequence[str], named: Sequence[str]
+) -> tuple[str, ...]:
+    """Return a note for each ignored column that is probably a misspelt `group`, `fold`, `split`.
 
-
-def _check_needed(
-    header: list[str], path: Path, *, columns: Sequence[str], labels_required: bool
-) -> None:
-    some = any(column in header for column in columns)
-    for column in ("bag", *(columns if labels_required or some else ())):
-        if column not in header:
-            raise TableError(
-                f"{path} has no column {column!r}: it has {', '.join(header)}"
-                + (f".{hint(column, header)}" if column not in COLUMNS else "")
+    Args:
+        table: The table as it was read.
+        used: The columns of the bags that were found in it.
+        named: The columns that the user named, which are not misspelt.
+    """
+    assigned = {"fold", "split"}
+    absent = ({"group"} - set(used)) | (set() if assigned & set(used) else assigned)
+    roles = {name: SYNONYMS.get(name, name) for name in (*COLUMNS, *SYNONYMS)}
+    roles = {name: role for name, role in roles.items() if role in absent}
+    notes = []
+    for column, name in table.misspelt(roles).items():
+        if column not in named:
+            notes.append(
+                f"the column {column!r} of {table.path} is ignored: if it holds the {roles[name]} "
+                f"of the bags, rename it to {roles[name]!r}"
             )
+    return tuple(notes)
 
 
 def _fold(text: str, where: str) -> int:
-    number = text.removesuffix(".0")
-    if number.isdecimal():
-        return int(number)
-    raise TableError(f"{where}: the fold is {text!r}, expected a number 0, 1, …")
+    return int(read_number(text, "the fold", where=where, low=0, whole=True))
 
 
 def _part(text: str, where: str) -> str | None:

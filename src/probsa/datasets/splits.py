@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from sklearn.model_selection import StratifiedGroupKFold
 
-from ..core import as_record
+from ..core import TextTable, as_record
 from ..errors import InputError, TableError
-from .labels import SPLIT_PARTS, LabelTable, nearest, read_rows
+from .labels import SPLIT_PARTS, LabelTable, nearest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,34 +111,25 @@ def read_clam_split(path: Path, table: LabelTable) -> Split:
         TableError: a bag is not in the table, a bag or a group is in several parts, or a column or
             a cell is missing.
     """
-    header, rows = read_rows(path)
-    column = {part: header.index(part) for part in SPLIT_PARTS if part in header}
+    splits = TextTable.read(path, expected=",train,val,test")
+    header = tuple(splits.frame.columns)
     index_columns = [
         name
         for name in header
         if name not in SPLIT_PARTS and name.removesuffix("_label") not in SPLIT_PARTS
     ]
-    if len(column) < len(SPLIT_PARTS) or len(index_columns) > 1:
+    if not set(SPLIT_PARTS) <= set(header) or len(index_columns) > 1:
         raise TableError(
             f"{path} has the columns {', '.join(name or '(no name)' for name in header)}: "
             "expected an index and train, val, test, as in CLAM's splits_0.csv"
         )
     known = set(table.bags)
     parts: dict[str, str] = {}
-    for line, row in rows:
-        if len(row) < len(header):
-            raise TableError(
-                f"{path}, line {line}: {len(row)} cells, but the header has {len(header)}: the "
-                "file may be cut; copy it again, or end the line with commas"
-            )
-        for part, k in column.items():
-            cell = row[k]
+    for line, row in splits.numbered:
+        for part in SPLIT_PARTS:
             # In `splits_k_bool.csv`, the index column holds the name.
-            name = (
-                row[header.index(index_columns[0])]
-                if index_columns and cell.lower() == "true"
-                else cell
-            )
+            named_by_index = index_columns and row[part].lower() == "true"
+            name = row[index_columns[0] if named_by_index else part]
             if name.lower() in ("", "false"):
                 continue
             if name not in known:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..core import Bag, read_csv
+from ..core import Bag, TextTable
 from ..datasets import BagList, LabelTable, Split, make_split
 from ..errors import GraphError, InputError, TableError
 from ..evaluation import Predictor, load, scale_run
@@ -52,7 +52,7 @@ def fit_bags(
             predicted = list(predictor.predict(data.bag(name) for name in split.val))
             y = np.array([prepared.targets[p.name] for p in predicted], dtype=np.int64)
             scale_run(run, predictor, predicted, y=y)
-        rows = read_csv(run.metrics_file)
+        rows = TextTable.read(run.metrics_file).rows
     history = [{k: float(v) if v else None for k, v in row.items()} for row in rows]
     return Fitted(predictor=predictor, split=split, history=history)
 

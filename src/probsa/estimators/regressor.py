@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from sklearn.base import RegressorMixin
 
-from ..core import DataFrame, data_frame
+from ..core import DataFrame
 from .base import MILEstimator
 from .targets import EncodedTargets, encoded_numbers
 
@@ -26,15 +26,13 @@ class PredictedNumbers:
     quantiles: Float[np.ndarray, "bags levels"]
 
     def to_frame(self) -> DataFrame:
-        """Return a data frame with one row per bag, with the columns of predictions.csv.
+        """Return a data frame with one row per bag, with the columns of predictions.csv."""
+        import pandas as pd
 
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
         columns: dict[str, Any] = {"mean": self.mean, "sd": self.sd, "spread_mean": self.spread}
         for level, values in zip(self.levels, self.quantiles.T, strict=True):
             columns[f"q{round(100 * level):02d}"] = values
-        return data_frame(columns)
+        return pd.DataFrame(columns)
 
 
 class MILRegressor(RegressorMixin, MILEstimator):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..core import read_csv
+from ..core import TextTable
 from ..datasets import patient_table, read_table
 from ..errors import InputError
 from ..statistics import Draws
@@ -170,7 +170,7 @@ def _of_means(
     if not path.is_file():
         return None
     columns = predictions.outputs or predictions.classes
-    stored = {row.get("bag"): row for row in read_csv(path)}
+    stored = {row.get("bag"): row for row in TextTable.read(path).rows}
     try:
         values = [[float(stored[predictions.bags[k]][column]) for column in columns] for k in rows]
     except (KeyError, TypeError, ValueError):

@@ -27,6 +27,7 @@ from ..core import (
     BagKind,
     PositiveFloat,
     TaskName,
+    TextTable,
     UnitInterval,
     as_record,
     attributes_of,
@@ -34,7 +35,6 @@ from ..core import (
     dataset_of,
     numeric_attribute,
     open_hdf5,
-    read_csv,
     read_json,
     replacing_hdf5,
     write_csv,
@@ -278,7 +278,7 @@ def read_predictions(folder: Path) -> Predictions:
             f"{folder} has no {PREDICTIONS_TABLE}: give a folder that `probsa predict` wrote"
         )
     metadata = _read_metadata(folder / METADATA)
-    rows = read_csv(path)
+    rows = TextTable.read(path).rows
     if not rows:
         raise TableError(f"{path} has no rows")
     written = bool(metadata)  # by the package; a bare table is enough otherwise

@@ -11,7 +11,6 @@ from .columns import SHOWN as SHOWN
 from .columns import Rows as Rows
 from .columns import TargetOptions as TargetOptions
 from .columns import Targets as Targets
-from .columns import finite_number as finite_number
 from .kinds import TASKS as TASKS
 from .kinds import read_targets as read_targets
 from .kinds import target_columns as target_columns

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from ..core import TaskName, counted
+from ..core import TaskName, counted, finite_number
 from ..errors import TableError
 from ..statistics import Draws, TargetMetrics, binary_metrics, multiclass_metrics
 from .base import (
@@ -24,7 +24,7 @@ from .base import (
     Verdict,
     Y,
 )
-from .columns import MOST_CLASSES, SHOWN, Cells, Targets, Value, Values, finite_number
+from .columns import MOST_CLASSES, SHOWN, Cells, Targets, Value, Values
 from .words import CLASSES, SEVERAL_CLASSES, PageWords, class_name, plus_minus, quoted
 
 MACRO = {"macro_auroc": "auroc", "macro_average_precision": "average_precision", "macro_f1": "f1"}

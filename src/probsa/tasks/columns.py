@@ -1,12 +1,11 @@
 """What is read of a label table: the task, the columns of the target, and their cells."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from ..core import TaskName, check_options
+from ..core import TaskName, check_options, finite_number
 from ..errors import TableError
 
 Rows: TypeAlias = Mapping[str, tuple[int, dict[str, str]]]
@@ -99,12 +98,3 @@ class Targets:
     values: Values
     classes: tuple[str, ...]
     notes: tuple[str, ...] = ()
-
-
-def finite_number(text: str) -> float | None:
-    """Return the number that a cell holds, None if it holds no finite number."""
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) and "_" not in text else None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..core import counted
+from ..core import counted, finite_number
 from ..errors import InputError, TableError
 from ..statistics import (
     CensoringCurve,
@@ -18,7 +18,7 @@ from ..statistics import (
     uno_c,
 )
 from .base import Measure, Names, P, Predicted, Stated, TargetData, Task, Verdict, Y
-from .columns import Cells, Targets, Value, finite_number
+from .columns import Cells, Targets, Value
 from .words import TIMES, PageWords, plus_minus, quoted
 
 CENSORSHIP = "censorship"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core import HDF5_ERRORS, open_hdf5, read_csv
+from ..core import HDF5_ERRORS, TextTable, open_hdf5
 from ..errors import BagError
 from ..evaluation import (
     FAILED,
@@ -53,7 +53,7 @@ def list_rows(table: Predictions) -> list[Row]:
     rows = [_row(table, k) for k in range(len(table.bags))]
     rows.sort(key=lambda r: -(r.spread or 0.0))
     file = table.folder / FAILED
-    left_out = read_csv(file) if file.is_file() else []
+    left_out = TextTable.read(file).rows if file.is_file() else []
     known = set(table.bags)
     return rows + [
         Row(

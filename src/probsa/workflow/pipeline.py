@@ -20,7 +20,7 @@ from ..cohorts import (
     extract_cohort,
     patch_cohort,
 )
-from ..core import read_csv, read_json, write_json
+from ..core import TextTable, read_json, write_json
 from ..errors import InputError
 from ..evaluation import FAILED, read_predictions
 from ..maps import CohortSources, OverlaySettings, render_folder
@@ -162,7 +162,7 @@ def _draw(result: PipelineResult, sources: CohortSources, *, watch: Watch, since
 
 
 def _failed_before(table: Path) -> Failures:
-    rows = read_csv(table) if table.is_file() else []
+    rows = TextTable.read(table).rows if table.is_file() else []
     return [(row["bag"], row["reason"]) for row in rows]
 
 

@@ -23,7 +23,7 @@ from probsa.benchmark.execution.units import Watch, remove_unit_leftovers, units
 from probsa.benchmark.grid.checks import check_grid
 from probsa.benchmark.grid.grid import read_grid
 from probsa.benchmark.reports import write_report
-from probsa.core.files import read_csv
+from probsa.core import TextTable
 from probsa.errors import BagError, InputError, OutputExists
 from probsa.evaluation.storage import read_predictions
 from probsa.jobs import locks
@@ -83,7 +83,7 @@ def status(states):
 
 
 def rows(out):
-    return [(r["method"], r["status"], r["reason"]) for r in read_csv(out / "cells.csv")]
+    return [(r["method"], r["status"], r["reason"]) for r in TextTable.read(out / "cells.csv").rows]
 
 
 def test_a_cell_is_a_run_folder_with_its_place(folder, tmp_path):
@@ -121,9 +121,9 @@ def test_a_cell_is_a_run_folder_with_its_place(folder, tmp_path):
     assert sorted(set(held.parts)) == ["test", "val"] and held.bags
     # the same run by probsa train gives identical predictions, and distances from training
     train_and_report(cell.config, tmp_path / "alone", maps="none")
-    alone = read_csv(tmp_path / "alone" / "predictions" / "predictions.csv")
+    alone = TextTable.read(tmp_path / "alone" / "predictions" / "predictions.csv").rows
     assert all(row.pop("ood") and row.pop("ood_distance") for row in alone)
-    assert alone == read_csv(run / "predictions" / "predictions.csv")
+    assert alone == TextTable.read(run / "predictions" / "predictions.csv").rows
     assert read_grid(out / "grid.yaml").cells(out) == grid.cells(out)
 
 

@@ -9,7 +9,7 @@ from support.stored import write_folder
 
 from probsa.benchmark.reports import ReportFiles
 from probsa.cli.entry import main
-from probsa.core.files import read_csv
+from probsa.core import TextTable
 
 MODELS = [{"name": "abmil", "embed": 4}, {"name": "dsmil", "embed": 4}]
 
@@ -77,7 +77,7 @@ def test_a_grid_is_run_and_reported(grid, capsys, reported):
     ]
     assert "cells 1/2" in err and "cells 2/2" in err and "making tables" in err
     assert reported == [("small", ["000", "001"], ["dsmil"], ["own"])]
-    assert len(read_csv(grid / "small/cells/own/dsmil/split0-seed0/metrics.csv")) == 2
+    assert len(TextTable.read(grid / "small/cells/own/dsmil/split0-seed0/metrics.csv").rows) == 2
     # the second call has nothing left to do
     assert run("--data", "own=toy", "--epochs", "2", "--json") == 0
     out, err = capsys.readouterr()
@@ -143,7 +143,7 @@ def test_wrong_use_is_said(grid, capsys, arguments, said):
 
 
 def test_a_bag_that_is_not_tested_has_no_map(grid, capsys):
-    rows = read_csv(grid / "toy" / "labels.csv")
+    rows = TextTable.read(grid / "toy" / "labels.csv").rows
     parts = ["train"] * (len(rows) - 2) + ["test"] * 2
     lines = [f"{r['bag']},{r['label']},{p}" for r, p in zip(rows, parts, strict=True)]
     (grid / "toy" / "labels.csv").write_text("\n".join(["bag,label,split", *lines, ""]))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ...core import read_csv, read_json, temporary_files, write_csv, write_json
+from ...core import TextTable, read_json, temporary_files, write_csv, write_json
 from ...errors import BagError, InputError
 from ...jobs import RecordFile, write_lock
 from ...training import RunFolder, config_differences, epochs_of
@@ -94,7 +94,7 @@ def state_of(cell: Cell, out: Path, *, done: bool | None = None) -> CellState:
 
 
 def _history(run: RunFolder) -> list[dict[str, str]]:
-    return read_csv(run.metrics_file) if run.metrics_file.is_file() else []
+    return TextTable.read(run.metrics_file).rows if run.metrics_file.is_file() else []
 
 
 def finish(cell: Cell, out: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ...core import read_csv
+from ...core import TextTable
 from ...evaluation import (
     NULL_MAPS,
     BagMeasures,
@@ -163,6 +163,6 @@ def _seconds(runs: Sequence[Path]) -> float | None:
     totals = []
     for path in runs:
         file = path / "metrics.csv"
-        rows = read_csv(file) if file.is_file() else []
+        rows = TextTable.read(file).rows if file.is_file() else []
         totals.append(sum(float(row.get("seconds") or 0) for row in rows))
     return float(np.mean(totals)) if any(totals) else None

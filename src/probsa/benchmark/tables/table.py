@@ -1,10 +1,11 @@
 """A table as data: its numbers and what they mean; formats.py writes it."""
 
+import io
 import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ...core import DataFrame, frame_of_csv
+from ...core import DataFrame
 
 Unit = Literal[
     "text", "percent", "points", "rank", "p", "number", "count", "difference"
@@ -66,14 +67,12 @@ class ResultTable:
             )
 
     def to_frame(self) -> DataFrame:
-        """Return a data frame with the columns and numbers of the table's CSV file.
+        """Return a data frame with the columns and numbers of the table's CSV file."""
+        import pandas as pd
 
-        Raises:
-            MissingExtra: pandas is not installed.
-        """
         from .formats import to_csv
 
-        return frame_of_csv(to_csv(self))
+        return pd.read_csv(io.StringIO(to_csv(self)))
 
 
 def text_cell(text: str) -> TableCell:

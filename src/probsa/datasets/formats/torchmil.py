@@ -7,6 +7,7 @@ import numpy as np
 
 from ...core import (
     StoredBag,
+    TextTable,
     as_coordinates,
     as_features,
     as_instance_labels,
@@ -15,12 +16,21 @@ from ...core import (
     npy_files,
     validate_bag,
 )
-from ...errors import BagError, TableError
+from ...errors import BagError
 from ..bag_set import BagSet, GraphOptions
-from ..labels import read_rows
 from ..metadata import Metadata
 
 INSTANCE_LABELS = ("patch_labels", "slice_labels")
+
+
+def read_parts(path: Path) -> dict[str, str]:
+    """Return the part of each bag in a file splits.csv.
+
+    Raises:
+        TableError: a column is missing, or a bag has no name or two lines.
+    """
+    table = TextTable.read(path, expected="bag_name,split").select("bag_name", "split")
+    return {bag: cells["split"] for bag, (_, cells) in table.by_name("bag_name").items()}
 
 
 class TorchmilBags(BagSet):
@@ -62,11 +72,7 @@ class TorchmilBags(BagSet):
         for folder in (self._root, self._root.parent):
             path = folder / "splits.csv"
             if path.is_file():
-                header, rows = read_rows(path)
-                if not {"bag_name", "split"} <= set(header):
-                    raise TableError(f"{path}: expected the columns bag_name and split")
-                name, part = header.index("bag_name"), header.index("split")
-                return {r[name]: r[part] for _, r in rows if len(r) > max(name, part)}
+                return read_parts(path)
         return {}
 
     def _read(self, name: str) -> StoredBag:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ...core import TextTable
 from ...errors import BagError, InputError, TableError
-from ..labels import read_rows
 from .annotations import read_area
 from .processed import ProcessedFolder, find_processed, need_processed
 from .shares import polygon_share
@@ -237,9 +237,9 @@ def _reference(source: StudySource) -> dict[str, int]:
         path = next((p for p in _below(source.root, (".csv",)) if "reference" in p.stem), None)
     if path is None:
         return {}
-    header, rows = read_rows(path)
     labels: dict[str, int] = {}
-    for _, row in [(1, header), *rows]:
+    # The release's table has no header; one that was added is a row without a slide.
+    for row in TextTable.read(path, header=False).frame.itertuples(index=False, name=None):
         name_cell = next((k for k, cell in enumerate(row) if official(_stem(cell))), None)
         label_words = (
             []

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ...core import TextTable
 from ...errors import BagError, InputError, SlideError, TableError
-from ..labels import read_rows
 from .processed import ProcessedFolder, find_processed, need_processed
 from .shares import mask_share
 from .study import UNKNOWN, InstanceLabels, StudyDraft, StudySource
@@ -117,8 +117,9 @@ def read_train(path: Path) -> dict[str, tuple[int, str]]:
         TableError: a column is missing, a grade is not 0 to 5, or a hospital is unknown.
     """
     slides = {}
-    for line, row in _columns(path, ("image_id", "isup_grade", "data_provider")):
-        name, grade, provider = row
+    columns = ("image_id", "isup_grade", "data_provider")
+    for line, row in TextTable.read(path, expected=",".join(columns)).select(*columns).numbered:
+        name, grade, provider = (row[column] for column in columns)
         if grade not in ("0", "1", "2", "3", "4", "5") or provider not in CANCER:
             raise TableError(
                 f"{path}, line {line}: slide {name!r} has the ISUP grade {grade!r} and the "
@@ -139,37 +140,34 @@ def read_partition(path: Path, *, grades: bool = False) -> dict[str, tuple[str, 
         TableError: a column is missing, a part is not train, val or test, or a slide does not have
             exactly one grade.
     """
-    header, rows = read_rows(path)
-    if not {"slide_name", "Partition"} <= set(header):
-        raise TableError(
-            f"{path} has the columns {', '.join(header[:6])}, …: expected slide_name and Partition "
-            "as Silva-Rodríguez et al. publish them"
-        )
-    name, part = header.index("slide_name"), header.index("Partition")
     wanted = GRADES if grades else GRADES[:1]
-    columns = [header.index(c) for c in wanted] if set(wanted) <= set(header) else []
+    table = TextTable.read(path, expected="slide_name,Partition,isup_0,…").select(
+        "slide_name", "Partition", optional=wanted
+    )
+    columns = wanted if set(wanted) <= set(table.columns) else ()
     slides: dict[str, tuple[str, int | None]] = {}
-    for line, row in rows:
-        if row[part].lower() not in _PARTS:
+    for line, row in table.numbered:
+        name, part = row["slide_name"], row["Partition"].lower()
+        if part not in _PARTS:
             raise TableError(
-                f"{path}, line {line}: slide {row[name]!r} is in the part {row[part]!r}, expected "
-                "train, val or test"
+                f"{path}, line {line}: slide {name!r} is in the part {row['Partition']!r}, "
+                "expected train, val or test"
             )
-        cells = [row[column].strip() for column in columns]
+        cells = [row[column] for column in columns]
         unknown = [cell for cell in cells if cell not in ("", "0", "1", "0.0", "1.0")]
         if unknown:
             raise TableError(
-                f"{path}, line {line}: slide {row[name]!r} has {unknown[0]!r} among the columns "
+                f"{path}, line {line}: slide {name!r} has {unknown[0]!r} among the columns "
                 "isup_0 to isup_5, expected 0 or 1"
             )
         own = [k for k, cell in enumerate(cells) if cell in ("1", "1.0")]
         if grades and columns and len(own) != 1:
             raise TableError(
-                f"{path}, line {line}: slide {row[name]!r} has {len(own)} grades among isup_0 to "
+                f"{path}, line {line}: slide {name!r} has {len(own)} grades among isup_0 to "
                 "isup_5, expected exactly one"
             )
         label = None if "" in cells or not cells else own[0] if grades else int(not own)
-        slides[row[name]] = (_PARTS[row[part].lower()], label)
+        slides[name] = (_PARTS[part], label)
     return slides
 
 
@@ -208,7 +206,8 @@ def _groups(source: StudySource, study: StudyDraft) -> None:
             "them from a table with the columns image_id and group_id)."
         )
         return
-    cluster = {b: group for _, (b, group) in _columns(path, ("image_id", "group_id"))}
+    duplicates = TextTable.read(path).select("image_id", "group_id")
+    cluster = {row["image_id"]: row["group_id"] for row in duplicates.rows}
     for bag, r in study.rows.items():
         r["group"] = f"duplicates-{cluster[bag]}-{r['split']}" if bag in cluster else bag
     trained = {cluster[b] for b, r in study.rows.items() if b in cluster and r["split"] == "train"}
@@ -293,23 +292,6 @@ def _instance_labels(
             f"{', '.join(map(str, KNOWN[provider]))}: the provider or the mask is wrong"
         )
     return InstanceLabels(values=(shares > source.options.share).astype(np.int64))
-
-
-def _columns(path: Path, wanted: tuple[str, ...]) -> list[tuple[int, list[str]]]:
-    """Read some columns of every row, with line numbers.
-
-    Raises:
-        TableError: a column is missing.
-    """
-    header, rows = read_rows(path)
-    for column in wanted:
-        if column not in header:
-            raise TableError(
-                f"{path} has no column {column!r}: it has {', '.join(header)}, expected "
-                f"{', '.join(wanted)}"
-            )
-    indexes = [header.index(name) for name in wanted]
-    return [(line, [row[k] if k < len(row) else "" for k in indexes]) for line, row in rows]
 
 
 def _is_name(name: str) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...core import load_array, npy_files
 from ...errors import InputError, TableError
-from ..labels import read_rows
+from ..formats.torchmil import read_parts
 
 ABOVE = ("", "dataset", "root")
 """Subfolders in which the release may be; on the Hugging Face Hub, it is in `dataset`."""
@@ -65,11 +65,7 @@ class ProcessedFolder:
                 "authors' processed folder it is (columns bag_name and split) beside "
                 f"{self.base.name}. Download it too"
             )
-        header, rows = read_rows(path)
-        if not {"bag_name", "split"} <= set(header):
-            raise TableError(f"{path}: expected the columns bag_name and split")
-        name, part = header.index("bag_name"), header.index("split")
-        parts = {row[name]: row[part] for _, row in rows if len(row) > max(name, part)}
+        parts = read_parts(path)
         invalid = next(
             (bag for bag, split in parts.items() if split not in ("train", "test")), None
         )

@@ -5,7 +5,6 @@ defined only by lists of their slices (bag_name,instance_name), which are not pa
 Source: Flanders et al., Radiology: AI 2020; Wu et al., MICCAI 2023 (the lists).
 """
 
-import csv
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Shaped
 
+from ...core import TextTable, read_number
 from ...errors import BagError, InputError, SlideError, TableError
 from ...slides import Header, read_header, stack
-from ..labels import read_rows
 from .processed import ProcessedFolder, find_processed, need_processed
 from .study import InstanceLabels, OnBag, StudyDraft, StudySource
 
@@ -91,21 +90,18 @@ def read_scans(path: Path) -> dict[str, ListedScan]:
     Raises:
         TableError: a column is missing, or a scan has two labels.
     """
-    header, rows = read_rows(path)
-    for column in ("bag_name", "instance_name"):
-        if column not in header:
-            raise TableError(
-                f"{path} has no column {column!r}: it has {', '.join(header)}; a list of scans has "
-                "bag_name and instance_name, one line per slice"
-            )
-    bag, instance = header.index("bag_name"), header.index("instance_name")
-    label_column = header.index("bag_label") if "bag_label" in header else None
+    table = TextTable.read(path, expected="bag_name,instance_name").select(
+        "bag_name", "instance_name", optional=["bag_label"]
+    )
     slices: dict[str, set[str]] = defaultdict(set)
     labels: dict[str, set[int]] = defaultdict(set)
-    for _, row in rows:
-        slices[row[bag]].add(row[instance].removesuffix(".dcm"))
-        if label_column is not None:
-            labels[row[bag]].add(int(float(row[label_column])))
+    for line, row in table.numbered:
+        bag = row["bag_name"]
+        slices[bag].add(row["instance_name"].removesuffix(".dcm"))
+        if "bag_label" in row:
+            where = f"{path}, line {line}, scan {bag!r}"
+            label = read_number(row["bag_label"], "bag_label", where=where, whole=True)
+            labels[bag].add(int(label))
     ambiguous = next((b for b, y in labels.items() if len(y) > 1), None)
     if ambiguous is not None:
         raise TableError(f"{path}: scan {ambiguous!r} has two labels, expected one")
@@ -128,14 +124,12 @@ def read_answers(path: Path) -> dict[str, int]:
             "or give --labels"
         )
     answers: dict[str, int] = {}
-    with path.open(newline="", encoding="utf-8-sig") as f:
-        # The file has 4.5 million lines, of which only those of `any` are kept.
-        for line, row in enumerate(csv.reader(f), start=1):
-            if len(row) != 2 or not row[0].endswith("_any"):
-                continue
-            name = row[0].removesuffix("_any")
-            if row[1] not in ("0", "1") or answers.setdefault(name, int(row[1])) != int(row[1]):
-                raise TableError(f"{path}, line {line}: slice {name!r} has the label {row[1]!r}")
+    cells = TextTable.read(path, header=False).frame
+    # The file has 4.5 million lines, of which only those of `any` are used.
+    for line, key, *others in cells[cells[0].str.endswith("_any")].itertuples(name=None):
+        name, label = key.removesuffix("_any"), "".join(others[:1])
+        if label not in ("0", "1") or answers.setdefault(name, int(label)) != int(label):
+            raise TableError(f"{path}, line {line}: slice {name!r} has the label {label!r}")
     if not answers:
         raise TableError(f"{path} has no line ID_<slice>_any,<0 or 1>: is it stage_2_train.csv?")
     return answers

@@ -1,0 +1,282 @@
+"""Read tables of text: CSV, TSV and semicolon-separated files, in UTF-8 or UTF-16.
+
+Every cell is a string without surrounding whitespace, so that ids keep their leading zeros. The
+index of a table is the line in the file at which each row starts, for messages.
+"""
+
+import codecs
+import difflib
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import TableError, hint
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+else:
+    DataFrame = Any  # importing pandas takes long, so that only commands that read tables do it
+
+CLOSE = 0.8
+"""How similar a name must be, from 0 to 1, to be a misspelling: `grup` and `group`, not `gold`."""
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+DELIMITERS = ",;\t"
+
+NumberedRow = tuple[int, dict[str, str]]
+"""The line of a row and its cells by the names of their columns."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TextTable:
+    """The cells of a table, all of them strings.
+
+    Args:
+        path: The file, for messages.
+        frame: The cells; the index is the line of each row in the file.
+        names_in_file: The names in the file of the columns that `select` has renamed.
+    """
+
+    path: Path
+    frame: DataFrame
+    names_in_file: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path, *, expected: str = "", header: bool = True) -> "TextTable":
+        """Read a file, without its blank rows; short rows are filled with empty cells.
+
+        Args:
+            path: The file.
+            expected: Which header the table should have, for the message about an empty file.
+            header: Whether the first row names the columns, which otherwise are numbered.
+
+        Raises:
+            TableError: The file is missing, empty, not text or cut short, a row is longer than the
+                first, or a column with values has no name; names the line.
+        """
+        text = _text(path)
+        body = re.sub(rf"\A(?:[{DELIMITERS} ]*\n)+", "", text)
+        if not body.strip(f"{DELIMITERS} "):
+            wanted = f": expected a header {expected}" if expected else ""
+            raise TableError(f"{path} is empty{wanted}")
+        frame = _parse(path, body, first=1 + text.count("\n") - body.count("\n"))
+        frame = frame.loc[(frame != "").any(axis=1).to_numpy(), :]
+        if not header:
+            return cls(path=path, frame=frame)
+        names = list(frame.iloc[0])
+        frame = frame.iloc[1:].set_axis(names, axis=1)
+        # Spreadsheets add empty columns without a name; the first column is the index of pandas.
+        for k in [k for k, name in enumerate(names) if k and not name]:
+            filled = frame.index[frame.iloc[:, k] != ""]
+            if len(filled):
+                raise TableError(
+                    f"{path}, line {filled[0]}: column {k + 1} has a value but no name: give it "
+                    "one, or leave it out"
+                )
+        return cls(path=path, frame=frame.loc[:, [bool(c) or not k for k, c in enumerate(names)]])
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns; a first column without a name, an index, is not among them."""
+        return tuple(c for c in self.frame.columns if c != "")
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """The cells of each row by the names of their columns."""
+        names, cells = list(self.frame.columns), self.frame.itertuples(index=False, name=None)
+        return [dict(zip(names, row, strict=True)) for row in cells]
+
+    @property
+    def numbered(self) -> list[NumberedRow]:
+        """The line and the cells of each row."""
+        return list(zip(self.frame.index.tolist(), self.rows, strict=True))
+
+    def select(
+        self,
+        *columns: str,
+        optional: Iterable[str] = (),
+        synonyms: Mapping[str, str] | None = None,
+        advice: str = "",
+    ) -> "TextTable":
+        """Return the table with these columns only.
+
+        Args:
+            columns: Columns that the table must have.
+            optional: Columns that it may have.
+            synonyms: Other names that are accepted, with the column that each stands for.
+            advice: How to help if a column is missing; by default the most similar name.
+
+        Raises:
+            TableError: A column is missing, or two have its name.
+        """
+        meant = synonyms or {}
+        names = list(self.frame.columns)
+        chosen: dict[str, int] = {}
+        asked = dict.fromkeys((*columns, *optional))
+        others = [name for name in self.columns if meant.get(name, name) not in asked]
+        for column in asked:
+            found = [k for k, name in enumerate(names) if meant.get(name, name) == column]
+            if len(found) > 1:
+                both = " and ".join(sorted({repr(names[k]) for k in found} - {repr(column)}))
+                also = f" ({both} counts as {column!r})" if both else ""
+                raise TableError(
+                    f"{self.path}: two columns are named {column!r}{also}: leave one out"
+                )
+            if not found and column in columns:
+                accepted = (column, *(name for name, role in meant.items() if role == column))
+                hints = (hint(name, others) for name in accepted)
+                raise TableError(
+                    f"{self.path} has no column {column!r}: it has {', '.join(self.columns)}"
+                    f"{'.' + h if (h := advice or next(filter(None, hints), '')) else ''}"
+                )
+            if found:
+                chosen[column] = found[0]
+        return TextTable(
+            path=self.path,
+            frame=self.frame.iloc[:, list(chosen.values())].set_axis(list(chosen), axis=1),
+            names_in_file={column: names[k] for column, k in chosen.items()},
+        )
+
+    def misspelt(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the columns that are named almost as one of these names, with that name."""
+        plain = {name.lower(): name for name in names}
+        found = {
+            column: difflib.get_close_matches(column.lower(), list(plain), n=1, cutoff=CLOSE)
+            for column in self.columns
+            if column not in plain.values()
+        }
+        return {column: plain[close[0]] for column, close in found.items() if close}
+
+    def by_name(self, column: str, what: str = "bag") -> dict[str, NumberedRow]:
+        """Return the line and the cells of each row by the name in a column.
+
+        Args:
+            column: The column that holds the names.
+            what: What has these names, for messages.
+
+        Raises:
+            TableError: A row has no name, two rows have the same one, or there are no rows.
+        """
+        rows: dict[str, NumberedRow] = {}
+        for line, cells in self.numbered:
+            name, where = cells[column], f"{self.path}, line {line}"
+            if not name:
+                named = self.names_in_file.get(column, column)
+                raise TableError(f"{where}: the column {named!r} is empty")
+            if name in rows:
+                raise TableError(
+                    f"{where}: {what} {name!r} is already in line {rows[name][0]}. Give each "
+                    f"{what} one line"
+                )
+            rows[name] = (line, cells)
+        if not rows:
+            raise TableError(f"{self.path} has a header but no {what}s")
+        return rows
+
+
+def finite_number(text: str) -> float | None:
+    """Return the number that a cell holds, None if it holds no finite number."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and "_" not in text else None
+
+
+def read_number(
+    text: str,
+    column: str,
+    *,
+    where: str,
+    low: float = -math.inf,
+    high: float = math.inf,
+    whole: bool = False,
+    advice: str = "",
+) -> float:
+    """Return the number that a cell holds.
+
+    Args:
+        text: The cell.
+        column: What the cell holds, for messages.
+        where: The file, the line and the bag, for messages.
+        low: Lowest number.
+        high: Highest number.
+        whole: Whether it must be a whole number; `1.0` is one, as pandas writes it.
+        advice: What to do about another cell; it ends the message.
+
+    Raises:
+        TableError: The cell holds no such number.
+    """
+    number = finite_number(text)
+    if number is not None and low <= number <= high and not (whole and number % 1):
+        return number
+    limits = f" from {low:g}" if math.isfinite(low) else ""
+    limits += f" to {high:g}" if math.isfinite(high) else ""
+    kind = "whole" if whole else "finite"
+    raise TableError(f"{where}: {column} is {text!r}, expected a {kind} number{limits}{advice}")
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file, whose lines end with a newline whatever system wrote them."""
+    if not path.is_file():  # a pipe would be waited for
+        raise TableError(f"there is no table {path}")
+    data = path.read_bytes()
+    try:
+        text = data.decode("utf-16" if data.startswith(UTF16) else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TableError(f"{path} is not UTF-8 text ({error}): save it as CSV in UTF-8") from error
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    zero = text.find("\0")
+    if zero >= 0:
+        line = 1 + text.count("\n", 0, zero)
+        raise TableError(f"{path}, line {line}: zero bytes instead of text: copy it again")
+    return text
+
+
+def _parse(path: Path, text: str, *, first: int) -> DataFrame:
+    """Return the cells of a text; the index is the line at which each row starts."""
+    import pandas as pd
+
+    quoted = rf'(?m)(^|[{DELIMITERS}])"[^"]*"(?:"[^"]*")*'
+    outside_quotes = re.sub(quoted, r"\1", text) if '"' in text else text
+    delimiter = max(DELIMITERS, key=outside_quotes.partition("\n")[0].count)
+    data = text.encode()
+
+    def parse(rows: int | None = None) -> DataFrame:
+        return pd.read_csv(
+            BytesIO(data), sep=delimiter, header=None, dtype=str, na_filter=False,
+            skip_blank_lines=False, nrows=rows, encoding="utf-8",
+        )  # fmt: skip
+
+    def next_lines(frame: DataFrame) -> list[int]:  # the line after each row
+        counts = np.ones(len(frame), dtype=int)
+        if '"' in text:
+            counts += sum(frame[c].str.count("\n").to_numpy() for c in frame)
+        return (first + counts.cumsum()).tolist()
+
+    try:
+        frame = parse()
+    except pd.errors.ParserError as error:
+        # The parser counts rows, from one or from zero, and not lines.
+        long = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
+        open_quote = re.search(r"EOF inside string starting at row (\d+)", str(error))
+        row = int(long[2]) - 1 if long else int(open_quote[1]) if open_quote else 0
+        where = f"{path}, line {next_lines(parse(row))[-1] if row else first}"
+        problem = "a quotation mark is never closed" if open_quote else str(error)
+        if long:
+            problem = f"{long[3]} cells, but the header has {long[1]}"
+        raise TableError(f"{where}: {problem}") from error
+    lines = [first, *next_lines(frame)[:-1]]
+    last = outside_quotes.rpartition("\n")[2]
+    if last and last.count(delimiter) + 1 < len(frame.columns):
+        raise TableError(
+            f"{path}, line {lines[-1]}: {last.count(delimiter) + 1} cells, but the header "
+            f"has {len(frame.columns)}: the file may be cut; copy it again, or end it with a "
+            "newline"
+        )
+    return pd.DataFrame({c: frame[c].str.strip() for c in frame}).set_axis(lines)

@@ -1,0 +1,165 @@
+"""Tables of text as spreadsheets, pandas and people write them, and their errors."""
+
+import codecs
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from probsa.core import TextTable, finite_number, read_number
+from probsa.errors import TableError
+
+ROWS = [{"bag": "049", "label": "1"}, {"bag": "NA", "label": ""}]
+
+
+def table(tmp_path, text, **options):
+    path = tmp_path / "t.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return TextTable.read(path, **options)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bag,label\n049,1\nNA,\n",
+        "bag;label\n049;1\nNA;\n",
+        "bag\tlabel\r\n049\t1\r\nNA\t\r\n",
+        "bag,label\r049,1\rNA\r",  # a short row
+        "\n ,\nbag , label\n\n049, 1\n,\nNA,",
+        '"bag","label"\n"049","1"\n"NA",""',
+        '"bag";"label"\n"049";1\nNA;',
+        "bag,label,,\n049,1,,\nNA,,,\n",  # columns that a spreadsheet added
+        "\ufeffbag,label\n049,1\nNA,\n",
+        "bag\tlabel\n049\t1\nNA\t\n".encode("utf-16"),
+        codecs.BOM_UTF16_BE + "bag,label\n049,1\nNA,\n".encode("utf-16-be"),
+    ],
+)
+def test_what_other_programs_write_is_read(tmp_path, text):
+    read = table(tmp_path, text)
+    assert (read.columns, read.rows) == (("bag", "label"), ROWS)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("bag\na\nb\n", [2, 3]),
+        ("\n\nbag,x\n\na,1\n\n,\nb,2", [5, 8]),
+        ('bag,x\r\n"a","1\r\n2"\r\n\r\nb,"\r\n\r\n"\r\nc,3\r\n', [2, 5, 8]),
+    ],
+)
+def test_rows_know_their_line(tmp_path, text, lines):
+    assert [line for line, _ in table(tmp_path, text).numbered] == lines
+
+
+def test_an_index_and_a_table_without_a_header(tmp_path):
+    read = table(tmp_path, ",bag\n0,a\n1,b\n")
+    assert (read.columns, read.rows[1]) == (("bag",), {"": "1", "bag": "b"})
+    frame = table(tmp_path, "a,1,1\n\nb,2\n", header=False).frame
+    wanted = pd.DataFrame([["a", "1", "1"], ["b", "2", ""]], index=[1, 3])
+    np.testing.assert_array_equal(frame.reset_index(), wanted.reset_index())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"t\.csv is empty: expected a header bag,label"),
+        (" ,,\n\n", "is empty"),
+        ("bag,label\na,1\nb,1,2\n", "line 3: 3 cells, but the header has 2"),
+        ('\nbag,label\n"a\nb",1\nb,1,\n', "line 5: 3 cells, but the header has 2"),
+        ("bag,label,x\na,1,2\nb,1", "line 3: 2 cells, but the header has 3: the file may be cut"),
+        ('bag,x\n"a\nb",1\nc,"2\nd,3\n', "line 4: a quotation mark is never closed"),
+        ("bag,label\na,1\nb,\0\n", "line 3: zero bytes instead of text"),
+        ("bag,label\n".encode("utf-16-le"), "line 1: zero bytes instead of text"),
+        (b"bag,label\nM\xfcller,1\n", r"not UTF-8 text .*save it as CSV in UTF-8"),
+        (b"PK\x03\x04\xff\xfe", "not UTF-8 text"),
+        (b"\xff\xfea", "not UTF-8 text"),
+        ("bag,,fold\na,,0\nb,1,1\n", "line 3: column 2 has a value but no name: give it one"),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path, text, message):
+    with pytest.raises(TableError, match=message):
+        table(tmp_path, text, expected="bag,label")
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "none.csv"):
+        with pytest.raises(TableError, match=f"there is no table {path}"):
+            TextTable.read(path)
+
+
+def test_columns_that_nobody_asked_for_are_ignored(tmp_path):
+    read = table(tmp_path, "case_id,age,slide,age\np,61,a,62\n")
+    chosen = read.select("bag", optional=("group", "fold"), synonyms=SYNONYMS)
+    assert chosen.rows == [{"bag": "a", "group": "p"}]
+
+
+SYNONYMS = {"slide": "bag", "slide_id": "bag", "case_id": "group"}
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("bag,lable", "no column 'label': it has bag, lable. Did you mean 'lable'"),
+        ("bag,Label", "no column 'label'.* Did you mean 'Label'"),
+        ("Slide-ID,label", "no column 'bag'.* Did you mean 'Slide-ID'"),
+        ("bag,x", "no column 'label': it has bag, x$"),
+        ("bag,label,label", "two columns are named 'label': leave one out"),
+        ("bag,slide,label", r"two columns are named 'bag' \('slide' counts as 'bag'\)"),
+    ],
+)
+def test_columns_that_are_missing_or_there_twice(tmp_path, header, message):
+    read = table(tmp_path, header + "\n")
+    with pytest.raises(TableError, match=message):
+        read.select("bag", "label", synonyms=SYNONYMS)
+
+
+def test_misspelt_columns(tmp_path):
+    read = table(tmp_path, "bag,Group,folds,spilt,grup,gold,patient_id,age\n")
+    known = ("bag", "group", "fold", "split", "patient")
+    assert read.misspelt(known) == {
+        "Group": "group", "folds": "fold", "spilt": "split", "grup": "group",
+        "patient_id": "patient",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("a,1\n,2\n", "line 3: the column 'slide' is empty"),
+        ("a,1\nb,1\na,2\n", "line 4: bag 'a' is already in line 2. Give each bag one line"),
+        ("", "has a header but no bags"),
+    ],
+)
+def test_names_are_given_once(tmp_path, rows, message):
+    read = table(tmp_path, f"slide,label\n{rows}").select("bag", synonyms=SYNONYMS)
+    with pytest.raises(TableError, match=message):
+        read.by_name("bag")
+
+
+@pytest.mark.parametrize(
+    ("text", "limits", "expected"),
+    [
+        ("1.5", {}, 1.5),
+        ("-1e-3", {}, -0.001),
+        ("2.0", {"whole": True, "low": 0}, 2),
+        ("1", {"low": 0, "high": 1}, 1),
+        ("", {}, "'', expected a finite number$"),
+        ("x", {"advice": ". Correct it"}, "'x', expected a finite number. Correct it"),
+        ("inf", {}, "expected a finite number"),
+        ("1_0", {}, "expected a finite number"),
+        ("1.5", {"whole": True, "low": 0}, "'1.5', expected a whole number from 0"),
+        ("1.5", {"low": 0, "high": 1}, "expected a finite number from 0 to 1"),
+    ],
+)
+def test_numbers(text, limits, expected):
+    if not isinstance(expected, str):
+        assert read_number(text, "x", where="t.csv", **limits) == expected
+        return
+    with pytest.raises(TableError, match=rf"t\.csv, line 2: x is .*{expected}"):
+        read_number(text, "x", where="t.csv, line 2", **limits)
+
+
+def test_finite_numbers():
+    assert finite_number("7") == 7
+    assert not any(map(finite_number, ("", "nan", "1,5", str(math.inf))))
