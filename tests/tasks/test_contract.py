@@ -20,7 +20,7 @@ from sklearn.metrics import (
 
 import probsa
 from probsa.statistics import Draws
-from probsa.tasks import TASKS, TargetData, task_of_classes
+from probsa.tasks import TASKS, Stated, TargetData, task_of_classes
 
 N, GRADES = 40, ("low", "mid", "high")
 RISK = ("risk", "s_2", "s_5", "s_9")
@@ -99,7 +99,7 @@ def test_metrics_rivals_and_counts(name):
 def test_a_bag_in_words(name):
     d, task = data(name), TASKS[name]
     p, of_bag = first(d), d.y[0].tolist()
-    said = task.verdict(p, threshold=0.4, classes=d.names, target=("age",))
+    said = task.verdict(p, Stated(threshold=0.4, classes=d.names, target=("age",)))
     assert said.call and said.text and np.isfinite([said.value, said.spread]).all()
     assert task.truth_text(of_bag, classes=d.names)
     assert task.truth_text([np.nan] * len(of_bag), classes=d.names) == ""

@@ -1,19 +1,15 @@
 """What is predicted of a bag of a table and what it is labelled with, in words."""
 
-from ..tasks import Verdict, class_name
+from ..tasks import Stated, Verdict, class_name
 from .prediction import Prediction
 from .storage import Predictions
 
 
 def verdict_of(table: Predictions, p: Prediction) -> Verdict:
     """Return what is predicted of a bag of a table, with its names and thresholds."""
-    return p.of_task.verdict(
-        p,
-        threshold=table.threshold,
-        classes=table.classes,
-        thresholds=table.metadata.get("thresholds"),
-        target=table.metadata.get("target") or (),
-    )
+    thresholds, target = (table.metadata.get(key) for key in ("thresholds", "target"))
+    stated = Stated(table.classes, table.threshold, thresholds, target or ())
+    return p.of_task.verdict(p, stated)
 
 
 def truth_of(table: Predictions, row: int) -> str:

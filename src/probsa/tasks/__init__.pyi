@@ -2,6 +2,7 @@ from .base import HALF as HALF
 from .base import MEAN_RIVAL as MEAN_RIVAL
 from .base import Measure as Measure
 from .base import Predicted as Predicted
+from .base import Stated as Stated
 from .base import Target as Target
 from .base import TargetData as TargetData
 from .base import Task as Task

@@ -117,12 +117,19 @@ class Verdict:
 
 
 class Stated(NamedTuple):
-    """What is stated of a model beside its predictions; see `Task.verdict`."""
+    """What is stated of a model beside its predictions."""
 
     classes: Names = ()
+    """Names of the classes, grades or findings."""
     threshold: float | None = None
+    """p(Y = 1) from which a bag of two classes is called positive; None for 0.5."""
     thresholds: Sequence[float] | None = None
+    """From which probability each finding is called; None for 0.5."""
     target: Names = ()
+    """Names of the columns that the model was trained on."""
+
+
+UNSTATED = Stated()
 
 
 class Task(ABC):
@@ -151,8 +158,6 @@ class Task(ABC):
     """Whether each output is the probability of a class or finding, which maps explain."""
     has_findings: ClassVar[bool] = False
     """Whether a bag may have several classes at once, each with its own threshold and weight."""
-    output_limits: ClassVar[tuple[float, float]] = (-np.inf, np.inf)
-    """Limits of what is predicted, for tasks without classes."""
     members_average: ClassVar[bool] = True
     """Whether predictions of models that were trained on the same bags have a common mean."""
     runs_average: ClassVar[bool] = True
@@ -161,8 +166,6 @@ class Task(ABC):
     """What is calibrated to a coverage; None if nothing is."""
     patient_has_highest: ClassVar[bool] = False
     """Whether a patient whose bags differ has the highest of their labels."""
-    metrics_need_training: ClassVar[bool] = False
-    """Whether `metrics` needs the targets of the training bags."""
     counted_stratum: ClassVar[int | None] = None
     """The stratum of `strata` without which a metric has no information; None for all of them."""
     compares_across_folds: ClassVar[bool] = True
@@ -228,29 +231,9 @@ class Task(ABC):
 
     # Predictions
 
-    def verdict(
-        self,
-        p: Predicted,
-        *,
-        threshold: float | None = None,
-        classes: Names = (),
-        thresholds: Sequence[float] | None = None,
-        target: Names = (),
-    ) -> Verdict:
-        """Return what is predicted of a bag.
-
-        Args:
-            p: its prediction.
-            threshold: p(Y = 1) from which a bag of two classes is called positive.
-            classes: names of the classes, grades or findings.
-            thresholds: from which probability each finding is called; None for 0.5.
-            target: names of the columns that the model was trained on.
-        """
-        return self.said(p, Stated(classes, threshold, thresholds, target))
-
     @abstractmethod
-    def said(self, p: Predicted, stated: Stated) -> Verdict:
-        """Return what is predicted of a bag, with what is stated of its model; see `verdict`."""
+    def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
+        """Return what is predicted of a bag."""
 
     @abstractmethod
     def truth_text(self, y: Sequence[float], *, classes: Names = ()) -> str:
@@ -260,7 +243,7 @@ class Task(ABC):
         """Return whether the targets of a bag contradict its prediction; None if not known.
 
         A finding does if it is called although absent or the reverse, and a number outside the
-        predicted 90 % interval. A time does not. Classes and grades are compared by their names.
+        predicted 90 % interval. A time does not. Classes and grades are compared by the caller.
         """
         del p, call, y
         return None

@@ -13,6 +13,7 @@ from ..statistics import Draws, TargetMetrics, binary_metrics, multiclass_metric
 from .base import (
     HALF,
     KAPPA,
+    UNSTATED,
     Measure,
     Names,
     P,
@@ -127,7 +128,7 @@ class Unordered(OneClass):
     def called_positive(self, p: P, threshold: float | None = None) -> np.ndarray:
         return self.calls(p, threshold) > 0
 
-    def said(self, p: Predicted, stated: Stated) -> Verdict:
+    def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
         classes, threshold = stated.classes, stated.threshold
         row = p.probability[None].astype(np.float64)
         shown, k = self.top_column(p), int(np.argmax(p.probability))

@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 from ..core import counted
 from ..errors import TableError
 from ..statistics import Draws, TargetMetrics, multilabel_metrics
-from .base import HALF, Measure, Names, P, Predicted, Stated, TargetData, Task, Verdict, Y
+from .base import HALF, UNSTATED, Measure, Names, P, Predicted, Stated, TargetData, Task, Verdict, Y
 from .columns import SHOWN, Cells, Targets, Value
 from .words import FINDINGS, plus_minus, quoted
 
@@ -23,7 +23,6 @@ class Multilabel(Task):
     words = FINDINGS
     validation_metric = "val_auroc"
     by_probability = has_findings = True
-    output_limits = (0.0, 1.0)
     measures = (
         Measure("macro_auroc", "macro AUROC", by_fold=True),
         Measure("macro_average_precision", "macro AP", by_fold=True),
@@ -59,7 +58,7 @@ class Multilabel(Task):
         del threshold
         return np.any(p >= HALF, axis=1)
 
-    def said(self, p: Predicted, stated: Stated) -> Verdict:
+    def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
         n, t = len(p.probability), np.asarray(stated.thresholds or [HALF] * len(p.probability))
         k, order = self.top_column(p), np.argsort(-p.probability, kind="stable")
         named = [

@@ -12,7 +12,19 @@ from ..statistics import (
     median_call,
     ordinal_metrics,
 )
-from .base import HALF, KAPPA, Measure, Names, P, Predicted, Stated, TargetData, Verdict, Y
+from .base import (
+    HALF,
+    KAPPA,
+    UNSTATED,
+    Measure,
+    Names,
+    P,
+    Predicted,
+    Stated,
+    TargetData,
+    Verdict,
+    Y,
+)
 from .classes import OneClass, class_values
 from .columns import Cells, Targets
 from .words import GRADES, class_name, plus_minus, quoted
@@ -66,7 +78,7 @@ class Ordinal(OneClass):
         del threshold
         return p[:, 0] < HALF
 
-    def said(self, p: Predicted, stated: Stated) -> Verdict:
+    def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
         probability = p.probability.astype(np.float64)
         call = self._call(p)
         value, spread = float(p.probability[call]), float(p.std[call])

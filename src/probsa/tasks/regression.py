@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..statistics import Draws, TargetMetrics, regression_metrics
-from .base import Measure, Names, Predicted, Stated, Target, TargetData, Task, Verdict, Y
+from .base import UNSTATED, Measure, Names, Predicted, Stated, Target, TargetData, Task, Verdict, Y
 from .columns import Cells, Targets, Value
 from .words import NUMBERS, PageWords, quoted
 
@@ -50,7 +50,7 @@ class Regression(Task):
         del y, training, names
         return None
 
-    def said(self, p: Predicted, stated: Stated) -> Verdict:
+    def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
         mean, sd, low, high = (_output(p, name) for name in ("mean", "sd", "q05", "q95"))
         name = stated.target[0] if stated.target else "value"
         return Verdict(

@@ -17,7 +17,7 @@ from ..statistics import (
     survival_metrics,
     uno_c,
 )
-from .base import Measure, Names, P, Predicted, Stated, TargetData, Task, Verdict, Y
+from .base import UNSTATED, Measure, Names, P, Predicted, Stated, TargetData, Task, Verdict, Y
 from .columns import Cells, Targets, Value
 from .words import TIMES, PageWords, plus_minus, quoted
 
@@ -35,7 +35,6 @@ class Survival(Task):
     words = TIMES
     validation_metric = "val_c_index"
     runs_average = compares_across_folds = False
-    metrics_need_training = True
     counted_stratum = 1
     undefined_metric = "the c-index"
     measures = (
@@ -75,7 +74,7 @@ class Survival(Task):
         c = uno_c(y[:, 0], y[:, 1] > 0, risk=np.zeros(len(y)), censoring=censoring)
         return None if c.reason is None else f"there is {c.reason.partition(':')[0]}"
 
-    def said(self, p: Predicted, stated: Stated) -> Verdict:
+    def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
         del stated
         risk, spread = float(p.probability[0]), float(p.std[0])
         k = 1 + middle_time(p.outputs)
