@@ -454,16 +454,16 @@ def test_tables_and_figures_compute_a_thing_once(experiment, tmp_path, monkeypat
     shutil.copytree(experiment / "cells" / "one", out / "cells" / "one")
     summaries, comparisons = [], []
 
-    def samples_of(scores, **given):
+    def metrics_of(scores, **given):
         summaries.append(scores.method.name)
-        return instances.samples_of(scores, **given)
+        return instances.metrics_of(scores, **given)
 
     def noted(y, scores, **given):
         of = (*scores, given["metric"], given["pooling"], given["baseline"])
         comparisons.append((*of, *[p.tobytes() for p in scores.values()]))
         return compare(y, scores, **given)
 
-    monkeypatch.setattr("probsa.benchmark.results.cache.samples_of", samples_of)
+    monkeypatch.setattr("probsa.benchmark.results.cache.metrics_of", metrics_of)
     monkeypatch.setattr("probsa.benchmark.results.pooled.compare", noted)
     write_report(out, bags=["e"])
     assert sorted(summaries) == sorted({s.method.name for s in read_scores(out)})

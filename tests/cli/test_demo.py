@@ -16,7 +16,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from probsa.cli.demo import DEFAULT, MARK, MODELS, DemoResult, default_config, run_config, run_demo
 from probsa.cli.demo_page import DefaultRun, figure_sentence
 from probsa.errors import OutputExists
-from probsa.evaluation.report import evaluate
+from probsa.evaluation import evaluate
 from probsa.evaluation.storage import read_predictions
 from probsa.training import default_recipe
 

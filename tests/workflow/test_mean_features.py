@@ -115,7 +115,8 @@ def test_a_damaged_rival_is_refused(folder, tmp_path):
     path.unlink()
     report = evaluate(trained.run.predictions, labels=labels, bootstrap=0)
     (target,) = [s for s in report.sections if s.key == "target"]
-    assert RIVAL not in target.rivals and target.gain is None
+    assert RIVAL not in target.values["rivals"]
+    assert target.values["gain_over_mean_features"] is None
     file = trained.run.path / "mean_features.safetensors"
     save_checkpoint(tmp_path / "other.safetensors", {"mean": torch.zeros(2)}, metadata={})
     with pytest.raises(CheckpointError, match=r"other\.safetensors cannot be continued"):

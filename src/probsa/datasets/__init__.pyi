@@ -20,7 +20,6 @@ from .covariates import CovariateOptions as CovariateOptions
 from .covariates import CovariateTable as CovariateTable
 from .covariates import read_covariates as read_covariates
 from .feature_metadata import FeatureMetadata as FeatureMetadata
-from .labels import SPLIT_PARTS as SPLIT_PARTS
 from .labels import LabelTable as LabelTable
 from .labels import check_labels_match as check_labels_match
 from .labels import drop_bags as drop_bags
@@ -31,6 +30,7 @@ from .localmil import SetCard as SetCard
 from .localmil import prepare_localmil as prepare_localmil
 from .localmil import read_card as read_card
 from .metadata import Metadata as Metadata
+from .names import SPLIT_PARTS as SPLIT_PARTS
 from .opening import open_bags as open_bags
 from .patients import PatientBags as PatientBags
 from .patients import patient_table as patient_table

@@ -17,7 +17,8 @@ from .bag_set import BagSet
 from .choices import SourceFormat, TargetFormat
 from .completion import completed
 from .formats.torchmil import TorchmilBags
-from .labels import SPLIT_PARTS, LabelTable, read_table
+from .labels import LabelTable, read_table
+from .names import SPLIT_PARTS
 from .opening import open_bags
 from .resolutions import Resolutions, resolutions_of
 from .writers.base import Writer

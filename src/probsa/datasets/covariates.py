@@ -15,7 +15,7 @@ from jaxtyping import Float
 from ..core import TextTable, check_options, read_number
 from ..errors import InputError, TableError
 from ..tasks import SHOWN
-from .labels import COLUMNS, SYNONYMS, nearest
+from .names import COLUMNS, SYNONYMS, nearest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,19 +23,8 @@ from ..tasks import (
     task_of_classes,
     unknown_column_advice,
 )
+from .names import COLUMNS, HEADER, SPLIT_PARTS, SYNONYMS, nearest
 
-SYNONYMS = {
-    "slide_id": "bag",
-    "slide": "bag",
-    "FILENAME": "bag",
-    "case_id": "group",
-    "patient": "group",
-    "PATIENT": "group",
-}
-"""Names of the same columns in tables of CLAM, STAMP, slideflow and PathBench."""
-COLUMNS = ("bag", "label", "group", "fold", "split")
-HEADER = "bag,label[,group][,fold|split]"
-SPLIT_PARTS = ("train", "val", "test")
 CLASS_LABELS = TargetOptions()
 """The target of a table with a column `label` that holds classes."""
 
@@ -249,20 +238,6 @@ def check_labels_match(table: LabelTable, names: Sequence[str], *, allow_unlabel
         f"{table.where} and the bags do not match: {' and '.join(problems)}.{suggestion} "
         "Add or remove lines, or give a folder with just the bags that are labelled"
     )
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """Suggest why a name is not among the known ones; an empty string if no cause is likely."""
-    if name in known:  # the name is in the table, but without a label
-        return ""
-    equal_numbers = [k for k in known if k.isdigit() and name.isdigit() and int(k) == int(name)]
-    if equal_numbers:
-        return (
-            f" There is {equal_numbers[0]!r}, not {name!r}: ids are text, so leading zeros matter "
-            "(spreadsheets remove them)."
-        )
-    prefix_matches = [k for k in known if name.startswith(f"{k}.") or k.startswith(f"{name}.")]
-    return f" Did you mean {prefix_matches[0]!r}?" if prefix_matches else hint(name, known)
 
 
 def _listed(names: Sequence[str], what: str) -> str:

@@ -8,7 +8,8 @@ from ..errors import TableError
 from ..tasks import SHOWN
 from .bag_set import BagSet
 from .copies import BagCopy, find_copies
-from .labels import SPLIT_PARTS, LabelTable
+from .labels import LabelTable
+from .names import SPLIT_PARTS
 from .patients import PatientBags
 from .splits import Split
 

@@ -19,7 +19,8 @@ from sklearn.model_selection import StratifiedGroupKFold
 from ..core import counted, write_csv, write_json
 from ..errors import InputError, TableError
 from ..tasks import SHOWN
-from .labels import SPLIT_PARTS, LabelTable
+from .labels import LabelTable
+from .names import SPLIT_PARTS
 from .splits import Split, check_parts, make_split, read_clam_split
 
 VERSION = 1

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..slides import read_resolutions
-from .labels import nearest
+from .names import nearest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from sklearn.model_selection import StratifiedGroupKFold
 
 from ..core import TextTable, as_record
 from ..errors import InputError, TableError
-from .labels import SPLIT_PARTS, LabelTable, nearest
+from .labels import LabelTable
+from .names import SPLIT_PARTS, nearest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ import pytest
 from support.made_experiments import write_run
 from support.made_predictions import cohort
 
-from probsa.benchmark.results.instances import summary_of
+from probsa.benchmark.results.instances import metrics_of
 from probsa.benchmark.results.lesions import LesionTruth, lesions_found
 from probsa.benchmark.results.pooled import blocks
 from probsa.benchmark.results.results import read_results
@@ -70,7 +70,7 @@ def test_instances_of_a_method(scores):
     ]
     by_split = instance_metrics(tables, blocks=[0, 0, 1, 1], bootstrap=50)["auroc"]
     apart = instance_metrics(tables, bootstrap=50)["auroc"]
-    result = summary_of(scores, bootstrap=50)
+    result = metrics_of(scores, bootstrap=50)
     assert interval(result["auroc"]) == interval(by_split) != interval(apart)
 
 

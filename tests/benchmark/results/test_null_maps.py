@@ -12,7 +12,7 @@ from probsa.benchmark.results import null_maps
 from probsa.benchmark.results.null_maps import null_results
 from probsa.benchmark.results.results import read_scores
 from probsa.benchmark.tables.instances import instances_table
-from probsa.evaluation import NULL_MAPS, WITHIN, evaluate
+from probsa.evaluation import NULL_MAPS, evaluate
 
 GRID = """\
 data: {{features: {features}, labels: {labels}}}
@@ -33,13 +33,13 @@ def experiment(tmp_path_factory):
 
 def test_they_are_fitted_once_per_split_and_kept(experiment, tmp_path, monkeypatch):
     out = shutil.copytree(experiment, tmp_path / "out")
-    fitted, fit = [], null_maps.fit_for_run
+    fitted, fit = [], null_maps.fit_null_maps
 
     def counted(bags, **parts):
         fitted.append(parts["train"])
         return fit(bags, **parts)
 
-    monkeypatch.setattr(null_maps, "fit_for_run", counted)
+    monkeypatch.setattr(null_maps, "fit_null_maps", counted)
     scores = read_scores(out)
     table = instances_table(scores, bootstrap=20)
     assert len(fitted) == 3 == len({tuple(sorted(names)) for names in fitted})
@@ -96,8 +96,8 @@ def test_without_the_features_the_reason_is_given(experiment, tmp_path):
         file.write_text(text)
     scores = read_scores(out)
     found = null_results(scores[0], bootstrap=5)
-    assert not found.samples and "gone" in found.missing["all"]
+    assert not found.metrics and "gone" in found.missing["all"]
     table = instances_table(scores, bootstrap=5).follow[-1]
     assert len(table.rows) == 2
     assert any("null: all is missing: cannot be computed" in n for n in table.footnotes)
-    assert found.groups > 0 and WITHIN in table.columns[1].key
+    assert found.groups > 0 and table.columns[1].key == "auroc_within_bags"
