@@ -40,12 +40,13 @@ ROOMS = [
     "__main__",
 ]
 SINGLE_FILES = {"errors", "__main__"}
-# Lines of a room as `ruff format` leaves them, docstrings included: the design's budget for rooms
-# that were rebuilt, and for the others what they had when the last of them was rebuilt.
+# Lines of a room as `ruff format` leaves them, docstrings included. No room grows; a room that is
+# rebuilt gets its new size. Of the rebuilt ones, statistics, tasks and evaluation are still above
+# the budgets of the design (2,100, 900 and 5,500).
 BUDGETS = {}
-TESTS, BENCHMARKS = 0, 0
+TESTS, BENCHMARKS = 54902, 2127
 """The same for all tests, and for the scripts of `benchmarks/`."""
-CYCLES: set[str] = set()
+CYCLES = {"benchmark", "estimators"}
 """Rooms that are not rebuilt yet, and have an import cycle."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6

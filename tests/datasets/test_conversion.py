@@ -330,8 +330,8 @@ def test_stamp_needs_the_resolution_of_each_slide(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("slide,mpp\na,0\n", "line 2: µm per pixel is 0: expected"),
-        ("slide,mpp\na,x\n", "line 2: mpp of 'a' is 'x'; expected a number"),
-        ("slide,um\na,1\n", "needs the columns slide and mpp; it has slide, um"),
+        ("slide,mpp\na,x\n", "line 2: mpp of 'a' is 'x', expected a finite number"),
+        ("slide,um\na,1\n", "has no column 'mpp': it has slide, um"),
         ("slide,mpp\na,1\na,2\n", "slide 'a' has two resolutions"),
     ],
 )

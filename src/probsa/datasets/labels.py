@@ -288,7 +288,7 @@ def _ignored_columns(
 
 
 def _fold(text: str, where: str) -> int:
-    return int(read_number(text, "the fold", where=where, low=0, whole=True))
+    return int(read_number(text, "the fold", where=where, low=0.0, whole=True))
 
 
 def _part(text: str, where: str) -> str | None:

@@ -199,7 +199,7 @@ def test_the_authors_folder_without_any_table(tmp_path: Path) -> None:
         ("train.csv", "image_id,isup_grade\na,1\n", r"train\.csv has no column 'data_provider'"),
         ("train.csv", "image_id,isup_grade,data_provider\na,7,radboud\n", "the ISUP grade '7'"),
         ("train.csv", "image_id,isup_grade,data_provider\na,1,oslo\n", "radboud or karolinska"),
-        ("partition_PANDA.csv", "name,part\na,train\n", "expected slide_name and Partition"),
+        ("partition_PANDA.csv", "name,part\na,train\n", "has no column 'slide_name': it has"),
         ("partition_PANDA.csv", "slide_name,Partition\na,first\n", "in the part 'first'"),
     ],
 )
