@@ -30,7 +30,7 @@ def metrics_of(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Me
         return None
     validation: list[InstanceTable | Mapping[Hashable, InstanceTable]] = []
     for runs in validation_of(scores):
-        of_split = {
+        of_split: dict[Hashable, InstanceTable] = {
             split: InstanceTable.of((p for p in run if positive(p)), positive=positive)
             for split, run in runs.items()
         }

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from ...errors import ProbSAError
 from ...evaluation import (
     NULL_MAPS,
@@ -93,7 +95,7 @@ def null_tables(scores: Scores) -> tuple[list[InstanceTable], dict[str, str]]:
     for k, r in enumerate(rows):
         predictions = next(instances_of(_replicate(scores, r)))
 
-        def more(p: Prediction, k: int = k) -> Mapping[str, object]:
+        def more(p: Prediction, k: int = k) -> Mapping[str, np.ndarray | str]:
             if not folders:
                 return {}
             return read_null_scores(folders[p.name][k], p.name, instances=len(p.attention_mean))

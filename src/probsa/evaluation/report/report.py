@@ -102,8 +102,10 @@ class Report:
              "reason": m.reason}
             for of, metrics in groups.items() for name, m in metrics.items()
         ]  # fmt: skip
-        frame = pd.DataFrame(rows, columns=["of", "metric", "value", "low", "high", "reason"])
-        return frame.astype(dict.fromkeys(("value", "low", "high"), np.float64))
+        names = pd.Index(["of", "metric", "value", "low", "high", "reason"])
+        return pd.DataFrame(rows, columns=names).astype(
+            dict.fromkeys(("value", "low", "high"), np.float64)
+        )
 
     def render(self, console: Console) -> None:
         """Print the report as text."""
