@@ -16,8 +16,8 @@ from probsa.core import select_instances
 from probsa.errors import InputError, UnknownName
 from probsa.evaluation import deletion as module
 from probsa.evaluation import evaluate, read_curves, write_curves
-from probsa.evaluation.deletion import DeletionCurves, deletion_curves
-from probsa.evaluation.faithfulness_section import mean_curves_metrics, predicted_with_curves
+from probsa.evaluation.faithfulness.deletion import DeletionCurves, deletion_curves
+from probsa.evaluation.faithfulness.section import mean_curves_metrics, predicted_with_curves
 from probsa.evaluation.predictor import Ensemble, Predictor
 from probsa.evaluation.storage import write_predictions
 from probsa.maps import write_report_figures

@@ -7,11 +7,10 @@ or runs can be compared.
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float
-from scipy.stats import rankdata
+from jaxtyping import Bool
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from .instances.measures import within_bag
+from .instances.measures import rank_correlation, within_bag
 from .map_scores import MapScore, drawn_values
 from .prediction import Prediction
 from .scores import class_column, doubt, instance_evidence, instance_scores, instance_variances
@@ -85,12 +84,3 @@ def _doubt_gain(
         return None
     by_doubt = roc_auc_score(wrong, doubt(p)[known])
     return float(by_doubt - roc_auc_score(wrong, -np.abs(e)[known]))
-
-
-def rank_correlation(
-    score: Float[np.ndarray, " n"], change: Float[np.ndarray, " n"]
-) -> float | None:
-    """Return Spearman's correlation; None if all values of one of them are equal."""
-    if np.ptp(change) == 0 or np.ptp(score) == 0:
-        return None
-    return float(np.corrcoef(rankdata(score), rankdata(change))[0, 1])

@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from ..core import Bag, select_instances, write_csv
-from .faithfulness import without_explanations
+from ..core import Bag, write_csv
+from .faithfulness.removal import predicted_without
 from .prediction import Prediction
 from .predictor import Predictor
 
@@ -52,15 +51,14 @@ def slide_effects(predictor: Predictor, bag: Bag, p: Prediction) -> list[SlideEf
     """
     assert bag.slide is not None
     column, of = _response(p, predictor.classes)
-    whole, rows, found = p.of_task.response(p, column), torch.arange(len(bag)), []
+    whole, found = p.of_task.response(p, column), []
     shares = p.slide_shares()
     for k, name in enumerate(p.slides):
-        others = rows[bag.slide != k]
+        others = np.flatnonzero(bag.slide.numpy() != k)
         without = None
         if len(others) >= predictor.model.min_instances:
-            with without_explanations(predictor):
-                (left,) = predictor.predict([select_instances(bag, others)], parts=True)
-            without = left.of_task.response(left, column)
+            (left,) = predicted_without(predictor, bag, kept=[others], column=column)
+            without = float(left)
         found.append(
             SlideEffect(
                 bag=p.name,

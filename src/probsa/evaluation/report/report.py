@@ -19,7 +19,7 @@ from ...core import counted
 from ...errors import InputError
 from ...statistics import Metric, choose_threshold
 from ..context import INSTANCE_RESAMPLES, Context, Truth, read_truth
-from ..faithfulness_section import faithfulness_section
+from ..faithfulness.section import faithfulness_section
 from ..guarantees.options import GuaranteeOptions
 from ..guarantees.section import guarantees_section
 from ..instances.measures import detection

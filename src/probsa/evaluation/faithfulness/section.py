@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..core import Bag, counted, read_record, write_json
-from ..errors import InputError
-from ..statistics import Draws, Metric, ratio_of_sums
-from .context import INSTANCE_RESAMPLES, Context
+from ...core import Bag, counted, read_record, write_json
+from ...errors import InputError
+from ...statistics import Draws, Metric, ratio_of_sums
+from ..context import INSTANCE_RESAMPLES, Context
+from ..map_scores import MapScore
+from ..prediction import Prediction
+from ..predictor import Predictor
+from ..section import Line, Panel, Section, metric_grid
+from ..storage import FAITHFULNESS
 from .deletion import REMOVAL_ORDERS, RULE, SAMPLES, DeletionCurves, deletion_curves
-from .map_scores import MapScore
-from .prediction import Prediction
-from .predictor import Predictor
-from .section import Line, Panel, Section, metric_grid
-from .storage import FAITHFULNESS
 
 ORDER_TITLES = {
     "shown": "the shown score",

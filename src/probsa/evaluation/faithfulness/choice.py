@@ -6,8 +6,7 @@ more, the better the score. Bags that the model calls positive are used, because
 claim to show evidence; labels are not needed.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core import (
+from ...core import (
     Bag,
     TaskName,
     as_record,
     counted,
     random_stream,
-    select_instances,
 )
-from ..errors import BagError
-from ..tasks import TASKS
-from .map_scores import MapScore, available_scores, drawn_values
-from .prediction import Prediction
-from .predictor import Predictor
-from .scores import class_column
+from ...errors import BagError
+from ...tasks import TASKS
+from ..map_scores import MapScore, available_scores, drawn_values
+from ..prediction import Prediction
+from ..predictor import Predictor
+from ..scores import class_column
+from .removal import drops_without, random_order
 
 FRACTIONS = (0.05, 0.1, 0.2, 0.4)
 """Shares of the instances that are removed."""
@@ -154,23 +153,15 @@ def _chosen(
 
 def deletion_drops(predictor: Predictor, bag: Bag, p: Prediction, *, seed: int) -> dict[str, float]:
     """Return the mean drop of the predicted class's probability, by score and for `random`."""
-    n, counts = len(bag), _counts(bag, predictor)
-    column = p.of_task.explained_column(p)
-    shuffled = torch.randperm(n, generator=random_stream(seed, "deletion", bag.name))
     ranked = {
-        name: torch.from_numpy(np.argsort(-class_column(p, drawn_values(p, name)), kind="stable"))
+        name: np.argsort(-class_column(p, drawn_values(p, name)), kind="stable")
         for name in available_scores(p)
     }
-    ranked["random"] = shuffled
-    kept = (  # one at a time: copies of a large slide would fill the memory
-        select_instances(bag, order[count:].sort().values)
-        for order in ranked.values()
-        for count in counts
-    )
-    with without_explanations(predictor):
-        after = [q.of_task.response(q, column) for q in predictor.predict(kept, parts=True)]
-    drops = p.of_task.response(p, column) - np.array(after, np.float64).reshape(len(ranked), -1)
-    return {name: float(v) for name, v in zip(ranked, drops.mean(1), strict=True)}
+    ranked["random"] = random_order(bag, seed=seed)
+    counts = _counts(bag, predictor)
+    kept = (order[count:] for order in ranked.values() for count in counts)
+    found = drops_without(predictor, bag, p, kept).reshape(len(ranked), -1)
+    return {name: float(v) for name, v in zip(ranked, found.mean(1), strict=True)}
 
 
 def _distinct(drops: dict[str, float]) -> dict[str, str]:
@@ -188,15 +179,3 @@ def _counts(bag: Bag, predictor: Predictor) -> list[int]:
     n, least = len(bag), max(1, predictor.model.min_instances)
     counts = {max(1, round(share * n)) for share in FRACTIONS}
     return sorted(count for count in counts if n - count >= least)
-
-
-@contextmanager
-def without_explanations(predictor: Predictor) -> Iterator[None]:
-    """Predict meanwhile without explaining, which shortened bags do not need."""
-    for member in predictor.members:
-        member.model.explains = False
-    try:
-        yield
-    finally:
-        for member in predictor.members:
-            member.model.explains = True

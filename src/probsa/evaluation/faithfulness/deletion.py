@@ -5,7 +5,7 @@ The faithful map has a low first curve and a high second one. The insertion of t
 instances into an empty bag is the second curve read backwards, since the same instances are kept.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -14,23 +14,21 @@ import torch
 from jaxtyping import Float, Int
 from scipy.integrate import trapezoid
 
-from ..core import (
+from ...core import (
     Bag,
     NonNegativeInt,
     PositiveInt,
     as_record,
-    random_stream,
-    select_instances,
 )
-from ..errors import InputError, UnknownName
-from ..layers import PoolingRecord, recorded_pooling
-from .bag_measures import rank_correlation
-from .faithfulness import without_explanations
-from .map_scores import MapScore, available_scores, map_values
-from .prediction import Prediction
-from .predictor import Predictor
-from .scores import class_column
-from .temperature import scale_probabilities
+from ...errors import InputError, UnknownName
+from ...layers import PoolingRecord, recorded_pooling
+from ..instances.measures import rank_correlation
+from ..map_scores import MapScore, available_scores, map_values
+from ..prediction import Prediction
+from ..predictor import Predictor
+from ..scores import class_column
+from ..temperature import scale_probabilities
+from .removal import drops_without, predicted_without, random_order
 
 RemovalOrder = Literal["shown", "leave_one_out", "random"]
 """The shown score, and two rivals: the drop of the probability without the single instance, and
@@ -189,8 +187,7 @@ def deletion_curves(
         reason = f"a bag of {few} has none that this model can do without"
         names = (*REMOVAL_ORDERS, "rank_correlation")
         return p, replace(curves, missing=dict.fromkeys(names, reason))
-    with without_explanations(predictor):
-        return p, _with_curves(curves, predictor, bag, p, orders=orders, records=records, seed=seed)
+    return p, _with_curves(curves, predictor, bag, p, orders=orders, records=records, seed=seed)
 
 
 def _with_curves(
@@ -204,8 +201,8 @@ def _with_curves(
     seed: int,
 ) -> DeletionCurves:
     values = class_column(p, map_values(p, empty.shown))
-    drops, missing = _leave_one_out(predictor, bag, p)
-    relevance = _relevance(bag, values, drops, seed=seed)
+    without, missing = _leave_one_out(predictor, bag, p)
+    relevance = _relevance(bag, values, without, seed=seed)
     relevance = {name: v for name, v in relevance.items() if name in orders}
     ranked = [np.argsort(-v, kind="stable") for v in relevance.values()]
     if empty.removal == "pooling":
@@ -217,8 +214,8 @@ def _with_curves(
         both = [*ranked, *(order[::-1] for order in ranked)]
         after = _by_prediction(predictor, bag, p, orders=both, counts=empty.counts)
         most, least = np.split(after, 2)
-    correlation = None if drops is None else rank_correlation(values, drops)
-    if drops is not None and correlation is None:
+    correlation = None if without is None else rank_correlation(values, without)
+    if without is not None and correlation is None:
         missing["rank_correlation"] = "all instances have the same score, or the same drop"
     return replace(
         empty,
@@ -244,26 +241,22 @@ def _leave_one_out(
     if n > LEAVE_ONE_OUT_UP_TO:
         reason = f"no closed form, and more than {LEAVE_ONE_OUT_UP_TO} instances to leave out"
         return None, dict.fromkeys(("leave_one_out", "rank_correlation"), reason)
-    rows = torch.arange(n)
-    kept = (select_instances(bag, rows[rows != k]) for k in range(n))
-    column = p.of_task.explained_column(p)
-    after = [q.of_task.response(q, column) for q in predictor.predict(kept, parts=True)]
-    return p.of_task.response(p, column) - np.array(after, dtype=np.float64), {}
+    rows = np.arange(n)
+    return drops_without(predictor, bag, p, (rows[rows != k] for k in range(n))), {}
 
 
 def _relevance(
     bag: Bag,
     values: Float[np.ndarray, " n"],
-    drops: Float[np.ndarray, " n"] | None,
+    without: Float[np.ndarray, " n"] | None,
     *,
     seed: int,
 ) -> dict[RemovalOrder, Float[np.ndarray, " n"]]:
     """Return the scores that the orders follow."""
-    chance = torch.randperm(len(bag), generator=random_stream(seed, "deletion", bag.name))
     relevance: dict[RemovalOrder, np.ndarray] = {"shown": values}
-    if drops is not None:
-        relevance["leave_one_out"] = drops
-    relevance["random"] = chance.double().numpy()
+    if without is not None:
+        relevance["leave_one_out"] = without
+    relevance["random"] = random_order(bag, seed=seed).astype(np.float64)
     return relevance
 
 
@@ -291,13 +284,6 @@ def _by_prediction(
 ) -> Float[np.ndarray, "orders steps"]:
     """Return the probabilities of the shortened bags, each of which is predicted."""
     column = p.of_task.explained_column(p)
-
-    def shortened() -> Iterator[Bag]:  # one at a time: copies of a slide would fill the memory
-        for order in orders:
-            for count in counts[1:]:
-                yield select_instances(bag, torch.from_numpy(np.sort(order[count:])))
-
-    after = [q.of_task.response(q, column) for q in predictor.predict(shortened(), parts=True)]
-    rest = np.array(after, dtype=np.float64).reshape(len(orders), -1)
-    whole = np.full((len(orders), 1), p.of_task.response(p, column), dtype=np.float64)
-    return np.concatenate([whole, rest], axis=1)
+    kept = (order[count:] for order in orders for count in counts[1:])
+    after = predicted_without(predictor, bag, kept=kept, column=column).reshape(len(orders), -1)
+    return np.pad(after, ((0, 0), (1, 0)), constant_values=p.of_task.response(p, column))
