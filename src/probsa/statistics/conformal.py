@@ -20,8 +20,8 @@ Scores = Float[np.ndarray, "items classes"]
 
 ROUNDING = 1e-9
 """Sums of shares and levels such as 1 - 0.9 are compared up to this rounding error."""
-BAND = 0.9
-"""Mass of the bands of realised coverage: from the 5th to the 95th percentile."""
+TAILS = (0.05, 0.95)
+"""The percentiles between which the bands of realised coverage lie."""
 STAKES = np.array([0.25, 0.5, 0.75, 1.0])
 """The stakes over which a bet is averaged, as shares of the largest one; 1 - e/r is best if the
 error rate is e."""
@@ -75,7 +75,7 @@ def _tails(score: Values, share: Values) -> tuple[np.ndarray, np.ndarray]:
     return score[order], np.append(np.cumsum(share[order][::-1])[::-1], 0.0)
 
 
-def coverage_band(groups: int, *, alpha: float, mass: float = BAND) -> tuple[float, float]:
+def coverage_band(groups: int, *, alpha: float) -> tuple[float, float]:
     """Return the central interval of the realised coverage over calibration sets of K groups.
 
     With one item per group and no ties, the coverage of one calibration set, over infinitely many
@@ -85,13 +85,11 @@ def coverage_band(groups: int, *, alpha: float, mass: float = BAND) -> tuple[flo
     Raises:
         InputError: there are too few groups for α.
     """
-    low, high = beta.ppf([(1 - mass) / 2, (1 + mass) / 2], *_beta_parameters(groups, alpha))
+    low, high = beta.ppf(TAILS, *_beta_parameters(groups, alpha))
     return float(low), float(high)
 
 
-def coverage_band_in_test(
-    groups: int, *, test_groups: int, alpha: float, mass: float = BAND
-) -> tuple[float, float]:
+def coverage_band_in_test(groups: int, *, test_groups: int, alpha: float) -> tuple[float, float]:
     """Return the same interval for the coverage observed in m new groups, which is wider.
 
     With one item per group, the number of covered ones is Beta-binomial(m, k, K + 1 - k).
@@ -99,8 +97,7 @@ def coverage_band_in_test(
     Raises:
         InputError: there are too few groups for α.
     """
-    tails = [(1 - mass) / 2, (1 + mass) / 2]
-    low, high = betabinom.ppf(tails, test_groups, *_beta_parameters(groups, alpha)) / test_groups
+    low, high = betabinom.ppf(TAILS, test_groups, *_beta_parameters(groups, alpha)) / test_groups
     return float(low), float(high)
 
 
@@ -145,7 +142,6 @@ def aps_scores(p: Scores, *, u: Values | None = None) -> Scores:
 class ConformalSets:
     """Thresholds of the scores of each class, made from calibration items."""
 
-    alpha: float
     per_class: bool
     """Whether coverage holds within each class (Mondrian), rather than over all classes."""
     thresholds: Float[np.ndarray, " classes"]
@@ -181,7 +177,6 @@ class ConformalSets:
             calibration.append((of_label[part], share))
         repeats = 1 if per_class else classes
         return cls(
-            alpha=alpha,
             per_class=per_class,
             thresholds=np.array(thresholds * repeats, dtype=np.float64),
             groups=tuple(counts * repeats),
@@ -212,7 +207,6 @@ class ConformalIntervals:
     s is the predicted spread of an item (Lei et al., JASA 2018).
     """
 
-    alpha: float
     half_width: float
     """q: in the unit of the number, or in multiples of the predicted spread."""
     normalised: bool
@@ -244,7 +238,6 @@ class ConformalIntervals:
         _require_groups(count, alpha=alpha)
         score = np.abs(y - predicted) / _scale(spread, len(y))
         return cls(
-            alpha=alpha,
             half_width=risk_threshold(score, share, groups=count, alpha=alpha),
             normalised=spread is not None,
             groups=count,
@@ -277,9 +270,6 @@ class SelectiveRule:
 
     threshold: float | None
     """None if no threshold is certified; -infinity to accept every call."""
-    max_error: float
-    delta: float
-    """Probability that the error rate is above `max_error` although it is certified."""
     accepted: float
     """Share of the calibration items that are accepted; groups count once."""
     error: float | None
@@ -328,8 +318,6 @@ def certified_threshold(
         total = float(among.sum())
         rule = SelectiveRule(
             threshold=float(threshold) if p <= delta else None,
-            max_error=max_error,
-            delta=delta,
             accepted=float(among.mean()),
             error=float(failed.sum() / total) if total > 0 else None,
             p_value=p,
@@ -353,8 +341,8 @@ def error_p_value(wrong: Values, accepted: Values, *, max_error: float, one_each
     gain = wrong - max_error * accepted
     stakes = STAKES / (1 - max_error)
     with np.errstate(divide="ignore"):
-        wealth = np.log(np.maximum(1 - stakes[:, None] * gain, 0)).sum(1)
-    log_p = math.log(len(STAKES)) - float(np.logaddexp.reduce(wealth))
+        log_wealth = np.log(np.maximum(1 - stakes[:, None] * gain, 0)).sum(1)
+    log_p = math.log(len(STAKES)) - float(np.logaddexp.reduce(log_wealth))
     return math.exp(min(0.0, log_p))
 
 
