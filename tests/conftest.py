@@ -9,9 +9,14 @@ import pytest
 import torch
 from support.late_checks import check_late
 
-ROOT = Path(__file__).resolve().parent.parent
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
 
 SHAPES_IN_ONE_OF = 12
+
+LONG = ("fuzz", "system", "cohorts", "workflow", "benchmark", "jobs", "cli", "docs", "models",
+        "training", "view", "features", "evaluation")  # fmt: skip
+"""Folders with long tests, which start first: otherwise one process waits for the last of them."""
 
 # Two threads on small tensors cost more than they bring.
 torch.set_num_threads(1)
@@ -24,6 +29,12 @@ def _beside(name: str) -> Path:
     if given and name == "data":
         return Path(given)
     return ROOT.parent / "shared" / name
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the folders of `LONG`, in their order."""
+    place = {name: k for k, name in enumerate(LONG)}
+    items.sort(key=lambda i: place.get(i.path.relative_to(TESTS).parts[0], len(LONG)))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -43,8 +43,30 @@ SINGLE_FILES = {"errors", "__main__"}
 # Lines of a room as `ruff format` leaves them, docstrings included. No room grows; a room that is
 # rebuilt gets its new size. Of the rebuilt ones, statistics, tasks and evaluation are still above
 # the budgets of the design (2,100, 900 and 5,500).
-BUDGETS = {}
-TESTS, BENCHMARKS = 54902, 2127
+BUDGETS = {
+    "core": 2937,
+    "statistics": 2977,
+    "variational": 3137,
+    "tasks": 1829,
+    "slides": 3181,
+    "patches": 1387,
+    "features": 1826,
+    "jobs": 1474,
+    "cohorts": 2497,
+    "datasets": 7830,
+    "layers": 3768,
+    "models": 6566,
+    "training": 5332,
+    "evaluation": 7614,
+    "maps": 3340,
+    "view": 1617,
+    "exports": 1677,
+    "workflow": 1492,
+    "estimators": 1307,
+    "benchmark": 8249,
+    "cli": 3899,
+}
+TESTS, BENCHMARKS = 54936, 2127
 """The same for all tests, and for the scripts of `benchmarks/`."""
 CYCLES = {"benchmark", "estimators"}
 """Rooms that are not rebuilt yet, and have an import cycle."""

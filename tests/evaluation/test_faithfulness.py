@@ -9,7 +9,7 @@ from support.random_bags import random_bag
 
 from probsa import Bag, models
 from probsa.errors import BagError, InputError
-from probsa.evaluation import faithfulness
+from probsa.evaluation.faithfulness import choice as rules
 from probsa.evaluation.faithfulness.choice import MapScoreChoice, choose_map_score
 from probsa.evaluation.map_scores import available_scores, map_values
 from probsa.evaluation.predictor import Ensemble, Predictor
@@ -133,11 +133,11 @@ def test_a_gain_within_its_error_leaves_the_models_own_score():
         for gain in (0.3, -0.2, 0.1, -0.15)
     ]
     scores = ("attention", "contribution")
-    choice = faithfulness._chosen(scores, noisy)
+    choice = rules._chosen(scores, noisy)
     assert choice.drops["contribution"] > choice.drops["attention"]
     assert choice.chosen == "attention" and "not clearly less than" in choice.reason
     steady = [{**d, "contribution": 0.25 + 0.01 * k} for k, d in enumerate(noisy)]
-    assert faithfulness._chosen(scores, steady).chosen == "contribution"
+    assert rules._chosen(scores, steady).chosen == "contribution"
 
 
 def test_no_member_explains_while_instances_are_removed(monkeypatch):
@@ -152,6 +152,6 @@ def test_no_member_explains_while_instances_are_removed(monkeypatch):
     (p,) = both.predict([BAGS["b0"]])
     assert len(explained) == 2 and all(e is not None for e in explained)
     explained.clear()
-    faithfulness.deletion_drops(both, BAGS["b0"], p, seed=0)
+    rules.deletion_drops(both, BAGS["b0"], p, seed=0)
     assert explained and all(e is None for e in explained)
     assert all(member.model.explains for member in both.members)

@@ -22,18 +22,19 @@ def test_two_resolutions_of_one_slide_are_refused(tmp_path):
         read_resolutions(table)
 
 
-@pytest.mark.parametrize("text", ["-1", "0", "5000", "nan"])
+@pytest.mark.parametrize("text", ["-1", "0", "5000"])
 def test_numbers_that_are_no_resolution(text):
     with pytest.raises(InputError, match=r"between 0 and 1000"):
         read_resolutions(text)
 
 
 def test_what_is_no_table_of_resolutions(tmp_path):
-    with pytest.raises(InputError, match="or a table"):
-        read_resolutions(str(tmp_path / "none.csv"))
+    for neither in (str(tmp_path / "none.csv"), "nan"):
+        with pytest.raises(InputError, match="or a table"):
+            read_resolutions(neither)
     table = tmp_path / "t.csv"
     table.write_text("name,um\nx,0.5\n")
-    with pytest.raises(InputError, match="needs the columns slide and mpp"):
+    with pytest.raises(InputError, match="has no column 'slide': it has name, um"):
         read_resolutions(str(table))
     table.write_text("slide,mpp\n")
     with pytest.raises(TableError, match=r"t\.csv lists no slide"):
