@@ -155,3 +155,9 @@ def test_no_member_explains_while_instances_are_removed(monkeypatch):
     rules.deletion_drops(both, BAGS["b0"], p, seed=0)
     assert explained and all(e is None for e in explained)
     assert all(member.model.explains for member in both.members)
+
+
+def test_drops_are_stated_without_that_of_a_random_order():
+    found = [{"attention": 0.2, "contribution": 0.3, "random": 0.05}] * 3
+    drops = rules._chosen(("attention", "contribution"), found).drops
+    assert drops == pytest.approx({"attention": 0.15, "contribution": 0.25})

@@ -429,3 +429,13 @@ def test_bad_input():
     bags[2].attention_mean[3] = np.nan
     with pytest.raises(BagError, match="bag 'b2' has attention that is nan"):
         table(bags)
+
+
+def test_only_bags_with_positive_instances_count_and_evidence_of_zero_is_negative():
+    bags = [
+        made("a", [1.0, 0.0], [1, 0], score_kind="evidence"),
+        made("b", [1.0, -1.0], [0, 0], score_kind="evidence"),
+    ]
+    got = measured(bags)
+    assert got["auroc_within_bags"].value == got["dice_of_map"].value == 1.0
+    assert got["error_rate"].value == 1 / 4

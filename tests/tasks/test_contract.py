@@ -280,3 +280,16 @@ def test_of_grades_the_median_is_called_and_the_margin_is_that_of_the_nearest_cu
     task = TASKS["ordinal"]
     assert task.calls(p).tolist() == [2, 2] and p.argmax(1).tolist() == [0, 2]
     np.testing.assert_allclose(task.margins(p), [0.1, 0.2])
+
+
+def test_only_a_number_outside_its_interval_is_contradicted():
+    p = Predicted(np.array((3.0, 1, 1, 2, 3, 4, 5)), np.zeros(7), QUANTILES)
+    found = [TASKS["regression"].contradicts(p, "", [y]) for y in (3.0, 9.0, 0.5, np.nan)]
+    assert found == [False, True, True, None]
+
+
+def test_a_rival_of_grades_has_the_shares_of_training():
+    d, y = data("ordinal"), data("ordinal").y[:, 0].astype(int)
+    shares = np.bincount(d.training[:, 0].astype(int), minlength=3) / len(d.training)
+    rival = TASKS["ordinal"].rivals(d, Draws.of_data(N))["shares of the training bags"]
+    assert rival.overall["nll"].value == pytest.approx(-np.log(shares[y]).mean())
