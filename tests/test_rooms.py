@@ -47,7 +47,7 @@ BUDGETS = {
     "core": 2937,
     "statistics": 2977,
     "variational": 3137,
-    "tasks": 1829,
+    "tasks": 1842,
     "slides": 3181,
     "patches": 1387,
     "features": 1826,
@@ -57,16 +57,16 @@ BUDGETS = {
     "layers": 3768,
     "models": 6566,
     "training": 5332,
-    "evaluation": 7614,
+    "evaluation": 7618,
     "maps": 3340,
-    "view": 1617,
+    "view": 1618,
     "exports": 1677,
     "workflow": 1492,
     "estimators": 1307,
     "benchmark": 8249,
     "cli": 3899,
 }
-TESTS, BENCHMARKS = 54965, 2127
+TESTS, BENCHMARKS = 54978, 2127
 """The same for all tests, and for the scripts of `benchmarks/`."""
 CYCLES = {"benchmark", "estimators"}
 """Rooms that are not rebuilt yet, and have an import cycle."""

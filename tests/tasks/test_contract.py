@@ -103,7 +103,7 @@ def test_a_bag_in_words(name):
     assert said.call and said.text and np.isfinite([said.value, said.spread]).all()
     assert task.truth_text(of_bag, classes=d.names)
     assert task.truth_text([np.nan] * len(of_bag), classes=d.names) == ""
-    assert task.contradicts(p, said.call, of_bag) in (True, False, None)
+    assert task.contradicts(p, of_bag, Stated(threshold=0.4)) in (True, False, None)
     assert np.isfinite(task.response(p, task.explained_column(p)))
     assert task.words.towards and task.words.aim and task.words.response
     assert task.page_words(d.outputs, ("age",)).said
@@ -284,7 +284,7 @@ def test_of_grades_the_median_is_called_and_the_margin_is_that_of_the_nearest_cu
 
 def test_only_a_number_outside_its_interval_is_contradicted():
     p = Predicted(np.array((3.0, 1, 1, 2, 3, 4, 5)), np.zeros(7), QUANTILES)
-    found = [TASKS["regression"].contradicts(p, "", [y]) for y in (3.0, 9.0, 0.5, np.nan)]
+    found = [TASKS["regression"].contradicts(p, [y]) for y in (3.0, 9.0, 0.5, np.nan)]
     assert found == [False, True, True, None]
 
 
@@ -293,3 +293,16 @@ def test_a_rival_of_grades_has_the_shares_of_training():
     shares = np.bincount(d.training[:, 0].astype(int), minlength=3) / len(d.training)
     rival = TASKS["ordinal"].rivals(d, Draws.of_data(N))["shares of the training bags"]
     assert rival.overall["nll"].value == pytest.approx(-np.log(shares[y]).mean())
+
+
+def test_findings_are_contradicted_at_their_thresholds_whatever_their_names():
+    p = Predicted(np.array((0.6, 0.3)), np.zeros(2), ("nodule, left", "left"))
+    for thresholds, y, expected in (
+        (None, (1, 0), False),
+        (None, (0, 0), True),
+        ((0.7, 0.2), (0, 1), False),
+        ((0.7, 0.2), (np.nan, 0), True),
+        (None, (np.nan, np.nan), None),
+    ):
+        stated = Stated(thresholds=thresholds)
+        assert TASKS["multilabel"].contradicts(p, y, stated) is expected

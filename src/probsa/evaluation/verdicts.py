@@ -5,11 +5,15 @@ from .prediction import Prediction
 from .storage import Predictions
 
 
+def stated_of(table: Predictions) -> Stated:
+    """Return the names and thresholds that a table of predictions states."""
+    thresholds, target = (table.metadata.get(key) for key in ("thresholds", "target"))
+    return Stated(table.classes, table.threshold, thresholds, target or ())
+
+
 def verdict_of(table: Predictions, p: Prediction) -> Verdict:
     """Return what is predicted of a bag of a table, with its names and thresholds."""
-    thresholds, target = (table.metadata.get(key) for key in ("thresholds", "target"))
-    stated = Stated(table.classes, table.threshold, thresholds, target or ())
-    return p.of_task.verdict(p, stated)
+    return p.of_task.verdict(p, stated_of(table))
 
 
 def truth_of(table: Predictions, row: int) -> str:

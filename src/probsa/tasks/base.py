@@ -239,13 +239,15 @@ class Task(ABC):
     def truth_text(self, y: Sequence[float], *, classes: Names = ()) -> str:
         """Return what a bag is labelled with, in words; empty if nothing is known."""
 
-    def contradicts(self, p: Predicted, call: str, y: Sequence[float]) -> bool | None:
+    def contradicts(
+        self, p: Predicted, y: Sequence[float], stated: Stated = UNSTATED
+    ) -> bool | None:
         """Return whether the targets of a bag contradict its prediction; None if not known.
 
         A finding does if it is called although absent or the reverse, and a number outside the
         predicted 90 % interval. A time does not. Classes and grades are compared by the caller.
         """
-        del p, call, y
+        del p, y, stated
         return None
 
     def calls(self, p: P, threshold: float | None = None) -> Int[np.ndarray, " bags"]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from jaxtyping import Float
 from sklearn.metrics import roc_auc_score
 
 from ..core import counted
@@ -59,7 +60,7 @@ class Multilabel(Task):
         return np.any(p >= HALF, axis=1)
 
     def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
-        n, t = len(p.probability), np.asarray(stated.thresholds or [HALF] * len(p.probability))
+        n, t = len(p.probability), _thresholds(p, stated)
         k, order = self.top_column(p), np.argsort(-p.probability, kind="stable")
         named = [
             f"{p.outputs[i]} {p.probability[i]:.2f}{plus_minus(float(p.std[i]))}" for i in order[:3]
@@ -80,10 +81,13 @@ class Multilabel(Task):
         unknown = [name for name, v in zip(classes, y, strict=True) if math.isnan(v)]
         return f"{present} ({', '.join(unknown)} not known)" if unknown else present
 
-    def contradicts(self, p: Predicted, call: str, y: Sequence[float]) -> bool | None:
-        called = call.split(", ")
-        known = [(n, v) for n, v in zip(p.outputs, y, strict=True) if not math.isnan(v)]
-        return any((name in called) != (v == 1) for name, v in known) if known else None
+    def contradicts(
+        self, p: Predicted, y: Sequence[float], stated: Stated = UNSTATED
+    ) -> bool | None:
+        true = np.asarray(y)
+        known = ~np.isnan(true)
+        differs = (p.probability >= _thresholds(p, stated)) != (true == 1)
+        return bool(differs[known].any()) if known.any() else None
 
     def response(self, p: Predicted, column: int) -> float:
         return float(p.probability[column])
@@ -185,3 +189,8 @@ class Multilabel(Task):
             f"{name} ({n:,} positive)" for name, n in zip(names, positive, strict=True)
         )
         return f"the findings {findings}, {np.isnan(y).mean():.0%} of their cells not known"
+
+
+def _thresholds(p: Predicted, stated: Stated) -> Float[np.ndarray, " findings"]:
+    """Return from which probability each finding is called."""
+    return np.asarray(stated.thresholds or [HALF] * len(p.probability), dtype=np.float64)

@@ -64,8 +64,10 @@ class Regression(Task):
         del classes
         return "" if math.isnan(y[0]) else f"{y[0]:.4g}"
 
-    def contradicts(self, p: Predicted, call: str, y: Sequence[float]) -> bool | None:
-        del call
+    def contradicts(
+        self, p: Predicted, y: Sequence[float], stated: Stated = UNSTATED
+    ) -> bool | None:
+        del stated
         return None if math.isnan(y[0]) else not _output(p, "q05") <= y[0] <= _output(p, "q95")
 
     def shown_column(self, p: Predicted, columns: int) -> int:

@@ -12,6 +12,7 @@ from ..evaluation import (
     FAILED,
     Prediction,
     Predictions,
+    stated_of,
     truth_of,
     verdict_of,
 )
@@ -103,7 +104,7 @@ def _prediction(table: Predictions, k: int) -> Prediction:
 
 def _wrong(table: Predictions, k: int, p: Prediction, call: str) -> bool | None:
     if table.targets is not None:
-        return p.of_task.contradicts(p, call, table.targets[k].tolist())
+        return p.of_task.contradicts(p, table.targets[k].tolist(), stated_of(table))
     label = table.labels[k]
     return None if label is None else class_name(table.classes, label) != call
 
