@@ -56,7 +56,7 @@ BUDGETS = {
     "datasets": 7830,
     "layers": 3768,
     "models": 6566,
-    "training": 5332,
+    "training": 5334,
     "evaluation": 7618,
     "maps": 3340,
     "view": 1618,
@@ -66,7 +66,7 @@ BUDGETS = {
     "benchmark": 8249,
     "cli": 3899,
 }
-TESTS, BENCHMARKS = 54978, 2127
+TESTS, BENCHMARKS = 54993, 2127
 """The same for all tests, and for the scripts of `benchmarks/`."""
 CYCLES = {"benchmark", "estimators"}
 """Rooms that are not rebuilt yet, and have an import cycle."""

@@ -328,6 +328,21 @@ def test_one_class_in_training_is_refused_before_the_run_folder(config, tmp_path
     assert not (tmp_path / "a").exists()
 
 
+def test_a_column_that_is_probably_misspelt_is_noted_before_training(config, tmp_path):
+    """Patients would otherwise be divided between the parts without a word."""
+    header, *rows = config.data.labels.read_text().splitlines()
+    config.data.labels.write_text("\n".join([f"{header},grup", *(f"{r},p" for r in rows)]) + "\n")
+    said = []
+
+    class Hearing(Reporter):
+        def note(self, text):
+            said.append(text)
+
+    train(with_training(config, epochs=1), tmp_path / "run", reporter=Hearing())
+    (note,) = [text for text in said if text.startswith("note: ")]
+    assert "the column 'grup' of" in note and "rename it to 'group'" in note
+
+
 def test_three_classes(config, tmp_path):
     rows = ["bag,label"] + [f"{k:03d},{k % 3}" for k in range(12)]
     config.data.labels.write_text("\n".join(rows) + "\n")

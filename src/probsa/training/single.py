@@ -100,6 +100,8 @@ def _remark_on_table(prepared: PreparedData, folder: RunFolder, reporter: Report
     """Say what the table was taken for, and which of its bags are left out."""
     if not prepared.table.of_task.unordered_classes or prepared.table.notes:
         reporter.note(prepared.table.describe())
+    for note in prepared.table.notes:
+        reporter.note(f"note: {note}")
     if not prepared.left_out:
         return
     named = ", ".join(map(repr, prepared.left_out[:5]))
