@@ -57,7 +57,7 @@ BUDGETS = {
     "layers": 3768,
     "models": 6566,
     "training": 5334,
-    "evaluation": 7618,
+    "evaluation": 7620,
     "maps": 3340,
     "view": 1618,
     "exports": 1677,
@@ -66,7 +66,7 @@ BUDGETS = {
     "benchmark": 8249,
     "cli": 3899,
 }
-TESTS, BENCHMARKS = 54993, 2127
+TESTS, BENCHMARKS = 54996, 2127
 """The same for all tests, and for the scripts of `benchmarks/`."""
 CYCLES = {"benchmark", "estimators"}
 """Rooms that are not rebuilt yet, and have an import cycle."""

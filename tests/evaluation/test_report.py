@@ -219,6 +219,9 @@ def test_the_groups_of_the_table_are_resampled(tmp_path):
     assert of_patients["patients"] == 4
     brier = of_patients["metrics"]["brier"].value
     assert brier == pytest.approx(np.mean((p - y) ** 2), abs=1e-6)
+    misspelt = _table(tmp_path / "m.csv", labels, header="bag,label,grup", extra=patients)
+    warned = evaluate(folder, labels=misspelt, bootstrap=0).warnings
+    assert any("'grup' of" in w and "rename it to 'group'" in w for w in warned)
 
 
 # Metrics of bags and instances

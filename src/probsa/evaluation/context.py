@@ -230,10 +230,12 @@ def read_truth(
     given = {b: v for b, v in zip(table.bags, table.values, strict=True) if v is not None}
     group = {} if table.groups is None else dict(zip(table.bags, table.groups, strict=True))
     changed = [b for b, y in stored.items() if b in given and given[b] != y]
-    warnings: tuple[str, ...] = ()
+    warnings = list(table.notes)
     if changed and task.has_classes:
-        warnings = (f"{path} replaces different labels in predictions.csv for {listed(changed)}",)
-    truth = Truth(targets=given, group=group, warnings=warnings)
+        warnings.append(
+            f"{path} replaces different labels in predictions.csv for {listed(changed)}"
+        )
+    truth = Truth(targets=given, group=group, warnings=tuple(warnings))
     return _checked(truth, predictions, where=str(path))
 
 
