@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 
 import torch
+from probsa.training.model_stack import Stack, objectives
 
 from probsa import models, pack
 from probsa.core.bags import Bag, Bags
 from probsa.core.randomness import random_stream
 from probsa.training.devices import keep_memory, precision_context
-from probsa.training.model_stack import Stack, objectives
 from probsa.variational.objectives import objective
 
 CASES = [

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from probsa.training.model_stack import Stack
 from torch import nn
 
 import probsa
@@ -27,7 +28,6 @@ from probsa.core.randomness import random_stream
 from probsa.evaluation.faithfulness.deletion import SAMPLES, SHARES
 from probsa.layers import recorded_pooling
 from probsa.training.config import TrainingConfig
-from probsa.training.model_stack import Stack
 from probsa.training.optimizers import make_optimizer
 from probsa.variational.objectives import objective
 from probsa.variational.posteriors import probability_positive

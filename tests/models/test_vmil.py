@@ -16,9 +16,9 @@ from probsa.models.vmil import schedule, threshold
 from probsa.training import Reporter
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.devices import World
+from probsa.training.loop import TrainingLoop
 from probsa.training.preparation import prepare
 from probsa.training.run_folder import RunFolder
-from probsa.training.single import single_loop
 
 PAIRS = {
     **{f"fe_1dcnn.{k}": f"p_branch.0.net.{k}" for k in (0, 1, 3, 4, 6, 7)},
@@ -423,13 +423,13 @@ def test_a_collapse_is_told_once(tmp_path):
         def note(self, text):
             notes.append(text)
 
-    loop = single_loop(
+    loop = TrainingLoop(
         config, RunFolder(tmp_path / "a"), prepare(config), device=torch.device("cpu"),
         world=World(), reporter=Listener(),
     )  # fmt: skip
     loop.validate()
     assert notes == []
-    torch.nn.init.zeros_(loop.groups[0].model.p_head.weight)
+    torch.nn.init.zeros_(loop.model.p_head.weight)
     loop.validate()
     loop.validate()
     (note,) = notes

@@ -60,12 +60,6 @@ from .spatial import sinusoid as sinusoid
 from .spatial import with_first as with_first
 from .square import Duplicates as Duplicates
 from .square import SquareEncoder as SquareEncoder
-from .stacked import Stackable as Stackable
-from .stacked import StackedLinear as StackedLinear
-from .stacked import bias_of as bias_of
-from .stacked import per_model_names as per_model_names
-from .stacked import stack as stack
-from .stacked import without_bias as without_bias
 from .t2t import WindowToken as WindowToken
 from .tokens import BlockKind as BlockKind
 from .tokens import BlockTrace as BlockTrace

@@ -164,8 +164,7 @@ class AttentionPosterior(nn.Module):
             return Diagonal(mean, variance)
         assert bags is not None, "a field needs the bags' graphs"
         many = bags if classes == 1 else repeat_bags(bags, classes)
-        prior = self.prior.prior(many, classes=classes)
-        return Field(mean, variance.reciprocal(), prior=prior, bags=many)
+        return Field(mean, variance.reciprocal(), prior=self.prior.prior(many), bags=many)
 
     def _bounded(self, ell: Tensor) -> Tensor:
         if self.bounds is None:
