@@ -13,10 +13,10 @@ from support.random_bags import F64, types_not_executed
 from torch import Tensor
 
 from probsa import Bag, pack
-from probsa.errors import BagError, CheckpointError, InputError
+from probsa.errors import BagError, InputError
 from probsa.layers import irpe, t2t
 from probsa.layers.spatial import places_of, sinusoid
-from probsa.models import Model, arguments, build, from_original
+from probsa.models import Model, arguments, build
 
 ORIGINALS = ["setmil_default_irpe", "setmil_cross_bias", "setmil_product_ctx"]
 SMALL = {
@@ -110,47 +110,6 @@ def test_scores_are_bilinear_between_the_originals_tokens(reference):
         weight = reference.expected(f"bag{b}.attn1")[0, :, 1:].mean(0).unflatten(0, (8, 8))
         rows, cols = rows + (16 - high) // 2, cols + (16 - wide) // 2
         close(model(pack([bag])).attention.mean, at_cells(weight, rows, cols, stride=2))
-
-
-# state dicts that are refused
-
-
-def test_wrappers_names_and_strings_are_read(shared_golden):
-    golden = Golden(shared_golden, "setmil_product_ctx")
-    wrapped = {f"module.{k}": v for k, v in golden.state.items()}
-    constructor = {k: str(v) for k, v in golden.constructor.items()}
-    model = from_original("setmil", wrapped, **constructor)
-    bags = pack([golden.bag(1)])
-    assert torch.equal(model(bags).logits, golden.model()(bags).logits)
-
-
-def test_shapes_tell_what_is_not_given(shared_golden):
-    golden = Golden(shared_golden, "setmil_default_irpe")
-    model = from_original("setmil", golden.state, num_heads=4)
-    for b in range(3):
-        close(model(pack([golden.bag(b)])).logits[0], golden.expected(f"bag{b}.logits"))
-
-
-@pytest.mark.parametrize(
-    ("change", "arguments", "message"),
-    [
-        ({"cls_token": None}, {}, "nothing given for class_token"),
-        ({"extra": torch.zeros(1)}, {}, "unknown are extra"),
-        ({"aspp.p1.attention.attn.proj.bias": None}, {}, "no 'aspp.p1.attention.attn.proj.bias'"),
-        ({"pos_embed": torch.zeros(1, 65, 24)}, {}, "pos_embed is not SETMIL's sinusoid"),
-        ({}, {"img_size": 32}, r"pos_embed has shape \(1, 65, 24\).*32 × 32 .* \(1, 257, 24\)"),
-        ({}, {"in_chans": 16}, r"has shape \(36, 800\) where setmil .* \(36, 400\)"),
-        ({}, {"depth": 3}, "nothing given for blocks.2"),
-        ({}, {"channel_reduce_rate": 3}, "pos_embed has shape"),
-        ({}, {"irpe": {"rpe": 0}}, "unknown are blocks.0.attn.rpe_q.lookup_table_bias"),
-        ({}, {"irpe": {"rpe": 1, "method": "product"}}, r"\(4, 8\) where .* \(4, 50\)"),
-    ],
-)
-def test_other_state_dicts_are_refused(shared_golden, change, arguments, message):
-    golden = Golden(shared_golden, "setmil_default_irpe")
-    state = {k: v for k, v in {**golden.state, **change}.items() if v is not None}
-    with pytest.raises(CheckpointError, match=message):
-        from_original("setmil", state, **{**golden.constructor, **arguments})
 
 
 # a dense computation

@@ -10,8 +10,8 @@ from support.stored import write_folder
 from torch import Tensor
 
 from probsa import pack
-from probsa.errors import CheckpointError, InputError
-from probsa.models import build, from_original
+from probsa.errors import InputError
+from probsa.models import build
 from probsa.models.vmil import schedule, threshold
 from probsa.training import Reporter
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
@@ -387,26 +387,6 @@ def test_a_short_spectrum_is_filled_up_with_zeros():
 def test_what_is_no_option_is_refused(options, message):
     with types_not_executed(), pytest.raises(InputError, match=message):
         build("vmil", in_dim=6, **options)
-
-
-def test_other_layouts_and_sizes_are_refused(golden):
-    state, constructor = golden.state, golden.constructor
-    parallel = {f"module.{k}": v for k, v in state.items()}
-    same = from_original("vmil", parallel, **constructor)
-    assert torch.equal(same.p_head.weight, state["inst_classifier.0.weight"])
-    without = {k: v for k, v in state.items() if not k.startswith("encoder_layer")}
-    assert from_original("vmil", without, **constructor).gamma == 0.15
-    with pytest.raises(CheckpointError, match=r"no 'trans_dim.0.weight'.*is it VMIL"):
-        from_original("vmil", {"fc.weight": torch.zeros(2, 2)})
-    wrong = {**state, "fe_fc.0.weight": torch.zeros(256, 128)}
-    message = r"fe_fc.0.weight has shape \(256, 128\) where vmil.*\(256, 192\)"
-    with pytest.raises(CheckpointError, match=message):
-        from_original("vmil", wrong, **constructor)
-    with pytest.raises(CheckpointError, match=r"unknown are extra.weight"):
-        from_original("vmil", {**state, "extra.weight": torch.zeros(1)}, **constructor)
-
-
-# --- training
 
 
 def test_a_collapse_is_told_once(tmp_path):

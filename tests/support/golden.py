@@ -14,6 +14,8 @@ from torch import Tensor
 from probsa import Bag
 from probsa.models import Model, from_original
 
+from . import originals as originals
+
 
 def close(got: Tensor, want: Tensor, *, relative: float = 2e-5) -> None:
     """Assert that a tensor is within the tolerance."""

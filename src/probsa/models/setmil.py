@@ -6,8 +6,6 @@ edge of the map). `empty="tokens"` and `canvas` give the original's maps.
 Shapes: n instances, t tokens, d the width of the transformer.
 """
 
-import re
-from math import isqrt
 from typing import Annotated, Any, Literal
 
 import torch
@@ -16,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..core import Bags, Limits, PositiveInt, Rate
-from ..errors import CheckpointError, InputError
+from ..errors import InputError
 from ..layers import (
     BucketMethod,
     Embed,
@@ -38,8 +36,7 @@ from ..layers import (
 )
 from ..variational import Dirac
 from ._base import Model, Output, Provenance
-from ._originals import State, number, only, original, part, transplant
-from ._registry import build, register
+from ._registry import register
 
 
 @register(
@@ -292,106 +289,3 @@ class SETMIL(Model):
         if tokens.source is not None:  # sum over the places where the augmented map shows a cell
             weight = weight.new_zeros(len(cells) + 2).index_add(0, tokens.source, weight)[:-2]
         return F.pad(weight, (0, 1))[tokens.layout.place]
-
-
-LEAVES = {
-    r"(norm[12])\.": r"\1.",
-    r"attn\.(qkv|proj)\.": r"\1.",
-    r"mlp\.(fc[12])\.": r"\1.",
-    r"attn\.rpe_([qkv])\.rp_cols\.lookup_table_\w+$": r"relative.on_\1.tables.1",
-    r"attn\.rpe_([qkv])\.(rp_rows\.)?lookup_table_\w+$": r"relative.on_\1.tables.0",
-}
-"""Names within the original's blocks, with ours."""
-AUTHORS = (
-    *("img_size", "num_classes", "in_chans", "token_dim", "embed_dim", "depth", "num_heads"),
-    *("mlp_ratio", "qkv_bias", "qk_scale", "drop_rate", "attn_drop_rate", "drop_path_rate"),
-    *("channel_reduce_rate", "aspp_flag", "irpe", "token_t"),
-)
-
-
-@original("setmil", variants=("cross_bias", "default_irpe", "product_ctx"))
-def _from_setmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert the original; arguments that are not given follow from the shapes."""
-    only(arguments, AUTHORS, reference)
-    layout = "SETMIL's"
-    levels = [f"aspp.p{k}.attention" for k in (1, 2, 3)]
-    depth = len({k.split(".")[1] for k in state if k.startswith("blocks.")})
-    k = number(arguments, "channel_reduce_rate", 5)
-    window = part(state, "channel_reduce.reduce.attention.norm1.weight", layout=layout)
-    reduced_dim = len(part(state, "channel_reduce.reduce.attention.attn.proj.bias", layout=layout))
-    pyramid_dim = len(part(state, f"{levels[0]}.attn.proj.bias", layout=layout))
-    hidden = len(part(state, "blocks.0.mlp.fc1.bias", layout=layout))
-    stored = part(state, "pos_embed", layout=layout)
-    stride = max(1, (k - 1) // 2)
-    model = build(
-        "setmil",
-        preset="original",
-        in_dim=number(arguments, "in_chans", max(1, len(window) // k**2)),
-        n_classes=len(part(state, "head.weight", layout=layout)),
-        reduction=k,
-        reduced_dim=reduced_dim,
-        pyramid_dim=pyramid_dim,
-        layers=number(arguments, "depth", depth),
-        heads=number(arguments, "num_heads", 16),
-        mlp_ratio=number(arguments, "mlp_ratio", hidden / (3 * pyramid_dim)),
-        qkv_bias="blocks.0.attn.qkv.bias" in state,
-        dropout=number(arguments, "drop_rate", 0.2),
-        attention_dropout=number(arguments, "attn_drop_rate", 0.2),
-        canvas=number(arguments, "img_size", stride * isqrt(stored.shape[1] - 1)),
-        **_relative(arguments.get("irpe"), state, stem="blocks.0", ours="relative"),
-        **_pyramid(arguments.get("token_t"), state, stem=levels[0]),
-    )
-    _check_positions(stored, model)
-    stems = {"channel_reduce.reduce.attention": "reduce"}
-    stems |= {stem: f"pyramid.{i}" for i, stem in enumerate(levels)}
-    stems |= {f"blocks.{i}": f"blocks.{i}" for i in range(depth)}
-    rules = [
-        (rf"{re.escape(theirs)}\.{leaf}", f"{ours}.{name}")
-        for theirs, ours in stems.items()
-        for leaf, name in LEAVES.items()
-    ]
-    rules += [(r"cls_token$", "class_token"), (r"head\.", "classifier."), (r"pos_embed$", None)]
-    return transplant(model, state, rules)
-
-
-def _relative(
-    settings: dict[str, Any] | None, state: State, *, stem: str, ours: str
-) -> dict[str, Any]:
-    """Return our arguments for the original's `irpe`, with the defaults of its configuration."""
-    present = any(k.startswith(f"{stem}.attn.rpe_") for k in state)
-    settings = {"rpe": present, **(settings or {})}
-    if not settings["rpe"]:
-        return {ours: "none"}
-    mode = settings.get("mode", "bias")
-    kind = {
-        ours: settings.get("method", "euc"),
-        f"{ours}_mode": "contextual" if mode in ("ctx", "contextual") else mode,
-        f"{ours}_on": settings.get("rpe_on", "q"),
-    }
-    return kind | (
-        {f"{ours}_shared": bool(settings.get("shared_head"))} if ours == "relative" else {}
-    )
-
-
-def _pyramid(settings: dict[str, Any] | None, state: State, *, stem: str) -> dict[str, Any]:
-    settings = settings or {}
-    return {
-        **_relative(settings or None, state, stem=stem, ours="pyramid_relative"),
-        "pyramid_dropout": number(settings, "drop", 0.2),
-        "pyramid_attention_dropout": number(settings, "attn_drop", 0.2),
-    }
-
-
-def _check_positions(stored: Tensor, model: Model) -> None:
-    """Check that the sinusoid that the original stores is the one that we compute."""
-    assert isinstance(model, SETMIL) and model.canvas is not None
-    side = (model.canvas - 1) // model.stride + 1
-    p = torch.arange(side**2 + 1)
-    want = sinusoid(p, model.norm.weight.numel())
-    if stored.shape[1:] != want.shape:
-        raise CheckpointError(
-            f"pos_embed has shape {tuple(stored.shape)} where a map of {model.canvas} × "
-            f"{model.canvas} cells in steps of {model.stride} has {(1, *want.shape)}"
-        )
-    if not torch.allclose(stored[0].double(), want, rtol=0, atol=1e-4):
-        raise CheckpointError("pos_embed is not SETMIL's sinusoid: ours is computed, not stored")

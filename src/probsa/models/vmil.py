@@ -6,7 +6,7 @@ authors' code; the bag's probability, and features instead of spectra, are our r
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -26,8 +26,7 @@ from ..core import (
 from ..layers import Embed, PostNormLayer
 from ..variational import Dirac
 from ._base import Model, Output, Provenance
-from ._originals import State, number, only, original, part, transplant
-from ._registry import build, register
+from ._registry import register
 
 Aggregation = Literal["max", "noisy-or", "top-k", "linear-softmax"]
 Turn = Literal["e", "m"]
@@ -298,35 +297,3 @@ AGGREGATIONS = {
     "top-k": _of_mean,
     "linear-softmax": _linear_softmax,
 }
-LAYER = r"transformer_encoder\.layers\.(\d+)\."
-NAMES = [
-    (r"encoder_layer\.", None),  # never used
-    (r"fe_1dcnn\.(\d)\.", r"p_branch.0.net.\1."),
-    (r"fe_fc\.0\.", "p_branch.1."),
-    (r"inst_classifier\.0\.", "p_head."),
-    (r"trans_dim\.0\.", "q_embed.net.0."),
-    (LAYER + r"self_attn\.in_proj_", r"q_layers.\1.attention.qkv."),
-    (LAYER + r"self_attn\.out_proj\.", r"q_layers.\1.attention.out."),
-    (LAYER + r"linear1\.", r"q_layers.\1.feed.first."),
-    (LAYER + r"linear2\.", r"q_layers.\1.feed.second."),
-    (LAYER + "norm", r"q_layers.\1.norm"),
-    (r"bag_classifier\.0\.", "q_head."),
-]
-
-
-@original("vmil")
-def _vmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert the original, without the template layer that its transformer copies."""
-    only(arguments, ("_spectral_dim", "_fc_dim", "_nlayer", "_gamma"), reference)
-    first = part(state, "trans_dim.0.weight", layout="VMIL")
-    hidden = part(state, "transformer_encoder.layers.0.linear1.weight", layout="VMIL")
-    model = build(
-        "vmil",
-        preset="original",
-        in_dim=first.shape[1],
-        embed=first.shape[0],
-        layers=sum(k.endswith(".norm1.weight") for k in state if k.startswith("transformer_")),
-        feedforward=hidden.shape[0],
-        gamma=number(arguments, "_gamma", 0.15),
-    )
-    return transplant(model, state, NAMES)

@@ -250,6 +250,7 @@ class RunConfig:
 
 RETIRED: dict[str, dict[str, Any]] = {
     "training": {"lookahead": None, "lookahead_alpha": 0.5},
+    "model": {"variant": "paper", "legacy_crop": False},
 }
 """Keys of options that no longer exist, by section, with the only value that can still be read."""
 
