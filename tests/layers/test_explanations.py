@@ -6,7 +6,6 @@ from support.random_bags import F64
 
 from probsa.core.randomness import random_stream
 from probsa.layers.explanations import BagExplainer, explain_samples, joined
-from probsa.layers.focal import Focal
 from probsa.layers.pooling import pool_streamed
 from probsa.layers.smooth_svm import SmoothSVM
 from probsa.variational import Diagonal, Independent, likelihood_of, sampling
@@ -59,9 +58,7 @@ def test_leaving_one_out_is_pooling_without_it(
         start += size
 
 
-@pytest.mark.parametrize(
-    "likelihood", [Independent(), SmoothSVM(3), Focal(3, alpha=0.5, gamma=2.0)]
-)
+@pytest.mark.parametrize("likelihood", [Independent(), SmoothSVM(3)])
 def test_every_likelihood_has_its_probability(likelihood):
     f, g, bias = drawn(5, 4, seed=1), drawn(5, 3, seed=2), drawn(3, seed=3)
     got = explain_samples(f, g, [5], bias=bias, likelihood=likelihood)

@@ -70,7 +70,9 @@ class Golden:
             "coords": self.tensors[f"bag{b}.coords"].flip(1),
             "stride": 1.0,
         }
-        return Bag(**{**fields, **more})
+        bag = Bag(**{**fields, **more})
+        canvas = self.constructor.get("img_size")
+        return bag if canvas is None else originals.framed(bag, canvas)
 
     def check_gradients(
         self, model: Model, total: Tensor, x: Tensor, *, b: int, ours: dict[str, str], key: str = ""

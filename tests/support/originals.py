@@ -6,8 +6,12 @@ arguments, which are those of the stored sets and are not checked.
 """
 
 import re
+from dataclasses import replace
 from typing import Any
 
+import torch
+
+from probsa import Bag
 from probsa.models import Model, build
 from probsa.models._originals import Rules, State, original, transplant
 
@@ -18,6 +22,19 @@ def count(state: State, pattern: str) -> int:
 
 
 # SETMIL
+
+
+def framed(bag: Bag, side: int) -> Bag:
+    """Return a bag whose own map is the original's canvas: centred, with corners of zeros."""
+    assert bag.coords is not None
+    at = bag.coords - bag.coords.amin(0)
+    at = at + (side - 1 - at.amax(0)) // 2
+    taken = set(map(tuple, at.tolist()))
+    corners = [c for c in ((0, 0), (side - 1, side - 1)) if c not in taken]
+    x = torch.cat([bag.x.detach(), bag.x.new_zeros(len(corners), bag.x.shape[1])])
+    coords = torch.cat([at, at.new_tensor(corners).view(-1, 2)])
+    return replace(bag, x=x.requires_grad_(), coords=coords)
+
 
 SETMIL_LEAVES = {
     r"(norm[12])\.": r"\1.",
@@ -62,7 +79,6 @@ def setmil(reference: str, state: State, given: dict[str, Any]) -> Model:
         qkv_bias=given["qkv_bias"],
         dropout=given["drop_rate"],
         attention_dropout=given["attn_drop_rate"],
-        canvas=given["img_size"],
         relative_shared=given["irpe"]["shared_head"],
         pyramid_dropout=given["token_t"]["drop"],
         pyramid_attention_dropout=given["token_t"]["attn_drop"],

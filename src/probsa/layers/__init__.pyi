@@ -3,8 +3,6 @@ from .attention import Activation as Activation
 from .attention import AttentionPosterior as AttentionPosterior
 from .attention import PosteriorKind as PosteriorKind
 from .attention import Trunk as Trunk
-from .augment import show_cells as show_cells
-from .augment import source_cells as source_cells
 from .cells import lay_out as lay_out
 from .cells import reduced as reduced
 from .deletion import PoolingRecord as PoolingRecord
@@ -17,7 +15,6 @@ from .explanations import BagExplainer as BagExplainer
 from .explanations import PooledExplanation as PooledExplanation
 from .explanations import explain_samples as explain_samples
 from .explanations import joined as joined
-from .focal import bag_loss as bag_loss
 from .graph import Arcs as Arcs
 from .graph import aggregate_softmax as aggregate_softmax
 from .graph import both_ways as both_ways

@@ -250,7 +250,14 @@ class RunConfig:
 
 RETIRED: dict[str, dict[str, Any]] = {
     "training": {"lookahead": None, "lookahead_alpha": 0.5},
-    "model": {"variant": "paper", "legacy_crop": False},
+    "model": {
+        "variant": "paper",
+        "legacy_crop": False,
+        "canvas": None,
+        "augment": False,
+        "loss": "ce",
+        "focal": [0.25, 2.0],
+    },
 }
 """Keys of options that no longer exist, by section, with the only value that can still be read."""
 
