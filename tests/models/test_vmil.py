@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from support.golden import Golden, close
 from support.options import changes, made, options_of, some_bags
 from support.random_bags import F64, random_bag, types_not_executed
@@ -168,14 +167,6 @@ def test_the_threshold_is_passed_strictly():
     assert model.marked(q, bags).tolist() == [False, False, True, False, False]
 
 
-def test_the_original_counts():
-    model = build("vmil", in_dim=211, preset="original")
-    assert sum(p.numel() for p in model.parameters()) == 1_967_189 == 2_264_469 - 297_280
-
-
-# --- alternation of the steps
-
-
 def test_an_epoch_trains_its_own_branch_and_leaves_the_other_alone():
     model, bags = made("vmil").double(), some_bags()
     optimiser = torch.optim.Adam(model.parameter_groups(), lr=1e-2, weight_decay=0.1)
@@ -296,7 +287,6 @@ def test_extreme_instances_have_finite_log_odds(how, dtype):
 
 
 CHANGES = {
-    "branch": "cnn",
     "embed": 16,
     "activation": "identity",
     "dropout": 0.5,
@@ -355,20 +345,10 @@ def test_pseudo_labels_wait_for_the_first_e_epochs(epochs):
     assert not any(warm for _, warm in seen[3:])
 
 
-def test_a_short_spectrum_is_filled_up_with_zeros():
-    model, bags = made("vmil", branch="cnn", embed=8).eval(), some_bags(dtype=torch.float32)
-    filled = F.pad(bags.x, (0, 16))
-    torch.testing.assert_close(model.p_branch(bags.x), model.p_branch[1:](
-        model.p_branch[0].net(filled[None, None])[0].transpose(0, 1).flatten(1)
-    ))  # fmt: skip
-    assert build("vmil", in_dim=22, branch="cnn").p_branch[0].out_dim == 64
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"n_classes": 2}, "n_classes is 2: VMIL supports only two classes, with one logit"),
-        ({"branch": "lstm"}, "branch is 'lstm'; expected 'mlp' or 'cnn'"),
         ({"alternate": "bags"}, "alternate is 'bags'; expected 'epochs' or 'steps'"),
         ({"reduction": "max"}, "reduction is 'max'; expected 'mean' or 'sum'"),
         (

@@ -10,10 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from probsa import Bag
 from probsa.models import Model, build
 from probsa.models._originals import Rules, State, original, transplant
+from probsa.models.vmil import VMIL
 
 
 def count(state: State, pattern: str) -> int:
@@ -99,7 +101,7 @@ def relative(settings: dict[str, Any], *, ours: str) -> dict[str, Any]:
 # VMIL
 
 VMIL_LAYER = r"transformer_encoder\.layers\.(\d+)\."
-VMIL: Rules = [
+VMIL_NAMES: Rules = [
     (r"encoder_layer\.", None),  # never used
     (r"fe_1dcnn\.(\d)\.", r"p_branch.0.net.\1."),
     (r"fe_fc\.0\.", "p_branch.1."),
@@ -112,6 +114,26 @@ VMIL: Rules = [
     (VMIL_LAYER + "norm", r"q_layers.\1.norm"),
     (r"bag_classifier\.0\.", "q_head."),
 ]
+
+
+class SpectralCNN(nn.Module):
+    """The original's first layers of p: three times conv(3), PReLU and maxpool(2) on a spectrum.
+
+    The package has an MLP in their place, since the order of deep features has no meaning.
+    """
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        steps: list[nn.Module] = []
+        for a, b in ((1, 20), (20, 128), (128, 64)):
+            steps += [nn.Conv2d(a, b, (1, 3)), nn.PReLU(), nn.MaxPool2d((1, 2))]
+            length = (length - 2) // 2
+        self.net = nn.Sequential(*steps)
+        self.out_dim = 64 * length
+
+    def forward(self, x: Tensor) -> Tensor:
+        # one image with a row per instance; kernels do not cross rows
+        return self.net(x[None, None])[0].transpose(0, 1).flatten(1)
 
 
 @original("vmil")
@@ -128,7 +150,10 @@ def vmil(reference: str, state: State, given: dict[str, Any]) -> Model:
         feedforward=len(state["transformer_encoder.layers.0.linear1.bias"]),
         gamma=given["_gamma"],
     )
-    return transplant(model, state, VMIL)
+    cnn = SpectralCNN(in_dim)
+    assert isinstance(model, VMIL)
+    model.p_branch = nn.Sequential(cnn, nn.Linear(cnn.out_dim, embed), nn.ReLU())
+    return transplant(model, state, VMIL_NAMES)
 
 
 # GTP

@@ -442,18 +442,13 @@ def test_ties_go_to_the_lower_nll_then_to_the_earlier_epoch(auroc, nll, better):
 @pytest.mark.parametrize(
     ("model", "arguments", "task"),
     [
-        ("clam-sb", {"bag_loss": "svm"}, "binary"),
-        ("clam-mb", {"bag_loss": "svm", "n_classes": 2}, "multiclass"),
-        ("setmil", {"loss": "focal"}, "binary"),
+        ("clam-mb", {"instance_loss": "svm", "n_classes": 2}, "multiclass"),
         ("dsmil", {"labels": "independent", "n_classes": 2}, "multiclass"),
     ],
 )
 def test_losses_that_replace_the_likelihood_are_trained_and_predicted(
     config, tmp_path, model, arguments, task
 ):
-    if model == "setmil":
-        features, labels = write_folder(tmp_path / "slides", kind="slide")
-        config = replace(config, data=replace(config.data, features=features, labels=labels))
     config = replace(config, model=model, model_arguments=arguments)
     run = train(with_training(config, epochs=1), tmp_path / "run")
     predictor = load(run.path, device="cpu")

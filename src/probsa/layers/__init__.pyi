@@ -45,7 +45,6 @@ from .pseudo_bags import order_within as order_within
 from .pseudo_bags import partition as partition
 from .smooth import Sm as Sm
 from .smooth import SmMode as SmMode
-from .smooth_svm import SmoothSVM as SmoothSVM
 from .soft_maximum import Block as Block
 from .soft_maximum import EvidencePooling as EvidencePooling
 from .soft_maximum import PooledEvidence as PooledEvidence

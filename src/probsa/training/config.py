@@ -257,6 +257,9 @@ RETIRED: dict[str, dict[str, Any]] = {
         "augment": False,
         "loss": "ce",
         "focal": [0.25, 2.0],
+        "branch": "mlp",
+        "bag_loss": "ce",
+        "bag_layer": False,
     },
 }
 """Keys of options that no longer exist, by section, with the only value that can still be read."""
