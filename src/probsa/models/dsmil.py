@@ -1,9 +1,9 @@
 """DSMIL: two streams and one critical instance (Li, Li & Eliceiri, CVPR 2021, arXiv:2011.08939).
 
-It follows the authors' code since 2022-09: a two-layer q, the identity as v, scores divided by √d, and
-the bag stream as the bag's score. The publication has linear q and v, no √d and the mean of the two
-logits; each is an argument. Departures: one class per bag (`labels="independent"` is theirs), and
-the ProbSA paper's first layer to 512 (they have none).
+It follows the authors' code since 2022-09: a two-layer q, the identity as v, scores divided by √d,
+and the bag stream as the bag's score. The publication has linear q and v, no √d and the mean of the
+two logits; each is an argument. Departures: one class per bag (`labels="independent"` is theirs),
+and the ProbSA paper's first layer to 512 (they have none).
 """
 
 import math

@@ -249,6 +249,8 @@ class RunConfig:
 
 
 RETIRED: dict[str, dict[str, Any]] = {
+    "data": {"ordinal": "cumulative", "ties": "efron", "alpha": 0.0},
+    "likelihood": {"ties": "efron", "alpha": 0.0},
     "training": {"lookahead": None, "lookahead_alpha": 0.5},
     "model": {
         "variant": "paper",
@@ -268,7 +270,11 @@ RETIRED: dict[str, dict[str, Any]] = {
 def without_retired(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return stored values without retired keys that have the value of today's behaviour."""
     retired = RETIRED.get(section, {})
-    return {k: v for k, v in values.items() if k not in retired or plain(v) != retired[k]}
+    return {
+        k: without_retired(k, v) if isinstance(v, dict) else v
+        for k, v in values.items()
+        if k not in retired or plain(v) != retired[k]
+    }
 
 
 SECTIONS: dict[str, type[Any]] = {"data": DataConfig, "training": TrainingConfig}
