@@ -189,10 +189,8 @@ class TrainingLoop:
         terms = {k: sum(rank[k] for rank in ranks) for k in sums}
         if bad := [k for k, v in terms.items() if not math.isfinite(v)]:
             raise self._divergence(f"{', '.join(bad)} is {terms[bad[0]]}")
-        monitored = {name: float(v) for name, v in self.model.monitored().items()}
-        return {
-            "epoch": epoch + 1, "learning_rate": rate, "kl_weight": weight, **terms, **monitored,
-        }  # fmt: skip
+        row = {"epoch": epoch + 1, "learning_rate": rate, "kl_weight": weight}
+        return {**row, **terms, **self.model.monitored()}
 
     def step(self, part: Shard, bags: Bags, kl_weight: float) -> dict[str, Tensor]:
         """Take one step of the optimiser; return the loss and its terms.
