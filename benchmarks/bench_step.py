@@ -3,7 +3,7 @@
 The contestants alternate (A, B, A, B, …), so that other work on the machine affects all of them
 equally. A ratio is the median of the paired ratios of all rounds, given with their range.
 
-    python benchmarks/bench_step.py [--only step,field,members,maps,deletion] [--out results.json]
+    python benchmarks/bench_step.py [--only step,field,maps,deletion] [--out results.json]
 """
 
 import argparse
@@ -27,7 +27,6 @@ from probsa.core.randomness import random_stream
 from probsa.evaluation.faithfulness.deletion import SAMPLES, SHARES
 from probsa.layers import recorded_pooling
 from probsa.training.config import TrainingConfig
-from probsa.training.model_stack import Stack
 from probsa.training.optimizers import make_optimizer
 from probsa.variational.objectives import objective
 from probsa.variational.posteriors import probability_positive
@@ -334,34 +333,6 @@ def section_field(rounds: int) -> Iterator[Row]:
         yield compare(times, "evidence-field", "diag", goal=None, **labels)
 
 
-def section_members(rounds: int) -> Iterator[Row]:
-    """Compare a step of five stacked members with that of one model."""
-    for batch in list(SIZES)[:2]:
-        bags = batch_of(batch)
-        contestants: dict[str, Step] = {}
-        for name in ("abmil", "evidence-field"):
-            for count in (1, 5):
-                contestants[f"{count} {name}"] = members(name, bags, count=count)
-        times = race(contestants, rounds=rounds_for(bags, rounds))
-        for name in ("abmil", "evidence-field"):
-            labels = {"section": "members", "batch": batch}
-            yield compare(times, f"5 {name}", f"1 {name}", goal=3.0, **labels)
-
-
-def members(name: str, bags: Bags, *, count: int) -> Step:
-    """Return a step of some models of one structure that train side by side."""
-    stack = Stack([probsa.models.build(name, in_dim=P, seed=k) for k in range(count)]).train()
-    generators = [random_stream("bench", name, k) for k in range(count)]
-
-    def step() -> None:
-        stack.zero_grad(set_to_none=True)
-        out, many = stack(bags, generators=generators)
-        terms = stack.losses(out, many)
-        torch.stack(list(terms.values())).sum().backward()
-
-    return step
-
-
 def section_maps(rounds: int) -> Iterator[Row]:
     """Compare predictions of 10,000 patches: mean, std and P(f > 0) against Diag, S = 1000."""
     bags = pack([_bag(10_000, 0, random_stream("bench", "predict"), slide=True)])
@@ -419,7 +390,6 @@ SECTIONS = {
     "tabmil": section_tabmil,
     "predict": section_predict,
     "field": section_field,
-    "members": section_members,
     "maps": section_maps,
     "deletion": section_deletion,
 }

@@ -18,8 +18,7 @@ from sklearn.metrics import (
 )
 from support.made_cohorts import TASKS, write_cohort
 
-from probsa.benchmark.execution.running import plan, run_grid
-from probsa.benchmark.execution.units import units_of
+from probsa.benchmark.execution.running import run_grid
 from probsa.benchmark.grid.checks import check_grid
 from probsa.benchmark.grid.grid import read_grid
 from probsa.benchmark.reports import write_report
@@ -253,14 +252,6 @@ def test_captions_name_metrics_and_figures_of_two_classes_are_left_out(experimen
     assert "critical-local-primary" in {*missing, *(f.stem for f in report.files)}
     assert (out / "tables/comparison_local.tex").is_file()
     assert (out / "tables/folds_survival.md").is_file()
-
-
-def test_only_classes_are_trained_jointly(experiment):
-    out, grid, _ = experiment
-    together = {unit.cells[0].data for unit in units_of(grid.cells(out), max_joint=None)
-                if unit.together}  # fmt: skip
-    assert together == {"multiclass"}
-    assert {s.status for s in plan(grid, out).states} == {"done"}
 
 
 def test_models_that_cannot_learn_the_task_are_named_with_those_that_can(tmp_path):

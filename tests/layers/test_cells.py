@@ -7,7 +7,6 @@ from support.dense_setmil import bucket_matrices, g
 from support.random_bags import F64
 
 from probsa.errors import InputError
-from probsa.layers.augment import show_cells, source_cells
 from probsa.layers.cells import cells_at, every_cell, reduced
 from probsa.layers.irpe import Places, Relation, attend, bucket_tables, piecewise
 
@@ -109,50 +108,3 @@ def test_attention_without_positions_is_softmax(dropout):
     assert torch.allclose(out, want) == (not dropout)
     none = Places(row=at[:0], col=at[:0])
     assert attend(q[:, :0], k[:, :0], v[:, :0], scale=0.3, relative=None, places=none).numel() == 0
-
-
-# augmented maps
-
-
-def turned(side: int, u: list[float], *, mean: int) -> torch.Tensor:
-    """Compute the same with operations on a dense map of cell numbers."""
-    m = torch.arange(side**2).view(side, side)
-    m = m.flip(1) if u[7] < 0.5 else m
-    m = m.flip(0) if u[6] < 0.5 else m
-    if u[4] < 0.5:
-        scaled = round(side * (0.8 + 0.4 * u[5]))
-        near = [int(k * side / scaled) for k in range(scaled)]
-        m = m[near][:, near]
-        if scaled > side:
-            cut = (scaled - side) // 2
-            m = m[cut : cut + side, cut : cut + side]
-        else:
-            before = (side - scaled) // 2
-            after = side - scaled - before
-            m = F.pad(m, (before, after, before, after), value=side**2)
-    if u[3] < 0.5:
-        cut = max(1, side // 8)
-        top, left = (int(v * (side - cut + 1)) for v in u[1:3])
-        m = m.clone()
-        m[top : top + cut, left : left + cut] = mean
-    return torch.rot90(m, int(4 * u[0]))
-
-
-@pytest.mark.parametrize("side", [8, 17])
-def test_an_augmented_map_is_flipped_rescaled_cut_and_turned(side):
-    cells = every_cell([side], [side])
-    kinds = set()
-    for seed in range(60):
-        u = torch.rand(8, generator=torch.Generator().manual_seed(seed)).tolist()
-        got = source_cells(cells, [torch.Generator().manual_seed(seed)]).view(side, side)
-        assert torch.equal(got, turned(side, u, mean=side**2 + 1))
-        kinds.add((int(4 * u[0]), u[3] < 0.5, u[4] < 0.5, u[6] < 0.5, u[7] < 0.5))
-    assert len(kinds) > 30
-
-
-def test_what_an_augmented_map_shows():
-    cells = every_cell([2, 2], [2, 2])
-    features = torch.arange(8.0)[:, None]
-    source = torch.tensor([1, 8, 9, 0, 4, 4, 9, 7])
-    want = [1.0, 0.0, 1.5, 0.0, 4.0, 4.0, 5.5, 7.0]
-    assert show_cells(features, source, cells)[:, 0].tolist() == want

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from probsa.errors import InputError
 from probsa.layers.nystrom import (
-    HeadsConvolution,
     NystromAttention,
     attention_row,
     pseudo_inverse,
@@ -79,8 +78,7 @@ def dense(layer: NystromAttention, x: Tensor, *, masked: bool) -> tuple[Tensor, 
     kernel = layer.convolution.weight[:, 0, :, 0]
     around = F.pad(v, (0, 0, 16, 16))
     o = o + sum(kernel[:, i, None, None] * around[:, i : i + n + p] for i in range(33))
-    rows = slice(0, n) if layer.legacy_crop else slice(p, None)
-    o = o[:, rows].transpose(0, 1).flatten(1)
+    o = o[:, p:].transpose(0, 1).flatten(1)
     return o @ layer.out.weight.T + layer.out.bias, s
 
 
@@ -101,30 +99,9 @@ def test_a_batch_is_the_formulas_bag_by_bag(masked):
         assert len(groups) < len(SIZES)  # several bags are processed together
 
 
-@pytest.mark.parametrize("n", [5, 9, 18])
-def test_the_legacy_crop_keeps_the_first_rows(n):
-    layer = attention(mask_padding=False, legacy_crop=True)
-    x = tokens(n)
-    same(layer(x, (n,)), dense(layer, x, masked=False)[0])
-    layer.legacy_crop = False
-    shifted = attention(mask_padding=False, legacy_crop=True)(x, (n,))
-    assert (layer(x, (n,)) - shifted).abs().max() > 1e-3
-    p = -n % LANDMARKS  # the remaining correct rows come p rows late
-    same(shifted[p:], layer(x, (n,))[: n - p])
-
-
 def test_nothing_is_padded_where_the_landmarks_divide_the_tokens():
     x = tokens(12)
-    results = [
-        attention(**options)(x, (12,))
-        for options in (
-            {"mask_padding": True},
-            {"mask_padding": False},
-            {"mask_padding": False, "legacy_crop": True},
-        )
-    ]
-    same(results[0], results[1])
-    same(results[1], results[2])
+    same(*(attention(mask_padding=masked)(x, (12,)) for masked in (True, False)))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +109,7 @@ def test_nothing_is_padded_where_the_landmarks_divide_the_tokens():
 )
 def test_with_every_token_a_landmark_it_becomes_softmax_attention(iterations, low, high):
     torch.manual_seed(0)
-    options = {"landmarks": 32, "convolution": "none", "out_proj": False}
+    options = {"landmarks": 32, "convolution": False, "out_proj": False}
     layer = NystromAttention(128, heads=8, iterations=iterations, **options).double()
     x = torch.randn(32, 128, dtype=F64)
     q, k, v = layer.qkv(x).view(32, 3, 8, 16).permute(1, 2, 0, 3)
@@ -164,20 +141,6 @@ def test_the_inverse_is_one_and_of_each_bag_alone():
     wide = pseudo_inverse(F.pad(a, (2, 0, 2, 0)), iterations=6)
     same(wide[:, :, 2:, 2:], alone)
     assert not wide[:, :, :2].any() and not wide[:, :, :, :2].any()
-
-
-def test_the_convolution_over_heads_is_the_sum_written_out():
-    torch.manual_seed(0)
-    layer = HeadsConvolution(3, 6).double()
-    v = torch.randn(2, 3, 4, 6, dtype=F64)
-    want = torch.zeros_like(v)
-    for i in range(3):
-        for j in range(3):
-            for c in range(6):
-                group = slice(c // 2 * 2, c // 2 * 2 + 2)
-                kernel = layer.weight[c, :, 16 + j - i]
-                want[:, i, :, c] += (v[:, j, :, group] * kernel).sum(-1)
-    same(layer(v), want)
 
 
 def test_autocast_leaves_everything_between_the_linear_maps_in_single_precision():
@@ -212,10 +175,7 @@ def test_fifty_thousand_tokens_beside_one():
         ({"heads": 0}, "heads is 0"),
         ({"landmarks": 0}, "landmarks is 0; expected at least 1"),
         ({"iterations": 0}, "iterations is 0; expected at least 1"),
-        ({"legacy_crop": True}, "needs mask_padding=False"),
         ({"dropout": 1.0}, "dropout is 1.0; expected at least 0 and less than 1"),
-        ({"convolution": "time"}, "convolution is 'time'; expected 'sequence', 'heads' or 'none'"),
-        ({"convolution": "heads"}, "4 channels into 3 groups"),
     ],
 )
 def test_what_does_not_fit_is_refused(options, message):

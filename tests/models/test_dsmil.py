@@ -199,11 +199,9 @@ QUERIES = {
         "b_classifier.q.2.weight": (128, 128),
         "b_classifier.q.2.bias": (128,),
     },
-    "tanh": {"b_classifier.q.0.weight": (128, "K"), "b_classifier.q.0.bias": (128,)},
     "linear": {"b_classifier.q.weight": (128, "K"), "b_classifier.q.bias": (128,)},
 }
 LAYER = {"b_classifier.v.1.weight": ("K", "K"), "b_classifier.v.1.bias": ("K",)}
-LIN = {"b_classifier.lin.0.weight": ("K", "K"), "b_classifier.lin.0.bias": ("K",)}
 WITHOUT: dict[str, tuple] = {}
 
 
@@ -273,24 +271,21 @@ def test_the_published_weights(shared_golden):
 # layouts
 
 
-def by_hand(state: dict[str, Tensor], x: Tensor, *, query: str, value: str, lin: bool = False):
+def by_hand(state: dict[str, Tensor], x: Tensor, *, query: str, value: str):
     """Compute instance logits, attention logits and bag logits by the original's formulas."""
     c = F.linear(x, state["i_classifier.fc.0.weight"], state["i_classifier.fc.0.bias"])
     under = {k.removeprefix("b_classifier."): v for k, v in state.items()}
-    h = F.linear(x, under["lin.0.weight"], under["lin.0.bias"]).relu() if lin else x
 
     def question(rows: Tensor) -> Tensor:
         if query == "linear":
             return F.linear(rows, under["q.weight"], under["q.bias"])
         first = F.linear(rows, under["q.0.weight"], under["q.0.bias"])
-        if query == "tanh":
-            return first.tanh()
         return F.linear(first.relu(), under["q.2.weight"], under["q.2.bias"]).tanh()
 
-    v = h if value == "identity" else F.linear(h, under["v.1.weight"], under["v.1.bias"])
+    v = x if value == "identity" else F.linear(x, under["v.1.weight"], under["v.1.bias"])
     v = v.relu() if value == "mlp" else v
     critical = torch.sort(c, 0, descending=True).indices[0]
-    a = question(h) @ question(h[critical]).T / math.sqrt(128)
+    a = question(x) @ question(x[critical]).T / math.sqrt(128)
     vectors = a.softmax(0).T @ v
     return c, a, F.conv1d(vectors[None], under["fcc.weight"], under["fcc.bias"])[0, :, 0]
 
@@ -302,9 +297,6 @@ LAYOUTS = [
     ({"query": "linear", "value": "mlp"}, (LAYER,), {"nonlinear": 0, "passing_v": 1}),
     ({"query": "linear", "value": "identity"}, (), {}),
     ({"query": "mlp", "value": "mlp"}, (LAYER,), {}),
-    # 2022: one more layer before the bag stream, one layer in q
-    ({"query": "tanh", "value": "identity", "lin": True}, (LIN,), {}),
-    ({"query": "tanh", "value": "mlp", "lin": True}, (LIN, LAYER), {"passing_v": True}),
 ]
 
 
@@ -362,6 +354,7 @@ def test_torchmils_other_layouts_are_read():
         ({"b_classifier.q.0.weight": None}, {}, "no 'b_classifier.q.0.weight'"),
         ({"i_classifier.fc.0.bias": None}, {}, "nothing given for instance_classifier.bias"),
         ({"b_classifier.extra": (3,)}, {}, "unknown are b_classifier.extra"),
+        ({"b_classifier.lin.0.weight": (24, 24)}, {}, "unknown are b_classifier.lin"),
         ({"b_classifier.q.2.weight": (128, 64)}, {}, r"\(128, 64\) where dsmil.*\(128, 128\)"),
     ],
 )
@@ -531,11 +524,10 @@ CHANGES = {
     "embed": (8, 7),
     "activation": "identity",
     "dropout": 0.5,
-    "query": "tanh",
+    "query": "linear",
     "query_dim": 16,
     "value": "linear",
     "value_dropout": 0.5,
-    "bag_layer": True,
     "scaled": False,
     "class_mixing": False,
     "bag_score": "mean_prob",
@@ -557,17 +549,15 @@ def test_every_option_changes_the_result(key):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("query", "linear"), ("value", "mlp"), ("bag_score", "mean_logit")],
+    [("value", "mlp"), ("bag_score", "mean_logit")],
 )
 def test_every_choice_changes_the_result(key, value):
     assert changes("dsmil", key, value) > 1e-6
 
 
 def test_every_query_with_every_value_trains():
-    for query, value, layer in product(
-        ("mlp", "tanh", "linear"), ("identity", "linear", "mlp"), (True, False)
-    ):
-        model = build("dsmil", in_dim=6, query=query, value=value, bag_layer=layer).double()
+    for query, value in product(("mlp", "linear"), ("identity", "linear", "mlp")):
+        model = build("dsmil", in_dim=6, query=query, value=value).double()
         bags = some_bags()
         total(model, model(bags), bags).backward()
         assert all(p.grad is not None and bool(p.grad.any()) for p in model.parameters())
@@ -576,7 +566,7 @@ def test_every_query_with_every_value_trains():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"query": "cnn"}, "query is 'cnn'; expected 'mlp', 'tanh' or 'linear'"),
+        ({"query": "cnn"}, "query is 'cnn'; expected 'mlp' or 'linear'"),
         ({"value": "tanh"}, "value is 'tanh'; expected 'identity', 'linear' or 'mlp'"),
         ({"bag_score": "max"}, "bag_score is 'max'; expected 'bag', 'mean_prob' or 'mean_logit'"),
         ({"labels": "multi"}, "labels is 'multi'; expected 'exclusive' or 'independent'"),

@@ -455,26 +455,7 @@ def test_what_is_no_option_is_refused(options, message):
         build("dtfdmil", in_dim=6, **options)
 
 
-def test_other_layouts_and_sizes_are_refused(golden, shared_golden):
-    state, constructor = golden.state, golden.constructor
-    parallel = {k.replace("classifier.fc", "classifier.module.fc"): v for k, v in state.items()}
-    assert torch.equal(
-        from_original("ckpt_dtfd", parallel, **constructor).classifier.weight,
-        state["classifier.fc.weight"],
-    )
-    with pytest.raises(CheckpointError, match=r"no 'dim_reduction.fc1.weight'.*is it DTFD-MIL"):
-        from_original("dtfd", {"fc.weight": torch.zeros(2, 2)})
-    wrong = {**state, "att_classifier.classifier.fc.weight": torch.zeros(2, 23)}
-    message = r"att_classifier.classifier.fc.weight has shape \(2, 23\).*\(2, 24\)"
-    with pytest.raises(CheckpointError, match=message):
-        from_original("dtfd", wrong, **constructor)
-    missing = {k: v for k, v in state.items() if not k.startswith("att_classifier.att")}
-    with pytest.raises(CheckpointError, match=r"nothing given for bag_attention"):
-        from_original("dtfd", missing, **constructor)
-    with pytest.raises(CheckpointError, match="total_instance=2 over numGroup=3"):
-        from_original("dtfd", state, numGroup=3, total_instance=2, distill="MaxS")
-    with pytest.raises(CheckpointError, match=r"distill is 'TopS'"):
-        from_original("dtfd", state, distill="TopS")
+def test_other_layouts_of_torchmil_are_refused(shared_golden):
     theirs = Golden(shared_golden, "torchmil_dtfdmil_afs")
     with pytest.raises(CheckpointError, match=r"unknown are feat_ext.weight"):
         extra = {**theirs.state, "feat_ext.weight": torch.zeros(2)}

@@ -11,7 +11,7 @@ from support.random_bags import F64, adjacency, graphs_of_all_kinds, random_bag,
 from torch import Tensor
 
 from probsa import Bag, pack
-from probsa.errors import CheckpointError, InputError, UnknownName
+from probsa.errors import CheckpointError, InputError
 from probsa.layers.min_cut import mincut, ortho, pool_clusters
 from probsa.models import build, from_original
 from probsa.models.gtp import GTP, graph
@@ -143,15 +143,6 @@ def test_three_bags_at_once_without_padding(gtp, training):
     if not training:
         close(losses["mincut"], gtp.expected("batch.mincut"))
         close(losses["ortho"], gtp.expected("batch.ortho"))
-
-
-@pytest.mark.parametrize("prefix", ["", "module.", "state_dict."])
-def test_a_wrappers_prefix_is_read(gtp, prefix):
-    state = {f"{prefix}{k}": v for k, v in gtp.state.items()}
-    model = from_original("gtp", state, n_class="3")
-    for k, v in model.state_dict().items():
-        assert torch.equal(v, gtp.model().state_dict()[k])
-    assert not model.training and model.arguments["heads"] == 8
 
 
 # torchmil: other sizes and activations, the same pooling; test_graphcam.py has its scores
@@ -406,38 +397,8 @@ def test_nonsense_is_refused(options, message):
         build("gtp", **{**SMALL, **options})
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda s: s.pop("pool1.bias"), "no 'pool1.bias' in this state dict: is it GTP"),
-        (lambda s: s.pop("cls_token"), "no 'cls_token'"),
-        (lambda s: s.update(extra=torch.zeros(1)), "unknown are extra"),
-        (lambda s: s.pop("conv1.bn_layer.running_var"), "nothing given for gcn.norm.running_var"),
-        (
-            lambda s: s.update({"conv1.weight": s["conv1.weight"].T}),
-            r"conv1.weight has shape \(64, 512\) where gtp .* has \(64, 64\) \(gcn.weight\)",
-        ),
-        (
-            lambda s: s.update({"pool1.weight": s["pool1.weight"][:50]}),
-            r"pool1.weight has shape \(50, 64\) where gtp .* has \(100, 64\)",
-        ),
-    ],
-)
-def test_another_layout_is_refused(gtp, change, message):
-    state = gtp.state
-    change(state)
-    with pytest.raises(CheckpointError, match=message):
-        from_original("gtp", state)
-
-
 def test_another_originals_weights_are_refused(gtp, torchmil):
-    with pytest.raises(CheckpointError, match=r"no 'conv1.weight' .* is it GTP"):
-        from_original("gtp", torchmil.state)
     with pytest.raises(CheckpointError, match=r"no 'gcn_conv.fc.module.weight' .* torchmil's GTP"):
         from_original("torchmil_gtp", gtp.state)
-    with pytest.raises(CheckpointError, match=r"head.bias has shape \(3,\) where .* has \(2,\)"):
-        from_original("gtp", gtp.state, n_class=2)
-    with pytest.raises(UnknownName, match="no argument of gtp named 'n_classes'"):
-        from_original("gtp", gtp.state, n_classes=3)
     with pytest.raises(CheckpointError, match=r"cluster_proj.bias has shape \(10,\) .* \(12,\)"):
         from_original("torchmil_gtp", torchmil.state, n_clusters=12)

@@ -7,17 +7,18 @@ import torch
 import torch.nn.functional as F
 from support.golden import Golden, close
 from support.options import options_of, some_bags
+from support.originals import iibmil_names
 from support.random_bags import F64, random_bag, types_not_executed
 from support.stored import write_folder
 from torch import nn
 
 from probsa import Bag, pack
-from probsa.errors import BagError, CheckpointError, InputError
+from probsa.errors import BagError, InputError
 from probsa.layers.postnorm import MultiHead, PostNormLayer, QueryLayer
 from probsa.layers.transformer import TransformerLayer, bag_attention
-from probsa.models import Output, build, from_original
+from probsa.models import Output, build
 from probsa.models._originals import _ours
-from probsa.models.iibmil import ALMOST, _names, pulled, softened
+from probsa.models.iibmil import ALMOST, pulled, softened
 from probsa.training import Reporter, train
 from probsa.training.checkpoints import load_checkpoint
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
@@ -84,7 +85,8 @@ def test_the_original_s_losses_and_every_gradient(golden, b):
     # their evaluation log applies the softmax twice
     twice = F.cross_entropy(out.probability, bags.y)
     close(twice, golden.expected(f"bag{b}.ce_double_softmax"))
-    ours = {k: name for k in golden.metadata["parameter_order"] if (name := _ours(k, _names()))}
+    names = {k: _ours(k, iibmil_names()) for k in golden.metadata["parameter_order"]}
+    ours = {k: name for k, name in names.items() if name}
     assert set(ours.values()) == {k for k, _ in model.named_parameters()}
     golden.check_gradients(model, total, bag.x, b=b, ours=ours)
 
@@ -129,42 +131,6 @@ def test_a_class_with_two_bags_of_three(golden):
     model.after_step(replace(out, extras={k: v[keep] for k, v in out.extras.items()}), six)
     close(model.prototypes, golden.expected("batch.prototypes_after"))
     assert not model.memory()  # the first ten epochs do not update instance labels
-
-
-def test_wrappers_and_layers_that_were_never_called_change_nothing(golden):
-    bags = pack([golden.bag(1)])
-    want = golden.model()(bags).logits
-    state = golden.state
-    dead = [k for k in state if _ours(k, _names()) is None]
-    assert sum(state[k].numel() for k in dead) > 0
-    lean = {k: v for k, v in state.items() if k not in dead}
-    wrapped = {f"model.module.{k}": v for k, v in state.items()}
-    for other in (lean, wrapped):
-        assert torch.equal(from_original("iibmil", other)(bags).logits, want)
-    assert from_original("iibmil", state).arguments["n_classes"] == 3
-
-
-@pytest.mark.parametrize(
-    ("change", "arguments", "message"),
-    [
-        ({"wsi_classifier.weight": None}, {}, "no 'wsi_classifier.weight' in this state dict"),
-        ({"prototypes": None}, {}, "nothing given for prototypes"),
-        ({"more.weight": (2, 2)}, {}, "unknown are more.weight"),
-        ({"prototypes": (2, 16)}, {}, r"prototypes has shape \(2, 16\) where .* \(3, 16\)"),
-        ({}, {"dim": 32}, r"dim is 32, but .*res_0\.weight has shape \(16, .*is 16"),
-        ({}, {"num_classes": "2"}, r"num_classes is 2, but wsi_cl.* has shape \(3, .* is 3"),
-    ],
-)
-def test_another_state_dict_is_refused(golden, change, arguments, message):
-    state = {**golden.state, **{k: v and torch.zeros(v) for k, v in change.items()}}
-    state = {k: v for k, v in state.items() if v is not None}
-    with pytest.raises(CheckpointError, match=message):
-        from_original("iibmil", state, **arguments)
-
-
-def test_torchmil_s_is_another_network(shared_golden):
-    with pytest.raises(CheckpointError, match="is it the authors' IIBMIL"):
-        from_original("iibmil", Golden(shared_golden, "torchmil_iibmil").state)
 
 
 # layers

@@ -12,7 +12,7 @@ from support.random_bags import F64, types_not_executed
 from torch import Tensor, nn
 
 from probsa import Bag, pack
-from probsa.errors import CheckpointError, InputError, UnknownName
+from probsa.errors import InputError
 from probsa.layers.pooling import pool_vectors
 from probsa.models import build, from_original
 from probsa.models.patchgcn import GENConv
@@ -130,15 +130,6 @@ def test_arcs_go_before_edges(authors):
     close(same[0], authors.expected("bag1.logits"))
     half = model(pack([authors.bag(1, arcs=arcs[:, target < source])])).logits
     assert (half - same).abs().max().item() > 1e-3
-
-
-def test_older_and_newer_names_of_the_temperature(authors):
-    state = {k.replace("aggr_module.", ""): v for k, v in authors.state.items()}
-    assert "layers.0.conv.t" in state
-    model = from_original(authors.name, state, **authors.constructor)
-    wrapped = {f"module.{k}": v for k, v in authors.state.items()}
-    other = from_original("patchgcn", wrapped)
-    assert all(torch.equal(a, other.state_dict()[k]) for k, a in model.state_dict().items())
 
 
 def test_the_originals_dropout_is_taken_over(authors):
@@ -416,41 +407,3 @@ def test_weights_of_edges_reach_the_gcn_only():
 def test_what_is_no_option_is_refused(options, message):
     with types_not_executed(), pytest.raises(InputError, match=message):
         build("patchgcn", in_dim=6, **options)
-
-
-def spec_state_without(*gone: str, **changed: Tensor) -> dict[str, Tensor]:
-    state = spec_state(16, 8, 2)
-    for k in gone:
-        del state[k]
-    return {**state, **{k.replace("__", "."): v for k, v in changed.items()}}
-
-
-@pytest.mark.parametrize(
-    ("state", "constructor", "message"),
-    [
-        (spec_state_without("fc.0.weight"), {}, r"no 'fc.0.weight' .* is it PatchGCN_Surv"),
-        (spec_state_without("path_rho.0.weight"), {}, r"no 'path_rho.0.weight'"),
-        (
-            spec_state_without(layers__1__conv__mlp__4__weight=torch.zeros(8, 15)),
-            {},
-            r"layers.1.conv.mlp.4.weight has shape \(8, 15\) where patchgcn .* has \(8, 16\)",
-        ),
-        (spec_state_without(extra=torch.zeros(1)), {}, "unknown are extra"),
-        (spec_state_without("classifier.bias"), {}, "nothing given for classifier.2.bias"),
-        (
-            spec_state_without(*[k for k in spec_state(16, 8, 2) if k.startswith("layers")]),
-            {},
-            "not a PatchGCN",
-        ),
-        (spec_state(16, 8, 2), {"num_layers": 5}, "means 4 graph layers, but these weights have 3"),
-        (spec_state(16, 8, 2), {"resample": 0.1}, "resample is above 0"),
-    ],
-)
-def test_other_state_dicts_are_refused(state, constructor, message):
-    with pytest.raises(CheckpointError, match=message):
-        from_original("patchgcn", state, **constructor)
-
-
-def test_unknown_arguments_of_the_original_are_refused():
-    with pytest.raises(UnknownName, match=r"argument of patchgcn named 'n_class'.*'n_classes'"):
-        from_original("patchgcn", spec_state(16, 8, 2), n_class=2)

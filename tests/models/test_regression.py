@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from probsa.training.joint_rules import why_not_jointly
 from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
@@ -15,7 +16,6 @@ from probsa.errors import InputError
 from probsa.models import build
 from probsa.models._logistic import GRID, MOST_INSTANCES, FeatureSums, fit_logistic, sample_size
 from probsa.training import RunFolder, read_run, train
-from probsa.training.joint_rules import why_not_jointly
 from probsa.workflow import finish_run
 
 NOWHERE = {"edges": torch.zeros(2, 0, dtype=torch.long), "weights": torch.zeros(0)}

@@ -9,14 +9,15 @@ import torch.nn.functional as F
 from support.dense_setmil import Dense, at_cells, bucket_matrices, cells_of
 from support.golden import Golden, close
 from support.options import made, options_of, results, some_bags
+from support.originals import framed
 from support.random_bags import F64, types_not_executed
 from torch import Tensor
 
 from probsa import Bag, pack
-from probsa.errors import BagError, CheckpointError, InputError
+from probsa.errors import BagError, InputError
 from probsa.layers import irpe, t2t
 from probsa.layers.spatial import places_of, sinusoid
-from probsa.models import Model, arguments, build, from_original
+from probsa.models import Model, arguments, build
 
 ORIGINALS = ["setmil_default_irpe", "setmil_cross_bias", "setmil_product_ctx"]
 SMALL = {
@@ -110,47 +111,6 @@ def test_scores_are_bilinear_between_the_originals_tokens(reference):
         weight = reference.expected(f"bag{b}.attn1")[0, :, 1:].mean(0).unflatten(0, (8, 8))
         rows, cols = rows + (16 - high) // 2, cols + (16 - wide) // 2
         close(model(pack([bag])).attention.mean, at_cells(weight, rows, cols, stride=2))
-
-
-# state dicts that are refused
-
-
-def test_wrappers_names_and_strings_are_read(shared_golden):
-    golden = Golden(shared_golden, "setmil_product_ctx")
-    wrapped = {f"module.{k}": v for k, v in golden.state.items()}
-    constructor = {k: str(v) for k, v in golden.constructor.items()}
-    model = from_original("setmil", wrapped, **constructor)
-    bags = pack([golden.bag(1)])
-    assert torch.equal(model(bags).logits, golden.model()(bags).logits)
-
-
-def test_shapes_tell_what_is_not_given(shared_golden):
-    golden = Golden(shared_golden, "setmil_default_irpe")
-    model = from_original("setmil", golden.state, num_heads=4)
-    for b in range(3):
-        close(model(pack([golden.bag(b)])).logits[0], golden.expected(f"bag{b}.logits"))
-
-
-@pytest.mark.parametrize(
-    ("change", "arguments", "message"),
-    [
-        ({"cls_token": None}, {}, "nothing given for class_token"),
-        ({"extra": torch.zeros(1)}, {}, "unknown are extra"),
-        ({"aspp.p1.attention.attn.proj.bias": None}, {}, "no 'aspp.p1.attention.attn.proj.bias'"),
-        ({"pos_embed": torch.zeros(1, 65, 24)}, {}, "pos_embed is not SETMIL's sinusoid"),
-        ({}, {"img_size": 32}, r"pos_embed has shape \(1, 65, 24\).*32 × 32 .* \(1, 257, 24\)"),
-        ({}, {"in_chans": 16}, r"has shape \(36, 800\) where setmil .* \(36, 400\)"),
-        ({}, {"depth": 3}, "nothing given for blocks.2"),
-        ({}, {"channel_reduce_rate": 3}, "pos_embed has shape"),
-        ({}, {"irpe": {"rpe": 0}}, "unknown are blocks.0.attn.rpe_q.lookup_table_bias"),
-        ({}, {"irpe": {"rpe": 1, "method": "product"}}, r"\(4, 8\) where .* \(4, 50\)"),
-    ],
-)
-def test_other_state_dicts_are_refused(shared_golden, change, arguments, message):
-    golden = Golden(shared_golden, "setmil_default_irpe")
-    state = {k: v for k, v in {**golden.state, **change}.items() if v is not None}
-    with pytest.raises(CheckpointError, match=message):
-        from_original("setmil", state, **{**golden.constructor, **arguments})
 
 
 # a dense computation
@@ -351,35 +311,6 @@ def test_pieces_far_apart_cost_what_they_hold():
     torch.testing.assert_close(out.logits[1], model(pack([bag])).logits[0], rtol=1e-10, atol=0)
 
 
-def test_a_canvas_crops_and_pads_about_the_centre():
-    """Of 9 × 7 cells, a canvas of 6 keeps rows 1 to 6 (3 // 2 are cut above) and columns 0 to 5."""
-    model = filled(build("setmil", **SMALL, canvas=6, empty="tokens"))
-    rows, cols = torch.meshgrid(torch.arange(9), torch.arange(7), indexing="ij")
-    coords = torch.stack([cols.flatten(), rows.flatten()], 1)
-    x = torch.randn(63, 6, dtype=F64)
-    bag = Bag(name="a", x=x, edges=torch.zeros(2, 0).long(), weights=torch.zeros(0, dtype=F64),
-              coords=coords, stride=1.0)  # fmt: skip
-    inside = (coords[:, 1] >= 1) & (coords[:, 1] <= 6) & (coords[:, 0] <= 5)
-    out = model(pack([bag]))
-    logits, weight = Dense(model, empty="tokens")(
-        x[inside], coords[inside, 1] - 1, coords[inside, 0], high=6, wide=6
-    )
-    torch.testing.assert_close(out.logits[0, 0], logits, rtol=1e-9, atol=1e-10)
-    want = torch.zeros(63, dtype=F64)
-    want[inside] = weight.flatten()
-    torch.testing.assert_close(out.attention.mean, want, rtol=1e-9, atol=1e-10)
-
-
-def test_a_canvas_may_crop_everything_away():
-    model = filled(build("setmil", **SMALL, canvas=3, reduction=5))
-    coords = torch.tensor([[0, 0], [1000, 1000]])
-    bag = Bag(name="a", x=torch.randn(2, 6, dtype=F64), edges=torch.zeros(2, 0).long(),
-              weights=torch.zeros(0, dtype=F64), y=1, coords=coords, stride=10.0)  # fmt: skip
-    out = model(pack([bag, scattered()]))
-    assert bool(out.logits.isfinite().all())
-    assert out.attention.mean[:2].tolist() == [0, 0]
-
-
 def test_a_packed_map_is_a_square_of_cells_in_their_order():
     model = filled(build("setmil", **SMALL, layout="packed"))
     bag = scattered(7)
@@ -394,7 +325,6 @@ def test_a_packed_map_is_a_square_of_cells_in_their_order():
 
 # valid and invalid options
 
-ORIGINAL = {"canvas": 8, "empty": "tokens"}
 CHANGES = {
     "embed": ((8, 6), {}),
     "reduction": (5, {}),
@@ -418,11 +348,7 @@ CHANGES = {
     "pyramid_relative_mode": ("contextual", {"pyramid_relative": "euc"}),
     "pyramid_relative_on": ("k", {"pyramid_relative": "product"}),
     "empty": ("tokens", {}),
-    "canvas": (3, {}),
     "layout": ("packed", {}),
-    "augment": (True, ORIGINAL),
-    "loss": ("focal", {}),
-    "focal": ((0.5, 1.0), {"loss": "focal"}),
 }
 
 
@@ -445,8 +371,6 @@ def test_an_option_changes_the_result(key):
         ({"pyramid_dropout": -0.1}, "pyramid_dropout is -0.1; expected at least 0 and less than 1"),
         ({"empty": "dropped"}, "empty is 'dropped'; expected 'masked' or 'tokens'"),
         ({"layout": "list"}, "layout is 'list'"),
-        ({"canvas": 0}, "canvas is 0"),
-        ({"augment": True}, "augment=True turns square maps: it needs canvas and empty='tokens'"),
         ({"heads": 3}, "heads is 3: give a divisor of the transformer's width, 8"),
         ({"heads": 0}, "heads is 0"),
         ({"layers": 0}, "layers is 0; expected at least 1"),
@@ -466,8 +390,6 @@ def test_an_option_changes_the_result(key):
             {"pyramid_relative": "far"},
             "pyramid_relative is 'far'; expected 'none', 'euc', 'quant', 'product' or 'cross'",
         ),
-        ({"loss": "hinge"}, "loss is 'hinge'; expected 'ce' or 'focal'"),
-        ({"focal": (2.0, 2.0)}, r"focal is \(2.0, 2.0\); expected a weight from 0 to 1"),
     ],
 )
 def test_what_is_no_option_is_refused(options, message):
@@ -503,38 +425,6 @@ def test_bags_without_places_are_refused(change, message):
 def test_parameters(options, parameters):
     model = build("setmil", **{"in_dim": 2048, **options})
     assert sum(p.numel() for p in model.parameters()) == parameters
-
-
-@pytest.mark.parametrize("classes", [1, 2])
-def test_the_focal_loss_is_of_the_models_logits(classes):
-    weights = (0.5, 3.0)
-    model = filled(build("setmil", **SMALL, n_classes=classes, loss="focal", class_weights=weights))
-    bags = pack([replace(scattered(k, seed=k), y=k % 2) for k in (5, 8, 9)])
-    out = model(bags)
-    p = out.probability[:, 0] if classes == 1 else out.probability[:, 1]
-    ((name, term),) = model.losses(out, bags).items()
-    y = bags.y.long()
-    p_y = torch.where(y == 1, p, 1 - p)
-    want = torch.tensor(weights)[y] * (1 + 2 * y) / 4 * (1 - p_y) ** 2 * -p_y.log()
-    assert name == "nll" and term.item() == pytest.approx(want.mean().item(), rel=1e-9)
-    term.backward()
-    assert model.classifier.weight.grad.abs().max() > 0
-
-
-# training on the original's augmented maps
-
-
-def test_augmentation_follows_the_generator_and_ends_with_training():
-    model = filled(build("setmil", **SMALL, canvas=8, empty="tokens", augment=True)).train()
-    bags = pack([scattered(), scattered(14, seed=2)])
-
-    def run(seed: int, inputs=bags) -> Tensor:
-        return model(inputs, generator=torch.Generator().manual_seed(seed)).logits
-
-    assert torch.equal(run(1), run(1))
-    assert len({run(k)[0].item() for k in range(8)}) > 5  # some rotations equal two flips
-    torch.testing.assert_close(run(1, pack([scattered()]))[0], run(1)[0], rtol=1e-10, atol=1e-11)
-    assert torch.equal(model.eval()(bags).logits, run(1))
 
 
 # torchmil
@@ -622,7 +512,7 @@ def test_unscrambled_torchmils_transformer_is_ours(shared_golden, name):
     model = build(
         "setmil", in_dim=32, embed=None, reduced_dim=24, windows=(), set_dim=None, heads=4,
         layers=layers, relative="product", relative_mode="contextual", relative_on="k",
-        relative_shared=True, empty="tokens", canvas=15,
+        relative_shared=True, empty="tokens",
     )  # fmt: skip
     state = dict(model.state_dict())
     for key, value in golden.state.items():
@@ -641,7 +531,7 @@ def test_unscrambled_torchmils_transformer_is_ours(shared_golden, name):
     model.load_state_dict(state)
     x, cells = golden.bag(2).x, golden.tensors["bag2.coords"]
     want, start, row = torchmil(golden, x, cells, scrambled=False)
-    bags = pack([golden.bag(2)])
+    bags = pack([framed(golden.bag(2), 15)])
     z = start
     places = places_of(model.token_map(bags).cells, first=True)
     for block in model.blocks[:-1]:

@@ -17,7 +17,6 @@ SPECS = {
     "cumulative": LikelihoodSpec(
         task="ordinal", n_classes=4, kind="cumulative", starts=(-1.0, 0.0, 1.0)
     ),
-    "corn": LikelihoodSpec(task="ordinal", n_classes=4, kind="corn", starts=(1.0, 0.0, -1.0)),
     "findings": LikelihoodSpec(task="multilabel", n_classes=3),
     "number": LikelihoodSpec(task="regression", shift=2.0, scale=3.0),
     "two logits": LikelihoodSpec(task="regression", noise="heteroscedastic"),

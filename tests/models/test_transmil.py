@@ -16,7 +16,7 @@ from probsa.layers.nystrom import attention_row
 from probsa.layers.square import PPEG
 from probsa.models import build, from_original
 
-ORIGINALS = ["transmil_nystrom009", "transmil_nystrom014"]
+ORIGINALS = ["transmil_nystrom014"]
 NAMES = {
     "cls_token": "encoder.cls_token",
     "_fc1.0": "embed.net.0",
@@ -244,7 +244,6 @@ CHANGES = {
     "convolution": False,
     "out_proj": False,
     "mask_padding": False,
-    "legacy_crop": True,
     "dropout": 0.5,
     "score_heads": "range",
     "score_duplicates": "add",
@@ -269,7 +268,7 @@ CHANGES = {
     ],
 )
 def test_an_option_changes_the_result(name, key):
-    base = {**SMALL, **(UNMASKED if key == "legacy_crop" else {})}
+    base = dict(SMALL)
     if name == "transmil-probsa-diag":
         base |= {"samples": 3, "predict_samples": 7}
     assert changes(name, key, CHANGES[key], **base) > 1e-6
@@ -292,7 +291,6 @@ def test_the_bounds_of_the_variance_hold():
         ({"heads": 5}, "heads is 5: give a divisor of the attention's width, 12"),
         ({"layers": 0}, "layers is 0; expected at least 1"),
         ({"landmarks": 0}, "landmarks is 0"),
-        ({"legacy_crop": True}, "legacy_crop shifts by the padding: it needs mask_padding=False"),
         ({"score_heads": "max"}, "score_heads is 'max'; expected 'mean' or 'range'"),
         ({"score_duplicates": "mean"}, "score_duplicates is 'mean'; expected 'drop' or 'add'"),
         ({"embed": 0}, "expected widths of at least 1"),
@@ -325,35 +323,34 @@ def test_wrappers_prefixes_are_read_past(shared_golden, prefix):
     close(model(pack([golden.bag(1)])).logits[0], golden.expected("bag1.logits"))
 
 
-def test_the_version_of_the_attention_package_decides_the_crop(shared_golden):
+@pytest.mark.parametrize(
+    ("reference", "arguments"),
+    [("transmil", {}), ("transmil_nystrom009", {}), ("transmil", {"nystrom_attention": "0.0.9"})],
+)
+def test_weights_of_old_versions_of_the_attention_package_are_refused(
+    shared_golden, reference, arguments
+):
+    """They would give other numbers: 0.0.9 keeps the wrong rows of a padded bag."""
     state = Golden(shared_golden, "transmil_nystrom014").state
-
-    def legacy(reference, **arguments):
-        model = from_original(reference, state, **arguments)
-        return {block.attention.legacy_crop for block in model.encoder.blocks}
-
-    assert legacy("transmil_nystrom009") == legacy("transmil") == {True}
-    assert legacy("transmil_nystrom014") == {False}
-    assert legacy("transmil", nystrom_attention="0.0.14") == {False}
-    assert legacy("transmil", nystrom_attention="0.0.9") == {True}
-    with pytest.raises(InputError, match=r"nystrom_attention is '0\.0\.12'"):
-        legacy("transmil", nystrom_attention="0.0.12")
+    with pytest.raises(InputError, match=r"keep the wrong rows.* give nystrom_attention=0\.0\.14"):
+        from_original(reference, state, **arguments)
+    assert from_original("transmil", state, nystrom_attention="0.0.14").name == "transmil"
 
 
 def test_another_layout_is_refused(shared_golden):
     state = Golden(shared_golden, "transmil_nystrom014").state
     with pytest.raises(CheckpointError, match=r"no '_fc1.0.weight' in this state dict"):
-        from_original("transmil", {k: v for k, v in state.items() if "_fc1" not in k})
+        from_original("transmil_nystrom014", {k: v for k, v in state.items() if "_fc1" not in k})
     shape = r"_fc2\.(weight|bias) has shape \(3,.* where .* has \(2,"
     with pytest.raises(CheckpointError, match=shape):
-        from_original("transmil", state, n_classes=2)
+        from_original("transmil_nystrom014", state, n_classes=2)
     short = {**state, "layer2.attn.to_qkv.weight": torch.zeros(96, 31)}
     with pytest.raises(CheckpointError, match=r"layer2.attn.to_qkv.weight has shape \(96, 31\)"):
-        from_original("transmil", short)
+        from_original("transmil_nystrom014", short)
     with pytest.raises(CheckpointError, match=r"unknown are layer3\.norm\.weight"):
-        from_original("transmil", {**state, "layer3.norm.weight": torch.zeros(32)})
-    with pytest.raises(UnknownName, match="no argument of transmil named 'n_class'"):
-        from_original("transmil", state, n_class=3)
+        from_original("transmil_nystrom014", {**state, "layer3.norm.weight": torch.zeros(32)})
+    with pytest.raises(UnknownName, match="no argument of transmil_nystrom014 named 'n_class'"):
+        from_original("transmil_nystrom014", state, n_class=3)
 
 
 def test_torchmils_other_layouts(shared_golden):

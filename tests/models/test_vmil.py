@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from support.golden import Golden, close
 from support.options import changes, made, options_of, some_bags
 from support.random_bags import F64, random_bag, types_not_executed
@@ -10,15 +9,15 @@ from support.stored import write_folder
 from torch import Tensor
 
 from probsa import pack
-from probsa.errors import CheckpointError, InputError
-from probsa.models import build, from_original
+from probsa.errors import InputError
+from probsa.models import build
 from probsa.models.vmil import schedule, threshold
 from probsa.training import Reporter
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.devices import World
+from probsa.training.loop import TrainingLoop
 from probsa.training.preparation import prepare
 from probsa.training.run_folder import RunFolder
-from probsa.training.single import single_loop
 
 PAIRS = {
     **{f"fe_1dcnn.{k}": f"p_branch.0.net.{k}" for k in (0, 1, 3, 4, 6, 7)},
@@ -168,14 +167,6 @@ def test_the_threshold_is_passed_strictly():
     assert model.marked(q, bags).tolist() == [False, False, True, False, False]
 
 
-def test_the_original_counts():
-    model = build("vmil", in_dim=211, preset="original")
-    assert sum(p.numel() for p in model.parameters()) == 1_967_189 == 2_264_469 - 297_280
-
-
-# --- alternation of the steps
-
-
 def test_an_epoch_trains_its_own_branch_and_leaves_the_other_alone():
     model, bags = made("vmil").double(), some_bags()
     optimiser = torch.optim.Adam(model.parameter_groups(), lr=1e-2, weight_decay=0.1)
@@ -296,7 +287,6 @@ def test_extreme_instances_have_finite_log_odds(how, dtype):
 
 
 CHANGES = {
-    "branch": "cnn",
     "embed": 16,
     "activation": "identity",
     "dropout": 0.5,
@@ -355,20 +345,10 @@ def test_pseudo_labels_wait_for_the_first_e_epochs(epochs):
     assert not any(warm for _, warm in seen[3:])
 
 
-def test_a_short_spectrum_is_filled_up_with_zeros():
-    model, bags = made("vmil", branch="cnn", embed=8).eval(), some_bags(dtype=torch.float32)
-    filled = F.pad(bags.x, (0, 16))
-    torch.testing.assert_close(model.p_branch(bags.x), model.p_branch[1:](
-        model.p_branch[0].net(filled[None, None])[0].transpose(0, 1).flatten(1)
-    ))  # fmt: skip
-    assert build("vmil", in_dim=22, branch="cnn").p_branch[0].out_dim == 64
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"n_classes": 2}, "n_classes is 2: VMIL supports only two classes, with one logit"),
-        ({"branch": "lstm"}, "branch is 'lstm'; expected 'mlp' or 'cnn'"),
         ({"alternate": "bags"}, "alternate is 'bags'; expected 'epochs' or 'steps'"),
         ({"reduction": "max"}, "reduction is 'max'; expected 'mean' or 'sum'"),
         (
@@ -389,26 +369,6 @@ def test_what_is_no_option_is_refused(options, message):
         build("vmil", in_dim=6, **options)
 
 
-def test_other_layouts_and_sizes_are_refused(golden):
-    state, constructor = golden.state, golden.constructor
-    parallel = {f"module.{k}": v for k, v in state.items()}
-    same = from_original("vmil", parallel, **constructor)
-    assert torch.equal(same.p_head.weight, state["inst_classifier.0.weight"])
-    without = {k: v for k, v in state.items() if not k.startswith("encoder_layer")}
-    assert from_original("vmil", without, **constructor).gamma == 0.15
-    with pytest.raises(CheckpointError, match=r"no 'trans_dim.0.weight'.*is it VMIL"):
-        from_original("vmil", {"fc.weight": torch.zeros(2, 2)})
-    wrong = {**state, "fe_fc.0.weight": torch.zeros(256, 128)}
-    message = r"fe_fc.0.weight has shape \(256, 128\) where vmil.*\(256, 192\)"
-    with pytest.raises(CheckpointError, match=message):
-        from_original("vmil", wrong, **constructor)
-    with pytest.raises(CheckpointError, match=r"unknown are extra.weight"):
-        from_original("vmil", {**state, "extra.weight": torch.zeros(1)}, **constructor)
-
-
-# --- training
-
-
 def test_a_collapse_is_told_once(tmp_path):
     features, labels = write_folder(tmp_path / "data")
     config = RunConfig(
@@ -423,13 +383,13 @@ def test_a_collapse_is_told_once(tmp_path):
         def note(self, text):
             notes.append(text)
 
-    loop = single_loop(
+    loop = TrainingLoop(
         config, RunFolder(tmp_path / "a"), prepare(config), device=torch.device("cpu"),
         world=World(), reporter=Listener(),
     )  # fmt: skip
     loop.validate()
     assert notes == []
-    torch.nn.init.zeros_(loop.groups[0].model.p_head.weight)
+    torch.nn.init.zeros_(loop.model.p_head.weight)
     loop.validate()
     loop.validate()
     (note,) = notes

@@ -17,17 +17,14 @@ class Counted(ABMIL):
         self.register_buffer("log_kappa", torch.tensor(0.0))
         self.register_buffer("bags", torch.tensor(0.0))
 
-    def batch_statistics(self, out, bags, *, models=1):
+    def batch_statistics(self, out, bags):
         assert not torch.is_grad_enabled()
-        count = torch.full((models,), len(bags) // models, dtype=torch.float64)
-        mean = out.logits.double().reshape(models, -1).sum(1)
-        return torch.stack([count, mean], 1)
+        return torch.stack([torch.tensor(float(len(bags))).double(), out.logits.double().sum()])
 
     def update_statistics(self, total):
-        count, mean = total.unbind(1)
-        shape = self.log_kappa.shape
-        self.log_kappa.lerp_((mean / count).float().reshape(shape), 0.5)
-        self.bags += count.reshape(shape)
+        count, total_logit = total
+        self.log_kappa.lerp_((total_logit / count).float(), 0.5)
+        self.bags += count
 
 
 def register_counted() -> str:

@@ -14,6 +14,8 @@ from torch import Tensor
 from probsa import Bag
 from probsa.models import Model, from_original
 
+from . import originals as originals
+
 
 def close(got: Tensor, want: Tensor, *, relative: float = 2e-5) -> None:
     """Assert that a tensor is within the tolerance."""
@@ -68,7 +70,9 @@ class Golden:
             "coords": self.tensors[f"bag{b}.coords"].flip(1),
             "stride": 1.0,
         }
-        return Bag(**{**fields, **more})
+        bag = Bag(**{**fields, **more})
+        canvas = self.constructor.get("img_size")
+        return bag if canvas is None else originals.framed(bag, canvas)
 
     def check_gradients(
         self, model: Model, total: Tensor, x: Tensor, *, b: int, ours: dict[str, str], key: str = ""

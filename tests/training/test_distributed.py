@@ -18,12 +18,12 @@ def arguments(shared_data, out):
         "train", "--features", str(bags / "features"), "--labels",
         str(bags / "labels.csv"), "--model", "abmil-probsa-diag", "--test-fold", "0",
         "--standardize", "--epochs", "3", "--batch-size", "5", "--device", "cpu", "--threads", "1",
-        "--tensorboard", "false", "--maps", "none", "--out", str(out), *LOOKAHEAD,
+        "--tensorboard", "false", "--maps", "none", "--out", str(out), *SETTINGS,
     ]  # fmt: skip
 
 
-LOOKAHEAD = (
-    "--optimizer", "radam", "--lookahead", "7", "--schedule", "plateau", "--schedule-epochs", "1",
+SETTINGS = (
+    "--optimizer", "radam", "--schedule", "plateau", "--schedule-epochs", "1",
     "--weight-decay", "0.1", "--decay-vectors", "false",
 )  # fmt: skip
 
@@ -64,7 +64,7 @@ from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.devices import world
 from probsa.training.preparation import prepare
 from probsa.training import Reporter
-from probsa.training.single import single_loop
+from probsa.training.loop import TrainingLoop
 from probsa.training.run_folder import RunFolder
 data, out = Path(sys.argv[1]), Path(sys.argv[2])
 config = RunConfig(
@@ -74,14 +74,14 @@ config = RunConfig(
 )
 torch.set_num_threads(1)
 with world(torch.device("cpu")) as w:
-    loop = single_loop(config, RunFolder(out / "none"), prepare(config), device=torch.device("cpu"),
-                       world=w, reporter=Reporter())
-    model = loop.groups[0].model
+    loop = TrainingLoop(config, RunFolder(out / "none"), prepare(config),
+                        device=torch.device("cpu"), world=w, reporter=Reporter())
+    model = loop.model
     model.train()
     for batch in [loop.plans[0][0], loop.plans[0][0][:1]]:  # with one bag, a rank has none
         for part, bags in loop.loader.epoch([shard(batch, rank=w.rank, world=w.size)]):
-            loop.state.optimizer.param_groups[0]["lr"] = 0.0
-            loop.step(part, bags, [[0.7]])
+            loop.optimizer.param_groups[0]["lr"] = 0.0
+            loop.step(part, bags, 0.7)
         if w.first:
             torch.save({k: p.grad for k, p in model.named_parameters()},
                        out / f"gradients{len(batch)}_{w.size}.pt")

@@ -10,11 +10,12 @@ from probsa.models.abmil import ABMIL
 from probsa.training.checkpoints import load_checkpoint
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.devices import World
+from probsa.training.loop import TrainingLoop
 from probsa.training.optimizers import clip_gradients
 from probsa.training.preparation import prepare
 from probsa.training.reporting import Reporter
 from probsa.training.run_folder import RunFolder
-from probsa.training.single import single_loop, train
+from probsa.training.single import train
 
 
 class Hooked(ABMIL):
@@ -65,7 +66,7 @@ def config(tmp_path, registered):
 
 
 def loop_of(config, out, *, world=None):
-    return single_loop(
+    return TrainingLoop(
         config, RunFolder(out), prepare(config), device=torch.device("cpu"),
         world=world or World(), reporter=Reporter(),
     )  # fmt: skip
@@ -73,13 +74,13 @@ def loop_of(config, out, *, world=None):
 
 def test_each_epoch_is_announced_and_what_a_step_does_not_reach_stays(config, tmp_path):
     loop = loop_of(config, tmp_path / "a")
-    model = loop.groups[0].model
+    model = loop.model
     before = {k: v.clone() for k, v in model.state_dict().items()}
     loop.train_epoch()
     changed = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
     assert changed and not any(k.startswith("classifier") for k in changed)
     assert not any("classifier" in k for k in _state_names(loop))
-    loop.state.epoch += 1
+    loop.progress.epoch += 1
     loop.train_epoch()
     assert model.started == [(0, 4), (1, 4)]
     now = model.state_dict()
@@ -87,8 +88,8 @@ def test_each_epoch_is_announced_and_what_a_step_does_not_reach_stays(config, tm
 
 
 def _state_names(loop):
-    names = {id(p): k for k, p in loop.groups[0].model.named_parameters()}
-    return {names[id(p)] for p in loop.state.optimizer.state}
+    names = {id(p): k for k, p in loop.model.named_parameters()}
+    return {names[id(p)] for p in loop.optimizer.state}
 
 
 def test_a_memory_survives_an_interruption(config, tmp_path):

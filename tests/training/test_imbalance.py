@@ -264,7 +264,7 @@ def test_a_run_that_began_without_a_prior_keeps_its_probabilities(folder, tmp_pa
 
 
 def test_losses_that_are_no_likelihood_say_so(folder, tmp_path):
-    config = replace(config_of(folder, balanced=True), model="clam-sb")
-    config = replace(config, model_arguments={"embed": 6, "attention_dim": 4, "bag_loss": "svm"})
+    config = replace(config_of(folder, balanced=True), model="dsmil")
+    config = replace(config, model_arguments={"labels": "independent", "n_classes": 2})
     run = train_and_report(config, tmp_path / "run", maps="none").run
     assert "no likelihood of classes" in read_predictions(run.predictions).metadata["prior"]

@@ -18,10 +18,10 @@ from probsa.training import Reporter, RunFolder, plan_epoch, train
 from probsa.training.checkpoints import load_checkpoint
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.devices import World
+from probsa.training.loop import TrainingLoop
 from probsa.training.optimizers import set_learning_rate
 from probsa.training.preparation import Standardizer, open_data, prepare
 from probsa.training.selection import is_better
-from probsa.training.single import single_loop
 from probsa.training.validation import validation_scores
 
 
@@ -107,7 +107,6 @@ def test_best_is_the_highest_auroc_then_the_lowest_nll(config, tmp_path):
         {"optimizer": "sgd"},
         {"optimizer": "adamw", "weight_decay": 0.5},
         {"optimizer": "radam"},
-        {"lookahead": 2},
         {"schedule": "cosine"},
         {"schedule": "step", "schedule_epochs": 2},
         {"learning_rate": 2e-2},
@@ -129,7 +128,6 @@ def test_every_option_changes_the_weights(config, tmp_path, change):
 @pytest.mark.parametrize(
     ("base", "change"),
     [
-        ({"lookahead": 2}, {"lookahead_alpha": 0.8}),
         ({"schedule": "step", "schedule_epochs": 1}, {"schedule_factor": 0.5}),
         ({"schedule": "step"}, {"schedule_epochs": 1}),
         ({"weight_decay": 0.5}, {"decay_vectors": False}),
@@ -301,7 +299,7 @@ def test_each_epoch_has_an_order_of_its_own(config, tmp_path):
     assert all(sorted(n for b in o for n in b) == list(names) for o in orders.values())
     # and the loop asks for the order of its epoch, not always for the same
     data = prepare(config)
-    loop = single_loop(config, RunFolder(tmp_path), data, device=torch.device("cpu"),
+    loop = TrainingLoop(config, RunFolder(tmp_path), data, device=torch.device("cpu"),
                        world=World(), reporter=Reporter())  # fmt: skip
     assert len({tuple(plan) for plan in loop.plans}) == config.training.epochs > 1
 
@@ -408,13 +406,11 @@ def test_more_classes_than_the_table_has_are_refused_before_training(config, tmp
 
 
 def test_every_step_has_noise_of_its_own(config, tmp_path, monkeypatch):
-    from probsa.training import model_groups
+    from probsa.training import loop
 
     keys = []
-    real = model_groups.random_stream
-    monkeypatch.setattr(
-        model_groups, "random_stream", lambda *n, **k: (keys.append(n), real(*n, **k))[1]
-    )
+    real = loop.random_stream
+    monkeypatch.setattr(loop, "random_stream", lambda *n, **k: (keys.append(n), real(*n, **k))[1])
     train(config, tmp_path / "a")
     assert keys == [(0, "noise", step) for step in range(6)]  # 3 epochs of 2 steps
 
@@ -446,18 +442,13 @@ def test_ties_go_to_the_lower_nll_then_to_the_earlier_epoch(auroc, nll, better):
 @pytest.mark.parametrize(
     ("model", "arguments", "task"),
     [
-        ("clam-sb", {"bag_loss": "svm"}, "binary"),
-        ("clam-mb", {"bag_loss": "svm", "n_classes": 2}, "multiclass"),
-        ("setmil", {"loss": "focal"}, "binary"),
+        ("clam-mb", {"instance_loss": "svm", "n_classes": 2}, "multiclass"),
         ("dsmil", {"labels": "independent", "n_classes": 2}, "multiclass"),
     ],
 )
 def test_losses_that_replace_the_likelihood_are_trained_and_predicted(
     config, tmp_path, model, arguments, task
 ):
-    if model == "setmil":
-        features, labels = write_folder(tmp_path / "slides", kind="slide")
-        config = replace(config, data=replace(config.data, features=features, labels=labels))
     config = replace(config, model=model, model_arguments=arguments)
     run = train(with_training(config, epochs=1), tmp_path / "run")
     predictor = load(run.path, device="cpu")

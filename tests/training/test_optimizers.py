@@ -1,21 +1,17 @@
-"""Optimisers, Lookahead and schedules of the learning rate, against computations by hand."""
+"""Optimisers and schedules of the learning rate, against computations by hand."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
-from support.random_bags import F64, types_not_executed
+from support.random_bags import types_not_executed
 
-from probsa.errors import CheckpointError, InputError
+from probsa.errors import InputError
 from probsa.models import build
-from probsa.training.checkpoints import Checkpoint, optimizer_tensors, restore_optimizer
 from probsa.training.config import TrainingConfig
-from probsa.training.lookahead import COUNT, Lookahead
 from probsa.training.optimizers import (
     clip_gradients,
     make_optimizer,
-    resumed_optimizer,
     set_learning_rate,
 )
 from probsa.variational.schedules import rate_factor
@@ -33,82 +29,6 @@ def descend(optimizer, parameters, steps, *, first=0):
         for p in parameters:
             p.grad = torch.randn(p.shape, dtype=p.dtype, generator=generator)
         optimizer.step()
-
-
-def test_six_steps_of_lookahead_by_hand():
-    p = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=F64))
-    optimizer = torch.optim.SGD([p], lr=0.1)
-    Lookahead(optimizer, steps=3, alpha=0.25)
-    fast, slow = [1.0, -2.0], [1.0, -2.0]
-    for t in range(1, 7):
-        gradient = [float(t), 0.5 - t]
-        p.grad = torch.tensor(gradient, dtype=F64)
-        optimizer.step()
-        fast = [f - 0.1 * g for f, g in zip(fast, gradient, strict=True)]
-        if t in (3, 6):
-            slow = [s + 0.25 * (f - s) for f, s in zip(fast, slow, strict=True)]
-            fast = slow
-        assert p.tolist() == pytest.approx(fast, rel=1e-12)
-    # 1 − 0.1 (1 + 2 + 3) = 0.4, a quarter of the way from 1: 0.85; − 0.1 (4 + 5 + 6): 0.475
-    assert p[0].item() == pytest.approx(0.475)
-
-
-def test_what_has_no_gradient_at_a_kth_step_stays():
-    a, b = (torch.nn.Parameter(torch.ones(1, dtype=F64)) for _ in range(2))
-    optimizer = torch.optim.SGD([{"params": [a]}, {"params": [b]}], lr=1.0)
-    Lookahead(optimizer, steps=2, alpha=0.5)
-    for parameters in ([a, b], [a], [a], [a, b]):
-        optimizer.zero_grad(set_to_none=True)
-        for p in parameters:
-            p.grad = torch.ones(1, dtype=F64)
-        optimizer.step()
-        if parameters == [a]:
-            assert b.item() == 0  # only the first step has moved it
-    # a: 0, −1 → 0; −1, −2 → −1.   b: 0, 0; 0, −1 → half way from 1
-    assert (a.item(), b.item()) == (-1, 0)
-
-
-@pytest.mark.parametrize("name", ["adam", "adamw", "radam", "sgd"])
-@pytest.mark.parametrize("steps", [4, 6])
-def test_lookahead_goes_on_from_a_checkpoint(name, steps):
-    """After four steps, at a k-th step (k = 4) or between two (k = 6), bit for bit."""
-    settings = TrainingConfig(optimizer=name, lookahead=steps, weight_decay=0.1)
-    whole, first, second = small(), small(), small()
-    optimizer = make_optimizer(whole, settings)
-    descend(optimizer, list(whole.parameters()), 15)
-    early = make_optimizer(first, settings)
-    descend(early, list(first.parameters()), 4)
-    tensors, groups = optimizer_tensors(early)
-    assert sum(k.endswith(".slow") for k in tensors) == len(list(first.parameters()))
-    second.load_state_dict(first.state_dict())
-    late = make_optimizer(second, settings)
-    restore_optimizer(late, Checkpoint(tensors=tensors, metadata={"groups": groups}))
-    descend(late, list(second.parameters()), 11, first=4)
-    assert late.param_groups[0][COUNT] == 15
-    for p, q in zip(whole.parameters(), second.parameters(), strict=True):
-        assert torch.equal(p, q)
-    a, b = (optimizer_tensors(o)[0] for o in (optimizer, late))
-    assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-
-
-def test_parameters_without_a_step_have_slow_weights_too():
-    a, b = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.full((1,), 7.0))
-    optimizer = torch.optim.Adam([a, b])
-    Lookahead(optimizer, steps=2, alpha=0.5)
-    descend(optimizer, [a], 1)
-    state = optimizer.state_dict()
-    assert set(state["state"][1]) == {"slow"} and "slow" not in optimizer.state[a]
-    optimizer.load_state_dict(state)
-    assert b not in optimizer.state
-    descend(optimizer, [a, b], 2)  # Adam starts b's moments by itself
-    assert optimizer.state[b]["step"] == 2 and optimizer.state[a]["step"] == 3
-
-
-def test_a_state_without_slow_weights_is_refused():
-    plain = make_optimizer(small(), TrainingConfig())
-    other = make_optimizer(small(), TrainingConfig(lookahead=6))
-    with pytest.raises(CheckpointError, match="no slow weights: it was saved without Lookahead"):
-        other.load_state_dict(plain.state_dict())
 
 
 def test_radam_is_torchs_with_decoupled_decay_and_the_papers_formula():
@@ -263,25 +183,3 @@ def test_models_of_two_classes_keep_one_rate(name):
     )
     with_groups = make_optimizer(small(name), TrainingConfig())
     assert len(with_groups.param_groups) == len(list(small(name).parameter_groups()))
-
-
-def test_a_run_from_before_the_option_keeps_its_rate():
-    """Its state has no group for the pooling, and is continued as it was begun."""
-    model = small("evidence-field", likelihood={**ORDINAL, "one_logit": True})
-    before = make_optimizer(model, TrainingConfig(scalar_rate=1.0))
-    _, groups = optimizer_tensors(before)
-    for stored, expected in ((groups, len(groups)), ([*groups, {}], len(groups) + 1)):
-        checkpoint = Checkpoint(path=Path("last"), tensors={}, metadata={"groups": stored})
-        resumed = resumed_optimizer(model, TrainingConfig(), checkpoint)
-        assert len(resumed.param_groups) == expected
-
-
-def test_a_rate_changes_no_weight_decay():
-    model = small("evidence-field", likelihood={**ORDINAL, "one_logit": True})
-    for decays in (True, False):
-        decay = []
-        for factor in (1.0, 10.0):
-            settings = TrainingConfig(weight_decay=0.1, decay_vectors=decays, scalar_rate=factor)
-            groups = make_optimizer(model, settings).param_groups
-            decay.append({id(p): g["weight_decay"] for g in groups for p in g["params"]})
-        assert decay[0] == decay[1]

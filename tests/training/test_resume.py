@@ -48,7 +48,7 @@ def assert_same_run(a, b):
 
 
 def test_every_kind_of_state_goes_on(config, tmp_path):
-    """RAdam's moments, Lookahead's slow weights and count, and the plateau of the learning rate."""
+    """RAdam's moments, and the plateau of the learning rate."""
 
     class Stop(Exception):
         pass
@@ -59,7 +59,7 @@ def test_every_kind_of_state_goes_on(config, tmp_path):
                 raise Stop
 
     settings = replace(
-        config.training, epochs=14, optimizer="radam", lookahead=5, lookahead_alpha=0.7,
+        config.training, epochs=14, optimizer="radam",
         learning_rate=0.3, warmup_epochs=2, schedule="plateau", schedule_epochs=1,
         schedule_factor=0.5, weight_decay=0.1, decay_vectors=False, clip_norm=1.0,
     )  # fmt: skip
@@ -67,10 +67,7 @@ def test_every_kind_of_state_goes_on(config, tmp_path):
     whole = train(config, tmp_path / "whole")
     last = load_checkpoint(whole.last)
     rates = [row["learning_rate"] for row in last.metadata["progress"]["history"]]
-    assert rates[-1] < max(rates) and last.metadata["progress"]["step"] % 5
-    parameters = [v for k, v in last.tensors.items() if k.startswith("model.")]
-    slow = [v for k, v in last.tensors.items() if k.endswith(".slow")]
-    assert slow and not any(torch.equal(s, p) for s in slow for p in parameters if s.ndim > 1)
+    assert rates[-1] < max(rates)
     for at in (3, 11):
         Breaker.at = (at,)
         with pytest.raises(Stop):

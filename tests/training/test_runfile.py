@@ -11,11 +11,10 @@ from probsa.cli.commands._run_flags import parse_with_run_flags
 from probsa.cli.commands.train import own_parser
 from probsa.core import GraphOptions
 from probsa.errors import InputError, UnknownName
-from probsa.training.config import RunConfig
+from probsa.training.config import RETIRED, RunConfig, without_retired
 from probsa.training.keys import flatten, load_yaml
 from probsa.training.runfile import checked_run, commented, read_run, run_keys, run_schema
 
-ALONE = Path(__file__).parents[1] / "data" / "version_0_1_0" / "alone"
 NEEDED = {"data.features": "f", "data.labels": "l.csv", "model.name": "abmil-probsa-diag"}
 
 
@@ -80,9 +79,9 @@ def test_a_resolved_run_reads_back_as_itself(tmp_path):
         ("training.schedule", "plateu", "Did you mean 'plateau'"),
         ("training.optimizer", "radamm", "Did you mean 'radam'"),
         (
-            "training.lookahead",
+            "training.patience",
             "6.5",
-            r"lookahead is '6.5'; expected a whole number \(at least 1\) or null",
+            r"patience is '6.5'; expected a whole number \(at least 1\) or null",
         ),
         ("model.samples", "0", "samples is 0; expected at least 1"),
         ("model.n_classes", "0", "n_classes is 0"),
@@ -146,8 +145,7 @@ def test_flatten():
         ("batch_size", "0", "batch_size is 0"),
         ("learning_rate", "-1", "learning_rate is -1"),
         ("weight_decay", "-1", "weight_decay is -1"),
-        ("lookahead", "0", "lookahead is 0; expected at least 1"),
-        ("lookahead_alpha", "0", "lookahead_alpha is 0.0; expected more than 0 and at most 1"),
+        ("patience", "0", "patience is 0; expected at least 1"),
         ("schedule_factor", "2", "schedule_factor is 2.0; expected at least 0 and at most 1"),
         ("schedule_epochs", "0", "schedule_epochs is 0"),
         ("clip_norm", "-1", "clip_norm is -1.0; expected more than 0"),
@@ -200,7 +198,7 @@ def test_options_of_a_field_belong_to_fields_only():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"members": "2", "select": "average", "patience": "3"}, "leave one of the two out"),
+        ({"members": "2", "select": "last", "patience": "3"}, "leave one of the two out"),
         ({"members": "2", "select": "best"}, "select is 'best'"),
         ({"members": "two"}, "members is 'two'"),
     ],
@@ -208,6 +206,25 @@ def test_options_of_a_field_belong_to_fields_only():
 def test_rules_and_members_that_make_no_sense(given, said):
     with pytest.raises(InputError, match=said):
         read_run(None, {**NEEDED, **given})
+
+
+def test_stored_runs_may_state_a_retired_option_at_the_value_that_is_left():
+    with pytest.raises(UnknownName, match="no key of a run named 'lookahead'"):
+        read_run(None, {**NEEDED, "lookahead": "null"})
+    config = read_run(None, NEEDED)
+    stored = config.to_dict()
+    spec = {"likelihood": {"ties": "efron", "kind": "cox"}, "bag_loss": "svm", "loss": "ce"}
+    left = {"likelihood": {"kind": "cox"}, "bag_loss": "svm"}
+    assert without_retired("model", spec) == left
+    for section, keys in RETIRED.items():
+        if section == "likelihood":  # of checkpoints
+            continue
+        assert not set(keys) & set(stored[section])
+        assert RunConfig.from_dict({**stored, section: {**stored[section], **keys}}) == config
+        for key in keys:
+            with pytest.raises((UnknownName, InputError)):
+                other = RunConfig.from_dict({**stored, section: {**stored[section], key: "x"}})
+                checked_run(flatten(other.to_dict()), origin={f"{section}.{key}": ""})
 
 
 def test_short_model_keys(tmp_path):
@@ -291,36 +308,19 @@ def test_a_key_that_is_given_nested_and_flat_is_refused(tmp_path):
         read_run(file, {})
 
 
-def test_the_old_name_of_a_key_is_read_and_mentioned_once(tmp_path, caplog):
-    file = tmp_path / "run.yaml"
-    file.write_text("features: f\nlabels: l\nmodel: abmil\npitch: 256\n")
-    for _ in range(2):
-        assert read_run(file, {}).data.graph.stride == 256.0
-    assert [r.message for r in caplog.records] == [
-        f"note: the key 'pitch' in {file} is now called 'stride'; it is still read"
-    ]
-    caplog.clear()
-    for _ in range(2):
-        assert parsed("--data.pitch", "3")[1] == {"data.stride": "3"}
-    assert [r.message for r in caplog.records] == [
-        "note: the key 'pitch' is now called 'stride'; it is still read"
-    ]
-
-
 def test_every_key_says_what_it_means():
     for name in models.names():
         assert [key.name for key in run_keys(name).values() if not key.help] == []
 
 
-def test_the_schema_of_a_run_file_holds_for_a_run_of_an_earlier_version():
-    values = load_yaml(ALONE / "run.yaml")
+def test_the_schema_holds_for_a_complete_run_file():
+    values = read_run(None, {**NEEDED, "model.name": "abmil-probsa-diag"}).to_dict()
     schema = run_schema("abmil-probsa-diag")
     jsonschema.validate(values, schema)
     for section, key, wrong in [
         ("training", "epochs", "many"),
         ("training", "epochs", 0),
         ("training", "kl_weight", -0.5),
-        ("training", "lookahead_alpha", 0),
         ("data", "weight_scale", 0.0),
         ("data", "graph", "gird"),
         ("model", "trunk", "tan"),

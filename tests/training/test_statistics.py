@@ -1,6 +1,5 @@
-"""Running statistics: sums over the whole batch, whichever process or stack has its bags."""
+"""Running statistics: sums over the whole batch, whichever process has its bags."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from support.processes import run_script
 from support.stored import write_folder
 
 from probsa.models import _registry
-from probsa.training import load_checkpoint, read_split, train, train_jointly
+from probsa.training import load_checkpoint, read_split, train
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.run_folder import RunFolder
 
@@ -39,17 +38,6 @@ def test_every_training_bag_counts_once_an_epoch(config, tmp_path):
     run = train(config, tmp_path / "run")
     assert state(run)["bags"] == 3 * len(read_split(run).train)
     assert state(run)["log_kappa"] != 0
-
-
-def test_a_stack_keeps_the_statistics_of_each_model(config, tmp_path):
-    configs = [config, replace(config, seed=1)]
-    joint = train_jointly(configs, [tmp_path / "a", tmp_path / "b"], state=tmp_path / "state")
-    for k, (one, folder) in enumerate(zip(configs, joint, strict=True)):
-        alone, together = state(train(one, tmp_path / f"alone{k}")), state(folder)
-        assert alone.keys() == together.keys()
-        for name, value in alone.items():
-            torch.testing.assert_close(together[name], value, rtol=1e-4, atol=1e-6, msg=name)
-    assert not torch.equal(state(joint[0])["log_kappa"], state(joint[1])["log_kappa"])
 
 
 SCRIPT = """

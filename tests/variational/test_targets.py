@@ -25,7 +25,7 @@ from probsa.variational.findings import Findings
 from probsa.variational.gaussian import UNIT, Gaussian
 from probsa.variational.hazards import Hazards, hazard_nll
 from probsa.variational.likelihoods import Independent
-from probsa.variational.ordinal import Corn, CumulativeLink
+from probsa.variational.ordinal import CumulativeLink
 
 NAN = math.nan
 THETA = [-1.5, -0.5, 0.5, 1.0, 2.0]
@@ -55,16 +55,6 @@ def gaussian_logits(mu, sd) -> torch.Tensor:
 ALL = {
     "cumulative": (
         LikelihoodSpec(task="ordinal", n_classes=4, kind="cumulative", starts=(-1.0, 0.0, 1.0)),
-        "grade",
-    ),
-    "corn": (
-        LikelihoodSpec(task="ordinal", n_classes=4, kind="corn", starts=(1.0, 0.0, -1.0)),
-        "grade",
-    ),
-    "corn, one logit": (
-        LikelihoodSpec(
-            task="ordinal", n_classes=4, kind="corn", starts=(1.0, 0.0, -1.0), one_logit=True
-        ),
         "grade",
     ),
     "findings": (LikelihoodSpec(task="multilabel", n_classes=3), "findings"),
@@ -137,16 +127,6 @@ def test_thresholds_stay_ordered_and_extreme_logits_finite():
     loss = model.nll(eta, torch.tensor([0, 5, 3, 2]))
     loss.sum().backward()
     assert bool(loss.isfinite().all()) and bool(eta.grad.isfinite().all())
-
-
-def test_corn_has_the_reference_value_and_is_the_hazard_loss_with_flipped_logits():
-    z, y = t64(ETA)[:, None, None] - t64(THETA), torch.tensor(GRADES)
-    loss = Corn().double().nll(z, y)
-    assert float(loss.sum()) / 15 == pytest.approx(0.3315396, abs=5e-8)  # pairs, as coral-pytorch
-    k = len(THETA)
-    event = (y < k).double()
-    flipped = hazard_nll(-z, torch.where(y < k, y, k - 1), event)[:, 0]
-    torch.testing.assert_close(flipped, loss, rtol=1e-12, atol=1e-12)
 
 
 def test_findings_count_bags_alike_and_leave_out_what_is_not_known():
@@ -269,18 +249,15 @@ def test_the_risk_is_what_numerical_integration_gives():
 
 def test_cox_has_the_reference_values_and_equals_statsmodels():
     y, r = torch.stack([t64(TIMES), t64(EVENTS)], 1), t64(RISKS)[:, None]
-    for ties, want in (("efron", 4.2825657), ("breslow", 4.5352863)):
-        assert float(partial_nll(r, y, ties=ties).sum()) == pytest.approx(want, abs=5e-8)
-        for seed in range(5):
-            y_random, r_random = survival_targets(40, seed), logits(40, 1, seed=seed)
-            model = PHReg(
-                y_random[:, 0].numpy(), r_random.numpy(), y_random[:, 1].numpy(), ties=ties
-            )
-            want = -model.loglike(np.ones(1))
-            got = float(partial_nll(r_random, y_random, ties=ties).sum())
-            assert got == pytest.approx(want, rel=1e-10)
-            shifted = partial_nll(r_random + 7, y_random, ties=ties)
-            torch.testing.assert_close(shifted, partial_nll(r_random, y_random, ties=ties))
+    assert float(partial_nll(r, y).sum()) == pytest.approx(4.2825657, abs=5e-8)
+    for seed in range(5):
+        y_random, r_random = survival_targets(40, seed), logits(40, 1, seed=seed)
+        time, event = y_random.T.numpy()
+        want = -PHReg(time, r_random.numpy(), event, ties="efron").loglike(np.ones(1))
+        got = float(partial_nll(r_random, y_random).sum())
+        assert got == pytest.approx(want, rel=1e-10)
+        shifted = partial_nll(r_random + 7, y_random)
+        torch.testing.assert_close(shifted, partial_nll(r_random, y_random))
     hazard = breslow_hazard(r[:, 0].exp(), y, t64([3, 5, 7, 8, 10, 12]))
     want = t64([0.1610739, 0.3877592, 0.3877592, 0.3877592, 1.4786393, 4.1969211])
     torch.testing.assert_close(hazard, want, rtol=0, atol=6e-8)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from ..benchmark import Unit, Watch
+from ..benchmark import Cell, Watch
 from ..jobs import TaskOutcome
 from ..training import Reporter
 
@@ -144,7 +144,7 @@ class GridBar(Watch):
         self.bar = _bar()
         self.task = self.bar.add_task("cells", total=None, text="")
         self.cells = self.done = self.tenths = 0
-        self.unit: Unit | None = None
+        self.cell: Cell | None = None
         self.epochs = 1
 
     def grid(self, *, cells: int, done: int) -> None:
@@ -154,17 +154,16 @@ class GridBar(Watch):
         if done:
             self.note(f"{done} of {cells} cells are done already")
 
-    def begin(self, unit: Unit) -> None:
-        self.unit = unit
+    def begin(self, cell: Cell) -> None:
+        self.cell = cell
         self._show()
 
     def start(self, *, done: int, epochs: int) -> None:
         self.epochs = epochs
 
     def step(self, *, epoch: int, share: float) -> None:
-        if self.unit is not None:
-            in_progress = len(self.unit.cells) * (epoch + share) / self.epochs
-            self.bar.update(self.task, completed=self.done + in_progress)
+        if self.cell is not None:
+            self.bar.update(self.task, completed=self.done + (epoch + share) / self.epochs)
 
     def epoch(self, row: Mapping[str, object]) -> None:
         self._show(f"epoch {row['epoch']}/{self.epochs}")
@@ -177,7 +176,7 @@ class GridBar(Watch):
             self.tenths = cells * 10 // self.cells
             self.note(f"cells {cells}/{self.cells}")
 
-    def end(self, unit: Unit, outcome: TaskOutcome) -> None:
+    def end(self, cell: Cell, outcome: TaskOutcome) -> None:
         if outcome.status == "failed" and not outcome.kept:
             self.note(f"{outcome.name}: {outcome.reason}")
 
@@ -185,7 +184,7 @@ class GridBar(Watch):
         ERR.print(text, markup=False, soft_wrap=True)
 
     def _show(self, epoch: str = "") -> None:
-        name = "" if self.unit is None else self.unit.name
+        name = "" if self.cell is None else self.cell.name
         self.bar.update(self.task, text=f"{self.done}/{self.cells} {name} {epoch}".rstrip())
 
 

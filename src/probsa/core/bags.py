@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import wraps
-from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -15,25 +13,9 @@ from .graphs import degrees, undirected
 from .segments import segment_index
 from .store import BagKind
 
-T = TypeVar("T")
 Label = int | float | Tensor | None
 
 
-def _accept_pitch(cls: type[T]) -> type[T]:
-    """Let the constructor accept `pitch`, the former name of `stride`."""
-    construct = cls.__init__
-
-    @wraps(construct)
-    def __init__(self: T, **arguments: Any) -> None:
-        if "pitch" in arguments:
-            arguments["stride"] = arguments.pop("pitch")
-        construct(self, **arguments)
-
-    cls.__init__ = __init__  # pyright: ignore[reportAttributeAccessIssue]
-    return cls
-
-
-@_accept_pitch
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bag:
     """One slide or scan: N instances and the undirected graph of their neighbourhoods.
@@ -216,8 +198,7 @@ def pack(bags: Sequence[Bag]) -> Bags:
 def repeat_bags(bags: Bags, count: int) -> Bags:
     """Return `count` copies of the bags, one after another, without features: only with graphs.
 
-    For the models of a stack, and for the classes of a model, which have values of their own for
-    the instances of the same bags.
+    For the classes of a model, which have values of their own for the instances of the same bags.
     """
     n, e = len(bags.x), bags.edges.shape[1]
     shift = n * torch.arange(count, device=bags.edges.device).repeat_interleave(e)

@@ -82,7 +82,7 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
             metadata={
                 "model": config.model,
                 "epoch": progress_of(stored).epoch,
-                **{name: v.tolist()[0] for name, v in model.monitored().items()},
+                **model.monitored(),
             },
             stated=FeatureMetadata.read(run.features_file),
         )

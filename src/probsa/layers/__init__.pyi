@@ -3,8 +3,6 @@ from .attention import Activation as Activation
 from .attention import AttentionPosterior as AttentionPosterior
 from .attention import PosteriorKind as PosteriorKind
 from .attention import Trunk as Trunk
-from .augment import show_cells as show_cells
-from .augment import source_cells as source_cells
 from .cells import lay_out as lay_out
 from .cells import reduced as reduced
 from .deletion import PoolingRecord as PoolingRecord
@@ -17,7 +15,6 @@ from .explanations import BagExplainer as BagExplainer
 from .explanations import PooledExplanation as PooledExplanation
 from .explanations import explain_samples as explain_samples
 from .explanations import joined as joined
-from .focal import bag_loss as bag_loss
 from .graph import Arcs as Arcs
 from .graph import aggregate_softmax as aggregate_softmax
 from .graph import both_ways as both_ways
@@ -48,7 +45,6 @@ from .pseudo_bags import order_within as order_within
 from .pseudo_bags import partition as partition
 from .smooth import Sm as Sm
 from .smooth import SmMode as SmMode
-from .smooth_svm import SmoothSVM as SmoothSVM
 from .soft_maximum import Block as Block
 from .soft_maximum import EvidencePooling as EvidencePooling
 from .soft_maximum import PooledEvidence as PooledEvidence
@@ -60,12 +56,6 @@ from .spatial import sinusoid as sinusoid
 from .spatial import with_first as with_first
 from .square import Duplicates as Duplicates
 from .square import SquareEncoder as SquareEncoder
-from .stacked import Stackable as Stackable
-from .stacked import StackedLinear as StackedLinear
-from .stacked import bias_of as bias_of
-from .stacked import per_model_names as per_model_names
-from .stacked import stack as stack
-from .stacked import without_bias as without_bias
 from .t2t import WindowToken as WindowToken
 from .tokens import BlockKind as BlockKind
 from .tokens import BlockTrace as BlockTrace

@@ -36,7 +36,6 @@ class AttentionTrunk(nn.Module):
             authors' library.
         activation: Function in the place of tanh, for the first two trunks.
         dropout: Dropout after each activation and after σ, in training.
-        bias: Whether V and U have biases.
     """
 
     def __init__(
@@ -47,7 +46,6 @@ class AttentionTrunk(nn.Module):
         trunk: Trunk = "tanh",
         activation: Activation = "tanh",
         dropout: float = 0.0,
-        bias: bool = True,
     ) -> None:
         super().__init__()
         check_value("trunk", trunk, Trunk)
@@ -61,8 +59,8 @@ class AttentionTrunk(nn.Module):
         self.kind = trunk
         self.activation = ACTIVATIONS[activation]
         self.out_dim = 2 * attention_dim if trunk == "mlp" else attention_dim
-        self.first = nn.Linear(dim, self.out_dim, bias=bias)
-        self.gate = nn.Linear(dim, attention_dim, bias=bias) if trunk == "gated" else None
+        self.first = nn.Linear(dim, self.out_dim)
+        self.gate = nn.Linear(dim, attention_dim) if trunk == "gated" else None
         self.second = nn.Linear(self.out_dim, self.out_dim) if trunk == "mlp" else None
         self.dropout = nn.Dropout(dropout)
 
@@ -91,7 +89,6 @@ class AttentionPosterior(nn.Module):
         columns: Number of maps, f of shape (n, columns); None for one map of shape (n,).
         activation: Activation of the trunk.
         dropout: Dropout of the trunk.
-        trunk_bias: Whether V and U have biases; CAMIL's code has none.
         prior: The prior of a field.
     """
 
@@ -108,7 +105,6 @@ class AttentionPosterior(nn.Module):
         columns: int | None = None,
         activation: Activation = "tanh",
         dropout: float = 0.0,
-        trunk_bias: bool = True,
         prior: LearnedPrior | None = None,
     ) -> None:
         super().__init__()
@@ -121,7 +117,6 @@ class AttentionPosterior(nn.Module):
             trunk=trunk,
             activation=activation,
             dropout=dropout,
-            bias=trunk_bias,
         )
         self.bounds, self.prior = log_variance_bounds, prior
         t = self.trunk.out_dim
@@ -164,8 +159,7 @@ class AttentionPosterior(nn.Module):
             return Diagonal(mean, variance)
         assert bags is not None, "a field needs the bags' graphs"
         many = bags if classes == 1 else repeat_bags(bags, classes)
-        prior = self.prior.prior(many, classes=classes)
-        return Field(mean, variance.reciprocal(), prior=prior, bags=many)
+        return Field(mean, variance.reciprocal(), prior=self.prior.prior(many), bags=many)
 
     def _bounded(self, ell: Tensor) -> Tensor:
         if self.bounds is None:

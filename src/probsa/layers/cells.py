@@ -165,23 +165,21 @@ class Layout:
 
     cells: Cells
     place: Int[Tensor, " n"]
-    """Index of each instance's cell; `len(cells)` if it was cropped away."""
+    """Index of each instance's cell."""
 
     def scatter(self, h: Float[Tensor, "n d"]) -> Float[Tensor, "t d"]:
         """Return the mean of the instances in each cell; 0 in an empty cell."""
         t = len(self.cells)
-        total = h.new_zeros(t + 1, h.shape[1]).index_add(0, self.place, h)
-        shared = torch.bincount(self.place, minlength=t + 1).clamp_min(1)
-        return (total / shared[:, None].to(h.dtype))[:t]
+        total = h.new_zeros(t, h.shape[1]).index_add(0, self.place, h)
+        shared = torch.bincount(self.place, minlength=t).clamp_min(1)
+        return total / shared[:, None].to(h.dtype)
 
 
-def lay_out(bags: Bags, *, canvas: int | None, packed: bool, whole: bool) -> Layout:
+def lay_out(bags: Bags, *, packed: bool, whole: bool) -> Layout:
     """Place the instances on the grid of their coordinates.
 
     Args:
         bags: Bags with coordinates.
-        canvas: Side in cells to which maps are cropped, or padded, about their centre; None keeps
-            the extent of the coordinates.
         packed: Move the occupied cells together, row by row, into a square.
         whole: Keep empty cells as well.
     """
@@ -196,24 +194,11 @@ def lay_out(bags: Bags, *, canvas: int | None, packed: bool, whole: bool) -> Lay
         side = torch.tensor(widths, device=bag.device)[bag]
         row = rank.div(side, rounding_mode="floor")
         col = rank - row * side
-    if canvas is not None:
-        row, col = (
-            at + torch.tensor([centred(v, canvas) for v in extents], device=bag.device)[bag]
-            for at, extents in ((row, heights), (col, widths))
-        )
-        heights = widths = [canvas] * len(bags)
-    high, wide = (torch.tensor(v, device=bag.device)[bag] for v in (heights, widths))
-    kept = (row >= 0) & (row < high) & (col >= 0) & (col < wide)
     if whole:
         cells = every_cell(heights, widths, device=bag.device)
     else:
-        cells = cells_at(bag[kept], row[kept], col[kept], heights=heights, widths=widths)
+        cells = cells_at(bag, row, col, heights=heights, widths=widths)
     return Layout(cells=cells, place=cells.find(bag, row, col))
-
-
-def centred(extent: int, canvas: int) -> int:
-    """Return the offset that centres a map of this extent on the canvas (negative if it is cut)."""
-    return (canvas - extent) // 2 if extent <= canvas else -((extent - canvas) // 2)
 
 
 def _extents(at: Tensor, bags: Bags) -> list[int]:

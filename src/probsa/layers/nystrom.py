@@ -8,7 +8,6 @@ batch), n < m tokens are their own landmarks, and padding rows are masked (unles
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +16,6 @@ from torch import Tensor, nn
 
 from ..core import PositiveInt, Rate, check_value
 from ..errors import InputError
-
-Convolution = Literal["sequence", "heads", "none"]
 
 TAPS = 33
 """Kernel size of the convolution of the values."""
@@ -121,31 +118,27 @@ class NystromAttention(nn.Module):
         heads: Number of attention heads.
         landmarks: Largest number m of landmarks of a bag.
         iterations: Number of iterations of the pseudo-inverse.
-        convolution: Convolution of the values that is added to the attention's result: along the
-            `sequence` (33 taps, one kernel per head), over the `heads` axis (CAMIL's code), or
-            `none`.
+        convolution: Whether to add a convolution of the values along the sequence (33 taps, one
+            kernel per head) to the attention's result.
         out_proj: Whether a linear map follows the heads.
         mask_padding: Whether to mask the zero rows that pad a bag. If not, as in the usual code,
             they are attended to and every bag has m landmarks.
-        legacy_crop: Keep the first n rows instead of the last n, although the zeros come first
-            (nystrom-attention 0.0.9); each token then gets the update of another one.
         dropout: Dropout of the result, in training.
 
     Raises:
         InputError: If the numbers are not compatible.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a choice of its own
+    def __init__(
         self,
         dim: int,
         *,
         heads: int = 8,
         landmarks: int = 256,
         iterations: int = 6,
-        convolution: Convolution = "sequence",
+        convolution: bool = True,
         out_proj: bool = True,
         mask_padding: bool = True,
-        legacy_crop: bool = False,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -153,13 +146,16 @@ class NystromAttention(nn.Module):
             raise InputError(f"heads is {heads}: give a divisor of the attention's width, {dim}")
         check_value("landmarks", landmarks, PositiveInt)
         check_value("iterations", iterations, PositiveInt)
-        if legacy_crop and mask_padding:
-            raise InputError("legacy_crop shifts by the padding: it needs mask_padding=False")
         check_value("dropout", dropout, Rate)
         self.heads, self.landmarks, self.iterations = heads, landmarks, iterations
-        self.mask_padding, self.legacy_crop = mask_padding, legacy_crop
+        self.mask_padding = mask_padding
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
-        self.convolution = _convolution(convolution, heads=heads, width=dim // heads)
+        self.convolution = None
+        if convolution:
+            taps, middle = (TAPS, 1), (TAPS // 2, 0)
+            self.convolution = nn.Conv2d(
+                heads, heads, taps, padding=middle, groups=heads, bias=False
+            )
         self.out = nn.Linear(dim, dim) if out_proj else nn.Identity()
         self.dropout = nn.Dropout(dropout)
 
@@ -184,7 +180,7 @@ class NystromAttention(nn.Module):
                 o = o + self.convolution(g.v) if self.convolution else o
             o = o.transpose(1, 2).flatten(2)
             for b, (place, n) in enumerate(zip(g.members, g.sizes, strict=True)):
-                updates[place] = o[b, :n] if self.legacy_crop else o[b, -n:]
+                updates[place] = o[b, -n:]
         return self.dropout(self.out(torch.cat([updates[b] for b in range(len(updates))])))
 
     def forward(self, x: Float[Tensor, "n dim"], sizes: Sequence[int]) -> Float[Tensor, "n dim"]:
@@ -233,48 +229,12 @@ class NystromAttention(nn.Module):
         return pseudo_inverse(a, iterations=self.iterations)
 
 
-class HeadsConvolution(nn.Module):
-    """CAMIL's convolution of the values: over the heads axis, in `heads` groups of channels.
-
-    Only the taps that lie less than `heads` from the middle one reach another head, so the others
-    are not computed.
-    """
-
-    def __init__(self, heads: int, width: int) -> None:
-        super().__init__()
-        if width % heads:
-            raise InputError(
-                f"a convolution over the heads splits a head's {width} channels into {heads} "
-                "groups, which do not divide them"
-            )
-        self.weight = nn.Conv1d(width, width, TAPS, groups=heads, bias=False).weight
-        self.heads = heads
-
-    def forward(self, v: Float[Tensor, "bags heads r d"]) -> Float[Tensor, "bags heads r d"]:
-        middle = TAPS // 2
-        reach = min(middle, self.heads - 1)
-        kernel = self.weight[:, :, middle - reach : middle + reach + 1]
-        columns = v.permute(0, 2, 3, 1)
-        o = F.conv1d(columns.flatten(0, 1), kernel, padding=reach, groups=self.heads)
-        return o.unflatten(0, columns.shape[:2]).permute(0, 3, 1, 2)
-
-
-def _convolution(kind: Convolution, *, heads: int, width: int) -> nn.Module | None:
-    check_value("convolution", kind, Convolution)
-    if kind == "sequence":
-        return nn.Conv2d(heads, heads, (TAPS, 1), padding=(TAPS // 2, 0), groups=heads, bias=False)
-    if kind == "heads":
-        return HeadsConvolution(heads, width)
-    return None
-
-
 class NystromLayer(nn.Module):
-    """x + attention(LN(x)), without an MLP; `norm=False` omits the layer norm."""
+    """x + attention(LN(x)), without an MLP."""
 
-    def __init__(self, attention: NystromAttention, *, norm: bool = True) -> None:
+    def __init__(self, attention: NystromAttention) -> None:
         super().__init__()
-        dim = attention.qkv.in_features
-        self.norm = nn.LayerNorm(dim) if norm else nn.Identity()
+        self.norm = nn.LayerNorm(attention.qkv.in_features)
         self.attention = attention
 
     def look(self, x: Float[Tensor, "n dim"], sizes: Sequence[int]) -> list[Group]:

@@ -10,8 +10,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..variational import Likelihood, likelihood_of
-
 THRESHOLD = 1000.0
 """Ratio of the two largest class probabilities from which the hard loss is used."""
 
@@ -33,29 +31,3 @@ def smooth_top1_svm(
     first, second = s.detach().topk(2, dim=1).values.unbind(1)
     hard = first - second >= tau * math.log(THRESHOLD)
     return torch.where(hard, m.amax(1), tau * (m / tau).logsumexp(1))
-
-
-class SmoothSVM(Likelihood):
-    """The SVM loss in place of −log p(Y | X, f). One logit ℓ stands for the scores 0 and ℓ.
-
-    `probability` treats the scores as logits, so its results are not calibrated.
-    """
-
-    def __init__(self, n_classes: int, *, class_weights: tuple[float, ...] | None = None) -> None:
-        super().__init__(class_weights=class_weights)
-        self.plain = likelihood_of(n_classes)
-        self.task = self.plain.task
-
-    def nll(
-        self, logits: Float[Tensor, "bags samples classes"], y: Tensor
-    ) -> Float[Tensor, " bags"]:
-        if logits.shape[2] == 1:
-            logits = torch.cat([torch.zeros_like(logits), logits], 2)
-        target = y.long()[:, None].expand(logits.shape[:2])
-        loss = smooth_top1_svm(logits.flatten(0, 1), target.flatten())
-        return self._weigh(loss.view(target.shape).mean(1), y)
-
-    def probability(
-        self, logits: Float[Tensor, "*batch classes"]
-    ) -> Float[Tensor, "*batch classes"]:
-        return self.plain.probability(logits)

@@ -18,34 +18,13 @@ from .explanations import BagExplainer, PooledExplanation, joined
 
 
 class SoftMaximum(nn.Module):
-    """The learned α, β > 0 and b of each class; α and β start at 1, b at 0.
-
-    In a stack of K models the parameters have the shape (K, classes).
-    """
+    """The learned α, β > 0 and b of each class; α and β start at 1, b at 0."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
         self.log_alpha = nn.Parameter(torch.zeros(classes))
         self.log_beta = nn.Parameter(torch.zeros(classes))
         self.bias = nn.Parameter(torch.zeros(classes))
-
-    def stacked(self, layers: Sequence[nn.Module]) -> nn.Module:
-        """Return the module of K models; see `layers.Stackable`."""
-        own = SoftMaximum(self.log_alpha.shape[-1])
-        for name, _ in self.named_parameters():
-            values = [layer.get_parameter(name).detach() for layer in layers]
-            setattr(own, name, nn.Parameter(torch.stack(values)))
-        return own
-
-    def per_bag(self, value: Float[Tensor, "*models classes"], bags: int) -> Float[Tensor, " rows"]:
-        """Return a parameter for each bag of each class, class by class.
-
-        Args:
-            value: one value per class, of one or of K models.
-            bags: number of bags of a class: of all models, one model after another.
-        """
-        per_class = value.reshape(-1, value.shape[-1]).T
-        return per_class.repeat_interleave(bags // per_class.shape[1], 1).flatten()
 
     def forward(
         self, f: Float[Tensor, "m s"], sizes: Sequence[int]
@@ -56,9 +35,9 @@ class SoftMaximum(nn.Module):
             f: samples of all instances, of one class after another.
             sizes: number of instances of each bag; of all bags of a class, class after class.
         """
-        bags = len(sizes) // self.log_alpha.shape[-1]
+        bags = len(sizes) // len(self.log_alpha)
         alpha, beta, bias = (
-            self.per_bag(v, bags).to(f.dtype)
+            v.repeat_interleave(bags).to(f.dtype)
             for v in (self.log_alpha.exp(), self.log_beta.exp(), self.bias)
         )
         pooled = _SoftMaximum.apply(f.T.contiguous(), beta, list(sizes))
@@ -114,30 +93,22 @@ class EvidencePooling:
 
     Args:
         pooling: The soft maximum.
-        bags: Number of bags, of all models of a stack.
         samples: Number of samples.
         likelihood: For explanations; None for no explanations.
     """
 
     def __init__(
-        self, pooling: SoftMaximum, *, bags: int, samples: int, likelihood: Likelihood | None
+        self, pooling: SoftMaximum, *, samples: int, likelihood: Likelihood | None
     ) -> None:
-        self.pooling, self.bags, self.samples, self.likelihood = pooling, bags, samples, likelihood
+        self.pooling, self.samples, self.likelihood = pooling, samples, likelihood
 
     def __call__(self, blocks: Iterable[Iterable[Block]], *, like: Tensor) -> PooledEvidence:
         """Return what all bags give; `blocks` yields the blocks of each bag in turn."""
-        rows = [
-            self.pooling.per_bag(v, self.bags).view(-1, self.bags).T.to(like.dtype)
-            for v in (
-                self.pooling.log_alpha.exp(),
-                self.pooling.log_beta.exp(),
-                self.pooling.bias,
-            )
-        ]
-        parts = [
-            self._bag(own, alpha=alpha, beta=beta, bias=bias)
-            for own, alpha, beta, bias in zip(blocks, *rows, strict=True)
-        ]
+        p = self.pooling
+        alpha, beta, bias = (
+            v.to(like.dtype) for v in (p.log_alpha.exp(), p.log_beta.exp(), p.bias)
+        )
+        parts = [self._bag(own, alpha=alpha, beta=beta, bias=bias) for own in blocks]
         explained = [part.explanation for part in parts]
         return PooledEvidence(
             torch.cat([part.logits for part in parts]),

@@ -32,8 +32,6 @@ class TokenMap:
     cells: Cells
     """The cells of the tokens."""
     g: Float[Tensor, "t c"]
-    source: Int[Tensor, " cells"] | None = None
-    """For an augmented map, the cell of the original layout from which each cell was copied."""
 
 
 def places_of(cells: Cells, *, first: bool) -> list[Places]:

@@ -12,15 +12,12 @@ from ..layers import (
     AttentionPosterior,
     Embed,
     PosteriorKind,
-    StackedLinear,
     Trunk,
     Widths,
-    bias_of,
     pool_linear,
     pool_streamed,
     pool_vectors,
     weight_moments,
-    without_bias,
 )
 from ..variational import (
     Dirichlet,
@@ -131,18 +128,18 @@ class AttentionModel(Model):
         self._prior_options, self.field_options = prior, field
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
-        """Return the terms of `bag_losses`, averaged over the bags."""
-        return {name: term.mean() for name, term in self.bag_losses(out, bags).items()}
-
-    def bag_losses(self, out: Output, bags: Bags) -> dict[str, Float[Tensor, " bags"]]:
-        """Return each bag's `nll`, −E_q[log p(Y | X, f)], and with a prior its `kl`, eq. (5)."""
-        terms = {"nll": self.likelihood.nll(out.logits, self.labels(bags))}
+        """Return `nll`, −E_q[log p(Y | X, f)], and with a prior `kl`, eq. (5): means over bags."""
+        terms = super().losses(out, bags)
         if self.prior is None:
             return terms
-        kl = out.attention.kl(self.prior_of(bags), bags)
+        kl = self.kl(out, bags)
         if self.kl_reduction == "mean":
             kl = kl / bags.offsets.diff()
-        return {**terms, "kl": kl}
+        return {**terms, "kl": kl.mean()}
+
+    def kl(self, out: Output, bags: Bags) -> Float[Tensor, " bags"]:
+        """Return KL(q ‖ p) of each bag, for a model with a prior."""
+        return out.attention.kl(self.prior_of(bags), bags)
 
     @property
     def learned_prior(self) -> LearnedPrior | None:
@@ -159,22 +156,20 @@ class AttentionModel(Model):
         assert self.field_options is not None, "`build_prior` comes before `build_attention`"
         return LearnedPrior(self._prior_options, self.field_options)
 
-    def batch_statistics(
-        self, out: Output, bags: Bags, *, models: int = 1
-    ) -> Float[Tensor, "models 2"] | None:
-        """Return Σ N_b and Σ E_q[fᵀ(L + εI) f] of each model, from which κ is learned."""
+    def batch_statistics(self, out: Output, bags: Bags) -> Float[Tensor, "2"] | None:
+        """Return Σ N_b and Σ E_q[fᵀ(L + εI) f], from which κ is learned."""
         q = out.attention.joint if isinstance(out.attention, PerClass) else out.attention
         if not isinstance(q, Field):
             return None
-        energy = q.expected_energy.detach().view(-1, models, len(bags) // models)
-        count = energy.new_full((models,), len(energy) * sum(bags.sizes) / models)
-        return torch.stack([count, energy.sum((0, 2))], 1)
+        energy = q.expected_energy.detach().view(-1, len(bags))
+        count = energy.new_tensor(len(energy) * sum(bags.sizes))
+        return torch.stack([count, energy.sum()])
 
-    def monitored(self) -> dict[str, Float[Tensor, " models"]]:
+    def monitored(self) -> dict[str, float]:
         prior = self.learned_prior
-        return {} if prior is None else {"kappa": prior.kappa}
+        return {} if prior is None else {"kappa": float(prior.kappa)}
 
-    def update_statistics(self, total: Float[Tensor, "models 2"]) -> None:
+    def update_statistics(self, total: Float[Tensor, "2"]) -> None:
         """Move κ towards its estimate."""
         if self.learned_prior is not None:
             self.learned_prior.update(total)
@@ -209,7 +204,7 @@ class AttentionModel(Model):
         q = self.attention(h, bags)
         predicting = not torch.is_grad_enabled()
         psi = self.classifier
-        linear = psi if isinstance(psi, nn.Linear | StackedLinear) else None
+        linear = psi if isinstance(psi, nn.Linear) else None
         if linear is not None and predicting and q.stochastic and noise is None:
             return self._streamed(q, linear, h, bags, generator=generator)
         eps = self._noise(q, bags, noise=noise, generator=generator)
@@ -221,7 +216,7 @@ class AttentionModel(Model):
             if predicting and (explainer := self._explainer(linear, g, bags)) is not None:
                 assert f is not None
                 explanation = explainer.of_samples(f)
-            logits = logits + bias_of(linear, bags=len(bags))
+            logits = logits + linear.bias
         else:
             assert f is not None
             logits = self.classifier(pool_vectors(f, h.to(f.dtype), bags.sizes))
@@ -239,10 +234,10 @@ class AttentionModel(Model):
         )
 
     def _explainer(
-        self, linear: nn.Linear | StackedLinear, g: Float[Tensor, "n classes"], bags: Bags
+        self, linear: nn.Linear, g: Float[Tensor, "n classes"], bags: Bags
     ) -> Explainer | None:
-        """Return the explainer of a prediction; None in validation, and for stacked models."""
-        if self.training or not self.explains or isinstance(linear, StackedLinear):
+        """Return the explainer of a prediction; None in validation."""
+        if self.training or not self.explains:
             return None
         return Explainer(g, bags.sizes, bias=linear.bias, likelihood=self.likelihood)
 
@@ -266,7 +261,7 @@ class AttentionModel(Model):
     def _streamed(
         self,
         q: Posterior,
-        linear: nn.Linear | StackedLinear,
+        linear: nn.Linear,
         h: Float[Tensor, "n d"],
         bags: Bags,
         *,
@@ -284,7 +279,7 @@ class AttentionModel(Model):
             watch=None if explainer is None else explainer.watch,
         )
         return Output(
-            logits=pooled.logits + bias_of(linear, bags=len(bags)),
+            logits=pooled.logits + linear.bias,
             attention=q,
             likelihood=self.likelihood,
             extras={"weight_mean": pooled.weight_mean, "weight_variance": pooled.weight_variance},
@@ -296,8 +291,6 @@ class AttentionModel(Model):
         return self.samples if self.training else self.predict_samples
 
 
-def _project(
-    linear: nn.Linear | StackedLinear, h: Tensor, q: Posterior
-) -> Float[Tensor, "n classes"]:
+def _project(linear: nn.Linear, h: Tensor, q: Posterior) -> Float[Tensor, "n classes"]:
     """Return g_n = uᵀh_n, the classifier without its bias applied to every instance."""
-    return without_bias(linear, h).to(q.mean.dtype)
+    return nn.functional.linear(h, linear.weight).to(q.mean.dtype)

@@ -82,8 +82,6 @@ class Model(nn.Module, ABC):
     """The family in which the ProbSA paper compares the method; `register` can override it."""
     baseline: str | None = None
     """Registered name of the plain model that λ = 0 stands for; `register` can override it."""
-    stackable: ClassVar[bool] = False
-    """Whether K copies can train jointly: linear maps and norms only, losses that are bag sums."""
     has_kl: ClassVar[bool] = False
     """Whether the losses have a term named `kl`."""
     score_kind: ClassVar[ScoreKind] = "logit"
@@ -231,11 +229,8 @@ class Model(nn.Module, ABC):
         del bags
         return out.attention
 
-    def monitored(self) -> dict[str, Float[Tensor, " models"]]:
-        """Return values that training changes by itself and metrics.csv shows, by name.
-
-        Each is one number, or one per model of a stack.
-        """
+    def monitored(self) -> dict[str, float]:
+        """Return values that training changes by itself and metrics.csv shows, by name."""
         return {}
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
@@ -247,9 +242,7 @@ class Model(nn.Module, ABC):
     def after_step(self, out: Output, bags: Bags) -> None:
         """Update the method's memory after an optimiser step."""
 
-    def batch_statistics(
-        self, out: Output, bags: Bags, *, models: int = 1
-    ) -> Float[Tensor, "models m"] | None:
+    def batch_statistics(self, out: Output, bags: Bags) -> Float[Tensor, " m"] | None:
         """Return sums over the bags that `update_statistics` needs of the whole batch, or None.
 
         Called without gradients before the optimiser's step. Training adds up the sums of all
@@ -257,17 +250,13 @@ class Model(nn.Module, ABC):
 
         Args:
             out: the output for the bags, from before the step.
-            bags: this process's part of the batch; of a stack, the bags of the first model first.
-            models: number of models in a stack, which is the number of rows to return.
+            bags: this process's part of the batch.
         """
-        del out, bags, models
+        del out, bags
         return None
 
-    def update_statistics(self, total: Float[Tensor, "models m"]) -> None:
-        """Update running statistics (buffers) from the sums over the batch, after the step.
-
-        In a stack, the buffers have the models as their first dimension, as `total` has.
-        """
+    def update_statistics(self, total: Float[Tensor, " m"]) -> None:
+        """Update running statistics (buffers) from the sums over the batch, after the step."""
 
     def memory(self) -> dict[str, Tensor]:
         """Return the tensors of variable size that a checkpoint stores beside the state dict."""

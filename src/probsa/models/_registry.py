@@ -35,7 +35,6 @@ class Facts:
     """Properties of a registered model that are known before it is built; see `Model`."""
 
     family: Family
-    stackable: bool
     has_kl: bool
     baseline: str | None
 
@@ -94,7 +93,6 @@ def register(
             original=None if original is None else dict(original),
             facts=Facts(
                 family=family or cls.family,
-                stackable=cls.stackable,
                 has_kl=cls.has_kl,
                 baseline=baseline or cls.baseline,
             ),

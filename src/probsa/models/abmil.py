@@ -38,7 +38,6 @@ class ABMIL(AttentionModel):
         seed: seed of all randomness in prediction.
     """
 
-    stackable = True
     provenance = Provenance(
         paper="Ilse, Tomczak & Welling, Attention-based deep multiple instance learning, "
         "ICML 2018, arXiv:1802.04712",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..core import Bags, PositiveInt, Rate, UnitInterval
 from ..errors import CheckpointError
-from ..layers import InstanceEvidence, InstanceLoss, PosteriorKind, SmoothSVM, Trunk, Widths
+from ..layers import InstanceEvidence, InstanceLoss, PosteriorKind, Trunk, Widths
 from ..variational import FieldOptions, PosteriorOptions, PriorOptions
 from ._attention import AttentionModel
 from ._base import Model, Output, Provenance
@@ -57,8 +57,6 @@ class CLAM(AttentionModel):
         subtyping: whether classes are mutually exclusive, so that the most attended instances are
             no evidence of the other classes.
         instance_loss: cross-entropy (`ce`) or the smooth top-1 SVM that the authors recommend.
-        bag_loss: the same choice for the bag's term `nll`; `svm` does not give calibrated
-            probabilities.
         bag_weight: weight c in c · nll + (1 − c) · instance.
         init: PyTorch's `default`, or `xavier_normal` with zero biases (the code until 2024).
         posterior_options: number of samples, and range of log σ².
@@ -102,7 +100,6 @@ class CLAM(AttentionModel):
         k_sample: int = 8,
         subtyping: bool = False,
         instance_loss: InstanceLoss = "ce",
-        bag_loss: Literal["ce", "svm"] = "ce",
         bag_weight: UnitInterval = 0.7,
         init: Literal["default", "xavier_normal"] = "default",
         posterior_options: PosteriorOptions,
@@ -112,8 +109,6 @@ class CLAM(AttentionModel):
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        if bag_loss == "svm":
-            self.likelihood = SmoothSVM(n_classes, class_weights=class_weights)
         self.bag_weight = bag_weight
         if prior == "dirichlet":
             field = field_options if posterior == "field" else None
@@ -212,7 +207,6 @@ THEIRS = {
     "drop_out": "dropout",
     "inst_loss": "instance_loss",
     "instance_loss": "instance_loss",
-    "bag_loss": "bag_loss",
     "bag_weight": "bag_weight",
 }
 """The original's arguments that change what is computed, with our names."""
@@ -241,7 +235,8 @@ def _from_clam(reference: str, state: State, arguments: dict[str, Any]) -> Model
         "embed_dim": ReadOff(first.shape[1], "attention_net.0.weight", "its columns"),
         "size_arg": ReadOff(size, f"attention_net.{block}.{inside}.weight", widths),
     }
-    only(arguments, [*THEIRS, *read], layout)
+    # what their bags' loss was has no effect on predictions
+    only(arguments, [*THEIRS, *read, "bag_loss"], layout)
     agree(arguments, read, state, reference=reference)
     _check_variant(reference, gated=gated)
     options = {THEIRS[k]: v for k, v in arguments.items() if k in THEIRS and v is not None}

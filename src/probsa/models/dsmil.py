@@ -1,9 +1,9 @@
 """DSMIL: two streams and one critical instance (Li, Li & Eliceiri, CVPR 2021, arXiv:2011.08939).
 
-It follows the authors' code since 2022: a two-layer q, the identity as v, scores divided by √d, and
-the bag stream as the bag's score. The publication has linear q and v, no √d and the mean of the two
-logits; each is an argument. Departures: one class per bag (`labels="independent"` is theirs), and
-the ProbSA paper's first layer to 512 (they have none).
+It follows the authors' code since 2022-09: a two-layer q, the identity as v, scores divided by √d,
+and the bag stream as the bag's score. The publication has linear q and v, no √d and the mean of the
+two logits; each is an argument. Departures: one class per bag (`labels="independent"` is theirs),
+and the ProbSA paper's first layer to 512 (they have none).
 """
 
 import math
@@ -22,7 +22,7 @@ from ._explanation import Explainer, Explanation
 from ._originals import State, only, original, part, transplant
 from ._registry import build, register
 
-Query = Literal["mlp", "tanh", "linear"]
+Query = Literal["mlp", "linear"]
 Value = Literal["identity", "linear", "mlp"]
 BagScore = Literal["bag", "mean_prob", "mean_logit"]
 
@@ -41,13 +41,10 @@ class DSMIL(Model):
         embed: width or widths of the first layers; None (the original) uses the features unchanged.
         activation: activation after each first layer.
         dropout: dropout rate after each first layer.
-        query: form of q: `mlp` tanh(W₂ ReLU(W₁ h)), `tanh` tanh(W h) (their code of 2022), or
-            `linear`.
+        query: form of q: `mlp` tanh(W₂ ReLU(W₁ h)), or `linear`.
         query_dim: width d of q.
         value: form of v: `identity`, `linear`, or `mlp` ReLU(W h).
         value_dropout: dropout rate before v's layer.
-        bag_layer: whether q and v, but not the instances' logits, read one more layer ReLU(W h)
-            (their code of 2022).
         scaled: whether to divide by √d; the publication does not.
         class_mixing: whether b_c reads the vectors B of every class, rather than B_c alone.
         bag_score: source of the output's logits: the bag stream, the mean of both streams'
@@ -88,7 +85,6 @@ class DSMIL(Model):
         query_dim: PositiveInt = 128,
         value: Value = "identity",
         value_dropout: float = 0.0,
-        bag_layer: bool = False,
         scaled: bool = True,
         class_mixing: bool = True,
         bag_score: BagScore = "bag",
@@ -107,7 +103,6 @@ class DSMIL(Model):
         self.embed = Embed(in_dim, embed, activation=activation, dropout=dropout)
         d = self.embed.out_dim
         self.instance_classifier = nn.Linear(d, n_classes)
-        self.bag_layer = nn.Sequential(nn.Linear(d, d), nn.ReLU()) if bag_layer else nn.Identity()
         self.query = _query(query, d, query_dim)
         self.value = _value_layer(value, d, value_dropout)
         groups = 1 if class_mixing else n_classes
@@ -133,8 +128,7 @@ class DSMIL(Model):
     ) -> Output:
         del noise, generator  # the model is deterministic
         h = self.embed(bags.x)
-        g = self.bag_layer(h)
-        q, v = _full(self.query(g)), _full(self.value(g))
+        q, v = _full(self.query(h)), _full(self.value(h))
         # in bfloat16 logits would tie, and sums over 10⁴ instances would be off by 0.4 %
         with torch.autocast(h.device.type, enabled=False):
             c = self.instance_classifier(_full(h))
@@ -209,9 +203,7 @@ class DSMIL(Model):
 def _query(kind: Query, dim: int, query_dim: int) -> nn.Sequential:
     steps: list[nn.Module] = [nn.Linear(dim, query_dim)]
     if kind == "mlp":
-        steps += [nn.ReLU(), nn.Linear(query_dim, query_dim)]
-    if kind != "linear":
-        steps.append(nn.Tanh())
+        steps += [nn.ReLU(), nn.Linear(query_dim, query_dim), nn.Tanh()]
     return nn.Sequential(*steps)
 
 
@@ -269,7 +261,6 @@ AUTHORS = (
 AUTHORS_KEYS = [
     (r"i_classifier\.feature_extractor\.", None),  # bags hold the features that it extracts
     (r"i_classifier\.fc\.(0\.)?", "instance_classifier."),
-    (r"b_classifier\.lin\.0\.", "bag_layer.0."),
     (r"b_classifier\.q\.(weight|bias)$", r"query.0.\1"),
     (r"b_classifier\.q\.", "query."),
     (r"b_classifier\.v\.", "value."),
@@ -287,7 +278,7 @@ TORCHMIL_KEYS = [
 
 @original("dsmil", "ckpt_dsmil", variants=(r"c\d+(?:_linear_v)?", "tcga"))
 def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert MILNet of dsmil-wsi, in every layout since 2021.
+    """Convert MILNet of dsmil-wsi, of its publication or of its code since 2022-09.
 
     A linear q with a layer in v is either the code since 2022-09 (v has a ReLU), which is assumed
     if `nonlinear` or `passing_v` is given, or the publication's (v has none).
@@ -297,7 +288,6 @@ def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> Mo
     c, k = part(state, "b_classifier.fcc.weight", layout=layout).shape[-2:]
     linear = "b_classifier.q.weight" in state
     first = part(state, f"b_classifier.q.{'' if linear else '0.'}weight", layout=layout)
-    two = "b_classifier.q.2.weight" in state
     flat = not arguments.get("nonlinear", not linear)
     modern = bool({"nonlinear", "passing_v"} & set(arguments)) or not linear
     layer = arguments.get("passing_v", "b_classifier.v.1.weight" in state)
@@ -306,11 +296,10 @@ def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> Mo
         in_dim=arguments.get("K", arguments.get("input_size", k)),
         n_classes=arguments.get("C", arguments.get("output_class", c)),
         embed=None,
-        query="linear" if flat else "mlp" if two or linear else "tanh",
+        query="linear" if flat else "mlp",
         query_dim=first.shape[0],
         value=("mlp" if modern else "linear") if layer else "identity",
         value_dropout=arguments.get("dropout_v", 0.0),
-        bag_layer="b_classifier.lin.0.weight" in state,
         bag_score=arguments.get("bag_score", "bag"),
         labels="independent",
     )

@@ -289,18 +289,6 @@ class DTFDMIL(Model):
         return places, [b - a for a, b in pairwise(total)]
 
 
-TIERS = [
-    (r"dim_reduction\.fc1\.", "embed.net.0."),
-    (r"dim_reduction\.resBlocks\.(\d+)\.block\.", r"residual.\1.net."),
-    (r"att_classifier\.attention\.attention_V\.0\.", "bag_attention.trunk.first."),
-    (r"att_classifier\.attention\.attention_U\.0\.", "bag_attention.trunk.gate."),
-    (r"att_classifier\.attention\.attention_weights\.", "bag_attention.mean."),
-    (r"att_classifier\.classifier\.fc\.", "bag_classifier."),
-    (r"attention\.attention_V\.0\.", "attention.trunk.first."),
-    (r"attention\.attention_U\.0\.", "attention.trunk.gate."),
-    (r"attention\.attention_weights\.", "attention.mean."),
-    (r"classifier\.fc\.", "classifier."),
-]
 TORCHMIL = [
     (r"attention_pool\.fc1\.module\.", "attention.trunk.first."),
     (r"attention_pool\.fc2\.", "attention.mean."),
@@ -309,44 +297,8 @@ TORCHMIL = [
     (r"u_attention_pool\.fc2\.", "bag_attention.mean."),
     (r"u_classifier\.module\.", "bag_classifier."),
 ]
-AUTHORS = (
-    *("in", "m", "D", "res", "num_cls", "in_chn", "mDim", "numLayer_Res", "droprate"),
-    *("numGroup", "total_instance", "distill", "distill_type", "num_MeanInference"),
-)
 TORCHMIL_TAKES = ("in_shape", "att_dim", "n_groups", "distill_mode", "criterion")
 TORCHMIL_MODES = {"afs": "afs", "max": "maxs", "maxmin": "maxmins"}
-
-
-@original("dtfd", "ckpt_dtfd")
-def _dtfd(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert the state dicts of four modules, each name prefixed with that of its module."""
-    only(arguments, AUTHORS, reference)
-    state = {k.replace(".module.", "."): v for k, v in state.items()}
-    first = part(state, "dim_reduction.fc1.weight", layout="DTFD-MIL")
-    groups = number(arguments, "numGroup", 4)
-    total = number(arguments, "total_instance", groups)
-    mode = str(arguments.get("distill", arguments.get("distill_type", "AFS")))
-    distill = mode.lower()
-    if distill not in ("afs", "maxs", "maxmins"):
-        raise CheckpointError(f"distill is {mode!r}: the original has AFS, MaxS and MaxMinS")
-    if distill != "afs" and total < groups:
-        raise CheckpointError(
-            f"total_instance={total} over numGroup={groups} leaves no instance for a group"
-        )
-    model = build(
-        "dtfdmil",
-        in_dim=first.shape[1],
-        embed=first.shape[0],
-        n_classes=len(part(state, "classifier.fc.weight", layout="DTFD-MIL")),
-        attention_dim=len(part(state, "attention.attention_V.0.weight", layout="DTFD-MIL")),
-        res_blocks=sum(k.endswith(".block.0.weight") for k in state),
-        dropout=number(arguments, "droprate", 0.0),
-        n_groups=groups,
-        distill=distill,
-        instances_per_group=max(total // groups, 1),
-        predict_samples=number(arguments, "num_MeanInference", 1),
-    )
-    return transplant(model, state, TIERS)
 
 
 @original("torchmil_dtfdmil", variants=("afs", "max", "maxmin"))

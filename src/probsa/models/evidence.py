@@ -26,7 +26,6 @@ from ..layers import (
 )
 from ..variational import (
     Dirac,
-    Dirichlet,
     FieldOptions,
     LearnedPrior,
     PerClass,
@@ -82,7 +81,6 @@ class Evidence(AttentionModel):
 
     score_kind: ClassVar[ScoreKind] = "evidence"
     needs = frozenset({"edges"})
-    stackable = True
     one_field = True
     has_kl = True
     provenance = Provenance(
@@ -146,17 +144,9 @@ class Evidence(AttentionModel):
             return q.joint, many
         return Dirac(q.mean.T.reshape(-1)), many  # a Dirac has its classes in columns
 
-    def prior_of(self, bags: Bags) -> Dirichlet:
-        assert self.prior is not None
-        learned = self.learned_prior
-        return self.prior if learned is None else learned.prior(bags, classes=self.n_classes)
-
-    def bag_losses(self, out: Output, bags: Bags) -> dict[str, Float[Tensor, " bags"]]:
+    def kl(self, out: Output, bags: Bags) -> Float[Tensor, " bags"]:
         q, many = self.joint(out.attention, bags)
-        kl = q.kl(self.prior_of(many), many).view(self.n_classes, -1).sum(0)
-        if self.kl_reduction == "mean":
-            kl = kl / bags.offsets.diff()
-        return {"nll": self.likelihood.nll(out.logits, self.labels(bags)), "kl": kl}
+        return q.kl(self.prior_of(many), many).view(self.n_classes, -1).sum(0)
 
     def attend(
         self,
@@ -197,10 +187,9 @@ class Evidence(AttentionModel):
             samples = f.shape[1]
             parts = f.view(self.n_classes, -1, samples).permute(0, 2, 1).split(list(bags.sizes), 2)
             blocks = ([(slice(0, samples), part)] for part in parts)
-        explains = self.explains and not self.training and self.pooling.bias.ndim == 1
+        explains = self.explains and not self.training
         pool = EvidencePooling(
             self.pooling,
-            bags=len(bags),
             samples=samples,
             likelihood=self.likelihood if explains else None,
         )

@@ -244,18 +244,6 @@ def graph(bags: Bags, kind: Adjacency, *, dtype: torch.dtype) -> Arcs:
     return normalised(a) if kind == "normalized" else a
 
 
-ORIGINAL: Rules = [
-    (r"cls_token$", "class_token"),
-    (r"conv1\.bn_layer\.", "gcn.norm."),
-    (r"conv1\.", "gcn."),
-    (r"pool1\.", "assign."),
-    (r"transformer\.(blocks\.\d+)\.attn\.qkv\.", r"\1.qkv."),
-    (r"transformer\.(blocks\.\d+)\.attn\.proj\.", r"\1.out."),
-    (r"transformer\.(blocks\.\d+)\.mlp\.fc1\.", r"\1.first."),
-    (r"transformer\.(blocks\.\d+)\.mlp\.fc2\.", r"\1.second."),
-    (r"transformer\.head\.", "classifier."),
-    (r"transformer\.", ""),
-]
 TORCHMIL: Rules = [
     (r"cls_token$", "class_token"),
     (r"gcn_conv\.fc\.module\.", "gcn."),
@@ -270,25 +258,6 @@ TORCHMIL_TAKES = (
     "in_shape", "att_dim", "n_clusters", "n_layers", "n_heads", "use_mlp", "dropout", "feat_ext",
     "criterion",
 )  # fmt: skip
-
-
-@original("gtp")
-def _original(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert the authors' GTP: a batch-normalised graph convolution, ViT blocks of 8 heads."""
-    only(arguments, ("n_class", "num_heads"), reference)
-    d = part(state, "cls_token", layout="GTP").shape[-1]
-    model = build(
-        "gtp",
-        preset="original",
-        in_dim=part(state, "conv1.weight", layout="GTP").shape[0],
-        n_classes=arguments.get("n_class", len(part(state, "transformer.head.bias", layout="GTP"))),
-        width=d,
-        clusters=len(part(state, "pool1.bias", layout="GTP")),
-        layers=_layers(state, "transformer.blocks."),
-        heads=arguments.get("num_heads", 8),
-        mlp_ratio=len(part(state, "transformer.blocks.0.mlp.fc1.bias", layout="GTP")) / d,
-    )
-    return transplant(model, state, ORIGINAL)
 
 
 @original("torchmil_gtp")

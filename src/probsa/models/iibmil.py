@@ -6,8 +6,7 @@ stay negative (`restrict_negative_bags`). The authors published no training loop
 paper.
 """
 
-import re
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,8 +25,7 @@ from ..errors import BagError, InputError
 from ..layers import Embed, PostNormLayer, QueryLayer, Widths
 from ..variational import Dirac
 from ._base import Model, Output, Provenance, ScoreKind
-from ._originals import ReadOff, Rules, State, agree, only, original, part, transplant
-from ._registry import build, register
+from ._registry import register
 
 ALMOST = 1e-6
 """Total probability that a new instance label gives to the other classes."""
@@ -316,69 +314,3 @@ def _of_positives(p: Float[Tensor, "n c"]) -> Tensor:
 
 def _full(v: Tensor) -> Tensor:
     return v.float() if v.dtype in (torch.float16, torch.bfloat16) else v
-
-
-def _names() -> Rules:
-    """Return the rules for the original's names; encoder and decoder name their parts alike."""
-    block = r"patch_encoder\.trans_(\d+)\.layers\.0\."
-    layer = r"wsi_aggregator\.decoder\.layers\.(\d+)\."
-    rules: list[tuple[str, str | None]] = [
-        # the original creates these but never calls them
-        (r"patch_encoder\.(patch_to_embedding|transformer_encoder|encode_\d+)\.", None),
-        (r"patch_encoder\.res_(\d+)\.", r"encoder.\1.raw."),
-        (r"patch_encoder\.mlp_head\.0\.", "norm."),
-        (r"patch_encoder\.mlp_head\.1\.", "instance_classifier."),
-        (r"query_embed\.weight$", "queries"),
-        (r"wsi_classifier\.", "classifier."),
-    ]
-    for k in range(5):  # their stages have four steps (the fourth is dropout), ours three
-        rules.append((rf"patch_encoder\.depth_(\d+)\.{4 * k}\.", rf"encoder.\1.mlp.{3 * k}."))
-        rules.append(
-            (rf"patch_encoder\.depth_(\d+)\.{4 * k + 2}\.", rf"encoder.\1.mlp.{3 * k + 2}.")
-        )
-    for at, attention, mine, name in (
-        (block, "self_attn", r"encoder.\1.layer.", "attention"),
-        (layer, "self_attn", r"decoder.\1.", "queries"),
-        (layer, "cross_attn", r"decoder.\1.", "instances"),
-    ):
-        rules += [
-            (rf"{at}{attention}\.in_proj_", f"{mine}{name}.qkv."),
-            (rf"{at}{attention}\.out_proj\.", f"{mine}{name}.out."),
-            (rf"{at}linear1\.", f"{mine}feed.first."),
-            (rf"{at}linear2\.", f"{mine}feed.second."),
-            (rf"{at}norm", f"{mine}norm"),
-        ]
-    return rules
-
-
-@original("iibmil")
-def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    layout = "the authors' IIBMIL (patch_encoder, wsi_aggregator, prototypes)"
-    res, last, query = "patch_encoder.res_0.weight", "wsi_classifier.weight", "query_embed.weight"
-    z, raw = part(state, res, layout=layout, ndim=2).shape
-    classes = len(part(state, last, layout=layout))
-    queries = len(part(state, query, layout=layout))
-    depth = sum(bool(re.fullmatch(r"patch_encoder\.res_\d+\.weight", k)) for k in state)
-    read = {
-        "num_classes": ReadOff(classes, last),
-        "patch_dim": ReadOff(raw, res),
-        "dim": ReadOff(z, res),
-        "depth": ReadOff(depth, f"patch_encoder.res_{depth}.weight", f"{depth} layers res_<k>"),
-        "num_queries": ReadOff(queries, query),
-    }
-    only(arguments, read, reference)
-    agree(arguments, read, state, reference=reference)
-    layers = r"wsi_aggregator\.decoder\.layers\.\d+\.linear1\.weight"
-    hidden = part(state, "patch_encoder.trans_0.layers.0.linear1.weight", layout=layout)
-    model = build(
-        "iibmil",
-        preset="original",
-        in_dim=raw,
-        n_classes=classes,
-        width=z,
-        layers=depth,
-        hidden=len(hidden),
-        queries=queries,
-        decoder_layers=sum(bool(re.fullmatch(layers, k)) for k in state),
-    )
-    return transplant(model, state, _names())

@@ -217,61 +217,6 @@ class PatchGCN(AttentionModel):
         return self.phi(torch.cat(self.graph(bags), 1))
 
 
-ORIGINAL = (
-    "input_dim", "num_layers", "edge_agg", "multires", "resample", "fusion", "num_features",
-    "hidden_dim", "linear_dim", "use_edges", "pool", "dropout", "n_classes",
-)  # fmt: skip
-ORIGINAL_RULES: Rules = [
-    (r"fc\.0\.", "embed.net.0."),
-    # created but never called
-    (r"layers\.0\.norm\.", None),
-    (r"layers\.(\d+)\.conv\.(?:aggr_module\.)?t$", r"layers.\1.conv.t"),
-    # the original has a dropout of 0 before its last layer
-    (r"layers\.(\d+)\.conv\.mlp\.4\.", r"layers.\1.conv.mlp.3."),
-    (r"path_phi\.0\.", "phi.net.0."),
-    (r"path_attention_head\.attention_a\.0\.", "attention.trunk.first."),
-    (r"path_attention_head\.attention_b\.0\.", "attention.trunk.gate."),
-    (r"path_attention_head\.attention_c\.", "attention.mean."),
-    (r"path_rho\.0\.", "classifier.0."),
-    (r"classifier\.", "classifier.2."),
-]
-
-
-@original("patchgcn", variants=("biasmlp",))
-def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert `PatchGCN_Surv`, of any version of PyG; its survival bins become classes."""
-    only(arguments, ORIGINAL, reference)
-    if number(arguments, "resample", 0.0) > 0:
-        raise CheckpointError(
-            "resample is above 0: such models of the original cannot be run or read"
-        )
-    layout = "PatchGCN_Surv"
-    first = part(state, "fc.0.weight", layout=layout)
-    layers = _count(state, r"layers\.(\d+)\.conv\.mlp\.0\.weight")
-    num_layers = number(arguments, "num_layers", layers + 1)
-    if num_layers != layers + 1:
-        raise CheckpointError(
-            f"num_layers is {num_layers}, which means {num_layers - 1} graph layers, but these "
-            f"weights have {layers}: layers.0.conv.mlp.0.weight to "
-            f"layers.{layers - 1}.conv.mlp.0.weight"
-        )
-    rate = number(arguments, "dropout", 0.25)
-    model = build(
-        "patchgcn",
-        in_dim=first.shape[1],
-        n_classes=len(part(state, "classifier.weight", layout=layout)),
-        embed=first.shape[0],
-        layers=layers,
-        mlp_bias="layers.0.conv.mlp.0.bias" in state,
-        hidden=len(part(state, "path_phi.0.weight", layout=layout)),
-        rho=len(part(state, "path_rho.0.weight", layout=layout)),
-        attention_dim=len(part(state, "path_attention_head.attention_a.0.weight", layout=layout)),
-        dropout=rate,
-        attention_dropout=rate,
-    )
-    return transplant(model, state, ORIGINAL_RULES)
-
-
 TORCHMIL = (
     "in_shape", "n_gcn_layers", "mlp_depth", "hidden_dim", "att_dim", "dropout", "criterion",
 )  # fmt: skip

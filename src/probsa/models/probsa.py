@@ -65,7 +65,6 @@ class ProbSA(AttentionModel):
 
     needs = frozenset({"edges"})
     baseline = "abmil"
-    stackable = True
     has_kl = True
     provenance = Provenance(
         paper="Castro-Macías et al., Probabilistic smooth attention, 2025, arXiv:2507.14932",

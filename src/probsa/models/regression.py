@@ -9,7 +9,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..core import Bag, Bags, segment_mean
@@ -103,9 +102,9 @@ class LinearModel(Model):
             explanation=explanation,
         )
 
-    def monitored(self) -> dict[str, Float[Tensor, " models"]]:
+    def monitored(self) -> dict[str, float]:
         # a power of ten, without the digits that float32 adds
-        return {"C": self.c.cpu().double().mul(1e6).round().div(1e6)}
+        return {"C": round(float(self.c), 6)}
 
 
 @register("mean-pool")

@@ -2,12 +2,10 @@
 
 Zhao et al., MICCAI 2022. The defaults are those of the ProbSA paper's comparison, on each bag's own
 map: no cropping or padding, and empty cells are not tokens (windows read 0 there, as beyond the
-edge of the map). `empty="tokens"` and `canvas` give the original's maps.
+edge of the map).
 Shapes: n instances, t tokens, d the width of the transformer.
 """
 
-import re
-from math import isqrt
 from typing import Annotated, Any, Literal
 
 import torch
@@ -16,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..core import Bags, Limits, PositiveInt, Rate
-from ..errors import CheckpointError, InputError
+from ..errors import InputError
 from ..layers import (
     BucketMethod,
     Embed,
@@ -27,19 +25,15 @@ from ..layers import (
     TokenMap,
     Widths,
     WindowToken,
-    bag_loss,
     lay_out,
     places_of,
     reduced,
-    show_cells,
     sinusoid,
-    source_cells,
     with_first,
 )
 from ..variational import Dirac
 from ._base import Model, Output, Provenance
-from ._originals import State, number, only, original, part, transplant
-from ._registry import build, register
+from ._registry import register
 
 
 @register(
@@ -56,8 +50,6 @@ from ._registry import build, register
         "pyramid_dropout": 0.2,
         "pyramid_attention_dropout": 0.2,
         "empty": "tokens",
-        "canvas": 48,
-        "augment": True,
     },
 )
 class SETMIL(Model):
@@ -91,12 +83,7 @@ class SETMIL(Model):
         pyramid_relative_mode: as `relative_mode`, in the pyramid.
         pyramid_relative_on: as `relative_on`, in the pyramid.
         empty: whether cells without an instance are `masked` or (the original) `tokens`.
-        canvas: side to which maps are cropped about their centre, or padded; None: neither.
         layout: whether cells follow the coordinates (`map`) or fill a square (`packed`).
-        augment: whether to flip, rescale, cut and rotate maps in training (layers/augment.py);
-            needs a canvas, and empty cells as tokens.
-        loss: `ce` (the paper's) or `focal` (an option of the code), both named `nll`.
-        focal: α of the focal loss, the weight of class 0 (the others have 1 − α), and its γ.
         class_weights: class weights of the likelihood, one per class.
         seed: seed of all randomness in prediction.
     """
@@ -112,9 +99,8 @@ class SETMIL(Model):
         follows_paper="Pyramid of windows, class token, transformer with relative positions, "
         "cross-entropy.",
         follows_code="The attention logits of a window are scaled by its width, its values are "
-        "the skip connection, and distance buckets end at 3. `preset='original'` pads and crops "
-        "to 48 × 48 with empty cells as tokens, and augments maps. Its configuration offers "
-        "cross-entropy and `loss='focal'`; the preset uses the paper's.",
+        "the skip connection, and distance buckets end at 3. `preset='original'` takes empty cells "
+        "as tokens, but neither pads and crops maps to 48 × 48 nor augments them.",
         fair="A linear layer to 512 first; each bag on its own map, empty cells masked; a linear "
         "map to 128 instead of the 5 × 5 reduction; 2 blocks, 512 wide, 8 heads, no dropout.",
     )
@@ -148,25 +134,18 @@ class SETMIL(Model):
         pyramid_relative_mode: RelativeMode = "bias",
         pyramid_relative_on: RelativeTo = "q",
         empty: Literal["masked", "tokens"] = "masked",
-        canvas: Annotated[int | None, Limits(at_least=1)] = None,
         layout: Literal["map", "packed"] = "map",
-        augment: bool = False,
-        loss: Literal["ce", "focal"] = "ce",
-        focal: tuple[float, float] = (0.25, 2.0),
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        self.likelihood = bag_loss(loss, n_classes, focal=focal, class_weights=class_weights)
         rates = (dropout, attention_dropout, pyramid_dropout, pyramid_attention_dropout)
         if even := [side for side in (reduction, *windows) if side < 1 or side % 2 == 0]:
             raise InputError(
                 f"a window (reduction, windows) of side {even[0]}; expected an odd side"
             )
-        if augment and (canvas is None or empty != "tokens"):
-            raise InputError("augment=True turns square maps: it needs canvas and empty='tokens'")
-        self.whole, self.canvas, self.packed = empty == "tokens", canvas, layout == "packed"
-        self.windows, self.dropout, self.augment = windows, dropout, augment
+        self.whole, self.packed = empty == "tokens", layout == "packed"
+        self.windows, self.dropout = windows, dropout
         self.size, self.stride = reduction, max(1, (reduction - 1) // 2)
         self.embed = Embed(in_dim, embed, activation="identity")
         fused = len(windows) * pyramid_dim or reduced_dim
@@ -223,20 +202,17 @@ class SETMIL(Model):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
-    def token_map(self, bags: Bags, generator: torch.Generator | None = None) -> TokenMap:
+    def token_map(self, bags: Bags) -> TokenMap:
         """Place the instances on their maps, and apply the first reduction."""
         self.check_coords(bags)
-        layout = lay_out(bags, canvas=self.canvas, packed=self.packed, whole=self.whole)
-        g, source = layout.scatter(self.embed(bags.x)), None
-        if self.augment and self.training:
-            source = source_cells(layout.cells, self.streams(bags, generator))
-            g = show_cells(g, source, layout.cells)
+        layout = lay_out(bags, packed=self.packed, whole=self.whole)
+        g = layout.scatter(self.embed(bags.x))
         if not isinstance(self.reduce, WindowToken):
-            return TokenMap(layout=layout, cells=layout.cells, g=self.reduce(g), source=source)
+            return TokenMap(layout=layout, cells=layout.cells, g=self.reduce(g))
         cells = reduced(layout.cells, size=self.size, stride=self.stride, whole=self.whole)
         index = layout.cells.windows(cells, size=self.size, stride=self.stride)
         g = self.reduce(g, index, sizes=cells.sizes, places=places_of(cells, first=False))
-        return TokenMap(layout=layout, cells=cells, g=g, source=source)
+        return TokenMap(layout=layout, cells=cells, g=g)
 
     def fuse(self, tokens: TokenMap) -> Float[Tensor, "t c"]:
         """Return the tokens of the pyramid's window sizes, concatenated."""
@@ -268,8 +244,8 @@ class SETMIL(Model):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Output:
-        del noise
-        tokens = self.token_map(bags, generator)
+        del noise, generator  # the model is deterministic
+        tokens = self.token_map(bags)
         z, places = self.sequence(tokens), places_of(tokens.cells, first=True)
         for block in self.blocks[:-1]:
             z = block(z, places)
@@ -289,109 +265,4 @@ class SETMIL(Model):
         if self.size > 1:
             corners, fractions = tokens.cells.around(cells, stride=self.stride)
             weight = (F.pad(weight, (0, 1))[corners] * fractions.to(weight.dtype)).sum(1)
-        if tokens.source is not None:  # sum over the places where the augmented map shows a cell
-            weight = weight.new_zeros(len(cells) + 2).index_add(0, tokens.source, weight)[:-2]
         return F.pad(weight, (0, 1))[tokens.layout.place]
-
-
-LEAVES = {
-    r"(norm[12])\.": r"\1.",
-    r"attn\.(qkv|proj)\.": r"\1.",
-    r"mlp\.(fc[12])\.": r"\1.",
-    r"attn\.rpe_([qkv])\.rp_cols\.lookup_table_\w+$": r"relative.on_\1.tables.1",
-    r"attn\.rpe_([qkv])\.(rp_rows\.)?lookup_table_\w+$": r"relative.on_\1.tables.0",
-}
-"""Names within the original's blocks, with ours."""
-AUTHORS = (
-    *("img_size", "num_classes", "in_chans", "token_dim", "embed_dim", "depth", "num_heads"),
-    *("mlp_ratio", "qkv_bias", "qk_scale", "drop_rate", "attn_drop_rate", "drop_path_rate"),
-    *("channel_reduce_rate", "aspp_flag", "irpe", "token_t"),
-)
-
-
-@original("setmil", variants=("cross_bias", "default_irpe", "product_ctx"))
-def _from_setmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert the original; arguments that are not given follow from the shapes."""
-    only(arguments, AUTHORS, reference)
-    layout = "SETMIL's"
-    levels = [f"aspp.p{k}.attention" for k in (1, 2, 3)]
-    depth = len({k.split(".")[1] for k in state if k.startswith("blocks.")})
-    k = number(arguments, "channel_reduce_rate", 5)
-    window = part(state, "channel_reduce.reduce.attention.norm1.weight", layout=layout)
-    reduced_dim = len(part(state, "channel_reduce.reduce.attention.attn.proj.bias", layout=layout))
-    pyramid_dim = len(part(state, f"{levels[0]}.attn.proj.bias", layout=layout))
-    hidden = len(part(state, "blocks.0.mlp.fc1.bias", layout=layout))
-    stored = part(state, "pos_embed", layout=layout)
-    stride = max(1, (k - 1) // 2)
-    model = build(
-        "setmil",
-        preset="original",
-        in_dim=number(arguments, "in_chans", max(1, len(window) // k**2)),
-        n_classes=len(part(state, "head.weight", layout=layout)),
-        reduction=k,
-        reduced_dim=reduced_dim,
-        pyramid_dim=pyramid_dim,
-        layers=number(arguments, "depth", depth),
-        heads=number(arguments, "num_heads", 16),
-        mlp_ratio=number(arguments, "mlp_ratio", hidden / (3 * pyramid_dim)),
-        qkv_bias="blocks.0.attn.qkv.bias" in state,
-        dropout=number(arguments, "drop_rate", 0.2),
-        attention_dropout=number(arguments, "attn_drop_rate", 0.2),
-        canvas=number(arguments, "img_size", stride * isqrt(stored.shape[1] - 1)),
-        **_relative(arguments.get("irpe"), state, stem="blocks.0", ours="relative"),
-        **_pyramid(arguments.get("token_t"), state, stem=levels[0]),
-    )
-    _check_positions(stored, model)
-    stems = {"channel_reduce.reduce.attention": "reduce"}
-    stems |= {stem: f"pyramid.{i}" for i, stem in enumerate(levels)}
-    stems |= {f"blocks.{i}": f"blocks.{i}" for i in range(depth)}
-    rules = [
-        (rf"{re.escape(theirs)}\.{leaf}", f"{ours}.{name}")
-        for theirs, ours in stems.items()
-        for leaf, name in LEAVES.items()
-    ]
-    rules += [(r"cls_token$", "class_token"), (r"head\.", "classifier."), (r"pos_embed$", None)]
-    return transplant(model, state, rules)
-
-
-def _relative(
-    settings: dict[str, Any] | None, state: State, *, stem: str, ours: str
-) -> dict[str, Any]:
-    """Return our arguments for the original's `irpe`, with the defaults of its configuration."""
-    present = any(k.startswith(f"{stem}.attn.rpe_") for k in state)
-    settings = {"rpe": present, **(settings or {})}
-    if not settings["rpe"]:
-        return {ours: "none"}
-    mode = settings.get("mode", "bias")
-    kind = {
-        ours: settings.get("method", "euc"),
-        f"{ours}_mode": "contextual" if mode in ("ctx", "contextual") else mode,
-        f"{ours}_on": settings.get("rpe_on", "q"),
-    }
-    return kind | (
-        {f"{ours}_shared": bool(settings.get("shared_head"))} if ours == "relative" else {}
-    )
-
-
-def _pyramid(settings: dict[str, Any] | None, state: State, *, stem: str) -> dict[str, Any]:
-    settings = settings or {}
-    return {
-        **_relative(settings or None, state, stem=stem, ours="pyramid_relative"),
-        "pyramid_dropout": number(settings, "drop", 0.2),
-        "pyramid_attention_dropout": number(settings, "attn_drop", 0.2),
-    }
-
-
-def _check_positions(stored: Tensor, model: Model) -> None:
-    """Check that the sinusoid that the original stores is the one that we compute."""
-    assert isinstance(model, SETMIL) and model.canvas is not None
-    side = (model.canvas - 1) // model.stride + 1
-    p = torch.arange(side**2 + 1)
-    want = sinusoid(p, model.norm.weight.numel())
-    if stored.shape[1:] != want.shape:
-        raise CheckpointError(
-            f"pos_embed has shape {tuple(stored.shape)} where a map of {model.canvas} × "
-            f"{model.canvas} cells in steps of {model.stride} has {(1, *want.shape)}"
-        )
-    if not torch.allclose(stored[0].double(), want, rtol=0, atol=1e-4):
-        raise CheckpointError("pos_embed is not SETMIL's sinusoid: ours is computed, not stored")

@@ -42,7 +42,6 @@ class TABMIL(AttentionModel):
     """
 
     family = "global"
-    stackable = True
     provenance = Provenance(
         paper="Castro-Macías et al., Sm: enhanced localization in multiple instance learning, "
         "NeurIPS 2024, arXiv:2410.03276; here as in arXiv:2507.14932, appendix B",

@@ -32,9 +32,9 @@ PROVENANCE = Provenance(
     follows_paper="A class token and a square of tokens, two Nyström layers of 8 heads with 256 "
     "landmarks, three depthwise convolutions between them.",
     follows_code="A convolution of 33 taps over the values, no MLP in the layers. The pinned "
-    "attention package crops its padding at the wrong end; `legacy_crop` reproduces this for old "
-    "weights. Its training, in a run file: `optimizer: radam`, `lookahead: 6`, `learning_rate: "
-    "2e-4`, `warmup_epochs: 0`, `weight_decay: 1e-5`, `decay_vectors: false`.",
+    "attention package (0.0.9) crops its padding at the wrong end; this follows 0.0.14. Its "
+    "training, in a run file and without its Lookahead: `optimizer: radam`, `learning_rate: 2e-4`, "
+    "`warmup_epochs: 0`, `weight_decay: 1e-5`, `decay_vectors: false`.",
     fair="One linear layer to 512 without activation, one linear classifier, no dropout.",
 )
 
@@ -56,8 +56,6 @@ class TransMIL(Model):
         out_proj: whether a linear map follows the attention heads.
         mask_padding: whether to mask the zeros that pad a bag to a multiple of the landmarks; the
             original attends to them and gives every bag all landmarks (False).
-        legacy_crop: whether to shift as nystrom-attention 0.0.9 does; for weights that were trained
-            with it, together with `mask_padding=False`.
         dropout: dropout rate after each attention (the original: 0.1).
         score_heads: score of an instance: the `mean` over the heads of the class token's attention
             weights, or their `range` (largest minus smallest).
@@ -86,7 +84,6 @@ class TransMIL(Model):
         convolution: bool = True,
         out_proj: bool = True,
         mask_padding: bool = True,
-        legacy_crop: bool = False,
         dropout: float = 0.0,
         score_heads: Literal["mean", "range"] = "mean",
         score_duplicates: Duplicates = "drop",
@@ -103,10 +100,9 @@ class TransMIL(Model):
             heads=heads,
             landmarks=landmarks,
             iterations=pinv_iterations,
-            convolution="sequence" if convolution else "none",
+            convolution=convolution,
             out_proj=out_proj,
             mask_padding=mask_padding,
-            legacy_crop=legacy_crop,
             dropout=dropout,
         )
         self.classifier = nn.Linear(self.embed.out_dim, n_classes)
@@ -204,7 +200,7 @@ class TransMILProbSA(AttentionModel):
             heads=heads,
             landmarks=landmarks,
             iterations=pinv_iterations,
-            convolution="sequence" if convolution else "none",
+            convolution=convolution,
             out_proj=out_proj,
             mask_padding=mask_padding,
             dropout=dropout,
@@ -232,6 +228,13 @@ def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> M
     only(arguments, ("n_classes", "nystrom_attention"), reference)
     dim, in_dim = part(state, "_fc1.0.weight", layout=layout, ndim=2).shape
     version = arguments.get("nystrom_attention") or reference.partition("_nystrom")[2]
+    last = str(version).rpartition(".")[2]
+    if not last.isdigit() or int(last) < 14:
+        raise InputError(
+            f"nystrom_attention is {version or 'not given'!r}: only weights that were trained with "
+            "0.0.14 or later can be read. Earlier versions, as the 0.0.9 that TransMIL pins, keep "
+            "the wrong rows of a padded bag. If yours is 0.0.14, give nystrom_attention=0.0.14"
+        )
     model = build(
         "transmil",
         preset="original",
@@ -240,7 +243,6 @@ def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> M
         embed=dim,
         heads=len(part(state, "layer1.attn.res_conv.weight", layout=layout)),
         landmarks=dim // 2,
-        legacy_crop=_cuts_the_end(str(version or "0.0.9")),
     )
     rules = [*_TOKENS, (r"_fc1\.0\.", "embed.net.0."), (r"_fc2\.", "classifier.")]
     for theirs, ours in (("layer1", "encoder.blocks.0"), ("layer2", "encoder.blocks.1")):
@@ -251,17 +253,6 @@ def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> M
             (rf"{theirs}\.attn\.res_conv\.", f"{ours}.attention.convolution."),
         ]
     return transplant(model, state, rules)
-
-
-def _cuts_the_end(version: str) -> bool:
-    """Return whether a version of nystrom-attention keeps the first rows (TransMIL pins 0.0.9)."""
-    last = version.rpartition(".")[2]
-    if not last.isdigit() or 9 < int(last) < 14:
-        raise InputError(
-            f"nystrom_attention is {version!r}: give '0.0.9' (it keeps the first rows, though its "
-            "padding comes first) or '0.0.14' (it keeps the last)"
-        )
-    return int(last) <= 9
 
 
 @original("torchmil_transmil")

@@ -6,7 +6,7 @@ authors' code; the bag's probability, and features instead of spectra, are our r
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -26,39 +26,15 @@ from ..core import (
 from ..layers import Embed, PostNormLayer
 from ..variational import Dirac
 from ._base import Model, Output, Provenance
-from ._originals import State, number, only, original, part, transplant
-from ._registry import build, register
+from ._registry import register
 
 Aggregation = Literal["max", "noisy-or", "top-k", "linear-softmax"]
 Turn = Literal["e", "m"]
 
 
-class SpectralCNN(nn.Module):
-    """Three times conv(3), PReLU and maxpool(2) along the features, then flattened by channel.
-
-    Fewer than 22 features are padded with zeros, as nothing would remain after the third pooling.
-    """
-
-    def __init__(self, in_dim: int) -> None:
-        super().__init__()
-        steps: list[nn.Module] = []
-        self.length = length = max(in_dim, 22)
-        for a, b in ((1, 20), (20, 128), (128, 64)):
-            steps += [nn.Conv2d(a, b, (1, 3)), nn.PReLU(), nn.MaxPool2d((1, 2))]
-            length = (length - 2) // 2
-        self.net = nn.Sequential(*steps)
-        self.out_dim = 64 * length
-
-    def forward(self, x: Float[Tensor, "n features"]) -> Float[Tensor, "n d"]:
-        # one image with a row per instance; kernels do not cross rows
-        rows = F.pad(x, (0, self.length - x.shape[1]))[None, None]
-        return self.net(rows)[0].transpose(0, 1).flatten(1)
-
-
 @register(
     "vmil",
     original={
-        "branch": "cnn",
         "embed": 256,
         "layers": 5,
         "feedforward": 64,
@@ -86,11 +62,9 @@ class VMIL(Model):
     Args:
         in_dim: number of features per instance.
         n_classes: must be 1; the method handles two classes.
-        branch: p-branch: `mlp`, or `cnn` along the features (the original, for spectra; the order
-            of deep features has no meaning, and an instance takes 20 numbers per feature).
         embed: width of both branches, which have separate first layers, so that an E step leaves p
             unchanged and an M step q.
-        activation: activation after q's first layer and after that of `mlp`.
+        activation: activation after q's first layer and after p's.
         dropout: dropout rate after those layers and in the transformer.
         layers: number of transformer layers of q, with layer norms after the sums.
         heads: number of attention heads per layer.
@@ -133,7 +107,6 @@ class VMIL(Model):
         *,
         in_dim: int,
         n_classes: int = 1,
-        branch: Literal["mlp", "cnn"] = "mlp",
         embed: int = 512,
         activation: Literal["relu", "identity"] = "relu",
         dropout: Rate = 0.0,
@@ -159,11 +132,7 @@ class VMIL(Model):
         self.turns: tuple[Turn, ...] = ("m",) if alternate == "epochs" else ("e", "m")
         self.warming = True
 
-        first: Embed | SpectralCNN
-        if branch == "cnn":
-            first = SpectralCNN(in_dim)
-        else:
-            first = Embed(in_dim, embed, activation=activation, dropout=dropout)
+        first = Embed(in_dim, embed, activation=activation, dropout=dropout)
         self.p_branch = nn.Sequential(first, nn.Linear(first.out_dim, embed), nn.ReLU())
         self.p_head = nn.Linear(embed, 1)
         self.q_embed = Embed(in_dim, embed, activation=activation, dropout=dropout)
@@ -298,35 +267,3 @@ AGGREGATIONS = {
     "top-k": _of_mean,
     "linear-softmax": _linear_softmax,
 }
-LAYER = r"transformer_encoder\.layers\.(\d+)\."
-NAMES = [
-    (r"encoder_layer\.", None),  # never used
-    (r"fe_1dcnn\.(\d)\.", r"p_branch.0.net.\1."),
-    (r"fe_fc\.0\.", "p_branch.1."),
-    (r"inst_classifier\.0\.", "p_head."),
-    (r"trans_dim\.0\.", "q_embed.net.0."),
-    (LAYER + r"self_attn\.in_proj_", r"q_layers.\1.attention.qkv."),
-    (LAYER + r"self_attn\.out_proj\.", r"q_layers.\1.attention.out."),
-    (LAYER + r"linear1\.", r"q_layers.\1.feed.first."),
-    (LAYER + r"linear2\.", r"q_layers.\1.feed.second."),
-    (LAYER + "norm", r"q_layers.\1.norm"),
-    (r"bag_classifier\.0\.", "q_head."),
-]
-
-
-@original("vmil")
-def _vmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert the original, without the template layer that its transformer copies."""
-    only(arguments, ("_spectral_dim", "_fc_dim", "_nlayer", "_gamma"), reference)
-    first = part(state, "trans_dim.0.weight", layout="VMIL")
-    hidden = part(state, "transformer_encoder.layers.0.linear1.weight", layout="VMIL")
-    model = build(
-        "vmil",
-        preset="original",
-        in_dim=first.shape[1],
-        embed=first.shape[0],
-        layers=sum(k.endswith(".norm1.weight") for k in state if k.startswith("transformer_")),
-        feedforward=hidden.shape[0],
-        gamma=number(arguments, "_gamma", 0.15),
-    )
-    return transplant(model, state, NAMES)

@@ -1,4 +1,4 @@
-"""Stages 7 and 8: from a run file to a run folder, for one run or several trained jointly."""
+"""Stages 7 and 8: from a run file to a run folder."""
 
 import lazy_loader
 

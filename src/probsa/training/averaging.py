@@ -1,8 +1,8 @@
-"""Averages of weights: exponential over steps (select: ema-nll), or of the last epochs (average).
+"""The exponential average of weights over steps (select: ema-nll).
 
-The exponential average is corrected for its start, as Adam's moments are: it begins at the weights
-after the first step. The initial weights, which say nothing of the data, would otherwise be part
-of it for hundreds of steps, which is all of the training on a small data set.
+It is corrected for its start, as Adam's moments are: it begins at the weights after the first
+step. The initial weights, which say nothing of the data, would otherwise be part of it for
+hundreds of steps, which is all of the training on a small data set.
 """
 
 from collections.abc import Iterator
@@ -68,12 +68,3 @@ def exponential_rate(decay: float, *, step: int) -> float:
     (1 − d) / (1 − dᵗ), so that the weights of t steps sum to 1.
     """
     return (1 - decay) / (1 - decay**step)
-
-
-def first_averaged_epoch(epochs: int) -> int:
-    """Return the first epoch (from 1) of the last quarter of the training.
-
-    >>> first_averaged_epoch(100), first_averaged_epoch(10), first_averaged_epoch(1)
-    (76, 8, 1)
-    """
-    return epochs - -(-epochs // 4) + 1

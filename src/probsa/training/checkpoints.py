@@ -22,6 +22,7 @@ from torch.nn.modules.module import (
 from ..core import as_record, parse_json, replacing
 from ..errors import CheckpointError, ProbSAError
 from ..models import Model, build, names
+from .config import without_retired
 
 R = TypeVar("R")
 
@@ -66,12 +67,6 @@ class Checkpoint:
         return as_record(
             cls, self.metadata, where=str(self.path), advice=ADVICE, error=CheckpointError
         )
-
-    @property
-    def groups(self) -> int:
-        """How many parameter groups the optimiser has; 0 without an optimiser."""
-        stored = self.metadata.get("groups")
-        return len(stored) if isinstance(stored, list) else 0
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         """Return the tensors whose names begin with `prefix.`, without that prefix."""
@@ -143,7 +138,7 @@ def restore_model(checkpoint: Checkpoint, *, path: Path, expect: str | None = No
         CheckpointError: the model is not `expect` or is not registered, or the weights do not fit.
     """
     stored = checkpoint.stated(StoredModel)
-    name, arguments = stored.model, _tuples(stored.arguments)
+    name, arguments = stored.model, _tuples(without_retired("model", stored.arguments))
     if expect is not None and name != expect:
         raise CheckpointError(f"{path} holds a {name!r}, not a {expect!r}")
     if name not in names():

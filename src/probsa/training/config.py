@@ -3,6 +3,7 @@
 A run has the sections `data` and `training`, a model with its arguments, and two seeds.
 """
 
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,7 +25,7 @@ from ..errors import InputError, UnknownName
 from ..tasks import TargetOptions
 from ..variational import KLWeight, LikelihoodOptions, RateSchedule
 
-Select = Literal["auroc", "nll", "smoothed", "one-se", "ema-nll", "average", "last"]
+Select = Literal["auroc", "nll", "ema-nll", "last"]
 """Rules that choose the weights of a run; see `selection`."""
 Tracker = Literal["mlflow", "wandb"]
 """Programs that follow runs; see `trackers`."""
@@ -96,11 +97,6 @@ class TrainingConfig:
     optimizer: Literal["adam", "adamw", "radam", "sgd"] = "adam"
     """Optimizer, with PyTorch's defaults. 'sgd' has momentum 0.9; 'adamw' and 'radam' decouple the
     weight decay."""
-    lookahead: PositiveInt | None = None
-    """Wrap the optimizer in Lookahead, and update the slow weights after every this number of
-    steps (TransMIL: 6)."""
-    lookahead_alpha: Annotated[float, Limits(above=0, at_most=1)] = 0.5
-    """Fraction of the way that Lookahead moves the slow weights towards the fast ones."""
     learning_rate: NonNegativeFloat = 1e-4
     """Learning rate after the warm-up."""
     scalar_rate: PositiveFloat | None = None
@@ -140,15 +136,12 @@ class TrainingConfig:
     clip_norm: PositiveFloat | None = None
     """Maximum norm of the gradient. Larger gradients are scaled down to it."""
     patience: PositiveInt | None = None
-    """Stop after this many epochs without a better one by `select` (for 'one-se': without a higher
-    validation AUROC)."""
+    """Stop after this many epochs without a better one by `select`."""
     select: Select = "auroc"
     """Which weights are kept as the best: those of the epoch with the highest validation AUROC (the
-    paper's rule; other tasks than classes have their own main metric) or the lowest validation NLL
-    ('nll'), of the best five epochs in a row ('smoothed'), of the earliest epoch whose AUROC is
-    within one standard error of the highest ('one-se') or of the 'last' epoch; or averages: an
-    exponential one over steps, at the lowest NLL ('ema-nll'), or that of the last quarter of the
-    epochs ('average')."""
+    paper's rule; other tasks than classes have their own main metric), the lowest validation NLL
+    ('nll') or of the 'last' epoch; or an exponential average over steps, at the lowest NLL
+    ('ema-nll')."""
     ema_decay: Annotated[float, Limits(at_least=0, below=1)] = 0.99
     """Decay per step of the exponential average of 'ema-nll'. Other rules ignore it."""
     members: PositiveInt = 1
@@ -229,9 +222,9 @@ class RunConfig:
             raise InputError(f"{missing[0]} is missing")
         for key, annotation in (("seed", int), ("data_seed", int | None)):
             check_value(key, values.get(key, 0), annotation)
-        model = dict(values["model"])
+        model = without_retired("model", values["model"])
         check_value("model.name", model["name"], str)
-        data = dict(values["data"])
+        data = without_retired("data", values["data"])
         for key in ("features", "labels", "split", "instance_labels", "covariates"):
             if data.get(key) is not None:
                 check_value(f"data.{key}", data[key], Path)
@@ -247,10 +240,41 @@ class RunConfig:
             data=from_flat_values(DataConfig, data),
             model=model.pop("name"),
             model_arguments={k: _tuples(v) for k, v in model.items()},
-            training=from_flat_values(TrainingConfig, values.get("training", {})),
+            training=from_flat_values(
+                TrainingConfig, without_retired("training", values.get("training", {}))
+            ),
             seed=values.get("seed", 0),
             data_seed=values.get("data_seed"),
         )
+
+
+RETIRED: dict[str, dict[str, Any]] = {
+    "data": {"ordinal": "cumulative", "ties": "efron", "alpha": 0.0},
+    "likelihood": {"ties": "efron", "alpha": 0.0},
+    "training": {"lookahead": None, "lookahead_alpha": 0.5},
+    "model": {
+        "variant": "paper",
+        "legacy_crop": False,
+        "canvas": None,
+        "augment": False,
+        "loss": "ce",
+        "focal": [0.25, 2.0],
+        "branch": "mlp",
+        "bag_loss": "ce",
+        "bag_layer": False,
+    },
+}
+"""Keys of options that no longer exist, by section, with the only value that can still be read."""
+
+
+def without_retired(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored values without retired keys that have the value of today's behaviour."""
+    retired = RETIRED.get(section, {})
+    return {
+        k: without_retired(k, v) if isinstance(v, dict) else v
+        for k, v in values.items()
+        if k not in retired or plain(v) != retired[k]
+    }
 
 
 SECTIONS: dict[str, type[Any]] = {"data": DataConfig, "training": TrainingConfig}

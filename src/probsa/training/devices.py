@@ -1,7 +1,5 @@
 """Devices, precision, and the processes that train together under torchrun."""
 
-import contextlib
-import ctypes
 import gc
 import os
 from collections.abc import Iterable, Iterator
@@ -122,16 +120,3 @@ def world(device: torch.device) -> Iterator[World]:
     finally:
         dist.destroy_process_group()
         gc.collect()
-
-
-def keep_memory() -> None:
-    """Keep freed memory in this process, where the C library (glibc) supports it.
-
-    By default, large blocks return to the system when they are freed, and every new block costs a
-    page fault per 4 kB: a tenth of the time of steps that allocate tens of megabytes.
-    """
-    threshold, trim, limit = -3, -1, 1 << 30
-    with contextlib.suppress(OSError, AttributeError):
-        c = ctypes.CDLL(None)
-        c.mallopt(threshold, limit)
-        c.mallopt(trim, limit)

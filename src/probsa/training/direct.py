@@ -16,8 +16,7 @@ from ..models import Model, fixed
 from ..tasks import Target
 from .batching import BagReader
 from .config import RunConfig
-from .model_groups import build_model
-from .preparation import PreparedData, Standardizer
+from .preparation import PreparedData, Standardizer, build_model
 from .progress import Progress, SavedModel, save_run
 from .reporting import Reporter
 from .run_folder import RunFolder
@@ -82,7 +81,7 @@ def fit_run(
         "learning_rate": None,
         "kl_weight": None,
         "loss": loss,
-        **{name: v.tolist()[0] for name, v in model.monitored().items()},
+        **model.monitored(),
         **validation_scores(*_predicted(model, parts["val"])),
         "seconds": round(time.perf_counter() - began, 3),
     }
@@ -90,13 +89,7 @@ def fit_run(
         raise InputError(f"{config.model} could not be fitted: its loss is {loss}")
     best = {k: row[k] for k in ("epoch", "val_auroc", "val_nll")}
     progress = Progress(epoch=1, best=best, history=[row])
-    saved = SavedModel(
-        model=model.name,
-        arguments=model.arguments,
-        classes=prepared.classes,
-        weights=model.state_dict(),
-        standardize=prepared.standardizer.state_dict(),
-    )
+    saved = SavedModel.of(model, prepared)
     save_run(folder, saved, saved, progress, optimizer={}, groups=[])
     reporter.epoch(row)
 

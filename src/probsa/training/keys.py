@@ -4,7 +4,6 @@ A key is written with its section (`training.epochs`) or without (`epochs`). Nes
 flat: `graph: {kind: knn, neighbours: 4}` means the same as `graph: knn` and `neighbours: 4`.
 """
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
@@ -18,15 +17,10 @@ from ..core import read_text, unusual
 from ..errors import InputError
 from .config import SECTIONS, RunConfig, flat_name
 
-RENAMED = {"pitch": "stride"}
-"""Keys that run files and flags of earlier versions use, with their current names."""
-
 MOST = 100_000
 """Largest number of values in a run file, where an alias counts each time it is used."""
 LARGEST = 2**20
 """Largest size of a run file in bytes."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,39 +115,6 @@ def full_name(key: str) -> str:
     return nested_names().get(f"{section}.{key}", f"{section}.{key}")
 
 
-def current_name(key: str, *, where: str = "") -> str:
-    """Return the current name of a key, and log once that its old name was used.
-
-    Args:
-        key: the key, with or without its section.
-        where: location of the key, as text to insert into the note: ` in run.yaml`.
-    """
-    section, dot, short = key.rpartition(".")
-    if short not in RENAMED:
-        return key
-    _mention(short, where)
-    return f"{section}{dot}{RENAMED[short]}"
-
-
-@cache
-def _mention(old: str, where: str) -> None:
-    log.warning("note: the key %r%s is now called %r; it is still read", old, where, RENAMED[old])
-
-
-def with_current_names(values: Any, where: str | None = None) -> Any:
-    """Replace former key names in nested values; if `where` is given, log each of them."""
-    if isinstance(values, list):
-        return [with_current_names(v, where) for v in values]
-    if not isinstance(values, dict):
-        return values
-    return {
-        RENAMED.get(k, k) if where is None else current_name(k, where=where): with_current_names(
-            v, where
-        )
-        for k, v in values.items()
-    }
-
-
 def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a run file by the full names of their keys.
 
@@ -199,11 +160,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def load_yaml(
-    path: Path,
-    *,
-    what: str = "run file",
-    least: str = "data and model",
-    mention_old_names: bool = True,
+    path: Path, *, what: str = "run file", least: str = "data and model"
 ) -> dict[str, Any]:
     """Read a run file, or another YAML file with the keys of runs, as nested plain values.
 
@@ -211,7 +168,6 @@ def load_yaml(
         path: the file.
         what: what error messages call the file.
         least: the keys that an error message about an empty file asks for.
-        mention_old_names: log once if the file uses a key's old name.
 
     Raises:
         InputError: the file is missing, is not YAML, or is not a mapping; names the file.
@@ -238,4 +194,4 @@ def load_yaml(
         raise InputError(f"the {what} {path} is empty: it needs at least {least}")
     if not isinstance(values, dict):
         raise InputError(f"the {what} {path} contains {type(values).__name__}, not keys and values")
-    return with_current_names(values, f" in {path}" if mention_old_names else None)
+    return values

@@ -1,4 +1,4 @@
-"""Stage 8: the training loop, over one run or several that see the same batches.
+"""Stage 8: the training loop of one run.
 
 An epoch trains on the plan's batches, validates, and applies the rule `select` (see `selection`).
 Batches, noise and dropout follow from (seed, epoch, step), so a run that is killed and resumed
@@ -8,29 +8,38 @@ gradients are those of the whole batch.
 
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..core import Bags
+from ..core import Bags, random_stream, seed_of
 from ..errors import InputError
 from ..tasks import Target
-from ..variational import kl_weight
-from .averaging import WeightAverage, exponential_rate, first_averaged_epoch
+from ..variational import kl_weight, objective
+from .averaging import WeightAverage, exponential_rate
 from .batching import BagReader, Batch, Loader, Shard, plan_epoch, shard
+from .checkpoints import (
+    damaged_state,
+    load_checkpoint,
+    optimizer_tensors,
+    restore_model,
+    restore_optimizer,
+)
+from .config import RunConfig
 from .devices import World, precision_context
 from .imbalance import dealt_batches, epoch_order
-from .keepers import Keeper, TrainingState
-from .model_groups import ModelGroup
-from .optimizers import clip_gradients, set_learning_rate
-from .progress import Run
+from .optimizers import clip_gradients, make_optimizer, set_learning_rate
+from .preparation import PreparedData, build_model
+from .progress import Progress, SavedModel, progress_of, save_run
 from .reporting import Reporter
-from .selection import AVERAGED, SCORES, candidates, check_selection
-from .validation import validation_scores
+from .run_folder import RunFolder
+from .selection import SCORES, check_selection, chosen_row
+from .trackers import TrackedRun
+from .validation import validation_scores, with_nll
 
 EQUAL = 1e-6
 """Predictions closer than this count as equal."""
@@ -41,55 +50,80 @@ REMEDY = (
 
 
 class TrainingLoop:
-    """Trains every run of `state` to its last epoch; `train` and `train_jointly` make one."""
+    """Trains a run to its last epoch, and writes its files after each epoch.
+
+    It continues from the folder's last checkpoint, if there is one.
+
+    Args:
+        config: the run.
+        folder: the run folder.
+        prepared: the data that it trains on.
+        device: where to train.
+        reporter: receives the progress.
+        world: the processes that train together; the first one writes the files.
+        tracker: an experiment tracker that receives the metrics as well.
+
+    Raises:
+        InputError: the run cannot be trained with these settings and bags.
+        CheckpointError: the checkpoint cannot be used.
+    """
 
     def __init__(
         self,
-        state: TrainingState,
+        config: RunConfig,
+        folder: RunFolder,
+        prepared: PreparedData,
         *,
-        keeper: Keeper,
         device: torch.device,
         reporter: Reporter,
-        world: World | None = None,
+        world: World,
+        tracker: TrackedRun | None = None,
     ) -> None:
-        self.state, self.keeper, self.reporter = state, keeper, reporter
-        self.device, self.world = device, world or World()
-        self.prepared, self.groups = state.prepared, state.groups
-        self.config = self.runs[0].config
-        self.settings = self.config.training
-        if self.settings.schedule == "plateau" and not self.prepared.split.val:
-            raise InputError(
-                "schedule is 'plateau', which follows the validation loss, but there are no "
-                f"validation bags ({self.prepared.split.origin})"
-            )
-        self._check_selection()
-        for group in self.groups:
-            if self.settings.select in AVERAGED and group.average is None:
-                group.average = WeightAverage(group.model)
-        models = [run.config.model for run in self.runs]
-        reader = BagReader(self.prepared.bags, self.prepared.targets, models=models)
+        self.config, self.folder, self.prepared = config, folder, prepared
+        self.device, self.reporter, self.world, self.tracker = device, reporter, world, tracker
+        self.settings = config.training
+        self.standardizer = prepared.standardizer.to(device)
+        checkpoint = load_checkpoint(folder.last) if folder.last.is_file() else None
+        if checkpoint is None:
+            model, self.progress = build_model(config, prepared), Progress()
+        else:
+            model = restore_model(checkpoint, path=folder.last, expect=config.model)
+            self.progress = progress_of(checkpoint)
+        self.model = model.to(device)
+        self._check()
+        self.optimizer = make_optimizer(model, self.settings)
+        self.average = WeightAverage(model) if self.settings.select == "ema-nll" else None
+        """The average of weights that is validated and kept instead of the weights."""
+        if checkpoint is not None:
+            restore_optimizer(self.optimizer, checkpoint)
+            with damaged_state(checkpoint.path):
+                model.restore_memory(checkpoint.part("memory"))
+                if self.average is not None:
+                    self.average.restore(checkpoint.part("average"))
+        reader = BagReader(prepared.bags, prepared.targets, models=[self.config.model])
         pin = device.type == "cuda"
         self.loader = Loader(reader, workers=self.settings.workers, pin=pin)
         self.validation_loader = Loader(reader)
         self.plans = [self._plan(epoch) for epoch in range(self.settings.epochs)]
         self.steps = sum(len(plan) for plan in self.plans)
+        self._collapsed = False
 
-    def _check_selection(self) -> None:
-        split, targets = self.prepared.split, self.prepared.targets
+    def _check(self) -> None:
+        model, split, settings = self.model, self.prepared.split, self.settings
+        coupled = self.config.model if model.couples_bags else "the Cox likelihood"
+        if self.world.size > 1 and (model.couples_bags or model.likelihood.couples_bags):
+            raise InputError(
+                f"{coupled} couples the bags of a batch in training: {self.world.size} processes "
+                "would each see a part of it. Train it in one process"
+            )
+        if settings.schedule == "plateau" and not split.val:
+            raise InputError(
+                "schedule is 'plateau', which follows the validation loss, but there are no "
+                f"validation bags ({split.origin})"
+            )
         check_selection(
-            self.settings.select,
-            [group.model for group in self.groups],
-            patience=self.settings.patience,
-            validation=bool(split.val),
+            settings.select, model, patience=settings.patience, validation=bool(split.val)
         )
-        of_class = Counter(targets[name] for name in split.val)
-        self.counts = [of_class[c] for c in range(max(2, len(self.prepared.classes)))]
-        """Number of validation bags of each class."""
-
-    @property
-    def runs(self) -> list[Run]:
-        """All runs, group by group."""
-        return [run for group in self.groups for run in group.runs]
 
     def _plan(self, epoch: int) -> list[Batch]:
         table, train = self.prepared.table, self.prepared.split.train
@@ -108,219 +142,180 @@ class TrainingLoop:
     def run(self) -> None:
         """Train the remaining epochs.
 
-        A run that diverges gets an `error` and is no longer saved; the others go on.
+        Raises:
+            InputError: the run diverged.
         """
-        state = self.state
-        self.reporter.start(done=state.epoch, epochs=self.settings.epochs)
-        while state.epoch < self.settings.epochs and not self._is_over():
-            started = time.perf_counter()
-            rows = self.train_epoch()
-            if not self._all_failed():
-                for row, scores in zip(rows, self.validate(), strict=True):
-                    row |= scores
-            seconds = round((time.perf_counter() - started) / len(rows), 3)
-            if self._all_failed():
-                break
-            state.epoch += 1
-            for run, row in zip(self.runs, rows, strict=True):
-                if run.error is None:
-                    self._append(run, row | {"seconds": seconds})
-            self.keeper.end_epoch(state)
-            self.reporter.epoch(mean_row(self.runs))
-        self.keeper.finish(state)
+        progress, epochs, patience = self.progress, self.settings.epochs, self.settings.patience
+        self.reporter.start(done=progress.epoch, epochs=epochs)
+        try:
+            while progress.epoch < epochs:
+                if patience is not None and progress.since_best >= patience:
+                    break
+                started = time.perf_counter()
+                row: dict[str, Any] = {**self.train_epoch(), **self.validate()}
+                row["seconds"] = round(time.perf_counter() - started, 3)
+                progress.epoch += 1
+                progress.history.append(row)
+                best = chosen_row(self.settings.select, progress.history)
+                progress.best = {k: best[k] for k in ("epoch", *SCORES, "val_nll") if k in best}
+                if self.world.first:
+                    self._save()
+                self.reporter.epoch(row)
+        finally:
+            if self.__dict__.get("events") is not None:
+                self.events.close()
         self.world.wait()
 
-    def _all_failed(self) -> bool:
-        return all(run.error is not None for run in self.runs)
-
-    def _is_over(self) -> bool:
-        """Return whether no run is left to train: each has failed or run out of patience."""
-        return all(run.error is not None or run.patience_is_over for run in self.runs)
-
-    def _append(self, run: Run, row: dict[str, Any]) -> None:
-        progress = run.progress
-        progress.epoch, progress.step = self.state.epoch, self.state.step
-        progress.history.append(row)
-        rule, settings = self.settings.select, self.settings
-        run.candidates = candidates(
-            rule, progress.history, epochs=settings.epochs, counts=self.counts
-        )
-        best = next(r for r in progress.history if r["epoch"] == run.candidates[0])
-        progress.best = {k: best[k] for k in ("epoch", *SCORES, "val_nll") if k in best}
-        if rule == "one-se":
-            progress.best["improved"] = run.candidates[-1]
-
-    def train_epoch(self) -> list[dict[str, Any]]:
-        """Take the steps of an epoch; return each run's learning rate, λ and mean terms."""
-        state, epoch = self.state, self.state.epoch
-        for group in self.groups:
-            group.start_epoch(epoch, self.settings.epochs)
-        # only schedule: plateau reads the losses, and runs with it train alone
-        losses = [row["val_nll"] for row in self.runs[0].progress.history]
-        rate = set_learning_rate(state.optimizer, self.settings, epoch=epoch, losses=losses)
+    def train_epoch(self) -> dict[str, Any]:
+        """Take the steps of an epoch; return its learning rate, λ and mean terms."""
+        progress, epoch = self.progress, self.progress.epoch
+        self.model.train()
+        self.model.start_epoch(epoch, self.settings.epochs)
+        losses = [row["val_nll"] for row in progress.history]
+        rate = set_learning_rate(self.optimizer, self.settings, epoch=epoch, losses=losses)
         shards = [shard(b, rank=self.world.rank, world=self.world.size) for b in self.plans[epoch]]
-        sums: list[dict[str, Tensor]] = [{} for _ in self.groups]
-        kl_weights: list[list[float]] = []
+        sums: dict[str, Tensor] = {}
+        weight = 0.0
         for k, (part, bags) in enumerate(self.loader.epoch(shards)):
-            kl_weights = [self._kl_weights(group) for group in self.groups]
-            for group_sums, terms in zip(sums, self.step(part, bags, kl_weights), strict=True):
-                for name, value in terms.items():
-                    group_sums[name] = group_sums.get(name, 0) + value * part.whole
-            state.step += 1
-            self._average_step()
+            weight = kl_weight(self.settings.kl_weight, progress.step, self.steps)
+            for name, value in self.step(part, bags, weight).items():
+                sums[name] = sums.get(name, 0) + value * part.whole
+            progress.step += 1
+            if self.average is not None:
+                self.average.update(exponential_rate(self.settings.ema_decay, step=progress.step))
             self.reporter.step(epoch=epoch, share=(k + 1) / len(shards))
-        self._average_epoch()
-        rows = []
-        for group, group_sums, weights in zip(self.groups, sums, kl_weights, strict=True):
-            means = group.means(group_sums, len(self.prepared.split.train))
-            for run, weight, run_means in zip(group.runs, weights, means, strict=True):
-                terms = self._sum_over_ranks(run_means)
-                self._check_terms(run, terms)
-                rows.append(
-                    {"epoch": epoch + 1, "learning_rate": rate, "kl_weight": weight, **terms}
-                )
-            for row, values in zip(rows[-len(group.runs) :], group.monitored(), strict=True):
-                row |= values
-        return rows
+        count = len(self.prepared.split.train)
+        ranks = self.world.gather({k: float(v) / count for k, v in sums.items()})
+        terms = {k: sum(rank[k] for rank in ranks) for k in sums}
+        if bad := [k for k, v in terms.items() if not math.isfinite(v)]:
+            raise self._divergence(f"{', '.join(bad)} is {terms[bad[0]]}")
+        row = {"epoch": epoch + 1, "learning_rate": rate, "kl_weight": weight}
+        return {**row, **terms, **self.model.monitored()}
 
-    def _average_step(self) -> None:
-        if self.settings.select == "ema-nll":
-            rate = exponential_rate(self.settings.ema_decay, step=self.state.step)
-            for group in self.groups:
-                assert group.average is not None
-                group.average.update(rate)
+    def step(self, part: Shard, bags: Bags, kl_weight: float) -> dict[str, Tensor]:
+        """Take one step of the optimiser; return the loss and its terms.
 
-    def _average_epoch(self) -> None:
-        number = self.state.epoch + 2 - first_averaged_epoch(self.settings.epochs)
-        if self.settings.select == "average" and number > 0:
-            for group in self.groups:
-                assert group.average is not None
-                group.average.update(1 / number)
-
-    def _kl_weights(self, group: ModelGroup) -> list[float]:
-        return [
-            kl_weight(run.config.training.kl_weight, self.state.step, self.steps)
-            for run in group.runs
-        ]
-
-    def step(
-        self, part: Shard, bags: Bags, kl_weights: Sequence[Sequence[float]]
-    ) -> list[dict[str, Tensor]]:
-        """Take one step of the optimiser; return each group's terms.
-
-        The terms are this process's share of the means over the whole batch.
+        They are this process's share of the means over the whole batch.
 
         Args:
             part: this process's part of the batch.
             bags: the bags of that part.
-            kl_weights: λ of each run, by group.
+            kl_weight: λ at this step.
         """
         bags = self._on_device(bags)
         # the means over a part count by its share of the batch's bags
         share = 0.0 if part.idle else len(part.names) / part.whole
-        optimizer = self.state.optimizer
-        optimizer.zero_grad(set_to_none=True)
-        terms = [
-            group.backward(bags, step=self.state.step, kl_weights=weights, share=share)
-            for group, weights in zip(self.groups, kl_weights, strict=True)
-        ]
-        self.world.sum_gradients(p for group in self.groups for p in group.module.parameters())
-        clip_gradients(optimizer, self.settings.clip_norm)
-        statistics = [group.batch_statistics(idle=part.idle) for group in self.groups]
-        optimizer.step()
-        for group, sums in zip(self.groups, statistics, strict=True):
+        seed, step = self.config.seed, self.progress.step
+        self.optimizer.zero_grad(set_to_none=True)
+        _seed_dropout(seed_of(seed, "dropout", step, self.world.rank), bags.x.device)
+        noise = random_stream(seed, "noise", step, device=bags.x.device)
+        with precision_context(self.settings.precision, bags.x.device):
+            output = self.model(bags, generator=noise)
+            terms = self.model.losses(output, bags)
+        loss = objective(terms, weights=self.model.loss_weights, kl_weight=kl_weight)
+        (loss * share).backward()
+        self.world.sum_gradients(self.model.parameters())
+        clip_gradients(self.optimizer, self.settings.clip_norm)
+        with torch.no_grad():
+            sums = self.model.batch_statistics(output, bags)
+            self.optimizer.step()
             if sums is not None:
-                group.update_statistics(self.world.sum(sums))
-            group.after_step()
-        return terms
+                # the bags of an idle process do not count: others have the whole batch
+                sums = torch.zeros_like(sums) if part.idle else sums
+                self.model.update_statistics(self.world.sum(sums))
+        self.model.after_step(output, bags)
+        return {k: v.detach() * share for k, v in {**terms, "loss": loss}.items()}
 
     def _on_device(self, bags: Bags) -> Bags:
-        return self.state.standardizer(bags.to(self.device, torch.float32))
+        return self.standardizer(bags.to(self.device, torch.float32))
 
-    def _sum_over_ranks(self, means: dict[str, float]) -> dict[str, float]:
-        ranks = self.world.gather(means)
-        return {k: sum(rank[k] for rank in ranks) for k in means}
-
-    def _check_terms(self, run: Run, terms: dict[str, float]) -> None:
-        bad = [k for k, v in terms.items() if not math.isfinite(v)]
-        if bad:
-            self._fail(run, f"{', '.join(bad)} is {terms[bad[0]]}")
-
-    def _fail(self, run: Run, problem: str) -> None:
-        if run.error is None:
-            run.error = f"epoch {self.state.epoch + 1}: {problem}; {REMEDY}"
+    def _divergence(self, problem: str) -> InputError:
+        return InputError(f"epoch {self.progress.epoch + 1}: {problem}; {REMEDY}")
 
     @torch.no_grad()
-    def validate(self) -> list[dict[str, float | None]]:
-        """Return the scores of the validation bags for each run; nothing for a failed run."""
+    def validate(self) -> dict[str, float | None]:
+        """Return the scores of the validation bags."""
         labels, predicted = self._predict_validation()
-        scores: list[dict[str, float | None]] = []
-        for run, probability in zip(self.runs, predicted, strict=True):
-            if not all(math.isfinite(v) for values in probability for v in values):
-                self._fail(run, "validation bags are predicted as NaN")
-            if run.error is None:
-                self._note_collapse(run, probability)
-                task = self.prepared.table.task
-                scores.append(validation_scores(labels, probability, task=task))
-            else:
-                scores.append({})
-        return scores
+        if not all(math.isfinite(v) for values in predicted for v in values):
+            raise self._divergence("validation bags are predicted as NaN")
+        self._note_collapse(predicted)
+        return validation_scores(labels, predicted, task=self.prepared.table.task)
 
-    def _predict_validation(self) -> tuple[list[Target], list[list[list[float]]]]:
-        """Return the targets of all validation bags, and every run's predictions of them."""
+    def _predict_validation(self) -> tuple[list[Target], list[list[float]]]:
+        """Return the targets of all validation bags, and their predictions."""
         names = self.prepared.split.val[self.world.rank :: self.world.size]
-        batches: list[list[Tensor]] = []
-        with ExitStack() as weights:
-            for group in self.groups:
-                group.module.eval()
-                weights.enter_context(group.validated())
+        predicted: list[list[float]] = []
+        self.model.eval()
+        self.model.explains = False  # no one reads the explanations of an epoch
+        with self._validated():
             for batch in chunks(names, self.settings.batch_size):
                 for _, bags in self.validation_loader.epoch([Shard(batch, len(batch))]):
                     bags = self._on_device(bags)
                     with precision_context(self.settings.precision, self.device):
-                        batches.append([group.probability(bags) for group in self.groups])
-        predicted: list[list[list[float]]] = []
-        for k, group in enumerate(self.groups):
-            parts = [batch[k].cpu().double() for batch in batches]
-            predicted += torch.cat(parts, 1).tolist() if parts else [[] for _ in group.runs]
-        labels = [self.prepared.targets[name] for name in names]
-        ranks = self.world.gather((labels, predicted))
-        return (
-            [y for rank_labels, _ in ranks for y in rank_labels],
-            [
-                [p for _, rank_predicted in ranks for p in rank_predicted[k]]
-                for k in range(len(self.runs))
-            ],
-        )
+                        values = with_nll(self.model(bags), self.model.likelihood, bags)
+                    predicted += values.cpu().double().tolist()
+        self.model.explains = True
+        ranks = self.world.gather(([self.prepared.targets[name] for name in names], predicted))
+        return [y for labels, _ in ranks for y in labels], [p for _, rows in ranks for p in rows]
 
-    def _note_collapse(self, run: Run, predicted: Sequence[Sequence[float]]) -> None:
+    def _validated(self) -> AbstractContextManager[None]:
+        """Return a context in which the model has the weights that are validated and kept."""
+        return nullcontext() if self.average is None else self.average.applied()
+
+    def _note_collapse(self, predicted: Sequence[Sequence[float]]) -> None:
         """Report, once per run, that a model predicts the same for every validation bag."""
-        if run.collapsed or len(predicted) < 2:
+        if self._collapsed or len(predicted) < 2:
             return
         if not self.prepared.table.of_task.unordered_classes:  # without the NLL, see `validation`
             predicted = [values[:-1] for values in predicted]
         if all(max(column) - min(column) < EQUAL for column in zip(*predicted, strict=True)):
-            run.collapsed = True
-            where = f"{run.folder.path}: " if len(self.runs) > 1 else ""
+            self._collapsed = True
             self.reporter.note(
-                f"{where}epoch {self.state.epoch + 1}: all {len(predicted)} validation bags are "
-                f"predicted the same ({predicted[0][-1]:.3f}): {run.config.model} has collapsed, "
+                f"epoch {self.progress.epoch + 1}: all {len(predicted)} validation bags are "
+                f"predicted the same ({predicted[0][-1]:.3f}): {self.config.model} has collapsed, "
                 "or has not learned anything yet"
             )
 
+    @cached_property
+    def events(self) -> Any:
+        """TensorBoard's writer, or None where it is not wanted or not installed."""
+        if not self.settings.tensorboard:
+            return None
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return None
+        return SummaryWriter(str(self.folder.path / "tensorboard"))
 
-def mean_row(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the last row of a run; of several runs, the means over those that have not failed."""
-    rows = [run.progress.history[-1] for run in runs if run.error is None]
-    if len(runs) == 1:
-        return rows[0]
-    mean: dict[str, Any] = {"epoch": rows[0]["epoch"]}
-    for key in ("learning_rate", "loss", *SCORES, "val_nll", "seconds"):
-        if key not in rows[0]:
-            continue
-        values = [v for row in rows if (v := row[key]) is not None]
-        mean[key] = sum(values) / len(values) if values else None
-    return mean
+    def _save(self) -> None:
+        """Write checkpoints and metrics after an epoch, and tell TensorBoard and the tracker."""
+        progress = self.progress
+        optimizer, groups = optimizer_tensors(self.optimizer)
+        optimizer |= {f"memory.{k}": v for k, v in self.model.memory().items()}
+        if self.average is not None:
+            optimizer |= {f"average.{k}": v for k, v in self.average.tensors.items()}
+        best = None
+        if progress.best["epoch"] == progress.epoch:
+            with self._validated():
+                weights = {k: v.clone() for k, v in self.model.state_dict().items()}
+            best = SavedModel.of(self.model, self.prepared, weights=weights)
+        last = SavedModel.of(self.model, self.prepared)
+        save_run(self.folder, best, last, progress, optimizer=optimizer, groups=groups)
+        row = progress.history[-1]
+        if self.events is not None:
+            for key, value in row.items():
+                if isinstance(value, float) and key != "seconds":
+                    self.events.add_scalar(key, value, row["epoch"])
+        if self.tracker is not None:
+            self.tracker.update(progress.history)
+
+
+def _seed_dropout(seed: int, device: torch.device) -> None:
+    """Seed torch's own generator of a device; `torch.manual_seed` would record a stack trace."""
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 def chunks(names: Sequence[str], size: int) -> Iterator[Batch]:

@@ -5,16 +5,13 @@ losses so far, so that a resumed run continues as if it had not been interrupted
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from ..models import Model
 from ..variational import rate_factor
-from .checkpoints import Checkpoint
 from .config import TrainingConfig
-from .lookahead import Lookahead
 
 TARGET_RATE = 10.0
 """The default of `scalar_rate` for other targets than classes."""
@@ -25,7 +22,7 @@ WHOLE = "part_of"
 def make_optimizer(model: Model, settings: TrainingConfig) -> torch.optim.Optimizer:
     """Return the optimiser of the settings, over the model's own parameter groups.
 
-    The paper uses Adam; TransMIL uses RAdam in Lookahead, with `decay_vectors=False`.
+    The paper uses Adam; TransMIL uses RAdam, with `decay_vectors=False`.
     """
     own = _own_groups(model, settings)
     separate = {id(p) for group in own for p in group["params"]}
@@ -35,23 +32,16 @@ def make_optimizer(model: Model, settings: TrainingConfig) -> torch.optim.Optimi
     ]
     if not settings.decay_vectors:
         groups = [part for group in groups for part in _split_vectors(group)]
-    optimizer = optimizer_of([*groups, *own], settings)
-    if settings.lookahead is not None:
-        Lookahead(optimizer, steps=settings.lookahead, alpha=settings.lookahead_alpha)
-    return optimizer
-
-
-def resumed_optimizer(
-    model: Model, settings: TrainingConfig, checkpoint: Checkpoint
-) -> torch.optim.Optimizer:
-    """Return the optimiser that a run began with; `restore_optimizer` loads its state.
-
-    A run that began before `scalar_rate` existed keeps one rate for all numbers.
-    """
-    optimizer = make_optimizer(model, settings)
-    if settings.scalar_rate is None and checkpoint.groups < len(optimizer.param_groups):
-        return make_optimizer(model, replace(settings, scalar_rate=1.0))
-    return optimizer
+    groups += own
+    rate, decay = settings.learning_rate, settings.weight_decay
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=rate, momentum=0.9, weight_decay=decay)
+    if settings.optimizer == "radam":
+        return torch.optim.RAdam(groups, lr=rate, weight_decay=decay, decoupled_weight_decay=True)
+    kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
+    # a fused optimiser needs one kernel per step instead of a dozen per parameter
+    fused = all(p.device.type in ("cpu", "cuda") for group in groups for p in group["params"])
+    return kind(groups, lr=rate, weight_decay=decay, fused=fused)
 
 
 def _own_groups(model: Model, settings: TrainingConfig) -> list[dict]:
@@ -81,19 +71,6 @@ def _split_vectors(group: dict) -> list[dict]:
     vectors = [p for p in group["params"] if p.ndim <= 1]
     parts = [{**group, "params": matrices}, {**group, "params": vectors, "weight_decay": 0.0}]
     return [part for part in parts if part["params"]]
-
-
-def optimizer_of(groups: list[dict], settings: TrainingConfig) -> torch.optim.Optimizer:
-    """Return the optimiser of the settings, over groups of parameters, without Lookahead."""
-    rate, decay = settings.learning_rate, settings.weight_decay
-    if settings.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=rate, momentum=0.9, weight_decay=decay)
-    if settings.optimizer == "radam":
-        return torch.optim.RAdam(groups, lr=rate, weight_decay=decay, decoupled_weight_decay=True)
-    kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
-    # a fused optimiser needs one kernel per step instead of a dozen per parameter
-    fused = all(p.device.type in ("cpu", "cuda") for group in groups for p in group["params"])
-    return kind(groups, lr=rate, weight_decay=decay, fused=fused)
 
 
 def clip_gradients(optimizer: torch.optim.Optimizer, norm: float | None) -> None:

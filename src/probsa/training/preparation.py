@@ -19,6 +19,7 @@ from ..core import (
     as_typed,
     counted,
     read_json,
+    seed_of,
     write_json,
 )
 from ..datasets import (
@@ -36,7 +37,7 @@ from ..datasets import (
     read_clam_split,
 )
 from ..errors import CheckpointError, GraphError, InputError, TableError
-from ..models import arguments, fixed
+from ..models import Model, arguments, build, fixed
 from ..tasks import Target
 from ..variational import balanced_weights
 from .checkpoints import Checkpoint
@@ -264,6 +265,15 @@ def prepare_bags(
         encoder=encoder,
         prior=class_prior(config, table, split),
     )
+
+
+def build_model(config: RunConfig, prepared: PreparedData) -> Model:
+    """Return a run's model with the initial weights that follow from its seed."""
+    torch.manual_seed(seed_of(config.seed, "weights"))
+    values = {**prepared.model_arguments, **config.model_arguments}
+    if "seed" in arguments(config.model):
+        values.setdefault("seed", config.seed)
+    return build(config.model, **values)
 
 
 def read_split(folder: RunFolder) -> Split:

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..core import NonNegativeInt
 from ..models import Model
 from .checkpoints import Checkpoint, save_checkpoint
-from .config import RunConfig
+from .preparation import PreparedData
 from .run_folder import RunFolder
 
 
@@ -22,15 +22,14 @@ class Progress:
     step: NonNegativeInt = 0
     """Number of steps that are complete."""
     best: dict[str, int | float | None] = field(default_factory=dict)
-    """Number (from 1) and validation scores of the best epoch; with `one-se` also `improved`, the
-    epoch with the highest AUROC."""
+    """Number (from 1) and validation scores of the best epoch."""
     history: list[dict[str, int | float | None]] = field(default_factory=list)
     """The rows of metrics.csv."""
 
     @property
     def since_best(self) -> int:
         """Number of epochs since the best one, which `patience` limits."""
-        return self.epoch - int(self.best.get("improved") or self.best.get("epoch") or 0)
+        return self.epoch - int(self.best.get("epoch") or 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,29 +46,6 @@ def progress_of(checkpoint: Checkpoint) -> Progress:
     return checkpoint.stated(_StoredProgress).progress
 
 
-@dataclass(kw_only=True, eq=False)
-class Run:
-    """A run while it trains."""
-
-    config: RunConfig
-    folder: RunFolder
-    model: Model
-    """The model as it was built; a stack copies its weights and trains the copies."""
-    progress: Progress = field(default_factory=Progress)
-    error: str | None = None
-    """Why the run has failed; a failed run is neither validated nor saved."""
-    candidates: tuple[int, ...] = ()
-    """Epochs that may still be chosen, as `selection.candidates` returns them."""
-    collapsed: bool = False
-    """Whether it was reported that all validation bags have the same prediction."""
-
-    @property
-    def patience_is_over(self) -> bool:
-        """Whether `patience` epochs have passed since the best one."""
-        patience = self.config.training.patience
-        return patience is not None and self.progress.since_best >= patience
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SavedModel:
     """The part of a checkpoint that prediction needs."""
@@ -79,6 +55,19 @@ class SavedModel:
     classes: Sequence[str]
     weights: Mapping[str, Tensor]
     standardize: Mapping[str, Tensor]
+
+    @classmethod
+    def of(
+        cls, model: Model, prepared: PreparedData, *, weights: Mapping[str, Tensor] | None = None
+    ) -> "SavedModel":
+        """Return the model of a run, with other weights than its own if they are given."""
+        return cls(
+            model=model.name,
+            arguments=model.arguments,
+            classes=prepared.classes,
+            weights=model.state_dict() if weights is None else weights,
+            standardize=prepared.standardizer.state_dict(),
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors under their names in a checkpoint."""
@@ -107,8 +96,8 @@ def save_run(
         best: the model with the chosen weights, or None to keep the checkpoint that is there.
         last: the model after the last epoch.
         progress: stored in both checkpoints.
-        optimizer: tensors of the optimiser's state, the model's memory, averages of weights and
-            candidates, by name.
+        optimizer: tensors of the optimiser's state, the model's memory and averages of weights, by
+            name.
         groups: the optimiser's parameter groups.
     """
     metadata = {"progress": vars(progress)}

@@ -13,7 +13,7 @@ class Reporter:
         """Called after a step, with the completed share of the epoch (counted from 0)."""
 
     def epoch(self, row: Mapping[str, object]) -> None:
-        """Called after an epoch: its row of metrics.csv, or the means over joint runs."""
+        """Called after an epoch: its row of metrics.csv."""
 
     def note(self, text: str) -> None:
         """Called with a message that the user should see."""

@@ -146,7 +146,7 @@ class RunFolder:
         """
         if not self.config_file.is_file():
             raise InputError(f"{self.path} is not a run folder: it has no run.yaml")
-        values = load_yaml(self.config_file, mention_old_names=False)
+        values = load_yaml(self.config_file)
         try:
             return RunConfig.from_dict(values)
         except (InputError, UnknownName) as e:

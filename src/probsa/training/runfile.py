@@ -236,7 +236,7 @@ def _config(parsed: Namespace) -> RunConfig:
     except (ValueError, AssertionError, RuntimeError) as e:
         raise InputError(f"model {config.model}: {e}") from e
     training = config.training
-    check_selection(training.select, [model], patience=training.patience, validation=True)
+    check_selection(training.select, model, patience=training.patience, validation=True)
     return config
 
 

@@ -1,7 +1,7 @@
-"""Stages 7 and 8 for one run: from a run file to a run folder.
+"""Stages 7 and 8: from a run file to a run folder.
 
-A run with several members has one run folder for each, with a seed of its own. They train side by
-side where their models can be stacked, else one after another.
+A run with several members has one run folder for each, with a seed of its own. They train one
+after another.
 """
 
 import math
@@ -17,18 +17,13 @@ import torch
 from ..core import counted
 from ..errors import InputError, ProbSAError
 from .baseline import store_baseline
-from .checkpoints import load_checkpoint, restore_model
+from .checkpoints import load_checkpoint
 from .config import RunConfig
 from .devices import World, choose_device, world
 from .direct import epochs_of, fit_run, fits_directly
-from .joint import train_stacked
-from .joint_rules import why_not_jointly
-from .keepers import EpochKeeper, Keeper, TrainingState, restore_run
 from .loop import TrainingLoop
-from .model_groups import SingleModel, build_model
-from .optimizers import make_optimizer, resumed_optimizer
 from .preparation import PreparedData, prepare
-from .progress import Run, progress_of
+from .progress import progress_of
 from .reporting import Reporter
 from .run_folder import RunFolder, open_run
 from .trackers import TrackedRun, tracked
@@ -132,13 +127,9 @@ def train_prepared(
         world.wait()
         return
     device = choose_device(config.training.device)
-    loop = single_loop(config, folder, prepared, device=device, world=world, reporter=reporter)
-    if isinstance(loop.keeper, EpochKeeper):
-        loop.keeper.tracker = tracker
-    loop.run()
-    (run,) = loop.runs
-    if run.error is not None:
-        raise InputError(run.error)
+    TrainingLoop(
+        config, folder, prepared, device=device, world=world, reporter=reporter, tracker=tracker
+    ).run()
     if world.first:
         store_baseline(folder, prepared, device=device)
     world.wait()
@@ -157,28 +148,22 @@ def train_members(
     Members that are complete stay as they are.
 
     Raises:
-        JointTrainingFailed, InputError: a member diverged.
+        InputError: a member diverged.
     """
     configs, folders = member_configs(config), folder.members()
     complete = [_is_complete(c, f) for c, f in zip(configs, folders, strict=True)]
     world.wait()  # every process decides on the same files
-    if why_not_jointly(configs[0]) is None:
-        if not all(complete):
-            outs = [f.path for f in folders]
-            state = folder.path / "members" / "state"
-            train_stacked(configs, outs, prepared, world=world, state=state, reporter=reporter)
-    else:
-        for member, own, done in zip(configs, folders, complete, strict=True):
-            if done:
-                continue
-            if world.first:
-                open_run(own.path, member, resume=True, overwrite=False)
-                prepared.write(own)
-            world.wait()
-            try:
-                train_prepared(member, own, prepared, world=world, reporter=reporter)
-            except InputError as e:
-                raise InputError(f"{own.path}: {e}") from e
+    for member, own, done in zip(configs, folders, complete, strict=True):
+        if done:
+            continue
+        if world.first:
+            open_run(own.path, member, resume=True, overwrite=False)
+            prepared.write(own)
+        world.wait()
+        try:
+            train_prepared(member, own, prepared, world=world, reporter=reporter)
+        except InputError as e:
+            raise InputError(f"{own.path}: {e}") from e
     if world.first:
         folder.write_metrics(_mean_history(folders))
 
@@ -221,41 +206,3 @@ def _mean_history(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:
             row[key] = None if not values else total if key == "seconds" else total / len(values)
         rows.append(row)
     return rows
-
-
-def single_loop(
-    config: RunConfig,
-    folder: RunFolder,
-    prepared: PreparedData,
-    *,
-    device: torch.device,
-    world: World,
-    reporter: Reporter,
-) -> TrainingLoop:
-    """Return the loop of one run, which continues from the folder's last checkpoint if any."""
-    checkpoint = load_checkpoint(folder.last) if folder.last.is_file() else None
-    if checkpoint is None:
-        model = build_model(config, prepared)
-    else:
-        model = restore_model(checkpoint, path=folder.last, expect=config.model)
-    model = model.to(device)
-    coupled = config.model if model.couples_bags else "the Cox likelihood"
-    if world.size > 1 and (model.couples_bags or model.likelihood.couples_bags):
-        raise InputError(
-            f"{coupled} couples the bags of a batch in training: {world.size} processes would each "
-            "see a part of it. Train it in one process"
-        )
-    run = Run(config=config, folder=folder, model=model)
-    group = SingleModel(run, model, rank=world.rank)
-    state = TrainingState(
-        groups=[group],
-        optimizer=make_optimizer(model, config.training)
-        if checkpoint is None
-        else resumed_optimizer(model, config.training, checkpoint),
-        prepared=prepared,
-        standardizer=prepared.standardizer.to(device),
-    )
-    keeper = EpochKeeper(run) if world.first else Keeper()
-    if checkpoint is not None:
-        restore_run(state, group, keeper, checkpoint)
-    return TrainingLoop(state, keeper=keeper, device=device, reporter=reporter, world=world)

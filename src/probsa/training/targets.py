@@ -90,8 +90,6 @@ def _check_options(config: RunConfig, table: LabelTable) -> None:
         problem = "balanced weights the loss of classes"
     elif training.temperature_scaling:
         problem = "temperature_scaling scales the probabilities of classes"
-    elif training.select == "one-se":
-        problem = "select: one-se needs the standard error of an AUROC"
     elif config.data.likelihood.survival == "cox" and training.max_instances is not None:
         problem = "max_instances closes batches early, but Cox's loss needs events in each"
     elif not task.members_average and training.members > 1:

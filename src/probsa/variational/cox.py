@@ -1,7 +1,6 @@
 """Cox's partial likelihood of a time to an event: the risk sets are those of the batch."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -11,7 +10,7 @@ from .likelihoods import Likelihood, Predictive, in_float32
 
 
 class Cox(Likelihood):
-    """One logit r, the log hazard ratio; ties by Efron's or Breslow's method.
+    """One logit r, the log hazard ratio; ties by Efron's method.
 
     The loss of a batch is minus the partial log-likelihood of its bags divided by their number. It
     is biased for that of the cohort, whose risk sets are larger. A batch without an event has loss
@@ -20,7 +19,6 @@ class Cox(Likelihood):
     Args:
         times: grid of times at which survival is predicted, rising.
         hazard: cumulative baseline hazard at these times, before `set_baseline`.
-        ties: method for events at the same time.
         horizon: τ of the risk; None for the last time.
     """
 
@@ -34,11 +32,10 @@ class Cox(Likelihood):
         *,
         times: Sequence[float],
         hazard: Sequence[float],
-        ties: Literal["efron", "breslow"] = "efron",
         horizon: float | None = None,
     ) -> None:
         super().__init__()
-        self.ties, self.horizon = ties, times[-1] if horizon is None else horizon
+        self.horizon = times[-1] if horizon is None else horizon
         self.names = tuple(f"s_{t:g}" for t in times)
         self.register_buffer("times", torch.tensor(times, dtype=torch.float64))
         self.register_buffer("cumulative_hazard", torch.tensor(hazard, dtype=torch.float64))
@@ -47,7 +44,7 @@ class Cox(Likelihood):
         self, logits: Float[Tensor, "bags samples 1"], y: Float[Tensor, "bags 2"]
     ) -> Float[Tensor, " bags"]:
         """Return the term of each bag with an event, 0 for the others; they sum to the batch's."""
-        return partial_nll(in_float32(logits)[..., 0], y, ties=self.ties).mean(1)
+        return partial_nll(in_float32(logits)[..., 0], y).mean(1)
 
     def score(
         self, logits: Float[Tensor, "bags samples 1"], y: Float[Tensor, "bags 2"]
@@ -94,7 +91,7 @@ class Cox(Likelihood):
 
 
 def partial_nll(
-    r: Float[Tensor, "bags samples"], y: Float[Tensor, "bags 2"], *, ties: str
+    r: Float[Tensor, "bags samples"], y: Float[Tensor, "bags 2"]
 ) -> Float[Tensor, "bags samples"]:
     """Return minus the partial log-likelihood of each sample, divided among the bags with events.
 
@@ -106,10 +103,8 @@ def partial_nll(
         dying = event & (time == t)
         d = int(dying.sum())
         at_risk = r[time >= t].logsumexp(0)
-        total = d * at_risk
-        if ties == "efron":
-            share = (r[dying].logsumexp(0) - at_risk).exp()
-            total = total + sum(torch.log1p(-(k / d) * share) for k in range(1, d))
+        share = (r[dying].logsumexp(0) - at_risk).exp()
+        total = d * at_risk + sum(torch.log1p(-(k / d) * share) for k in range(1, d))
         parts = torch.where(dying[:, None], total / d - r, parts)
     return parts
 

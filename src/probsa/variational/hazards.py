@@ -6,10 +6,10 @@ The loss of a bag is its own: it depends neither on the batch nor on a baseline.
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from .continuation import log_stops, log_survival
 from .likelihoods import Likelihood, Predictive, in_float32
 
 SMALL = 1e-6
@@ -24,7 +24,6 @@ class Hazards(Likelihood):
     Args:
         cuts: ends of the intervals, rising; the first one begins at 0.
         starts: of a model with one logit, the initial biases; None for K logits.
-        alpha: share by which the loss of censored bags is reduced (Patch-GCN); 0 is a likelihood.
         horizon: τ of the risk, at most the last cut; None for the last cut.
     """
 
@@ -36,13 +35,12 @@ class Hazards(Likelihood):
         *,
         cuts: Sequence[float],
         starts: Sequence[float] | None = None,
-        alpha: float = 0.0,
         horizon: float | None = None,
     ) -> None:
         super().__init__()
         self.register_buffer("cuts", torch.tensor(cuts, dtype=torch.float64))
         self.names = tuple(f"s_{cut:g}" for cut in cuts)
-        self.alpha, self.horizon = alpha, cuts[-1] if horizon is None else horizon
+        self.horizon = cuts[-1] if horizon is None else horizon
         self.biases = None if starts is None else nn.Parameter(torch.tensor(starts))
 
     def intervals(
@@ -58,8 +56,7 @@ class Hazards(Likelihood):
         self, logits: Float[Tensor, "bags samples columns"], y: Float[Tensor, "bags 2"]
     ) -> Float[Tensor, " bags"]:
         index, event = self.intervals(y)
-        loss = hazard_nll(self._hazards(in_float32(logits)), index, event).mean(1)
-        return loss if not self.alpha else loss * (1 - self.alpha * (1 - event.to(loss.dtype)))
+        return hazard_nll(self._hazards(in_float32(logits)), index, event).mean(1)
 
     def outputs(self, classes: Sequence[str]) -> tuple[str, ...]:
         del classes
@@ -96,6 +93,11 @@ class Hazards(Likelihood):
         return torch.cat([self.horizon - area, survival], -1)
 
 
+def log_survival(stop: Float[Tensor, "*batch steps"]) -> Float[Tensor, "*batch steps"]:
+    """Return log Π_{j ≤ k} (1 − h_j), the log-probability of passing interval k, h = σ(stop)."""
+    return F.logsigmoid(-stop).cumsum(-1)
+
+
 def hazard_nll(
     stop: Float[Tensor, "bags samples k"], index: Int[Tensor, " bags"], event: Tensor
 ) -> Float[Tensor, "bags samples"]:
@@ -107,8 +109,9 @@ def hazard_nll(
             −1 for none, which has loss 0.
         event: 1 if the event was seen, 0 if censored.
     """
-    stops = log_stops(stop)[..., :-1]
     passed = log_survival(stop)
+    before = torch.cat([torch.zeros_like(passed[..., :1]), passed[..., :-1]], -1)
+    stops = before + F.logsigmoid(stop)
     place = index.clamp_min(0)[:, None, None].expand(-1, stop.shape[1], 1)
     seen, censored = stops.gather(2, place)[..., 0], passed.gather(2, place)[..., 0]
     log_p = torch.where((event > 0)[:, None], seen, censored)

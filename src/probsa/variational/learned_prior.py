@@ -27,7 +27,6 @@ class LearnedPrior(nn.Module):
     """
 
     log_kappa: Tensor
-    """() or, in a stack of models, one value per model."""
 
     def __init__(self, prior: PriorOptions, field: FieldOptions) -> None:
         super().__init__()
@@ -39,34 +38,27 @@ class LearnedPrior(nn.Module):
         self.register_buffer("log_kappa", torch.tensor(math.log(prior.kappa)))
 
     @property
-    def kappa(self) -> Float[Tensor, " models"]:
-        """κ of each model."""
-        return self.log_kappa.to(full_dtype(self.log_kappa.device)).exp().reshape(-1)
+    def kappa(self) -> Float[Tensor, ""]:
+        """The precision κ, in full precision."""
+        return self.log_kappa.to(full_dtype(self.log_kappa.device)).exp()
 
-    def prior(self, bags: Bags, *, classes: int = 1) -> Dirichlet:
-        """Return the prior of a batch: the bags of all models, one model after another.
-
-        Args:
-            bags: the bags; with several classes, those of one class after another.
-            classes: number of classes, each with its own copy of the bags.
-        """
-        kappa = self.kappa
-        each = kappa.repeat_interleave(len(bags) // (classes * len(kappa)))
+    def prior(self, bags: Bags) -> Dirichlet:
+        """Return the prior of a batch."""
         return Dirichlet(
-            kappa=each.repeat(classes),
+            kappa=self.kappa.expand(len(bags)),
             ridge=self.options.ridge,
             laplacian=self.options.laplacian,
         )
 
-    def update(self, total: Float[Tensor, "models 2"]) -> None:
+    def update(self, total: Float[Tensor, "2"]) -> None:
         """Move κ towards its estimate from a step.
 
         Args:
-            total: Σ N_b and Σ E_q[fᵀ(L + εI) f] over the bags of the step, for each model.
+            total: Σ N_b and Σ E_q[fᵀ(L + εI) f] over the bags of the step.
         """
         if not self.field.learn_kappa:
             return
-        estimate = (total[:, 0] / (2 * total[:, 1])).log().to(self.log_kappa)
-        step = (estimate.reshape(self.log_kappa.shape) - self.log_kappa) * self.field.kappa_rate
+        estimate = (total[0] / (2 * total[1])).log().to(self.log_kappa)
+        step = (estimate - self.log_kappa) * self.field.kappa_rate
         # a diverged model is reported by the training loop; its κ stays as it was
         self.log_kappa += torch.where(step.isfinite(), step, torch.zeros_like(step))

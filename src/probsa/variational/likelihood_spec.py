@@ -19,7 +19,7 @@ from .gaussian import Gaussian
 from .hazards import Hazards
 from .likelihoods import Likelihood, likelihood_of
 from .options import LikelihoodOptions
-from .ordinal import Corn, CumulativeLink
+from .ordinal import CumulativeLink
 
 ADVICE = "train the run again, with this version of probsa"
 MOST_TIMES = 16
@@ -35,7 +35,7 @@ class LikelihoodSpec:
     """Number of classes, grades or findings."""
     one_logit: bool = False
     """Whether the model gives one logit where several could be used."""
-    kind: Literal["", "cumulative", "corn", "hazards", "cox"] = ""
+    kind: Literal["", "cumulative", "hazards", "cox"] = ""
     """Which likelihood, for tasks that have several."""
     starts: tuple[float, ...] = ()
     """Initial thresholds or biases."""
@@ -49,8 +49,6 @@ class LikelihoodSpec:
     """Ends of the intervals of hazards, or the times at which a Cox model predicts."""
     hazard: tuple[float, ...] = ()
     """The Nelson–Aalen estimate at the times of a Cox model."""
-    ties: Literal["efron", "breslow"] = "efron"
-    alpha: float = 0.0
     horizon: float | None = None
     positive_weights: tuple[float, ...] | None = None
 
@@ -106,24 +104,19 @@ def fit_spec(
     Raises:
         InputError: the training bags do not determine the likelihood, or an option does not fit.
     """
-    name: Any = getattr(options, task, "")  # of the tasks that have several likelihoods
-    spec = LikelihoodSpec(task=task, n_classes=n_classes, one_logit=one_logit, kind=name)
-    kind = _kind(task, name)
+    spec = LikelihoodSpec(task=task, n_classes=n_classes, one_logit=one_logit)
+    kind = _kind(task, options.survival if task == "survival" else "")
     return spec if kind is None else kind.fit(spec, y, options)
 
 
 def _grades(spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> LikelihoodSpec:
     """Start thresholds at the logits of the cumulative shares, with half a bag more per side."""
+    del options
     steps = torch.arange(1, spec.n_classes)
-    at_least = (y[:, None] >= steps).double().sum(0)
-    if options.ordinal == "cumulative":
-        reached, whole = at_least, torch.full_like(at_least, len(y))
-        starts = -((reached + 0.5) / (whole - reached + 0.5)).log()
-        starts = starts + 1e-3 * steps  # thresholds between which no bag lies are kept apart
-    else:
-        whole = torch.cat([at_least.new_tensor([len(y)]), at_least[:-1]])
-        starts = ((at_least + 0.5) / (whole - at_least + 0.5)).log()
-    return replace(spec, kind=options.ordinal, starts=tuple(starts.tolist()))
+    reached = (y[:, None] >= steps).double().sum(0)
+    starts = -((reached + 0.5) / (len(y) - reached + 0.5)).log()
+    starts = starts + 1e-3 * steps  # thresholds between which no bag lies are kept apart
+    return replace(spec, kind="cumulative", starts=tuple(starts.tolist()))
 
 
 def _findings(spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> LikelihoodSpec:
@@ -176,8 +169,7 @@ def _times(spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> Likel
     events = time[event].numpy()
     if options.survival == "hazards":
         times = np.unique(np.quantile(events, np.arange(1, options.bins + 1) / options.bins))
-        starts = _hazard_logits(time, event, times)
-        extra: dict[str, Any] = {"starts": starts, "alpha": options.alpha}
+        extra: dict[str, Any] = {"starts": _hazard_logits(time, event, times)}
     else:
         distinct = np.unique(events)
         times = distinct
@@ -185,7 +177,7 @@ def _times(spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> Likel
             levels = np.arange(1, MOST_TIMES + 1) / MOST_TIMES
             times = np.unique(np.quantile(events, levels, method="inverted_cdf"))
         nelson = breslow_hazard(torch.ones_like(time), y, torch.from_numpy(times))
-        extra = {"hazard": tuple(nelson.tolist()), "ties": options.ties}
+        extra = {"hazard": tuple(nelson.tolist())}
     horizon = options.horizon
     if horizon is not None and horizon > times[-1]:
         raise InputError(
@@ -220,10 +212,6 @@ class _Kind:
     """Whether one logit can serve all of its ordered outcomes."""
 
 
-def _starts(spec: LikelihoodSpec) -> tuple[float, ...] | None:
-    return spec.starts if spec.one_logit else None
-
-
 _KINDS = {
     Findings.task: _Kind(
         fit=_findings,
@@ -237,31 +225,25 @@ _KINDS = {
         ),
         logits=lambda spec: 2 if spec.noise == "heteroscedastic" else 1,
     ),
-    "cumulative": _Kind(fit=_grades, build=lambda spec: CumulativeLink(starts=spec.starts)),
-    "corn": _Kind(
-        fit=_grades,
-        build=lambda spec: Corn(starts=_starts(spec)),
-        logits=lambda spec: spec.n_classes - 1,
-        ordered=True,
-    ),
+    CumulativeLink.task: _Kind(fit=_grades, build=lambda spec: CumulativeLink(starts=spec.starts)),
     "hazards": _Kind(
         fit=_times,
         build=lambda spec: Hazards(
-            cuts=spec.times, starts=_starts(spec), alpha=spec.alpha, horizon=spec.horizon
+            cuts=spec.times,
+            starts=spec.starts if spec.one_logit else None,
+            horizon=spec.horizon,
         ),
         logits=lambda spec: len(spec.times),
         ordered=True,
     ),
     "cox": _Kind(
         fit=_times,
-        build=lambda spec: Cox(
-            times=spec.times, hazard=spec.hazard, ties=spec.ties, horizon=spec.horizon
-        ),
+        build=lambda spec: Cox(times=spec.times, hazard=spec.hazard, horizon=spec.horizon),
     ),
 }
-"""By `LikelihoodSpec.kind`, or by the task that has a single likelihood."""
+"""By `LikelihoodSpec.kind` of survival times, or by the task that has a single likelihood."""
 
 
 def _kind(task: TaskName, kind: str) -> _Kind | None:
     """Return the kind of a likelihood; None for classes, whose number alone determines it."""
-    return _KINDS.get(kind or task)
+    return _KINDS.get(kind if task == Hazards.task else task)

@@ -47,8 +47,6 @@ class Likelihood(nn.Module, ABC):
     prior_shift: Tensor | None = None
     """What is added to the logits of classes in `probability`, not in the loss: it moves the
     probabilities from the shares of classes in training to others."""
-    shared_buffers: ClassVar[tuple[str, ...]] = ("class_weights",)
-    """Buffers that all models of a stack share, since they follow from the data."""
 
     def __init__(self, *, class_weights: tuple[float, ...] | None = None) -> None:
         super().__init__()

@@ -61,9 +61,6 @@ class FieldOptions:
 class LikelihoodOptions:
     """Options of the likelihoods of targets that are not classes."""
 
-    ordinal: Literal["cumulative", "corn"] = "cumulative"
-    """Likelihood of grades: `cumulative` (proportional odds, one logit) or `corn` (the probability
-    of each next grade, a logit each)."""
     noise: Literal["learned", "heteroscedastic"] | PositiveFloat = "learned"
     """Noise of a regression: `learned` (one variance), `heteroscedastic` (one for each bag), or its
     standard deviation in the unit of the target."""
@@ -74,11 +71,6 @@ class LikelihoodOptions:
     depends on the batch)."""
     bins: PositiveInt = 4
     """Number of intervals of `hazards`, between quantiles of the training events."""
-    ties: Literal["efron", "breslow"] = "efron"
-    """How `cox` treats events at the same time."""
-    alpha: Annotated[float, Limits(at_least=0, below=1)] = 0.0
-    """Share by which `hazards` reduces the loss of censored bags, as Patch-GCN does; 0 is a
-    likelihood."""
     horizon: PositiveFloat | None = None
     """Time up to which the risk is counted; by default the end of the last interval."""
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import asdict
 
-import numpy as np
 import pytest
 import yaml
 from support import forks
@@ -17,9 +16,9 @@ from support.stored import write_folder
 from support.toy_stage import wait_for
 
 from probsa.benchmark.execution import cells as cells_module
-from probsa.benchmark.execution import units as units_module
+from probsa.benchmark.execution import training as training_module
 from probsa.benchmark.execution.running import count_states, plan, run_grid
-from probsa.benchmark.execution.units import Watch, remove_unit_leftovers, units_of
+from probsa.benchmark.execution.training import Watch
 from probsa.benchmark.grid.checks import check_grid
 from probsa.benchmark.grid.grid import read_grid
 from probsa.benchmark.reports import write_report
@@ -28,7 +27,7 @@ from probsa.errors import BagError, InputError, OutputExists
 from probsa.evaluation.storage import read_predictions
 from probsa.jobs import locks
 from probsa.jobs.locks import claim
-from probsa.training import train, train_jointly
+from probsa.training import train
 from probsa.training.checkpoints import load_checkpoint
 from probsa.training.config import RunConfig
 from probsa.workflow import train_and_report
@@ -92,7 +91,7 @@ def test_a_cell_is_a_run_folder_with_its_place(folder, tmp_path):
     (folder / "labels.csv").write_text(
         "bag,label,fold,group\n" + "".join(f"{line},p{line[:3]}\n" for line in lines[1:])
     )
-    grid = grid_of(folder, kl_weight=[0, 0.1], heads=1)
+    grid = grid_of(folder, kl_weight=[0, 0.1])
     states = run_grid(grid, out)
     assert count_states(states) == {"done": 3, "failed": 0, "waiting": 0}
     assert [s.cell.method.name for s in states] == ["abmil", "abmil-probsa-diag λ=0.1", "dsmil"]
@@ -137,56 +136,6 @@ def test_checkpoints_are_kept_as_asked(folder, tmp_path, keep, left):
     before = contents(tmp_path / "out")
     run_grid(grid_of(folder, models=[DSMIL], epochs=1, keep=keep), tmp_path / "out")
     assert contents(tmp_path / "out") == before
-
-
-def test_cells_of_a_pass_are_what_they_are_alone(folder, tmp_path):
-    models = [{"name": "abmil", **SMALL}, DIAG]
-    keys = {"models": models, "kl_weight": [0.1, 1], "seeds": 2}
-    together, alone = grid_of(folder, **keys), grid_of(folder, **keys, heads=1)
-    found = plan(together, tmp_path / "a")
-    assert [len(u.cells) for u in found.units] == [6] and all(u.together for u in found.units)
-    assert len(plan(alone, tmp_path / "b").units) == 6
-    run_grid(together, tmp_path / "a")
-    run_grid(alone, tmp_path / "b")
-    for cell in together.cells(tmp_path / "a"):
-        a, b = (cell.folder(tmp_path / n) for n in "ab")
-        p, q = (read_predictions(x / "predictions") for x in (a, b))
-        assert p.bags == q.bags
-        np.testing.assert_allclose(p.probability, q.probability, atol=2e-5)
-        assert (a / "cell.json").read_bytes() == (b / "cell.json").read_bytes()
-    assert not (tmp_path / "a" / "passes").exists()
-
-
-def test_passes_are_of_equal_size_and_always_the_same(folder, tmp_path):
-    grid = grid_of(folder, models=[{"name": "abmil", **SMALL}, DSMIL], seeds=7, splits=[0, 1])
-    cells = grid.cells(tmp_path)
-    units = units_of(cells, max_joint=4)
-    # the seven abmil cells of each fold make two units; the dsmil cells make one unit each
-    assert sorted(len(u.cells) for u in units) == [1] * 14 + [3, 3, 4, 4]
-    assert [u.name for u in units] == [u.name for u in units_of(cells, max_joint=4)]
-    assert sorted(c.name for u in units for c in u.cells) == sorted(c.name for c in cells)
-    for unit in units:
-        assert len({c.split for c in unit.cells}) == 1
-    assert len(units_of(cells, max_joint=7)) == 16
-
-
-def test_passes_of_large_models_hold_fewer(folder, tmp_path):
-    grid = grid_of(folder, models=["abmil", "tabmil"], seeds=15, splits=[0])
-    apart = {
-        model: units_of(
-            [c for c in grid.cells(tmp_path) if c.method.model == model], max_joint=None
-        )
-        for model in ("abmil", "tabmil")
-    }
-    # they have 0.6 and 6.9 million weights; the limit is 48 million
-    assert [len(u.cells) for u in apart["abmil"]] == [15]
-    assert [len(u.cells) for u in apart["tabmil"]] == [5, 5, 5]
-    assert all(u.together for units in apart.values() for u in units)
-
-
-def test_runs_that_write_for_tensorboard_are_alone(folder, tmp_path):
-    grid = grid_of(folder, models=["abmil"], seeds=2, splits=[0], tensorboard=True)
-    assert [u.together for u in units_of(grid.cells(tmp_path), max_joint=None)] == [False, False]
 
 
 def test_what_is_done_is_kept(folder, tmp_path):
@@ -270,27 +219,6 @@ def test_a_run_that_was_killed_as_it_was_predicted_goes_on(folder, tmp_path):
     assert began == [] and not half.parent.exists()
 
 
-def test_a_trained_run_is_not_trained_again(folder, tmp_path, monkeypatch):
-    """Joint training had ended when the process was killed while predicting."""
-    out = tmp_path / "out"
-    grid = grid_of(folder, models=[{"name": "abmil", **SMALL}], seeds=3)
-
-    def killed(cell, out, **_):
-        if cell.seed == 1:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(units_module, "complete", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run_grid(grid, out)
-
-    def never(*_, **__):
-        raise AssertionError("it was trained again")
-
-    monkeypatch.setattr(units_module, "train_jointly", never)
-    assert count_states(run_grid(grid, out))["done"] == 3
-
-
 # failures
 
 
@@ -308,18 +236,6 @@ def test_one_that_fails_does_not_stop_the_others(folder, tmp_path):
     assert not (failed.cell.folder(out) / "cell.json").exists()
 
 
-def test_one_that_fails_in_a_pass_does_not_stop_the_others(folder, tmp_path):
-    """A very large λ makes the loss of one of the jointly trained models overflow."""
-    out = tmp_path / "out"
-    grid = grid_of(folder, models=[DIAG], kl_weight=[0.1, 1e38])
-    assert [u.together for u in plan(grid, out).units] == [True]
-    states = run_grid(grid, out)
-    assert status(states) == {
-        "abmil-probsa-diag λ=0.1": "done", "abmil-probsa-diag λ=1e+38": "failed",
-    }  # fmt: skip
-    assert "epoch 1: loss is inf" in states[1].reason or "is nan" in states[1].reason
-
-
 def test_what_failed_is_tried_again_unless_it_is_to_be_left(folder, tmp_path, monkeypatch):
     out = tmp_path / "out"
     grid = grid_of(folder, models=[DSMIL, {"name": "abmil", **SMALL}])
@@ -331,7 +247,7 @@ def test_what_failed_is_tried_again_unless_it_is_to_be_left(folder, tmp_path, mo
             raise RuntimeError("the moon\nis full")
         return cells_module.finish(cell, out)
 
-    monkeypatch.setattr(units_module, "finish", moody)
+    monkeypatch.setattr(training_module, "finish", moody)
     states = run_grid(grid, out)
     assert status(states) == {"dsmil": "failed", "abmil": "done"}
     assert states[0].reason == "RuntimeError: the moon is full"
@@ -346,7 +262,7 @@ def test_a_full_disk_ends_the_grid(folder, tmp_path, monkeypatch):
     def full(cell, out):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")
 
-    monkeypatch.setattr(units_module, "finish", full)
+    monkeypatch.setattr(training_module, "finish", full)
     with pytest.raises(OSError, match=r"No space left"):
         run_grid(grid_of(folder, models=[DSMIL]), tmp_path / "out")
     assert plan(grid_of(folder, models=[DSMIL]), tmp_path / "out").states[0].status == "waiting"
@@ -356,13 +272,13 @@ def test_a_method_is_not_judged_on_fewer_bags(folder, tmp_path, monkeypatch):
     """The file of a held-out bag is damaged during the run."""
     out = tmp_path / "out"
     grid = grid_of(folder, models=[DSMIL], splits=[1])
-    real = units_module.finish
+    real = training_module.finish
 
     def damaged(cell, out):
         (folder / "features" / "002.h5").write_bytes(b"nothing")
         real(cell, out)
 
-    monkeypatch.setattr(units_module, "finish", damaged)
+    monkeypatch.setattr(training_module, "finish", damaged)
     (state,) = run_grid(grid, out)
     assert state.status == "failed" and "1 held-out bags cannot be predicted. '002'" in state.reason
     # the next call notices it before it trains anything
@@ -406,8 +322,8 @@ def test_a_cell_that_another_call_is_at_is_left_to_it(folder, tmp_path):
     class Theirs(Watch):
         """Lets the other call finish its cell while this one trains another."""
 
-        def begin(self, unit):
-            began.append(unit.name)
+        def begin(self, cell):
+            began.append(cell.name)
             if lock.still_mine():
                 train_and_report(theirs.config, theirs.folder(out), maps="none")
                 lock.release()
@@ -476,7 +392,6 @@ def test_what_the_killed_left_goes(folder, tmp_path):
     models = [{"name": "abmil", **SMALL}, DIAG]
     grid = grid_of(folder, models=models, kl_weight=0.1, epochs=1, splits=[0, 1, 2])
     run_grid(grid, out)
-    unit = plan(grid, out).units[0]
     write_report(out)
     before = {p.relative_to(out) for p in out.rglob("*")}
     first, second, *_ = grid.cells(out)
@@ -486,55 +401,16 @@ def test_what_the_killed_left_goes(folder, tmp_path):
         *(out / n for n in ("tables/folds_toy.md", "figures/splits.png")),
         first.folder(out) / "cell.json",
         out / "failures" / f"{second.name}.json",
-        unit.state(out) / "pass.safetensors",
     ]
     for path in half:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.with_name(f".{path.name}.abcdefgh.tmp").touch()
-    for target in (unit.state(out), second.folder(out), out / "cells.csv", out / "tables"):
+    for target in (second.folder(out), out / "cells.csv", out / "tables"):
         dead_lock(target)
     run_grid(grid, out)
     write_report(out)
     files = {p.relative_to(out) for p in out.rglob("*") if p.is_file()}
     assert files == {p for p in before if (out / p).is_file()}
-    assert not (out / "passes").exists()
-
-
-def test_what_others_are_at_is_left_alone(folder, tmp_path):
-    """The state of a joint training is kept while it is locked, or while cells are waiting."""
-    out = tmp_path / "out"
-    (unit,) = units_of(grid_of(folder, models=[DIAG], kl_weight=[0.1, 1]).cells(out), max_joint=9)
-    state = unit.state(out) / "pass.safetensors"
-    state.parent.mkdir(parents=True)
-    state.touch()
-    remove_unit_leftovers(out, finished=False)  # not locked, but cells are waiting
-    assert state.exists()
-    with claim(unit.state(out)):
-        remove_unit_leftovers(out, finished=True)
-        assert state.exists() and locks.lock_file(unit.state(out)).exists()
-    remove_unit_leftovers(out, finished=True)
-    assert not (out / "passes").exists()
-
-
-def test_a_pass_that_was_killed_at_its_very_end_leaves_no_state(folder, tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    grid = grid_of(folder, models=[{"name": "abmil", **SMALL}], seeds=2, epochs=1)
-    (unit,) = plan(grid, out).units
-    seen = []
-    finish = units_module.finish
-
-    def looked(cell, out):
-        seen.append(unit.state(out).exists())
-        finish(cell, out)
-
-    monkeypatch.setattr(units_module, "finish", looked)
-    train_jointly(
-        [c.config for c in unit.cells], [c.folder(out) for c in unit.cells], state=unit.state(out)
-    )
-    (unit.state(out)).mkdir(parents=True)
-    (unit.state(out) / "pass.safetensors").touch()
-    assert count_states(run_grid(grid, out))["done"] == 2
-    assert seen == [False, False]
 
 
 # Slurm
@@ -565,9 +441,9 @@ def test_jobs_of_a_cluster_share_the_grid(folder, tmp_path, monkeypatch):
 
 
 def test_cells_may_have_members_and_another_rule(folder, tmp_path):
-    """Each is a run of its own, whose members train together; a rule that cannot is refused."""
+    """Each is a run of its own, with members; a rule that cannot is refused."""
     out = tmp_path / "out"
-    grid = grid_of(folder, models=["abmil", DSMIL], epochs=2, members=2, select="average")
+    grid = grid_of(folder, models=["abmil", DSMIL], epochs=2, members=2, select="last")
     states = run_grid(grid, out)
     assert count_states(states) == {"done": 2, "failed": 0, "waiting": 0}
     for state in states:
@@ -580,8 +456,8 @@ def test_cells_may_have_members_and_another_rule(folder, tmp_path):
     before = contents(out)
     run_grid(grid, out)
     assert contents(out) == before
-    with pytest.raises(InputError, match=r"select is 'average'.*gtp couples the bags"):
-        grid_of(folder, models=["gtp"], select="average")
+    with pytest.raises(InputError, match=r"select is 'ema-nll'.*gtp couples the bags"):
+        grid_of(folder, models=["gtp"], select="ema-nll")
     with pytest.raises(InputError, match=r"seeds 0, 1 would share members.*seeds: \[0, 2\]"):
         check_grid(grid_of(folder, models=["abmil"], members=2, seeds=2), tmp_path / "new")
     check_grid(grid_of(folder, models=["abmil"], members=2, seeds=[0, 2]), tmp_path / "new")

@@ -155,28 +155,12 @@ def test_of_two_that_say_one_key_the_nearer_holds(folder, tmp_path):
 
 def test_flags_of_the_grid(folder, tmp_path):
     flags = {"seeds": "2", "splits": "0,2", "training.kl_weight": "0,0.5,linear", "keep": "none"}
-    grid = read_grid(
-        grid_of(folder), overrides={**flags, "joint_runs": "1", "slurm.partition": "gpu"}
-    )
+    grid = read_grid(grid_of(folder), overrides={**flags, "slurm.partition": "gpu"})
     assert {(c.split, c.seed) for c in grid.cells(tmp_path)} == {(0, 0), (0, 1), (2, 0), (2, 1)}
     assert [m.name for m in grid.methods] == [
         "abmil", "abmil-probsa-diag λ=0.5", "abmil-probsa-diag λ=linear",
     ]  # fmt: skip
-    assert (grid.keep, grid.joint_runs, dict(grid.slurm)) == ("none", 1, {"partition": "gpu"})
-
-
-def test_the_former_name_of_joint_runs_is_read_and_noted_once(folder, tmp_path):
-    note = "the grid's key 'heads' is now called 'joint_runs'"
-    for grid in (
-        read_grid(grid_of(folder, heads=3)),
-        read_grid(grid_of(folder), overrides={"heads": "3"}),
-        read_grid(grid_of(folder, heads=7), overrides={"heads": "3"}),
-    ):
-        assert (grid.joint_runs, grid.notes) == (3, (note,))
-        grid.write(tmp_path)
-        assert read_grid(tmp_path / "grid.yaml").notes == ()
-    with pytest.raises(InputError, match="both 'heads' and 'joint_runs'"):
-        read_grid(grid_of(folder, heads=3, joint_runs=3))
+    assert (grid.keep, dict(grid.slurm)) == ("none", {"partition": "gpu"})
 
 
 def test_what_is_written_is_read_as_the_same_grid(folder, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from ...core import TextTable, read_json, temporary_files, write_csv, write_json
 from ...errors import BagError, InputError
 from ...jobs import RecordFile, write_lock
-from ...training import RunFolder, config_differences, epochs_of
+from ...training import RunFolder, config_differences
 from ...workflow import finish_run
 from ..grid.methods_and_cells import Cell
 
@@ -31,7 +31,7 @@ class CellState:
     status: CellStatus
     reason: str = ""
     seconds: float = 0.0
-    """Training time; a run that was trained jointly counts its share of the time."""
+    """Training time."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row of cells.csv, without the folder."""
@@ -68,16 +68,6 @@ def is_done(cell: Cell, out: Path) -> bool:
 def evaluation_file(run: RunFolder) -> Path:
     """Return the path of the last file that a run writes."""
     return run.path / "evaluation.json"
-
-
-def is_trained(cell: Cell, out: Path) -> bool:
-    """Return True if all epochs of a run are done; its predictions may still be missing."""
-    run = RunFolder(cell.folder(out))
-    epochs = epochs_of(cell.config)
-    if not run.config_file.is_file():
-        return False
-    files = [file for member in run.members() for file in (member.best, member.last)]
-    return all(file.is_file() for file in files) and len(_history(run)) == epochs
 
 
 def state_of(cell: Cell, out: Path, *, done: bool | None = None) -> CellState:

@@ -19,7 +19,7 @@ from ..grid.grid import Grid, read_grid
 from ..grid.methods_and_cells import Cell
 from .cells import CellState, complete, forget_failures, is_done, state_of, write_states
 from .map_checks import check_maps
-from .units import Training, Unit, Watch, remove_unit_leftovers, units_of
+from .training import Training, Watch, remove_cell_locks, task_of
 
 Engine = Literal["local", "ray", "slurm"]
 
@@ -29,13 +29,11 @@ class Plan:
     """What `run_grid` would do."""
 
     states: tuple[CellState, ...]
-    units: tuple[Unit, ...]
-    """All units of the grid, done or not."""
     notes: tuple[str, ...]
 
 
 def plan(grid: Grid, out: Path) -> Plan:
-    """Return the states of all cells and the units of a grid without running or writing anything.
+    """Return the states of all cells of a grid without running or writing anything.
 
     Duplicate bags are not looked for, because that requires reading all bags.
 
@@ -44,12 +42,7 @@ def plan(grid: Grid, out: Path) -> Plan:
     """
     out = _check_folder(out)
     checked = check_grid(grid, out, read_all=False)
-    cells = grid.cells(out)
-    return Plan(
-        states=tuple(state_of(c, out) for c in cells),
-        units=tuple(units_of(cells, max_joint=grid.joint_runs)),
-        notes=checked.notes,
-    )
+    return Plan(states=tuple(state_of(c, out) for c in grid.cells(out)), notes=checked.notes)
 
 
 def run_grid(
@@ -155,22 +148,23 @@ def _run_cells(
         watch=watch,
         known_done=set(finished),
     )
-    units = {u.name: u for u in units_of(cells, max_joint=grid.joint_runs)}
+    by_name = {c.name: c for c in cells}
     states = {c.name: state_of(c, out, done=c.name in finished) for c in cells}
     write_states(out, list(states.values()))
 
     def on_outcome(outcome: TaskOutcome) -> None:
-        unit = units[outcome.name]
-        states.update({c.name: state_of(c, out) for c in unit.cells if c.name not in finished})
+        cell = by_name[outcome.name]
+        if cell.name not in finished:
+            states[cell.name] = state_of(cell, out)
         write_states(out, list(states.values()))
         watch.settled(sum(s.status != "waiting" for s in states.values()))
-        watch.end(unit, outcome)
+        watch.end(cell, outcome)
 
     run_tasks(
         stage,
-        [u.task(out) for u in units.values()],
+        [task_of(c, out) for c in cells],
         engine=engine,
-        workers=min(workers, len(units)),
+        workers=min(workers, len(cells)),
         gpus=workers > 1 and _use_gpus(cells),
         on_outcome=on_outcome,
     )
@@ -193,7 +187,7 @@ def _settle(out: Path, cells: Sequence[Cell]) -> list[CellState]:
     """Write cells.csv, remove leftovers, and return the state of every cell."""
     states = [state_of(c, out) for c in cells]
     write_states(out, states)
-    remove_unit_leftovers(out, finished=all(s.status != "waiting" for s in states))
+    remove_cell_locks(out)
     return states
 
 

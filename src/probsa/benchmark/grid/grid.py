@@ -46,7 +46,6 @@ GRID_KEYS = (
     "splits",
     "data_seed",
     "keep",
-    "joint_runs",
     "left_out_bags",
     "leaks",
     "exceptions",
@@ -77,8 +76,6 @@ class Grid:
     data_seed: int | None
     keep: Keep
     """Checkpoints that remain when a cell is done."""
-    joint_runs: int | None
-    """Largest number of cells trained jointly; 1: each alone; None: the default of `units_of`."""
     left_out_bags: int
     """Number of test bags of a cell that models without a closed form predict again, without some
     of their instances; 0 for no checks of maps. See `execution.map_checks`."""
@@ -167,8 +164,6 @@ def read_grid(
     overrides = overrides or {}
     flags = ", ".join(f"--{_short(key)}" for key in overrides)
     where = f"{path} (with {flags})" if flags else str(path)
-    given, notes = _with_current_keys(given)
-    overrides, flag_notes = _with_current_keys(overrides)
     grid_flags, run_flags = _parted(overrides)
     given = _overruled(given, grid_flags, where=where)
     if data:
@@ -181,7 +176,7 @@ def read_grid(
     if run_flags:
         given["exceptions"] = [*listed(given, "exceptions", where=where), run_flags]
     name = str(given.get("name", path.stem))
-    notes += [note for note in flag_notes if note not in notes]
+    notes: list[str] = []
     ready = {}
     for data_name, keys in named_sets(given["data"], where=where).items():
         feature_set = _feature_set(given, data_name, keys, where=where)
@@ -203,21 +198,6 @@ def _found(data: Sequence[str], *, shared: Mapping[str, Any]) -> dict[str, dict[
                 raise InputError(f"two data sets are called {name!r}: give --data NAME=DIR")
             data_sets[name] = {**shared, **keys}
     return data_sets
-
-
-RENAMED = {"heads": "joint_runs"}
-"""Former names of grid keys, which files and flags may still use."""
-
-
-def _with_current_keys(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the keys under their current names, with a note for each former name."""
-    former = [key for key in RENAMED if key in given]
-    notes = [f"the grid's key {key!r} is now called {RENAMED[key]!r}" for key in former]
-    if twice := [key for key in former if RENAMED[key] in given]:
-        raise InputError(
-            f"a grid gives both {twice[0]!r} and {RENAMED[twice[0]]!r}: remove the first"
-        )
-    return {RENAMED.get(key, key): value for key, value in given.items()}, notes
 
 
 def grid_name(path: Path) -> str:
@@ -324,7 +304,7 @@ def _grid(given: dict[str, Any], *, name: str, notes: Sequence[str], where: str)
             config = _config(run, entry.method, where=where)
             data_set = data_set or _data_set(data_name, keys, config, given, where=where)
             rows.append(Row(data=data_set, method=entry.method, config=config, seeds=seeds))
-    order, joint_runs = given.get("data_seed", 0), given.get("joint_runs")
+    order = given.get("data_seed", 0)
     keep = choice(given, "keep", get_args(Keep), where=where)
     left_out_bags = number(given.get("left_out_bags", 0), "left_out_bags", where=where, least=0)
     if left_out_bags and keep == "none":
@@ -337,9 +317,6 @@ def _grid(given: dict[str, Any], *, name: str, notes: Sequence[str], where: str)
         rows=tuple(rows),
         data_seed=None if order is None else number(order, "data_seed", where=where),
         keep=keep,
-        joint_runs=None
-        if joint_runs is None
-        else number(joint_runs, "joint_runs", where=where, least=1),
         left_out_bags=left_out_bags,
         leaks=choice(given, "leaks", ("refuse", "note"), where=where),
         slurm=given.get("slurm") or {},

@@ -11,7 +11,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from ...core import described
 from ...errors import InputError
-from ...training import RunKey, current_name, full_name, plain, section_keys
+from ...training import RunKey, full_name, plain, section_keys
 from ._shared import parse_arguments
 
 TITLES = {
@@ -42,7 +42,7 @@ def parse_with_run_flags(
             own_arguments.append(token)
             continue
         key, equals, value = token[2:].partition("=")
-        key = current_name(key.replace("-", "_"))
+        key = key.replace("-", "_")
         is_switch = isinstance(own.get(key), bool)
         if not equals and not is_switch and rest and not rest[0].startswith("--"):
             value, equals = rest.pop(0), "="

@@ -40,8 +40,6 @@ GRID_KEYS = {
     "data_seed": "Seed of the order of the bags, so that all seeds get the same batches; null: "
     "the seed of each run. Default: 0.",
     "keep": "Checkpoints to keep of a finished cell: best, all or none. Default: best.",
-    "joint_runs": "Maximum number of cells trained jointly; 1 trains each alone. Default: 48, "
-    "fewer for large models.",
     "left_out_bags": "Number of positive test bags of each run, of at most 100 instances, whose "
     "instances are left out one by one, for the faithfulness of models without a closed form. "
     "Default: 0.",
@@ -81,7 +79,7 @@ def own_parser() -> ArgumentParser:
     add("--no-retry", action="store_true", help="Do not try failed cells again.")
     add(
         "--dry-run", action="store_true",
-        help="List the cells, how they are trained and which are done, and exit.",
+        help="List the cells and which are done, and exit.",
     )  # fmt: skip
     add(
         "--tables-only", action="store_true",
@@ -173,14 +171,13 @@ def _dry_run(grid: "Grid", out: Path, own: Namespace) -> int:
     from ...benchmark import count_states, plan
 
     planned = plan(grid, out)
-    states, units = planned.states, planned.units
+    states = planned.states
     if own.json:
         write_json(
             {
                 "out": str(out),
                 "counts": count_states(states),
                 "cells": [{**s.to_dict(), "cell": s.cell.name} for s in states],
-                "units": [{"name": u.name, "cells": [c.name for c in u.cells]} for u in units],
                 "notes": list(planned.notes),
             }
         )
@@ -195,15 +192,11 @@ def _summary(grid: "Grid", planned: "Plan") -> list[str]:
     from ...benchmark import count_states
 
     states = planned.states
-    joint = [u for u in planned.units if u.together]
-    alone = len(planned.units) - len(joint)
-    jointly_trained = sum(len(u.cells) for u in joint)
     so_far = ", ".join(f"{n} {status}" for status, n in count_states(states).items())
     sets = ", ".join(f"{d.name} ({len(d.splits)} splits)" for d in grid.data)
     return [
         *(f"note: {n}" for n in planned.notes),
         f"{len(states)} cells: {len(grid.methods)} methods × {sets} × {len(grid.seeds)} seeds",
-        f"{jointly_trained} cells are trained in {len(joint)} joint runs, {alone} alone",
         so_far,
     ]
 

@@ -35,10 +35,7 @@ probsa train --features DIR --labels CSV --out RUN [--model NAME] [--KEY VALUE .
 CHOSEN = {
     "auroc": "those of {}, the best on the validation bags",
     "nll": "those of {}, with the lowest validation NLL",
-    "smoothed": "those of {}, the end of the best epochs in a row",
-    "one-se": "those of {}, within one standard error of the best validation AUROC",
     "ema-nll": "the running average at {}, with the lowest validation NLL",
-    "average": "the mean of the last quarter of the epochs, up to {}",
     "last": "those of {}, the last",
 }
 """Which weights a run keeps, by its `select`."""

@@ -1,0 +1,120 @@
+"""The stage of a grid: each task trains, predicts and evaluates one cell."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from ...core import is_disk_full
+from ...errors import ProbSAError
+from ...jobs import Stage, Task, TaskOutcome, remove_dead_locks
+from ...training import Reporter, RunConfig, train
+from ..grid.methods_and_cells import Cell
+from .cells import Keep, complete, failure_reason, finish, is_done, record_failure
+
+
+def task_of(cell: Cell, out: Path) -> Task:
+    """Return the task that runs a cell; it locks the run folder."""
+    return Task(name=cell.name, target=cell.folder(out), noun="run", payload=cell)
+
+
+def remove_cell_locks(out: Path) -> None:
+    """Remove locks of dead processes."""
+    remove_dead_locks(out.glob("cells/*/*/.*.lock"))
+
+
+class Watch(Reporter):
+    """Callbacks that follow a grid. By default, they do nothing; the CLI's show a progress bar.
+
+    The callbacks of `Reporter` are called as well, for the cell that this process trains, unless
+    other worker processes train cells.
+    """
+
+    def grid(self, *, cells: int, done: int) -> None:
+        """Called before the first cell, with the number of cells and of those already done."""
+
+    def settled(self, cells: int) -> None:
+        """Called with the number of cells that are now done or failed, in whichever process."""
+
+    def begin(self, cell: Cell) -> None:
+        """Called when this process begins a cell."""
+
+    def end(self, cell: Cell, outcome: TaskOutcome) -> None:
+        """Called when a cell is done or has failed, in whichever process."""
+
+
+@dataclass(kw_only=True)
+class Training(Stage):
+    """Trains, predicts and evaluates cells."""
+
+    advice_on_death: ClassVar[str] = "Try again with fewer workers or smaller batches"
+
+    out: Path
+    groups: Mapping[str, Mapping[str, str] | None]
+    """The patient of each bag, for each data set."""
+    keep: Keep
+    threads: int
+    """Threads of a process, for cells that do not set them."""
+    watch: Watch = field(default_factory=Watch)
+    known_done: set[str] = field(default_factory=set)
+    """Names of cells that are known to be done."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # the watch stays in the process that shows the progress
+        return self.__dict__ | {"watch": Watch(), "known_done": set()}
+
+    def known(self, task: Task) -> TaskOutcome | None:
+        cell: Cell = task.payload
+        if self._is_done(cell):
+            return TaskOutcome(name=cell.name, status="done", count=1, kept=True)
+        if failure_reason(cell, self.out) is not None:
+            return TaskOutcome(name=cell.name, status="failed", count=0, kept=True)
+        return None
+
+    def start(self) -> None:
+        torch.set_num_threads(self.threads)
+
+    def run(self, tasks: Iterator[Task]) -> Iterator[TaskOutcome]:
+        for task in tasks:
+            cell: Cell = task.payload
+            self.watch.begin(cell)
+            reason = ""
+            try:
+                folder = cell.folder(self.out)
+                train(self._config(cell), folder, resume=True, reporter=self.watch)
+                finish(cell, self.out)
+                complete(cell, self.out, groups=self.groups[cell.data], keep=self.keep)
+            except Exception as e:  # noqa: BLE001 - no error may stop the other cells
+                reason = _reason(e)
+            status = "failed" if reason else "done"
+            yield TaskOutcome(name=cell.name, status=status, reason=reason, count=int(not reason))
+
+    def record(self, task: Task, outcome: TaskOutcome) -> None:
+        cell: Cell = task.payload
+        if not self._is_done(cell) and failure_reason(cell, self.out) is None:
+            record_failure(cell, self.out, outcome.reason)
+
+    def _is_done(self, cell: Cell) -> bool:
+        if cell.name not in self.known_done and is_done(cell, self.out):
+            self.known_done.add(cell.name)
+        return cell.name in self.known_done
+
+    def _config(self, cell: Cell) -> RunConfig:
+        """Return the config of a cell with the threads of this process, which change no result."""
+        training = cell.config.training
+        threads = training.threads or self.threads
+        return replace(cell.config, training=replace(training, threads=threads))
+
+
+def _reason(error: Exception) -> str:
+    """Return the message of an error in one line; a full disk ends the whole run instead.
+
+    Raises:
+        OSError: The disk is full.
+    """
+    if is_disk_full(error):
+        raise error
+    message = " ".join(str(error).split())
+    return message if isinstance(error, ProbSAError) else f"{type(error).__name__}: {message}"

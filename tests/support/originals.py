@@ -1,0 +1,323 @@
+"""The authors' own weights in our models, for parity: names and sizes, one section per method.
+
+Importing this module registers them with `from_original`, which the package has for CLAM, ABMIL,
+DSMIL, TransMIL and torchmil alone. Sizes follow from the shapes and from the constructor's
+arguments, which are those of the stored sets and are not checked.
+"""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from probsa import Bag
+from probsa.models import Model, build
+from probsa.models._originals import Rules, State, original, transplant
+from probsa.models.vmil import VMIL
+
+
+def count(state: State, pattern: str) -> int:
+    """Return how many names match a pattern."""
+    return sum(re.fullmatch(pattern, k) is not None for k in state)
+
+
+# SETMIL
+
+
+def framed(bag: Bag, side: int) -> Bag:
+    """Return a bag whose own map is the original's canvas: centred, with corners of zeros."""
+    assert bag.coords is not None
+    at = bag.coords - bag.coords.amin(0)
+    at = at + (side - 1 - at.amax(0)) // 2
+    taken = set(map(tuple, at.tolist()))
+    corners = [c for c in ((0, 0), (side - 1, side - 1)) if c not in taken]
+    x = torch.cat([bag.x.detach(), bag.x.new_zeros(len(corners), bag.x.shape[1])])
+    coords = torch.cat([at, at.new_tensor(corners).view(-1, 2)])
+    return replace(bag, x=x.requires_grad_(), coords=coords)
+
+
+SETMIL_LEAVES = {
+    r"(norm[12])\.": r"\1.",
+    r"attn\.(qkv|proj)\.": r"\1.",
+    r"mlp\.(fc[12])\.": r"\1.",
+    r"attn\.rpe_([qkv])\.rp_cols\.lookup_table_\w+$": r"relative.on_\1.tables.1",
+    r"attn\.rpe_([qkv])\.(rp_rows\.)?lookup_table_\w+$": r"relative.on_\1.tables.0",
+}
+"""Names within the original's blocks, with ours."""
+SETMIL_STEMS = {
+    r"channel_reduce\.reduce\.attention": "reduce",
+    r"aspp\.p1\.attention": "pyramid.0",
+    r"aspp\.p2\.attention": "pyramid.1",
+    r"aspp\.p3\.attention": "pyramid.2",
+    r"blocks\.0": "blocks.0",
+    r"blocks\.1": "blocks.1",
+}
+SETMIL: Rules = [
+    *((rf"{theirs}\.{leaf}", f"{ours}.{name}") for theirs, ours in SETMIL_STEMS.items()
+      for leaf, name in SETMIL_LEAVES.items()),
+    (r"cls_token$", "class_token"),
+    (r"head\.", "classifier."),
+    (r"pos_embed$", None),  # ours is computed
+]  # fmt: skip
+
+
+@original("setmil", variants=("cross_bias", "default_irpe", "product_ctx"))
+def setmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+    """Build SETMIL's original."""
+    del reference
+    model = build(
+        "setmil",
+        preset="original",
+        in_dim=given["in_chans"],
+        n_classes=given["num_classes"],
+        reduction=given["channel_reduce_rate"],
+        reduced_dim=len(state["channel_reduce.reduce.attention.attn.proj.bias"]),
+        pyramid_dim=given["embed_dim"],
+        layers=given["depth"],
+        heads=given["num_heads"],
+        mlp_ratio=given["mlp_ratio"],
+        qkv_bias=given["qkv_bias"],
+        dropout=given["drop_rate"],
+        attention_dropout=given["attn_drop_rate"],
+        relative_shared=given["irpe"]["shared_head"],
+        pyramid_dropout=given["token_t"]["drop"],
+        pyramid_attention_dropout=given["token_t"]["attn_drop"],
+        **relative(given["irpe"], ours="relative"),
+        **relative(given["token_t"], ours="pyramid_relative"),
+    )
+    return transplant(model, state, SETMIL)
+
+
+def relative(settings: dict[str, Any], *, ours: str) -> dict[str, Any]:
+    """Return our arguments for the original's relative positions."""
+    if not settings["rpe"]:
+        return {ours: "none"}
+    mode = "contextual" if settings["mode"] == "ctx" else settings["mode"]
+    return {ours: settings["method"], f"{ours}_mode": mode, f"{ours}_on": settings["rpe_on"]}
+
+
+# VMIL
+
+VMIL_LAYER = r"transformer_encoder\.layers\.(\d+)\."
+VMIL_NAMES: Rules = [
+    (r"encoder_layer\.", None),  # never used
+    (r"fe_1dcnn\.(\d)\.", r"p_branch.0.net.\1."),
+    (r"fe_fc\.0\.", "p_branch.1."),
+    (r"inst_classifier\.0\.", "p_head."),
+    (r"trans_dim\.0\.", "q_embed.net.0."),
+    (VMIL_LAYER + r"self_attn\.in_proj_", r"q_layers.\1.attention.qkv."),
+    (VMIL_LAYER + r"self_attn\.out_proj\.", r"q_layers.\1.attention.out."),
+    (VMIL_LAYER + r"linear1\.", r"q_layers.\1.feed.first."),
+    (VMIL_LAYER + r"linear2\.", r"q_layers.\1.feed.second."),
+    (VMIL_LAYER + "norm", r"q_layers.\1.norm"),
+    (r"bag_classifier\.0\.", "q_head."),
+]
+
+
+class SpectralCNN(nn.Module):
+    """The original's first layers of p: three times conv(3), PReLU and maxpool(2) on a spectrum.
+
+    The package has an MLP in their place, since the order of deep features has no meaning.
+    """
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        steps: list[nn.Module] = []
+        for a, b in ((1, 20), (20, 128), (128, 64)):
+            steps += [nn.Conv2d(a, b, (1, 3)), nn.PReLU(), nn.MaxPool2d((1, 2))]
+            length = (length - 2) // 2
+        self.net = nn.Sequential(*steps)
+        self.out_dim = 64 * length
+
+    def forward(self, x: Tensor) -> Tensor:
+        # one image with a row per instance; kernels do not cross rows
+        return self.net(x[None, None])[0].transpose(0, 1).flatten(1)
+
+
+@original("vmil")
+def vmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+    """Build VMIL's original, without the template layer that its transformer copies."""
+    del reference
+    embed, in_dim = state["trans_dim.0.weight"].shape
+    model = build(
+        "vmil",
+        preset="original",
+        in_dim=in_dim,
+        embed=embed,
+        layers=given["_nlayer"],
+        feedforward=len(state["transformer_encoder.layers.0.linear1.bias"]),
+        gamma=given["_gamma"],
+    )
+    cnn = SpectralCNN(in_dim)
+    assert isinstance(model, VMIL)
+    model.p_branch = nn.Sequential(cnn, nn.Linear(cnn.out_dim, embed), nn.ReLU())
+    return transplant(model, state, VMIL_NAMES)
+
+
+# GTP
+
+GTP: Rules = [
+    (r"cls_token$", "class_token"),
+    (r"conv1\.bn_layer\.", "gcn.norm."),
+    (r"conv1\.", "gcn."),
+    (r"pool1\.", "assign."),
+    (r"transformer\.(blocks\.\d+)\.attn\.qkv\.", r"\1.qkv."),
+    (r"transformer\.(blocks\.\d+)\.attn\.proj\.", r"\1.out."),
+    (r"transformer\.(blocks\.\d+)\.mlp\.fc1\.", r"\1.first."),
+    (r"transformer\.(blocks\.\d+)\.mlp\.fc2\.", r"\1.second."),
+    (r"transformer\.head\.", "classifier."),
+    (r"transformer\.", ""),
+]
+
+
+@original("gtp")
+def gtp(reference: str, state: State, given: dict[str, Any]) -> Model:
+    """Build GTP's original: a batch-normalised graph convolution, ViT blocks of 8 heads."""
+    del reference, given
+    d = state["cls_token"].shape[-1]
+    model = build(
+        "gtp",
+        preset="original",
+        in_dim=state["conv1.weight"].shape[0],
+        n_classes=len(state["transformer.head.bias"]),
+        width=d,
+        clusters=len(state["pool1.bias"]),
+        layers=count(state, r"transformer\.blocks\.\d+\.norm1\.weight"),
+        heads=8,
+        mlp_ratio=len(state["transformer.blocks.0.mlp.fc1.bias"]) / d,
+    )
+    return transplant(model, state, GTP)
+
+
+# IIB-MIL
+
+
+def iibmil_names() -> Rules:
+    """Return the rules for the original's names; encoder and decoder name their parts alike."""
+    block = r"patch_encoder\.trans_(\d+)\.layers\.0\."
+    layer = r"wsi_aggregator\.decoder\.layers\.(\d+)\."
+    rules: list[tuple[str, str | None]] = [
+        # the original creates these but never calls them
+        (r"patch_encoder\.(patch_to_embedding|transformer_encoder|encode_\d+)\.", None),
+        (r"patch_encoder\.res_(\d+)\.", r"encoder.\1.raw."),
+        (r"patch_encoder\.mlp_head\.0\.", "norm."),
+        (r"patch_encoder\.mlp_head\.1\.", "instance_classifier."),
+        (r"query_embed\.weight$", "queries"),
+        (r"wsi_classifier\.", "classifier."),
+    ]
+    for k in range(5):  # their stages have four steps (the fourth is dropout), ours three
+        for step in (0, 2):
+            theirs = rf"patch_encoder\.depth_(\d+)\.{4 * k + step}\."
+            rules.append((theirs, rf"encoder.\1.mlp.{3 * k + step}."))
+    for at, attention, mine, name in (
+        (block, "self_attn", r"encoder.\1.layer.", "attention"),
+        (layer, "self_attn", r"decoder.\1.", "queries"),
+        (layer, "cross_attn", r"decoder.\1.", "instances"),
+    ):
+        rules += [
+            (rf"{at}{attention}\.in_proj_", f"{mine}{name}.qkv."),
+            (rf"{at}{attention}\.out_proj\.", f"{mine}{name}.out."),
+            (rf"{at}linear1\.", f"{mine}feed.first."),
+            (rf"{at}linear2\.", f"{mine}feed.second."),
+            (rf"{at}norm", f"{mine}norm"),
+        ]
+    return rules
+
+
+@original("iibmil")
+def iibmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+    """Build IIB-MIL's original."""
+    del reference, given
+    z, raw = state["patch_encoder.res_0.weight"].shape
+    model = build(
+        "iibmil",
+        preset="original",
+        in_dim=raw,
+        n_classes=len(state["wsi_classifier.weight"]),
+        width=z,
+        layers=count(state, r"patch_encoder\.res_\d+\.weight"),
+        hidden=len(state["patch_encoder.trans_0.layers.0.linear1.weight"]),
+        queries=len(state["query_embed.weight"]),
+        decoder_layers=count(state, r"wsi_aggregator\.decoder\.layers\.\d+\.linear1\.weight"),
+    )
+    return transplant(model, state, iibmil_names())
+
+
+# DTFD-MIL
+
+DTFD: Rules = [
+    (r"dim_reduction\.fc1\.", "embed.net.0."),
+    (r"dim_reduction\.resBlocks\.(\d+)\.block\.", r"residual.\1.net."),
+    (r"att_classifier\.attention\.attention_V\.0\.", "bag_attention.trunk.first."),
+    (r"att_classifier\.attention\.attention_U\.0\.", "bag_attention.trunk.gate."),
+    (r"att_classifier\.attention\.attention_weights\.", "bag_attention.mean."),
+    (r"att_classifier\.classifier\.fc\.", "bag_classifier."),
+    (r"attention\.attention_V\.0\.", "attention.trunk.first."),
+    (r"attention\.attention_U\.0\.", "attention.trunk.gate."),
+    (r"attention\.attention_weights\.", "attention.mean."),
+    (r"classifier\.fc\.", "classifier."),
+]
+
+
+@original("dtfd")
+def dtfd(reference: str, state: State, given: dict[str, Any]) -> Model:
+    """Build DTFD-MIL from the state dicts of four modules, each with its module's prefix."""
+    del reference
+    embed, in_dim = state["dim_reduction.fc1.weight"].shape
+    groups = given.get("numGroup", 4)
+    model = build(
+        "dtfdmil",
+        in_dim=in_dim,
+        embed=embed,
+        n_classes=len(state["classifier.fc.weight"]),
+        attention_dim=len(state["attention.attention_V.0.weight"]),
+        res_blocks=sum(k.endswith(".block.0.weight") for k in state),
+        dropout=given.get("droprate", 0.0),
+        n_groups=groups,
+        distill=given.get("distill", "AFS").lower(),
+        instances_per_group=given.get("total_instance", groups) // groups,
+        predict_samples=given.get("num_MeanInference", 1),
+    )
+    return transplant(model, state, DTFD)
+
+
+# PatchGCN
+
+PATCHGCN: Rules = [
+    (r"fc\.0\.", "embed.net.0."),
+    # created but never called
+    (r"layers\.0\.norm\.", None),
+    (r"layers\.(\d+)\.conv\.(?:aggr_module\.)?t$", r"layers.\1.conv.t"),
+    # the original has a dropout of 0 before its last layer
+    (r"layers\.(\d+)\.conv\.mlp\.4\.", r"layers.\1.conv.mlp.3."),
+    (r"path_phi\.0\.", "phi.net.0."),
+    (r"path_attention_head\.attention_a\.0\.", "attention.trunk.first."),
+    (r"path_attention_head\.attention_b\.0\.", "attention.trunk.gate."),
+    (r"path_attention_head\.attention_c\.", "attention.mean."),
+    (r"path_rho\.0\.", "classifier.0."),
+    (r"classifier\.", "classifier.2."),
+]
+
+
+@original("patchgcn", variants=("biasmlp",))
+def patchgcn(reference: str, state: State, given: dict[str, Any]) -> Model:
+    """Build `PatchGCN_Surv`, of any version of PyG; its survival bins become classes."""
+    del reference
+    embed, in_dim = state["fc.0.weight"].shape
+    rate = float(given.get("dropout", 0.25))
+    model = build(
+        "patchgcn",
+        in_dim=in_dim,
+        n_classes=len(state["classifier.weight"]),
+        embed=embed,
+        layers=count(state, r"layers\.\d+\.conv\.mlp\.0\.weight"),
+        mlp_bias="layers.0.conv.mlp.0.bias" in state,
+        hidden=len(state["path_phi.0.weight"]),
+        rho=len(state["path_rho.0.weight"]),
+        attention_dim=len(state["path_attention_head.attention_a.0.weight"]),
+        dropout=rate,
+        attention_dropout=rate,
+    )
+    return transplant(model, state, PATCHGCN)
