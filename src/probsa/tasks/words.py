@@ -36,20 +36,24 @@ class PageWords:
 class Words:
     """The words of a task."""
 
+    predicts: str
+    """What a model predicts, for its card; see `Task.predicts`."""
+    noun: str = "class"
+    """What evidence is about, and the contribution of an instance is part of."""
     towards: tuple[str, str] = ("speaks for the class", "against it")
     """What positive and negative evidence of an instance does."""
     aim: str = "the class"
     """What positive evidence speaks for."""
     response: str = "probability"
     """What `Task.response` returns."""
-    contributes_to: str = "the class"
-    """What the contribution of an instance is part of."""
     raised: str = "the logit of the class"
     """What positive contributions raise."""
     evidence_unit: str = "logit"
     """The unit of evidence, for colour bars."""
     part: str = "class against the others"
     """What the metrics by part are of."""
+    undefined: str = "AUROC"
+    """The metric that a part without one of the needed strata leaves undefined."""
     call_rule: str = ""
     """How a bag is called without a threshold."""
     remedy: str = ""
@@ -57,16 +61,19 @@ class Words:
     page: PageWords = PageWords()
 
 
-CLASSES = Words()
+CLASSES = Words(predicts="the probability of {either}")
 SEVERAL_CLASSES = Words(
-    call_rule="none: the most probable class is called", remedy=", or merge the class with another"
+    predicts=CLASSES.predicts,
+    call_rule="none: the most probable class is called",
+    remedy=", or merge the class with another",
 )
 GRADES = Words(
+    predicts="the probability of the grade: one of {either}, in rising order",
     call_rule="none: the median grade is called",
     towards=("speaks for a higher grade", "for a lower one"),
     aim="a higher grade",
     response="mean grade",
-    contributes_to="the grade",
+    noun="grade",
     raised="the grade",
     part="grade and above, against those below",
     page=PageWords(
@@ -79,9 +86,10 @@ GRADES = Words(
     ),
 )
 FINDINGS = Words(
+    predicts="the probability of each of the findings {names}",
     towards=("speaks for the finding", "against it"),
     aim="the finding",
-    contributes_to="the finding",
+    noun="finding",
     raised="the logit of the finding",
     part="finding",
     remedy=", or leave the finding out of the target",
@@ -98,10 +106,12 @@ FINDINGS = Words(
     ),
 )
 NUMBERS = Words(
+    predicts="a number{of}, with its distribution ({outputs}: mean, standard deviation and "
+    "quantiles)",
     towards=("raises the value", "lowers it"),
     aim="a higher value",
     response="predicted value",
-    contributes_to="the value",
+    noun="value",
     raised="the value",
     evidence_unit="sd of the target",
     part="interval",
@@ -121,12 +131,15 @@ NUMBERS = Words(
     ),
 )
 TIMES = Words(
+    predicts="the time to an event ({outputs}: the risk, higher is worse, and the probability to "
+    "be without the event at each time). Nothing is predicted beyond the time {last}",
     towards=("raises the risk", "lowers it"),
     aim="a higher risk",
     response="risk",
-    contributes_to="the risk",
+    noun="risk",
     raised="the risk",
     part="time",
+    undefined="the c-index",
     page=PageWords(
         measure="risk",
         call_hint="S(t): the predicted probability to be without the event at the time t",
@@ -153,5 +166,5 @@ def class_name(classes: Sequence[str], k: int) -> str:
 
 def quoted(names: Sequence[str], word: str) -> str:
     """Return names in backticks with a word before the last one, as "`a`, `b` or `c`"."""
-    *others, last = [f"`{name}`" for name in names]
+    *others, last = [f"`{name}`" for name in names] or [""]
     return f"{', '.join(others)} {word} {last}" if others else last
