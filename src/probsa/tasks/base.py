@@ -201,7 +201,7 @@ class Task(ABC):
             for name, p in found.items()
         }
 
-    def constants(self, data: TargetData, training: Y) -> dict[str, P]:
+    def constants(self, data: TargetData, training: np.ndarray) -> dict[str, P]:
         """Return predictions of the first outputs that look at no bag, by name."""
         return {}
 

@@ -169,7 +169,7 @@ class Ordinal(OneClass):
     def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
         return ordinal_metrics(data.y[:, 0].astype(np.int64), data.predicted, draws=draws)
 
-    def constants(self, data: TargetData, training: Y) -> dict[str, P]:
+    def constants(self, data: TargetData, training: np.ndarray) -> dict[str, P]:
         counts = np.bincount(training[:, 0].astype(int), minlength=data.predicted.shape[1])
         return {"shares of the training bags": np.tile(counts / counts.sum(), (len(data.y), 1))}
 
@@ -283,7 +283,7 @@ class Regression(Task):
             data.y[:, 0], data.column("mean"), scores=data.scores, quantiles=quantiles, draws=draws
         )
 
-    def constants(self, data: TargetData, training: Y) -> dict[str, P]:
+    def constants(self, data: TargetData, training: np.ndarray) -> dict[str, P]:
         values = {"mean": training.mean(), "median": np.median(training)}
         shape = (len(data.y), 1)
         return {f"{name} of the training bags": np.full(shape, v) for name, v in values.items()}
@@ -348,7 +348,7 @@ class Survival(Task):
             draws=draws,
         )
 
-    def constants(self, data: TargetData, training: Y) -> dict[str, P]:
+    def constants(self, data: TargetData, training: np.ndarray) -> dict[str, P]:
         curve = kaplan_meier(training[:, 0], training[:, 1] > 0, _times(data.outputs))
         row = [0.0, *curve]
         return {"Kaplan–Meier of the training bags": np.tile(row, (len(data.y), 1))}

@@ -228,7 +228,7 @@ class Labels(ABC):
         """Return needed strata in words that follow "bag", such as `of class tumour`."""
         return f"of class {', '.join(names[k] for k in strata)}"
 
-    def as_two_classes(self, y: Y, training: Y) -> Int[np.ndarray, " bags"]:
+    def as_two_classes(self, y: Y, training: np.ndarray) -> Int[np.ndarray, " bags"]:
         """Return a class in place of the targets, to fit null maps on: of classes and grades
         themselves, else 1 for any finding, the event, or a number above the training median."""
         return self.strata(y).astype(np.int64)
@@ -236,14 +236,14 @@ class Labels(ABC):
     # Whether bags can train and test
 
     @abstractmethod
-    def untrained(self, y: Mapping[str, Y], names: Names) -> str | None:
+    def untrained(self, y: Mapping[str, np.ndarray], names: Names) -> str | None:
         """Return why a model cannot learn its outputs from the part `train` of a split, or None."""
 
     def untestable(self, strata: Sequence[int], names: Names) -> str | None:
         """Return why methods cannot be compared on labelled bags of these strata, or None."""
         return None
 
-    def unjudgeable(self, y: Y, training: Y, names: Names) -> str | None:
+    def unjudgeable(self, y: Y, training: np.ndarray, names: Names) -> str | None:
         """Return why the primary metric is undefined on test bags, or None."""
         return None
 
@@ -341,7 +341,7 @@ class ClassLabels(Labels):
     def model_target(self, value: tuple[float, ...]) -> Target:
         return int(value[0])
 
-    def untrained(self, y: Mapping[str, Y], names: Names) -> str | None:
+    def untrained(self, y: Mapping[str, np.ndarray], names: Names) -> str | None:
         found = {part: Counter(values[:, 0].astype(int).tolist()) for part, values in y.items()}
         trained = found.pop("train")
         if len(trained) == 1:
@@ -366,7 +366,7 @@ class ClassLabels(Labels):
         of_class = f"{counted(len(strata), 'bag')} of class {names[strata[0]]}"
         return f"has only one class: {of_class}, none of another"
 
-    def unjudgeable(self, y: Y, training: Y, names: Names) -> str | None:
+    def unjudgeable(self, y: Y, training: np.ndarray, names: Names) -> str | None:
         counts = self.counts(y, names)
         if self.ordered:
             only = [name for name, n in counts.items() if n == len(y)]
@@ -423,10 +423,10 @@ class FindingLabels(Labels):
     def label_columns(self, names: Names) -> tuple[str, ...]:
         return tuple(f"label_{name}" for name in names)
 
-    def as_two_classes(self, y: Y, training: Y) -> np.ndarray:
+    def as_two_classes(self, y: Y, training: np.ndarray) -> np.ndarray:
         return (y == 1).any(1).astype(np.int64)
 
-    def untrained(self, y: Mapping[str, Y], names: Names) -> str | None:
+    def untrained(self, y: Mapping[str, np.ndarray], names: Names) -> str | None:
         for name, train, test in zip(names, y["train"].T, y["test"].T, strict=True):
             known = train[np.isfinite(train)]
             if len(np.unique(known)) < 2:
@@ -442,7 +442,7 @@ class FindingLabels(Labels):
                 )
         return None
 
-    def unjudgeable(self, y: Y, training: Y, names: Names) -> str | None:
+    def unjudgeable(self, y: Y, training: np.ndarray, names: Names) -> str | None:
         for name, finding in zip(names, y.T, strict=True):
             known = np.unique(finding[np.isfinite(finding)])
             if len(known) < 2:
@@ -496,10 +496,10 @@ class NumberLabels(Labels):
         merged = [np.array(strata, np.int64) * count // 5 for count in (5, 4, 3, 2, 1)]
         return next(y for y in merged if np.bincount(y).max() >= parts or not y.any())
 
-    def as_two_classes(self, y: Y, training: Y) -> np.ndarray:
+    def as_two_classes(self, y: Y, training: np.ndarray) -> np.ndarray:
         return (y[:, 0] > np.median(training)).astype(np.int64)
 
-    def untrained(self, y: Mapping[str, Y], names: Names) -> str | None:
+    def untrained(self, y: Mapping[str, np.ndarray], names: Names) -> str | None:
         values = np.unique(y["train"])
         if len(values) > 1:
             return None
@@ -565,7 +565,7 @@ class EventLabels(Labels):
     def stratum_names(self, strata: Iterable[int], names: Names) -> str:
         return "with an event"
 
-    def untrained(self, y: Mapping[str, Y], names: Names) -> str | None:
+    def untrained(self, y: Mapping[str, np.ndarray], names: Names) -> str | None:
         if (y["train"][:, 1] > 0).any():
             return None
         return (
@@ -578,7 +578,7 @@ class EventLabels(Labels):
             return None
         return f"has no event: all {counted(len(strata), 'bag')} are censored"
 
-    def unjudgeable(self, y: Y, training: Y, names: Names) -> str | None:
+    def unjudgeable(self, y: Y, training: np.ndarray, names: Names) -> str | None:
         censoring = CensoringCurve.fit(training[:, 0], training[:, 1] > 0)
         c = uno_c(y[:, 0], y[:, 1] > 0, risk=np.zeros(len(y)), censoring=censoring)
         return None if c.reason is None else f"there is {c.reason.partition(':')[0]}"
