@@ -160,19 +160,19 @@ def read_table(
         raise TableError(f"{path} has both 'fold' and 'split': leave one out")
     rows_by_bag = chosen.by_name("bag")
     names = None if classes is None else tuple(classes)
-    read = labels.read(
+    values, found, notes = labels.read(
         Cells(path=path, rows=rows_by_bag, columns=columns, classes=names, required=labels_required)
     )
     return LabelTable(
         path=path,
         bags=tuple(rows_by_bag),
-        labels=read.labels,
+        labels=labels.bag_strata(values),
         **_assignments(path, chosen.columns, rows_by_bag),
-        classes=read.classes,
-        task=read.task,
-        target=read.target,
-        values=read.values,
-        notes=(*read.notes, *_ignored_columns(table, used=chosen.columns, named=columns)),
+        classes=tuple(found),
+        task=labels.task,
+        target=columns,
+        values=tuple(values),
+        notes=(*notes, *_ignored_columns(table, used=chosen.columns, named=columns)),
         lines=tuple(line for line, _ in rows_by_bag.values()),
     )
 

@@ -30,7 +30,5 @@ def truth_of(table: Predictions, row: int) -> str:
 
 def _targets(table: Predictions, row: int) -> list[float]:
     """Return the stored targets of a bag; nan where they are not known."""
-    if table.targets is not None:
-        return table.targets[row].tolist()
-    label = table.labels[row]
-    return [math.nan if label is None else label]
+    label, targets = table.labels[row], table.targets
+    return [math.nan if label is None else label] if targets is None else targets[row].tolist()

@@ -14,7 +14,6 @@ from .labels import Labels as Labels
 from .labels import Rows as Rows
 from .labels import Target as Target
 from .labels import TargetOptions as TargetOptions
-from .labels import Targets as Targets
 from .labels import task_of_classes as task_of_classes
 from .labels import unknown_column_advice as unknown_column_advice
 from .words import PageWords as PageWords

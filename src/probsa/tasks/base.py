@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Int
 
 from ..core import TaskName
 from ..statistics import Draws, TargetMetrics
-from .labels import Labels, Names, Y
-from .words import PageWords, Words, quoted
+from .labels import LABELS, Labels, Names, Y
+from .words import WORDS, PageWords, Words, quoted
 
 P: TypeAlias = Float[np.ndarray, "bags outputs"]
 """What is predicted of bags: the columns of `Predicted.probability`."""
@@ -134,8 +134,6 @@ class Task(ABC):
     """
 
     name: ClassVar[TaskName]
-    labels: ClassVar[Labels]
-    words: ClassVar[Words]
     measures: ClassVar[tuple[Measure, ...]]
     """The metrics by which methods are compared. The first is the primary one, by which a model is
     judged against rivals."""
@@ -164,6 +162,16 @@ class Task(ABC):
     """What precedes the name of an output in the header of predictions.csv."""
     watched: ClassVar[tuple[str, ...]] = ()
     """The outputs by which a shift of the bags shows, as others follow from them; empty for all."""
+
+    @property
+    def labels(self) -> Labels:
+        """What is read of a label table."""
+        return LABELS[self.name]
+
+    @property
+    def words(self) -> Words:
+        """The words of the task."""
+        return WORDS[self.name]
 
     @property
     def primary(self) -> Measure:

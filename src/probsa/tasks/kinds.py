@@ -27,18 +27,8 @@ from ..statistics import (
     survival_metrics,
 )
 from .base import HALF, UNSTATED, Measure, P, Predicted, Stated, TargetData, Task, Verdict
-from .labels import LABELS, Names, Y
-from .words import (
-    CLASSES,
-    FINDINGS,
-    GRADES,
-    NUMBERS,
-    SEVERAL_CLASSES,
-    TIMES,
-    PageWords,
-    class_name,
-    plus_minus,
-)
+from .labels import Names, Y
+from .words import PageWords, class_name, plus_minus
 
 KAPPA = Measure("quadratic_kappa", "quadratic κ", unit="number", low=-1.0)
 MACRO = {"macro_auroc": "auroc", "macro_average_precision": "average_precision", "macro_f1": "f1"}
@@ -54,19 +44,16 @@ class OneClass(Task):
 
     def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
         row = p.probability[None].astype(np.float64)
-        call = int(self.calls(row, stated.threshold)[0])
-        value, spread, text = self._said(p, call, stated.classes)
+        call, shown = int(self.calls(row, stated.threshold)[0]), self.column(p, called=True)
+        said = int(np.argmax(row)) if self.unordered_classes else call
+        which = self.words.called.format(class_name(stated.classes, said)) if row.size > 1 else "p"
         return Verdict(
             call=class_name(stated.classes, call),
-            value=value,
-            spread=spread,
-            unsure=float(self.margins(row, stated.threshold)[0]) < spread,
-            text=text,
+            value=float(p.probability[shown]),
+            spread=float(p.std[shown]),
+            unsure=float(self.margins(row, stated.threshold)[0]) < float(p.std[shown]),
+            text=f"{which} = {p.probability[said]:.2f}{plus_minus(float(p.std[said]))}",
         )
-
-    def _said(self, p: Predicted, call: int, classes: Names) -> tuple[float, float, str]:
-        """Return the probability of a verdict, its standard deviation, and both in words."""
-        raise NotImplementedError
 
     def contradicts(
         self, p: Predicted, y: Sequence[float], stated: Stated = UNSTATED
@@ -95,12 +82,6 @@ class Unordered(OneClass):
             return ascending[:, -1] - ascending[:, -2]
         return np.abs(p[:, -1] - (HALF if threshold is None else threshold))
 
-    def _said(self, p: Predicted, call: int, classes: Names) -> tuple[float, float, str]:
-        shown, k = self.column(p, called=True), int(np.argmax(p.probability))
-        which = f"p(class {class_name(classes, k)})" if len(p.probability) > 1 else "p"
-        text = f"{which} = {p.probability[k]:.2f}{plus_minus(float(p.std[k]))}"
-        return float(p.probability[shown]), float(p.std[shown]), text
-
     def column_names(self, p: Predicted, columns: int) -> tuple[str, ...] | None:
         return None
 
@@ -117,8 +98,6 @@ class Binary(Unordered):
     """Two classes."""
 
     name = "binary"
-    labels = LABELS[name]
-    words = CLASSES
     two_classes = patient_has_highest = True
     measures = (Measure("auroc", "AUROC", by_fold=True),)
 
@@ -131,8 +110,6 @@ class Multiclass(Unordered):
     """Three classes or more."""
 
     name = "multiclass"
-    labels = LABELS[name]
-    words = SEVERAL_CLASSES
     measures = (
         Measure("auroc", "macro AUROC", by_fold=True),
         Measure("accuracy", "accuracy"),
@@ -155,8 +132,6 @@ class Ordinal(OneClass):
     """Grades 0 … K in rising order; the median of the predicted distribution is called."""
 
     name = "ordinal"
-    labels = LABELS[name]
-    words = GRADES
     validation_metric = "val_kappa"
     patient_has_highest = True
     measures = (
@@ -184,21 +159,13 @@ class Ordinal(OneClass):
     def margins(self, p: P, threshold: float | None = None) -> np.ndarray:
         return np.abs(np.cumsum(p, axis=1)[:, :-1] - HALF).min(1)
 
-    def _said(self, p: Predicted, call: int, classes: Names) -> tuple[float, float, str]:
-        value, spread = float(p.probability[call]), float(p.std[call])
-        return (
-            value,
-            spread,
-            f"grade {class_name(classes, call)}, p = {value:.2f}{plus_minus(spread)}",
-        )
-
     def response(self, p: Predicted, column: int) -> float:
         return float(mean_grade(p.probability[None].astype(np.float64))[0])
 
     def column(self, p: Predicted, columns: int | None = None, *, called: bool = False) -> int:
-        if columns is None or not 1 < columns == len(p.probability) - 1:
-            return super().column(p, columns)
-        return max(int(self.calls(p.probability[None].astype(np.float64))[0]) - 1, 0)
+        call = int(self.calls(p.probability[None].astype(np.float64))[0])
+        steps = columns is not None and 1 < columns == len(p.probability) - 1
+        return max(call - 1, 0) if steps else call if columns is None else columns - 1
 
     def column_names(self, p: Predicted, columns: int) -> tuple[str, ...] | None:
         if 1 < columns == len(p.outputs) - 1:
@@ -210,8 +177,6 @@ class Multilabel(Task):
     """Findings with independent probabilities."""
 
     name = "multilabel"
-    labels = LABELS[name]
-    words = FINDINGS
     validation_metric = "val_auroc"
     by_probability = has_findings = True
     value_prefix = "p_"
@@ -265,8 +230,6 @@ class Regression(Task):
     """A number, predicted with its distribution: mean, sd and quantiles."""
 
     name = "regression"
-    labels = LABELS[name]
-    words = NUMBERS
     averages = None
     coverage_by = "intervals"
     watched = ("mean", "sd")
@@ -320,8 +283,6 @@ class Survival(Task):
     """The time to an event; outputs are `risk`, higher is worse, and `s_<time>`."""
 
     name = "survival"
-    labels = LABELS[name]
-    words = TIMES
     validation_metric = "val_c_index"
     averages = "members"
     compares_across_folds = False

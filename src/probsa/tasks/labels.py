@@ -115,18 +115,6 @@ class Cells:
         return values
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Targets:
-    """The targets of a table, in the order of its rows; the fields are those of `LabelTable`."""
-
-    task: TaskName
-    target: tuple[str, ...]
-    labels: tuple[int | None, ...]
-    values: tuple[Value, ...]
-    classes: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
 @dataclass(frozen=True)
 class Labels(ABC):
     """The labels of a task: how a table is read, and how bags are stratified and described.
@@ -134,7 +122,7 @@ class Labels(ABC):
     Arguments `y` are targets of labelled bags; `names` are those of classes, grades or findings.
     """
 
-    task: TaskName | Literal["auto"]
+    task: TaskName
 
     stratum: ClassVar[int | None] = None
     """The column of the targets that is the stratum of a bag; None if there are no strata."""
@@ -174,25 +162,13 @@ class Labels(ABC):
             )
         return tuple(given)
 
-    def read(self, cells: Cells) -> Targets:
-        """Read the columns of the target.
+    @abstractmethod
+    def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
+        """Return the targets of a table, the names of its classes or findings, and notes.
 
         Raises:
             TableError: a cell does not fit the task; names the line and the bag.
         """
-        values, classes, notes = self._read(cells)
-        return Targets(
-            task=task_of_classes(len(classes)) if self.task == "auto" else self.task,
-            target=cells.columns,
-            labels=self.bag_strata(values),
-            values=tuple(values),
-            classes=tuple(classes),
-            notes=tuple(notes),
-        )
-
-    @abstractmethod
-    def _read(self, cells: Cells) -> tuple[Sequence[Value], Names, Names]:
-        """Return the targets, the names of the classes or findings, and notes."""
 
     def label_columns(self, names: Names) -> tuple[str, ...]:
         """Return the columns of predictions.csv that hold what a bag is labelled with."""
@@ -267,6 +243,8 @@ class ClassLabels(Labels):
     """Each bag has one of several classes or grades, whose index is its target."""
 
     ordered: bool = False
+    any_number: bool = False
+    """Whether the number of classes decides between binary and multiclass."""
     stratum = 0
 
     def columns(
@@ -276,7 +254,7 @@ class ClassLabels(Labels):
             raise TableError(f"the classes are {', '.join(classes)}: give two or more, each once")
         return super().columns(given, header=header, classes=None, path=path)
 
-    def _read(self, cells: Cells) -> tuple[Sequence[Value], Names, Names]:
+    def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
         column, notes = cells.columns[0], []
         values = cells.read(
             Column(
@@ -287,14 +265,14 @@ class ClassLabels(Labels):
         )
         noun, where = "grade" if self.ordered else "class", f"{cells.path}: the column {column!r}"
         present = sorted({int(v[0]) for v in values if v is not None})
-        if self.task == "auto" and cells.classes is None and len(present) > MOST_CLASSES:
+        if self.any_number and cells.classes is None and len(present) > MOST_CLASSES:
             raise TableError(
                 f"{where} has {len(present)} different whole numbers, from {present[0]} to "
                 f"{present[-1]}: give --task regression if they are measurements, --task ordinal "
                 "if they are grades, or --task multiclass if they are classes"
             )
         names = cells.classes or tuple(map(str, range(max([1, *present]) + 1)))
-        if self.task == "binary" and len(names) > 2:
+        if self.task == "binary" and not self.any_number and len(names) > 2:
             raise TableError(
                 f"{where} has {len(names)} classes ({_first(names)}), but the task binary has two: "
                 "give --task multiclass or --task ordinal"
@@ -407,7 +385,7 @@ class FindingLabels(Labels):
             )
         return super().columns(given or classes, header=header, classes=None, path=path)
 
-    def _read(self, cells: Cells) -> tuple[Sequence[Value], Names, Names]:
+    def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
         expected = "0 or 1, or an empty cell if it is not known"
         read = cells.read(
             *(Column(f"the finding {c!r}", expected, FINDING.get) for c in cells.columns)
@@ -472,7 +450,7 @@ class NumberLabels(Labels):
 
     stratified_by = "stratified by quintiles of {!r}"
 
-    def _read(self, cells: Cells) -> tuple[Sequence[Value], Names, Names]:
+    def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
         expected = (
             "a finite number such as 1.5, which the task regression predicts. For classes give "
             "--task multiclass"
@@ -534,7 +512,7 @@ class EventLabels(Labels):
         default = ("time", *(inverted or ["event"])[:1])
         return super().columns(given or default, header=header, classes=classes, path=path)
 
-    def _read(self, cells: Cells) -> tuple[Sequence[Value], Names, Names]:
+    def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
         time, event = cells.columns
         inverted = event.lower() == CENSORSHIP
         codes = CENSORED if inverted else EVENTS
@@ -598,7 +576,7 @@ class EventLabels(Labels):
 
 
 LABELS: Mapping[str, Labels] = {
-    "auto": ClassLabels("auto"),
+    "auto": ClassLabels("binary", any_number=True),
     "binary": ClassLabels("binary"),
     "multiclass": ClassLabels("multiclass"),
     "ordinal": ClassLabels("ordinal", ordered=True),
