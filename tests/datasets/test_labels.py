@@ -96,6 +96,8 @@ def test_classes_are_at_least_two_and_without_gaps(tmp_path: Path) -> None:
         match=r"class numbers 1, 2, and no bag has class 0: .*without gaps",
     ):
         table(tmp_path, "bag,label\na,1\nb,2\n")
+    with pytest.raises(TableError, match=r"no bag has class 0, 1, 2, 3, 4, …: "):
+        table(tmp_path, "bag,label\na,123456789012\nb,7\n")
     with pytest.raises(TableError, match="classes are a, a: give two or more, each once"):
         table(tmp_path, "bag,label\na,1\n", classes=["a", "a"])
 

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -271,23 +272,25 @@ class ClassLabels(Labels):
                 f"{present[-1]}: give --task regression if they are measurements, --task ordinal "
                 "if they are grades, or --task multiclass if they are classes"
             )
-        names = cells.classes or tuple(map(str, range(max([1, *present]) + 1)))
+        numbers = range(len(cells.classes or ()) or max([1, *present]) + 1)
+        gaps = (k for k in numbers if present and k not in present)
+        absent = list(islice(gaps, SHOWN + 1))
+        if absent and cells.classes is None and len(numbers) > 2:
+            raise TableError(
+                f"{where} has the {noun} numbers {', '.join(map(str, present))}, and no bag has "
+                f"{noun} {_first(absent)}: if there is one, list all with --classes "
+                f"{_first(numbers, ' ')}; otherwise number from 0 without gaps"
+            )
+        names = cells.classes or tuple(map(str, numbers))
         if self.task == "binary" and not self.any_number and len(names) > 2:
             raise TableError(
                 f"{where} has {len(names)} classes ({_first(names)}), but the task binary has two: "
                 "give --task multiclass or --task ordinal"
             )
-        absent = [name for k, name in enumerate(names) if present and k not in present]
-        if absent and cells.classes is None and len(names) > 2:
-            raise TableError(
-                f"{where} has the {noun} numbers {', '.join(map(str, present))}, and no bag has "
-                f"{noun} {_first(absent)}: if there is one, list all names with --classes, such as "
-                f"{_first(names, ' ')}; otherwise number from 0 without gaps"
-            )
         if absent and self.ordered:
             notes.append(
-                f"no bag of {cells.path} has grade {_first(absent)}, so the threshold of that "
-                "grade is not identified"
+                f"no bag of {cells.path} has grade {_first([names[k] for k in absent])}, so the "
+                "threshold of that grade is not identified"
             )
         return values, names, notes
 
@@ -605,6 +608,6 @@ def unknown_column_advice(header: Names, options: TargetOptions) -> str:
     return f" The target {missing[0]!r} is no column.{hint(missing[0], header)}"
 
 
-def _first(names: Names, between: str = ", ") -> str:
+def _first(names: Sequence[object], between: str = ", ") -> str:
     """Return the first names, and an ellipsis if there are more."""
-    return between.join([*names[:SHOWN], *["…"] * (len(names) > SHOWN)])
+    return between.join([*map(str, names[:SHOWN]), *["…"] * (len(names) > SHOWN)])
