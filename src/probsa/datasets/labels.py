@@ -145,7 +145,7 @@ def read_table(
     """
     table = TextTable.read(path, expected=HEADER)
     labels = LABELS[target.task]
-    columns = labels.columns(target.columns, header=table.columns, classes=classes, path=path)
+    columns = labels.columns(target.columns, classes, table.columns, path)
     _check_extra(columns, covariates, path)
     # A misspelt target is refused even if no label is required, since labels would be lost.
     needed = labels_required or any(c in table.columns for c in columns) or table.misspelt(columns)

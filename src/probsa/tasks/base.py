@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 
 from ..core import TaskName
 from ..statistics import Draws, TargetMetrics
-from .labels import LABELS, Labels, Names, Y
+from .labels import LABELS, Labels, Names, Row, Y
 from .words import WORDS, PageWords, Words, quoted
 
 P: TypeAlias = Float[np.ndarray, "bags outputs"]
@@ -223,9 +223,7 @@ class Task(ABC):
     def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
         """Return what is predicted of a bag."""
 
-    def contradicts(
-        self, p: Predicted, y: Sequence[float], stated: Stated = UNSTATED
-    ) -> bool | None:
+    def contradicts(self, p: Predicted, y: Row, stated: Stated = UNSTATED) -> bool | None:
         """Return whether the targets of a bag contradict its prediction; None if not known.
 
         A class or grade does if another is called, a finding if it is called although absent or the

@@ -1,6 +1,6 @@
 """The six tasks: binary, multiclass, ordinal, multilabel, regression and survival."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +27,7 @@ from ..statistics import (
     survival_metrics,
 )
 from .base import HALF, UNSTATED, Measure, P, Predicted, Stated, TargetData, Task, Verdict
-from .labels import Names, Y
+from .labels import Names, Row, Y
 from .words import PageWords, class_name, plus_minus
 
 KAPPA = Measure("quadratic_kappa", "quadratic κ", unit="number", low=-1.0)
@@ -55,9 +55,7 @@ class OneClass(Task):
             text=f"{which} = {p.probability[said]:.2f}{plus_minus(float(p.std[said]))}",
         )
 
-    def contradicts(
-        self, p: Predicted, y: Sequence[float], stated: Stated = UNSTATED
-    ) -> bool | None:
+    def contradicts(self, p: Predicted, y: Row, stated: Stated = UNSTATED) -> bool | None:
         call = self.calls(p.probability[None].astype(np.float64), stated.threshold)[0]
         return None if np.isnan(y[0]) else bool(call != y[0])
 
@@ -217,9 +215,7 @@ class Multilabel(Task):
             text="p: " + ", ".join(named) + more,
         )
 
-    def contradicts(
-        self, p: Predicted, y: Sequence[float], stated: Stated = UNSTATED
-    ) -> bool | None:
+    def contradicts(self, p: Predicted, y: Row, stated: Stated = UNSTATED) -> bool | None:
         true = np.asarray(y)
         known = ~np.isnan(true)
         differs = (p.probability >= _thresholds(p, stated)) != (true == 1)
@@ -261,9 +257,7 @@ class Regression(Task):
             text=f"{name} = {mean:.4g} ± {sd:.2g}",
         )
 
-    def contradicts(
-        self, p: Predicted, y: Sequence[float], stated: Stated = UNSTATED
-    ) -> bool | None:
+    def contradicts(self, p: Predicted, y: Row, stated: Stated = UNSTATED) -> bool | None:
         return None if np.isnan(y[0]) else not _output(p, "q05") <= y[0] <= _output(p, "q95")
 
     def column(self, p: Predicted, columns: int | None = None, *, called: bool = False) -> int:

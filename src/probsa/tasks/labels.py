@@ -24,7 +24,11 @@ Value: TypeAlias = tuple[float, ...] | None
 Y: TypeAlias = Float[np.ndarray, "bags targets"]
 """Targets of bags: the index of a class or grade, 0, 1 or nan (not known) for each finding, a
 number, or a time and whether its event was seen."""
+Row: TypeAlias = Sequence[float]
+"""The targets of a bag, a row of them."""
 Names: TypeAlias = Sequence[str]
+Given: TypeAlias = Names | None
+"""Names that the user gives, or None."""
 Target = int | float | tuple[float, ...]
 """The targets of a bag for a likelihood: a class or grade, a number, or one per column."""
 MOST_CLASSES = 20
@@ -140,10 +144,14 @@ class Labels(ABC):
 
     # Tables
 
-    def columns(
-        self, given: Names | None, *, header: Names, classes: Names | None, path: Path
-    ) -> tuple[str, ...]:
+    def columns(self, given: Given, classes: Given, header: Names, path: Path) -> tuple[str, ...]:
         """Return the columns of the target: those that are given, or else the default.
+
+        Args:
+            given: the columns that the user names.
+            classes: the names of classes that the user gives.
+            header: the columns of the table.
+            path: the table, for messages.
 
         Raises:
             TableError: the names of columns or classes do not fit the task.
@@ -235,7 +243,7 @@ class Labels(ABC):
         """Return what bags are labelled with: classes and their bags, or a range."""
 
     @abstractmethod
-    def truth_text(self, y: Sequence[float], names: Names) -> str:
+    def truth_text(self, y: Row, names: Names) -> str:
         """Return what a bag is labelled with, in words; empty if nothing is known."""
 
 
@@ -248,12 +256,10 @@ class ClassLabels(Labels):
     """Whether the number of classes decides between binary and multiclass."""
     stratum = 0
 
-    def columns(
-        self, given: Names | None, *, header: Names, classes: Names | None, path: Path
-    ) -> tuple[str, ...]:
+    def columns(self, given: Given, classes: Given, header: Names, path: Path) -> tuple[str, ...]:
         if classes is not None and len(set(classes)) < max(2, len(classes)):
             raise TableError(f"the classes are {', '.join(classes)}: give two or more, each once")
-        return super().columns(given, header=header, classes=None, path=path)
+        return super().columns(given, None, header, path)
 
     def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
         column, notes = cells.columns[0], []
@@ -362,7 +368,7 @@ class ClassLabels(Labels):
         classes = ", ".join(f"{name} ({n:,})" for name, n in self.counts(y, names).items())
         return f"the {'grades in order' if self.ordered else 'classes'} {classes}"
 
-    def truth_text(self, y: Sequence[float], names: Names) -> str:
+    def truth_text(self, y: Row, names: Names) -> str:
         return "" if math.isnan(y[0]) else class_name(names, int(y[0]))
 
 
@@ -373,9 +379,7 @@ class FindingLabels(Labels):
     stratified_by = "not stratified by findings"
     columns_expected = (None, "")
 
-    def columns(
-        self, given: Names | None, *, header: Names, classes: Names | None, path: Path
-    ) -> tuple[str, ...]:
+    def columns(self, given: Given, classes: Given, header: Names, path: Path) -> tuple[str, ...]:
         if not (given or classes):
             raise TableError(
                 f"{path}: the task multilabel needs the columns of the findings: name them with "
@@ -386,7 +390,7 @@ class FindingLabels(Labels):
                 f"the classes are {', '.join(classes)}, but the target names the findings "
                 f"{', '.join(given)}: for multilabel leave --classes out"
             )
-        return super().columns(given or classes, header=header, classes=None, path=path)
+        return super().columns(given or classes, None, header, path)
 
     def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
         expected = "0 or 1, or an empty cell if it is not known"
@@ -439,7 +443,7 @@ class FindingLabels(Labels):
         findings = ", ".join(f"{name} ({n:,} positive)" for name, n in positive)
         return f"the findings {findings}, {np.isnan(y).mean():.0%} of their cells not known"
 
-    def truth_text(self, y: Sequence[float], names: Names) -> str:
+    def truth_text(self, y: Row, names: Names) -> str:
         if all(map(math.isnan, y)):
             return ""
         present = ", ".join(name for name, v in zip(names, y, strict=True) if v == 1) or "none"
@@ -496,7 +500,7 @@ class NumberLabels(Labels):
     def content(self, y: Y, names: Names) -> str:
         return f"values from {y.min():g} to {y.max():g}"
 
-    def truth_text(self, y: Sequence[float], names: Names) -> str:
+    def truth_text(self, y: Row, names: Names) -> str:
         return "" if math.isnan(y[0]) else f"{y[0]:.4g}"
 
 
@@ -508,12 +512,10 @@ class EventLabels(Labels):
     stratified_by = "stratified by event"
     columns_expected = (2, "survival has two: the time and the event")
 
-    def columns(
-        self, given: Names | None, *, header: Names, classes: Names | None, path: Path
-    ) -> tuple[str, ...]:
+    def columns(self, given: Given, classes: Given, header: Names, path: Path) -> tuple[str, ...]:
         inverted = [c for c in header if c.lower() == CENSORSHIP and "event" not in header]
         default = ("time", *(inverted or ["event"])[:1])
-        return super().columns(given or default, header=header, classes=classes, path=path)
+        return super().columns(given or default, classes, header, path)
 
     def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
         time, event = cells.columns
@@ -574,7 +576,7 @@ class EventLabels(Labels):
         counts = f"{counted(events, 'event')} and {censored:,} censored"
         return f"{counts}, times from {first:g} to {last:g}"
 
-    def truth_text(self, y: Sequence[float], names: Names) -> str:
+    def truth_text(self, y: Row, names: Names) -> str:
         return "" if math.isnan(y[0]) else f"{y[0]:.4g}, {'event' if y[1] > 0 else 'censored'}"
 
 
