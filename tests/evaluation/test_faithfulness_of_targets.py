@@ -28,7 +28,7 @@ def test_curves_begin_at_what_is_predicted_and_drops_are_of_it(task, runs):
     bags, _ = open_units(found[task].config().data)
     bag = bags.bag(bags.names[1])
     p, curves = deletion_curves(predictor, bag)
-    whole = p.of_task.response(p, p.of_task.explained_column(p))
+    whole = p.of_task.response(p, p.of_task.column(p))
     for curve in (*curves.most_first.values(), *curves.least_first.values()):
         assert curve[0] == pytest.approx(whole, abs=1e-4)
     assert curves.removal == "pooling" and curves.rank_correlation is not None
@@ -45,8 +45,7 @@ def test_contributions_raise_what_they_explain(task, runs):
     (p,) = predictor.predict([bags.bag(bags.names[2])])
     assert p.contribution is not None and p.leave_one_out is not None
     contribution, lost = (
-        v[:, p.of_task.explained_column(p)] if v.ndim == 2 else v
-        for v in (p.contribution, p.leave_one_out)
+        v[:, p.of_task.column(p)] if v.ndim == 2 else v for v in (p.contribution, p.leave_one_out)
     )
     assert lost[np.argmax(contribution)] > lost[np.argmin(contribution)]
 

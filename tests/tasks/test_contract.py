@@ -85,15 +85,15 @@ def name(request) -> str:
 
 def test_metrics_rivals_and_counts(name):
     d, task = data(name), TASKS[name]
-    draws = Draws.stratified(task.strata(d.y), groups=None, resamples=20, seed=0)
+    draws = Draws.stratified(task.labels.strata(d.y), groups=None, resamples=20, seed=0)
     found, rivals = task.metrics(d, draws), task.rivals(d, draws)
     assert all(m.rows is None or len(m.rows) == 21 for m in found.overall.values())
     assert "mean of the features" in rivals
     missing = {m.name for m in task.measures} - {*found.overall}
     assert missing <= {"nll", "crps"}  # the scores of samples, which were not given
     assert all(task.primary.name in rival.overall for rival in rivals.values())
-    assert sum(task.counts(d.y, d.names).values()) >= N // 2
-    assert task.unjudgeable(d.y, d.y, d.names) is None
+    assert sum(task.labels.counts(d.y, d.names).values()) >= N // 2
+    assert task.labels.unjudgeable(d.y, d.y[::2], d.names) is None
 
 
 def test_a_bag_in_words(name):
@@ -101,39 +101,39 @@ def test_a_bag_in_words(name):
     p, of_bag = first(d), d.y[0].tolist()
     said = task.verdict(p, Stated(threshold=0.4, classes=d.names, target=("age",)))
     assert said.call and said.text and np.isfinite([said.value, said.spread]).all()
-    assert task.truth_text(of_bag, classes=d.names)
-    assert task.truth_text([np.nan] * len(of_bag), classes=d.names) == ""
+    assert task.labels.truth_text(of_bag, d.names)
+    assert task.labels.truth_text([np.nan] * len(of_bag), d.names) == ""
     assert task.contradicts(p, of_bag, Stated(threshold=0.4)) in (True, False, None)
-    assert np.isfinite(task.response(p, task.explained_column(p)))
+    assert np.isfinite(task.response(p, task.column(p)))
     assert task.words.towards and task.words.aim and task.words.response
     assert task.page_words(d.outputs, ("age",)).said
 
 
 def test_columns_of_tables_and_of_maps(name):
     d, task = data(name), TASKS[name]
-    p, width = first(d), d.predicted.shape[1]
-    assert len(task.label_columns(d.names)) == d.y.shape[1]
-    assert len(task.value_columns(d.outputs or d.names[-width:])) == width
+    p = first(d)
+    assert len(task.labels.label_columns(d.names)) == d.y.shape[1]
+    assert task.predicts(d.names, d.outputs, ("age",))
     for columns in (1, 2, 3, 5):
-        assert 0 <= task.shown_column(p, columns) < columns
-        assert 0 <= task.opened_column(p, columns) < columns
+        assert 0 <= task.column(p, columns) < columns
+        assert 0 <= task.column(p, columns, called=True) < columns
         named = task.column_names(p, columns)
         assert named is None or len(named) == min(columns, 2 if name == "regression" else 5)
     assert task.called_positive(d.predicted, 0.4).shape == (N,)
-    assert {*task.watched(d.outputs)} <= {*d.outputs}
+    assert {*task.watched} <= {*d.outputs}
 
 
 def test_strata_of_splits(name):
     d, task = data(name), TASKS[name]
-    strata = task.bag_strata([*map(tuple, d.y.tolist()), None])
+    strata = task.labels.bag_strata([*map(tuple, d.y.tolist()), None])
     assert strata[-1] is None
-    assert len(task.balanced_strata(np.array(strata[:-1]), 3)) == N
-    assert task.stratum_names([0, 1], classes=("a", "b"), target=("t",))
-    assert task.stratified_by(("t",)) and task.content(d.y, d.names)
-    assert task.untrained({"train": d.y, "val": d.y, "test": d.y}, d.names) is None
+    assert len(task.labels.balanced_strata(strata[:-1], 3)) == N
+    assert task.labels.stratum_names([0, 1], ("a", "b"))
+    assert task.labels.stratified_by.format("t") and task.labels.content(d.y, d.names)
+    assert task.labels.untrained({"train": d.y, "val": d.y, "test": d.y}, d.names) is None
     constant = np.repeat(d.y[:1] * 0, 4, axis=0)
-    assert task.untrained({"train": constant, "val": d.y, "test": d.y}, d.names)
-    assert set(task.as_two_classes(d.y, d.y).tolist()) <= {0, 1, 2}
+    assert task.labels.untrained({"train": constant, "val": d.y, "test": d.y}, d.names)
+    assert set(task.labels.as_two_classes(d.y, d.y[::2]).tolist()) <= {0, 1, 2}
 
 
 def test_two_classes_are_scored_as_by_scikit_learn():
@@ -224,7 +224,7 @@ def test_the_column_that_is_shown_first(name, columns, expected):
         "multilabel": (0.1, 0.9, 0.2),
     }[name]
     p = Predicted(np.array(values), np.zeros(len(values)), data(name).outputs)
-    assert TASKS[name].shown_column(p, columns) == expected
+    assert TASKS[name].column(p, columns) == expected
 
 
 def _named(node: ast.AST) -> bool:

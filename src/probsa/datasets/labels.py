@@ -14,12 +14,12 @@ from jaxtyping import Float
 from ..core import NumberedRow, TaskName, TextTable, counted, read_number
 from ..errors import TableError, hint
 from ..tasks import (
+    LABELS,
     SHOWN,
     TASKS,
+    Cells,
     TargetOptions,
     Task,
-    read_targets,
-    target_columns,
     task_of_classes,
     unknown_column_advice,
 )
@@ -94,7 +94,7 @@ class LabelTable:
 
     def stratum_names(self, strata: Iterable[int]) -> str:
         """Return strata in words that follow "bag", such as `of class tumour`."""
-        return self.of_task.stratum_names(strata, classes=self.classes, target=self.target)
+        return self.of_task.labels.stratum_names(strata, self.classes)
 
     def describe(self) -> str:
         """Say in one sentence what was taken as the target.
@@ -106,7 +106,7 @@ class LabelTable:
         columns = ("column " if len(self.target) == 1 else "columns ") + ", ".join(
             map(repr, self.target)
         )
-        content = self.of_task.content(y, self.classes) if len(y) else "no label is given"
+        content = self.of_task.labels.content(y, self.classes) if len(y) else "no label is given"
         missing = f"{1 - len(y) / total:.0%} of them without a label"
         return (
             f"The task is {self.task}, from the {columns} of {self.where}: {content}; "
@@ -144,7 +144,8 @@ def read_table(
         TableError: the table is invalid; names the file, the line, the bag and what was expected.
     """
     table = TextTable.read(path, expected=HEADER)
-    columns = target_columns(target, header=table.columns, classes=classes, path=path)
+    labels = LABELS[target.task]
+    columns = labels.columns(target.columns, classes, table.columns, path)
     _check_extra(columns, covariates, path)
     # A misspelt target is refused even if no label is required, since labels would be lost.
     needed = labels_required or any(c in table.columns for c in columns) or table.misspelt(columns)
@@ -158,21 +159,20 @@ def read_table(
     if {"fold", "split"} <= set(chosen.columns):
         raise TableError(f"{path} has both 'fold' and 'split': leave one out")
     rows_by_bag = chosen.by_name("bag")
-    read = read_targets(
-        path, rows_by_bag, options=target, columns=columns, classes=classes,
-        required=labels_required,
-    )  # fmt: skip
-
+    names = None if classes is None else tuple(classes)
+    values, found, notes = labels.read(
+        Cells(path=path, rows=rows_by_bag, columns=columns, classes=names, required=labels_required)
+    )
     return LabelTable(
         path=path,
         bags=tuple(rows_by_bag),
-        labels=read.labels,
+        labels=labels.bag_strata(values),
         **_assignments(path, chosen.columns, rows_by_bag),
-        classes=read.classes,
-        task=read.task,
-        target=read.target,
-        values=read.values,
-        notes=(*read.notes, *_ignored_columns(table, used=chosen.columns, named=columns)),
+        classes=tuple(found),
+        task=labels.task,
+        target=columns,
+        values=tuple(values),
+        notes=(*notes, *_ignored_columns(table, used=chosen.columns, named=columns)),
         lines=tuple(line for line, _ in rows_by_bag.values()),
     )
 

@@ -37,7 +37,7 @@ def patient_table(table: LabelTable) -> LabelTable:
         table,
         bags=names,
         groups=names,
-        labels=table.of_task.bag_strata(values),
+        labels=table.of_task.labels.bag_strata(values),
         values=values,
         folds=None if table.folds is None else tuple(table.folds[r] for r in first),
         splits=None if table.splits is None else tuple(table.splits[r] for r in first),

@@ -70,7 +70,7 @@ def protocol_splits(
     where = f"the training part of {table.where}"
     check_parts(table, parts, f"train and val together are {where}")
     rows = [r for r, b in enumerate(table.bags) if parts.get(b) == "train"]
-    test = tuple(b for b, p in parts.items() if p == "test")
+    test, labels = tuple(b for b, p in parts.items() if p == "test"), table.of_task.labels
     result = []
     for k, val_rows in enumerate(_validation_rows(table, rows, splits=splits, seed=seed)):
         val_bags = {table.bags[r] for r in val_rows}
@@ -79,8 +79,8 @@ def protocol_splits(
             train=tuple(b for b in training_bags if b not in val_bags),
             val=tuple(b for b in training_bags if b in val_bags),
             test=test,
-            origin=f"split {k} of {splits} of {where}, {table.of_task.stratified_by(table.target)}"
-            f", groups kept whole, seed {seed}",
+            origin=f"split {k} of {splits} of {where}, "
+            f"{labels.stratified_by.format(*table.target)}, groups kept whole, seed {seed}",
         )
         result.append(_with_notes(table, split))
     return result
@@ -184,7 +184,7 @@ def check_classes(table: LabelTable, split: Split, *, pooled: bool = False) -> l
     Raises:
         TableError: a class has no training bag, or, unless `pooled`, the test part has one class.
     """
-    present = table.of_task.needed_strata(_counts(table, table.bags))
+    present = table.of_task.labels.needed_strata(_counts(table, table.bags))
     train = _counts(table, split.train)
     if missing := sorted(present - set(train)):
         bags_of_class = {
@@ -203,7 +203,7 @@ def check_classes(table: LabelTable, split: Split, *, pooled: bool = False) -> l
         if names and (missing := sorted(present - set(_counts(table, names)))):
             notes.append(
                 f"no bag {table.stratum_names(missing)} {what}, so "
-                f"{table.of_task.undefined_metric} is undefined there"
+                f"{table.of_task.words.undefined} is undefined there"
             )
     return notes
 
@@ -220,7 +220,7 @@ def _check_two_classes(table: LabelTable, names: Sequence[str], what: str) -> No
     wanted = set(names)
     labels = [y for b, y in zip(table.bags, table.labels, strict=True) if b in wanted]
     known = [y for y in labels if y is not None]  # a test part may be entirely unlabelled
-    if (reason := table.of_task.untestable(known, table.classes)) is not None:
+    if (reason := table.of_task.labels.untestable(known, table.classes)) is not None:
         shown = ", ".join(repr(n) for n in names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
         raise TableError(f"{what} {reason} ({shown}). Methods cannot be compared on it")
 
@@ -229,7 +229,7 @@ def _validation_rows(
     table: LabelTable, rows: Sequence[int], *, splits: int, seed: int
 ) -> list[list[int]]:
     """Return the validation rows of each split; every row validates once."""
-    y = table.of_task.balanced_strata(np.array([table.labels[r] for r in rows], np.int64), splits)
+    y = table.of_task.labels.balanced_strata([table.labels[r] for r in rows], splits)
     groups = np.array([table.group(r) for r in rows])
     group_count = len(set(groups))
     if group_count < splits:
@@ -237,7 +237,7 @@ def _validation_rows(
             f"the training part of {table.where} has {counted(len(rows), 'bag')} of {group_count} "
             f"patients: too few for {splits} splits, in each of which another patient validates"
         )
-    for label in sorted(table.of_task.needed_strata(y.tolist())):
+    for label in sorted(table.of_task.labels.needed_strata(y.tolist())):
         class_groups = set(groups[y == label])
         if len(class_groups) < 2:
             count = counted(int((y == label).sum()), "bag")

@@ -79,7 +79,8 @@ def make_split(
         parts |= dict.fromkeys(val_bags, "val")
         origin += (
             f"; {len(val_bags)} bags of the training part validate: about {validation:.0%}, "
-            f"{table.of_task.stratified_by(table.target)}, groups kept whole, seed {seed}"
+            f"{table.of_task.labels.stratified_by.format(*table.target)}, groups kept whole, seed "
+            f"{seed}"
         )
     return _split(parts, origin)
 
@@ -97,7 +98,7 @@ def check_training_part(table: LabelTable, split: Split) -> None:
         TableError: one of these is violated; names the class or finding and the part.
     """
     y = {part: table.y(getattr(split, part)) for part in SPLIT_PARTS}
-    if (reason := table.of_task.untrained(y, table.classes)) is not None:
+    if (reason := table.of_task.labels.untrained(y, table.classes)) is not None:
         columns = ", ".join(map(repr, table.target))
         raise TableError(f"{table.where} ({columns}, {split.origin}): {reason}")
 
@@ -210,7 +211,7 @@ def _validation(
     rows = [row for row, bag in enumerate(table.bags) if parts.get(bag) == "train"]
     groups = np.array([table.group(row) for row in rows])
     k = min(round(1 / share), len(set(groups)))
-    y = table.of_task.balanced_strata(np.array([table.labels[r] for r in rows], np.int64), k)
+    y = table.of_task.labels.balanced_strata([table.labels[r] for r in rows], k)
     # sklearn rejects more folds than the largest class has bags.
     k = min(k, int(np.bincount(y).max()))
     if k < 2:
@@ -228,7 +229,7 @@ def _validation(
         return len(set(y[candidate[0]])), len(set(y[candidate[1]]))
 
     train, val = max(candidates, key=classes_covered)  # the first of the best
-    missing = table.of_task.needed_strata(y.tolist()) - set(y[train].tolist())
+    missing = table.of_task.labels.needed_strata(y.tolist()) - set(y[train].tolist())
     if missing or len(val) == 0:
         raise TableError(
             f"{table.where}: no bag {table.stratum_names(sorted(missing))} would be left to train "

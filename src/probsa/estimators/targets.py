@@ -136,7 +136,7 @@ def encoded_numbers(y: Any, *, bags: int) -> EncodedTargets:
     rows = tuple((value,) for value in values.reshape(-1).tolist())
     return EncodedTargets(
         task="regression",
-        labels=TASKS["regression"].bag_strata(rows),
+        labels=TASKS["regression"].labels.bag_strata(rows),
         values=rows,
         classes=np.array([]),
     )

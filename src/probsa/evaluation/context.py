@@ -103,7 +103,7 @@ class Context:
     def draws(self) -> Draws:
         """The resamples of the evaluated bags' groups, stratified by target."""
         return Draws.stratified(
-            self.task.strata(self.targets),
+            self.task.labels.strata(self.targets),
             groups=self.groups,
             resamples=self.bootstrap,
             seed=self.seed,

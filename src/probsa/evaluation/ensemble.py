@@ -33,7 +33,7 @@ def combine(members: Sequence[Prediction], *, align: bool) -> Prediction:
             f"{' and '.join(map(str, sorted(shapes)))}: models with one map per class and models "
             "with one map cannot be combined"
         )
-    if not members[0].of_task.members_average and len(members) > 1:
+    if members[0].of_task.averages is None and len(members) > 1:
         raise InputError(
             f"bag {members[0].name!r}: quantiles of several models cannot be averaged: predict a "
             "regression with one run"

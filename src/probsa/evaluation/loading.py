@@ -260,7 +260,7 @@ def load_several(
                     f"{folders[0]} and {folder} cannot be combined: their {trait} differ "
                     f"({traits[trait]} and {value})"
                 )
-    if not TASKS[first.task].runs_average:
+    if TASKS[first.task].averages != "runs":
         raise InputError(
             f"runs of the task {first.task} cannot be combined: quantiles, and survival at times "
             "that each run chose on its own training bags, have no common mean. Predict with each"

@@ -87,12 +87,12 @@ def distance_ratio(
 
 
 def class_column(p: Prediction, value: np.ndarray) -> Float[np.ndarray, " n"]:
-    """Return the column of a per-instance array that is shown first, see `Task.shown_column`.
+    """Return the column of a per-instance array that is shown first, see `Task.column`.
 
     Raises:
         BagError: one of its values is nan or infinite.
     """
-    column = value if value.ndim == 1 else value[:, p.of_task.shown_column(p, value.shape[1])]
+    column = value if value.ndim == 1 else value[:, p.of_task.column(p, value.shape[1])]
     if not np.isfinite(column).all():
         raise BagError(
             f"bag {p.name!r} has attention that is nan or infinite: predict it again, and look "

@@ -80,7 +80,7 @@ def _response(p: Prediction, classes: Sequence[str]) -> tuple[int, str]:
     """Return the column of `response`, and what it is the probability or value of."""
     if not p.of_task.by_probability:
         return 0, p.of_task.words.response
-    column = p.of_task.top_column(p)
+    column = p.of_task.column(p, called=True)
     one_logit = len(p.probability) == 1 and not p.of_task.has_findings
     index = 1 if one_logit else column
     return column, classes[index] if index < len(classes) else f"class {index}"

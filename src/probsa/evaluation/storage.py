@@ -148,7 +148,7 @@ def columns_of(
     def each(start: str) -> tuple[str, ...]:
         return tuple(f"{start}_{name}" for name in names)
 
-    values = TASKS[task].value_columns(names)
+    values = tuple(TASKS[task].value_prefix + name for name in names)
     if TASKS[task].has_classes:
         columns = (
             Columns("probability", values, "share"),
@@ -158,7 +158,7 @@ def columns_of(
         )
     else:
         columns = (
-            Columns("targets", TASKS[task].label_columns(classes), blank=True),
+            Columns("targets", TASKS[task].labels.label_columns(classes), blank=True),
             Columns("probability", values, "share" if TASKS[task].by_probability else "number"),
             Columns("std", each("spread")),
             *(Columns(score, (score,), optional=True, blank=True) for score in SCORES),
@@ -434,7 +434,7 @@ def _cells(
 ) -> dict[str, object]:
     """Return the cells of a bag's row after its name and part, in the order of the columns."""
     width, names = len(p.probability), p.outputs
-    cells: dict[str, Any] = dict.fromkeys(p.of_task.label_columns(classes))
+    cells: dict[str, Any] = dict.fromkeys(p.of_task.labels.label_columns(classes))
     if p.of_task.has_classes:
         if width != len(classes) and not (width == 1 and len(classes) == 2):
             raise InputError(

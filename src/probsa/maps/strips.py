@@ -172,7 +172,7 @@ def draw_strip(
     slices = match_slices(p, scan)
     position = np.asarray(scan.positions, np.float64)[slices]
     classes = p.attention_mean.shape[1] if p.attention_mean.ndim == 2 else 1
-    shown_class = p.of_task.opened_column(p, classes)
+    shown_class = p.of_task.column(p, classes, called=True)
     names = p.of_task.column_names(p, classes) or [f"class {c}" for c in range(classes)]
     panels = list(panels_of(p, limits or bag_limits(p), scale=scale))
     panels_per_class = len(panels) // classes

@@ -1,30 +1,24 @@
-"""What a task is: everything that depends on the kind of a bag's label is a member of its class."""
+"""What a task says of predictions, and the types that its methods take and return."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 
 from ..core import TaskName
-from ..errors import TableError
 from ..statistics import Draws, TargetMetrics
-from .columns import Cells, Targets, Value
-from .words import PageWords, Words
+from .labels import LABELS, Labels, Names, Row, Y
+from .words import WORDS, PageWords, Words, quoted
 
-Y: TypeAlias = Float[np.ndarray, "bags targets"]
-"""The targets of bags."""
 P: TypeAlias = Float[np.ndarray, "bags outputs"]
-"""What is predicted of bags."""
-Names: TypeAlias = Sequence[str]
+"""What is predicted of bags: the columns of `Predicted.probability`."""
 HALF = 0.5
 """From which probability a class or finding is called, unless a threshold is stored."""
 MEAN_RIVAL = "mean of the features"
 """The rival that is linear in the mean of the features of a bag."""
-Target = int | float | tuple[float, ...]
-"""The class or the grade of a bag; for regression a number, for other tasks one per column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +38,14 @@ class Measure:
     high: float = 1.0
 
     @classmethod
-    def loss(cls, name: str, title: str, *, of_target: bool = False) -> "Measure":
-        """Return a metric that is better if lower, without an upper limit."""
+    def loss(
+        cls, name: str, title: str, *, of_target: bool = False, by_fold: bool = False
+    ) -> "Measure":
+        """Return a metric that is better if lower: one without an upper limit, or by fold."""
         return cls(
-            name, title, higher_is_better=False, unit="number", of_target=of_target, high=np.inf
-        )
-
-
-KAPPA = Measure("quadratic_kappa", "quadratic κ", unit="number", low=-1.0)
+            name, title, higher_is_better=False, unit="number", by_fold=by_fold,
+            of_target=of_target, high=np.inf,
+        )  # fmt: skip
 
 
 @runtime_checkable
@@ -133,15 +127,13 @@ UNSTATED = Stated()
 
 
 class Task(ABC):
-    """One kind of target. There is one object of each class; see `TASKS`.
+    """What is predicted, and what follows from it; there is one object of each class, see `TASKS`.
 
-    Arrays of predictions have one row for each bag and the columns of `Predicted.probability`; a
-    single column of classes is p(Y = 1). Targets are (bags, targets): the index of a class or
-    grade, 0, 1 or nan for each finding, a number, or a time and whether its event was seen.
+    Facts are class variables, and `labels` is what is read of a label table. Methods are for
+    predictions of bags (`p`, one row for each; a single column of classes is p(Y = 1)) or of one.
     """
 
     name: ClassVar[TaskName]
-    words: ClassVar[Words]
     measures: ClassVar[tuple[Measure, ...]]
     """The metrics by which methods are compared. The first is the primary one, by which a model is
     judged against rivals."""
@@ -154,24 +146,32 @@ class Task(ABC):
     """Whether its classes have no order, so that their number alone determines the likelihood."""
     two_classes: ClassVar[bool] = False
     """Whether a threshold of one probability makes the call."""
-    by_probability: ClassVar[bool] = False
-    """Whether each output is the probability of a class or finding, which maps explain."""
     has_findings: ClassVar[bool] = False
     """Whether a bag may have several classes at once, each with its own threshold and weight."""
-    members_average: ClassVar[bool] = True
-    """Whether predictions of models that were trained on the same bags have a common mean."""
-    runs_average: ClassVar[bool] = True
-    """Whether predictions of any runs have a common mean."""
+    by_probability: ClassVar[bool] = False
+    """Whether each output is the probability of a class or finding, which maps explain."""
+    averages: ClassVar[Literal["runs", "members"] | None] = "runs"
+    """Whether predictions have a common mean: of any runs, of models of the same bags, or none."""
     coverage_by: ClassVar[Literal["sets", "intervals"] | None] = None
     """What is calibrated to a coverage; None if nothing is."""
     patient_has_highest: ClassVar[bool] = False
     """Whether a patient whose bags differ has the highest of their labels."""
-    counted_stratum: ClassVar[int | None] = None
-    """The stratum of `strata` without which a metric has no information; None for all of them."""
     compares_across_folds: ClassVar[bool] = True
     """Whether bags of different folds may be ranked together."""
-    undefined_metric: ClassVar[str] = "AUROC"
-    """The metric that a part without one of the needed strata leaves undefined."""
+    value_prefix: ClassVar[str] = ""
+    """What precedes the name of an output in the header of predictions.csv."""
+    watched: ClassVar[tuple[str, ...]] = ()
+    """The outputs by which a shift of the bags shows, as others follow from them; empty for all."""
+
+    @property
+    def labels(self) -> Labels:
+        """What is read of a label table."""
+        return LABELS[self.name]
+
+    @property
+    def words(self) -> Words:
+        """The words of the task."""
+        return WORDS[self.name]
 
     @property
     def primary(self) -> Measure:
@@ -198,36 +198,24 @@ class Task(ABC):
         Some need the targets of the training bags, and the mean of the features what is stored of
         it; those that miss it are left out.
         """
-        found = self.null_rivals(data, draws)
+        bare = replace(data, scores={}, thresholds=None, threshold=None, of_means=None)
+        found = {} if data.training is None else self.constants(data, data.training)
         if data.of_means is not None:
-            other = replace(
-                data, predicted=data.of_means, scores={}, thresholds=None, threshold=None,
-                of_means=None,
-            )  # fmt: skip
-            found[MEAN_RIVAL] = self.metrics(other, draws)
-        return found
+            found[MEAN_RIVAL] = data.of_means
+        return {
+            name: self.metrics(
+                replace(bare, predicted=p, outputs=data.outputs[: p.shape[1]]), draws
+            )
+            for name, p in found.items()
+        }
 
-    def null_rivals(self, data: TargetData, draws: Draws) -> dict[str, TargetMetrics]:
-        """Return the metrics of predictions that look at no bag, by name."""
-        del data, draws
+    def constants(self, data: TargetData, training: np.ndarray) -> dict[str, P]:
+        """Return predictions of the first outputs that look at no bag, by name."""
         return {}
 
-    def strata(self, y: Y) -> Shaped[np.ndarray, " bags"]:
-        """Return by what resamples of the bags are stratified."""
-        return np.zeros(len(y))
-
-    @abstractmethod
-    def counts(self, y: Y, names: Names) -> dict[str, int]:
-        """Return how many bags have what, for the first line of a report."""
-
-    def validation_score(self, y: Y, predicted: P) -> float | None:
+    def validation_score(self, y: Y, p: P) -> float | None:
         """Return the metric by which the epoch is chosen; None where it is undefined."""
-        del y, predicted
         return None
-
-    @abstractmethod
-    def unjudgeable(self, y: np.ndarray, training: np.ndarray, names: Names) -> str | None:
-        """Return why the primary metric is undefined on targets of test bags; None if it is not."""
 
     # Predictions
 
@@ -235,19 +223,12 @@ class Task(ABC):
     def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
         """Return what is predicted of a bag."""
 
-    @abstractmethod
-    def truth_text(self, y: Sequence[float], *, classes: Names = ()) -> str:
-        """Return what a bag is labelled with, in words; empty if nothing is known."""
-
-    def contradicts(
-        self, p: Predicted, y: Sequence[float], stated: Stated = UNSTATED
-    ) -> bool | None:
+    def contradicts(self, p: Predicted, y: Row, stated: Stated = UNSTATED) -> bool | None:
         """Return whether the targets of a bag contradict its prediction; None if not known.
 
-        A finding does if it is called although absent or the reverse, and a number outside the
-        predicted 90 % interval. A time does not. Classes and grades are compared by the caller.
+        A class or grade does if another is called, a finding if it is called although absent or the
+        reverse, and a number outside the predicted 90 % interval. A time does not.
         """
-        del p, y, stated
         return None
 
     def calls(self, p: P, threshold: float | None = None) -> Int[np.ndarray, " bags"]:
@@ -255,7 +236,7 @@ class Task(ABC):
         raise NotImplementedError(f"the task {self.name} calls no class")
 
     def margins(self, p: P, threshold: float | None = None) -> Float[np.ndarray, " bags"]:
-        """Return how far the probability of each bag is from another call."""
+        """Return how far the probability of each bag is from another call; as `calls`."""
         raise NotImplementedError(f"the task {self.name} calls no class")
 
     def called_positive(self, p: P, threshold: float | None = None) -> Bool[np.ndarray, " bags"]:
@@ -263,156 +244,50 @@ class Task(ABC):
 
         Numbers and risks have no such call: maps of all bags explain them.
         """
-        del threshold
         return np.ones(len(p), dtype=bool)
+
+    # Maps
 
     def response(self, p: Predicted, column: int) -> float:
         """Return the number that maps explain: the probability of the class or finding `column`,
         the mean grade, the mean, or the risk."""
-        del column
-        return float(p.probability[0])
+        return float(p.probability[column if self.by_probability else 0])
 
-    def top_column(self, p: Predicted) -> int:
-        """Return which output is that of the called class or the most probable finding; else 0."""
-        del p
-        return 0
-
-    def explained_column(self, p: Predicted) -> int:
-        """Return the column of `response` that maps explain; never that of class 0 of several."""
-        return self.top_column(p)
-
-    def shown_column(self, p: Predicted, columns: int) -> int:
+    def column(self, p: Predicted, columns: int | None = None, *, called: bool = False) -> int:
         """Return which of several columns of values of instances is shown first.
 
         Of classes, it is that of the most probable class except class 0; of findings, that of the
         most probable one; of a number, that of its mean; of the steps between grades, that below
         the called grade; of intervals of time, the one whose hazard changes the risk most.
-        """
-        del p
-        return columns - 1
 
-    def opened_column(self, p: Predicted, columns: int) -> int:
-        """Return which column a page opens with: that of the called class, even if it is class 0 of
-        several; else `shown_column`."""
-        return self.shown_column(p, columns)
+        Args:
+            p: the prediction of the bag.
+            columns: how many there are; None for as many as outputs.
+            called: whether class 0 of three or more counts as well, if it is the called one.
+        """
+        outputs = len(p.probability)
+        if not self.by_probability or columns not in (None, outputs) or outputs == 1:
+            return (columns or outputs) - 1
+        first = int(self.unordered_classes and (outputs == 2 or not called))
+        return first + int(np.argmax(p.probability[first:]))
 
     def column_names(self, p: Predicted, columns: int) -> tuple[str, ...] | None:
         """Return what the columns of values of instances are of; None for one, or for classes."""
         return p.outputs if columns > 1 and len(p.outputs) == columns else None
 
-    def watched(self, outputs: Names) -> tuple[str, ...]:
-        """Return the outputs by which a shift of the bags shows: the others follow from them."""
-        return tuple(outputs)
+    # Words
 
-    def label_columns(self, classes: Names) -> tuple[str, ...]:
-        """Return the columns of predictions.csv that hold what a bag is labelled with."""
-        del classes
-        return ("label",)
-
-    def value_columns(self, outputs: Names) -> tuple[str, ...]:
-        """Return the columns of predictions.csv that hold what is predicted."""
-        return tuple(outputs)
-
-    @abstractmethod
     def predicts(self, names: Names, outputs: Names, target: Names) -> str:
         """Return what a model predicts of a bag, for its card; names are quoted."""
+        return self.words.predicts.format(
+            either=quoted(names, "or"),
+            names=quoted(names, "and"),
+            outputs=quoted(outputs, "and"),
+            of="".join(f", `{name}`" for name in target[:1]),
+            last=outputs[-1].removeprefix("s_") if outputs else "",
+        )
 
     def page_words(self, outputs: Names, target: Names) -> PageWords:
         """Return the words of a page of predictions with these outputs."""
-        del outputs, target
-        up, down = self.words.towards
+        up, down = ("", "") if self.unordered_classes else self.words.towards
         return replace(self.words.page, up=up, down=down)
-
-    # Tables of labels
-
-    def default_columns(
-        self, header: Names, classes: Names | None, *, where: object
-    ) -> tuple[str, ...]:
-        """Return the columns of the target if none are named."""
-        del header, classes, where
-        return ("label",)
-
-    def check_columns(self, columns: Names) -> None:
-        """Refuse a wrong number of columns of the target.
-
-        Raises:
-            TableError: says how many the task has.
-        """
-        if len(columns) != 1:
-            raise TableError(
-                f"the target names {len(columns)} columns ({', '.join(columns)}), but one class, "
-                "grade or number has one: give --task multilabel (a finding in each column) or "
-                "--task survival"
-            )
-
-    def check_names(self, classes: Names, columns: Names | None) -> None:
-        """Refuse names of classes that the task does not have.
-
-        Raises:
-            TableError: the task has no classes, or others.
-        """
-        del columns
-        raise TableError(
-            f"the classes are {', '.join(classes)}, but the task {self.name} has no classes: leave "
-            "--classes out, or give another --task"
-        )
-
-    @abstractmethod
-    def parse(self, cells: Cells) -> Targets:
-        """Read the columns of the target.
-
-        Raises:
-            TableError: a cell does not fit the task; names the line and the bag.
-        """
-
-    @abstractmethod
-    def bag_strata(self, values: Sequence[Value]) -> tuple[int | None, ...]:
-        """Return the stratum by which splits balance each bag: its class or grade, 1 for an event,
-        the quintile 0–4 of a number, and 0 for findings, which are not stratified."""
-
-    def balanced_strata(self, strata: Int[np.ndarray, " bags"], parts: int) -> np.ndarray:
-        """Return the strata of bags that are divided into `parts`."""
-        del parts
-        return strata
-
-    def needed_strata(self, present: Iterable[int]) -> frozenset[int]:
-        """Return which of these strata have to occur in training: all classes, or the events."""
-        del present
-        return frozenset()
-
-    @abstractmethod
-    def stratum_names(self, strata: Iterable[int], *, classes: Names, target: Names) -> str:
-        """Return strata in words that follow "bag", such as `of class tumour`."""
-
-    def stratified_by(self, target: Names) -> str:
-        """Return by what splits are balanced, for the origin of a split."""
-        del target
-        return "stratified by class"
-
-    @abstractmethod
-    def untrained(self, y: Mapping[str, np.ndarray], names: Names) -> str | None:
-        """Return why a model cannot learn its outputs from the training part, or None.
-
-        Args:
-            y: the targets of the labelled bags of `train`, `val` and `test`: (bags, targets).
-            names: names of the classes, grades or findings.
-        """
-
-    def untestable(self, strata: Sequence[int], classes: Names) -> str | None:
-        """Return why methods cannot be compared on labelled bags of these strata, or None."""
-        del strata, classes
-        return None
-
-    @abstractmethod
-    def content(self, y: Y, names: Names) -> str:
-        """Return what labelled bags are labelled with: classes and their bags, or a range."""
-
-    def model_target(self, value: tuple[float, ...]) -> Target:
-        """Return the targets of a bag as a likelihood takes them."""
-        return value
-
-    def as_two_classes(self, y: np.ndarray, training: np.ndarray) -> Int[np.ndarray, " bags"]:
-        """Return a class in place of the targets, to fit null maps on: of classes and grades
-        themselves, else 1 for any finding, the event, or a number above the training median."""
-        del training
-        return (y == 1).any(1).astype(np.int64)

@@ -1,17 +1,352 @@
-"""The six tasks by name, and how the target of a table is read for one of them."""
+"""The six tasks: binary, multiclass, ordinal, multilabel, regression and survival."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float
+from sklearn.metrics import roc_auc_score
 
 from ..core import TaskName
-from ..errors import TableError, hint
-from .base import Task
-from .classes import Binary, Multiclass, auto_classes
-from .columns import Cells, Rows, TargetOptions, Targets
-from .multilabel import Multilabel
-from .ordinal import Ordinal
-from .regression import Regression
-from .survival import Survival
+from ..errors import InputError
+from ..statistics import (
+    CensoringCurve,
+    Draws,
+    TargetMetrics,
+    binary_metrics,
+    cohen_kappa,
+    confusion,
+    harrell_c,
+    kaplan_meier,
+    mean_grade,
+    median_call,
+    multiclass_metrics,
+    multilabel_metrics,
+    ordinal_metrics,
+    regression_metrics,
+    survival_metrics,
+)
+from .base import HALF, UNSTATED, Measure, P, Predicted, Stated, TargetData, Task, Verdict
+from .labels import Names, Row, Y
+from .words import PageWords, class_name, plus_minus
+
+KAPPA = Measure("quadratic_kappa", "quadratic κ", unit="number", low=-1.0)
+MACRO = {"macro_auroc": "auroc", "macro_average_precision": "average_precision", "macro_f1": "f1"}
+"""Earlier names of means over classes, which the JSON of rivals keeps."""
+
+
+class OneClass(Task):
+    """Each bag has exactly one of several classes or grades."""
+
+    has_classes = True
+    coverage_by = "sets"
+    value_prefix = "p_"
+
+    def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
+        row = p.probability[None].astype(np.float64)
+        call, shown = int(self.calls(row, stated.threshold)[0]), self.column(p, called=True)
+        said = int(np.argmax(row)) if self.unordered_classes else call
+        which = self.words.called.format(class_name(stated.classes, said)) if row.size > 1 else "p"
+        return Verdict(
+            call=class_name(stated.classes, call),
+            value=float(p.probability[shown]),
+            spread=float(p.std[shown]),
+            unsure=float(self.margins(row, stated.threshold)[0]) < float(p.std[shown]),
+            text=f"{which} = {p.probability[said]:.2f}{plus_minus(float(p.std[said]))}",
+        )
+
+    def contradicts(self, p: Predicted, y: Row, stated: Stated = UNSTATED) -> bool | None:
+        call = self.calls(p.probability[None].astype(np.float64), stated.threshold)[0]
+        return None if np.isnan(y[0]) else bool(call != y[0])
+
+    def called_positive(self, p: P, threshold: float | None = None) -> np.ndarray:
+        return self.calls(p, threshold) > 0
+
+
+class Unordered(OneClass):
+    """Classes without an order; a single column of probabilities is that of the last of two."""
+
+    unordered_classes = by_probability = True
+    validation_metric = "val_auroc"
+
+    def calls(self, p: P, threshold: float | None = None) -> np.ndarray:
+        if p.shape[1] > 2:
+            return p.argmax(1)
+        return (p[:, -1] >= (HALF if threshold is None else threshold)).astype(np.int64)
+
+    def margins(self, p: P, threshold: float | None = None) -> np.ndarray:
+        if p.shape[1] > 2:
+            ascending = np.sort(p, axis=1)
+            return ascending[:, -1] - ascending[:, -2]
+        return np.abs(p[:, -1] - (HALF if threshold is None else threshold))
+
+    def column_names(self, p: Predicted, columns: int) -> tuple[str, ...] | None:
+        return None
+
+    def validation_score(self, y: Y, p: P) -> float | None:
+        labels = y[:, 0].astype(np.int64)
+        p = np.hstack([1 - p, p]) if p.shape[1] == 1 else p
+        if len(set(labels.tolist())) != p.shape[1]:
+            return None
+        scores = p[:, 1] if p.shape[1] == 2 else p / p.sum(1, keepdims=True)
+        return float(roc_auc_score(labels, scores, multi_class="ovr"))
+
+
+class Binary(Unordered):
+    """Two classes."""
+
+    name = "binary"
+    two_classes = patient_has_highest = True
+    measures = (Measure("auroc", "AUROC", by_fold=True),)
+
+    def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
+        y, p = data.y[:, 0].astype(np.int64), data.predicted[:, -1]
+        return binary_metrics(y, p, threshold=data.threshold, draws=draws)
+
+
+class Multiclass(Unordered):
+    """Three classes or more."""
+
+    name = "multiclass"
+    measures = (
+        Measure("auroc", "macro AUROC", by_fold=True),
+        Measure("accuracy", "accuracy"),
+        Measure("f1", "macro F1"),
+        KAPPA,
+    )
+
+    def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
+        y = data.y[:, 0].astype(np.int64)
+        return multiclass_metrics(y, data.predicted, names=data.names, draws=draws)
+
+    def rivals(self, data: TargetData, draws: Draws) -> dict[str, TargetMetrics]:
+        return {
+            name: replace(r, overall={**r.overall, **{k: r.overall[v] for k, v in MACRO.items()}})
+            for name, r in super().rivals(data, draws).items()
+        }
+
+
+class Ordinal(OneClass):
+    """Grades 0 … K in rising order; the median of the predicted distribution is called."""
+
+    name = "ordinal"
+    validation_metric = "val_kappa"
+    patient_has_highest = True
+    measures = (
+        KAPPA,
+        Measure.loss("mae", "MAE of grades"),
+        Measure.loss("rps", "RPS"),
+        Measure.loss("nll", "NLL"),
+    )
+
+    def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
+        return ordinal_metrics(data.y[:, 0].astype(np.int64), data.predicted, draws=draws)
+
+    def constants(self, data: TargetData, training: np.ndarray) -> dict[str, P]:
+        counts = np.bincount(training[:, 0].astype(int), minlength=data.predicted.shape[1])
+        return {"shares of the training bags": np.tile(counts / counts.sum(), (len(data.y), 1))}
+
+    def validation_score(self, y: Y, p: P) -> float | None:
+        grades, draws = y[:, 0].astype(np.int64), Draws.of_data(len(y))
+        matrix = confusion(grades, self.calls(p), classes=p.shape[1], draws=draws)
+        return cohen_kappa(matrix, weighting="quadratic").value
+
+    def calls(self, p: P, threshold: float | None = None) -> np.ndarray:
+        return median_call(p)
+
+    def margins(self, p: P, threshold: float | None = None) -> np.ndarray:
+        return np.abs(np.cumsum(p, axis=1)[:, :-1] - HALF).min(1)
+
+    def response(self, p: Predicted, column: int) -> float:
+        return float(mean_grade(p.probability[None].astype(np.float64))[0])
+
+    def column(self, p: Predicted, columns: int | None = None, *, called: bool = False) -> int:
+        call = int(self.calls(p.probability[None].astype(np.float64))[0])
+        steps = columns is not None and 1 < columns == len(p.probability) - 1
+        return max(call - 1, 0) if steps else call if columns is None else columns - 1
+
+    def column_names(self, p: Predicted, columns: int) -> tuple[str, ...] | None:
+        if 1 < columns == len(p.outputs) - 1:
+            return tuple(f"at least {name}" for name in p.outputs[1:])
+        return super().column_names(p, columns)
+
+
+class Multilabel(Task):
+    """Findings with independent probabilities."""
+
+    name = "multilabel"
+    validation_metric = "val_auroc"
+    by_probability = has_findings = True
+    value_prefix = "p_"
+    measures = (
+        Measure("macro_auroc", "macro AUROC", by_fold=True),
+        Measure("macro_average_precision", "macro AP", by_fold=True),
+        Measure.loss("nll", "NLL"),
+    )
+
+    def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
+        return multilabel_metrics(
+            data.y, data.predicted, names=data.names, thresholds=data.thresholds, draws=draws
+        )
+
+    def validation_score(self, y: Y, p: P) -> float | None:
+        aurocs = []
+        for finding, score in zip(y.T, p.T, strict=True):
+            known = np.isfinite(finding)
+            if len(np.unique(finding[known])) == 2:
+                aurocs.append(roc_auc_score(finding[known], score[known]))
+        return float(np.mean(aurocs)) if aurocs else None
+
+    def called_positive(self, p: P, threshold: float | None = None) -> np.ndarray:
+        return np.any(p >= HALF, axis=1)
+
+    def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
+        n, t = len(p.probability), _thresholds(p, stated)
+        order = np.argsort(-p.probability, kind="stable")
+        named = [
+            f"{p.outputs[i]} {p.probability[i]:.2f}{plus_minus(float(p.std[i]))}" for i in order[:3]
+        ]
+        more = f", … ({n} findings)" if n > 3 else ""
+        return Verdict(
+            call=", ".join(p.outputs[i] for i in np.flatnonzero(p.probability >= t)) or "none",
+            value=float(p.probability[order[0]]),
+            spread=float(p.std[order[0]]),
+            unsure=bool((np.abs(p.probability - t) < p.std).any()),
+            text="p: " + ", ".join(named) + more,
+        )
+
+    def contradicts(self, p: Predicted, y: Row, stated: Stated = UNSTATED) -> bool | None:
+        true = np.asarray(y)
+        known = ~np.isnan(true)
+        differs = (p.probability >= _thresholds(p, stated)) != (true == 1)
+        return bool(differs[known].any()) if known.any() else None
+
+
+class Regression(Task):
+    """A number, predicted with its distribution: mean, sd and quantiles."""
+
+    name = "regression"
+    averages = None
+    coverage_by = "intervals"
+    watched = ("mean", "sd")
+    measures = (
+        Measure.loss("mae", "MAE", of_target=True),
+        Measure.loss("rmse", "RMSE", of_target=True),
+        Measure("r_squared", "R²", unit="number", low=-np.inf),
+        Measure.loss("crps", "CRPS", of_target=True),
+    )
+
+    def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
+        quantiles = {float(n[1:]) / 100: data.column(n) for n in data.outputs if n[0] == "q"}
+        return regression_metrics(
+            data.y[:, 0], data.column("mean"), scores=data.scores, quantiles=quantiles, draws=draws
+        )
+
+    def constants(self, data: TargetData, training: np.ndarray) -> dict[str, P]:
+        values = {"mean": training.mean(), "median": np.median(training)}
+        shape = (len(data.y), 1)
+        return {f"{name} of the training bags": np.full(shape, v) for name, v in values.items()}
+
+    def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
+        mean, sd, low, high = (_output(p, name) for name in ("mean", "sd", "q05", "q95"))
+        name = stated.target[0] if stated.target else "value"
+        return Verdict(
+            call=f"{low:.3g} to {high:.3g}" if low < 0 else f"{low:.3g}–{high:.3g}",
+            value=mean,
+            spread=sd,
+            text=f"{name} = {mean:.4g} ± {sd:.2g}",
+        )
+
+    def contradicts(self, p: Predicted, y: Row, stated: Stated = UNSTATED) -> bool | None:
+        return None if np.isnan(y[0]) else not _output(p, "q05") <= y[0] <= _output(p, "q95")
+
+    def column(self, p: Predicted, columns: int | None = None, *, called: bool = False) -> int:
+        return 0
+
+    def column_names(self, p: Predicted, columns: int) -> tuple[str, ...] | None:
+        return ("mean", "variance")[:columns] if columns > 1 else None
+
+    def page_words(self, outputs: Names, target: Names) -> PageWords:
+        words = super().page_words(outputs, target)
+        if not target:
+            return words
+        return replace(words, measure=target[0], number_hint=f"Predicted mean of {target[0]}")
+
+
+class Survival(Task):
+    """The time to an event; outputs are `risk`, higher is worse, and `s_<time>`."""
+
+    name = "survival"
+    validation_metric = "val_c_index"
+    averages = "members"
+    compares_across_folds = False
+    watched = ("risk",)
+    measures = (
+        Measure("uno_c", "Uno's c", by_fold=True),
+        Measure.loss("integrated_brier", "integrated Brier", by_fold=True),
+        Measure("mean_auroc", "mean AUROC(t)", by_fold=True),
+    )
+
+    def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
+        if data.training is None:
+            raise InputError(
+                "these predictions do not state the times of the training bags, which the metrics "
+                "of survival need: predict again with a run"
+            )
+        return survival_metrics(
+            data.y[:, 0],
+            data.y[:, 1] > 0,
+            risk=data.column("risk"),
+            censoring=CensoringCurve.fit(data.training[:, 0], data.training[:, 1] > 0),
+            survival=data.predicted[:, [n.startswith("s_") for n in data.outputs]],
+            times=_times(data.outputs),
+            draws=draws,
+        )
+
+    def constants(self, data: TargetData, training: np.ndarray) -> dict[str, P]:
+        curve = kaplan_meier(training[:, 0], training[:, 1] > 0, _times(data.outputs))
+        row = [0.0, *curve]
+        return {"Kaplan–Meier of the training bags": np.tile(row, (len(data.y), 1))}
+
+    def validation_score(self, y: Y, p: P) -> float | None:
+        return harrell_c(y[:, 0], y[:, 1] > 0, risk=p[:, 0]).value
+
+    def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
+        risk, spread = float(p.probability[0]), float(p.std[0])
+        k = 1 + _middle(p.outputs)
+        chance, time = f"{p.probability[k]:.2f}", p.outputs[k].removeprefix("s_")
+        at_time = f"S({time}) = {chance}{plus_minus(float(p.std[k]))}"
+        return Verdict(
+            call=chance,
+            value=risk,
+            spread=spread,
+            text=f"risk = {risk:.4g}{plus_minus(spread, digits='.2g')} · {at_time}",
+        )
+
+    def column(self, p: Predicted, columns: int | None = None, *, called: bool = False) -> int:
+        """Return the interval k with the largest change of the risk by its logit.
+
+        A unit of the logit lowers log S by h_k from the end of the interval on, so the risk changes
+        by about h_k times the area below S from the middle of the interval on.
+        """
+        if columns is None or not 1 < columns == len(p.probability) - 1:
+            return super().column(p, columns)
+        times = np.append([0.0], _times(p.outputs))
+        survival = np.append([1.0], p.probability[1:].astype(np.float64))
+        areas = np.diff(times) * (survival[:-1] + survival[1:]) / 2
+        hazards = 1 - survival[1:] / np.maximum(survival[:-1], np.finfo(np.float64).tiny)
+        after = areas[::-1].cumsum()[::-1] - areas / 2
+        return int(np.argmax(hazards * after))
+
+    def column_names(self, p: Predicted, columns: int) -> tuple[str, ...] | None:
+        if 1 < columns == len(p.outputs) - 1:
+            return tuple(f"until {name.removeprefix('s_')}" for name in p.outputs[1:])
+        return super().column_names(p, columns)
+
+    def page_words(self, outputs: Names, target: Names) -> PageWords:
+        time = f"S({_times(outputs)[_middle(outputs)]:.3g})"
+        return replace(super().page_words(outputs, target), said=time, call=time)
+
 
 TASKS: Mapping[TaskName, Task] = {
     task.name: task
@@ -20,65 +355,20 @@ TASKS: Mapping[TaskName, Task] = {
 """The tasks by name."""
 
 
-def target_columns(
-    options: TargetOptions, *, header: Sequence[str], classes: Sequence[str] | None, path: Path
-) -> tuple[str, ...]:
-    """Return the columns that hold the target, after checking the names of classes.
-
-    Raises:
-        TableError: the names or their number do not fit the task, or one is given twice.
-    """
-    task, given = _task(options), options.columns
-    if classes is not None:
-        task.check_names(classes, given)
-    if given is None:
-        return task.default_columns(header, classes, where=path)
-    if len(set(given)) < len(given):
-        raise TableError(f"the target names a column twice ({', '.join(given)}): leave one out")
-    task.check_columns(given)
-    return given
+def _thresholds(p: Predicted, stated: Stated) -> Float[np.ndarray, " findings"]:
+    """Return from which probability each finding is called."""
+    return np.asarray(stated.thresholds or [HALF] * len(p.probability), dtype=np.float64)
 
 
-def read_targets(
-    path: Path,
-    rows: Rows,
-    *,
-    options: TargetOptions,
-    columns: tuple[str, ...],
-    classes: Sequence[str] | None,
-    required: bool,
-) -> Targets:
-    """Read the target columns of a table.
-
-    Args:
-        path: The table, for messages.
-        rows: Its lines.
-        options: The task; see `TargetOptions`.
-        columns: The columns of the target.
-        classes: Names of the classes in order, or None.
-        required: Whether a bag without a label is an error.
-
-    Raises:
-        TableError: a cell does not fit the task; names the line and the bag.
-    """
-    names = None if classes is None else tuple(classes)
-    cells = Cells(path=path, rows=rows, columns=columns, classes=names, required=required)
-    return auto_classes(cells) if options.task == "auto" else TASKS[options.task].parse(cells)
+def _output(p: Predicted, name: str) -> float:
+    return float(p.probability[p.outputs.index(name)])
 
 
-def unknown_column_advice(header: Sequence[str], options: TargetOptions) -> str:
-    """Suggest the task or target that would make a column of the table known."""
-    if options.task != Survival.name and {"time", "event"} <= set(header):
-        return " For survival give --task survival."
-    missing = [c for c in options.columns or () if c not in header]
-    if not missing:
-        return ""
-    parts = [part.strip() for part in missing[0].split(",")]
-    if len(parts) > 1 and set(parts) <= set(header):
-        return f" Write several columns as a list: --target '[{', '.join(parts)}]'."
-    return f" The target {missing[0]!r} is no column.{hint(missing[0], header)}"
+def _times(outputs: Names) -> Float[np.ndarray, " times"]:
+    """Return the times at which survival is predicted."""
+    return np.array([float(n.removeprefix("s_")) for n in outputs if n.startswith("s_")])
 
 
-def _task(options: TargetOptions) -> Task:
-    """Return the task of the options; classes without an order until they have been read."""
-    return TASKS[Multiclass.name if options.task == "auto" else options.task]
+def _middle(outputs: Names) -> int:
+    """Return which of the times of survival is in their middle, the earlier of two."""
+    return (len(_times(outputs)) - 1) // 2

@@ -1,7 +1,9 @@
 """The words for each kind of target: in titles, captions, tables, maps and pages."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from ..core import TaskName
 
 UNSURE = "The call changes within one standard deviation of the probability."
 
@@ -36,20 +38,26 @@ class PageWords:
 class Words:
     """The words of a task."""
 
+    predicts: str
+    """What a model predicts, for its card; see `Task.predicts`."""
+    called: str = "p(class {})"
+    """What the text of a verdict states of the called class."""
+    noun: str = "class"
+    """What evidence is about, and the contribution of an instance is part of."""
     towards: tuple[str, str] = ("speaks for the class", "against it")
     """What positive and negative evidence of an instance does."""
     aim: str = "the class"
     """What positive evidence speaks for."""
     response: str = "probability"
     """What `Task.response` returns."""
-    contributes_to: str = "the class"
-    """What the contribution of an instance is part of."""
     raised: str = "the logit of the class"
     """What positive contributions raise."""
     evidence_unit: str = "logit"
     """The unit of evidence, for colour bars."""
     part: str = "class against the others"
     """What the metrics by part are of."""
+    undefined: str = "AUROC"
+    """The metric that a part without one of the needed strata leaves undefined."""
     call_rule: str = ""
     """How a bag is called without a threshold."""
     remedy: str = ""
@@ -57,88 +65,103 @@ class Words:
     page: PageWords = PageWords()
 
 
-CLASSES = Words()
-SEVERAL_CLASSES = Words(
-    call_rule="none: the most probable class is called", remedy=", or merge the class with another"
-)
-GRADES = Words(
-    call_rule="none: the median grade is called",
-    towards=("speaks for a higher grade", "for a lower one"),
-    aim="a higher grade",
-    response="mean grade",
-    contributes_to="the grade",
-    raised="the grade",
-    part="grade and above, against those below",
-    page=PageWords(
-        said="grade",
-        call="Grade",
-        call_hint="The predicted grade: the median of its distribution",
-        number_hint="Probability of the predicted grade",
-        column="Grade",
-        unsure_hint="The grade changes within one standard deviation of its probability.",
+WORDS: Mapping[TaskName, Words] = {
+    "binary": Words(predicts="the probability of {either}"),
+    "multiclass": Words(
+        predicts="the probability of {either}",
+        call_rule="none: the most probable class is called",
+        remedy=", or merge the class with another",
     ),
-)
-FINDINGS = Words(
-    towards=("speaks for the finding", "against it"),
-    aim="the finding",
-    contributes_to="the finding",
-    raised="the logit of the finding",
-    part="finding",
-    remedy=", or leave the finding out of the target",
-    page=PageWords(
-        said="findings",
-        measure="largest p",
-        call="Found",
-        call_hint="The findings that are predicted to be present",
-        number_hint="Probability of the most probable finding",
-        spread_hint="Standard deviation of this probability",
-        column="Finding",
-        wrong_hint="A known finding is called although it is absent, or the reverse.",
-        unsure_hint="The call of a finding changes within one standard deviation.",
+    "ordinal": Words(
+        predicts="the probability of the grade: one of {either}, in rising order",
+        called="grade {}, p",
+        call_rule="none: the median grade is called",
+        towards=("speaks for a higher grade", "for a lower one"),
+        aim="a higher grade",
+        response="mean grade",
+        noun="grade",
+        raised="the grade",
+        part="grade and above, against those below",
+        page=PageWords(
+            said="grade",
+            call="Grade",
+            call_hint="The predicted grade: the median of its distribution",
+            number_hint="Probability of the predicted grade",
+            column="Grade",
+            unsure_hint="The grade changes within one standard deviation of its probability.",
+        ),
     ),
-)
-NUMBERS = Words(
-    towards=("raises the value", "lowers it"),
-    aim="a higher value",
-    response="predicted value",
-    contributes_to="the value",
-    raised="the value",
-    evidence_unit="sd of the target",
-    part="interval",
-    page=PageWords(
-        said="90 % interval",
-        measure="mean",
-        call="90 %",
-        call_hint="The predicted 90 % interval, in the unit of the target",
-        number="Mean",
-        number_hint="The predicted mean, in the unit of the target",
-        spread_hint="The whole standard deviation, of noise and attention, in the same unit",
-        wrong="outside",
-        wrong_hint="The true value is outside the predicted 90 % interval.",
-        unsure_hint="",
-        column="Part",
-        is_probability=False,
+    "multilabel": Words(
+        predicts="the probability of each of the findings {names}",
+        towards=("speaks for the finding", "against it"),
+        aim="the finding",
+        noun="finding",
+        raised="the logit of the finding",
+        part="finding",
+        remedy=", or leave the finding out of the target",
+        page=PageWords(
+            said="findings",
+            measure="largest p",
+            call="Found",
+            call_hint="The findings that are predicted to be present",
+            number_hint="Probability of the most probable finding",
+            spread_hint="Standard deviation of this probability",
+            column="Finding",
+            wrong_hint="A known finding is called although it is absent, or the reverse.",
+            unsure_hint="The call of a finding changes within one standard deviation.",
+        ),
     ),
-)
-TIMES = Words(
-    towards=("raises the risk", "lowers it"),
-    aim="a higher risk",
-    response="risk",
-    contributes_to="the risk",
-    raised="the risk",
-    part="time",
-    page=PageWords(
-        measure="risk",
-        call_hint="S(t): the predicted probability to be without the event at the time t",
-        wrong="",
-        number="Risk",
-        number_hint="Expected time that is lost before the last training event; higher is worse",
-        spread_hint="Standard deviation of the risk over samples: the doubt of the attention alone",
-        unsure_hint="",
-        column="Time",
-        is_probability=False,
+    "regression": Words(
+        predicts="a number{of}, with its distribution ({outputs}: mean, standard deviation and "
+        "quantiles)",
+        towards=("raises the value", "lowers it"),
+        aim="a higher value",
+        response="predicted value",
+        noun="value",
+        raised="the value",
+        evidence_unit="sd of the target",
+        part="interval",
+        page=PageWords(
+            said="90 % interval",
+            measure="mean",
+            call="90 %",
+            call_hint="The predicted 90 % interval, in the unit of the target",
+            number="Mean",
+            number_hint="The predicted mean, in the unit of the target",
+            spread_hint="The whole standard deviation, of noise and attention, in the same unit",
+            wrong="outside",
+            wrong_hint="The true value is outside the predicted 90 % interval.",
+            unsure_hint="",
+            column="Part",
+            is_probability=False,
+        ),
     ),
-)
+    "survival": Words(
+        predicts="the time to an event ({outputs}: the risk, higher is worse, and the probability "
+        "to be without the event at each time). Nothing is predicted beyond the time {last}",
+        towards=("raises the risk", "lowers it"),
+        aim="a higher risk",
+        response="risk",
+        noun="risk",
+        raised="the risk",
+        part="time",
+        undefined="the c-index",
+        page=PageWords(
+            measure="risk",
+            call_hint="S(t): the predicted probability to be without the event at the time t",
+            wrong="",
+            number="Risk",
+            number_hint="Expected time that is lost before the last training event; higher is "
+            "worse",
+            spread_hint="Standard deviation of the risk over samples: the doubt of the attention "
+            "alone",
+            unsure_hint="",
+            column="Time",
+            is_probability=False,
+        ),
+    ),
+}
+"""The words of each task."""
 
 
 def plus_minus(spread: float, *, digits: str = ".2f") -> str:
@@ -153,5 +176,5 @@ def class_name(classes: Sequence[str], k: int) -> str:
 
 def quoted(names: Sequence[str], word: str) -> str:
     """Return names in backticks with a word before the last one, as "`a`, `b` or `c`"."""
-    *others, last = [f"`{name}`" for name in names]
+    *others, last = [f"`{name}`" for name in names] or [""]
     return f"{', '.join(others)} {word} {last}" if others else last

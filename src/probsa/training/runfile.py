@@ -122,7 +122,7 @@ def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
         origin |= dict.fromkeys(keys, where)
     of_recipe = origin.get("training.members") == BY_RECIPE
     task = TASKS.get(values.get("data.task", ""))  # None also for `auto` and for unknown names
-    if of_recipe and task is not None and not task.members_average:
+    if of_recipe and task is not None and task.averages is None:
         values["training.members"] = 1
     return _checked(name, values, origin=origin)
 

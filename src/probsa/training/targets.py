@@ -21,8 +21,8 @@ MOST_WEIGHT = 20.0
 
 def targets_of(table: LabelTable) -> dict[str, Target]:
     """Return the target of every labelled bag."""
-    rows = zip(table.bags, table.values, strict=True)
-    return {bag: table.of_task.model_target(value) for bag, value in rows if value is not None}
+    rows, labels = zip(table.bags, table.values, strict=True), table.of_task.labels
+    return {bag: labels.model_target(value) for bag, value in rows if value is not None}
 
 
 def fit_likelihood(config: RunConfig, table: LabelTable, split: Split) -> LikelihoodSpec | None:
@@ -70,7 +70,7 @@ def as_two_classes(table: LabelTable, train: Sequence[str]) -> dict[str, int]:
         train: the training bags.
     """
     names = [bag for bag, value in zip(table.bags, table.values, strict=True) if value is not None]
-    classes = table.of_task.as_two_classes(table.y(names), table.y(train))
+    classes = table.of_task.labels.as_two_classes(table.y(names), table.y(train))
     return dict(zip(names, classes.tolist(), strict=True))
 
 
@@ -92,7 +92,7 @@ def _check_options(config: RunConfig, table: LabelTable) -> None:
         problem = "temperature_scaling scales the probabilities of classes"
     elif config.data.likelihood.survival == "cox" and training.max_instances is not None:
         problem = "max_instances closes batches early, but Cox's loss needs events in each"
-    elif not task.members_average and training.members > 1:
+    elif task.averages is None and training.members > 1:
         problem = "members above 1 average predictions, but quantiles cannot be averaged"
     if problem:
         raise InputError(f"{problem}, and the task is {task.name}: leave it out")

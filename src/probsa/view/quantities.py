@@ -104,7 +104,7 @@ def _own(p: Prediction, *, column: int) -> Iterator[Quantity]:
     yield from _steps(p)
     yield Quantity(
         key="contribution",
-        title=f"contribution to {p.of_task.words.contributes_to}",
+        title=f"contribution to the {p.of_task.words.noun}",
         unit="logit",
         colours="signed",
         values=_score(p, "contribution", column=column),
@@ -199,7 +199,7 @@ def column_of(values: np.ndarray, column: int) -> Float[np.ndarray, " n"]:
 def chosen_column(p: Prediction) -> int:
     """Return the column that is shown first: that of the called class; see `Task`."""
     columns = 1 if p.attention_mean.ndim == 1 else p.attention_mean.shape[1]
-    return p.of_task.opened_column(p, columns)
+    return p.of_task.column(p, columns, called=True)
 
 
 def _score(p: Prediction, score: Any, *, column: int) -> Float[np.ndarray, " n"] | None:

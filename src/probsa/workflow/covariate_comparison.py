@@ -129,7 +129,7 @@ def compare_covariates(
     }
     task = table.of_task
     draws = Draws.stratified(
-        task.strata(both.y), groups=_groups(table, names), resamples=bootstrap, seed=0
+        task.labels.strata(both.y), groups=_groups(table, names), resamples=bootstrap, seed=0
     )
     sampled = {name: task.metrics(data, draws) for name, data in fits.items()}
     return _section(run, prepared, sampled)

@@ -69,7 +69,7 @@ def _undefined(table: LabelTable, split: Split) -> str | None:
     y = table.y(split.test)
     if not len(y):
         return "no bag has a label"
-    return table.of_task.unjudgeable(y, table.y(split.train), table.classes)
+    return table.of_task.labels.unjudgeable(y, table.y(split.train), table.classes)
 
 
 def _remedy(data: DataSet) -> str:

@@ -149,7 +149,7 @@ def _merged(parts: Sequence[RunPart]) -> RunPart:
 
 
 def _draws(scores: TargetScores, pooling: Pooling, *, resamples: int) -> PatientDraws:
-    strata = TASKS[scores.task].strata(scores.y)
+    strata = TASKS[scores.task].labels.strata(scores.y)
     if pooling == "within":
         pairs = list(zip(strata.tolist(), scores.split[0].tolist(), strict=True))
     else:
@@ -157,7 +157,7 @@ def _draws(scores: TargetScores, pooling: Pooling, *, resamples: int) -> Patient
     draws, freedom = draw_patients(
         pairs, groups=scores.groups.tolist(), resamples=resamples, seed=0
     )
-    counted = TASKS[scores.task].counted_stratum
+    counted = TASKS[scores.task].labels.needed_stratum
     if counted is not None:  # only patients with the event begin a pair
         freedom = min(freedom, len(np.unique(draws.member[strata == counted])) - 1)
     return PatientDraws(draws=draws, freedom=freedom)

@@ -90,7 +90,7 @@ def _labels(s: AnyScores) -> str:
     """Return what the test bags are labelled with."""
     if not isinstance(s, TargetScores):
         return f"{int(s.y.sum())} positive"
-    found = TASKS[s.task].counts(s.y, s.names)
+    found = TASKS[s.task].labels.counts(s.y, s.names)
     return ", ".join(what if n == len(s.y) else f"{n} {what}" for what, n in found.items())
 
 

@@ -209,7 +209,7 @@ def _with_curves(
         after = _from_records(records, np.stack(ranked), empty.counts)
         if predictor.temperature != 1:
             after = scale_probabilities(after, temperature=predictor.temperature)
-        most, least = after[..., p.of_task.shown_column(p, after.shape[-1])]
+        most, least = after[..., p.of_task.column(p, after.shape[-1])]
     else:
         both = [*ranked, *(order[::-1] for order in ranked)]
         after = _by_prediction(predictor, bag, p, orders=both, counts=empty.counts)
@@ -283,7 +283,7 @@ def _by_prediction(
     counts: Int[np.ndarray, " steps"],
 ) -> Float[np.ndarray, "orders steps"]:
     """Return the probabilities of the shortened bags, each of which is predicted."""
-    column = p.of_task.explained_column(p)
+    column = p.of_task.column(p)
     kept = (order[count:] for order in orders for count in counts[1:])
     after = predicted_without(predictor, bag, kept=kept, column=column).reshape(len(orders), -1)
     return np.pad(after, ((0, 0), (1, 0)), constant_values=p.of_task.response(p, column))

@@ -42,7 +42,7 @@ def drops_without(
     predictor: Predictor, bag: Bag, p: Prediction, kept: Iterable[Int[np.ndarray, " rows"]]
 ) -> Float[np.ndarray, " subsets"]:
     """Return by how much the explained number of a prediction is lower for some subsets."""
-    column = p.of_task.explained_column(p)
+    column = p.of_task.column(p)
     after = predicted_without(predictor, bag, kept=kept, column=column)
     return p.of_task.response(p, column) - after
 

@@ -124,7 +124,7 @@ def _watched(bags: Context) -> dict[str, Float[np.ndarray, " bags"]]:
         columns = {f"p of class {name}": bags.p[:, c] for c, name in names if c > 0}
         columns |= {"confidence": confidence(bags), "standard deviation": std.max(1)}
     else:
-        columns = {n: bags.output(n) for n in bags.task.watched(predictions.outputs)}
+        columns = {n: bags.output(n) for n in bags.task.watched or predictions.outputs}
         columns["standard deviation of the attention"] = std[:, 0]
     if predictions.ood_distance is not None:
         distance = predictions.ood_distance[rows].astype(np.float64)

@@ -221,7 +221,7 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         parts=counts,
         bags=len(rows),
         classes=predictions.class_names if task.has_classes else (),
-        per_class=task.counts(context.targets, predictions.class_names),
+        per_class=task.labels.counts(context.targets, predictions.class_names),
         threshold=threshold,
         threshold_source=source,
         metrics=metrics,

@@ -96,7 +96,7 @@ def patients_section(context: Context) -> Section | None:
         data, y=y, predicted=predicted / np.bincount(member)[:, None], scores={}, of_means=None
     )
     draws = Draws.stratified(
-        context.task.strata(y), groups=names, resamples=context.bootstrap, seed=context.seed
+        context.task.labels.strata(y), groups=names, resamples=context.bootstrap, seed=context.seed
     )
     try:
         metrics: Mapping[str, Metric] = context.task.metrics(of_patients, draws).overall

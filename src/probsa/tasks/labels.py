@@ -1,0 +1,615 @@
+"""What is read of a label table: the columns of the target, their cells, and strata of bags."""
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from jaxtyping import Float, Int, Shaped
+
+from ..core import TaskName, check_options, counted, finite_number
+from ..errors import TableError, hint
+from ..statistics import CensoringCurve, uno_c
+from .words import class_name
+
+Rows: TypeAlias = Mapping[str, tuple[int, dict[str, str]]]
+"""The line and the cells of each bag, by the name of the bag."""
+Value: TypeAlias = tuple[float, ...] | None
+"""The targets of a bag; None for a bag without a label."""
+Y: TypeAlias = Float[np.ndarray, "bags targets"]
+"""Targets of bags: the index of a class or grade, 0, 1 or nan (not known) for each finding, a
+number, or a time and whether its event was seen."""
+Row: TypeAlias = Sequence[float]
+"""The targets of a bag, a row of them."""
+Names: TypeAlias = Sequence[str]
+Given: TypeAlias = Names | None
+"""Names that the user gives, or None."""
+Target = int | float | tuple[float, ...]
+"""The targets of a bag for a likelihood: a class or grade, a number, or one per column."""
+MOST_CLASSES = 20
+"""Most whole numbers that are taken for classes unless the user says that they are."""
+SHOWN = 5
+"""Maximum number of names that a message lists; the others are counted."""
+CENSORSHIP = "censorship"
+"""Name of the column that other tools write in place of `event`, with the opposite meaning."""
+EVENTS = {"1": 1.0, "true": 1.0, "dead": 1.0, "0": 0.0, "false": 0.0, "alive": 0.0}
+CENSORED = {"1": 0.0, "true": 0.0, "0": 1.0, "false": 1.0}
+"""The event that each cell of a column `censorship` means."""
+FINDING = {"0": 0.0, "0.0": 0.0, "1": 1.0, "1.0": 1.0, "": math.nan}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetOptions:
+    """What is predicted, and of what.
+
+    Args:
+        task: The kind of target. `auto` is binary for two classes and multiclass for more.
+        target: The column or columns of the target. By default `label`; for survival `time` and
+            `event`; for multilabel the findings that are given as classes.
+        unit: Whether a label belongs to a bag or to a patient, all of whose slides form one bag;
+            `slide` is a synonym of `bag`.
+        missing: What training does about slides of a patient that have a line but no bag.
+
+    Raises:
+        InputError: an option has another value.
+    """
+
+    task: Literal["auto"] | TaskName = "auto"
+    target: str | tuple[str, ...] | None = None
+    unit: Literal["bag", "slide", "patient"] = "bag"
+    missing: Literal["refuse", "leave_out"] = "refuse"
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.unit == "slide":
+            object.__setattr__(self, "unit", "bag")
+        if isinstance(self.target, list):
+            object.__setattr__(self, "target", tuple(self.target))
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns that the user named, or None."""
+        return (self.target,) if isinstance(self.target, str) else self.target
+
+
+class Column(NamedTuple):
+    """How the cells of a column are read."""
+
+    what: str
+    """What a cell is, for messages."""
+    expected: str
+    number: Callable[[str], float | None]
+    """Returns the target that a cell denotes, or None if it denotes none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cells:
+    """The target columns of a table, as text."""
+
+    path: Path
+    rows: Rows
+    columns: tuple[str, ...]
+    classes: tuple[str, ...] | None
+    """The names that the user gives the classes, in order."""
+    required: bool
+    """Whether a bag without a label is an error."""
+
+    def read(self, *columns: Column) -> list[Value]:
+        """Return the targets of each bag; None if its cells are empty and may be.
+
+        Raises:
+            TableError: a cell denotes no target; names the line, the bag and what was expected.
+        """
+        values: list[Value] = []
+        for bag, (line, row) in self.rows.items():
+            cells, found = [row.get(name, "") for name in self.columns], []
+            for cell, column in zip(cells, columns, strict=True):
+                number = column.number(cell)
+                if number is None and (any(cells) or self.required):
+                    raise TableError(
+                        f"{self.path}, line {line}, bag {bag!r}: {column.what} is "
+                        f"{repr(cell) if cell else 'empty'}, expected {column.expected}"
+                    )
+                found.append(number)
+            values.append(None if None in found else tuple(found))
+        return values
+
+
+@dataclass(frozen=True)
+class Labels(ABC):
+    """The labels of a task: how a table is read, and how bags are stratified and described.
+
+    Arguments `y` are targets of labelled bags; `names` are those of classes, grades or findings.
+    """
+
+    task: TaskName
+
+    stratum: ClassVar[int | None] = None
+    """The column of the targets that is the stratum of a bag; None if there are no strata."""
+    needed_stratum: ClassVar[int | None] = None
+    """The only stratum that informs a model and its metrics, the event; None for all of them."""
+    stratified_by: ClassVar[str] = "stratified by class"
+    """By what splits are balanced, for their origin; `{}` is the column of the target."""
+    columns_expected: ClassVar[tuple[int | None, str]] = (
+        1,
+        "one class, grade or number has one: give --task multilabel (a finding in each column) or "
+        "--task survival",
+    )
+    """The number of columns of the target, None for any, and what to do about another number."""
+
+    # Tables
+
+    def columns(self, given: Given, classes: Given, header: Names, path: Path) -> tuple[str, ...]:
+        """Return the columns of the target: those that are given, or else the default.
+
+        Args:
+            given: the columns that the user names.
+            classes: the names of classes that the user gives.
+            header: the columns of the table.
+            path: the table, for messages.
+
+        Raises:
+            TableError: the names of columns or classes do not fit the task.
+        """
+        given, (count, expected) = given or ("label",), self.columns_expected
+        if classes is not None:
+            raise TableError(
+                f"the classes are {', '.join(classes)}, but the task {self.task} has no classes: "
+                "leave --classes out, or give another --task"
+            )
+        if len(set(given)) < len(given):
+            raise TableError(f"the target names a column twice ({', '.join(given)}): leave one out")
+        if len(given) != (count or len(given)):
+            raise TableError(
+                f"the target names {counted(len(given), 'column')} ({', '.join(given)}), but "
+                f"{expected}"
+            )
+        return tuple(given)
+
+    @abstractmethod
+    def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
+        """Return the targets of a table, the names of its classes or findings, and notes.
+
+        Raises:
+            TableError: a cell does not fit the task; names the line and the bag.
+        """
+
+    def label_columns(self, names: Names) -> tuple[str, ...]:
+        """Return the columns of predictions.csv that hold what a bag is labelled with."""
+        return ("label",)
+
+    def model_target(self, value: tuple[float, ...]) -> Target:
+        """Return the targets of a bag as a likelihood takes them."""
+        return value
+
+    # Strata
+
+    def strata(self, y: Y) -> Shaped[np.ndarray, " bags"]:
+        """Return by what resamples of the bags are stratified."""
+        return np.zeros(len(y)) if self.stratum is None else y[:, self.stratum]
+
+    def bag_strata(self, values: Sequence[Value]) -> tuple[int | None, ...]:
+        """Return the stratum by which splits balance each bag: its class or grade, 1 for an event,
+        the quintile 0–4 of a number, and 0 for findings, which are not stratified."""
+        k = self.stratum
+        return tuple(None if v is None else 0 if k is None else int(v[k]) for v in values)
+
+    def balanced_strata(self, strata: Sequence[int | None], parts: int) -> np.ndarray:
+        """Return the strata of labelled bags that are divided into `parts`."""
+        return np.array(strata, np.int64)
+
+    def needed_strata(self, present: Iterable[int]) -> frozenset[int]:
+        """Return which of these strata have to occur in training: all classes, or the events."""
+        if self.stratum is None:
+            return frozenset()
+        return frozenset(k for k in present if self.needed_stratum in (None, k))
+
+    def stratum_names(self, strata: Iterable[int], names: Names) -> str:
+        """Return needed strata in words that follow "bag", such as `of class tumour`."""
+        return f"of class {', '.join(names[k] for k in strata)}"
+
+    def as_two_classes(self, y: Y, training: np.ndarray) -> Int[np.ndarray, " bags"]:
+        """Return a class in place of the targets, to fit null maps on: of classes and grades
+        themselves, else 1 for any finding, the event, or a number above the training median."""
+        return self.strata(y).astype(np.int64)
+
+    # Whether bags can train and test
+
+    @abstractmethod
+    def untrained(self, y: Mapping[str, np.ndarray], names: Names) -> str | None:
+        """Return why a model cannot learn its outputs from the part `train` of a split, or None."""
+
+    def untestable(self, strata: Sequence[int], names: Names) -> str | None:
+        """Return why methods cannot be compared on labelled bags of these strata, or None."""
+        return None
+
+    def unjudgeable(self, y: Y, training: np.ndarray, names: Names) -> str | None:
+        """Return why the primary metric is undefined on test bags, or None."""
+        return None
+
+    # Words
+
+    @abstractmethod
+    def counts(self, y: Y, names: Names) -> dict[str, int]:
+        """Return how many bags have what, for the first line of a report."""
+
+    @abstractmethod
+    def content(self, y: Y, names: Names) -> str:
+        """Return what bags are labelled with: classes and their bags, or a range."""
+
+    @abstractmethod
+    def truth_text(self, y: Row, names: Names) -> str:
+        """Return what a bag is labelled with, in words; empty if nothing is known."""
+
+
+@dataclass(frozen=True)
+class ClassLabels(Labels):
+    """Each bag has one of several classes or grades, whose index is its target."""
+
+    ordered: bool = False
+    any_number: bool = False
+    """Whether the number of classes decides between binary and multiclass."""
+    stratum = 0
+
+    def columns(self, given: Given, classes: Given, header: Names, path: Path) -> tuple[str, ...]:
+        if classes is not None and len(set(classes)) < max(2, len(classes)):
+            raise TableError(f"the classes are {', '.join(classes)}: give two or more, each once")
+        return super().columns(given, None, header, path)
+
+    def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
+        column, notes = cells.columns[0], []
+        values = cells.read(
+            Column(
+                "the label" if column == "label" else f"the label (column {column!r})",
+                self._expected(cells),
+                lambda cell: self._index(cell, cells.classes or ()),
+            )
+        )
+        noun, where = "grade" if self.ordered else "class", f"{cells.path}: the column {column!r}"
+        present = sorted({int(v[0]) for v in values if v is not None})
+        if self.any_number and cells.classes is None and len(present) > MOST_CLASSES:
+            raise TableError(
+                f"{where} has {len(present)} different whole numbers, from {present[0]} to "
+                f"{present[-1]}: give --task regression if they are measurements, --task ordinal "
+                "if they are grades, or --task multiclass if they are classes"
+            )
+        numbers = range(len(cells.classes or ()) or max([1, *present]) + 1)
+        gaps = (k for k in numbers if present and k not in present)
+        absent = list(islice(gaps, SHOWN + 1))
+        if absent and cells.classes is None and len(numbers) > 2:
+            raise TableError(
+                f"{where} has the {noun} numbers {', '.join(map(str, present))}, and no bag has "
+                f"{noun} {_first(absent)}: if there is one, list all with --classes "
+                f"{_first(numbers, ' ')}; otherwise number from 0 without gaps"
+            )
+        names = cells.classes or tuple(map(str, numbers))
+        if self.task == "binary" and not self.any_number and len(names) > 2:
+            raise TableError(
+                f"{where} has {len(names)} classes ({_first(names)}), but the task binary has two: "
+                "give --task multiclass or --task ordinal"
+            )
+        if absent and self.ordered:
+            notes.append(
+                f"no bag of {cells.path} has grade {_first([names[k] for k in absent])}, so the "
+                "threshold of that grade is not identified"
+            )
+        return values, names, notes
+
+    def _index(self, cell: str, classes: Names) -> float | None:
+        """Return the index of a class: the place of its name, or else its number."""
+        number = cell.removesuffix(".0")  # pandas writes integers like this if a cell is empty
+        for name in (cell, number):
+            if name in classes:
+                return float(list(classes).index(name))
+        # "1" may be the name of the lowest grade, so that numbers are names and not indices
+        are_names = self.ordered and any(name.isdecimal() for name in classes)
+        if are_names or not number.isdecimal() or int(number) >= (len(classes) or math.inf):
+            return None
+        return float(number)
+
+    def _expected(self, cells: Cells) -> str:
+        if cells.classes is not None:
+            return f"one of {', '.join(cells.classes)}"
+        expected = "a class number 0, 1, …; for class names give --classes in order"
+        if self.ordered:
+            expected = (
+                "a grade 0, 1, …; for names of grades give --classes from the lowest to the "
+                "highest, as an alphabetical order is never assumed"
+            )
+        names = sorted({row.get(cells.columns[0], "") for _, row in cells.rows.values()} - {""})
+        listed = f" ({', '.join(names)})" if 1 < len(names) <= 2 * SHOWN else ""
+        return f"{expected}{listed}; for measurements give --task regression"
+
+    def model_target(self, value: tuple[float, ...]) -> Target:
+        return int(value[0])
+
+    def untrained(self, y: Mapping[str, np.ndarray], names: Names) -> str | None:
+        found = {part: Counter(values[:, 0].astype(int).tolist()) for part, values in y.items()}
+        trained = found.pop("train")
+        if len(trained) == 1:
+            ((only, count),) = trained.items()
+            return (
+                f"all {counted(count, 'training bag')} are of class {names[only]}, so no "
+                "difference between classes can be learned. Give training bags of another class "
+                f"than {names[only]!r}, or check the column of labels"
+            )
+        for part, counts in found.items():
+            for k in sorted({*counts} - {*trained}):
+                return (
+                    f"{counted(counts[k], 'bag')} of class {names[k]} in {part}, but none in "
+                    "training: the probability of this class would be untrained. Put some of them "
+                    "into the training part, or leave them out"
+                )
+        return None
+
+    def untestable(self, strata: Sequence[int], names: Names) -> str | None:
+        if len(set(strata)) != 1:
+            return None
+        of_class = f"{counted(len(strata), 'bag')} of class {names[strata[0]]}"
+        return f"has only one class: {of_class}, none of another"
+
+    def unjudgeable(self, y: Y, training: np.ndarray, names: Names) -> str | None:
+        counts = self.counts(y, names)
+        if self.ordered:
+            only = [name for name, n in counts.items() if n == len(y)]
+            return f"all {len(y)} bags have the grade {only[0]!r}" if only else None
+        absent = [name for name, n in counts.items() if not n]
+        return f"no bag has the class {absent[0]!r}" if absent else None
+
+    def counts(self, y: Y, names: Names) -> dict[str, int]:
+        return {name: int((y[:, 0] == k).sum()) for k, name in enumerate(names)}
+
+    def content(self, y: Y, names: Names) -> str:
+        classes = ", ".join(f"{name} ({n:,})" for name, n in self.counts(y, names).items())
+        return f"the {'grades in order' if self.ordered else 'classes'} {classes}"
+
+    def truth_text(self, y: Row, names: Names) -> str:
+        return "" if math.isnan(y[0]) else class_name(names, int(y[0]))
+
+
+@dataclass(frozen=True)
+class FindingLabels(Labels):
+    """Several findings for each bag, each present, absent or not known."""
+
+    stratified_by = "not stratified by findings"
+    columns_expected = (None, "")
+
+    def columns(self, given: Given, classes: Given, header: Names, path: Path) -> tuple[str, ...]:
+        if not (given or classes):
+            raise TableError(
+                f"{path}: the task multilabel needs the columns of the findings: name them with "
+                f"--target. The table has {', '.join(header)}"
+            )
+        if given and classes is not None and tuple(given) != tuple(classes):
+            raise TableError(
+                f"the classes are {', '.join(classes)}, but the target names the findings "
+                f"{', '.join(given)}: for multilabel leave --classes out"
+            )
+        return super().columns(given or classes, None, header, path)
+
+    def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
+        expected = "0 or 1, or an empty cell if it is not known"
+        read = cells.read(
+            *(Column(f"the finding {c!r}", expected, FINDING.get) for c in cells.columns)
+        )
+        values = [None if v is None or all(map(math.isnan, v)) else v for v in read]
+        without = [bag for bag, v in zip(cells.rows, values, strict=True) if v is None]
+        note = (
+            f"{counted(len(without), 'bag')} of {cells.path} "
+            f"{'has' if len(without) == 1 else 'have'} no finding that is known ({_first(without)})"
+        )
+        return values, cells.columns, [note] if 0 < len(without) < len(values) else []
+
+    def label_columns(self, names: Names) -> tuple[str, ...]:
+        return tuple(f"label_{name}" for name in names)
+
+    def as_two_classes(self, y: Y, training: np.ndarray) -> np.ndarray:
+        return (y == 1).any(1).astype(np.int64)
+
+    def untrained(self, y: Mapping[str, np.ndarray], names: Names) -> str | None:
+        for name, train, test in zip(names, y["train"].T, y["test"].T, strict=True):
+            known = train[np.isfinite(train)]
+            if len(np.unique(known)) < 2:
+                what = f"{len(known)} bags, all {known[0]:g}" if len(known) else "known in no bag"
+                return (
+                    f"the finding {name!r} has only one class in training ({what}). Give bags "
+                    "with and without it, or leave it out of the target"
+                )
+            if len(test) and not (test == 1).any():
+                return (
+                    f"no bag of the test part has the finding {name!r}, so it cannot be judged. "
+                    "Test on bags with it, or leave it out of the target"
+                )
+        return None
+
+    def unjudgeable(self, y: Y, training: np.ndarray, names: Names) -> str | None:
+        for name, finding in zip(names, y.T, strict=True):
+            known = np.unique(finding[np.isfinite(finding)])
+            if len(known) < 2:
+                value = f"is {known[0]:g} in all bags" if len(known) else "is known in no bag"
+                return f"the finding {name!r} {value}"
+        return None
+
+    def counts(self, y: Y, names: Names) -> dict[str, int]:
+        return {f"with {name}": int(n) for name, n in zip(names, (y == 1).sum(0), strict=True)}
+
+    def content(self, y: Y, names: Names) -> str:
+        positive = zip(names, (y == 1).sum(0), strict=True)
+        findings = ", ".join(f"{name} ({n:,} positive)" for name, n in positive)
+        return f"the findings {findings}, {np.isnan(y).mean():.0%} of their cells not known"
+
+    def truth_text(self, y: Row, names: Names) -> str:
+        if all(map(math.isnan, y)):
+            return ""
+        present = ", ".join(name for name, v in zip(names, y, strict=True) if v == 1) or "none"
+        unknown = [name for name, v in zip(names, y, strict=True) if math.isnan(v)]
+        return f"{present} ({', '.join(unknown)} not known)" if unknown else present
+
+
+@dataclass(frozen=True)
+class NumberLabels(Labels):
+    """A number in the user's unit; splits are balanced by its quintiles."""
+
+    stratified_by = "stratified by quintiles of {!r}"
+
+    def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
+        expected = (
+            "a finite number such as 1.5, which the task regression predicts. For classes give "
+            "--task multiclass"
+        )
+        what = f"the value of {cells.columns[0]!r}"
+        return cells.read(Column(what, expected, finite_number)), (), ()
+
+    def model_target(self, value: tuple[float, ...]) -> Target:
+        return value[0]
+
+    def bag_strata(self, values: Sequence[Value]) -> tuple[int | None, ...]:
+        known = [v[0] for v in values if v is not None]
+        cuts = np.quantile(known, [0.2, 0.4, 0.6, 0.8]) if known else np.empty(0)
+        return tuple(
+            None if v is None else int(np.searchsorted(cuts, v[0], side="right")) for v in values
+        )
+
+    def balanced_strata(self, strata: Sequence[int | None], parts: int) -> np.ndarray:
+        """Return quintiles merged until the largest stratum has a bag for each part, which a
+        splitter needs."""
+        merged = [np.array(strata, np.int64) * count // 5 for count in (5, 4, 3, 2, 1)]
+        return next(y for y in merged if np.bincount(y).max() >= parts or not y.any())
+
+    def as_two_classes(self, y: Y, training: np.ndarray) -> np.ndarray:
+        return (y[:, 0] > np.median(training)).astype(np.int64)
+
+    def untrained(self, y: Mapping[str, np.ndarray], names: Names) -> str | None:
+        values = np.unique(y["train"])
+        if len(values) > 1:
+            return None
+        shown = f"{values[0]:g}" if len(values) else "missing"
+        return (
+            f"all {len(y['train'])} training targets are {shown}: nothing can be learned from a "
+            "constant. Give bags with other values, or another target"
+        )
+
+    def counts(self, y: Y, names: Names) -> dict[str, int]:
+        return {self.content(y, names): len(y)}
+
+    def content(self, y: Y, names: Names) -> str:
+        return f"values from {y.min():g} to {y.max():g}"
+
+    def truth_text(self, y: Row, names: Names) -> str:
+        return "" if math.isnan(y[0]) else f"{y[0]:.4g}"
+
+
+@dataclass(frozen=True)
+class EventLabels(Labels):
+    """The time to an event, and whether it was seen or the bag is censored."""
+
+    stratum = needed_stratum = 1
+    stratified_by = "stratified by event"
+    columns_expected = (2, "survival has two: the time and the event")
+
+    def columns(self, given: Given, classes: Given, header: Names, path: Path) -> tuple[str, ...]:
+        inverted = [c for c in header if c.lower() == CENSORSHIP and "event" not in header]
+        default = ("time", *(inverted or ["event"])[:1])
+        return super().columns(given or default, classes, header, path)
+
+    def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
+        time, event = cells.columns
+        inverted = event.lower() == CENSORSHIP
+        codes = CENSORED if inverted else EVENTS
+        meaning = "1 (event seen) or 0 (censored); also true or false, dead or alive"
+        if inverted:
+            meaning = "1 (censored) or 0 (event seen); also true or false"
+        values = cells.read(
+            Column(
+                f"the time ({time!r})",
+                "a number more than 0, in one unit for all bags. Correct it, or leave the bag out",
+                lambda cell: n if (n := finite_number(cell)) is not None and n > 0 else None,
+            ),
+            Column(
+                f"the column {event!r}",
+                f"{meaning}. Other words are not guessed",
+                lambda cell: codes.get(cell.lower().removesuffix(".0")),
+            ),
+        )
+        note = (
+            f"the column {event!r} of {cells.path} is read inverted: 1 means censored, 0 "
+            "that the event was seen"
+        )
+        return values, (), [note] if inverted else []
+
+    def label_columns(self, names: Names) -> tuple[str, ...]:
+        return ("label_time", "label_event")
+
+    def stratum_names(self, strata: Iterable[int], names: Names) -> str:
+        return "with an event"
+
+    def untrained(self, y: Mapping[str, np.ndarray], names: Names) -> str | None:
+        if (y["train"][:, 1] > 0).any():
+            return None
+        return (
+            f"all {counted(len(y['train']), 'training bag')} are censored, so no hazard can be "
+            "learned. Give bags with an event, or check its column"
+        )
+
+    def untestable(self, strata: Sequence[int], names: Names) -> str | None:
+        if 1 in strata or not len(strata):
+            return None
+        return f"has no event: all {counted(len(strata), 'bag')} are censored"
+
+    def unjudgeable(self, y: Y, training: np.ndarray, names: Names) -> str | None:
+        censoring = CensoringCurve.fit(training[:, 0], training[:, 1] > 0)
+        c = uno_c(y[:, 0], y[:, 1] > 0, risk=np.zeros(len(y)), censoring=censoring)
+        return None if c.reason is None else f"there is {c.reason.partition(':')[0]}"
+
+    def counts(self, y: Y, names: Names) -> dict[str, int]:
+        events = int((y[:, 1] > 0).sum())
+        return {"with the event": events, "censored": len(y) - events}
+
+    def content(self, y: Y, names: Names) -> str:
+        events, censored = self.counts(y, names).values()
+        first, last = y[:, 0].min(), y[:, 0].max()
+        counts = f"{counted(events, 'event')} and {censored:,} censored"
+        return f"{counts}, times from {first:g} to {last:g}"
+
+    def truth_text(self, y: Row, names: Names) -> str:
+        return "" if math.isnan(y[0]) else f"{y[0]:.4g}, {'event' if y[1] > 0 else 'censored'}"
+
+
+LABELS: Mapping[str, Labels] = {
+    "auto": ClassLabels("binary", any_number=True),
+    "binary": ClassLabels("binary"),
+    "multiclass": ClassLabels("multiclass"),
+    "ordinal": ClassLabels("ordinal", ordered=True),
+    "multilabel": FindingLabels("multilabel"),
+    "regression": NumberLabels("regression"),
+    "survival": EventLabels("survival"),
+}
+"""The labels of each task; those of `auto` are classes whose number decides the task."""
+
+
+def task_of_classes(count: int) -> TaskName:
+    """Return the task of a target with so many classes without an order."""
+    return "binary" if count <= 2 else "multiclass"
+
+
+def unknown_column_advice(header: Names, options: TargetOptions) -> str:
+    """Suggest the task or target that would make a column of the table known."""
+    if options.task != "survival" and {"time", "event"} <= set(header):
+        return " For survival give --task survival."
+    missing = [c for c in options.columns or () if c not in header]
+    if not missing:
+        return ""
+    parts = [part.strip() for part in missing[0].split(",")]
+    if len(parts) > 1 and set(parts) <= set(header):
+        return f" Write several columns as a list: --target '[{', '.join(parts)}]'."
+    return f" The target {missing[0]!r} is no column.{hint(missing[0], header)}"
+
+
+def _first(names: Sequence[object], between: str = ", ") -> str:
+    """Return the first names, and an ellipsis if there are more."""
+    return between.join([*map(str, names[:SHOWN]), *["…"] * (len(names) > SHOWN)])
