@@ -133,11 +133,11 @@ def test_a_gain_within_its_error_leaves_the_models_own_score():
         for gain in (0.3, -0.2, 0.1, -0.15)
     ]
     scores = ("attention", "contribution")
-    choice = rules._chosen(scores, noisy)
+    choice = rules.choice_of(scores, noisy)
     assert choice.drops["contribution"] > choice.drops["attention"]
     assert choice.chosen == "attention" and "not clearly less than" in choice.reason
     steady = [{**d, "contribution": 0.25 + 0.01 * k} for k, d in enumerate(noisy)]
-    assert rules._chosen(scores, steady).chosen == "contribution"
+    assert rules.choice_of(scores, steady).chosen == "contribution"
 
 
 def test_no_member_explains_while_instances_are_removed(monkeypatch):
@@ -152,12 +152,12 @@ def test_no_member_explains_while_instances_are_removed(monkeypatch):
     (p,) = both.predict([BAGS["b0"]])
     assert len(explained) == 2 and all(e is not None for e in explained)
     explained.clear()
-    rules.deletion_drops(both, BAGS["b0"], p, seed=0)
+    rules.deletion_drops(both, BAGS["b0"], p)
     assert explained and all(e is None for e in explained)
     assert all(member.model.explains for member in both.members)
 
 
 def test_drops_are_stated_without_that_of_a_random_order():
     found = [{"attention": 0.2, "contribution": 0.3, "random": 0.05}] * 3
-    drops = rules._chosen(("attention", "contribution"), found).drops
+    drops = rules.choice_of(("attention", "contribution"), found).drops
     assert drops == pytest.approx({"attention": 0.15, "contribution": 0.25})

@@ -32,7 +32,7 @@ def test_curves_begin_at_what_is_predicted_and_drops_are_of_it(task, runs):
     for curve in (*curves.most_first.values(), *curves.least_first.values()):
         assert curve[0] == pytest.approx(whole, abs=1e-4)
     assert curves.removal == "pooling" and curves.rank_correlation is not None
-    drops = deletion_drops(predictor, bag, p, seed=0)
+    drops = deletion_drops(predictor, bag, p)
     assert {"random", "evidence", "contribution"} <= set(drops)
 
 

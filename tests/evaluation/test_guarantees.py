@@ -39,7 +39,7 @@ def numbers(tmp_path_factory):
     return write_targets(tmp_path_factory.mktemp("numbers") / "p", "regression")
 
 
-def evaluated(folder, table, *, part="test", bootstrap=0, **options):
+def evaluated(folder, table, *, part="test", bootstrap=0):
     """Return the context of the evaluated bags."""
     predictions = read_predictions(folder)
     seen = ("train", "val") if part == "test" else ()
@@ -54,12 +54,12 @@ def evaluated(folder, table, *, part="test", bootstrap=0, **options):
         threshold=predictions.threshold,
         bootstrap=bootstrap,
         seed=0,
-        guarantees=GuaranteeOptions(**options) if options else None,
     )
 
 
-def section(folder, table, **options):
-    return guarantees_section(evaluated(folder, table, **options))
+def section(folder, table, *, part="test", bootstrap=0, **options):
+    bags = evaluated(folder, table, part=part, bootstrap=bootstrap)
+    return guarantees_section(bags, GuaranteeOptions(**options))
 
 
 def value(metric):
@@ -164,7 +164,7 @@ def test_new_patients_are_covered(task, score):
     found = []
     for _ in range(80):
         calibration, new = simulated(rng, task=task)
-        found.append(calibrated(calibration, new, options).metrics()["coverage"].value)
+        found.append(calibrated(calibration, new, options).metrics(new)["coverage"].value)
     error = np.std(found) / len(found) ** 0.5
     assert 0.8 - 3 * error < np.mean(found) < 0.8 + 1 / 41 + 3 * error
 
@@ -174,7 +174,7 @@ def test_both_classes_are_covered_per_class():
     found = []
     for _ in range(80):
         calibration, new = simulated(rng)
-        metrics = prediction_sets(calibration, new, options).metrics()
+        metrics = prediction_sets(calibration, new, options).metrics(new)
         found.append([metrics[f"coverage_{c}"].value for c in (0, 1)])
     assert (np.mean(found, axis=0) > 0.8 - 3 * np.std(found, axis=0) / 80**0.5).all()
 
@@ -186,7 +186,7 @@ def test_certified_error_rates_are_rarely_exceeded():
         calibration, new = simulated(rng, groups=60, skill=2.5)
         found = accepted_calls(calibration, new, options)
         certified += found.values["certified"]
-        error = found.metrics()["error_of_accepted"].value
+        error = found.metrics(new)["error_of_accepted"].value
         exceeded += error is not None and error > 0.2 + 0.1  # of a finite test
     assert certified > 40 and exceeded / 80 < 0.1
 
@@ -204,7 +204,7 @@ def test_the_alarm_rings_for_a_shift_and_seldom_without_one():
 
 
 def test_without_a_request_there_is_no_section(cohort):
-    assert guarantees_section(evaluated(*cohort)) is None
+    assert guarantees_section(evaluated(*cohort), None) is None
 
 
 @pytest.mark.parametrize("per_class", [False, True])

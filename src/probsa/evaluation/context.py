@@ -17,7 +17,6 @@ from ..datasets import patient_table, read_table
 from ..errors import InputError
 from ..statistics import Draws
 from ..tasks import TargetData, TargetOptions, Task
-from .guarantees.options import GuaranteeOptions
 from .prediction import Prediction
 from .storage import MEAN_FEATURES, Predictions, listed
 
@@ -53,8 +52,6 @@ class Context:
     bootstrap: int
     """Number of resamples of intervals; 0 for none."""
     seed: int
-    guarantees: GuaranteeOptions | None = None
-    """The requested guarantees; None for none."""
 
     @property
     def task(self) -> Task:
@@ -90,8 +87,7 @@ class Context:
 
     def output(self, name: str) -> Float[np.ndarray, " bags"]:
         """Return a predicted column by its name, for tasks without classes."""
-        column = self.predictions.outputs.index(name)
-        return self.predictions.probability[list(self.rows), column].astype(np.float64)
+        return self.p[:, self.predictions.outputs.index(name)]
 
     @cached_property
     def data(self) -> TargetData:

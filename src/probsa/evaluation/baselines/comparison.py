@@ -1,8 +1,9 @@
 """Whether a map finds evidence better than every null map, in one sentence."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ...statistics import Metric
 from ..words import NULL_TITLES, shortened
@@ -23,18 +24,6 @@ class NullComparison:
     null_value: Metric | None = None
     differences: Mapping[str, Metric]
     """The paired difference to every null map."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "map": self.map,
-            "verdict": self.verdict,
-            "sentence": self.sentence,
-            "value": self.value.to_dict(),
-            "null": self.null,
-            "null_value": None if self.null_value is None else self.null_value.to_dict(),
-            "differences": {k: m.to_dict() for k, m in self.differences.items()},
-        }
 
 
 def compare_to_null_maps(
@@ -64,39 +53,28 @@ def compare_to_null_maps(
         )
     best = max(defined, key=lambda k: defined[k].value or 0.0)
     differences = {k: (value - m).student(groups=groups) for k, m in defined.items()}
-    to_best = differences[best]
-    if all(d.low is not None and d.low > 0 for d in differences.values()):
-        verdict = "better"
-    else:
-        verdict = "not better" if to_best.high is not None and to_best.high < 0 else "undecided"
-    opening = {
-        "better": f"The {name} map finds evidence better than every null map",
-        "not better": f"The {name} map does not find evidence better than the null maps",
-        "undecided": f"It cannot be told whether the {name} map finds evidence better than every "
-        "null map",
-    }[verdict]
+    lows = {k: -math.inf if d.low is None else d.low for k, d in differences.items()}
+    to_best, lowest = differences[best], min(lows, key=lambda k: lows[k])
+    verdict, opening = "undecided", (
+        f"It cannot be told whether the {name} map finds evidence better than every null map"
+    )  # fmt: skip
+    if lows[lowest] > 0:
+        verdict, opening = "better", f"The {name} map finds evidence better than every null map"
+    elif to_best.high is not None and to_best.high < 0:
+        verdict = "not better"
+        opening = f"The {name} map does not find evidence better than the null maps"
     sentence = (
         f"{opening}: AUROC within bags {shortened(value.value)} against "
         f"{shortened(defined[best].value or 0.0)} of {NULL_TITLES.get(best, best)}; difference "
         f"{_difference(to_best)}"
     )
-    lowest = min(differences, key=lambda k: _low(differences[k]))
-    if verdict == "undecided" and lowest != best and _low(to_best) > 0:
+    if verdict == "undecided" and lowest != best and lows[best] > 0:
         other = NULL_TITLES.get(lowest, lowest)
         sentence += f", but {_difference(differences[lowest])} to {other}"
     return NullComparison(
-        map=name,
-        verdict=verdict,
-        sentence=f"{sentence}.",
-        value=value,
-        null=best,
-        null_value=defined[best],
-        differences=differences,
-    )
-
-
-def _low(m: Metric) -> float:
-    return float("-inf") if m.low is None else m.low
+        map=name, verdict=verdict, sentence=f"{sentence}.", value=value, null=best,
+        null_value=defined[best], differences=differences,
+    )  # fmt: skip
 
 
 def _difference(m: Metric) -> str:

@@ -14,13 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...core import (
-    Bag,
-    TaskName,
-    as_record,
-    counted,
-    random_stream,
-)
+from ...core import Bag, TaskName, as_record, counted, random_stream
 from ...errors import BagError
 from ...tasks import TASKS
 from ..map_scores import MapScore, available_scores, drawn_values
@@ -33,20 +27,18 @@ FRACTIONS = (0.05, 0.1, 0.2, 0.4)
 """Shares of the instances that are removed."""
 MOST_BAGS = 50
 FEWEST_BAGS = 2
-RULE = (
-    "the score whose highest 5, 10, 20 and 40 % of instances, removed from validation bags that "
-    "the model calls positive, lower the probability of the predicted class most on average. The "
-    "model's own score stays unless another one lowers it more by over a standard error of the "
-    "difference. Drops are given minus that of a random order, and no instance labels are used"
-)
 
-RULE_OF_OTHERS = (
-    "the score whose highest 5, 10, 20 and 40 % of instances, removed from validation bags, lower "
-    "the {response} most on average. The model's own score stays unless another one lowers it more "
-    "by over a standard error of the difference. Drops are given minus that of a random order, and "
-    "no instance labels are used"
-)
-"""For tasks that are not classes."""
+
+def _rule(task: TaskName) -> str:
+    which, response = "", TASKS[task].words.response
+    if TASKS[task].unordered_classes:
+        which, response = " that the model calls positive", "probability of the predicted class"
+    return (
+        "the score whose highest 5, 10, 20 and 40 % of instances, removed from validation "
+        f"bags{which}, lower the {response} most on average. The model's own score stays unless "
+        "another one lowers it more by over a standard error of the difference. Drops are given "
+        "minus that of a random order, and no instance labels are used"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +52,7 @@ class MapScoreChoice:
     """Number of bags that the drops were measured on."""
     reason: str
     """The reason in words, for captions."""
-    rule: str = RULE
+    rule: str = _rule("binary")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -83,21 +75,19 @@ def choose_map_score(
     *,
     read: Callable[[str], Bag],
     threshold: float | None,
-    seed: int = 0,
 ) -> MapScoreChoice | None:
     """Choose the score of a run's maps by deletion in validation bags.
 
     Args:
         predictor: The trained model.
-        names: The validation bags; at most 50 that are called positive are used, chosen by seed.
+        names: The validation bags; at most 50 that are called positive are used, in random order.
         read: Reads a bag; bags that cannot be read are passed over.
         threshold: p(Y = 1) from which a bag is called positive; None for 0.5.
-        seed: Seed of the choice of bags, and of the random order.
 
     Returns:
         The choice; None if there are no bags that could be predicted.
     """
-    order = torch.randperm(len(names), generator=random_stream(seed, "map score")).tolist()
+    order = torch.randperm(len(names), generator=random_stream(0, "map score")).tolist()
     found: list[dict[str, float]] = []
     scores: tuple[MapScore, ...] = ()
     task: TaskName = "binary"
@@ -105,73 +95,65 @@ def choose_map_score(
         try:
             bag = read(sorted(names)[k])
             (p,) = predictor.predict([bag])
-            scores = available_scores(p)
+            scores, task = available_scores(p), p.task
             if len(scores) == 1:
                 reason = f"{scores[0]}: the only score that this model has"
                 return MapScoreChoice(chosen=scores[0], drops={}, bags=0, reason=reason)
-            task = p.task
-            if p.of_task.called_positive(p.probability[None], threshold)[0] and _counts(
-                bag, predictor
-            ):
-                found.append(deletion_drops(predictor, bag, p, seed=seed))
+            positive = p.of_task.called_positive(p.probability[None], threshold)[0]
+            if positive and _counts(bag, predictor):
+                found.append(deletion_drops(predictor, bag, p))
         except BagError:
             continue
         if len(found) == MOST_BAGS:
             break
-    return _chosen(scores, found, task=task) if scores else None
+    return choice_of(scores, found, task=task) if scores else None
 
 
-def _chosen(
-    scores: Sequence[MapScore], found: Sequence[dict[str, float]], *, task: TaskName = "binary"
+def choice_of(
+    scores: Sequence[MapScore], found: Sequence[Mapping[str, float]], *, task: TaskName = "binary"
 ) -> MapScoreChoice:
-    own = scores[0]
-    words = TASKS[task].words
-    rule = RULE_OF_OTHERS.format(response=words.response)
-    if TASKS[task].unordered_classes:
-        rule = RULE
-    if len(found) < FEWEST_BAGS:
+    """Return the choice that follows from the `deletion_drops` of several bags.
+
+    scores: the scores of the model, its own first.
+    """
+    own, rule, bags = scores[0], _rule(task), len(found)
+    if bags < FEWEST_BAGS:
         reason = (
-            f"{own}: the model's own score, because only {counted(len(found), 'validation bag')} "
+            f"{own}: the model's own score, because only {counted(bags, 'validation bag')} "
             f"can be used (called positive), and {FEWEST_BAGS} are needed to compare scores"
         )
-        return MapScoreChoice(chosen=own, drops={}, bags=len(found), reason=reason, rule=rule)
+        return MapScoreChoice(chosen=own, drops={}, bags=bags, reason=reason, rule=rule)
     drops = {name: float(np.mean([d[name] - d["random"] for d in found])) for name in scores}
     best = max(scores, key=lambda name: drops[name])  # of equal ones, the model's own comes first
     gains = np.array([d[best] - d[own] for d in found])
-    error = float(gains.std(ddof=1)) / len(gains) ** 0.5
+    error = float(gains.std(ddof=1)) / bags**0.5
     chosen = best if gains.mean() > error else own
-    shown = _distinct(drops)
+    # more decimals if different drops would look equal
+    apart = [d for d in (2, 3, 4) if len({round(v, d) for v in drops.values()}) == len(drops)]
+    shown = {
+        name: f"{v:.{apart[0] if apart else 2}f}".replace("0.", ".", 1).replace("-", "−")
+        for name, v in drops.items()
+    }
     others = " and ".join(f"{shown[name]} for {name}" for name in scores if name != chosen)
-    lowers = f"removing its top instances lowers the validation bags' {words.response}"
+    lowers = f"removing its top instances lowers the validation bags' {TASKS[task].words.response}"
     if chosen == best:
         reason = f"{chosen}: {lowers} most, by {shown[chosen]} against {others}"
     else:
         reason = f"{chosen}, the model's own score: {lowers} by {shown[chosen]}, not clearly less "
         reason += f"than {others}"
-    return MapScoreChoice(chosen=chosen, drops=drops, bags=len(found), reason=reason, rule=rule)
+    return MapScoreChoice(chosen=chosen, drops=drops, bags=bags, reason=reason, rule=rule)
 
 
-def deletion_drops(predictor: Predictor, bag: Bag, p: Prediction, *, seed: int) -> dict[str, float]:
+def deletion_drops(predictor: Predictor, bag: Bag, p: Prediction) -> dict[str, float]:
     """Return the mean drop of the predicted class's probability, by score and for `random`."""
     ranked = {
         name: np.argsort(-class_column(p, drawn_values(p, name)), kind="stable")
         for name in available_scores(p)
     }
-    ranked["random"] = random_order(bag, seed=seed)
-    counts = _counts(bag, predictor)
-    kept = (order[count:] for order in ranked.values() for count in counts)
-    found = drops_without(predictor, bag, p, kept).reshape(len(ranked), -1)
-    return {name: float(v) for name, v in zip(ranked, found.mean(1), strict=True)}
-
-
-def _distinct(drops: dict[str, float]) -> dict[str, str]:
-    """Format drops as `.21`, with more decimals if different ones would look equal."""
-    digits = next(
-        (d for d in (2, 3, 4) if len({round(v, d) for v in drops.values()}) == len(drops)), 2
-    )
-    return {
-        name: f"{v:.{digits}f}".replace("0.", ".", 1).replace("-", "−") for name, v in drops.items()
-    }
+    orders = {**ranked, "random": random_order(bag)}
+    kept = (order[count:] for order in orders.values() for count in _counts(bag, predictor))
+    found = drops_without(predictor, bag, p, kept).reshape(len(orders), -1).mean(1)
+    return dict(zip(orders, found.tolist(), strict=True))
 
 
 def _counts(bag: Bag, predictor: Predictor) -> list[int]:

@@ -7,21 +7,16 @@ instances into an empty bag is the second curve read backwards, since the same i
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy.integrate import trapezoid
 
-from ...core import (
-    Bag,
-    NonNegativeInt,
-    PositiveInt,
-    as_record,
-)
+from ...core import Bag, NonNegativeInt, PositiveInt
 from ...errors import InputError, UnknownName
-from ...layers import PoolingRecord, recorded_pooling
+from ...layers import recorded_pooling
 from ..instances.measures import rank_correlation
 from ..map_scores import MapScore, available_scores, map_values
 from ..prediction import Prediction
@@ -51,97 +46,51 @@ RULE = (
     "the shares of the curve of least relevant first minus that of most relevant first. No "
     "instance labels are used"
 )
+Curves = Mapping[str, tuple[float, ...]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeletionCurves:
     """The probability of one bag's shown class while its instances are removed; of other tasks
-    what their maps explain, see `response`."""
+    what their maps explain, see `Task.response`.
+
+    Raises:
+        InputError: the curves do not fit each other, as in a damaged file.
+    """
 
     name: str
     shown: MapScore
     """The score whose order is tested."""
     removal: Removal
-    counts: Int[np.ndarray, " steps"]
+    instances: PositiveInt
+    counts: tuple[NonNegativeInt, ...]
     """Number of removed instances at each step, from 0."""
-    instances: int
-    most_first: Mapping[str, Float[np.ndarray, " steps"]] = field(default_factory=dict)
-    """By order; float64."""
-    least_first: Mapping[str, Float[np.ndarray, " steps"]] = field(default_factory=dict)
+    most_first: Curves = field(default_factory=dict)
+    """The value at each step, by order."""
+    least_first: Curves = field(default_factory=dict)
     rank_correlation: float | None = None
     """Spearman's, between the shown score and the exact drop without each single instance."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Why an order, or `rank_correlation`, is not there."""
+
+    def __post_init__(self) -> None:
+        ascending = list(self.counts) == sorted({*self.counts})
+        if not ascending or self.counts[-1] > self.instances:
+            raise InputError("counts are not ascending numbers of instances")
+        if self.most_first.keys() != self.least_first.keys():
+            raise InputError("most_first and least_first have other orders")
+        steps = {len(v) for c in (self.most_first, self.least_first) for v in c.values()}
+        if steps - {len(self.counts)}:
+            raise InputError(f"expected {len(self.counts)} probabilities in each curve")
 
     @property
     def areas(self) -> dict[str, float]:
         """Mean over the removed shares of `least_first` minus `most_first`, by order."""
         width = float(self.counts[-1] - self.counts[0])
         return {
-            name: float(trapezoid(self.least_first[name] - most, self.counts) / width)
+            name: float(trapezoid(np.subtract(self.least_first[name], most), self.counts) / width)
             for name, most in self.most_first.items()
         }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "shown": self.shown,
-            "removal": self.removal,
-            "instances": self.instances,
-            "counts": self.counts.tolist(),
-            "most_first": {k: v.tolist() for k, v in self.most_first.items()},
-            "least_first": {k: v.tolist() for k, v in self.least_first.items()},
-            "rank_correlation": self.rank_correlation,
-            "missing": dict(self.missing),
-        }
-
-    @classmethod
-    def from_dict(cls, name: str, values: Mapping[str, Any]) -> "DeletionCurves":
-        """Read what `to_dict` returned.
-
-        Raises:
-            InputError: something is missing, or does not fit the rest.
-        """
-        where = f"the curves of bag {name!r}"
-        stored = as_record(_StoredCurves, values, where=where)
-        counts = np.array(stored.counts, dtype=np.int64)
-        steps = len(counts)
-        ascending = steps > 1 and counts[0] >= 0 and bool((np.diff(counts) > 0).all())
-        if not ascending or counts[-1] > stored.instances:
-            raise InputError(f"{where}: counts are not ascending numbers of instances")
-        both = (stored.most_first, stored.least_first)
-        if both[0].keys() != both[1].keys():
-            raise InputError(f"{where}: most_first and least_first have other orders")
-        if any(len(v) != steps for curves in both for v in curves.values()):
-            raise InputError(f"{where}: expected {steps} probabilities in each curve")
-        most, least = (
-            {k: np.array(v, np.float64) for k, v in c.items() if k in REMOVAL_ORDERS} for c in both
-        )
-        return cls(
-            name=name,
-            shown=stored.shown,
-            removal=stored.removal,
-            counts=counts,
-            instances=stored.instances,
-            rank_correlation=stored.rank_correlation,
-            missing=stored.missing,
-            most_first=most,
-            least_first=least,
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _StoredCurves:
-    """The curves of a bag as they are stored."""
-
-    shown: MapScore
-    removal: Removal
-    instances: PositiveInt
-    counts: tuple[NonNegativeInt, ...]
-    most_first: dict[str, tuple[float, ...]]
-    least_first: dict[str, tuple[float, ...]]
-    rank_correlation: float | None
-    missing: dict[str, str]
 
 
 def deletion_curves(
@@ -150,9 +99,6 @@ def deletion_curves(
     *,
     shown: MapScore | None = None,
     orders: Sequence[RemovalOrder] = REMOVAL_ORDERS,
-    shares: Sequence[float] = SHARES,
-    samples: int = SAMPLES,
-    seed: int = 0,
 ) -> tuple[Prediction, DeletionCurves]:
     """Predict a bag, and again while its instances are removed.
 
@@ -161,9 +107,6 @@ def deletion_curves(
         bag: The bag, which needs an instance more than the model's smallest bag.
         shown: The score of the map; None for the model's own.
         orders: The orders in which instances are removed; `shown` is one of them.
-        shares: Shares of the instances to remove.
-        samples: Number of posterior samples of the closed form.
-        seed: Seed of the random order.
 
     Returns:
         The prediction, and the curves; without any if the bag is too small, with the reason.
@@ -172,118 +115,73 @@ def deletion_curves(
         UnknownName: The model does not have the score.
         BagError: The bag cannot be predicted.
     """
-    with recorded_pooling(samples=samples) as records:
+    with recorded_pooling(samples=SAMPLES) as records:
         (p,) = predictor.predict([bag])
-    known = available_scores(p)
+    known, n, task = available_scores(p), len(bag), p.of_task
     if shown is not None and shown not in known:
         raise UnknownName("score", shown, known)
-    removal: Removal = "pooling" if len(records) == len(predictor.new_to(bag.name)) else "bag"
-    counts = _counts(len(bag), shares, least=max(1, predictor.model.min_instances))
+    closed = len(records) == len(predictor.new_to(bag.name))
+    most = max(n - max(1, predictor.model.min_instances), 0)
+    counts = np.unique([0, *(min(round(share * n), most) for share in SHARES)]).tolist()
     curves = DeletionCurves(
-        name=p.name, shown=shown or known[0], removal=removal, counts=counts, instances=len(bag)
-    )
-    if len(counts) < 2:
-        few = "1 instance" if len(bag) == 1 else f"{len(bag)} instances"
+        name=p.name, shown=shown or known[0], removal="pooling" if closed else "bag",
+        instances=n, counts=tuple(counts),
+    )  # fmt: skip
+    if most == 0:
+        few = "1 instance" if n == 1 else f"{n} instances"
         reason = f"a bag of {few} has none that this model can do without"
         names = (*REMOVAL_ORDERS, "rank_correlation")
         return p, replace(curves, missing=dict.fromkeys(names, reason))
-    return p, _with_curves(curves, predictor, bag, p, orders=orders, records=records, seed=seed)
-
-
-def _with_curves(
-    empty: DeletionCurves,
-    predictor: Predictor,
-    bag: Bag,
-    p: Prediction,
-    *,
-    orders: Sequence[RemovalOrder],
-    records: Sequence[PoolingRecord],
-    seed: int,
-) -> DeletionCurves:
-    values = class_column(p, map_values(p, empty.shown))
-    without, missing = _leave_one_out(predictor, bag, p)
-    relevance = _relevance(bag, values, without, seed=seed)
-    relevance = {name: v for name, v in relevance.items() if name in orders}
-    ranked = [np.argsort(-v, kind="stable") for v in relevance.values()]
-    if empty.removal == "pooling":
-        after = _from_records(records, np.stack(ranked), empty.counts)
+    values = class_column(p, map_values(p, curves.shown))
+    without, missing = _leave_one_out(predictor, bag, p), {}
+    relevance = {"shown": values, "leave_one_out": without, "random": random_order(bag)}
+    if isinstance(without, str):
+        missing = dict.fromkeys(("leave_one_out", "rank_correlation"), without)
+    correlation = None if isinstance(without, str) else rank_correlation(values, without)
+    if correlation is None:
+        missing.setdefault(
+            "rank_correlation", "all instances have the same score, or the same drop"
+        )
+    ranked = {
+        k: np.argsort(-v, kind="stable")
+        for k, v in relevance.items()
+        if k in orders and not isinstance(v, str)
+    }
+    if closed:
+        index = torch.from_numpy(np.stack(list(ranked.values())))
+        after = np.mean(
+            [
+                record.after_removal(index.to(record.bias.device), counts).detach().cpu().numpy()
+                for record in records
+            ],
+            axis=0,
+        )
         if predictor.temperature != 1:
             after = scale_probabilities(after, temperature=predictor.temperature)
-        most, least = after[..., p.of_task.shown_column(p, after.shape[-1])]
+        both = after[..., task.shown_column(p, after.shape[-1])]
     else:
-        both = [*ranked, *(order[::-1] for order in ranked)]
-        after = _by_prediction(predictor, bag, p, orders=both, counts=empty.counts)
-        most, least = np.split(after, 2)
-    correlation = None if without is None else rank_correlation(values, without)
-    if without is not None and correlation is None:
-        missing["rank_correlation"] = "all instances have the same score, or the same drop"
-    return replace(
-        empty,
-        most_first=dict(zip(relevance, most, strict=True)),
-        least_first=dict(zip(relevance, least, strict=True)),
+        column = task.explained_column(p)
+        both = [*ranked.values(), *(order[::-1] for order in ranked.values())]
+        kept = (order[count:] for order in both for count in counts[1:])
+        after = predicted_without(predictor, bag, kept=kept, column=column)
+        after = after.reshape(2, len(ranked), -1)
+        whole = np.full((2, len(ranked), 1), task.response(p, column))
+        both = np.concatenate([whole, after], axis=2)
+    of_orders = [{k: tuple(v) for k, v in zip(ranked, half.tolist(), strict=True)} for half in both]
+    return p, replace(
+        curves,
+        most_first=of_orders[0],
+        least_first=of_orders[1],
         rank_correlation=correlation,
         missing=missing,
     )
 
 
-def _counts(n: int, shares: Sequence[float], *, least: int) -> Int[np.ndarray, " steps"]:
-    """Return the numbers to remove, from 0, so that `least` instances stay."""
-    return np.unique([0, *(min(round(share * n), max(n - least, 0)) for share in shares)])
-
-
-def _leave_one_out(
-    predictor: Predictor, bag: Bag, p: Prediction
-) -> tuple[Float[np.ndarray, " n"] | None, dict[str, str]]:
+def _leave_one_out(predictor: Predictor, bag: Bag, p: Prediction) -> Float[np.ndarray, " n"] | str:
     """Return the drop of the probability without each instance, or the reason why not."""
     if p.leave_one_out is not None:
-        return class_column(p, p.leave_one_out), {}
-    n = len(bag)
-    if n > LEAVE_ONE_OUT_UP_TO:
-        reason = f"no closed form, and more than {LEAVE_ONE_OUT_UP_TO} instances to leave out"
-        return None, dict.fromkeys(("leave_one_out", "rank_correlation"), reason)
-    rows = np.arange(n)
-    return drops_without(predictor, bag, p, (rows[rows != k] for k in range(n))), {}
-
-
-def _relevance(
-    bag: Bag,
-    values: Float[np.ndarray, " n"],
-    without: Float[np.ndarray, " n"] | None,
-    *,
-    seed: int,
-) -> dict[RemovalOrder, Float[np.ndarray, " n"]]:
-    """Return the scores that the orders follow."""
-    relevance: dict[RemovalOrder, np.ndarray] = {"shown": values}
-    if without is not None:
-        relevance["leave_one_out"] = without
-    relevance["random"] = random_order(bag, seed=seed).astype(np.float64)
-    return relevance
-
-
-def _from_records(
-    records: Sequence[PoolingRecord],
-    orders: Int[np.ndarray, "orders n"],
-    counts: Int[np.ndarray, " steps"],
-) -> Float[np.ndarray, "2 orders steps classes"]:
-    """Return both curves of each order in closed form, the mean of all members."""
-    index, steps = torch.from_numpy(orders), counts.tolist()
-    after = [
-        record.after_removal(index.to(record.bias.device), steps).detach().cpu().numpy()
-        for record in records
-    ]
-    return np.mean(after, axis=0)
-
-
-def _by_prediction(
-    predictor: Predictor,
-    bag: Bag,
-    p: Prediction,
-    *,
-    orders: Sequence[Int[np.ndarray, " n"]],
-    counts: Int[np.ndarray, " steps"],
-) -> Float[np.ndarray, "orders steps"]:
-    """Return the probabilities of the shortened bags, each of which is predicted."""
-    column = p.of_task.explained_column(p)
-    kept = (order[count:] for order in orders for count in counts[1:])
-    after = predicted_without(predictor, bag, kept=kept, column=column).reshape(len(orders), -1)
-    return np.pad(after, ((0, 0), (1, 0)), constant_values=p.of_task.response(p, column))
+        return class_column(p, p.leave_one_out)
+    if len(bag) > LEAVE_ONE_OUT_UP_TO:
+        return f"no closed form, and more than {LEAVE_ONE_OUT_UP_TO} instances to leave out"
+    rows = np.arange(len(bag))
+    return drops_without(predictor, bag, p, (rows[rows != k] for k in rows))

@@ -12,11 +12,7 @@ from ..predictor import Predictor
 
 
 def predicted_without(
-    predictor: Predictor,
-    bag: Bag,
-    *,
-    kept: Iterable[Int[np.ndarray, " rows"]],
-    column: int,
+    predictor: Predictor, bag: Bag, *, kept: Iterable[Int[np.ndarray, " rows"]], column: int
 ) -> Float[np.ndarray, " subsets"]:
     """Return the number that maps explain, see `Task.response`, of some subsets of a bag.
 
@@ -47,7 +43,7 @@ def drops_without(
     return p.of_task.response(p, column) - after
 
 
-def random_order(bag: Bag, *, seed: int) -> Int[np.ndarray, " n"]:
-    """Return the instances of a bag in an order that is the same in each call."""
-    chance = random_stream(seed, "deletion", bag.name)
+def random_order(bag: Bag) -> Int[np.ndarray, " n"]:
+    """Return the instances of a bag in a random order, which its name decides."""
+    chance = random_stream(0, "deletion", bag.name)
     return torch.randperm(len(bag), generator=chance).numpy()

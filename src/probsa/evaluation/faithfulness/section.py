@@ -5,16 +5,14 @@ model calls positive are summarised, because only their maps claim to show evide
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
-from ...core import Bag, counted, read_record, write_json
-from ...errors import InputError
+from ...core import Bag, as_record, counted, read_record, write_json
 from ...statistics import Draws, Metric, ratio_of_sums
 from ..context import INSTANCE_RESAMPLES, Context
 from ..map_scores import MapScore
@@ -37,6 +35,14 @@ TITLES = {
 REMOVALS = {"pooling": "instances removed from the pooling", "bag": "shortened bags predicted"}
 """How instances are removed, in words."""
 NO_POSITIVE = "no evaluated bag that the model calls positive has curves"
+AGAIN = "predict again with --faithfulness"
+LINES = {
+    "least_first": "least relevant first",
+    "least_first_random": None,
+    "most_first": "most relevant first",
+    "most_first_random": "random orders (null)",
+}
+"""The mean curves of the figure, with the labels of its legend."""
 
 
 def predicted_with_curves(
@@ -55,7 +61,7 @@ def predicted_with_curves(
 
 def write_curves(folder: Path, curves: Sequence[DeletionCurves]) -> None:
     """Write the curves of all bags to a folder of predictions."""
-    bags = {c.name: c.to_dict() for c in curves}
+    bags = {c.name: {k: v for k, v in asdict(c).items() if k != "name"} for c in curves}
     write_json(folder / FAITHFULNESS, {"rule": RULE, "samples": SAMPLES, "bags": bags})
 
 
@@ -68,12 +74,13 @@ def read_curves(folder: Path) -> dict[str, DeletionCurves] | None:
     path = folder / FAITHFULNESS
     if not path.is_file():
         return None
-    advice = "predict again with --faithfulness"
-    stored = read_record(_StoredCurves, path, advice=advice)
-    try:
-        return {name: DeletionCurves.from_dict(name, v) for name, v in stored.bags.items()}
-    except InputError as error:
-        raise InputError(f"{path}: {error}. {advice.capitalize()}") from error
+    stored = read_record(_StoredCurves, path, advice=AGAIN)
+    return {
+        name: as_record(
+            DeletionCurves, {**of_bag, "name": name}, where=f"{path}: bag {name!r}", advice=AGAIN
+        )
+        for name, of_bag in stored.bags.items()
+    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,46 +108,11 @@ def faithfulness_section(context: Context) -> Section | None:
         resamples=min(context.bootstrap, INSTANCE_RESAMPLES),
         seed=context.seed,
     )
-    means = _mean_curves(curves)
-    how = " and ".join(REMOVALS[k] for k in removal) or "-"
-    title = f"faithfulness of {counted(len(curves), 'bag')} ({how})"
-    return Section(
-        key="faithfulness",
-        values={
-            "rule": RULE,
-            "bags": len(curves),
-            "removal": removal,
-            "without": without,
-            "metrics": metrics,
-            "curves": means,
-        },
-        text=[
-            metric_grid(title, metrics, titles=TITLES),
-            *(f"{counted(n, 'bag')} without curves: {why}" for why, n in without.items()),
-        ],
-        figure=("deletion", [_panel(means, metrics, bags=len(curves))]) if means else None,
-        metrics={"faithfulness": metrics},
-    )
-
-
-def _panel(
-    means: Mapping[str, Mapping[str, list[float]]], metrics: Mapping[str, Metric], *, bags: int
-) -> Panel:
-    """Return the mean curves beside those of random orders.
-
-    Read from right to left, the curve of least relevant first is that of inserting the most
-    relevant instances into an empty bag.
-    """
-    labels = {
-        "least_first": "least relevant first",
-        "least_first_random": None,
-        "most_first": "most relevant first",
-        "most_first_random": "random orders (null)",
-    }
+    means, bags = _mean_curves(curves), len(curves)
     area = metrics["area_shown"].value
-    number = "" if area is None else f"\narea between the curves {area:.3f}"
-    return Panel(
-        title=f"{bags} bags that are called positive{number}",
+    panel = Panel(
+        title=f"{bags} bags that are called positive"
+        + ("" if area is None else f"\narea between the curves {area:.3f}"),
         x="removed instances (%)",
         y="mean probability of the shown class",
         lines=[
@@ -151,12 +123,31 @@ def _panel(
                 label=label,
                 style="null" if name.endswith("_random") else "main",
             )
-            for name, label in labels.items()
+            for name, label in LINES.items()
             if name in means
         ],
         xlim=(0.0, 90.0),
         ylim=(0.0, 1.0),
         between=("most_first", "least_first", "area between the curves"),
+    )
+    how = " and ".join(REMOVALS[k] for k in removal) or "-"
+    title = f"faithfulness of {counted(bags, 'bag')} ({how})"
+    return Section(
+        key="faithfulness",
+        values={
+            "rule": RULE,
+            "bags": bags,
+            "removal": removal,
+            "without": without,
+            "metrics": metrics,
+            "curves": means,
+        },
+        text=[
+            metric_grid(title, metrics, titles=TITLES),
+            *(f"{counted(n, 'bag')} without curves: {why}" for why, n in without.items()),
+        ],
+        figure=("deletion", [panel]) if means else None,
+        metrics={"faithfulness": metrics},
     )
 
 
@@ -166,7 +157,7 @@ def mean_curves_metrics(
     """Return the means over bags of the areas, of their gains and of the rank correlation.
 
     The intervals are Student's over the groups, because percentiles of resamples call a random
-    order more faithful than another one too often.
+    order more faithful than another one too often. A mean is over the bags that have the value.
 
     Args:
         curves: The curves of each bag.
@@ -176,32 +167,23 @@ def mean_curves_metrics(
     """
     if not curves:
         return dict.fromkeys(TITLES, Metric.undefined(NO_POSITIVE))
-    areas = {name: np.array([c.areas.get(name, np.nan) for c in curves]) for name in REMOVAL_ORDERS}
-    ranks = np.array([np.nan if c.rank_correlation is None else c.rank_correlation for c in curves])
-    values = {f"area_{name}": (area, name) for name, area in areas.items()}
-    for rival in REMOVAL_ORDERS[1:]:  # over the bags that have both
-        values[f"gain_over_{rival}"] = (areas["shown"] - areas[rival], rival)
-    values["rank_correlation"] = (ranks, "rank_correlation")
     draws = Draws.stratified(np.ones(len(curves)), groups=groups, resamples=resamples, seed=seed)
+    areas = {k: np.array([c.areas.get(k, np.nan) for c in curves]) for k in REMOVAL_ORDERS}
+    ranks = np.array([c.rank_correlation for c in curves], dtype=np.float64)  # nan for None
+
+    def mean(value: np.ndarray, order: str) -> Metric:
+        defined = np.isfinite(value)
+        if not defined.any():
+            reasons = (c.missing[order] for c in curves if order in c.missing)
+            return Metric.undefined(next(reasons, ""))
+        found = ratio_of_sums(np.where(defined, value, 0.0), defined, draws=draws)
+        return found.student(groups=len(np.unique(draws.member[defined])))
+
     return {
-        name: _mean(value, _reason(curves, order), groups=groups, draws=draws)
-        for name, (value, order) in values.items()
+        **{f"area_{k}": mean(area, k) for k, area in areas.items()},
+        **{f"gain_over_{k}": mean(areas["shown"] - areas[k], k) for k in REMOVAL_ORDERS[1:]},
+        "rank_correlation": mean(ranks, "rank_correlation"),
     }
-
-
-def _reason(curves: Sequence[DeletionCurves], name: str) -> str:
-    return next((c.missing[name] for c in curves if name in c.missing), "")
-
-
-def _mean(
-    value: Float[np.ndarray, " bags"], reason: str, *, groups: Sequence[Hashable], draws: Draws
-) -> Metric:
-    """Return the mean over the bags where the value is defined."""
-    defined = np.isfinite(value)
-    if not defined.any():
-        return Metric.undefined(reason)
-    mean = ratio_of_sums(np.where(defined, value, 0.0), defined, draws=draws)
-    return mean.student(groups=len({g for g, d in zip(groups, defined, strict=True) if d}))
 
 
 def _mean_curves(curves: Sequence[DeletionCurves]) -> dict[str, dict[str, list[float]]]:
@@ -214,9 +196,10 @@ def _mean_curves(curves: Sequence[DeletionCurves]) -> dict[str, dict[str, list[f
     for order, suffix in (("shown", ""), ("random", "_random")):
         having = [c for c in curves if order in c.most_first]
         for kind in ("most_first", "least_first") if having else ():
-            at = [np.interp(share, c.counts / c.instances, getattr(c, kind)[order]) for c in having]
-            means[kind + suffix] = {
-                "share": share.tolist(),
-                "probability": np.mean(at, 0).tolist(),
-            }
+            at = [
+                np.interp(share, np.array(c.counts) / c.instances, getattr(c, kind)[order])
+                for c in having
+            ]
+            mean = np.mean(at, 0).tolist()
+            means[kind + suffix] = {"share": share.tolist(), "probability": mean}
     return means

@@ -5,11 +5,10 @@ from jaxtyping import Bool, Float
 from scipy.special import expit, logit
 
 from ...errors import UnmetGuarantee
-from ...statistics import Metric, certified_threshold, least_accepted
+from ...statistics import certified_threshold, least_accepted
 from ...tasks import HALF
 from ..context import Context
-from .base import Guarantee, shares, weighted_mean
-from .options import GuaranteeOptions
+from .base import Guarantee, GuaranteeOptions, Means, shares
 
 DELTA = 0.1
 """Probability that the error rate is larger than promised."""
@@ -63,12 +62,12 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
         which = f"calls with log odds of at least {threshold:.3f} are accepted"
     seen = "" if rule.error is None else f", of which {rule.error:.1%} are wrong"
 
-    def metrics() -> dict[str, Metric]:
+    def means() -> Means:
         wrong, share = _wrong(bags), shares(bags)
         return {
-            "accepted": weighted_mean(bags, accepted, share),
-            "error_of_accepted": weighted_mean(bags, wrong, share * accepted),
-            "error_of_all": weighted_mean(bags, wrong, share),
+            "accepted": (accepted, share),
+            "error_of_accepted": (wrong, share * accepted),
+            "error_of_all": (wrong, share),
         }
 
     return Guarantee(
@@ -93,7 +92,7 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
         ],
         columns={"accepted": np.where(accepted, "yes", "no").tolist()},
         summary={"accepted": int(accepted.sum())},
-        metrics=metrics,
+        means=means,
     )
 
 

@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from ...core import seed_of
 from ...errors import InputError, UnmetGuarantee
 from ...statistics import (
     ConformalIntervals,
     ConformalSets,
-    Metric,
     aps_scores,
     coverage_band,
     coverage_band_in_test,
@@ -19,8 +18,7 @@ from ...statistics import (
     smallest_alpha,
 )
 from ..context import Context
-from .base import Guarantee, shares, weighted_mean
-from .options import GuaranteeOptions, SetScore
+from .base import Guarantee, GuaranteeOptions, Means, SetScore, shares
 
 
 def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptions) -> Guarantee:
@@ -35,7 +33,7 @@ def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptio
     for part, found in parts.items() if options.per_class else [("", groups)]:
         check_groups(len(set(found)), coverage=options.coverage, what=f"calibration bags{part}")
     rule = ConformalSets.calibrated(
-        set_scores(calibration, options.score),
+        _set_scores(calibration, options.score),
         y,
         groups=calibration.groups,
         alpha=1 - options.coverage,
@@ -45,10 +43,25 @@ def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptio
     kind = "per class" if rule.per_class else "over all classes"
     first = f"prediction sets ({options.score}) at a coverage of {options.coverage:.3g} {kind}"
     bands, in_test, lines = _bands(counts, bags, coverage=options.coverage)
-    scores = set_scores(bags, options.score)
+    scores = _set_scores(bags, options.score)
     inside, p_values = rule.sets(scores), zip(names, rule.p_values(scores).T, strict=True)
-    sizes = dict(enumerate(np.bincount(inside.sum(1), minlength=len(names) + 1).tolist()))
-    counted = f"  sets: {', '.join(f'{n} of size {k}' for k, n in sizes.items())}"
+    size = inside.sum(1)
+    sizes = dict(enumerate(np.bincount(size, minlength=len(names) + 1).tolist()))
+
+    def means() -> Means:
+        covered, share = np.take_along_axis(inside, bags.y[:, None], axis=1)[:, 0], shares(bags)
+        of_class = {name: shares(bags, among=bags.y == c) for c, name in enumerate(names)}
+        return {
+            "coverage": (covered, share),
+            "coverage_of_bags": (covered, np.ones(len(covered))),
+            **{f"coverage_{name}": (covered, weight) for name, weight in of_class.items()},
+            "set_size": (size, share),
+            "empty_sets": (size == 0, share),
+            "single_sets": (size == 1, share),
+            "larger_sets": (size > 1, share),
+            "error_of_single_sets": (~covered, share * (size == 1)),
+        }
+
     return Guarantee(
         key="sets",
         values={
@@ -60,31 +73,14 @@ def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptio
             "bands": bands,
             "bands_of_this_test": in_test,
         },
-        lines=[first, *lines, counted],
+        lines=[first, *lines, f"  sets: {', '.join(f'{n} of size {k}' for k, n in sizes.items())}"],
         columns={
             "set": ["|".join(np.array(names)[row]) for row in inside],
             **{f"p_value_{name}": [f"{v:.6g}" for v in column] for name, column in p_values},
         },
         summary={"sizes": sizes},
-        metrics=lambda: _metrics_of_sets(bags, inside),
+        means=means,
     )
-
-
-def _metrics_of_sets(bags: Context, inside: Bool[np.ndarray, "bags classes"]) -> dict[str, Metric]:
-    y, size, share = bags.y, inside.sum(1), shares(bags)
-    covered = np.take_along_axis(inside, y[:, None], axis=1)[:, 0]
-    return {
-        **_realised(bags, covered),
-        **{
-            f"coverage_{name}": weighted_mean(bags, covered, shares(bags, among=y == c))
-            for c, name in enumerate(bags.predictions.class_names)
-        },
-        "set_size": weighted_mean(bags, size.astype(np.float64), share),
-        "empty_sets": weighted_mean(bags, size == 0, share),
-        "single_sets": weighted_mean(bags, size == 1, share),
-        "larger_sets": weighted_mean(bags, size > 1, share),
-        "error_of_single_sets": weighted_mean(bags, ~covered, share * (size == 1)),
-    }
 
 
 def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) -> Guarantee:
@@ -113,13 +109,15 @@ def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) ->
     text = f"the predicted mean ± {rule.half_width:.4g}{unit}"
     bands, in_test, lines = _bands({"all": rule.groups}, bags, coverage=options.coverage)
 
-    def metrics() -> dict[str, Metric]:
+    def means() -> Means:
         y, share = bags.targets[:, 0], shares(bags)
+        covered = (low <= y) & (y <= high)
         return {
-            **_realised(bags, (low <= y) & (y <= high)),
-            "width": weighted_mean(bags, high - low, share),
-            "below": weighted_mean(bags, y < low, share),
-            "above": weighted_mean(bags, y > high, share),
+            "coverage": (covered, share),
+            "coverage_of_bags": (covered, np.ones(len(covered))),
+            "width": (high - low, share),
+            "below": (y < low, share),
+            "above": (y > high, share),
         }
 
     return Guarantee(
@@ -136,11 +134,11 @@ def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) ->
         lines=[f"intervals at a coverage of {options.coverage:.3g}: {text}", *lines],
         columns={"low": [f"{v:.6g}" for v in low], "high": [f"{v:.6g}" for v in high]},
         summary={"limits": text, "bands": bands},
-        metrics=metrics,
+        means=means,
     )
 
 
-def set_scores(bags: Context, score: SetScore) -> Float[np.ndarray, "bags classes"]:
+def _set_scores(bags: Context, score: SetScore) -> Float[np.ndarray, "bags classes"]:
     """Return the nonconformity score of each class of each bag.
 
     The random part of `aps` depends on the name of the bag alone, so that a bag always has the same
@@ -194,11 +192,3 @@ def _bands(
             f"and {high:.3f} for 9 of 10 calibration sets of this size{test}"
         )
     return bands, in_test, lines
-
-
-def _realised(bags: Context, covered: Bool[np.ndarray, " bags"]) -> dict[str, Metric]:
-    """Return the realised coverage: if groups count once, as promised, and if bags do."""
-    return {
-        "coverage": weighted_mean(bags, covered, shares(bags)),
-        "coverage_of_bags": weighted_mean(bags, covered, np.ones(len(covered))),
-    }

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from ...core import counted, write_csv
 from ...errors import InputError, OutputExists, UnmetGuarantee
 from ...tasks import HALF
@@ -12,10 +14,9 @@ from ..context import SEEN, Context, read_truth
 from ..section import Section
 from ..storage import read_predictions
 from .accepted import accepted_calls
-from .base import Guarantee, metric_line
+from .base import Guarantee, GuaranteeOptions, metric_line
 from .calibration import calibration_bags, caution, shift_alarm
 from .coverage import intervals, prediction_sets
-from .options import GuaranteeOptions
 
 COVERAGE = {"sets": prediction_sets, "intervals": intervals}
 """The guarantee of each `Task.coverage_by`."""
@@ -44,68 +45,70 @@ class Requested:
     lines: Sequence[str]
     """The same as sentences."""
 
-    def refusal(self) -> UnmetGuarantee:
-        """Return the error that states why guarantees cannot be given."""
-        many = f"{len(self.unmet)} guarantees cannot be given: " if len(self.unmet) > 1 else ""
-        return UnmetGuarantee(many + "; ".join(self.unmet.values()))
+    @classmethod
+    def of(cls, bags: Context, options: GuaranteeOptions, *, all_or_none: bool) -> "Requested":
+        """Compute the requested guarantees from calibration bags.
+
+        Raises:
+            InputError: the calibration bags cannot be used, or the task cannot have a guarantee.
+            UnmetGuarantee: none can be given, or with `all_or_none` one cannot; gives every reason.
+        """
+        task, kinds = bags.task, {}
+        if options.coverage is not None:
+            if task.coverage_by is None:
+                raise InputError(
+                    "--coverage makes sets of classes or intervals of numbers, and the task is "
+                    f"{task.name}: leave it out"
+                )
+            kinds["--coverage"] = COVERAGE[task.coverage_by]
+        if options.max_error is not None:
+            if not task.has_classes:
+                raise InputError(
+                    f"--max-error accepts calls of classes, and the task is {task.name}"
+                )
+            kinds["--max-error"] = accepted_calls
+        calibration = calibration_bags(bags, options.calibration)
+        found, unmet = [], {}
+        for flag, calibrated in kinds.items():
+            try:
+                found.append(calibrated(calibration, bags, options))
+            except UnmetGuarantee as error:
+                unmet[flag] = str(error)
+        if unmet and (all_or_none or not found):
+            many = f"{len(unmet)} guarantees cannot be given: " if len(unmet) > 1 else ""
+            raise UnmetGuarantee(many + "; ".join(unmet.values()))
+        where = "validation bags of these predictions"
+        if options.calibration is not None:
+            where = f"{calibration.part} bags of {options.calibration}"
+        (shift, line), why = shift_alarm(bags, calibration), caution(bags, calibration)
+        return cls(
+            bags=len(calibration.rows),
+            groups=len(set(calibration.groups)),
+            origin=f"(the {where})",
+            guarantees=found,
+            unmet=unmet,
+            doubts={"shift": shift, "caution": why},
+            lines=[line, *([f"caution: {why}"] if why else [])],
+        )
 
 
-def requested_guarantees(bags: Context, options: GuaranteeOptions) -> Requested:
-    """Compute the requested guarantees from calibration bags.
-
-    Raises:
-        InputError: the calibration bags cannot be used, or the task cannot have a guarantee.
-    """
-    task, kinds = bags.task, {}
-    if options.coverage is not None:
-        if task.coverage_by is None:
-            raise InputError(
-                "--coverage makes sets of classes or intervals of numbers, and the task is "
-                f"{task.name}: leave it out"
-            )
-        kinds["--coverage"] = COVERAGE[task.coverage_by]
-    if options.max_error is not None:
-        if not task.has_classes:
-            raise InputError(f"--max-error accepts calls of classes, and the task is {task.name}")
-        kinds["--max-error"] = accepted_calls
-    calibration = calibration_bags(bags, options.calibration)
-    found, unmet = [], {}
-    for flag, calibrated in kinds.items():
-        try:
-            found.append(calibrated(calibration, bags, options))
-        except UnmetGuarantee as error:
-            unmet[flag] = str(error)
-    where = f"{calibration.part} bags of {options.calibration}"
-    (shift, line), why = shift_alarm(bags, calibration), caution(bags, calibration)
-    return Requested(
-        bags=len(calibration.rows),
-        groups=len(set(calibration.groups)),
-        origin=f"(the {where if options.calibration else 'validation bags of these predictions'})",
-        guarantees=found,
-        unmet=unmet,
-        doubts={"shift": shift, "caution": why},
-        lines=[line, *([f"caution: {why}"] if why else [])],
-    )
-
-
-def guarantees_section(context: Context) -> Section | None:
+def guarantees_section(context: Context, options: GuaranteeOptions | None) -> Section | None:
     """Return the requested guarantees and whether they held; None if none is requested.
 
     Raises:
         InputError: the calibration bags cannot be used, or the task cannot have a guarantee.
         UnmetGuarantee: none of the requests can be met; gives every reason.
     """
-    if context.guarantees is None:
+    if options is None:
         return None
-    made = requested_guarantees(context, context.guarantees)
-    if not made.guarantees:
-        raise made.refusal()
-    first = f"{made.bags} calibration bags of {made.groups} groups {made.origin}"
-    values, text = {}, [f"guarantees, from {first}"]
+    made = Requested.of(context, options, all_or_none=False)
+    values: dict[str, Any] = {}
+    text = [f"guarantees, from {made.bags} calibration bags of {made.groups} groups {made.origin}"]
     for guarantee in made.guarantees:
-        metrics = guarantee.metrics()
+        metrics = guarantee.metrics(context)
         values[guarantee.key] = {**guarantee.values, "metrics": metrics}
         text += [*guarantee.lines, *(metric_line(k, m) for k, m in metrics.items())]
+    unmet = tuple(made.unmet.values())
     return Section(
         key="guarantees",
         values={
@@ -116,8 +119,8 @@ def guarantees_section(context: Context) -> Section | None:
             **made.doubts,
             "unmet": made.unmet,
         },
-        text=[*text, *made.lines, *(f"not guaranteed: {why}" for why in made.unmet.values())],
-        unmet=tuple(made.unmet.values()),
+        text=[*text, *made.lines, *(f"not guaranteed: {why}" for why in unmet)],
+        unmet=unmet,
     )
 
 
@@ -172,17 +175,14 @@ def write_sets(
         bootstrap=0,
         seed=seed,
     )
-    made = requested_guarantees(new, options)
-    if made.unmet:
-        raise made.refusal()
+    made = Requested.of(new, options, all_or_none=True)
     columns: dict[str, Sequence[str]] = {"bag": new.names}
     values: dict[str, Any] = dict(NOT_REQUESTED)
     for guarantee in made.guarantees:
         columns |= guarantee.columns
         values |= {k: guarantee.values[k] for k in values if k in guarantee.values}
         values |= guarantee.summary
-    cells = zip(*columns.values(), strict=True)
-    write_csv(out, list(columns), [dict(zip(columns, row, strict=True)) for row in cells])
+    write_csv(out, list(columns), pd.DataFrame(columns).to_dict("records"))
     bags = counted(len(rows), "bag")
     origin = f"{counted(made.bags, 'bag')} of {counted(made.groups, 'group')} {made.origin}"
     about = {"table": str(out), "bags": len(rows), "calibration": origin}

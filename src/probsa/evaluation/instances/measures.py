@@ -6,6 +6,7 @@ and a null map, one run and the mean over replicates go through the same functio
 """
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Num
@@ -19,10 +20,10 @@ from ...statistics import (
     augrc,
     auroc,
     average_precision,
-    f1_and_accuracy,
     ratio_of_sums,
 )
-from .table import NO_CALLS, NO_INSTANCE_LABELS, NO_VARIANCE, InstanceTable
+from ..words import INSTANCE_DETECTORS, NULL_DETECTORS
+from .table import NO_CALLS, NO_VARIANCE, InstanceTable, Values
 
 POSITIVE_BAGS = "instances of positive bags"
 WITHIN = "auroc_within_bags"
@@ -47,11 +48,7 @@ def pooled(
 ) -> dict[str, Metric]:
     """Return `auroc` and `average_precision` of a column over all rows of the table.
 
-    Args:
-        table: the instances.
-        column: what ranks them.
-        draws: resamples of the table's bags.
-        what: the instances in the plural, for reasons.
+    draws: resamples of the table's bags; what: the instances in the plural, for reasons.
     """
     items = draws.for_items(table.bag)
     return {
@@ -64,8 +61,7 @@ def within_bags(table: InstanceTable, column: str, *, draws: Draws) -> dict[str,
     """Return the means of `WITHIN_BAGS` over the positive bags with instances of both labels."""
     mixed = table.mixed
     if not mixed.any():
-        reason = NO_MIXED_BAG if table.names else NO_INSTANCE_LABELS
-        return dict.fromkeys(WITHIN_BAGS, Metric.undefined(reason))
+        return dict.fromkeys(WITHIN_BAGS, Metric.undefined(NO_MIXED_BAG))
     values = np.zeros((len(table.names), len(WITHIN_BAGS)))
     for b, rows in enumerate(bag_rows(table)):
         if mixed[b]:
@@ -85,13 +81,9 @@ def within_bag(
     y: Bool[np.ndarray, " n"], score: Num[np.ndarray, " n"]
 ) -> Float[np.ndarray, " measures"]:
     """Return the measures of `WITHIN_BAGS` of a bag that has instances of both labels."""
-    one = Draws.of_data(len(y))
-    areas = one.ranks(y, score.astype(np.float64))[:, 0].tolist()
-    return np.array([*areas, *(precision_of_top(y, score, count=c) for c in (1, _top(len(y))))])
-
-
-def _top(n: int) -> int:
-    return max(1, round(TOP * n))
+    areas = Draws.of_data(len(y)).ranks(y, score.astype(np.float64))[:, 0].tolist()
+    tops = (1, max(1, round(TOP * len(y))))
+    return np.array([*areas, *(precision_of_top(y, score, count=c) for c in tops)])
 
 
 def precision_of_top(
@@ -116,26 +108,23 @@ def rank_correlation(
 def dice(
     table: InstanceTable, called: Bool[np.ndarray, " n"], *, draws: Draws
 ) -> dict[str, Metric]:
-    """Return the Dice of calls: `dice`, the mean over bags, and `dice_pooled`.
+    """Return `dice`, the mean over the bags with a positive instance, and `dice_pooled`.
 
     Args:
-        table: the instances of positive bags; a bag counts if one of its instances is positive.
+        table: the instances of positive bags.
         called: whether each instance is called positive.
         draws: resamples of the table's bags.
     """
     if not table.y.any():
         reason = f"no positive instance among {len(table.y)} of positive bags"
         return dict.fromkeys(("dice", "dice_pooled"), Metric.undefined(reason))
-    hit = 2 * table.share(table.y & called)
-    size = table.share(table.y) + table.share(called)
-    defined = table.share(table.y) > 0
+    hit, positive = 2 * table.share(table.y & called), table.share(table.y)
+    size, defined = positive + table.share(called), positive > 0
     of_bag = np.divide(hit, size, out=np.zeros(len(size)), where=defined)
     count = draws.totals(defined[:, None])[:, 0]
-    whole = ratio_of_sums(hit, size, draws=draws).rows
-    assert whole is not None, "a positive instance has a size"
     return {
         "dice": ratio_of_sums(of_bag, defined, draws=draws),
-        "dice_pooled": Metric.of(np.where(count > 0, whole, np.nan)),
+        "dice_pooled": Metric.of(np.where(count > 0, draws.ratio(hit, size), np.nan)),
     }
 
 
@@ -174,36 +163,16 @@ def no_threshold_reason(validation: InstanceTable | None) -> str | None:
     return None
 
 
-def calls_of_authors(
-    table: InstanceTable, called: Bool[np.ndarray, " n"], *, draws: Draws
-) -> dict[str, Metric]:
-    """Return F1 and accuracy by the protocol of the paper's code, of instances of positive bags."""
-    if not table.y.any():
-        reason = f"no positive instance among {len(table.y)} of positive bags"
-        return dict.fromkeys(("authors_f1", "authors_accuracy"), Metric.undefined(reason))
-    f1, accuracy = f1_and_accuracy(table.y, called, draws=draws.for_items(table.bag))
-    return {"authors_f1": Metric.of(f1), "authors_accuracy": Metric.of(accuracy)}
-
-
 def wrong_calls(table: InstanceTable, *, draws: Draws) -> dict[str, Metric]:
-    """Return `error_rate`, and for each detector `error_auroc_<detector>` and `augrc_<detector>`.
-
-    table: the instances of positive bags.
-    """
-    reason = NO_CALLS if table.called is None else None if len(table.y) else f"no {POSITIVE_BAGS}"
-    if reason is not None or table.called is None:
-        return dict.fromkeys(WRONG_CALLS, Metric.undefined(reason or NO_CALLS))
+    """Return the `detections` of the instances of positive bags by every score of `DETECTORS`."""
+    if table.called is None:
+        return dict.fromkeys(WRONG_CALLS, Metric.undefined(NO_CALLS))
+    scores = {name: detector(table, name) for name in DETECTORS}
     wrong, items = table.called != table.y, draws.for_items(table.bag)
-    rate = ratio_of_sums(wrong, np.ones_like(wrong), draws=items)
-    metrics = {"error_rate": rate}
-    for name in DETECTORS:
-        score = detector(table, name)
-        area = detection(wrong, score, draws=items, what=POSITIVE_BAGS)
-        metrics |= {f"error_auroc_{name}": area, f"augrc_{name}": generalised_risk(rate, area)}
-    return metrics
+    return detections(wrong, scores, draws=items, what=POSITIVE_BAGS)
 
 
-def detector(table: InstanceTable, name: str) -> Float[np.ndarray, " n"] | str:
+def detector(table: InstanceTable, name: str) -> Values | str:
     """Return a score that should be high where calls are wrong, or why it says nothing."""
     if name in table.missing:
         return table.missing[name]
@@ -213,47 +182,77 @@ def detector(table: InstanceTable, name: str) -> Float[np.ndarray, " n"] | str:
     return table[name]
 
 
-def detection(
-    wrong: Bool[np.ndarray, " n"],
-    score: Float[np.ndarray, " n"] | str,
-    *,
-    draws: Draws,
-    what: str,
-) -> Metric:
-    """Return the AUROC with which a score finds wrong calls, or why it is undefined."""
+def detections(
+    wrong: Bool[np.ndarray, " n"], scores: Mapping[str, Values | str], *, draws: Draws, what: str
+) -> dict[str, Metric]:
+    """Return `error_rate`, and for each score `error_auroc_<name>` and `augrc_<name>`.
+
+    Args:
+        wrong: whether each call is wrong.
+        scores: by name, high where a call is doubtful, or the reason why there is none.
+        draws: resamples of these items.
+        what: the items in the plural, for reasons.
+    """
+    absent = None
     if not len(wrong):
-        return Metric.undefined(f"no {what}")
-    if wrong.all() or not wrong.any():
-        absent = "right" if wrong.any() else "wrong"
+        absent = f"no {what}"
+    elif wrong.all() or not wrong.any():
         calls = counted(len(wrong), what.removesuffix("s"))
-        return Metric.undefined(f"no {absent} call among {calls}: errors cannot be ranked")
-    if isinstance(score, str):
-        return Metric.undefined(score)
-    return auroc(wrong, score, draws=draws, what=what)
-
-
-def generalised_risk(rate: Metric, area: Metric) -> Metric:
-    """Return the AUGRC that follows from the error rate and the AUROC of a detector."""
-    if area.rows is None or rate.rows is None:
-        return area
-    return Metric.of(augrc(rate.rows, area.rows))
+        absent = f"no {'right' if wrong.any() else 'wrong'} call among {calls}"
+        absent += ": errors cannot be ranked"
+    rate = Metric.undefined(absent or "")
+    if len(wrong):
+        rate = ratio_of_sums(wrong, np.ones_like(wrong), draws=draws)
+    found = {"error_rate": rate}
+    for name, score in scores.items():
+        area = risk = Metric.undefined(absent or str(score))
+        if absent is None and not isinstance(score, str):
+            area = risk = auroc(wrong, score, draws=draws, what=what)
+        if area.rows is not None and rate.rows is not None:
+            risk = Metric.of(augrc(rate.rows, area.rows))
+        found |= {f"error_auroc_{name}": area, f"augrc_{name}": risk}
+    return found
 
 
 def gains(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
     """Return how much better σ² finds wrong calls than the better null, and P(wrong) than −|e|."""
-    best = best_rival(metrics)
-    variance = metrics["error_auroc_variance"]
-    over_best = Metric.undefined(variance.reason or "no rival is defined")
-    if variance.rows is not None and best is not None:
-        over_best = variance - metrics[f"error_auroc_{best}"]
-    return {
-        "error_auroc_gain": over_best,
-        "error_auroc_doubt_gain": metrics["error_auroc_doubt"] - metrics["error_auroc_margin"],
-    }
+    of_doubt = metrics["error_auroc_doubt"] - metrics["error_auroc_margin"]
+    of_variance = metrics["error_auroc_variance"] - metrics[f"error_auroc_{_best_rival(metrics)}"]
+    return {"error_auroc_gain": of_variance, "error_auroc_doubt_gain": of_doubt}
 
 
-def best_rival(metrics: Mapping[str, Metric]) -> str | None:
-    """Return the null rival with the highest AUROC in the data; None if none has one."""
-    values = {d: metrics[f"error_auroc_{d}"].value for d in ("margin", "entropy")}
-    known = {d: v for d, v in values.items() if v is not None}
-    return max(known, key=lambda d: known[d]) if known else None
+def _best_rival(metrics: Mapping[str, Metric]) -> str:
+    """Return the null rival with the highest AUROC in the data."""
+    values = {d: metrics[f"error_auroc_{d}"].value for d in NULL_DETECTORS}
+    return max(values, key=lambda d: values[d] or 0.0)
+
+
+def detector_verdict(
+    metrics: Mapping[str, Metric], score: Literal["variance", "doubt"], *, what: str = POSITIVE_BAGS
+) -> str:
+    """Say whether σ² finds wrong calls better than its null rivals, or P(wrong) than the margin.
+
+    Args:
+        metrics: those of `instance_metrics`, or `detections` with `error_auroc_doubt_gain`.
+        score: the score that should find wrong calls.
+        what: the items that are called.
+    """
+    name, rival, rivals, best, title = "P(wrong)", "margin", "the margin", "the margin", ""
+    gain = metrics["error_auroc_doubt_gain"]
+    if score == "variance":
+        name, rival, gain = "σ²", _best_rival(metrics), metrics["error_auroc_gain"]
+        rivals, best = "all null rivals", "the best null rival"
+        title = f" of {INSTANCE_DETECTORS[rival].removesuffix(' (null)')}, its best null rival,"
+    one, other = metrics[f"error_auroc_{score}"], metrics[f"error_auroc_{rival}"]
+    if one.value is None or other.value is None or gain.value is None:
+        reason = gain.reason or one.reason or other.reason
+        return f"{name} cannot be evaluated on {what}: {reason}."
+    values = f"AUROC {one.value:.3f} against {other.value:.3f}{title} on {what}"
+    if gain.low is None or gain.high is None:
+        return f"No interval shows whether {name} finds wrong calls better than {best}: {values}."
+    finds = f"does not find wrong calls significantly better than {rivals}"
+    if gain.low > 0:
+        finds = f"finds wrong calls better than {rivals}"
+    elif gain.high < 0:
+        finds = f"finds wrong calls worse than {best}"
+    return f"{name} {finds}: {values}; difference {gain.text(sign=True)}."

@@ -6,17 +6,23 @@ draws, so that the metrics of two methods are paired and can be subtracted.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Bool
 
 from ...errors import InputError
-from ...statistics import Draws, Metric, mean_over_replicates, replicate_weights
+from ...statistics import (
+    Draws,
+    Metric,
+    f1_and_accuracy,
+    mean_over_replicates,
+    replicate_weights,
+)
 from .measures import (
     POSITIVE_BAGS,
+    WITHIN_BAGS,
     WRONG_CALLS,
     balanced_threshold,
-    calls_of_authors,
     dice,
     dice_threshold,
     gains,
@@ -30,20 +36,12 @@ from .table import NO_INSTANCE_LABELS, InstanceTable
 RANKS = ("auroc", "average_precision", "auroc_positive_bags", "average_precision_positive_bags")
 CALLS = ("dice", "dice_pooled", "authors_f1", "authors_accuracy")
 """Metrics at thresholds that are chosen on validation bags."""
+GAINS = ("error_auroc_gain", "error_auroc_doubt_gain")
 DICE_OF_MAP = "dice_of_map"
 """The mean Dice at evidence 0 for scores with a level, at the chosen threshold for others."""
 
 Validation = InstanceTable | Mapping[Hashable, InstanceTable]
 """The positive validation bags of one replicate; by fold if each fold has its own run."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Run:
-    """The part of a replicate that one run predicted."""
-
-    fold: Hashable
-    rows: np.ndarray
-    """The indices of its bags among those of the table."""
 
 
 def instance_metrics(
@@ -79,7 +77,7 @@ def instance_metrics(
         InputError: the replicates have different bags or score kinds, or the validation bags do
             not fit the replicates.
     """
-    first = tables[0]
+    first, groups = tables[0], groups or {}
     if validation is not None and len(validation) != len(tables):
         raise InputError(
             f"{len(tables)} replicates, but validation predictions of {len(validation)}: give "
@@ -96,7 +94,10 @@ def instance_metrics(
             raise InputError(
                 f"replicates 0 and {r} have scores of different kinds ({first.kind}, {table.kind})"
             )
-    groups = groups or {}
+    names = (*RANKS, *WITHIN_BAGS)
+    if not first.names:
+        names = names if null_map else (*names, *CALLS, DICE_OF_MAP, *WRONG_CALLS, *GAINS)
+        return dict.fromkeys(names, Metric.undefined(NO_INSTANCE_LABELS))
     draws = Draws.stratified(
         first.positive,
         groups=[groups.get(name, (name,)) for name in first.names],
@@ -104,18 +105,16 @@ def instance_metrics(
         seed=seed,
     )
     runs = _runs(first, folds)
-    column = null_map or "score"
     by_replicate = []
     for r, table in enumerate(tables):
-        ranked = [_ranked(table, null_map, run, draws) for run in runs]
-        metrics = _mean(ranked) | within_bags(table, column, draws=draws)
+        ranked = [_ranked(table, null_map, bags, draws) for bags in runs.values()]
+        metrics = _mean(ranked) | within_bags(table, null_map or "score", draws=draws)
         if null_map is None:
             chosen_on = None if validation is None else validation[r]
             metrics |= _at_thresholds(table, runs, chosen_on, draws=draws)
         by_replicate.append(metrics)
-    weights = replicate_weights(
-        len(tables), resamples=len(draws.counts) - 1, seed=seed, blocks=blocks
-    )
+    resamples = len(draws.counts) - 1
+    weights = replicate_weights(len(tables), resamples=resamples, seed=seed, blocks=blocks)
     found = _mean(by_replicate, weights=weights)
     if null_map is not None:
         return found
@@ -127,19 +126,17 @@ def instance_metrics(
     return found | compared | {"error_auroc_doubt_gain": gain}
 
 
-def _runs(table: InstanceTable, folds: Mapping[str, Hashable] | None) -> list[_Run]:
-    """Return which run predicted which bags, one for each fold."""
-    if folds is None or not table.names:
-        return [_Run(fold=None, rows=np.arange(len(table.names)))]
-    missing = [name for name in table.names if name not in folds]
+def _runs(
+    table: InstanceTable, folds: Mapping[str, Hashable] | None
+) -> dict[Hashable, Bool[np.ndarray, " bags"]]:
+    """Return which bags each run predicted, by fold; None stands for the only run."""
+    missing = [] if folds is None else [name for name in table.names if name not in folds]
     if missing:
         raise InputError(
             f"bag {missing[0]!r} has no fold: give the fold of every test bag, or no folds"
         )
-    rows: dict[Hashable, list[int]] = {}
-    for i, name in enumerate(table.names):
-        rows.setdefault(folds[name], []).append(i)
-    return [_Run(fold=fold, rows=np.array(own)) for fold, own in rows.items()]
+    of_bag = [None if folds is None else folds[name] for name in table.names]
+    return {fold: np.array([f == fold for f in of_bag]) for fold in dict.fromkeys(of_bag)}
 
 
 def _mean(
@@ -150,57 +147,54 @@ def _mean(
         return dict(parts[0])
     known = [m.rows for part in parts for m in part.values() if m.rows is not None]
     equal = np.ones((len(known[0]) if known else 1, len(parts)))
-    return {
-        name: mean_over_replicates(
-            [part[name] for part in parts], weights=equal if weights is None else weights
-        )
-        for name in parts[0]
-    }
+    weights = equal if weights is None else weights
+    return {k: mean_over_replicates([part[k] for part in parts], weights=weights) for k in parts[0]}
 
 
 def _ranked(
-    table: InstanceTable, null_map: str | None, run: _Run, draws: Draws
+    table: InstanceTable, null_map: str | None, bags: Bool[np.ndarray, " bags"], draws: Draws
 ) -> dict[str, Metric]:
     """Return the metrics that rank instances across the bags of a run."""
-    if not table.names:
-        undefined = Metric.undefined(NO_INSTANCE_LABELS)
-        return dict.fromkeys(RANKS if null_map else (*RANKS, *WRONG_CALLS), undefined)
-    column = null_map or "score"
-    of_run = np.isin(np.arange(len(table.names)), run.rows)
-    inside = table.inside(of_run & table.positive)
-    metrics = pooled(table.inside(of_run), column, draws=draws)
+    column, inside = null_map or "score", table.inside(bags & table.positive)
+    metrics = pooled(table.inside(bags), column, draws=draws)
     of_positive = pooled(inside, column, draws=draws, what=POSITIVE_BAGS)
     metrics |= {f"{name}_positive_bags": m for name, m in of_positive.items()}
     return metrics if null_map else metrics | wrong_calls(inside, draws=draws)
 
 
 def _at_thresholds(
-    table: InstanceTable, runs: Sequence[_Run], validation: Validation | None, *, draws: Draws
+    table: InstanceTable,
+    runs: Mapping[Hashable, Bool[np.ndarray, " bags"]],
+    validation: Validation | None,
+    *,
+    draws: Draws,
 ) -> dict[str, Metric]:
     """Return the metrics of calls at thresholds that each run's validation bags choose."""
     inside = table.inside()
     called = np.zeros((2, len(inside.y)), dtype=bool)
-    reason = None if table.names else NO_INSTANCE_LABELS
-    for run in runs if table.names else ():
-        own = validation.get(run.fold) if isinstance(validation, Mapping) else validation
+    metrics: dict[str, Metric] = {}
+    for fold, bags in runs.items():
+        own = validation.get(fold) if isinstance(validation, Mapping) else validation
         why = no_threshold_reason(own)
         if why is not None or own is None:
-            reason = why if run.fold is None else f"fold {run.fold}: {why}"
+            reason = f"{why}" if fold is None else f"fold {fold}: {why}"
+            metrics = dict.fromkeys(CALLS, Metric.undefined(reason))
             break
         if own.kind != table.kind:
             raise InputError(
                 f"test scores are of kind {table.kind!r}, validation's {own.kind!r}: predict both "
                 "with one model"
             )
-        rows = np.isin(inside.bag, run.rows)
-        limit = balanced_threshold(own.y, own["score"])
+        rows, limit = bags[inside.bag], balanced_threshold(own.y, own["score"])
         called[0, rows] = inside.decision[rows] >= dice_threshold(own.y, own.decision)
         called[1, rows] = inside["score"][rows] >= limit
-    if reason is not None:
-        metrics = dict.fromkeys(CALLS, Metric.undefined(reason))
-    else:
+    if not metrics:
         metrics = dice(inside, called[0], draws=draws)
-        metrics |= calls_of_authors(inside, called[1], draws=draws)
+        authors = dict.fromkeys(("authors_f1", "authors_accuracy"), metrics["dice"])
+        if inside.y.any():
+            rows = f1_and_accuracy(inside.y, called[1], draws=draws.for_items(inside.bag))
+            authors = {k: Metric.of(row) for k, row in zip(authors, rows, strict=True)}
+        metrics |= authors
     of_map = metrics["dice"]
     if table.kind == "evidence":
         of_map = dice(inside, inside["evidence"] > 0, draws=draws)["dice"]

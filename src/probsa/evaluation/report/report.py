@@ -6,7 +6,7 @@ never included unnoticed. Tasks of all kinds go through the same steps.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,17 +20,16 @@ from ...errors import InputError
 from ...statistics import Metric, choose_threshold
 from ..context import INSTANCE_RESAMPLES, Context, Truth, read_truth
 from ..faithfulness.section import faithfulness_section
-from ..guarantees.options import GuaranteeOptions
+from ..guarantees.base import GuaranteeOptions
 from ..guarantees.section import guarantees_section
-from ..instances.measures import detection
 from ..instances.summary import instance_metrics
 from ..instances.table import InstanceTable
 from ..lesions import lesion_section
-from ..section import Section, metric_grid, print_parts
+from ..section import Section, metric_grid, plain, print_parts
 from ..storage import Predictions, listed, read_predictions
 from ..words import INSTANCE_TITLES, METRIC_TITLES, POOLED
 from .calibration import calibration_section
-from .doubt import bag_detectors, doubt_section
+from .doubt import bag_doubt, doubt_section
 from .target import patients_section, target_section
 from .within import best_null, instance_table, pooled_nulls, validation_table, within_section
 
@@ -73,24 +72,10 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report for JSON."""
-        return {
-            "folder": str(self.folder),
-            "part": self.part,
-            "parts": dict(self.parts),
-            "bags": self.bags,
-            "classes": list(self.classes),
-            "per_class": dict(self.per_class),
-            "threshold": self.threshold,
-            "threshold_source": self.threshold_source,
-            "metrics": {k: m.to_dict() for k, m in self.metrics.items()},
-            "instances": self.instances and {k: m.to_dict() for k, m in self.instances.items()},
-            "instance_bags": self.instance_bags,
-            "without_label": list(self.without_label),
-            "without_prediction": list(self.without_prediction),
-            "warnings": list(self.warnings),
-            "about": dict(self.metadata),
-            **{section.key: section.to_dict() for section in self.sections},
-        }
+        own = {f.name: plain(getattr(self, f.name)) for f in fields(self)}
+        about = own.pop("metadata")
+        del own["sections"], own["text"]
+        return {**own, "about": about, **{section.key: plain(section) for section in self.sections}}
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per metric: what it is of, its name, value and interval, or the reason."""
@@ -98,14 +83,13 @@ class Report:
         for section in self.sections:
             groups |= section.metrics
         rows = [
-            {"of": of, "metric": name, "value": m.value, "low": m.low, "high": m.high,
-             "reason": m.reason}
-            for of, metrics in groups.items() for name, m in metrics.items()
-        ]  # fmt: skip
+            {"of": of, "metric": name, **m.to_dict()}
+            for of, metrics in groups.items()
+            for name, m in metrics.items()
+        ]
         names = pd.Index(["of", "metric", "value", "low", "high", "reason"])
-        return pd.DataFrame(rows, columns=names).astype(
-            dict.fromkeys(("value", "low", "high"), np.float64)
-        )
+        numbers = dict.fromkeys(("value", "low", "high"), np.float64)
+        return pd.DataFrame(rows, columns=names).astype(numbers)
 
     def render(self, console: Console) -> None:
         """Print the report as text."""
@@ -118,28 +102,22 @@ class Report:
         if "prior" in self.metadata:
             lines.append(f"classes: {self.metadata['prior']}")
         if "kappa" in self.metadata:
-            lines.append(smoothness_sentence(self.metadata))
+            kappa = ", ".join(f"{k:.3g}" for k in np.atleast_1d(self.metadata["kappa"]))
+            share = self.metadata.get("neighbour_share")
+            shares = "" if share is None else (
+                f"; in the value of an instance, its neighbours have a share of {share:.0%} and "
+                f"the instance itself {1 - share:.0%}"
+            )  # fmt: skip
+            lines.append(f"smoothness: κ = {kappa}{shares}")
         print_parts(console, (*lines, *self.text))
         for section in self.sections:
             section.render(console)
-        lines = []
-        if self.without_label:
-            lines.append(f"predicted without a label: {listed(self.without_label)}")
-        if self.without_prediction:
-            lines.append(f"labels without a prediction: {listed(self.without_prediction)}")
+        unmatched = {
+            "predicted without a label": self.without_label,
+            "labels without a prediction": self.without_prediction,
+        }
+        lines = [f"{what}: {listed(names)}" for what, names in unmatched.items() if names]
         print_parts(console, (*lines, *(f"warning: {warning}" for warning in self.warnings)))
-
-
-def smoothness_sentence(metadata: Mapping[str, Any]) -> str:
-    """Return what the learned κ of a field posterior became, in words."""
-    values = ", ".join(f"{k:.3g}" for k in np.atleast_1d(metadata["kappa"]))
-    share = metadata.get("neighbour_share")
-    if share is None:
-        return f"smoothness: κ = {values}"
-    return (
-        f"smoothness: κ = {values}; in the value of an instance, its neighbours have a share of "
-        f"{share:.0%} and the instance itself {1 - share:.0%}"
-    )
 
 
 def evaluate(  # noqa: PLR0913 - the options are independent
@@ -193,26 +171,23 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         threshold=threshold,
         bootstrap=bootstrap,
         seed=seed,
-        guarantees=guarantees,
     )
     table = instance_table(context)
     metrics, of_target = target_section(context)
-    if task.has_classes:
-        wrong, scores = bag_detectors(context)
-        metrics |= {
-            DETECTOR + k: detection(wrong, scores[k], draws=context.draws, what="bags")
-            for k in ("spread", "margin")
-        }
-    instances = None if table is None else _instances(context, table)
-    nulls = {} if table is None else pooled_nulls(context, table)
+    text: list[Grid | str] = [metric_grid("bags", metrics, titles=METRIC_TITLES)]
     sections = [of_target, patients_section(context)]
     if lesions is not None:
         sections.append(lesion_section(context, lesions, mpp=mpp))
+    instances = None
     if table is not None:
+        instances, nulls = _instances(context, table), pooled_nulls(context, table)
+        text += _instance_text(instances, nulls, table=table, calls=task.has_classes)
         sections.append(within_section(context, table, nulls))
     if task.has_classes:
-        sections += [doubt_section(context, table), calibration_section(context, table)]
-    sections += [faithfulness_section(context), guarantees_section(context)]
+        doubt = bag_doubt(context)
+        metrics |= {k: doubt.metrics["bags"][k] for k in (DETECTOR + "spread", DETECTOR + "margin")}
+        sections += [doubt_section(context, doubt, table), calibration_section(context, table)]
+    sections += [faithfulness_section(context), guarantees_section(context, guarantees)]
     counts = Counter(predictions.parts[i] for i in rows)
     known = set(predictions.bags)
     return Report(
@@ -232,7 +207,7 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         warnings=(*truth.warnings, *_warnings(counts, source, context)),
         metadata=predictions.metadata,
         sections=tuple(s for s in sections if s is not None),
-        text=_tables(metrics, instances, table=table, nulls=nulls, calls=task.has_classes),
+        text=tuple(text),
     )
 
 
@@ -320,34 +295,27 @@ def _instances(context: Context, table: InstanceTable) -> dict[str, Metric]:
     return {name: found[name] for name in INSTANCE_TITLES}
 
 
-def _tables(
-    metrics: Mapping[str, Metric],
-    instances: Mapping[str, Metric] | None,
-    *,
-    table: InstanceTable | None,
+def _instance_text(
+    instances: Mapping[str, Metric],
     nulls: Mapping[str, Mapping[str, Metric]],
+    *,
+    table: InstanceTable,
     calls: bool,
 ) -> tuple[Grid | str, ...]:
-    """Return the tables of bags and of instances.
+    """Return the table of instances, with the best null map below each pooled measure.
 
-    Detectors of wrong calls are left out where the section on doubt shows them. Pooled measures of
-    the best null map stand below those of the model.
+    Detectors of wrong calls are left out where the section on doubt shows them.
     """
-
-    def shown(found: Mapping[str, Metric], *, repeated: bool) -> dict[str, Metric]:
-        return {k: m for k, m in found.items() if not (repeated and k.startswith(DETECTOR))}
-
-    bags = metric_grid("bags", shown(metrics, repeated=calls), titles=METRIC_TITLES)
-    if instances is None or table is None:
-        return (bags,)
-    rows: dict[str, Metric] = {}
-    titles = dict(INSTANCE_TITLES)
     in_doubt = calls and table.called is not None and bool(table.positive.any())
-    for name, metric in shown(instances, repeated=in_doubt).items():
+    rows, titles = {}, dict(INSTANCE_TITLES)
+    for name, metric in instances.items():
+        if in_doubt and name.startswith(DETECTOR):
+            continue
         rows[name] = metric
         best = best_null(nulls, name)
         if best is not None:
-            rows[f"null_{name}"] = best[1]
-            titles[f"null_{name}"] = f"… of the best null map ({best[0]})"
+            titles[f"null_{name}"], rows[f"null_{name}"] = (
+                f"… of the best null map ({best[0]})", best[1]
+            )  # fmt: skip
     title = f"instances of {counted(len(table.names), 'bag')}"
-    return bags, metric_grid(title, rows, titles=titles), POOLED
+    return metric_grid(title, rows, titles=titles), POOLED

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 from rich.table import Table as Grid
 
@@ -16,7 +17,7 @@ from ...errors import InputError
 from ...statistics import Draws, Metric, TargetMetrics
 from ...tasks import MEAN_RIVAL
 from ..context import Context
-from ..section import Section, metric_columns
+from ..section import Section, metric_columns, metric_grid
 from ..words import METRIC_TITLES
 
 
@@ -43,15 +44,14 @@ def target_section(context: Context) -> tuple[dict[str, Metric], Section | None]
         title = METRIC_TITLES[context.task.primary.name]
         text.append(f"{title}, better than the {MEAN_RIVAL} by: {gain}")
     notes = tuple(dict.fromkeys(found.notes))
-    text += [f"note: {note}" for note in notes]
-    named = None if gain is None else {"metric": context.task.primary.name, **gain.to_dict()}
     values = {
         "task": context.task.name,
         "by_part": found.by_part,
         "rivals": of_rivals,
-        "gain_over_mean_features": named,
+        "gain_over_mean_features": gain and {"metric": context.task.primary.name, **gain.to_dict()},
         "notes": notes,
     }
+    text += [f"note: {note}" for note in notes]
     return overall, Section(key="target", values=values, text=text)
 
 
@@ -73,11 +73,9 @@ def patients_section(context: Context) -> Section | None:
     have the same target.
     """
     data, groups = context.data, context.groups
-    names = list(dict.fromkeys(groups))
+    member, names = pd.factorize(np.array(groups, dtype=object))
     if len(names) == len(groups):
         return None
-    index = {name: k for k, name in enumerate(names)}
-    member = np.array([index[group] for group in groups])
     y = np.stack([_highest(data.y[member == k]) for k in range(len(names))])
     counts = f"{counted(len(names), 'patient')} with {counted(len(groups), 'bag')}"
     values = {"patients": len(names), "slides": len(groups), "rule": "mean"}
@@ -102,10 +100,11 @@ def patients_section(context: Context) -> Section | None:
         metrics: Mapping[str, Metric] = context.task.metrics(of_patients, draws).overall
     except InputError as error:
         return Section(key="patients", values=values, text=[f"{counts}: {error}"])
+    title = f"{counts}: the mean over the bags of a patient"
     return Section(
         key="patients",
         values={**values, "metrics": metrics},
-        text=[_grid(f"{counts}: the mean over the bags of a patient", metrics)],
+        text=[metric_grid(title, metrics, titles=METRIC_TITLES)],
         metrics={"patients": metrics},
     )
 
@@ -113,12 +112,3 @@ def patients_section(context: Context) -> Section | None:
 def _highest(y: Float[np.ndarray, "bags targets"]) -> Float[np.ndarray, " targets"]:
     """Return the highest value in each column; nan where no bag has a value."""
     return np.where(np.isnan(y).all(0), np.nan, np.where(np.isnan(y), -np.inf, y).max(0))
-
-
-def _grid(title: str, metrics: Mapping[str, Metric]) -> Grid:
-    grid = Grid(title=title, title_justify="left")
-    grid.add_column("metric")
-    grid.add_column("value and 95 % interval", justify="right")
-    for name, metric in metrics.items():
-        grid.add_row(METRIC_TITLES.get(name, name), str(metric))
-    return grid
