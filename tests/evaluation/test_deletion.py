@@ -14,10 +14,16 @@ from support.random_bags import random_bag
 from probsa import models
 from probsa.core import select_instances
 from probsa.errors import InputError, UnknownName
-from probsa.evaluation import evaluate, read_curves, write_curves
-from probsa.evaluation.faithfulness import deletion as module
-from probsa.evaluation.faithfulness.deletion import DeletionCurves, deletion_curves
-from probsa.evaluation.faithfulness.section import mean_curves_metrics, predicted_with_curves
+from probsa.evaluation import (
+    DeletionCurves,
+    deletion_curves,
+    evaluate,
+    predicted_with_curves,
+    read_curves,
+    write_curves,
+)
+from probsa.evaluation import faithfulness as module
+from probsa.evaluation.faithfulness import mean_curves_metrics
 from probsa.evaluation.predictor import Ensemble, Predictor
 from probsa.evaluation.storage import write_predictions
 from probsa.maps import write_report_figures

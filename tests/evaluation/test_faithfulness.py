@@ -9,8 +9,8 @@ from support.random_bags import random_bag
 
 from probsa import Bag, models
 from probsa.errors import BagError, InputError
-from probsa.evaluation.faithfulness import choice as rules
-from probsa.evaluation.faithfulness.choice import MapScoreChoice, choose_map_score
+from probsa.evaluation import faithfulness as rules
+from probsa.evaluation.faithfulness import MapScoreChoice, choose_map_score
 from probsa.evaluation.map_scores import available_scores, map_values
 from probsa.evaluation.predictor import Ensemble, Predictor
 from probsa.training import Standardizer

@@ -5,8 +5,7 @@ import pytest
 from support.made_targets import TARGETS, run_keys, write_targets
 
 from probsa.evaluation import MapScoreChoice, evaluate, load, read_predictions
-from probsa.evaluation.faithfulness.choice import deletion_drops
-from probsa.evaluation.faithfulness.deletion import deletion_curves
+from probsa.evaluation.faithfulness import deletion_curves, deletion_drops
 from probsa.training import open_units, read_run, train
 from probsa.workflow import predict_folder, predict_run
 

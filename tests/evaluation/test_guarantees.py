@@ -18,10 +18,15 @@ from probsa.core import TextTable
 from probsa.errors import InputError, OutputExists, UnmetGuarantee
 from probsa.evaluation import GuaranteeOptions, Predictions, read_predictions, write_predictions
 from probsa.evaluation.context import Context, Truth, read_truth
-from probsa.evaluation.guarantees.accepted import accepted_calls
-from probsa.evaluation.guarantees.calibration import shift_alarm
-from probsa.evaluation.guarantees.coverage import check_groups, intervals, prediction_sets
-from probsa.evaluation.guarantees.section import guarantees_section, write_sets
+from probsa.evaluation.guarantees import (
+    accepted_calls,
+    check_groups,
+    guarantees_section,
+    intervals,
+    prediction_sets,
+    shift_alarm,
+    write_sets,
+)
 from probsa.statistics import coverage_band
 
 NEW = (("val", 40), ("new", 30))

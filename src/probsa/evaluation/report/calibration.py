@@ -80,10 +80,10 @@ def _calibration(
         seed: seed of simulated labels of independent items; None if items are not independent.
     """
     bins = equal_mass_bins(p, bins=bin_count(len(p)))
-    ece = calibration_error(p, y, bins=bins, draws=draws)
+    ece, count = calibration_error(p, y, bins=bins, draws=draws), int(bins.max()) + 1
     text = (
-        f"calibration of {name}: adaptive ECE {ece} in {counted(int(bins.max()) + 1, 'bin')} of equal "
-        f"mass, {counted(len(p), 'item')}"
+        f"calibration of {name}: adaptive ECE {ece} in {counted(count, 'bin')} of equal mass, "
+        f"{counted(len(p), 'item')}"
     )
     if seed is None:
         diagram, mean, upper = sampled_reliability(p, y, bins=bins, draws=draws), None, None

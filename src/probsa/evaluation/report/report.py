@@ -19,10 +19,9 @@ from ...core import counted
 from ...errors import InputError
 from ...statistics import Metric, choose_threshold
 from ..context import INSTANCE_RESAMPLES, Context, Truth, read_truth
-from ..faithfulness.section import faithfulness_section
-from ..guarantees.base import GuaranteeOptions
-from ..guarantees.section import guarantees_section
-from ..instances.summary import instance_metrics
+from ..faithfulness import faithfulness_section
+from ..guarantees import GuaranteeOptions, guarantees_section
+from ..instances.measures import instance_metrics
 from ..instances.table import InstanceTable
 from ..lesions import lesion_section
 from ..section import Section, metric_grid, plain, print_parts
@@ -149,24 +148,29 @@ def evaluate(  # noqa: PLR0913 - the options are independent
 
     Raises:
         InputError: the folder does not exist, no evaluated bag has a label, a label is not one of
-            the classes, lesions are asked for in a task without classes, or the calibration bags
-            cannot be used.
+            the classes, or lesions or the calibration bags cannot be used.
         UnmetGuarantee: none of the requested guarantees can be given. If some can, `Report.unmet`
             has the reasons for the others.
         TableError: one of the tables cannot be used.
-        BagError: lesions are evaluated and a bag has no coordinates.
     """
     predictions = read_predictions(folder)
     task = predictions.of_task
     if lesions is not None and not task.has_classes:
         raise InputError(f"scores of lesions need two classes, but the task is {task.name}")
     truth = read_truth(predictions, labels, classes=classes)
-    selected, rows = _select_part(predictions, truth, part=part)
-    threshold, source = _threshold(predictions, truth, part=selected)
+    labelled = _labelled_rows(predictions, truth)
+    if part == "auto":
+        part = "test" if labelled["test"] else "val" if labelled["val"] else "all"
+    rows, counts = labelled[part], Counter(predictions.parts[i] for i in labelled[part])
+    if not rows:
+        found = Counter(predictions.parts[i] for i in labelled["all"])
+        having = ", ".join(f"{n} {name}" for name, n in found.items())
+        raise InputError(f"{folder} has no labelled {part} bags; it has {having}")
+    threshold, source = _threshold(predictions, truth, labelled["val"], part=part)
     context = Context(
         predictions=predictions,
         truth=truth,
-        part=selected,
+        part=part,
         rows=rows,
         threshold=threshold,
         bootstrap=bootstrap,
@@ -188,11 +192,10 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         metrics |= {k: doubt.metrics["bags"][k] for k in (DETECTOR + "spread", DETECTOR + "margin")}
         sections += [doubt_section(context, doubt, table), calibration_section(context, table)]
     sections += [faithfulness_section(context), guarantees_section(context, guarantees)]
-    counts = Counter(predictions.parts[i] for i in rows)
     known = set(predictions.bags)
     return Report(
         folder=predictions.folder,
-        part=selected,
+        part=part,
         parts=counts,
         bags=len(rows),
         classes=predictions.class_names if task.has_classes else (),
@@ -211,73 +214,55 @@ def evaluate(  # noqa: PLR0913 - the options are independent
     )
 
 
-def _select_part(
-    predictions: Predictions, truth: Truth, *, part: Part
-) -> tuple[str, tuple[int, ...]]:
-    """Return the evaluated part and its labelled rows."""
-    with_label = [i for i, b in enumerate(predictions.bags) if b in truth.targets]
-    if not with_label:
+def _labelled_rows(predictions: Predictions, truth: Truth) -> dict[str, tuple[int, ...]]:
+    """Return the labelled rows of each part of the run; `test` includes new bags."""
+    rows = [i for i, b in enumerate(predictions.bags) if b in truth.targets]
+    if not rows:
         raise InputError(
             f"none of the {len(predictions.bags)} bags predicted in {predictions.folder} has a "
             f"label ({listed(predictions.bags)}): give --labels with these names in column 'bag'"
         )
-    rows = {
-        "test": [i for i in with_label if predictions.parts[i] not in ("train", "val")],
-        "val": [i for i in with_label if predictions.parts[i] == "val"],
-        "train": [i for i in with_label if predictions.parts[i] == "train"],
-        "all": with_label,
-    }
-    if part == "auto":
-        part = "test" if rows["test"] else "val" if rows["val"] else "all"
-    if not rows[part]:
-        counts = Counter(predictions.parts[i] for i in with_label)
-        raise InputError(
-            f"{predictions.folder} has no labelled {part} bags; it has "
-            + ", ".join(f"{n} {name}" for name, n in counts.items())
-        )
-    return part, tuple(rows[part])
+    of_part = {k: tuple(i for i in rows if predictions.parts[i] == k) for k in ("val", "train")}
+    test = tuple(i for i in rows if predictions.parts[i] not in of_part)
+    return {"test": test, **of_part, "all": tuple(rows)}
 
 
-def _threshold(predictions: Predictions, truth: Truth, *, part: str) -> tuple[float | None, str]:
+def _threshold(
+    predictions: Predictions, truth: Truth, val: Sequence[int], *, part: str
+) -> tuple[float | None, str]:
     """Return the threshold of p(Y = 1) for positive calls, and a text on its origin."""
-    task = predictions.of_task
+    task, t = predictions.of_task, predictions.threshold
     if not task.two_classes:
         return None, task.words.call_rule
-    if predictions.threshold is not None:
-        t = predictions.threshold
+    if t is not None:
         return t, f"{t:.4g}, stored with the predictions (chosen on validation bags)"
-    rows = [
-        i
-        for i, b in enumerate(predictions.bags)
-        if predictions.parts[i] == "val" and b in truth.targets
-    ]
-    if not rows:
+    if not val:
         return 0.5, "0.5: no threshold is stored, and no labelled validation bag was predicted"
-    y = np.array([truth.targets[predictions.bags[i]][0] > 0 for i in rows])
-    chosen = choose_threshold(y, predictions.probability[rows, -1])
+    y = np.array([truth.targets[predictions.bags[i]][0] > 0 for i in val])
+    chosen = choose_threshold(y, predictions.probability[list(val), -1])
     if chosen.reason is not None:
         return chosen.value, f"{chosen.value:.4g}: {chosen.reason}"
     same = ", which are the evaluated bags" if part == "val" else ""
-    return chosen.value, f"{chosen.value:.4g}, the best F1 on {len(rows)} validation bags{same}"
+    return chosen.value, f"{chosen.value:.4g}, the best F1 on {len(val)} validation bags{same}"
 
 
 def _warnings(counts: Mapping[str, int], source: str, context: Context) -> list[str]:
     """Return warnings on the parts of the bags, the threshold, and missing outputs of instances."""
-    warnings = []
-    if counts["train"] == sum(counts.values()):
-        warnings.append("all evaluated bags are training bags: the metrics are optimistic")
-    elif counts["train"]:
-        warnings.append(f"{counts['train']} of the evaluated bags are training bags")
-    if context.part == "val":
-        warnings.append(
-            "model and threshold were chosen on these validation bags: the metrics are optimistic"
-        )
-    if source.startswith("0.5: "):
-        warnings.append("F1 and accuracies are at 0.5, which was not chosen for these predictions")
+    seen, only_seen = counts["train"], counts["train"] == len(context.rows)
     names = context.names + (context.validation.names if context.part != "train" else [])
-    stored = context.predictions.instance_path
-    missing = [b for b in names if not stored(b).is_file()]
-    return [*warnings, *([f"no per-instance outputs of {listed(missing)}"] if missing else [])]
+    missing = [b for b in names if not context.predictions.instance_path(b).is_file()]
+    warnings = {
+        "all evaluated bags are training bags: the metrics are optimistic": only_seen,
+        f"{seen} of the evaluated bags are training bags": seen and not only_seen,
+        "model and threshold were chosen on these validation bags: the metrics are optimistic": (
+            context.part == "val"
+        ),
+        "F1 and accuracies are at 0.5, which was not chosen for these predictions": (
+            source.startswith("0.5: ")
+        ),
+        f"no per-instance outputs of {listed(missing)}": missing,
+    }
+    return [warning for warning, holds in warnings.items() if holds]
 
 
 def _instances(context: Context, table: InstanceTable) -> dict[str, Metric]:
@@ -309,13 +294,10 @@ def _instance_text(
     in_doubt = calls and table.called is not None and bool(table.positive.any())
     rows, titles = {}, dict(INSTANCE_TITLES)
     for name, metric in instances.items():
-        if in_doubt and name.startswith(DETECTOR):
-            continue
-        rows[name] = metric
-        best = best_null(nulls, name)
-        if best is not None:
-            titles[f"null_{name}"], rows[f"null_{name}"] = (
-                f"… of the best null map ({best[0]})", best[1]
-            )  # fmt: skip
+        if not (in_doubt and name.startswith(DETECTOR)):
+            rows[name], best = metric, best_null(nulls, name)
+            if best is not None:
+                titles[f"null_{name}"] = f"… of the best null map ({best[0]})"
+                rows[f"null_{name}"] = best[1]
     title = f"instances of {counted(len(table.names), 'bag')}"
     return metric_grid(title, rows, titles=titles), POOLED

@@ -10,7 +10,7 @@ from ..baselines.comparison import compare_to_null_maps
 from ..baselines.null_maps import NULL_MAPS, centre
 from ..baselines.null_scores import NO_NULL_MAPS, about_null_maps, read_null_scores
 from ..context import Context
-from ..faithfulness.choice import MapScoreChoice
+from ..faithfulness import MapScoreChoice
 from ..instances.measures import (
     POSITIVE_BAGS,
     WITHIN,
