@@ -255,56 +255,42 @@ def test_confidence_intervals_resample_groups(cohort):
 
 
 @pytest.mark.parametrize("score", ["lac", "aps"])
-def test_intervals_are_those_of_the_definition(score, numbers):
-    folder, table = numbers
-    found = section(folder, table, coverage=0.8, score=score).to_dict()["intervals"]
-    rows = TextTable.read(folder / "predictions.csv").rows
-    val, test = ([r for r in rows if r["part"] == part] for part in ("val", "test"))
-
-    def of_patients(values):  # two bags of a patient follow one another
-        return np.asarray(values, float).reshape(-1, 2).mean(1)
-
-    def scores(part):
-        y, mean, sd = (np.array([float(r[c]) for r in part]) for c in ("label", "mean", "sd"))
-        return np.abs(y - mean) / (sd if score == "aps" else 1)
-
-    def risk(q):  # the share of a patient's bags outside; a new patient adds 1 at most
-        return (of_patients(scores(val) > q).sum() + 1) / (len(val) // 2 + 1)
-
-    q = found["half_width"]
-    assert risk(q * (1 + 1e-6)) <= 0.2 < risk(q * (1 - 1e-6)) and found["calibration_groups"] == 15
-    covered = of_patients(scores(test) <= q * (1 + 1e-6)).mean()
-    sd = np.array([float(r["sd"]) for r in test]) if score == "aps" else np.ones(len(test))
-    metrics = found["metrics"]
-    assert value(metrics["coverage"]) == pytest.approx(covered)
-    assert value(metrics["width"]) == pytest.approx(of_patients(2 * q * sd).mean())
-    assert sum(value(metrics[k]) for k in ("coverage", "below", "above")) == pytest.approx(1)
-    assert found["adapts"] is (score == "aps") and "the predicted mean ±" in found["rule"]
-
-
-def test_patients_count_once_and_sides_are_told_apart(numbers, tmp_path):
+def test_intervals_are_those_of_the_definition(score, numbers, tmp_path):
     """A patient with one bag counts as much as one with two."""
     folder, table = numbers
-    test = [r for r in TextTable.read(folder / "predictions.csv").rows if r["part"] == "test"]
-    dropped = {r["bag"] for r in test[1::4]}  # the second bag of every other patient
+    rows = TextTable.read(folder / "predictions.csv").rows
+    dropped = {r["bag"] for r in rows[3::6]}
+    rows = [r for r in rows if r["bag"] not in dropped]
     lines = table.read_text().splitlines()
     fewer = tmp_path / "fewer.csv"
     fewer.write_text("\n".join(x for x in lines if x.split(",")[0] not in dropped) + "\n")
-    found = section(folder, fewer, coverage=0.8).to_dict()["intervals"]
-    q, got = found["half_width"], {k: value(m) for k, m in found["metrics"].items()}
-    off = np.array([float(r["label"]) - float(r["mean"]) for r in test if r["bag"] not in dropped])
-    patient = [int(r["bag"][-3:]) // 2 for r in test if r["bag"] not in dropped]
+    found = section(folder, fewer, coverage=0.8, score=score).to_dict()["intervals"]
+    y, mean, sd = (np.array([float(r[c]) for r in rows]) for c in ("label", "mean", "sd"))
+    scale = sd if score == "aps" else np.ones(len(rows))
+    patient = np.array([int(r["bag"][-3:]) // 2 for r in rows])
+    part, off = np.array([r["part"] for r in rows]), (y - mean) / scale
 
-    def over_patients(flags):
-        return np.mean([flags[np.equal(patient, k)].mean() for k in dict.fromkeys(patient)])
+    def over_patients(values, of="test"):
+        groups = dict.fromkeys(patient[part == of].tolist())
+        return np.mean([values[patient == k].mean() for k in groups])
 
-    inside = np.abs(off) <= q * (1 + 1e-6)
-    assert got["coverage"] == pytest.approx(over_patients(inside))
-    assert got["coverage_of_bags"] == pytest.approx(inside.mean())
+    def risk(q):  # the share of a patient's bags outside; a new patient adds 1 at most
+        return (15 * over_patients(np.abs(off) > q, "val") + 1) / (15 + 1)
+
+    q = found["half_width"]
+    assert risk(q * (1 + 1e-6)) <= 0.2 < risk(q * (1 - 1e-6)) and found["calibration_groups"] == 15
+    inside, q = np.abs(off) <= q * (1 + 1e-6), q * (1 + 1e-6)
+    got = {k: value(m) for k, m in found["metrics"].items()}
+    assert got == {
+        "coverage": pytest.approx(over_patients(inside)),
+        "coverage_of_bags": pytest.approx(inside[part == "test"].mean()),
+        "width": pytest.approx(over_patients(2 * q * scale), rel=1e-5),
+        "below": pytest.approx(over_patients(off < -q)),
+        "above": pytest.approx(over_patients(off > q)),
+    }
     assert got["coverage"] != pytest.approx(got["coverage_of_bags"])
-    assert got["below"] == pytest.approx(over_patients(off < -q * (1 + 1e-6)))
-    assert got["above"] == pytest.approx(over_patients(off > q * (1 + 1e-6)))
     assert got["below"] != pytest.approx(got["above"])
+    assert found["adapts"] is (score == "aps") and "the predicted mean ±" in found["rule"]
 
 
 def test_accepted_calls_are_those_outside_the_undecided_range(tmp_path):
@@ -416,55 +402,51 @@ def test_what_a_task_cannot_have_is_refused(task, options, words, tmp_path):
         section(*write_targets(tmp_path / "p", task), **options)
 
 
-def without_groups_of_others(tmp_path, folder, table):
-    return table, {"calibration": write_cohort(tmp_path / "q", seed=5)[0]}
+def other(tmp_path, table, **made):
+    folder, other_table = write_cohort(tmp_path / "q", **made)
+    return joined(tmp_path, table, other_table), {"calibration": folder}
 
 
-def a_group_on_both_sides(tmp_path, folder, table):
-    leaked = tmp_path / "leaked.csv"
-    leaked.write_text(table.read_text().replace("p-val3\n", "p-test5\n"))
-    return leaked, {}
-
-
-def its_own_bags(tmp_path, folder, table):
-    return table, {"calibration": folder}
-
-
-def another_epoch(tmp_path, folder, table):
-    other, other_table = write_cohort(tmp_path / "q", epoch=4)
-    return joined(tmp_path, table, other_table), {"calibration": other}
-
-
-def other_classes(tmp_path, folder, table):
-    other, other_table = write_cohort(tmp_path / "q", classes=("a", "b"))
-    return joined(tmp_path, table, other_table), {"calibration": other}
-
-
-def another_task(tmp_path, folder, table):
-    return None, {"calibration": write_targets(tmp_path / "q", "regression")[0]}
-
-
-def the_validation_bags(tmp_path, folder, table):
-    return table, {"part": "val"}
+def leaked(tmp_path, table):
+    path = tmp_path / "leaked.csv"
+    path.write_text(table.read_text().replace("p-val3\n", "p-test5\n"))
+    return path, {}
 
 
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        (without_groups_of_others, "list the calibration bags in the same table"),
-        (a_group_on_both_sides, r"1 group \('p-test5'\) are among both"),
-        (its_own_bags, r"bags \('p-test0-0', .* and \d+ more\) are among both"),
-        (another_epoch, "different models: epoch is 3 and 4"),
-        (other_classes, "different models: classes is 0, 1 and a, b"),
-        (another_task, "different models: task is binary and regression"),
-        (the_validation_bags, "no labelled validation bags besides those evaluated"),
+        (
+            lambda to, folder, table: (table, other(to, table, seed=5)[1]),
+            "list the calibration bags in the same table",
+        ),
+        (lambda to, folder, table: leaked(to, table), r"1 group \('p-test5'\) are among both"),
+        (
+            lambda to, folder, table: (table, {"calibration": folder}),
+            r"bags \('p-test0-0', .* and \d+ more\) are among both",
+        ),
+        (
+            lambda to, folder, table: other(to, table, epoch=4),
+            "different models: epoch is 3 and 4",
+        ),
+        (
+            lambda to, folder, table: other(to, table, classes=("a", "b")),
+            "different models: classes is 0, 1 and a, b",
+        ),
+        (
+            lambda to, *_: (None, {"calibration": write_targets(to / "q", "regression")[0]}),
+            "different models: task is binary and regression",
+        ),
+        (
+            lambda to, folder, table: (table, {"part": "val"}),
+            "no labelled validation bags besides those evaluated",
+        ),
     ],
 )
 def test_calibration_bags_that_void_guarantees_are_refused(cohort, tmp_path, case, words):
-    folder, table = cohort
-    table, options = case(tmp_path, folder, table)
+    table, options = case(tmp_path, *cohort)
     with pytest.raises(InputError, match=words):
-        section(folder, table, coverage=0.9, **options)
+        section(cohort[0], table, coverage=0.9, **options)
 
 
 @pytest.mark.parametrize(

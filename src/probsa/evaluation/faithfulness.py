@@ -161,7 +161,8 @@ class DeletionCurves:
 
     def __post_init__(self) -> None:
         ascending = list(self.counts) == sorted({*self.counts})
-        if not ascending or self.counts[-1] > self.instances:
+        enough = len(self.counts) > (1 if self.most_first else 0)
+        if not (ascending and enough and self.counts[-1] <= self.instances):
             raise InputError("counts are not ascending numbers of instances")
         if self.most_first.keys() != self.least_first.keys():
             raise InputError("most_first and least_first have other orders")
@@ -219,29 +220,23 @@ def deletion_curves(
         names = (*REMOVAL_ORDERS, "rank_correlation")
         return p, replace(curves, missing=dict.fromkeys(names, reason))
     values = class_column(p, map_values(p, curves.shown))
-    without, missing = _leave_one_out(predictor, bag, p), {}
-    relevance = {"shown": values, "leave_one_out": without, "random": random_order(bag)}
+    relevance, correlation, missing = {"shown": values, "random": random_order(bag)}, None, {}
+    without = _leave_one_out(predictor, bag, p)
     if isinstance(without, str):
         missing = dict.fromkeys(("leave_one_out", "rank_correlation"), without)
-    correlation = None if isinstance(without, str) else rank_correlation(values, without)
-    if correlation is None:
-        missing.setdefault(
-            "rank_correlation", "all instances have the same score, or the same drop"
-        )
+    else:
+        relevance["leave_one_out"], correlation = without, rank_correlation(values, without)
+        if correlation is None:
+            missing["rank_correlation"] = "all instances have the same score, or the same drop"
     ranked = {
-        k: np.argsort(-v, kind="stable")
-        for k, v in relevance.items()
-        if k in orders and not isinstance(v, str)
+        k: np.argsort(-relevance[k], kind="stable")
+        for k in REMOVAL_ORDERS
+        if k in orders and k in relevance
     }
     if closed:
         index = torch.from_numpy(np.stack(list(ranked.values())))
-        after = np.mean(
-            [
-                record.after_removal(index.to(record.bias.device), counts).detach().cpu().numpy()
-                for record in records
-            ],
-            axis=0,
-        )
+        of_members = [r.after_removal(index.to(r.bias.device), counts) for r in records]
+        after = np.mean([found.detach().cpu().numpy() for found in of_members], axis=0)
         if predictor.temperature != 1:
             after = scale_probabilities(after, temperature=predictor.temperature)
         both = after[..., task.shown_column(p, after.shape[-1])]

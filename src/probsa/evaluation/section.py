@@ -112,12 +112,11 @@ def bags_and_instances(
         between: a sentence between them.
         more: further values.
     """
-    parts, reason = [bags, instances], None
-    if isinstance(instances, str):
-        parts, instances, reason = [bags], None, instances
-    panels = [panel for part in parts if part.figure for panel in part.figure[1]]
-    values = {"bags": bags, "instances": instances, "instances_reason": reason, **more}
-    text = [*bags.text, *([between] if between else []), *(t for p in parts[1:] for t in p.text)]
+    reason = instances if isinstance(instances, str) else None
+    second = None if isinstance(instances, str) else instances
+    values = {"bags": bags, "instances": second, "instances_reason": reason, **more}
+    text = [*bags.text, *([between] if between else []), *(second.text if second else ())]
+    panels = [panel for part in (bags, second) if part and part.figure for panel in part.figure[1]]
     return Section(key=key, values=values, text=text, figure=(figure, panels) if panels else None)
 
 

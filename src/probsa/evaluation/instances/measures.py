@@ -144,22 +144,27 @@ def dice(
 def dice_threshold(y: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"]) -> float:
     """Return the score threshold with the best pooled Dice, 2 TP / (called + positive).
 
-    Ties are resolved towards the highest threshold. At least one instance must be positive.
+    Ties are resolved towards the highest threshold. There must be instances of both labels.
     """
-    order = np.argsort(-score, kind="stable")
-    ranked, true_positives = score[order], np.cumsum(y[order])
-    ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
-    found = 2 * true_positives[ends] / (ends + 1 + true_positives[-1])
-    return float(ranked[ends[np.argmax(found)]])
+    true, false, thresholds = _called(y, score)
+    return float(thresholds[np.argmax(2 * true / (true + false + y.sum()))])
 
 
 def balanced_threshold(y: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"]) -> float:
     """Return the score threshold with the largest TPR · (1 - FPR); the highest one if tied."""
+    true, false, thresholds = _called(y, score)
+    return float(thresholds[np.argmax(true * ((~y).sum() - false))])
+
+
+def _called(
+    y: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return true and false positives at each threshold, from the highest one on.
+
+    In counts, because equal products of rates may differ in their last digit.
+    """
     false, true, thresholds = roc_curve(y, score, drop_intermediate=False)
-    p, n = y.sum(), (~y).sum()
-    # In counts, because equal products of rates may differ in their last digit.
-    product = np.rint(true * p) * (n - np.rint(false * n))
-    return float(thresholds[np.argmax(product)])
+    return np.rint(true * y.sum()), np.rint(false * (~y).sum()), thresholds
 
 
 def no_threshold_reason(validation: InstanceTable | None) -> str | None:

@@ -5,7 +5,7 @@ probability against accuracy. For instances of positive bags, P(f > 0) against t
 """
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from ...core import counted
 from ...statistics import (
@@ -30,11 +30,8 @@ def calibration_section(context: Context, table: InstanceTable | None) -> Sectio
         of, score, hit = "p(Y = 1) and the frequency of Y = 1", p[:, 1], y == 1
     else:
         of, score, hit = "the highest probability and accuracy", p.max(1), p.argmax(1) == y
-        bins = [equal_mass_bins(q, bins=bin_count(len(y))) for q in p.T]
-        errors = [
-            calibration_error(q, y == c, bins=bins[c], draws=draws).rows for c, q in enumerate(p.T)
-        ]
-        class_wise = Metric.of(np.mean(errors, axis=0))
+        errors = (_error(q, y == c, draws=draws)[0].rows for c, q in enumerate(p.T))
+        class_wise = Metric.of(np.mean([rows for rows in errors if rows is not None], axis=0))
     temperature = context.predictions.metadata.get("temperature")
     temperature = temperature if isinstance(temperature, float) else None
     scaled = "" if temperature is None else f" (temperature {temperature:.3g})"
@@ -58,6 +55,14 @@ def calibration_section(context: Context, table: InstanceTable | None) -> Sectio
     )
 
 
+def _error(
+    p: Float[np.ndarray, " n"], y: Bool[np.ndarray, " n"], *, draws: Draws
+) -> tuple[Metric, Int[np.ndarray, " n"]]:
+    """Return the adaptive ECE, and the bin of each item."""
+    bins = equal_mass_bins(p, bins=bin_count(len(p)))
+    return calibration_error(p, y, bins=bins, draws=draws), bins
+
+
 def _calibration(
     p: Float[np.ndarray, " n"],
     y: Bool[np.ndarray, " n"],
@@ -79,8 +84,8 @@ def _calibration(
         draws: resamples of the items. Intervals of an ECE are biased upwards.
         seed: seed of simulated labels of independent items; None if items are not independent.
     """
-    bins = equal_mass_bins(p, bins=bin_count(len(p)))
-    ece, count = calibration_error(p, y, bins=bins, draws=draws), int(bins.max()) + 1
+    ece, bins = _error(p, y, draws=draws)
+    count = int(bins.max()) + 1
     text = (
         f"calibration of {name}: adaptive ECE {ece} in {counted(count, 'bin')} of equal mass, "
         f"{counted(len(p), 'item')}"

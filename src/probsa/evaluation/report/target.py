@@ -74,6 +74,7 @@ def patients_section(context: Context) -> Section | None:
     """
     data, groups = context.data, context.groups
     member, names = pd.factorize(np.array(groups, dtype=object))
+    names = list(names)
     if len(names) == len(groups):
         return None
     y = np.stack([_highest(data.y[member == k]) for k in range(len(names))])
