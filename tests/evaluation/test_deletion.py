@@ -55,50 +55,30 @@ def again(p, whole, order, counts, *, column=0):
     return np.array(after)
 
 
-def orders_of(p, values):
-    order = np.argsort(-values, kind="stable")
-    return order, order[::-1]
-
-
-@pytest.mark.parametrize("classes", [1, 3])
-def test_the_closed_form_is_the_prediction_of_the_shortened_bag(classes):
+@pytest.mark.parametrize(
+    ("arguments", "removal"),
+    [({}, "pooling"), ({"n_classes": 3}, "pooling"), ({"classifier_hidden": 4}, "bag")],
+)
+def test_curves_are_predictions_of_the_shortened_bags(arguments, removal):
     """Without an encoder and a graph, removal from the pooling is removal from the bag."""
-    p, whole = predictor(n_classes=classes), bag()
+    p, whole = predictor(**arguments), bag()
     prediction, curves = deletion_curves(p, whole)
-    column = 0 if classes == 1 else 1 + int(prediction.probability[1:].argmax())
-    assert curves.removal == "pooling" and max(curves.counts) == 29
-    relevance = {
-        "shown": prediction.attention_mean,
-        "leave_one_out": prediction.leave_one_out.reshape(30, -1)[:, max(column, 0)]
-        if classes > 1
-        else prediction.leave_one_out,
-    }
-    for name, values in relevance.items():
-        most, least = orders_of(p, values)
+    column = 1 + int(prediction.probability[1:].argmax()) if "n_classes" in arguments else 0
+    assert curves.removal == removal and max(curves.counts) == 29
+    drops = prediction.probability[column] - np.concatenate(
+        [again(p, whole, np.roll(np.arange(30), -k), [1], column=column) for k in range(30)]
+    )
+    assert (prediction.leave_one_out is None) == (removal == "bag")
+    if removal == "pooling":
+        closed = prediction.leave_one_out.reshape(30, -1)[:, column]
+        np.testing.assert_allclose(closed, drops, atol=1e-6)
+        drops = closed
+    for name, values in {"shown": prediction.attention_mean, "leave_one_out": drops}.items():
         assert np.ptp(curves.most_first[name]) > 0.01
-        for kind, order in ((curves.most_first, most), (curves.least_first, least)):
+        most = np.argsort(-values, kind="stable")
+        for kind, order in ((curves.most_first, most), (curves.least_first, most[::-1])):
             want = again(p, whole, order, curves.counts, column=column)
             np.testing.assert_allclose(kind[name], want, atol=1e-6)
-
-
-def test_a_model_without_a_closed_form_predicts_shortened_bags():
-    p, whole = predictor(classifier_hidden=4), bag()
-    prediction, curves = deletion_curves(p, whole)
-    assert curves.removal == "bag" and prediction.leave_one_out is None
-    for kind, order in zip(
-        (curves.most_first, curves.least_first),
-        orders_of(p, prediction.attention_mean),
-        strict=True,
-    ):
-        np.testing.assert_allclose(kind["shown"], again(p, whole, order, curves.counts), atol=1e-6)
-    drops = [
-        prediction.probability[0] - again(p, whole, np.roll(np.arange(30), -k), [1])[0]
-        for k in range(30)
-    ]
-    most, _ = orders_of(p, np.array(drops))
-    np.testing.assert_allclose(
-        curves.most_first["leave_one_out"], again(p, whole, most, curves.counts), atol=1e-6
-    )
 
 
 @pytest.mark.parametrize("name", ["evidence-diag", "smabmil", "dsmil", "clam-sb", "tabmil"])
@@ -128,6 +108,8 @@ def test_an_ensemble_has_the_mean_of_its_members():
     _, joint = deletion_curves(Ensemble(both), whole)
     assert joint.removal == "pooling"
     each = [deletion_curves(m, whole)[1].most_first["random"] for m in both]
+    _, renamed = deletion_curves(both[0], replace(whole, name="another chance"))
+    assert renamed.most_first["random"] != each[0]
     np.testing.assert_allclose(joint.most_first["random"], np.mean(each, 0), atol=1e-9)
     _, alone = deletion_curves(Ensemble(both, seen=[frozenset(), frozenset({whole.name})]), whole)
     np.testing.assert_allclose(alone.most_first["random"], each[0], atol=1e-9)
@@ -146,14 +128,6 @@ def test_curves_are_of_scaled_probabilities():
         logit = special.logit(plain.most_first[order])
         np.testing.assert_allclose(curve, 1 / (1 + np.exp(-logit / 2.5)), rtol=1e-9)
         assert curve[0] == pytest.approx(column, abs=1e-6)
-
-
-def test_orders_are_what_they_say():
-    p, whole = predictor(), bag()
-    _, curves = deletion_curves(p, whole)
-    _, renamed = deletion_curves(p, replace(whole, name="other"))
-    assert renamed.most_first["random"] != curves.most_first["random"]
-    assert renamed.most_first["shown"] == pytest.approx(curves.most_first["shown"])
 
 
 def test_the_area_is_the_mean_difference_between_the_curves():
@@ -227,11 +201,16 @@ def stored(name, area, *, rank=0.5, **fields):
     )  # fmt: skip
 
 
+def faithfulness_of(report):
+    """Return the section on faithfulness, or None."""
+    return next((s for s in report.sections if s.key == "faithfulness"), None)
+
+
 def test_the_report_averages_the_bags_that_are_called_positive(tmp_path):
     curves = [stored(f"b{k}", 0.02 * k, rank=0.1 * k) for k in range(8)]
     predicted(tmp_path / "p", curves)
     report = evaluate(tmp_path / "p", bootstrap=100)
-    (section,) = [s for s in report.sections if s.key == "faithfulness"]
+    section = faithfulness_of(report)
     assert section.values["bags"] == 4  # the odd ones
     m = section.values["metrics"]
     assert m["area_shown"].value == pytest.approx(np.mean([0.02, 0.06, 0.1, 0.14]))
@@ -250,24 +229,13 @@ def test_the_report_averages_the_bags_that_are_called_positive(tmp_path):
     lines = {line.get_label(): line.get_ydata() for line in ax.lines}
     np.testing.assert_allclose(lines["most relevant first"][[0, -1]], [0.5, 0.42])
     np.testing.assert_allclose(lines["least relevant first"][[0, -1]], [0.5, 0.58])
+    table = tmp_path / "labels.csv"
+    table.write_text("bag,label,group\n" + "\n".join(f"b{k},{k % 2},one" for k in range(8)))
+    alone = faithfulness_of(evaluate(tmp_path / "p", labels=table, bootstrap=100))
+    assert alone.values["metrics"]["area_shown"].low is None  # a single group says nothing
     console = Console(record=True, width=200)
     report.render(console)
     assert "faithfulness of 4 bags (shortened bags predicted)" in console.export_text()
-
-
-def faithfulness_of(report):
-    """Return the section on faithfulness, or None."""
-    return next((s for s in report.sections if s.key == "faithfulness"), None)
-
-
-def test_intervals_resample_groups(tmp_path):
-    curves = [stored(f"b{k}", 0.02 * k) for k in range(8)]
-    predicted(tmp_path / "p", curves)
-    table = tmp_path / "labels.csv"
-    rows = [f"b{k},{k % 2},one" for k in range(8)]
-    table.write_text("bag,label,group\n" + "\n".join(rows))
-    section = faithfulness_of(evaluate(tmp_path / "p", labels=table, bootstrap=100))
-    assert section.values["metrics"]["area_shown"].low is None  # a single group says nothing
 
 
 def test_bags_without_curves_are_counted(tmp_path):

@@ -425,10 +425,7 @@ def leaked(tmp_path, table):
             lambda to, folder, table: (table, {"calibration": folder}),
             r"bags \('p-test0-0', .* and \d+ more\) are among both",
         ),
-        (
-            lambda to, folder, table: other(to, table, epoch=4),
-            "different models: epoch is 3 and 4",
-        ),
+        (lambda to, folder, table: other(to, table, epoch=4), "different models: epoch is 3 and 4"),
         (
             lambda to, folder, table: other(to, table, classes=("a", "b")),
             "different models: classes is 0, 1 and a, b",

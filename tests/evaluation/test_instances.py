@@ -9,13 +9,7 @@ from sklearn import metrics as sk
 from support.made_predictions import cohort, made
 
 from probsa.errors import BagError, InputError
-from probsa.evaluation import (
-    WITHIN_BAGS,
-    InstanceTable,
-    detector_verdict,
-    doubt,
-    instance_metrics,
-)
+from probsa.evaluation import WITHIN_BAGS, InstanceTable, detector_verdict, doubt, instance_metrics
 from probsa.evaluation.instances.measures import (
     balanced_threshold,
     dice_threshold,

@@ -269,11 +269,7 @@ def _leave_one_out(predictor: Predictor, bag: Bag, p: Prediction) -> Float[np.nd
 
 
 def predicted_with_curves(
-    predictor: Predictor,
-    bags: Iterable[Bag],
-    *,
-    shown: MapScore | None,
-    into: list[DeletionCurves],
+    predictor: Predictor, bags: Iterable[Bag], *, shown: MapScore | None, into: list[DeletionCurves]
 ) -> Iterator[Prediction]:
     """Yield the prediction of each bag, and append its curves to `into`."""
     for bag in bags:
