@@ -99,11 +99,7 @@ def predicted_without(
 ) -> Float[np.ndarray, " subsets"]:
     """Return the number that maps explain, see `Task.response`, of some subsets of a bag.
 
-    Args:
-        predictor: The trained model.
-        bag: The bag.
-        kept: The rows of the instances of each subset, which keep their order in the bag.
-        column: The class or finding.
+    kept: The rows of the instances of each subset, which keep their order in the bag.
     """
     # one at a time: copies of a large slide would fill the memory
     subsets = (select_instances(bag, torch.from_numpy(np.sort(rows))) for rows in kept)
@@ -377,12 +373,7 @@ def mean_curves_metrics(
 
     The intervals are Student's over the groups, because percentiles of resamples call a random
     order more faithful than another one too often. A mean is over the bags that have the value.
-
-    Args:
-        curves: The curves of each bag.
-        groups: The group (patient) of each bag.
-        resamples: Number of resamples of the groups.
-        seed: Seed of the resamples.
+    `groups` holds the group (patient) of each bag.
     """
     if not curves:
         return dict.fromkeys(TITLES, Metric.undefined(NO_POSITIVE))

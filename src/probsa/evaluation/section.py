@@ -104,13 +104,7 @@ def bags_and_instances(
 ) -> Section:
     """Join a part on bags and a part on instances, or the reason why there is none of these.
 
-    Args:
-        key: the key in the JSON report.
-        bags: the first part.
-        instances: the second part.
-        figure: the name of the file with the panels of both.
-        between: a sentence between them.
-        more: further values.
+    figure: the name of the file with the panels of both; between: a sentence between the parts.
     """
     reason = instances if isinstance(instances, str) else None
     second = None if isinstance(instances, str) else instances
@@ -130,10 +124,7 @@ def grid(
 ) -> Grid:
     """Return a table for a console; an empty row draws a line.
 
-    Args:
-        title: the line above it.
-        columns: the options of `rich` for each column, by its heading.
-        rows: the cells of each row.
+    columns: the options of `rich` for each column, by its heading.
     """
     table = Grid(title=title, title_justify="left")
     for name, options in columns.items():

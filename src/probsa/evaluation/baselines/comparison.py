@@ -38,11 +38,7 @@ def compare_to_null_maps(
     smaller than that to a null map fixed beforehand, so a win is conservative, and a difference
     below 0 does not show that the map is worse than any null map.
 
-    Args:
-        name: what the map shows.
-        value: the map's AUROC within bags; all metrics come from the same draws.
-        nulls: that of each null map.
-        groups: number of groups with a bag that counts.
+    All metrics come from the same draws; `groups` is the number of groups with a bag that counts.
     """
     defined = {k: m for k, m in nulls.items() if m.value is not None}
     if value.value is None or not defined:

@@ -123,10 +123,7 @@ def dice(
 ) -> dict[str, Metric]:
     """Return `dice`, the mean over the bags with a positive instance, and `dice_pooled`.
 
-    Args:
-        table: the instances of positive bags.
-        called: whether each instance is called positive.
-        draws: resamples of the table's bags.
+    table: the instances of positive bags; called: whether each instance is called positive.
     """
     if not table.y.any():
         reason = f"no positive instance among {len(table.y)} of positive bags"
@@ -205,11 +202,8 @@ def detections(
 ) -> dict[str, Metric]:
     """Return `error_rate`, and for each score `error_auroc_<name>` and `augrc_<name>`.
 
-    Args:
-        wrong: whether each call is wrong.
-        scores: by name, high where a call is doubtful, or the reason why there is none.
-        draws: resamples of these items.
-        what: the items in the plural, for reasons.
+    Scores are high where a call is doubtful, or the reason why there is none. `what` names the
+    items in the plural.
     """
     absent = None
     if not len(wrong):
@@ -250,10 +244,7 @@ def detector_verdict(
 ) -> str:
     """Say whether σ² finds wrong calls better than its null rivals, or P(wrong) than the margin.
 
-    Args:
-        metrics: those of `instance_metrics`, or `detections` with `error_auroc_doubt_gain`.
-        score: the score that should find wrong calls.
-        what: the items that are called.
+    metrics: those of `instance_metrics`, or `detections` with `error_auroc_doubt_gain`.
     """
     name, rival, rivals, best, title = "P(wrong)", "margin", "the margin", "the margin", ""
     gain = metrics["error_auroc_doubt_gain"]

@@ -73,16 +73,10 @@ def _calibration(
     draws: Draws,
     seed: int | None = None,
 ) -> Section:
-    """Compare probabilities with what came true.
+    """Compare probabilities with what came true; intervals of an ECE are biased upwards.
 
-    Args:
-        p: the probability of each item.
-        y: whether it came true.
-        of: what is compared.
-        name: the items in a sentence.
-        title: the items in a figure.
-        draws: resamples of the items. Intervals of an ECE are biased upwards.
-        seed: seed of simulated labels of independent items; None if items are not independent.
+    `name` and `title` are the items in a sentence and a figure; `seed` is that of simulated labels
+    of independent items, None if items are not independent.
     """
     ece, bins = _error(p, y, draws=draws)
     count = int(bins.max()) + 1

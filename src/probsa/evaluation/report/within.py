@@ -96,10 +96,7 @@ def within_section(
 ) -> Section:
     """Compare the model's maps with null maps within positive bags.
 
-    Args:
-        context: what is evaluated.
-        table: what `instance_table` returned.
-        nulls_pooled: what `pooled_nulls` returned.
+    See `instance_table` for the table, and `pooled_nulls`.
     """
     draws = context.resamples(table.names, table.positive, at_most=context.bootstrap)
     maps = {n: within_bags(table, MAP + n, draws=draws) for n in named(table, MAP)}
