@@ -371,11 +371,10 @@ def test_levels_are_checked(options, words):
         ("multilabel", {"coverage": 0.8}, "--coverage makes .* the task is multilabel"),
         ("survival", {"coverage": 0.8}, "--coverage makes .* the task is survival"),
         ("regression", {"max_error": 0.1}, "--max-error accepts calls of classes"),
+        ("regression", {"coverage": 0.8, "per_class": True}, "--per-class is for classes"),
     ],
 )
-def test_what_a_task_cannot_have_is_refused(task, options, words, numbers):
-    with pytest.raises(InputError, match="--per-class is for classes"):
-        section(*numbers, coverage=0.8, per_class=True)
+def test_what_a_task_cannot_have_is_refused(task, options, words):
     bags, _ = simulated(np.random.default_rng(0), task="regression")
     bags = replace(bags, predictions=replace(bags.predictions, task=task))
     with pytest.raises(InputError, match=words):

@@ -85,6 +85,11 @@ class Context:
         p = self.predictions.probability[list(self.rows)].astype(np.float64)
         return np.hstack([1 - p, p]) if p.shape[1] == 1 and self.task.has_classes else p
 
+    @cached_property
+    def called(self) -> Int[np.ndarray, " bags"]:
+        """The called class of the evaluated bags, for tasks with classes."""
+        return self.task.calls(self.p, self.threshold)
+
     def output(self, name: str) -> Float[np.ndarray, " bags"]:
         """Return a predicted column by its name, for tasks without classes."""
         return self.p[:, self.predictions.outputs.index(name)]

@@ -208,13 +208,9 @@ def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) ->
     """Return intervals around the predicted mean that contain the number of a bag.
 
     Raises:
-        InputError: coverage within each class is requested.
         UnmetGuarantee: there are too few calibration groups; says how many are needed.
     """
     assert options.coverage is not None
-    if options.per_class:
-        task = bags.task.name
-        raise InputError(f"--per-class is for classes, and the task is {task}: leave it out")
     adapts = options.score == "aps"
     check_groups(len(set(calibration.groups)), coverage=options.coverage)
     rule = ConformalIntervals.calibrated(
@@ -318,8 +314,7 @@ def _bands(
 def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOptions) -> Guarantee:
     """Accept calls from the lowest confidence on that the calibration bags certify.
 
-    The candidates are thresholds that accept stated shares of `bags`, so that the calibration bags
-    only decide between them.
+    The thresholds accept stated shares of `bags`: calibration only decides between them.
 
     Raises:
         UnmetGuarantee: there are too few groups even if all are accepted without an error.
@@ -339,7 +334,7 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
     rule = certified_threshold(
         thresholds,
         confidence=confidence(calibration),
-        wrong=_wrong(calibration),
+        wrong=calibration.called != calibration.y,
         groups=calibration.groups,
         max_error=options.max_error,
         delta=DELTA,
@@ -358,7 +353,7 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
     seen = "" if rule.error is None else f", of which {rule.error:.1%} are wrong"
 
     def means() -> Means:
-        wrong, share = _wrong(bags), shares(bags)
+        wrong, share = bags.called != bags.y, shares(bags)
         return {
             "accepted": (accepted, share),
             "error_of_accepted": (wrong, share * accepted),
@@ -399,18 +394,13 @@ def confidence(bags: Context) -> Float[np.ndarray, " bags"]:
     p = np.clip(bags.p, SMALLEST, 1 - SMALLEST)
     if bags.task.two_classes:
         return np.abs(logit(p[:, 1]) - _middle(bags))
-    called = bags.task.calls(bags.p, bags.threshold)
-    return logit(np.take_along_axis(p, called[:, None], axis=1)[:, 0])
+    return logit(np.take_along_axis(p, bags.called[:, None], axis=1)[:, 0])
 
 
 def _middle(bags: Context) -> float:
     """Return the threshold of two classes in log odds."""
     threshold = HALF if bags.threshold is None else bags.threshold
     return float(logit(np.clip(threshold, SMALLEST, 1 - SMALLEST)))
-
-
-def _wrong(bags: Context) -> Bool[np.ndarray, " bags"]:
-    return bags.task.calls(bags.p, bags.threshold) != bags.y
 
 
 # Calibration bags
@@ -561,25 +551,23 @@ class Requested:
             InputError: the calibration bags cannot be used, or the task cannot have a guarantee.
             UnmetGuarantee: none can be given, or with `all_or_none` one cannot; gives every reason.
         """
-        task, kinds = bags.task, {}
-        if options.coverage is not None:
-            if task.coverage_by is None:
-                raise InputError(
-                    "--coverage makes sets of classes or intervals of numbers, and the task is "
-                    f"{task.name}: leave it out"
-                )
-            kinds["--coverage"] = prediction_sets if task.coverage_by == "sets" else intervals
-        if options.max_error is not None:
-            if not task.has_classes:
-                raise InputError(
-                    f"--max-error accepts calls of classes, and the task is {task.name}"
-                )
-            kinds["--max-error"] = accepted_calls
+        task, by = bags.task, bags.task.coverage_by
+        refused = {
+            "--coverage makes sets of classes or intervals of numbers": options.coverage and not by,
+            "--per-class is for classes": options.per_class and by == "intervals",
+            "--max-error accepts calls of classes": options.max_error and not task.has_classes,
+        }
+        for reason in (reason for reason, holds in refused.items() if holds):
+            raise InputError(f"{reason}, and the task is {task.name}: leave it out")
         calibration = calibration_bags(bags, options.calibration)
+        kinds = (
+            ("--coverage", options.coverage, prediction_sets if by == "sets" else intervals),
+            ("--max-error", options.max_error, accepted_calls),
+        )
         found, unmet = [], {}
-        for flag, calibrated in kinds.items():
+        for flag, level, calibrated in kinds:
             try:
-                found.append(calibrated(calibration, bags, options))
+                found += [calibrated(calibration, bags, options)] if level else []
             except UnmetGuarantee as error:
                 unmet[flag] = str(error)
         if unmet and (all_or_none or not found):
@@ -603,9 +591,7 @@ class Requested:
 def guarantees_section(context: Context, options: GuaranteeOptions | None) -> Section | None:
     """Return the requested guarantees and whether they held; None if none is requested.
 
-    Raises:
-        InputError: the calibration bags cannot be used, or the task cannot have a guarantee.
-        UnmetGuarantee: none of the requests can be met; gives every reason.
+    See `Requested.of` for the errors.
     """
     if options is None:
         return None
@@ -662,10 +648,8 @@ def write_sets(
 
     Raises:
         OutputExists: the table exists and `overwrite` is not set.
-        InputError: the calibration bags cannot be used, there are no new bags, or the task cannot
-            have a guarantee.
-        UnmetGuarantee: a request cannot be met, so that the table would lack columns; gives every
-            reason.
+        InputError: there are no new bags, or see `Requested.of`.
+        UnmetGuarantee: a request cannot be met, so that the table would lack columns.
     """
     if out.exists() and not overwrite:
         raise OutputExists(f"{out} exists: give another --out, or --overwrite")
