@@ -1,8 +1,6 @@
 from .bag_measures import BagMeasures as BagMeasures
 from .bag_measures import bag_measures as bag_measures
 from .bag_measures import shown_precision as shown_precision
-from .baselines.comparison import NullComparison as NullComparison
-from .baselines.comparison import compare_to_null_maps as compare_to_null_maps
 from .baselines.distance import TrainingDistance as TrainingDistance
 from .baselines.distance import fit_run_distance as fit_run_distance
 from .baselines.null_maps import NULL_MAPS as NULL_MAPS
@@ -66,9 +64,11 @@ from .predictor import Ensemble as Ensemble
 from .predictor import Predictor as Predictor
 from .pretrained import CONFIG as CONFIG
 from .pretrained import local_folder as local_folder
-from .report.doubt import DISTANCE_VALIDATION_BAGS as DISTANCE_VALIDATION_BAGS
 from .report.report import Report as Report
 from .report.report import evaluate as evaluate
+from .report.uncertainty import DISTANCE_VALIDATION_BAGS as DISTANCE_VALIDATION_BAGS
+from .report.within import NullComparison as NullComparison
+from .report.within import compare_to_null_maps as compare_to_null_maps
 from .scores import doubt as doubt
 from .scores import instance_evidence as instance_evidence
 from .scores import instance_scores as instance_scores

@@ -27,9 +27,8 @@ from ..lesions import lesion_section
 from ..section import Section, metric_grid, plain, print_parts
 from ..storage import Predictions, listed, read_predictions
 from ..words import INSTANCE_TITLES, METRIC_TITLES, POOLED
-from .calibration import calibration_section
-from .doubt import bag_doubt, doubt_section
 from .target import patients_section, target_section
+from .uncertainty import bag_doubt, calibration_section, doubt_section
 from .within import best_null, instance_table, pooled_nulls, validation_table, within_section
 
 Part = Literal["auto", "test", "val", "train", "all"]
