@@ -24,7 +24,7 @@ import probsa
 from probsa.core.bags import Bag, Bags, pack
 from probsa.core.graphs import chain, grid
 from probsa.core.randomness import random_stream
-from probsa.evaluation.faithfulness.deletion import SAMPLES, SHARES
+from probsa.evaluation.faithfulness import SAMPLES, SHARES
 from probsa.layers import recorded_pooling
 from probsa.training.config import TrainingConfig
 from probsa.training.optimizers import make_optimizer

@@ -213,7 +213,7 @@ def test_a_map_that_loses_and_one_that_cannot_be_compared():
     assert nothing.verdict == "undefined" and "no null map" in nothing.sentence
     missing = Metric.undefined("no positive bag")
     undefined = compare_to_null_maps("attention", missing, nulls, groups=9)
-    assert "no positive bag" in undefined.sentence and undefined.to_dict()["null"] is None
+    assert "no positive bag" in undefined.sentence and undefined.null is None
 
 
 SIGNAL = {"random": (0.0, 0.0), "equal": (1.0, 1.0), "better": (1.5, 0.5)}

@@ -7,17 +7,23 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from scipy import stats
+from scipy import special, stats
 from support.made_predictions import made
 from support.random_bags import random_bag
 
 from probsa import models
 from probsa.core import select_instances
 from probsa.errors import InputError, UnknownName
-from probsa.evaluation import evaluate, read_curves, write_curves
-from probsa.evaluation.faithfulness import deletion as module
-from probsa.evaluation.faithfulness.deletion import DeletionCurves, deletion_curves
-from probsa.evaluation.faithfulness.section import mean_curves_metrics, predicted_with_curves
+from probsa.evaluation import (
+    DeletionCurves,
+    deletion_curves,
+    evaluate,
+    predicted_with_curves,
+    read_curves,
+    write_curves,
+)
+from probsa.evaluation import faithfulness as module
+from probsa.evaluation.faithfulness import mean_curves_metrics
 from probsa.evaluation.predictor import Ensemble, Predictor
 from probsa.evaluation.storage import write_predictions
 from probsa.maps import write_report_figures
@@ -49,50 +55,30 @@ def again(p, whole, order, counts, *, column=0):
     return np.array(after)
 
 
-def orders_of(p, values):
-    order = np.argsort(-values, kind="stable")
-    return order, order[::-1]
-
-
-@pytest.mark.parametrize("classes", [1, 3])
-def test_the_closed_form_is_the_prediction_of_the_shortened_bag(classes):
+@pytest.mark.parametrize(
+    ("arguments", "removal"),
+    [({}, "pooling"), ({"n_classes": 3}, "pooling"), ({"classifier_hidden": 4}, "bag")],
+)
+def test_curves_are_predictions_of_the_shortened_bags(arguments, removal):
     """Without an encoder and a graph, removal from the pooling is removal from the bag."""
-    p, whole = predictor(n_classes=classes), bag()
+    p, whole = predictor(**arguments), bag()
     prediction, curves = deletion_curves(p, whole)
-    column = 0 if classes == 1 else 1 + int(prediction.probability[1:].argmax())
-    assert curves.removal == "pooling" and curves.counts.max() == 29
-    relevance = {
-        "shown": prediction.attention_mean,
-        "leave_one_out": prediction.leave_one_out.reshape(30, -1)[:, max(column, 0)]
-        if classes > 1
-        else prediction.leave_one_out,
-    }
-    for name, values in relevance.items():
-        most, least = orders_of(p, values)
+    column = 1 + int(prediction.probability[1:].argmax()) if "n_classes" in arguments else 0
+    assert curves.removal == removal and max(curves.counts) == 29
+    drops = prediction.probability[column] - np.concatenate(
+        [again(p, whole, np.roll(np.arange(30), -k), [1], column=column) for k in range(30)]
+    )
+    assert (prediction.leave_one_out is None) == (removal == "bag")
+    if removal == "pooling":
+        closed = prediction.leave_one_out.reshape(30, -1)[:, column]
+        np.testing.assert_allclose(closed, drops, atol=1e-6)
+        drops = closed
+    for name, values in {"shown": prediction.attention_mean, "leave_one_out": drops}.items():
         assert np.ptp(curves.most_first[name]) > 0.01
-        for kind, order in ((curves.most_first, most), (curves.least_first, least)):
+        most = np.argsort(-values, kind="stable")
+        for kind, order in ((curves.most_first, most), (curves.least_first, most[::-1])):
             want = again(p, whole, order, curves.counts, column=column)
             np.testing.assert_allclose(kind[name], want, atol=1e-6)
-
-
-def test_a_model_without_a_closed_form_predicts_shortened_bags():
-    p, whole = predictor(classifier_hidden=4), bag()
-    prediction, curves = deletion_curves(p, whole)
-    assert curves.removal == "bag" and prediction.leave_one_out is None
-    for kind, order in zip(
-        (curves.most_first, curves.least_first),
-        orders_of(p, prediction.attention_mean),
-        strict=True,
-    ):
-        np.testing.assert_allclose(kind["shown"], again(p, whole, order, curves.counts), atol=1e-6)
-    drops = [
-        prediction.probability[0] - again(p, whole, np.roll(np.arange(30), -k), [1])[0]
-        for k in range(30)
-    ]
-    most, _ = orders_of(p, np.array(drops))
-    np.testing.assert_allclose(
-        curves.most_first["leave_one_out"], again(p, whole, most, curves.counts), atol=1e-6
-    )
 
 
 @pytest.mark.parametrize("name", ["evidence-diag", "smabmil", "dsmil", "clam-sb", "tabmil"])
@@ -106,11 +92,13 @@ def test_every_pooling_with_an_explanation_has_the_closed_form(name):
             np.testing.assert_allclose(curve[0], p.probability[0], atol=1e-6)
 
 
-def test_a_later_sample_is_beyond_the_closed_form():
+def test_a_later_sample_is_beyond_the_closed_form(monkeypatch):
     few = predictor("abmil-probsa-diag", predict_samples=8)
-    p, curves = deletion_curves(few, bag(), samples=4)
-    assert abs(curves.most_first["shown"][0] - p.probability[0]) < 0.2
-    _, whole = deletion_curves(few, bag(), samples=8)
+    monkeypatch.setattr(module, "SAMPLES", 4)
+    p, curves = deletion_curves(few, bag())
+    assert 0 < abs(curves.most_first["shown"][0] - p.probability[0]) < 0.2
+    monkeypatch.setattr(module, "SAMPLES", 8)
+    _, whole = deletion_curves(few, bag())
     np.testing.assert_allclose(whole.most_first["shown"][0], p.probability[0], atol=1e-6)
 
 
@@ -120,6 +108,8 @@ def test_an_ensemble_has_the_mean_of_its_members():
     _, joint = deletion_curves(Ensemble(both), whole)
     assert joint.removal == "pooling"
     each = [deletion_curves(m, whole)[1].most_first["random"] for m in both]
+    _, renamed = deletion_curves(both[0], replace(whole, name="another chance"))
+    assert renamed.most_first["random"] != each[0]
     np.testing.assert_allclose(joint.most_first["random"], np.mean(each, 0), atol=1e-9)
     _, alone = deletion_curves(Ensemble(both, seen=[frozenset(), frozenset({whole.name})]), whole)
     np.testing.assert_allclose(alone.most_first["random"], each[0], atol=1e-9)
@@ -135,24 +125,15 @@ def test_curves_are_of_scaled_probabilities():
     assert scaled.removal == "pooling"
     column = prediction.probability[-1]
     for order, curve in scaled.most_first.items():
-        logit = np.log(plain.most_first[order] / (1 - plain.most_first[order]))
+        logit = special.logit(plain.most_first[order])
         np.testing.assert_allclose(curve, 1 / (1 + np.exp(-logit / 2.5)), rtol=1e-9)
         assert curve[0] == pytest.approx(column, abs=1e-6)
 
 
-def test_orders_are_what_they_say():
-    p, whole = predictor(), bag()
-    _, curves = deletion_curves(p, whole, shares=(0.2,), seed=3)
-    _, other = deletion_curves(p, whole, shares=(0.2,), seed=4)
-    assert other.most_first["random"][1] != curves.most_first["random"][1]
-    assert other.most_first["shown"][1] == curves.most_first["shown"][1]
-
-
 def test_the_area_is_the_mean_difference_between_the_curves():
     curves = DeletionCurves(
-        name="a", shown="attention", removal="bag", counts=np.array([0, 1, 3]), instances=4,
-        most_first={"shown": np.array([0.8, 0.6, 0.2])},
-        least_first={"shown": np.array([0.8, 0.8, 1.0])},
+        name="a", shown="attention", removal="bag", counts=(0, 1, 3), instances=4,
+        most_first={"shown": (0.8, 0.6, 0.2)}, least_first={"shown": (0.8, 0.8, 1.0)},
     )  # fmt: skip
     # differences 0, 0.2, 0.8 at 0, 1 and 3 of 4: (0.1 + 2 · 0.5) / 3
     assert curves.areas == {"shown": pytest.approx(1.1 / 3)}
@@ -172,17 +153,19 @@ def test_a_score_that_points_the_other_way_has_a_negative_area():
     assert prediction.contribution is not None
 
 
-def test_what_cannot_be_removed_or_ranked_has_a_reason():
+def test_what_cannot_be_removed_or_ranked_has_a_reason(tmp_path):
     _, one = deletion_curves(predictor(), bag(1))
     assert one.missing["shown"] == "a bag of 1 instance has none that this model can do without"
     assert not one.most_first and one.rank_correlation is None
+    write_curves(tmp_path, [one])
+    assert read_curves(tmp_path) == {one.name: one}
     p = predictor()
     p.model.min_instances = 4
     assert "4 instances" in deletion_curves(p, bag(4))[1].missing["shown"]
     _, few = deletion_curves(p, bag(5))
-    assert few.counts.tolist() == [0, 1]
+    assert few.counts == (0, 1)
     assert not deletion_curves(p, bag(4))[1].most_first
-    _, large = deletion_curves(predictor(classifier_hidden=4), bag(101), shares=(0.5,))
+    _, large = deletion_curves(predictor(classifier_hidden=4), bag(101))
     assert set(large.missing) == {"leave_one_out", "rank_correlation"}
     assert "leave_one_out" not in large.most_first and "more than 100" in str(large.missing)
     flat = predictor()
@@ -207,22 +190,27 @@ def predicted(folder, curves, *, threshold=0.5, probability=0.9):
 
 def stored(name, area, *, rank=0.5, **fields):
     values = {
-        "most_first": {"shown": np.array([0.5, 0.5 - area]), "random": np.array([0.5, 0.4])},
-        "least_first": {"shown": np.array([0.5, 0.5 + area]), "random": np.array([0.5, 0.5])},
+        "most_first": {"shown": (0.5, 0.5 - area), "random": (0.5, 0.4)},
+        "least_first": {"shown": (0.5, 0.5 + area), "random": (0.5, 0.5)},
         "missing": {"leave_one_out": "too large"},
         **fields,
     }
     return DeletionCurves(
-        name=name, shown="attention", removal="bag", counts=np.array([0, 9]), instances=10,
+        name=name, shown="attention", removal="bag", counts=(0, 9), instances=10,
         rank_correlation=rank, **values,
     )  # fmt: skip
+
+
+def faithfulness_of(report):
+    """Return the section on faithfulness, or None."""
+    return next((s for s in report.sections if s.key == "faithfulness"), None)
 
 
 def test_the_report_averages_the_bags_that_are_called_positive(tmp_path):
     curves = [stored(f"b{k}", 0.02 * k, rank=0.1 * k) for k in range(8)]
     predicted(tmp_path / "p", curves)
     report = evaluate(tmp_path / "p", bootstrap=100)
-    (section,) = [s for s in report.sections if s.key == "faithfulness"]
+    section = faithfulness_of(report)
     assert section.values["bags"] == 4  # the odd ones
     m = section.values["metrics"]
     assert m["area_shown"].value == pytest.approx(np.mean([0.02, 0.06, 0.1, 0.14]))
@@ -241,24 +229,13 @@ def test_the_report_averages_the_bags_that_are_called_positive(tmp_path):
     lines = {line.get_label(): line.get_ydata() for line in ax.lines}
     np.testing.assert_allclose(lines["most relevant first"][[0, -1]], [0.5, 0.42])
     np.testing.assert_allclose(lines["least relevant first"][[0, -1]], [0.5, 0.58])
+    table = tmp_path / "labels.csv"
+    table.write_text("bag,label,group\n" + "\n".join(f"b{k},{k % 2},one" for k in range(8)))
+    alone = faithfulness_of(evaluate(tmp_path / "p", labels=table, bootstrap=100))
+    assert alone.values["metrics"]["area_shown"].low is None  # a single group says nothing
     console = Console(record=True, width=200)
     report.render(console)
     assert "faithfulness of 4 bags (shortened bags predicted)" in console.export_text()
-
-
-def faithfulness_of(report):
-    """Return the section on faithfulness, or None."""
-    return next((s for s in report.sections if s.key == "faithfulness"), None)
-
-
-def test_intervals_resample_groups(tmp_path):
-    curves = [stored(f"b{k}", 0.02 * k) for k in range(8)]
-    predicted(tmp_path / "p", curves)
-    table = tmp_path / "labels.csv"
-    rows = [f"b{k},{k % 2},one" for k in range(8)]
-    table.write_text("bag,label,group\n" + "\n".join(rows))
-    section = faithfulness_of(evaluate(tmp_path / "p", labels=table, bootstrap=100))
-    assert section.values["metrics"]["area_shown"].low is None  # a single group says nothing
 
 
 def test_bags_without_curves_are_counted(tmp_path):
@@ -278,13 +255,20 @@ def test_predictions_without_curves_have_no_section_and_damage_is_named(tmp_path
     curves = [stored(f"b{k}", 0.1) for k in range(4)]
     predicted(tmp_path / "p", curves)
     back = read_curves(tmp_path / "p")
-    assert back["b1"].to_dict() == curves[1].to_dict()
+    assert back == {c.name: c for c in curves}
     file = tmp_path / "p" / "faithfulness.json"
-    older = json.loads(file.read_text())
-    for kind in ("most_first", "least_first"):  # an order of an earlier version
-        older["bags"]["b1"][kind]["centre"] = older["bags"]["b1"][kind]["shown"]
-    file.write_text(json.dumps(older))
-    assert read_curves(tmp_path / "p")["b1"].to_dict() == curves[1].to_dict()
+    for key, changed, words in (
+        ("counts", [0, 11], "not ascending numbers of instances"),
+        ("counts", [9, 0], "not ascending numbers of instances"),
+        ("counts", [0, 4, 9], "expected 3 probabilities in each curve"),
+        ("least_first", {}, "most_first and least_first have other orders"),
+    ):
+        damaged = json.loads(file.read_text())
+        damaged["bags"]["b1"][key] = changed
+        (tmp_path / "q").mkdir(exist_ok=True)
+        (tmp_path / "q" / file.name).write_text(json.dumps(damaged))
+        with pytest.raises(InputError, match=rf"json: bag 'b1' is damaged: .*{words}"):
+            read_curves(tmp_path / "q")
     file.write_text('{"bags": {"b0": {}}}')
     with pytest.raises(InputError, match=r"faithfulness\.json: .*bag 'b0' .*shown is missing"):
         evaluate(tmp_path / "p", bootstrap=0)

@@ -5,8 +5,7 @@ import pytest
 from support.made_targets import TARGETS, run_keys, write_targets
 
 from probsa.evaluation import MapScoreChoice, evaluate, load, read_predictions
-from probsa.evaluation.faithfulness.choice import deletion_drops
-from probsa.evaluation.faithfulness.deletion import deletion_curves
+from probsa.evaluation.faithfulness import deletion_curves, deletion_drops
 from probsa.training import open_units, read_run, train
 from probsa.workflow import predict_folder, predict_run
 
@@ -32,7 +31,7 @@ def test_curves_begin_at_what_is_predicted_and_drops_are_of_it(task, runs):
     for curve in (*curves.most_first.values(), *curves.least_first.values()):
         assert curve[0] == pytest.approx(whole, abs=1e-4)
     assert curves.removal == "pooling" and curves.rank_correlation is not None
-    drops = deletion_drops(predictor, bag, p, seed=0)
+    drops = deletion_drops(predictor, bag, p)
     assert {"random", "evidence", "contribution"} <= set(drops)
 
 

@@ -9,14 +9,7 @@ from sklearn import metrics as sk
 from support.made_predictions import cohort, made
 
 from probsa.errors import BagError, InputError
-from probsa.evaluation import (
-    WITHIN_BAGS,
-    InstanceTable,
-    doubt,
-    doubt_verdict,
-    instance_metrics,
-    variance_verdict,
-)
+from probsa.evaluation import WITHIN_BAGS, InstanceTable, detector_verdict, doubt, instance_metrics
 from probsa.evaluation.instances.measures import (
     balanced_threshold,
     dice_threshold,
@@ -120,7 +113,9 @@ def test_scores_without_calls_and_without_variance_have_reasons():
     assert got["auroc"].value == 1.0
     errors = [m for name, m in got.items() if name.startswith(("error_", "augrc"))]
     assert {m.reason for m in errors} == {"relevance has no threshold for calls"}
-    assert "cannot be evaluated" in variance_verdict(got) and "no threshold" in doubt_verdict(got)
+    assert "cannot be evaluated" in detector_verdict(
+        got, "variance"
+    ) and "no threshold" in detector_verdict(got, "doubt")
     flat = measured([made("a", [2.0, 0.0, 0.0], [1, 1, 0])], bootstrap=10)
     for name in ("variance", "doubt", "doubt_within"):
         assert flat[f"error_auroc_{name}"].reason == "this posterior has no variance"
@@ -315,7 +310,7 @@ def test_values_are_means_over_replicates_and_gains_are_of_the_means():
     best = max(got[f"error_auroc_{k}"].value for k in ("margin", "entropy"))
     variance = got["error_auroc_variance"].value
     assert got["error_auroc_gain"].value == pytest.approx(variance - best)
-    words = variance_verdict(got)
+    words = detector_verdict(got, "variance")
     assert f"AUROC {variance:.3f} against {best:.3f}" in words and "No interval" in words
 
 

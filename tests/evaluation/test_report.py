@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -9,12 +11,12 @@ import pytest
 from rich.console import Console
 from scipy.stats import norm
 from sklearn import metrics as sk
-from support.made_predictions import cohort
+from support.made_predictions import cohort, made
 from support.stored import write_folder
 
 from probsa import predict_folder
 from probsa.errors import BagError, InputError, TableError
-from probsa.evaluation import WITHIN, Prediction, evaluate, read_predictions, write_predictions
+from probsa.evaluation import WITHIN, evaluate, read_predictions, write_predictions
 from probsa.evaluation.baselines.null_maps import NO_INTENSITY
 from probsa.evaluation.baselines.null_scores import NO_NULL_MAPS, null_maps_file
 from probsa.evaluation.words import INSTANCE_TITLES, METRIC_TITLES
@@ -26,38 +28,51 @@ PARTS = {"train": 6, "val": 8, "test": 12, "new": 4}
 LABELS = {f"{part}{i}": i % 2 for part, count in PARTS.items() for i in range(count)}
 
 
-def _prediction(name, *, seed, columns=1, masks=False, std=0.1):
-    rng = np.random.default_rng(seed)
-    y, n = LABELS.get(name, 0), 12
-    p = 1 / (1 + np.exp(-rng.normal(1.5 * (2 * y - 1), 2)))
-    probability = [p] if columns == 1 else rng.dirichlet(np.ones(columns))
-    tumour = (rng.random(n) < 0.4) & bool(y)
-    return Prediction(
-        name=name,
-        probability=np.array(probability, dtype=np.float32),
-        std=np.full(columns, std * rng.random(), dtype=np.float32),
-        coords=None,
-        attention_mean=(rng.normal(size=n) + tumour).astype(np.float32),
-        attention_variance=rng.random(n).astype(np.float32),
-        weight_mean=np.full(n, 1 / n, np.float32),
-        weight_variance=np.zeros(n, np.float32),
-        degree=rng.integers(1, 5, size=n).astype(np.float32),
-        instance_labels=tumour.astype(np.int8) if masks else None,
-    )
+def _bag(name, *, classes=2, masks=True, kind="evidence", variance=1.0, members=False):
+    """Return a bag whose class is the rest of the number in its name."""
+    rng, n = np.random.default_rng([*name.encode()]), 15
+    y = int(name.lstrip("abcdefghijklmnopqrstuvwxyz")) % classes
+    truth = (rng.random(n) < 0.4) & (y > 0)
+    p = [1 / (1 + np.exp(-rng.normal(1.5 * (2 * y - 1), 2)))]
+    p = p if classes == 2 else rng.dirichlet(np.ones(classes))
+    within, between = variance * rng.random((2, n))
+    s = 0.2 * variance * rng.random(len(p))
+    spreads = {"attention_variance": within, "std": s}
+    if members:
+        spreads |= {"attention_variance": within + between, "variance_within": within}
+        spreads |= {"variance_between": between, "std_within": 0.6 * s, "std_between": 0.8 * s}
+    found = made(
+        name, rng.normal(size=n) + truth, truth if masks else None, probability=p,
+        weight_mean=np.full(n, 1 / n), score_kind=kind,
+        task="binary" if classes == 2 else "multiclass",
+    )  # fmt: skip
+    return replace(found, **{k: np.float32(v) for k, v in spreads.items()})
+
+
+def _bags(n=40, **options):
+    return [_bag(f"b{k}", **options) for k in range(n)]
 
 
 def _folder(path, *, parts=tuple(PARTS), labels=None, threshold=None, classes=("0", "1"), **other):
     names = [n for n in LABELS if n.rstrip("0123456789") in parts]
     write_predictions(
-        path,
-        (_prediction(n, seed=i, **other) for i, n in enumerate(names)),
+        path, (_bag(n, **{"masks": False, **other}) for n in names),
         labels=LABELS if labels is None else labels,
         parts={n: n.rstrip("0123456789") for n in names},
-        classes=classes,
-        threshold=threshold,
-        metadata={"model": "abmil"},
-    )
+        classes=classes, threshold=threshold, metadata={"model": "abmil"},
+    )  # fmt: skip
     return path
+
+
+def _report(path, bags, *, labels=None, classes=2, bootstrap=0, parts=None, metadata=None):
+    write_predictions(
+        path, bags,
+        labels=labels or {p.name: k % classes for k, p in enumerate(bags)},
+        parts=parts or {p.name: "test" for p in bags},
+        classes=[str(c) for c in range(classes)], threshold=0.4 if classes == 2 else None,
+        metadata=metadata or {}, overwrite=True,
+    )  # fmt: skip
+    return evaluate(path, bootstrap=bootstrap)
 
 
 def _scores(folder, *parts):
@@ -88,50 +103,42 @@ def _values(report, key):
 
 
 @pytest.mark.parametrize(
-    ("predicted", "part", "evaluated", "parts"),
+    ("predicted", "part", "evaluated", "parts", "warning"),
     [
-        (("train", "val", "test", "new"), "auto", "test", {"test": 12, "new": 4}),
-        (("train", "val", "new"), "auto", "test", {"new": 4}),
-        (("train", "val"), "auto", "val", {"val": 8}),
-        (("train",), "auto", "all", {"train": 6}),
-        (("train", "val", "test"), "val", "val", {"val": 8}),
-        (("train", "val", "test"), "train", "train", {"train": 6}),
-        (("train", "val", "test"), "all", "all", {"train": 6, "val": 8, "test": 12}),
+        ("train val test new", "auto", "test", {"test": 12, "new": 4}, ""),
+        ("train val new", "auto", "test", {"new": 4}, ""),
+        ("train val", "auto", "val", {"val": 8}, "were chosen on these validation bags"),
+        ("train", "auto", "all", {"train": 6}, "all evaluated bags are training bags"),
+        ("train val test", "val", "val", {"val": 8}, "were chosen on these validation bags"),
+        ("train val test", "train", "train", {"train": 6}, "all evaluated bags are training bags"),
+        (
+            "train val test", "all", "all", {"train": 6, "val": 8, "test": 12},
+            "6 of the evaluated bags are training bags",
+        ),
     ],
-)
-def test_the_requested_part_is_evaluated(tmp_path, predicted, part, evaluated, parts):
-    folder = _folder(tmp_path / "p", parts=predicted)
+)  # fmt: skip
+def test_the_requested_part_is_evaluated(tmp_path, predicted, part, evaluated, parts, warning):
+    folder = _folder(tmp_path / "p", parts=predicted.split(), threshold=0.4)
     report = evaluate(folder, part=part, bootstrap=0)
     assert (report.part, report.parts, report.bags) == (evaluated, parts, sum(parts.values()))
     y, p = _scores(folder, *parts)
     assert report.metrics["auroc"].value == pytest.approx(sk.roc_auc_score(y, p), abs=1e-9)
     assert report.per_class == {"0": int((y == 0).sum()), "1": int((y == 1).sum())}
-
-
-def test_warnings_on_parts(tmp_path):
-    folder = _folder(tmp_path / "p", parts=("train", "val", "test"), threshold=0.4)
-    warnings = {
-        part: " ".join(evaluate(folder, part=part, bootstrap=0).warnings)
-        for part in ("train", "val", "test", "all")
-    }
-    assert "all evaluated bags are training bags" in warnings["train"]
-    assert "6 of the evaluated bags are training bags" in warnings["all"]
-    assert "chosen on these validation bags" in warnings["val"]
-    assert warnings["test"] == ""
-    other = _folder(tmp_path / "o", parts=("train", "test"))
-    with pytest.raises(InputError, match="no labelled val bags; it has 6 train, 12 test"):
-        evaluate(other, part="val")
+    assert (warning in " ".join(report.warnings)) if warning else not report.warnings
+    if "test" not in predicted:
+        with pytest.raises(InputError, match="has no labelled test bags; it has 6 train"):
+            evaluate(_folder(tmp_path / "o", parts=("train", "val")), part="test")
 
 
 # The threshold
 
 
 def test_the_stored_threshold_is_used(tmp_path):
-    folder = _folder(tmp_path / "p", threshold=0.8)
+    folder = _folder(tmp_path / "p", threshold=0.9)
     report = evaluate(folder, bootstrap=0)
     y, p = _scores(folder, "test", "new")
-    assert report.threshold == 0.8 and "stored with the predictions" in report.threshold_source
-    assert report.metrics["f1"].value == pytest.approx(sk.f1_score(y, p >= 0.8))
+    assert report.threshold == 0.9 and "stored with the predictions" in report.threshold_source
+    assert report.metrics["f1"].value == pytest.approx(sk.f1_score(y, p >= 0.9))
     assert report.metrics["f1_at_0.5"].value == pytest.approx(sk.f1_score(y, p >= 0.5))
     assert report.metrics["f1"] != report.metrics["f1_at_0.5"]
 
@@ -156,17 +163,6 @@ def test_without_a_threshold_it_is_chosen_on_the_validation_bags(tmp_path):
 # Labels
 
 
-def test_labels_of_a_table_replace_the_stored_ones(tmp_path):
-    folder = _folder(tmp_path / "p", parts=("test",))
-    flipped = {b: 1 - y for b, y in LABELS.items() if b.startswith("test")}
-    stored = evaluate(folder, bootstrap=0)
-    given = evaluate(folder, labels=_table(tmp_path / "l.csv", flipped), bootstrap=0)
-    assert given.metrics["auroc"].value == pytest.approx(1 - stored.metrics["auroc"].value)
-    assert any(
-        "replaces different labels" in w and "12 bags ('test0'," in w for w in given.warnings
-    )
-
-
 def test_unmatched_bags_are_counted_and_named(tmp_path):
     folder = _folder(tmp_path / "p", parts=("test",), labels={})
     labels = {f"test{i}": i % 2 for i in range(10)} | {"elsewhere": 1}
@@ -188,17 +184,22 @@ def test_labels_that_cannot_be_used(tmp_path):
         evaluate(folder, labels=labels)
 
 
-def test_names_of_classes_come_from_the_predictions(tmp_path):
+def test_labels_of_a_table_replace_the_stored_ones(tmp_path):
     folder = _folder(tmp_path / "p", parts=("test",), classes=("normal", "tumour"))
-    names = {b: ("normal", "tumour")[y] for b, y in LABELS.items() if b.startswith("test")}
+    stored = evaluate(folder, bootstrap=0)
+    labels = {b: y for b, y in LABELS.items() if b.startswith("test")}
+    names = {b: ("normal", "tumour")[y] for b, y in labels.items()}
     table = _table(tmp_path / "l.csv", names)
     report = evaluate(folder, labels=table, bootstrap=0)
-    assert report.per_class == {"normal": 6, "tumour": 6} and report.classes == tuple(
-        report.per_class
-    )
-    assert report.metrics == evaluate(folder, bootstrap=0).metrics
+    assert report.per_class == {"normal": 6, "tumour": 6}
+    assert report.classes == ("normal", "tumour") and report.metrics == stored.metrics
     with pytest.raises(InputError, match="leave classes out"):
         evaluate(folder, labels=table, classes=["tumour", "normal"])
+    flipped = _table(tmp_path / "f.csv", {b: ("tumour", "normal")[y] for b, y in labels.items()})
+    given = evaluate(folder, labels=flipped, bootstrap=0)
+    assert given.metrics["auroc"].value == pytest.approx(1 - stored.metrics["auroc"].value)
+    words = r"replaces different labels .* 12 bags \('test0',"
+    assert any(re.search(words, warning) for warning in given.warnings)
 
 
 def test_the_groups_of_the_table_are_resampled(tmp_path):
@@ -225,16 +226,6 @@ def test_the_groups_of_the_table_are_resampled(tmp_path):
 
 
 # Metrics of bags and instances
-
-
-def test_errors_are_those_at_the_threshold(tmp_path):
-    folder = _folder(tmp_path / "p", threshold=0.3)
-    report = evaluate(folder, bootstrap=0)
-    y, p = _scores(folder, "test", "new")
-    expected = sk.roc_auc_score((p >= 0.3) != y, -np.abs(p - 0.3))
-    assert report.metrics["error_auroc_margin"].value == pytest.approx(expected)
-    flat = evaluate(_folder(tmp_path / "flat", std=0.0), bootstrap=0)
-    assert flat.metrics["error_auroc_spread"].reason == "this posterior has no variance"
 
 
 def test_instance_metrics_need_instance_labels(tmp_path):
@@ -272,7 +263,7 @@ def test_the_report_is_json_a_frame_and_the_same_each_time(tmp_path):
 
 
 def test_the_text_has_values_intervals_reasons_and_warnings(tmp_path):
-    folder = _folder(tmp_path / "p", masks=True, parts=("test",), std=0.0)
+    folder = _folder(tmp_path / "p", masks=True, parts=("test",), variance=0.0)
     report = evaluate(folder, bootstrap=200)
     text, m = _text(report), report.metrics["auroc"]
     assert "12 bags (12 test; 6 of class 0, 6 of class 1)" in text
@@ -289,54 +280,8 @@ def test_the_text_has_values_intervals_reasons_and_warnings(tmp_path):
 # Doubt and calibration
 
 
-def _predictions(n=40, *, members=False, labels=True, kind="evidence", classes=2, variance=True):
-    bags = []
-    for k in range(n):
-        rng = np.random.default_rng((3, k))
-        y, size = k % classes, 15
-        truth = (rng.random(size) < 0.4) & (y > 0)
-        f = rng.normal(size=size) + truth
-        s = 0.2 * rng.random(1 if classes == 2 else classes) * variance
-        p = [1 / (1 + np.exp(-rng.normal(2 * y - 1, 2)))]
-        values = {"attention_variance": rng.random(size) * variance, "std": s}
-        if members:
-            values |= {"variance_within": rng.random(size), "variance_between": rng.random(size)}
-            values["attention_variance"] = values["variance_within"] + values["variance_between"]
-            values |= {"std_within": 0.6 * s, "std_between": 0.8 * s}
-        bags.append(
-            Prediction(
-                name=f"b{k}",
-                probability=np.float32(p if classes == 2 else rng.dirichlet(np.ones(classes))),
-                coords=None,
-                attention_mean=np.float32(f),
-                weight_mean=np.full(size, 1 / size, np.float32),
-                weight_variance=np.zeros(size, np.float32),
-                degree=np.ones(size, np.float32),
-                score_kind=kind,
-                instance_labels=truth.astype(np.int8) if labels else None,
-                task="binary" if classes == 2 else "multiclass",
-                **{name: np.float32(v) for name, v in values.items()},
-            )
-        )
-    return bags
-
-
-def _report(path, bags, *, labels=None, classes=2, bootstrap=0, parts=None, metadata=None):
-    write_predictions(
-        path,
-        bags,
-        labels=labels or {p.name: k % classes for k, p in enumerate(bags)},
-        parts=parts or {p.name: "test" for p in bags},
-        classes=[str(c) for c in range(classes)],
-        threshold=0.4 if classes == 2 else None,
-        metadata=metadata or {},
-        overwrite=True,
-    )
-    return evaluate(path, bootstrap=bootstrap)
-
-
 def test_detectors_of_wrong_bags_by_hand(tmp_path):
-    bags = _predictions(members=True)
+    bags = _bags(members=True)
     report = _report(tmp_path / "p", bags)
     got = report.to_dict()["doubt"]["bags"]
     p = np.array([b.probability[0] for b in bags], np.float64)
@@ -357,6 +302,8 @@ def test_detectors_of_wrong_bags_by_hand(tmp_path):
         kept = np.argsort(score, kind="stable")[:20]
         half = got["retention"]["curves"][name]["error_rate"][9]
         assert half == pytest.approx(wrong[kept].mean()), name
+    for name in ("spread", "margin"):
+        assert report.metrics[f"error_auroc_{name}"].to_dict() == got["error_auroc"][name]
     rate = wrong.mean()
     assert got["retention"]["shares"][9] == 0.5
     assert got["retention"]["random"] == pytest.approx(rate)
@@ -367,7 +314,7 @@ def test_detectors_of_wrong_bags_by_hand(tmp_path):
 
 
 def test_instances_of_positive_bags_by_hand(tmp_path):
-    bags = _predictions(members=True)
+    bags = _bags(members=True)
     report = _report(tmp_path / "p", bags, bootstrap=20).to_dict()
     got = report["doubt"]["instances"]
     inside = [b for k, b in enumerate(bags) if k % 2]
@@ -387,7 +334,7 @@ def test_instances_of_positive_bags_by_hand(tmp_path):
 
 
 def test_calibration_of_bags_and_of_several_classes_by_hand(tmp_path):
-    bags = _predictions()
+    bags = _bags()
     report = _report(tmp_path / "p", bags)
     got = report.to_dict()["calibration"]
     p, y = np.array([b.probability[0] for b in bags], np.float64), np.arange(40) % 2
@@ -397,7 +344,7 @@ def test_calibration_of_bags_and_of_several_classes_by_hand(tmp_path):
     assert got["ece_class_wise"] is None and got["temperature"] is None
     filled = len(set((p * 15).astype(int)))
     assert f"15 bins of equal width, of which {filled} have a bag" in _text(report)
-    bags = _predictions(60, classes=3)
+    bags = _bags(60, classes=3)
     got = _report(tmp_path / "q", bags, classes=3).to_dict()
     p, y = np.stack([b.probability for b in bags]).astype(np.float64), np.arange(60) % 3
     errors = []
@@ -416,12 +363,12 @@ def test_calibration_of_bags_and_of_several_classes_by_hand(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"labels": False}, "no bag has instance labels"),
+        ({"masks": False}, "no bag has instance labels"),
         ({"kind": "relevance"}, "relevance has no threshold for calls"),
     ],
 )
 def test_without_instances_there_is_a_reason(tmp_path, changes, reason):
-    report = _report(tmp_path / "p", _predictions(**changes))
+    report = _report(tmp_path / "p", _bags(**changes))
     got = report.to_dict()
     assert got["doubt"]["instances"] is None and got["doubt"]["instances_reason"] == reason
     assert got["calibration"]["instances"] is None and got["calibration"]["instances_reason"]
@@ -429,7 +376,7 @@ def test_without_instances_there_is_a_reason(tmp_path, changes, reason):
 
 
 def test_nothing_to_detect_has_a_reason(tmp_path):
-    bags = _predictions()
+    bags = _bags()
     labels = {b.name: int(b.probability[0] >= 0.4) for b in bags}
     got = _report(tmp_path / "right", bags, labels=labels).to_dict()["doubt"]["bags"]
     reason = "no wrong call among 40 bags: errors cannot be ranked"
@@ -444,10 +391,11 @@ def test_nothing_to_detect_has_a_reason(tmp_path):
 
 
 def test_without_a_variance_there_is_a_sentence_and_no_row(tmp_path):
-    report = _report(tmp_path / "flat", _predictions(variance=False))
+    report = _report(tmp_path / "flat", _bags(variance=0.0))
     text, doubt = _text(report), report.to_dict()["doubt"]
     for level, name in (("bags", "doubt"), ("bags", "spread"), ("instances", "variance")):
         assert doubt[level]["error_auroc"][name]["reason"] == "this posterior has no variance"
+    assert report.metrics["error_auroc_spread"].reason == "this posterior has no variance"
     rows = [line for line in text.splitlines() if line.startswith("│")]
     assert not any("σ²" in row or "P(wrong)" in row for row in rows)
     assert "P(wrong), σ² (this posterior has no variance)" in text
@@ -465,10 +413,7 @@ def test_without_a_variance_there_is_a_sentence_and_no_row(tmp_path):
     ],
 )
 def test_bags_beyond_all_validation_bags_are_counted(tmp_path, part, metadata, validation):
-    bags = [
-        _moved(p, bag_ood=float(k % 2), bag_ood_distance=2.0)
-        for k, p in enumerate(_predictions(24))
-    ]
+    bags = [replace(p, bag_ood=k % 2, bag_ood_distance=2.0) for k, p in enumerate(_bags(24))]
     parts = {p.name: part if k < 12 else "test" for k, p in enumerate(bags)}
     report = _report(tmp_path / "p", bags, parts=parts, metadata=metadata)
     found = report.to_dict()["doubt"]["beyond_validation"]
@@ -480,12 +425,8 @@ def test_bags_beyond_all_validation_bags_are_counted(tmp_path, part, metadata, v
     assert ("are expected by chance" in _text(report)) == (expected is not None)
 
 
-def _moved(p, **values):
-    return type(p)(**{name: getattr(p, name) for name in p.__dataclass_fields__} | values)
-
-
 def test_figures(tmp_path):
-    report = _report(tmp_path / "p", _predictions(), bootstrap=20)
+    report = _report(tmp_path / "p", _bags(), bootstrap=20)
     written = write_report_figures(report, tmp_path / "figures")
     assert {p.name for p in written} == {"reliability.png", "retention.png"}
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in written)

@@ -17,7 +17,6 @@ from ..datasets import patient_table, read_table
 from ..errors import InputError
 from ..statistics import Draws
 from ..tasks import TargetData, TargetOptions, Task
-from .guarantees.options import GuaranteeOptions
 from .prediction import Prediction
 from .storage import MEAN_FEATURES, Predictions, listed
 
@@ -53,8 +52,6 @@ class Context:
     bootstrap: int
     """Number of resamples of intervals; 0 for none."""
     seed: int
-    guarantees: GuaranteeOptions | None = None
-    """The requested guarantees; None for none."""
 
     @property
     def task(self) -> Task:
@@ -88,10 +85,14 @@ class Context:
         p = self.predictions.probability[list(self.rows)].astype(np.float64)
         return np.hstack([1 - p, p]) if p.shape[1] == 1 and self.task.has_classes else p
 
+    @cached_property
+    def called(self) -> Int[np.ndarray, " bags"]:
+        """The called class of the evaluated bags, for tasks with classes."""
+        return self.task.calls(self.p, self.threshold)
+
     def output(self, name: str) -> Float[np.ndarray, " bags"]:
         """Return a predicted column by its name, for tasks without classes."""
-        column = self.predictions.outputs.index(name)
-        return self.predictions.probability[list(self.rows), column].astype(np.float64)
+        return self.p[:, self.predictions.outputs.index(name)]
 
     @cached_property
     def data(self) -> TargetData:
@@ -146,7 +147,21 @@ def target_data(
     Raises:
         InputError: the stored predictions of the mean of the features are of other bags.
     """
-    stored, picked = predictions.metadata.get("training_targets"), list(rows)
+    training, picked = predictions.metadata.get("training_targets"), list(rows)
+    if training is not None:
+        training = np.array(training, dtype=np.float64).reshape(len(training), -1)
+    path, of_means = predictions.folder / MEAN_FEATURES, None
+    if path.is_file():
+        columns = predictions.outputs or predictions.classes
+        stored = {row.get("bag"): row for row in TextTable.read(path).rows}
+        try:
+            values = [[float(stored[predictions.bags[k]][c]) for c in columns] for k in rows]
+        except (KeyError, TypeError, ValueError):
+            raise InputError(
+                f"{path} is damaged or belongs to other predictions: predict again, or remove it "
+                "to evaluate without the mean of the features"
+            ) from None
+        of_means = np.array(values, dtype=np.float64).reshape(len(rows), len(columns))
     return TargetData(
         task=predictions.task,
         y=y,
@@ -154,31 +169,10 @@ def target_data(
         outputs=predictions.outputs,
         names=predictions.class_names,
         scores={k: v[picked] for k, v in predictions.scores.items()},
-        training=None
-        if stored is None
-        else np.array(stored, dtype=np.float64).reshape(len(stored), -1),
+        training=training,
         thresholds=predictions.metadata.get("thresholds"),
-        of_means=_of_means(predictions, rows),
+        of_means=of_means,
     )
-
-
-def _of_means(
-    predictions: Predictions, rows: Sequence[int]
-) -> Float[np.ndarray, "bags outputs"] | None:
-    """Return what is predicted from the mean of the features; None if it is not stored."""
-    path = predictions.folder / MEAN_FEATURES
-    if not path.is_file():
-        return None
-    columns = predictions.outputs or predictions.classes
-    stored = {row.get("bag"): row for row in TextTable.read(path).rows}
-    try:
-        values = [[float(stored[predictions.bags[k]][column]) for column in columns] for k in rows]
-    except (KeyError, TypeError, ValueError):
-        raise InputError(
-            f"{path} is damaged or belongs to other predictions: predict again, or remove it to "
-            "evaluate without the mean of the features"
-        ) from None
-    return np.array(values, dtype=np.float64).reshape(len(rows), len(columns))
 
 
 def stored_targets(predictions: Predictions) -> dict[str, tuple[float, ...]]:
@@ -205,67 +199,49 @@ def read_truth(
         InputError: a label is not one of the classes of the model.
         TableError: the table cannot be used.
     """
-    stored = stored_targets(predictions)
-    if path is None:
-        return _checked(Truth(targets=stored), predictions, where="predictions.csv")
-    task = predictions.of_task
-    if task.has_classes:
-        classes = _known_classes(predictions, classes)
-    columns = predictions.metadata.get("target")
-    if columns is None and task.has_findings:
-        columns = predictions.classes
-    options = TargetOptions(
-        task="auto" if task.unordered_classes else task.name,
-        target=None if columns is None else tuple(columns),
-    )
-    table = read_table(
-        path,
-        classes=classes if task.has_classes else None,
-        labels_required=False,
-        target=options,
-        covariates=predictions.metadata.get("covariates", ()),
-    )
-    if predictions.metadata.get("unit") == "patient":
-        table = patient_table(table)
-    given = {b: v for b, v in zip(table.bags, table.values, strict=True) if v is not None}
-    group = {} if table.groups is None else dict(zip(table.bags, table.groups, strict=True))
-    changed = [b for b, y in stored.items() if b in given and given[b] != y]
-    warnings = list(table.notes)
-    if changed and task.has_classes:
-        warnings.append(
-            f"{path} replaces different labels in predictions.csv for {listed(changed)}"
+    stored, task, metadata = stored_targets(predictions), predictions.of_task, predictions.metadata
+    truth, where = Truth(targets=stored), "predictions.csv"
+    if path is not None:
+        columns = metadata.get("target") or (predictions.classes if task.has_findings else None)
+        table = read_table(
+            path,
+            classes=_known_classes(predictions, classes) if task.has_classes else None,
+            labels_required=False,
+            target=TargetOptions(
+                task="auto" if task.unordered_classes else task.name,
+                target=None if columns is None else tuple(columns),
+            ),
+            covariates=metadata.get("covariates", ()),
         )
-    truth = Truth(targets=given, group=group, warnings=tuple(warnings))
-    return _checked(truth, predictions, where=str(path))
-
-
-def _known_classes(predictions: Predictions, classes: Sequence[str] | None) -> Sequence[str] | None:
-    """Return the names that labels of a table may have."""
-    names = predictions.class_names
-    if names != tuple(str(i) for i in range(len(names))):
-        if classes is not None and tuple(classes) != names:
-            raise InputError(
-                f"the classes are {', '.join(classes)}, but those of the model of "
-                f"{predictions.folder} are {', '.join(names)}, in this order: leave classes out"
+        table = patient_table(table) if metadata.get("unit") == "patient" else table
+        given = {b: v for b, v in zip(table.bags, table.values, strict=True) if v is not None}
+        group = {} if table.groups is None else dict(zip(table.bags, table.groups, strict=True))
+        changed = [b for b, y in stored.items() if b in given and given[b] != y]
+        warnings = list(table.notes)
+        if changed and task.has_classes:
+            warnings.append(
+                f"{path} replaces different labels in predictions.csv for {listed(changed)}"
             )
-        return names
-    if classes is not None and len(classes) != len(names):
-        raise InputError(
-            f"{len(classes)} classes are named ({', '.join(classes)}), but the model of "
-            f"{predictions.folder} has {len(names)}: name each, in the order of their indices"
-        )
-    return classes
-
-
-def _checked(truth: Truth, predictions: Predictions, *, where: str) -> Truth:
-    """Refuse classes that the model does not have."""
-    if not predictions.of_task.has_classes:
-        return truth
+        truth, where = Truth(targets=given, group=group, warnings=tuple(warnings)), str(path)
     top = len(predictions.class_names) - 1
-    for bag in predictions.bags:
+    for bag in predictions.bags if task.has_classes else ():
         if truth.targets.get(bag, (0.0,))[0] > top:
             raise InputError(
                 f"{where} gives bag {bag!r} class {truth.targets[bag][0]:g}, but the model of "
                 f"{predictions.folder} has classes 0 to {top}"
             )
     return truth
+
+
+def _known_classes(predictions: Predictions, classes: Sequence[str] | None) -> Sequence[str] | None:
+    """Return the names that labels of a table may have; None if the model's are only numbers."""
+    names = predictions.class_names
+    unnamed = names == tuple(map(str, range(len(names))))
+    if classes is None:
+        return None if unnamed else names
+    if len(classes) != len(names) or not (unnamed or tuple(classes) == names):
+        raise InputError(
+            f"the classes are {', '.join(classes)}, but those of the model of "
+            f"{predictions.folder} are {', '.join(names)}, in this order: leave classes out"
+        )
+    return classes

@@ -1,7 +1,8 @@
 """A part of an evaluation report: its values for JSON, its text, and its figures."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -78,31 +79,70 @@ def print_parts(console: Console, parts: Iterable[Grid | str]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return a value with its metrics, mappings, sequences and arrays as plain values for JSON."""
+    """Return a value with its records, mappings, sequences and arrays as plain values for JSON."""
     if hasattr(value, "to_dict"):
         return value.to_dict()
+    if is_dataclass(value):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
-    return value
+    return str(value) if isinstance(value, Path) else value
+
+
+def bags_and_instances(
+    key: str,
+    bags: Section,
+    instances: Section | str,
+    *,
+    figure: str,
+    between: str = "",
+    more: Mapping[str, Any],
+) -> Section:
+    """Join a part on bags and a part on instances, or the reason why there is none of these.
+
+    figure: the name of the file with the panels of both; between: a sentence between the parts.
+    """
+    reason = instances if isinstance(instances, str) else None
+    second = None if isinstance(instances, str) else instances
+    values = {"bags": bags, "instances": second, "instances_reason": reason, **more}
+    text = [*bags.text, *([between] if between else []), *(second.text if second else ())]
+    panels = [panel for part in (bags, second) if part and part.figure for panel in part.figure[1]]
+    return Section(key=key, values=values, text=text, figure=(figure, panels) if panels else None)
+
+
+RIGHT = {"justify": "right"}
+
+
+def grid(
+    title: str | None,
+    columns: Mapping[str, Mapping[str, Any]],
+    rows: Iterable[Sequence[str | None]],
+) -> Grid:
+    """Return a table for a console; an empty row draws a line.
+
+    columns: the options of `rich` for each column, by its heading.
+    """
+    table = Grid(title=title, title_justify="left")
+    for name, options in columns.items():
+        table.add_column(name, **options)
+    for row in rows:
+        table.add_row(*row) if row else table.add_section()
+    return table
 
 
 def metric_grid(title: str, metrics: Mapping[str, Metric], *, titles: Mapping[str, str]) -> Grid:
     """Return a table with a row for each metric: value and interval, or why it is undefined."""
-    grid = Grid(title=title, title_justify="left")
-    grid.add_column("metric")
-    grid.add_column("value", justify="right")
-    grid.add_column("95 % interval")
+    rows = []
     for name, m in metrics.items():
-        if m.value is None:
-            grid.add_row(titles.get(name, name), "-", m.reason)
-            continue
         left = f" ({m.left_out} resamples undefined)" if m.left_out else ""
-        grid.add_row(titles.get(name, name), m.text().partition(" ")[0], m.span(before="") + left)
-    return grid
+        value = "-" if m.value is None else f"{m.value:.3f}"
+        interval = m.reason if m.value is None else m.span(before="") + left
+        rows.append((titles.get(name, name), value, interval))
+    return grid(title, {"metric": {}, "value": RIGHT, "95 % interval": {}}, rows)
 
 
 def metric_columns(
@@ -111,10 +151,8 @@ def metric_columns(
     """Return a table with a row for each part and a column for each metric that has a value."""
     known = dict.fromkeys(k for metrics in rows.values() for k in metrics)
     columns = [k for k in known if any(m[k].value is not None for m in rows.values() if k in m)]
-    grid = Grid()
-    grid.add_column(title)
-    for column in columns:
-        grid.add_column(titles.get(column, column), justify="right")
-    for part, metrics in rows.items():
-        grid.add_row(part, *(str(metrics[c]) if c in metrics else "-" for c in columns))
-    return grid
+    cells = [
+        (part, *(str(metrics[c]) if c in metrics else "-" for c in columns))
+        for part, metrics in rows.items()
+    ]
+    return grid(None, {title: {}, **{titles.get(c, c): RIGHT for c in columns}}, cells)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core import Bag, write_csv
-from .faithfulness.removal import predicted_without
+from .faithfulness import predicted_without
 from .prediction import Prediction
 from .predictor import Predictor
 

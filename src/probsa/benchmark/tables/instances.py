@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from ...errors import ProbSAError
-from ...evaluation import INSTANCE_DETECTORS, doubt_verdict, variance_verdict
+from ...evaluation import INSTANCE_DETECTORS, detector_verdict
 from ...statistics import Metric, detectable_from_intervals
 from ..results.cache import ResultCache
 from ..results.instances import BOOTSTRAP
@@ -117,7 +117,7 @@ def _detectors(data: str, summaries: Mapping[str, Metrics]) -> ResultTable:
         rows.append((text_cell(name), *(_cell(m) for m in metrics)))
     variance_key = "error_auroc_variance"
     verdicts = [
-        f"{n}: {variance_verdict(s)} {doubt_verdict(s)}"
+        f"{n}: {detector_verdict(s, 'variance')} {detector_verdict(s, 'doubt')}"
         for n, s in summaries.items()
         if s[variance_key].value is not None
     ]

@@ -5,7 +5,8 @@ the evidence lies: they cannot be raised by telling positive bags from negative 
 and a null map, one run and the mean over replicates go through the same functions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Num
@@ -13,6 +14,7 @@ from scipy.stats import rankdata
 from sklearn.metrics import roc_curve
 
 from ...core import counted
+from ...errors import InputError
 from ...statistics import (
     Draws,
     Metric,
@@ -20,9 +22,12 @@ from ...statistics import (
     auroc,
     average_precision,
     f1_and_accuracy,
+    mean_over_replicates,
     ratio_of_sums,
+    replicate_weights,
 )
-from .table import NO_CALLS, NO_INSTANCE_LABELS, NO_VARIANCE, InstanceTable
+from ..words import INSTANCE_DETECTORS, NULL_DETECTORS
+from .table import NO_CALLS, NO_INSTANCE_LABELS, NO_VARIANCE, InstanceTable, Values
 
 POSITIVE_BAGS = "instances of positive bags"
 WITHIN = "auroc_within_bags"
@@ -40,6 +45,15 @@ DETECTORS = (
 WRONG_CALLS = (
     "error_rate", *(f"{metric}_{d}" for d in DETECTORS for metric in ("error_auroc", "augrc")),
 )  # fmt: skip
+RANKS = ("auroc", "average_precision", "auroc_positive_bags", "average_precision_positive_bags")
+CALLS = ("dice", "dice_pooled", "authors_f1", "authors_accuracy")
+"""Metrics at thresholds that are chosen on validation bags."""
+GAINS = ("error_auroc_gain", "error_auroc_doubt_gain")
+DICE_OF_MAP = "dice_of_map"
+"""The mean Dice at evidence 0 for scores with a level, at the chosen threshold for others."""
+
+Validation = InstanceTable | Mapping[Hashable, InstanceTable]
+"""The positive validation bags of one replicate; by fold if each fold has its own run."""
 
 
 def pooled(
@@ -47,11 +61,7 @@ def pooled(
 ) -> dict[str, Metric]:
     """Return `auroc` and `average_precision` of a column over all rows of the table.
 
-    Args:
-        table: the instances.
-        column: what ranks them.
-        draws: resamples of the table's bags.
-        what: the instances in the plural, for reasons.
+    draws: resamples of the table's bags; what: the instances in the plural, for reasons.
     """
     items = draws.for_items(table.bag)
     return {
@@ -64,8 +74,7 @@ def within_bags(table: InstanceTable, column: str, *, draws: Draws) -> dict[str,
     """Return the means of `WITHIN_BAGS` over the positive bags with instances of both labels."""
     mixed = table.mixed
     if not mixed.any():
-        reason = NO_MIXED_BAG if table.names else NO_INSTANCE_LABELS
-        return dict.fromkeys(WITHIN_BAGS, Metric.undefined(reason))
+        return dict.fromkeys(WITHIN_BAGS, Metric.undefined(NO_MIXED_BAG))
     values = np.zeros((len(table.names), len(WITHIN_BAGS)))
     for b, rows in enumerate(bag_rows(table)):
         if mixed[b]:
@@ -85,13 +94,9 @@ def within_bag(
     y: Bool[np.ndarray, " n"], score: Num[np.ndarray, " n"]
 ) -> Float[np.ndarray, " measures"]:
     """Return the measures of `WITHIN_BAGS` of a bag that has instances of both labels."""
-    one = Draws.of_data(len(y))
-    areas = one.ranks(y, score.astype(np.float64))[:, 0].tolist()
-    return np.array([*areas, *(precision_of_top(y, score, count=c) for c in (1, _top(len(y))))])
-
-
-def _top(n: int) -> int:
-    return max(1, round(TOP * n))
+    areas = Draws.of_data(len(y)).ranks(y, score.astype(np.float64))[:, 0].tolist()
+    tops = (1, max(1, round(TOP * len(y))))
+    return np.array([*areas, *(precision_of_top(y, score, count=c) for c in tops)])
 
 
 def precision_of_top(
@@ -116,48 +121,47 @@ def rank_correlation(
 def dice(
     table: InstanceTable, called: Bool[np.ndarray, " n"], *, draws: Draws
 ) -> dict[str, Metric]:
-    """Return the Dice of calls: `dice`, the mean over bags, and `dice_pooled`.
+    """Return `dice`, the mean over the bags with a positive instance, and `dice_pooled`.
 
-    Args:
-        table: the instances of positive bags; a bag counts if one of its instances is positive.
-        called: whether each instance is called positive.
-        draws: resamples of the table's bags.
+    table: the instances of positive bags; called: whether each instance is called positive.
     """
     if not table.y.any():
         reason = f"no positive instance among {len(table.y)} of positive bags"
         return dict.fromkeys(("dice", "dice_pooled"), Metric.undefined(reason))
-    hit = 2 * table.share(table.y & called)
-    size = table.share(table.y) + table.share(called)
-    defined = table.share(table.y) > 0
+    hit, positive = 2 * table.share(table.y & called), table.share(table.y)
+    size, defined = positive + table.share(called), positive > 0
     of_bag = np.divide(hit, size, out=np.zeros(len(size)), where=defined)
     count = draws.totals(defined[:, None])[:, 0]
-    whole = ratio_of_sums(hit, size, draws=draws).rows
-    assert whole is not None, "a positive instance has a size"
     return {
         "dice": ratio_of_sums(of_bag, defined, draws=draws),
-        "dice_pooled": Metric.of(np.where(count > 0, whole, np.nan)),
+        "dice_pooled": Metric.of(np.where(count > 0, draws.ratio(hit, size), np.nan)),
     }
 
 
 def dice_threshold(y: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"]) -> float:
     """Return the score threshold with the best pooled Dice, 2 TP / (called + positive).
 
-    Ties are resolved towards the highest threshold. At least one instance must be positive.
+    Ties are resolved towards the highest threshold. There must be instances of both labels.
     """
-    order = np.argsort(-score, kind="stable")
-    ranked, true_positives = score[order], np.cumsum(y[order])
-    ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
-    found = 2 * true_positives[ends] / (ends + 1 + true_positives[-1])
-    return float(ranked[ends[np.argmax(found)]])
+    true, false, thresholds = _called(y, score)
+    return float(thresholds[np.argmax(2 * true / (true + false + y.sum()))])
 
 
 def balanced_threshold(y: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"]) -> float:
     """Return the score threshold with the largest TPR · (1 - FPR); the highest one if tied."""
+    true, false, thresholds = _called(y, score)
+    return float(thresholds[np.argmax(true * ((~y).sum() - false))])
+
+
+def _called(
+    y: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return true and false positives at each threshold, from the highest one on.
+
+    In counts, because equal products of rates may differ in their last digit.
+    """
     false, true, thresholds = roc_curve(y, score, drop_intermediate=False)
-    p, n = y.sum(), (~y).sum()
-    # In counts, because equal products of rates may differ in their last digit.
-    product = np.rint(true * p) * (n - np.rint(false * n))
-    return float(thresholds[np.argmax(product)])
+    return np.rint(true * y.sum()), np.rint(false * (~y).sum()), thresholds
 
 
 def no_threshold_reason(validation: InstanceTable | None) -> str | None:
@@ -174,36 +178,16 @@ def no_threshold_reason(validation: InstanceTable | None) -> str | None:
     return None
 
 
-def calls_of_authors(
-    table: InstanceTable, called: Bool[np.ndarray, " n"], *, draws: Draws
-) -> dict[str, Metric]:
-    """Return F1 and accuracy by the protocol of the paper's code, of instances of positive bags."""
-    if not table.y.any():
-        reason = f"no positive instance among {len(table.y)} of positive bags"
-        return dict.fromkeys(("authors_f1", "authors_accuracy"), Metric.undefined(reason))
-    f1, accuracy = f1_and_accuracy(table.y, called, draws=draws.for_items(table.bag))
-    return {"authors_f1": Metric.of(f1), "authors_accuracy": Metric.of(accuracy)}
-
-
 def wrong_calls(table: InstanceTable, *, draws: Draws) -> dict[str, Metric]:
-    """Return `error_rate`, and for each detector `error_auroc_<detector>` and `augrc_<detector>`.
-
-    table: the instances of positive bags.
-    """
-    reason = NO_CALLS if table.called is None else None if len(table.y) else f"no {POSITIVE_BAGS}"
-    if reason is not None or table.called is None:
-        return dict.fromkeys(WRONG_CALLS, Metric.undefined(reason or NO_CALLS))
+    """Return the `detections` of the instances of positive bags by every score of `DETECTORS`."""
+    if table.called is None:
+        return dict.fromkeys(WRONG_CALLS, Metric.undefined(NO_CALLS))
+    scores = {name: detector(table, name) for name in DETECTORS}
     wrong, items = table.called != table.y, draws.for_items(table.bag)
-    rate = ratio_of_sums(wrong, np.ones_like(wrong), draws=items)
-    metrics = {"error_rate": rate}
-    for name in DETECTORS:
-        score = detector(table, name)
-        area = detection(wrong, score, draws=items, what=POSITIVE_BAGS)
-        metrics |= {f"error_auroc_{name}": area, f"augrc_{name}": generalised_risk(rate, area)}
-    return metrics
+    return detections(wrong, scores, draws=items, what=POSITIVE_BAGS)
 
 
-def detector(table: InstanceTable, name: str) -> Float[np.ndarray, " n"] | str:
+def detector(table: InstanceTable, name: str) -> Values | str:
     """Return a score that should be high where calls are wrong, or why it says nothing."""
     if name in table.missing:
         return table.missing[name]
@@ -213,47 +197,231 @@ def detector(table: InstanceTable, name: str) -> Float[np.ndarray, " n"] | str:
     return table[name]
 
 
-def detection(
-    wrong: Bool[np.ndarray, " n"],
-    score: Float[np.ndarray, " n"] | str,
-    *,
-    draws: Draws,
-    what: str,
-) -> Metric:
-    """Return the AUROC with which a score finds wrong calls, or why it is undefined."""
+def detections(
+    wrong: Bool[np.ndarray, " n"], scores: Mapping[str, Values | str], *, draws: Draws, what: str
+) -> dict[str, Metric]:
+    """Return `error_rate`, and for each score `error_auroc_<name>` and `augrc_<name>`.
+
+    Scores are high where a call is doubtful, or the reason why there is none. `what` names the
+    items in the plural.
+    """
+    absent = None
     if not len(wrong):
-        return Metric.undefined(f"no {what}")
-    if wrong.all() or not wrong.any():
-        absent = "right" if wrong.any() else "wrong"
+        absent = f"no {what}"
+    elif wrong.all() or not wrong.any():
         calls = counted(len(wrong), what.removesuffix("s"))
-        return Metric.undefined(f"no {absent} call among {calls}: errors cannot be ranked")
-    if isinstance(score, str):
-        return Metric.undefined(score)
-    return auroc(wrong, score, draws=draws, what=what)
-
-
-def generalised_risk(rate: Metric, area: Metric) -> Metric:
-    """Return the AUGRC that follows from the error rate and the AUROC of a detector."""
-    if area.rows is None or rate.rows is None:
-        return area
-    return Metric.of(augrc(rate.rows, area.rows))
+        absent = f"no {'right' if wrong.any() else 'wrong'} call among {calls}"
+        absent += ": errors cannot be ranked"
+    rate = Metric.undefined(absent or "")
+    if len(wrong):
+        rate = ratio_of_sums(wrong, np.ones_like(wrong), draws=draws)
+    found = {"error_rate": rate}
+    for name, score in scores.items():
+        area = risk = Metric.undefined(absent or str(score))
+        if absent is None and not isinstance(score, str):
+            area = risk = auroc(wrong, score, draws=draws, what=what)
+        if area.rows is not None and rate.rows is not None:
+            risk = Metric.of(augrc(rate.rows, area.rows))
+        found |= {f"error_auroc_{name}": area, f"augrc_{name}": risk}
+    return found
 
 
 def gains(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
     """Return how much better σ² finds wrong calls than the better null, and P(wrong) than −|e|."""
-    best = best_rival(metrics)
-    variance = metrics["error_auroc_variance"]
-    over_best = Metric.undefined(variance.reason or "no rival is defined")
-    if variance.rows is not None and best is not None:
-        over_best = variance - metrics[f"error_auroc_{best}"]
-    return {
-        "error_auroc_gain": over_best,
-        "error_auroc_doubt_gain": metrics["error_auroc_doubt"] - metrics["error_auroc_margin"],
-    }
+    of_doubt = metrics["error_auroc_doubt"] - metrics["error_auroc_margin"]
+    of_variance = metrics["error_auroc_variance"] - metrics[f"error_auroc_{_best_rival(metrics)}"]
+    return {"error_auroc_gain": of_variance, "error_auroc_doubt_gain": of_doubt}
 
 
-def best_rival(metrics: Mapping[str, Metric]) -> str | None:
-    """Return the null rival with the highest AUROC in the data; None if none has one."""
-    values = {d: metrics[f"error_auroc_{d}"].value for d in ("margin", "entropy")}
-    known = {d: v for d, v in values.items() if v is not None}
-    return max(known, key=lambda d: known[d]) if known else None
+def _best_rival(metrics: Mapping[str, Metric]) -> str:
+    """Return the null rival with the highest AUROC in the data."""
+    values = {d: metrics[f"error_auroc_{d}"].value for d in NULL_DETECTORS}
+    return max(values, key=lambda d: values[d] or 0.0)
+
+
+def detector_verdict(
+    metrics: Mapping[str, Metric], score: Literal["variance", "doubt"], *, what: str = POSITIVE_BAGS
+) -> str:
+    """Say whether σ² finds wrong calls better than its null rivals, or P(wrong) than the margin.
+
+    metrics: those of `instance_metrics`, or `detections` with `error_auroc_doubt_gain`.
+    """
+    name, rival, rivals, best, title = "P(wrong)", "margin", "the margin", "the margin", ""
+    gain = metrics["error_auroc_doubt_gain"]
+    if score == "variance":
+        name, rival, gain = "σ²", _best_rival(metrics), metrics["error_auroc_gain"]
+        rivals, best = "all null rivals", "the best null rival"
+        title = f" of {INSTANCE_DETECTORS[rival].removesuffix(' (null)')}, its best null rival,"
+    one, other = metrics[f"error_auroc_{score}"], metrics[f"error_auroc_{rival}"]
+    if one.value is None or other.value is None or gain.value is None:
+        reason = gain.reason or one.reason or other.reason
+        return f"{name} cannot be evaluated on {what}: {reason}."
+    values = f"AUROC {one.value:.3f} against {other.value:.3f}{title} on {what}"
+    if gain.low is None or gain.high is None:
+        return f"No interval shows whether {name} finds wrong calls better than {best}: {values}."
+    finds = f"does not find wrong calls significantly better than {rivals}"
+    if gain.low > 0:
+        finds = f"finds wrong calls better than {rivals}"
+    elif gain.high < 0:
+        finds = f"finds wrong calls worse than {best}"
+    return f"{name} {finds}: {values}; difference {gain.text(sign=True)}."
+
+
+# Every metric of a method
+
+
+def instance_metrics(
+    tables: Sequence[InstanceTable],
+    *,
+    null_map: str | None = None,
+    validation: Sequence[Validation] | None = None,
+    groups: Mapping[str, Hashable] | None = None,
+    folds: Mapping[str, Hashable] | None = None,
+    blocks: Sequence[Hashable] | None = None,
+    bootstrap: int = 200,
+    seed: int = 0,
+) -> dict[str, Metric]:
+    """Return every instance metric, averaged over the replicates, with its interval.
+
+    The metrics are those of `RANKS` (over all labelled instances, and over those of positive bags),
+    of `measures.WITHIN_BAGS` (means over positive bags), of `CALLS`, `dice_of_map`, and those of
+    `measures.wrong_calls` and `measures.gains`. Metrics that rank scores across bags are averaged
+    over the folds, because two runs have no common scale, and each run has its own thresholds.
+
+    Args:
+        tables: the same test bags in the same order, one table per replicate.
+        null_map: the column of a null map, for which there are only the metrics that rank
+            instances, pooled and within bags; None for the model's score.
+        validation: for each replicate, the instances on which thresholds are chosen; None for none.
+        groups: the patient of each bag; a bag that is missing here is its own patient.
+        folds: the fold of each bag, if a replicate has one run per fold; None for a single run.
+        blocks: the block of each replicate, for example its split; see `replicate_weights`.
+        bootstrap: number of resamples; 0 for no intervals.
+        seed: seed of the resamples.
+
+    Raises:
+        InputError: the replicates have different bags or score kinds, or the validation bags do
+            not fit the replicates.
+    """
+    first, groups = tables[0], groups or {}
+    if validation is not None and len(validation) != len(tables):
+        raise InputError(
+            f"{len(tables)} replicates, but validation predictions of {len(validation)}: give "
+            "one table per replicate, in the same order"
+        )
+    for r, table in enumerate(tables):
+        if table.names != first.names or not np.array_equal(table.bag, first.bag):
+            different = sorted(set(table.names) ^ set(first.names)) or ["other instances"]
+            raise InputError(
+                f"replicates 0 and {r} have different bags ({different[0]!r}): predict the same "
+                "test bags with each"
+            )
+        if table.kind != first.kind:
+            raise InputError(
+                f"replicates 0 and {r} have scores of different kinds ({first.kind}, {table.kind})"
+            )
+    names = (*RANKS, *WITHIN_BAGS)
+    if not first.names:
+        names = names if null_map else (*names, *CALLS, DICE_OF_MAP, *WRONG_CALLS, *GAINS)
+        return dict.fromkeys(names, Metric.undefined(NO_INSTANCE_LABELS))
+    draws = Draws.stratified(
+        first.positive,
+        groups=[groups.get(name, (name,)) for name in first.names],
+        resamples=bootstrap,
+        seed=seed,
+    )
+    runs = _runs(first, folds)
+    by_replicate = []
+    for r, table in enumerate(tables):
+        ranked = [_ranked(table, null_map, bags, draws) for bags in runs.values()]
+        metrics = _mean(ranked) | within_bags(table, null_map or "score", draws=draws)
+        if null_map is None:
+            chosen_on = None if validation is None else validation[r]
+            metrics |= _at_thresholds(table, runs, chosen_on, draws=draws)
+        by_replicate.append(metrics)
+    resamples = len(draws.counts) - 1
+    weights = replicate_weights(len(tables), resamples=resamples, seed=seed, blocks=blocks)
+    found = _mean(by_replicate, weights=weights)
+    if null_map is not None:
+        return found
+    flagged = zip(first.names, first.positive, strict=True)
+    of_positive = {groups.get(name, name) for name, positive in flagged if positive}
+    compared = gains(found)
+    # percentiles are too narrow for few groups, and this difference has a verdict
+    gain = compared["error_auroc_doubt_gain"].student(groups=len(of_positive))
+    return found | compared | {"error_auroc_doubt_gain": gain}
+
+
+def _runs(
+    table: InstanceTable, folds: Mapping[str, Hashable] | None
+) -> dict[Hashable, Bool[np.ndarray, " bags"]]:
+    """Return which bags each run predicted, by fold; None stands for the only run."""
+    missing = [] if folds is None else [name for name in table.names if name not in folds]
+    if missing:
+        raise InputError(
+            f"bag {missing[0]!r} has no fold: give the fold of every test bag, or no folds"
+        )
+    of_bag = [None if folds is None else folds[name] for name in table.names]
+    return {fold: np.array([f == fold for f in of_bag]) for fold in dict.fromkeys(of_bag)}
+
+
+def _mean(
+    parts: Sequence[Mapping[str, Metric]], *, weights: np.ndarray | None = None
+) -> dict[str, Metric]:
+    """Return the mean of each metric over runs or replicates, in which it counts by `weights`."""
+    if len(parts) == 1:
+        return dict(parts[0])
+    known = [m.rows for part in parts for m in part.values() if m.rows is not None]
+    equal = np.ones((len(known[0]) if known else 1, len(parts)))
+    weights = equal if weights is None else weights
+    return {k: mean_over_replicates([part[k] for part in parts], weights=weights) for k in parts[0]}
+
+
+def _ranked(
+    table: InstanceTable, null_map: str | None, bags: Bool[np.ndarray, " bags"], draws: Draws
+) -> dict[str, Metric]:
+    """Return the metrics that rank instances across the bags of a run."""
+    column, inside = null_map or "score", table.inside(bags & table.positive)
+    metrics = pooled(table.inside(bags), column, draws=draws)
+    of_positive = pooled(inside, column, draws=draws, what=POSITIVE_BAGS)
+    metrics |= {f"{name}_positive_bags": m for name, m in of_positive.items()}
+    return metrics if null_map else metrics | wrong_calls(inside, draws=draws)
+
+
+def _at_thresholds(
+    table: InstanceTable,
+    runs: Mapping[Hashable, Bool[np.ndarray, " bags"]],
+    validation: Validation | None,
+    *,
+    draws: Draws,
+) -> dict[str, Metric]:
+    """Return the metrics of calls at thresholds that each run's validation bags choose."""
+    inside = table.inside()
+    called = np.zeros((2, len(inside.y)), dtype=bool)
+    metrics: dict[str, Metric] = {}
+    for fold, bags in runs.items():
+        own = validation.get(fold) if isinstance(validation, Mapping) else validation
+        why = no_threshold_reason(own)
+        if why is not None or own is None:
+            reason = f"{why}" if fold is None else f"fold {fold}: {why}"
+            metrics = dict.fromkeys(CALLS, Metric.undefined(reason))
+            break
+        if own.kind != table.kind:
+            raise InputError(
+                f"test scores are of kind {table.kind!r}, validation's {own.kind!r}: predict both "
+                "with one model"
+            )
+        rows, limit = bags[inside.bag], balanced_threshold(own.y, own["score"])
+        called[0, rows] = inside.decision[rows] >= dice_threshold(own.y, own.decision)
+        called[1, rows] = inside["score"][rows] >= limit
+    if not metrics:
+        metrics = dice(inside, called[0], draws=draws)
+        authors = dict.fromkeys(("authors_f1", "authors_accuracy"), metrics["dice"])
+        if inside.y.any():
+            rows = f1_and_accuracy(inside.y, called[1], draws=draws.for_items(inside.bag))
+            authors = {k: Metric.of(row) for k, row in zip(authors, rows, strict=True)}
+        metrics |= authors
+    of_map = metrics["dice"]
+    if table.kind == "evidence":
+        of_map = dice(inside, inside["evidence"] > 0, draws=draws)["dice"]
+    return metrics | {DICE_OF_MAP: of_map}

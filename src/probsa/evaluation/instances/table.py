@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.special import ndtr
+from scipy.special import entr, ndtr
 
 from ...errors import InputError
 from ..prediction import Prediction
@@ -35,25 +35,8 @@ More = Callable[[Prediction], Mapping[str, "Values | str"]]
 """Further columns of a bag's instances, or the reasons why it does not have them."""
 
 
-def _weight_term(p: Prediction) -> Values:
-    weight = class_column(p, p.weight_mean)
-    return -weight * np.log(np.maximum(weight, np.finfo(np.float64).tiny))
-
-
-def _between(p: Prediction) -> Values | str:
-    return ONE_MODEL if p.variance_between is None else doubt(p, part="between")
-
-
-def _distance(p: Prediction) -> Values | str:
-    return NO_DISTANCE if p.ood_distance is None else p.ood_distance.astype(np.float64)
-
-
-def positive_probability(p: Prediction) -> Values | str:
-    """Return the probability that each instance is positive, or why the model gives none.
-
-    That is P(f > 0), stored or from the mean and variance of evidence, or the model's probability
-    of the instance.
-    """
+def _positive_probability(p: Prediction) -> Values | str:
+    """Return P(f > 0), stored or from the mean and variance of evidence, or the model's own p."""
     if p.probability_positive is not None:
         return class_column(p, p.probability_positive)
     score = instance_scores(p)
@@ -71,11 +54,13 @@ COLUMNS: dict[str, Callable[[Prediction], Values | str]] = {
     "variance": instance_variances,
     "doubt": doubt,
     "doubt_within": lambda p: doubt(p, part="within"),
-    "doubt_between": _between,
+    "doubt_between": lambda p: (
+        ONE_MODEL if p.variance_between is None else doubt(p, part="between")
+    ),
     "margin": lambda p: -np.abs(instance_evidence(p)),
-    "entropy": _weight_term,
-    "ood": _distance,
-    "probability": positive_probability,
+    "entropy": lambda p: entr(class_column(p, p.weight_mean)),
+    "ood": lambda p: NO_DISTANCE if p.ood_distance is None else p.ood_distance.astype(np.float64),
+    "probability": _positive_probability,
 }
 """What is known of each instance: μ as the model gives it; evidence, positive where the instance is
 called positive; σ²; P(wrong), from the whole variance or a part of it; nearness to the threshold;
@@ -121,8 +106,7 @@ class InstanceTable:
         flags: list[bool] = []
         kinds: set[str] = set()
         y: list[np.ndarray] = []
-        parts: dict[str, list[np.ndarray]] = {}
-        missing: dict[str, list[str]] = {}
+        found: list[dict[str, Values | str]] = []
         for p in predictions:
             if p.instance_labels is None:
                 continue
@@ -131,31 +115,32 @@ class InstanceTable:
             flags.append(positive(p))
             kinds.add(p.score_kind)
             y.append(p.instance_labels[known] > 0)
-            found = {name: column(p) for name, column in COLUMNS.items()}
-            for name, values in {**found, **({} if more is None else more(p))}.items():
-                if isinstance(values, str):
-                    missing.setdefault(name, []).append(values)
-                else:
-                    parts.setdefault(name, []).append(values[known])
+            values = {name: column(p) for name, column in COLUMNS.items()}
+            values |= {} if more is None else more(p)
+            found.append({k: v if isinstance(v, str) else v[known] for k, v in values.items()})
         if len(kinds) > 1:
             raise InputError(
                 f"scores of several kinds ({', '.join(sorted(kinds))}) cannot be evaluated "
                 "together: predict all bags with one model"
             )
-        reasons: dict[str, str] = {}
-        for name in dict.fromkeys([*parts, *missing]):
-            lacking = len(names) - len(parts.get(name, ()))
-            if lacking:
-                some = f" ({lacking} of {len(names)} bags)" if name in parts else ""
-                reasons[name] = missing.get(name, ["some bags do not have it"])[0] + some
+        columns: dict[str, Values] = {}
+        missing: dict[str, str] = {}
+        for name in dict.fromkeys(name for values in found for name in values):
+            each = [values.get(name, "some bags do not have it") for values in found]
+            reasons = [v for v in each if isinstance(v, str)]
+            if not reasons:
+                columns[name] = np.concatenate([v for v in each if not isinstance(v, str)])
+                continue
+            some = f" ({len(reasons)} of {len(each)} bags)" if len(reasons) < len(each) else ""
+            missing[name] = reasons[0] + some
         return cls(
             names=tuple(names),
             positive=np.array(flags, dtype=bool),
             kind=min(kinds, default=""),
             bag=np.repeat(np.arange(len(names)), [len(part) for part in y]),
-            y=np.concatenate(y) if y else np.zeros(0, dtype=bool),
-            columns={k: np.concatenate(v) for k, v in parts.items() if k not in reasons},
-            missing=reasons,
+            y=np.concatenate([np.zeros(0, dtype=bool), *y]),
+            columns=columns,
+            missing=missing,
         )
 
     def __getitem__(self, column: str) -> Values:

@@ -6,7 +6,7 @@ never included unnoticed. Tasks of all kinds go through the same steps.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,19 +19,16 @@ from ...core import counted
 from ...errors import InputError
 from ...statistics import Metric, choose_threshold
 from ..context import INSTANCE_RESAMPLES, Context, Truth, read_truth
-from ..faithfulness.section import faithfulness_section
-from ..guarantees.options import GuaranteeOptions
-from ..guarantees.section import guarantees_section
-from ..instances.measures import detection
-from ..instances.summary import instance_metrics
+from ..faithfulness import faithfulness_section
+from ..guarantees import GuaranteeOptions, guarantees_section
+from ..instances.measures import instance_metrics
 from ..instances.table import InstanceTable
 from ..lesions import lesion_section
-from ..section import Section, metric_grid, print_parts
+from ..section import Section, metric_grid, plain, print_parts
 from ..storage import Predictions, listed, read_predictions
 from ..words import INSTANCE_TITLES, METRIC_TITLES, POOLED
-from .calibration import calibration_section
-from .doubt import bag_detectors, doubt_section
 from .target import patients_section, target_section
+from .uncertainty import bag_doubt, calibration_section, doubt_section
 from .within import best_null, instance_table, pooled_nulls, validation_table, within_section
 
 Part = Literal["auto", "test", "val", "train", "all"]
@@ -73,24 +70,10 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report for JSON."""
-        return {
-            "folder": str(self.folder),
-            "part": self.part,
-            "parts": dict(self.parts),
-            "bags": self.bags,
-            "classes": list(self.classes),
-            "per_class": dict(self.per_class),
-            "threshold": self.threshold,
-            "threshold_source": self.threshold_source,
-            "metrics": {k: m.to_dict() for k, m in self.metrics.items()},
-            "instances": self.instances and {k: m.to_dict() for k, m in self.instances.items()},
-            "instance_bags": self.instance_bags,
-            "without_label": list(self.without_label),
-            "without_prediction": list(self.without_prediction),
-            "warnings": list(self.warnings),
-            "about": dict(self.metadata),
-            **{section.key: section.to_dict() for section in self.sections},
-        }
+        own = {f.name: plain(getattr(self, f.name)) for f in fields(self)}
+        about = own.pop("metadata")
+        del own["sections"], own["text"]
+        return {**own, "about": about, **{section.key: plain(section) for section in self.sections}}
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per metric: what it is of, its name, value and interval, or the reason."""
@@ -98,14 +81,13 @@ class Report:
         for section in self.sections:
             groups |= section.metrics
         rows = [
-            {"of": of, "metric": name, "value": m.value, "low": m.low, "high": m.high,
-             "reason": m.reason}
-            for of, metrics in groups.items() for name, m in metrics.items()
-        ]  # fmt: skip
+            {"of": of, "metric": name, **m.to_dict()}
+            for of, metrics in groups.items()
+            for name, m in metrics.items()
+        ]
         names = pd.Index(["of", "metric", "value", "low", "high", "reason"])
-        return pd.DataFrame(rows, columns=names).astype(
-            dict.fromkeys(("value", "low", "high"), np.float64)
-        )
+        numbers = dict.fromkeys(("value", "low", "high"), np.float64)
+        return pd.DataFrame(rows, columns=names).astype(numbers)
 
     def render(self, console: Console) -> None:
         """Print the report as text."""
@@ -118,28 +100,22 @@ class Report:
         if "prior" in self.metadata:
             lines.append(f"classes: {self.metadata['prior']}")
         if "kappa" in self.metadata:
-            lines.append(smoothness_sentence(self.metadata))
+            kappa = ", ".join(f"{k:.3g}" for k in np.atleast_1d(self.metadata["kappa"]))
+            share = self.metadata.get("neighbour_share")
+            shares = "" if share is None else (
+                f"; in the value of an instance, its neighbours have a share of {share:.0%} and "
+                f"the instance itself {1 - share:.0%}"
+            )  # fmt: skip
+            lines.append(f"smoothness: κ = {kappa}{shares}")
         print_parts(console, (*lines, *self.text))
         for section in self.sections:
             section.render(console)
-        lines = []
-        if self.without_label:
-            lines.append(f"predicted without a label: {listed(self.without_label)}")
-        if self.without_prediction:
-            lines.append(f"labels without a prediction: {listed(self.without_prediction)}")
+        unmatched = {
+            "predicted without a label": self.without_label,
+            "labels without a prediction": self.without_prediction,
+        }
+        lines = [f"{what}: {listed(names)}" for what, names in unmatched.items() if names]
         print_parts(console, (*lines, *(f"warning: {warning}" for warning in self.warnings)))
-
-
-def smoothness_sentence(metadata: Mapping[str, Any]) -> str:
-    """Return what the learned κ of a field posterior became, in words."""
-    values = ", ".join(f"{k:.3g}" for k in np.atleast_1d(metadata["kappa"]))
-    share = metadata.get("neighbour_share")
-    if share is None:
-        return f"smoothness: κ = {values}"
-    return (
-        f"smoothness: κ = {values}; in the value of an instance, its neighbours have a share of "
-        f"{share:.0%} and the instance itself {1 - share:.0%}"
-    )
 
 
 def evaluate(  # noqa: PLR0913 - the options are independent
@@ -171,53 +147,54 @@ def evaluate(  # noqa: PLR0913 - the options are independent
 
     Raises:
         InputError: the folder does not exist, no evaluated bag has a label, a label is not one of
-            the classes, lesions are asked for in a task without classes, or the calibration bags
-            cannot be used.
+            the classes, or lesions or the calibration bags cannot be used.
         UnmetGuarantee: none of the requested guarantees can be given. If some can, `Report.unmet`
             has the reasons for the others.
         TableError: one of the tables cannot be used.
-        BagError: lesions are evaluated and a bag has no coordinates.
     """
     predictions = read_predictions(folder)
     task = predictions.of_task
     if lesions is not None and not task.has_classes:
         raise InputError(f"scores of lesions need two classes, but the task is {task.name}")
     truth = read_truth(predictions, labels, classes=classes)
-    selected, rows = _select_part(predictions, truth, part=part)
-    threshold, source = _threshold(predictions, truth, part=selected)
+    labelled = _labelled_rows(predictions, truth)
+    if part == "auto":
+        part = "test" if labelled["test"] else "val" if labelled["val"] else "all"
+    rows, counts = labelled[part], Counter(predictions.parts[i] for i in labelled[part])
+    if not rows:
+        found = Counter(predictions.parts[i] for i in labelled["all"])
+        having = ", ".join(f"{n} {name}" for name, n in found.items())
+        raise InputError(f"{folder} has no labelled {part} bags; it has {having}")
+    threshold, source = _threshold(predictions, truth, labelled["val"], part=part)
     context = Context(
         predictions=predictions,
         truth=truth,
-        part=selected,
+        part=part,
         rows=rows,
         threshold=threshold,
         bootstrap=bootstrap,
         seed=seed,
-        guarantees=guarantees,
     )
     table = instance_table(context)
     metrics, of_target = target_section(context)
-    if task.has_classes:
-        wrong, scores = bag_detectors(context)
-        metrics |= {
-            DETECTOR + k: detection(wrong, scores[k], draws=context.draws, what="bags")
-            for k in ("spread", "margin")
-        }
-    instances = None if table is None else _instances(context, table)
-    nulls = {} if table is None else pooled_nulls(context, table)
+    text: list[Grid | str] = [metric_grid("bags", metrics, titles=METRIC_TITLES)]
     sections = [of_target, patients_section(context)]
     if lesions is not None:
         sections.append(lesion_section(context, lesions, mpp=mpp))
+    instances = None
     if table is not None:
+        instances, nulls = _instances(context, table), pooled_nulls(context, table)
+        text += _instance_text(instances, nulls, table=table, calls=task.has_classes)
         sections.append(within_section(context, table, nulls))
     if task.has_classes:
-        sections += [doubt_section(context, table), calibration_section(context, table)]
-    sections += [faithfulness_section(context), guarantees_section(context)]
-    counts = Counter(predictions.parts[i] for i in rows)
+        doubt = bag_doubt(context)
+        metrics |= {k: doubt.metrics["bags"][k] for k in (DETECTOR + "spread", DETECTOR + "margin")}
+        sections += [doubt_section(context, doubt, table), calibration_section(context, table)]
+    sections += [faithfulness_section(context), guarantees_section(context, guarantees)]
     known = set(predictions.bags)
     return Report(
         folder=predictions.folder,
-        part=selected,
+        part=part,
         parts=counts,
         bags=len(rows),
         classes=predictions.class_names if task.has_classes else (),
@@ -232,77 +209,59 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         warnings=(*truth.warnings, *_warnings(counts, source, context)),
         metadata=predictions.metadata,
         sections=tuple(s for s in sections if s is not None),
-        text=_tables(metrics, instances, table=table, nulls=nulls, calls=task.has_classes),
+        text=tuple(text),
     )
 
 
-def _select_part(
-    predictions: Predictions, truth: Truth, *, part: Part
-) -> tuple[str, tuple[int, ...]]:
-    """Return the evaluated part and its labelled rows."""
-    with_label = [i for i, b in enumerate(predictions.bags) if b in truth.targets]
-    if not with_label:
+def _labelled_rows(predictions: Predictions, truth: Truth) -> dict[str, tuple[int, ...]]:
+    """Return the labelled rows of each part of the run; `test` includes new bags."""
+    rows = [i for i, b in enumerate(predictions.bags) if b in truth.targets]
+    if not rows:
         raise InputError(
             f"none of the {len(predictions.bags)} bags predicted in {predictions.folder} has a "
             f"label ({listed(predictions.bags)}): give --labels with these names in column 'bag'"
         )
-    rows = {
-        "test": [i for i in with_label if predictions.parts[i] not in ("train", "val")],
-        "val": [i for i in with_label if predictions.parts[i] == "val"],
-        "train": [i for i in with_label if predictions.parts[i] == "train"],
-        "all": with_label,
-    }
-    if part == "auto":
-        part = "test" if rows["test"] else "val" if rows["val"] else "all"
-    if not rows[part]:
-        counts = Counter(predictions.parts[i] for i in with_label)
-        raise InputError(
-            f"{predictions.folder} has no labelled {part} bags; it has "
-            + ", ".join(f"{n} {name}" for name, n in counts.items())
-        )
-    return part, tuple(rows[part])
+    of_part = {k: tuple(i for i in rows if predictions.parts[i] == k) for k in ("val", "train")}
+    test = tuple(i for i in rows if predictions.parts[i] not in of_part)
+    return {"test": test, **of_part, "all": tuple(rows)}
 
 
-def _threshold(predictions: Predictions, truth: Truth, *, part: str) -> tuple[float | None, str]:
+def _threshold(
+    predictions: Predictions, truth: Truth, val: Sequence[int], *, part: str
+) -> tuple[float | None, str]:
     """Return the threshold of p(Y = 1) for positive calls, and a text on its origin."""
-    task = predictions.of_task
+    task, t = predictions.of_task, predictions.threshold
     if not task.two_classes:
         return None, task.words.call_rule
-    if predictions.threshold is not None:
-        t = predictions.threshold
+    if t is not None:
         return t, f"{t:.4g}, stored with the predictions (chosen on validation bags)"
-    rows = [
-        i
-        for i, b in enumerate(predictions.bags)
-        if predictions.parts[i] == "val" and b in truth.targets
-    ]
-    if not rows:
+    if not val:
         return 0.5, "0.5: no threshold is stored, and no labelled validation bag was predicted"
-    y = np.array([truth.targets[predictions.bags[i]][0] > 0 for i in rows])
-    chosen = choose_threshold(y, predictions.probability[rows, -1])
+    y = np.array([truth.targets[predictions.bags[i]][0] > 0 for i in val])
+    chosen = choose_threshold(y, predictions.probability[list(val), -1])
     if chosen.reason is not None:
         return chosen.value, f"{chosen.value:.4g}: {chosen.reason}"
     same = ", which are the evaluated bags" if part == "val" else ""
-    return chosen.value, f"{chosen.value:.4g}, the best F1 on {len(rows)} validation bags{same}"
+    return chosen.value, f"{chosen.value:.4g}, the best F1 on {len(val)} validation bags{same}"
 
 
 def _warnings(counts: Mapping[str, int], source: str, context: Context) -> list[str]:
     """Return warnings on the parts of the bags, the threshold, and missing outputs of instances."""
-    warnings = []
-    if counts["train"] == sum(counts.values()):
-        warnings.append("all evaluated bags are training bags: the metrics are optimistic")
-    elif counts["train"]:
-        warnings.append(f"{counts['train']} of the evaluated bags are training bags")
-    if context.part == "val":
-        warnings.append(
-            "model and threshold were chosen on these validation bags: the metrics are optimistic"
-        )
-    if source.startswith("0.5: "):
-        warnings.append("F1 and accuracies are at 0.5, which was not chosen for these predictions")
+    seen, only_seen = counts["train"], counts["train"] == len(context.rows)
     names = context.names + (context.validation.names if context.part != "train" else [])
-    stored = context.predictions.instance_path
-    missing = [b for b in names if not stored(b).is_file()]
-    return [*warnings, *([f"no per-instance outputs of {listed(missing)}"] if missing else [])]
+    missing = [b for b in names if not context.predictions.instance_path(b).is_file()]
+    warnings = {
+        "all evaluated bags are training bags: the metrics are optimistic": only_seen,
+        f"{seen} of the evaluated bags are training bags": seen and not only_seen,
+        "model and threshold were chosen on these validation bags: the metrics are optimistic": (
+            context.part == "val"
+        ),
+        "F1 and accuracies are at 0.5, which was not chosen for these predictions": (
+            source.startswith("0.5: ")
+        ),
+        f"no per-instance outputs of {listed(missing)}": missing,
+    }
+    return [warning for warning, holds in warnings.items() if holds]
 
 
 def _instances(context: Context, table: InstanceTable) -> dict[str, Metric]:
@@ -320,34 +279,24 @@ def _instances(context: Context, table: InstanceTable) -> dict[str, Metric]:
     return {name: found[name] for name in INSTANCE_TITLES}
 
 
-def _tables(
-    metrics: Mapping[str, Metric],
-    instances: Mapping[str, Metric] | None,
-    *,
-    table: InstanceTable | None,
+def _instance_text(
+    instances: Mapping[str, Metric],
     nulls: Mapping[str, Mapping[str, Metric]],
+    *,
+    table: InstanceTable,
     calls: bool,
 ) -> tuple[Grid | str, ...]:
-    """Return the tables of bags and of instances.
+    """Return the table of instances, with the best null map below each pooled measure.
 
-    Detectors of wrong calls are left out where the section on doubt shows them. Pooled measures of
-    the best null map stand below those of the model.
+    Detectors of wrong calls are left out where the section on doubt shows them.
     """
-
-    def shown(found: Mapping[str, Metric], *, repeated: bool) -> dict[str, Metric]:
-        return {k: m for k, m in found.items() if not (repeated and k.startswith(DETECTOR))}
-
-    bags = metric_grid("bags", shown(metrics, repeated=calls), titles=METRIC_TITLES)
-    if instances is None or table is None:
-        return (bags,)
-    rows: dict[str, Metric] = {}
-    titles = dict(INSTANCE_TITLES)
     in_doubt = calls and table.called is not None and bool(table.positive.any())
-    for name, metric in shown(instances, repeated=in_doubt).items():
-        rows[name] = metric
-        best = best_null(nulls, name)
-        if best is not None:
-            rows[f"null_{name}"] = best[1]
-            titles[f"null_{name}"] = f"… of the best null map ({best[0]})"
+    rows, titles = {}, dict(INSTANCE_TITLES)
+    for name, metric in instances.items():
+        if not (in_doubt and name.startswith(DETECTOR)):
+            rows[name], best = metric, best_null(nulls, name)
+            if best is not None:
+                titles[f"null_{name}"] = f"… of the best null map ({best[0]})"
+                rows[f"null_{name}"] = best[1]
     title = f"instances of {counted(len(table.names), 'bag')}"
-    return bags, metric_grid(title, rows, titles=titles), POOLED
+    return metric_grid(title, rows, titles=titles), POOLED

@@ -1,15 +1,18 @@
 """The section on maps within positive bags, beside maps that look at almost nothing."""
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
 
-from rich.table import Table as Grid
+import numpy as np
+from jaxtyping import Bool
 
 from ...statistics import Metric
-from ..baselines.comparison import compare_to_null_maps
 from ..baselines.null_maps import NULL_MAPS, centre
 from ..baselines.null_scores import NO_NULL_MAPS, about_null_maps, read_null_scores
 from ..context import Context
-from ..faithfulness.choice import MapScoreChoice
+from ..faithfulness import MapScoreChoice
 from ..instances.measures import (
     POSITIVE_BAGS,
     WITHIN,
@@ -24,13 +27,14 @@ from ..instances.table import InstanceTable, Values
 from ..map_scores import available_scores, map_values
 from ..prediction import Prediction
 from ..scores import class_column
-from ..section import Section
+from ..section import Section, grid
 from ..storage import METADATA
-from ..words import WITHIN_TITLES
+from ..words import NULL_TITLES, WITHIN_TITLES, shortened
 
 MAP, NULL = "map:", "null:"
 """The beginnings of the columns of maps and null maps in the table of instances."""
 DICE = "dice"
+Verdict = Literal["better", "not better", "undecided", "undefined"]
 
 
 def instance_table(context: Context) -> InstanceTable | None:
@@ -76,25 +80,18 @@ def named(table: InstanceTable, beginning: str) -> list[str]:
 def pooled_nulls(context: Context, table: InstanceTable) -> dict[str, dict[str, Metric]]:
     """Return AUROC and AP of null maps over the instances of all positive bags together."""
     inside, draws = table.inside(), context.resamples(table.names, table.positive)
-    return {
-        name: {
-            f"{k}_positive_bags": m
-            for k, m in pooled(inside, NULL + name, draws=draws, what=POSITIVE_BAGS).items()
-        }
-        for name in (named(table, NULL) if len(inside.y) else ())
-    }
+    names = named(table, NULL) if len(inside.y) else ()
+    found = {n: pooled(inside, NULL + n, draws=draws, what=POSITIVE_BAGS) for n in names}
+    return {n: {f"{k}_positive_bags": m for k, m in of_map.items()} for n, of_map in found.items()}
 
 
 def best_null(
     metrics: Mapping[str, Mapping[str, Metric]], measure: str
 ) -> tuple[str, Metric] | None:
     """Return the null map with the highest value of a measure; None if no map has one."""
-    values = {k: m[measure].value for k, m in metrics.items() if measure in m}
-    known = {k: v for k, v in values.items() if v is not None}
-    if not known:
-        return None
-    best = max(known, key=lambda name: known[name])
-    return best, metrics[best][measure]
+    known = {k: m[measure] for k, m in metrics.items() if measure in m}
+    known = {k: m for k, m in known.items() if m.value is not None}
+    return max(known.items(), key=lambda item: item[1].value or 0.0) if known else None
 
 
 def within_section(
@@ -102,53 +99,57 @@ def within_section(
 ) -> Section:
     """Compare the model's maps with null maps within positive bags.
 
-    Args:
-        context: what is evaluated.
-        table: what `instance_table` returned.
-        nulls_pooled: what `pooled_nulls` returned.
+    See `instance_table` for the table, and `pooled_nulls`.
     """
     draws = context.resamples(table.names, table.positive, at_most=context.bootstrap)
     maps = {n: within_bags(table, MAP + n, draws=draws) for n in named(table, MAP)}
     nulls = {n: within_bags(table, NULL + n, draws=draws) for n in named(table, NULL)}
-    mixed = table.mixed
+    mixed = int(table.mixed.sum())
     groups = {
         context.truth.group.get(name, name)
-        for name, counts in zip(table.names, mixed, strict=True)
+        for name, counts in zip(table.names, table.mixed, strict=True)
         if counts
     }
-    of_nulls = {name: m[WITHIN] for name, m in nulls.items()}
     comparisons = [
-        compare_to_null_maps(name, m[WITHIN], of_nulls, groups=len(groups))
+        compare_to_null_maps(
+            name, m[WITHIN], {k: n[WITHIN] for k, n in nulls.items()}, groups=len(groups)
+        )
         for name, m in maps.items()
     ]
-    limit, sentence, title = _threshold(context, table)
     inside = table.inside()
-    undefined = Metric.undefined("only the model's own score has a threshold")
-    for place, metrics in enumerate(maps.values()):
-        metrics[DICE] = undefined
-        if place == 0 and isinstance(limit, str):
-            metrics[DICE] = Metric.undefined(limit)
-        elif place == 0 and not isinstance(limit, str):
-            called = inside["evidence"] > 0 if limit is None else inside.decision >= limit
-            metrics[DICE] = dice(inside, called, draws=draws)["dice"]
+    called, sentence, dice_title = _calls(context, inside)
+    own = Metric.undefined(called) if isinstance(called, str) else (
+        dice(inside, called, draws=draws)["dice"]
+    )  # fmt: skip
+    other = Metric.undefined("only the model's own score has a threshold")
+    for metrics, of_map in zip(maps.values(), (own, other), strict=False):
+        metrics[DICE] = of_map
     about = about_null_maps(context.predictions.folder)
-    missing = {
-        name.removeprefix(NULL): reason
-        for name, reason in table.missing.items()
-        if name.startswith(NULL)
-    } | ({"others": NO_NULL_MAPS} if about is None else {})
+    missing = {k.removeprefix(NULL): v for k, v in table.missing.items() if k.startswith(NULL)}
+    if about is None:
+        missing["others"] = NO_NULL_MAPS
     positive = int(table.positive.sum())
     if context.task.has_classes:  # bags without instance labels count as well
         positive = int((context.y > 0).sum())
     unlabelled = len(context.rows) - len(table.names)
-    text: list[Grid | str] = [_grid(maps, nulls, title)]
-    text.append(
-        f"Means over {int(mixed.sum())} of {positive} positive bags: those that have instances of "
-        f"both labels. Top instance and top 1 %: the share that is positive. {sentence}"
-        + (f" {unlabelled} evaluated bags have no instance labels." if unlabelled else "")
+    means = (
+        f"Means over {mixed} of {positive} positive bags: those that have instances of both "
+        f"labels. Top instance and top 1 %: the share that is positive. {sentence}"
     )
-    text += [f"null map {name}: {reason}" for name, reason in missing.items()]
-    text += [comparison.sentence for comparison in comparisons]
+    means += f" {unlabelled} evaluated bags have no instance labels." if unlabelled else ""
+
+    def cells(metrics: Mapping[str, Metric]) -> list[str]:
+        found = [metrics[k] for k in (*WITHIN_BAGS, DICE) if k in metrics]
+        return [
+            "-" if m.value is None else f"{m.value:.3f}{m.span(2, before=chr(10))}" for m in found
+        ]
+
+    rows = [[name, *cells(m)] for name, m in maps.items()]
+    rows += [[], *([name, *cells(m)] for name, m in nulls.items())]
+    columns = {
+        "map": {"no_wrap": True},
+        **{title: {} for title in (*WITHIN_TITLES.values(), dice_title)},
+    }
     return Section(
         key="within_bags",
         values={
@@ -157,47 +158,104 @@ def within_section(
             "null_maps_pooled": nulls_pooled,
             "comparisons": comparisons,
             "missing": missing,
-            "counted_bags": int(mixed.sum()),
+            "counted_bags": mixed,
             "positive_bags": positive,
             "bags_without_instance_labels": unlabelled,
             "dice_threshold": sentence,
             "about": about or {},
         },
-        text=text,
+        text=[
+            grid("maps within positive bags (below the line: null maps)", columns, rows),
+            means,
+            *(f"null map {name}: {reason}" for name, reason in missing.items()),
+            *(comparison.sentence for comparison in comparisons),
+        ],
     )
 
 
-def _threshold(context: Context, table: InstanceTable) -> tuple[float | str | None, str, str]:
-    """Return the threshold of Dice (None: evidence 0), or why there is none; words; a title."""
-    if table.kind == "evidence":
+def _calls(
+    context: Context, inside: InstanceTable
+) -> tuple[Bool[np.ndarray, " n"] | str, str, str]:
+    """Return the calls of Dice, or why there are none; the rule in words; and a title."""
+    if inside.kind == "evidence":
         words = "Dice: instances with evidence e above 0 are called positive."
-        return None, words, "Dice\nat e > 0"
+        return inside["evidence"] > 0, words, "Dice\nat e > 0"
     validation = validation_table(context)
     reason = no_threshold_reason(validation)
     if reason is not None or validation is None:
-        return reason or "", f"Dice is undefined: {reason}.", "Dice"
+        return f"{reason}", f"Dice is undefined: {reason}.", "Dice"
     words = "Dice: at the threshold with the best Dice on the validation bags."
     limit = dice_threshold(validation.y, validation.decision)
-    return limit, words, "Dice at the\nvalidation\nthreshold"
+    return inside.decision >= limit, words, "Dice at the\nvalidation\nthreshold"
 
 
-def _grid(
-    maps: Mapping[str, Mapping[str, Metric]],
-    nulls: Mapping[str, Mapping[str, Metric]],
-    dice_title: str,
-) -> Grid:
-    title = "maps within positive bags (below the line: null maps)"
-    grid = Grid(title=title, title_justify="left")
-    grid.add_column("map", no_wrap=True)
-    for column in (*WITHIN_TITLES.values(), dice_title):
-        grid.add_column(column)
-    for name, metrics in maps.items():
-        grid.add_row(name, *(_cell(metrics[k]) for k in (*WITHIN_BAGS, DICE)))
-    grid.add_section()
-    for name, metrics in nulls.items():
-        grid.add_row(name, *(_cell(metrics[k]) for k in WITHIN_BAGS), "")
-    return grid
+# Comparison with null maps
 
 
-def _cell(m: Metric) -> str:
-    return "-" if m.value is None else f"{m.value:.3f}{m.span(2, before=chr(10))}"
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NullComparison:
+    """A map beside the null map with the highest AUROC within bags."""
+
+    map: str
+    verdict: Verdict
+    sentence: str
+    value: Metric
+    null: str | None = None
+    """The best null map on these data; None if none could be computed."""
+    null_value: Metric | None = None
+    differences: Mapping[str, Metric]
+    """The paired difference to every null map."""
+
+
+def compare_to_null_maps(
+    name: str, value: Metric, nulls: Mapping[str, Metric], *, groups: int
+) -> NullComparison:
+    """Compare the AUROC within bags of a map with that of every null map.
+
+    The map is better if the 95 % interval of its difference to *each* null map lies above 0. This
+    is an intersection-union test: whichever null map is truly the best, a map that is no better
+    than it is called better with a probability of at most 2.5 %. The sentence quotes the null map
+    that is best on the evaluated bags. This choice favours the null maps: the quoted difference is
+    smaller than that to a null map fixed beforehand, so a win is conservative, and a difference
+    below 0 does not show that the map is worse than any null map.
+
+    All metrics come from the same draws; `groups` is the number of groups with a bag that counts.
+    """
+    defined = {k: m for k, m in nulls.items() if m.value is not None}
+    if value.value is None or not defined:
+        reason = value.reason if value.value is None else "no null map could be computed"
+        sentence = f"The {name} map cannot be compared with null maps: {reason}."
+        return NullComparison(
+            map=name, verdict="undefined", sentence=sentence, value=value, differences={}
+        )
+    best = max(defined, key=lambda k: defined[k].value or 0.0)
+    differences = {k: (value - m).student(groups=groups) for k, m in defined.items()}
+    lows = {k: -math.inf if d.low is None else d.low for k, d in differences.items()}
+    to_best, lowest = differences[best], min(lows, key=lambda k: lows[k])
+    verdict, opening = "undecided", (
+        f"It cannot be told whether the {name} map finds evidence better than every null map"
+    )  # fmt: skip
+    if lows[lowest] > 0:
+        verdict, opening = "better", f"The {name} map finds evidence better than every null map"
+    elif to_best.high is not None and to_best.high < 0:
+        verdict = "not better"
+        opening = f"The {name} map does not find evidence better than the null maps"
+    sentence = (
+        f"{opening}: AUROC within bags {shortened(value.value)} against "
+        f"{shortened(defined[best].value or 0.0)} of {NULL_TITLES.get(best, best)}; difference "
+        f"{_difference(to_best)}"
+    )
+    if verdict == "undecided" and lowest != best and lows[best] > 0:
+        other = NULL_TITLES.get(lowest, lowest)
+        sentence += f", but {_difference(differences[lowest])} to {other}"
+    return NullComparison(
+        map=name, verdict=verdict, sentence=f"{sentence}.", value=value, null=best,
+        null_value=defined[best], differences=differences,
+    )  # fmt: skip
+
+
+def _difference(m: Metric) -> str:
+    value = shortened(m.value or 0.0, sign=True)
+    if m.low is None or m.high is None:
+        return f"{value} (no interval: too few groups or resamples)"
+    return f"{value} [{shortened(m.low, sign=True)}, {shortened(m.high, sign=True)}]"

@@ -1,0 +1,689 @@
+"""Guarantees from calibration bags: prediction sets, intervals, accepted calls, and their alarm.
+
+They hold if nothing but chance decides which groups (patients) calibrated. In every mean over bags,
+each group counts once.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Shaped
+from scipy.special import expit, logit
+
+from ..core import counted, seed_of, write_csv
+from ..errors import InputError, OutputExists, UnmetGuarantee
+from ..statistics import (
+    ConformalIntervals,
+    ConformalSets,
+    Metric,
+    aps_scores,
+    certified_threshold,
+    coverage_band,
+    coverage_band_in_test,
+    group_shares,
+    lac_scores,
+    least_accepted,
+    least_groups,
+    shift_test,
+    smallest_alpha,
+)
+from ..tasks import HALF
+from .context import SEEN, Context, read_truth, stored_targets
+from .section import Section
+from .storage import Predictions, listed, read_predictions
+
+SetScore = Literal["lac", "aps"]
+"""The score of a class: 1 - p, or the probability of the more probable classes and a random part
+of its own. Of a number: the distance from the predicted mean, or that in predicted standard
+deviations."""
+TITLES = {
+    "coverage": "realised coverage (groups count once)",
+    "coverage_of_bags": "… if bags count equally (not promised)",
+    "set_size": "mean number of classes in a set",
+    "empty_sets": "share of empty sets",
+    "single_sets": "share of sets of one class",
+    "larger_sets": "share of sets of several classes",
+    "error_of_single_sets": "error rate of sets of one class (not promised)",
+    "width": "mean width, in the unit of the target",
+    "below": "share of values below their interval",
+    "above": "share of values above their interval",
+    "accepted": "share of accepted calls",
+    "error_of_accepted": "their error rate",
+    "error_of_all": "error rate of all calls",
+}
+DELTA = 0.1
+"""Probability that the error rate is larger than promised."""
+START = 1.75
+"""The strictest threshold accepts about this multiple of the least number of groups, so that one
+wrong call among them is allowed."""
+STEP = 0.05
+"""Difference of the shares of accepted bags between thresholds."""
+SMALLEST = 1e-12
+OF_MODEL = ("model", "epoch", "members", "kappa", "runs")
+"""Entries of predictions.json that differ between models."""
+FALSE_ALARMS = 0.05
+"""Rate of false alarms of the test for shift."""
+NOT_REQUESTED = {
+    **dict.fromkeys(("coverage", "accepted", "max_error", "certified", "undecided")),
+    "bands": {},
+    "sizes": {},
+}
+"""Values of `probsa sets --json` without the guarantee that they belong to."""
+Means = Mapping[str, tuple[Shaped[np.ndarray, " bags"], Shaped[np.ndarray, " bags"]]]
+"""Values of bags and their weights, by the name of their mean."""
+Bands = dict[str, tuple[float, float]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GuaranteeOptions:
+    """The requested levels; None for what is not requested.
+
+    Raises:
+        InputError: a level is not between 0 and 1, or none is given.
+    """
+
+    coverage: float | None = None
+    """Probability that the set of a bag contains its class, or the interval its number."""
+    max_error: float | None = None
+    """Largest error rate of the calls that are accepted."""
+    calibration: Path | None = None
+    """Predictions folder of the calibration bags; None for the validation bags of the folder."""
+    per_class: bool = False
+    """Whether coverage holds within each class."""
+    score: SetScore = "lac"
+
+    def __post_init__(self) -> None:
+        for flag, value in (("--coverage", self.coverage), ("--max-error", self.max_error)):
+            if value is not None and not 0 < value < 1:
+                raise InputError(f"{flag} is {value:g}; expected a number between 0 and 1")
+        if self.coverage is None and self.max_error is None:
+            raise InputError("no guarantee is requested: give --coverage or --max-error")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guarantee:
+    """A promise about some bags that follows from other, labelled ones, the calibration bags."""
+
+    key: str
+    """Its key in the JSON report."""
+    values: dict[str, Any]
+    """What is promised, for JSON."""
+    lines: Sequence[str]
+    """What is promised, as sentences."""
+    columns: dict[str, Sequence[str]]
+    """The columns of a table of the bags."""
+    summary: dict[str, Any]
+    """What the JSON of `probsa sets` has besides `values`, such as numbers of bags."""
+    means: Callable[[], Means]
+    """Compares the promise with the labels of the bags, which nothing else uses."""
+
+    def metrics(self, bags: Context) -> dict[str, Metric]:
+        """Return Σ weight · value / Σ weight of each of `means`, in the data and each resample."""
+        return {
+            name: Metric.of(bags.draws.ratio(weight * value, weight), reason="no such bags")
+            for name, (value, weight) in self.means().items()
+        }
+
+
+def shares(
+    bags: Context, *, among: Bool[np.ndarray, " bags"] | None = None
+) -> Float[np.ndarray, " bags"]:
+    """Return the share of each bag in its group; bags that are not `among` them have none."""
+    rows = np.arange(len(bags.rows)) if among is None else np.flatnonzero(among)
+    found = np.zeros(len(bags.rows))
+    found[rows] = group_shares([bags.groups[i] for i in rows])[0]
+    return found
+
+
+# Coverage
+
+
+def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptions) -> Guarantee:
+    """Return sets of classes that contain the class of a bag.
+
+    Raises:
+        UnmetGuarantee: there are too few calibration groups; says how many are needed.
+    """
+    assert options.coverage is not None
+    y, groups, names = calibration.y, np.array(calibration.groups), bags.predictions.class_names
+    parts = {f" of class {n}": groups[y == c] for c, n in enumerate(names)}
+    for part, found in parts.items() if options.per_class else [("", groups)]:
+        check_groups(len(set(found)), coverage=options.coverage, what=f"calibration bags{part}")
+    rule = ConformalSets.calibrated(
+        _set_scores(calibration, options.score),
+        y,
+        groups=calibration.groups,
+        alpha=1 - options.coverage,
+        per_class=options.per_class,
+    )
+    counts = dict(zip(names if rule.per_class else ("all",), rule.groups, strict=False))
+    kind = "per class" if rule.per_class else "over all classes"
+    first = f"prediction sets ({options.score}) at a coverage of {options.coverage:.3g} {kind}"
+    bands, in_test, lines = _bands(counts, bags, coverage=options.coverage)
+    scores = _set_scores(bags, options.score)
+    inside, p_values = rule.sets(scores), zip(names, rule.p_values(scores).T, strict=True)
+    size = inside.sum(1)
+    sizes = dict(enumerate(np.bincount(size, minlength=len(names) + 1).tolist()))
+
+    def means() -> Means:
+        covered, share = np.take_along_axis(inside, bags.y[:, None], axis=1)[:, 0], shares(bags)
+        of_class = {name: shares(bags, among=bags.y == c) for c, name in enumerate(names)}
+        return {
+            "coverage": (covered, share),
+            "coverage_of_bags": (covered, np.ones(len(covered))),
+            **{f"coverage_{name}": (covered, weight) for name, weight in of_class.items()},
+            "set_size": (size, share),
+            "empty_sets": (size == 0, share),
+            "single_sets": (size == 1, share),
+            "larger_sets": (size > 1, share),
+            "error_of_single_sets": (~covered, share * (size == 1)),
+        }
+
+    return Guarantee(
+        key="sets",
+        values={
+            "coverage": options.coverage,
+            "method": options.score,
+            "per_class": rule.per_class,
+            "thresholds": dict(zip(names, rule.thresholds.tolist(), strict=True)),
+            "calibration_groups": counts,
+            "bands": bands,
+            "bands_of_this_test": in_test,
+        },
+        lines=[first, *lines, f"  sets: {', '.join(f'{n} of size {k}' for k, n in sizes.items())}"],
+        columns={
+            "set": ["|".join(np.array(names)[row]) for row in inside],
+            **{f"p_value_{name}": [f"{v:.6g}" for v in column] for name, column in p_values},
+        },
+        summary={"sizes": sizes},
+        means=means,
+    )
+
+
+def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) -> Guarantee:
+    """Return intervals around the predicted mean that contain the number of a bag.
+
+    Raises:
+        UnmetGuarantee: there are too few calibration groups; says how many are needed.
+    """
+    assert options.coverage is not None
+    adapts = options.score == "aps"
+    check_groups(len(set(calibration.groups)), coverage=options.coverage)
+    rule = ConformalIntervals.calibrated(
+        calibration.targets[:, 0],
+        calibration.output("mean"),
+        groups=calibration.groups,
+        alpha=1 - options.coverage,
+        spread=calibration.output("sd") if adapts else None,
+    )
+    spread = bags.output("sd") if adapts else None
+    low, high = rule.intervals(bags.output("mean"), spread=spread).T
+    unit = " predicted standard deviations" if adapts else ""
+    text = f"the predicted mean ± {rule.half_width:.4g}{unit}"
+    bands, in_test, lines = _bands({"all": rule.groups}, bags, coverage=options.coverage)
+
+    def means() -> Means:
+        y, share = bags.targets[:, 0], shares(bags)
+        covered = (low <= y) & (y <= high)
+        return {
+            "coverage": (covered, share),
+            "coverage_of_bags": (covered, np.ones(len(covered))),
+            "width": (high - low, share),
+            "below": (y < low, share),
+            "above": (y > high, share),
+        }
+
+    return Guarantee(
+        key="intervals",
+        values={
+            "coverage": options.coverage,
+            "rule": text,
+            "half_width": rule.half_width,
+            "adapts": adapts,
+            "calibration_groups": rule.groups,
+            "band": bands["all"],
+            "band_of_this_test": in_test.get("all"),
+        },
+        lines=[f"intervals at a coverage of {options.coverage:.3g}: {text}", *lines],
+        columns={"low": [f"{v:.6g}" for v in low], "high": [f"{v:.6g}" for v in high]},
+        summary={"limits": text, "bands": bands},
+        means=means,
+    )
+
+
+def _set_scores(bags: Context, score: SetScore) -> Float[np.ndarray, "bags classes"]:
+    """Return the nonconformity score of each class of each bag.
+
+    The random part of `aps` depends on the name of the bag alone, so that a bag always has the same
+    set.
+    """
+    if score == "lac":
+        return lac_scores(bags.p)
+    u = [np.random.default_rng(seed_of("aps", name)).random() for name in bags.names]
+    return aps_scores(bags.p, u=np.array(u, dtype=np.float64))
+
+
+def check_groups(count: int, *, coverage: float, what: str = "calibration bags") -> None:
+    """Check that there are enough calibration groups for a coverage.
+
+    Raises:
+        UnmetGuarantee: there are fewer; says how many are needed, and which level is possible.
+    """
+    least = least_groups(1 - coverage)
+    if count < least:
+        possible = f", or give --coverage {1 - smallest_alpha(count):.3g}" if count else ""
+        raise UnmetGuarantee(
+            f"--coverage {coverage:g} needs {what} of at least {least} groups (patients), but "
+            f"there are {count}: add calibration bags{possible}"
+        )
+
+
+def _bands(
+    groups: Mapping[str, int], bags: Context, *, coverage: float
+) -> tuple[Bands, Bands, list[str]]:
+    """Return where the realised coverage lies for 9 of 10 calibration sets of this size.
+
+    It is given for each part of `groups`, the calibration groups of all bags or by class. The
+    second value is the same for the coverage of as many groups as are evaluated, which is wider,
+    and not known for new bags; the third has both as sentences.
+    """
+    names, bands, in_test, lines = bags.predictions.class_names, {}, {}, []
+    for part, count in groups.items():
+        low, high = bands[part] = coverage_band(count, alpha=1 - coverage)
+        of_class, test = "" if part == "all" else f" of class {part}", ""
+        if bags.part != "new":
+            among = None if part == "all" else bags.y == names.index(part)
+            tested = max(1, round(shares(bags, among=among).sum()))
+            near, far = coverage_band_in_test(count, test_groups=tested, alpha=1 - coverage)
+            in_test[part] = near, far
+            test = f", and between {near:.3f} and {far:.3f} in a test of this size"
+        lines.append(
+            f"  {count} calibration groups{of_class}: the realised coverage is between {low:.3f} "
+            f"and {high:.3f} for 9 of 10 calibration sets of this size{test}"
+        )
+    return bands, in_test, lines
+
+
+# Accepted calls
+
+
+def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOptions) -> Guarantee:
+    """Accept calls from the lowest confidence on that the calibration bags certify.
+
+    The thresholds accept stated shares of `bags`: calibration only decides between them.
+
+    Raises:
+        UnmetGuarantee: there are too few groups even if all are accepted without an error.
+    """
+    assert options.max_error is not None
+    groups = len(set(calibration.groups))
+    least = least_accepted(max_error=options.max_error, delta=DELTA)
+    if groups < least:
+        raise UnmetGuarantee(
+            f"--max-error {options.max_error:g} needs at least {least} calibration groups "
+            f"(patients), all accepted without an error, but there are {groups}: add calibration "
+            "bags or allow a larger error rate"
+        )
+    strictness = np.append(np.arange(min(1.0, START * least / groups), 1 - STEP / 2, STEP), 1.0)
+    thresholds = np.quantile(confidence(bags), 1 - strictness, method="lower")
+    thresholds[-1] = -np.inf
+    rule = certified_threshold(
+        thresholds,
+        confidence=confidence(calibration),
+        wrong=calibration.called != calibration.y,
+        groups=calibration.groups,
+        max_error=options.max_error,
+        delta=DELTA,
+    )
+    accepted = rule.accepts(confidence(bags))
+    threshold, tried, undecided = rule.threshold, "this threshold", None
+    if threshold is None:
+        which, tried = "none can be certified", "the strictest threshold that was tried"
+    elif threshold == -np.inf:
+        which = "every call is accepted"
+    elif bags.task.two_classes:
+        low, high = undecided = expit(_middle(bags) + np.array([-threshold, threshold])).tolist()
+        which = f"calls with p ≤ {low:.4g} or p ≥ {high:.4g} are accepted"
+    else:
+        which = f"calls with log odds of at least {threshold:.3f} are accepted"
+    seen = "" if rule.error is None else f", of which {rule.error:.1%} are wrong"
+
+    def means() -> Means:
+        wrong, share = bags.called != bags.y, shares(bags)
+        return {
+            "accepted": (accepted, share),
+            "error_of_accepted": (wrong, share * accepted),
+            "error_of_all": (wrong, share),
+        }
+
+    return Guarantee(
+        key="accepted",
+        values={
+            "max_error": options.max_error,
+            "delta": DELTA,
+            "certified": threshold is not None,
+            "threshold_log_odds": None if threshold == -np.inf else threshold,
+            "undecided": undecided,
+            "calibration_groups": groups,
+            "calibration_accepted": rule.accepted,
+            "calibration_error": rule.error,
+            "p_value": rule.p_value,
+        },
+        lines=[
+            f"accepted calls: an error rate of at most {options.max_error:.3g}, with a probability "
+            f"of {1 - DELTA:.3g}: {which}",
+            f"  {groups} calibration groups: {tried} accepts {rule.accepted:.1%} of their calls"
+            f"{seen} (p-value {rule.p_value:.2g})",
+            f"  {accepted.sum()} of these {len(accepted)} calls are accepted",
+        ],
+        columns={"accepted": np.where(accepted, "yes", "no").tolist()},
+        summary={"accepted": int(accepted.sum())},
+        means=means,
+    )
+
+
+def confidence(bags: Context) -> Float[np.ndarray, " bags"]:
+    """Return how far each call is from the other side, in log odds of the probability.
+
+    With two classes, this is the distance |logit p - logit t| from the threshold t.
+    """
+    p = np.clip(bags.p, SMALLEST, 1 - SMALLEST)
+    if bags.task.two_classes:
+        return np.abs(logit(p[:, 1]) - _middle(bags))
+    return logit(np.take_along_axis(p, bags.called[:, None], axis=1)[:, 0])
+
+
+def _middle(bags: Context) -> float:
+    """Return the threshold of two classes in log odds."""
+    threshold = HALF if bags.threshold is None else bags.threshold
+    return float(logit(np.clip(threshold, SMALLEST, 1 - SMALLEST)))
+
+
+# Calibration bags
+
+
+def calibration_bags(bags: Context, folder: Path | None) -> Context:
+    """Return the labelled calibration bags, which share no bag and no group with `bags`.
+
+    They are the validation bags of the same predictions, or the test and new bags of another
+    folder (its validation bags, if it has no others).
+
+    Raises:
+        InputError: there are none, they are of another model, their groups are unknown, or a bag
+            or group is on both sides.
+    """
+    found = bags.validation if folder is None else _of_folder(bags, read_predictions(folder))
+    if not found.rows:
+        raise InputError(
+            f"{found.predictions.folder} has no labelled validation bags besides those evaluated: "
+            "name a predictions folder of other bags, with labels, with --calibration"
+        )
+    both = {"bag": (bags.names, found.names), "group": (bags.groups, found.groups)}
+    for what, (one, other) in both.items():
+        names = [name for name in dict.fromkeys(one) if name in set(other)]
+        if names:
+            raise InputError(
+                f"{listed(names, what=what)} are among both the calibration bags and the bags that "
+                "the guarantees are for, which makes guarantees void: keep patients on one side"
+            )
+    return found
+
+
+def _of_folder(bags: Context, predictions: Predictions) -> Context:
+    """Return the calibration bags among other predictions of the same model."""
+    one, other = (
+        {"task": p.task, "classes": ", ".join(p.class_names)}
+        | {k: p.metadata[k] for k in OF_MODEL if k in p.metadata}
+        for p in (bags.predictions, predictions)
+    )
+    for key in (key for key in one if key in other and one[key] != other[key]):
+        raise InputError(
+            f"{bags.predictions.folder} and {predictions.folder} are of different models: {key} is "
+            f"{one[key]} and {other[key]}. Calibrate with predictions of the same model"
+        )
+    truth = replace(bags.truth, targets={**stored_targets(predictions), **bags.truth.targets})
+    labelled = [i for i, name in enumerate(predictions.bags) if name in truth.targets]
+    rows = tuple(i for i in labelled if predictions.parts[i] not in SEEN)
+    found = replace(bags, predictions=predictions, truth=truth, part="test", rows=rows)
+    found = found if rows else found.validation
+    unknown = [name for name in found.names if name not in truth.group]
+    if truth.group and unknown:
+        raise InputError(
+            f"--labels gives the groups of bags, but lacks {listed(unknown)} of "
+            f"{predictions.folder}: list the calibration bags in the same table"
+        )
+    return found
+
+
+def shift_alarm(bags: Context, calibration: Context) -> tuple[dict[str, Any], str]:
+    """Test whether bags look like the calibration bags to the model; labels are not used.
+
+    Compared are the probabilities of the classes and the confidences, of other tasks what is
+    predicted; the standard deviations; and the distance from training where it is known.
+
+    Returns:
+        The result for JSON, and as a sentence.
+    """
+    old, new = _watched(calibration), _watched(bags)
+    names = [name for name in old if name in new]
+    table = [np.stack([columns[name] for name in names], axis=1) for columns in (old, new)]
+    test = shift_test(
+        np.concatenate(table),
+        new=np.repeat([False, True], [len(rows) for rows in table]),
+        groups=calibration.groups + bags.groups,
+        seed=bags.seed,
+    )
+    values = {
+        "alarm": test.p_value <= FALSE_ALARMS,
+        "p_value": test.p_value,
+        "false_alarm_rate": FALSE_ALARMS,
+        "permutations": test.permutations,
+        "distances": dict(zip(names, test.distances, strict=True)),
+    }
+    furthest = names[int(np.argmax(test.distances))].replace("p of class", "probability of class")
+    verdict = "no sign of a shift between calibration bags and these"
+    if values["alarm"]:
+        verdict = "ALARM: these bags differ from the calibration bags; guarantees may not hold"
+    return values, (
+        f"{verdict}: the largest distance of distributions is {max(test.distances):.2f} "
+        f"({furthest}), p-value {test.p_value:.3f}; false alarms: {FALSE_ALARMS:.0%}"
+    )
+
+
+def _watched(bags: Context) -> dict[str, Float[np.ndarray, " bags"]]:
+    """Return what the test for shift compares, by its name."""
+    predictions, rows, task = bags.predictions, list(bags.rows), bags.task
+    std, distance = predictions.std[rows].astype(np.float64), predictions.ood_distance
+    if task.has_classes:
+        names = enumerate(predictions.class_names)
+        columns = {f"p of class {name}": bags.p[:, c] for c, name in names if c > 0}
+        columns |= {"confidence": confidence(bags), "standard deviation": std.max(1)}
+    else:
+        columns = {n: bags.output(n) for n in task.watched(predictions.outputs)}
+        columns["standard deviation of the attention"] = std[:, 0]
+    if distance is not None and np.isfinite(distance[rows]).all():
+        columns["distance from training"] = distance[rows].astype(np.float64)
+    return columns
+
+
+def _caution(bags: Context, calibration: Context) -> str | None:
+    """Return why the guarantees hold only approximately, or None."""
+    reasons = {
+        "the weights and the threshold of the model were chosen on the calibration bags, which may "
+        "therefore look better than new bags; name bags that the run has not seen with "
+        "--calibration": calibration.part == "val",
+        "no groups are known, so that every bag counts as a patient of its own; if patients have "
+        "several bags, give --labels with a column group": not bags.truth.group,
+        "training bags are evaluated, for which nothing is promised": bags.part in ("train", "all"),
+    }
+    return "; ".join(reason for reason, holds in reasons.items() if holds) or None
+
+
+# The report and the table of new bags
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requested:
+    """The requested guarantees of some bags, and why they may not hold."""
+
+    bags: int
+    groups: int
+    """Number of calibration bags and of their groups."""
+    origin: str
+    """Which bags calibrate, in words."""
+    guarantees: Sequence[Guarantee]
+    unmet: Mapping[str, str]
+    """Why others cannot be given, by their flag."""
+    doubts: Mapping[str, Any]
+    """The test for shift and the caution, for JSON."""
+    lines: Sequence[str]
+    """The same as sentences."""
+
+    @classmethod
+    def of(cls, bags: Context, options: GuaranteeOptions, *, all_or_none: bool) -> "Requested":
+        """Compute the requested guarantees from calibration bags.
+
+        Raises:
+            InputError: the calibration bags cannot be used, or the task cannot have a guarantee.
+            UnmetGuarantee: none can be given, or with `all_or_none` one cannot; gives every reason.
+        """
+        task, by = bags.task, bags.task.coverage_by
+        refused = {
+            "--coverage makes sets of classes or intervals of numbers": options.coverage and not by,
+            "--per-class is for classes": options.per_class and by == "intervals",
+            "--max-error accepts calls of classes": options.max_error and not task.has_classes,
+        }
+        for reason in (reason for reason, holds in refused.items() if holds):
+            raise InputError(f"{reason}, and the task is {task.name}: leave it out")
+        calibration = calibration_bags(bags, options.calibration)
+        kinds = (
+            ("--coverage", options.coverage, prediction_sets if by == "sets" else intervals),
+            ("--max-error", options.max_error, accepted_calls),
+        )
+        found, unmet = [], {}
+        for flag, level, calibrated in kinds:
+            try:
+                found += [calibrated(calibration, bags, options)] if level else []
+            except UnmetGuarantee as error:
+                unmet[flag] = str(error)
+        if unmet and (all_or_none or not found):
+            many = f"{len(unmet)} guarantees cannot be given: " if len(unmet) > 1 else ""
+            raise UnmetGuarantee(many + "; ".join(unmet.values()))
+        where = "validation bags of these predictions"
+        if options.calibration is not None:
+            where = f"{calibration.part} bags of {options.calibration}"
+        (shift, line), why = shift_alarm(bags, calibration), _caution(bags, calibration)
+        return cls(
+            bags=len(calibration.rows),
+            groups=len(set(calibration.groups)),
+            origin=f"(the {where})",
+            guarantees=found,
+            unmet=unmet,
+            doubts={"shift": shift, "caution": why},
+            lines=[line, *([f"caution: {why}"] if why else [])],
+        )
+
+
+def guarantees_section(context: Context, options: GuaranteeOptions | None) -> Section | None:
+    """Return the requested guarantees and whether they held; None if none is requested.
+
+    See `Requested.of` for the errors.
+    """
+    if options is None:
+        return None
+    made = Requested.of(context, options, all_or_none=False)
+    values: dict[str, Any] = {}
+    text = [f"guarantees, from {made.bags} calibration bags of {made.groups} groups {made.origin}"]
+    for guarantee in made.guarantees:
+        metrics = guarantee.metrics(context)
+        values[guarantee.key] = {**guarantee.values, "metrics": metrics}
+        text += guarantee.lines
+        for name, m in metrics.items():
+            title = TITLES.get(name, f"coverage of class {name.removeprefix('coverage_')}")
+            text.append(f"    {title}: {m if m.value is not None else f'- ({m.reason})'}")
+    unmet = tuple(made.unmet.values())
+    return Section(
+        key="guarantees",
+        values={
+            "calibration": made.origin,
+            "calibration_bags": made.bags,
+            "calibration_groups": made.groups,
+            **values,
+            **made.doubts,
+            "unmet": made.unmet,
+        },
+        text=[*text, *made.lines, *(f"not guaranteed: {why}" for why in unmet)],
+        unmet=unmet,
+    )
+
+
+def write_sets(
+    folder: Path,
+    options: GuaranteeOptions,
+    *,
+    out: Path,
+    labels: Path | None = None,
+    classes: Sequence[str] | None = None,
+    overwrite: bool = False,
+    seed: int = 0,
+) -> Section:
+    """Write guarantees of the test and new bags of a predictions folder, without their labels.
+
+    The table has the columns bag, set (class names joined by `|`), p_value_<class>, and with
+    `options.max_error`, accepted. For numbers it has the columns bag, low and high.
+
+    Args:
+        folder: predictions folder of the new bags.
+        options: the requested guarantees, and the calibration bags.
+        out: the CSV table to write.
+        labels: table with the labels and groups of the calibration bags; None for the labels that
+            are stored with their predictions.
+        classes: class names in the order of their index, if the labels of the table are names.
+        overwrite: replace an existing table.
+        seed: seed of the permutations of the alarm.
+
+    Raises:
+        OutputExists: the table exists and `overwrite` is not set.
+        InputError: there are no new bags, or see `Requested.of`.
+        UnmetGuarantee: a request cannot be met, so that the table would lack columns.
+    """
+    if out.exists() and not overwrite:
+        raise OutputExists(f"{out} exists: give another --out, or --overwrite")
+    predictions = read_predictions(folder)
+    rows = tuple(i for i, part in enumerate(predictions.parts) if part not in SEEN)
+    if not rows:
+        raise InputError(
+            f"{folder} has only training and validation bags, for which nothing can be "
+            "guaranteed: predict new bags with `probsa predict`"
+        )
+    threshold = HALF if predictions.threshold is None else predictions.threshold
+    new = Context(
+        predictions=predictions,
+        truth=read_truth(predictions, labels, classes=classes),
+        part="new",
+        rows=rows,
+        threshold=threshold if predictions.of_task.two_classes else None,
+        bootstrap=0,
+        seed=seed,
+    )
+    made = Requested.of(new, options, all_or_none=True)
+    columns: dict[str, Sequence[str]] = {"bag": new.names}
+    values: dict[str, Any] = dict(NOT_REQUESTED)
+    for guarantee in made.guarantees:
+        columns |= guarantee.columns
+        values |= {k: guarantee.values[k] for k in values if k in guarantee.values}
+        values |= guarantee.summary
+    write_csv(out, list(columns), pd.DataFrame(columns).to_dict("records"))
+    bags = counted(len(rows), "bag")
+    origin = f"{counted(made.bags, 'bag')} of {counted(made.groups, 'group')} {made.origin}"
+    about = {"table": str(out), "bags": len(rows), "calibration": origin}
+    lines = [line for guarantee in made.guarantees for line in guarantee.lines]
+    return Section(
+        key="sets",
+        values={**about, **values, **made.doubts},
+        text=[f"{out}: {bags}, calibrated with {origin}", *lines, *made.lines],
+    )

@@ -1,1 +1,0 @@
-"""Guarantees from calibration bags: prediction sets, intervals, accepted calls, and their alarm."""
