@@ -246,13 +246,21 @@ def test_a_folder_in_use_is_refused(tmp_path):
         ([_prediction("../a")], BagError, "bag '../a' cannot be a file name"),
         ([_prediction("..")], BagError, "cannot be a file name"),
         ([], InputError, "there are no predictions to write"),
-        ([_prediction(probability=(np.nan,))], BagError, "bag 'a': p_1 is nan, expected 0 to 1"),
-        ([_prediction(bag_ood=2.0)], BagError, "bag 'a': ood is 2.0, expected 0 to 1"),
+        (
+            [_prediction(probability=(np.nan,))],
+            BagError,
+            "bag 'a': p_1 is 'nan', expected a finite number from 0",
+        ),
+        (
+            [_prediction(bag_ood=2.0)],
+            BagError,
+            "bag 'a': ood is '2.0', expected .* from 0 to 1: its",
+        ),
         ([_prediction(probability=(0.2, 0.3, 0.5))], InputError, "3 probabilities, but .* 2 class"),
         (
             [_prediction(task="regression", probability=(np.inf,), outputs=("mean",))],
             BagError,
-            "bag 'a': mean is inf, expected a number: its features are far",
+            "bag 'a': mean is 'inf', expected a finite number: its features are far",
         ),
     ],
 )
@@ -292,14 +300,17 @@ FAR = "bag,part,label,prediction,p_1,sd_1,ood,ood_distance\n"
         ("bag,label,p_1,sd_1\na,1,.5,0\n", "no column 'part'"),
         (
             WHOLE + "a,test,1,1,.5,0\na,test,1,1,.5,0\n",
-            "bag 'a' has an empty name, or more than one row",
+            "line 3: bag 'a' is already in line 2",
         ),
-        (WHOLE + ",test,1,1,.5,0\n", "bag '' has an empty name"),
-        (WHOLE + "a,test,yes,1,.5,0\n", "bag 'a': label 'yes' is not a class number"),
-        (WHOLE + "a,test,1,1,nan,0\n", "bag 'a': p_1 is 'nan', expected 0 to 1"),
-        (WHOLE + "a,test,1,1,.5,\n", "bag 'a': sd_1 is '', expected 0 to 1"),
-        (FAR + "a,test,1,1,.5,0,1.5,2\n", "bag 'a': ood is '1.5', expected 0 to 1"),
-        (FAR + "a,test,1,1,.5,0,.5,far\n", "bag 'a': ood_distance is 'far', expected a distance"),
+        (WHOLE + ",test,1,1,.5,0\n", "line 2: the column 'bag' is empty"),
+        (WHOLE + "a,test,yes,1,.5,0\n", "bag 'a': label is 'yes', expected a whole number from 0"),
+        (
+            WHOLE + "a,test,1,1,nan,0\n",
+            "bag 'a': p_1 is 'nan', expected a finite number from 0 to 1",
+        ),
+        (WHOLE + "a,test,1,1,.5,\n", "bag 'a': sd_1 is '', expected"),
+        (FAR + "a,test,1,1,.5,0,1.5,2\n", "bag 'a': ood is '1.5', expected"),
+        (FAR + "a,test,1,1,.5,0,.5,far\n", "bag 'a': ood_distance is 'far', expected"),
         (WHOLE.replace("_1", "_x") + "a,test,1,1,.5,0\n", "probabilities of x, but predictions"),
     ],
 )
@@ -318,9 +329,9 @@ def _restate(folder, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda stored: {"classes": ["0", "1"]}, "has no key 'threshold'"),
-        (lambda stored: {"threshold": None}, "has no key 'classes'"),
-        (lambda stored: stored | {"task": "regression"}, "has no key 'outputs'"),
+        (lambda stored: {"classes": ["0", "1"]}, "is damaged: threshold is missing"),
+        (lambda stored: {"threshold": None}, "is damaged: classes is missing"),
+        (lambda stored: stored | {"task": "regression"}, "is damaged: outputs is missing"),
         (lambda stored: stored | {"threshold": "x"}, "is damaged: threshold"),
         (lambda stored: stored | {"classes": 3}, "is damaged: classes"),
         (lambda stored: stored | {"classes": [1, 2]}, "is damaged: classes"),
@@ -387,11 +398,17 @@ def _nothing_stored(f):
     [
         (_only_features, "is not a file of predictions: it lacks attention_mean, .* has features"),
         (lambda f: f.pop("degree"), "it lacks degree"),
-        (lambda f: _alter(f, "degree", np.zeros(4)), r"degree has shape \(4,\), but .* 5 rows"),
-        (lambda f: _alter(f, "degree", 3.0), r"degree has shape \(\)"),
+        (
+            lambda f: _alter(f, "degree", np.zeros(4)),
+            r"degree is float64 of shape \(4,\), .* each of 5 inst",
+        ),
+        (lambda f: _alter(f, "degree", 3.0), r"degree is float64 of shape \(\)"),
         (lambda f: _alter(f, "degree", np.full(5, np.nan)), "degree has values that are not fini"),
         (lambda f: _alter(f, "attention_mean", np.array([b"a"] * 5)), "expected numbers"),
-        (lambda f: _alter(f, "coords", np.zeros((5, 3))), r"coords have shape \(5, 3\)"),
+        (
+            lambda f: _alter(f, "coords", np.zeros((5, 3))),
+            r"coords is .* shape \(5, 3\), expected 1 or 2 numbers",
+        ),
         (lambda f: f.attrs.update({"name": "../../x"}), "name is '../../x', expected a"),
         (lambda f: f.attrs.update({"name": np.arange(3)}), "name"),
         (lambda f: f.attrs.update({"score_kind": "beauty"}), "score_kind is 'beauty', expected lo"),

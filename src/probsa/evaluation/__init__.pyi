@@ -17,6 +17,7 @@ from .baselines.null_scores import write_null_scores as write_null_scores
 from .context import Context as Context
 from .context import Truth as Truth
 from .context import target_data as target_data
+from .ensemble import MeansOfRuns as MeansOfRuns
 from .faithfulness.choice import MapScoreChoice as MapScoreChoice
 from .faithfulness.choice import choose_map_score as choose_map_score
 from .faithfulness.deletion import LEAVE_ONE_OUT_UP_TO as LEAVE_ONE_OUT_UP_TO
@@ -45,8 +46,6 @@ from .lesions import find_lesions as find_lesions
 from .lesions import froc_summary as froc_summary
 from .lesions import match_detections as match_detections
 from .lesions import patch_mask as patch_mask
-from .loading import DistancesOfRuns as DistancesOfRuns
-from .loading import NullMapsOfRuns as NullMapsOfRuns
 from .loading import distances_of as distances_of
 from .loading import from_pretrained as from_pretrained
 from .loading import load as load
@@ -87,9 +86,9 @@ from .storage import NOTES as NOTES
 from .storage import PREDICTIONS_TABLE as PREDICTIONS_TABLE
 from .storage import Predictions as Predictions
 from .storage import read_predictions as read_predictions
+from .storage import stated_of as stated_of
+from .storage import truth_of as truth_of
+from .storage import verdict_of as verdict_of
 from .storage import write_predictions as write_predictions
-from .verdicts import stated_of as stated_of
-from .verdicts import truth_of as truth_of
-from .verdicts import verdict_of as verdict_of
 from .words import INSTANCE_DETECTORS as INSTANCE_DETECTORS
 from .words import WITHIN_TITLES as WITHIN_TITLES

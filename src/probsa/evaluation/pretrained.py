@@ -22,22 +22,14 @@ from ..core import (
     write_json,
     write_text,
 )
-from ..datasets import IN_MEMORY, FeatureMetadata
+from ..datasets import FeatureMetadata
 from ..errors import CheckpointError, InputError, MissingExtra, OutputExists
-from ..models import Model
-from ..training import (
-    Checkpoint,
-    RunConfig,
-    load_checkpoint,
-    save_checkpoint,
-)
+from ..training import Checkpoint, load_checkpoint, save_checkpoint
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT = 1
 AGAIN = "copy the folder again, or save the model again"
 PARTS = ("model.", "standardize.")
-PRIVATE = ("runs", "training_targets")
-"""Entries of the origin of predictions that stay where they are: paths and labels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,16 +40,6 @@ class PretrainedMember:
     arguments: dict[str, Any]
     prior_shift: tuple[float, ...] | None = None
     """What moves its probabilities to other shares of the classes; None for nothing."""
-
-    @classmethod
-    def of(cls, model: Model) -> "PretrainedMember":
-        """Return what a folder states of a model."""
-        shift = model.likelihood.prior_shift
-        return cls(
-            model=model.name,
-            arguments=model.arguments,
-            prior_shift=None if shift is None else tuple(shift.tolist()),
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,15 +95,15 @@ def read_model(folder: Path) -> tuple[PretrainedConfig, list[Checkpoint]]:
     where = folder / CONFIG
     values = read_json(where, advice=AGAIN)
     config = as_record(PretrainedConfig, values, where=str(where), advice=AGAIN)
+    problem = ""
     if config.library_name != "probsa":
-        raise InputError(f"{where} is of {config.library_name!r}, not of a model of probsa")
-    if config.format > FORMAT:
-        raise InputError(
-            f"{where} has format {config.format}, but this probsa reads up to {FORMAT}: update "
-            "probsa"
-        )
-    if not config.members:
-        raise InputError(f"{where} is damaged: it has no members. {AGAIN.capitalize()}")
+        problem = f"is of {config.library_name!r}, not of a model of probsa"
+    elif config.format > FORMAT:
+        problem = f"has format {config.format}; this probsa reads up to {FORMAT}: update probsa"
+    elif not config.members:
+        problem = f"is damaged: it has no members. {AGAIN.capitalize()}"
+    if problem:
+        raise InputError(f"{where} {problem}")
     stored = load_checkpoint(folder / WEIGHTS)
     known = tuple(f"members.{k}.{part}" for k in range(len(config.members)) for part in PARTS)
     for name in stored.tensors:
@@ -169,13 +151,3 @@ def local_folder(source: Path | str, *, revision: str | None = None) -> Path:
             f"there is no folder {name}, and the repository of this name cannot be read "
             f"({reason}): check the name, the network and HF_HUB_OFFLINE"
         ) from error
-
-
-def run_without_paths(config: RunConfig | None) -> dict[str, Any] | None:
-    """Return a run file without the paths of the machine that it was trained on."""
-    if config is None:
-        return None
-    data = replace(
-        config.data, features=IN_MEMORY, labels=IN_MEMORY, split=None, instance_labels=None
-    )
-    return replace(config, data=data).to_dict()

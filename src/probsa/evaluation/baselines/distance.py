@@ -19,7 +19,7 @@ from ...core import Bag, load_arrays, random_stream, replacing, write_json
 from ...datasets import Split
 from ...errors import BagError, InputError
 from ...training import RunFolder
-from .whitening import whitening
+from .whitening import problem_of, whitening
 
 MOST_INSTANCES = 10_000
 """Largest number of instances that a fit uses, and to which an instance is compared."""
@@ -107,27 +107,24 @@ class TrainingDistance:
             validation: names of the validation bags.
             seed: seed of the choice of instances.
         """
-        train = _features(read, training, seed=seed)
-        val = _features(read, validation, seed=seed)
-        if len(train[0]) < FEWEST_BAGS or len(val[0]) < FEWEST_BAGS:
+        x, instances = _features(read, training, seed=seed)
+        val, val_instances = _features(read, validation, seed=seed)
+        if len(x) < FEWEST_BAGS or len(val) < FEWEST_BAGS:
             return None
-        about = {
-            "training_bags": len(train[0]),
-            "training_instances": len(train[1]),
-            "validation_bags": len(val[0]),
-            "validation_instances": len(val[1]),
-            "features": train[0].shape[1],
-            "seed": seed,
-        }
-        levels = {k: Gaussian.fit(train[i], validation=val[i]) for i, k in enumerate(LEVELS)}
-        return cls(**levels, about=about)
+        return cls(
+            bags=Gaussian.fit(x, validation=val),
+            instances=Gaussian.fit(instances, validation=val_instances),
+            about={
+                "training_bags": len(x),
+                "training_instances": len(instances),
+                "validation_bags": len(val),
+                "validation_instances": len(val_instances),
+                "features": x.shape[1],
+                "seed": seed,
+            },
+        )
 
-    @classmethod
-    def of_run(cls, run: RunFolder) -> "TrainingDistance | None":
-        """Read the distances of a run; None if it has none."""
-        return cls.read(run.distance_file) if run.distance_file.is_file() else None
-
-    def of(self, bag: Bag) -> dict[str, Any]:
+    def scores(self, bag: Bag) -> dict[str, Any]:
         """Return the distances of a bag and its instances, by field of `Prediction`.
 
         Raises:
@@ -167,28 +164,23 @@ class TrainingDistance:
         """
         advice = "delete it to predict without them"
         try:
-            stored = dict(load_arrays(path))
-            levels = {level: {n: stored[f"{level}_{n}"] for n in ARRAYS} for level in LEVELS}
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            arrays = load_arrays(path)
+        except BagError as error:
             raise InputError(
                 f"{path} does not hold the distances of a run ({error}): {advice}"
             ) from error
-        width = levels["bags"]["scale_mean"].size
-        for level, arrays in levels.items():
-            for name, array in arrays.items():
-                special = {"reference": (array.size,), "whitening": (width, width)}
-                shape = special.get(name, (width,))
-                finite = array.dtype.kind == "f" and np.isfinite(array).all()
-                if not finite or not array.size or array.shape != shape:
-                    raise InputError(
-                        f"{path}: {level}_{name} is {array.dtype} of shape {array.shape}, expected "
-                        f"finite numbers of shape {shape}: {advice}"
-                    )
-        made = {
-            level: Gaussian(**{n: v.astype(np.float64) for n, v in arrays.items()})
-            for level, arrays in levels.items()
-        }
-        return cls(**made, about={})
+        width = arrays["bags_scale_mean"].size if "bags_scale_mean" in arrays else 0
+        special = {"reference": (None,), "whitening": (width, width)}
+        shapes = {f"{k}_{n}": special.get(n, (width,)) for k in LEVELS for n in ARRAYS}
+        if (problem := problem_of(arrays, shapes)) is not None:
+            raise InputError(f"{path} does not hold the distances of a run: {problem}: {advice}")
+        return cls(
+            **{
+                k: Gaussian(**{n: arrays[f"{k}_{n}"].astype(np.float64) for n in ARRAYS})
+                for k in LEVELS
+            },
+            about={},
+        )
 
 
 def fit_run_distance(
@@ -205,7 +197,7 @@ def fit_run_distance(
         run.distance_file.unlink(missing_ok=True)
         return None
     fitted.write(run.distance_file)
-    return TrainingDistance.of_run(run)
+    return TrainingDistance.read(run.distance_file)
 
 
 def _features(
@@ -213,8 +205,7 @@ def _features(
 ) -> tuple[Float[np.ndarray, "bags d"], Float[np.ndarray, "instances d"]]:
     """Return the mean features of each bag, and a sample of the instances of all."""
     share = max(1, MOST_INSTANCES // max(len(names), 1))
-    means: list[np.ndarray] = []
-    samples: list[np.ndarray] = []
+    means, samples = [np.zeros((0, 0))], [np.zeros((0, 0))]
     for name in names:
         try:
             bag = read(name)
@@ -224,9 +215,7 @@ def _features(
         chosen = torch.randperm(len(x), generator=generator)[:share].numpy()
         means.append(_mean(x))
         samples.append(x[np.sort(chosen)].astype(np.float64))
-    if not means:
-        return np.zeros((0, 0)), np.zeros((0, 0))
-    return np.concatenate(means), np.concatenate(samples)
+    return np.concatenate(means[1:] or means), np.concatenate(samples[1:] or samples)
 
 
 def _mean(x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "1 d"]:

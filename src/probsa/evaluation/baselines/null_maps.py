@@ -20,7 +20,7 @@ from sklearn.preprocessing import SplineTransformer
 from ...core import StoredBag, as_record, parse_json, replacing
 from ...errors import BagError, CheckpointError, InputError
 from ...models import BagFeatures, FeatureSums, fit_logistic, sample_size
-from .whitening import whitening
+from .whitening import problem_of, whitening
 
 NULL_MAPS = (
     "centre",
@@ -122,8 +122,14 @@ class NullMaps:
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             raise CheckpointError(f"{path} does not hold null maps of format {FORMAT}: {ADVICE}")
         stored = as_record(_Header, values, where=str(path), advice=ADVICE, error=CheckpointError)
-        problem = _misshapen(arrays, stored.missing)
-        if problem is not None:
+        width = arrays["mean"].size if "mean" in arrays else 0
+        shapes = {"mean": (width,), "deviation": (width,), "whitening": (width, width)}
+        for name in ("mean_features", "single_instance", "position"):
+            if name not in stored.missing:
+                # the number of splines depends on the number of axes
+                shapes[f"{name}.weight"] = (None,) if name == "position" else (width,)
+                shapes[f"{name}.bias"] = (1,)
+        if (problem := problem_of(arrays, shapes)) is not None:
             raise CheckpointError(f"{path} is damaged: {problem}. {ADVICE.capitalize()}")
         return cls(arrays=arrays, missing=stored.missing, about=stored.about)
 
@@ -134,30 +140,6 @@ class _Header:
 
     missing: dict[str, str]
     about: dict[str, Any]
-
-
-def _misshapen(arrays: Mapping[str, np.ndarray], missing: Mapping[str, str]) -> str | None:
-    """Say which array of a file does not fit the others; None if all do."""
-    width = arrays["mean"].size if "mean" in arrays else 0
-    shapes: dict[str, tuple[int, ...] | None] = {
-        "mean": (width,),
-        "deviation": (width,),
-        "whitening": (width, width),
-    }
-    for name in ("mean_features", "single_instance", "position"):
-        if name not in missing:
-            # the number of splines depends on the number of axes
-            shapes[f"{name}.weight"] = None if name == "position" else (width,)
-            shapes[f"{name}.bias"] = (1,)
-    for name, shape in shapes.items():
-        if name not in arrays:
-            return f"it has no array {name!r}"
-        found = arrays[name]
-        if found.dtype.kind != "f" or not np.isfinite(found).all():
-            return f"{name} is not of finite numbers"
-        if found.shape != shape and (shape is not None or found.ndim != 1):
-            return f"{name} has the shape {found.shape}"
-    return None
 
 
 def centre(coords: Shaped[np.ndarray, "n axes"] | None) -> Float[np.ndarray, " n"] | str:

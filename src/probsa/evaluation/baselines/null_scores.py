@@ -5,9 +5,9 @@ PREDICTIONS/null_maps/<bag>.h5     a dataset per map, for each bag with instance
 PREDICTIONS/null_maps/about.json   the fit, written last
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +21,9 @@ from ...core import (
     write_json,
 )
 from ...errors import BagError
+from ..ensemble import MeansOfRuns
 from ..storage import INSTANCES, NULL_SCORES
-from .null_maps import NULL_MAPS, Scores
+from .null_maps import NULL_MAPS, NullMaps, Scores
 
 ABOUT = "about.json"
 AGAIN = "predict again"
@@ -32,16 +33,6 @@ NO_NULL_MAPS = (
 )
 
 
-@runtime_checkable
-class ScoresBags(Protocol):
-    """The null maps of one or of several runs."""
-
-    @property
-    def about(self) -> Mapping[str, Any]: ...
-
-    def scores(self, bag: StoredBag) -> Scores: ...
-
-
 def null_maps_file(run: Path) -> Path:
     """Return the path of a run's fitted null maps."""
     return run / "null_maps.safetensors"
@@ -49,7 +40,7 @@ def null_maps_file(run: Path) -> Path:
 
 def write_null_scores(
     predictions: Path,
-    maps: ScoresBags,
+    maps: NullMaps | MeansOfRuns,
     *,
     read: Callable[[str], StoredBag],
     names: Iterable[str] | None = None,
