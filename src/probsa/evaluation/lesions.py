@@ -174,36 +174,20 @@ def find_lesions(
             "(level 5 of the slide) of positive size"
         )
     tumour, labels = mask != 0, np.zeros(mask.shape, dtype=np.int64)
-    if tumour.any():  # the distance to tumour would be undefined otherwise
-        reach = MERGE_UM / (pixel_um * 2)
-        # Most of a slide is far from all tumour and need not be searched.
-        spans = [np.flatnonzero(tumour.any(axis=k)) for k in (1, 0)]
+    reach, axes = MERGE_UM / (pixel_um * 2), []
+    # Most of a slide is far from all tumour and need not be searched.
+    for box in ndimage.find_objects(tumour.astype(np.int8)):
         margin = int(reach) + 2
-        window = tuple(slice(max(int(s[0]) - margin, 0), int(s[-1]) + margin + 1) for s in spans)
+        window = tuple(slice(max(s.start - margin, 0), s.stop + margin) for s in box)
         near = np.asarray(ndimage.distance_transform_edt(~tumour[window])) < reach
         filled = ndimage.binary_fill_holes(near)
         ndimage.label(filled, structure=np.ones((3, 3)), output=labels[window])
-    axes = _major_axes(labels)
-    return Lesions(labels=labels, axes=axes, isolated=axes < ITC_UM / pixel_um)
-
-
-def _major_axes(labels: Int[np.ndarray, "rows columns"]) -> Float[np.ndarray, " regions"]:
-    """Return the major axes of regions 1, 2, … in pixels, from their second central moments.
-
-    The axis is that of the ellipse with the same moments, 4 √λ, where λ is the larger eigenvalue of
-    the covariance of the region's pixel centres. A single pixel has 0, as in scikit-image.
-    """
-    y, x = np.nonzero(labels)
-    region = labels[y, x]
-    count = np.bincount(region, minlength=1)[1:].astype(np.float64)
-
-    def mean(value: np.ndarray) -> np.ndarray:
-        return np.bincount(region, weights=value, minlength=1)[1:] / count
-
-    # Centred before squaring, because squares of coordinates would lose digits.
-    dy, dx = y - mean(y)[region - 1], x - mean(x)[region - 1]
-    yy, xx, xy = mean(dy * dy), mean(dx * dx), mean(dx * dy)
-    return 4 * np.sqrt((yy + xx) / 2 + np.sqrt(((yy - xx) / 2) ** 2 + xy**2))
+    for k, box in enumerate(ndimage.find_objects(labels), 1):
+        # Of the ellipse with the same second moments; a single pixel has 0, as in scikit-image.
+        moments = np.cov(np.nonzero(labels[box] == k), bias=True)
+        axes.append(4 * np.sqrt(np.linalg.eigvalsh(moments)[-1]))
+    major = np.array(axes, dtype=np.float64)
+    return Lesions(labels=labels, axes=major, isolated=major < ITC_UM / pixel_um)
 
 
 def patch_mask(prediction: Prediction) -> UInt8[np.ndarray, "rows columns"]:
@@ -391,23 +375,12 @@ def lesion_section(context: Context, folder: Path, *, mpp: float | None = None) 
         )
     metrics = dict.fromkeys(FROC_METRICS, Metric.undefined(NO_SCALE))
     if calibrated:
-        resamples = min(context.bootstrap, INSTANCE_RESAMPLES)
         metrics = froc_summary(
-            [slides], groups=context.truth.group, bootstrap=resamples, seed=context.seed
+            [slides],
+            groups=context.truth.group,
+            bootstrap=min(context.bootstrap, INSTANCE_RESAMPLES),
+            seed=context.seed,
         )
-    return _section(slides, metrics, files, left_out, folder=folder, mpp=mpp)
-
-
-def _section(
-    slides: Sequence[SlideHits],
-    metrics: Mapping[str, Metric],
-    files: Mapping[str, Path],
-    left_out: Mapping[str, str],
-    *,
-    folder: Path,
-    mpp: float,
-) -> Section:
-    """Return the metrics, the counts, and the slides that are left out."""
     tumour = [s.name for s in slides if s.tumour]
     lesions, isolated = (sum(s.lesions for s in slides), sum(int(s.isolated.sum()) for s in slides))
     annotations = count_annotation_kinds({name: files[name] for name in tumour})
