@@ -250,7 +250,7 @@ def load_several(
             )
     runs = [load(folder, checkpoint=checkpoint, device=device) for folder in folders]
     first, traits = runs[0], _traits(runs[0])
-    for folder, run in zip(folders[1:], runs[1:], strict=True):
+    for folder, run in zip(folders, runs, strict=True):
         for trait, value in _traits(run).items():
             if traits.get(trait, value) != value:
                 raise InputError(
@@ -262,14 +262,13 @@ def load_several(
             f"runs of the task {first.task} cannot be combined: quantiles, and survival at times "
             "that each run chose on its own training bags, have no common mean. Predict with each"
         )
-    members = [
-        (m, seen) for run, seen in zip(runs, _seen(folders), strict=True) for m in run.members
-    ]
+    seen = _seen(folders)
+    members = [(m, known) for run, known in zip(runs, seen, strict=True) for m in run.members]
     about = {"runs": [str(f) for f in folders], "members": len(members)}
     about |= {k: first.metadata[k] for k in SHARED if k in first.metadata}
     ensemble = Ensemble(
         [member for member, _ in members],
-        seen=[seen for _, seen in members],
+        seen=[known for _, known in members],
         config=next((run.config for run in runs if run.config is not None), None),
         metadata=about,
     )
