@@ -66,6 +66,9 @@ class Detections:
     confidence: Num[np.ndarray, " detections"]
 
 
+NO_DETECTIONS = Detections(x=np.zeros(0), y=np.zeros(0), confidence=np.zeros(0))
+
+
 def detect_lesions(
     prediction: Prediction, *, smoothing: float = 1.0, radius: float = 2.0
 ) -> Detections:
@@ -355,18 +358,16 @@ def lesion_section(context: Context, folder: Path, *, mpp: float | None = None) 
     for name, y in zip(context.names, context.y, strict=True):
         if name in left_out:
             continue
-        if not predictions.instance_path(name).is_file():
-            left_out[name] = "no per-instance outputs"
-            continue
-        p = predictions.instances(name)
-        found = annotated_lesions(p, files.get(name), tumour=bool(y > 0), mpp=mpp)
+        found: Lesions | str | None = "no per-instance outputs"
+        if predictions.instance_path(name).is_file():
+            p = predictions.instances(name)
+            found = annotated_lesions(p, files.get(name), tumour=bool(y > 0), mpp=mpp)
+            if not isinstance(found, str):
+                calibrated &= p.score_kind != "relevance"
+                points = detect_lesions(p) if calibrated else NO_DETECTIONS
+                slides.append(match_detections(name, points, lesions=found))
         if isinstance(found, str):
             left_out[name] = found
-            continue
-        calibrated &= p.score_kind != "relevance"
-        none = np.zeros(0)
-        points = detect_lesions(p) if calibrated else Detections(x=none, y=none, confidence=none)
-        slides.append(match_detections(name, points, lesions=found))
     if not slides:
         name, reason = next(iter(left_out.items()))
         raise InputError(

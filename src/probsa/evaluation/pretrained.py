@@ -23,8 +23,9 @@ from ..core import (
     write_text,
 )
 from ..datasets import FeatureMetadata
-from ..errors import CheckpointError, InputError, MissingExtra, OutputExists
+from ..errors import CheckpointError, InputError, MissingExtra
 from ..training import Checkpoint, load_checkpoint, save_checkpoint
+from .storage import check_output
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT = 1
@@ -72,13 +73,7 @@ def write_model(
     Raises:
         OutputExists: the folder holds other files.
     """
-    if folder.exists() and not folder.is_dir():
-        raise OutputExists(f"{folder} is a file: give a new folder")
-    own = {CONFIG, WEIGHTS, CARD, ".git", ".gitattributes"}
-    if foreign := {p.name for p in folder.glob("*")} - own:
-        raise OutputExists(
-            f"{folder} holds {min(foreign)!r}, which is no part of a model: give a new folder"
-        )
+    check_output(folder, {CONFIG, WEIGHTS, CARD, ".git", ".gitattributes"}, of="a model")
     save_checkpoint(folder / WEIGHTS, tensors, metadata={"members": len(config["members"])})
     write_text(folder / CARD, card)
     write_json(folder / CONFIG, config)  # last, because this file marks a folder as complete
@@ -135,17 +130,17 @@ def local_folder(source: Path | str, *, revision: str | None = None) -> Path:
             "owner/name of a repository on the Hugging Face Hub"
         )
     try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import (
-            HfHubHTTPError,
-            HFValidationError,
-            LocalEntryNotFoundError,
-        )
+        from huggingface_hub import errors, snapshot_download
     except ImportError as error:
         raise MissingExtra("huggingface_hub", "hub") from error
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=[CONFIG, WEIGHTS]))
-    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+    except (
+        errors.LocalEntryNotFoundError,
+        errors.HfHubHTTPError,
+        errors.HFValidationError,
+        OSError,
+    ) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(
             f"there is no folder {name}, and the repository of this name cannot be read "

@@ -9,7 +9,7 @@ instances/<bag>.h5  the arrays `PER_INSTANCE` of `Prediction`, as far as the mod
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -97,18 +97,13 @@ class Columns:
         Raises:
             TableError: a cell is no finite number within the limits.
         """
-        return np.array(
-            [
-                [
-                    math.nan
-                    if self.blank and not row[name]
-                    else self._number(row[name], name, where)
-                    for name in self.names
-                ]
-                for row in rows
-                for where in [f"{path}, bag {row['bag']!r}"]
-            ]
-        )
+
+        def number(row: Mapping[str, str], name: str) -> float:
+            if self.blank and not row[name]:
+                return math.nan
+            return self._number(row[name], name, f"{path}, bag {row['bag']!r}")
+
+        return np.array([[number(row, name) for name in self.names] for row in rows])
 
     def cells(self, p: Prediction) -> dict[str, str]:
         """Return the cells of one bag: the shortest text of each float32; none without a value.
@@ -137,13 +132,7 @@ class Columns:
 def columns_of(
     task: TaskName, *, names: Sequence[str], classes: Sequence[str]
 ) -> tuple[Columns, ...]:
-    """Return the columns of numbers of a task, in their order.
-
-    Args:
-        task: the task.
-        names: the classes or outputs that have columns.
-        classes: the classes, grades or findings.
-    """
+    """Return the columns of numbers of a task: of each of `names`, its classes or outputs."""
 
     def each(start: str) -> tuple[str, ...]:
         return tuple(f"{start}_{name}" for name in names)
@@ -405,7 +394,7 @@ def write_predictions(
     """
     folder = Path(folder)
     with replacing_folder(folder) as new:
-        _check_output(folder, overwrite=overwrite)
+        check_output(folder, OWN, overwrite=overwrite)
         (new / INSTANCES).mkdir()
         rows: dict[str, dict[str, object]] = {}
         of_task: dict[str, object] = {}
@@ -471,16 +460,23 @@ def _file_name(bag: str) -> str:
     return bag
 
 
-def _check_output(folder: Path, *, overwrite: bool) -> None:
+def check_output(
+    folder: Path, own: Collection[str], *, of: str = "predictions", overwrite: bool = True
+) -> None:
+    """Refuse a folder that is a file, holds foreign files, or, without `overwrite`, any.
+
+    Raises:
+        OutputExists: names the folder and the file.
+    """
     if folder.exists() and not folder.is_dir():
         raise OutputExists(f"{folder} is a file: give a new folder")
-    existing = {p.name for p in folder.iterdir()} if folder.is_dir() else set()
+    existing = {p.name for p in folder.glob("*")}
     if existing and not overwrite:
         raise OutputExists(f"{folder} exists and is not empty: give a new folder or --overwrite")
-    if foreign := existing - OWN:
+    if foreign := existing - set(own):
         raise OutputExists(
-            f"{folder} contains {min(foreign)!r}, which does not belong to predictions and "
-            "would be deleted: give another folder"
+            f"{folder} contains {min(foreign)!r}, which does not belong to {of} and could be lost: "
+            "give another folder"
         )
 
 
