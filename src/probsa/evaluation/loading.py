@@ -1,6 +1,6 @@
 """Load what runs have fitted: predictors, null maps, and distances; of several runs their means."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,13 +58,10 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
     if path.is_file():
         stored = load_checkpoint(path)
         about = stored.stated(StoredPredictor)
+        model = restore_model(stored, path=path)
         metadata = {"model": about.model, "from": about.reference}
         return Predictor(
-            restore_model(stored, path=path),
-            Standardizer(),
-            classes=about.classes,
-            device=device,
-            metadata=metadata,
+            model, Standardizer(), classes=about.classes, device=device, metadata=metadata
         )
     run = RunFolder(path)
     if not run.config_file.is_file() and (path / CONFIG).is_file():
@@ -138,13 +135,13 @@ def _target_metadata(predictor: Predictor, run: RunFolder, config: RunConfig) ->
     for tasks without classes also the training targets, with which null rivals and weights of
     censoring are computed, and for findings the threshold of each.
     """
-    data, stated = config.data, dict[str, Any]()
-    if data.targets.columns is not None:
-        stated["target"] = list(data.targets.columns)
-    if data.targets.unit == "patient":
-        stated["unit"] = "patient"
-    if data.covariates.columns:
-        stated["covariates"] = list(data.covariates.columns)
+    data = config.data
+    stated: dict[str, Any] = {
+        "target": list(data.targets.columns or ()),
+        "unit": "patient" if data.targets.unit == "patient" else None,
+        "covariates": list(data.covariates.columns),
+    }
+    stated = {key: value for key, value in stated.items() if value}
     task = TASKS[predictor.task]
     if not task.unordered_classes:
         stored = read_record(StoredTargets, run.targets_file, advice="train the run again")
@@ -280,25 +277,24 @@ def load_several(
 
 def _seen(folders: Sequence[Path]) -> tuple[frozenset[str], ...]:
     """Return the bags that each run was trained or validated on; none for a converted model."""
-    runs = map(RunFolder, map(Path, folders))
+    runs = [RunFolder(Path(folder)) for folder in folders]
     splits = [read_split(run) if run.split_file.is_file() else None for run in runs]
     return tuple(frozenset(() if s is None else (*s.train, *s.val)) for s in splits)
 
 
 def _traits(run: Predictor) -> dict[str, Any]:
     """Return what runs must have in common, by the name that a message gives it."""
-    model = run.model
     traits: dict[str, Any] = {
         "tasks": run.task,
         "classes": ", ".join(run.classes),
-        "numbers of features per instance": model.arguments.get("in_dim"),
-        "numbers of outputs": model.n_classes,
-        "kinds of instance scores": model.score_kind,
+        "numbers of features per instance": run.model.arguments.get("in_dim"),
+        "numbers of outputs": run.model.n_classes,
+        "kinds of instance scores": run.model.score_kind,
     }
     if run.config is not None:
-        data = run.config.data
-        traits |= {"graphs": data.graph, "feature sets": data.feature_set}
-        traits |= {"targets": data.targets, "covariates": data.covariates}
+        names = {"graph": "graphs", "feature_set": "feature sets", "targets": "targets"}
+        for key, name in (names | {"covariates": "covariates"}).items():
+            traits[name] = getattr(run.config.data, key)
     return traits
 
 
@@ -308,7 +304,7 @@ def null_maps_of(runs: Sequence[Path]) -> NullMaps | MeansOfRuns | None:
     Raises:
         CheckpointError: a file is damaged.
     """
-    return _fitted(runs, map(null_maps_file, runs), NullMaps.load)
+    return _fitted(runs, [null_maps_file(run) for run in runs], NullMaps.load)
 
 
 def distances_of(runs: Sequence[Path]) -> TrainingDistance | MeansOfRuns | None:
@@ -317,15 +313,13 @@ def distances_of(runs: Sequence[Path]) -> TrainingDistance | MeansOfRuns | None:
     Raises:
         InputError: a file is damaged.
     """
-    files = (RunFolder(run).distance_file for run in runs)
-    return _fitted(runs, files, TrainingDistance.read)
+    return _fitted(runs, [RunFolder(run).distance_file for run in runs], TrainingDistance.read)
 
 
 def _fitted(
-    runs: Sequence[Path], files: Iterable[Path], read: Callable[[Path], T]
+    runs: Sequence[Path], files: Sequence[Path], read: Callable[[Path], T]
 ) -> T | MeansOfRuns | None:
-    paths = list(files)
-    if not all(path.is_file() for path in paths):
+    if not all(file.is_file() for file in files):
         return None
-    fitted = tuple(map(read, paths))
+    fitted = tuple(map(read, files))
     return fitted[0] if len(fitted) == 1 else MeansOfRuns(runs=fitted, seen=_seen(runs))

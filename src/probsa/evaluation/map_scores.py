@@ -26,8 +26,9 @@ def _scores(p: Prediction) -> dict[MapScore, np.ndarray]:
         "probability": p.probability_positive,
         "grade": p.at_least,
     }
-    stored = {k: v for k, v in others.items() if k != own and v is not None}
-    return {own: p.attention_mean, **stored}
+    scores: dict[MapScore, np.ndarray] = {own: p.attention_mean}
+    scores.update({k: v for k, v in others.items() if k != own and v is not None})
+    return scores
 
 
 def available_scores(p: Prediction) -> tuple[MapScore, ...]:

@@ -137,16 +137,11 @@ class Predictor:
         if run is not None and run.threshold_file.is_file():
             threshold = run.threshold()
         shifts = [member.model.likelihood.prior_shift for member in members]
-        stated = None
-        if self.config is not None:  # without the paths of this machine
-            data_config = replace(
-                self.config.data,
-                features=IN_MEMORY,
-                labels=IN_MEMORY,
-                split=None,
-                instance_labels=None,
-            )
-            stated = replace(self.config, data=data_config).to_dict()
+        without_paths = {"features": IN_MEMORY, "labels": IN_MEMORY}
+        without_paths |= dict.fromkeys(("split", "instance_labels"))
+        stated = self.config and replace(
+            self.config, data=replace(self.config.data, **without_paths)
+        )
         config = PretrainedConfig(
             library_name="probsa",
             format=FORMAT,
@@ -162,7 +157,7 @@ class Predictor:
             task=self.task,
             outputs=self.model.likelihood.outputs(self.classes),
             features=members[0].stated,
-            run=stated,
+            run=None if stated is None else stated.to_dict(),
             precision=self.precision,
             temperature=float(self.temperature),
             threshold=threshold,
@@ -225,20 +220,17 @@ class Predictor:
         likelihood, predictions = self.model.likelihood, []
         for b, p in enumerate(_unpack(out, packed, bags, kind=self.model.score_kind)):
             y, scores = bags[b].y, {}
-            if likelihood.of_classes:
-                predictions.append(p)
-                continue
-            if y is not None:
+            if not likelihood.of_classes and y is not None:
                 target = torch.as_tensor(y, device=out.logits.device)[None]
                 scores = likelihood.score(out.logits[b : b + 1], target)
-            predictions.append(
-                replace(
+            if not likelihood.of_classes:
+                p = replace(
                     p,
                     task=self.task,
                     outputs=likelihood.outputs(self.classes),
                     scores={name: float(value[0]) for name, value in scores.items()},
                 )
-            )
+            predictions.append(p)
         return predictions
 
 

@@ -66,7 +66,7 @@ SHOWN = 5
 """Number of names listed in texts; JSON reports have all of them."""
 SCORES = ("nll", "crps")
 """Columns with the scores of labelled bags, for tasks without classes."""
-STATED: Mapping[str, tuple[str, ...]] = {
+STATED: dict[str, tuple[str, ...]] = {
     "name": (),
     "score_kind": get_args(ScoreKind),
     "kind": get_args(BagKind),
@@ -137,7 +137,7 @@ def columns_of(
     def each(start: str) -> tuple[str, ...]:
         return tuple(f"{start}_{name}" for name in names)
 
-    of_task = TASKS[task]
+    of_task, share = TASKS[task], TASKS[task].by_probability
     values = of_task.value_columns(names)
     if of_task.has_classes:
         columns = (
@@ -149,7 +149,7 @@ def columns_of(
     else:
         columns = (
             Columns("targets", of_task.label_columns(classes), blank=True),
-            Columns("probability", values, *((0.0, 1.0) if of_task.by_probability else ())),
+            Columns("probability", values, 0.0 if share else -math.inf, 1.0 if share else math.inf),
             Columns("std", each("spread")),
             *(Columns(score, (score,), optional=True, blank=True) for score in SCORES),
         )

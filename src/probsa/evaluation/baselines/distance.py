@@ -7,7 +7,7 @@ used.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ LEVELS = ("bags", "instances")
 ARRAYS = ("scale_mean", "scale_deviation", "mean", "whitening", "reference")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Gaussian:
     """The standardised features of training, as a normal distribution, and validation distances."""
 
@@ -51,13 +51,8 @@ class Gaussian:
         constant = scale_deviation <= 1e-6 * np.maximum(np.abs(scale_mean), 1e-6)
         scale_deviation = np.where(constant, 1.0, scale_deviation)
         z = (x - scale_mean) / scale_deviation
-        values = {
-            "scale_mean": scale_mean,
-            "scale_deviation": scale_deviation,
-            "mean": z.mean(0),
-            "whitening": whitening(z)[0],
-        }
-        return cls(**values, reference=np.sort(cls(**values).distance(validation)))
+        fitted = cls(scale_mean, scale_deviation, mean=z.mean(0), whitening=whitening(z)[0])
+        return replace(fitted, reference=np.sort(fitted.distance(validation)))
 
     def distance(self, x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
         """Return the distance of each item."""

@@ -198,11 +198,7 @@ def fit_null_maps(
     validated, validated_places = _gathered(map(read, validation), labels, per_bag=0, seed=seed)
     assert known is not None, "there are training bags"
     whitener, shrinkage = whitening((known.rows - known.mean) / known.deviation)
-    arrays: dict[str, np.ndarray] = {
-        "mean": known.mean,
-        "deviation": known.deviation,
-        "whitening": whitener,
-    }
+    arrays = {"mean": known.mean, "deviation": known.deviation, "whitening": whitener}
     about: dict[str, Any] = {
         "training_bags": len(train),
         "validation_bags": len(validation),
@@ -241,13 +237,12 @@ def _gathered(
     bags: Iterable[StoredBag], labels: Mapping[str, int], *, per_bag: int, seed: int
 ) -> tuple[BagFeatures | None, BagFeatures | None]:
     """Return the features of the bags, and the spline bases of those that have coordinates."""
-    features = FeatureSums(per_bag=per_bag, seed=seed)
-    places, axes = FeatureSums(per_bag=per_bag, seed=seed), 0
+    features, places = (FeatureSums(per_bag=per_bag, seed=seed) for _ in range(2))
+    axes = 0
     for bag in bags:
         positive = int(labels[bag.name] > 0)
         features.add(bag.name, bag.features, y=positive)
         if bag.coords is not None and (axes or bag.coords.shape[1]) == bag.coords.shape[1]:
             axes = bag.coords.shape[1]
             places.add(bag.name, position_basis(bag.coords), y=positive)
-    found = [sums.result() if len(sums) else None for sums in (features, places)]
-    return found[0], found[1]
+    return features.result() if features else None, places.result() if places else None
