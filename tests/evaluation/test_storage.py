@@ -85,65 +85,44 @@ def test_a_round_trip_preserves_everything(tmp_path):
         _same(read.instances(p.name), p)
 
 
-def test_columns_of_one_logit_and_of_classes(tmp_path):
-    _write(tmp_path / "one", [_prediction("a")])
-    assert _rows(tmp_path / "one")[0] == ["bag", "part", "label", "prediction", "p_1", "sd_1"]
-    assert _rows(tmp_path / "one")[1] == ["a", "new", "", "0", "0.25", "0.1"]
-    _write(tmp_path / "named", [_prediction("a")], classes=("normal", "tumour"))
-    assert _rows(tmp_path / "named")[0][-2:] == ["p_tumour", "sd_tumour"]
-    three = [
-        _prediction("a", probability=(0.25, 0.25, 0.5)),
-        _prediction("b", probability=(1, 0, 0)),
-    ]
-    _write(tmp_path / "three", three, classes=("x", "y", "z"))
-    header, a, b = _rows(tmp_path / "three")
-    assert header[4:] == ["p_x", "p_y", "p_z", "sd_x", "sd_y", "sd_z"]
-    assert (a[3], b[3]) == ("2", "0")
-    assert read_predictions(tmp_path / "three").probability.tolist() == [
-        [0.25, 0.25, 0.5],
-        [1, 0, 0],
-    ]
-
-
 @pytest.mark.parametrize(
-    ("threshold", "called"), [(None, "011"), (0.7, "001"), (0.25, "111"), (0.250001, "011")]
+    ("probability", "classes", "threshold", "called"),
+    [
+        ((0.25,), "01", None, 0),
+        ((0.5,), "01", None, 1),
+        ((0.5,), "01", 0.7, 0),
+        ((0.7,), "01", 0.7, 1),  # positive from the threshold on
+        ((0.25,), "01", 0.25, 1),
+        ((0.25,), "01", 0.250001, 0),
+        ((0.75,), "nt", None, 1),
+        ((0.6, 0.4), "01", None, 0),
+        ((0.6, 0.4), "01", 0.3, 1),  # two columns follow a threshold where there is one
+        ((0.25, 0.25, 0.5), "xyz", None, 2),
+        ((1, 0, 0), "xyz", None, 0),
+    ],
 )
-def test_a_bag_is_positive_from_the_threshold_on(tmp_path, threshold, called):
-    bags = [_prediction(str(p), probability=(p,)) for p in (0.25, 0.5, 0.7)]
-    _write(tmp_path / "p", bags, threshold=threshold)
-    assert "".join(row[3] for row in _rows(tmp_path / "p")[1:]) == called
-
-
-def test_two_columns_follow_the_threshold_where_there_is_one(tmp_path):
-    bags = [_prediction("a", probability=(0.6, 0.4))]
-    _write(tmp_path / "argmax", bags)
-    _write(tmp_path / "chosen", bags, threshold=0.3)
-    assert _rows(tmp_path / "argmax")[1][3] == "0"
-    assert _rows(tmp_path / "chosen")[1][3] == "1"
+def test_columns_and_calls_of_one_logit_and_of_classes(
+    tmp_path, probability, classes, threshold, called
+):
+    p = _prediction("a", probability=probability)
+    _write(tmp_path / "p", [p], classes=tuple(classes), threshold=threshold)
+    names = classes[-len(probability) :]
+    header, row = _rows(tmp_path / "p")
+    columns = [f"{start}_{name}" for start in ("p", "sd") for name in names]
+    assert header == ["bag", "part", "label", "prediction", *columns]
+    assert row[:4] == ["a", "new", "", str(called)]
+    assert row[4:] == [*map(str, p.probability), *["0.1"] * len(names)]
+    assert read_predictions(tmp_path / "p").probability.tolist() == [[*map(float, probability)]]
 
 
 def test_contents_of_instance_files(tmp_path):
     p = _prediction("a", n=4)
     write_instances(tmp_path / "a.h5", p)
     with h5py.File(tmp_path / "a.h5") as f:
-        assert dict(f.attrs) == {
-            "name": "a",
-            "score_kind": "logit",
-            "kind": "slide",
-            "pitch": 512.0,
-            "probsa_version": probsa.__version__,
-        }
-        assert sorted(f) == (
-            [
-                "attention_mean",
-                "attention_variance",
-                "coords",
-                "degree",
-                "instance_labels",
-                "weight_mean",
-                "weight_variance",
-            ]
-        )
+        stated = {"name": "a", "score_kind": "logit", "kind": "slide", "pitch": 512.0}
+        assert dict(f.attrs) == stated | {"probsa_version": probsa.__version__}
+        arrays = "attention_mean attention_variance coords degree instance_labels weight_mean"
+        assert sorted(f) == [*arrays.split(), "weight_variance"]
         np.testing.assert_array_equal(f["attention_variance"][()], p.attention_variance)
     empty = np.empty(0, dtype=np.float32)
     _same(read_instances(tmp_path / "a.h5"), replace(p, probability=empty, std=empty))
@@ -177,19 +156,10 @@ def test_instances_are_written_one_by_one(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p"]
 
 
-def test_nothing_is_left_when_prediction_fails_midway(tmp_path):
-    def predict():
-        yield _prediction("a")
-        yield _prediction("b")
-        raise BagError("bag 'c' is damaged")
-
-    with pytest.raises(BagError, match="'c' is damaged"):
-        _write(tmp_path / "p", predict())
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_failure_midway_keeps_the_old_predictions(tmp_path):
-    _write(tmp_path / "p", [_prediction("old")])
+@pytest.mark.parametrize("old", [(), ("old",)])
+def test_a_failure_midway_leaves_the_old_predictions_or_nothing(tmp_path, old):
+    if old:
+        _write(tmp_path / "p", map(_prediction, old))
 
     def predict():
         yield _prediction("new")
@@ -197,8 +167,9 @@ def test_a_failure_midway_keeps_the_old_predictions(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         _write(tmp_path / "p", predict(), overwrite=True)
-    assert read_predictions(tmp_path / "p").bags == ("old",)
-    assert [p.name for p in tmp_path.iterdir()] == ["p"]
+    assert [p.name for p in tmp_path.iterdir()] == ["p"] * len(old)
+    if old:
+        assert read_predictions(tmp_path / "p").bags == old
     _write(tmp_path / "p", [_prediction("new")], overwrite=True)
     assert read_predictions(tmp_path / "p").bags == ("new",)
     assert [p.name for p in (tmp_path / "p" / "instances").iterdir()] == ["new.h5"]
@@ -225,10 +196,12 @@ def test_a_folder_in_use_is_refused(tmp_path):
     _write(tmp_path / "p", [_prediction("old")])
     with pytest.raises(OutputExists, match="exists and is not empty: give a new folder or --over"):
         _write(tmp_path / "p", [_prediction("new")])
+    for file in storage.OWN - {"instances", "null_maps"}:  # all that a prediction may write
+        (tmp_path / "p" / file).touch()
+    _write(tmp_path / "p", [_prediction("new")], overwrite=True)
+    assert len(list((tmp_path / "p").iterdir())) == 3
     (tmp_path / "p" / "thesis.txt").write_text("years of work")
-    with pytest.raises(
-        OutputExists, match=r"contains 'thesis\.txt', which does not belong to predictions"
-    ):
+    with pytest.raises(OutputExists, match=r"contains 'thesis\.txt', which does not belong"):
         _write(tmp_path / "p", [_prediction("new")], overwrite=True)
     assert (tmp_path / "p" / "thesis.txt").read_text() == "years of work"
     (tmp_path / "file").write_text("")
@@ -347,24 +320,21 @@ def test_metadata_that_cannot_be_used(folder, change, message):
         read_predictions(folder)
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe\x00", b"[" * 50_000, b'{"threshold": 0.'])
-def test_metadata_that_are_no_json(folder, content):
-    (folder / "predictions.json").write_bytes(content)
-    with pytest.raises(InputError, match=r"predictions\.json"):
-        read_predictions(folder)
-
-
 @pytest.mark.parametrize(
-    "content",
+    ("file", "content"),
     [
-        b"\xff\xfe",
-        b"bag,p_1,sd_1\n" + b"x" * 200_000 + b",0.5,0.1\n",
-        WHOLE.encode() + b"../x,a,,1,1,1",
+        *(
+            ("json", damage)
+            for damage in (b"{", b"\xff\xfe\x00", b"[" * 50_000, b'{"threshold": 0.')
+        ),
+        ("csv", b"\xff\xfe"),
+        ("csv", b"bag,p_1,sd_1\n" + b"x" * 200_000 + b",0.5,0.1\n"),
+        ("csv", WHOLE.encode() + b"../x,a,,1,1,1"),
     ],
 )
-def test_tables_that_are_damaged(folder, content):
-    (folder / "predictions.csv").write_bytes(content)
-    with pytest.raises(InputError, match=r"predictions\.csv|cannot be a file name"):
+def test_tables_and_metadata_that_are_damaged(folder, file, content):
+    (folder / f"predictions.{file}").write_bytes(content)
+    with pytest.raises(InputError, match=rf"predictions\.{file}|cannot be a file name"):
         read_predictions(folder)
 
 
