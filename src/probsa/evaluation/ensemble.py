@@ -22,8 +22,8 @@ def combine(members: Sequence[Prediction], *, align: bool) -> Prediction:
 
     Args:
         members: predictions of one bag, at least one.
-        align: whether the level of a member's scores means nothing (attention logits), so that each
-            is shifted to the log ratio to uniform attention before scores are compared.
+        align: whether the level of scores means nothing (attention logits), so that those of each
+            member are shifted to the log ratio to uniform attention.
 
     Raises:
         InputError: some members have one map per class, and others one map for all.

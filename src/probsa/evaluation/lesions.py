@@ -54,9 +54,6 @@ FROC_METRICS = ("froc", *(f"sensitivity_at_{r:g}" for r in RATES))
 NO_SCALE = "relevance has no common scale across slides, so detections have no confidence"
 
 
-# Detections
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Detections:
     """Points in the unit of the coordinates (level-0 pixels), the most confident first."""
@@ -95,9 +92,8 @@ def detect_lesions(
     p, (corners, stride) = prediction, _corners(prediction)
     if p.score_kind == "relevance":
         raise InputError(f"bag {p.name!r}: {NO_SCALE}")
-    if p.score_kind == "probability":
-        of_instances = instance_scores(p)
-    else:
+    of_instances = instance_scores(p)
+    if p.score_kind != "probability":
         of_instances = 1 / (1 + np.exp(-instance_evidence(p)))
     # With several classes, the probability of any class but the first.
     positive = float(p.probability[0] if len(p.probability) == 1 else 1 - p.probability[0])
@@ -138,9 +134,6 @@ def _smooth(
         total += np.bincount(a, weights=weight, minlength=len(value))
         sums += np.bincount(a, weights=weight * value[b], minlength=len(value))
     return sums / total
-
-
-# Lesions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,9 +232,6 @@ def annotated_lesions(
     return find_lesions(mask, pixel_um=mpp * DOWNSAMPLE)
 
 
-# Hits and FROC
-
-
 def match_detections(name: str, detections: Detections, *, lesions: Lesions | None) -> SlideHits:
     """Return the hits and false positives of one slide.
 
@@ -256,19 +246,18 @@ def match_detections(name: str, detections: Detections, *, lesions: Lesions | No
             f"slide {name!r}: a detection has confidence {confidence[~(confidence >= 0)][0]:g}, "
             "but a lesion without a detection counts as 0: give confidences from 0 to 1"
         )
-    if lesions is None:
-        label, isolated = np.zeros(len(confidence), dtype=np.int64), np.zeros(0, dtype=bool)
-    else:
+    label, isolated = np.zeros(len(confidence), dtype=np.int64), np.zeros(0, dtype=bool)
+    if lesions is not None:
         isolated, (rows, columns) = lesions.isolated, lesions.labels.shape
         row = np.floor(detections.y / DOWNSAMPLE).astype(np.int64)
         column = np.floor(detections.x / DOWNSAMPLE).astype(np.int64)
         # Masks are rounded down to whole pixels; a detection on the rest is on the last pixel.
         inside = (row >= 0) & (row <= rows) & (column >= 0) & (column <= columns)
-        for x, y in zip(detections.x[~inside], detections.y[~inside], strict=True):
+        for k in np.flatnonzero(~inside):
             raise InputError(
-                f"slide {name!r}: the detection at ({x:g}, {y:g}) lies outside the mask of "
-                f"{columns} × {rows} pixels of {DOWNSAMPLE} level-0 pixels: give coordinates at "
-                "level 0, and the mask of level 5"
+                f"slide {name!r}: the detection at ({detections.x[k]:g}, {detections.y[k]:g}) lies "
+                f"outside the mask of {columns} × {rows} pixels of {DOWNSAMPLE} level-0 pixels: "
+                "give coordinates at level 0, and the mask of level 5"
             )
         label = lesions.labels[np.minimum(row, rows - 1), np.minimum(column, columns - 1)]
     best = np.zeros(len(isolated))
@@ -332,9 +321,6 @@ def froc_summary(
         name: mean_over_replicates([Metric.of(v) for v in rows[..., k]], weights=weights)
         for k, name in enumerate(FROC_METRICS)
     }
-
-
-# The report
 
 
 def lesion_section(context: Context, folder: Path, *, mpp: float | None = None) -> Section:

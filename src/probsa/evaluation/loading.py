@@ -216,9 +216,6 @@ def scale_run(
     return [scale_prediction(p, temperature=fitted.temperature) for p in validation]
 
 
-# Several runs
-
-
 def load_several(
     folders: Sequence[Path], *, checkpoint: str = "best", device: str = "auto"
 ) -> Ensemble:

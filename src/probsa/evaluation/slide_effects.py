@@ -40,13 +40,7 @@ class SlideEffect:
 
 
 def slide_effects(predictor: Predictor, bag: Bag, p: Prediction) -> list[SlideEffect]:
-    """Return a row for each slide of a patient, the highest share first; one prediction for each.
-
-    Args:
-        predictor: the model.
-        bag: the slides of a patient.
-        p: the prediction of the bag.
-    """
+    """Return a row for each slide of a patient, the highest share first."""
     assert bag.slide is not None
     column, of = 0, p.of_task.words.response
     if p.of_task.by_probability:

@@ -74,9 +74,6 @@ STATED: dict[str, tuple[str, ...]] = {
 """The attributes of a file of instances that are texts, with their choices."""
 
 
-# The schema of the table
-
-
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Columns of numbers in predictions.csv, which hold one field of `Predictions`."""
@@ -118,11 +115,11 @@ class Columns:
             return {}
         cells = {n: str(v) for n, v in zip(self.names, np.atleast_1d(value), strict=True)}
         advice = ": its features are far from those of training, or the training diverged"
-        for name, text in cells.items() if not self.blank else ():
-            try:
+        try:
+            for name, text in cells.items() if not self.blank else ():
                 self._number(text, name, f"bag {p.name!r}", advice)
-            except TableError as error:
-                raise BagError(str(error)) from None
+        except TableError as error:
+            raise BagError(str(error)) from None
         return cells
 
     def _number(self, text: str, name: str, where: str, advice: str = "") -> float:
@@ -218,13 +215,12 @@ class Predictions:
             raise UnknownName("predicted bag", bag, self.bags)
         row, task = self.bags.index(bag), self.of_task
         tables = {k: getattr(self, k) for k in ("probability", "std", "std_within", "std_between")}
+        graded = task.has_classes and not task.unordered_classes
         return replace(
             read_instances(self.instance_path(bag)),
             **{k: None if v is None else v[row].astype(np.float32) for k, v in tables.items()},
             task=self.task,
-            outputs=self.classes
-            if task.has_classes and not task.unordered_classes
-            else self.outputs,
+            outputs=self.classes if graded else self.outputs,
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -247,9 +243,6 @@ def listed(names: Sequence[str], *, what: str = "bag") -> str:
     shown = ", ".join(repr(n) for n in names[:SHOWN])
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"{counted(len(names), what)} ({shown}{more})"
-
-
-# Reading
 
 
 def read_predictions(folder: Path) -> Predictions:
@@ -338,9 +331,6 @@ def _read_metadata(path: Path) -> tuple[dict[str, Any], _StoredMetadata]:
     return metadata, stated
 
 
-# In words
-
-
 def stated_of(table: Predictions) -> Stated:
     """Return the names and thresholds that a table of predictions states."""
     thresholds, target = (table.metadata.get(key) for key in ("thresholds", "target"))
@@ -358,9 +348,6 @@ def truth_of(table: Predictions, row: int) -> str:
         return table.of_task.truth_text(table.targets[row].tolist(), classes=table.classes)
     label = table.labels[row]
     return "" if label is None else class_name(table.classes, label)
-
-
-# Writing
 
 
 def write_predictions(
@@ -478,9 +465,6 @@ def check_output(
             f"{folder} contains {min(foreign)!r}, which does not belong to {of} and could be lost: "
             "give another folder"
         )
-
-
-# The files of instances
 
 
 def write_instances(path: Path, p: Prediction) -> None:

@@ -22,16 +22,9 @@ from ...errors import BagError, CheckpointError, InputError
 from ...models import BagFeatures, FeatureSums, fit_logistic, sample_size
 from .whitening import problem_of, whitening
 
-NULL_MAPS = (
-    "centre",
-    "position",
-    "norm",
-    "mahalanobis",
-    "mean_features",
-    "single_instance",
-    "darkness",
-    "brightness",
-)
+FITTED = ("mean_features", "single_instance", "position")
+"""The regressions, each an array `weight` and an array `bias`."""
+NULL_MAPS = ("centre", "position", "norm", "mahalanobis", *FITTED[:2], "darkness", "brightness")
 """Every null map, in the order of tables.
 
 `centre`: minus the distance from the middle of the bag's coordinates. `position`: a smooth function
@@ -124,11 +117,10 @@ class NullMaps:
         stored = as_record(_Header, values, where=str(path), advice=ADVICE, error=CheckpointError)
         width = arrays["mean"].size if "mean" in arrays else 0
         shapes = {"mean": (width,), "deviation": (width,), "whitening": (width, width)}
-        for name in ("mean_features", "single_instance", "position"):
-            if name not in stored.missing:
-                # the number of splines depends on the number of axes
-                shapes[f"{name}.weight"] = (None,) if name == "position" else (width,)
-                shapes[f"{name}.bias"] = (1,)
+        for name in [name for name in FITTED if name not in stored.missing]:
+            # the number of splines depends on the number of axes
+            shapes[f"{name}.weight"] = (None,) if name == "position" else (width,)
+            shapes[f"{name}.bias"] = (1,)
         if (problem := problem_of(arrays, shapes)) is not None:
             raise CheckpointError(f"{path} is damaged: {problem}. {ADVICE.capitalize()}")
         return cls(arrays=arrays, missing=stored.missing, about=stored.about)
@@ -208,11 +200,8 @@ def fit_null_maps(
         "seed": seed,
     }
     missing: dict[str, str] = {}
-    for name, part, other in (
-        ("mean_features", known, validated),
-        ("single_instance", known, validated),
-        ("position", places, validated_places),
-    ):
+    for name in FITTED:
+        part, other = (places, validated_places) if name == "position" else (known, validated)
         if part is None:
             missing[name] = f"{NO_COORDINATES} in the training bags"
             continue
