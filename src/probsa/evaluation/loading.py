@@ -28,8 +28,7 @@ from ..training import (
 )
 from ..variational import Bernoulli, Categorical, Findings, Likelihood
 from .baselines.distance import TrainingDistance
-from .baselines.null_maps import NullMaps
-from .baselines.null_scores import null_maps_file
+from .baselines.null_maps import NullMaps, null_maps_file
 from .ensemble import MeansOfRuns
 from .prediction import Prediction
 from .predictor import Ensemble, Predictor

@@ -44,7 +44,7 @@ from .prediction import OF_EVERY_INSTANCE, PER_INSTANCE, Prediction
 
 PREDICTIONS_TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
 NULL_SCORES = "null_maps"
-"""Folder of the scores of null maps, see `baselines.null_scores`."""
+"""Folder of the scores of null maps, see `baselines.null_maps`."""
 FAILED = "failed.csv"
 """Table of the bags that could not be predicted, which `probsa predict` writes."""
 NOTES = "notes.json"

@@ -6,7 +6,7 @@ percentile among the validation bags, which the fit does not use, makes it reada
 used.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from sklearn.covariance import ledoit_wolf
 
 from ...core import Bag, load_arrays, random_stream, replacing, write_json
 from ...datasets import Split
 from ...errors import BagError, InputError
 from ...training import RunFolder
-from .whitening import problem_of, whitening
 
+FLOOR = 1e-10
+"""Smallest eigenvalue of the covariance, relative to the largest one."""
 MOST_INSTANCES = 10_000
 """Largest number of instances that a fit uses, and to which an instance is compared."""
 FEWEST_BAGS = 2
@@ -215,3 +217,39 @@ def _features(
 
 def _mean(x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "1 d"]:
     return x.mean(0, keepdims=True, dtype=np.float64)
+
+
+def whitening(x: Float[np.ndarray, "n d"]) -> tuple[Float[np.ndarray, "d d"], float]:
+    """Return W with W Wᵀ = Σ⁻¹, and the shrinkage of Σ.
+
+    Σ is the covariance of the standardised features x, shrunk towards a multiple of the identity
+    (Ledoit and Wolf, Journal of Multivariate Analysis 2004). The Mahalanobis distance of an item
+    from a mean is ‖(x - mean) W‖.
+    """
+    covariance, shrinkage = ledoit_wolf(x)
+    values, vectors = np.linalg.eigh(covariance)
+    floor = max(float(values.max()), 1e-12) * FLOOR
+    return vectors / np.sqrt(np.maximum(values, floor)), float(shrinkage)
+
+
+def problem_of(
+    arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int | None, ...]]
+) -> str | None:
+    """Say which array of a file is not of finite numbers of its shape, in which None is any size.
+
+    None if all are.
+    """
+    for name, shape in shapes.items():
+        if name not in arrays:
+            return f"it has no array {name!r}"
+        found = arrays[name]
+        fits = len(found.shape) == len(shape) and all(
+            n > 0 and n == (size or n) for n, size in zip(found.shape, shape, strict=True)
+        )
+        if not fits or found.dtype.kind != "f" or not np.isfinite(found).all():
+            expected = ", ".join("any" if size is None else str(size) for size in shape)
+            return (
+                f"{name} is {found.dtype} of shape {found.shape}, expected finite numbers of shape "
+                f"({expected})"
+            )
+    return None

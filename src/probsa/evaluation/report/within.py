@@ -6,8 +6,13 @@ from rich.table import Table as Grid
 
 from ...statistics import Metric
 from ..baselines.comparison import compare_to_null_maps
-from ..baselines.null_maps import NULL_MAPS, centre
-from ..baselines.null_scores import NO_NULL_MAPS, about_null_maps, read_null_scores
+from ..baselines.null_maps import (
+    NO_NULL_MAPS,
+    NULL_MAPS,
+    about_null_maps,
+    centre,
+    read_null_scores,
+)
 from ..context import Context
 from ..faithfulness.choice import MapScoreChoice
 from ..instances.measures import (
