@@ -59,12 +59,19 @@ def _same(a: Prediction, b: Prediction) -> None:
             assert left == right, field.name
 
 
-def test_a_round_trip_preserves_everything(tmp_path):
+@pytest.mark.parametrize("parts", [(), ("within", "between")])
+def test_a_round_trip_preserves_everything(tmp_path, parts):
+    """With the parts of the variance where there are several members."""
     predictions = [
         _prediction("007", probability=(0.1,), kind="ct", score_kind="weight"),
         _prediction("img 1.b", probability=(np.float32(1) / 3,), seed=1, instance_labels=None),
         _prediction("é", probability=(0.9,), seed=2, coords=None, stride=None, n=1),
     ]
+    for part in parts:
+        predictions = [
+            replace(p, **{f"std_{part}": p.std / 3, f"variance_{part}": p.degree / 2})
+            for p in predictions
+        ]
     _write(
         tmp_path / "p",
         iter(predictions),
@@ -81,6 +88,7 @@ def test_a_round_trip_preserves_everything(tmp_path):
     assert read.threshold == 0.75
     assert read.metadata == {"model": "abmil", "epoch": 3}
     assert read.probability.shape == (3, 1)
+    assert _rows(tmp_path / "p")[0][6:] == [f"sd_{part}_1" for part in parts]
     for p in predictions:
         _same(read.instances(p.name), p)
 

@@ -1,13 +1,9 @@
 """Maps that hardly look at the image, which the map of a model has to beat. See docs/null-maps.md.
 
-`centre` and `norm` need no training, and neither do `darkness` and `brightness`; `mahalanobis` uses
-the training instances, and `position`, `mean_features` and `single_instance` are logistic
-regressions that are trained on the labels of bags, as the models are. They are stored with a run,
-and their scores beside the predictions, so that no evaluation fits again:
-
-RUN/null_maps.safetensors          the fitted maps
-PREDICTIONS/null_maps/<bag>.h5     a dataset per map, for each bag with instance labels
-PREDICTIONS/null_maps/about.json   the fit, written last
+`centre`, `norm`, `darkness` and `brightness` need no training; `mahalanobis` uses the training
+instances, and the others are logistic regressions on the labels of bags, as the models are. A run
+has the fit in null_maps.safetensors; predictions have null_maps/<bag>.h5 with a dataset per map,
+for each bag with instance labels, and null_maps/about.json, which is written last.
 """
 
 import json
@@ -286,8 +282,7 @@ def write_null_scores(
     Returns:
         Whether there are any such bags; nothing is written otherwise.
     """
-    folder = (out or predictions) / NULL_SCORES
-    scored = False
+    folder, scored = (out or predictions) / NULL_SCORES, False
     for name in labelled_bags(predictions) if names is None else names:
         with replacing_hdf5(folder / f"{name}.h5") as f:
             for null_map, score in maps.scores(read(name)).items():
