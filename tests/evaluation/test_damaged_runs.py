@@ -17,24 +17,27 @@ from support.stored import write_folder
 from probsa.cli import main
 from probsa.errors import CheckpointError, InputError
 from probsa.evaluation import load
-from probsa.models import build, names
+from probsa.models import arguments, build, names
 from probsa.training import RunFolder, load_checkpoint, read_split, restore_model
 from probsa.training.checkpoints import save_checkpoint
 from probsa.workflow import predict_folder
+
+
+def flags(features, labels, run, *more, epochs="1"):
+    return [
+        "train", "--features", str(features), "--labels", str(labels), "--out", str(run),
+        "--model", "abmil-probsa-diag", "--model.embed", "8", "--test-fold", "0",
+        "--epochs", epochs, "--temperature-scaling", "true", "--device", "cpu",
+        "--tensorboard", "false", *more,
+    ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("damaged")
     features, labels = write_folder(folder / "data")
-    run = folder / "run"
-    flags = [
-        "train", "--features", str(features), "--labels", str(labels), "--out", str(run),
-        "--model", "abmil-probsa-diag", "--model.embed", "8", "--test-fold", "0", "--epochs", "1",
-        "--temperature-scaling", "true", "--device", "cpu", "--tensorboard", "false",
-    ]  # fmt: skip
-    assert main(flags) == 0
-    return features, labels, run
+    assert main(flags(features, labels, folder / "run")) == 0
+    return features, labels, folder / "run"
 
 
 @pytest.fixture
@@ -51,14 +54,8 @@ DAMAGE = {
     "deep nesting": b"[" * 50_000,
     "nothing known": b'{"later": 1}',
 }
-FILES = (
-    "split.json",
-    "threshold.json",
-    "features.json",
-    "map_score.json",
-    "temperature.json",
-    "run.yaml",
-)
+PARTS = ("split", "threshold", "features", "map_score", "temperature")
+FILES = (*(f"{part}.json" for part in PARTS), "run.yaml")
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -115,6 +112,10 @@ def test_aliases_that_multiply_are_refused(run):
 
 
 def test_damaged_arrays_of_the_distances_are_named(trained, run, tmp_path):
+    def refused():
+        with pytest.raises(InputError, match=r"training_distance\.npz"):
+            predict_folder(run.path, trained[0], out=tmp_path / "p", device="cpu")
+
     with np.load(run.distance_file) as stored:
         arrays = dict(stored)
     for change in (
@@ -124,12 +125,10 @@ def test_damaged_arrays_of_the_distances_are_named(trained, run, tmp_path):
         {"instances_reference": np.zeros(0, np.float32)},
     ):
         np.savez(run.distance_file, **(arrays | change))
-        with pytest.raises(InputError, match=r"training_distance\.npz"):
-            predict_folder(run.path, trained[0], out=tmp_path / "p", device="cpu")
+        refused()
     for content in (b"", b"PK\x03\x04", run.distance_file.read_bytes()[:-100]):
         run.distance_file.write_bytes(content)
-        with pytest.raises(InputError, match=r"training_distance\.npz"):
-            predict_folder(run.path, trained[0], out=tmp_path / "p", device="cpu")
+        refused()
 
 
 def rewrite(path, change):
@@ -142,8 +141,16 @@ def rewrite(path, change):
     save_file(tensors, path, metadata={"probsa": text})
 
 
-def changed_arguments(**arguments):
-    return lambda stored: stored | {"arguments": stored["arguments"] | arguments}
+def stating(**values):
+    return lambda stored: stored | values
+
+
+def without(key):
+    return lambda stored: {k: v for k, v in stored.items() if k != key}
+
+
+def changed_arguments(**changed):
+    return lambda stored: stored | {"arguments": stored["arguments"] | changed}
 
 
 CHANGES = {
@@ -152,21 +159,21 @@ CHANGES = {
     "null": lambda stored: None,
     "deep": lambda stored: "[" * 50_000,
     "nested arguments": changed_arguments(embed=[[[[1]]]]),
-    "no model": lambda stored: {k: v for k, v in stored.items() if k != "model"},
-    "model is a list": lambda stored: stored | {"model": ["abmil"]},
-    "no arguments": lambda stored: {k: v for k, v in stored.items() if k != "arguments"},
-    "arguments are a list": lambda stored: stored | {"arguments": [1]},
-    "empty arguments": lambda stored: stored | {"arguments": {}},
+    "no model": without("model"),
+    "model is a list": stating(model=["abmil"]),
+    "no arguments": without("arguments"),
+    "arguments are a list": stating(arguments=[1]),
+    "empty arguments": stating(arguments={}),
     "unknown argument": changed_arguments(embedding=3),
     "wrong type": changed_arguments(embed="8"),
     "negative": changed_arguments(embed=-8),
     "other width": changed_arguments(embed=16),
-    "classes are text": lambda stored: stored | {"classes": "01"},
-    "no classes": lambda stored: {k: v for k, v in stored.items() if k != "classes"},
-    "no progress": lambda stored: {k: v for k, v in stored.items() if k != "progress"},
-    "progress is text": lambda stored: stored | {"progress": "far"},
-    "epoch is text": lambda stored: stored | {"progress": {"epoch": "1"}},
-    "format is a list": lambda stored: stored | {"format": [1]},
+    "classes are text": stating(classes="01"),
+    "no classes": without("classes"),
+    "no progress": without("progress"),
+    "progress is text": stating(progress="far"),
+    "epoch is text": stating(progress={"epoch": "1"}),
+    "format is a list": stating(format=[1]),
 }
 
 
@@ -189,9 +196,9 @@ def test_a_checkpoint_without_its_standardisation(run, name):
 
 def test_a_damaged_state_of_training_cannot_be_resumed(trained, run, capsys):
     for change, expected in (
-        (lambda stored: stored | {"groups": 3}, "groups is 3"),
-        (lambda stored: stored | {"groups": [{"params": [0]}]}, "cannot be continued from"),
-        (lambda stored: {k: v for k, v in stored.items() if k != "groups"}, "groups is missing"),
+        (stating(groups=3), "groups is 3"),
+        (stating(groups=[{"params": [0]}]), "cannot be continued from"),
+        (without("groups"), "groups is missing"),
     ):
         file = run.path / "again.safetensors"
         shutil.copyfile(run.last, file)
@@ -199,14 +206,7 @@ def test_a_damaged_state_of_training_cannot_be_resumed(trained, run, capsys):
         config = run.config().to_dict()
         config["training"]["epochs"] = 2
         (run.path / "run.yaml").write_text(json.dumps(config))
-        features, labels, _ = trained
-        flags = [
-            "train", "--features", str(features), "--labels", str(labels), "--out", str(run.path),
-            "--model", "abmil-probsa-diag", "--model.embed", "8", "--test-fold", "0", "--epochs",
-            "2", "--temperature-scaling", "true", "--device", "cpu", "--tensorboard", "false",
-            "--resume",
-        ]  # fmt: skip
-        assert main(flags) == 2
+        assert main(flags(*trained[:2], run.path, "--resume", epochs="2")) == 2
         assert expected in capsys.readouterr().err
         file.replace(run.last)
 
@@ -226,9 +226,9 @@ def allocated(monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("arguments", [{"embed": 4_000_000}, {"in_dim": 10**12}])
-def test_no_memory_is_taken_for_sizes_that_are_not_stored(run, allocated, arguments):
-    rewrite(run.best, changed_arguments(**arguments))
+@pytest.mark.parametrize("changed", [{"embed": 4_000_000}, {"in_dim": 10**12}])
+def test_no_memory_is_taken_for_sizes_that_are_not_stored(run, allocated, changed):
+    rewrite(run.best, changed_arguments(**changed))
     with pytest.raises(CheckpointError, match=r"describe a larger model than its [0-9,]+ stored"):
         load(run.path, device="cpu")
     assert sum(allocated) == 0
@@ -237,7 +237,7 @@ def test_no_memory_is_taken_for_sizes_that_are_not_stored(run, allocated, argume
 def test_a_checkpoint_of_many_layers_is_refused_before_they_are_built(tmp_path, allocated):
     model = build("gtp", in_dim=6, n_classes=1)
     path = tmp_path / "m.safetensors"
-    depth = next(k for k in ("layers", "depth", "blocks") if k in parameters("gtp"))
+    depth = next(k for k in ("layers", "depth", "blocks") if k in arguments("gtp"))
     tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
     metadata = {"model": "gtp", "arguments": model.arguments | {depth: 10**9}}
     save_checkpoint(path, tensors, metadata=metadata)
@@ -245,12 +245,6 @@ def test_a_checkpoint_of_many_layers_is_refused_before_they_are_built(tmp_path, 
     with pytest.raises(CheckpointError, match="describe a larger model"):
         restore_model(load_checkpoint(path), path=path)
     assert sum(allocated) == 0
-
-
-def parameters(name):
-    from probsa.models import arguments
-
-    return arguments(name)
 
 
 @pytest.mark.parametrize("name", names())

@@ -10,7 +10,6 @@ from probsa.errors import InputError
 from probsa.evaluation.ensemble import aligned, combine
 from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.scores import evidence
-from probsa.evaluation.storage import read_predictions, write_predictions
 from probsa.maps.panels import panels_of
 from probsa.maps.render import draw_map
 from probsa.maps.scale import bag_limits
@@ -86,27 +85,6 @@ def test_the_share_of_the_neighbours_is_the_mean_of_the_members():
     members = [replace(made(k), neighbour_share=share) for k, share in enumerate((0.2, 0.6))]
     assert combine(members, align=False).neighbour_share == pytest.approx(0.4)
     assert combine([made(0), made(1)], align=False).neighbour_share is None
-
-
-@pytest.mark.parametrize("members", [1, 3])
-def test_the_parts_are_stored_where_there_are_members(tmp_path, members):
-    bags = [[made(k, name=name) for k in range(members)] for name in ("a", "b")]
-    predictions = [combine(b, align=True) if members > 1 else b[0] for b in bags]
-    write_predictions(
-        tmp_path / "p", predictions, labels={}, parts={}, classes=("no", "yes"), threshold=None,
-        metadata={},
-    )  # fmt: skip
-    read = read_predictions(tmp_path / "p")
-    header = (tmp_path / "p/predictions.csv").read_text().splitlines()[0].split(",")
-    extra = ["sd_within_yes", "sd_between_yes"] if members > 1 else []
-    assert header == ["bag", "part", "label", "prediction", "p_yes", "sd_yes", *extra]
-    for p in predictions:
-        again = read.instances(p.name)
-        for field in ("std", "std_within", "std_between", "variance_within", "variance_between"):
-            stored, expected = getattr(again, field), getattr(p, field)
-            assert (stored is None) == (expected is None) == (members == 1 and field != "std")
-            if expected is not None:
-                np.testing.assert_allclose(stored, expected, rtol=1e-6)
 
 
 def test_maps_show_the_parts():

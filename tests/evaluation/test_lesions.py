@@ -25,16 +25,7 @@ from probsa.evaluation.lesions import (
 from probsa.statistics import RATES, Draws, froc
 
 ALL6 = ("Tumor_001", "Tumor_002", "Tumor_003", "Tumor_004", "Normal_001", "Normal_002")
-SUBSETS = (
-    "all6",
-    "drop_lesion",
-    "drop_fp",
-    "all8",
-    "ties",
-    "merge",
-    "itc_only",
-    "no_normal",
-)
+SUBSETS = ("all6", "drop_lesion", "drop_fp", "all8", "ties", "merge", "itc_only", "no_normal")
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +51,7 @@ def slide(name, coords, share, *, stride=float(SIDE), labels=None, p=1.0, **more
     zero = np.zeros(len(share), np.float32)
     return Prediction(
         name=name,
-        probability=np.float32([p]),
+        probability=np.atleast_1d(np.float32(p)),
         std=np.float32([0]),
         coords=np.asarray(coords),
         attention_mean=share,
@@ -75,15 +66,9 @@ def slide(name, coords, share, *, stride=float(SIDE), labels=None, p=1.0, **more
 
 
 def save(path, slides, labels, *, parts=None):
-    write_predictions(
-        path,
-        slides,
-        labels=labels,
-        parts=dict.fromkeys(labels, "test") if parts is None else parts,
-        classes=("0", "1"),
-        threshold=0.5,
-        metadata={},
-    )
+    given = {"classes": ("0", "1"), "threshold": 0.5, "metadata": {}}
+    parts = dict.fromkeys(labels, "test") if parts is None else parts
+    write_predictions(path, slides, labels=labels, parts=parts, **given)
     return path
 
 
@@ -271,25 +256,13 @@ def test_intervals_resample_slides(case_hits):
 def _slide(values, *, probability=(1.0,), kind="probability", labels=None, name="s"):
     """A slide on a full lattice of patches of 512 pixels with these values (rows × columns)."""
     values = np.asarray(values, dtype=np.float32)
-    rows, columns = np.mgrid[: values.shape[0], : values.shape[1]]
-    p = slide(name, np.stack([columns.ravel(), rows.ravel()], axis=1) * 512, values.ravel())
-    labels = None if labels is None else np.asarray(labels, np.int8).ravel()
-    return replace(
-        p,
-        probability=np.float32(probability),
-        score_kind=kind,
-        stride=512.0,
-        instance_labels=labels,
-    )
+    coords = np.stack(np.indices(values.shape)[::-1], -1).reshape(-1, 2) * 512
+    more = {"labels": None if labels is None else np.ravel(labels), "score_kind": kind}
+    return slide(name, coords, values.ravel(), p=probability, stride=512.0, **more)
 
 
-PEAKS = np.array(
-    [
-        [0.1, 0.1, 0.1, 0.1, 0.1, 0.1],
-        [0.1, 0.9, 0.8, 0.1, 0.7, 0.1],
-        [0.1, 0.8, 0.1, 0.1, 0.1, 0.6],
-    ]
-)
+PEAKS = np.full((3, 6), 0.1)
+PEAKS[1, 1:5], PEAKS[2, 1], PEAKS[2, 5] = (0.9, 0.8, 0.1, 0.7), 0.8, 0.6
 
 
 def _confident(slide, *, radius):
@@ -340,15 +313,18 @@ def test_confidence_is_the_bags_probability_times_the_instances():
     np.testing.assert_allclose(got.confidence, [0.375, 0.15], rtol=1e-6)
 
 
-def test_slides_without_detections():
-    with pytest.raises(InputError, match="relevance has no common scale"):
-        detect_lesions(_slide(PEAKS, kind="relevance"))
-    with pytest.raises(BagError, match="bag 's' has no 2-D coordinates"):
-        detect_lesions(replace(_slide(PEAKS), coords=None))
-    with pytest.raises(BagError, match="no 2-D coordinates"):
-        detect_lesions(replace(_slide([[1.0, 2.0]]), coords=np.array([[1], [2]])))
-    with pytest.raises(InputError, match="radius -1"):
-        detect_lesions(_slide(PEAKS), radius=-1.0)
+@pytest.mark.parametrize(
+    ("change", "options", "error", "message"),
+    [
+        ({"score_kind": "relevance"}, {}, InputError, "relevance has no common scale"),
+        ({"coords": None}, {}, BagError, "bag 's' has no 2-D coordinates"),
+        ({"coords": np.arange(18)[:, None]}, {}, BagError, "no 2-D coordinates"),
+        ({}, {"radius": -1.0}, InputError, "radius -1"),
+    ],
+)
+def test_slides_without_detections(change, options, error, message):
+    with pytest.raises(error, match=message):
+        detect_lesions(replace(_slide(PEAKS), **change), **options)
 
 
 # Masks from patches
@@ -429,8 +405,7 @@ def golden(reference, tmp_path):
     A row of adjacent patches with probability 0 sets the stride and is below every threshold.
     """
     row = [(x, 1) for x in range(12)]
-    with (reference / "detections.csv").open(newline="") as f:
-        rows = [r for r in csv.DictReader(f) if r["case"] in ALL6]
+    rows = _rows(reference / "detections.csv")
     slides = [
         slide(
             case,
@@ -473,8 +448,7 @@ def test_the_reference_score_by_the_command(reference, golden, tmp_path, capsys,
     arguments = ["evaluate", str(golden), "--lesions", str(tmp_path / "lesions"), "--json"]
     assert main([*arguments, "--bootstrap", "40"]) == 0
     report = json.loads(capsys.readouterr().out)["lesions"]
-    with (reference / "scores.csv").open(newline="") as f:
-        row = next(r for r in csv.DictReader(f) if r["subset"] == "all6")
+    row = next(r for r in _rows(reference / "scores.csv") if r["subset"] == "all6")
     got = {k: m["value"] for k, m in report["metrics"].items()}
     assert got.pop("froc") == pytest.approx(float(row["score"]), abs=1e-12)
     for rate in ("0.25", "0.5", "1", "2", "4", "8"):

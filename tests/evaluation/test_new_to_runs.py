@@ -62,10 +62,10 @@ def test_a_new_bag_has_the_mean_of_both_runs(folds):
     distances = [distances_of([r.path]) for r in runs]
     for name in new[:3]:
         bag, stored = bags.bag(name), bags.stored(name)
-        expected = np.mean([d.of(bag)["bag_ood_distance"] for d in distances])
+        expected = np.mean([d.scores(bag)["bag_ood_distance"] for d in distances])
         row = predicted.bags.index(name)
         assert predicted.ood_distance[row] == pytest.approx(expected, rel=1e-5)
-        of_instances = np.mean([d.of(bag)["ood"] for d in distances], axis=0)
+        of_instances = np.mean([d.scores(bag)["ood"] for d in distances], axis=0)
         np.testing.assert_allclose(predicted.instances(name).ood, of_instances, rtol=1e-5)
         got = read_null_scores(folder / "both", name, instances=len(bag))
         for null_map in ("position", "mahalanobis", "mean_features"):

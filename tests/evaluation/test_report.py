@@ -17,8 +17,7 @@ from support.stored import write_folder
 from probsa import predict_folder
 from probsa.errors import BagError, InputError, TableError
 from probsa.evaluation import WITHIN, evaluate, read_predictions, write_predictions
-from probsa.evaluation.baselines.null_maps import NO_INTENSITY
-from probsa.evaluation.baselines.null_scores import NO_NULL_MAPS, null_maps_file
+from probsa.evaluation.baselines.null_maps import NO_INTENSITY, NO_NULL_MAPS, null_maps_file
 from probsa.evaluation.words import INSTANCE_TITLES, METRIC_TITLES
 from probsa.maps import write_report_figures
 from probsa.training import read_run, train

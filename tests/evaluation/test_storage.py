@@ -59,12 +59,19 @@ def _same(a: Prediction, b: Prediction) -> None:
             assert left == right, field.name
 
 
-def test_a_round_trip_preserves_everything(tmp_path):
+@pytest.mark.parametrize("parts", [(), ("within", "between")])
+def test_a_round_trip_preserves_everything(tmp_path, parts):
+    """With the parts of the variance where there are several members."""
     predictions = [
         _prediction("007", probability=(0.1,), kind="ct", score_kind="weight"),
         _prediction("img 1.b", probability=(np.float32(1) / 3,), seed=1, instance_labels=None),
         _prediction("é", probability=(0.9,), seed=2, coords=None, stride=None, n=1),
     ]
+    for part in parts:
+        predictions = [
+            replace(p, **{f"std_{part}": p.std / 3, f"variance_{part}": p.degree / 2})
+            for p in predictions
+        ]
     _write(
         tmp_path / "p",
         iter(predictions),
@@ -81,69 +88,49 @@ def test_a_round_trip_preserves_everything(tmp_path):
     assert read.threshold == 0.75
     assert read.metadata == {"model": "abmil", "epoch": 3}
     assert read.probability.shape == (3, 1)
+    assert _rows(tmp_path / "p")[0][6:] == [f"sd_{part}_1" for part in parts]
     for p in predictions:
         _same(read.instances(p.name), p)
 
 
-def test_columns_of_one_logit_and_of_classes(tmp_path):
-    _write(tmp_path / "one", [_prediction("a")])
-    assert _rows(tmp_path / "one")[0] == ["bag", "part", "label", "prediction", "p_1", "sd_1"]
-    assert _rows(tmp_path / "one")[1] == ["a", "new", "", "0", "0.25", "0.1"]
-    _write(tmp_path / "named", [_prediction("a")], classes=("normal", "tumour"))
-    assert _rows(tmp_path / "named")[0][-2:] == ["p_tumour", "sd_tumour"]
-    three = [
-        _prediction("a", probability=(0.25, 0.25, 0.5)),
-        _prediction("b", probability=(1, 0, 0)),
-    ]
-    _write(tmp_path / "three", three, classes=("x", "y", "z"))
-    header, a, b = _rows(tmp_path / "three")
-    assert header[4:] == ["p_x", "p_y", "p_z", "sd_x", "sd_y", "sd_z"]
-    assert (a[3], b[3]) == ("2", "0")
-    assert read_predictions(tmp_path / "three").probability.tolist() == [
-        [0.25, 0.25, 0.5],
-        [1, 0, 0],
-    ]
-
-
 @pytest.mark.parametrize(
-    ("threshold", "called"), [(None, "011"), (0.7, "001"), (0.25, "111"), (0.250001, "011")]
+    ("probability", "classes", "threshold", "called"),
+    [
+        ((0.25,), "01", None, 0),
+        ((0.5,), "01", None, 1),
+        ((0.5,), "01", 0.7, 0),
+        ((0.7,), "01", 0.7, 1),  # positive from the threshold on
+        ((0.25,), "01", 0.25, 1),
+        ((0.25,), "01", 0.250001, 0),
+        ((0.75,), "nt", None, 1),
+        ((0.6, 0.4), "01", None, 0),
+        ((0.6, 0.4), "01", 0.3, 1),  # two columns follow a threshold where there is one
+        ((0.25, 0.25, 0.5), "xyz", None, 2),
+        ((1, 0, 0), "xyz", None, 0),
+    ],
 )
-def test_a_bag_is_positive_from_the_threshold_on(tmp_path, threshold, called):
-    bags = [_prediction(str(p), probability=(p,)) for p in (0.25, 0.5, 0.7)]
-    _write(tmp_path / "p", bags, threshold=threshold)
-    assert "".join(row[3] for row in _rows(tmp_path / "p")[1:]) == called
-
-
-def test_two_columns_follow_the_threshold_where_there_is_one(tmp_path):
-    bags = [_prediction("a", probability=(0.6, 0.4))]
-    _write(tmp_path / "argmax", bags)
-    _write(tmp_path / "chosen", bags, threshold=0.3)
-    assert _rows(tmp_path / "argmax")[1][3] == "0"
-    assert _rows(tmp_path / "chosen")[1][3] == "1"
+def test_columns_and_calls_of_one_logit_and_of_classes(
+    tmp_path, probability, classes, threshold, called
+):
+    p = _prediction("a", probability=probability)
+    _write(tmp_path / "p", [p], classes=tuple(classes), threshold=threshold)
+    names = classes[-len(probability) :]
+    header, row = _rows(tmp_path / "p")
+    columns = [f"{start}_{name}" for start in ("p", "sd") for name in names]
+    assert header == ["bag", "part", "label", "prediction", *columns]
+    assert row[:4] == ["a", "new", "", str(called)]
+    assert row[4:] == [*map(str, p.probability), *["0.1"] * len(names)]
+    assert read_predictions(tmp_path / "p").probability.tolist() == [[*map(float, probability)]]
 
 
 def test_contents_of_instance_files(tmp_path):
     p = _prediction("a", n=4)
     write_instances(tmp_path / "a.h5", p)
     with h5py.File(tmp_path / "a.h5") as f:
-        assert dict(f.attrs) == {
-            "name": "a",
-            "score_kind": "logit",
-            "kind": "slide",
-            "pitch": 512.0,
-            "probsa_version": probsa.__version__,
-        }
-        assert sorted(f) == (
-            [
-                "attention_mean",
-                "attention_variance",
-                "coords",
-                "degree",
-                "instance_labels",
-                "weight_mean",
-                "weight_variance",
-            ]
-        )
+        stated = {"name": "a", "score_kind": "logit", "kind": "slide", "pitch": 512.0}
+        assert dict(f.attrs) == stated | {"probsa_version": probsa.__version__}
+        arrays = "attention_mean attention_variance coords degree instance_labels weight_mean"
+        assert sorted(f) == [*arrays.split(), "weight_variance"]
         np.testing.assert_array_equal(f["attention_variance"][()], p.attention_variance)
     empty = np.empty(0, dtype=np.float32)
     _same(read_instances(tmp_path / "a.h5"), replace(p, probability=empty, std=empty))
@@ -177,19 +164,10 @@ def test_instances_are_written_one_by_one(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p"]
 
 
-def test_nothing_is_left_when_prediction_fails_midway(tmp_path):
-    def predict():
-        yield _prediction("a")
-        yield _prediction("b")
-        raise BagError("bag 'c' is damaged")
-
-    with pytest.raises(BagError, match="'c' is damaged"):
-        _write(tmp_path / "p", predict())
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_failure_midway_keeps_the_old_predictions(tmp_path):
-    _write(tmp_path / "p", [_prediction("old")])
+@pytest.mark.parametrize("old", [(), ("old",)])
+def test_a_failure_midway_leaves_the_old_predictions_or_nothing(tmp_path, old):
+    if old:
+        _write(tmp_path / "p", map(_prediction, old))
 
     def predict():
         yield _prediction("new")
@@ -197,8 +175,9 @@ def test_a_failure_midway_keeps_the_old_predictions(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         _write(tmp_path / "p", predict(), overwrite=True)
-    assert read_predictions(tmp_path / "p").bags == ("old",)
-    assert [p.name for p in tmp_path.iterdir()] == ["p"]
+    assert [p.name for p in tmp_path.iterdir()] == ["p"] * len(old)
+    if old:
+        assert read_predictions(tmp_path / "p").bags == old
     _write(tmp_path / "p", [_prediction("new")], overwrite=True)
     assert read_predictions(tmp_path / "p").bags == ("new",)
     assert [p.name for p in (tmp_path / "p" / "instances").iterdir()] == ["new.h5"]
@@ -225,10 +204,12 @@ def test_a_folder_in_use_is_refused(tmp_path):
     _write(tmp_path / "p", [_prediction("old")])
     with pytest.raises(OutputExists, match="exists and is not empty: give a new folder or --over"):
         _write(tmp_path / "p", [_prediction("new")])
+    for file in storage.OWN - {"instances", "null_maps"}:  # all that a prediction may write
+        (tmp_path / "p" / file).touch()
+    _write(tmp_path / "p", [_prediction("new")], overwrite=True)
+    assert len(list((tmp_path / "p").iterdir())) == 3
     (tmp_path / "p" / "thesis.txt").write_text("years of work")
-    with pytest.raises(
-        OutputExists, match=r"contains 'thesis\.txt', which does not belong to predictions"
-    ):
+    with pytest.raises(OutputExists, match=r"contains 'thesis\.txt', which does not belong"):
         _write(tmp_path / "p", [_prediction("new")], overwrite=True)
     assert (tmp_path / "p" / "thesis.txt").read_text() == "years of work"
     (tmp_path / "file").write_text("")
@@ -246,13 +227,21 @@ def test_a_folder_in_use_is_refused(tmp_path):
         ([_prediction("../a")], BagError, "bag '../a' cannot be a file name"),
         ([_prediction("..")], BagError, "cannot be a file name"),
         ([], InputError, "there are no predictions to write"),
-        ([_prediction(probability=(np.nan,))], BagError, "bag 'a': p_1 is nan, expected 0 to 1"),
-        ([_prediction(bag_ood=2.0)], BagError, "bag 'a': ood is 2.0, expected 0 to 1"),
+        (
+            [_prediction(probability=(np.nan,))],
+            BagError,
+            "bag 'a': p_1 is 'nan', expected a finite number from 0",
+        ),
+        (
+            [_prediction(bag_ood=2.0)],
+            BagError,
+            "bag 'a': ood is '2.0', expected .* from 0 to 1: its",
+        ),
         ([_prediction(probability=(0.2, 0.3, 0.5))], InputError, "3 probabilities, but .* 2 class"),
         (
             [_prediction(task="regression", probability=(np.inf,), outputs=("mean",))],
             BagError,
-            "bag 'a': mean is inf, expected a number: its features are far",
+            "bag 'a': mean is 'inf', expected a finite number: its features are far",
         ),
     ],
 )
@@ -292,14 +281,17 @@ FAR = "bag,part,label,prediction,p_1,sd_1,ood,ood_distance\n"
         ("bag,label,p_1,sd_1\na,1,.5,0\n", "no column 'part'"),
         (
             WHOLE + "a,test,1,1,.5,0\na,test,1,1,.5,0\n",
-            "bag 'a' has an empty name, or more than one row",
+            "line 3: bag 'a' is already in line 2",
         ),
-        (WHOLE + ",test,1,1,.5,0\n", "bag '' has an empty name"),
-        (WHOLE + "a,test,yes,1,.5,0\n", "bag 'a': label 'yes' is not a class number"),
-        (WHOLE + "a,test,1,1,nan,0\n", "bag 'a': p_1 is 'nan', expected 0 to 1"),
-        (WHOLE + "a,test,1,1,.5,\n", "bag 'a': sd_1 is '', expected 0 to 1"),
-        (FAR + "a,test,1,1,.5,0,1.5,2\n", "bag 'a': ood is '1.5', expected 0 to 1"),
-        (FAR + "a,test,1,1,.5,0,.5,far\n", "bag 'a': ood_distance is 'far', expected a distance"),
+        (WHOLE + ",test,1,1,.5,0\n", "line 2: the column 'bag' is empty"),
+        (WHOLE + "a,test,yes,1,.5,0\n", "bag 'a': label is 'yes', expected a whole number from 0"),
+        (
+            WHOLE + "a,test,1,1,nan,0\n",
+            "bag 'a': p_1 is 'nan', expected a finite number from 0 to 1",
+        ),
+        (WHOLE + "a,test,1,1,.5,\n", "bag 'a': sd_1 is '', expected"),
+        (FAR + "a,test,1,1,.5,0,1.5,2\n", "bag 'a': ood is '1.5', expected"),
+        (FAR + "a,test,1,1,.5,0,.5,far\n", "bag 'a': ood_distance is 'far', expected"),
         (WHOLE.replace("_1", "_x") + "a,test,1,1,.5,0\n", "probabilities of x, but predictions"),
     ],
 )
@@ -318,9 +310,9 @@ def _restate(folder, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda stored: {"classes": ["0", "1"]}, "has no key 'threshold'"),
-        (lambda stored: {"threshold": None}, "has no key 'classes'"),
-        (lambda stored: stored | {"task": "regression"}, "has no key 'outputs'"),
+        (lambda stored: {"classes": ["0", "1"]}, "is damaged: threshold is missing"),
+        (lambda stored: {"threshold": None}, "is damaged: classes is missing"),
+        (lambda stored: stored | {"task": "regression"}, "is damaged: outputs is missing"),
         (lambda stored: stored | {"threshold": "x"}, "is damaged: threshold"),
         (lambda stored: stored | {"classes": 3}, "is damaged: classes"),
         (lambda stored: stored | {"classes": [1, 2]}, "is damaged: classes"),
@@ -336,24 +328,21 @@ def test_metadata_that_cannot_be_used(folder, change, message):
         read_predictions(folder)
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe\x00", b"[" * 50_000, b'{"threshold": 0.'])
-def test_metadata_that_are_no_json(folder, content):
-    (folder / "predictions.json").write_bytes(content)
-    with pytest.raises(InputError, match=r"predictions\.json"):
-        read_predictions(folder)
-
-
 @pytest.mark.parametrize(
-    "content",
+    ("file", "content"),
     [
-        b"\xff\xfe",
-        b"bag,p_1,sd_1\n" + b"x" * 200_000 + b",0.5,0.1\n",
-        WHOLE.encode() + b"../x,a,,1,1,1",
+        *(
+            ("json", damage)
+            for damage in (b"{", b"\xff\xfe\x00", b"[" * 50_000, b'{"threshold": 0.')
+        ),
+        ("csv", b"\xff\xfe"),
+        ("csv", b"bag,p_1,sd_1\n" + b"x" * 200_000 + b",0.5,0.1\n"),
+        ("csv", WHOLE.encode() + b"../x,a,,1,1,1"),
     ],
 )
-def test_tables_that_are_damaged(folder, content):
-    (folder / "predictions.csv").write_bytes(content)
-    with pytest.raises(InputError, match=r"predictions\.csv|cannot be a file name"):
+def test_tables_and_metadata_that_are_damaged(folder, file, content):
+    (folder / f"predictions.{file}").write_bytes(content)
+    with pytest.raises(InputError, match=rf"predictions\.{file}|cannot be a file name"):
         read_predictions(folder)
 
 
@@ -387,11 +376,17 @@ def _nothing_stored(f):
     [
         (_only_features, "is not a file of predictions: it lacks attention_mean, .* has features"),
         (lambda f: f.pop("degree"), "it lacks degree"),
-        (lambda f: _alter(f, "degree", np.zeros(4)), r"degree has shape \(4,\), but .* 5 rows"),
-        (lambda f: _alter(f, "degree", 3.0), r"degree has shape \(\)"),
+        (
+            lambda f: _alter(f, "degree", np.zeros(4)),
+            r"degree is float64 of shape \(4,\), .* each of 5 inst",
+        ),
+        (lambda f: _alter(f, "degree", 3.0), r"degree is float64 of shape \(\)"),
         (lambda f: _alter(f, "degree", np.full(5, np.nan)), "degree has values that are not fini"),
         (lambda f: _alter(f, "attention_mean", np.array([b"a"] * 5)), "expected numbers"),
-        (lambda f: _alter(f, "coords", np.zeros((5, 3))), r"coords have shape \(5, 3\)"),
+        (
+            lambda f: _alter(f, "coords", np.zeros((5, 3))),
+            r"coords is .* shape \(5, 3\), expected 1 or 2 numbers",
+        ),
         (lambda f: f.attrs.update({"name": "../../x"}), "name is '../../x', expected a"),
         (lambda f: f.attrs.update({"name": np.arange(3)}), "name"),
         (lambda f: f.attrs.update({"score_kind": "beauty"}), "score_kind is 'beauty', expected lo"),

@@ -7,8 +7,8 @@ or runs can be compared.
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from jaxtyping import Bool
-from sklearn.metrics import average_precision_score, roc_auc_score
+from jaxtyping import Float
+from sklearn.metrics import roc_auc_score
 
 from .instances.measures import rank_correlation, within_bag
 from .map_scores import MapScore, drawn_values
@@ -41,19 +41,26 @@ def bag_measures(p: Prediction) -> BagMeasures:
     Raises:
         BagError: the scores are not finite.
     """
-    score = instance_scores(p)
-    labels = np.full(len(score), -1) if p.instance_labels is None else p.instance_labels
-    known, y = labels >= 0, labels > 0
-    auroc, average_precision = None, None
-    if len(set(y[known].tolist())) == 2:
-        auroc, average_precision = within_bag(y[known], score[known])[:2].tolist()
+    score, gain = instance_scores(p), None
+    auroc, average_precision = _within(p, score)
+    if (
+        p.instance_labels is not None
+        and p.score_kind != "relevance"
+        and instance_variances(p).any()
+    ):
+        e, known = instance_evidence(p), p.instance_labels >= 0
+        wrong = ((e > 0) != (p.instance_labels > 0))[known]
+        if wrong.any() and not wrong.all():
+            by_doubt = roc_auc_score(wrong, doubt(p)[known])
+            gain = float(by_doubt - roc_auc_score(wrong, -np.abs(e)[known]))
+    left_out = p.leave_one_out
     return BagMeasures(
         auroc=auroc,
         average_precision=average_precision,
-        doubt_gain=_doubt_gain(p, y, known),
+        doubt_gain=gain,
         faithfulness=None
-        if p.leave_one_out is None
-        else rank_correlation(score, class_column(p, p.leave_one_out)),
+        if left_out is None
+        else rank_correlation(score, class_column(p, left_out)),
     )
 
 
@@ -64,23 +71,17 @@ def shown_precision(p: Prediction, shown: MapScore | None) -> float | None:
         p: the prediction of a bag with instance labels.
         shown: the score, for example that of the run's maps.
     """
-    if shown is None or p.instance_labels is None:
-        return None
+    return None if shown is None else _within(p, class_column(p, drawn_values(p, shown)))[1]
+
+
+def _within(
+    p: Prediction, score: Float[np.ndarray, " n"]
+) -> tuple[float, float] | tuple[None, None]:
+    """Return the AUROC and the AP of the labelled instances; None unless both labels occur."""
+    if p.instance_labels is None:
+        return None, None
     known, y = p.instance_labels >= 0, p.instance_labels > 0
     if len(set(y[known].tolist())) != 2:
-        return None
-    score = class_column(p, drawn_values(p, shown))
-    return float(average_precision_score(y[known], score[known]))
-
-
-def _doubt_gain(
-    p: Prediction, y: Bool[np.ndarray, " n"], known: Bool[np.ndarray, " n"]
-) -> float | None:
-    if p.score_kind == "relevance" or not instance_variances(p).any():
-        return None
-    e = instance_evidence(p)
-    wrong = ((e > 0) != y)[known]
-    if not wrong.any() or wrong.all():
-        return None
-    by_doubt = roc_auc_score(wrong, doubt(p)[known])
-    return float(by_doubt - roc_auc_score(wrong, -np.abs(e)[known]))
+        return None, None
+    auroc, average_precision = within_bag(y[known], score[known])[:2].tolist()
+    return auroc, average_precision

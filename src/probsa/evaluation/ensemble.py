@@ -1,8 +1,8 @@
 """Combine what several members predict of one bag, each only of bags that it has not seen."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -10,6 +10,8 @@ from scipy.special import logsumexp
 
 from ..errors import InputError
 from .prediction import EXPLANATIONS, Prediction
+
+T = TypeVar("T")
 
 
 def combine(members: Sequence[Prediction], *, align: bool) -> Prediction:
@@ -20,59 +22,48 @@ def combine(members: Sequence[Prediction], *, align: bool) -> Prediction:
 
     Args:
         members: predictions of one bag, at least one.
-        align: whether the level of a member's scores means nothing (attention logits), so that each
-            is shifted to the log ratio to uniform attention before scores are compared.
+        align: whether the level of scores means nothing (attention logits), so that those of each
+            member are shifted to the log ratio to uniform attention.
 
     Raises:
         InputError: some members have one map per class, and others one map for all.
     """
-    shapes = {p.attention_mean.shape for p in members}
+    first, shapes = members[0], {p.attention_mean.shape for p in members}
     if len(shapes) > 1:
         raise InputError(
-            f"bag {members[0].name!r}: the scores of its instances have the shapes "
+            f"bag {first.name!r}: the scores of its instances have the shapes "
             f"{' and '.join(map(str, sorted(shapes)))}: models with one map per class and models "
             "with one map cannot be combined"
         )
-    if members[0].of_task.averages is None and len(members) > 1:
+    if first.of_task.averages is None and len(members) > 1:
         raise InputError(
-            f"bag {members[0].name!r}: quantiles of several models cannot be averaged: predict a "
+            f"bag {first.name!r}: quantiles of several models cannot be averaged: predict a "
             "regression with one run"
         )
-    first = members[0]
 
-    def moments(
-        means: Sequence[np.ndarray], variances: Sequence[np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the mean over members, the mean variance, and the variance of the means."""
-        stacked = np.stack(means).astype(np.float64)
-        return stacked.mean(0), np.stack(variances).astype(np.float64).mean(0), stacked.var(0)
+    def each(name: str) -> Float[np.ndarray, "members *shape"]:
+        return np.stack([getattr(p, name) for p in members]).astype(np.float64)
 
-    means = [np.asarray(p.attention_mean, np.float64) for p in members]
+    score, p, weight = each("attention_mean"), each("probability"), each("weight_mean")
     if align:
-        means = [aligned(mean) for mean in means]
-    score, within, between = moments(means, [p.attention_variance for p in members])
-    probability, std_within, std_between = moments(
-        [p.probability for p in members], [np.square(p.std, dtype=np.float64) for p in members]
-    )
-    weight, w_within, w_between = moments(
-        [p.weight_mean for p in members], [p.weight_variance for p in members]
-    )
+        score = np.stack([aligned(s) for s in score])
+    within, between = each("attention_variance").mean(0), score.var(0)
+    p_within, p_between = np.square(each("std")).mean(0), p.var(0)
     values = {
-        "probability": probability,
-        "std": np.sqrt(std_within + std_between),
-        "std_within": np.sqrt(std_within),
-        "std_between": np.sqrt(std_between),
-        "attention_mean": score,
+        "probability": p.mean(0),
+        "std": np.sqrt(p_within + p_between),
+        "std_within": np.sqrt(p_within),
+        "std_between": np.sqrt(p_between),
+        "attention_mean": score.mean(0),
         "attention_variance": within + between,
         "variance_within": within,
         "variance_between": between,
-        "weight_mean": weight,
-        "weight_variance": w_within + w_between,
+        "weight_mean": weight.mean(0),
+        "weight_variance": each("weight_variance").mean(0) + weight.var(0),
     }
     for name in EXPLANATIONS:
-        explained = [getattr(p, name) for p in members]
-        if all(value is not None for value in explained):
-            values[name] = np.stack(explained).astype(np.float64).mean(0)
+        if all(getattr(p, name) is not None for p in members):
+            values[name] = each(name).mean(0)
     shares = [p.neighbour_share for p in members if p.neighbour_share is not None]
     return replace(
         first,
@@ -87,27 +78,34 @@ def aligned(score: Float[np.ndarray, "n *classes"]) -> Float[np.ndarray, "n *cla
     return score - logsumexp(score, axis=0, keepdims=True) + np.log(len(score))
 
 
-T = TypeVar("T")
-
-
 def new_to(name: str, members: Sequence[T], seen: Sequence[frozenset[str]]) -> list[T]:
     """Return the members that have not seen a bag of this name; all, if `seen` is empty."""
     return [m for k, m in enumerate(members) if not seen or name not in seen[k]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class OfRuns(Generic[T]):
-    """What each of several runs has fitted, with the bags of its training and validation part."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeansOfRuns:
+    """The null maps or the distances of several runs, of which a bag has the means."""
 
-    runs: tuple[T, ...]
+    runs: tuple[Any, ...]
+    """`NullMaps`, or `TrainingDistance`, of each run."""
     seen: tuple[frozenset[str], ...]
+    """The bags of the training and validation part of each run, to which it does not contribute."""
 
-    def mean(self, name: str, values: Callable[[T], Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the mean of `values` over the runs that have not seen a bag, by key.
+    @property
+    def about(self) -> dict[str, Any]:
+        """What is known of the fits."""
+        return {"runs": [dict(run.about) for run in self.runs]}
+
+    def scores(self, bag: Any) -> dict[str, Any]:
+        """Return the mean of each of the runs' `scores`; of a map that some lack, of the others.
 
         A text is the reason why a run has no value; it is the result where no run has one.
+
+        Raises:
+            BagError: the bag has another number of features than those of the fits.
         """
-        found = [values(run) for run in new_to(name, self.runs, self.seen)]
+        found = [run.scores(bag) for run in new_to(bag.name, self.runs, self.seen)]
         means: dict[str, Any] = {}
         for key in found[0]:
             numbers = [v[key] for v in found if not isinstance(v[key], str)]

@@ -503,7 +503,7 @@ def _watched(bags: Context) -> dict[str, Float[np.ndarray, " bags"]]:
         columns = {f"p of class {name}": bags.p[:, c] for c, name in names if c > 0}
         columns |= {"confidence": confidence(bags), "standard deviation": std.max(1)}
     else:
-        columns = {n: bags.output(n) for n in task.watched(predictions.outputs)}
+        columns = {n: bags.output(n) for n in task.watched or predictions.outputs}
         columns["standard deviation of the attention"] = std[:, 0]
     if distance is not None and np.isfinite(distance[rows]).all():
         columns["distance from training"] = distance[rows].astype(np.float64)

@@ -54,9 +54,6 @@ FROC_METRICS = ("froc", *(f"sensitivity_at_{r:g}" for r in RATES))
 NO_SCALE = "relevance has no common scale across slides, so detections have no confidence"
 
 
-# Detections
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Detections:
     """Points in the unit of the coordinates (level-0 pixels), the most confident first."""
@@ -64,6 +61,9 @@ class Detections:
     x: Num[np.ndarray, " detections"]
     y: Num[np.ndarray, " detections"]
     confidence: Num[np.ndarray, " detections"]
+
+
+NO_DETECTIONS = Detections(x=np.zeros(0), y=np.zeros(0), confidence=np.zeros(0))
 
 
 def detect_lesions(
@@ -92,9 +92,8 @@ def detect_lesions(
     p, (corners, stride) = prediction, _corners(prediction)
     if p.score_kind == "relevance":
         raise InputError(f"bag {p.name!r}: {NO_SCALE}")
-    if p.score_kind == "probability":
-        of_instances = instance_scores(p)
-    else:
+    of_instances = instance_scores(p)
+    if p.score_kind != "probability":
         of_instances = 1 / (1 + np.exp(-instance_evidence(p)))
     # With several classes, the probability of any class but the first.
     positive = float(p.probability[0] if len(p.probability) == 1 else 1 - p.probability[0])
@@ -137,9 +136,6 @@ def _smooth(
     return sums / total
 
 
-# Lesions
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lesions:
     """The lesions of one slide; a normal slide has none."""
@@ -174,36 +170,20 @@ def find_lesions(
             "(level 5 of the slide) of positive size"
         )
     tumour, labels = mask != 0, np.zeros(mask.shape, dtype=np.int64)
-    if tumour.any():  # the distance to tumour would be undefined otherwise
-        reach = MERGE_UM / (pixel_um * 2)
-        # Most of a slide is far from all tumour and need not be searched.
-        spans = [np.flatnonzero(tumour.any(axis=k)) for k in (1, 0)]
+    reach, axes = MERGE_UM / (pixel_um * 2), []
+    # Most of a slide is far from all tumour and need not be searched.
+    for box in ndimage.find_objects(tumour.astype(np.int8)):
         margin = int(reach) + 2
-        window = tuple(slice(max(int(s[0]) - margin, 0), int(s[-1]) + margin + 1) for s in spans)
+        window = tuple(slice(max(s.start - margin, 0), s.stop + margin) for s in box)
         near = np.asarray(ndimage.distance_transform_edt(~tumour[window])) < reach
         filled = ndimage.binary_fill_holes(near)
         ndimage.label(filled, structure=np.ones((3, 3)), output=labels[window])
-    axes = _major_axes(labels)
-    return Lesions(labels=labels, axes=axes, isolated=axes < ITC_UM / pixel_um)
-
-
-def _major_axes(labels: Int[np.ndarray, "rows columns"]) -> Float[np.ndarray, " regions"]:
-    """Return the major axes of regions 1, 2, … in pixels, from their second central moments.
-
-    The axis is that of the ellipse with the same moments, 4 √λ, where λ is the larger eigenvalue of
-    the covariance of the region's pixel centres. A single pixel has 0, as in scikit-image.
-    """
-    y, x = np.nonzero(labels)
-    region = labels[y, x]
-    count = np.bincount(region, minlength=1)[1:].astype(np.float64)
-
-    def mean(value: np.ndarray) -> np.ndarray:
-        return np.bincount(region, weights=value, minlength=1)[1:] / count
-
-    # Centred before squaring, because squares of coordinates would lose digits.
-    dy, dx = y - mean(y)[region - 1], x - mean(x)[region - 1]
-    yy, xx, xy = mean(dy * dy), mean(dx * dx), mean(dx * dy)
-    return 4 * np.sqrt((yy + xx) / 2 + np.sqrt(((yy - xx) / 2) ** 2 + xy**2))
+    for k, box in enumerate(ndimage.find_objects(labels), 1):
+        # Of the ellipse with the same second moments; a single pixel has 0, as in scikit-image.
+        moments = np.cov(np.nonzero(labels[box] == k), bias=True)
+        axes.append(4 * np.sqrt(np.linalg.eigvalsh(moments)[-1]))
+    major = np.array(axes, dtype=np.float64)
+    return Lesions(labels=labels, axes=major, isolated=major < ITC_UM / pixel_um)
 
 
 def patch_mask(prediction: Prediction) -> UInt8[np.ndarray, "rows columns"]:
@@ -252,9 +232,6 @@ def annotated_lesions(
     return find_lesions(mask, pixel_um=mpp * DOWNSAMPLE)
 
 
-# Hits and FROC
-
-
 def match_detections(name: str, detections: Detections, *, lesions: Lesions | None) -> SlideHits:
     """Return the hits and false positives of one slide.
 
@@ -269,19 +246,18 @@ def match_detections(name: str, detections: Detections, *, lesions: Lesions | No
             f"slide {name!r}: a detection has confidence {confidence[~(confidence >= 0)][0]:g}, "
             "but a lesion without a detection counts as 0: give confidences from 0 to 1"
         )
-    if lesions is None:
-        label, isolated = np.zeros(len(confidence), dtype=np.int64), np.zeros(0, dtype=bool)
-    else:
+    label, isolated = np.zeros(len(confidence), dtype=np.int64), np.zeros(0, dtype=bool)
+    if lesions is not None:
         isolated, (rows, columns) = lesions.isolated, lesions.labels.shape
         row = np.floor(detections.y / DOWNSAMPLE).astype(np.int64)
         column = np.floor(detections.x / DOWNSAMPLE).astype(np.int64)
         # Masks are rounded down to whole pixels; a detection on the rest is on the last pixel.
         inside = (row >= 0) & (row <= rows) & (column >= 0) & (column <= columns)
-        for x, y in zip(detections.x[~inside], detections.y[~inside], strict=True):
+        for k in np.flatnonzero(~inside):
             raise InputError(
-                f"slide {name!r}: the detection at ({x:g}, {y:g}) lies outside the mask of "
-                f"{columns} × {rows} pixels of {DOWNSAMPLE} level-0 pixels: give coordinates at "
-                "level 0, and the mask of level 5"
+                f"slide {name!r}: the detection at ({detections.x[k]:g}, {detections.y[k]:g}) lies "
+                f"outside the mask of {columns} × {rows} pixels of {DOWNSAMPLE} level-0 pixels: "
+                "give coordinates at level 0, and the mask of level 5"
             )
         label = lesions.labels[np.minimum(row, rows - 1), np.minimum(column, columns - 1)]
     best = np.zeros(len(isolated))
@@ -347,9 +323,6 @@ def froc_summary(
     }
 
 
-# The report
-
-
 def lesion_section(context: Context, folder: Path, *, mpp: float | None = None) -> Section:
     """Compare the detections of every slide with its annotated lesions.
 
@@ -371,18 +344,16 @@ def lesion_section(context: Context, folder: Path, *, mpp: float | None = None) 
     for name, y in zip(context.names, context.y, strict=True):
         if name in left_out:
             continue
-        if not predictions.instance_path(name).is_file():
-            left_out[name] = "no per-instance outputs"
-            continue
-        p = predictions.instances(name)
-        found = annotated_lesions(p, files.get(name), tumour=bool(y > 0), mpp=mpp)
+        found: Lesions | str | None = "no per-instance outputs"
+        if predictions.instance_path(name).is_file():
+            p = predictions.instances(name)
+            found = annotated_lesions(p, files.get(name), tumour=bool(y > 0), mpp=mpp)
+            if not isinstance(found, str):
+                calibrated &= p.score_kind != "relevance"
+                points = detect_lesions(p) if calibrated else NO_DETECTIONS
+                slides.append(match_detections(name, points, lesions=found))
         if isinstance(found, str):
             left_out[name] = found
-            continue
-        calibrated &= p.score_kind != "relevance"
-        none = np.zeros(0)
-        points = detect_lesions(p) if calibrated else Detections(x=none, y=none, confidence=none)
-        slides.append(match_detections(name, points, lesions=found))
     if not slides:
         name, reason = next(iter(left_out.items()))
         raise InputError(
@@ -391,23 +362,12 @@ def lesion_section(context: Context, folder: Path, *, mpp: float | None = None) 
         )
     metrics = dict.fromkeys(FROC_METRICS, Metric.undefined(NO_SCALE))
     if calibrated:
-        resamples = min(context.bootstrap, INSTANCE_RESAMPLES)
         metrics = froc_summary(
-            [slides], groups=context.truth.group, bootstrap=resamples, seed=context.seed
+            [slides],
+            groups=context.truth.group,
+            bootstrap=min(context.bootstrap, INSTANCE_RESAMPLES),
+            seed=context.seed,
         )
-    return _section(slides, metrics, files, left_out, folder=folder, mpp=mpp)
-
-
-def _section(
-    slides: Sequence[SlideHits],
-    metrics: Mapping[str, Metric],
-    files: Mapping[str, Path],
-    left_out: Mapping[str, str],
-    *,
-    folder: Path,
-    mpp: float,
-) -> Section:
-    """Return the metrics, the counts, and the slides that are left out."""
     tumour = [s.name for s in slides if s.tumour]
     lesions, isolated = (sum(s.lesions for s in slides), sum(int(s.isolated.sum()) for s in slides))
     annotations = count_annotation_kinds({name: files[name] for name in tumour})

@@ -1,15 +1,15 @@
 """Load what runs have fitted: predictors, null maps, and distances; of several runs their means."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
-from ..core import Bag, StoredBag, read_record, write_json
+from ..core import read_record, write_json
 from ..datasets import FeatureMetadata
 from ..errors import CheckpointError, InputError
 from ..tasks import TASKS
@@ -28,14 +28,14 @@ from ..training import (
 )
 from ..variational import Bernoulli, Categorical, Findings, Likelihood
 from .baselines.distance import TrainingDistance
-from .baselines.null_maps import NullMaps
-from .baselines.null_scores import null_maps_file
-from .ensemble import OfRuns
+from .baselines.null_maps import NullMaps, null_maps_file
+from .ensemble import MeansOfRuns
 from .prediction import Prediction
 from .predictor import Ensemble, Predictor
 from .pretrained import CONFIG, local_folder, read_model
 from .temperature import Temperature, fit_temperature, scale_prediction
 
+T = TypeVar("T")
 SHARED = ("target", "unit", "covariates", "prior")
 """Entries of the origin of predictions that several runs have in common."""
 
@@ -55,37 +55,39 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
     """
     path = Path(folder)
     if path.is_file():
-        return _converted(path, device=device)
+        stored = load_checkpoint(path)
+        about = stored.stated(StoredPredictor)
+        model = restore_model(stored, path=path)
+        metadata = {"model": about.model, "from": about.reference}
+        return Predictor(
+            model, Standardizer(), classes=about.classes, device=device, metadata=metadata
+        )
     run = RunFolder(path)
     if not run.config_file.is_file() and (path / CONFIG).is_file():
         return from_pretrained(path, device=device)
     config = run.config()
     if checkpoint not in ("best", "last"):
         raise CheckpointError(f"checkpoint is {checkpoint!r}: expected 'best' or 'last'")
+    metadata: dict[str, Any] = {"model": config.model}
     if config.training.members > 1:
         members = [load(m.path, checkpoint=checkpoint, device=device) for m in run.members()]
-        about: dict[str, Any] = {"model": config.model, "members": len(members)}
+        metadata["members"] = len(members)
         shared = [k for k in ("epoch", "kappa") if k in members[0].metadata]
-        about |= {k: [member.metadata[k] for member in members] for k in shared}
-        predictor = Ensemble(members, config=config, metadata=about)
+        metadata |= {k: [member.metadata[k] for member in members] for k in shared}
+        predictor = Ensemble(members, config=config, metadata=metadata)
     else:
-        file = run.best if checkpoint == "best" else run.last
-        stored = load_checkpoint(file)
-        model = restore_model(stored, path=file, expect=config.model)
-        predictor = Predictor(
-            model,
-            Standardizer.restored(stored, in_dim=model.arguments.get("in_dim")),
+        stored = load_checkpoint(run.best if checkpoint == "best" else run.last)
+        predictor = _restored(
+            stored,
+            expect=config.model,
             classes=stored.stated(StoredPredictor).classes,
             device=device,
             precision=config.training.precision,
             config=config,
-            metadata={
-                "model": config.model,
-                "epoch": progress_of(stored).epoch,
-                **model.monitored(),
-            },
+            metadata=metadata | {"epoch": progress_of(stored).epoch},
             stated=FeatureMetadata.read(run.features_file),
         )
+        predictor.metadata |= predictor.model.monitored()
     predictor.run = run
     for member in predictor.members:
         predictor.metadata |= _move_prior(member.model.likelihood, run, config)
@@ -97,16 +99,11 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
     return predictor
 
 
-def _converted(path: Path, *, device: str) -> Predictor:
-    checkpoint = load_checkpoint(path)
-    stored = checkpoint.stated(StoredPredictor)
-    return Predictor(
-        restore_model(checkpoint, path=path),
-        Standardizer(),
-        classes=stored.classes,
-        device=device,
-        metadata={"model": stored.model, "from": stored.reference},
-    )
+def _restored(stored: Checkpoint, *, expect: str | None = None, **options: Any) -> Predictor:
+    """Return the predictor of a checkpoint; `options` are those of `Predictor`."""
+    model = restore_model(stored, path=stored.path, expect=expect)
+    scale = Standardizer.restored(stored, in_dim=model.arguments.get("in_dim"))
+    return Predictor(model, scale, **options)
 
 
 def _move_prior(likelihood: Likelihood, run: RunFolder, config: RunConfig) -> dict[str, str]:
@@ -136,13 +133,13 @@ def _target_metadata(predictor: Predictor, run: RunFolder, config: RunConfig) ->
     for tasks without classes also the training targets, with which null rivals and weights of
     censoring are computed, and for findings the threshold of each.
     """
-    data, stated = config.data, dict[str, Any]()
-    if data.targets.columns is not None:
-        stated["target"] = list(data.targets.columns)
-    if data.targets.unit == "patient":
-        stated["unit"] = "patient"
-    if data.covariates.columns:
-        stated["covariates"] = list(data.covariates.columns)
+    data = config.data
+    stated: dict[str, Any] = {
+        "target": list(data.targets.columns or ()),
+        "unit": "patient" if data.targets.unit == "patient" else None,
+        "covariates": list(data.covariates.columns),
+    }
+    stated = {key: value for key, value in stated.items() if value}
     task = TASKS[predictor.task]
     if not task.unordered_classes:
         stored = read_record(StoredTargets, run.targets_file, advice="train the run again")
@@ -169,13 +166,10 @@ def from_pretrained(
     """
     config, checkpoints = read_model(local_folder(source, revision=revision))
     run = None if config.run is None else RunConfig.from_dict(config.run)
-
-    def member(stored: Checkpoint, shift: tuple[float, ...] | None) -> Predictor:
-        model = restore_model(stored, path=stored.path)
-        model.likelihood.prior_shift = None if shift is None else torch.tensor(shift)
-        return Predictor(
-            model,
-            Standardizer.restored(stored, in_dim=model.arguments.get("in_dim")),
+    members = []
+    for stored, about in zip(checkpoints, config.members, strict=True):
+        member = _restored(
+            stored,
             classes=config.classes,
             device=device,
             precision=config.precision,
@@ -183,11 +177,9 @@ def from_pretrained(
             metadata=config.about,
             stated=config.features,
         )
-
-    members = [
-        member(stored, about.prior_shift)
-        for stored, about in zip(checkpoints, config.members, strict=True)
-    ]
+        if about.prior_shift is not None:
+            member.model.likelihood.prior_shift = torch.tensor(about.prior_shift)
+        members.append(member)
     predictor = members[0]
     if len(members) > 1:
         predictor = Ensemble(members, config=run, metadata=config.about)
@@ -222,9 +214,6 @@ def scale_run(
     return [scale_prediction(p, temperature=fitted.temperature) for p in validation]
 
 
-# Several runs
-
-
 def load_several(
     folders: Sequence[Path], *, checkpoint: str = "best", device: str = "auto"
 ) -> Ensemble:
@@ -253,7 +242,7 @@ def load_several(
             )
     runs = [load(folder, checkpoint=checkpoint, device=device) for folder in folders]
     first, traits = runs[0], _traits(runs[0])
-    for folder, run in zip(folders[1:], runs[1:], strict=True):
+    for folder, run in zip(folders, runs, strict=True):
         for trait, value in _traits(run).items():
             if traits.get(trait, value) != value:
                 raise InputError(
@@ -265,14 +254,13 @@ def load_several(
             f"runs of the task {first.task} cannot be combined: quantiles, and survival at times "
             "that each run chose on its own training bags, have no common mean. Predict with each"
         )
-    members = [
-        (m, seen) for run, seen in zip(runs, _seen(folders), strict=True) for m in run.members
-    ]
+    seen = _seen(folders)
+    members = [(m, known) for run, known in zip(runs, seen, strict=True) for m in run.members]
     about = {"runs": [str(f) for f in folders], "members": len(members)}
     about |= {k: first.metadata[k] for k in SHARED if k in first.metadata}
     ensemble = Ensemble(
         [member for member, _ in members],
-        seen=[seen for _, seen in members],
+        seen=[known for _, known in members],
         config=next((run.config for run in runs if run.config is not None), None),
         metadata=about,
     )
@@ -284,79 +272,49 @@ def load_several(
 
 def _seen(folders: Sequence[Path]) -> tuple[frozenset[str], ...]:
     """Return the bags that each run was trained or validated on; none for a converted model."""
-    runs = map(RunFolder, map(Path, folders))
+    runs = [RunFolder(Path(folder)) for folder in folders]
     splits = [read_split(run) if run.split_file.is_file() else None for run in runs]
     return tuple(frozenset(() if s is None else (*s.train, *s.val)) for s in splits)
 
 
 def _traits(run: Predictor) -> dict[str, Any]:
     """Return what runs must have in common, by the name that a message gives it."""
-    model = run.model
     traits: dict[str, Any] = {
         "tasks": run.task,
         "classes": ", ".join(run.classes),
-        "numbers of features per instance": model.arguments.get("in_dim"),
-        "numbers of outputs": model.n_classes,
-        "kinds of instance scores": model.score_kind,
+        "numbers of features per instance": run.model.arguments.get("in_dim"),
+        "numbers of outputs": run.model.n_classes,
+        "kinds of instance scores": run.model.score_kind,
     }
     if run.config is not None:
-        data = run.config.data
-        traits |= {"graphs": data.graph, "feature sets": data.feature_set}
-        traits |= {"targets": data.targets, "covariates": data.covariates}
+        names = {"graph": "graphs", "feature_set": "feature sets", "targets": "targets"}
+        for key, name in (names | {"covariates": "covariates"}).items():
+            traits[name] = getattr(run.config.data, key)
     return traits
 
 
-class NullMapsOfRuns(OfRuns[NullMaps]):
-    """The null maps of several runs."""
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What is known of the fits."""
-        return {"runs": [dict(m.about) for m in self.runs]}
-
-    def scores(self, bag: StoredBag) -> dict[str, Float[np.ndarray, " n"] | str]:
-        """Return the mean scores by map; a map that some runs lack is that of the others.
-
-        Raises:
-            BagError: the bag has another number of features than those of the fits.
-        """
-        return self.mean(bag.name, lambda maps: maps.scores(bag))
-
-
-class DistancesOfRuns(OfRuns[TrainingDistance]):
-    """The distances from the training bags of several runs."""
-
-    def of(self, bag: Bag) -> dict[str, Any]:
-        """Return the mean distances of a bag and its instances, by field of `Prediction`.
-
-        Raises:
-            BagError: the bag has another number of features than those of training.
-        """
-        means = self.mean(bag.name, lambda distance: distance.of(bag))
-        return {k: float(v) if v.ndim == 0 else v.astype(np.float32) for k, v in means.items()}
-
-
-def null_maps_of(runs: Sequence[Path]) -> NullMaps | NullMapsOfRuns | None:
+def null_maps_of(runs: Sequence[Path]) -> NullMaps | MeansOfRuns | None:
     """Return the null maps of a run or of several runs; None if a run has none.
 
     Raises:
         CheckpointError: a file is damaged.
     """
-    files = [null_maps_file(run) for run in runs]
-    if not all(file.is_file() for file in files):
-        return None
-    maps = tuple(NullMaps.load(file) for file in files)
-    return maps[0] if len(maps) == 1 else NullMapsOfRuns(runs=maps, seen=_seen(runs))
+    return _fitted(runs, [null_maps_file(run) for run in runs], NullMaps.load)
 
 
-def distances_of(runs: Sequence[Path]) -> TrainingDistance | DistancesOfRuns | None:
+def distances_of(runs: Sequence[Path]) -> TrainingDistance | MeansOfRuns | None:
     """Return the distances from training of a run or of several runs; None if a run has none.
 
     Raises:
         InputError: a file is damaged.
     """
-    found = [TrainingDistance.of_run(RunFolder(run)) for run in runs]
-    distances = tuple(d for d in found if d is not None)
-    if len(distances) < len(runs):
+    return _fitted(runs, [RunFolder(run).distance_file for run in runs], TrainingDistance.read)
+
+
+def _fitted(
+    runs: Sequence[Path], files: Sequence[Path], read: Callable[[Path], T]
+) -> T | MeansOfRuns | None:
+    if not all(file.is_file() for file in files):
         return None
-    return distances[0] if len(runs) == 1 else DistancesOfRuns(runs=distances, seen=_seen(runs))
+    fitted = tuple(map(read, files))
+    return fitted[0] if len(fitted) == 1 else MeansOfRuns(runs=fitted, seen=_seen(runs))

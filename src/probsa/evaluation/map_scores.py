@@ -17,24 +17,32 @@ MapScore = Literal["attention", "contribution", "evidence", "probability", "grad
 MAP_SCORES: tuple[MapScore, ...] = get_args(MapScore)
 
 
-def available_scores(p: Prediction) -> tuple[MapScore, ...]:
-    """Return the scores that a prediction has; the first is the model's own."""
+def _scores(p: Prediction) -> dict[MapScore, np.ndarray]:
+    """Return the scores that maps can show, with their values; the first is the model's own."""
     own: MapScore = "evidence" if p.score_has_level else "attention"
-    stored: dict[MapScore, np.ndarray | None] = {
+    others: dict[MapScore, np.ndarray | None] = {
         "contribution": p.contribution,
-        "evidence": None if p.score_has_level else p.class_score,
+        "evidence": p.class_score,
         "probability": p.probability_positive,
+        "grade": p.at_least,
     }
-    return (own, *(name for name, values in stored.items() if values is not None))
+    scores: dict[MapScore, np.ndarray] = {own: p.attention_mean}
+    scores.update({k: v for k, v in others.items() if k != own and v is not None})
+    return scores
 
 
-def drawable_scores(p: Prediction) -> tuple[MapScore, ...]:
-    """Return the scores that maps can show: the available ones and, for grades, `grade`.
+def available_scores(p: Prediction) -> tuple[MapScore, ...]:
+    """Return the scores that a prediction has; the first is the model's own.
 
     `grade` has a column for each step of the scale, so that it orders instances in several ways,
     and is therefore no candidate where one order is needed.
     """
-    return (*available_scores(p), *(("grade",) if p.at_least is not None else ()))
+    return tuple(name for name in _scores(p) if name != "grade")
+
+
+def drawable_scores(p: Prediction) -> tuple[MapScore, ...]:
+    """Return the scores that maps can show: the available ones and, for grades, `grade`."""
+    return tuple(_scores(p))
 
 
 def map_values(p: Prediction, score: MapScore) -> np.ndarray:
@@ -43,21 +51,12 @@ def map_values(p: Prediction, score: MapScore) -> np.ndarray:
     Raises:
         InputError: the prediction does not have this score.
     """
-    known = drawable_scores(p)
+    known = _scores(p)
     if score not in known:
         raise InputError(
             f"the prediction of bag {p.name!r} has no score {score!r}: it has {', '.join(known)}"
         )
-    if score == known[0]:
-        return p.attention_mean
-    values = {
-        "contribution": p.contribution,
-        "evidence": p.class_score,
-        "probability": p.probability_positive,
-        "grade": p.at_least,
-    }[score]
-    assert values is not None
-    return values
+    return known[score]
 
 
 def drawn_values(p: Prediction, score: MapScore) -> np.ndarray:

@@ -4,7 +4,7 @@ Every figure comes from the run's own files; a figure that is not known is said 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from ..core import counted, read_record
-from ..datasets import SPLIT_PARTS
+from ..datasets import SPLIT_PARTS, FeatureMetadata
 from ..errors import UnknownName
 from ..features import describe
 from ..statistics import Metric
@@ -73,18 +73,15 @@ def facts_of(run: RunFolder | None, *, data: str = "") -> CardFacts:
     Raises:
         InputError: a file of the run is damaged.
     """
-    if run is None:
-        return CardFacts(data=data)
-    parts = {}
-    if run.split_file.is_file():
+    facts = CardFacts(data=data)
+    if run is not None and run.split_file.is_file():
         split = read_split(run)
-        parts = {part: len(getattr(split, part)) for part in SPLIT_PARTS}
-    path = run.path / "evaluation.json"
-    if not path.is_file():
-        return CardFacts(data=data, parts=parts)
-    report = read_record(_StoredReport, path, advice="evaluate the run again")
-    metrics = {k: m for k, m in report.metrics.items() if k in SHOWN and m.value is not None}
-    return CardFacts(data=data, parts=parts, part=report.part, bags=report.bags, metrics=metrics)
+        facts = replace(facts, parts={part: len(getattr(split, part)) for part in SPLIT_PARTS})
+    if run is not None and (path := run.path / "evaluation.json").is_file():
+        report = read_record(_StoredReport, path, advice="evaluate the run again")
+        metrics = {k: m for k, m in report.metrics.items() if k in SHOWN and m.value is not None}
+        facts = replace(facts, part=report.part, bags=report.bags, metrics=metrics)
+    return facts
 
 
 def model_card(config: PretrainedConfig, facts: CardFacts, *, score_kind: str) -> str:
@@ -96,6 +93,7 @@ def model_card(config: PretrainedConfig, facts: CardFacts, *, score_kind: str) -
         score_kind: what the scores of its instances are, see `Prediction.score_kind`.
     """
     first, stated, members = config.members[0], config.features, len(config.members)
+    stated = stated or FeatureMetadata()
     tags = ["multiple-instance-learning", "weakly-supervised", "uncertainty", first.model]
     run: dict[str, Any] = {"model": {"name": first.model, **dict(first.arguments)}}
     if config.run is not None:
@@ -103,14 +101,16 @@ def model_card(config: PretrainedConfig, facts: CardFacts, *, score_kind: str) -
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         metadata=yaml.safe_dump({"library_name": "probsa", "tags": tags}, sort_keys=False),
         model=first.model,
-        predicts=_predicts(config),
+        predicts=TASKS[config.task].predicts(
+            config.classes, config.outputs, (config.about or {}).get("target") or ()
+        ),
         version=config.probsa_version,
         data=facts.data or "No description of the data was given.",
         parts=_listed(f"{n:,} {PARTS.get(p, p)}" for p, n in facts.parts.items()),
-        kinds=_listed(KINDS[k] for k in (stated.kinds if stated else ())),
-        encoders=_listed(map(_with_licence, stated.encoders if stated else ())),
-        mpp=_listed(f"{v:g} µm per pixel" for v in (stated.mpps if stated else ())),
-        patch_size=_listed(f"{v:g} pixels" for v in (stated.patch_sizes if stated else ())),
+        kinds=_listed(KINDS[k] for k in stated.kinds),
+        encoders=_listed(map(_with_licence, stated.encoders)),
+        mpp=_listed(f"{v:g} µm per pixel" for v in stated.mpps),
+        patch_size=_listed(f"{v:g} pixels" for v in stated.patch_sizes),
         results=_results(facts),
         score_kind=SCORES[score_kind],
         members=f" and of {members} members" if members > 1 else "",
@@ -123,12 +123,11 @@ def _results(facts: CardFacts) -> str:
         return facts.remark or "No figures on held-out bags are stored with this model."
     rows = [f"On {counted(facts.bags, 'bag')} of the {PARTS.get(facts.part, facts.part)} part:", ""]
     rows += ["| metric | value | 95 % interval |", "|---|---|---|"]
-    for name in SHOWN:
-        metric = facts.metrics.get(name)
-        if metric is not None and metric.value is not None:
-            known = metric.low is not None and metric.high is not None
-            span = f"{metric.low:.3f} to {metric.high:.3f}" if known else "not computed"
-            rows.append(f"| {METRIC_TITLES[name]} | {metric.value:.3f} | {span} |")
+    for name in (name for name in SHOWN if name in facts.metrics):
+        m = facts.metrics[name]
+        known = m.low is not None and m.high is not None
+        span = f"{m.low:.3f} to {m.high:.3f}" if known else "not computed"
+        rows.append(f"| {METRIC_TITLES[name]} | {m.value:.3f} | {span} |")
     return "\n".join(rows)
 
 
@@ -144,9 +143,3 @@ def _with_licence(encoder: str) -> str:
 
 def _listed(values: Any) -> str:
     return ", ".join(values) or "not stated"
-
-
-def _predicts(config: PretrainedConfig) -> str:
-    """Return what the model predicts of a bag, in words, with the names of its outputs."""
-    target = (config.about or {}).get("target") or ()
-    return TASKS[config.task].predicts(config.classes, config.outputs, target)

@@ -33,8 +33,6 @@ PER_INSTANCE = (
     "slide",
 )
 """All fields of `Prediction` with a value per instance, which a file of predictions stores."""
-AXES = {1: ("position",), 2: ("x", "y")}
-"""Names of the columns of coordinates in a data frame, by their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +128,11 @@ class Prediction:
         """Whether `attention_mean` is evidence: its zero has a meaning, f > 0 speaks for it."""
         return self.score_kind == "evidence"
 
-    def slide_shares(self) -> dict[str, SlideShare]:
+    def slide_shares(self, column: int | None = None) -> dict[str, SlideShare]:
         """Return the weight of each slide of a patient, the highest share first.
+
+        Args:
+            column: the class to whose logit slides contribute, where there are several.
 
         Returns:
             By slide: the sum of its instances' weights, which is 1 over the patient, and of what
@@ -140,16 +141,15 @@ class Prediction:
         if self.slide is None:
             return {}
         weight = self.weight_mean if self.weight_mean.ndim == 1 else self.weight_mean.mean(1)
-        parts = self.contribution
-        found = {}
+        parts, found = self.contribution, {}
+        if parts is not None and parts.ndim > 1:
+            known = column is not None and parts.shape[1] == len(self.probability)
+            parts = parts[:, column] if known else None
         for k, name in enumerate(self.slides):
             rows = self.slide == k
-            found[name] = SlideShare(
-                share=float(weight[rows].sum(dtype=np.float64)),
-                contribution=None
-                if parts is None or parts.ndim > 1
-                else float(parts[rows].sum(dtype=np.float64)),
-            )
+            share = float(weight[rows].sum(dtype=np.float64))
+            added = None if parts is None else float(parts[rows].sum(dtype=np.float64))
+            found[name] = SlideShare(share=share, contribution=added)
         return dict(sorted(found.items(), key=lambda item: -item[1].share))
 
     def of_slide(self, name: str) -> "Prediction":
@@ -175,14 +175,14 @@ class Prediction:
             values = getattr(self, key)
             if values is None:
                 continue
-            width = 1 if values.ndim == 1 else values.shape[1]
+            rows = values.reshape(len(values), -1)
+            width = rows.shape[1]
             if key == "coords":
-                names = AXES.get(width) or [f"axis_{k}" for k in range(width)]
+                names = {1: ("position",), 2: ("x", "y")}[width]
             elif values.ndim == 1:
                 names = [key]
             else:
                 names = [f"{key}_{k}" for k in column_names(self, width) or range(width)]
-            rows = values.reshape(len(values), width)
             columns |= dict(zip(names, rows.T, strict=True))
         return pd.DataFrame(columns)
 

@@ -10,27 +10,21 @@ import torch
 from torch import Tensor
 
 from ..core import Bag, Bags, TaskName, pack, segment_softmax
-from ..datasets import FeatureMetadata, Metadata
+from ..datasets import IN_MEMORY, FeatureMetadata, Metadata
 from ..errors import BagError, InputError
 from ..models import Model, Output, bag_rows
 from ..training import RunConfig, RunFolder, Standardizer, choose_device, precision_context
 from ..variational import Field, PerClass
 from .ensemble import combine, new_to
 from .model_card import CardFacts, facts_of, model_card
-from .prediction import Prediction
-from .pretrained import (
-    FORMAT,
-    PARTS,
-    PRIVATE,
-    PretrainedConfig,
-    PretrainedMember,
-    run_without_paths,
-    write_model,
-)
+from .prediction import EXPLANATIONS, Prediction
+from .pretrained import FORMAT, PARTS, PretrainedConfig, PretrainedMember, write_model
 from .temperature import scale_prediction
 
 MAX_INSTANCES = 8192
 """Maximum number of instances per step; a larger bag has a step of its own."""
+PRIVATE = ("runs", "training_targets")
+"""Entries of the origin of predictions that stay where they are: paths and labels."""
 SEEN_BY_ALL = "every run was trained or validated on it"
 """Why a bag is not predicted by several runs."""
 
@@ -142,15 +136,28 @@ class Predictor:
         members, run, threshold = self.members, self.run, self.threshold
         if run is not None and run.threshold_file.is_file():
             threshold = run.threshold()
+        shifts = [member.model.likelihood.prior_shift for member in members]
+        without_paths = {"features": IN_MEMORY, "labels": IN_MEMORY}
+        without_paths |= dict.fromkeys(("split", "instance_labels"))
+        stated = self.config and replace(
+            self.config, data=replace(self.config.data, **without_paths)
+        )
         config = PretrainedConfig(
             library_name="probsa",
             format=FORMAT,
-            members=tuple(PretrainedMember.of(m.model) for m in members),
+            members=tuple(
+                PretrainedMember(
+                    model=member.model.name,
+                    arguments=member.model.arguments,
+                    prior_shift=None if shift is None else tuple(shift.tolist()),
+                )
+                for member, shift in zip(members, shifts, strict=True)
+            ),
             classes=self.classes,
             task=self.task,
             outputs=self.model.likelihood.outputs(self.classes),
             features=members[0].stated,
-            run=run_without_paths(self.config),
+            run=None if stated is None else stated.to_dict(),
             precision=self.precision,
             temperature=float(self.temperature),
             threshold=threshold,
@@ -163,9 +170,8 @@ class Predictor:
             for part, module in zip(PARTS, (member.model, member.standardizer), strict=True)
             for name, tensor in module.state_dict().items()
         }
-        card = model_card(
-            config, facts or facts_of(run, data=data), score_kind=self.model.score_kind
-        )
+        facts = facts or facts_of(run, data=data)
+        card = model_card(config, facts, score_kind=self.model.score_kind)
         return write_model(Path(folder), {**asdict(config), **(more or {})}, tensors, card=card)
 
     def predict(self, bags: Iterable[Bag], *, parts: bool = False) -> Iterator[Prediction]:
@@ -202,31 +208,30 @@ class Predictor:
         for p in self._predict_batch(bags):
             yield scale_prediction(p, temperature=self.temperature)
 
-    def _predict_batch(self, bags: list[Bag]) -> Iterator[Prediction]:
-        # Not used as a decorator, which may fail to recognise a wrapped generator.
-        with torch.no_grad():
-            packed = pack([replace(b, x=b.x.float(), y=None) for b in bags])
-            packed = self.standardizer(packed.to(self.device, torch.float32))
-            with precision_context(self.precision, self.device):
-                out = self.model(packed)
-                shown = self.model.instance_scores(packed, out)
-                if shown is not out.attention:  # the weights of `out` belong to its attention
-                    out = replace(out, attention=shown, extras={})
-        unpacked = _unpack(out, packed, bags, kind=self.model.score_kind)
-        likelihood = self.model.likelihood
-        if likelihood.of_classes:
-            yield from unpacked
-            return
-        for b, (p, bag) in enumerate(zip(unpacked, bags, strict=True)):
-            scores: dict[str, float] = {}
-            if bag.y is not None:
-                y = torch.as_tensor(bag.y, device=out.logits.device)[None]
-                with torch.no_grad():
-                    of_bag = likelihood.score(out.logits[b : b + 1], y)
-                scores = {name: float(value[0]) for name, value in of_bag.items()}
-            yield replace(
-                p, task=self.task, outputs=likelihood.outputs(self.classes), scores=scores
-            )
+    @torch.no_grad()
+    def _predict_batch(self, bags: list[Bag]) -> list[Prediction]:
+        packed = pack([replace(b, x=b.x.float(), y=None) for b in bags])
+        packed = self.standardizer(packed.to(self.device, torch.float32))
+        with precision_context(self.precision, self.device):
+            out = self.model(packed)
+            shown = self.model.instance_scores(packed, out)
+            if shown is not out.attention:  # the weights of `out` belong to its attention
+                out = replace(out, attention=shown, extras={})
+        likelihood, predictions = self.model.likelihood, []
+        for b, p in enumerate(_unpack(out, packed, bags, kind=self.model.score_kind)):
+            y, scores = bags[b].y, {}
+            if not likelihood.of_classes and y is not None:
+                target = torch.as_tensor(y, device=out.logits.device)[None]
+                scores = likelihood.score(out.logits[b : b + 1], target)
+            if not likelihood.of_classes:
+                p = replace(
+                    p,
+                    task=self.task,
+                    outputs=likelihood.outputs(self.classes),
+                    scores={name: float(value[0]) for name, value in scores.items()},
+                )
+            predictions.append(p)
+        return predictions
 
 
 class Ensemble(Predictor):
@@ -264,7 +269,7 @@ class Ensemble(Predictor):
         """The predictors whose predictions are combined."""
         return self._members
 
-    def _predict_batch(self, bags: list[Bag]) -> Iterator[Prediction]:
+    def _predict_batch(self, bags: list[Bag]) -> list[Prediction]:
         predictions: list[list[Prediction]] = [[] for _ in bags]
         for member in self.members:
             mine = [k for k, bag in enumerate(bags) if member in self.new_to(bag.name)]
@@ -272,53 +277,46 @@ class Ensemble(Predictor):
                 of_member = member._predict_batch([bags[k] for k in mine])
                 for k, prediction in zip(mine, of_member, strict=True):
                     predictions[k].append(prediction)
-        align = self.model.score_kind == "logit"
         for bag, of_bag in zip(bags, predictions, strict=True):
             if not of_bag:
                 raise BagError(f"bag {bag.name!r}: {SEEN_BY_ALL}")
-            yield combine(of_bag, align=align)
+        return [combine(of_bag, align=self.model.score_kind == "logit") for of_bag in predictions]
 
 
 def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterator[Prediction]:
     """Yield the prediction of each bag of a batch."""
-    q, found = out.attention, dict[str, Tensor]()
-    weight = out.extras.get("weight_mean")
+    q, e, weight = out.attention, out.explanation, out.extras.get("weight_mean")
     if weight is None:
         weight = _weights(q.mean, packed.sizes, kind=kind)
-    weight_variance = out.extras.get("weight_variance", torch.zeros_like(weight))
-    explanation = out.explanation
-    if explanation is not None:
-        explained = {
-            "class_score": explanation.scores,
-            "contribution": explanation.contributions,
-            "leave_one_out": explanation.leave_one_out,
-            "probability_positive": explanation.probability,
-            "at_least": explanation.at_least,
-        }
-        # (n,) for a single logit
-        found = {
-            k: v[:, 0] if v.shape[1] == 1 else v for k, v in explained.items() if v is not None
-        }
-    found |= {"attention_mean": q.mean, "attention_variance": q.variance}
-    found |= {"weight_mean": weight, "weight_variance": weight_variance, "degree": packed.degrees}
+    found = {
+        "attention_mean": q.mean,
+        "attention_variance": q.variance,
+        "weight_mean": weight,
+        "weight_variance": out.extras.get("weight_variance", torch.zeros_like(weight)),
+        "degree": packed.degrees,
+    }
+    if e is not None:
+        explained = (e.scores, e.contributions, e.leave_one_out, e.probability, e.at_least)
+        for name, v in zip(EXPLANATIONS, explained, strict=True):
+            if v is not None:
+                found[name] = v[:, 0] if v.shape[1] == 1 else v  # (n,) for a single logit
     columns: dict[str, Any] = {name: _numpy(v) for name, v in found.items()}
     field, share = q.joint if isinstance(q, PerClass) else q, None
     if isinstance(field, Field):  # of several classes, the mean
         share = _numpy(field.neighbour_share.view(-1, len(packed.x)).mean(0))
     probability, std = _numpy(out.probability), _numpy(out.std)
     for b, (bag, rows) in enumerate(zip(bags, bag_rows(packed), strict=True)):
+        of_bag = {name: getattr(bag, name) for name in ("coords", "instance_labels", "slide")}
         yield Prediction(
             name=bag.name,
             probability=probability[b],
             std=std[b],
-            coords=None if bag.coords is None else bag.coords.numpy(),
             score_kind=kind,
             kind="ct" if bag.coords is not None and bag.coords.shape[1] == 1 else "slide",
             stride=bag.stride,
-            instance_labels=None if bag.instance_labels is None else bag.instance_labels.numpy(),
-            slide=None if bag.slide is None else bag.slide.numpy(),
             slides=bag.slides,
             neighbour_share=None if share is None else float(share[rows].mean()),
+            **{name: None if v is None else v.numpy() for name, v in of_bag.items()},
             **{name: values[rows] for name, values in columns.items()},
         )
 

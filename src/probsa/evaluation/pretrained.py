@@ -22,22 +22,15 @@ from ..core import (
     write_json,
     write_text,
 )
-from ..datasets import IN_MEMORY, FeatureMetadata
-from ..errors import CheckpointError, InputError, MissingExtra, OutputExists
-from ..models import Model
-from ..training import (
-    Checkpoint,
-    RunConfig,
-    load_checkpoint,
-    save_checkpoint,
-)
+from ..datasets import FeatureMetadata
+from ..errors import CheckpointError, InputError, MissingExtra
+from ..training import Checkpoint, load_checkpoint, save_checkpoint
+from .storage import check_output
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT = 1
 AGAIN = "copy the folder again, or save the model again"
 PARTS = ("model.", "standardize.")
-PRIVATE = ("runs", "training_targets")
-"""Entries of the origin of predictions that stay where they are: paths and labels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,16 +41,6 @@ class PretrainedMember:
     arguments: dict[str, Any]
     prior_shift: tuple[float, ...] | None = None
     """What moves its probabilities to other shares of the classes; None for nothing."""
-
-    @classmethod
-    def of(cls, model: Model) -> "PretrainedMember":
-        """Return what a folder states of a model."""
-        shift = model.likelihood.prior_shift
-        return cls(
-            model=model.name,
-            arguments=model.arguments,
-            prior_shift=None if shift is None else tuple(shift.tolist()),
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,13 +73,7 @@ def write_model(
     Raises:
         OutputExists: the folder holds other files.
     """
-    if folder.exists() and not folder.is_dir():
-        raise OutputExists(f"{folder} is a file: give a new folder")
-    own = {CONFIG, WEIGHTS, CARD, ".git", ".gitattributes"}
-    if foreign := {p.name for p in folder.glob("*")} - own:
-        raise OutputExists(
-            f"{folder} holds {min(foreign)!r}, which is no part of a model: give a new folder"
-        )
+    check_output(folder, {CONFIG, WEIGHTS, CARD, ".git", ".gitattributes"}, of="a model")
     save_checkpoint(folder / WEIGHTS, tensors, metadata={"members": len(config["members"])})
     write_text(folder / CARD, card)
     write_json(folder / CONFIG, config)  # last, because this file marks a folder as complete
@@ -113,15 +90,15 @@ def read_model(folder: Path) -> tuple[PretrainedConfig, list[Checkpoint]]:
     where = folder / CONFIG
     values = read_json(where, advice=AGAIN)
     config = as_record(PretrainedConfig, values, where=str(where), advice=AGAIN)
+    problem = ""
     if config.library_name != "probsa":
-        raise InputError(f"{where} is of {config.library_name!r}, not of a model of probsa")
-    if config.format > FORMAT:
-        raise InputError(
-            f"{where} has format {config.format}, but this probsa reads up to {FORMAT}: update "
-            "probsa"
-        )
-    if not config.members:
-        raise InputError(f"{where} is damaged: it has no members. {AGAIN.capitalize()}")
+        problem = f"is of {config.library_name!r}, not of a model of probsa"
+    elif config.format > FORMAT:
+        problem = f"has format {config.format}; this probsa reads up to {FORMAT}: update probsa"
+    elif not config.members:
+        problem = f"is damaged: it has no members. {AGAIN.capitalize()}"
+    if problem:
+        raise InputError(f"{where} {problem}")
     stored = load_checkpoint(folder / WEIGHTS)
     known = tuple(f"members.{k}.{part}" for k in range(len(config.members)) for part in PARTS)
     for name in stored.tensors:
@@ -153,29 +130,19 @@ def local_folder(source: Path | str, *, revision: str | None = None) -> Path:
             "owner/name of a repository on the Hugging Face Hub"
         )
     try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import (
-            HfHubHTTPError,
-            HFValidationError,
-            LocalEntryNotFoundError,
-        )
+        from huggingface_hub import errors, snapshot_download
     except ImportError as error:
         raise MissingExtra("huggingface_hub", "hub") from error
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=[CONFIG, WEIGHTS]))
-    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+    except (
+        errors.LocalEntryNotFoundError,
+        errors.HfHubHTTPError,
+        errors.HFValidationError,
+        OSError,
+    ) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(
             f"there is no folder {name}, and the repository of this name cannot be read "
             f"({reason}): check the name, the network and HF_HUB_OFFLINE"
         ) from error
-
-
-def run_without_paths(config: RunConfig | None) -> dict[str, Any] | None:
-    """Return a run file without the paths of the machine that it was trained on."""
-    if config is None:
-        return None
-    data = replace(
-        config.data, features=IN_MEMORY, labels=IN_MEMORY, split=None, instance_labels=None
-    )
-    return replace(config, data=data).to_dict()

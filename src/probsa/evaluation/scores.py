@@ -1,6 +1,6 @@
 """Scalar scores of the instances of a prediction: μ, σ², evidence that decides calls, doubt."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -11,7 +11,6 @@ from .prediction import Prediction
 
 VariancePart = Literal["total", "within", "between"]
 """The whole variance; its part within the members of an ensemble; that between the members."""
-VARIANCE_PARTS: tuple[VariancePart, ...] = get_args(VariancePart)
 
 
 def evidence(score: Float[np.ndarray, " n"], *, kind: str) -> Float[np.ndarray, " n"]:
@@ -53,13 +52,10 @@ def instance_variances(p: Prediction, *, part: VariancePart = "total") -> Float[
 
     The variance of a single model is all within, and none between members.
     """
-    parts = {
-        "total": p.attention_variance,
-        "within": p.attention_variance if p.variance_within is None else p.variance_within,
-        "between": p.variance_between,
-    }
-    value = parts[part]
-    return class_column(p, np.zeros_like(p.attention_variance) if value is None else value)
+    value = p.attention_variance if part == "total" else getattr(p, f"variance_{part}")
+    if value is None:
+        value = p.attention_variance * (part == "within")
+    return class_column(p, value)
 
 
 def doubt(p: Prediction, *, part: VariancePart = "total") -> Float[np.ndarray, " n"]:
@@ -70,10 +66,8 @@ def doubt(p: Prediction, *, part: VariancePart = "total") -> Float[np.ndarray, "
     members and between them. The variance of a `weight` is in the unit of weights, so its distance
     from the threshold is |w - 1/N|. Scores of the kind `relevance` have no threshold: nan.
     """
-    score = instance_scores(p)
-    unit = (
-        score - 1 / len(score) if p.score_kind == "weight" else evidence(score, kind=p.score_kind)
-    )
+    score, kind = instance_scores(p), p.score_kind
+    unit = score - 1 / len(score) if kind == "weight" else evidence(score, kind=kind)
     return ndtr(-distance_ratio(np.abs(unit), np.sqrt(instance_variances(p, part=part))))
 
 

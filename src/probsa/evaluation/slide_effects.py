@@ -4,7 +4,7 @@ The other slides keep their instances and their graph; no edge joins two slides.
 samples is that of the same patient, so that the difference is due to the slide.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,9 +14,7 @@ from ..core import Bag, write_csv
 from .faithfulness import predicted_without
 from .prediction import Prediction
 from .predictor import Predictor
-
-SLIDES = "slides.csv"
-"""The table of the slides in a folder of predictions."""
+from .storage import SLIDES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,19 +40,16 @@ class SlideEffect:
 
 
 def slide_effects(predictor: Predictor, bag: Bag, p: Prediction) -> list[SlideEffect]:
-    """Return a row for each slide of a patient, the highest share first; one prediction for each.
-
-    Args:
-        predictor: the model.
-        bag: the slides of a patient.
-        p: the prediction of the bag.
-    """
+    """Return a row for each slide of a patient, the highest share first."""
     assert bag.slide is not None
-    column, of = _response(p, predictor.classes)
+    column, of = 0, p.of_task.words.response
+    if p.of_task.by_probability:
+        column, classes = p.of_task.column(p, called=True), predictor.classes
+        index = 1 if len(p.probability) == 1 and not p.of_task.has_findings else column
+        of = classes[index] if index < len(classes) else f"class {index}"
     whole, found = p.of_task.response(p, column), []
-    shares = p.slide_shares()
-    for k, name in enumerate(p.slides):
-        others = np.flatnonzero(bag.slide.numpy() != k)
+    for name, share in p.slide_shares(column).items():
+        others = np.flatnonzero(bag.slide.numpy() != p.slides.index(name))
         without = None
         if len(others) >= predictor.model.min_instances:
             (left,) = predicted_without(predictor, bag, kept=[others], column=column)
@@ -64,38 +59,15 @@ def slide_effects(predictor: Predictor, bag: Bag, p: Prediction) -> list[SlideEf
                 bag=p.name,
                 slide=name,
                 instances=len(bag) - len(others),
-                share=shares[name].share,
-                contribution=_contribution(p, k, column=column),
+                share=share.share,
+                contribution=share.contribution,
                 of=of,
                 prediction=whole,
                 prediction_without=without,
                 change=None if without is None else whole - without,
             )
         )
-    found.sort(key=lambda effect: -effect.share)
     return found
-
-
-def _response(p: Prediction, classes: Sequence[str]) -> tuple[int, str]:
-    """Return the column of `response`, and what it is the probability or value of."""
-    if not p.of_task.by_probability:
-        return 0, p.of_task.words.response
-    column = p.of_task.column(p, called=True)
-    one_logit = len(p.probability) == 1 and not p.of_task.has_findings
-    index = 1 if one_logit else column
-    return column, classes[index] if index < len(classes) else f"class {index}"
-
-
-def _contribution(p: Prediction, slide: int, *, column: int) -> float | None:
-    """Return the contribution of a slide to the logit of the column; None if it is not known."""
-    if p.contribution is None or p.slide is None:
-        return None
-    of_slide = p.contribution[p.slide == slide]
-    if of_slide.ndim == 2:
-        if of_slide.shape[1] != len(p.probability):
-            return None
-        of_slide = of_slide[:, column]
-    return float(of_slide.sum(dtype=np.float64))
 
 
 def with_slide_effects(
@@ -125,9 +97,8 @@ def with_slide_effects(
             yield bag
 
     for p in predict(noted()):
-        bag = several.pop(p.name, None)
-        if bag is not None:
-            into += slide_effects(predictor, bag, p)
+        if p.name in several:
+            into += slide_effects(predictor, several.pop(p.name), p)
         yield p
 
 

@@ -9,16 +9,11 @@ instances/<bag>.h5  the arrays `PER_INSTANCE` of `Prediction`, as far as the mod
 import math
 import os
 import re
-import shutil
-import tempfile
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-import h5py
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
@@ -36,28 +31,34 @@ from ..core import (
     numeric_attribute,
     open_hdf5,
     read_json,
+    read_number,
     replacing_hdf5,
     write_csv,
     write_json,
 )
 from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
-from ..jobs import sole_writer
+from ..jobs import replacing_folder
 from ..models import ScoreKind
-from ..tasks import TASKS, Target, Task, task_of_classes
+from ..tasks import TASKS, Stated, Target, Task, Verdict, task_of_classes
 from .prediction import OF_EVERY_INSTANCE, PER_INSTANCE, Prediction
 
 PREDICTIONS_TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
 NULL_SCORES = "null_maps"
-"""Folder of the scores of null maps, see `baselines.null_scores`."""
+"""Folder of the scores of null maps, see `baselines.null_maps`."""
 FAILED = "failed.csv"
 """Table of the bags that could not be predicted, which `probsa predict` writes."""
 NOTES = "notes.json"
 """Remarks on the bags, such as an estimated stride, which `probsa predict` writes."""
 MEAN_FEATURES = "mean_features.csv"
 """What the linear model of the mean features predicts."""
+SLIDES = "slides.csv"
+"""The table of the slides of patients, see `slide_effects`."""
 FAITHFULNESS = "faithfulness.json"
 """Curves of deletion of each bag, which `probsa predict --faithfulness` writes."""
-OWN = {PREDICTIONS_TABLE, METADATA, INSTANCES, FAILED, NOTES, FAITHFULNESS, NULL_SCORES}
+OWN = {
+    PREDICTIONS_TABLE, METADATA, INSTANCES, NULL_SCORES, FAILED, NOTES, MEAN_FEATURES, SLIDES,
+    FAITHFULNESS,
+}  # fmt: skip
 WINDOWS = os.name == "nt"
 NOT_ON_WINDOWS = re.compile(r'[<>:"|?*\\]')
 AGAIN = "predict this bag again"
@@ -65,16 +66,12 @@ SHOWN = 5
 """Number of names listed in texts; JSON reports have all of them."""
 SCORES = ("nll", "crps")
 """Columns with the scores of labelled bags, for tasks without classes."""
-Kind = Literal["share", "number", "distance"]
-KINDS: Mapping[Kind, tuple[float, float, str]] = {
-    "share": (0, 1, "0 to 1"),
-    "number": (-math.inf, math.inf, "a number"),
-    "distance": (0, math.inf, "a distance, 0 or more"),
+STATED: dict[str, tuple[str, ...]] = {
+    "name": (),
+    "score_kind": get_args(ScoreKind),
+    "kind": get_args(BagKind),
 }
-"""Limits of the finite numbers of a column, and their wording in errors."""
-
-
-# The schema of the table
+"""The attributes of a file of instances that are texts, with their choices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +81,8 @@ class Columns:
     field: str
     """The field of `Predictions`, or the name of a score."""
     names: tuple[str, ...]
-    kind: Kind = "number"
+    low: float = -math.inf
+    high: float = math.inf
     optional: bool = False
     """Whether a table may lack these columns."""
     blank: bool = False
@@ -94,79 +92,68 @@ class Columns:
         """Return the numbers of all rows; an empty cell is nan.
 
         Raises:
-            TableError: a cell is no number of this kind.
+            TableError: a cell is no finite number within the limits.
         """
-        low, high, expected = KINDS[self.kind]
-        values = np.full((len(rows), len(self.names)), np.nan)
-        for i, row in enumerate(rows):
-            for k, name in enumerate(self.names):
-                if self.blank and not row[name]:
-                    continue
-                try:
-                    values[i, k] = float(row[name])
-                except ValueError:
-                    values[i, k] = math.nan
-                if not (math.isfinite(values[i, k]) and low <= values[i, k] <= high):
-                    raise TableError(
-                        f"{path}, bag {row['bag']!r}: {name} is {row[name]!r}, expected {expected}"
-                    )
-        return values
+
+        def number(row: Mapping[str, str], name: str) -> float:
+            if self.blank and not row[name]:
+                return math.nan
+            return self._number(row[name], name, f"{path}, bag {row['bag']!r}")
+
+        return np.array([[number(row, name) for name in self.names] for row in rows])
 
     def cells(self, p: Prediction) -> dict[str, str]:
         """Return the cells of one bag: the shortest text of each float32; none without a value.
 
         Raises:
-            BagError: a value is no number of this kind.
+            BagError: a value is no finite number within the limits.
         """
         of_bag = {"ood": p.bag_ood, "ood_distance": p.bag_ood_distance}
         of_bag |= {name: np.float32(score) for name, score in p.scores.items()}
         value = of_bag.get(self.field, getattr(p, self.field, None))
         if value is None:
             return {}
-        low, high, expected = KINDS[self.kind]
         cells = {n: str(v) for n, v in zip(self.names, np.atleast_1d(value), strict=True)}
-        for name, text in cells.items():
-            if not self.blank and not (math.isfinite(float(text)) and low <= float(text) <= high):
-                raise BagError(
-                    f"bag {p.name!r}: {name} is {text}, expected {expected}: its features are far "
-                    "from those of training, or the training diverged"
-                )
+        advice = ": its features are far from those of training, or the training diverged"
+        try:
+            for name, text in cells.items() if not self.blank else ():
+                self._number(text, name, f"bag {p.name!r}", advice)
+        except TableError as error:
+            raise BagError(str(error)) from None
         return cells
+
+    def _number(self, text: str, name: str, where: str, advice: str = "") -> float:
+        return read_number(text, name, where=where, low=self.low, high=self.high, advice=advice)
 
 
 def columns_of(
     task: TaskName, *, names: Sequence[str], classes: Sequence[str]
 ) -> tuple[Columns, ...]:
-    """Return the columns of numbers of a task, in their order.
-
-    Args:
-        task: the task.
-        names: the classes or outputs that have columns.
-        classes: the classes, grades or findings.
-    """
+    """Return the columns of numbers of a task: of each of `names`, its classes or outputs."""
 
     def each(start: str) -> tuple[str, ...]:
         return tuple(f"{start}_{name}" for name in names)
 
-    values = tuple(TASKS[task].value_prefix + name for name in names)
-    if TASKS[task].has_classes:
+    of_task, share = TASKS[task], TASKS[task].by_probability
+    values = tuple(of_task.value_prefix + name for name in names)
+    if of_task.has_classes:
         columns = (
-            Columns("probability", values, "share"),
-            Columns("std", each("sd"), "share"),
-            Columns("std_within", each("sd_within"), "share", optional=True),
-            Columns("std_between", each("sd_between"), "share", optional=True),
+            Columns("probability", values, 0.0, 1.0),
+            Columns("std", each("sd"), 0.0, 1.0),
+            Columns("std_within", each("sd_within"), 0.0, 1.0, optional=True),
+            Columns("std_between", each("sd_between"), 0.0, 1.0, optional=True),
         )
     else:
         columns = (
-            Columns("targets", TASKS[task].labels.label_columns(classes), blank=True),
-            Columns("probability", values, "share" if TASKS[task].by_probability else "number"),
+            Columns("targets", of_task.labels.label_columns(classes), blank=True),
+            Columns("probability", values, 0.0 if share else -math.inf, 1.0 if share else math.inf),
             Columns("std", each("spread")),
             *(Columns(score, (score,), optional=True, blank=True) for score in SCORES),
         )
     return (
         *columns,
-        Columns("ood", ("ood",), "share", optional=True),
-        Columns("ood_distance", ("ood_distance",), "distance", optional=True),
+        Columns("ood", ("ood",), 0.0, 1.0, optional=True),
+        Columns("ood_distance", ("ood_distance",), 0.0, optional=True),
     )
 
 
@@ -228,13 +215,12 @@ class Predictions:
             raise UnknownName("predicted bag", bag, self.bags)
         row, task = self.bags.index(bag), self.of_task
         tables = {k: getattr(self, k) for k in ("probability", "std", "std_within", "std_between")}
+        graded = task.has_classes and not task.unordered_classes
         return replace(
             read_instances(self.instance_path(bag)),
             **{k: None if v is None else v[row].astype(np.float32) for k, v in tables.items()},
             task=self.task,
-            outputs=self.classes
-            if task.has_classes and not task.unordered_classes
-            else self.outputs,
+            outputs=self.classes if graded else self.outputs,
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -259,9 +245,6 @@ def listed(names: Sequence[str], *, what: str = "bag") -> str:
     return f"{counted(len(names), what)} ({shown}{more})"
 
 
-# Reading
-
-
 def read_predictions(folder: Path) -> Predictions:
     """Read the table of a predictions folder; per-instance files are read on demand.
 
@@ -270,37 +253,28 @@ def read_predictions(folder: Path) -> Predictions:
         TableError: predictions.csv is missing, or a column or cell cannot be used.
     """
     folder = Path(folder)
+    path = folder / PREDICTIONS_TABLE
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}: create it with `probsa predict RUN --out`")
-    path = folder / PREDICTIONS_TABLE
     if not path.is_file():
         raise TableError(
             f"{folder} has no {PREDICTIONS_TABLE}: give a folder that `probsa predict` wrote"
         )
-    metadata = _read_metadata(folder / METADATA)
-    rows = TextTable.read(path).rows
-    if not rows:
-        raise TableError(f"{path} has no rows")
-    written = bool(metadata)  # by the package; a bare table is enough otherwise
-    names = tuple(c.removeprefix("p_") for c in rows[0] if c.startswith("p_"))
-    task: TaskName = metadata.pop("task", None) or task_of_classes(len(names))
-    stored = metadata.pop("classes", None)
-    classes = names if stored is None else tuple(map(str, stored))
-    outputs = () if TASKS[task].has_classes else tuple(map(str, metadata.pop("outputs", ())))
-    schema = columns_of(task, names=outputs or names or ["<class>"], classes=classes)
-    wanted = [
-        "bag",
-        *(c for columns in schema if not columns.optional for c in columns.names),
-        *(("part", "label", "prediction") if TASKS[task].has_classes else ("part",)) * written,
-    ]
-    missing = [c for c in wanted if c not in rows[0]]
-    if missing:
-        raise TableError(f"{path} has no column {missing[0]!r}: it has {', '.join(rows[0])}")
-    _check_bags(rows, path)
-    if TASKS[task].has_classes and names not in (
-        classes,
-        classes[-1:] if len(classes) == 2 else classes,
-    ):
+    metadata, stated = _read_metadata(folder / METADATA)
+    table = TextTable.read(path)
+    names = tuple(c.removeprefix("p_") for c in table.columns if c.startswith("p_"))
+    task = TASKS[stated.task or task_of_classes(len(names))]
+    classes = names if stated.classes is None else stated.classes
+    outputs = () if task.has_classes else stated.outputs
+    schema = columns_of(task.name, names=outputs or names or ["<class>"], classes=classes)
+    wanted = [c for columns in schema if not columns.optional for c in columns.names]
+    if metadata:  # written by the package; a bare table is enough otherwise
+        wanted += ["part", *(("label", "prediction") if task.has_classes else ())]
+    table.select("bag", *wanted)
+    rows = [cells for _, cells in table.by_name("bag").values()]
+    for row in rows:
+        _file_name(row["bag"])  # its maps and instances are files of this name
+    if task.has_classes and names not in (classes, classes[-1:] if len(classes) == 2 else classes):
         raise TableError(
             f"{path} has probabilities of {', '.join(names)}, but {METADATA} states the classes "
             f"{', '.join(classes) or '(none)'}: predict again"
@@ -308,48 +282,36 @@ def read_predictions(folder: Path) -> Predictions:
     values: dict[str, Any] = {
         c.field: c.read(rows, path)
         for c in schema
-        if not c.optional or all(n in rows[0] for n in c.names)
+        if not c.optional or all(n in table.columns for n in c.names)
     }
     values |= {k: v[:, 0] for k, v in values.items() if k in (*SCORES, "ood", "ood_distance")}
-    scores = {k: values.pop(k) for k in SCORES if k in values}
-    threshold = metadata.pop("threshold", None)
-    labels: tuple[int | None, ...] = (None,) * len(rows)
-    if TASKS[task].has_classes:
-        labels = tuple(_label(row.get("label", ""), path, bag=row["bag"]) for row in rows)
+    used = {"task", "classes", "threshold", *(() if task.has_classes else ("outputs",))}
     return Predictions(
         folder=folder,
         bags=tuple(row["bag"] for row in rows),
         parts=tuple(row.get("part") or "new" for row in rows),
-        labels=labels,
+        labels=tuple(_label(row, path) if task.has_classes else None for row in rows),
         classes=classes,
-        threshold=None if threshold is None or not TASKS[task].has_classes else float(threshold),
-        metadata=metadata,
-        task=task,
+        threshold=stated.threshold if task.has_classes else None,
+        metadata={k: v for k, v in metadata.items() if k not in used},
+        task=task.name,
         outputs=outputs,
-        scores=scores,
+        scores={k: values.pop(k) for k in SCORES if k in values},
         **values,
     )
 
 
-def _label(text: str, path: Path, *, bag: str) -> int | None:
-    if text and not text.isdigit():
-        raise TableError(f"{path}, bag {bag!r}: label {text!r} is not a class number (0, 1, …)")
-    return int(text) if text else None
-
-
-def _check_bags(rows: Sequence[Mapping[str, str]], path: Path) -> None:
-    for bag, times in Counter(row["bag"] for row in rows).items():
-        if times > 1 or not bag:
-            raise TableError(f"{path}: bag {bag!r} has an empty name, or more than one row")
-        _file_name(bag)  # its maps and instances are files of this name
+def _label(row: Mapping[str, str], path: Path) -> int | None:
+    where, text = f"{path}, bag {row['bag']!r}", row.get("label")
+    return int(read_number(text, "label", where=where, low=0.0, whole=True)) if text else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _StoredMetadata:
     """The keys of predictions.json that are used again; a model may add others."""
 
-    threshold: UnitInterval | None = None
-    classes: tuple[str, ...] | None = None
+    threshold: UnitInterval | None
+    classes: tuple[str, ...] | None
     model: str = ""
     temperature: PositiveFloat | None = None
     kappa: float | tuple[float, ...] | None = None
@@ -358,19 +320,42 @@ class _StoredMetadata:
     outputs: tuple[str, ...] = ()
 
 
-def _read_metadata(path: Path) -> dict[str, Any]:
+def _read_metadata(path: Path) -> tuple[dict[str, Any], _StoredMetadata]:
+    """Return what predictions.json holds, and its keys that are used; nothing without the file."""
     if not path.is_file():
-        return {}
+        return {}, _StoredMetadata(threshold=None, classes=None)
     metadata = read_json(path, advice="predict again")
     stated = as_record(_StoredMetadata, metadata, where=str(path), advice="predict again")
-    needed = ("threshold", "classes", *(("outputs",) if stated.task is not None else ()))
-    missing = [key for key in needed if key not in metadata]
-    if missing:
-        raise InputError(f"{path} has no key {missing[0]!r}: predict again")
-    return metadata
+    if stated.task is not None and "outputs" not in metadata:
+        raise InputError(f"{path} is damaged: outputs is missing. Predict again")
+    return metadata, stated
 
 
-# Writing
+def stated_of(table: Predictions) -> Stated:
+    """Return the names and thresholds that a table of predictions states."""
+    thresholds, target = (table.metadata.get(key) for key in ("thresholds", "target"))
+    return Stated(table.classes, table.threshold, thresholds, target or ())
+
+
+def verdict_of(table: Predictions, p: Prediction) -> Verdict:
+    """Return what is predicted of a bag of a table, with its names and thresholds."""
+    return p.of_task.verdict(p, stated_of(table))
+
+
+def truth_of(table: Predictions, row: int) -> str:
+    """Return what a bag of a table is labelled with, in words; empty if it is not known."""
+    return table.of_task.labels.truth_text(_targets(table, row), table.classes)
+
+
+def is_wrong(table: Predictions, p: Prediction, row: int) -> bool | None:
+    """Return whether the label of a bag of a table contradicts its prediction; None without one."""
+    return p.of_task.contradicts(p, _targets(table, row), stated_of(table))
+
+
+def _targets(table: Predictions, row: int) -> list[float]:
+    """Return the stored targets of a bag; nan where they are not known."""
+    label, targets = table.labels[row], table.targets
+    return [math.nan if label is None else label] if targets is None else targets[row].tolist()
 
 
 def write_predictions(
@@ -403,8 +388,9 @@ def write_predictions(
         InputError: there are no predictions, or they do not fit the classes.
     """
     folder = Path(folder)
-    _check_output(folder, overwrite=overwrite)
-    with _new_folder(folder, overwrite=overwrite) as new:
+    with replacing_folder(folder) as new:
+        check_output(folder, OWN, overwrite=overwrite)
+        (new / INSTANCES).mkdir()
         rows: dict[str, dict[str, object]] = {}
         of_task: dict[str, object] = {}
         for p in predictions:
@@ -469,56 +455,24 @@ def _file_name(bag: str) -> str:
     return bag
 
 
-def _check_output(folder: Path, *, overwrite: bool) -> None:
+def check_output(
+    folder: Path, own: Collection[str], *, of: str = "predictions", overwrite: bool = True
+) -> None:
+    """Refuse a folder that is a file, holds foreign files, or, without `overwrite`, any.
+
+    Raises:
+        OutputExists: names the folder and the file.
+    """
     if folder.exists() and not folder.is_dir():
         raise OutputExists(f"{folder} is a file: give a new folder")
-    existing = {p.name for p in folder.iterdir()} if folder.is_dir() else set()
+    existing = {p.name for p in folder.glob("*")}
     if existing and not overwrite:
         raise OutputExists(f"{folder} exists and is not empty: give a new folder or --overwrite")
-    if foreign := existing - OWN:
+    if foreign := existing - set(own):
         raise OutputExists(
-            f"{folder} contains {min(foreign)!r}, which does not belong to predictions and "
-            "would be deleted: give another folder"
+            f"{folder} contains {min(foreign)!r}, which does not belong to {of} and could be lost: "
+            "give another folder"
         )
-
-
-@contextmanager
-def _new_folder(folder: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Create a temporary folder that replaces `folder` on success and is removed on failure."""
-    with sole_writer(folder):
-        _recover(folder)
-        _check_output(folder, overwrite=overwrite)
-        new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
-        try:
-            new.chmod(0o755)
-            (new / INSTANCES).mkdir()
-            yield new
-            old = new.with_suffix(".old")
-            if folder.exists():
-                folder.replace(old)
-            try:
-                new.replace(folder)
-            except OSError:
-                if old.exists():
-                    old.replace(folder)
-                raise
-            shutil.rmtree(old, ignore_errors=True)
-        except BaseException:
-            shutil.rmtree(new, ignore_errors=True)
-            raise
-
-
-def _recover(folder: Path) -> None:
-    """Put back, or remove, earlier predictions that a killed process had put aside."""
-    name = re.compile(re.escape(f".{folder.name}.") + r"[a-z0-9_]{8}\.old")
-    for old in [p for p in folder.parent.iterdir() if name.fullmatch(p.name)]:
-        if folder.exists():
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            old.replace(folder)
-
-
-# The files of instances
 
 
 def write_instances(path: Path, p: Prediction) -> None:
@@ -547,10 +501,33 @@ def read_instances(path: Path) -> Prediction:
     if not path.is_file():
         raise BagError(f"there are no per-instance outputs at {path}: run `probsa predict` again")
     with open_hdf5(path, again=AGAIN) as f:
-        given = {k: dataset_of(f, k, again=AGAIN) for k in PER_INSTANCE}
-        stored = {k: v for k, v in given.items() if v is not None}
-        attributes: dict[str, Any] = attributes_of(f)
-        _check_instances(stored, attributes, path, held=list(f))
+        stored = {k: dataset_of(f, k, again=AGAIN) for k in PER_INSTANCE}
+        stored, attributes = {k: v for k, v in stored.items() if v is not None}, attributes_of(f)
+        missing = [k for k in OF_EVERY_INSTANCE if k not in stored]
+        missing += [k for k in STATED if k not in attributes]
+        if missing:
+            raise BagError(
+                f"{path} is not a file of predictions: it lacks {', '.join(missing)}; it has "
+                f"{', '.join(f) or 'nothing'}"
+            )
+        # Pictures are named after the bag.
+        for key, known in (STATED | {"name": (path.stem,)}).items():
+            if not isinstance(attributes[key], str) or attributes[key] not in known:
+                raise BagError(
+                    f"{path}: {key} is {attributes[key]!r:.60}, expected {' or '.join(known)}: "
+                    f"{AGAIN}"
+                )
+        rows = stored["attention_mean"].shape[:1]
+        for k, v in stored.items():  # the stated sizes are checked before anything is read
+            fits = v.shape[:1] == rows and v.ndim in (1, 2) and 0 not in v.shape
+            if k == "coords":
+                fits &= v.ndim == 2 and v.shape[1] <= 2
+            if not fits or v.dtype.kind not in "fiub":
+                raise BagError(
+                    f"{path}: {k} is {v.dtype} of shape {v.shape}, expected "
+                    f"{'1 or 2 ' if k == 'coords' else ''}numbers for each of {(*rows, 0)[0]} "
+                    f"instances: {AGAIN}"
+                )
         arrays = {k: np.asarray(v[()]) for k, v in stored.items()}
     for k, v in arrays.items():
         if not np.isfinite(v).all():
@@ -562,46 +539,10 @@ def read_instances(path: Path) -> Prediction:
         raise BagError(f"{path}: its instances and the slides {slides} do not fit: {AGAIN}")
     empty = np.empty(0, dtype=np.float32)
     return Prediction(
-        name=str(attributes["name"]),
         probability=empty,
         std=empty,
-        score_kind=str(attributes["score_kind"]),
-        kind=str(attributes["kind"]),
         stride=None if stride is None else float(stride),
         slides=slides,
+        **{key: str(attributes[key]) for key in STATED},
         **{"coords": None, **arrays},
     )
-
-
-def _check_instances(
-    arrays: Mapping[str, h5py.Dataset],
-    attributes: Mapping[str, Any],
-    path: Path,
-    *,
-    held: list[str],
-) -> None:
-    """Check names, types and stated sizes before anything is read."""
-    missing = [k for k in OF_EVERY_INSTANCE if k not in arrays]
-    missing += [k for k in ("name", "score_kind", "kind") if k not in attributes]
-    if missing:
-        raise BagError(
-            f"{path} is not a file of predictions: it lacks {', '.join(missing)}; it has "
-            f"{', '.join(held) or 'nothing'}"
-        )
-    # Pictures are named after the bag.
-    choices = {"score_kind": get_args(ScoreKind), "kind": get_args(BagKind), "name": (path.stem,)}
-    for key, known in choices.items():
-        if not isinstance(attributes[key], str) or attributes[key] not in known:
-            raise BagError(
-                f"{path}: {key} is {attributes[key]!r:.60}, expected {' or '.join(known)}: {AGAIN}"
-            )
-    rows = arrays["attention_mean"].shape[:1]
-    for k, v in arrays.items():
-        if v.dtype.kind not in ("fiu" if k == "coords" else "fiub"):
-            raise BagError(f"{path}: {k} is {v.dtype}, expected numbers: {AGAIN}")
-        if v.ndim == 0 or v.shape[:1] != rows or v.ndim > 2 or 0 in v.shape:
-            raise BagError(
-                f"{path}: {k} has shape {v.shape}, but attention_mean has {(rows or (0,))[0]} rows"
-            )
-        if k == "coords" and (v.ndim != 2 or v.shape[1] > 2):
-            raise BagError(f"{path}: coords have shape {v.shape}, expected (n, 1) or (n, 2)")

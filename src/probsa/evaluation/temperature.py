@@ -20,7 +20,7 @@ LOWEST, HIGHEST = 0.05, 20.0
 """Limits of the search. A minimum at a limit means that the bags do not determine it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Temperature:
     """A fitted temperature; 1 with the reason where the bags do not determine one."""
 
@@ -41,25 +41,23 @@ def fit_temperature(
         y: class index of each bag.
         p: probabilities; one column, p(Y = 1), or one per class.
     """
-    n, none = len(y), {"temperature": 1.0, "bags": len(y)}
+    n, limits = len(y), (np.log(LOWEST), np.log(HIGHEST))
     if len(set(y.tolist())) < 2:
         reason = f"{n} validation bags of a single class"
-        return Temperature(**none, nll_before=None, nll_after=None, reason=reason)
+        return Temperature(1.0, bags=n, nll_before=None, nll_after=None, reason=reason)
     logits = _logits(p)
 
     def nll(log_temperature: float) -> float:
         of_class = log_softmax(logits / np.exp(log_temperature), axis=1)
         return float(-of_class[np.arange(n), y].mean())
 
-    limits = (np.log(LOWEST), np.log(HIGHEST))
     found = minimize_scalar(nll, bounds=limits, method="bounded", options={"xatol": 1e-7})
     before = nll(0.0)
     if min(abs(found.x - limit) for limit in limits) < 1e-3:
         reason = f"the likelihood of {n} validation bags has no minimum over temperatures"
-        return Temperature(**none, nll_before=before, nll_after=before, reason=reason)
-    return Temperature(
-        temperature=float(np.exp(found.x)), bags=n, nll_before=before, nll_after=float(found.fun)
-    )
+        return Temperature(1.0, bags=n, nll_before=before, nll_after=before, reason=reason)
+    best = float(np.exp(found.x))
+    return Temperature(best, bags=n, nll_before=before, nll_after=float(found.fun))
 
 
 def scale_probabilities(
@@ -85,27 +83,18 @@ def scale_prediction(p: Prediction, *, temperature: float) -> Prediction:
     old = p.probability.astype(np.float64)
     new = scale_probabilities(old, temperature=temperature)
     inner = np.clip(old, SMALLEST, 1 - SMALLEST)
-    slope = new * (1 - new) / (temperature * inner * (1 - inner))
-    std = slope * p.std
+    std = new * (1 - new) / (temperature * inner * (1 - inner)) * p.std
     limited = np.minimum(std, np.sqrt(new * (1 - new)))
     factor = np.divide(limited, p.std, out=np.zeros_like(std), where=p.std > 0)
-
-    def deviation(value: np.ndarray | None) -> np.ndarray | None:
-        return None if value is None else (factor * value).astype(np.float32)
-
-    left_out = p.leave_one_out
-    if left_out is not None:
-        rows = left_out.reshape(len(left_out), -1).astype(np.float64)
+    values = {"probability": new, "std": limited}
+    for name in ("std_within", "std_between"):
+        if (part := getattr(p, name)) is not None:
+            values[name] = factor * part
+    if p.leave_one_out is not None:
+        rows = p.leave_one_out.reshape(len(p.leave_one_out), -1).astype(np.float64)
         without = scale_probabilities(np.clip(old - rows, 0, 1), temperature=temperature)
-        left_out = (new - without).reshape(left_out.shape).astype(np.float32)
-    return replace(
-        p,
-        probability=new.astype(np.float32),
-        std=limited.astype(np.float32),
-        std_within=deviation(p.std_within),
-        std_between=deviation(p.std_between),
-        leave_one_out=left_out,
-    )
+        values["leave_one_out"] = (new - without).reshape(p.leave_one_out.shape)
+    return replace(p, **{name: value.astype(np.float32) for name, value in values.items()})
 
 
 def _logits(p: Float[np.ndarray, "*bags columns"]) -> Float[np.ndarray, "*bags classes"]:

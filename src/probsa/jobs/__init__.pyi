@@ -3,6 +3,7 @@ from .engines import run_tasks as run_tasks
 from .interrupts import sigterm_as_interrupt as sigterm_as_interrupt
 from .leftovers import remove_dead_locks as remove_dead_locks
 from .leftovers import remove_leftovers as remove_leftovers
+from .leftovers import replacing_folder as replacing_folder
 from .leftovers import sole_writer as sole_writer
 from .leftovers import sweep as sweep
 from .leftovers import write_lock as write_lock

@@ -4,6 +4,9 @@ A process that writes a file of a task holds the lock of that task. A process th
 that all tasks share holds a lock on that file (`write_lock`).
 """
 
+import re
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -69,6 +72,42 @@ def sole_writer(folder: Path) -> Iterator[None]:
         )
     with lock:
         yield
+
+
+@contextmanager
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder that replaces `folder` on success and is removed on failure.
+
+    The lock of `folder` is held. An earlier folder is put aside until the new one has its place; if
+    a killed process had put one aside, it is first put back.
+
+    Raises:
+        OutputExists: a living process holds the lock.
+    """
+    with sole_writer(folder):
+        aside = re.compile(re.escape(f".{folder.name}.") + r"[a-z0-9_]{8}\.old")
+        for old in [p for p in folder.parent.iterdir() if aside.fullmatch(p.name)]:
+            if folder.exists():
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                old.replace(folder)
+        new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
+        try:
+            new.chmod(0o755)
+            yield new
+            old = new.with_suffix(".old")
+            if folder.exists():
+                folder.replace(old)
+            try:
+                new.replace(folder)
+            except OSError:
+                if old.exists():
+                    old.replace(folder)
+                raise
+            shutil.rmtree(old, ignore_errors=True)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
 
 
 def sweep(folder: Path, *, guard: Callable[[Path], Path | None]) -> None:

@@ -1,13 +1,13 @@
 """Stage 10: write the page as a folder that opens in a browser without a server."""
 
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..core import write_json
 from ..errors import OutputExists
+from ..jobs import replacing_folder
 from .app import static_folder
 from .pages import READ_ERRORS, ViewData
 from .scripts import without_folders
@@ -51,18 +51,9 @@ def export_page(
     """
     out = Path(out)
     _check(out, overwrite=overwrite)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp"))
-    try:
-        new.chmod(0o755)
+    with replacing_folder(out) as new:
         failures = _write(data, new, progress=progress)
         size = sum(f.stat().st_size for f in new.rglob("*") if f.is_file())
-        if out.exists():
-            shutil.rmtree(out)
-        new.replace(out)
-    except BaseException:
-        shutil.rmtree(new, ignore_errors=True)
-        raise
     return Exported(folder=out, bags=len(data.rows), bytes=size, failures=tuple(failures))
 
 

@@ -15,8 +15,8 @@ from ..evaluation import (
     DISTANCE_VALIDATION_BAGS,
     SEEN_BY_ALL,
     DeletionCurves,
-    DistancesOfRuns,
     MapScoreChoice,
+    MeansOfRuns,
     Prediction,
     Predictor,
     SlideEffect,
@@ -65,7 +65,7 @@ class BagSelection:
     """Whether the bags' metadata are compared with those of the training bags."""
     strict: bool = True
     """Whether bags with other metadata are left out."""
-    distance: TrainingDistance | DistancesOfRuns | None = None
+    distance: TrainingDistance | MeansOfRuns | None = None
     """What the bags' distances from training are computed with."""
     rival: MeanFeatures | None = None
     """What also predicts the bags, from the mean of their features."""
@@ -129,7 +129,7 @@ class _Reading:
         self.predictor.check(bag)
         details = self.details.setdefault(name, {})
         if self.selection.distance is not None:
-            details |= self.selection.distance.of(bag)
+            details |= self.selection.distance.scores(bag)
         if isinstance(self.selection.bags, PatientBags):
             details["slides_expected"] = self.selection.bags.slide_counts(name)[1]
         if self.selection.rival is not None:
@@ -191,7 +191,7 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
     return Predicted(folder=out, bags=predicted, failures=failures, other=reading.other)
 
 
-def _compared(distance: TrainingDistance | DistancesOfRuns | None) -> dict[str, int]:
+def _compared(distance: TrainingDistance | MeansOfRuns | None) -> dict[str, int]:
     """Return the number of validation bags that distances of one run are compared with."""
     if not isinstance(distance, TrainingDistance):
         return {}

@@ -6,21 +6,23 @@ percentile among the validation bags, which the fit does not use, makes it reada
 used.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from sklearn.covariance import ledoit_wolf
 
 from ...core import Bag, load_arrays, random_stream, replacing, write_json
 from ...datasets import Split
 from ...errors import BagError, InputError
 from ...training import RunFolder
-from .whitening import whitening
 
+FLOOR = 1e-10
+"""Smallest eigenvalue of the covariance, relative to the largest one."""
 MOST_INSTANCES = 10_000
 """Largest number of instances that a fit uses, and to which an instance is compared."""
 FEWEST_BAGS = 2
@@ -30,7 +32,7 @@ LEVELS = ("bags", "instances")
 ARRAYS = ("scale_mean", "scale_deviation", "mean", "whitening", "reference")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Gaussian:
     """The standardised features of training, as a normal distribution, and validation distances."""
 
@@ -51,13 +53,8 @@ class Gaussian:
         constant = scale_deviation <= 1e-6 * np.maximum(np.abs(scale_mean), 1e-6)
         scale_deviation = np.where(constant, 1.0, scale_deviation)
         z = (x - scale_mean) / scale_deviation
-        values = {
-            "scale_mean": scale_mean,
-            "scale_deviation": scale_deviation,
-            "mean": z.mean(0),
-            "whitening": whitening(z)[0],
-        }
-        return cls(**values, reference=np.sort(cls(**values).distance(validation)))
+        fitted = cls(scale_mean, scale_deviation, mean=z.mean(0), whitening=whitening(z)[0])
+        return replace(fitted, reference=np.sort(fitted.distance(validation)))
 
     def distance(self, x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
         """Return the distance of each item."""
@@ -107,27 +104,24 @@ class TrainingDistance:
             validation: names of the validation bags.
             seed: seed of the choice of instances.
         """
-        train = _features(read, training, seed=seed)
-        val = _features(read, validation, seed=seed)
-        if len(train[0]) < FEWEST_BAGS or len(val[0]) < FEWEST_BAGS:
+        x, instances = _features(read, training, seed=seed)
+        val, val_instances = _features(read, validation, seed=seed)
+        if len(x) < FEWEST_BAGS or len(val) < FEWEST_BAGS:
             return None
-        about = {
-            "training_bags": len(train[0]),
-            "training_instances": len(train[1]),
-            "validation_bags": len(val[0]),
-            "validation_instances": len(val[1]),
-            "features": train[0].shape[1],
-            "seed": seed,
-        }
-        levels = {k: Gaussian.fit(train[i], validation=val[i]) for i, k in enumerate(LEVELS)}
-        return cls(**levels, about=about)
+        return cls(
+            bags=Gaussian.fit(x, validation=val),
+            instances=Gaussian.fit(instances, validation=val_instances),
+            about={
+                "training_bags": len(x),
+                "training_instances": len(instances),
+                "validation_bags": len(val),
+                "validation_instances": len(val_instances),
+                "features": x.shape[1],
+                "seed": seed,
+            },
+        )
 
-    @classmethod
-    def of_run(cls, run: RunFolder) -> "TrainingDistance | None":
-        """Read the distances of a run; None if it has none."""
-        return cls.read(run.distance_file) if run.distance_file.is_file() else None
-
-    def of(self, bag: Bag) -> dict[str, Any]:
+    def scores(self, bag: Bag) -> dict[str, Any]:
         """Return the distances of a bag and its instances, by field of `Prediction`.
 
         Raises:
@@ -167,28 +161,23 @@ class TrainingDistance:
         """
         advice = "delete it to predict without them"
         try:
-            stored = dict(load_arrays(path))
-            levels = {level: {n: stored[f"{level}_{n}"] for n in ARRAYS} for level in LEVELS}
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            arrays = load_arrays(path)
+        except BagError as error:
             raise InputError(
                 f"{path} does not hold the distances of a run ({error}): {advice}"
             ) from error
-        width = levels["bags"]["scale_mean"].size
-        for level, arrays in levels.items():
-            for name, array in arrays.items():
-                special = {"reference": (array.size,), "whitening": (width, width)}
-                shape = special.get(name, (width,))
-                finite = array.dtype.kind == "f" and np.isfinite(array).all()
-                if not finite or not array.size or array.shape != shape:
-                    raise InputError(
-                        f"{path}: {level}_{name} is {array.dtype} of shape {array.shape}, expected "
-                        f"finite numbers of shape {shape}: {advice}"
-                    )
-        made = {
-            level: Gaussian(**{n: v.astype(np.float64) for n, v in arrays.items()})
-            for level, arrays in levels.items()
-        }
-        return cls(**made, about={})
+        width = arrays["bags_scale_mean"].size if "bags_scale_mean" in arrays else 0
+        special = {"reference": (None,), "whitening": (width, width)}
+        shapes = {f"{k}_{n}": special.get(n, (width,)) for k in LEVELS for n in ARRAYS}
+        if (problem := problem_of(arrays, shapes)) is not None:
+            raise InputError(f"{path} does not hold the distances of a run: {problem}: {advice}")
+        return cls(
+            **{
+                k: Gaussian(**{n: arrays[f"{k}_{n}"].astype(np.float64) for n in ARRAYS})
+                for k in LEVELS
+            },
+            about={},
+        )
 
 
 def fit_run_distance(
@@ -205,7 +194,7 @@ def fit_run_distance(
         run.distance_file.unlink(missing_ok=True)
         return None
     fitted.write(run.distance_file)
-    return TrainingDistance.of_run(run)
+    return TrainingDistance.read(run.distance_file)
 
 
 def _features(
@@ -213,8 +202,7 @@ def _features(
 ) -> tuple[Float[np.ndarray, "bags d"], Float[np.ndarray, "instances d"]]:
     """Return the mean features of each bag, and a sample of the instances of all."""
     share = max(1, MOST_INSTANCES // max(len(names), 1))
-    means: list[np.ndarray] = []
-    samples: list[np.ndarray] = []
+    means, samples = [np.zeros((0, 0))], [np.zeros((0, 0))]
     for name in names:
         try:
             bag = read(name)
@@ -224,10 +212,44 @@ def _features(
         chosen = torch.randperm(len(x), generator=generator)[:share].numpy()
         means.append(_mean(x))
         samples.append(x[np.sort(chosen)].astype(np.float64))
-    if not means:
-        return np.zeros((0, 0)), np.zeros((0, 0))
-    return np.concatenate(means), np.concatenate(samples)
+    return np.concatenate(means[1:] or means), np.concatenate(samples[1:] or samples)
 
 
 def _mean(x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "1 d"]:
     return x.mean(0, keepdims=True, dtype=np.float64)
+
+
+def whitening(x: Float[np.ndarray, "n d"]) -> tuple[Float[np.ndarray, "d d"], float]:
+    """Return W with W Wᵀ = Σ⁻¹, and the shrinkage of Σ.
+
+    Σ is the covariance of the standardised features x, shrunk towards a multiple of the identity
+    (Ledoit and Wolf, Journal of Multivariate Analysis 2004). The Mahalanobis distance of an item
+    from a mean is ‖(x - mean) W‖.
+    """
+    covariance, shrinkage = ledoit_wolf(x)
+    values, vectors = np.linalg.eigh(covariance)
+    floor = max(float(values.max()), 1e-12) * FLOOR
+    return vectors / np.sqrt(np.maximum(values, floor)), float(shrinkage)
+
+
+def problem_of(
+    arrays: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int | None, ...]]
+) -> str | None:
+    """Say which array of a file is not of finite numbers of its shape, in which None is any size.
+
+    None if all are.
+    """
+    for name, shape in shapes.items():
+        if name not in arrays:
+            return f"it has no array {name!r}"
+        found = arrays[name]
+        fits = len(found.shape) == len(shape) and all(
+            n > 0 and n == (size or n) for n, size in zip(found.shape, shape, strict=True)
+        )
+        if not fits or found.dtype.kind != "f" or not np.isfinite(found).all():
+            expected = ", ".join("any" if size is None else str(size) for size in shape)
+            return (
+                f"{name} is {found.dtype} of shape {found.shape}, expected finite numbers of shape "
+                f"({expected})"
+            )
+    return None

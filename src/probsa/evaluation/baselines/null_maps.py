@@ -1,12 +1,13 @@
 """Maps that hardly look at the image, which the map of a model has to beat. See docs/null-maps.md.
 
-`centre` and `norm` need no training, and neither do `darkness` and `brightness`; `mahalanobis` uses
-the training instances, and `position`, `mean_features` and `single_instance` are logistic
-regressions that are trained on the labels of bags, as the models are.
+`centre`, `norm`, `darkness` and `brightness` need no training; `mahalanobis` uses the training
+instances, and the others are logistic regressions on the labels of bags, as the models are. A run
+has the fit in null_maps.safetensors; predictions have null_maps/<bag>.h5 with a dataset per map,
+for each bag with instance labels, and null_maps/about.json, which is written last.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,21 +18,27 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from sklearn.preprocessing import SplineTransformer
 
-from ...core import StoredBag, as_record, parse_json, replacing
+from ...core import (
+    StoredBag,
+    as_record,
+    as_typed,
+    dataset_of,
+    open_hdf5,
+    parse_json,
+    read_json,
+    replacing,
+    replacing_hdf5,
+    write_json,
+)
 from ...errors import BagError, CheckpointError, InputError
 from ...models import BagFeatures, FeatureSums, fit_logistic, sample_size
-from .whitening import whitening
+from ..ensemble import MeansOfRuns
+from ..storage import INSTANCES, NULL_SCORES
+from .distance import problem_of, whitening
 
-NULL_MAPS = (
-    "centre",
-    "position",
-    "norm",
-    "mahalanobis",
-    "mean_features",
-    "single_instance",
-    "darkness",
-    "brightness",
-)
+FITTED = ("mean_features", "single_instance", "position")
+"""The regressions, each an array `weight` and an array `bias`."""
+NULL_MAPS = ("centre", "position", "norm", "mahalanobis", *FITTED[:2], "darkness", "brightness")
 """Every null map, in the order of tables.
 
 `centre`: minus the distance from the middle of the bag's coordinates. `position`: a smooth function
@@ -46,6 +53,12 @@ NO_INTENSITY = (
 )
 FORMAT = 1
 ADVICE = "remove it, and evaluate the run again"
+ABOUT = "about.json"
+AGAIN = "predict again"
+NO_NULL_MAPS = (
+    "no null maps were stored with these predictions: `probsa train` fits them if the held-out "
+    "bags have instance labels"
+)
 KNOTS = 5
 """Number of knots of the cubic splines of `position`, on each axis."""
 
@@ -122,8 +135,13 @@ class NullMaps:
         if not isinstance(values, dict) or values.get("format") != FORMAT:
             raise CheckpointError(f"{path} does not hold null maps of format {FORMAT}: {ADVICE}")
         stored = as_record(_Header, values, where=str(path), advice=ADVICE, error=CheckpointError)
-        problem = _misshapen(arrays, stored.missing)
-        if problem is not None:
+        width = arrays["mean"].size if "mean" in arrays else 0
+        shapes = {"mean": (width,), "deviation": (width,), "whitening": (width, width)}
+        for name in [name for name in FITTED if name not in stored.missing]:
+            # the number of splines depends on the number of axes
+            shapes[f"{name}.weight"] = (None,) if name == "position" else (width,)
+            shapes[f"{name}.bias"] = (1,)
+        if (problem := problem_of(arrays, shapes)) is not None:
             raise CheckpointError(f"{path} is damaged: {problem}. {ADVICE.capitalize()}")
         return cls(arrays=arrays, missing=stored.missing, about=stored.about)
 
@@ -134,30 +152,6 @@ class _Header:
 
     missing: dict[str, str]
     about: dict[str, Any]
-
-
-def _misshapen(arrays: Mapping[str, np.ndarray], missing: Mapping[str, str]) -> str | None:
-    """Say which array of a file does not fit the others; None if all do."""
-    width = arrays["mean"].size if "mean" in arrays else 0
-    shapes: dict[str, tuple[int, ...] | None] = {
-        "mean": (width,),
-        "deviation": (width,),
-        "whitening": (width, width),
-    }
-    for name in ("mean_features", "single_instance", "position"):
-        if name not in missing:
-            # the number of splines depends on the number of axes
-            shapes[f"{name}.weight"] = None if name == "position" else (width,)
-            shapes[f"{name}.bias"] = (1,)
-    for name, shape in shapes.items():
-        if name not in arrays:
-            return f"it has no array {name!r}"
-        found = arrays[name]
-        if found.dtype.kind != "f" or not np.isfinite(found).all():
-            return f"{name} is not of finite numbers"
-        if found.shape != shape and (shape is not None or found.ndim != 1):
-            return f"{name} has the shape {found.shape}"
-    return None
 
 
 def centre(coords: Shaped[np.ndarray, "n axes"] | None) -> Float[np.ndarray, " n"] | str:
@@ -216,11 +210,7 @@ def fit_null_maps(
     validated, validated_places = _gathered(map(read, validation), labels, per_bag=0, seed=seed)
     assert known is not None, "there are training bags"
     whitener, shrinkage = whitening((known.rows - known.mean) / known.deviation)
-    arrays: dict[str, np.ndarray] = {
-        "mean": known.mean,
-        "deviation": known.deviation,
-        "whitening": whitener,
-    }
+    arrays = {"mean": known.mean, "deviation": known.deviation, "whitening": whitener}
     about: dict[str, Any] = {
         "training_bags": len(train),
         "validation_bags": len(validation),
@@ -230,11 +220,8 @@ def fit_null_maps(
         "seed": seed,
     }
     missing: dict[str, str] = {}
-    for name, part, other in (
-        ("mean_features", known, validated),
-        ("single_instance", known, validated),
-        ("position", places, validated_places),
-    ):
+    for name in FITTED:
+        part, other = (places, validated_places) if name == "position" else (known, validated)
         if part is None:
             missing[name] = f"{NO_COORDINATES} in the training bags"
             continue
@@ -259,13 +246,102 @@ def _gathered(
     bags: Iterable[StoredBag], labels: Mapping[str, int], *, per_bag: int, seed: int
 ) -> tuple[BagFeatures | None, BagFeatures | None]:
     """Return the features of the bags, and the spline bases of those that have coordinates."""
-    features = FeatureSums(per_bag=per_bag, seed=seed)
-    places, axes = FeatureSums(per_bag=per_bag, seed=seed), 0
+    features, places = (FeatureSums(per_bag=per_bag, seed=seed) for _ in range(2))
+    axes = 0
     for bag in bags:
         positive = int(labels[bag.name] > 0)
         features.add(bag.name, bag.features, y=positive)
         if bag.coords is not None and (axes or bag.coords.shape[1]) == bag.coords.shape[1]:
             axes = bag.coords.shape[1]
             places.add(bag.name, position_basis(bag.coords), y=positive)
-    found = [sums.result() if len(sums) else None for sums in (features, places)]
-    return found[0], found[1]
+    return features.result() if features else None, places.result() if places else None
+
+
+def null_maps_file(run: Path) -> Path:
+    """Return the path of a run's fitted null maps."""
+    return run / "null_maps.safetensors"
+
+
+def write_null_scores(
+    predictions: Path,
+    maps: NullMaps | MeansOfRuns,
+    *,
+    read: Callable[[str], StoredBag],
+    names: Iterable[str] | None = None,
+    out: Path | None = None,
+) -> bool:
+    """Write the scores of the instances of predicted bags, one bag at a time.
+
+    Args:
+        predictions: the folder of predictions.
+        maps: the fitted null maps.
+        read: reads a bag.
+        names: the bags; None for all predicted bags that have instance labels.
+        out: the folder in which the folder of scores is written; None for that of the predictions.
+
+    Returns:
+        Whether there are any such bags; nothing is written otherwise.
+    """
+    folder, scored = (out or predictions) / NULL_SCORES, False
+    for name in labelled_bags(predictions) if names is None else names:
+        with replacing_hdf5(folder / f"{name}.h5") as f:
+            for null_map, score in maps.scores(read(name)).items():
+                if isinstance(score, str):
+                    f.attrs[null_map] = score
+                else:
+                    f.create_dataset(null_map, data=score.astype(np.float32))
+        scored = True
+    if scored:
+        write_json(folder / ABOUT, dict(maps.about))
+    return scored
+
+
+def read_null_scores(parent: Path, name: str, *, instances: int) -> Scores:
+    """Return the scores of a bag's instances by null map, or the reason why there are none.
+
+    Raises:
+        BagError: the file is damaged, or belongs to other instances.
+    """
+    path = parent / NULL_SCORES / f"{name}.h5"
+    if not path.is_file():
+        return dict.fromkeys(NULL_MAPS, f"no scores of bag {name!r} are stored")
+    found: Scores = {}
+    with open_hdf5(path, again=AGAIN) as f:
+        for null_map in NULL_MAPS:
+            if null_map in f.attrs:
+                reason = f.attrs[null_map]
+                if not isinstance(reason, str):
+                    raise BagError(
+                        f"{path}: {null_map} is {reason!r:.60}, expected the reason why there are "
+                        f"no scores: {AGAIN}"
+                    )
+                found[null_map] = reason
+            scores = dataset_of(f, null_map, again=AGAIN)
+            if scores is None:
+                continue
+            # the stated size is compared before anything is read
+            fits = scores.shape == (instances,) and scores.dtype.kind in "fiu"
+            values = np.asarray(scores[...], np.float64) if fits else np.array(np.nan)
+            if not np.isfinite(values).all():
+                raise BagError(
+                    f"{path}: {null_map} is {scores.dtype} of shape {scores.shape}, expected "
+                    f"{instances} finite scores: predict this bag again"
+                )
+            found[null_map] = values
+    return found
+
+
+def about_null_maps(parent: Path) -> dict[str, Any] | None:
+    """Return what is known of the fit, or None if no scores of null maps are stored in a folder."""
+    path = parent / NULL_SCORES / ABOUT
+    if not path.is_file():
+        return None
+    return as_typed(read_json(path, advice=AGAIN), dict[str, Any], where=str(path), advice=AGAIN)
+
+
+def labelled_bags(predictions: Path) -> Iterator[str]:
+    """Yield the names of the predicted bags that have instance labels."""
+    for path in sorted((predictions / INSTANCES).glob("*.h5")):
+        with open_hdf5(path, again=AGAIN) as f:
+            if "instance_labels" in f:
+                yield path.stem

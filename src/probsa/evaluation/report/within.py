@@ -9,8 +9,13 @@ import numpy as np
 from jaxtyping import Bool
 
 from ...statistics import Metric
-from ..baselines.null_maps import NULL_MAPS, centre
-from ..baselines.null_scores import NO_NULL_MAPS, about_null_maps, read_null_scores
+from ..baselines.null_maps import (
+    NO_NULL_MAPS,
+    NULL_MAPS,
+    about_null_maps,
+    centre,
+    read_null_scores,
+)
 from ..context import Context
 from ..faithfulness import MapScoreChoice
 from ..instances.measures import (
