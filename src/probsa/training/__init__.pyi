@@ -18,7 +18,6 @@ from .covariates import attach_covariates as attach_covariates
 from .devices import choose_device as choose_device
 from .devices import gpu_count as gpu_count
 from .devices import precision_context as precision_context
-from .direct import epochs_of as epochs_of
 from .imbalance import ClassPrior as ClassPrior
 from .imbalance import stored_prior as stored_prior
 from .keys import RunKey as RunKey
@@ -30,7 +29,6 @@ from .optimizers import clip_gradients as clip_gradients
 from .optimizers import make_optimizer as make_optimizer
 from .preparation import PreparedData as PreparedData
 from .preparation import Standardizer as Standardizer
-from .preparation import build_model as build_model
 from .preparation import note_missing_features as note_missing_features
 from .preparation import prepare as prepare
 from .preparation import prepare_bags as prepare_bags
