@@ -29,6 +29,7 @@ from .optimizers import clip_gradients as clip_gradients
 from .optimizers import make_optimizer as make_optimizer
 from .preparation import PreparedData as PreparedData
 from .preparation import Standardizer as Standardizer
+from .preparation import build_model as build_model
 from .preparation import note_missing_features as note_missing_features
 from .preparation import prepare as prepare
 from .preparation import prepare_bags as prepare_bags
