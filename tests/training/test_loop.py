@@ -405,6 +405,21 @@ def test_more_classes_than_the_table_has_are_refused_before_training(config, tmp
     assert weights(run)["classifier.weight"].shape[0] == 2
 
 
+@pytest.mark.parametrize(
+    ("model", "select", "loss", "nll"),
+    [
+        ("abmil-probsa-diag", "auroc", [1.795238, 1.778104, 1.768453], 0.699555),
+        ("evidence-field", "ema-nll", [0.963541, 0.868797, 0.782754], 0.673445),
+    ],
+)
+def test_a_seed_gives_the_numbers_that_it_always_gave(config, tmp_path, model, select, loss, nll):
+    """Initial weights, order of the bags, noise and steps; the same since the first version."""
+    run = train(with_training(replace(config, model=model), select=select), tmp_path / "a")
+    progress = load_checkpoint(run.last).metadata["progress"]
+    assert [r["loss"] for r in progress["history"]] == pytest.approx(loss, rel=2e-4)
+    assert progress["best"]["val_nll"] == pytest.approx(nll, rel=2e-4)
+
+
 def test_every_step_has_noise_of_its_own(config, tmp_path, monkeypatch):
     from probsa.training import loop
 
