@@ -88,7 +88,7 @@ from .storage import PREDICTIONS_TABLE as PREDICTIONS_TABLE
 from .storage import Predictions as Predictions
 from .storage import read_predictions as read_predictions
 from .storage import write_predictions as write_predictions
-from .verdicts import is_wrong as is_wrong
+from .verdicts import stated_of as stated_of
 from .verdicts import truth_of as truth_of
 from .verdicts import verdict_of as verdict_of
 from .words import INSTANCE_DETECTORS as INSTANCE_DETECTORS
