@@ -91,10 +91,7 @@ def test_named_classes(tmp_path: Path) -> None:
 def test_classes_are_at_least_two_and_without_gaps(tmp_path: Path) -> None:
     assert table(tmp_path, "bag,label\na,1\n").classes == ("0", "1")
     assert table(tmp_path, "bag,label\na,2\nb,0\nc,1\n").classes == ("0", "1", "2")
-    with pytest.raises(
-        TableError,
-        match=r"class numbers 1, 2, and no bag has class 0: .*without gaps",
-    ):
+    with pytest.raises(TableError, match=r"class numbers 1, 2, and no bag has class 0: "):
         table(tmp_path, "bag,label\na,1\nb,2\n")
     with pytest.raises(TableError, match=r"no bag has class 0, 1, 2, 3, 4, …: "):
         table(tmp_path, "bag,label\na,123456789012\nb,7\n")

@@ -134,10 +134,7 @@ def test_censorship_is_read_inverted_and_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (
-            "-3,1",
-            r"labels\.csv, line 3, bag 'b': the time \('time'\) is '-3', expected .* more",
-        ),
+        ("-3,1", r"labels\.csv, line 3, bag 'b': the time \('time'\) is '-3', .* more than 0"),
         ("0,1", r"line 3, bag 'b': the time .* is '0', expected"),
         (",1", r"the time \('time'\) is empty"),
         ("nan,1", "is 'nan', expected"),

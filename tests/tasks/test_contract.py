@@ -110,8 +110,7 @@ def test_a_bag_in_words(name):
 
 
 def test_columns_of_tables_and_of_maps(name):
-    d, task = data(name), TASKS[name]
-    p = first(d)
+    d, task, p = data(name), TASKS[name], first(data(name))
     assert len(task.labels.label_columns(d.names)) == d.y.shape[1]
     assert task.predicts(d.names, d.outputs, ("age",))
     for columns in (1, 2, 3, 5):

@@ -158,22 +158,21 @@ def read_table(
     )
     if {"fold", "split"} <= set(chosen.columns):
         raise TableError(f"{path} has both 'fold' and 'split': leave one out")
-    rows_by_bag = chosen.by_name("bag")
-    names = None if classes is None else tuple(classes)
+    by_bag = chosen.by_name("bag")
     values, found, notes = labels.read(
-        Cells(path=path, rows=rows_by_bag, columns=columns, classes=names, required=labels_required)
+        Cells(path=path, rows=by_bag, columns=columns, classes=classes, required=labels_required)
     )
     return LabelTable(
         path=path,
-        bags=tuple(rows_by_bag),
+        bags=tuple(by_bag),
         labels=labels.bag_strata(values),
-        **_assignments(path, chosen.columns, rows_by_bag),
+        **_assignments(path, chosen.columns, by_bag),
         classes=tuple(found),
         task=labels.task,
         target=columns,
         values=tuple(values),
         notes=(*notes, *_ignored_columns(table, used=chosen.columns, named=columns)),
-        lines=tuple(line for line, _ in rows_by_bag.values()),
+        lines=tuple(line for line, _ in by_bag.values()),
     )
 
 

@@ -84,8 +84,8 @@ from .storage import MEAN_FEATURES as MEAN_FEATURES
 from .storage import NOTES as NOTES
 from .storage import PREDICTIONS_TABLE as PREDICTIONS_TABLE
 from .storage import Predictions as Predictions
-from .storage import is_wrong as is_wrong
 from .storage import read_predictions as read_predictions
+from .storage import stated_of as stated_of
 from .storage import truth_of as truth_of
 from .storage import verdict_of as verdict_of
 from .storage import write_predictions as write_predictions

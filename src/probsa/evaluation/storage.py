@@ -39,7 +39,7 @@ from ..core import (
 from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
 from ..jobs import replacing_folder
 from ..models import ScoreKind
-from ..tasks import TASKS, Stated, Target, Task, Verdict, task_of_classes
+from ..tasks import TASKS, Stated, Target, Task, Verdict, class_name, task_of_classes
 from .prediction import OF_EVERY_INSTANCE, PER_INSTANCE, Prediction
 
 PREDICTIONS_TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
@@ -344,18 +344,10 @@ def verdict_of(table: Predictions, p: Prediction) -> Verdict:
 
 def truth_of(table: Predictions, row: int) -> str:
     """Return what a bag of a table is labelled with, in words; empty if it is not known."""
-    return table.of_task.labels.truth_text(_targets(table, row), table.classes)
-
-
-def is_wrong(table: Predictions, p: Prediction, row: int) -> bool | None:
-    """Return whether the label of a bag of a table contradicts its prediction; None without one."""
-    return p.of_task.contradicts(p, _targets(table, row), stated_of(table))
-
-
-def _targets(table: Predictions, row: int) -> list[float]:
-    """Return the stored targets of a bag; nan where they are not known."""
-    label, targets = table.labels[row], table.targets
-    return [math.nan if label is None else label] if targets is None else targets[row].tolist()
+    if table.targets is not None:
+        return table.of_task.labels.truth_text(table.targets[row].tolist(), table.classes)
+    label = table.labels[row]
+    return "" if label is None else class_name(table.classes, label)
 
 
 def write_predictions(

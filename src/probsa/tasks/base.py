@@ -226,8 +226,8 @@ class Task(ABC):
     def contradicts(self, p: Predicted, y: Row, stated: Stated = UNSTATED) -> bool | None:
         """Return whether the targets of a bag contradict its prediction; None if not known.
 
-        A class or grade does if another is called, a finding if it is called although absent or the
-        reverse, and a number outside the predicted 90 % interval. A time does not.
+        A finding does if it is called although absent or the reverse, and a number outside the
+        predicted 90 % interval. A time does not. Classes and grades are compared by the caller.
         """
         return None
 

@@ -55,10 +55,6 @@ class OneClass(Task):
             text=f"{which} = {p.probability[said]:.2f}{plus_minus(float(p.std[said]))}",
         )
 
-    def contradicts(self, p: Predicted, y: Row, stated: Stated = UNSTATED) -> bool | None:
-        call = self.calls(p.probability[None].astype(np.float64), stated.threshold)[0]
-        return None if np.isnan(y[0]) else bool(call != y[0])
-
     def called_positive(self, p: P, threshold: float | None = None) -> np.ndarray:
         return self.calls(p, threshold) > 0
 

@@ -94,7 +94,7 @@ class Cells:
     path: Path
     rows: Rows
     columns: tuple[str, ...]
-    classes: tuple[str, ...] | None
+    classes: Given
     """The names that the user gives the classes, in order."""
     required: bool
     """Whether a bag without a label is an error."""

@@ -12,10 +12,11 @@ from ..evaluation import (
     FAILED,
     Prediction,
     Predictions,
-    is_wrong,
+    stated_of,
     truth_of,
     verdict_of,
 )
+from ..tasks import class_name
 from ..training import RunFolder
 from .scripts import without_folders
 
@@ -77,7 +78,7 @@ def _row(table: Predictions, k: int) -> Row:
         probability=said.value,
         spread=said.spread,
         n=count,
-        wrong=is_wrong(table, p, k),
+        wrong=_wrong(table, k, p, said.call),
         unsure=said.unsure,
         failed=failed,
     )
@@ -99,6 +100,13 @@ def _prediction(table: Predictions, k: int) -> Prediction:
         task=table.task,
         outputs=table.outputs,
     )
+
+
+def _wrong(table: Predictions, k: int, p: Prediction, call: str) -> bool | None:
+    if table.targets is not None:
+        return p.of_task.contradicts(p, table.targets[k].tolist(), stated_of(table))
+    label = table.labels[k]
+    return None if label is None else class_name(table.classes, label) != call
 
 
 def _count(path: Path) -> tuple[int | None, str]:
