@@ -344,20 +344,16 @@ def test_froc_from_a_mask_and_from_labels_of_patches():
         _slide(half, labels=labels, name="b"),
         _slide(normal, name="n"),
     ]
-    mask = np.kron(labels, np.ones((16, 16)))
-    from_patches = patch_mask(slides[0])
+    mask, from_patches = np.kron(labels, np.ones((16, 16))), patch_mask(slides[0])
     np.testing.assert_array_equal(from_patches[:176, :176], mask[:176, :176])
-    for drawn in (mask, from_patches):
-        assert (~find_lesions(drawn).isolated).sum() == 2
     for shown in (mask, from_patches):
-        found = [
-            match_detections(
-                p.name,
-                detect_lesions(p, smoothing=0.0, radius=3.0),
-                lesions=None if p.name == "n" else find_lesions(shown),
-            )
-            for p in slides
-        ]
+        lesions = find_lesions(shown)
+        assert (~lesions.isolated).sum() == 2
+        found = []
+        for p in slides:
+            points = detect_lesions(p, smoothing=0.0, radius=3.0)
+            truth = None if p.name == "n" else lesions
+            found.append(match_detections(p.name, points, lesions=truth))
         # Three lesions are found at .9 and one at 0; the false positive at .5 is on one of three
         # slides, and those at 0 are below every threshold.
         assert froc_summary([found], bootstrap=0)["froc"].value == pytest.approx(0.75)
@@ -375,13 +371,9 @@ def test_patch_masks_need_instance_labels():
 
 
 def test_the_mean_over_replicates_and_its_interval():
-    mask = np.zeros((100, 100))
-    mask[20:80, 20:80] = 1
-    lesion = find_lesions(mask)
-
     def slide_with(name, x, confidence, *, tumour):
-        point = Detections(x=np.array([x]), y=np.array([1600.0]), confidence=np.array([confidence]))
-        return match_detections(name, point, lesions=lesion if tumour else None)
+        lesions = _one_lesion() if tumour else None
+        return match_detections(name, _points((x, 1600.0, confidence)), lesions=lesions)
 
     first = [slide_with("a", 1600.0, 0.9, tumour=True), slide_with("n", 1600.0, 0.5, tumour=False)]
     second = [slide_with("a", 100.0, 0.9, tumour=True), slide_with("n", 1600.0, 0.5, tumour=False)]
@@ -395,26 +387,18 @@ def test_the_mean_over_replicates_and_its_interval():
         froc_summary([first, first[:1]])
 
 
-# The report
-
-
 @pytest.fixture
 def golden(reference, tmp_path):
     """Predictions with the detections of the reference: patches of one pixel, far apart.
 
     A row of adjacent patches with probability 0 sets the stride and is below every threshold.
     """
-    row = [(x, 1) for x in range(12)]
-    rows = _rows(reference / "detections.csv")
-    slides = [
-        slide(
-            case,
-            row + [(int(r["x"]), int(r["y"])) for r in rows if r["case"] == case],
-            [0.0] * len(row) + [float(r["confidence"]) for r in rows if r["case"] == case],
-            stride=1.0,
-        )
-        for case in ALL6
-    ]
+    row, slides = [(x, 1) for x in range(12)], []
+    for case in ALL6:
+        found = [r for r in _rows(reference / "detections.csv") if r["case"] == case]
+        coords = row + [(int(r["x"]), int(r["y"])) for r in found]
+        share = [0.0] * len(row) + [float(r["confidence"]) for r in found]
+        slides.append(slide(case, coords, share, stride=1.0))
     return save(tmp_path / "p", slides, {c: int(c.startswith("Tumor")) for c in ALL6})
 
 

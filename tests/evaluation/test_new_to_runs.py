@@ -83,15 +83,12 @@ def test_a_report_of_several_runs_compares_with_all_null_maps(folds):
 
 
 def test_runs_of_which_one_has_no_files_have_none(folds, tmp_path):
-    _, _, runs, _ = folds
-    paths = [r.path for r in runs]
+    paths = [run.path for run in folds[2]]
     for file, of in (
         (null_maps_file(paths[1]), null_maps_of),
-        (runs[1].distance_file, distances_of),
+        (folds[2][1].distance_file, distances_of),
     ):
         file.rename(tmp_path / "kept")
-        try:
-            assert of(paths) is None
-        finally:
-            (tmp_path / "kept").rename(file)
+        assert of(paths) is None
+        (tmp_path / "kept").rename(file)
         assert of(paths) is not None

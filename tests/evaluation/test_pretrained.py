@@ -1,7 +1,9 @@
 """Models in folders: the same predictions, an honest card, and refusal of what does not fit."""
 
 import json
+import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,11 +63,7 @@ def saved(run, tmp_path_factory):
 @pytest.fixture
 def copy(saved, tmp_path):
     """A folder that may be damaged."""
-    folder = tmp_path / "copy"
-    folder.mkdir()
-    for path in saved.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    return folder
+    return Path(shutil.copytree(saved, tmp_path / "copy"))
 
 
 def bags(run):
@@ -93,9 +91,7 @@ def test_predictions_are_equal(run, saved, monkeypatch):
 
 
 def test_the_folder_has_the_three_files_and_no_path_or_bag(run, saved):
-    assert sorted(p.name for p in saved.iterdir()) == [
-        "README.md", "config.json", "model.safetensors",
-    ]  # fmt: skip
+    assert {p.name for p in saved.iterdir()} == {"README.md", "config.json", "model.safetensors"}
     text = (saved / "config.json").read_text() + (saved / "README.md").read_text()
     assert str(run.path.parent) not in text and "s11" not in text
     assert json.loads((saved / "config.json").read_text())["threshold"] == run.threshold()
@@ -185,9 +181,7 @@ def test_a_repository_is_read_from_the_cache_offline(saved, tmp_path, monkeypatc
     constants = pytest.importorskip("huggingface_hub.constants")
     commit = "0" * 40
     cache = tmp_path / "models--someone--made" / "snapshots" / commit
-    cache.mkdir(parents=True)
-    for path in saved.iterdir():
-        (cache / path.name).write_bytes(path.read_bytes())
+    shutil.copytree(saved, cache)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     loaded = probsa.from_pretrained("someone/made", revision=commit, device="cpu")

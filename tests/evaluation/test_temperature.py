@@ -84,11 +84,10 @@ def test_scaling_keeps_the_order_of_bags(temperature):
 
 
 def test_a_scaled_prediction_is_consistent():
+    parts = {"std": [0.02], "std_within": [0.012], "std_between": [0.016]}
+    values = parts | {"leave_one_out": [0.1, -0.1, 0.0]}
     p = made("a", np.zeros(3), probability=(0.8,))
-    values = {"leave_one_out": np.float32([0.1, -0.1, 0.0])}
-    values |= {"std": np.float32([0.02]), "std_within": np.float32([0.012])}
-    values |= {"std_between": np.float32([0.016])}
-    p = replace(p, **values)
+    p = replace(p, **{name: np.float32(value) for name, value in values.items()})
     got = scale_prediction(p, temperature=2.0)
 
     def scale(value):

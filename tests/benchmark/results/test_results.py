@@ -144,7 +144,7 @@ def test_cells_that_wait_have_no_say(tmp_path):
         ("split.json", "{}", "split.json is damaged: train is missing"),
         ("threshold.json", '{"threshold": "x"}', "threshold.json is damaged: threshold is 'x'"),
         ("threshold.json", None, "threshold.json is missing"),
-        ("predictions/predictions.csv", "bag,p_1\n", "has no rows"),
+        ("predictions/predictions.csv", "bag,p_1\n", "has no column"),
         (
             "predictions/predictions.csv",
             "bag,part,label,prediction,p_1,sd_1\ne,test,0,0,0.5,0\n",

@@ -171,13 +171,9 @@ class TrainingDistance:
         shapes = {f"{k}_{n}": special.get(n, (width,)) for k in LEVELS for n in ARRAYS}
         if (problem := problem_of(arrays, shapes)) is not None:
             raise InputError(f"{path} does not hold the distances of a run: {problem}: {advice}")
-        return cls(
-            **{
-                k: Gaussian(**{n: arrays[f"{k}_{n}"].astype(np.float64) for n in ARRAYS})
-                for k in LEVELS
-            },
-            about={},
-        )
+        exact = {name: array.astype(np.float64) for name, array in arrays.items()}
+        levels = {k: Gaussian(*(exact[f"{k}_{n}"] for n in ARRAYS)) for k in LEVELS}
+        return cls(**levels, about={})
 
 
 def fit_run_distance(
