@@ -8,7 +8,6 @@ from sklearn.metrics import f1_score, roc_curve
 
 from probsa.errors import InputError
 from probsa.statistics import choose_threshold, threshold_by_rule
-from probsa.statistics.thresholds import cost_threshold, sensitivity_threshold, youden_threshold
 
 
 def _data(n, *, seed):
@@ -35,20 +34,19 @@ def test_rules_are_the_best_of_all_thresholds(seed):
 
 def test_a_sensitivity_that_is_exactly_reached_is_enough():
     y, p = np.ones(20, dtype=bool), np.arange(20, 0, -1) / 20
-    assert sensitivity_threshold(y, p, at_least=0.95).value == 2 / 20
-    assert sensitivity_threshold(y, p, at_least=0.7).value == 7 / 20  # .7 · 20 is above 14
-    assert sensitivity_threshold(y, p, at_least=1.0).value == 1 / 20
+    assert threshold_by_rule("sensitivity=.95", y, p).value == 2 / 20
+    assert threshold_by_rule("sensitivity=.7", y, p).value == 7 / 20  # .7 · 20 is above 14
+    assert threshold_by_rule("sensitivity=1", y, p).value == 1 / 20
 
 
 def test_ties_of_youden_are_resolved_towards_one_half():
     y, p = np.array([False, True, False, True]), np.array([0.1, 0.2, 0.7, 0.8])
-    assert youden_threshold(y, p).value == pytest.approx(0.75)
+    assert threshold_by_rule("youden", y, p).value == pytest.approx(0.75)
     y, p = np.array([False, True, False, True]), np.array([0.2, 0.3, 0.4, 0.9])
-    assert youden_threshold(y, p).value == pytest.approx(0.65)
+    assert threshold_by_rule("youden", y, p).value == pytest.approx(0.65)
 
 
 def test_costs_need_no_bags():
-    assert cost_threshold(false_negative=10.0, false_positive=1.0) == pytest.approx(1 / 11)
     none = np.zeros(0)
     assert threshold_by_rule("cost=10:1", none > 0, none).value == pytest.approx(1 / 11)
     assert threshold_by_rule("cost=1:1", none > 0, none).value == 0.5

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from ...core import Bag, counted, read_record, write_json
 from ...errors import InputError
-from ...statistics import Draws, Metric, ratio_of_sums
+from ...statistics import Draws, Metric
 from ..context import INSTANCE_RESAMPLES, Context
 from ..map_scores import MapScore
 from ..prediction import Prediction
@@ -200,7 +200,7 @@ def _mean(
     defined = np.isfinite(value)
     if not defined.any():
         return Metric.undefined(reason)
-    mean = ratio_of_sums(np.where(defined, value, 0.0), defined, draws=draws)
+    mean = Metric.of(draws.ratio(np.where(defined, value, 0.0), defined))
     return mean.student(groups=len({g for g, d in zip(groups, defined, strict=True) if d}))
 
 

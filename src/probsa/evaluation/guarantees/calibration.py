@@ -102,7 +102,7 @@ def shift_alarm(bags: Context, calibration: Context) -> tuple[dict[str, Any], st
         "alarm": test.p_value <= FALSE_ALARMS,
         "p_value": test.p_value,
         "false_alarm_rate": FALSE_ALARMS,
-        "permutations": test.permutations,
+        "permutations": PERMUTATIONS,
         "distances": dict(zip(names, test.distances, strict=True)),
     }
     furthest = names[int(np.argmax(test.distances))].replace("p of class", "probability of class")

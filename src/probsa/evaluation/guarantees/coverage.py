@@ -8,13 +8,12 @@ from jaxtyping import Bool, Float
 from ...core import seed_of
 from ...errors import InputError, UnmetGuarantee
 from ...statistics import (
-    ConformalIntervals,
     ConformalSets,
     Metric,
     aps_scores,
+    conformal_half_width,
     coverage_band,
     coverage_band_in_test,
-    lac_scores,
     least_groups,
     smallest_alpha,
 )
@@ -41,8 +40,8 @@ def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptio
         alpha=1 - options.coverage,
         per_class=options.per_class,
     )
-    counts = dict(zip(names if rule.per_class else ("all",), rule.groups, strict=False))
-    kind = "per class" if rule.per_class else "over all classes"
+    counts = dict(zip(names if options.per_class else ("all",), rule.groups, strict=False))
+    kind = "per class" if options.per_class else "over all classes"
     first = f"prediction sets ({options.score}) at a coverage of {options.coverage:.3g} {kind}"
     bands, in_test, lines = _bands(counts, bags, coverage=options.coverage)
     scores = set_scores(bags, options.score)
@@ -54,7 +53,7 @@ def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptio
         values={
             "coverage": options.coverage,
             "method": options.score,
-            "per_class": rule.per_class,
+            "per_class": options.per_class,
             "thresholds": dict(zip(names, rule.thresholds.tolist(), strict=True)),
             "calibration_groups": counts,
             "bands": bands,
@@ -98,20 +97,20 @@ def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) ->
     if options.per_class:
         task = bags.task.name
         raise InputError(f"--per-class is for classes, and the task is {task}: leave it out")
-    adapts = options.score == "aps"
-    check_groups(len(set(calibration.groups)), coverage=options.coverage)
-    rule = ConformalIntervals.calibrated(
+    adapts, count = options.score == "aps", len(set(calibration.groups))
+    check_groups(count, coverage=options.coverage)
+    known, spread = (_spread(of) if adapts else np.ones(len(of.rows)) for of in (calibration, bags))
+    half_width = conformal_half_width(
         calibration.targets[:, 0],
         calibration.output("mean"),
+        spread=known,
         groups=calibration.groups,
         alpha=1 - options.coverage,
-        spread=calibration.output("sd") if adapts else None,
     )
-    spread = bags.output("sd") if adapts else None
-    low, high = rule.intervals(bags.output("mean"), spread=spread).T
+    low, high = bags.output("mean") + half_width * np.stack([-spread, spread])
     unit = " predicted standard deviations" if adapts else ""
-    text = f"the predicted mean ± {rule.half_width:.4g}{unit}"
-    bands, in_test, lines = _bands({"all": rule.groups}, bags, coverage=options.coverage)
+    text = f"the predicted mean ± {half_width:.4g}{unit}"
+    bands, in_test, lines = _bands({"all": count}, bags, coverage=options.coverage)
 
     def metrics() -> dict[str, Metric]:
         y, share = bags.targets[:, 0], shares(bags)
@@ -127,9 +126,9 @@ def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) ->
         values={
             "coverage": options.coverage,
             "rule": text,
-            "half_width": rule.half_width,
+            "half_width": half_width,
             "adapts": adapts,
-            "calibration_groups": rule.groups,
+            "calibration_groups": count,
             "band": bands["all"],
             "band_of_this_test": in_test.get("all"),
         },
@@ -140,6 +139,13 @@ def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) ->
     )
 
 
+def _spread(bags: Context) -> Float[np.ndarray, " bags"]:
+    spread = bags.output("sd")
+    if not bool((np.isfinite(spread) & (spread > 0)).all()):
+        raise InputError("predicted spreads must be above 0 and finite; some are not")
+    return spread
+
+
 def set_scores(bags: Context, score: SetScore) -> Float[np.ndarray, "bags classes"]:
     """Return the nonconformity score of each class of each bag.
 
@@ -147,7 +153,7 @@ def set_scores(bags: Context, score: SetScore) -> Float[np.ndarray, "bags classe
     set.
     """
     if score == "lac":
-        return lac_scores(bags.p)
+        return 1 - bags.p
     u = [np.random.default_rng(seed_of("aps", name)).random() for name in bags.names]
     return aps_scores(bags.p, u=np.array(u, dtype=np.float64))
 

@@ -16,11 +16,10 @@ from ...core import counted
 from ...statistics import (
     Draws,
     Metric,
+    areas,
     augrc,
     auroc,
-    average_precision,
     f1_and_accuracy,
-    ratio_of_sums,
 )
 from .table import NO_CALLS, NO_INSTANCE_LABELS, NO_VARIANCE, InstanceTable
 
@@ -53,11 +52,7 @@ def pooled(
         draws: resamples of the table's bags.
         what: the instances in the plural, for reasons.
     """
-    items = draws.for_items(table.bag)
-    return {
-        "auroc": auroc(table.y, table[column], draws=items, what=what),
-        "average_precision": average_precision(table.y, table[column], draws=items, what=what),
-    }
+    return areas(table.y, table[column], draws=draws.for_items(table.bag), what=what)
 
 
 def within_bags(table: InstanceTable, column: str, *, draws: Draws) -> dict[str, Metric]:
@@ -70,9 +65,7 @@ def within_bags(table: InstanceTable, column: str, *, draws: Draws) -> dict[str,
     for b, rows in enumerate(bag_rows(table)):
         if mixed[b]:
             values[b] = within_bag(table.y[rows], table[column][rows])
-    return {
-        name: ratio_of_sums(values[:, k], mixed, draws=draws) for k, name in enumerate(WITHIN_BAGS)
-    }
+    return {name: Metric.of(draws.ratio(values[:, k], mixed)) for k, name in enumerate(WITHIN_BAGS)}
 
 
 def bag_rows(table: InstanceTable) -> list[slice]:
@@ -131,10 +124,10 @@ def dice(
     defined = table.share(table.y) > 0
     of_bag = np.divide(hit, size, out=np.zeros(len(size)), where=defined)
     count = draws.totals(defined[:, None])[:, 0]
-    whole = ratio_of_sums(hit, size, draws=draws).rows
+    whole = Metric.of(draws.ratio(hit, size)).rows
     assert whole is not None, "a positive instance has a size"
     return {
-        "dice": ratio_of_sums(of_bag, defined, draws=draws),
+        "dice": Metric.of(draws.ratio(of_bag, defined)),
         "dice_pooled": Metric.of(np.where(count > 0, whole, np.nan)),
     }
 
@@ -194,7 +187,7 @@ def wrong_calls(table: InstanceTable, *, draws: Draws) -> dict[str, Metric]:
     if reason is not None or table.called is None:
         return dict.fromkeys(WRONG_CALLS, Metric.undefined(reason or NO_CALLS))
     wrong, items = table.called != table.y, draws.for_items(table.bag)
-    rate = ratio_of_sums(wrong, np.ones_like(wrong), draws=items)
+    rate = Metric.of(items.ratio(wrong, np.ones_like(wrong)))
     metrics = {"error_rate": rate}
     for name in DETECTORS:
         score = detector(table, name)

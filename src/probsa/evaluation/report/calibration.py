@@ -4,7 +4,7 @@ For bags, p(Y = 1) against the frequency of Y = 1, or with three classes or more
 probability against accuracy. For instances of positive bags, P(f > 0) against their labels.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ class Calibration:
             "ece_by_chance": None if chance is None else chance.mean,
             "ece_by_chance_95": None if chance is None else chance.upper,
             "band": "intervals over groups" if chance is None else "consistency",
-            "bins": self.diagram.to_dict(),
+            "bins": asdict(self.diagram),
         }
 
     def sentence(self, name: str) -> str:

@@ -1,7 +1,7 @@
 """The section on doubt: which scores find wrong calls of bags and of instances."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from ...statistics import (
     Metric,
     RetentionCurve,
     augrc,
-    ratio_of_sums,
     retention_curve,
 )
 from ..context import SEEN, Context
@@ -91,7 +90,7 @@ class Detections:
             what: the items in the plural, for reasons and titles.
             titles: the title of each detector.
         """
-        rate = ratio_of_sums(wrong, np.ones_like(wrong), draws=draws)
+        rate = Metric.of(draws.ratio(wrong, np.ones_like(wrong)))
         area = {k: detection(wrong, s, draws=draws, what=what) for k, s in scores.items()}
         fewer = Draws(counts=draws.counts[: CURVE_RESAMPLES + 1], member=draws.member)
         return cls(
@@ -136,7 +135,7 @@ class Detections:
             "retention": {
                 "shares": list(SHARES),
                 "random": self.error_rate.value,
-                "curves": {name: curve.to_dict() for name, curve in self.curves.items()},
+                "curves": {name: asdict(curve) for name, curve in self.curves.items()},
             },
         }
 
