@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import scoringrules
-from scipy.special import expit
 from scipy.stats import norm
 from sklearn.metrics import (
     accuracy_score,
@@ -51,8 +50,6 @@ def _of_data(metrics):
 binary, multiclass, ordinal, multilabel = map(
     _of_data, (binary_metrics, multiclass_metrics, ordinal_metrics, multilabel_metrics)
 )
-
-
 P = np.array(
     [
         [0.7, 0.2, 0.1],
@@ -65,25 +62,6 @@ P = np.array(
         [0.5, 0.2, 0.3],
     ]
 )
-
-
-GOLDEN = {
-    "0: auroc": 0.9166667,
-    "1: auroc": 0.5666667,
-    "2: auroc": 0.9333333,
-    "auroc": 0.8055556,
-    "weighted_auroc": 0.7916667,
-    "micro_auroc": 0.8046875,
-    "one_vs_one_auroc": 0.8101852,
-    "balanced_accuracy": 0.6111111,
-    "f1": 0.6238095,
-    "kappa": 0.4285714,
-    "linear_kappa": 0.5384615,
-    "quadratic_kappa": 0.6666667,
-    "matthews": 0.4391550,
-    "nll": 0.8316159,
-    "brier": 0.49,
-}
 
 
 def _data(n, classes, *, seed):
@@ -137,33 +115,12 @@ def _ece(p, hit):
     return sum(len(i) / len(p) * abs(p[i].mean() - hit[i].mean()) for i in inside)
 
 
-def test_the_values_of_the_worked_example():
-    got = values(multiclass(Y, P))
-    for name, expected in GOLDEN.items():
-        assert got[name] == pytest.approx(expected, abs=6e-8), name
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_metrics_are_those_of_scikit_learn(seed):
     y, p = _data(14 + seed, 3 + seed % 3, seed=seed)
     got, expected = values(multiclass(y, p)), _reference(y, p)
     for name, value in expected.items():
         assert got[name] == pytest.approx(value, abs=1e-12), name
-
-
-def test_resamples_are_those_of_repeated_rows():
-    y, p = _data(24, 3, seed=1)
-    groups = [i // 2 for i in range(24)]
-    draws = Draws.stratified(np.zeros(24), groups=groups, resamples=5, seed=3)
-    undefined = assert_resamples_are_repeated_rows(
-        lambda rows, d: multiclass(y[rows], p[rows], draws=d), draws
-    )
-    assert undefined == 0
-    few = Draws.stratified(np.zeros(8), groups=None, resamples=10, seed=0)
-    undefined = assert_resamples_are_repeated_rows(
-        lambda rows, d: multiclass(Y[rows], P[rows], draws=d), few
-    )
-    assert undefined > 0
 
 
 def test_an_absent_class_leaves_the_means_undefined_and_the_others_their_values():
@@ -287,56 +244,11 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
     assert 267 <= covered <= 297
 
 
-def test_resamples_of_two_classes_are_those_of_repeated_rows():
-    y, p = (np.arange(12) % 3 == 0).astype(int), np.arange(12)[::-1] % 5 / 5
-    draws = Draws.stratified(np.zeros(12), groups=None, resamples=10, seed=1)
-    assert_resamples_are_repeated_rows(
-        lambda rows, d: binary(y[rows], p[rows], threshold=0.5, draws=d), draws
-    )
-
-
-THETA = np.array([-1.5, -0.5, 0.5, 1, 2])
-
-
-ETA = np.array([-2, -0.5, 0.8, 2.5, 0.1])
-
-
-GRADES = np.array([0, 1, 3, 5, 2])
-
-
-def _cumulative(eta):
-    """The grades' probabilities with P(GRADES ≥ k) = σ(η - θ_k)."""
-    at_least = np.pad(expit(eta[:, None] - THETA), ((0, 0), (1, 1)))
-    at_least[:, 0] = 1
-    return -np.diff(at_least, axis=1)
-
-
 def _grades(n, *, seed, grades=6):
     rng = np.random.default_rng(seed)
     y = rng.integers(0, grades, n)
     p = rng.multinomial(4, np.full(grades, 1 / grades), size=n) + np.eye(grades)[y] + 0.1
     return y, p / p.sum(1, keepdims=True)
-
-
-def test_the_grades_of_the_worked_example():
-    p = _cumulative(ETA)
-    assert median_call(p).tolist() == [0, 1, 3, 5, 2]
-    assert mean_grade(p)[3] == pytest.approx(p[3] @ range(6))
-    assert p.argmax(1).tolist() == [0, 0, 5, 5, 2]
-    rps = [0.184143, 0.433693, 0.491499, 0.192598, 0.415307]
-    got = values(ordinal(GRADES, p))
-    assert got["nll"] == pytest.approx(1.1815325, abs=6e-8)
-    assert got["rps"] == pytest.approx(np.mean(rps), abs=6e-7)
-
-
-def test_kappa_and_error_of_given_calls():
-    truth, call = np.array([0, 1, 2, 3, 4, 5, 5, 3, 1, 0]), np.array([0, 1, 3, 3, 5, 4, 5, 2, 0, 0])
-    got = values(ordinal(truth, np.eye(6)[call]))
-    assert got["quadratic_kappa"] == pytest.approx(0.9271137, abs=6e-8)
-    assert got["linear_kappa"] == pytest.approx(0.7619048, abs=6e-8)
-    assert got["mae"] == pytest.approx(0.5)
-    assert got["within_one"] == 1
-    assert got["accuracy"] == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -352,6 +264,8 @@ def test_metrics_are_those_of_scikit_learn_and_scoringrules(seed):
     assert got["within_one"] == pytest.approx(np.mean(np.abs(y - call) <= 1), abs=1e-12)
     expected = scoringrules.rps_score(y + 1, p)
     assert got["rps"] == pytest.approx(expected.mean(), abs=1e-12)
+    assert got["nll"] == pytest.approx(log_loss(y, p, labels=range(6)), abs=1e-12)
+    assert mean_grade(p) == pytest.approx([sum(k * row[k] for k in range(6)) for row in p])
     for k in range(1, 6):
         if 0 < (y >= k).sum() < len(y):
             score = p[:, k:].sum(1).round(12)
@@ -378,26 +292,12 @@ def test_undefined_metrics_of_grades_have_reasons():
     assert constant.overall["quadratic_kappa"].value == 0
 
 
-def test_resamples_of_grades_are_those_of_repeated_rows():
-    y, p = _grades(18, seed=4, grades=4)
-    draws = Draws.stratified(np.zeros(18), groups=[i // 2 for i in range(18)], resamples=10, seed=1)
-    assert_resamples_are_repeated_rows(lambda rows, d: ordinal(y[rows], p[rows], draws=d), draws)
-
-
 NAN = np.nan
-
-
 FINDINGS = np.array([[1, 0, 1], [0, NAN, 1], [1, 1, 0], [0, 1, NAN], [1, 0, 0]])
-
-
 P_FINDINGS = np.array(
     [[0.9, 0.2, 0.6], [0.4, 0.3, 0.7], [0.6, 0.8, 0.4], [0.5, 0.6, 0.5], [0.3, 0.1, 0.2]]
 )
-
-
 NAMES = ["edema", "mass", "nodule"]
-
-
 HALF = [0.5] * 3
 
 
@@ -410,19 +310,6 @@ def _findings(n, *, seed, missing=0.2):
     y = (rng.random((n, 3)) < 0.4).astype(float)
     y[rng.random((n, 3)) < missing] = NAN
     return y, rng.integers(1, 10, (n, 3)) / 10
-
-
-def test_the_findings_of_the_worked_example():
-    got = values(_metrics(FINDINGS, P_FINDINGS))
-    assert [got[f"{name}: auroc"] for name in NAMES] == pytest.approx([2 / 3, 1, 1])
-    assert got["macro_auroc"] == pytest.approx(0.8888889, abs=6e-8)
-    assert got["macro_average_precision"] == pytest.approx(0.9555556, abs=6e-8)
-    assert got["nll"] == pytest.approx(0.4482541, abs=6e-8)
-    got = values(_metrics(np.nan_to_num(FINDINGS), P_FINDINGS))
-    assert got["micro_auroc"] == pytest.approx(0.9196429, abs=6e-8)
-    assert got["hamming_loss"] == pytest.approx(0.2)
-    assert got["macro_f1"] == pytest.approx(0.8222222, abs=6e-8)
-    assert got["micro_f1"] == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -477,13 +364,25 @@ def test_without_thresholds_there_are_no_calls():
     assert metrics.notes == ()
 
 
-def test_resamples_of_findings_are_those_of_repeated_rows():
-    y, p = _findings(16, seed=3)
-    draws = Draws.stratified(np.zeros(16), groups=None, resamples=15, seed=2)
+@pytest.mark.parametrize(
+    ("metrics", "data", "all_defined"),
+    [
+        (binary, ((np.arange(12) % 3 == 0) * 1, np.arange(12)[::-1] % 5 / 5), True),
+        (multiclass, _data(24, 3, seed=1), True),
+        (multiclass, (Y, P), False),
+        (ordinal, _grades(18, seed=4, grades=4), True),
+        (multilabel, _findings(16, seed=3), False),
+    ],
+)
+def test_resamples_are_those_of_repeated_rows(metrics, data, all_defined):
+    y, p = data
+    groups = [i // 2 for i in range(len(y))] if all_defined else None
+    draws = Draws.stratified(np.zeros(len(y)), groups=groups, resamples=15, seed=1)
+    options = {binary: {"threshold": 0.5}, multilabel: {"names": NAMES, "thresholds": HALF}}
     undefined = assert_resamples_are_repeated_rows(
-        lambda rows, d: _metrics(y[rows], p[rows], draws=d), draws
+        lambda rows, d: metrics(y[rows], p[rows], draws=d, **options.get(metrics, {})), draws
     )
-    assert undefined > 0  # a finding loses its positives in some resamples
+    assert all_defined or undefined > 0
 
 
 def test_findings_that_do_not_fit_are_refused():

@@ -1,7 +1,6 @@
 """Paired differences, their standard errors, the error rate of the winner rule, and power."""
 
 import re
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -23,13 +22,14 @@ from probsa.statistics import (
     resample,
     resampled_metric,
 )
-from probsa.statistics.compare import StandardError
+from probsa.statistics.comparison import StandardError
 
 SKLEARN = {
     "auroc": roc_auc_score,
     "average_precision": average_precision_score,
     "f1": f1_score,
     "accuracy": accuracy_score,
+    "mean": lambda y, s, *, sample_weight=None: np.average(s, weights=sample_weight),
 }
 
 
@@ -280,7 +280,7 @@ def test_two_perfect_scores_do_not_differ():
 @pytest.mark.parametrize(("n", "p", "error"), [(60, 0.005, 0), (4, 0.125, 0.08)])
 def test_where_no_resample_varies_p_is_of_exchanging_the_methods(monkeypatch, n, p, error):
     """Perfect against constant scores: 2 of 16 exchanges of 4 bags are as extreme, 0 of 60 bags."""
-    monkeypatch.setattr(sys.modules[StandardError.__module__], "EXCHANGES", 199)
+    monkeypatch.setattr("probsa.statistics.comparison.EXCHANGES", 199)
     y = np.arange(n) % 2
     got = difference(y, y * 1.0, np.zeros(n), groups=None, metric="auroc", resamples=50)
     assert (got.difference, got.low, got.spread) == (0.5, None, None)
@@ -440,16 +440,6 @@ def _values(rng, *, replicates=3, items=60, shift=0.0):
     }
 
 
-def test_values_and_differences_are_means():
-    values = _values(np.random.default_rng(0))
-    found = compare(
-        None, values, metric="mean", groups=list(range(60)), baseline="a", resamples=200
-    )
-    assert found.values["a"] == pytest.approx(values["a"].mean(), abs=1e-12)
-    difference = values["b"].mean() - values["a"].mean()
-    assert found.differences["b"].difference == pytest.approx(difference, abs=1e-12)
-
-
 def test_interval_of_one_replicate_is_that_of_students_t_up_to_resampling():
     x = np.random.default_rng(1).normal(2.0, 1.0, size=(1, 400))
     found = mean_interval(x, groups=list(range(400)), resamples=4000)
@@ -485,28 +475,6 @@ def test_equal_methods_differ_in_about_one_of_twenty_tables(monkeypatch):
         significant += p is not None and p <= 0.05
     # the 0.1 % and 99.9 % points of the binomial distribution with p = 0.05 are 30 and 72
     assert significant <= 72
-
-
-def test_a_clear_difference_has_a_winner():
-    values = _values(np.random.default_rng(4), shift=1.0)
-    assert compare(None, values, metric="mean", groups=list(range(60)), resamples=200).winner == "b"
-
-
-def test_bad_values_are_refused():
-    values = _values(np.random.default_rng(5))
-    values["a"][0, 3] = np.nan
-    with pytest.raises(InputError, match="a has scores that are nan"):
-        compare(None, values, metric="mean", groups=list(range(60)))
-    with pytest.raises(InputError, match="groups of shape"):
-        compare(None, _values(np.random.default_rng(5)), metric="mean", groups=list(range(59)))
-    with pytest.raises(InputError, match="no baseline 'c'"):
-        compare(
-            None,
-            _values(np.random.default_rng(5)),
-            metric="mean",
-            groups=list(range(60)),
-            baseline="c",
-        )
 
 
 def test_detectable_is_2_80_standard_errors():

@@ -50,14 +50,6 @@ def test_the_threshold_is_that_of_the_definition(seed, alpha):
     assert found == brute_threshold(score, groups, alpha)
 
 
-@pytest.mark.parametrize("n", [9, 19, 54, 60])
-def test_with_one_bag_per_group_it_is_the_quantile_of_split_conformal(n):
-    score = np.random.default_rng(n).random(n)
-    share, _ = group_shares(range(n))
-    rank = int(np.ceil((n + 1) * Fraction(9, 10)))
-    assert risk_threshold(score, share, groups=n, alpha=1 - 0.9) == np.sort(score)[rank - 1]
-
-
 def test_the_set_holds_the_classes_whose_p_value_is_above_alpha():
     rng = np.random.default_rng(0)
     (p, y), (p_new, _) = draw(rng, 200), draw(rng, 300)

@@ -11,8 +11,6 @@ from probsa.errors import InputError
 from probsa.statistics import Draws, regression_metrics
 
 Y = np.array([1.2, -0.4, 0.3, 2.1])
-
-
 SD = np.array([0.5, 0.4, 0.3, 0.8])
 
 

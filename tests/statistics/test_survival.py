@@ -10,11 +10,10 @@ from probsa.errors import InputError
 from probsa.statistics import (
     CensoringCurve,
     Draws,
-    harrell_c,
+    concordance,
     kaplan_meier,
     survival_between,
     survival_metrics,
-    uno_c,
 )
 from probsa.statistics.survival import resampled_survival
 
@@ -22,23 +21,13 @@ reference = pytest.importorskip(
     "sksurv.metrics",
     reason="scikit-survival, a reference that no extra names, is not installed",
 )
-
-
 util = pytest.importorskip("sksurv.util")
-
-
 TRAIN = (
     np.array([2, 4, 4, 6, 7, 9, 9, 11, 13, 15.0]),
     np.array([1, 1, 0, 1, 0, 1, 1, 0, 1, 0], dtype=bool),
 )
-
-
 TIME, EVENT = np.array([3, 5, 6, 8, 10, 12.0]), np.array([1, 1, 0, 1, 1, 0], dtype=bool)
-
-
 RISK = np.array([1.1, -0.2, 0.4, 0.6, -0.7, -1])
-
-
 TIMES = np.array([4, 6, 8, 9.0])
 
 
@@ -60,32 +49,6 @@ def judged(time=TIME, event=EVENT, *, risk=RISK, times=TIMES, censoring=None, **
     options = {"survival": _curves(risk, times), "draws": Draws.of_data(len(time)), **options}
     censoring = censoring or CensoringCurve.fit(*TRAIN)
     return survival_metrics(time, event, risk=risk, times=times, censoring=censoring, **options)
-
-
-def test_the_values_of_the_worked_example():
-    censoring = CensoringCurve.fit(*TRAIN)
-    at = censoring.at(np.array([4, 6, 7, 9.0]))
-    np.testing.assert_allclose(at, [0.875, 0.875, 0.7291667, 0.7291667], atol=6e-8)
-    got = values(judged())
-    assert got["harrell_c"] == pytest.approx(0.8333333, abs=6e-8)
-    assert got["uno_c"] == pytest.approx(0.8353655, abs=6e-8)
-    aurocs = [got[f"{t:g}: auroc"] for t in TIMES]
-    assert aurocs == pytest.approx([1, 0.8222222, 1, 1], abs=6e-8)
-    assert got["mean_auroc"] == pytest.approx(0.9466667, abs=6e-8)
-    brier = [got[f"{t:g}: brier"] for t in TIMES]
-    assert brier == pytest.approx([0.1055777, 0.1744073, 0.1195429, 0.1104008], abs=6e-8)
-    assert got["integrated_brier"] == pytest.approx(0.1377814, abs=6e-8)
-
-
-def test_pairs_with_ties_of_time_are_those_of_both_libraries():
-    time = np.array([5, 3, 8, 3, 10, 7, 3, 12.0])
-    event = np.array([1, 1, 0, 1, 1, 0, 0, 1], dtype=bool)
-    risk = np.array([0.5, 1.2, -0.3, 0.8, -0.6, 0.1, 0.9, -1])
-    got = harrell_c(time, event, risk=risk).value
-    assert got == pytest.approx(0.9411765, abs=6e-8)
-    assert got == pytest.approx(16 / 17, abs=1e-15)
-    # A wrong sign is never put right.
-    assert harrell_c(time, event, risk=-risk).value == pytest.approx(1 / 17)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -137,7 +100,7 @@ def test_times_beyond_the_training_follow_up_are_left_out_and_counted():
     assert list(metrics.by_part) == ["4", "6", "8", "9"]
     # As if the two bags had been censored there.
     as_censored = np.append(EVENT, [False, False])
-    expected = uno_c(time, as_censored, risk=risk, censoring=censoring)
+    expected = concordance(time, as_censored, risk=risk, censoring=censoring)
     assert metrics.overall["uno_c"].value == expected.value
     # A curve that ends in an event stays positive, but is unknown after it.
     ends = CensoringCurve.fit(np.array([1, 2, 3.0]), np.array([True, False, True]))
@@ -147,13 +110,13 @@ def test_times_beyond_the_training_follow_up_are_left_out_and_counted():
 
 def test_undefined_metrics_have_reasons():
     censoring = CensoringCurve.fit(*TRAIN)
-    none = harrell_c(TIME, np.zeros(6, dtype=bool), risk=RISK)
+    none = concordance(TIME, np.zeros(6, dtype=bool), risk=RISK)
     assert none.reason == "no event among 6 bags: c is undefined"
     same = np.full(6, 3.0)
-    all_at_once = uno_c(same, np.ones(6, dtype=bool), risk=RISK, censoring=censoring)
+    all_at_once = concordance(same, np.ones(6, dtype=bool), risk=RISK, censoring=censoring)
     assert all_at_once.reason == "no comparable pair among 6 bags with 6 events: c is undefined"
     last = np.array([0, 0, 0, 0, 0, 1], dtype=bool)
-    assert harrell_c(TIME, last, risk=RISK).value is None
+    assert concordance(TIME, last, risk=RISK).value is None
     times = np.array([2.0, 12.5])
     ends = judged(times=times).by_part
     early, late = ends["2"]["auroc"], ends["12.5"]["auroc"]
@@ -186,7 +149,7 @@ def test_resamples_are_those_of_repeated_rows():
 
 def test_resamples_without_a_comparable_pair_are_counted():
     draws = Draws(counts=np.array([[1, 1, 1], [0, 0, 3], [0, 3, 0]]), member=np.arange(3))
-    metric = harrell_c(
+    metric = concordance(
         np.array([1, 2, 3.0]), np.array([True, False, False]), risk=np.arange(3.0), draws=draws
     )
     assert metric.left_out == 2
@@ -195,9 +158,9 @@ def test_resamples_without_a_comparable_pair_are_counted():
 def test_little_memory_gives_the_same_pairs(monkeypatch):
     time, event, risk = _cohort(30, seed=3)
     draws = Draws.stratified(event, groups=None, resamples=20, seed=0)
-    whole = harrell_c(time, event, risk=risk, draws=draws).rows
+    whole = concordance(time, event, risk=risk, draws=draws).rows
     monkeypatch.setattr("probsa.statistics.survival.CELLS", 70)
-    in_blocks = harrell_c(time, event, risk=risk, draws=draws).rows
+    in_blocks = concordance(time, event, risk=risk, draws=draws).rows
     np.testing.assert_allclose(in_blocks, whole, rtol=1e-14)
 
 
@@ -249,8 +212,6 @@ def test_many_curves_at_once_are_single_curves():
 
 
 GRID = np.array([2.0, 6.0])
-
-
 CURVES = np.array([[0.9, 0.4], [0.5, 0.0]])
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import f1_score, roc_curve
+from sklearn.metrics import roc_curve
 
 from probsa.errors import InputError
 from probsa.statistics import choose_threshold, threshold_by_rule
@@ -78,19 +78,6 @@ def test_without_positives_the_default_has_a_reason():
 def test_rules_that_do_not_exist_are_refused(rule):
     with pytest.raises(InputError):
         threshold_by_rule(rule, np.array([True, False]), np.array([0.7, 0.1]))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_default_has_the_best_f1_of_all_thresholds(seed):
-    y, p = _data(30, seed=seed)
-    found = choose_threshold(y, p)
-    every = [f1_score(y, p >= t) for t in np.unique(p)]
-    assert f1_score(y, p >= found.value) == pytest.approx(max(every))
-    assert not np.isin(found.value, p) and found.reason is None
-    none = choose_threshold(np.zeros(3), p[:3])
-    assert (none.value, none.reason) == (0.5, "no positive bag among 3: F1 is undefined")
-    with pytest.raises(InputError, match="2 labels for 3"):
-        choose_threshold([0, 1], p[:3])
 
 
 def best(y, p):

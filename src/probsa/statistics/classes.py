@@ -53,7 +53,8 @@ def binary_metrics(
     """
     _check_classes(labels, np.stack([1 - p, p], axis=1))
     y = labels == 1
-    calls = dict.fromkeys(("f1", "balanced_accuracy", "accuracy"), Metric.undefined(NO_THRESHOLD))
+    names = ("f1", "balanced_accuracy", "accuracy")
+    calls: dict[str, Metric] = dict.fromkeys(names, Metric.undefined(NO_THRESHOLD))
     if threshold is not None:
         called = p >= threshold
         recalls = draws.ratio(y & called, y) + draws.ratio(~y & ~called, ~y)
@@ -248,7 +249,7 @@ def multilabel_metrics(
             overall[f"macro_{key}"] = mean_over_classes(defined)
     micro = of_cells(np.nonzero(observed), "observed findings")
     overall |= {f"micro_{k}": micro[k] for k in ("auroc", "average_precision", "f1")}
-    overall |= _whole_rows(present, p, called, complete=observed.all(1), draws=draws)
+    overall |= _whole_rows(present, p, called, complete=np.asarray(observed.all(1)), draws=draws)
     some = np.flatnonzero(observed.any(1))
     losses = np.where(observed, _losses(np.where(present, p, 1 - p)), 0.0).sum(1)[some]
     overall["nll"] = mean_of_items(losses / observed.sum(1)[some], draws=draws.for_items(some))

@@ -82,8 +82,7 @@ def coverage_band(groups: int, *, alpha: float) -> tuple[float, float]:
     new items, is Beta(k, K + 1 - k) distributed with k = ⌈(K + 1)(1 - α)⌉. Several items per
     group vary less, and ties raise the coverage. There must be `least_groups`.
     """
-    k = math.ceil((groups + 1) * (1 - alpha) - ROUNDING)
-    low, high = beta.ppf(TAILS, k, groups + 1 - k)
+    low, high = beta.ppf(TAILS, *_beta(groups, alpha))
     return float(low), float(high)
 
 
@@ -92,9 +91,13 @@ def coverage_band_in_test(groups: int, *, test_groups: int, alpha: float) -> tup
 
     With one item per group, the number of covered ones is Beta-binomial(m, k, K + 1 - k).
     """
-    k = math.ceil((groups + 1) * (1 - alpha) - ROUNDING)
-    low, high = betabinom.ppf(TAILS, test_groups, k, groups + 1 - k) / test_groups
+    low, high = betabinom.ppf(TAILS, test_groups, *_beta(groups, alpha)) / test_groups
     return float(low), float(high)
+
+
+def _beta(groups: int, alpha: float) -> tuple[int, int]:
+    k = math.ceil((groups + 1) * (1 - alpha) - ROUNDING)
+    return k, groups + 1 - k
 
 
 def aps_scores(p: Scores, *, u: Values) -> Scores:
@@ -116,10 +119,8 @@ class ConformalSets:
     """Thresholds of the scores of each class, made from calibration items."""
 
     thresholds: Float[np.ndarray, " classes"]
-    groups: tuple[int, ...]
-    """Number of calibration groups behind the threshold of each class."""
-    calibration: tuple[tuple[Float[np.ndarray, " _"], Float[np.ndarray, " _"]], ...]
-    """Scores behind the threshold of each class, and the share of each in its group."""
+    calibration: tuple[tuple[Float[np.ndarray, " _"], Float[np.ndarray, " _"], int], ...]
+    """Scores behind the threshold of each class, the share of each in its group, and the groups."""
 
     @classmethod
     def calibrated(
@@ -135,19 +136,17 @@ class ConformalSets:
         classes = scores.shape[1]
         of_label = np.take_along_axis(scores, y[:, None], axis=1)[:, 0]
         parts = [y == c for c in range(classes)] if per_class else [y >= 0]
-        calibration = []
-        for part in parts:
+        known = []
+        for part in parts * (1 if per_class else classes):
             share, member = group_shares([groups[int(i)] for i in np.flatnonzero(part)])
-            calibration.append((of_label[part], share, len(np.unique(member))))
-        calibration = calibration * (1 if per_class else classes)
-        return cls(
-            thresholds=np.array(
-                [risk_threshold(s, share, groups=k, alpha=alpha) for s, share, k in calibration],
-                dtype=np.float64,
-            ),
-            groups=tuple(k for _, _, k in calibration),
-            calibration=tuple((s, share) for s, share, _ in calibration),
-        )
+            known.append((of_label[part], share, len(np.unique(member))))
+        found = [risk_threshold(s, share, groups=k, alpha=alpha) for s, share, k in known]
+        return cls(thresholds=np.array(found), calibration=tuple(known))
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Number of calibration groups behind the threshold of each class."""
+        return tuple(groups for _, _, groups in self.calibration)
 
     def sets(self, scores: Scores) -> Bool[np.ndarray, "items classes"]:
         """Return which classes are in the set of each item."""
@@ -160,8 +159,8 @@ class ConformalSets:
         new group that is exchangeable with the calibration groups, P(p ≤ α) ≤ α.
         """
         columns = []
-        for new, groups, known in zip(scores.T, self.groups, self.calibration, strict=True):
-            ascending, tail = _tails(*known)
+        for new, (known, share, groups) in zip(scores.T, self.calibration, strict=True):
+            ascending, tail = _tails(known, share)
             columns.append((tail[np.searchsorted(ascending, new)] + 1) / (groups + 1))
         return np.stack(columns, axis=1)
 
@@ -229,25 +228,24 @@ def certified_threshold(
     """
     share, member = group_shares(groups)
     one_each = len(set(groups)) == len(groups)
-    certified = first = None
+    rule = None
     for threshold in thresholds:
         accepted = confidence >= threshold
         among = np.bincount(member, weights=share * accepted)
         failed = np.bincount(member, weights=share * (accepted & wrong))
         p = error_p_value(failed, among, max_error=max_error, one_each=one_each)
-        total = float(among.sum())
-        tested = SelectiveRule(
+        if p > delta and rule is not None:
+            break
+        rule = SelectiveRule(
             threshold=float(threshold) if p <= delta else None,
             accepted=float(among.mean()),
-            error=float(failed.sum() / total) if total > 0 else None,
+            error=float(failed.sum() / among.sum()) if among.any() else None,
             p_value=p,
         )
-        first = first or tested
         if p > delta:
             break
-        certified = tested
-    assert first is not None, "there must be a threshold"
-    return certified or first
+    assert rule is not None, "there must be a threshold"
+    return rule
 
 
 def error_p_value(wrong: Values, accepted: Values, *, max_error: float, one_each: bool) -> float:

@@ -57,9 +57,8 @@ class Metric:
         """
         if self.rows is None or self.value is None:
             return self
-        defined = self.rows[1:][np.isfinite(self.rows[1:])]
+        defined, low, high = self.rows[1:][np.isfinite(self.rows[1:])], None, None
         left_out = len(self.rows) - 1 - len(defined)
-        low = high = None
         if groups > 1 and len(defined) >= max(2, left_out):
             error = float(defined.std(ddof=1)) * (groups / (groups - 1)) ** 0.5
             half = error * float(stdtrit(groups - 1, (1 + COVERAGE) / 2))
@@ -78,10 +77,8 @@ class Metric:
 
     def text(self, digits: int = 3, *, sign: bool = False) -> str:
         """Return the value and its interval, as `0.812 [0.701, 0.900]`; a dash if undefined."""
-        if self.value is None:
-            return "-"
-        form = f"{'+' if sign else ''}.{digits}f"
-        return f"{self.value:{form}}{self.span(digits, sign=sign)}"
+        number = f"{self.value or 0:{'+' if sign else ''}.{digits}f}"
+        return "-" if self.value is None else f"{number}{self.span(digits, sign=sign)}"
 
     def span(self, digits: int = 3, *, sign: bool = False, before: str = " ") -> str:
         """Return the interval in brackets after `before`; an empty string if there is none."""
@@ -200,11 +197,9 @@ def mean_over_replicates(
     replicates: Sequence[Metric], *, weights: Float[np.ndarray, "rows replicates"]
 ) -> Metric:
     """Return the mean over the replicates that have a value, weighted by `replicate_weights`."""
-    pairs = zip(replicates, weights.T, strict=True)
-    defined = [(metric.rows, column) for metric, column in pairs if metric.rows is not None]
-    if not defined:
-        return Metric.undefined(replicates[0].reason or "")
-    value, weight = (np.stack(part) for part in zip(*defined, strict=True))
-    weight = np.where(np.isfinite(value), weight, 0.0)
+    undefined = np.full(len(weights), np.nan)
+    value = np.stack([undefined if m.rows is None else m.rows for m in replicates], axis=1)
+    weight = np.where(np.isfinite(value), weights, 0.0)
     with np.errstate(invalid="ignore"):
-        return Metric.of((np.where(weight > 0, value, 0.0) * weight).sum(0) / weight.sum(0))
+        rows = (np.where(weight > 0, value, 0.0) * weight).sum(1) / weight.sum(1)
+    return Metric.of(rows, reason=replicates[0].reason or "")

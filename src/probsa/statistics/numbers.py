@@ -52,12 +52,10 @@ def regression_metrics(
         "spearman": spearman(y, predicted, draws=draws),
     }
     overall |= {name: mean_of_items(s, draws=draws) for name, s in (scores or {}).items()}
-    by_level = {round(level, 6): column for level, column in (quantiles or {}).items()}
-    by_part = {}
+    by_level, by_part = {round(level, 6): q for level, q in (quantiles or {}).items()}, {}
     for level in sorted(by_level):
-        opposite = round(1 - level, 6)
-        if level < opposite and opposite in by_level:
-            low, high = by_level[level], by_level[opposite]
+        low, high = by_level[level], by_level.get(opposite := round(1 - level, 6))
+        if level < opposite and high is not None:
             by_part[f"{100 * (opposite - level):g} %"] = {
                 "coverage": mean_of_items((low <= y) & (y <= high), draws=draws),
                 "width": mean_of_items(high - low, draws=draws),

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
-from .compare import ALPHA
+from .comparison import ALPHA
 from .metric import check
 
 

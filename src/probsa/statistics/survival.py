@@ -81,47 +81,29 @@ class CensoringCurve:
         return float(np.where(self.event, self.time, np.nextafter(self.time, 0)).max())
 
 
-def harrell_c(time: Values, event: Flags, *, risk: Values, draws: Draws | None = None) -> Metric:
-    """Return the share of comparable pairs in which the bag with the earlier event has more risk.
-
-    A pair is comparable if t_i < t_j and bag i has the event, or if t_i = t_j and only bag i has
-    it. Equal risks count half. It depends on the censoring of these bags (Harrell et al., JAMA
-    1982). Without draws, there is no interval.
-
-    Raises:
-        InputError: a time is not positive and finite, or a risk is not finite.
-    """
-    return _concordance(time, event, risk=risk, pair_weight=event.astype(np.float64), draws=draws)
-
-
-def uno_c(
+def concordance(
     time: Values,
     event: Flags,
     *,
     risk: Values,
-    censoring: CensoringCurve,
+    censoring: CensoringCurve | None = None,
     draws: Draws | None = None,
 ) -> Metric:
-    """Return c with each pair weighted by Ĝ(t_i)⁻², so that it does not depend on the censoring.
+    """Return the share of comparable pairs in which the bag with the earlier event has more risk.
 
-    Pairs with Ĝ(t_i) = 0 or with t_i beyond the training times have no weight (Uno et al.,
-    Statistics in Medicine 2011).
+    A pair is comparable if t_i < t_j and bag i has the event, or if t_i = t_j and only bag i has
+    it. Equal risks count half. Without `censoring` it is Harrell's c, which depends on the
+    censoring of these bags (JAMA 1982). With Ĝ it is Uno's c, in which each pair has the weight
+    Ĝ(t_i)⁻², or none if Ĝ(t_i) = 0 or t_i is beyond the training times (Statistics in Medicine
+    2011). Without draws, there is no interval.
 
     Raises:
         InputError: a time is not positive and finite, or a risk is not finite.
     """
     _check(time, event, risk)
-    g = censoring.at(time)
-    weight = np.divide(1.0, g**2, out=np.zeros(len(time)), where=event & (g > 0))
-    return _concordance(time, event, risk=risk, pair_weight=weight, draws=draws)
-
-
-def _concordance(
-    time: Values, event: Flags, *, risk: Values, pair_weight: Values, draws: Draws | None
-) -> Metric:
-    """Return Σ_ij v_i comparable_ij concordant_ij / Σ_ij v_i comparable_ij, with v 0 if unused."""
-    _check(time, event, risk)
     draws = Draws.of_data(len(time)) if draws is None else draws
+    g = np.ones(len(time)) if censoring is None else censoring.at(time)
+    pair_weight = np.divide(1.0, g**2, out=np.zeros(len(time)), where=event & (g > 0))
     first = np.flatnonzero(pair_weight > 0)
     above, below = np.zeros(len(draws.counts)), np.zeros(len(draws.counts))
     # Blocks of pairs, so that memory does not grow with the square of the bags.
@@ -158,7 +140,7 @@ def survival_metrics(
     integrated over the times by trapezoids, and divided by their length.
 
     Args:
-        time, event, risk: as for `harrell_c`.
+        time, event, risk: as for `concordance`.
         censoring: Ĝ, fitted on the training bags.
         survival: the predicted survival at `times`.
         times: rising times at which to judge.
@@ -169,8 +151,8 @@ def survival_metrics(
     """
     n, g = len(time), censoring.at(time)
     overall = {
-        "uno_c": uno_c(time, event, risk=risk, censoring=censoring, draws=draws),
-        "harrell_c": harrell_c(time, event, risk=risk, draws=draws),
+        "uno_c": concordance(time, event, risk=risk, censoring=censoring, draws=draws),
+        "harrell_c": concordance(time, event, risk=risk, draws=draws),
     }
     check(
         {

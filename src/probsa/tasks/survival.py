@@ -12,10 +12,9 @@ from ..statistics import (
     CensoringCurve,
     Draws,
     TargetMetrics,
-    harrell_c,
+    concordance,
     kaplan_meier,
     survival_metrics,
-    uno_c,
 )
 from .base import UNSTATED, Measure, Names, P, Predicted, Stated, TargetData, Task, Verdict, Y
 from .columns import Cells, Targets, Value
@@ -66,12 +65,12 @@ class Survival(Task):
         return {"with the event": events, "censored": len(y) - events}
 
     def validation_score(self, y: Y, predicted: P) -> float | None:
-        return harrell_c(y[:, 0], y[:, 1] > 0, risk=predicted[:, 0]).value
+        return concordance(y[:, 0], y[:, 1] > 0, risk=predicted[:, 0]).value
 
     def unjudgeable(self, y: Y, training: np.ndarray, names: Names) -> str | None:
         del names
         censoring = CensoringCurve.fit(training[:, 0], training[:, 1] > 0)
-        c = uno_c(y[:, 0], y[:, 1] > 0, risk=np.zeros(len(y)), censoring=censoring)
+        c = concordance(y[:, 0], y[:, 1] > 0, risk=np.zeros(len(y)), censoring=censoring)
         return None if c.reason is None else f"there is {c.reason.partition(':')[0]}"
 
     def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:

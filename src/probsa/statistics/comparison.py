@@ -48,12 +48,8 @@ QUANTILES = 4000
 """Number of points at which the replicates' part of the error is evaluated."""
 EXCHANGES = 999
 """Number of random exchanges of the two methods, used if the resamples do not vary."""
-NAMES = {
-    "auroc": "AUROC",
-    "average_precision": "average precision",
-    "f1": "F1",
-    "accuracy": "accuracy",
-}
+DETECTABLE, TEST = "Smallest detectable difference in", "80 % power, two-sided 0.05"
+NAMES = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1"}
 
 
 @no_type_check  # called for every exchange: the tests' checks of shapes cost more than it does
@@ -200,8 +196,6 @@ class Difference:
     """None if nothing varies."""
     reason: str | None = None
     """The reason why there is no p, or how it was found if not from the resamples."""
-    left_out: int = 0
-    """Number of resamples in which the metric is undefined."""
 
 
 def compare_pair(a: MethodSample, b: MethodSample, *, data: PairedData) -> Difference:
@@ -213,13 +207,11 @@ def compare_pair(a: MethodSample, b: MethodSample, *, data: PairedData) -> Diffe
     finite = np.asarray(np.isfinite(values[:, 1:]).all(0))
     resamples, left_out = len(finite), int((~finite).sum())
 
-    def without_interval(p: float | None, reason: str, limit: float | None = None) -> Difference:
-        return Difference(
-            difference=d, low=limit, high=limit, p=p, reason=reason, left_out=left_out
-        )
+    def without_interval(p: float | None, reason: str, at: float | None = None) -> Difference:
+        return Difference(difference=d, low=at, high=at, p=p, reason=reason)
 
     if np.array_equal(a.scores, b.scores):
-        return without_interval(1.0, "both give the same scores", limit=0.0)
+        return without_interval(1.0, "both give the same scores", at=0.0)
     patients = f"{data.member.max() + 1} patients"
     if data.freedom < 1 or left_out == resamples:
         return without_interval(None, f"{patients} are too few to resample")
@@ -244,7 +236,6 @@ def compare_pair(a: MethodSample, b: MethodSample, *, data: PairedData) -> Diffe
         high=float(min(d + half, limit)),
         p=min(1.0, error.p(d)),
         spread=error,
-        left_out=left_out,
     )
 
 
@@ -262,10 +253,8 @@ def _exchange_test(a: MethodSample, b: MethodSample, *, data: PairedData) -> flo
     differences = []
     for _ in range(EXCHANGES + 1):  # the first one exchanges nothing
         both = np.where(swap, scores_b, scores_a), np.where(swap, scores_a, scores_b)
-        first, second = (
-            resampled_metric(data.y, s, draws=draws, metric=name, folds=data.folds).mean()
-            for s in both
-        )
+        options = {"draws": draws, "metric": name, "folds": data.folds}
+        first, second = (resampled_metric(data.y, s, **options).mean() for s in both)
         differences.append(abs(first - second))
         swap = rng.random(draws.counts.shape[1])[data.member] < 0.5
     return float(np.mean(np.array(differences) >= differences[0] - np.sqrt(ROUNDING)))
@@ -387,27 +376,18 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
         metric=metric,
         folds=within,
     )
-    samples = {
-        name: MethodSample(
-            values=resampled_metric(labels, s, draws=draws, metric=metric, folds=within), scores=s
-        )
-        for name, s in by_method.items()
-    }
+    samples = {}
+    for name, s in by_method.items():
+        values = resampled_metric(labels, s, draws=draws, metric=metric, folds=within)
+        samples[name] = MethodSample(values=values, scores=s)
     return compared_samples(samples, baseline=baseline, data=data)
 
 
-def mean_interval(
-    values: Replicated,
-    *,
-    groups: Groups,
-    blocks: Groups | None = None,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> Difference:
+def mean_interval(values: Replicated, *, groups: Groups, resamples: int) -> Difference:
     """Return the mean with its interval over groups and replicates, as a difference to 0."""
     both = {"zero": np.zeros_like(values), "values": values}
-    options = {"groups": groups, "blocks": blocks, "resamples": resamples, "seed": seed}
-    return compare(None, both, metric="mean", baseline="zero", **options).differences["values"]
+    options = {"groups": groups, "metric": "mean", "resamples": resamples}
+    return compare(None, both, baseline="zero", **options).differences["values"]
 
 
 def compared_samples(
@@ -429,7 +409,18 @@ def compared_samples(
     best = (max if data.higher_is_better else min)(values, key=lambda name: values[name])
     differences, adjusted = to(best)
     similar = tuple(name for name in differences if adjusted[name] > ALPHA)
-    reason = _no_winner(best, differences, adjusted, similar, higher=data.higher_is_better)
+    reason = None if differences else "only one method"
+    if similar:
+        sign = 1 if data.higher_is_better else -1
+        nearest = max(similar, key=lambda name: sign * differences[name].difference)
+        d = differences[nearest]
+        apart = f"{-d.difference:.4f} below" if sign > 0 else f"{d.difference:.4g} above"
+        reason = (
+            f"{best} does not differ significantly from {len(similar)} of {len(differences)} other "
+            f"methods; {nearest} is {apart} it, Holm-adjusted p = {adjusted[nearest]:.3g}"
+            + ("" if d.reason is None else f" ({d.reason})")
+        )
+        reason = f"{best} and {nearest} are equal" if d.difference == 0 else reason
     reference = best if baseline is None else baseline
     if reference != best:
         differences, adjusted = to(reference)
@@ -447,32 +438,6 @@ def compared_samples(
         groups=int(data.member.max()) + 1,
         notes=(ONE_REPLICATE,) if len(set(data.blocks)) == 1 else (),
     )
-
-
-def _no_winner(
-    best: str,
-    differences: Mapping[str, Difference],
-    adjusted: Mapping[str, float],
-    similar: Sequence[str],
-    *,
-    higher: bool,
-) -> str | None:
-    """Return the reason why the best method is no winner, or None if it is."""
-    if not differences:
-        return "only one method"
-    if not similar:
-        return None
-    sign = 1 if higher else -1
-    nearest = max(similar, key=lambda name: sign * differences[name].difference)
-    d = differences[nearest]
-    if d.difference == 0:
-        return f"{best} and {nearest} are equal"
-    apart = f"{-d.difference:.4f} below" if higher else f"{d.difference:.4g} above"
-    reason = (
-        f"{best} does not differ significantly from {len(similar)} of {len(differences)} other "
-        f"methods; {nearest} is {apart} it, Holm-adjusted p = {adjusted[nearest]:.3g}"
-    )
-    return reason if d.reason is None else f"{reason} ({d.reason})"
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -506,20 +471,20 @@ def detectable_sentence(
         title: the metric in words; None for one of `NAMES`.
     """
     other, pairs = comparison.metric == "other", len(comparison.differences)
-    what = (title or NAMES[comparison.metric]) + (" within folds" if within else "")
+    name = title or NAMES.get(comparison.metric, comparison.metric)
+    what = f"{DETECTABLE} {name}" + (" within folds" if within else "")
     spreads = [d.spread for d in comparison.differences.values() if d.spread is not None]
-    least = median(map(minimum_detectable, spreads)) if spreads else None
-    if least is not None and least > 1 and not other:
-        return f"Smallest detectable difference in {what}: none (every difference is below 1)."
-    counts = replicates or (comparison.replicates,)
-    fewest, most = min(counts), max(counts)
+    if not spreads:
+        return f"{what}: unknown, no pair of methods varies."
+    least = median(map(minimum_detectable, spreads))
+    if least > 1 and not other:
+        return f"{what}: none (every difference is below 1)."
+    fewest, most = min(counts := replicates or (comparison.replicates,)), max(counts)
     trained = "one replicate" if most == 1 else f"{most} replicates"
     trained = f"{fewest} to {trained}" if fewest < most else trained
     over = "" if pairs == 1 else f"; median of {pairs} pairs, each before Holm's correction"
-    basis = f"{comparison.groups} patients, {trained}{over}"
-    return _sentence(
-        what, least, basis, unknown="no pair of methods varies", digits=".3g" if other else ".3f"
-    )
+    shown = f"{least:.3g}" if other else f"{least:.3f}"
+    return f"{what}: {shown} ({TEST}, {comparison.groups} patients, {trained}{over})."
 
 
 def detectable_from_intervals(
@@ -530,19 +495,9 @@ def detectable_from_intervals(
     The half width of an interval is taken as 1.960 standard errors; unknown ends are left out.
     """
     widths = [(high - low) / 2 for low, high in intervals if low is not None and high is not None]
+    if not widths:
+        return f"{DETECTABLE} {what}: unknown, no difference has an interval."
     normal = NormalDist()
-    times = 1 + normal.inv_cdf(POWER) / normal.inv_cdf(1 - ALPHA / 2)
-    least = median(widths) * times if widths else None
+    least = median(widths) * (1 + normal.inv_cdf(POWER) / normal.inv_cdf(1 - ALPHA / 2))
     over = "" if len(widths) == 1 else f"; median of {len(widths)} differences"
-    return _sentence(
-        what, least, f"from 95 % intervals{over}", unknown="no difference has an interval"
-    )
-
-
-def _sentence(
-    what: str, least: float | None, basis: str, *, unknown: str, digits: str = ".3f"
-) -> str:
-    head = f"Smallest detectable difference in {what}"
-    if least is None:
-        return f"{head}: unknown, {unknown}."
-    return f"{head}: {least:{digits}} (80 % power, two-sided 0.05, {basis})."
+    return f"{DETECTABLE} {what}: {least:.3f} ({TEST}, from 95 % intervals{over})."
