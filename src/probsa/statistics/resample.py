@@ -139,13 +139,14 @@ def _auroc_by_pairs(draws: Draws, case: Values, control: Values, score: Values) 
     order = np.argsort(score, kind="stable")
     cases, controls = order[case[order] > 0], order[control[order] > 0]
     ups, up = np.unique(draws.member[cases], return_inverse=True)
-    downs, down = np.unique(draws.member[controls], return_inverse=True)
+    controls = controls[np.argsort(draws.member[controls], kind="stable")]
+    downs, first, down = np.unique(draws.member[controls], return_index=True, return_inverse=True)
     pairs = np.empty((len(ups), len(downs)))
-    for k in range(len(downs)):
-        part = controls[down == k]
+    for k, part in zip(range(len(downs)), np.split(controls, first[1:]), strict=False):
         below = np.append(0.0, np.cumsum(control[part]))
-        ends = [np.searchsorted(score[part], score[cases], side=s) for s in ("left", "right")]
-        pairs[:, k] = np.bincount(up, below[ends].sum(0) / 2 * case[cases], minlength=len(ups))
+        before = below[np.searchsorted(score[part], score[cases], side="left")]
+        before = before + below[np.searchsorted(score[part], score[cases], side="right")]
+        pairs[:, k] = np.bincount(up, before / 2 * case[cases], minlength=len(ups))
     of_cases, of_controls = draws.counts[:, ups] * 1.0, draws.counts[:, downs] * 1.0
     total = (of_cases @ np.bincount(up, case[cases])) * (
         of_controls @ np.bincount(down, control[controls])
