@@ -6,4 +6,4 @@ import pytest
 @pytest.fixture(autouse=True)
 def _few_exchanges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exchange methods fewer times: made-up results are often equal in every resample."""
-    monkeypatch.setattr("probsa.statistics.paired.EXCHANGES", 99)
+    monkeypatch.setattr("probsa.statistics.comparison.EXCHANGES", 99)

@@ -9,7 +9,7 @@ from support.made_bags import made_bags
 
 from probsa import MILClassifier, MILRegressor, MILSurvival
 from probsa.errors import InputError
-from probsa.statistics import harrell_c, median_call
+from probsa.statistics import concordance, median_call
 
 X, _ = made_bags(18, seed=3)
 AMOUNT = np.arange(18) % 3
@@ -91,7 +91,7 @@ def test_survival_is_a_risk_and_a_curve(fitted):
     risk, curve = s.predict(X), s.predict_survival_function(X)
     assert curve.shape == (18, len(s.times_)) and (np.diff(curve) <= 0).all()
     time, event = TIMES[:, 0], TIMES[:, 1] > 0
-    assert s.score(X, TIMES) == harrell_c(time, event, risk=risk).value
+    assert s.score(X, TIMES) == concordance(time, event, risk=risk).value
     first, last = s.times_[0], s.times_[-1]
     between = s.predict_survival_function(X, [0, first, (first + last) / 2, last])
     assert (between[:, 0] == 1).all()

@@ -22,7 +22,7 @@ from probsa.evaluation.baselines.null_maps import (
     position_basis,
 )
 from probsa.models import build
-from probsa.statistics import Draws, Metric, ratio_of_sums
+from probsa.statistics import Draws, Metric
 
 NO_EDGES = {"edges": torch.zeros(2, 0, dtype=torch.int64), "weights": torch.zeros(0)}
 
@@ -232,7 +232,7 @@ def verdict(case, *, groups, seed):
         score = rng.normal(size=(len(group), 30))
         score[:, :6] += (signal * np.exp(ease) if signal else 0 * ease)[:, None]
         auroc = (score[:, :6, None] > score[:, None, 6:]).mean((1, 2))
-        metrics.append(ratio_of_sums(auroc, np.ones(len(group)), draws=draws))
+        metrics.append(Metric.of(draws.ratio(auroc, np.ones(len(group)))))
     nulls = {f"null{k}": metric for k, metric in enumerate(metrics[1:])}
     return compare_to_null_maps("random", metrics[0], nulls, groups=groups).verdict
 

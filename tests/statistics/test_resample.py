@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from probsa.statistics import Draws, Metric, ratio_of_sums, resample
+from probsa.statistics import Draws, Metric, resample
 from probsa.statistics.metric import interval
 
 
@@ -101,7 +101,7 @@ def test_interval_is_percentiles_of_the_defined_resamples():
 def test_of_a_mean_over_groups_it_is_the_interval_of_the_t_test():
     values = np.random.default_rng(0).normal(size=7)
     draws = Draws.stratified(np.ones(7), groups=None, resamples=200_000, seed=1)
-    sample = ratio_of_sums(values, np.ones(7), draws=draws)
+    sample = Metric.of(draws.ratio(values, np.ones(7)))
     got = sample.student(groups=7)
     want = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     assert got.value == pytest.approx(values.mean(), abs=1e-12)

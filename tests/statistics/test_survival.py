@@ -10,11 +10,10 @@ from probsa.errors import InputError
 from probsa.statistics import (
     CensoringCurve,
     Draws,
-    harrell_c,
+    concordance,
     kaplan_meier,
     survival_between,
     survival_metrics,
-    uno_c,
 )
 from probsa.statistics.survival import resampled_survival
 
@@ -22,23 +21,13 @@ reference = pytest.importorskip(
     "sksurv.metrics",
     reason="scikit-survival, a reference that no extra names, is not installed",
 )
-
-
 util = pytest.importorskip("sksurv.util")
-
-
 TRAIN = (
     np.array([2, 4, 4, 6, 7, 9, 9, 11, 13, 15.0]),
     np.array([1, 1, 0, 1, 0, 1, 1, 0, 1, 0], dtype=bool),
 )
-
-
 TIME, EVENT = np.array([3, 5, 6, 8, 10, 12.0]), np.array([1, 1, 0, 1, 1, 0], dtype=bool)
-
-
 RISK = np.array([1.1, -0.2, 0.4, 0.6, -0.7, -1])
-
-
 TIMES = np.array([4, 6, 8, 9.0])
 
 
@@ -55,42 +44,11 @@ def _cohort(n, *, seed):
     return np.minimum(time, limit), time <= limit, risk
 
 
-def _golden():
-    censoring = CensoringCurve.fit(*TRAIN)
-    return survival_metrics(
-        TIME,
-        EVENT,
-        risk=RISK,
-        censoring=censoring,
-        survival=_curves(RISK, TIMES),
-        times=TIMES,
-    )
-
-
-def test_the_values_of_the_worked_example():
-    censoring = CensoringCurve.fit(*TRAIN)
-    at = censoring.at(np.array([4, 6, 7, 9.0]))
-    np.testing.assert_allclose(at, [0.875, 0.875, 0.7291667, 0.7291667], atol=6e-8)
-    got = values(_golden())
-    assert got["harrell_c"] == pytest.approx(0.8333333, abs=6e-8)
-    assert got["uno_c"] == pytest.approx(0.8353655, abs=6e-8)
-    aurocs = [got[f"{t:g}: auroc"] for t in TIMES]
-    assert aurocs == pytest.approx([1, 0.8222222, 1, 1], abs=6e-8)
-    assert got["mean_auroc"] == pytest.approx(0.9466667, abs=6e-8)
-    brier = [got[f"{t:g}: brier"] for t in TIMES]
-    assert brier == pytest.approx([0.1055777, 0.1744073, 0.1195429, 0.1104008], abs=6e-8)
-    assert got["integrated_brier"] == pytest.approx(0.1377814, abs=6e-8)
-
-
-def test_pairs_with_ties_of_time_are_those_of_both_libraries():
-    time = np.array([5, 3, 8, 3, 10, 7, 3, 12.0])
-    event = np.array([1, 1, 0, 1, 1, 0, 0, 1], dtype=bool)
-    risk = np.array([0.5, 1.2, -0.3, 0.8, -0.6, 0.1, 0.9, -1])
-    got = harrell_c(time, event, risk=risk).value
-    assert got == pytest.approx(0.9411765, abs=6e-8)
-    assert got == pytest.approx(16 / 17, abs=1e-15)
-    # A wrong sign is never put right.
-    assert harrell_c(time, event, risk=-risk).value == pytest.approx(1 / 17)
+def judged(time=TIME, event=EVENT, *, risk=RISK, times=TIMES, censoring=None, **options):
+    """The metrics of the worked example with some of its input changed, without resamples."""
+    options = {"survival": _curves(risk, times), "draws": Draws.of_data(len(time)), **options}
+    censoring = censoring or CensoringCurve.fit(*TRAIN)
+    return survival_metrics(time, event, risk=risk, times=times, censoring=censoring, **options)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -107,9 +65,7 @@ def test_metrics_are_those_of_scikit_survival_and_lifelines(seed):
     times = inner[(inner > time.min()) & (inner < time.max())]
     censoring = CensoringCurve.fit(train_time, train_event)
     survival = _curves(risk, times)
-    metrics = survival_metrics(
-        time, event, risk=risk, censoring=censoring, survival=survival, times=times
-    )
+    metrics = judged(time, event, risk=risk, times=times, censoring=censoring)
     got = values(metrics)
     assert metrics.notes == ()
     assert got["harrell_c"] == pytest.approx(concordance_index(time, -risk, event), abs=1e-12)
@@ -135,9 +91,7 @@ def test_times_beyond_the_training_follow_up_are_left_out_and_counted():
     censoring = CensoringCurve.fit(*TRAIN)
     time, event = np.append(TIME, [15, 20.0]), np.append(EVENT, [True, True])
     risk, times = np.append(RISK, [2.0, -2]), np.append(TIMES, [15, 18.0])
-    metrics = survival_metrics(
-        time, event, risk=risk, censoring=censoring, survival=_curves(risk, times), times=times
-    )
+    metrics = judged(time, event, risk=risk, times=times)
     assert metrics.notes == (
         "2 of 8 bags have times at or beyond 15, the end of the training follow-up: they count as "
         "later than others, never as events",
@@ -146,7 +100,7 @@ def test_times_beyond_the_training_follow_up_are_left_out_and_counted():
     assert list(metrics.by_part) == ["4", "6", "8", "9"]
     # As if the two bags had been censored there.
     as_censored = np.append(EVENT, [False, False])
-    expected = uno_c(time, as_censored, risk=risk, censoring=censoring)
+    expected = concordance(time, as_censored, risk=risk, censoring=censoring)
     assert metrics.overall["uno_c"].value == expected.value
     # A curve that ends in an event stays positive, but is unknown after it.
     ends = CensoringCurve.fit(np.array([1, 2, 3.0]), np.array([True, False, True]))
@@ -156,59 +110,46 @@ def test_times_beyond_the_training_follow_up_are_left_out_and_counted():
 
 def test_undefined_metrics_have_reasons():
     censoring = CensoringCurve.fit(*TRAIN)
-    none = harrell_c(TIME, np.zeros(6, dtype=bool), risk=RISK)
+    none = concordance(TIME, np.zeros(6, dtype=bool), risk=RISK)
     assert none.reason == "no event among 6 bags: c is undefined"
     same = np.full(6, 3.0)
-    all_at_once = uno_c(same, np.ones(6, dtype=bool), risk=RISK, censoring=censoring)
+    all_at_once = concordance(same, np.ones(6, dtype=bool), risk=RISK, censoring=censoring)
     assert all_at_once.reason == "no comparable pair among 6 bags with 6 events: c is undefined"
     last = np.array([0, 0, 0, 0, 0, 1], dtype=bool)
-    assert harrell_c(TIME, last, risk=RISK).value is None
+    assert concordance(TIME, last, risk=RISK).value is None
     times = np.array([2.0, 12.5])
-    ends = survival_metrics(TIME, EVENT, risk=RISK, censoring=censoring, times=times).by_part
+    ends = judged(times=times).by_part
     early, late = ends["2"]["auroc"], ends["12.5"]["auroc"]
     assert early.reason == "no event until time 2 among 6 bags: AUROC is undefined"
     assert late.reason == "no bag without an event until time 12.5 among 6 bags: AUROC is undefined"
     # A time before the first event has no weight in the mean.
     times = np.array([2, 4, 6, 8, 9.0])
-    mean = survival_metrics(TIME, EVENT, risk=RISK, censoring=censoring, times=times)
+    mean = judged(times=times)
     assert mean.overall["mean_auroc"].value == pytest.approx(0.9466667, abs=6e-8)
-    beyond = survival_metrics(
-        TIME, EVENT, risk=RISK, censoring=censoring, times=np.array([4, 12.5])
-    )
+    beyond = judged(times=np.array([4, 12.5]))
     assert "12.5" in (beyond.overall["mean_auroc"].reason or "")
 
 
 def test_a_constant_risk_has_one_half_of_the_pairs():
-    censoring = CensoringCurve.fit(*TRAIN)
-    flat = survival_metrics(TIME, EVENT, risk=np.zeros(6), censoring=censoring, times=TIMES)
-    assert {m.value for m in flat.overall.values()} == {0.5}
+    flat = judged(risk=np.zeros(6)).overall
+    assert {flat[k].value for k in ("uno_c", "harrell_c", "mean_auroc")} == {0.5}
 
 
 def test_resamples_are_those_of_repeated_rows():
     time, event, risk = _cohort(14, seed=8)
     time = np.minimum(time, 14)
-    censoring, times = CensoringCurve.fit(*TRAIN), np.array([3, 6.0])
-    survival = _curves(risk, times)
-    groups = [i // 2 for i in range(14)]
+    times, groups = np.array([3, 6.0]), [i // 2 for i in range(14)]
     draws = Draws.stratified(np.zeros(14), groups=groups, resamples=15, seed=0)
 
     def metrics(rows, d):
-        return survival_metrics(
-            time[rows],
-            event[rows],
-            risk=risk[rows],
-            censoring=censoring,
-            survival=survival[rows],
-            times=times,
-            draws=d,
-        )
+        return judged(time[rows], event[rows], risk=risk[rows], times=times, draws=d)
 
     assert_resamples_are_repeated_rows(metrics, draws)
 
 
 def test_resamples_without_a_comparable_pair_are_counted():
     draws = Draws(counts=np.array([[1, 1, 1], [0, 0, 3], [0, 3, 0]]), member=np.arange(3))
-    metric = harrell_c(
+    metric = concordance(
         np.array([1, 2, 3.0]), np.array([True, False, False]), risk=np.arange(3.0), draws=draws
     )
     assert metric.left_out == 2
@@ -217,9 +158,9 @@ def test_resamples_without_a_comparable_pair_are_counted():
 def test_little_memory_gives_the_same_pairs(monkeypatch):
     time, event, risk = _cohort(30, seed=3)
     draws = Draws.stratified(event, groups=None, resamples=20, seed=0)
-    whole = harrell_c(time, event, risk=risk, draws=draws).rows
+    whole = concordance(time, event, risk=risk, draws=draws).rows
     monkeypatch.setattr("probsa.statistics.survival.CELLS", 70)
-    in_blocks = harrell_c(time, event, risk=risk, draws=draws).rows
+    in_blocks = concordance(time, event, risk=risk, draws=draws).rows
     np.testing.assert_allclose(in_blocks, whole, rtol=1e-14)
 
 
@@ -233,21 +174,11 @@ def test_little_memory_gives_the_same_pairs(monkeypatch):
         ({"survival": np.full((6, 4), 1.5)}, "survival must lie"),
         ({"survival": np.full((6, 3), 0.5)}, r"survival of shape \(6, 3\) for 6 bags and 4 times"),
         ({"times": TIMES[::-1]}, "must rise"),
-        ({"times": None}, "without the times"),
     ],
 )
 def test_what_does_not_fit_is_refused(change, message):
-    options = {
-        "time": TIME,
-        "event": EVENT,
-        "risk": RISK,
-        "censoring": CensoringCurve.fit(*TRAIN),
-        "survival": _curves(RISK, TIMES),
-        "times": TIMES,
-        **change,
-    }
     with refused(message):
-        survival_metrics(options.pop("time"), options.pop("event"), **options)
+        judged(**change)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -281,8 +212,6 @@ def test_many_curves_at_once_are_single_curves():
 
 
 GRID = np.array([2.0, 6.0])
-
-
 CURVES = np.array([[0.9, 0.4], [0.5, 0.0]])
 
 

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import f1_score, roc_curve
+from sklearn.metrics import roc_curve
 
 from probsa.errors import InputError
 from probsa.statistics import choose_threshold, threshold_by_rule
-from probsa.statistics.thresholds import cost_threshold, sensitivity_threshold, youden_threshold
 
 
 def _data(n, *, seed):
@@ -35,20 +34,19 @@ def test_rules_are_the_best_of_all_thresholds(seed):
 
 def test_a_sensitivity_that_is_exactly_reached_is_enough():
     y, p = np.ones(20, dtype=bool), np.arange(20, 0, -1) / 20
-    assert sensitivity_threshold(y, p, at_least=0.95).value == 2 / 20
-    assert sensitivity_threshold(y, p, at_least=0.7).value == 7 / 20  # .7 · 20 is above 14
-    assert sensitivity_threshold(y, p, at_least=1.0).value == 1 / 20
+    assert threshold_by_rule("sensitivity=.95", y, p).value == 2 / 20
+    assert threshold_by_rule("sensitivity=.7", y, p).value == 7 / 20  # .7 · 20 is above 14
+    assert threshold_by_rule("sensitivity=1", y, p).value == 1 / 20
 
 
 def test_ties_of_youden_are_resolved_towards_one_half():
     y, p = np.array([False, True, False, True]), np.array([0.1, 0.2, 0.7, 0.8])
-    assert youden_threshold(y, p).value == pytest.approx(0.75)
+    assert threshold_by_rule("youden", y, p).value == pytest.approx(0.75)
     y, p = np.array([False, True, False, True]), np.array([0.2, 0.3, 0.4, 0.9])
-    assert youden_threshold(y, p).value == pytest.approx(0.65)
+    assert threshold_by_rule("youden", y, p).value == pytest.approx(0.65)
 
 
 def test_costs_need_no_bags():
-    assert cost_threshold(false_negative=10.0, false_positive=1.0) == pytest.approx(1 / 11)
     none = np.zeros(0)
     assert threshold_by_rule("cost=10:1", none > 0, none).value == pytest.approx(1 / 11)
     assert threshold_by_rule("cost=1:1", none > 0, none).value == 0.5
@@ -80,19 +78,6 @@ def test_without_positives_the_default_has_a_reason():
 def test_rules_that_do_not_exist_are_refused(rule):
     with pytest.raises(InputError):
         threshold_by_rule(rule, np.array([True, False]), np.array([0.7, 0.1]))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_default_has_the_best_f1_of_all_thresholds(seed):
-    y, p = _data(30, seed=seed)
-    found = choose_threshold(y, p)
-    every = [f1_score(y, p >= t) for t in np.unique(p)]
-    assert f1_score(y, p >= found.value) == pytest.approx(max(every))
-    assert not np.isin(found.value, p) and found.reason is None
-    none = choose_threshold(np.zeros(3), p[:3])
-    assert (none.value, none.reason) == (0.5, "no positive bag among 3: F1 is undefined")
-    with pytest.raises(InputError, match="2 labels for 3"):
-        choose_threshold([0, 1], p[:3])
 
 
 def best(y, p):

@@ -35,7 +35,7 @@ def values(metrics: TargetMetrics) -> dict[str, float | None]:
 
 
 def assert_resamples_are_repeated_rows(
-    metrics_of: Callable[[np.ndarray, Draws | None], TargetMetrics], draws: Draws
+    metrics_of: Callable[[np.ndarray, Draws], TargetMetrics], draws: Draws
 ) -> int:
     """Check each row of the draws; `metrics_of` takes row numbers and draws.
 
@@ -45,7 +45,8 @@ def assert_resamples_are_repeated_rows(
     whole = flat(metrics_of(items, draws))
     undefined = 0
     for r, counts in enumerate(draws.counts):
-        alone = values(metrics_of(np.repeat(items, counts[draws.member]), None))
+        rows = np.repeat(items, counts[draws.member])
+        alone = values(metrics_of(rows, Draws.of_data(len(rows))))
         for name, metric in whole.items():
             assert metric.rows is not None, f"{name}: {metric.reason}"
             value = alone.get(name)

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..errors import InputError
-from ..statistics import harrell_c, survival_between
+from ..statistics import concordance, survival_between
 from .base import MILEstimator
 from .targets import EncodedTargets, encoded_times, times_and_events
 
@@ -100,7 +100,7 @@ class MILSurvival(MILEstimator):
         """
         risk = self.predict(X, coords=coords)
         time, event = times_and_events(y, bags=len(risk))
-        found = harrell_c(time, event, risk=risk)
+        found = concordance(time, event, risk=risk)
         if found.value is None:
             raise InputError(found.reason)
         return float(found.value)

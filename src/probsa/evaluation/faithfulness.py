@@ -30,7 +30,7 @@ from ..core import (
 )
 from ..errors import BagError, InputError, UnknownName
 from ..layers import recorded_pooling
-from ..statistics import Draws, Metric, ratio_of_sums
+from ..statistics import Draws, Metric
 from ..tasks import TASKS
 from .context import INSTANCE_RESAMPLES, Context
 from .instances.measures import rank_correlation
@@ -386,7 +386,7 @@ def mean_curves_metrics(
         if not defined.any():
             reasons = (c.missing[order] for c in curves if order in c.missing)
             return Metric.undefined(next(reasons, ""))
-        found = ratio_of_sums(np.where(defined, value, 0.0), defined, draws=draws)
+        found = Metric.of(draws.ratio(np.where(defined, value, 0.0), defined))
         return found.student(groups=len(np.unique(draws.member[defined])))
 
     return {

@@ -17,15 +17,14 @@ from scipy.special import expit, logit
 from ..core import counted, seed_of, write_csv
 from ..errors import InputError, OutputExists, UnmetGuarantee
 from ..statistics import (
-    ConformalIntervals,
     ConformalSets,
     Metric,
     aps_scores,
     certified_threshold,
+    conformal_half_width,
     coverage_band,
     coverage_band_in_test,
     group_shares,
-    lac_scores,
     least_accepted,
     least_groups,
     shift_test,
@@ -65,6 +64,7 @@ STEP = 0.05
 SMALLEST = 1e-12
 OF_MODEL = ("model", "epoch", "members", "kappa", "runs")
 """Entries of predictions.json that differ between models."""
+PERMUTATIONS = 999
 FALSE_ALARMS = 0.05
 """Rate of false alarms of the test for shift."""
 NOT_REQUESTED = {
@@ -160,8 +160,8 @@ def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptio
         alpha=1 - options.coverage,
         per_class=options.per_class,
     )
-    counts = dict(zip(names if rule.per_class else ("all",), rule.groups, strict=False))
-    kind = "per class" if rule.per_class else "over all classes"
+    counts = dict(zip(names if options.per_class else ("all",), rule.groups, strict=False))
+    kind = "per class" if options.per_class else "over all classes"
     first = f"prediction sets ({options.score}) at a coverage of {options.coverage:.3g} {kind}"
     bands, in_test, lines = _bands(counts, bags, coverage=options.coverage)
     scores = _set_scores(bags, options.score)
@@ -188,7 +188,7 @@ def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptio
         values={
             "coverage": options.coverage,
             "method": options.score,
-            "per_class": rule.per_class,
+            "per_class": options.per_class,
             "thresholds": dict(zip(names, rule.thresholds.tolist(), strict=True)),
             "calibration_groups": counts,
             "bands": bands,
@@ -211,20 +211,20 @@ def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) ->
         UnmetGuarantee: there are too few calibration groups; says how many are needed.
     """
     assert options.coverage is not None
-    adapts = options.score == "aps"
-    check_groups(len(set(calibration.groups)), coverage=options.coverage)
-    rule = ConformalIntervals.calibrated(
+    adapts, count = options.score == "aps", len(set(calibration.groups))
+    check_groups(count, coverage=options.coverage)
+    known, spread = (_spread(of) if adapts else np.ones(len(of.rows)) for of in (calibration, bags))
+    half_width = conformal_half_width(
         calibration.targets[:, 0],
         calibration.output("mean"),
         groups=calibration.groups,
         alpha=1 - options.coverage,
-        spread=calibration.output("sd") if adapts else None,
+        spread=known,
     )
-    spread = bags.output("sd") if adapts else None
-    low, high = rule.intervals(bags.output("mean"), spread=spread).T
+    low, high = bags.output("mean") + half_width * np.stack([-spread, spread])
     unit = " predicted standard deviations" if adapts else ""
-    text = f"the predicted mean ± {rule.half_width:.4g}{unit}"
-    bands, in_test, lines = _bands({"all": rule.groups}, bags, coverage=options.coverage)
+    text = f"the predicted mean ± {half_width:.4g}{unit}"
+    bands, in_test, lines = _bands({"all": count}, bags, coverage=options.coverage)
 
     def means() -> Means:
         y, share = bags.targets[:, 0], shares(bags)
@@ -242,9 +242,9 @@ def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) ->
         values={
             "coverage": options.coverage,
             "rule": text,
-            "half_width": rule.half_width,
+            "half_width": half_width,
             "adapts": adapts,
-            "calibration_groups": rule.groups,
+            "calibration_groups": count,
             "band": bands["all"],
             "band_of_this_test": in_test.get("all"),
         },
@@ -255,6 +255,13 @@ def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) ->
     )
 
 
+def _spread(bags: Context) -> Float[np.ndarray, " bags"]:
+    spread = bags.output("sd")
+    if not bool((np.isfinite(spread) & (spread > 0)).all()):
+        raise InputError("predicted spreads must be above 0 and finite; some are not")
+    return spread
+
+
 def _set_scores(bags: Context, score: SetScore) -> Float[np.ndarray, "bags classes"]:
     """Return the nonconformity score of each class of each bag.
 
@@ -262,7 +269,7 @@ def _set_scores(bags: Context, score: SetScore) -> Float[np.ndarray, "bags class
     set.
     """
     if score == "lac":
-        return lac_scores(bags.p)
+        return 1 - bags.p
     u = [np.random.default_rng(seed_of("aps", name)).random() for name in bags.names]
     return aps_scores(bags.p, u=np.array(u, dtype=np.float64))
 
@@ -475,13 +482,14 @@ def shift_alarm(bags: Context, calibration: Context) -> tuple[dict[str, Any], st
         np.concatenate(table),
         new=np.repeat([False, True], [len(rows) for rows in table]),
         groups=calibration.groups + bags.groups,
+        permutations=PERMUTATIONS,
         seed=bags.seed,
     )
     values = {
         "alarm": test.p_value <= FALSE_ALARMS,
         "p_value": test.p_value,
         "false_alarm_rate": FALSE_ALARMS,
-        "permutations": test.permutations,
+        "permutations": PERMUTATIONS,
         "distances": dict(zip(names, test.distances, strict=True)),
     }
     furthest = names[int(np.argmax(test.distances))].replace("p of class", "probability of class")

@@ -5,8 +5,8 @@ consistency band shows how far observed frequencies stray from calibrated probab
 alone (Bröcker and Smith, Weather and Forecasting 2007).
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -21,6 +21,8 @@ SHARES: tuple[float, ...] = tuple(k / 20 for k in range(1, 21))
 """The shares of the items that are kept in a retention curve: 5, 10, …, 100 %."""
 
 Numbers = TypeVar("Numbers", float, np.ndarray)
+Limits: TypeAlias = tuple[float | None, ...]
+"""Limits of 95 % intervals, None where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,13 +34,9 @@ class Reliability:
     """Mean probability of the items of each bin."""
     frequency: tuple[float, ...]
     """Share of positive items in each bin."""
-    low: tuple[float | None, ...]
-    """Lower limit of a 95 % band; `reliability` and `sampled_reliability` say of what."""
-    high: tuple[float | None, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return lists for JSON."""
-        return {name: list(values) for name, values in asdict(self).items()}
+    low: Limits
+    """`reliability` and `sampled_reliability` say of what."""
+    high: Limits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +46,15 @@ class ChanceError:
     mean: float
     upper: float
     """The 95th percentile: a larger error is unlikely for calibrated probabilities."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetentionCurve:
+    """Error rates of the kept items at `SHARES`, with their intervals."""
+
+    error_rate: tuple[float, ...]
+    low: Limits
+    high: Limits
 
 
 def bin_count(items: int) -> int:
@@ -68,9 +75,9 @@ def equal_mass_bins(p: Values, *, bins: int) -> Labels:
     return np.unique(part, return_inverse=True)[1][inverse]
 
 
-def equal_width_bins(p: Values, *, bins: int = MOST_BINS) -> Labels:
-    """Return the bin of each item, of `bins` bins of equal width between 0 and 1."""
-    return np.minimum((p * bins).astype(np.int64), bins - 1)
+def equal_width_bins(p: Values) -> Labels:
+    """Return the bin of each item, of 15 bins of equal width between 0 and 1."""
+    return np.minimum((p * MOST_BINS).astype(np.int64), MOST_BINS - 1)
 
 
 def calibration_error(p: Values, y: Flags, *, bins: Labels, draws: Draws) -> Metric:
@@ -78,29 +85,10 @@ def calibration_error(p: Values, y: Flags, *, bins: Labels, draws: Draws) -> Met
 
     The bins are those of the data in every resample.
     """
-    if len(p) == 0:
-        return Metric.undefined("no items")
-    gaps = np.eye(bins.max() + 1)[bins] * (p - y)[:, None]
+    gaps = np.eye(max(bins, default=0) + 1)[bins] * (p - y)[:, None]
     sums = draws.totals(np.concatenate([gaps, np.ones((len(p), 1))], axis=1))
     with np.errstate(invalid="ignore"):
-        return Metric.of(np.abs(sums[:, :-1]).sum(1) / sums[:, -1])
-
-
-def simulated_frequencies(
-    p: Values, *, bins: Labels, seed: int
-) -> Float[np.ndarray, "simulations bins"]:
-    """Return the share of positive items by bin if each item is positive with probability p.
-
-    Items are independent of each other.
-    """
-    rng = np.random.default_rng(seed)
-    order, count = np.argsort(bins, kind="stable"), np.bincount(bins)
-    starts, ascending = np.cumsum(count) - count, p[order]
-    rows = [
-        np.add.reduceat((rng.random(len(p)) < ascending).astype(np.float64), starts) / count
-        for _ in range(SIMULATIONS)
-    ]
-    return np.stack(rows)
+        return Metric.of(np.abs(sums[:, :-1]).sum(1) / sums[:, -1], reason="no items")
 
 
 def reliability(p: Values, y: Flags, *, bins: Labels, seed: int) -> tuple[Reliability, ChanceError]:
@@ -109,7 +97,11 @@ def reliability(p: Values, y: Flags, *, bins: Labels, seed: int) -> tuple[Reliab
     Bins without items are not allowed. The band contains the frequency of a bin in 95 % of
     simulated label sets in which the probabilities are calibrated and items independent.
     """
-    simulated = simulated_frequencies(p, bins=bins, seed=seed)
+    rng = np.random.default_rng(seed)
+    order, count = np.argsort(bins, kind="stable"), np.bincount(bins)
+    starts, ascending = np.cumsum(count) - count, p[order]
+    sets = ((rng.random(len(p)) < ascending).astype(np.float64) for _ in range(SIMULATIONS))
+    simulated = np.stack([np.add.reduceat(labels, starts) / count for labels in sets])
     diagram = _diagram(p, y, bins=bins, rows=simulated)
     errors = (np.abs(simulated - diagram.probability) * diagram.count).sum(1) / len(p)
     upper = float(np.quantile(errors, COVERAGE))
@@ -142,56 +134,30 @@ def _diagram(
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RetentionCurve:
-    """Error rates of the kept items at `SHARES`, with 95 % intervals (None where there is none)."""
-
-    error_rate: tuple[float, ...]
-    low: tuple[float | None, ...]
-    high: tuple[float | None, ...]
-
-    def to_dict(self) -> dict[str, list[float | None]]:
-        """Return lists for JSON."""
-        return {name: list(values) for name, values in asdict(self).items()}
-
-
-def retained_error_rates(
-    wrong: Flags, doubt: Values, *, draws: Draws
-) -> Float[np.ndarray, "rows shares"]:
-    """Return the error rate among the least doubtful items, by row of `draws` and share kept.
+def retention_curve(wrong: Flags, doubt: Values, *, draws: Draws) -> RetentionCurve:
+    """Return the error rates of the least doubtful calls (Malinin et al., ICLR 2020, appendix).
 
     A share may cut through items with equal doubt; the same fraction of each of them is kept, which
-    is the mean over their orders. nan in a row without items.
+    is the mean over their orders. A resample without items has no error rate.
     """
     order = np.argsort(doubt, kind="stable")
-    ascending, member = doubt[order], draws.member[order]
+    ascending, member, shares = doubt[order], draws.member[order], np.array(SHARES)
     last = np.append(np.flatnonzero(ascending[1:] != ascending[:-1]), len(order) - 1)
-    mistakes = wrong[order].astype(np.float64)
-    shares = np.array(SHARES)
     rows = np.full((len(draws.counts), len(shares)), np.nan)
-    for r, counts in enumerate(draws.counts):
+    for row, counts in zip(rows, draws.counts, strict=True):  # one by one: items may be many
         weight = counts[member].astype(np.float64)
         kept = np.append(0.0, np.cumsum(weight)[last])
-        errors = np.append(0.0, np.cumsum(weight * mistakes)[last])
+        errors = np.append(0.0, np.cumsum(weight * wrong[order])[last])
         if kept[-1] > 0:
-            wanted = shares * kept[-1]
-            rows[r] = np.interp(wanted, kept, errors) / wanted
-    return rows
-
-
-def retention_curve(wrong: Flags, doubt: Values, *, draws: Draws) -> RetentionCurve:
-    """Return the error rates of the calls that are kept (Malinin et al., ICLR 2020, appendix)."""
-    rows = retained_error_rates(wrong, doubt, draws=draws)
+            row[:] = np.interp(shares * kept[-1], kept, errors) / (shares * kept[-1])
     low, high = _limits(rows[1:])
     return RetentionCurve(error_rate=tuple(rows[0].tolist()), low=low, high=high)
 
 
-def _limits(
-    rows: Float[np.ndarray, "rows columns"],
-) -> tuple[tuple[float | None, ...], tuple[float | None, ...]]:
+def _limits(rows: Float[np.ndarray, "rows columns"]) -> tuple[Limits, Limits]:
     """Return the lower and the upper limits of the columns."""
-    intervals = [interval(column) for column in rows.T]
-    return tuple(i[0] for i in intervals), tuple(i[1] for i in intervals)
+    low, high, _ = zip(*map(interval, rows.T), strict=True)
+    return low, high
 
 
 def augrc(error_rate: Numbers, auroc: Numbers) -> Numbers:

@@ -8,12 +8,12 @@ and the mean loss of each group, it is hierarchical conformal prediction (Lee, B
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.stats import beta, betabinom, binom
 
-from ..errors import InputError
 from .resample import CELLS, Flags, Groups, Labels, Values, group_strata
 
 Scores = Float[np.ndarray, "items classes"]
@@ -80,12 +80,9 @@ def coverage_band(groups: int, *, alpha: float) -> tuple[float, float]:
 
     With one item per group and no ties, the coverage of one calibration set, over infinitely many
     new items, is Beta(k, K + 1 - k) distributed with k = ⌈(K + 1)(1 - α)⌉. Several items per
-    group vary less, and ties raise the coverage.
-
-    Raises:
-        InputError: there are too few groups for α.
+    group vary less, and ties raise the coverage. There must be `least_groups`.
     """
-    low, high = beta.ppf(TAILS, *_beta_parameters(groups, alpha))
+    low, high = beta.ppf(TAILS, *_beta(groups, alpha))
     return float(low), float(high)
 
 
@@ -93,48 +90,27 @@ def coverage_band_in_test(groups: int, *, test_groups: int, alpha: float) -> tup
     """Return the same interval for the coverage observed in m new groups, which is wider.
 
     With one item per group, the number of covered ones is Beta-binomial(m, k, K + 1 - k).
-
-    Raises:
-        InputError: there are too few groups for α.
     """
-    low, high = betabinom.ppf(TAILS, test_groups, *_beta_parameters(groups, alpha)) / test_groups
+    low, high = betabinom.ppf(TAILS, test_groups, *_beta(groups, alpha)) / test_groups
     return float(low), float(high)
 
 
-def _beta_parameters(groups: int, alpha: float) -> tuple[int, int]:
-    _require_groups(groups, alpha=alpha)
+def _beta(groups: int, alpha: float) -> tuple[int, int]:
     k = math.ceil((groups + 1) * (1 - alpha) - ROUNDING)
     return k, groups + 1 - k
 
 
-def _require_groups(groups: int, *, alpha: float, what: str = "calibration bags") -> None:
-    if groups >= least_groups(alpha):
-        return
-    possible = smallest_alpha(groups)
-    best = f", or allow at least {possible:.3g} (coverage {1 - possible:.3g})" if groups else ""
-    raise InputError(
-        f"an error of at most {alpha:.3g} needs {what} of at least {least_groups(alpha)} groups "
-        f"(patients), but there are {groups}: add calibration bags{best}"
-    )
-
-
-def lac_scores(p: Scores) -> Scores:
-    """Return the score of each class, s(x, y) = 1 - p_y (Sadinle, Lei and Wasserman, JASA 2019)."""
-    return 1 - p
-
-
-def aps_scores(p: Scores, *, u: Values | None = None) -> Scores:
+def aps_scores(p: Scores, *, u: Values) -> Scores:
     """Return the score of each class, the probability of the more probable classes plus u · p_y.
 
-    With uniform random numbers u, one per item, coverage is exact. With None, u is 1: no set is
-    empty, and the sets are larger than necessary (Romano, Sesia and Candès, NeurIPS 2020).
+    With uniform random numbers u, one per item, coverage is exact. With u = 1, no set is empty, and
+    the sets are larger than necessary (Romano, Sesia and Candès, NeurIPS 2020). The other score of
+    classes is 1 - p_y (Sadinle, Lei and Wasserman, JASA 2019).
     """
     order = np.argsort(-p, axis=1, kind="stable")
     ranked = np.take_along_axis(p, order, axis=1)
-    before = np.cumsum(ranked, axis=1) - ranked
-    part = np.ones(len(p)) if u is None else u
-    scores = np.empty_like(p)
-    np.put_along_axis(scores, order, before + part[:, None] * ranked, axis=1)
+    before, scores = np.cumsum(ranked, axis=1) - ranked, np.empty_like(p)
+    np.put_along_axis(scores, order, before + u[:, None] * ranked, axis=1)
     return scores
 
 
@@ -142,13 +118,9 @@ def aps_scores(p: Scores, *, u: Values | None = None) -> Scores:
 class ConformalSets:
     """Thresholds of the scores of each class, made from calibration items."""
 
-    per_class: bool
-    """Whether coverage holds within each class (Mondrian), rather than over all classes."""
     thresholds: Float[np.ndarray, " classes"]
-    groups: tuple[int, ...]
-    """Number of calibration groups behind the threshold of each class."""
-    calibration: tuple[tuple[Float[np.ndarray, " _"], Float[np.ndarray, " _"]], ...]
-    """Scores behind the threshold of each class, and the share of each in its group."""
+    calibration: tuple[tuple[Float[np.ndarray, " _"], Float[np.ndarray, " _"], int], ...]
+    """Scores behind the threshold of each class, the share of each in its group, and the groups."""
 
     @classmethod
     def calibrated(
@@ -157,31 +129,24 @@ class ConformalSets:
         """Compute the thresholds for coverage 1 - α.
 
         A set then contains the class of a random item of a new group with a probability of at
-        least 1 - α, if the groups are exchangeable. With `per_class`, this holds for a random item
-        of each class, of a new group that has such items. Low scores conform.
-
-        Raises:
-            InputError: there are too few groups for α; says how many are needed.
+        least 1 - α, if the groups are exchangeable. With `per_class` (Mondrian), this holds for a
+        random item of each class, of a new group that has such items. Low scores conform. With
+        fewer groups than `least_groups`, the sets hold every class.
         """
-        of_label = np.take_along_axis(scores, y[:, None], axis=1)[:, 0]
         classes = scores.shape[1]
-        parts = [y == c for c in range(classes)] if per_class else [np.ones(len(y), dtype=bool)]
-        thresholds, counts, calibration = [], [], []
-        for c, part in enumerate(parts):
+        of_label = np.take_along_axis(scores, y[:, None], axis=1)[:, 0]
+        parts = [y == c for c in range(classes)] if per_class else [y >= 0]
+        known = []
+        for part in parts * (1 if per_class else classes):
             share, member = group_shares([groups[int(i)] for i in np.flatnonzero(part)])
-            count = len(np.unique(member))
-            what = f"calibration bags of class {c}" if per_class else "calibration bags"
-            _require_groups(count, alpha=alpha, what=what)
-            thresholds.append(risk_threshold(of_label[part], share, groups=count, alpha=alpha))
-            counts.append(count)
-            calibration.append((of_label[part], share))
-        repeats = 1 if per_class else classes
-        return cls(
-            per_class=per_class,
-            thresholds=np.array(thresholds * repeats, dtype=np.float64),
-            groups=tuple(counts * repeats),
-            calibration=tuple(calibration * repeats),
-        )
+            known.append((of_label[part], share, len(np.unique(member))))
+        found = [risk_threshold(s, share, groups=k, alpha=alpha) for s, share, k in known]
+        return cls(thresholds=np.array(found), calibration=tuple(known))
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Number of calibration groups behind the threshold of each class."""
+        return tuple(groups for _, _, groups in self.calibration)
 
     def sets(self, scores: Scores) -> Bool[np.ndarray, "items classes"]:
         """Return which classes are in the set of each item."""
@@ -194,74 +159,30 @@ class ConformalSets:
         new group that is exchangeable with the calibration groups, P(p ≤ α) ≤ α.
         """
         columns = []
-        for new, groups, known in zip(scores.T, self.groups, self.calibration, strict=True):
-            ascending, tail = _tails(*known)
+        for new, (known, share, groups) in zip(scores.T, self.calibration, strict=True):
+            ascending, tail = _tails(known, share)
             columns.append((tail[np.searchsorted(ascending, new)] + 1) / (groups + 1))
         return np.stack(columns, axis=1)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConformalIntervals:
-    """Intervals ŷ ± q, or ŷ ± q s, that contain the truth with a probability of 1 - α.
+def conformal_half_width(
+    y: Values, predicted: Values, *, spread: Values, groups: Groups, alpha: float
+) -> float:
+    """Return q, so that the interval ŷ ± q s contains the truth with a probability of 1 - α.
 
-    s is the predicted spread of an item (Lei et al., JASA 2018).
+    That is a random item of a new group, if the groups are exchangeable; with one item per group, q
+    is the ⌈(K + 1)(1 - α)⌉-th smallest of K scores |y - ŷ| / s (Lei et al., JASA 2018).
+
+    Args:
+        y, predicted: numbers of the calibration items, and their predictions.
+        spread: the predicted spread s of each item; 1 for intervals of the same width.
+        groups: the group of each item.
+        alpha: the largest share of numbers outside.
     """
-
-    half_width: float
-    """q: in the unit of the number, or in multiples of the predicted spread."""
-    normalised: bool
-    """Whether the intervals are proportional to a predicted spread."""
-    groups: int
-    """Number of calibration groups."""
-
-    @classmethod
-    def calibrated(
-        cls,
-        y: Values,
-        predicted: Values,
-        *,
-        groups: Groups,
-        alpha: float,
-        spread: Values | None = None,
-    ) -> "ConformalIntervals":
-        """Compute q from calibration items.
-
-        A random item of a new group is then inside its interval with a probability of at least
-        1 - α, if the groups are exchangeable. With one item per group, q is the ⌈(K + 1)(1 - α)⌉-th
-        smallest of K scores. Without a spread, the intervals have the same width.
-
-        Raises:
-            InputError: there are too few groups for α, or a spread is not above 0.
-        """
-        share, member = group_shares(groups)
-        count = len(np.unique(member))
-        _require_groups(count, alpha=alpha)
-        score = np.abs(y - predicted) / _scale(spread, len(y))
-        return cls(
-            half_width=risk_threshold(score, share, groups=count, alpha=alpha),
-            normalised=spread is not None,
-            groups=count,
-        )
-
-    def intervals(
-        self, predicted: Values, *, spread: Values | None = None
-    ) -> Float[np.ndarray, "items 2"]:
-        """Return the lower and the upper limit of each item; both belong to the interval.
-
-        Raises:
-            InputError: the spread is missing, or given although it was not calibrated.
-        """
-        if (spread is not None) != self.normalised:
-            wanted = "need" if self.normalised else "were calibrated without"
-            raise InputError(f"these intervals {wanted} a predicted spread")
-        half = self.half_width * _scale(spread, len(predicted))
-        return np.stack([predicted - half, predicted + half], axis=1)
-
-
-def _scale(spread: Values | None, items: int) -> np.ndarray:
-    if spread is not None and not bool((np.isfinite(spread) & (spread > 0)).all()):
-        raise InputError("predicted spreads must be above 0 and finite; some are not")
-    return np.ones(items) if spread is None else spread
+    share, member = group_shares(groups)
+    return risk_threshold(
+        np.abs(y - predicted) / spread, share, groups=int(member.max()) + 1, alpha=alpha
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -315,11 +236,10 @@ def certified_threshold(
         p = error_p_value(failed, among, max_error=max_error, one_each=one_each)
         if p > delta and rule is not None:
             break
-        total = float(among.sum())
         rule = SelectiveRule(
             threshold=float(threshold) if p <= delta else None,
             accepted=float(among.mean()),
-            error=float(failed.sum() / total) if total > 0 else None,
+            error=float(failed.sum() / among.sum()) if among.any() else None,
             p_value=p,
         )
         if p > delta:
@@ -346,14 +266,12 @@ def error_p_value(wrong: Values, accepted: Values, *, max_error: float, one_each
     return math.exp(min(0.0, log_p))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShiftTest:
+class ShiftTest(NamedTuple):
     """The distances between the distributions of old and new items, and the p-value."""
 
     distances: tuple[float, ...]
     """Kolmogorov-Smirnov distance of each column, in which each group counts once."""
     p_value: float
-    permutations: int
 
 
 def shift_test(
@@ -361,8 +279,8 @@ def shift_test(
     *,
     new: Flags,
     groups: Groups,
-    permutations: int = 999,
-    seed: int = 0,
+    permutations: int,
+    seed: int,
 ) -> ShiftTest:
     """Test whether new groups have the same distribution as the others.
 
@@ -372,17 +290,16 @@ def shift_test(
     Only the order of the values matters. A group must be new as a whole or not at all.
     """
     share, member = group_shares(groups)
-    is_new = np.zeros(member.max() + 1, dtype=bool)
-    is_new[member[new]] = True
+    is_new = np.isin(np.arange(member.max() + 1), member[new])
+    orders = np.argsort(values, axis=0, kind="stable").T
 
     def distances(is_new: Bool[np.ndarray, "rows groups"]) -> Float[np.ndarray, "rows columns"]:
         """Return max |F_new - F_old| of each column for each assignment of the groups."""
         count = is_new.sum(1, keepdims=True)
         sign = np.where(is_new, 1 / count, -1 / (is_new.shape[1] - count))
         weight, found = sign[:, member] * share, []
-        for column in values.T:
-            order = np.argsort(column, kind="stable")
-            last = np.append(column[order][1:] != column[order][:-1], True)
+        for order, column in zip(orders, values.T, strict=True):
+            last = np.append(np.diff(column[order]) != 0, True)
             found.append(np.abs(np.cumsum(weight[:, order], axis=1)[:, last]).max(1))
         return np.stack(found, axis=1)
 
@@ -392,8 +309,4 @@ def shift_test(
         count = min(rows, permutations - first)
         drawn = rng.permuted(np.repeat(is_new[None], count, axis=0), axis=1)
         as_far += int((distances(drawn).max(1) >= observed.max() - ROUNDING).sum())
-    return ShiftTest(
-        distances=tuple(observed.tolist()),
-        p_value=(1 + as_far) / (1 + permutations),
-        permutations=permutations,
-    )
+    return ShiftTest(tuple(observed.tolist()), (1 + as_far) / (1 + permutations))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ..errors import InputError
+from .metric import check
 
 RATES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """False positives per slide at which the sensitivity is read."""
@@ -51,8 +51,6 @@ class Froc:
     """Sensitivity at each of `RATES`."""
     score: float
     """The mean of these sensitivities."""
-    slides: int
-    lesions: int
 
 
 def froc(slides: Sequence[SlideHits]) -> Froc:
@@ -70,17 +68,18 @@ def froc(slides: Sequence[SlideHits]) -> Froc:
         InputError: there is no slide, or no lesion to find.
     """
     lesion_count = sum(s.lesions for s in slides)
-    if not slides or lesion_count == 0:
-        raise InputError(
-            f"FROC needs a lesion to find, and these {len(slides)} slides have none larger than "
-            "isolated tumour cells: give slides with tumour, and their masks"
-        )
-    false = np.concatenate([s.false for s in slides])
+    words = (
+        f"FROC needs a lesion to find, and these {len(slides)} slides have none larger than "
+        "isolated tumour cells: give slides with tumour, and their masks"
+    )
+    check({words: lesion_count > 0})
+    false = np.sort(np.concatenate([s.false for s in slides]))
     # The script stores the confidences of lesions as float32 and compares them in float32.
-    best = np.concatenate([s.best for s in slides]).astype(np.float32)
+    best = np.sort(np.concatenate([s.best for s in slides]).astype(np.float32))
     thresholds = np.unique(np.concatenate([false, best.astype(np.float64)]))[1:]
-    true = _count_at_least(best, thresholds.astype(np.float32))
-    false_positives = np.append(_count_at_least(false, thresholds), 0) / len(slides)
+    true = len(best) - np.searchsorted(best, thresholds.astype(np.float32))
+    false_positives = len(false) - np.searchsorted(false, thresholds)
+    false_positives = np.append(false_positives, 0) / len(slides)
     sensitivity = np.append(true, 0) / lesion_count
     at_rates = np.interp(RATES, false_positives[::-1], sensitivity[::-1])
     return Froc(
@@ -88,10 +87,4 @@ def froc(slides: Sequence[SlideHits]) -> Froc:
         sensitivity=sensitivity,
         at=dict(zip(RATES, at_rates.tolist(), strict=True)),
         score=float(at_rates.mean()),
-        slides=len(slides),
-        lesions=lesion_count,
     )
-
-
-def _count_at_least(value: np.ndarray, thresholds: np.ndarray) -> Int[np.ndarray, " thresholds"]:
-    return len(value) - np.searchsorted(np.sort(value), thresholds, side="left")

@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Float, Shaped
 from scipy.special import stdtrit
 
+from ..errors import InputError
 from .resample import Draws, Flags, Rows, Values
 
 COVERAGE = 0.95
 """Coverage of every interval: from the 2.5th to the 97.5th percentile of the resamples."""
-UNDEFINED = "it is undefined in the data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Metric:
         `reason` says why the metric is undefined if its value in the data is nan.
         """
         if not np.isfinite(rows[0]):
-            return cls.undefined(reason or UNDEFINED)
+            return cls.undefined(reason or "it is undefined in the data")
         low, high, left_out = interval(rows[1:])
         return cls(float(rows[0]), low=low, high=high, left_out=left_out, rows=rows)
 
@@ -57,13 +57,12 @@ class Metric:
         """
         if self.rows is None or self.value is None:
             return self
-        defined = self.rows[1:][np.isfinite(self.rows[1:])]
+        defined, low, high = self.rows[1:][np.isfinite(self.rows[1:])], None, None
         left_out = len(self.rows) - 1 - len(defined)
-        if groups < 2 or len(defined) < 2 or left_out > len(defined):
-            return Metric(self.value, left_out=left_out, rows=self.rows)
-        error = float(defined.std(ddof=1)) * (groups / (groups - 1)) ** 0.5
-        half = error * float(stdtrit(groups - 1, (1 + COVERAGE) / 2))
-        low, high = self.value - half, self.value + half
+        if groups > 1 and len(defined) >= max(2, left_out):
+            error = float(defined.std(ddof=1)) * (groups / (groups - 1)) ** 0.5
+            half = error * float(stdtrit(groups - 1, (1 + COVERAGE) / 2))
+            low, high = self.value - half, self.value + half
         return Metric(self.value, low=low, high=high, left_out=left_out, rows=self.rows)
 
     def map(self, function: Callable[[np.ndarray], np.ndarray]) -> "Metric":
@@ -78,10 +77,8 @@ class Metric:
 
     def text(self, digits: int = 3, *, sign: bool = False) -> str:
         """Return the value and its interval, as `0.812 [0.701, 0.900]`; a dash if undefined."""
-        if self.value is None:
-            return "-"
-        form = f"{'+' if sign else ''}.{digits}f"
-        return f"{self.value:{form}}{self.span(digits, sign=sign)}"
+        number = f"{self.value or 0:{'+' if sign else ''}.{digits}f}"
+        return "-" if self.value is None else f"{number}{self.span(digits, sign=sign)}"
 
     def span(self, digits: int = 3, *, sign: bool = False, before: str = " ") -> str:
         """Return the interval in brackets after `before`; an empty string if there is none."""
@@ -99,26 +96,6 @@ class Metric:
         return {name: getattr(self, name) for name in names}
 
 
-def interval(values: Rows) -> tuple[float | None, float | None, int]:
-    """Return the limits, None if most resamples are undefined (nan), and the number of these."""
-    defined = values[np.isfinite(values)]
-    left_out = len(values) - len(defined)
-    if len(defined) == 0 or left_out > len(defined):
-        return None, None, left_out
-    tail = (1 - COVERAGE) / 2
-    low, high = np.quantile(defined, [tail, 1 - tail])
-    return float(low), float(high), left_out
-
-
-def one_class_reason(y: Flags, *, what: str) -> str | None:
-    """Return the reason why items (`what`) cannot be ranked, or None if both classes are there."""
-    if len(y) == 0:
-        return f"no {what}"
-    if y.all() or not y.any():
-        return f"only one class among {len(y)} {what}"
-    return None
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TargetMetrics:
     """The metrics of one target: over all bags, and of each class, cut or time."""
@@ -130,27 +107,54 @@ class TargetMetrics:
     """Sentences that a report must show beside the metrics, such as bags that are left out."""
 
 
+def interval(values: Rows) -> tuple[float | None, float | None, int]:
+    """Return the limits, None if most resamples are undefined (nan), and the number of these."""
+    defined = values[np.isfinite(values)]
+    left_out = len(values) - len(defined)
+    if len(defined) == 0 or left_out > len(defined):
+        return None, None, left_out
+    tail = (1 - COVERAGE) / 2
+    low, high = np.quantile(defined, [tail, 1 - tail])
+    return float(low), float(high), left_out
+
+
+def check(rules: Mapping[str, bool | np.bool_]) -> None:
+    """Check what was given against rules, each of which is said in words.
+
+    Raises:
+        InputError: a rule is broken; the first one is the message.
+    """
+    for words, kept in rules.items():
+        if not kept:
+            raise InputError(words)
+
+
+def one_class_reason(y: Flags, *, what: str) -> str | None:
+    """Return the reason why items (`what`) cannot be ranked, or None if both classes are there."""
+    if len(y) == 0:
+        return f"no {what}"
+    return f"only one class among {len(y)} {what}" if y.all() or not y.any() else None
+
+
 def auroc(y: Flags, score: Values, *, draws: Draws, what: str = "bags") -> Metric:
     """Return the AUROC of a score for finding the positive items; `what` names the items."""
-    reason = one_class_reason(y, what=what)
-    if reason:
-        return Metric.undefined(f"{reason}: AUROC is undefined")
-    return Metric.of(draws.auroc(y, score))
+    reason = f"{one_class_reason(y, what=what)}: AUROC is undefined"
+    return Metric.of(draws.auroc(y, score), reason=reason)
 
 
-def average_precision(y: Flags, score: Values, *, draws: Draws, what: str = "bags") -> Metric:
-    """Return the average precision of a score for finding the positive items."""
-    return areas(y, score, draws=draws, what=what)[1]
+def areas(
+    y: Flags, score: Values, *, draws: Draws, what: str = "bags", reason: str | None = None
+) -> dict[str, Metric]:
+    """Return `auroc` and `average_precision`, which share one pass over the resamples.
 
-
-def areas(y: Flags, score: Values, *, draws: Draws, what: str = "bags") -> tuple[Metric, Metric]:
-    """Return AUROC and average precision, which share one pass over the resamples."""
-    names, reason = ("AUROC", "average precision"), one_class_reason(y, what=what)
-    if reason:
-        first, second = (Metric.undefined(f"{reason}: {name} is undefined") for name in names)
-        return first, second
-    ranks = draws.ranks(y, score)
-    return Metric.of(ranks[0]), Metric.of(ranks[1])
+    `reason` says why both are undefined if there is one class only.
+    """
+    names = {"auroc": "AUROC", "average_precision": "average precision"}
+    one_class = one_class_reason(y, what=what)
+    return {
+        key: Metric.of(rows, reason=reason or f"{one_class}: {name} is undefined")
+        for (key, name), rows in zip(names.items(), draws.ranks(y, score), strict=True)
+    }
 
 
 def f1_and_accuracy(y: Flags, called: Flags, *, draws: Draws) -> Float[np.ndarray, "2 rows"]:
@@ -164,28 +168,13 @@ def f1_and_accuracy(y: Flags, called: Flags, *, draws: Draws) -> Float[np.ndarra
 
 def f1(y: Flags, called: Flags, *, draws: Draws, what: str = "bags") -> Metric:
     """Return the F1 of positive calls; undefined without a positive item."""
-    if not y.any():
-        return Metric.undefined(f"no positive among {len(y)} {what}: F1 is undefined")
-    return Metric.of(f1_and_accuracy(y, called, draws=draws)[0])
+    reason = f"no positive among {len(y)} {what}: F1 is undefined"
+    return Metric.of(f1_and_accuracy(y, called, draws=draws)[0], reason=reason)
 
 
-def ratio_of_sums(
-    numerator: Shaped[np.ndarray, " items"],
-    denominator: Shaped[np.ndarray, " items"],
-    *,
-    draws: Draws,
-) -> Metric:
-    """Return Σ numerator / Σ denominator over the items of each row."""
-    return Metric.of(draws.ratio(numerator, denominator))
-
-
-def mean_of_items(
-    values: Shaped[np.ndarray, " items"], *, draws: Draws, what: str = "bags"
-) -> Metric:
-    """Return the weighted mean of a value per item in each row."""
-    if len(values) == 0:
-        return Metric.undefined(f"no {what}")
-    return ratio_of_sums(values, np.ones_like(values), draws=draws)
+def mean_of_items(values: Shaped[np.ndarray, " items"], *, draws: Draws) -> Metric:
+    """Return the weighted mean of a value per bag in each row."""
+    return Metric.of(draws.ratio(values, np.ones_like(values)), reason="no bags")
 
 
 def mean_over_classes(
@@ -208,11 +197,9 @@ def mean_over_replicates(
     replicates: Sequence[Metric], *, weights: Float[np.ndarray, "rows replicates"]
 ) -> Metric:
     """Return the mean over the replicates that have a value, weighted by `replicate_weights`."""
-    pairs = zip(replicates, weights.T, strict=True)
-    defined = [(metric.rows, column) for metric, column in pairs if metric.rows is not None]
-    if not defined:
-        return Metric.undefined(replicates[0].reason or "")
-    value, weight = (np.stack(part) for part in zip(*defined, strict=True))
-    weight = np.where(np.isfinite(value), weight, 0.0)
+    undefined = np.full(len(weights), np.nan)
+    value = np.stack([undefined if m.rows is None else m.rows for m in replicates], axis=1)
+    weight = np.where(np.isfinite(value), weights, 0.0)
     with np.errstate(invalid="ignore"):
-        return Metric.of((np.where(weight > 0, value, 0.0) * weight).sum(0) / weight.sum(0))
+        rows = (np.where(weight > 0, value, 0.0) * weight).sum(1) / weight.sum(1)
+    return Metric.of(rows, reason=replicates[0].reason or "")

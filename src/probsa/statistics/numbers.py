@@ -9,8 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float
 
-from ..errors import InputError
-from .metric import Metric, TargetMetrics, mean_of_items
+from .metric import Metric, TargetMetrics, check, mean_of_items
 from .resample import Draws, Values
 
 ROUNDING = 1e-12
@@ -23,7 +22,7 @@ def regression_metrics(
     *,
     scores: Mapping[str, Values] | None = None,
     quantiles: Mapping[float, Values] | None = None,
-    draws: Draws | None = None,
+    draws: Draws,
 ) -> TargetMetrics:
     """Return the metrics of predicted means, and of intervals between quantiles.
 
@@ -33,15 +32,18 @@ def regression_metrics(
         scores: further scores of each bag by name, such as `nll` and `crps`, to be averaged.
         quantiles: quantiles of the prediction by their level; the levels α and 1 - α bound an
             interval of coverage 1 - 2α, which is named after it, as `90 %`.
+        draws: resamples of the bags.
 
     Raises:
         InputError: values and predictions do not fit each other, or one is not finite.
     """
-    if len(y) != len(predicted):
-        raise InputError(f"{len(y)} values for {len(predicted)} predictions: expected as many")
-    if not (np.isfinite(y).all() and np.isfinite(predicted).all()):
-        raise InputError("values and predictions must be finite; some are infinite or nan")
-    draws = Draws.of_data(len(y)) if draws is None else draws
+    finite = np.isfinite(y).all() and np.isfinite(predicted).all()
+    check(
+        {
+            f"{len(y)} values for {len(predicted)} predictions": len(y) == len(predicted),
+            "values and predictions must be finite; some are infinite or nan": finite,
+        }
+    )
     error = predicted - y
     overall = {
         "mae": mean_of_items(np.abs(error), draws=draws),
@@ -50,12 +52,10 @@ def regression_metrics(
         "spearman": spearman(y, predicted, draws=draws),
     }
     overall |= {name: mean_of_items(s, draws=draws) for name, s in (scores or {}).items()}
-    by_level = {round(level, 6): column for level, column in (quantiles or {}).items()}
-    by_part = {}
+    by_level, by_part = {round(level, 6): q for level, q in (quantiles or {}).items()}, {}
     for level in sorted(by_level):
-        opposite = round(1 - level, 6)
-        if level < opposite and opposite in by_level:
-            low, high = by_level[level], by_level[opposite]
+        low, high = by_level[level], by_level.get(opposite := round(1 - level, 6))
+        if level < opposite and high is not None:
             by_part[f"{100 * (opposite - level):g} %"] = {
                 "coverage": mean_of_items((low <= y) & (y <= high), draws=draws),
                 "width": mean_of_items(high - low, draws=draws),

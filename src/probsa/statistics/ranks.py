@@ -7,17 +7,15 @@ share a test part. With too few columns the results give the reason why they are
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
-from scipy.stats import friedmanchisquare, rankdata, studentized_range, wilcoxon
+from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
-from ..errors import InputError
-from .paired import ALPHA
-
-EXACT = 200
-"""Up to this number of pairs the signed-rank test is exact."""
+from .comparison import ALPHA
+from .metric import check
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,16 +33,14 @@ class Ranks:
     @property
     def sd(self) -> dict[str, float]:
         """The standard deviation over the columns (ddof = 1; nan with a single column)."""
-        if self.ranks.shape[1] < 2:
-            return dict.fromkeys(self.methods, float("nan"))
-        return dict(zip(self.methods, self.ranks.std(1, ddof=1).tolist(), strict=True))
+        some = self.ranks.shape[1] > 1
+        sd = self.ranks.std(1, ddof=1) if some else np.full(len(self.methods), np.nan)
+        return dict(zip(self.methods, sd.tolist(), strict=True))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HypothesisTest:
-    """A statistic with its p; `reason` says why there is no p, or why p cannot be small."""
+class HypothesisTest(NamedTuple):
+    """The p of a test; `reason` says why there is none, or why it cannot be small."""
 
-    statistic: float | None
     p: float | None
     reason: str | None = None
 
@@ -73,36 +69,47 @@ def average_ranks(values: Mapping[str, ArrayLike]) -> Ranks:
     """
     rows = {name: np.asarray(v, dtype=np.float64) for name, v in values.items()}
     shapes = {name: row.shape for name, row in rows.items()}
-    if len(set(shapes.values())) != 1 or len(next(iter(shapes.values()))) != 1:
-        raise InputError(f"columns of each method: {shapes}: expected lists of equal length")
+    lists = len({*shapes.values()}) == 1 and len(shapes[next(iter(shapes))]) == 1
+    check({f"columns of each method: {shapes}: expected lists of equal length": lists})
     table = np.stack(list(rows.values()))
-    if table.shape[1] == 0:
-        raise InputError("no columns to rank methods in")
-    for name, row in zip(values, table, strict=True):
-        if np.isnan(row).any():
-            raise InputError(f"{name} has no value in column {int(np.argmax(np.isnan(row)))}")
+    lacking = {name: np.flatnonzero(np.isnan(row)) for name, row in rows.items()}
+    check(
+        {"no columns to rank methods in": table.shape[1] > 0}
+        | {f"{name} has no value in column {k[0]}": False for name, k in lacking.items() if len(k)}
+    )
     return Ranks(methods=tuple(values), ranks=rankdata(-table, axis=0))
 
 
 def signed_rank(a: ArrayLike, b: ArrayLike) -> HypothesisTest:
     """Apply Wilcoxon's signed-rank test to paired values; equal pairs are left out.
 
-    With n pairs, p is at least 2^(1 - n): 0.0625 with five and 0.031 with six. If that is above
-    0.05, the reason says so. p is exact up to 200 pairs, also with ties.
+    p is exact, also with ties. With n pairs it is at least 2^(1 - n): 0.0625 with five and 0.031
+    with six. If that is above 0.05, the reason says so.
 
     Raises:
         InputError: the values are not paired.
     """
-    d = _paired_differences(a, b)
-    unequal = int((d != 0).sum())
-    if unequal == 0:
-        return HypothesisTest(statistic=0.0, p=1.0, reason=f"all {len(d)} pairs are equal")
-    statistic, p = _signed_rank_sum(d[d != 0])
-    least = 2.0 ** (1 - unequal)
-    reason = None
-    if least > ALPHA:
-        reason = f"too few pairs: p is at least {least:.3g} with {unequal} unequal pairs"
-    return HypothesisTest(statistic=statistic, p=p, reason=reason)
+    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    paired = first.ndim == 1 and first.shape == second.shape and len(first) > 0
+    check({f"values of shapes {first.shape} and {second.shape}: expected pairs": paired})
+    # Rounded, so that 0.3 - 0.2 and 0.2 - 0.1 are ties.
+    d = np.round(first - second, 12)
+    check({"some values are nan or infinite: leave those pairs out": np.isfinite(d).all()})
+    if not d.any():
+        return HypothesisTest(1.0, f"all {len(d)} pairs are equal")
+    d = d[d != 0]
+    # Doubled, because the mean ranks of ties may be halves.
+    ranks = np.rint(2 * rankdata(np.abs(d))).astype(np.int64)
+    # The distribution of the sum if each sign is random.
+    chance = np.zeros(ranks.sum() + 1)
+    chance[0] = 1.0
+    for r in ranks:
+        chance[r:] = (chance[r:] + chance[:-r]) / 2
+        chance[:r] /= 2
+    smaller, least = min(ranks[d > 0].sum(), ranks[d < 0].sum()), 2.0 ** (1 - len(d))
+    few = f"too few pairs: p is at least {least:.3g} with {len(d)} unequal pairs"
+    p = float(min(1.0, 2 * chance[: smaller + 1].sum()))
+    return HypothesisTest(p, few if least > ALPHA else None)
 
 
 def friedman(ranks: Ranks) -> HypothesisTest:
@@ -112,28 +119,18 @@ def friedman(ranks: Ranks) -> HypothesisTest:
     """
     k, n = ranks.ranks.shape
     if k < 3:
-        return HypothesisTest(
-            statistic=None, p=None, reason=f"{k} methods: Friedman's test needs three"
-        )
+        return HypothesisTest(None, f"{k} methods: Friedman's test needs three")
     if n < 2:
-        return HypothesisTest(
-            statistic=None, p=None, reason="one column: nothing varies between columns"
-        )
+        return HypothesisTest(None, "one column: nothing varies between columns")
     if (np.ptp(ranks.ranks, axis=0) == 0).all():
-        return HypothesisTest(statistic=0.0, p=1.0, reason="all methods are equal in every column")
-    result = friedmanchisquare(*ranks.ranks)
-    reason = None
-    if n < 10 and k < 6:
-        reason = f"{n} columns of {k} methods: the chi-squared approximation is rough"
-    return HypothesisTest(statistic=float(result.statistic), p=float(result.pvalue), reason=reason)
+        return HypothesisTest(1.0, "all methods are equal in every column")
+    rough = f"{n} columns of {k} methods: the chi-squared approximation is rough"
+    p = float(friedmanchisquare(*ranks.ranks).pvalue)
+    return HypothesisTest(p, rough if n < 10 and k < 6 else None)
 
 
 def nemenyi(methods: int, columns: int) -> float:
     """Return the critical difference q · √(k (k + 1) / 6 n), q the studentised range over √2."""
-    if methods < 2 or columns < 1:
-        raise InputError(
-            f"{methods} methods in {columns} columns: expected at least two methods and one column"
-        )
     q = studentized_range.ppf(1 - ALPHA, methods, np.inf) / np.sqrt(2)
     return float(q * np.sqrt(methods * (methods + 1) / (6 * columns)))
 
@@ -146,9 +143,8 @@ def critical_difference(values: Mapping[str, ArrayLike]) -> CriticalDifference:
     """
     ranks = average_ranks(values)
     k, n = ranks.ranks.shape
-    least = nemenyi(k, n)
-    test = friedman(ranks)
-    reason = None
+    check({f"{k} method in {n} columns: expected at least two methods": k > 1})
+    least, test, mean, reason = nemenyi(k, n), friedman(ranks), ranks.mean, None
     if least >= k - 1:
         reason = (
             f"too few columns: with {n}, the critical difference of {k} methods is {least:.2f}, "
@@ -156,51 +152,13 @@ def critical_difference(values: Mapping[str, ArrayLike]) -> CriticalDifference:
         )
     elif test.p is not None and test.p > ALPHA:
         reason = f"Friedman's test finds no difference (p = {test.p:.2g}): pairs cannot be compared"
-    return CriticalDifference(
-        ranks=ranks,
-        friedman=test,
-        difference=least,
-        cliques=_cliques(ranks.mean, least),
-        reason=reason,
-    )
-
-
-def _signed_rank_sum(d: Float[np.ndarray, " pairs"]) -> tuple[float, float]:
-    """Return the smaller sum of signed ranks, and its two-sided p."""
-    if len(d) > EXACT:
-        result = wilcoxon(d)
-        return float(result.statistic), float(result.pvalue)  # pyright: ignore[reportAttributeAccessIssue]
-    # Doubled, because the mean ranks of ties may be halves.
-    ranks = np.rint(2 * rankdata(np.abs(d))).astype(np.int64)
-    # The distribution of the sum if each sign is random.
-    chance = np.zeros(ranks.sum() + 1)
-    chance[0] = 1.0
-    for r in ranks:
-        chance[r:] = (chance[r:] + chance[:-r]) / 2
-        chance[:r] /= 2
-    least = min(ranks[d > 0].sum(), ranks[d < 0].sum())
-    return float(least / 2), float(min(1.0, 2 * chance[: least + 1].sum()))
-
-
-def _paired_differences(a: ArrayLike, b: ArrayLike) -> Float[np.ndarray, " pairs"]:
-    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    if first.ndim != 1 or first.shape != second.shape or len(first) == 0:
-        raise InputError(f"values of shapes {first.shape} and {second.shape}: expected pairs")
-    # Rounded, so that 0.3 - 0.2 and 0.2 - 0.1 are ties.
-    d = np.round(first - second, 12)
-    if not np.isfinite(d).all():
-        raise InputError("some values are nan or infinite: leave those pairs out")
-    return d
-
-
-def _cliques(mean: Mapping[str, float], difference: float) -> tuple[tuple[str, ...], ...]:
-    """Return the maximal runs of methods whose first and last do not differ significantly."""
-    order = sorted(mean, key=lambda name: mean[name])
-    cliques: list[tuple[str, ...]] = []
-    end = 0
+    # The maximal runs of methods whose first and last do not differ significantly.
+    order, cliques, end = sorted(mean, key=lambda name: mean[name]), [], 0
     for i, first in enumerate(order):
-        run = [name for name in order[i:] if mean[name] - mean[first] <= difference]
+        run = [name for name in order[i:] if mean[name] - mean[first] <= least]
         if len(run) > 1 and i + len(run) > end:
             cliques.append(tuple(run))
             end = i + len(run)
-    return tuple(cliques)
+    return CriticalDifference(
+        ranks=ranks, friedman=test, difference=least, cliques=tuple(cliques), reason=reason
+    )

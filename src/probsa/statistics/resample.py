@@ -20,7 +20,7 @@ Groups: TypeAlias = Sequence[Hashable]
 CELLS = 250_000
 """Number of weights per block while ranks are resampled, so that an array (2 MB) fits the cache."""
 
-MOST_GROUPS = 4000
+MOST_GROUPS = 2000
 """With more groups than this, AUROC is resampled by ranks instead of by pairs of groups."""
 
 
@@ -47,17 +47,10 @@ class Draws:
         `groups` names the group of each unit; without it, each unit is its own group. Fewer than
         two groups carry no information on the variation between groups: no resamples are drawn.
         """
-        names = list(range(len(strata))) if groups is None else groups
+        names = range(len(strata)) if groups is None else groups
         member, parts = group_strata(names, strata.tolist())
-        group_count = sum(map(len, parts))
-        if group_count < 2:
-            resamples = 0
-        rng = np.random.default_rng(seed)
-        counts = np.ones((resamples + 1, group_count), dtype=np.int64)
-        for part in parts:
-            k = len(part)
-            counts[1:, part] = rng.multinomial(k, np.full(k, 1 / k), size=resamples)
-        return cls(counts=counts, member=member)
+        resamples = resamples if sum(map(len, parts)) > 1 else 0
+        return cls(counts=_drawn(parts, resamples=resamples, seed=seed), member=member)
 
     @classmethod
     def of_data(cls, items: int) -> "Draws":
@@ -111,16 +104,14 @@ def _areas_by_ranks(
     draws: Draws, case: Values, control: Values, score: Values
 ) -> Float[np.ndarray, "2 rows"]:
     """Return AUROC and average precision of weighted cases and controls."""
-    cases, controls = np.flatnonzero(case), np.flatnonzero(control)
+    order = np.argsort(score, kind="stable")
+    cases, controls = order[case[order] > 0], order[control[order] > 0]
+    areas = np.full((2, len(draws.counts)), np.nan)
     if len(cases) == 0:
-        return np.full((2, len(draws.counts)), np.nan)
-    cases = cases[np.argsort(score[cases], kind="stable")]
-    controls = controls[np.argsort(score[controls], kind="stable")]
+        return areas
     # Cases with equal scores form one step of the curve.
     step, start = np.unique(score[cases], return_index=True)
-    first = np.searchsorted(score[controls], step, side="left")
-    last = np.searchsorted(score[controls], step, side="right")
-    areas = np.empty((2, len(draws.counts)))
+    first, last = (np.searchsorted(score[controls], step, side=side) for side in ("left", "right"))
     block = max(1, CELLS // len(score))
     for r in range(0, len(draws.counts), block):
         counts = draws.counts[r : r + block].astype(np.float64)
@@ -145,24 +136,23 @@ def _auroc_by_pairs(draws: Draws, case: Values, control: Values, score: Values) 
 
     The cost hardly grows with the number of items per group, for example instances per bag.
     """
-    cases, controls = np.flatnonzero(case), np.flatnonzero(control)
-    cases = cases[np.argsort(score[cases], kind="stable")]
-    controls = controls[np.lexsort((score[controls], draws.member[controls]))]
-    up_groups, group = np.unique(draws.member[cases], return_inverse=True)
-    down_groups, first = np.unique(draws.member[controls], return_index=True)
-    pairs, sizes = np.empty((len(up_groups), len(down_groups))), np.empty(len(down_groups))
-    parts = np.split(controls, first[1:]) if len(controls) else []
-    for i, part in enumerate(parts):
+    order = np.argsort(score, kind="stable")
+    cases, controls = order[case[order] > 0], order[control[order] > 0]
+    ups, up = np.unique(draws.member[cases], return_inverse=True)
+    controls = controls[np.argsort(draws.member[controls], kind="stable")]
+    downs, first, down = np.unique(draws.member[controls], return_index=True, return_inverse=True)
+    pairs = np.empty((len(ups), len(downs)))
+    for k, part in zip(range(len(downs)), np.split(controls, first[1:]), strict=False):
         below = np.append(0.0, np.cumsum(control[part]))
         before = below[np.searchsorted(score[part], score[cases], side="left")]
         before = before + below[np.searchsorted(score[part], score[cases], side="right")]
-        pairs[:, i] = np.bincount(group, before / 2 * case[cases], minlength=len(up_groups))
-        sizes[i] = below[-1]
-    counts = draws.counts.astype(np.float64)
-    up, down = counts[:, up_groups], counts[:, down_groups]
-    totals = np.bincount(group, case[cases], minlength=len(up_groups))
+        pairs[:, k] = np.bincount(up, before / 2 * case[cases], minlength=len(ups))
+    of_cases, of_controls = draws.counts[:, ups] * 1.0, draws.counts[:, downs] * 1.0
+    total = (of_cases @ np.bincount(up, case[cases])) * (
+        of_controls @ np.bincount(down, control[controls])
+    )
     with np.errstate(invalid="ignore", divide="ignore"):
-        return ((up @ pairs) * down).sum(1) / ((up @ totals) * (down @ sizes))
+        return ((of_cases @ pairs) * of_controls).sum(1) / total
 
 
 def group_strata(groups: Groups, strata: Sequence[Hashable]) -> tuple[Labels, list[list[int]]]:
@@ -181,44 +171,49 @@ def group_strata(groups: Groups, strata: Sequence[Hashable]) -> tuple[Labels, li
     return member, list(by_kind.values())
 
 
+def _drawn(
+    parts: Sequence[list[int]], *, resamples: int, seed: int | tuple[int, int], fewer: int = 0
+) -> Real[np.ndarray, "rows groups"]:
+    """Draw k - fewer of the k groups of each part, each of which counts k / (k - fewer) times.
+
+    With k draws, the variance is too small by the factor 1 - 1 / k; with k - 1 it is unbiased (Rao
+    and Wu, JASA 1988). A part with a single group does not vary. Row 0 is all ones.
+    """
+    rng = np.random.default_rng(seed)
+    counts = np.ones((resamples + 1, sum(map(len, parts))), dtype=float if fewer else np.int64)
+    for part in parts:
+        k = len(part)
+        if k > 1:
+            drawn = rng.multinomial(k - fewer, np.full(k, 1 / k), size=resamples)
+            counts[1:, part] = drawn * (k / (k - fewer)) if fewer else drawn
+    return counts
+
+
 def draw_patients(
     strata: Sequence[Hashable], *, groups: Groups, resamples: int, seed: int
 ) -> tuple[Draws, int]:
     """Return weights of the groups with an unbiased variance, and their degrees of freedom.
 
-    From a stratum of k groups, k - 1 are drawn with weight k / (k - 1) each; drawing k would
-    underestimate the variance by the factor 1 - 1 / k (Rao and Wu, JASA 1988). The stratum of a
-    group is the set of the `strata` of its items. A stratum with a single group would never vary,
-    so it is merged into the largest stratum.
+    The stratum of a group is the set of the `strata` of its items. A stratum with a single group
+    would never vary, so it is merged into the largest stratum.
     """
     member, parts = group_strata(groups, strata)
     parts.sort(key=len)
     singles = [group for part in parts[:-1] if len(part) == 1 for group in part]
     parts = [part for part in parts[:-1] if len(part) > 1] + [parts[-1] + singles]
-    group_count = sum(map(len, parts))
-    rng = np.random.default_rng(seed)
-    weight = np.ones((resamples + 1, group_count))
-    for part in parts:
-        k = len(part)
-        if k > 1:
-            counts = rng.multinomial(k - 1, np.full(k, 1 / k), size=resamples)
-            weight[1:, part] = counts * (k / (k - 1))
-    return Draws(counts=weight, member=member), group_count - len(parts)
+    counts = _drawn(parts, resamples=resamples, seed=seed, fewer=1)
+    return Draws(counts=counts, member=member), counts.shape[1] - len(parts)
 
 
 def replicate_weights(
     count: int, *, resamples: int, seed: int, blocks: Groups | None = None
 ) -> Float[np.ndarray, "rows replicates"]:
-    """Return the number of times each replicate is drawn in each row; row 0 is all ones.
+    """Return the weight of each replicate in each row, drawn as in `draw_patients`.
 
-    Of k replicates, k - 1 are drawn, as in `draw_patients`. A single one is in every row. With
-    `blocks`, for example the split if replicates are pairs of a split and a seed, whole blocks are
-    drawn, and the replicates of a block share its weight.
+    With `blocks`, for example the split if replicates are pairs of a split and a seed, whole blocks
+    are drawn, and the replicates of a block share its weight.
     """
-    member, _ = group_strata(range(count) if blocks is None else blocks, [0] * count)
-    k = int(member.max()) + 1
-    weights = np.ones((resamples + 1, k))
-    if k > 1:
-        rng = np.random.default_rng((seed, k))
-        weights[1:] = rng.multinomial(k - 1, np.full(k, 1 / k), size=resamples)
+    member, parts = group_strata(range(count) if blocks is None else blocks, [0] * count)
+    seeds = seed, len(parts[0])
+    weights = _drawn(parts, resamples=resamples, seed=seeds, fewer=1)
     return weights[:, member] / np.bincount(member)[member]

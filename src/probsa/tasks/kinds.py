@@ -15,8 +15,8 @@ from ..statistics import (
     TargetMetrics,
     binary_metrics,
     cohen_kappa,
+    concordance,
     confusion,
-    harrell_c,
     kaplan_meier,
     mean_grade,
     median_call,
@@ -305,7 +305,7 @@ class Survival(Task):
         return {"Kaplan–Meier of the training bags": np.tile(row, (len(data.y), 1))}
 
     def validation_score(self, y: Y, p: P) -> float | None:
-        return harrell_c(y[:, 0], y[:, 1] > 0, risk=p[:, 0]).value
+        return concordance(y[:, 0], y[:, 1] > 0, risk=p[:, 0]).value
 
     def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
         risk, spread = float(p.probability[0]), float(p.std[0])

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int, Shaped
 
 from ..core import TaskName, check_options, counted, finite_number
 from ..errors import TableError, hint
-from ..statistics import CensoringCurve, uno_c
+from ..statistics import CensoringCurve, concordance
 from .words import class_name
 
 Rows: TypeAlias = Mapping[str, tuple[int, dict[str, str]]]
@@ -563,7 +563,7 @@ class EventLabels(Labels):
 
     def unjudgeable(self, y: Y, training: np.ndarray, names: Names) -> str | None:
         censoring = CensoringCurve.fit(training[:, 0], training[:, 1] > 0)
-        c = uno_c(y[:, 0], y[:, 1] > 0, risk=np.zeros(len(y)), censoring=censoring)
+        c = concordance(y[:, 0], y[:, 1] > 0, risk=np.zeros(len(y)), censoring=censoring)
         return None if c.reason is None else f"there is {c.reason.partition(':')[0]}"
 
     def counts(self, y: Y, names: Names) -> dict[str, int]:

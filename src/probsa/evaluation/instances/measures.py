@@ -18,12 +18,11 @@ from ...errors import InputError
 from ...statistics import (
     Draws,
     Metric,
+    areas,
     augrc,
     auroc,
-    average_precision,
     f1_and_accuracy,
     mean_over_replicates,
-    ratio_of_sums,
     replicate_weights,
 )
 from ..words import INSTANCE_DETECTORS, NULL_DETECTORS
@@ -63,11 +62,7 @@ def pooled(
 
     draws: resamples of the table's bags; what: the instances in the plural, for reasons.
     """
-    items = draws.for_items(table.bag)
-    return {
-        "auroc": auroc(table.y, table[column], draws=items, what=what),
-        "average_precision": average_precision(table.y, table[column], draws=items, what=what),
-    }
+    return areas(table.y, table[column], draws=draws.for_items(table.bag), what=what)
 
 
 def within_bags(table: InstanceTable, column: str, *, draws: Draws) -> dict[str, Metric]:
@@ -79,9 +74,7 @@ def within_bags(table: InstanceTable, column: str, *, draws: Draws) -> dict[str,
     for b, rows in enumerate(bag_rows(table)):
         if mixed[b]:
             values[b] = within_bag(table.y[rows], table[column][rows])
-    return {
-        name: ratio_of_sums(values[:, k], mixed, draws=draws) for k, name in enumerate(WITHIN_BAGS)
-    }
+    return {name: Metric.of(draws.ratio(values[:, k], mixed)) for k, name in enumerate(WITHIN_BAGS)}
 
 
 def bag_rows(table: InstanceTable) -> list[slice]:
@@ -133,7 +126,7 @@ def dice(
     of_bag = np.divide(hit, size, out=np.zeros(len(size)), where=defined)
     count = draws.totals(defined[:, None])[:, 0]
     return {
-        "dice": ratio_of_sums(of_bag, defined, draws=draws),
+        "dice": Metric.of(draws.ratio(of_bag, defined)),
         "dice_pooled": Metric.of(np.where(count > 0, draws.ratio(hit, size), np.nan)),
     }
 
@@ -214,7 +207,7 @@ def detections(
         absent += ": errors cannot be ranked"
     rate = Metric.undefined(absent or "")
     if len(wrong):
-        rate = ratio_of_sums(wrong, np.ones_like(wrong), draws=draws)
+        rate = Metric.of(draws.ratio(wrong, np.ones_like(wrong)))
     found = {"error_rate": rate}
     for name, score in scores.items():
         area = risk = Metric.undefined(absent or str(score))

@@ -1,0 +1,503 @@
+"""Compare methods by paired differences with intervals, and decide whether there is a winner.
+
+d_r is the difference of two methods in replicate r (seed, split) and d the mean over all R. Its
+error has two parts: that of the patients (normal, from paired resamples) and that of the replicates
+(Student's t with R - 1 degrees of freedom, because R is small). The interval is that of their sum,
+as in the Behrens-Fisher problem. Among equally good methods the rule names a winner in at most 1 of
+20 cohorts, which test_compare.py verifies.
+"""
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from statistics import NormalDist, median
+from typing import Literal, no_type_check
+
+import numpy as np
+from jaxtyping import Float, Shaped
+from numpy.typing import ArrayLike
+from scipy.optimize import root_scalar
+from scipy.special import stdtr, stdtrit
+from scipy.stats import rankdata
+
+from .metric import check, f1_and_accuracy
+from .resample import Draws, Flags, Groups, Labels, draw_patients
+
+MetricName = Literal["auroc", "average_precision", "f1", "accuracy", "mean"]
+"""`mean` averages values of the items, which are metrics themselves, such as the AP of each bag."""
+Pooling = Literal["pooled", "within"]
+"""How a metric treats cross-validation folds.
+
+`pooled` computes it over the bags of all folds, as tables print it. It has the most pairs of bags,
+but the scores of different folds must share a scale, and shifts between folds lower the metric.
+`within` averages the metric of each fold, which ignores such shifts but compares each bag only with
+those of its own fold.
+"""
+Replicated = Shaped[np.ndarray, "replicates items"]
+Resampled = Float[np.ndarray, "replicates rows"]
+
+ONE_REPLICATE = (
+    "one replicate: the intervals describe these trained models on other patients; they do not "
+    "include the variation between seeds"
+)
+ALPHA = 0.05
+POWER = 0.80
+ROUNDING = 1e-20
+"""A variance below this (relative to 1, the largest metric) is a rounding error."""
+QUANTILES = 4000
+"""Number of points at which the replicates' part of the error is evaluated."""
+EXCHANGES = 999
+"""Number of random exchanges of the two methods, used if the resamples do not vary."""
+DETECTABLE, TEST = "Smallest detectable difference in", "80 % power, two-sided 0.05"
+NAMES = {"auroc": "AUROC", "average_precision": "average precision", "f1": "F1"}
+
+
+@no_type_check  # called for every exchange: the tests' checks of shapes cost more than it does
+def resampled_metric(
+    y: Flags,
+    score: Replicated,
+    *,
+    draws: Draws,
+    metric: MetricName,
+    folds: Replicated | None = None,
+) -> Resampled:
+    """Return the metric of each replicate in each row of the draws; nan where it is undefined.
+
+    With `folds`, the metric is computed in each fold and averaged over the folds (nan as soon as
+    one fold has a single class).
+    """
+
+    def of(rows: np.ndarray, score: np.ndarray) -> np.ndarray:
+        truth, of_rows = y[rows], draws.for_items(rows)
+        if metric == "auroc":
+            return of_rows.auroc(truth, score.astype(np.float64))
+        if metric == "average_precision":
+            return of_rows.ranks(truth, score.astype(np.float64))[1]
+        if metric == "mean":
+            return of_rows.ratio(score, np.ones(len(score)))
+        return f1_and_accuracy(truth, score.astype(bool), draws=of_rows)[int(metric == "accuracy")]
+
+    found = []
+    for s, fold in zip(score, np.zeros(score.shape) if folds is None else folds, strict=True):
+        parts = [np.flatnonzero(fold == f) for f in np.unique(fold)]
+        found.append(np.mean([of(rows, s[rows]) for rows in parts], axis=0))
+    return np.stack(found)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MethodSample:
+    """One method: its metric in the data (column 0) and in every resample, and its scores."""
+
+    values: Resampled
+    scores: Replicated
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairedData:
+    """The labels, groups and replicates on which two methods are compared."""
+
+    y: Flags
+    member: Labels
+    """The group (patient) of each item."""
+    freedom: int
+    """Degrees of freedom of the patients, as `draw_patients` returns them."""
+    blocks: tuple[Hashable, ...]
+    """The block of each replicate; replicates of a block are averaged."""
+    metric: MetricName | Literal["other"]
+    """`other` is a metric that only its values are known of: methods cannot be exchanged."""
+    folds: Replicated | None = None
+    higher_is_better: bool = True
+    scale: float = 1.0
+    """The size of a large difference: 1 for metrics between 0 and 1, else in the metric's unit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StandardError:
+    """The standard error of a difference, in two parts."""
+
+    patients: float
+    freedom: int
+    """Degrees of freedom of the patients' part."""
+    replicates: float
+    """0 with a single replicate."""
+    count: int
+    """Number of replicates, or of their blocks."""
+
+    @classmethod
+    def estimated(cls, values: Resampled, *, freedom: int) -> "StandardError":
+        """Estimate V_g + max(V_s - V_gs, 0); with two replicates, max(V_g - V_gs, 0) + V_s.
+
+        V_g, the variance over resamples of the patients, contains the effect of the patients and
+        V_gs, that of the interaction of replicates and patients. V_s = var(d_r) / R contains the
+        effect of the replicates and V_gs again. V_gs is estimated from many patients and V_s from
+        R numbers, so V_gs is subtracted from V_s, unless V_s is estimated from two numbers only.
+        """
+        observed, resamples = values[:, 0], values[:, 1:]
+        count, mean = len(observed), resamples.mean(0)
+        patients, replicates = mean.var(ddof=1), 0.0
+        if count > 1:
+            replicates = observed.var(ddof=1) / count
+            interaction = (resamples - mean).var(axis=1, ddof=1).sum() / (count * (count - 1))
+            if count == 2:
+                patients = max(patients - interaction, 0.0)
+            else:
+                replicates = max(replicates - interaction, 0.0)
+        parts = {"patients": float(np.sqrt(patients)), "replicates": float(np.sqrt(replicates))}
+        return cls(**parts, freedom=freedom, count=count)
+
+    @property
+    def se(self) -> float:
+        """The standard error of the sum of both parts."""
+        return float(np.hypot(self.patients, self.replicates))
+
+    def p(self, d: float) -> float:
+        """Return the two-sided probability of an error at least as large as d."""
+        if self.replicates == 0:
+            return float(2 * stdtr(self.freedom, -abs(d) / self.patients))
+        if self.patients == 0:
+            return float(2 * stdtr(self.count - 1, -abs(d) / self.replicates))
+        from_replicates = self.replicates * _student_quantiles(self.count - 1)
+        return float(2 * stdtr(self.freedom, (from_replicates - abs(d)) / self.patients).mean())
+
+    def half_width(self, alpha: float = ALPHA) -> float:
+        """Return the d at which p is alpha."""
+        upper = self.patients * -stdtrit(self.freedom, alpha / 8)
+        if self.count > 1:
+            upper += self.replicates * -stdtrit(self.count - 1, alpha / 8)
+        return float(root_scalar(lambda d: self.p(d) - alpha, bracket=(0, 2 * upper)).root)
+
+
+@cache
+def _student_quantiles(freedom: int) -> Float[np.ndarray, " q"]:
+    return stdtrit(freedom, (np.arange(QUANTILES) + 0.5) / QUANTILES)
+
+
+def minimum_detectable(error: StandardError) -> float:
+    """Return the true difference that a two-sided test at 0.05 finds in 80 % of all cohorts.
+
+    It is (1.960 + 0.842) = 2.80 standard errors; with few replicates, Student's quantiles replace
+    the normal ones.
+    """
+    return error.half_width(ALPHA) + error.half_width(2 * (1 - POWER))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """The difference of two methods on the same bags."""
+
+    difference: float
+    """Mean over the replicates."""
+    low: float | None
+    """Lower limit of the 95 % interval; None if the resamples do not vary."""
+    high: float | None
+    p: float | None
+    """Two-sided, before any correction; None if there are too few patients."""
+    spread: StandardError | None = None
+    """None if nothing varies."""
+    reason: str | None = None
+    """The reason why there is no p, or how it was found if not from the resamples."""
+
+
+def compare_pair(a: MethodSample, b: MethodSample, *, data: PairedData) -> Difference:
+    """Return a - b, with its interval and p."""
+    blocks = dict.fromkeys(data.blocks)
+    rows = [[i for i, of in enumerate(data.blocks) if of == block] for block in blocks]
+    values = np.stack([(a.values - b.values)[i].mean(0) for i in rows])
+    d = float(values[:, 0].mean())
+    finite = np.asarray(np.isfinite(values[:, 1:]).all(0))
+    resamples, left_out = len(finite), int((~finite).sum())
+
+    def without_interval(p: float | None, reason: str, at: float | None = None) -> Difference:
+        return Difference(difference=d, low=at, high=at, p=p, reason=reason)
+
+    if np.array_equal(a.scores, b.scores):
+        return without_interval(1.0, "both give the same scores", at=0.0)
+    patients = f"{data.member.max() + 1} patients"
+    if data.freedom < 1 or left_out == resamples:
+        return without_interval(None, f"{patients} are too few to resample")
+    if resamples - left_out < max(2, left_out):
+        undefined = f"the metric is undefined in {left_out} of {resamples} resamples of {patients}"
+        return without_interval(None, undefined)
+    error = StandardError.estimated(values[:, np.append(True, finite)], freedom=data.freedom)
+    if error.se**2 < ROUNDING * data.scale**2:
+        same = "the difference is the same in every resample"
+        if abs(d) < np.sqrt(ROUNDING) * data.scale:
+            return without_interval(1.0, "the methods are equal in every resample")
+        if data.metric == "other":
+            return without_interval(None, same)
+        exchanged = f"{same}: p is from exchanging the methods in random patients"
+        return without_interval(_exchange_test(a, b, data=data), exchanged)
+    half = error.half_width()
+    # metrics lie in [0, 1], means of values and other metrics anywhere
+    limit = np.inf if data.metric in ("mean", "other") else 1.0
+    return Difference(
+        difference=d,
+        low=float(max(d - half, -limit)),
+        high=float(min(d + half, limit)),
+        p=min(1.0, error.p(d)),
+        spread=error,
+    )
+
+
+def _exchange_test(a: MethodSample, b: MethodSample, *, data: PairedData) -> float:
+    """Return p of |d| among the differences with the methods exchanged in random patients.
+
+    Scores are exchanged as ranks, because two methods need not have the same scale.
+    """
+    name = data.metric
+    assert name != "other", "only its values are known"
+    plain = name in ("f1", "accuracy", "mean")
+    scores_a, scores_b = (s.scores if plain else rankdata(s.scores, axis=1) for s in (a, b))
+    draws = Draws(counts=np.ones((1, data.member.max() + 1)), member=data.member)
+    rng, swap = np.random.default_rng(0), np.zeros(len(data.member), dtype=bool)
+    differences = []
+    for _ in range(EXCHANGES + 1):  # the first one exchanges nothing
+        both = np.where(swap, scores_b, scores_a), np.where(swap, scores_a, scores_b)
+        options = {"draws": draws, "metric": name, "folds": data.folds}
+        first, second = (resampled_metric(data.y, s, **options).mean() for s in both)
+        differences.append(abs(first - second))
+        swap = rng.random(draws.counts.shape[1])[data.member] < 0.5
+    return float(np.mean(np.array(differences) >= differences[0] - np.sqrt(ROUNDING)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """All methods compared with a reference and with the best method."""
+
+    metric: MetricName | Literal["other"]
+    values: dict[str, float]
+    """The mean over the replicates of each method, in the order of the input."""
+    best: str
+    """The method with the highest value, or the lowest if lower is better (the first that ties)."""
+    reference: str
+    """The method that is subtracted in `differences`: the baseline, or the best."""
+    differences: dict[str, Difference]
+    """Each other method minus the reference."""
+    adjusted: dict[str, float]
+    """Holm-adjusted p of these differences; 1 if there is no p."""
+    winner: str | None
+    """The best method, if it differs significantly from every other; see `compare`."""
+    reason: str | None
+    """The reason why there is no winner."""
+    indistinguishable: tuple[str, ...]
+    """The other methods that do not differ significantly from the best."""
+    replicates: int
+    groups: int
+    """Number of patients, or of whatever was resampled."""
+    notes: tuple[str, ...] = field(default=())
+    """Caveats for readers of the table, for example that there is a single replicate."""
+
+
+def compare(  # noqa: PLR0913 - each is a choice of its own
+    y: ArrayLike | None,
+    scores: Mapping[str, ArrayLike],
+    *,
+    groups: Groups | Shaped[np.ndarray, " items"] | None,
+    metric: MetricName,
+    baseline: str | None = None,
+    pooling: Pooling = "pooled",
+    folds: ArrayLike | None = None,
+    blocks: Groups | Shaped[np.ndarray, " replicates"] | None = None,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Comparison:
+    """Compare all methods with a baseline (or the best), and decide whether there is a winner.
+
+    The winner is the method with the highest value, if its paired difference to every other method
+    has a Holm-adjusted two-sided p of at most 0.05. Otherwise there is none, `reason` says why, and
+    `indistinguishable` names the methods that do not differ significantly from the best.
+
+    Args:
+        y: labels 0 or 1, (items,); None for the metric `mean`, which needs none.
+        scores: for each method, scores of shape (replicates, items), or calls for `f1` and
+            `accuracy`; row r has the same seed (and split) in every method.
+        groups: the patient of each item; None if each item is its own patient.
+        metric: the metric to compare.
+        baseline: the method that is subtracted from the others; None for the best.
+        pooling: see `Pooling`.
+        folds: the fold of each item, (items,) or (replicates, items); `within` needs it.
+        blocks: the block of each replicate, for example the split if replicates are pairs of a
+            split and a seed. Replicates of a block are averaged. A single block is ignored.
+        resamples: number of resamples of the patients.
+        seed: seed of the resamples.
+
+    Raises:
+        InputError: the shapes do not fit, there is one class only, the baseline is unknown, or a
+            score is nan.
+    """
+    check({"no methods to compare": len(scores) > 0})
+    by_method = {name: np.atleast_2d(np.asarray(s)) for name, s in scores.items()}
+    first = next(iter(by_method.values()))
+    count, items = shape = (first.shape[0], first.shape[-1])
+    patients = np.arange(items) if groups is None else np.asarray(groups)
+    names = np.arange(count) if blocks is None else np.asarray(blocks)
+    labels, within = np.ones(items) if y is None else np.asarray(y), None
+    if pooling == "within":
+        check({"pooling 'within' needs the fold of each item": folds is not None})
+        within = np.asarray(folds)
+        within = np.tile(within, (count, 1)) if within.ndim == 1 else within
+    classes, of_calls = {*labels.ravel().tolist()}, metric in ("f1", "accuracy")
+    known = baseline is None or baseline in scores
+    rules = {f"no baseline {baseline!r} among {', '.join(scores)}": known}
+    for name, s in by_method.items():
+        nan, usable = np.isnan(s.astype(np.float64)).any(), not of_calls or np.isin(s, (0, 1)).all()
+        rules |= {
+            f"{name} has scores of shape {s.shape}: expected {shape}": s.shape == shape,
+            f"{name}: {metric} needs calls (True or False), not scores": usable,
+            f"{name} has scores that are nan: leave those items out for all methods": not nan,
+        }
+    given = {"labels": (labels, (items,)), "groups": (patients, (items,))}
+    given |= {"blocks": (names, (count,)), "folds": (first if within is None else within, shape)}
+    rules |= {f"{k} of shape {v.shape}: expected {s}": v.shape == s for k, (v, s) in given.items()}
+    one_class = y is not None and len(classes) < 2
+    rules |= {
+        f"labels are {sorted(classes)}: {metric} needs 0 and 1": classes <= {0, 1},
+        f"only one class among {items} labels: nothing can be compared": not one_class,
+    }
+    check(rules)
+    labels = labels == 1
+    strata = labels.tolist()
+    if within is not None:
+        for fold, inside in [(f, row == f) for row in within for f in np.unique(row)]:
+            both = labels[inside].any() and not labels[inside].all()
+            check({f"fold {fold} has one class: pool the folds instead": both})
+        strata = list(zip(strata, within[0].tolist(), strict=True))
+    draws, freedom = draw_patients(strata, groups=patients.tolist(), resamples=resamples, seed=seed)
+    if metric in ("average_precision", "f1"):
+        # The positives dominate the variance: counting all patients makes the test too liberal
+        # (6 % errors at a level of 5 % with 24 positives among 80 bags).
+        freedom = min(freedom, len(np.unique(draws.member[labels])) - 1)
+    data = PairedData(
+        y=labels,
+        member=draws.member,
+        freedom=freedom,
+        # With one split and several seeds, the seeds are the replicates.
+        blocks=tuple(range(count) if len(set(names.tolist())) == 1 else names.tolist()),
+        metric=metric,
+        folds=within,
+    )
+    samples = {}
+    for name, s in by_method.items():
+        values = resampled_metric(labels, s, draws=draws, metric=metric, folds=within)
+        samples[name] = MethodSample(values=values, scores=s)
+    return compared_samples(samples, baseline=baseline, data=data)
+
+
+def mean_interval(values: Replicated, *, groups: Groups, resamples: int) -> Difference:
+    """Return the mean with its interval over groups and replicates, as a difference to 0."""
+    both = {"zero": np.zeros_like(values), "values": values}
+    options = {"groups": groups, "metric": "mean", "resamples": resamples}
+    return compare(None, both, baseline="zero", **options).differences["values"]
+
+
+def compared_samples(
+    samples: Mapping[str, MethodSample], *, baseline: str | None, data: PairedData
+) -> Comparison:
+    """Compare methods whose metric has been computed in all resamples; see `compare`.
+
+    Values and differences keep their sign if lower is better.
+    """
+
+    def to(reference: str) -> tuple[dict[str, Difference], dict[str, float]]:
+        """Return each other method minus the reference, and the Holm-adjusted p."""
+        others = {name: s for name, s in samples.items() if name != reference}
+        found = {n: compare_pair(s, samples[reference], data=data) for n, s in others.items()}
+        p = holm([1.0 if d.p is None else d.p for d in found.values()])
+        return found, dict(zip(found, p, strict=True))
+
+    values = {name: float(s.values[:, 0].mean()) for name, s in samples.items()}
+    best = (max if data.higher_is_better else min)(values, key=lambda name: values[name])
+    differences, adjusted = to(best)
+    similar = tuple(name for name in differences if adjusted[name] > ALPHA)
+    reason = None if differences else "only one method"
+    if similar:
+        sign = 1 if data.higher_is_better else -1
+        nearest = max(similar, key=lambda name: sign * differences[name].difference)
+        d = differences[nearest]
+        apart = f"{-d.difference:.4f} below" if sign > 0 else f"{d.difference:.4g} above"
+        reason = (
+            f"{best} does not differ significantly from {len(similar)} of {len(differences)} other "
+            f"methods; {nearest} is {apart} it, Holm-adjusted p = {adjusted[nearest]:.3g}"
+            + ("" if d.reason is None else f" ({d.reason})")
+        )
+        reason = f"{best} and {nearest} are equal" if d.difference == 0 else reason
+    reference = best if baseline is None else baseline
+    if reference != best:
+        differences, adjusted = to(reference)
+    return Comparison(
+        metric=data.metric,
+        values=values,
+        best=best,
+        reference=reference,
+        differences=differences,
+        adjusted=adjusted,
+        winner=best if reason is None else None,
+        reason=reason,
+        indistinguishable=similar,
+        replicates=len(data.blocks),
+        groups=int(data.member.max()) + 1,
+        notes=(ONE_REPLICATE,) if len(set(data.blocks)) == 1 else (),
+    )
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Return Holm-adjusted p-values, in the order of the input.
+
+    The i-th smallest of m is multiplied by m - i + 1; the results are made monotone in p and at
+    most 1. Holm, Scandinavian Journal of Statistics 1979.
+    """
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty(len(p))
+    factors = np.arange(len(p), 0, -1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(np.asarray(p)[order] * factors), 1.0)
+    return adjusted.tolist()
+
+
+def detectable_sentence(
+    comparison: Comparison,
+    *,
+    within: bool = False,
+    replicates: Collection[int] = (),
+    title: str | None = None,
+) -> str:
+    """Return the sentence on the smallest detectable difference for the foot of a table.
+
+    It is the median over the pairs of methods, before Holm's correction.
+
+    Args:
+        comparison: the comparison of the table.
+        within: whether its differences are computed within folds.
+        replicates: the number of replicates of each pair, if it differs between pairs.
+        title: the metric in words; None for one of `NAMES`.
+    """
+    other, pairs = comparison.metric == "other", len(comparison.differences)
+    name = title or NAMES.get(comparison.metric, comparison.metric)
+    what = f"{DETECTABLE} {name}" + (" within folds" if within else "")
+    spreads = [d.spread for d in comparison.differences.values() if d.spread is not None]
+    if not spreads:
+        return f"{what}: unknown, no pair of methods varies."
+    least = median(map(minimum_detectable, spreads))
+    if least > 1 and not other:
+        return f"{what}: none (every difference is below 1)."
+    fewest, most = min(counts := replicates or (comparison.replicates,)), max(counts)
+    trained = "one replicate" if most == 1 else f"{most} replicates"
+    trained = f"{fewest} to {trained}" if fewest < most else trained
+    over = "" if pairs == 1 else f"; median of {pairs} pairs, each before Holm's correction"
+    shown = f"{least:.3g}" if other else f"{least:.3f}"
+    return f"{what}: {shown} ({TEST}, {comparison.groups} patients, {trained}{over})."
+
+
+def detectable_from_intervals(
+    intervals: Sequence[tuple[float | None, float | None]], *, what: str
+) -> str:
+    """Return the sentence for differences (`what`) of which only 95 % intervals are known.
+
+    The half width of an interval is taken as 1.960 standard errors; unknown ends are left out.
+    """
+    widths = [(high - low) / 2 for low, high in intervals if low is not None and high is not None]
+    if not widths:
+        return f"{DETECTABLE} {what}: unknown, no difference has an interval."
+    normal = NormalDist()
+    least = median(widths) * (1 + normal.inv_cdf(POWER) / normal.inv_cdf(1 - ALPHA / 2))
+    over = "" if len(widths) == 1 else f"; median of {len(widths)} differences"
+    return f"{DETECTABLE} {what}: {least:.3f} ({TEST}, from 95 % intervals{over})."
