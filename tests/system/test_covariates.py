@@ -13,7 +13,7 @@ from probsa.datasets import CovariateOptions
 from probsa.errors import InputError, TableError
 from probsa.evaluation import load, read_predictions
 from probsa.models import build
-from probsa.training import RunConfig, train, why_not_jointly
+from probsa.training import RunConfig, train
 from probsa.training.config import DataConfig, TrainingConfig
 from probsa.training.optimizers import make_optimizer
 from probsa.workflow import predict_folder, train_and_report
@@ -177,10 +177,6 @@ def test_coefficients_have_their_own_weight_decay():
     assert decay[id(model.covariates.weight)] == 0.07
     assert len(decay) == sum(1 for _ in model.parameters())
     assert {v for k, v in decay.items() if k != id(model.covariates.weight)} == {0.3}
-
-
-def test_runs_with_covariates_train_alone(folder):
-    assert "covariates" in (why_not_jointly(config_of(folder)) or "")
 
 
 def test_an_interrupted_run_with_covariates_ends_with_the_same_bits(folder, trained, tmp_path):

@@ -248,32 +248,33 @@ class RunConfig:
         )
 
 
-RETIRED: dict[str, dict[str, Any]] = {
-    "data": {"ordinal": "cumulative", "ties": "efron", "alpha": 0.0},
-    "likelihood": {"ties": "efron", "alpha": 0.0},
-    "training": {"lookahead": None, "lookahead_alpha": 0.5},
-    "model": {
-        "variant": "paper",
-        "legacy_crop": False,
-        "canvas": None,
-        "augment": False,
-        "loss": "ce",
-        "focal": [0.25, 2.0],
-        "branch": "mlp",
-        "bag_loss": "ce",
-        "bag_layer": False,
-    },
+RETIRED: dict[str, Any] = {
+    "data.ordinal": "cumulative",
+    "data.ties": "efron",
+    "data.alpha": 0.0,
+    "likelihood.ties": "efron",
+    "likelihood.alpha": 0.0,
+    "training.lookahead": None,
+    "training.lookahead_alpha": 0.5,
+    "model.variant": "paper",
+    "model.legacy_crop": False,
+    "model.canvas": None,
+    "model.augment": False,
+    "model.loss": "ce",
+    "model.focal": [0.25, 2.0],
+    "model.branch": "mlp",
+    "model.bag_loss": "ce",
+    "model.bag_layer": False,
 }
-"""Keys of options that no longer exist, by section, with the only value that can still be read."""
+"""Keys of options that no longer exist, with the only value that can still be read."""
 
 
 def without_retired(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return stored values without retired keys that have the value of today's behaviour."""
-    retired = RETIRED.get(section, {})
     return {
         k: without_retired(k, v) if isinstance(v, dict) else v
         for k, v in values.items()
-        if k not in retired or plain(v) != retired[k]
+        if f"{section}.{k}" not in RETIRED or plain(v) != RETIRED[f"{section}.{k}"]
     }
 
 

@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 import yaml
-from probsa.benchmark.execution.units import Watch
 from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score
 from support.stored import write_folder
@@ -13,6 +12,7 @@ from support.stored import write_folder
 from probsa.benchmark.execution import map_checks
 from probsa.benchmark.execution.map_checks import FILE, read_map_checks
 from probsa.benchmark.execution.running import run_grid
+from probsa.benchmark.execution.training import Watch
 from probsa.benchmark.grid.grid import read_grid
 from probsa.benchmark.leaderboard.entries import entry_of
 from probsa.benchmark.results.results import read_results
