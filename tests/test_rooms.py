@@ -44,29 +44,29 @@ SINGLE_FILES = {"errors", "__main__"}
 # rebuilt gets its new size. Of the rebuilt ones, statistics, tasks and evaluation are still above
 # the budgets of the design (2,100, 900 and 5,500).
 BUDGETS = {
-    "core": 2937,
-    "statistics": 2977,
-    "variational": 3137,
-    "tasks": 1842,
+    "core": 2918,
+    "statistics": 2483,
+    "variational": 3033,
+    "tasks": 1463,
     "slides": 3181,
     "patches": 1387,
     "features": 1826,
-    "jobs": 1474,
+    "jobs": 1513,
     "cohorts": 2497,
     "datasets": 7830,
-    "layers": 3768,
-    "models": 6566,
-    "training": 5334,
-    "evaluation": 7620,
+    "layers": 3323,
+    "models": 6005,
+    "training": 4179,
+    "evaluation": 6669,
     "maps": 3340,
-    "view": 1618,
+    "view": 1609,
     "exports": 1677,
     "workflow": 1492,
     "estimators": 1307,
-    "benchmark": 8249,
-    "cli": 3899,
+    "benchmark": 8050,
+    "cli": 3888,
 }
-TESTS, BENCHMARKS = 54996, 2127
+TESTS, BENCHMARKS = 53257, 1972
 """The same for all tests, and for the scripts of `benchmarks/`."""
 CYCLES = {"benchmark", "estimators"}
 """Rooms that are not rebuilt yet, and have an import cycle."""

@@ -105,7 +105,7 @@ def fit_spec(
         InputError: the training bags do not determine the likelihood, or an option does not fit.
     """
     spec = LikelihoodSpec(task=task, n_classes=n_classes, one_logit=one_logit)
-    kind = _kind(task, options.survival if task == "survival" else "")
+    kind = _kind(task, getattr(options, task, ""))  # some tasks have several likelihoods
     return spec if kind is None else kind.fit(spec, y, options)
 
 
