@@ -339,7 +339,7 @@ def test_calibration_of_bags_and_of_several_classes_by_hand(tmp_path):
     p, y = np.array([b.probability[0] for b in bags], np.float64), np.arange(40) % 2
     gaps = (p - y)[np.argsort(p)].reshape(4, 10).sum(1)
     assert got["bags"]["ece_adaptive"]["value"] == pytest.approx(np.abs(gaps).sum() / 40)
-    assert got["bags"]["bins"]["count"] == (10,) * 4
+    assert got["bags"]["bins"]["count"] == [10] * 4
     assert got["ece_class_wise"] is None and got["temperature"] is None
     filled = len(set((p * 15).astype(int)))
     assert f"15 bins of equal width, of which {filled} have a bag" in _text(report)

@@ -177,7 +177,7 @@ def test_labels_are_classes_of_the_run_and_name_its_bags(runs, tmp_path, capsys)
         return predict_folder(runs / "abmil", features, out=tmp_path / out, device="cpu",
                               labels=labels)  # fmt: skip
 
-    with pytest.raises(TableError, match="bag '001': the label '2' is neither"):
+    with pytest.raises(TableError, match="bag '001': the label is '2', expected one of 0, 1"):
         labelled([("000", 0), ("001", 2), ("002", 1)], "a")
     with pytest.raises(TableError, match="There is '000', not '0'"):
         labelled([("0", 0), ("1", 1)], "b")

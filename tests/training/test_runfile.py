@@ -216,15 +216,15 @@ def test_stored_runs_may_state_a_retired_option_at_the_value_that_is_left():
     spec = {"likelihood": {"ties": "efron", "kind": "cox"}, "bag_loss": "svm", "loss": "ce"}
     left = {"likelihood": {"kind": "cox"}, "bag_loss": "svm"}
     assert without_retired("model", spec) == left
-    for section, keys in RETIRED.items():
+    for name, value in RETIRED.items():
+        section, key = name.split(".")
         if section == "likelihood":  # of checkpoints
             continue
-        assert not set(keys) & set(stored[section])
-        assert RunConfig.from_dict({**stored, section: {**stored[section], **keys}}) == config
-        for key in keys:
-            with pytest.raises((UnknownName, InputError)):
-                other = RunConfig.from_dict({**stored, section: {**stored[section], key: "x"}})
-                checked_run(flatten(other.to_dict()), origin={f"{section}.{key}": ""})
+        assert key not in stored[section]
+        assert RunConfig.from_dict({**stored, section: {**stored[section], key: value}}) == config
+        with pytest.raises((UnknownName, InputError)):
+            other = RunConfig.from_dict({**stored, section: {**stored[section], key: "x"}})
+            checked_run(flatten(other.to_dict()), origin={name: ""})
 
 
 def test_short_model_keys(tmp_path):

@@ -448,7 +448,11 @@ def _file_name(bag: str) -> str:
 
 
 def check_output(
-    folder: Path, own: Collection[str], *, of: str = "predictions", overwrite: bool = True
+    folder: Path,
+    own: Collection[str],
+    *,
+    of: str = "predictions and would be deleted",
+    overwrite: bool = True,
 ) -> None:
     """Refuse a folder that is a file, holds foreign files, or, without `overwrite`, any.
 
@@ -462,8 +466,8 @@ def check_output(
         raise OutputExists(f"{folder} exists and is not empty: give a new folder or --overwrite")
     if foreign := existing - set(own):
         raise OutputExists(
-            f"{folder} contains {min(foreign)!r}, which does not belong to {of} and could be lost: "
-            "give another folder"
+            f"{folder} contains {min(foreign)!r}, which does not belong to {of}: give another "
+            "folder"
         )
 
 

@@ -14,7 +14,6 @@ from jaxtyping import Float, Int, Shaped
 
 from ..core import TaskName, check_options, counted, finite_number
 from ..errors import TableError, hint
-from ..statistics import CensoringCurve, concordance
 from .words import class_name
 
 Rows: TypeAlias = Mapping[str, tuple[int, dict[str, str]]]
@@ -562,6 +561,8 @@ class EventLabels(Labels):
         return f"has no event: all {counted(len(strata), 'bag')} are censored"
 
     def unjudgeable(self, y: Y, training: np.ndarray, names: Names) -> str | None:
+        from ..statistics import CensoringCurve, concordance  # needs SciPy, and `--help` does not
+
         censoring = CensoringCurve.fit(training[:, 0], training[:, 1] > 0)
         c = concordance(y[:, 0], y[:, 1] > 0, risk=np.zeros(len(y)), censoring=censoring)
         return None if c.reason is None else f"there is {c.reason.partition(':')[0]}"
