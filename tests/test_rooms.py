@@ -47,7 +47,7 @@ BUDGETS = {
     "core": 2918,
     "statistics": 2483,
     "variational": 3033,
-    "tasks": 1464,
+    "tasks": 1470,
     "slides": 3181,
     "patches": 1387,
     "features": 1826,
@@ -66,7 +66,7 @@ BUDGETS = {
     "benchmark": 8050,
     "cli": 3888,
 }
-TESTS, BENCHMARKS = 53257, 1972
+TESTS, BENCHMARKS = 53259, 1972
 """The same for all tests, and for the scripts of `benchmarks/`."""
 CYCLES = {"benchmark", "estimators"}
 """Rooms that are not rebuilt yet, and have an import cycle."""

@@ -185,7 +185,9 @@ def test_findings(tmp_path: Path) -> None:
         table(tmp_path, "bag\na\n", task="multilabel")
     for cell in ("2", "NA", "yes", "0.5"):
         with pytest.raises(TableError, match=rf"line 2, bag 'a': the finding 'nodule' is '{cell}'"):
-            table(tmp_path, f"bag,nodule\na,{cell}\n", task="multilabel", target="nodule")
+            table(tmp_path, f"bag,nodule,x\na,{cell},\n", task="multilabel", target=("nodule", "x"))
+    with pytest.raises(TableError, match=r"names one finding, 'nodule', .* give --task binary"):
+        table(tmp_path, "bag,nodule\na,1\n", task="multilabel", target="nodule")
 
 
 def test_measurements_are_stratified_by_quintile(tmp_path: Path) -> None:

@@ -379,7 +379,8 @@ class FindingLabels(Labels):
     columns_expected = (None, "")
 
     def columns(self, given: Given, classes: Given, header: Names, path: Path) -> tuple[str, ...]:
-        if not (given or classes):
+        names = given or classes or ()
+        if not names:
             raise TableError(
                 f"{path}: the task multilabel needs the columns of the findings: name them with "
                 f"--target. The table has {', '.join(header)}"
@@ -389,7 +390,12 @@ class FindingLabels(Labels):
                 f"the classes are {', '.join(classes)}, but the target names the findings "
                 f"{', '.join(given)}: for multilabel leave --classes out"
             )
-        return super().columns(given or classes, None, header, path)
+        if len(names) == 1 and names[0] in header:
+            raise TableError(
+                f"the target names one finding, {names[0]!r}, but the task multilabel has several: "
+                "name more columns, or give --task binary"
+            )
+        return super().columns(names, None, header, path)
 
     def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
         expected = "0 or 1, or an empty cell if it is not known"
