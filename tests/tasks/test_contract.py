@@ -274,6 +274,12 @@ def test_a_comparison_with_the_name_of_a_task_is_found():
     assert not list(_branches(ast.parse("task: str = 'binary'\nf('ordinal')")))
 
 
+def test_a_bag_at_the_threshold_is_called_positive():
+    p = np.array([[0.25], [0.5], [np.nextafter(0.5, 0)]])
+    assert TASKS["binary"].calls(p).tolist() == [0, 1, 0]
+    assert TASKS["binary"].calls(p, 0.25).tolist() == [1, 1, 1]
+
+
 def test_of_grades_the_median_is_called_and_the_margin_is_that_of_the_nearest_cut():
     p = np.array([[0.4, 0.0, 0.35, 0.25], [0.1, 0.2, 0.6, 0.1]])
     task = TASKS["ordinal"]
