@@ -66,7 +66,7 @@ BUDGETS = {
     "benchmark": 8050,
     "cli": 3888,
 }
-TESTS, BENCHMARKS = 53265, 1972
+TESTS, BENCHMARKS = 53279, 1972
 """The same for all tests, and for the scripts of `benchmarks/`."""
 CYCLES = {"benchmark", "estimators"}
 """Rooms that are not rebuilt yet, and have an import cycle."""

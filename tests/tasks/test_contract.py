@@ -287,6 +287,20 @@ def test_of_grades_the_median_is_called_and_the_margin_is_that_of_the_nearest_cu
     np.testing.assert_allclose(task.margins(p), [0.1, 0.2])
 
 
+@pytest.mark.parametrize(
+    ("name", "y", "expected"),
+    [
+        ("multiclass", [[2.0], [0.0]], [2, 0]),
+        ("multilabel", [[0.0, 0.0], [0.0, 1.0], [np.nan, 0.0]], [0, 1, 0]),
+        ("regression", [[3.0], [5.0]], [0, 1]),
+        ("survival", [[9.0, 0.0], [2.0, 1.0]], [0, 1]),
+    ],
+)
+def test_null_maps_are_fitted_on_a_class_in_place_of_the_targets(name, y, expected):
+    training = np.array([[1.0], [4.0], [9.0]])
+    assert TASKS[name].labels.as_two_classes(np.array(y), training).tolist() == expected
+
+
 def test_only_a_number_outside_its_interval_is_contradicted():
     p = Predicted(np.array((3.0, 1, 1, 2, 3, 4, 5)), np.zeros(7), QUANTILES)
     found = [TASKS["regression"].contradicts(p, [y]) for y in (3.0, 9.0, 0.5, np.nan)]
