@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -229,6 +230,17 @@ def test_confidence_intervals_resample_groups(cohort):
     ]
     assert found["low"] < value(found) < found["high"]
     assert found["high"] - found["low"] == pytest.approx(4 * np.std(per_group) / 40**0.5, rel=0.6)
+
+
+def test_a_bag_without_a_predicted_spread_is_named(numbers, tmp_path):
+    folder, table = Path(shutil.copytree(numbers[0], tmp_path / "p")), numbers[1]
+    lines = (folder / "predictions.csv").read_text().splitlines()
+    place, row = lines[0].split(",").index("sd"), lines[4].split(",")
+    row[place] = "0"
+    (folder / "predictions.csv").write_text("\n".join([*lines[:4], ",".join(row), *lines[5:]]))
+    with pytest.raises(InputError, match=f"bag '{row[0]}' has the predicted standard deviation 0"):
+        section(folder, table, coverage=0.8, score="aps")
+    assert section(folder, table, coverage=0.8, score="lac").to_dict()["intervals"]
 
 
 @pytest.mark.parametrize("score", ["lac", "aps"])

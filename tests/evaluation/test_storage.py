@@ -243,6 +243,11 @@ def test_a_folder_in_use_is_refused(tmp_path):
             BagError,
             "bag 'a': mean is 'inf', expected a finite number: its features are far",
         ),
+        (
+            [_prediction(task="regression", outputs=("mean",), scores={"nll": np.nan})],
+            BagError,
+            "bag 'a': nll is 'nan', expected a finite number: its features are far",
+        ),
     ],
 )
 def test_predictions_that_cannot_be_written(tmp_path, predictions, error, message):

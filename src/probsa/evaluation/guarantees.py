@@ -256,9 +256,18 @@ def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) ->
 
 
 def _spread(bags: Context) -> Float[np.ndarray, " bags"]:
+    """Return the predicted standard deviation of each bag, by which its interval is scaled.
+
+    Raises:
+        InputError: one is not above 0 and finite; names the bag.
+    """
     spread = bags.output("sd")
-    if not bool((np.isfinite(spread) & (spread > 0)).all()):
-        raise InputError("predicted spreads must be above 0 and finite; some are not")
+    for name, value in zip(bags.names, spread.tolist(), strict=True):
+        if not 0 < value < np.inf:
+            raise InputError(
+                f"bag {name!r} has the predicted standard deviation {value:g}, expected a number "
+                "above 0: predict it again, or take intervals of one width (score lac)"
+            )
     return spread
 
 

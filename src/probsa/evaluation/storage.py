@@ -116,7 +116,7 @@ class Columns:
         cells = {n: str(v) for n, v in zip(self.names, np.atleast_1d(value), strict=True)}
         advice = ": its features are far from those of training, or the training diverged"
         try:
-            for name, text in cells.items() if not self.blank else ():
+            for name, text in cells.items():
                 self._number(text, name, f"bag {p.name!r}", advice)
         except TableError as error:
             raise BagError(str(error)) from None
