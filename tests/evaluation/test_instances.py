@@ -327,6 +327,13 @@ def test_groups_are_resampled_and_one_group_has_no_interval():
     assert alone["auroc"].low is None
 
 
+def test_a_bag_without_a_patient_is_not_the_patient_of_that_name():
+    bags, positive = mixed(8)
+    named = measured(bags, positive, bootstrap=50, groups={"b1": "b3"})
+    assert named == measured(bags, positive, bootstrap=50, groups={"b1": "someone"})
+    assert named["error_auroc_doubt_gain"].low is not None
+
+
 def folded():
     """Bags whose μ and σ² have a different scale in fold 1 than in fold 0."""
     bags, positive = cohort(12, seed=1)

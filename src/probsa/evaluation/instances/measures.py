@@ -317,12 +317,9 @@ def instance_metrics(
     if not first.names:
         names = names if null_map else (*names, *CALLS, DICE_OF_MAP, *WRONG_CALLS, *GAINS)
         return dict.fromkeys(names, Metric.undefined(NO_INSTANCE_LABELS))
-    draws = Draws.stratified(
-        first.positive,
-        groups=[groups.get(name, (name,)) for name in first.names],
-        resamples=bootstrap,
-        seed=seed,
-    )
+    # a tuple, so that a bag without a patient is not taken for the patient of that name
+    patients = [groups.get(name, (name,)) for name in first.names]
+    draws = Draws.stratified(first.positive, groups=patients, resamples=bootstrap, seed=seed)
     runs = _runs(first, folds)
     by_replicate = []
     for r, table in enumerate(tables):
@@ -337,8 +334,7 @@ def instance_metrics(
     found = _mean(by_replicate, weights=weights)
     if null_map is not None:
         return found
-    flagged = zip(first.names, first.positive, strict=True)
-    of_positive = {groups.get(name, name) for name, positive in flagged if positive}
+    of_positive = {p for p, positive in zip(patients, first.positive, strict=True) if positive}
     compared = gains(found)
     # percentiles are too narrow for few groups, and this difference has a verdict
     gain = compared["error_auroc_doubt_gain"].student(groups=len(of_positive))
