@@ -230,9 +230,14 @@ def _validation(
 
     train, val = max(candidates, key=classes_covered)  # the first of the best
     missing = table.of_task.labels.needed_strata(y.tolist()) - set(y[train].tolist())
-    if missing or len(val) == 0:
+    if missing:
         raise TableError(
             f"{table.where}: no bag {table.stratum_names(sorted(missing))} would be left to train "
             "on when a validation part is taken: give a column 'split', or more of these bags"
+        )
+    if len(val) == 0:
+        raise TableError(
+            f"{table.where}: {len(rows)} bags in {len(set(groups))} groups left the validation "
+            "part without a bag: give a column 'split', or more groups"
         )
     return [table.bags[rows[position]] for position in val]
