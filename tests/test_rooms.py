@@ -53,11 +53,11 @@ BUDGETS = {
     "features": 1826,
     "jobs": 1513,
     "cohorts": 2497,
-    "datasets": 7830,
+    "datasets": 7835,
     "layers": 3323,
     "models": 6005,
     "training": 4179,
-    "evaluation": 6678,
+    "evaluation": 6695,
     "maps": 3340,
     "view": 1609,
     "exports": 1677,
@@ -66,7 +66,7 @@ BUDGETS = {
     "benchmark": 8050,
     "cli": 3888,
 }
-TESTS, BENCHMARKS = 53303, 1972
+TESTS, BENCHMARKS = 53304, 1972
 """The same for all tests, and for the scripts of `benchmarks/`."""
 CYCLES = {"benchmark", "estimators"}
 """Rooms that are not rebuilt yet, and have an import cycle."""

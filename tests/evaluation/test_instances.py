@@ -409,10 +409,11 @@ def test_a_further_column_that_a_bag_lacks_is_left_out_with_its_reason():
 
     def more(p):
         values = np.arange(len(p.attention_mean), dtype=np.float64)
-        return {"null:a": values, "null:b": "no pixels" if p.name == "b2" else values}
+        reason = {"b1": "no grid", "b2": "no pixels", "b3": "no pixels"}.get(p.name, values)
+        return {"null:a": values, "null:b": reason}
 
     got = table(bags, more=more)
-    assert "null:a" in got.columns and got.missing["null:b"] == "no pixels (1 of 4 bags)"
+    assert "null:a" in got.columns and got.missing["null:b"] == "no pixels (2 of 4 bags)"
     assert len(got["null:a"]) == len(got.y) == sum((p.instance_labels >= 0).sum() for p in bags)
 
 

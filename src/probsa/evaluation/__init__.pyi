@@ -27,13 +27,13 @@ from .faithfulness import write_curves as write_curves
 from .guarantees import GuaranteeOptions as GuaranteeOptions
 from .guarantees import SetScore as SetScore
 from .guarantees import write_sets as write_sets
-from .instances.measures import DICE_OF_MAP as DICE_OF_MAP
 from .instances.measures import WITHIN as WITHIN
 from .instances.measures import WITHIN_BAGS as WITHIN_BAGS
 from .instances.measures import bag_rows as bag_rows
 from .instances.measures import detector_verdict as detector_verdict
-from .instances.measures import instance_metrics as instance_metrics
 from .instances.measures import within_bag as within_bag
+from .instances.metrics import DICE_OF_MAP as DICE_OF_MAP
+from .instances.metrics import instance_metrics as instance_metrics
 from .instances.table import InstanceTable as InstanceTable
 from .lesions import FROC_METRICS as FROC_METRICS
 from .lesions import Lesions as Lesions

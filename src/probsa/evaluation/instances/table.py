@@ -4,6 +4,7 @@ Instances without a label are left out, but count in the size N of their bag. A 
 does not have is left out for all, and `missing` says why.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -127,12 +128,14 @@ class InstanceTable:
         missing: dict[str, str] = {}
         for name in dict.fromkeys(name for values in found for name in values):
             each = [values.get(name, "some bags do not have it") for values in found]
-            reasons = [v for v in each if isinstance(v, str)]
+            reasons = Counter(v for v in each if isinstance(v, str))
             if not reasons:
                 columns[name] = np.concatenate([v for v in each if not isinstance(v, str)])
                 continue
-            some = f" ({len(reasons)} of {len(each)} bags)" if len(reasons) < len(each) else ""
-            missing[name] = reasons[0] + some
+            reason, count = reasons.most_common(1)[0]
+            missing[name] = (
+                reason if count == len(each) else f"{reason} ({count} of {len(each)} bags)"
+            )
         return cls(
             names=tuple(names),
             positive=np.array(flags, dtype=bool),

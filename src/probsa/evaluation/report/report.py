@@ -21,7 +21,7 @@ from ...statistics import Metric, choose_threshold
 from ..context import INSTANCE_RESAMPLES, Context, Truth, read_truth
 from ..faithfulness import faithfulness_section
 from ..guarantees import GuaranteeOptions, guarantees_section
-from ..instances.measures import instance_metrics
+from ..instances.metrics import instance_metrics
 from ..instances.table import InstanceTable
 from ..lesions import lesion_section
 from ..section import Section, metric_grid, plain, print_parts

@@ -1,0 +1,186 @@
+"""Every instance metric of a method, over its replicates, folds and chosen thresholds."""
+
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Bool
+
+from ...errors import InputError
+from ...statistics import Draws, Metric, f1_and_accuracy, mean_over_replicates, replicate_weights
+from .measures import (
+    GAINS,
+    POSITIVE_BAGS,
+    WITHIN_BAGS,
+    WRONG_CALLS,
+    balanced_threshold,
+    dice,
+    dice_threshold,
+    gains,
+    no_threshold_reason,
+    pooled,
+    within_bags,
+    wrong_calls,
+)
+from .table import NO_INSTANCE_LABELS, InstanceTable
+
+RANKS = ("auroc", "average_precision", "auroc_positive_bags", "average_precision_positive_bags")
+CALLS = ("dice", "dice_pooled", "authors_f1", "authors_accuracy")
+"""Metrics at thresholds that are chosen on validation bags."""
+DICE_OF_MAP = "dice_of_map"
+"""The mean Dice at evidence 0 for scores with a level, at the chosen threshold for others."""
+
+Validation = InstanceTable | Mapping[Hashable, InstanceTable]
+"""The positive validation bags of one replicate; by fold if each fold has its own run."""
+
+
+def instance_metrics(
+    tables: Sequence[InstanceTable],
+    *,
+    null_map: str | None = None,
+    validation: Sequence[Validation] | None = None,
+    groups: Mapping[str, Hashable] | None = None,
+    folds: Mapping[str, Hashable] | None = None,
+    blocks: Sequence[Hashable] | None = None,
+    bootstrap: int = 200,
+    seed: int = 0,
+) -> dict[str, Metric]:
+    """Return every instance metric, averaged over the replicates, with its interval.
+
+    The metrics are those of `RANKS` (over all labelled instances, and over those of positive bags),
+    of `WITHIN_BAGS` (means over positive bags), of `CALLS`, `dice_of_map`, and those of
+    `wrong_calls` and `gains`. Metrics that rank scores across bags are averaged over the folds,
+    because two runs have no common scale, and each run has its own thresholds.
+
+    Args:
+        tables: the same test bags in the same order, one table per replicate.
+        null_map: the column of a null map, for which there are only the metrics that rank
+            instances, pooled and within bags; None for the model's score.
+        validation: for each replicate, the instances on which thresholds are chosen; None for none.
+        groups: the patient of each bag; a bag that is missing here is its own patient.
+        folds: the fold of each bag, if a replicate has one run per fold; None for a single run.
+        blocks: the block of each replicate, for example its split; see `replicate_weights`.
+        bootstrap: number of resamples; 0 for no intervals.
+        seed: seed of the resamples.
+
+    Raises:
+        InputError: the replicates have different bags or score kinds, or the validation bags do
+            not fit the replicates.
+    """
+    first, groups = tables[0], groups or {}
+    if validation is not None and len(validation) != len(tables):
+        raise InputError(
+            f"{len(tables)} replicates, but validation predictions of {len(validation)}: give "
+            "one table per replicate, in the same order"
+        )
+    for r, table in enumerate(tables):
+        if table.names != first.names or not np.array_equal(table.bag, first.bag):
+            different = sorted(set(table.names) ^ set(first.names)) or ["other instances"]
+            raise InputError(
+                f"replicates 0 and {r} have different bags ({different[0]!r}): predict the same "
+                "test bags with each"
+            )
+        if table.kind != first.kind:
+            raise InputError(
+                f"replicates 0 and {r} have scores of different kinds ({first.kind}, {table.kind})"
+            )
+    names = (*RANKS, *WITHIN_BAGS)
+    if not first.names:
+        names = names if null_map else (*names, *CALLS, DICE_OF_MAP, *WRONG_CALLS, *GAINS)
+        return dict.fromkeys(names, Metric.undefined(NO_INSTANCE_LABELS))
+    # a tuple, so that a bag without a patient is not taken for the patient of that name
+    patients = [groups.get(name, (name,)) for name in first.names]
+    draws = Draws.stratified(first.positive, groups=patients, resamples=bootstrap, seed=seed)
+    runs = _runs(first, folds)
+    by_replicate = []
+    for r, table in enumerate(tables):
+        ranked = [_ranked(table, null_map, bags, draws) for bags in runs.values()]
+        metrics = _mean(ranked) | within_bags(table, null_map or "score", draws=draws)
+        if null_map is None:
+            chosen_on = None if validation is None else validation[r]
+            metrics |= _at_thresholds(table, runs, chosen_on, draws=draws)
+        by_replicate.append(metrics)
+    resamples = len(draws.counts) - 1
+    weights = replicate_weights(len(tables), resamples=resamples, seed=seed, blocks=blocks)
+    found = _mean(by_replicate, weights=weights)
+    if null_map is not None:
+        return found
+    of_positive = {p for p, positive in zip(patients, first.positive, strict=True) if positive}
+    compared = gains(found)
+    # percentiles are too narrow for few groups, and this difference has a verdict
+    gain = compared["error_auroc_doubt_gain"].student(groups=len(of_positive))
+    return found | compared | {"error_auroc_doubt_gain": gain}
+
+
+def _runs(
+    table: InstanceTable, folds: Mapping[str, Hashable] | None
+) -> dict[Hashable, Bool[np.ndarray, " bags"]]:
+    """Return which bags each run predicted, by fold; None stands for the only run."""
+    missing = [] if folds is None else [name for name in table.names if name not in folds]
+    if missing:
+        raise InputError(
+            f"bag {missing[0]!r} has no fold: give the fold of every test bag, or no folds"
+        )
+    of_bag = [None if folds is None else folds[name] for name in table.names]
+    return {fold: np.array([f == fold for f in of_bag]) for fold in dict.fromkeys(of_bag)}
+
+
+def _mean(
+    parts: Sequence[Mapping[str, Metric]], *, weights: np.ndarray | None = None
+) -> dict[str, Metric]:
+    """Return the mean of each metric over runs or replicates, in which it counts by `weights`."""
+    if len(parts) == 1:
+        return dict(parts[0])
+    known = [m.rows for part in parts for m in part.values() if m.rows is not None]
+    equal = np.ones((len(known[0]) if known else 1, len(parts)))
+    weights = equal if weights is None else weights
+    return {k: mean_over_replicates([part[k] for part in parts], weights=weights) for k in parts[0]}
+
+
+def _ranked(
+    table: InstanceTable, null_map: str | None, bags: Bool[np.ndarray, " bags"], draws: Draws
+) -> dict[str, Metric]:
+    """Return the metrics that rank instances across the bags of a run."""
+    column, inside = null_map or "score", table.inside(bags & table.positive)
+    metrics = pooled(table.inside(bags), column, draws=draws)
+    of_positive = pooled(inside, column, draws=draws, what=POSITIVE_BAGS)
+    metrics |= {f"{name}_positive_bags": m for name, m in of_positive.items()}
+    return metrics if null_map else metrics | wrong_calls(inside, draws=draws)
+
+
+def _at_thresholds(
+    table: InstanceTable,
+    runs: Mapping[Hashable, Bool[np.ndarray, " bags"]],
+    validation: Validation | None,
+    *,
+    draws: Draws,
+) -> dict[str, Metric]:
+    """Return the metrics of calls at thresholds that each run's validation bags choose."""
+    inside = table.inside()
+    called = np.zeros((2, len(inside.y)), dtype=bool)
+    metrics: dict[str, Metric] = {}
+    for fold, bags in runs.items():
+        own = validation.get(fold) if isinstance(validation, Mapping) else validation
+        why = no_threshold_reason(own)
+        if why is not None or own is None:
+            reason = f"{why}" if fold is None else f"fold {fold}: {why}"
+            metrics = dict.fromkeys(CALLS, Metric.undefined(reason))
+            break
+        if own.kind != table.kind:
+            raise InputError(
+                f"test scores are of kind {table.kind!r}, validation's {own.kind!r}: predict both "
+                "with one model"
+            )
+        rows, limit = bags[inside.bag], balanced_threshold(own.y, own["score"])
+        called[0, rows] = inside.decision[rows] >= dice_threshold(own.y, own.decision)
+        called[1, rows] = inside["score"][rows] >= limit
+    if not metrics:
+        metrics = dice(inside, called[0], draws=draws)
+        authors = dict.fromkeys(("authors_f1", "authors_accuracy"), metrics["dice"])
+        if inside.y.any():
+            rows = f1_and_accuracy(inside.y, called[1], draws=draws.for_items(inside.bag))
+            authors = {k: Metric.of(row) for k, row in zip(authors, rows, strict=True)}
+        metrics |= authors
+    of_map = metrics["dice"]
+    if table.kind == "evidence":
+        of_map = dice(inside, inside["evidence"] > 0, draws=draws)["dice"]
+    return metrics | {DICE_OF_MAP: of_map}
