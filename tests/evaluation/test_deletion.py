@@ -1,7 +1,7 @@
 """Deletion curves equal predictions of shortened bags, and a report summarises them."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from probsa.core import select_instances
 from probsa.errors import InputError, UnknownName
 from probsa.evaluation import (
     DeletionCurves,
+    MapScoreChoice,
     deletion_curves,
     evaluate,
     predicted_with_curves,
@@ -238,6 +239,19 @@ def test_the_report_averages_the_bags_that_are_called_positive(tmp_path):
     assert "faithfulness of 4 bags (shortened bags predicted)" in console.export_text()
 
 
+def test_a_finding_is_called_from_its_own_threshold(tmp_path):
+    p = {"b0": (0.9, 0.05), "b1": (0.99, 0.05), "b2": (0.2, 0.15), "b3": (0.2, 0.05)}
+    task = {"task": "multilabel", "outputs": ("x", "y")}
+    write_predictions(
+        tmp_path / "p", [made(n, np.zeros(3), probability=v, **task) for n, v in p.items()],
+        labels={n: (k % 2, k // 2) for k, n in enumerate(p)}, parts=dict.fromkeys(p, "test"),
+        classes=("x", "y"), threshold=None, metadata={"thresholds": [0.95, 0.1]},
+    )  # fmt: skip
+    write_curves(tmp_path / "p", [stored(n, 0.1 * k) for k, n in enumerate(p)])
+    section = faithfulness_of(evaluate(tmp_path / "p", bootstrap=0))
+    assert section.values["metrics"]["area_shown"].value == pytest.approx(0.15)  # of b1 and b2
+
+
 def test_bags_without_curves_are_counted(tmp_path):
     curves = [stored(f"b{k}", 0.02 * k) for k in range(7)]
     empty = {"most_first": {}, "least_first": {}, "missing": {"shown": "too small"}}
@@ -278,7 +292,9 @@ def test_predictions_without_curves_have_no_section_and_damage_is_named(tmp_path
 
 def test_predictions_with_curves_are_the_predictions():
     p, bags, found = predictor(), [bag(seed=k) for k in range(3)], []
-    got = list(predicted_with_curves(p, bags, shown="contribution", into=found))
+    choice = MapScoreChoice(chosen="contribution", drops={}, bags=0, reason="stated")
+    p.metadata["map_score"] = asdict(choice)
+    got = list(predicted_with_curves(p, bags, into=found))
     for a, b in zip(got, p.predict(bags), strict=True):
         np.testing.assert_allclose(a.probability, b.probability, atol=1e-6)
     assert [c.name for c in found] == [b.name for b in bags]

@@ -1,6 +1,6 @@
 """The score of the maps is chosen by deletion on validation bags, without instance labels."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_the_score_whose_removal_matters_most_is_chosen(name, classes):
     assert choice.drops["attention"] < 0.1 < choice.drops[choice.chosen]
     assert choice.reason.startswith(f"{choice.chosen}: removing its top instances")
     assert "for attention" in choice.reason
-    assert MapScoreChoice.of({"map_score": choice.to_dict()}, where="f") == choice
+    assert MapScoreChoice.of({"map_score": asdict(choice)}, where="f") == choice
     assert MapScoreChoice.of({}, where="f") is None
     with pytest.raises(InputError, match=r"^f: map_score.*"):
         MapScoreChoice.of({"map_score": 1e19}, where="f")
@@ -133,11 +133,11 @@ def test_a_gain_within_its_error_leaves_the_models_own_score():
         for gain in (0.3, -0.2, 0.1, -0.15)
     ]
     scores = ("attention", "contribution")
-    choice = rules.choice_of(scores, noisy)
+    choice = rules.choice_of(scores, noisy, task="binary")
     assert choice.drops == pytest.approx({"attention": 0.15, "contribution": 0.1625})
     assert choice.chosen == "attention" and "not clearly less than" in choice.reason
     steady = [{**d, "contribution": 0.25 + 0.01 * k} for k, d in enumerate(noisy)]
-    assert rules.choice_of(scores, steady).chosen == "contribution"
+    assert rules.choice_of(scores, steady, task="binary").chosen == "contribution"
 
 
 def test_no_member_explains_while_instances_are_removed(monkeypatch):
