@@ -272,8 +272,7 @@ def load_several(
 
 def _seen(folders: Sequence[Path]) -> tuple[frozenset[str], ...]:
     """Return the bags that each run was trained or validated on; none for a converted model."""
-    runs = [RunFolder(Path(folder)) for folder in folders]
-    splits = [read_split(run) if run.split_file.is_file() else None for run in runs]
+    splits = [read_split(r) if r.split_file.is_file() else None for r in map(RunFolder, folders)]
     return tuple(frozenset(() if s is None else (*s.train, *s.val)) for s in splits)
 
 
@@ -299,7 +298,7 @@ def null_maps_of(runs: Sequence[Path]) -> NullMaps | MeansOfRuns | None:
     Raises:
         CheckpointError: a file is damaged.
     """
-    return _fitted(runs, [null_maps_file(run) for run in runs], NullMaps.load)
+    return _means(runs, null_maps_file, NullMaps.load)
 
 
 def distances_of(runs: Sequence[Path]) -> TrainingDistance | MeansOfRuns | None:
@@ -308,12 +307,13 @@ def distances_of(runs: Sequence[Path]) -> TrainingDistance | MeansOfRuns | None:
     Raises:
         InputError: a file is damaged.
     """
-    return _fitted(runs, [RunFolder(run).distance_file for run in runs], TrainingDistance.read)
+    return _means(runs, lambda run: RunFolder(run).distance_file, TrainingDistance.read)
 
 
-def _fitted(
-    runs: Sequence[Path], files: Sequence[Path], read: Callable[[Path], T]
+def _means(
+    runs: Sequence[Path], file_of: Callable[[Path], Path], read: Callable[[Path], T]
 ) -> T | MeansOfRuns | None:
+    files = [file_of(run) for run in runs]
     if not all(file.is_file() for file in files):
         return None
     fitted = tuple(map(read, files))
