@@ -9,11 +9,12 @@ import pytest
 import tifffile
 from PIL import Image
 from scipy import ndimage
+from support.made_predictions import made_slide as slide
 from support.made_studies import SIDE, asap_xml, lattice
 
 from probsa.cli.entry import main
 from probsa.errors import BagError, InputError, SlideError
-from probsa.evaluation import Prediction, evaluate, write_predictions
+from probsa.evaluation import evaluate, write_predictions
 from probsa.evaluation import lesions as module
 from probsa.evaluation.lesions import (
     Detections,
@@ -44,26 +45,6 @@ def case_lesions(reference):
 @pytest.fixture(scope="module")
 def expected(reference):
     return json.loads((reference / "froc_expected.json").read_text())
-
-
-def slide(name, coords, share, *, stride=float(SIDE), labels=None, p=1.0, **more):
-    """A slide whose patches have these probabilities, relative to that of the slide."""
-    share = np.asarray(share, np.float64)
-    zero = np.zeros(len(share), np.float32)
-    return Prediction(
-        name=name,
-        probability=np.atleast_1d(np.float32(p)),
-        std=np.float32([0]),
-        coords=np.asarray(coords),
-        attention_mean=share,
-        attention_variance=zero,
-        weight_mean=zero,
-        weight_variance=zero,
-        degree=zero + 1,
-        stride=stride,
-        instance_labels=None if labels is None else np.asarray(labels, np.int8),
-        **{"score_kind": "probability", **more},
-    )
 
 
 def save(path, slides, labels, *, parts=None):
@@ -248,12 +229,10 @@ def test_intervals_resample_slides(case_hits):
 # Detections by hand
 
 
-def _slide(values, *, probability=(1.0,), kind="probability", labels=None, name="s"):
+def _slide(values, *, name="s", **fields):
     """A slide on a full lattice of patches of 512 pixels with these values (rows × columns)."""
-    values = np.asarray(values, dtype=np.float32)
-    coords = np.stack(np.indices(values.shape)[::-1], -1).reshape(-1, 2) * 512
-    more = {"labels": None if labels is None else np.ravel(labels), "score_kind": kind}
-    return slide(name, coords, values.ravel(), p=probability, stride=512.0, **more)
+    rows, columns = np.shape(values)
+    return slide(name, lattice(columns, rows), np.ravel(values).astype(np.float32), **fields)
 
 
 PEAKS = np.full((3, 6), 0.1)
@@ -305,10 +284,10 @@ def test_confidence_is_the_bags_probability_times_the_instances(unsmoothed, monk
     weights = np.array([[0.5, 0.25, 0.125, 0.125]])
     share = 4 * weights[0] / (1 + 4 * weights[0])
     for kind, value in (("logit", np.log(weights) + 3), ("weight", weights)):
-        p = _slide(value, kind=kind, probability=(0.6,))
+        p = _slide(value, score_kind=kind, p=0.6)
         got = detect_lesions(p)
         np.testing.assert_allclose(got.confidence, 0.6 * share, rtol=1e-5)
-    three = _slide([[0.5, 0.2]], probability=(0.25, 0.5, 0.25))
+    three = _slide([[0.5, 0.2]], p=(0.25, 0.5, 0.25))
     got = detect_lesions(three)
     np.testing.assert_allclose(got.confidence, [0.375, 0.15], rtol=1e-6)
 
