@@ -78,12 +78,14 @@ REMOVALS = {"pooling": "instances removed from the pooling", "bag": "shortened b
 """How instances are removed, in words."""
 AGAIN = "predict again with --faithfulness"
 LINES = {
-    "least_first": "least relevant first",
-    "least_first_random": None,
-    "most_first": "most relevant first",
-    "most_first_random": "random orders (null)",
+    ("least_first", "shown"): "least relevant first",
+    ("least_first", "random"): None,
+    ("most_first", "shown"): "most relevant first",
+    ("most_first", "random"): "random orders (null)",
 }
 """The mean curves of the figure, with the labels of its legend."""
+MEAN_SHARES = np.linspace(0, 0.9, 10)
+"""Shares of the removed instances at which curves are averaged."""
 TOP_SHARES = (0.05, 0.1, 0.2, 0.4)
 """Shares of the instances that are removed to choose the score of the maps."""
 MOST_BAGS = 50
@@ -335,17 +337,7 @@ def faithfulness_section(context: Context) -> Section | None:
         + ("" if area is None else f"\narea between the curves {area:.3f}"),
         x="removed instances (%)",
         y="mean probability of the shown class",
-        lines=[
-            Line(
-                name=name,
-                x=[100 * share for share in means[name]["share"]],
-                y=means[name]["probability"],
-                label=label,
-                style="null" if name.endswith("_random") else "main",
-            )
-            for name, label in LINES.items()
-            if name in means
-        ],
+        lines=means,
         xlim=(0.0, 90.0),
         ylim=(0.0, 1.0),
         between=("most_first", "least_first", "area between the curves"),
@@ -360,7 +352,7 @@ def faithfulness_section(context: Context) -> Section | None:
             "removal": removal,
             "without": without,
             "metrics": metrics,
-            "curves": means,
+            "curves": {c.name: {"share": MEAN_SHARES, "probability": c.y} for c in means},
         },
         text=[
             metric_grid(title, metrics, titles=TITLES),
@@ -402,22 +394,25 @@ def mean_curves_metrics(
     }
 
 
-def _mean_curves(curves: Sequence[DeletionCurves]) -> dict[str, dict[str, list[float]]]:
-    """Return the mean curves at tenths of the removed instances, of the shown and a random order.
-
-    Bags without a random order are left out of its curves.
-    """
-    share = np.linspace(0, 0.9, 10)
-    means = {}
-    for order, suffix in (("shown", ""), ("random", "_random")):
-        having = [c for c in curves if order in c.most_first]
-        for kind in ("most_first", "least_first") if having else ():
-            at = [
-                np.interp(share, np.array(c.counts) / c.instances, getattr(c, kind)[order])
-                for c in having
-            ]
-            mean = np.mean(at, 0).tolist()
-            means[kind + suffix] = {"share": share.tolist(), "probability": mean}
+def _mean_curves(curves: Sequence[DeletionCurves]) -> list[Line]:
+    """Return the mean of each curve of `LINES` over the bags that have it."""
+    means = []
+    for (kind, order), label in LINES.items():
+        values = [
+            np.interp(MEAN_SHARES, np.array(c.counts) / c.instances, getattr(c, kind)[order])
+            for c in curves
+            if order in c.most_first
+        ]
+        if values:
+            means.append(
+                Line(
+                    name=kind if order == "shown" else f"{kind}_{order}",
+                    x=(100 * MEAN_SHARES).tolist(),
+                    y=np.mean(values, 0).tolist(),
+                    label=label,
+                    style="main" if order == "shown" else "null",
+                )
+            )
     return means
 
 
