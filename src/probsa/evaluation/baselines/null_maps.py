@@ -206,9 +206,9 @@ def fit_null_maps(
     if not train:
         raise InputError("there are no training bags to fit null maps on")
     per_bag = sample_size(len(train))
-    known, places = _gathered(map(read, train), labels, per_bag=per_bag)
-    validated, validated_places = _gathered(map(read, validation), labels, per_bag=0)
-    assert known is not None, "there are training bags"
+    trained = _gathered(map(read, train), labels, per_bag=per_bag)
+    validated = _gathered(map(read, validation), labels, per_bag=0)
+    known = trained["features"]
     whitener, shrinkage = whitening((known.rows - known.mean) / known.deviation)
     arrays = {"mean": known.mean, "deviation": known.deviation, "whitening": whitener}
     about: dict[str, Any] = {
@@ -221,7 +221,8 @@ def fit_null_maps(
     }
     missing: dict[str, str] = {}
     for name in FITTED:
-        part, other = (places, validated_places) if name == "position" else (known, validated)
+        columns = "position" if name == "position" else "features"
+        part, other = trained.get(columns), validated.get(columns)
         if part is None:
             missing[name] = f"{NO_COORDINATES} in the training bags"
             continue
@@ -244,17 +245,17 @@ def fit_null_maps(
 
 def _gathered(
     bags: Iterable[StoredBag], labels: Mapping[str, int], *, per_bag: int
-) -> tuple[BagFeatures | None, BagFeatures | None]:
-    """Return the features of the bags, and the spline bases of those that have coordinates."""
-    features, places = (FeatureSums(per_bag=per_bag, seed=SEED) for _ in range(2))
+) -> dict[str, BagFeatures]:
+    """Return the `features` of the bags, and of bags with coordinates the bases of `position`."""
+    sums = {k: FeatureSums(per_bag=per_bag, seed=SEED) for k in ("features", "position")}
     axes = 0
     for bag in bags:
         positive = int(labels[bag.name] > 0)
-        features.add(bag.name, bag.features, y=positive)
+        sums["features"].add(bag.name, bag.features, y=positive)
         if bag.coords is not None and (axes or bag.coords.shape[1]) == bag.coords.shape[1]:
             axes = bag.coords.shape[1]
-            places.add(bag.name, position_basis(bag.coords), y=positive)
-    return features.result() if features else None, places.result() if places else None
+            sums["position"].add(bag.name, position_basis(bag.coords), y=positive)
+    return {k: found.result() for k, found in sums.items() if found}
 
 
 def null_maps_file(run: Path) -> Path:
