@@ -96,6 +96,8 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
         advice = "remove it to predict without it, or copy the run again"
         fitted = read_record(Temperature, run.temperature_file, advice=advice)
         predictor.temperature = predictor.metadata["temperature"] = float(fitted.temperature)
+    if run.threshold_file.is_file():
+        predictor.threshold = run.threshold()
     return predictor
 
 
@@ -220,7 +222,8 @@ def load_several(
     """Load runs as one ensemble, in which no bag is predicted by a run that has seen it.
 
     A run has seen the bags of its training and validation parts. Bags that its split does not list
-    are new to it. The temperature of the ensemble is the geometric mean of those of the runs.
+    are new to it. The temperature of the ensemble is the geometric mean of those of the runs, and
+    its threshold the mean, if each has one.
 
     Args:
         folders: run folders, or files of converted models.
@@ -265,6 +268,9 @@ def load_several(
         metadata=about,
     )
     ensemble.temperature = float(np.exp(np.mean(np.log([run.temperature for run in runs]))))
+    thresholds = [run.threshold for run in runs if run.threshold is not None]
+    if len(thresholds) == len(runs):
+        ensemble.threshold = sum(thresholds) / len(runs)
     if ensemble.temperature != 1:
         ensemble.metadata["temperature"] = ensemble.temperature
     return ensemble

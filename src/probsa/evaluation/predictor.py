@@ -60,7 +60,7 @@ class Predictor:
         self.run: RunFolder | None = None
         """The run that the model comes from; None if there is none."""
         self.threshold: float | None = None
-        """p(Y = 1) from which a bag is positive, of a model without a run; None if not known."""
+        """p(Y = 1) from which a bag is positive; None if not known."""
         self.temperature = 1.0
         """Temperature of the probabilities of bags, see `temperature`; 1 changes nothing."""
 
@@ -133,9 +133,7 @@ class Predictor:
                 "a model with clinical covariates cannot be saved without the encoder of its run: "
                 "give the run folder instead"
             )
-        members, threshold, stated = self.members, self.threshold, None
-        if self.run is not None and self.run.threshold_file.is_file():
-            threshold = self.run.threshold()
+        members, stated = self.members, None
         if self.config is not None:
             without_paths = {"features": IN_MEMORY, "labels": IN_MEMORY}
             without_paths |= dict.fromkeys(("split", "instance_labels"))
@@ -160,7 +158,7 @@ class Predictor:
             run=stated,
             precision=self.precision,
             temperature=float(self.temperature),
-            threshold=threshold,
+            threshold=self.threshold,
             about={k: v for k, v in self.metadata.items() if k not in PRIVATE},
             probsa_version=__version__,
         )
