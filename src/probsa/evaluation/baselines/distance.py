@@ -104,16 +104,15 @@ class TrainingDistance:
             validation: names of the validation bags.
             seed: seed of the choice of instances.
         """
-        parts = {"training": training, "validation": validation}
-        x = {part: _features(read, names, seed=seed) for part, names in parts.items()}
-        if any(len(levels["bags"]) < FEWEST_BAGS for levels in x.values()):
+        trained = _features(read, training, seed=seed)
+        validated = _features(read, validation, seed=seed)
+        if min(len(trained["bags"]), len(validated["bags"])) < FEWEST_BAGS:
             return None
-        counts = {f"{part}_{k}": len(rows) for part in x for k, rows in x[part].items()}
-        width = x["training"]["bags"].shape[1]
-        return cls(
-            **{k: Gaussian.fit(x["training"][k], validation=x["validation"][k]) for k in LEVELS},
-            about={**counts, "features": width, "seed": seed},
-        )
+        about = {f"training_{level}": len(x) for level, x in trained.items()}
+        about |= {f"validation_{level}": len(x) for level, x in validated.items()}
+        about |= {"features": trained["bags"].shape[1], "seed": seed}
+        fits = {level: Gaussian.fit(x, validation=validated[level]) for level, x in trained.items()}
+        return cls(**fits, about=about)
 
     def scores(self, bag: Bag) -> dict[str, Any]:
         """Return the distances of a bag and its instances, by field of `Prediction`.
