@@ -3,6 +3,7 @@
 import csv
 import json
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -37,6 +38,9 @@ def _prediction(name="a", *, probability=(0.25,), n=5, seed=0, **other):
         "instance_labels": rng.integers(-1, 2, size=n).astype(np.int8),
     }
     return Prediction(name=name, **(values | given | other))
+
+
+_number = partial(_prediction, task="regression", outputs=("mean",))
 
 
 def _write(folder, predictions, *, classes=("0", "1"), **other):
@@ -218,11 +222,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
         ([_prediction("../a")], BagError, "bag '../a' cannot be a file name"),
         ([_prediction("..")], BagError, "cannot be a file name"),
         ([], InputError, "there are no predictions to write"),
-        (
-            [_prediction(probability=(np.nan,))],
-            BagError,
-            "bag 'a': p_1 is 'nan', expected a finite number from 0",
-        ),
+        ([_prediction(probability=(np.nan,))], BagError, "bag 'a': p_1 is 'nan', expected a fini"),
         (
             [_prediction(bag_ood=2.0)],
             BagError,
@@ -230,14 +230,14 @@ def test_a_folder_in_use_is_refused(tmp_path):
         ),
         ([_prediction(probability=(0.2, 0.3, 0.5))], InputError, "3 probabilities, but .* 2 class"),
         (
-            [_prediction(task="regression", probability=(np.inf,), outputs=("mean",))],
+            [_number(probability=(np.inf,))],
             BagError,
-            "bag 'a': mean is 'inf', expected a finite number: its features are far",
+            "bag 'a': mean is 'inf', .*: its features are",
         ),
         (
-            [_prediction(task="regression", outputs=("mean",), scores={"nll": np.nan})],
+            [_number(scores={"nll": np.nan})],
             BagError,
-            "bag 'a': nll is 'nan', expected a finite number: its features are far",
+            "bag 'a': nll is 'nan', .*: its features are",
         ),
     ],
 )
@@ -274,16 +274,10 @@ FAR = "bag,part,label,prediction,p_1,sd_1,ood,ood_distance\n"
         ("bag,label,p_1\na,1,.5\n", "no column 'sd_1'"),
         ("label,p_1,sd_1\n1,.5,0\n", "no column 'bag'"),
         ("bag,label,p_1,sd_1\na,1,.5,0\n", "no column 'part'"),
-        (
-            WHOLE + "a,test,1,1,.5,0\na,test,1,1,.5,0\n",
-            "line 3: bag 'a' is already in line 2",
-        ),
+        (WHOLE + 2 * "a,test,1,1,.5,0\n", "line 3: bag 'a' is already in line 2"),
         (WHOLE + ",test,1,1,.5,0\n", "line 2: the column 'bag' is empty"),
         (WHOLE + "a,test,yes,1,.5,0\n", "bag 'a': label is 'yes', expected a whole number from 0"),
-        (
-            WHOLE + "a,test,1,1,nan,0\n",
-            "bag 'a': p_1 is 'nan', expected a finite number from 0 to 1",
-        ),
+        (WHOLE + "a,test,1,1,nan,0\n", "bag 'a': p_1 is 'nan', expected a finite number from 0 to"),
         (WHOLE + "a,test,1,1,.5,\n", "bag 'a': sd_1 is '', expected"),
         (FAR + "a,test,1,1,.5,0,1.5,2\n", "bag 'a': ood is '1.5', expected"),
         (FAR + "a,test,1,1,.5,0,.5,far\n", "bag 'a': ood_distance is 'far', expected"),
@@ -363,17 +357,11 @@ def _nothing_stored(f):
     [
         (_only_features, "is not a file of predictions: it lacks attention_mean, .* has features"),
         (lambda f: f.pop("degree"), "it lacks degree"),
-        (
-            lambda f: _alter(f, "degree", np.zeros(4)),
-            r"degree is float64 of shape \(4,\), .* each of 5 inst",
-        ),
+        (lambda f: _alter(f, "degree", np.zeros(4)), r"float64 of shape \(4,\), .* each of 5 inst"),
         (lambda f: _alter(f, "degree", 3.0), r"degree is float64 of shape \(\)"),
         (lambda f: _alter(f, "degree", np.full(5, np.nan)), "degree has values that are not fini"),
         (lambda f: _alter(f, "attention_mean", np.array([b"a"] * 5)), "expected numbers"),
-        (
-            lambda f: _alter(f, "coords", np.zeros((5, 3))),
-            r"coords is .* shape \(5, 3\), expected 1 or 2 numbers",
-        ),
+        (lambda f: _alter(f, "coords", np.zeros((5, 3))), r"coords is .*\(5, 3\), expected 1 or 2"),
         (lambda f: f.attrs.update({"name": "../../x"}), "name is '../../x', expected a"),
         (lambda f: f.attrs.update({"name": np.arange(3)}), "name"),
         (lambda f: f.attrs.update({"score_kind": "beauty"}), "score_kind is 'beauty', expected lo"),
