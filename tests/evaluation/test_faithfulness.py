@@ -300,7 +300,7 @@ def test_predictions_without_curves_have_no_section_and_damage_is_named(tmp_path
 
 def test_predictions_with_curves_are_the_predictions():
     p, bags, found = predictor(), [bag(seed=k) for k in range(3)], []
-    choice = MapScoreChoice(chosen="contribution", drops={}, bags=0, reason="stated")
+    choice = MapScoreChoice(chosen="contribution", drops={}, bags=0, reason="", rule="")
     p.metadata["map_score"] = asdict(choice)
     got = list(predicted_with_curves(p, bags, into=found))
     for a, b in zip(got, p.predict(bags), strict=True):

@@ -442,7 +442,7 @@ class MapScoreChoice:
     """Number of bags that the drops were measured on."""
     reason: str
     """The reason in words, for captions."""
-    rule: str = _rule("binary")
+    rule: str
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], *, where: Path | str) -> "MapScoreChoice | None":
@@ -473,17 +473,16 @@ def choose_map_score(
     Returns:
         The choice; None if there are no bags that could be predicted.
     """
-    order = torch.randperm(len(names), generator=random_stream(0, "map score")).tolist()
+    names = sorted(names)
     found: list[dict[str, float]] = []
     scores: tuple[MapScore, ...] = ()
-    for k in order:
+    for k in torch.randperm(len(names), generator=random_stream(0, "map score")).tolist():
         try:
-            bag = read(sorted(names)[k])
+            bag = read(names[k])
             (p,) = predictor.predict([bag])
             scores = available_scores(p)
             if len(scores) == 1:
-                reason = f"{scores[0]}: the only score that this model has"
-                return MapScoreChoice(chosen=scores[0], drops={}, bags=0, reason=reason)
+                break
             positive = p.of_task.called_positive(p.probability[None], threshold)[0]
             if positive and removable(predictor, bag):
                 found.append(deletion_drops(predictor, bag, p))
@@ -501,12 +500,14 @@ def choice_of(
 
     scores: the scores of the model, its own first.
     """
-    own, rule, bags = scores[0], _rule(task), len(found)
-    if bags < FEWEST_BAGS:
-        reason = (
-            f"{own}: the model's own score, because only {counted(bags, 'validation bag')} can be "
-            f"used (called positive), and {FEWEST_BAGS} are needed to compare scores"
-        )
+    own, bags, rule = scores[0], len(found), _rule(task)
+    if len(scores) == 1 or bags < FEWEST_BAGS:
+        reason = f"{own}: the only score that this model has"
+        if len(scores) > 1:
+            reason = (
+                f"{own}: the model's own score, because only {counted(bags, 'validation bag')} can "
+                f"be used (called positive), and {FEWEST_BAGS} are needed to compare scores"
+            )
         return MapScoreChoice(chosen=own, drops={}, bags=bags, reason=reason, rule=rule)
     drops = {name: float(np.mean([d[name] - d["random"] for d in found])) for name in scores}
     best = max(scores, key=lambda name: drops[name])  # of equal ones, the model's own comes first
