@@ -318,7 +318,7 @@ def faithfulness_section(context: Context) -> Section | None:
     p = context.predictions.probability[list(context.rows)]
     called = context.task.called_positive(p, context.threshold)
     if thresholds := context.predictions.metadata.get("thresholds"):  # one for each finding
-        called = (p >= np.array(thresholds)).any(1)
+        called = np.any(p >= np.array(thresholds), axis=1)
     having = zip(context.names, called, strict=True)
     of_bags = [stored[name] for name, positive in having if positive and name in stored]
     curves = [c for c in of_bags if c.most_first]
