@@ -9,11 +9,13 @@ import pytest
 import tifffile
 from PIL import Image
 from scipy import ndimage
+from support.made_predictions import made_slide as slide
 from support.made_studies import SIDE, asap_xml, lattice
 
 from probsa.cli.entry import main
 from probsa.errors import BagError, InputError, SlideError
-from probsa.evaluation import Prediction, evaluate, write_predictions
+from probsa.evaluation import evaluate, write_predictions
+from probsa.evaluation import lesions as module
 from probsa.evaluation.lesions import (
     Detections,
     detect_lesions,
@@ -43,26 +45,6 @@ def case_lesions(reference):
 @pytest.fixture(scope="module")
 def expected(reference):
     return json.loads((reference / "froc_expected.json").read_text())
-
-
-def slide(name, coords, share, *, stride=float(SIDE), labels=None, p=1.0, **more):
-    """A slide whose patches have these probabilities, relative to that of the slide."""
-    share = np.asarray(share, np.float64)
-    zero = np.zeros(len(share), np.float32)
-    return Prediction(
-        name=name,
-        probability=np.atleast_1d(np.float32(p)),
-        std=np.float32([0]),
-        coords=np.asarray(coords),
-        attention_mean=share,
-        attention_variance=zero,
-        weight_mean=zero,
-        weight_variance=zero,
-        degree=zero + 1,
-        stride=stride,
-        instance_labels=None if labels is None else np.asarray(labels, np.int8),
-        **{"score_kind": "probability", **more},
-    )
 
 
 def save(path, slides, labels, *, parts=None):
@@ -169,7 +151,7 @@ def test_lesions_merge_within_75_micrometres():
     mask[:, 38] = False  # 9
     assert find_lesions(mask).labels.max() == 2
     # With pixels of half the size the gap of 9 is 35 µm.
-    assert find_lesions(mask, pixel_um=0.243 * 16).labels.max() == 1
+    assert find_lesions(mask, mpp=0.243 / 2).labels.max() == 1
 
 
 def test_a_hole_belongs_to_its_lesion_and_an_empty_mask_has_no_lesion():
@@ -179,10 +161,6 @@ def test_a_hole_belongs_to_its_lesion_and_an_empty_mask_has_no_lesion():
     assert find_lesions(mask).labels[30, 30] == 1
     empty = find_lesions(np.zeros((5, 7)))
     assert len(empty.isolated) == 0 and empty.labels.shape == (5, 7) and empty.labels.max() == 0
-    with pytest.raises(InputError, match=r"mask of shape \(0, 3\)"):
-        find_lesions(np.zeros((0, 3)))
-    with pytest.raises(InputError, match=r"pixels of 0\.0 µm"):
-        find_lesions(np.ones((2, 3)), pixel_um=0.0)
 
 
 # Hits by hand
@@ -251,85 +229,88 @@ def test_intervals_resample_slides(case_hits):
 # Detections by hand
 
 
-def _slide(values, *, probability=(1.0,), kind="probability", labels=None, name="s"):
+def _slide(values, *, name="s", **fields):
     """A slide on a full lattice of patches of 512 pixels with these values (rows × columns)."""
-    values = np.asarray(values, dtype=np.float32)
-    coords = np.stack(np.indices(values.shape)[::-1], -1).reshape(-1, 2) * 512
-    more = {"labels": None if labels is None else np.ravel(labels), "score_kind": kind}
-    return slide(name, coords, values.ravel(), p=probability, stride=512.0, **more)
+    rows, columns = np.shape(values)
+    return slide(name, lattice(columns, rows), np.ravel(values).astype(np.float32), **fields)
 
 
 PEAKS = np.full((3, 6), 0.1)
 PEAKS[1, 1:5], PEAKS[2, 1], PEAKS[2, 5] = (0.9, 0.8, 0.1, 0.7), 0.8, 0.6
 
 
-def _confident(slide, *, radius):
-    """The detections with a confidence of at least 0.5, without smoothing."""
-    d = detect_lesions(slide, smoothing=0.0, radius=radius)
-    kept = d.confidence >= 0.5
-    return d.x[kept], d.y[kept], d.confidence[kept]
+@pytest.fixture
+def unsmoothed(monkeypatch):
+    """No patch has another one within three standard deviations of the Gaussian."""
+    monkeypatch.setattr(module, "SMOOTHING", 1e-9)
 
 
-def test_non_maximum_suppression_by_hand():
-    x, y, confidence = _confident(_slide(PEAKS), radius=1.5)
-    # .9 suppresses its eight neighbours, and .7 the .6 diagonally next to it.
-    np.testing.assert_allclose(confidence, [0.9, 0.7], atol=1e-7)
-    np.testing.assert_array_equal(x, [1.5 * 512, 4.5 * 512])
-    np.testing.assert_array_equal(y, [1.5 * 512, 1.5 * 512])
-    near = _confident(_slide(PEAKS), radius=1.0)
-    np.testing.assert_allclose(near[2], [0.9, 0.7, 0.6], atol=1e-7)
-    assert len(detect_lesions(_slide(PEAKS), smoothing=0.0, radius=0.0).x) == 18
-    # The radius is inclusive: the .7 is at a distance of 3 from the .9, and the .6 at √17.
-    far = _confident(_slide(PEAKS), radius=3.0)
-    np.testing.assert_allclose(far[2], [0.9, 0.6], atol=1e-7)
+@pytest.mark.parametrize(
+    ("radius", "peaks"),
+    [
+        # The radius is inclusive: the .7 is at a distance of 3 from the .9, and the .6 at √17.
+        (3.0, [(0.9, 1.5, 1.5), (0.6, 5.5, 2.5)]),
+        # .9 suppresses its eight neighbours, and .7 the .6 diagonally next to it.
+        (1.5, [(0.9, 1.5, 1.5), (0.7, 4.5, 1.5)]),
+        (1.0, [(0.9, 1.5, 1.5), (0.7, 4.5, 1.5), (0.6, 5.5, 2.5)]),
+    ],
+)
+def test_non_maximum_suppression_by_hand(unsmoothed, monkeypatch, radius, peaks):
+    monkeypatch.setattr(module, "RADIUS", radius)
+    d = detect_lesions(_slide(PEAKS))
+    found = np.stack([d.confidence, d.x / 512, d.y / 512], 1)[d.confidence >= 0.5]
+    np.testing.assert_allclose(found, peaks, atol=1e-7)
 
 
-def test_smoothing_is_a_gaussian_over_existing_patches():
+def test_smoothing_is_a_gaussian_over_existing_patches(monkeypatch):
     line = _slide([[0.0, 1.0, 0.0]])
     a, b = np.exp(-0.5), np.exp(-2.0)
     expected = [1 / (1 + 2 * a), a / (1 + a + b), a / (1 + a + b)]
-    got = detect_lesions(line, smoothing=1.0, radius=0.0)
+    monkeypatch.setattr(module, "RADIUS", 0.0)
+    got = detect_lesions(line)
     np.testing.assert_allclose(got.confidence, expected, rtol=1e-6)
     assert got.x[0] == 1.5 * 512
     # A single .9 against a block of .6, which is highest at the edge of the slide.
     spike = np.full((5, 7), 0.1)
     spike[2, 1] = 0.9
     spike[1:4, 4:7] = 0.6
-    assert detect_lesions(_slide(spike), smoothing=0.0).x[0] == 1.5 * 512
-    assert detect_lesions(_slide(spike), smoothing=1.0).x[0] == 6.5 * 512
+    assert detect_lesions(_slide(spike)).x[0] == 6.5 * 512
+    monkeypatch.setattr(module, "SMOOTHING", 1e-9)
+    assert detect_lesions(_slide(spike)).x[0] == 1.5 * 512
 
 
-def test_confidence_is_the_bags_probability_times_the_instances():
+def test_confidence_is_the_bags_probability_times_the_instances(unsmoothed, monkeypatch):
+    monkeypatch.setattr(module, "RADIUS", 0.0)
     weights = np.array([[0.5, 0.25, 0.125, 0.125]])
     share = 4 * weights[0] / (1 + 4 * weights[0])
     for kind, value in (("logit", np.log(weights) + 3), ("weight", weights)):
-        p = _slide(value, kind=kind, probability=(0.6,))
-        got = detect_lesions(p, smoothing=0.0, radius=0.0)
+        p = _slide(value, score_kind=kind, p=0.6)
+        got = detect_lesions(p)
         np.testing.assert_allclose(got.confidence, 0.6 * share, rtol=1e-5)
-    three = _slide([[0.5, 0.2]], probability=(0.25, 0.5, 0.25))
-    got = detect_lesions(three, smoothing=0.0, radius=0.0)
+    three = _slide([[0.5, 0.2]], p=(0.25, 0.5, 0.25))
+    got = detect_lesions(three)
     np.testing.assert_allclose(got.confidence, [0.375, 0.15], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("change", "options", "error", "message"),
+    ("change", "error", "message"),
     [
-        ({"score_kind": "relevance"}, {}, InputError, "relevance has no common scale"),
-        ({"coords": None}, {}, BagError, "bag 's' has no 2-D coordinates"),
-        ({"coords": np.arange(18)[:, None]}, {}, BagError, "no 2-D coordinates"),
-        ({}, {"radius": -1.0}, InputError, "radius -1"),
+        ({"score_kind": "relevance"}, InputError, "relevance has no common scale"),
+        ({"coords": None}, BagError, "bag 's' has no 2-D coordinates"),
+        ({"coords": np.arange(18)[:, None]}, BagError, "no 2-D coordinates"),
     ],
 )
-def test_slides_without_detections(change, options, error, message):
+def test_slides_without_detections(change, error, message):
     with pytest.raises(error, match=message):
-        detect_lesions(replace(_slide(PEAKS), **change), **options)
+        detect_lesions(replace(_slide(PEAKS), **change))
 
 
 # Masks from patches
 
 
-def test_froc_from_a_mask_and_from_labels_of_patches():
+def test_froc_from_a_mask_and_from_labels_of_patches(unsmoothed, monkeypatch):
     """Two tumour slides, of which one is found and one half found, and one normal slide."""
+    monkeypatch.setattr(module, "RADIUS", 3.0)
     labels = np.zeros((12, 12))
     labels[2:6, 2:6] = 1
     labels[8:11, 8:11] = 1
@@ -345,13 +326,12 @@ def test_froc_from_a_mask_and_from_labels_of_patches():
     mask, from_patches = np.kron(labels, np.ones((16, 16))), patch_mask(slides[0])
     np.testing.assert_array_equal(from_patches[:176, :176], mask[:176, :176])
     for shown in (mask, from_patches):
-        lesions = find_lesions(shown)
-        assert (~lesions.isolated).sum() == 2
+        truth = find_lesions(shown)
+        assert (~truth.isolated).sum() == 2
         found = []
         for p in slides:
-            points = detect_lesions(p, smoothing=0.0, radius=3.0)
-            truth = None if p.name == "n" else lesions
-            found.append(match_detections(p.name, points, lesions=truth))
+            of_slide = None if p.name == "n" else truth
+            found.append(match_detections(p.name, detect_lesions(p), lesions=of_slide))
         # Three lesions are found at .9 and one at 0; the false positive at .5 is on one of three
         # slides, and those at 0 are below every threshold.
         assert froc_summary([found], bootstrap=0)["froc"].value == pytest.approx(0.75)
@@ -361,11 +341,6 @@ def test_patches_smaller_than_a_mask_pixel_still_paint_one():
     p = _slide([[0.9, 0.1]], labels=[[1, 0]])
     small = replace(p, coords=np.array([[0, 0], [8, 0]]), stride=8.0)
     np.testing.assert_array_equal(patch_mask(small), [[1]])
-
-
-def test_patch_masks_need_instance_labels():
-    with pytest.raises(BagError, match="neither mask nor instance labels"):
-        patch_mask(_slide(PEAKS))
 
 
 def test_the_mean_over_replicates_and_its_interval():

@@ -3,6 +3,7 @@
 import csv
 import json
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -39,6 +40,9 @@ def _prediction(name="a", *, probability=(0.25,), n=5, seed=0, **other):
     return Prediction(name=name, **(values | given | other))
 
 
+_number = partial(_prediction, task="regression", outputs=("mean",))
+
+
 def _write(folder, predictions, *, classes=("0", "1"), **other):
     given = {"labels": {}, "parts": {}, "threshold": None, "metadata": {}}
     write_predictions(folder, predictions, classes=classes, **(given | other))
@@ -61,11 +65,15 @@ def _same(a: Prediction, b: Prediction) -> None:
 
 @pytest.mark.parametrize("parts", [(), ("within", "between")])
 def test_a_round_trip_preserves_everything(tmp_path, parts):
-    """With the parts of the variance where there are several members."""
+    """With the parts of the variance where there are several members, and arrays of classes."""
+    of_classes = np.random.default_rng(0).random((5, 3)).astype(np.float32)
+    keys = ("attention_mean", "class_score", "contribution", "leave_one_out", "at_least")
+    more = dict.fromkeys(keys, of_classes) | {"probability_positive": of_classes[:, 0]}
     predictions = [
         _prediction("007", probability=(0.1,), kind="ct", score_kind="weight"),
         _prediction("img 1.b", probability=(np.float32(1) / 3,), seed=1, instance_labels=None),
         _prediction("é", probability=(0.9,), seed=2, coords=None, stride=None, n=1),
+        _prediction("of classes", score_kind="evidence", ood=of_classes[:, 1], **more),
     ]
     for part in parts:
         predictions = [
@@ -81,13 +89,13 @@ def test_a_round_trip_preserves_everything(tmp_path, parts):
         metadata={"model": "abmil", "epoch": 3},
     )
     read = read_predictions(tmp_path / "p")
-    assert read.bags == ("007", "img 1.b", "é")
-    assert read.labels == (0, None, 1)
-    assert read.parts == ("test", "new", "val")
+    assert read.bags == ("007", "img 1.b", "é", "of classes")
+    assert read.labels == (0, None, 1, None)
+    assert read.parts == ("test", "new", "val", "new")
     assert read.classes == ("0", "1")
     assert read.threshold == 0.75
     assert read.metadata == {"model": "abmil", "epoch": 3}
-    assert read.probability.shape == (3, 1)
+    assert read.probability.shape == (4, 1)
     assert _rows(tmp_path / "p")[0][6:] == [f"sd_{part}_1" for part in parts]
     for p in predictions:
         _same(read.instances(p.name), p)
@@ -134,19 +142,6 @@ def test_contents_of_instance_files(tmp_path):
         np.testing.assert_array_equal(f["attention_variance"][()], p.attention_variance)
     empty = np.empty(0, dtype=np.float32)
     _same(read_instances(tmp_path / "a.h5"), replace(p, probability=empty, std=empty))
-
-
-@pytest.mark.parametrize("kind", ["logit", "evidence"])
-def test_arrays_of_each_class_and_explanations_are_stored(tmp_path, kind):
-    def draw(*shape):
-        return np.random.default_rng(0).random(shape).astype(np.float32)
-
-    keys = ("attention_mean", "class_score", "contribution", "leave_one_out")
-    more = {k: draw(5, 3) for k in keys} | {"probability_positive": draw(5), "ood": draw(5)}
-    p = _prediction(score_kind=kind, **more)
-    write_instances(tmp_path / "a.h5", p)
-    read = read_instances(tmp_path / "a.h5")
-    _same(replace(read, probability=p.probability, std=p.std), p)
 
 
 # Atomic writing
@@ -227,11 +222,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
         ([_prediction("../a")], BagError, "bag '../a' cannot be a file name"),
         ([_prediction("..")], BagError, "cannot be a file name"),
         ([], InputError, "there are no predictions to write"),
-        (
-            [_prediction(probability=(np.nan,))],
-            BagError,
-            "bag 'a': p_1 is 'nan', expected a finite number from 0",
-        ),
+        ([_prediction(probability=(np.nan,))], BagError, "bag 'a': p_1 is 'nan', expected a fini"),
         (
             [_prediction(bag_ood=2.0)],
             BagError,
@@ -239,14 +230,14 @@ def test_a_folder_in_use_is_refused(tmp_path):
         ),
         ([_prediction(probability=(0.2, 0.3, 0.5))], InputError, "3 probabilities, but .* 2 class"),
         (
-            [_prediction(task="regression", probability=(np.inf,), outputs=("mean",))],
+            [_number(probability=(np.inf,))],
             BagError,
-            "bag 'a': mean is 'inf', expected a finite number: its features are far",
+            "bag 'a': mean is 'inf', .*: its features are",
         ),
         (
-            [_prediction(task="regression", outputs=("mean",), scores={"nll": np.nan})],
+            [_number(scores={"nll": np.nan})],
             BagError,
-            "bag 'a': nll is 'nan', expected a finite number: its features are far",
+            "bag 'a': nll is 'nan', .*: its features are",
         ),
     ],
 )
@@ -279,21 +270,14 @@ FAR = "bag,part,label,prediction,p_1,sd_1,ood,ood_distance\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is empty"),
         ("bag,label\na,1\n", "no column 'p_<class>': it has bag, label"),
         ("bag,label,p_1\na,1,.5\n", "no column 'sd_1'"),
         ("label,p_1,sd_1\n1,.5,0\n", "no column 'bag'"),
         ("bag,label,p_1,sd_1\na,1,.5,0\n", "no column 'part'"),
-        (
-            WHOLE + "a,test,1,1,.5,0\na,test,1,1,.5,0\n",
-            "line 3: bag 'a' is already in line 2",
-        ),
+        (WHOLE + 2 * "a,test,1,1,.5,0\n", "line 3: bag 'a' is already in line 2"),
         (WHOLE + ",test,1,1,.5,0\n", "line 2: the column 'bag' is empty"),
         (WHOLE + "a,test,yes,1,.5,0\n", "bag 'a': label is 'yes', expected a whole number from 0"),
-        (
-            WHOLE + "a,test,1,1,nan,0\n",
-            "bag 'a': p_1 is 'nan', expected a finite number from 0 to 1",
-        ),
+        (WHOLE + "a,test,1,1,nan,0\n", "bag 'a': p_1 is 'nan', expected a finite number from 0 to"),
         (WHOLE + "a,test,1,1,.5,\n", "bag 'a': sd_1 is '', expected"),
         (FAR + "a,test,1,1,.5,0,1.5,2\n", "bag 'a': ood is '1.5', expected"),
         (FAR + "a,test,1,1,.5,0,.5,far\n", "bag 'a': ood_distance is 'far', expected"),
@@ -316,15 +300,11 @@ def _restate(folder, change):
     ("change", "message"),
     [
         (lambda stored: {"classes": ["0", "1"]}, "is damaged: threshold is missing"),
-        (lambda stored: {"threshold": None}, "is damaged: classes is missing"),
         (lambda stored: stored | {"task": "regression"}, "is damaged: outputs is missing"),
         (lambda stored: stored | {"threshold": "x"}, "is damaged: threshold"),
-        (lambda stored: stored | {"classes": 3}, "is damaged: classes"),
         (lambda stored: stored | {"classes": [1, 2]}, "is damaged: classes"),
-        (lambda stored: stored | {"temperature": "hot"}, "is damaged: temperature"),
         (lambda stored: stored | {"kappa": {}}, "is damaged: kappa"),
         (lambda stored: [1], "is a list"),
-        (lambda stored: None, "predictions"),
     ],
 )
 def test_metadata_that_cannot_be_used(folder, change, message):
@@ -336,12 +316,8 @@ def test_metadata_that_cannot_be_used(folder, change, message):
 @pytest.mark.parametrize(
     ("file", "content"),
     [
-        *(
-            ("json", damage)
-            for damage in (b"{", b"\xff\xfe\x00", b"[" * 50_000, b'{"threshold": 0.')
-        ),
+        ("json", b'{"threshold": 0.'),
         ("csv", b"\xff\xfe"),
-        ("csv", b"bag,p_1,sd_1\n" + b"x" * 200_000 + b",0.5,0.1\n"),
         ("csv", WHOLE.encode() + b"../x,a,,1,1,1"),
     ],
 )
@@ -381,17 +357,11 @@ def _nothing_stored(f):
     [
         (_only_features, "is not a file of predictions: it lacks attention_mean, .* has features"),
         (lambda f: f.pop("degree"), "it lacks degree"),
-        (
-            lambda f: _alter(f, "degree", np.zeros(4)),
-            r"degree is float64 of shape \(4,\), .* each of 5 inst",
-        ),
+        (lambda f: _alter(f, "degree", np.zeros(4)), r"float64 of shape \(4,\), .* each of 5 inst"),
         (lambda f: _alter(f, "degree", 3.0), r"degree is float64 of shape \(\)"),
         (lambda f: _alter(f, "degree", np.full(5, np.nan)), "degree has values that are not fini"),
         (lambda f: _alter(f, "attention_mean", np.array([b"a"] * 5)), "expected numbers"),
-        (
-            lambda f: _alter(f, "coords", np.zeros((5, 3))),
-            r"coords is .* shape \(5, 3\), expected 1 or 2 numbers",
-        ),
+        (lambda f: _alter(f, "coords", np.zeros((5, 3))), r"coords is .*\(5, 3\), expected 1 or 2"),
         (lambda f: f.attrs.update({"name": "../../x"}), "name is '../../x', expected a"),
         (lambda f: f.attrs.update({"name": np.arange(3)}), "name"),
         (lambda f: f.attrs.update({"score_kind": "beauty"}), "score_kind is 'beauty', expected lo"),

@@ -1,5 +1,7 @@
 """Predictions made without a model: lattices and chains with planted labels."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from probsa.evaluation.prediction import Prediction
@@ -27,6 +29,13 @@ def made(name, mu, labels=None, **fields):
         **floats,
         **values,
     )
+
+
+def made_slide(name, coords, share, *, p=1.0, **fields):
+    """Return a slide whose patches have these probabilities, relative to that of the slide."""
+    given = {"score_kind": "probability", "stride": 512.0, "probability": np.atleast_1d(p)}
+    slide = made(name, share, coords=np.asarray(coords), **(given | fields))
+    return replace(slide, attention_mean=np.asarray(share, np.float64))
 
 
 FLOATS = ("probability", "attention_variance", "weight_mean", "weight_variance", "degree")

@@ -57,7 +57,6 @@ from .map_scores import drawn_values as drawn_values
 from .map_scores import map_values as map_values
 from .model_card import CardFacts as CardFacts
 from .prediction import Prediction as Prediction
-from .prediction import column_names as column_names
 from .predictor import SEEN_BY_ALL as SEEN_BY_ALL
 from .predictor import Ensemble as Ensemble
 from .predictor import Predictor as Predictor

@@ -35,11 +35,6 @@ def combine(members: Sequence[Prediction], *, align: bool) -> Prediction:
             f"{' and '.join(map(str, sorted(shapes)))}: models with one map per class and models "
             "with one map cannot be combined"
         )
-    if first.of_task.averages is None and len(members) > 1:
-        raise InputError(
-            f"bag {first.name!r}: quantiles of several models cannot be averaged: predict a "
-            "regression with one run"
-        )
 
     def each(name: str) -> Float[np.ndarray, "members *shape"]:
         return np.stack([getattr(p, name) for p in members]).astype(np.float64)

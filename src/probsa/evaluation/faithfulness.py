@@ -76,17 +76,18 @@ TITLES = {
 }
 REMOVALS = {"pooling": "instances removed from the pooling", "bag": "shortened bags predicted"}
 """How instances are removed, in words."""
-NO_POSITIVE = "no evaluated bag that the model calls positive has curves"
 AGAIN = "predict again with --faithfulness"
 LINES = {
-    "least_first": "least relevant first",
-    "least_first_random": None,
-    "most_first": "most relevant first",
-    "most_first_random": "random orders (null)",
+    ("least_first", "shown"): "least relevant first",
+    ("least_first", "random"): None,
+    ("most_first", "shown"): "most relevant first",
+    ("most_first", "random"): "random orders (null)",
 }
 """The mean curves of the figure, with the labels of its legend."""
-FRACTIONS = (0.05, 0.1, 0.2, 0.4)
-"""Shares of the instances that are removed."""
+MEAN_SHARES = np.linspace(0, 0.9, 10)
+"""Shares of the removed instances at which curves are averaged."""
+TOP_SHARES = (0.05, 0.1, 0.2, 0.4)
+"""Shares of the instances that are removed to choose the score of the maps."""
 MOST_BAGS = 50
 FEWEST_BAGS = 2
 
@@ -113,13 +114,24 @@ def predicted_without(
     return np.array(found, dtype=np.float64)
 
 
-def drops_without(
-    predictor: Predictor, bag: Bag, p: Prediction, kept: Iterable[Int[np.ndarray, " rows"]]
-) -> Float[np.ndarray, " subsets"]:
-    """Return by how much the explained number of a prediction is lower for some subsets."""
+def drops_after_removal(
+    predictor: Predictor,
+    bag: Bag,
+    p: Prediction,
+    *,
+    orders: Sequence[Int[np.ndarray, " n"]],
+    counts: Sequence[int],
+) -> Float[np.ndarray, "orders counts"]:
+    """Return by how much the explained number drops without the first instances of each order."""
     column = p.of_task.column(p)
+    kept = (order[count:] for order in orders for count in counts)
     after = predicted_without(predictor, bag, kept=kept, column=column)
-    return p.of_task.response(p, column) - after
+    return p.of_task.response(p, column) - after.reshape(len(orders), len(counts))
+
+
+def removable(predictor: Predictor, bag: Bag) -> int:
+    """Return how many instances of a bag the model can do without."""
+    return max(len(bag) - max(1, predictor.model.min_instances), 0)
 
 
 def random_order(bag: Bag) -> Int[np.ndarray, " n"]:
@@ -200,35 +212,31 @@ def deletion_curves(
     """
     with recorded_pooling(samples=SAMPLES) as records:
         (p,) = predictor.predict([bag])
-    known, n, task = available_scores(p), len(bag), p.of_task
+    known, task, most = available_scores(p), p.of_task, removable(predictor, bag)
     if shown is not None and shown not in known:
         raise UnknownName("score", shown, known)
     closed = len(records) == len(predictor.new_to(bag.name))
-    most = max(n - max(1, predictor.model.min_instances), 0)
-    counts = np.unique([0, *(min(round(share * n), most) for share in SHARES)]).tolist()
+    counts = np.unique([min(round(share * len(bag)), most) for share in SHARES]).tolist()
     curves = DeletionCurves(
         name=p.name, shown=shown or known[0], removal="pooling" if closed else "bag",
-        instances=n, counts=tuple(counts),
+        instances=len(bag), counts=tuple(counts),
     )  # fmt: skip
     if most == 0:
-        few = "1 instance" if n == 1 else f"{n} instances"
+        few = counted(len(bag), "instance")
         reason = f"a bag of {few} has none that this model can do without"
         names = (*REMOVAL_ORDERS, "rank_correlation")
         return p, replace(curves, missing=dict.fromkeys(names, reason))
-    values = class_column(p, map_values(p, curves.shown))
-    relevance, correlation, missing = {"shown": values, "random": random_order(bag)}, None, {}
-    without = _leave_one_out(predictor, bag, p)
+    relevance = {"shown": class_column(p, map_values(p, curves.shown))}
+    without, correlation, missing = _leave_one_out(predictor, bag, p), None, {}
     if isinstance(without, str):
         missing = dict.fromkeys(("leave_one_out", "rank_correlation"), without)
     else:
-        relevance["leave_one_out"], correlation = without, rank_correlation(values, without)
+        relevance["leave_one_out"] = without
+        correlation = rank_correlation(relevance["shown"], without)
         if correlation is None:
             missing["rank_correlation"] = "all instances have the same score, or the same drop"
-    ranked = {
-        k: np.argsort(-relevance[k], kind="stable")
-        for k in REMOVAL_ORDERS
-        if k in orders and k in relevance
-    }
+    relevance["random"] = random_order(bag)
+    ranked = {k: np.argsort(-v, kind="stable") for k, v in relevance.items() if k in orders}
     if closed:
         index = torch.from_numpy(np.stack(list(ranked.values())))
         of_members = [r.after_removal(index.to(r.bias.device), counts) for r in records]
@@ -237,21 +245,17 @@ def deletion_curves(
             after = scale_probabilities(after, temperature=predictor.temperature)
         both = after[..., task.column(p, after.shape[-1])]
     else:
-        column = task.column(p)
-        both = [*ranked.values(), *(order[::-1] for order in ranked.values())]
-        kept = (order[count:] for order in both for count in counts[1:])
-        after = predicted_without(predictor, bag, kept=kept, column=column)
-        after = after.reshape(2, len(ranked), -1)
-        whole = np.full((2, len(ranked), 1), task.response(p, column))
-        both = np.concatenate([whole, after], axis=2)
-    of_orders = [{k: tuple(v) for k, v in zip(ranked, half.tolist(), strict=True)} for half in both]
-    return p, replace(
-        curves,
-        most_first=of_orders[0],
-        least_first=of_orders[1],
-        rank_correlation=correlation,
-        missing=missing,
+        each_end = [*ranked.values(), *(order[::-1] for order in ranked.values())]
+        drops = drops_after_removal(predictor, bag, p, orders=each_end, counts=counts[1:])
+        drops = np.pad(drops, ((0, 0), (1, 0))).reshape(2, len(ranked), -1)
+        both = task.response(p, task.column(p)) - drops
+    most_first, least_first = (
+        {k: tuple(v) for k, v in zip(ranked, half.tolist(), strict=True)} for half in both
     )
+    return p, replace(
+        curves, most_first=most_first, least_first=least_first, rank_correlation=correlation,
+        missing=missing,
+    )  # fmt: skip
 
 
 def _leave_one_out(predictor: Predictor, bag: Bag, p: Prediction) -> Float[np.ndarray, " n"] | str:
@@ -260,18 +264,19 @@ def _leave_one_out(predictor: Predictor, bag: Bag, p: Prediction) -> Float[np.nd
         return class_column(p, p.leave_one_out)
     if len(bag) > LEAVE_ONE_OUT_UP_TO:
         return f"no closed form, and more than {LEAVE_ONE_OUT_UP_TO} instances to leave out"
-    rows = np.arange(len(bag))
-    return drops_without(predictor, bag, p, (rows[rows != k] for k in rows))
+    each_first = [np.roll(np.arange(len(bag)), -k) for k in range(len(bag))]
+    return drops_after_removal(predictor, bag, p, orders=each_first, counts=[1])[:, 0]
 
 
 def predicted_with_curves(
-    predictor: Predictor, bags: Iterable[Bag], *, shown: MapScore | None, into: list[DeletionCurves]
+    predictor: Predictor, bags: Iterable[Bag], *, into: list[DeletionCurves]
 ) -> Iterator[Prediction]:
-    """Yield the prediction of each bag, and append its curves to `into`."""
+    """Yield the prediction of each bag; append to `into` the curves of the score that maps show."""
+    choice = MapScoreChoice.of(predictor.metadata, where="the predictor's metadata")
     for bag in bags:
-        prediction, curves = deletion_curves(predictor, bag, shown=shown)
+        p, curves = deletion_curves(predictor, bag, shown=None if choice is None else choice.chosen)
         into.append(curves)
-        yield prediction
+        yield p
 
 
 def write_curves(folder: Path, curves: Sequence[DeletionCurves]) -> None:
@@ -310,8 +315,10 @@ def faithfulness_section(context: Context) -> Section | None:
     stored = read_curves(context.predictions.folder)
     if stored is None:
         return None
-    p = context.predictions.probability[list(context.rows)].astype(np.float64)
+    p = context.predictions.probability[list(context.rows)]
     called = context.task.called_positive(p, context.threshold)
+    if thresholds := context.predictions.metadata.get("thresholds"):  # one for each finding
+        called = np.any(p >= np.array(thresholds), axis=1)
     having = zip(context.names, called, strict=True)
     of_bags = [stored[name] for name, positive in having if positive and name in stored]
     curves = [c for c in of_bags if c.most_first]
@@ -330,17 +337,7 @@ def faithfulness_section(context: Context) -> Section | None:
         + ("" if area is None else f"\narea between the curves {area:.3f}"),
         x="removed instances (%)",
         y="mean probability of the shown class",
-        lines=[
-            Line(
-                name=name,
-                x=[100 * share for share in means[name]["share"]],
-                y=means[name]["probability"],
-                label=label,
-                style="null" if name.endswith("_random") else "main",
-            )
-            for name, label in LINES.items()
-            if name in means
-        ],
+        lines=means,
         xlim=(0.0, 90.0),
         ylim=(0.0, 1.0),
         between=("most_first", "least_first", "area between the curves"),
@@ -355,7 +352,7 @@ def faithfulness_section(context: Context) -> Section | None:
             "removal": removal,
             "without": without,
             "metrics": metrics,
-            "curves": means,
+            "curves": {c.name: {"share": MEAN_SHARES, "probability": c.y} for c in means},
         },
         text=[
             metric_grid(title, metrics, titles=TITLES),
@@ -376,7 +373,8 @@ def mean_curves_metrics(
     `groups` holds the group (patient) of each bag.
     """
     if not curves:
-        return dict.fromkeys(TITLES, Metric.undefined(NO_POSITIVE))
+        reason = "no evaluated bag that the model calls positive has curves"
+        return dict.fromkeys(TITLES, Metric.undefined(reason))
     draws = Draws.stratified(np.ones(len(curves)), groups=groups, resamples=resamples, seed=seed)
     areas = {k: np.array([c.areas.get(k, np.nan) for c in curves]) for k in REMOVAL_ORDERS}
     ranks = np.array([c.rank_correlation for c in curves], dtype=np.float64)  # nan for None
@@ -396,22 +394,25 @@ def mean_curves_metrics(
     }
 
 
-def _mean_curves(curves: Sequence[DeletionCurves]) -> dict[str, dict[str, list[float]]]:
-    """Return the mean curves at tenths of the removed instances, of the shown and a random order.
-
-    Bags without a random order are left out of its curves.
-    """
-    share = np.linspace(0, 0.9, 10)
-    means = {}
-    for order, suffix in (("shown", ""), ("random", "_random")):
-        having = [c for c in curves if order in c.most_first]
-        for kind in ("most_first", "least_first") if having else ():
-            at = [
-                np.interp(share, np.array(c.counts) / c.instances, getattr(c, kind)[order])
-                for c in having
-            ]
-            mean = np.mean(at, 0).tolist()
-            means[kind + suffix] = {"share": share.tolist(), "probability": mean}
+def _mean_curves(curves: Sequence[DeletionCurves]) -> list[Line]:
+    """Return the mean of each curve of `LINES` over the bags that have it."""
+    means = []
+    for (kind, order), label in LINES.items():
+        values = [
+            np.interp(MEAN_SHARES, np.array(c.counts) / c.instances, getattr(c, kind)[order])
+            for c in curves
+            if order in c.most_first
+        ]
+        if values:
+            means.append(
+                Line(
+                    name=kind if order == "shown" else f"{kind}_{order}",
+                    x=(100 * MEAN_SHARES).tolist(),
+                    y=np.mean(values, 0).tolist(),
+                    label=label,
+                    style="main" if order == "shown" else "null",
+                )
+            )
     return means
 
 
@@ -441,11 +442,7 @@ class MapScoreChoice:
     """Number of bags that the drops were measured on."""
     reason: str
     """The reason in words, for captions."""
-    rule: str = _rule("binary")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
+    rule: str
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], *, where: Path | str) -> "MapScoreChoice | None":
@@ -476,41 +473,41 @@ def choose_map_score(
     Returns:
         The choice; None if there are no bags that could be predicted.
     """
-    order = torch.randperm(len(names), generator=random_stream(0, "map score")).tolist()
+    names = sorted(names)
     found: list[dict[str, float]] = []
     scores: tuple[MapScore, ...] = ()
-    task: TaskName = "binary"
-    for k in order:
+    for k in torch.randperm(len(names), generator=random_stream(0, "map score")).tolist():
         try:
-            bag = read(sorted(names)[k])
+            bag = read(names[k])
             (p,) = predictor.predict([bag])
-            scores, task = available_scores(p), p.task
+            scores = available_scores(p)
             if len(scores) == 1:
-                reason = f"{scores[0]}: the only score that this model has"
-                return MapScoreChoice(chosen=scores[0], drops={}, bags=0, reason=reason)
+                break
             positive = p.of_task.called_positive(p.probability[None], threshold)[0]
-            if positive and _counts(bag, predictor):
+            if positive and removable(predictor, bag):
                 found.append(deletion_drops(predictor, bag, p))
         except BagError:
             continue
         if len(found) == MOST_BAGS:
             break
-    return choice_of(scores, found, task=task) if scores else None
+    return choice_of(scores, found, task=predictor.task) if scores else None
 
 
 def choice_of(
-    scores: Sequence[MapScore], found: Sequence[Mapping[str, float]], *, task: TaskName = "binary"
+    scores: Sequence[MapScore], found: Sequence[Mapping[str, float]], *, task: TaskName
 ) -> MapScoreChoice:
     """Return the choice that follows from the `deletion_drops` of several bags.
 
     scores: the scores of the model, its own first.
     """
-    own, rule, bags = scores[0], _rule(task), len(found)
-    if bags < FEWEST_BAGS:
-        reason = (
-            f"{own}: the model's own score, because only {counted(bags, 'validation bag')} "
-            f"can be used (called positive), and {FEWEST_BAGS} are needed to compare scores"
-        )
+    own, bags, rule = scores[0], len(found), _rule(task)
+    if len(scores) == 1 or bags < FEWEST_BAGS:
+        reason = f"{own}: the only score that this model has"
+        if len(scores) > 1:
+            reason = (
+                f"{own}: the model's own score, because only {counted(bags, 'validation bag')} can "
+                f"be used (called positive), and {FEWEST_BAGS} are needed to compare scores"
+            )
         return MapScoreChoice(chosen=own, drops={}, bags=bags, reason=reason, rule=rule)
     drops = {name: float(np.mean([d[name] - d["random"] for d in found])) for name in scores}
     best = max(scores, key=lambda name: drops[name])  # of equal ones, the model's own comes first
@@ -534,19 +531,16 @@ def choice_of(
 
 
 def deletion_drops(predictor: Predictor, bag: Bag, p: Prediction) -> dict[str, float]:
-    """Return the mean drop of the predicted class's probability, by score and for `random`."""
-    ranked = {
+    """Return the mean drop of the predicted class's probability, by score and for `random`.
+
+    The bag must have an instance more than the model's smallest bag.
+    """
+    orders = {
         name: np.argsort(-class_column(p, drawn_values(p, name)), kind="stable")
         for name in available_scores(p)
     }
-    orders = {**ranked, "random": random_order(bag)}
-    kept = (order[count:] for order in orders.values() for count in _counts(bag, predictor))
-    found = drops_without(predictor, bag, p, kept).reshape(len(orders), -1).mean(1)
-    return dict(zip(orders, found.tolist(), strict=True))
-
-
-def _counts(bag: Bag, predictor: Predictor) -> list[int]:
-    """Return how many instances are removed; enough of them stay for the model."""
-    n, least = len(bag), max(1, predictor.model.min_instances)
-    counts = {max(1, round(share * n)) for share in FRACTIONS}
-    return sorted(count for count in counts if n - count >= least)
+    orders["random"] = random_order(bag)
+    counts = {max(1, round(share * len(bag))) for share in TOP_SHARES}
+    counts = sorted(count for count in counts if count <= removable(predictor, bag))
+    drops = drops_after_removal(predictor, bag, p, orders=[*orders.values()], counts=counts)
+    return dict(zip(orders, drops.mean(1).tolist(), strict=True))

@@ -44,6 +44,10 @@ DOWNSAMPLE = 32
 """Level-0 pixels per side of a mask pixel (level 5)."""
 MERGE_UM = 75.0
 ITC_UM = 275.0
+SMOOTHING = 1.0
+"""Standard deviation, in patches, of the Gaussian that smooths maps; truncated at three."""
+RADIUS = 2.0
+"""Distance in patches up to which, inclusive, a detection suppresses others."""
 TITLES = {
     "froc": "FROC score",
     "sensitivity_at_0.25": "sensitivity at 1/4 false positives per slide",
@@ -66,9 +70,7 @@ class Detections:
 NO_DETECTIONS = Detections(x=np.zeros(0), y=np.zeros(0), confidence=np.zeros(0))
 
 
-def detect_lesions(
-    prediction: Prediction, *, smoothing: float = 1.0, radius: float = 2.0
-) -> Detections:
+def detect_lesions(p: Prediction) -> Detections:
     """Return the detections of one slide: centres of patches, with the smoothed confidence.
 
     The highest patch of the smoothed map is a detection and suppresses its neighbourhood, and so on
@@ -77,19 +79,12 @@ def detect_lesions(
     N w / (1 + N w) for an attention weight w among N instances; the fraction is 1/2 for uniform
     attention.
 
-    Args:
-        prediction: prediction of a slide with coordinates (top-left corners).
-        smoothing: standard deviation in patches of the Gaussian, truncated at three; 0 for none.
-        radius: distance in patches up to which (inclusive) a detection suppresses others.
-
     Raises:
-        InputError: an argument is negative, or the scores are relevances.
+        InputError: the scores are relevances.
         BagError: the prediction has no 2-D coordinates, or its attention is nan.
         GraphError: the stride contradicts the coordinates.
     """
-    if smoothing < 0 or radius < 0:
-        raise InputError(f"smoothing is {smoothing} and radius {radius}: expected 0 or more")
-    p, (corners, stride) = prediction, _corners(prediction)
+    corners, stride = _corners(p)
     if p.score_kind == "relevance":
         raise InputError(f"bag {p.name!r}: {NO_SCALE}")
     of_instances = instance_scores(p)
@@ -97,15 +92,15 @@ def detect_lesions(
         of_instances = 1 / (1 + np.exp(-instance_evidence(p)))
     # With several classes, the probability of any class but the first.
     positive = float(p.probability[0] if len(p.probability) == 1 else 1 - p.probability[0])
-    value = _smooth(positive * of_instances, corners / stride, std=smoothing)
     tree = KDTree(corners / stride)
+    value = _smooth(positive * of_instances, tree)
     free = np.ones(len(value), dtype=bool)
     chosen: list[int] = []
     for i in np.argsort(-value, kind="stable").tolist():
         if free[i]:
             chosen.append(i)
             # The tolerance covers rounding; distances on a lattice are exact otherwise.
-            free[tree.query_ball_point(corners[i] / stride, radius + 1e-6)] = False
+            free[tree.query_ball_point(tree.data[i], RADIUS + 1e-6)] = False
     centres = corners[chosen] + stride / 2
     return Detections(x=centres[:, 0], y=centres[:, 1], confidence=value[chosen])
 
@@ -120,15 +115,11 @@ def _corners(p: Prediction) -> tuple[Float[np.ndarray, "n 2"], float]:
     return coords, check_stride(torch.from_numpy(coords), stride=p.stride, name=p.name)
 
 
-def _smooth(
-    value: Float[np.ndarray, " n"], positions: Float[np.ndarray, "n 2"], *, std: float
-) -> Float[np.ndarray, " n"]:
+def _smooth(value: Float[np.ndarray, " n"], tree: KDTree) -> Float[np.ndarray, " n"]:
     """Average each patch with the existing patches around it, weighted by a Gaussian."""
-    if std == 0:
-        return value
-    pairs = KDTree(positions).query_pairs(3 * std + 1e-6, output_type="ndarray")
-    squared = ((positions[pairs[:, 0]] - positions[pairs[:, 1]]) ** 2).sum(1)
-    weight = np.exp(-squared / (2 * std**2))
+    pairs = tree.query_pairs(3 * SMOOTHING + 1e-6, output_type="ndarray")
+    squared = ((tree.data[pairs[:, 0]] - tree.data[pairs[:, 1]]) ** 2).sum(1)
+    weight = np.exp(-squared / (2 * SMOOTHING**2))
     total, sums = np.ones(len(value)), value.copy()
     for a, b in (pairs.T, pairs.T[::-1]):
         total += np.bincount(a, weights=weight, minlength=len(value))
@@ -148,9 +139,7 @@ class Lesions:
     """Whether each lesion is only isolated tumour cells (ITC)."""
 
 
-def find_lesions(
-    mask: Shaped[np.ndarray, "rows columns"], *, pixel_um: float = LEVEL0_UM * DOWNSAMPLE
-) -> Lesions:
+def find_lesions(mask: Shaped[np.ndarray, "rows columns"], *, mpp: float = LEVEL0_UM) -> Lesions:
     """Return the lesions of a tumour mask.
 
     Annotations are dilated by 37.5 µm, so that areas within 75 µm of each other form one lesion,
@@ -158,17 +147,10 @@ def find_lesions(
     isolated tumour cells, on which detections count neither as hits nor as false positives.
 
     Args:
-        mask: nonzero where there is tumour; at level 5 for the official metrics.
-        pixel_um: micrometres per mask pixel.
-
-    Raises:
-        InputError: the mask has no pixels, or `pixel_um` is not positive.
+        mask: nonzero where there is tumour, at level 5 of the slide.
+        mpp: micrometres per level-0 pixel.
     """
-    if mask.size == 0 or not pixel_um > 0:
-        raise InputError(
-            f"a mask of shape {mask.shape} with pixels of {pixel_um} µm: expected some pixels "
-            "(level 5 of the slide) of positive size"
-        )
+    pixel_um = mpp * DOWNSAMPLE
     tumour, labels = mask != 0, np.zeros(mask.shape, dtype=np.int64)
     reach, axes = MERGE_UM / (pixel_um * 2), []
     # Most of a slide is far from all tumour and need not be searched.
@@ -186,24 +168,20 @@ def find_lesions(
     return Lesions(labels=labels, axes=major, isolated=major < ITC_UM / pixel_um)
 
 
-def patch_mask(prediction: Prediction) -> UInt8[np.ndarray, "rows columns"]:
+def patch_mask(p: Prediction) -> UInt8[np.ndarray, "rows columns"]:
     """Return a level-5 mask on which each positive patch is a square.
 
     It approximates a tumour mask for slides that have only instance labels.
 
     Raises:
-        BagError: the slide has no instance labels, or no 2-D coordinates.
+        BagError: the slide has no 2-D coordinates.
     """
-    if prediction.instance_labels is None:
-        raise BagError(
-            f"slide {prediction.name!r} has tumour but neither mask nor instance labels: "
-            "give its mask, or leave it out"
-        )
-    corners, stride = _corners(prediction)
+    assert p.instance_labels is not None, "the caller has found positive ones"
+    corners, stride = _corners(p)
     first = np.rint(corners / DOWNSAMPLE).astype(np.int64)
     last = np.maximum(np.rint((corners + stride) / DOWNSAMPLE).astype(np.int64), first + 1)
     mask = np.zeros(last.max(0)[::-1], dtype=np.uint8)
-    tumour = prediction.instance_labels > 0
+    tumour = p.instance_labels > 0
     for (x0, y0), (x1, y1) in zip(first[tumour], last[tumour], strict=True):
         mask[y0:y1, x0:x1] = 1
     return mask
@@ -229,7 +207,7 @@ def annotated_lesions(
         return "annotated, but labelled as without tumour" if mask.any() else None
     if not mask.any():
         return "tumour, but its annotation marks none"
-    return find_lesions(mask, pixel_um=mpp * DOWNSAMPLE)
+    return find_lesions(mask, mpp=mpp)
 
 
 def match_detections(name: str, detections: Detections, *, lesions: Lesions | None) -> SlideHits:
@@ -344,16 +322,17 @@ def lesion_section(context: Context, folder: Path, *, mpp: float | None = None) 
     for name, y in zip(context.names, context.y, strict=True):
         if name in left_out:
             continue
-        found: Lesions | str | None = "no per-instance outputs"
-        if predictions.instance_path(name).is_file():
-            p = predictions.instances(name)
-            found = annotated_lesions(p, files.get(name), tumour=bool(y > 0), mpp=mpp)
-            if not isinstance(found, str):
-                calibrated &= p.score_kind != "relevance"
-                points = detect_lesions(p) if calibrated else NO_DETECTIONS
-                slides.append(match_detections(name, points, lesions=found))
+        if not predictions.instance_path(name).is_file():
+            left_out[name] = "no per-instance outputs"
+            continue
+        p = predictions.instances(name)
+        found = annotated_lesions(p, files.get(name), tumour=bool(y > 0), mpp=mpp)
         if isinstance(found, str):
             left_out[name] = found
+            continue
+        calibrated &= p.score_kind != "relevance"
+        points = detect_lesions(p) if calibrated else NO_DETECTIONS
+        slides.append(match_detections(name, points, lesions=found))
     if not slides:
         name, reason = next(iter(left_out.items()))
         raise InputError(

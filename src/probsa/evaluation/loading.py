@@ -96,6 +96,8 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
         advice = "remove it to predict without it, or copy the run again"
         fitted = read_record(Temperature, run.temperature_file, advice=advice)
         predictor.temperature = predictor.metadata["temperature"] = float(fitted.temperature)
+    if run.threshold_file.is_file():
+        predictor.threshold = run.threshold()
     return predictor
 
 
@@ -220,7 +222,8 @@ def load_several(
     """Load runs as one ensemble, in which no bag is predicted by a run that has seen it.
 
     A run has seen the bags of its training and validation parts. Bags that its split does not list
-    are new to it. The temperature of the ensemble is the geometric mean of those of the runs.
+    are new to it. The temperature of the ensemble is the geometric mean of those of the runs, and
+    its threshold the mean, if each has one.
 
     Args:
         folders: run folders, or files of converted models.
@@ -265,6 +268,9 @@ def load_several(
         metadata=about,
     )
     ensemble.temperature = float(np.exp(np.mean(np.log([run.temperature for run in runs]))))
+    thresholds = [run.threshold for run in runs if run.threshold is not None]
+    if len(thresholds) == len(runs):
+        ensemble.threshold = sum(thresholds) / len(runs)
     if ensemble.temperature != 1:
         ensemble.metadata["temperature"] = ensemble.temperature
     return ensemble
@@ -272,8 +278,7 @@ def load_several(
 
 def _seen(folders: Sequence[Path]) -> tuple[frozenset[str], ...]:
     """Return the bags that each run was trained or validated on; none for a converted model."""
-    runs = [RunFolder(Path(folder)) for folder in folders]
-    splits = [read_split(run) if run.split_file.is_file() else None for run in runs]
+    splits = [read_split(r) if r.split_file.is_file() else None for r in map(RunFolder, folders)]
     return tuple(frozenset(() if s is None else (*s.train, *s.val)) for s in splits)
 
 
@@ -299,7 +304,7 @@ def null_maps_of(runs: Sequence[Path]) -> NullMaps | MeansOfRuns | None:
     Raises:
         CheckpointError: a file is damaged.
     """
-    return _fitted(runs, [null_maps_file(run) for run in runs], NullMaps.load)
+    return _means(runs, null_maps_file, NullMaps.load)
 
 
 def distances_of(runs: Sequence[Path]) -> TrainingDistance | MeansOfRuns | None:
@@ -308,12 +313,13 @@ def distances_of(runs: Sequence[Path]) -> TrainingDistance | MeansOfRuns | None:
     Raises:
         InputError: a file is damaged.
     """
-    return _fitted(runs, [RunFolder(run).distance_file for run in runs], TrainingDistance.read)
+    return _means(runs, lambda run: RunFolder(run).distance_file, TrainingDistance.read)
 
 
-def _fitted(
-    runs: Sequence[Path], files: Sequence[Path], read: Callable[[Path], T]
+def _means(
+    runs: Sequence[Path], file_of: Callable[[Path], Path], read: Callable[[Path], T]
 ) -> T | MeansOfRuns | None:
+    files = [file_of(run) for run in runs]
     if not all(file.is_file() for file in files):
         return None
     fitted = tuple(map(read, files))

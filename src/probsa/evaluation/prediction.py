@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from ..core import TaskName
-from ..errors import UnknownName
 from ..tasks import TASKS, Task
 
 EXPLANATIONS = ("class_score", "contribution", "leave_one_out", "probability_positive", "at_least")
@@ -128,6 +127,11 @@ class Prediction:
         """Whether `attention_mean` is evidence: its zero has a meaning, f > 0 speaks for it."""
         return self.score_kind == "evidence"
 
+    def per_instance(self) -> dict[str, np.ndarray]:
+        """Return the fields `PER_INSTANCE` that the prediction has."""
+        arrays = {name: getattr(self, name) for name in PER_INSTANCE}
+        return {name: array for name, array in arrays.items() if array is not None}
+
     def slide_shares(self, column: int | None = None) -> dict[str, SlideShare]:
         """Return the weight of each slide of a patient, the highest share first.
 
@@ -141,52 +145,40 @@ class Prediction:
         if self.slide is None:
             return {}
         weight = self.weight_mean if self.weight_mean.ndim == 1 else self.weight_mean.mean(1)
-        parts, found = self.contribution, {}
-        if parts is not None and parts.ndim > 1:
-            known = column is not None and parts.shape[1] == len(self.probability)
-            parts = parts[:, column] if known else None
-        for k, name in enumerate(self.slides):
-            rows = self.slide == k
-            share = float(weight[rows].sum(dtype=np.float64))
-            added = None if parts is None else float(parts[rows].sum(dtype=np.float64))
-            found[name] = SlideShare(share=share, contribution=added)
-        return dict(sorted(found.items(), key=lambda item: -item[1].share))
+        shares = np.bincount(self.slide, weight, minlength=len(self.slides))
+        added = self.contribution
+        sums: list[float | None] = [None] * len(self.slides)
+        if added is not None and added.ndim > 1:
+            known = column is not None and added.shape[1] == len(self.probability)
+            added = added[:, column] if known else None
+        if added is not None:
+            sums = np.bincount(self.slide, added, minlength=len(self.slides)).tolist()
+        return {
+            self.slides[k]: SlideShare(share=float(shares[k]), contribution=sums[k])
+            for k in np.argsort(-shares, kind="stable")
+        }
 
     def of_slide(self, name: str) -> "Prediction":
         """Return the instances of one slide of a patient, as a prediction named after the slide.
 
         The probability stays that of the patient.
-
-        Raises:
-            UnknownName: the patient has no slide of this name.
         """
-        if name not in self.slides:
-            raise UnknownName("slide", name, self.slides)
-        assert self.slide is not None
+        assert self.slide is not None, "the bag is a patient"
         rows = self.slide == self.slides.index(name)
-        arrays = {k: getattr(self, k) for k in PER_INSTANCE}
-        arrays = {k: None if v is None else v[rows] for k, v in arrays.items()}
+        arrays = {k: v[rows] for k, v in self.per_instance().items()}
         return replace(self, **arrays | {"name": name, "slide": None, "slides": ()})
 
     def to_frame(self) -> pd.DataFrame:
         """Return a data frame with one row per instance: its bag, coordinates and all arrays."""
         columns: dict[str, Any] = {"bag": [self.name] * len(self.attention_mean)}
-        for key in PER_INSTANCE:
-            values = getattr(self, key)
-            if values is None:
-                continue
+        for key, values in self.per_instance().items():
             rows = values.reshape(len(values), -1)
             width = rows.shape[1]
+            names = [key]
             if key == "coords":
-                names = {1: ("position",), 2: ("x", "y")}[width]
-            elif values.ndim == 1:
-                names = [key]
-            else:
-                names = [f"{key}_{k}" for k in column_names(self, width) or range(width)]
+                names = ["position"] if width == 1 else ["x", "y"]
+            elif values.ndim > 1:
+                of_columns = self.of_task.column_names(self, width) or range(width)
+                names = [f"{key}_{name}" for name in of_columns]
             columns |= dict(zip(names, rows.T, strict=True))
         return pd.DataFrame(columns)
-
-
-def column_names(p: Prediction, columns: int) -> tuple[str, ...] | None:
-    """Return what the columns of per-instance values are of; None for one, or for classes."""
-    return p.of_task.column_names(p, columns)

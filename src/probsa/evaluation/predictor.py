@@ -60,7 +60,7 @@ class Predictor:
         self.run: RunFolder | None = None
         """The run that the model comes from; None if there is none."""
         self.threshold: float | None = None
-        """p(Y = 1) from which a bag is positive, of a model without a run; None if not known."""
+        """p(Y = 1) from which a bag is positive; None if not known."""
         self.temperature = 1.0
         """Temperature of the probabilities of bags, see `temperature`; 1 changes nothing."""
 
@@ -133,15 +133,13 @@ class Predictor:
                 "a model with clinical covariates cannot be saved without the encoder of its run: "
                 "give the run folder instead"
             )
-        members, run, threshold = self.members, self.run, self.threshold
-        if run is not None and run.threshold_file.is_file():
-            threshold = run.threshold()
+        members, stated = self.members, None
+        if self.config is not None:
+            without_paths = {"features": IN_MEMORY, "labels": IN_MEMORY}
+            without_paths |= dict.fromkeys(("split", "instance_labels"))
+            data_options = replace(self.config.data, **without_paths)
+            stated = replace(self.config, data=data_options).to_dict()
         shifts = [member.model.likelihood.prior_shift for member in members]
-        without_paths = {"features": IN_MEMORY, "labels": IN_MEMORY}
-        without_paths |= dict.fromkeys(("split", "instance_labels"))
-        stated = self.config and replace(
-            self.config, data=replace(self.config.data, **without_paths)
-        )
         config = PretrainedConfig(
             library_name="probsa",
             format=FORMAT,
@@ -157,10 +155,10 @@ class Predictor:
             task=self.task,
             outputs=self.model.likelihood.outputs(self.classes),
             features=members[0].stated,
-            run=None if stated is None else stated.to_dict(),
+            run=stated,
             precision=self.precision,
             temperature=float(self.temperature),
-            threshold=threshold,
+            threshold=self.threshold,
             about={k: v for k, v in self.metadata.items() if k not in PRIVATE},
             probsa_version=__version__,
         )
@@ -170,7 +168,7 @@ class Predictor:
             for part, module in zip(PARTS, (member.model, member.standardizer), strict=True)
             for name, tensor in module.state_dict().items()
         }
-        facts = facts or facts_of(run, data=data)
+        facts = facts or facts_of(self.run, data=data)
         card = model_card(config, facts, score_kind=self.model.score_kind)
         return write_model(Path(folder), {**asdict(config), **(more or {})}, tensors, card=card)
 
@@ -219,17 +217,14 @@ class Predictor:
                 out = replace(out, attention=shown, extras={})
         likelihood, predictions = self.model.likelihood, []
         for b, p in enumerate(_unpack(out, packed, bags, kind=self.model.score_kind)):
-            y, scores = bags[b].y, {}
-            if not likelihood.of_classes and y is not None:
-                target = torch.as_tensor(y, device=out.logits.device)[None]
-                scores = likelihood.score(out.logits[b : b + 1], target)
             if not likelihood.of_classes:
-                p = replace(
-                    p,
-                    task=self.task,
-                    outputs=likelihood.outputs(self.classes),
-                    scores={name: float(value[0]) for name, value in scores.items()},
-                )
+                scores = {}
+                if bags[b].y is not None:
+                    y = torch.as_tensor(bags[b].y, device=out.logits.device)[None]
+                    scores = likelihood.score(out.logits[b : b + 1], y)
+                scores = {name: float(value[0]) for name, value in scores.items()}
+                outputs = likelihood.outputs(self.classes)
+                p = replace(p, task=self.task, outputs=outputs, scores=scores)
             predictions.append(p)
         return predictions
 

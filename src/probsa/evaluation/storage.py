@@ -260,12 +260,15 @@ def read_predictions(folder: Path) -> Predictions:
         raise TableError(
             f"{folder} has no {PREDICTIONS_TABLE}: give a folder that `probsa predict` wrote"
         )
-    metadata, stated = _read_metadata(folder / METADATA)
+    metadata, stated = {}, _StoredMetadata(threshold=None, classes=None)
+    if (file := folder / METADATA).is_file():
+        metadata = read_json(file, advice="predict again")
+        stated = as_record(_StoredMetadata, metadata, where=str(file), advice="predict again")
     table = TextTable.read(path)
     names = tuple(c.removeprefix("p_") for c in table.columns if c.startswith("p_"))
     task = TASKS[stated.task or task_of_classes(len(names))]
     classes = names if stated.classes is None else stated.classes
-    outputs = () if task.has_classes else stated.outputs
+    outputs = () if task.has_classes else stated.outputs or ()
     schema = columns_of(task.name, names=outputs or names or ["<class>"], classes=classes)
     wanted = [c for columns in schema if not columns.optional for c in columns.names]
     if metadata:  # written by the package; a bare table is enough otherwise
@@ -317,18 +320,11 @@ class _StoredMetadata:
     kappa: float | tuple[float, ...] | None = None
     neighbour_share: float | None = None
     task: TaskName | None = None
-    outputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] | None = None
 
-
-def _read_metadata(path: Path) -> tuple[dict[str, Any], _StoredMetadata]:
-    """Return what predictions.json holds, and its keys that are used; nothing without the file."""
-    if not path.is_file():
-        return {}, _StoredMetadata(threshold=None, classes=None)
-    metadata = read_json(path, advice="predict again")
-    stated = as_record(_StoredMetadata, metadata, where=str(path), advice="predict again")
-    if stated.task is not None and "outputs" not in metadata:
-        raise InputError(f"{path} is damaged: outputs is missing. Predict again")
-    return metadata, stated
+    def __post_init__(self) -> None:
+        if self.task is not None and self.outputs is None:
+            raise InputError("outputs is missing")
 
 
 def stated_of(table: Predictions) -> Stated:
@@ -476,10 +472,8 @@ def write_instances(path: Path, p: Prediction) -> None:
     from .. import __version__
 
     with replacing_hdf5(path) as f:
-        for name in PER_INSTANCE:
-            value = getattr(p, name)
-            if value is not None:
-                f.create_dataset(name, data=value)
+        for name, value in p.per_instance().items():
+            f.create_dataset(name, data=value)
         f.attrs.update({"name": p.name, "score_kind": p.score_kind, "kind": p.kind})
         f.attrs["probsa_version"] = __version__
         if p.stride is not None:

@@ -94,7 +94,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         out=out,
         labels={} if table is None else targets_of(table),
         split=_joint_split(runs),
-        threshold=_stored_threshold(runs) if predictor.threshold is None else predictor.threshold,
+        threshold=predictor.threshold,
         faithfulness=faithfulness,
         overwrite=overwrite,
         on_bag=on_bag,
@@ -199,16 +199,6 @@ def _joint_split(runs: Sequence[Path]) -> Split | None:
         return splits[0] if splits else None
     test = dict.fromkeys(name for split in splits for name in split.test)
     return Split(train=(), val=(), test=tuple(test), origin=f"the test parts of {len(runs)} runs")
-
-
-def _stored_threshold(runs: Sequence[Path]) -> float | None:
-    """Return the threshold of a run, or the mean of several if each has one."""
-    folders = [RunFolder(run) for run in runs]
-    found = [f.threshold() for f in folders if f.threshold_file.is_file()]
-    stored = [threshold for threshold in found if threshold is not None]
-    if len(stored) < len(runs):
-        return None
-    return stored[0] if len(runs) == 1 else sum(stored) / len(stored)
 
 
 def _stored_map_score(run: Path) -> MapScoreChoice | None:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -212,7 +212,7 @@ def _choose_score(
     if shown is None:
         run.map_score_file.unlink(missing_ok=True)
     else:
-        write_json(run.map_score_file, shown.to_dict())
+        write_json(run.map_score_file, asdict(shown))
     note_map_score(predictor, shown)
 
 

@@ -1,7 +1,7 @@
 """Predict some bags of a set, and write what is predicted."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from ..evaluation import (
     DeletionCurves,
     MapScoreChoice,
     MeansOfRuns,
-    Prediction,
     Predictor,
     SlideEffect,
     TrainingDistance,
@@ -161,10 +160,13 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
     reading = _Reading(predictor, selection, targets=labels, on_bag=on_bag)
     curves: list[DeletionCurves] | None = [] if faithfulness else None
     effects: list[SlideEffect] | None = [] if slides else None
+    predict = predictor.predict
+    if curves is not None:
+        predict = partial(predicted_with_curves, predictor, into=curves)
     predictions = with_slide_effects(
         predictor,
         reading.bags(),
-        predict=partial(_predictions, predictor, curves=curves),
+        predict=predict,
         into=effects,
     )
     write_predictions(
@@ -206,18 +208,7 @@ def _parts(predictor: Predictor, names: Sequence[str], split: Split | None) -> d
     return parts
 
 
-def _predictions(
-    predictor: Predictor, bags: Iterable[Bag], *, curves: list[DeletionCurves] | None
-) -> Iterator[Prediction]:
-    """Predict bags, and append to `curves` those of the score that the maps of the run show."""
-    if curves is None:
-        return predictor.predict(bags)
-    chosen = MapScoreChoice.of(predictor.metadata, where="the predictor's metadata")
-    shown = None if chosen is None else chosen.chosen
-    return predicted_with_curves(predictor, bags, shown=shown, into=curves)
-
-
 def note_map_score(predictor: Predictor, chosen: MapScoreChoice | None) -> None:
     """State in the metadata of the predictions which score their maps show."""
     if chosen is not None:
-        predictor.metadata["map_score"] = chosen.to_dict()
+        predictor.metadata["map_score"] = asdict(chosen)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import yaml
 from support.made_experiments import write_run
+from support.made_predictions import made_slide
 from support.made_studies import SIDE, asap_xml, lattice, write_slide
 
 from probsa.benchmark.results import lesions as benchmark_lesions
@@ -13,28 +14,7 @@ from probsa.benchmark.results.results import read_results
 from probsa.benchmark.tables.instances import instances_table
 from probsa.datasets.studies.annotated import recorded_files
 from probsa.datasets.studies.opening import open_study
-from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.storage import write_predictions
-
-
-def slide(name, coords, share, *, stride=float(SIDE), labels=None, p=1.0, **more):
-    """A slide whose patches have these probabilities, relative to that of the slide."""
-    share = np.asarray(share, np.float64)
-    zero = np.zeros(len(share), np.float32)
-    return Prediction(
-        name=name,
-        probability=np.float32([p]),
-        std=np.float32([0]),
-        coords=np.asarray(coords),
-        attention_mean=share,
-        attention_variance=zero,
-        weight_mean=zero,
-        weight_variance=zero,
-        degree=zero + 1,
-        stride=stride,
-        instance_labels=None if labels is None else np.asarray(labels, np.int8),
-        **{"score_kind": "probability", **more},
-    )
 
 
 @pytest.fixture
@@ -75,7 +55,7 @@ def _prediction(name, y, coords, tumour, *, right):
     if name in ("test_004", "test_114"):  # as in the study
         labels = np.full(len(coords), -1)
     share = np.where(tumour == right, 0.9, 0.1)
-    return slide(name, coords, share, p=0.9 if y else 0.1, labels=labels)
+    return made_slide(name, coords, share, p=0.9 if y else 0.1, labels=labels)
 
 
 def test_tables_of_a_camelyon16_study(experiment):

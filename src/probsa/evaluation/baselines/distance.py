@@ -7,7 +7,7 @@ used.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ FEWEST_BAGS = 2
 BLOCK = 8192
 """Number of instances measured at once, so that a slide needs no float64 copy."""
 LEVELS = ("bags", "instances")
-ARRAYS = ("scale_mean", "scale_deviation", "mean", "whitening", "reference")
+ADVICE = "delete it to predict without them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class Gaussian:
         cls, x: Float[np.ndarray, "n d"], *, validation: Float[np.ndarray, "m d"]
     ) -> "Gaussian":
         """Fit the features of training items; `validation` gives the distances to compare with."""
-        scale_mean, scale_deviation = x.mean(0), x.std(0)
-        constant = scale_deviation <= 1e-6 * np.maximum(np.abs(scale_mean), 1e-6)
-        scale_deviation = np.where(constant, 1.0, scale_deviation)
-        z = (x - scale_mean) / scale_deviation
-        fitted = cls(scale_mean, scale_deviation, mean=z.mean(0), whitening=whitening(z)[0])
+        mean, deviation = x.mean(0), x.std(0)
+        constant = deviation <= 1e-6 * np.maximum(np.abs(mean), 1e-6)
+        deviation = np.where(constant, 1.0, deviation)
+        z = (x - mean) / deviation
+        fitted = cls(mean, deviation, mean=z.mean(0), whitening=whitening(z)[0])
         return replace(fitted, reference=np.sort(fitted.distance(validation)))
 
     def distance(self, x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
@@ -104,22 +104,15 @@ class TrainingDistance:
             validation: names of the validation bags.
             seed: seed of the choice of instances.
         """
-        x, instances = _features(read, training, seed=seed)
-        val, val_instances = _features(read, validation, seed=seed)
-        if len(x) < FEWEST_BAGS or len(val) < FEWEST_BAGS:
+        trained = _features(read, training, seed=seed)
+        validated = _features(read, validation, seed=seed)
+        if min(len(trained["bags"]), len(validated["bags"])) < FEWEST_BAGS:
             return None
-        return cls(
-            bags=Gaussian.fit(x, validation=val),
-            instances=Gaussian.fit(instances, validation=val_instances),
-            about={
-                "training_bags": len(x),
-                "training_instances": len(instances),
-                "validation_bags": len(val),
-                "validation_instances": len(val_instances),
-                "features": x.shape[1],
-                "seed": seed,
-            },
-        )
+        about = {f"training_{level}": len(x) for level, x in trained.items()}
+        about |= {f"validation_{level}": len(x) for level, x in validated.items()}
+        about |= {"features": trained["bags"].shape[1], "seed": seed}
+        fits = {level: Gaussian.fit(x, validation=validated[level]) for level, x in trained.items()}
+        return cls(**fits, about=about)
 
     def scores(self, bag: Bag) -> dict[str, Any]:
         """Return the distances of a bag and its instances, by field of `Prediction`.
@@ -144,9 +137,9 @@ class TrainingDistance:
     def write(self, path: Path) -> None:
         """Write the arrays as .npz, and what they were fitted on as .json beside it."""
         arrays = {
-            f"{level}_{name}": getattr(getattr(self, level), name).astype(np.float32)
+            f"{level}_{name}": array.astype(np.float32)
             for level in LEVELS
-            for name in ARRAYS
+            for name, array in asdict(getattr(self, level)).items()
         }
         with replacing(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, **arrays)
@@ -159,20 +152,21 @@ class TrainingDistance:
         Raises:
             InputError: the file is damaged or has other contents.
         """
-        advice = "delete it to predict without them"
+        what = f"{path} does not hold the distances of a run"
         try:
             arrays = load_arrays(path)
         except BagError as error:
-            raise InputError(
-                f"{path} does not hold the distances of a run ({error}): {advice}"
-            ) from error
+            raise InputError(f"{what} ({error}): {ADVICE}") from error
         width = arrays["bags_scale_mean"].size if "bags_scale_mean" in arrays else 0
-        special = {"reference": (None,), "whitening": (width, width)}
-        shapes = {f"{k}_{n}": special.get(n, (width,)) for k in LEVELS for n in ARRAYS}
+        names = {f.name: (width,) for f in fields(Gaussian)}
+        names |= {"whitening": (width, width), "reference": (None,)}
+        shapes = {f"{level}_{name}": s for level in LEVELS for name, s in names.items()}
         if (problem := problem_of(arrays, shapes)) is not None:
-            raise InputError(f"{path} does not hold the distances of a run: {problem}: {advice}")
-        exact = {name: array.astype(np.float64) for name, array in arrays.items()}
-        levels = {k: Gaussian(*(exact[f"{k}_{n}"] for n in ARRAYS)) for k in LEVELS}
+            raise InputError(f"{what}: {problem}: {ADVICE}")
+        levels = {
+            level: Gaussian(**{k: arrays[f"{level}_{k}"].astype(np.float64) for k in names})
+            for level in LEVELS
+        }
         return cls(**levels, about={})
 
 
@@ -195,8 +189,8 @@ def fit_run_distance(
 
 def _features(
     read: Callable[[str], Bag], names: Sequence[str], *, seed: int
-) -> tuple[Float[np.ndarray, "bags d"], Float[np.ndarray, "instances d"]]:
-    """Return the mean features of each bag, and a sample of the instances of all."""
+) -> dict[str, Float[np.ndarray, "items d"]]:
+    """Return by level the mean features of each bag, and a sample of the instances of all."""
     share = max(1, MOST_INSTANCES // max(len(names), 1))
     means, samples = [np.zeros((0, 0))], [np.zeros((0, 0))]
     for name in names:
@@ -208,7 +202,8 @@ def _features(
         chosen = torch.randperm(len(x), generator=generator)[:share].numpy()
         means.append(_mean(x))
         samples.append(x[np.sort(chosen)].astype(np.float64))
-    return np.concatenate(means[1:] or means), np.concatenate(samples[1:] or samples)
+    levels = {"bags": means, "instances": samples}
+    return {level: np.concatenate(found[1:] or found) for level, found in levels.items()}
 
 
 def _mean(x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "1 d"]:

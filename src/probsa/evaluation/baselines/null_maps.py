@@ -59,6 +59,8 @@ NO_NULL_MAPS = (
     "no null maps were stored with these predictions: `probsa train` fits them if the held-out "
     "bags have instance labels"
 )
+SEED = 0
+"""Seed of the sampled instances."""
 KNOTS = 5
 """Number of knots of the cubic splines of `position`, on each axis."""
 
@@ -185,19 +187,17 @@ def fit_null_maps(
     train: Sequence[str],
     validation: Sequence[str],
     labels: Mapping[str, int],
-    seed: int = 0,
 ) -> NullMaps:
     """Fit the null maps on training bags, which are read once, one at a time.
 
     At most `sample_size` instances of each bag are kept (all bags together: 20,000), a random
-    sample that depends on the seed and the bag's name.
+    sample that depends on the bag's name.
 
     Args:
         read: reads a bag.
         train: the training bags.
         validation: the validation bags, on which the regressions choose C; C is 1 without any.
         labels: the class of each bag; class 0 is negative, any other positive.
-        seed: seed of the samples.
 
     Raises:
         InputError: there are no training bags.
@@ -206,9 +206,9 @@ def fit_null_maps(
     if not train:
         raise InputError("there are no training bags to fit null maps on")
     per_bag = sample_size(len(train))
-    known, places = _gathered(map(read, train), labels, per_bag=per_bag, seed=seed)
-    validated, validated_places = _gathered(map(read, validation), labels, per_bag=0, seed=seed)
-    assert known is not None, "there are training bags"
+    trained = _gathered(map(read, train), labels, per_bag=per_bag)
+    validated = _gathered(map(read, validation), labels, per_bag=0)
+    known = trained["features"]
     whitener, shrinkage = whitening((known.rows - known.mean) / known.deviation)
     arrays = {"mean": known.mean, "deviation": known.deviation, "whitening": whitener}
     about: dict[str, Any] = {
@@ -217,11 +217,12 @@ def fit_null_maps(
         "instances": len(known.rows),
         "instances_per_bag": per_bag,
         "shrinkage": shrinkage,
-        "seed": seed,
+        "seed": SEED,
     }
     missing: dict[str, str] = {}
     for name in FITTED:
-        part, other = (places, validated_places) if name == "position" else (known, validated)
+        columns = "position" if name == "position" else "features"
+        part, other = trained.get(columns), validated.get(columns)
         if part is None:
             missing[name] = f"{NO_COORDINATES} in the training bags"
             continue
@@ -243,18 +244,18 @@ def fit_null_maps(
 
 
 def _gathered(
-    bags: Iterable[StoredBag], labels: Mapping[str, int], *, per_bag: int, seed: int
-) -> tuple[BagFeatures | None, BagFeatures | None]:
-    """Return the features of the bags, and the spline bases of those that have coordinates."""
-    features, places = (FeatureSums(per_bag=per_bag, seed=seed) for _ in range(2))
+    bags: Iterable[StoredBag], labels: Mapping[str, int], *, per_bag: int
+) -> dict[str, BagFeatures]:
+    """Return the `features` of the bags, and of bags with coordinates the bases of `position`."""
+    sums = {k: FeatureSums(per_bag=per_bag, seed=SEED) for k in ("features", "position")}
     axes = 0
     for bag in bags:
         positive = int(labels[bag.name] > 0)
-        features.add(bag.name, bag.features, y=positive)
+        sums["features"].add(bag.name, bag.features, y=positive)
         if bag.coords is not None and (axes or bag.coords.shape[1]) == bag.coords.shape[1]:
             axes = bag.coords.shape[1]
-            places.add(bag.name, position_basis(bag.coords), y=positive)
-    return features.result() if features else None, places.result() if places else None
+            sums["position"].add(bag.name, position_basis(bag.coords), y=positive)
+    return {k: found.result() for k, found in sums.items() if found}
 
 
 def null_maps_file(run: Path) -> Path:
@@ -309,13 +310,7 @@ def read_null_scores(parent: Path, name: str, *, instances: int) -> Scores:
     with open_hdf5(path, again=AGAIN) as f:
         for null_map in NULL_MAPS:
             if null_map in f.attrs:
-                reason = f.attrs[null_map]
-                if not isinstance(reason, str):
-                    raise BagError(
-                        f"{path}: {null_map} is {reason!r:.60}, expected the reason why there are "
-                        f"no scores: {AGAIN}"
-                    )
-                found[null_map] = reason
+                found[null_map] = str(f.attrs[null_map])
             scores = dataset_of(f, null_map, again=AGAIN)
             if scores is None:
                 continue
