@@ -321,6 +321,8 @@ def from_flat_values(options: type[Any], values: dict[str, Any]) -> Any:
         if key not in known:
             raise UnknownName("key of a run", str(key), known)
         check_value(key, value, known[key].type)
+        if isinstance(value, list):  # YAML has no tuples
+            values[key] = tuple(value)
     for f in known.values():
         if f.default is MISSING and f.default_factory is MISSING and f.name not in values:
             raise InputError(f"{f.name} is missing")
