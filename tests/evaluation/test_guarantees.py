@@ -62,7 +62,7 @@ def section(folder, table, *, part="test", bootstrap=0, **options):
         rows=tuple(i for i, (bag, of) in named if of in parts and bag in truth.targets),
         bootstrap=bootstrap, seed=0,
     )  # fmt: skip
-    return guarantees_section(bags, GuaranteeOptions(**options) if options else None)
+    return guarantees_section(bags, GuaranteeOptions(**options))
 
 
 def value(metric):
@@ -134,7 +134,7 @@ def simulated(rng, *, task="binary", groups=40, shift=0.0, skill=1.0):
             targets={b: (v,) for b, v in zip(names, y, strict=True)},
             group={b: f"g{k}" for b, k in zip(names, of_group, strict=True)},
         ),
-        part="test", rows=tuple(np.flatnonzero(new).tolist()), threshold=None, bootstrap=0, seed=0,
+        part="test", rows=tuple(np.flatnonzero(new).tolist()), threshold=0.5, bootstrap=0, seed=0,
     )  # fmt: skip
     return replace(context, rows=tuple(np.flatnonzero(~new).tolist())), context
 
@@ -184,10 +184,6 @@ def test_the_alarm_rings_for_a_shift_and_seldom_without_one():
 
 
 # The definition
-
-
-def test_without_a_request_there_is_no_section(cohort):
-    assert section(*cohort) is None
 
 
 @pytest.mark.parametrize("per_class", [False, True])
@@ -446,13 +442,40 @@ def test_calibration_bags_that_void_guarantees_are_refused(cohort, tmp_path, cas
             "are 15: add calibration bags, or give --coverage 0.937",
         ),
         ({"coverage": 0.95, "per_class": True}, "calibration bags of class 0 of at least 19"),
-        ({"max_error": 0.1}, "--max-error 0.1 needs at least 22 calibration groups"),
+        ({"max_error": 0.1}, "--max-error 0.1 needs at least 30 calibration groups"),
         ({"coverage": 0.95, "max_error": 0.1}, "2 guarantees cannot be given: --coverage 0.95"),
     ],
 )
 def test_too_few_calibration_bags_are_refused(tmp_path, options, words):
     with pytest.raises(UnmetGuarantee, match=re.escape(words)):
         section(*write_cohort(tmp_path / "p", parts=FEW), **options)
+
+
+@pytest.mark.parametrize(("groups", "bags_of_each", "least"), [(29, 2, 30), (21, 1, 22)])
+def test_the_stated_number_of_groups_can_be_certified(groups, bags_of_each, least):
+    """Several bags of a patient need another test, which needs more patients."""
+
+    def accepted(groups):
+        names = tuple(f"b{i}" for i in range(2 * groups * bags_of_each))
+        y, count = np.arange(len(names)) % 2, groups * bags_of_each
+        right = Context(
+            predictions=Predictions(
+                folder=Path("right"), bags=names, parts=("test",) * len(names),
+                labels=(None,) * len(names), probability=0.1 + 0.8 * y[:, None],
+                std=np.zeros((len(names), 1)), classes=("1",), threshold=None, metadata={},
+            ),
+            truth=Truth(
+                targets={b: (float(v),) for b, v in zip(names, y, strict=True)},
+                group={b: f"g{i // bags_of_each}" for i, b in enumerate(names)},
+            ),
+            part="test", rows=tuple(range(count)), threshold=0.5, bootstrap=0, seed=0,
+        )  # fmt: skip
+        new = replace(right, rows=tuple(range(count, len(names))))
+        return accepted_calls(right, new, GuaranteeOptions(max_error=0.1))
+
+    with pytest.raises(UnmetGuarantee, match=f"needs at least {least} .* but there are {groups}:"):
+        accepted(groups)
+    assert accepted(least).values["certified"]
 
 
 @pytest.mark.parametrize("groups", [1, 2, 6, 8, 15, 20, 999])
@@ -470,7 +493,7 @@ def test_a_request_that_cannot_be_met_does_not_keep_others_from_the_report(tmp_p
     folder, table = write_cohort(tmp_path / "p", parts=FEW)
     found = section(folder, table, coverage=0.8, max_error=0.1)
     assert "sets" in found.values and "accepted" not in found.values
-    (reason,) = found.unmet
+    (reason,) = found.values["unmet"].values()
     assert text(found).rstrip().endswith(f"not guaranteed: {reason}")
     given = ["evaluate", str(folder), "--labels", str(table), "--bootstrap", "0", "--json"]
     status = main([*given, "--coverage", "0.8", "--max-error", "0.1"])

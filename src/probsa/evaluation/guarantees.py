@@ -31,7 +31,7 @@ from ..statistics import (
     smallest_alpha,
 )
 from ..tasks import HALF
-from .context import SEEN, Context, read_truth, stored_targets
+from .context import SEEN, Context, labelled_rows, read_truth, stored_targets
 from .section import Section
 from .storage import Predictions, listed, read_predictions
 
@@ -72,7 +72,7 @@ NOT_REQUESTED = {
     "bands": {},
     "sizes": {},
 }
-"""Values of `probsa sets --json` without the guarantee that they belong to."""
+"""What `probsa sets --json` states of guarantees that are not requested."""
 Means = Mapping[str, tuple[Shaped[np.ndarray, " bags"], Shaped[np.ndarray, " bags"]]]
 """Values of bags and their weights, by the name of their mean."""
 Bands = dict[str, tuple[float, float]]
@@ -117,7 +117,7 @@ class Guarantee:
     columns: dict[str, Sequence[str]]
     """The columns of a table of the bags."""
     summary: dict[str, Any]
-    """What the JSON of `probsa sets` has besides `values`, such as numbers of bags."""
+    """What the JSON of `probsa sets` has of it, see `NOT_REQUESTED`."""
     means: Callable[[], Means]
     """Compares the promise with the labels of the bags, which nothing else uses."""
 
@@ -149,21 +149,18 @@ def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptio
         UnmetGuarantee: there are too few calibration groups; says how many are needed.
     """
     assert options.coverage is not None
-    y, groups, names = calibration.y, np.array(calibration.groups), bags.predictions.class_names
-    parts = {f" of class {n}": groups[y == c] for c, n in enumerate(names)}
-    for part, found in parts.items() if options.per_class else [("", groups)]:
-        check_groups(len(set(found)), coverage=options.coverage, what=f"calibration bags{part}")
+    names = bags.predictions.class_names
     rule = ConformalSets.calibrated(
         _set_scores(calibration, options.score),
-        y,
+        calibration.y,
         groups=calibration.groups,
         alpha=1 - options.coverage,
         per_class=options.per_class,
     )
     counts = dict(zip(names if options.per_class else ("all",), rule.groups, strict=False))
+    bands, in_test, lines = _bands(counts, bags, coverage=options.coverage)
     kind = "per class" if options.per_class else "over all classes"
     first = f"prediction sets ({options.score}) at a coverage of {options.coverage:.3g} {kind}"
-    bands, in_test, lines = _bands(counts, bags, coverage=options.coverage)
     scores = _set_scores(bags, options.score)
     inside, p_values = rule.sets(scores), zip(names, rule.p_values(scores).T, strict=True)
     size = inside.sum(1)
@@ -199,7 +196,7 @@ def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptio
             "set": ["|".join(np.array(names)[row]) for row in inside],
             **{f"p_value_{name}": [f"{v:.6g}" for v in column] for name, column in p_values},
         },
-        summary={"sizes": sizes},
+        summary={"coverage": options.coverage, "bands": bands, "sizes": sizes},
         means=means,
     )
 
@@ -212,7 +209,7 @@ def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) ->
     """
     assert options.coverage is not None
     adapts, count = options.score == "aps", len(set(calibration.groups))
-    check_groups(count, coverage=options.coverage)
+    bands, in_test, lines = _bands({"all": count}, bags, coverage=options.coverage)
     known, spread = (_spread(of) if adapts else np.ones(len(of.rows)) for of in (calibration, bags))
     half_width = conformal_half_width(
         calibration.targets[:, 0],
@@ -224,7 +221,6 @@ def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) ->
     low, high = bags.output("mean") + half_width * np.stack([-spread, spread])
     unit = " predicted standard deviations" if adapts else ""
     text = f"the predicted mean ± {half_width:.4g}{unit}"
-    bands, in_test, lines = _bands({"all": count}, bags, coverage=options.coverage)
 
     def means() -> Means:
         y, share = bags.targets[:, 0], shares(bags)
@@ -250,7 +246,7 @@ def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) ->
         },
         lines=[f"intervals at a coverage of {options.coverage:.3g}: {text}", *lines],
         columns={"low": [f"{v:.6g}" for v in low], "high": [f"{v:.6g}" for v in high]},
-        summary={"limits": text, "bands": bands},
+        summary={"coverage": options.coverage, "bands": bands, "limits": text},
         means=means,
     )
 
@@ -259,15 +255,16 @@ def _spread(bags: Context) -> Float[np.ndarray, " bags"]:
     """Return the predicted standard deviation of each bag, by which its interval is scaled.
 
     Raises:
-        InputError: one is not above 0 and finite; names the bag.
+        InputError: one is not above 0; names the bag.
     """
     spread = bags.output("sd")
-    for name, value in zip(bags.names, spread.tolist(), strict=True):
-        if not 0 < value < np.inf:
-            raise InputError(
-                f"bag {name!r} has the predicted standard deviation {value:g}, expected a number "
-                "above 0: predict it again, or take intervals of one width (score lac)"
-            )
+    if not (spread > 0).all():
+        first = int(np.argmin(spread > 0))
+        raise InputError(
+            f"bag {bags.names[first]!r} has the predicted standard deviation {spread[first]:g}, "
+            "expected a number above 0: predict it again, or take intervals of one width (score "
+            "lac)"
+        )
     return spread
 
 
@@ -303,14 +300,16 @@ def _bands(
 ) -> tuple[Bands, Bands, list[str]]:
     """Return where the realised coverage lies for 9 of 10 calibration sets of this size.
 
-    It is given for each part of `groups`, the calibration groups of all bags or by class. The
-    second value is the same for the coverage of as many groups as are evaluated, which is wider,
-    and not known for new bags; the third has both as sentences.
+    It is given for each part of `groups`, the number of calibration groups of all bags or by class.
+    The second value is the same for the coverage of as many groups as are evaluated, which is
+    wider, and not known for new bags; the third has both as sentences. See `check_groups` for the
+    error.
     """
     names, bands, in_test, lines = bags.predictions.class_names, {}, {}, []
     for part, count in groups.items():
-        low, high = bands[part] = coverage_band(count, alpha=1 - coverage)
         of_class, test = "" if part == "all" else f" of class {part}", ""
+        check_groups(count, coverage=coverage, what=f"calibration bags{of_class}")
+        low, high = bands[part] = coverage_band(count, alpha=1 - coverage)
         if bags.part != "new":
             among = None if part == "all" else bags.y == names.index(part)
             tested = max(1, round(shares(bags, among=among).sum()))
@@ -337,7 +336,8 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
     """
     assert options.max_error is not None
     groups = len(set(calibration.groups))
-    least = least_accepted(max_error=options.max_error, delta=DELTA)
+    one_each = groups == len(calibration.groups)
+    least = least_accepted(max_error=options.max_error, delta=DELTA, one_each=one_each)
     if groups < least:
         raise UnmetGuarantee(
             f"--max-error {options.max_error:g} needs at least {least} calibration groups "
@@ -362,10 +362,17 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
     elif threshold == -np.inf:
         which = "every call is accepted"
     elif bags.task.two_classes:
-        low, high = undecided = expit(_middle(bags) + np.array([-threshold, threshold])).tolist()
+        low, high = undecided = expit(
+            _log_odds(np.array(bags.threshold)) + np.array([-threshold, threshold])
+        ).tolist()
         which = f"calls with p ≤ {low:.4g} or p ≥ {high:.4g} are accepted"
     else:
         which = f"calls with log odds of at least {threshold:.3f} are accepted"
+    promised = {
+        "max_error": options.max_error,
+        "certified": threshold is not None,
+        "undecided": undecided,
+    }
     seen = "" if rule.error is None else f", of which {rule.error:.1%} are wrong"
 
     def means() -> Means:
@@ -379,11 +386,9 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
     return Guarantee(
         key="accepted",
         values={
-            "max_error": options.max_error,
+            **promised,
             "delta": DELTA,
-            "certified": threshold is not None,
             "threshold_log_odds": None if threshold == -np.inf else threshold,
-            "undecided": undecided,
             "calibration_groups": groups,
             "calibration_accepted": rule.accepted,
             "calibration_error": rule.error,
@@ -397,7 +402,7 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
             f"  {accepted.sum()} of these {len(accepted)} calls are accepted",
         ],
         columns={"accepted": np.where(accepted, "yes", "no").tolist()},
-        summary={"accepted": int(accepted.sum())},
+        summary={**promised, "accepted": int(accepted.sum())},
         means=means,
     )
 
@@ -407,16 +412,14 @@ def confidence(bags: Context) -> Float[np.ndarray, " bags"]:
 
     With two classes, this is the distance |logit p - logit t| from the threshold t.
     """
-    p = np.clip(bags.p, SMALLEST, 1 - SMALLEST)
+    log_odds = _log_odds(bags.p)
     if bags.task.two_classes:
-        return np.abs(logit(p[:, 1]) - _middle(bags))
-    return logit(np.take_along_axis(p, bags.called[:, None], axis=1)[:, 0])
+        return np.abs(log_odds[:, 1] - _log_odds(np.array(bags.threshold)))
+    return np.take_along_axis(log_odds, bags.called[:, None], axis=1)[:, 0]
 
 
-def _middle(bags: Context) -> float:
-    """Return the threshold of two classes in log odds."""
-    threshold = HALF if bags.threshold is None else bags.threshold
-    return float(logit(np.clip(threshold, SMALLEST, 1 - SMALLEST)))
+def _log_odds(p: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    return logit(np.clip(p, SMALLEST, 1 - SMALLEST))
 
 
 # Calibration bags
@@ -440,8 +443,8 @@ def calibration_bags(bags: Context, folder: Path | None) -> Context:
         )
     both = {"bag": (bags.names, found.names), "group": (bags.groups, found.groups)}
     for what, (one, other) in both.items():
-        names = [name for name in dict.fromkeys(one) if name in set(other)]
-        if names:
+        shared = set(other)
+        if names := [name for name in dict.fromkeys(one) if name in shared]:
             raise InputError(
                 f"{listed(names, what=what)} are among both the calibration bags and the bags that "
                 "the guarantees are for, which makes guarantees void: keep patients on one side"
@@ -456,16 +459,16 @@ def _of_folder(bags: Context, predictions: Predictions) -> Context:
         | {k: p.metadata[k] for k in OF_MODEL if k in p.metadata}
         for p in (bags.predictions, predictions)
     )
-    for key in (key for key in one if key in other and one[key] != other[key]):
-        raise InputError(
-            f"{bags.predictions.folder} and {predictions.folder} are of different models: {key} is "
-            f"{one[key]} and {other[key]}. Calibrate with predictions of the same model"
-        )
+    for key, value in one.items():
+        if value != other.get(key, value):
+            raise InputError(
+                f"{bags.predictions.folder} and {predictions.folder} are of different models: "
+                f"{key} is {value} and {other[key]}. Calibrate with predictions of the same model"
+            )
     truth = replace(bags.truth, targets={**stored_targets(predictions), **bags.truth.targets})
-    labelled = [i for i, name in enumerate(predictions.bags) if name in truth.targets]
-    rows = tuple(i for i in labelled if predictions.parts[i] not in SEEN)
-    found = replace(bags, predictions=predictions, truth=truth, part="test", rows=rows)
-    found = found if rows else found.validation
+    rows = labelled_rows(predictions, truth)
+    part = "test" if rows["test"] else "val"
+    found = replace(bags, predictions=predictions, truth=truth, part=part, rows=rows[part])
     unknown = [name for name in found.names if name not in truth.group]
     if truth.group and unknown:
         raise InputError(
@@ -601,17 +604,12 @@ class Requested:
             guarantees=found,
             unmet=unmet,
             doubts={"shift": shift, "caution": why},
-            lines=[line, *([f"caution: {why}"] if why else [])],
+            lines=[line, f"caution: {why}" if why else ""],
         )
 
 
-def guarantees_section(context: Context, options: GuaranteeOptions | None) -> Section | None:
-    """Return the requested guarantees and whether they held; None if none is requested.
-
-    See `Requested.of` for the errors.
-    """
-    if options is None:
-        return None
+def guarantees_section(context: Context, options: GuaranteeOptions) -> Section:
+    """Return the requested guarantees and whether they held; see `Requested.of` for the errors."""
     made = Requested.of(context, options, all_or_none=False)
     values: dict[str, Any] = {}
     text = [f"guarantees, from {made.bags} calibration bags of {made.groups} groups {made.origin}"]
@@ -622,20 +620,13 @@ def guarantees_section(context: Context, options: GuaranteeOptions | None) -> Se
         for name, m in metrics.items():
             title = TITLES.get(name, f"coverage of class {name.removeprefix('coverage_')}")
             text.append(f"    {title}: {m if m.value is not None else f'- ({m.reason})'}")
-    unmet = tuple(made.unmet.values())
-    return Section(
-        key="guarantees",
-        values={
-            "calibration": made.origin,
-            "calibration_bags": made.bags,
-            "calibration_groups": made.groups,
-            **values,
-            **made.doubts,
-            "unmet": made.unmet,
-        },
-        text=[*text, *made.lines, *(f"not guaranteed: {why}" for why in unmet)],
-        unmet=unmet,
-    )
+    text += [*made.lines, *(f"not guaranteed: {why}" for why in made.unmet.values())]
+    about = {
+        "calibration": made.origin,
+        "calibration_bags": made.bags,
+        "calibration_groups": made.groups,
+    }
+    return Section("guarantees", {**about, **values, **made.doubts, "unmet": made.unmet}, text=text)
 
 
 def write_sets(
@@ -692,15 +683,11 @@ def write_sets(
     values: dict[str, Any] = dict(NOT_REQUESTED)
     for guarantee in made.guarantees:
         columns |= guarantee.columns
-        values |= {k: guarantee.values[k] for k in values if k in guarantee.values}
         values |= guarantee.summary
     write_csv(out, list(columns), pd.DataFrame(columns).to_dict("records"))
     bags = counted(len(rows), "bag")
     origin = f"{counted(made.bags, 'bag')} of {counted(made.groups, 'group')} {made.origin}"
     about = {"table": str(out), "bags": len(rows), "calibration": origin}
     lines = [line for guarantee in made.guarantees for line in guarantee.lines]
-    return Section(
-        key="sets",
-        values={**about, **values, **made.doubts},
-        text=[f"{out}: {bags}, calibrated with {origin}", *lines, *made.lines],
-    )
+    text = [f"{out}: {bags}, calibrated with {origin}", *lines, *made.lines]
+    return Section("sets", {**about, **values, **made.doubts}, text=text)
