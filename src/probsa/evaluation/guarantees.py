@@ -57,8 +57,8 @@ TITLES = {
 DELTA = 0.1
 """Probability that the error rate is larger than promised."""
 START = 1.75
-"""The strictest threshold accepts about this multiple of the least number of groups, so that one
-wrong call among them is allowed."""
+"""The strictest threshold accepts about this multiple of the number of groups that suffice with one
+bag each, so that one wrong call among them is allowed."""
 STEP = 0.05
 """Difference of the shares of accepted bags between thresholds."""
 SMALLEST = 1e-12
@@ -167,7 +167,7 @@ def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptio
     sizes = dict(enumerate(np.bincount(size, minlength=len(names) + 1).tolist()))
 
     def means() -> Means:
-        covered, share = np.take_along_axis(inside, bags.y[:, None], axis=1)[:, 0], shares(bags)
+        covered, share = inside[np.arange(len(inside)), bags.y], shares(bags)
         of_class = {name: shares(bags, among=bags.y == c) for c, name in enumerate(names)}
         return {
             "coverage": (covered, share),
@@ -336,15 +336,18 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
     """
     assert options.max_error is not None
     groups = len(set(calibration.groups))
-    one_each = groups == len(calibration.groups)
-    least = least_accepted(max_error=options.max_error, delta=DELTA, one_each=one_each)
+    least, least_of_one_each = (
+        least_accepted(max_error=options.max_error, delta=DELTA, one_each=one_each)
+        for one_each in (groups == len(calibration.groups), True)
+    )
     if groups < least:
         raise UnmetGuarantee(
             f"--max-error {options.max_error:g} needs at least {least} calibration groups "
             f"(patients), all accepted without an error, but there are {groups}: add calibration "
             "bags or allow a larger error rate"
         )
-    strictness = np.append(np.arange(min(1.0, START * least / groups), 1 - STEP / 2, STEP), 1.0)
+    strictest = min(1.0, START * least_of_one_each / groups)
+    strictness = np.append(np.arange(strictest, 1 - STEP / 2, STEP), 1.0)
     thresholds = np.quantile(confidence(bags), 1 - strictness, method="lower")
     thresholds[-1] = -np.inf
     rule = certified_threshold(
@@ -362,9 +365,8 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
     elif threshold == -np.inf:
         which = "every call is accepted"
     elif bags.task.two_classes:
-        low, high = undecided = expit(
-            _log_odds(np.array(bags.threshold)) + np.array([-threshold, threshold])
-        ).tolist()
+        limits = _log_odds(np.array(bags.threshold)) + threshold * np.array([-1, 1])
+        low, high = undecided = expit(limits).tolist()
         which = f"calls with p ≤ {low:.4g} or p ≥ {high:.4g} are accepted"
     else:
         which = f"calls with log odds of at least {threshold:.3f} are accepted"
@@ -415,7 +417,7 @@ def confidence(bags: Context) -> Float[np.ndarray, " bags"]:
     log_odds = _log_odds(bags.p)
     if bags.task.two_classes:
         return np.abs(log_odds[:, 1] - _log_odds(np.array(bags.threshold)))
-    return np.take_along_axis(log_odds, bags.called[:, None], axis=1)[:, 0]
+    return log_odds[np.arange(len(log_odds)), bags.called]
 
 
 def _log_odds(p: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
@@ -487,12 +489,10 @@ def shift_alarm(bags: Context, calibration: Context) -> tuple[dict[str, Any], st
     Returns:
         The result for JSON, and as a sentence.
     """
-    old, new = _watched(calibration), _watched(bags)
-    names = [name for name in old if name in new]
-    table = [np.stack([columns[name] for name in names], axis=1) for columns in (old, new)]
+    watched = pd.concat(map(_watched, (calibration, bags)), join="inner")
     test = shift_test(
-        np.concatenate(table),
-        new=np.repeat([False, True], [len(rows) for rows in table]),
+        watched.to_numpy(),
+        new=np.arange(len(watched)) >= len(calibration.rows),
         groups=calibration.groups + bags.groups,
         permutations=PERMUTATIONS,
         seed=bags.seed,
@@ -502,9 +502,10 @@ def shift_alarm(bags: Context, calibration: Context) -> tuple[dict[str, Any], st
         "p_value": test.p_value,
         "false_alarm_rate": FALSE_ALARMS,
         "permutations": PERMUTATIONS,
-        "distances": dict(zip(names, test.distances, strict=True)),
+        "distances": dict(zip(watched, test.distances, strict=True)),
     }
-    furthest = names[int(np.argmax(test.distances))].replace("p of class", "probability of class")
+    furthest = max(values["distances"], key=values["distances"].get)
+    furthest = furthest.replace("p of class", "probability of class")
     verdict = "no sign of a shift between calibration bags and these"
     if values["alarm"]:
         verdict = "ALARM: these bags differ from the calibration bags; guarantees may not hold"
@@ -514,8 +515,8 @@ def shift_alarm(bags: Context, calibration: Context) -> tuple[dict[str, Any], st
     )
 
 
-def _watched(bags: Context) -> dict[str, Float[np.ndarray, " bags"]]:
-    """Return what the test for shift compares, by its name."""
+def _watched(bags: Context) -> pd.DataFrame:
+    """Return the columns that the test for shift compares."""
     predictions, rows, task = bags.predictions, list(bags.rows), bags.task
     std, distance = predictions.std[rows].astype(np.float64), predictions.ood_distance
     if task.has_classes:
@@ -527,7 +528,7 @@ def _watched(bags: Context) -> dict[str, Float[np.ndarray, " bags"]]:
         columns["standard deviation of the attention"] = std[:, 0]
     if distance is not None and np.isfinite(distance[rows]).all():
         columns["distance from training"] = distance[rows].astype(np.float64)
-    return columns
+    return pd.DataFrame(columns)
 
 
 def _caution(bags: Context, calibration: Context) -> str | None:

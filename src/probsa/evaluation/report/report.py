@@ -28,7 +28,7 @@ from ..section import Section, metric_grid, plain, print_parts
 from ..storage import Predictions, listed, read_predictions
 from ..words import INSTANCE_TITLES, METRIC_TITLES, POOLED
 from .target import patients_section, target_section
-from .uncertainty import bag_doubt, calibration_section, doubt_section
+from .uncertainty import calibration_section, doubt_section
 from .within import best_null, instance_table, pooled_nulls, validation_table, within_section
 
 Part = Literal["auto", "test", "val", "train", "all"]
@@ -192,12 +192,13 @@ def evaluate(  # noqa: PLR0913 - the options are independent
     if table is not None:
         validation, nulls = validation_table(context), pooled_nulls(context, table)
         instances = _instances(context, table, validation)
-        text += _instance_text(instances, nulls, table=table, calls=task.has_classes)
+        text += _instance_text(context, table, instances, nulls)
         sections.append(within_section(context, table, validation, nulls))
     if task.has_classes:
-        doubt = bag_doubt(context)
-        metrics |= {k: doubt.metrics["bags"][k] for k in (DETECTOR + "spread", DETECTOR + "margin")}
-        sections += [doubt_section(context, doubt, table), calibration_section(context, table)]
+        doubt = doubt_section(context, table)
+        area = doubt.values["bags"].values["error_auroc"]
+        metrics |= {DETECTOR + name: area[name] for name in ("spread", "margin")}
+        sections += [doubt, calibration_section(context, table)]
     sections.append(faithfulness_section(context))
     if guarantees is not None:
         sections.append(guarantees_section(context, guarantees))
@@ -278,17 +279,16 @@ def _instances(
 
 
 def _instance_text(
+    context: Context,
+    table: InstanceTable,
     instances: Mapping[str, Metric],
     nulls: Mapping[str, Mapping[str, Metric]],
-    *,
-    table: InstanceTable,
-    calls: bool,
 ) -> tuple[Grid | str, ...]:
     """Return the table of instances, with the best null map below each pooled measure.
 
     Detectors of wrong calls are left out where the section on doubt shows them.
     """
-    in_doubt = calls and table.called is not None and bool(table.positive.any())
+    in_doubt = context.task.has_classes and table.called is not None and table.positive.any()
     rows, titles = {}, dict(INSTANCE_TITLES)
     for name, metric in instances.items():
         if not (in_doubt and name.startswith(DETECTOR)):

@@ -62,12 +62,12 @@ DISTANCE_VALIDATION_BAGS = "distance_validation_bags"
 """The entry of predictions.json with the number of bags that `ood` compares with."""
 
 
-def doubt_section(context: Context, bags: Section, table: InstanceTable | None) -> Section:
-    """Return the detectors of wrong calls of bags (`bag_doubt`), and of those of instances."""
+def doubt_section(context: Context, table: InstanceTable | None) -> Section:
+    """Return how well scores of bags and of instances find those that are called wrongly."""
     beyond, sentence = _beyond_validation(context)
     return bags_and_instances(
         "doubt",
-        bags,
+        _bag_doubt(context),
         _instance_doubt(context, table),
         figure="retention",
         between=sentence,
@@ -152,7 +152,6 @@ def _doubt(
         values,
         text=[*text, verdict, symbols],
         figure=("retention", [panel] if lines else []),
-        metrics={what: found},
     )
 
 
@@ -160,8 +159,8 @@ def _percent(values: Sequence[float | None]) -> list[Any]:
     return [None if v is None else 100 * v for v in values]
 
 
-def bag_doubt(context: Context) -> Section:
-    """Return how well scores of bags find wrong calls of bags; its metrics are of `bags`."""
+def _bag_doubt(context: Context) -> Section:
+    """Return how well scores of bags find wrong calls of bags."""
     p, table, rows = context.p, context.predictions, list(context.rows)
     several, called = p.shape[1] > 2, context.called
     margin = context.task.margins(p, context.threshold)
@@ -169,9 +168,7 @@ def bag_doubt(context: Context) -> Section:
     def deviation(value: np.ndarray | None, *, missing: str) -> Values | str:
         if value is None:
             return missing
-        column = value[rows][:, -1]
-        if several:
-            column = np.take_along_axis(value[rows], called[:, None], axis=1)[:, 0]
+        column = value[rows, called if several else -1]
         return column if column.any() else NO_VARIANCE
 
     doubt = spread = deviation(table.std, missing=NO_VARIANCE)
