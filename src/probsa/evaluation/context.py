@@ -97,8 +97,8 @@ class Context:
     @cached_property
     def data(self) -> TargetData:
         """The evaluated bags as their task sees them."""
-        data = target_data(self.predictions, self.rows, self.targets)
-        return replace(data, threshold=self.threshold)
+        found = target_data(self.predictions, self.rows, self.targets)
+        return replace(found, threshold=self.threshold)
 
     @cached_property
     def draws(self) -> Draws:

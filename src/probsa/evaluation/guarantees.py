@@ -686,9 +686,8 @@ def write_sets(
         columns |= guarantee.columns
         values |= guarantee.summary
     write_csv(out, list(columns), pd.DataFrame(columns).to_dict("records"))
-    bags = counted(len(rows), "bag")
     origin = f"{counted(made.bags, 'bag')} of {counted(made.groups, 'group')} {made.origin}"
     about = {"table": str(out), "bags": len(rows), "calibration": origin}
     lines = [line for guarantee in made.guarantees for line in guarantee.lines]
-    text = [f"{out}: {bags}, calibrated with {origin}", *lines, *made.lines]
+    text = [f"{out}: {counted(len(rows), 'bag')}, calibrated with {origin}", *lines, *made.lines]
     return Section("sets", {**about, **values, **made.doubts}, text=text)

@@ -113,19 +113,18 @@ def model_card(config: PretrainedConfig, facts: CardFacts, *, score_kind: str) -
 
 
 def _results(facts: CardFacts) -> str:
-    report, rows = facts.report, []
-    for name in SHOWN if report is not None else ():
-        m = report.metrics.get(name)
-        if m is None or m.value is None:
-            continue
-        known = m.low is not None and m.high is not None
-        span = f"{m.low:.3f} to {m.high:.3f}" if known else "not computed"
-        rows.append(f"| {METRIC_TITLES[name]} | {m.value:.3f} | {span} |")
-    if report is None or not rows:
+    report = facts.report
+    metrics = {} if report is None else report.metrics
+    shown = [name for name in SHOWN if name in metrics and metrics[name].value is not None]
+    if report is None or not shown:
         return facts.remark or "No figures on held-out bags are stored with this model."
     about = f"On {counted(report.bags, 'bag')} of the {PARTS.get(report.part, report.part)} part:"
-    head = [about, "", "| metric | value | 95 % interval |", "|---|---|---|"]
-    return "\n".join(head + rows)
+    rows = [about, "", "| metric | value | 95 % interval |", "|---|---|---|"]
+    for name in shown:
+        m = metrics[name]
+        span = "not computed" if None in (m.low, m.high) else f"{m.low:.3f} to {m.high:.3f}"
+        rows.append(f"| {METRIC_TITLES[name]} | {m.value:.3f} | {span} |")
+    return "\n".join(rows)
 
 
 def _with_licence(encoder: str) -> str:

@@ -11,6 +11,8 @@ from rich.table import Table as Grid
 
 from ..statistics import Metric
 
+Style = Literal["main", "plain", "null", "points"]
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -24,7 +26,7 @@ class Line:
     label: str | None = None
     low: Sequence[float | None] | None = None
     high: Sequence[float | None] | None = None
-    style: Literal["main", "plain", "null", "points"] = "plain"
+    style: Style = "plain"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -74,7 +74,7 @@ def with_slide_effects(
     bags: Iterable[Bag],
     *,
     predict: Callable[[Iterable[Bag]], Iterator[Prediction]],
-    into: list[SlideEffect],
+    into: list[SlideEffect] | None,
 ) -> Iterator[Prediction]:
     """Yield the predictions of `predict`, and append the slides of each patient with several.
 
@@ -82,8 +82,11 @@ def with_slide_effects(
         predictor: the model.
         bags: the bags.
         predict: yields the prediction of each bag, in order.
-        into: the rows so far.
+        into: the rows so far; None to leave them out.
     """
+    if into is None:
+        yield from predict(bags)
+        return
     several: dict[str, Bag] = {}
 
     def noted() -> Iterator[Bag]:

@@ -160,12 +160,12 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
     """
     reading = _Reading(predictor, selection, targets=labels, on_bag=on_bag)
     curves: list[DeletionCurves] | None = [] if faithfulness else None
-    effects: list[SlideEffect] = []
-    predict = partial(_predictions, predictor, curves=curves)
-    predictions = (
-        with_slide_effects(predictor, reading.bags(), predict=predict, into=effects)
-        if slides
-        else predict(reading.bags())
+    effects: list[SlideEffect] | None = [] if slides else None
+    predictions = with_slide_effects(
+        predictor,
+        reading.bags(),
+        predict=partial(_predictions, predictor, curves=curves),
+        into=effects,
     )
     write_predictions(
         out,

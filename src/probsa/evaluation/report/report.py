@@ -29,7 +29,7 @@ from ..storage import Predictions, listed, read_predictions
 from ..words import INSTANCE_TITLES, METRIC_TITLES, POOLED
 from .target import patients_section, target_section
 from .uncertainty import calibration_section, doubt_section
-from .within import best_null, instance_table, pooled_nulls, validation_table, within_section
+from .within import best_of, instance_table, pooled_nulls, validation_table, within_section
 
 Part = Literal["auto", "test", "val", "train", "all"]
 DETECTOR = "error_auroc_"
@@ -292,9 +292,10 @@ def _instance_text(
     rows, titles = {}, dict(INSTANCE_TITLES)
     for name, metric in instances.items():
         if not (in_doubt and name.startswith(DETECTOR)):
-            rows[name], best = metric, best_null(nulls, name)
+            of_nulls = {null: m[name] for null, m in nulls.items() if name in m}
+            rows[name], best = metric, best_of(of_nulls)
             if best is not None:
-                titles[f"null_{name}"] = f"… of the best null map ({best[0]})"
-                rows[f"null_{name}"] = best[1]
+                titles[f"null_{name}"] = f"… of the best null map ({best})"
+                rows[f"null_{name}"] = of_nulls[best]
     title = f"instances of {counted(len(table.names), 'bag')}"
     return metric_grid(title, rows, titles=titles), POOLED

@@ -39,13 +39,13 @@ from ..instances.table import (
     Values,
 )
 from ..scores import distance_ratio
-from ..section import RIGHT, Line, Panel, Section, bags_and_instances, grid
+from ..section import RIGHT, Line, Panel, Section, Style, bags_and_instances, grid
 from ..words import BAG_DETECTORS, INSTANCE_DETECTORS, NULL_DETECTORS, OF_SEVERAL_CLASSES
 
 CURVE_RESAMPLES = 200
 """Upper limit of the resamples of a retention curve."""
 NULL = " (null)"
-STYLES = {"doubt": "main", **dict.fromkeys(NULL_DETECTORS, "null")}
+STYLES: dict[str, Style] = {"doubt": "main", **dict.fromkeys(NULL_DETECTORS, "null")}
 """The styles of the lines of detectors; others are plain."""
 SHOWN_SHARES = (0.5, 0.8)
 """The shares of the kept items whose error rate the text of a report shows."""
@@ -256,7 +256,6 @@ def calibration_section(context: Context, table: InstanceTable | None) -> Sectio
         errors = (_error(q, y == c, draws=draws)[0].rows for c, q in enumerate(p.T))
         class_wise = Metric.of(np.mean([rows for rows in errors if rows is not None], axis=0))
     temperature = context.predictions.metadata.get("temperature")
-    temperature = temperature if isinstance(temperature, float) else None
     scaled = "" if temperature is None else f" (temperature {temperature:.3g})"
     filled = len(np.unique(equal_width_bins(score)))
     about = (
@@ -318,12 +317,14 @@ def _calibration(
             f"; calibrated probabilities would have {mean:.3f} on average, and up to {upper:.3f} "
             f"in 19 of 20 sets: {'miscalibrated' if is_high else 'no miscalibration can be shown'}"
         )
-    x, limits = diagram.probability, {"low": diagram.low, "high": diagram.high}
+    low, high = diagram.low, diagram.high
     panel = Panel(
         title=f"{title}, n = {len(p)}\nadaptive ECE {ece.value:.3f}\n{note}",
         x="mean probability of the bin",
         y="frequency in the bin",
-        lines=[Line(line, x, diagram.frequency, **limits, style="points")],
+        lines=[
+            Line(line, diagram.probability, diagram.frequency, low=low, high=high, style="points")
+        ],
         ylim=(0.0, 1.0),
         diagonal=True,
     )

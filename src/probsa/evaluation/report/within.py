@@ -93,13 +93,10 @@ def _named(table: InstanceTable, beginning: str) -> list[str]:
     return [k.removeprefix(beginning) for k in table.columns if k.startswith(beginning)]
 
 
-def best_null(
-    metrics: Mapping[str, Mapping[str, Metric]], measure: str
-) -> tuple[str, Metric] | None:
-    """Return the null map with the highest value of a measure; None if no map has one."""
-    known = {k: m[measure] for k, m in metrics.items() if measure in m}
-    known = {k: m for k, m in known.items() if m.value is not None}
-    return max(known.items(), key=lambda item: item[1].value or 0.0) if known else None
+def best_of(metrics: Mapping[str, Metric]) -> str | None:
+    """Return which metric has the highest value; None if none has one."""
+    values = {name: m.value for name, m in metrics.items() if m.value is not None}
+    return max(values, key=lambda name: values[name], default=None)
 
 
 def within_section(
@@ -138,9 +135,8 @@ def within_section(
     missing = {k.removeprefix(NULL): v for k, v in table.missing.items() if k.startswith(NULL)}
     if about is None:
         missing["others"] = NO_NULL_MAPS
-    positive = int(table.positive.sum())
-    if context.task.has_classes:  # bags without instance labels count as well
-        positive = int((context.y > 0).sum())
+    # with classes, bags without instance labels count as well
+    positive = int(((context.y > 0) if context.task.has_classes else table.positive).sum())
     unlabelled = len(context.rows) - len(table.names)
     means = (
         f"Means over {len(counting)} of {positive} positive bags: those that have instances of "
@@ -226,13 +222,14 @@ def compare_to_null_maps(
 
     All metrics come from the same draws; `groups` is the number of groups with a bag that counts.
     """
-    defined = {k: m for k, m in nulls.items() if m.value is not None}
-    if value.value is None or not defined:
+    best = best_of(nulls)
+    if value.value is None or best is None:
         reason = value.reason if value.value is None else "no null map could be computed"
         sentence = f"The {name} map cannot be compared with null maps: {reason}."
         return NullComparison(map=name, verdict="undefined", sentence=sentence, value=value)
-    best = max(defined, key=lambda k: defined[k].value or 0.0)
-    differences = {k: (value - m).student(groups=groups) for k, m in defined.items()}
+    differences = {
+        k: (value - m).student(groups=groups) for k, m in nulls.items() if m.value is not None
+    }
     lows = {k: -math.inf if d.low is None else d.low for k, d in differences.items()}
     to_best, lowest = differences[best], min(lows, key=lambda k: lows[k])
     verdict: Verdict = "undecided"
@@ -241,9 +238,9 @@ def compare_to_null_maps(
     elif to_best.high is not None and to_best.high < 0:
         verdict = "not better"
     sentence = (
-        f"{FINDS[verdict].format(name)}: AUROC within bags {shortened(value.value)} against "
-        f"{shortened(defined[best].value or 0.0)} of {NULL_TITLES.get(best, best)}; difference "
-        f"{_difference(to_best)}"
+        f"{FINDS[verdict].format(name)}: AUROC within bags {shortened(f'{value.value:.3f}')} "
+        f"against {shortened(f'{nulls[best].value:.3f}')} of {NULL_TITLES.get(best, best)}; "
+        f"difference {_difference(to_best)}"
     )
     if verdict == "undecided" and lowest != best and lows[best] > 0:
         other = NULL_TITLES.get(lowest, lowest)
@@ -254,13 +251,11 @@ def compare_to_null_maps(
         sentence=f"{sentence}.",
         value=value,
         null=best,
-        null_value=defined[best],
+        null_value=nulls[best],
         differences=differences,
     )
 
 
 def _difference(m: Metric) -> str:
-    value = shortened(m.value or 0.0, sign=True)
-    if m.low is None or m.high is None:
-        return f"{value} (no interval: too few groups or resamples)"
-    return f"{value} [{shortened(m.low, sign=True)}, {shortened(m.high, sign=True)}]"
+    missing = " (no interval: too few groups or resamples)" if m.low is None else ""
+    return shortened(m.text(sign=True)) + missing
