@@ -420,7 +420,8 @@ def confidence(bags: Context) -> Float[np.ndarray, " bags"]:
     return log_odds[np.arange(len(log_odds)), bags.called]
 
 
-def _log_odds(p: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+def _log_odds(p: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
+    """Return the log odds of probabilities; those of 0 and 1 are finite."""
     return logit(np.clip(p, SMALLEST, 1 - SMALLEST))
 
 

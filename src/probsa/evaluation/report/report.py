@@ -111,7 +111,7 @@ class Report:
             lines.append(line)
         print_parts(console, (*lines, *self.text))
         for section in self.sections:
-            print_parts(console, section.text)
+            section.render(console)
         unmatched = {
             "predicted without a label": self.without_label,
             "labels without a prediction": self.without_prediction,

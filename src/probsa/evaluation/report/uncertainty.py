@@ -113,7 +113,7 @@ def _doubt(
             label, low, high = f"{title} and its 95 % interval", curve.low, curve.high
             line = replace(line, label=label, low=_percent(low), high=_percent(high))
         lines.append(line)
-    if rows:
+    if rows:  # in random order, the AUGRC is half the error rate
         kept = [f"{rate:.1%}"] * len(SHOWN_SHARES)
         rows.append([f"random order{NULL}", "0.500", "exact", f"{rate / 2:.4f}", *kept])
     heading, number = f"doubt: {len(wrong)} {what}, {rate:.1%} wrong", {**RIGHT, "no_wrap": True}
