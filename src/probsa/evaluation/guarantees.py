@@ -532,8 +532,8 @@ def _watched(bags: Context) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _caution(bags: Context, calibration: Context) -> str | None:
-    """Return why the guarantees hold only approximately, or None."""
+def _doubts(bags: Context, calibration: Context) -> tuple[dict[str, Any], list[str]]:
+    """Return the test for shift and why guarantees hold only approximately: for JSON, in words."""
     reasons = {
         "the weights and the threshold of the model were chosen on the calibration bags, which may "
         "therefore look better than new bags; name bags that the run has not seen with "
@@ -542,93 +542,73 @@ def _caution(bags: Context, calibration: Context) -> str | None:
         "several bags, give --labels with a column group": not bags.truth.group,
         "training bags are evaluated, for which nothing is promised": bags.part in ("train", "all"),
     }
-    return "; ".join(reason for reason, holds in reasons.items() if holds) or None
+    caution = "; ".join(reason for reason, holds in reasons.items() if holds) or None
+    shift, sentence = shift_alarm(bags, calibration)
+    words = [sentence, f"caution: {caution}" if caution else ""]
+    return {"shift": shift, "caution": caution}, words
 
 
 # The report and the table of new bags
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Requested:
-    """The requested guarantees of some bags, and why they may not hold."""
+def guaranteed(
+    bags: Context, options: GuaranteeOptions
+) -> tuple[Context, list[Guarantee], dict[str, str]]:
+    """Return the calibration bags, the requested guarantees, and by flag why others are missing.
 
-    bags: int
-    groups: int
-    """Number of calibration bags and of their groups."""
-    origin: str
-    """Which bags calibrate, in words."""
-    guarantees: Sequence[Guarantee]
-    unmet: Mapping[str, str]
-    """Why others cannot be given, by their flag."""
-    doubts: Mapping[str, Any]
-    """The test for shift and the caution, for JSON."""
-    lines: Sequence[str]
-    """The same as sentences."""
+    Raises:
+        InputError: the calibration bags cannot be used, or the task cannot have a guarantee.
+        UnmetGuarantee: none can be given; gives every reason.
+    """
+    task, by = bags.task, bags.task.coverage_by
+    refused = {
+        "--coverage makes sets of classes or intervals of numbers": options.coverage and not by,
+        "--per-class is for classes": options.per_class and by == "intervals",
+        "--max-error accepts calls of classes": options.max_error and not task.has_classes,
+    }
+    for reason in (reason for reason, holds in refused.items() if holds):
+        raise InputError(f"{reason}, and the task is {task.name}: leave it out")
+    calibration = calibration_bags(bags, options.calibration)
+    kinds = (
+        ("--coverage", options.coverage, prediction_sets if by == "sets" else intervals),
+        ("--max-error", options.max_error, accepted_calls),
+    )
+    found, unmet = [], {}
+    for flag, level, calibrated in kinds:
+        try:
+            found += [calibrated(calibration, bags, options)] if level else []
+        except UnmetGuarantee as error:
+            unmet[flag] = str(error)
+    if not found:
+        many = f"{len(unmet)} guarantees cannot be given: " if len(unmet) > 1 else ""
+        raise UnmetGuarantee(many + "; ".join(unmet.values()))
+    return calibration, found, unmet
 
-    @classmethod
-    def of(cls, bags: Context, options: GuaranteeOptions, *, all_or_none: bool) -> "Requested":
-        """Compute the requested guarantees from calibration bags.
 
-        Raises:
-            InputError: the calibration bags cannot be used, or the task cannot have a guarantee.
-            UnmetGuarantee: none can be given, or with `all_or_none` one cannot; gives every reason.
-        """
-        task, by = bags.task, bags.task.coverage_by
-        refused = {
-            "--coverage makes sets of classes or intervals of numbers": options.coverage and not by,
-            "--per-class is for classes": options.per_class and by == "intervals",
-            "--max-error accepts calls of classes": options.max_error and not task.has_classes,
-        }
-        for reason in (reason for reason, holds in refused.items() if holds):
-            raise InputError(f"{reason}, and the task is {task.name}: leave it out")
-        calibration = calibration_bags(bags, options.calibration)
-        kinds = (
-            ("--coverage", options.coverage, prediction_sets if by == "sets" else intervals),
-            ("--max-error", options.max_error, accepted_calls),
-        )
-        found, unmet = [], {}
-        for flag, level, calibrated in kinds:
-            try:
-                found += [calibrated(calibration, bags, options)] if level else []
-            except UnmetGuarantee as error:
-                unmet[flag] = str(error)
-        if unmet and (all_or_none or not found):
-            many = f"{len(unmet)} guarantees cannot be given: " if len(unmet) > 1 else ""
-            raise UnmetGuarantee(many + "; ".join(unmet.values()))
-        where = "validation bags of these predictions"
-        if options.calibration is not None:
-            where = f"{calibration.part} bags of {options.calibration}"
-        (shift, line), why = shift_alarm(bags, calibration), _caution(bags, calibration)
-        return cls(
-            bags=len(calibration.rows),
-            groups=len(set(calibration.groups)),
-            origin=f"(the {where})",
-            guarantees=found,
-            unmet=unmet,
-            doubts={"shift": shift, "caution": why},
-            lines=[line, f"caution: {why}" if why else ""],
-        )
+def _origin(calibration: Context, options: GuaranteeOptions) -> str:
+    """Return which bags calibrate, in words."""
+    if options.calibration is None:
+        return "(the validation bags of these predictions)"
+    return f"(the {calibration.part} bags of {options.calibration})"
 
 
 def guarantees_section(context: Context, options: GuaranteeOptions) -> Section:
-    """Return the requested guarantees and whether they held; see `Requested.of` for the errors."""
-    made = Requested.of(context, options, all_or_none=False)
-    values: dict[str, Any] = {}
-    text = [f"guarantees, from {made.bags} calibration bags of {made.groups} groups {made.origin}"]
-    for guarantee in made.guarantees:
+    """Return the requested guarantees and whether they held; see `guaranteed` for the errors."""
+    calibration, guarantees, unmet = guaranteed(context, options)
+    doubts, words = _doubts(context, calibration)
+    bags, groups = len(calibration.rows), len(set(calibration.groups))
+    origin = _origin(calibration, options)
+    about = {"calibration": origin, "calibration_bags": bags, "calibration_groups": groups}
+    text, values = [f"guarantees, from {bags} calibration bags of {groups} groups {origin}"], {}
+    for guarantee in guarantees:
         metrics = guarantee.metrics(context)
         values[guarantee.key] = {**guarantee.values, "metrics": metrics}
         text += guarantee.lines
         for name, m in metrics.items():
             title = TITLES.get(name, f"coverage of class {name.removeprefix('coverage_')}")
             text.append(f"    {title}: {m if m.value is not None else f'- ({m.reason})'}")
-    text += [*made.lines, *(f"not guaranteed: {why}" for why in made.unmet.values())]
-    about = {
-        "calibration": made.origin,
-        "calibration_bags": made.bags,
-        "calibration_groups": made.groups,
-    }
-    return Section("guarantees", {**about, **values, **made.doubts, "unmet": made.unmet}, text=text)
+    text += [*words, *(f"not guaranteed: {why}" for why in unmet.values())]
+    return Section("guarantees", {**about, **values, **doubts, "unmet": unmet}, text=text)
 
 
 def write_sets(
@@ -658,7 +638,7 @@ def write_sets(
 
     Raises:
         OutputExists: the table exists and `overwrite` is not set.
-        InputError: there are no new bags, or see `Requested.of`.
+        InputError: there are no new bags, or see `guaranteed`.
         UnmetGuarantee: a request cannot be met, so that the table would lack columns.
     """
     if out.exists() and not overwrite:
@@ -680,15 +660,19 @@ def write_sets(
         bootstrap=0,
         seed=seed,
     )
-    made = Requested.of(new, options, all_or_none=True)
+    calibration, guarantees, unmet = guaranteed(new, options)
+    if unmet:
+        raise UnmetGuarantee("; ".join(unmet.values()))
+    doubts, words = _doubts(new, calibration)
     columns: dict[str, Sequence[str]] = {"bag": new.names}
-    values: dict[str, Any] = dict(NOT_REQUESTED)
-    for guarantee in made.guarantees:
+    values, lines = dict(NOT_REQUESTED), []
+    for guarantee in guarantees:
         columns |= guarantee.columns
         values |= guarantee.summary
+        lines += guarantee.lines
     write_csv(out, list(columns), pd.DataFrame(columns).to_dict("records"))
-    origin = f"{counted(made.bags, 'bag')} of {counted(made.groups, 'group')} {made.origin}"
+    bags, groups = counted(len(calibration.rows), "bag"), len(set(calibration.groups))
+    origin = f"{bags} of {counted(groups, 'group')} {_origin(calibration, options)}"
     about = {"table": str(out), "bags": len(rows), "calibration": origin}
-    lines = [line for guarantee in made.guarantees for line in guarantee.lines]
-    text = [f"{out}: {counted(len(rows), 'bag')}, calibrated with {origin}", *lines, *made.lines]
-    return Section("sets", {**about, **values, **made.doubts}, text=text)
+    text = [f"{out}: {counted(len(rows), 'bag')}, calibrated with {origin}", *lines, *words]
+    return Section("sets", {**about, **values, **doubts}, text=text)
