@@ -49,17 +49,6 @@ def test_the_temperature_of_several_classes_agrees_with_another_method():
     assert fit_temperature(y, p).temperature == pytest.approx(other, rel=1e-4)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 2.5, 0.5])
-def test_calibrated_probabilities_have_temperature_one(temperature):
-    fits = [
-        np.log(fit_temperature(*_bags(2000, temperature=temperature, seed=s)).temperature)
-        for s in range(20)
-    ]
-    error = np.std(fits, ddof=1) / np.sqrt(20)
-    assert abs(np.mean(fits) - np.log(temperature)) < 4 * error
-    assert error < 0.02
-
-
 def test_bags_that_determine_no_temperature_get_one_with_the_reason():
     one = fit_temperature(np.ones(5, dtype=np.int64), np.full((5, 1), 0.7))
     assert (one.temperature, one.reason) == (1.0, "5 validation bags of a single class")

@@ -184,7 +184,8 @@ def test_coverage_holds_for_groups_whose_size_depends_on_their_difficulty():
 
 
 def test_with_too_few_groups_everything_is_in_the_set():
-    assert [least_groups(a) for a in (0.1, 1 - 0.9, 0.05, 1 - 0.95, 0.5)] == [9, 9, 19, 19, 1]
+    levels = (0.1, 1 - 0.9, 0.05, 1 - 0.95, 0.5, 1 - 0.999, 1 - 0.9999)
+    assert [least_groups(a) for a in levels] == [9, 9, 19, 19, 1, 999, 9999]
     p, y = draw(np.random.default_rng(0), 40, classes=2)
     for groups, inside in ((8, True), (9, False)):
         of = [i % groups for i in range(40)]
@@ -323,11 +324,23 @@ def test_the_bet_is_nearly_as_sharp_as_the_exact_test():
     assert exact < bet < 0.01
 
 
-def test_the_least_number_of_accepted_groups():
-    for r, delta, expected in ((0.05, 0.1, 45), (0.1, 0.1, 22), (0.5, 0.25, 2)):
-        k = least_accepted(max_error=r, delta=delta)
-        assert k == expected
-        assert (1 - r) ** k <= delta < (1 - r) ** (k - 1)
+@pytest.mark.parametrize(
+    ("r", "delta", "one_each", "expected"),
+    [
+        (0.05, 0.1, True, 45),
+        (0.1, 0.1, True, 22),
+        (0.5, 0.25, True, 2),
+        (0.05, 0.1, False, 61),
+        (0.1, 0.1, False, 30),
+        (0.9, 0.2, False, 1),
+    ],
+)
+def test_the_least_number_of_accepted_groups(r, delta, one_each, expected):
+    k = least_accepted(max_error=r, delta=delta, one_each=one_each)
+    p, fewer = (
+        error_p_value(np.zeros(n), np.ones(n), max_error=r, one_each=one_each) for n in (k, k - 1)
+    )
+    assert k == expected and p <= delta + 1e-12 and fewer > delta
 
 
 def test_testing_stops_at_the_first_failure():

@@ -58,11 +58,7 @@ def save_estimator(estimator: MILEstimator, folder: Path, *, data: str) -> Path:
         "history": estimator.history_,
         "bags": estimator.n_bags_,
     }
-    facts = CardFacts(
-        data=data,
-        parts=estimator.n_bags_,
-        remark=_remark(estimator),
-    )
+    facts = CardFacts(data=data, parts=estimator.n_bags_, remark=_remark(estimator))
     return estimator.predictor_.save_pretrained(folder, facts=facts, more={"estimator": stored})
 
 

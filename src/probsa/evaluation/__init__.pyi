@@ -25,7 +25,6 @@ from .faithfulness import predicted_with_curves as predicted_with_curves
 from .faithfulness import read_curves as read_curves
 from .faithfulness import write_curves as write_curves
 from .guarantees import GuaranteeOptions as GuaranteeOptions
-from .guarantees import SetScore as SetScore
 from .guarantees import write_sets as write_sets
 from .instances.measures import WITHIN as WITHIN
 from .instances.measures import WITHIN_BAGS as WITHIN_BAGS

@@ -4,7 +4,7 @@ All values rank instances within the bag, so models whose scores have no common 
 or runs can be compared.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
@@ -30,10 +30,6 @@ class BagMeasures:
     """Spearman's correlation of the score with the exact change of the bag's probability when the
     instance is left out; None where the model has no closed form (see `deletion_curves`)."""
 
-    def to_dict(self) -> dict[str, float | None]:
-        """Return plain values for JSON."""
-        return asdict(self)
-
 
 def bag_measures(p: Prediction) -> BagMeasures:
     """Return the measures of one bag by the model's own score of its instances.
@@ -41,26 +37,22 @@ def bag_measures(p: Prediction) -> BagMeasures:
     Raises:
         BagError: the scores are not finite.
     """
-    score, gain = instance_scores(p), None
+    score, labels = instance_scores(p), p.instance_labels
     auroc, average_precision = _within(p, score)
-    if (
-        p.instance_labels is not None
-        and p.score_kind != "relevance"
-        and instance_variances(p).any()
-    ):
-        e, known = instance_evidence(p), p.instance_labels >= 0
-        wrong = ((e > 0) != (p.instance_labels > 0))[known]
+    gain = faithfulness = None
+    if labels is not None and p.score_kind != "relevance" and instance_variances(p).any():
+        e, known = instance_evidence(p), labels >= 0
+        wrong = ((e > 0) != (labels > 0))[known]
         if wrong.any() and not wrong.all():
             by_doubt = roc_auc_score(wrong, doubt(p)[known])
             gain = float(by_doubt - roc_auc_score(wrong, -np.abs(e)[known]))
-    left_out = p.leave_one_out
+    if p.leave_one_out is not None:
+        faithfulness = rank_correlation(score, class_column(p, p.leave_one_out))
     return BagMeasures(
         auroc=auroc,
         average_precision=average_precision,
         doubt_gain=gain,
-        faithfulness=None
-        if left_out is None
-        else rank_correlation(score, class_column(p, left_out)),
+        faithfulness=faithfulness,
     )
 
 

@@ -97,8 +97,8 @@ class Context:
     @cached_property
     def data(self) -> TargetData:
         """The evaluated bags as their task sees them."""
-        data = target_data(self.predictions, self.rows, self.targets)
-        return replace(data, threshold=self.threshold)
+        found = target_data(self.predictions, self.rows, self.targets)
+        return replace(found, threshold=self.threshold)
 
     @cached_property
     def draws(self) -> Draws:
@@ -121,10 +121,8 @@ class Context:
     @cached_property
     def validation(self) -> "Context":
         """The labelled validation bags of the same predictions, unless they are evaluated."""
-        rows = range(len(self.predictions.bags)) if self.part not in ("val", "all") else ()
-        p = self.predictions
-        own = tuple(i for i in rows if p.parts[i] == "val" and p.bags[i] in self.truth.targets)
-        return replace(self, part="val", rows=own)
+        rows = labelled_rows(self.predictions, self.truth)["val"]
+        return replace(self, part="val", rows=() if self.part in ("val", "all") else rows)
 
     def instances(self) -> Iterator[Prediction]:
         """Read the instances of the bags, one bag at a time; bags without any are left out."""
@@ -173,6 +171,14 @@ def target_data(
         thresholds=predictions.metadata.get("thresholds"),
         of_means=of_means,
     )
+
+
+def labelled_rows(predictions: Predictions, truth: Truth) -> dict[str, tuple[int, ...]]:
+    """Return the rows of the bags with a target, by part: `test` with new bags, val, train, all."""
+    rows = [i for i, name in enumerate(predictions.bags) if name in truth.targets]
+    of_part = {part: tuple(i for i in rows if predictions.parts[i] == part) for part in SEEN}
+    test = tuple(i for i in rows if predictions.parts[i] not in SEEN)
+    return {"test": test, **of_part, "all": tuple(rows)}
 
 
 def stored_targets(predictions: Predictions) -> dict[str, tuple[float, ...]]:

@@ -31,7 +31,7 @@ from ..statistics import (
     smallest_alpha,
 )
 from ..tasks import HALF
-from .context import SEEN, Context, read_truth, stored_targets
+from .context import SEEN, Context, labelled_rows, read_truth, stored_targets
 from .section import Section
 from .storage import Predictions, listed, read_predictions
 
@@ -57,8 +57,8 @@ TITLES = {
 DELTA = 0.1
 """Probability that the error rate is larger than promised."""
 START = 1.75
-"""The strictest threshold accepts about this multiple of the least number of groups, so that one
-wrong call among them is allowed."""
+"""The strictest threshold accepts about this multiple of the number of groups that suffice with one
+bag each, so that one wrong call among them is allowed."""
 STEP = 0.05
 """Difference of the shares of accepted bags between thresholds."""
 SMALLEST = 1e-12
@@ -72,7 +72,7 @@ NOT_REQUESTED = {
     "bands": {},
     "sizes": {},
 }
-"""Values of `probsa sets --json` without the guarantee that they belong to."""
+"""What `probsa sets --json` states of guarantees that are not requested."""
 Means = Mapping[str, tuple[Shaped[np.ndarray, " bags"], Shaped[np.ndarray, " bags"]]]
 """Values of bags and their weights, by the name of their mean."""
 Bands = dict[str, tuple[float, float]]
@@ -117,7 +117,7 @@ class Guarantee:
     columns: dict[str, Sequence[str]]
     """The columns of a table of the bags."""
     summary: dict[str, Any]
-    """What the JSON of `probsa sets` has besides `values`, such as numbers of bags."""
+    """What the JSON of `probsa sets` has of it, see `NOT_REQUESTED`."""
     means: Callable[[], Means]
     """Compares the promise with the labels of the bags, which nothing else uses."""
 
@@ -149,28 +149,25 @@ def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptio
         UnmetGuarantee: there are too few calibration groups; says how many are needed.
     """
     assert options.coverage is not None
-    y, groups, names = calibration.y, np.array(calibration.groups), bags.predictions.class_names
-    parts = {f" of class {n}": groups[y == c] for c, n in enumerate(names)}
-    for part, found in parts.items() if options.per_class else [("", groups)]:
-        check_groups(len(set(found)), coverage=options.coverage, what=f"calibration bags{part}")
+    names = bags.predictions.class_names
     rule = ConformalSets.calibrated(
         _set_scores(calibration, options.score),
-        y,
+        calibration.y,
         groups=calibration.groups,
         alpha=1 - options.coverage,
         per_class=options.per_class,
     )
     counts = dict(zip(names if options.per_class else ("all",), rule.groups, strict=False))
+    bands, in_test, lines = _bands(counts, bags, coverage=options.coverage)
     kind = "per class" if options.per_class else "over all classes"
     first = f"prediction sets ({options.score}) at a coverage of {options.coverage:.3g} {kind}"
-    bands, in_test, lines = _bands(counts, bags, coverage=options.coverage)
     scores = _set_scores(bags, options.score)
     inside, p_values = rule.sets(scores), zip(names, rule.p_values(scores).T, strict=True)
     size = inside.sum(1)
     sizes = dict(enumerate(np.bincount(size, minlength=len(names) + 1).tolist()))
 
     def means() -> Means:
-        covered, share = np.take_along_axis(inside, bags.y[:, None], axis=1)[:, 0], shares(bags)
+        covered, share = inside[np.arange(len(inside)), bags.y], shares(bags)
         of_class = {name: shares(bags, among=bags.y == c) for c, name in enumerate(names)}
         return {
             "coverage": (covered, share),
@@ -199,7 +196,7 @@ def prediction_sets(calibration: Context, bags: Context, options: GuaranteeOptio
             "set": ["|".join(np.array(names)[row]) for row in inside],
             **{f"p_value_{name}": [f"{v:.6g}" for v in column] for name, column in p_values},
         },
-        summary={"sizes": sizes},
+        summary={"coverage": options.coverage, "bands": bands, "sizes": sizes},
         means=means,
     )
 
@@ -212,7 +209,7 @@ def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) ->
     """
     assert options.coverage is not None
     adapts, count = options.score == "aps", len(set(calibration.groups))
-    check_groups(count, coverage=options.coverage)
+    bands, in_test, lines = _bands({"all": count}, bags, coverage=options.coverage)
     known, spread = (_spread(of) if adapts else np.ones(len(of.rows)) for of in (calibration, bags))
     half_width = conformal_half_width(
         calibration.targets[:, 0],
@@ -224,7 +221,6 @@ def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) ->
     low, high = bags.output("mean") + half_width * np.stack([-spread, spread])
     unit = " predicted standard deviations" if adapts else ""
     text = f"the predicted mean ± {half_width:.4g}{unit}"
-    bands, in_test, lines = _bands({"all": count}, bags, coverage=options.coverage)
 
     def means() -> Means:
         y, share = bags.targets[:, 0], shares(bags)
@@ -250,7 +246,7 @@ def intervals(calibration: Context, bags: Context, options: GuaranteeOptions) ->
         },
         lines=[f"intervals at a coverage of {options.coverage:.3g}: {text}", *lines],
         columns={"low": [f"{v:.6g}" for v in low], "high": [f"{v:.6g}" for v in high]},
-        summary={"limits": text, "bands": bands},
+        summary={"coverage": options.coverage, "bands": bands, "limits": text},
         means=means,
     )
 
@@ -259,15 +255,16 @@ def _spread(bags: Context) -> Float[np.ndarray, " bags"]:
     """Return the predicted standard deviation of each bag, by which its interval is scaled.
 
     Raises:
-        InputError: one is not above 0 and finite; names the bag.
+        InputError: one is not above 0; names the bag.
     """
     spread = bags.output("sd")
-    for name, value in zip(bags.names, spread.tolist(), strict=True):
-        if not 0 < value < np.inf:
-            raise InputError(
-                f"bag {name!r} has the predicted standard deviation {value:g}, expected a number "
-                "above 0: predict it again, or take intervals of one width (score lac)"
-            )
+    if not (spread > 0).all():
+        first = int(np.argmin(spread > 0))
+        raise InputError(
+            f"bag {bags.names[first]!r} has the predicted standard deviation {spread[first]:g}, "
+            "expected a number above 0: predict it again, or take intervals of one width (score "
+            "lac)"
+        )
     return spread
 
 
@@ -303,14 +300,16 @@ def _bands(
 ) -> tuple[Bands, Bands, list[str]]:
     """Return where the realised coverage lies for 9 of 10 calibration sets of this size.
 
-    It is given for each part of `groups`, the calibration groups of all bags or by class. The
-    second value is the same for the coverage of as many groups as are evaluated, which is wider,
-    and not known for new bags; the third has both as sentences.
+    It is given for each part of `groups`, the number of calibration groups of all bags or by class.
+    The second value is the same for the coverage of as many groups as are evaluated, which is
+    wider, and not known for new bags; the third has both as sentences. See `check_groups` for the
+    error.
     """
     names, bands, in_test, lines = bags.predictions.class_names, {}, {}, []
     for part, count in groups.items():
-        low, high = bands[part] = coverage_band(count, alpha=1 - coverage)
         of_class, test = "" if part == "all" else f" of class {part}", ""
+        check_groups(count, coverage=coverage, what=f"calibration bags{of_class}")
+        low, high = bands[part] = coverage_band(count, alpha=1 - coverage)
         if bags.part != "new":
             among = None if part == "all" else bags.y == names.index(part)
             tested = max(1, round(shares(bags, among=among).sum()))
@@ -337,14 +336,18 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
     """
     assert options.max_error is not None
     groups = len(set(calibration.groups))
-    least = least_accepted(max_error=options.max_error, delta=DELTA)
+    least, least_of_one_each = (
+        least_accepted(max_error=options.max_error, delta=DELTA, one_each=one_each)
+        for one_each in (groups == len(calibration.groups), True)
+    )
     if groups < least:
         raise UnmetGuarantee(
             f"--max-error {options.max_error:g} needs at least {least} calibration groups "
             f"(patients), all accepted without an error, but there are {groups}: add calibration "
             "bags or allow a larger error rate"
         )
-    strictness = np.append(np.arange(min(1.0, START * least / groups), 1 - STEP / 2, STEP), 1.0)
+    strictest = min(1.0, START * least_of_one_each / groups)
+    strictness = np.append(np.arange(strictest, 1 - STEP / 2, STEP), 1.0)
     thresholds = np.quantile(confidence(bags), 1 - strictness, method="lower")
     thresholds[-1] = -np.inf
     rule = certified_threshold(
@@ -362,10 +365,16 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
     elif threshold == -np.inf:
         which = "every call is accepted"
     elif bags.task.two_classes:
-        low, high = undecided = expit(_middle(bags) + np.array([-threshold, threshold])).tolist()
+        limits = _log_odds(np.array(bags.threshold)) + threshold * np.array([-1, 1])
+        low, high = undecided = expit(limits).tolist()
         which = f"calls with p ≤ {low:.4g} or p ≥ {high:.4g} are accepted"
     else:
         which = f"calls with log odds of at least {threshold:.3f} are accepted"
+    promised = {
+        "max_error": options.max_error,
+        "certified": threshold is not None,
+        "undecided": undecided,
+    }
     seen = "" if rule.error is None else f", of which {rule.error:.1%} are wrong"
 
     def means() -> Means:
@@ -379,11 +388,9 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
     return Guarantee(
         key="accepted",
         values={
-            "max_error": options.max_error,
+            **promised,
             "delta": DELTA,
-            "certified": threshold is not None,
             "threshold_log_odds": None if threshold == -np.inf else threshold,
-            "undecided": undecided,
             "calibration_groups": groups,
             "calibration_accepted": rule.accepted,
             "calibration_error": rule.error,
@@ -397,7 +404,7 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
             f"  {accepted.sum()} of these {len(accepted)} calls are accepted",
         ],
         columns={"accepted": np.where(accepted, "yes", "no").tolist()},
-        summary={"accepted": int(accepted.sum())},
+        summary={**promised, "accepted": int(accepted.sum())},
         means=means,
     )
 
@@ -407,16 +414,15 @@ def confidence(bags: Context) -> Float[np.ndarray, " bags"]:
 
     With two classes, this is the distance |logit p - logit t| from the threshold t.
     """
-    p = np.clip(bags.p, SMALLEST, 1 - SMALLEST)
+    log_odds = _log_odds(bags.p)
     if bags.task.two_classes:
-        return np.abs(logit(p[:, 1]) - _middle(bags))
-    return logit(np.take_along_axis(p, bags.called[:, None], axis=1)[:, 0])
+        return np.abs(log_odds[:, 1] - _log_odds(np.array(bags.threshold)))
+    return log_odds[np.arange(len(log_odds)), bags.called]
 
 
-def _middle(bags: Context) -> float:
-    """Return the threshold of two classes in log odds."""
-    threshold = HALF if bags.threshold is None else bags.threshold
-    return float(logit(np.clip(threshold, SMALLEST, 1 - SMALLEST)))
+def _log_odds(p: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
+    """Return the log odds of probabilities; those of 0 and 1 are finite."""
+    return logit(np.clip(p, SMALLEST, 1 - SMALLEST))
 
 
 # Calibration bags
@@ -440,8 +446,8 @@ def calibration_bags(bags: Context, folder: Path | None) -> Context:
         )
     both = {"bag": (bags.names, found.names), "group": (bags.groups, found.groups)}
     for what, (one, other) in both.items():
-        names = [name for name in dict.fromkeys(one) if name in set(other)]
-        if names:
+        shared = set(other)
+        if names := [name for name in dict.fromkeys(one) if name in shared]:
             raise InputError(
                 f"{listed(names, what=what)} are among both the calibration bags and the bags that "
                 "the guarantees are for, which makes guarantees void: keep patients on one side"
@@ -456,16 +462,16 @@ def _of_folder(bags: Context, predictions: Predictions) -> Context:
         | {k: p.metadata[k] for k in OF_MODEL if k in p.metadata}
         for p in (bags.predictions, predictions)
     )
-    for key in (key for key in one if key in other and one[key] != other[key]):
-        raise InputError(
-            f"{bags.predictions.folder} and {predictions.folder} are of different models: {key} is "
-            f"{one[key]} and {other[key]}. Calibrate with predictions of the same model"
-        )
+    for key, value in one.items():
+        if value != other.get(key, value):
+            raise InputError(
+                f"{bags.predictions.folder} and {predictions.folder} are of different models: "
+                f"{key} is {value} and {other[key]}. Calibrate with predictions of the same model"
+            )
     truth = replace(bags.truth, targets={**stored_targets(predictions), **bags.truth.targets})
-    labelled = [i for i, name in enumerate(predictions.bags) if name in truth.targets]
-    rows = tuple(i for i in labelled if predictions.parts[i] not in SEEN)
-    found = replace(bags, predictions=predictions, truth=truth, part="test", rows=rows)
-    found = found if rows else found.validation
+    rows = labelled_rows(predictions, truth)
+    part = "test" if rows["test"] else "val"
+    found = replace(bags, predictions=predictions, truth=truth, part=part, rows=rows[part])
     unknown = [name for name in found.names if name not in truth.group]
     if truth.group and unknown:
         raise InputError(
@@ -484,12 +490,10 @@ def shift_alarm(bags: Context, calibration: Context) -> tuple[dict[str, Any], st
     Returns:
         The result for JSON, and as a sentence.
     """
-    old, new = _watched(calibration), _watched(bags)
-    names = [name for name in old if name in new]
-    table = [np.stack([columns[name] for name in names], axis=1) for columns in (old, new)]
+    watched = pd.concat(map(_watched, (calibration, bags)), join="inner")
     test = shift_test(
-        np.concatenate(table),
-        new=np.repeat([False, True], [len(rows) for rows in table]),
+        watched.to_numpy(),
+        new=np.arange(len(watched)) >= len(calibration.rows),
         groups=calibration.groups + bags.groups,
         permutations=PERMUTATIONS,
         seed=bags.seed,
@@ -499,9 +503,10 @@ def shift_alarm(bags: Context, calibration: Context) -> tuple[dict[str, Any], st
         "p_value": test.p_value,
         "false_alarm_rate": FALSE_ALARMS,
         "permutations": PERMUTATIONS,
-        "distances": dict(zip(names, test.distances, strict=True)),
+        "distances": dict(zip(watched, test.distances, strict=True)),
     }
-    furthest = names[int(np.argmax(test.distances))].replace("p of class", "probability of class")
+    furthest = max(values["distances"], key=values["distances"].get)
+    furthest = furthest.replace("p of class", "probability of class")
     verdict = "no sign of a shift between calibration bags and these"
     if values["alarm"]:
         verdict = "ALARM: these bags differ from the calibration bags; guarantees may not hold"
@@ -511,8 +516,8 @@ def shift_alarm(bags: Context, calibration: Context) -> tuple[dict[str, Any], st
     )
 
 
-def _watched(bags: Context) -> dict[str, Float[np.ndarray, " bags"]]:
-    """Return what the test for shift compares, by its name."""
+def _watched(bags: Context) -> pd.DataFrame:
+    """Return the columns that the test for shift compares."""
     predictions, rows, task = bags.predictions, list(bags.rows), bags.task
     std, distance = predictions.std[rows].astype(np.float64), predictions.ood_distance
     if task.has_classes:
@@ -524,11 +529,11 @@ def _watched(bags: Context) -> dict[str, Float[np.ndarray, " bags"]]:
         columns["standard deviation of the attention"] = std[:, 0]
     if distance is not None and np.isfinite(distance[rows]).all():
         columns["distance from training"] = distance[rows].astype(np.float64)
-    return columns
+    return pd.DataFrame(columns)
 
 
-def _caution(bags: Context, calibration: Context) -> str | None:
-    """Return why the guarantees hold only approximately, or None."""
+def _doubts(bags: Context, calibration: Context) -> tuple[dict[str, Any], list[str]]:
+    """Return the test for shift and why guarantees hold only approximately: for JSON, in words."""
     reasons = {
         "the weights and the threshold of the model were chosen on the calibration bags, which may "
         "therefore look better than new bags; name bags that the run has not seen with "
@@ -537,105 +542,73 @@ def _caution(bags: Context, calibration: Context) -> str | None:
         "several bags, give --labels with a column group": not bags.truth.group,
         "training bags are evaluated, for which nothing is promised": bags.part in ("train", "all"),
     }
-    return "; ".join(reason for reason, holds in reasons.items() if holds) or None
+    caution = "; ".join(reason for reason, holds in reasons.items() if holds) or None
+    shift, sentence = shift_alarm(bags, calibration)
+    words = [sentence, f"caution: {caution}" if caution else ""]
+    return {"shift": shift, "caution": caution}, words
 
 
 # The report and the table of new bags
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Requested:
-    """The requested guarantees of some bags, and why they may not hold."""
+def guaranteed(
+    bags: Context, options: GuaranteeOptions
+) -> tuple[Context, list[Guarantee], dict[str, str]]:
+    """Return the calibration bags, the requested guarantees, and by flag why others are missing.
 
-    bags: int
-    groups: int
-    """Number of calibration bags and of their groups."""
-    origin: str
-    """Which bags calibrate, in words."""
-    guarantees: Sequence[Guarantee]
-    unmet: Mapping[str, str]
-    """Why others cannot be given, by their flag."""
-    doubts: Mapping[str, Any]
-    """The test for shift and the caution, for JSON."""
-    lines: Sequence[str]
-    """The same as sentences."""
-
-    @classmethod
-    def of(cls, bags: Context, options: GuaranteeOptions, *, all_or_none: bool) -> "Requested":
-        """Compute the requested guarantees from calibration bags.
-
-        Raises:
-            InputError: the calibration bags cannot be used, or the task cannot have a guarantee.
-            UnmetGuarantee: none can be given, or with `all_or_none` one cannot; gives every reason.
-        """
-        task, by = bags.task, bags.task.coverage_by
-        refused = {
-            "--coverage makes sets of classes or intervals of numbers": options.coverage and not by,
-            "--per-class is for classes": options.per_class and by == "intervals",
-            "--max-error accepts calls of classes": options.max_error and not task.has_classes,
-        }
-        for reason in (reason for reason, holds in refused.items() if holds):
-            raise InputError(f"{reason}, and the task is {task.name}: leave it out")
-        calibration = calibration_bags(bags, options.calibration)
-        kinds = (
-            ("--coverage", options.coverage, prediction_sets if by == "sets" else intervals),
-            ("--max-error", options.max_error, accepted_calls),
-        )
-        found, unmet = [], {}
-        for flag, level, calibrated in kinds:
-            try:
-                found += [calibrated(calibration, bags, options)] if level else []
-            except UnmetGuarantee as error:
-                unmet[flag] = str(error)
-        if unmet and (all_or_none or not found):
-            many = f"{len(unmet)} guarantees cannot be given: " if len(unmet) > 1 else ""
-            raise UnmetGuarantee(many + "; ".join(unmet.values()))
-        where = "validation bags of these predictions"
-        if options.calibration is not None:
-            where = f"{calibration.part} bags of {options.calibration}"
-        (shift, line), why = shift_alarm(bags, calibration), _caution(bags, calibration)
-        return cls(
-            bags=len(calibration.rows),
-            groups=len(set(calibration.groups)),
-            origin=f"(the {where})",
-            guarantees=found,
-            unmet=unmet,
-            doubts={"shift": shift, "caution": why},
-            lines=[line, *([f"caution: {why}"] if why else [])],
-        )
-
-
-def guarantees_section(context: Context, options: GuaranteeOptions | None) -> Section | None:
-    """Return the requested guarantees and whether they held; None if none is requested.
-
-    See `Requested.of` for the errors.
+    Raises:
+        InputError: the calibration bags cannot be used, or the task cannot have a guarantee.
+        UnmetGuarantee: none can be given; gives every reason.
     """
-    if options is None:
-        return None
-    made = Requested.of(context, options, all_or_none=False)
-    values: dict[str, Any] = {}
-    text = [f"guarantees, from {made.bags} calibration bags of {made.groups} groups {made.origin}"]
-    for guarantee in made.guarantees:
+    task, by = bags.task, bags.task.coverage_by
+    refused = {
+        "--coverage makes sets of classes or intervals of numbers": options.coverage and not by,
+        "--per-class is for classes": options.per_class and by == "intervals",
+        "--max-error accepts calls of classes": options.max_error and not task.has_classes,
+    }
+    for reason in (reason for reason, holds in refused.items() if holds):
+        raise InputError(f"{reason}, and the task is {task.name}: leave it out")
+    calibration = calibration_bags(bags, options.calibration)
+    kinds = (
+        ("--coverage", options.coverage, prediction_sets if by == "sets" else intervals),
+        ("--max-error", options.max_error, accepted_calls),
+    )
+    found, unmet = [], {}
+    for flag, level, calibrated in kinds:
+        try:
+            found += [calibrated(calibration, bags, options)] if level else []
+        except UnmetGuarantee as error:
+            unmet[flag] = str(error)
+    if not found:
+        many = f"{len(unmet)} guarantees cannot be given: " if len(unmet) > 1 else ""
+        raise UnmetGuarantee(many + "; ".join(unmet.values()))
+    return calibration, found, unmet
+
+
+def _origin(calibration: Context, options: GuaranteeOptions) -> str:
+    """Return which bags calibrate, in words."""
+    if options.calibration is None:
+        return "(the validation bags of these predictions)"
+    return f"(the {calibration.part} bags of {options.calibration})"
+
+
+def guarantees_section(context: Context, options: GuaranteeOptions) -> Section:
+    """Return the requested guarantees and whether they held; see `guaranteed` for the errors."""
+    calibration, guarantees, unmet = guaranteed(context, options)
+    doubts, words = _doubts(context, calibration)
+    bags, groups = len(calibration.rows), len(set(calibration.groups))
+    origin = _origin(calibration, options)
+    about = {"calibration": origin, "calibration_bags": bags, "calibration_groups": groups}
+    text, values = [f"guarantees, from {bags} calibration bags of {groups} groups {origin}"], {}
+    for guarantee in guarantees:
         metrics = guarantee.metrics(context)
         values[guarantee.key] = {**guarantee.values, "metrics": metrics}
         text += guarantee.lines
         for name, m in metrics.items():
             title = TITLES.get(name, f"coverage of class {name.removeprefix('coverage_')}")
             text.append(f"    {title}: {m if m.value is not None else f'- ({m.reason})'}")
-    unmet = tuple(made.unmet.values())
-    return Section(
-        key="guarantees",
-        values={
-            "calibration": made.origin,
-            "calibration_bags": made.bags,
-            "calibration_groups": made.groups,
-            **values,
-            **made.doubts,
-            "unmet": made.unmet,
-        },
-        text=[*text, *made.lines, *(f"not guaranteed: {why}" for why in unmet)],
-        unmet=unmet,
-    )
+    text += [*words, *(f"not guaranteed: {why}" for why in unmet.values())]
+    return Section("guarantees", {**about, **values, **doubts, "unmet": unmet}, text=text)
 
 
 def write_sets(
@@ -665,7 +638,7 @@ def write_sets(
 
     Raises:
         OutputExists: the table exists and `overwrite` is not set.
-        InputError: there are no new bags, or see `Requested.of`.
+        InputError: there are no new bags, or see `guaranteed`.
         UnmetGuarantee: a request cannot be met, so that the table would lack columns.
     """
     if out.exists() and not overwrite:
@@ -687,20 +660,19 @@ def write_sets(
         bootstrap=0,
         seed=seed,
     )
-    made = Requested.of(new, options, all_or_none=True)
+    calibration, guarantees, unmet = guaranteed(new, options)
+    if unmet:
+        raise UnmetGuarantee("; ".join(unmet.values()))
+    doubts, words = _doubts(new, calibration)
     columns: dict[str, Sequence[str]] = {"bag": new.names}
-    values: dict[str, Any] = dict(NOT_REQUESTED)
-    for guarantee in made.guarantees:
+    values, lines = dict(NOT_REQUESTED), []
+    for guarantee in guarantees:
         columns |= guarantee.columns
-        values |= {k: guarantee.values[k] for k in values if k in guarantee.values}
         values |= guarantee.summary
+        lines += guarantee.lines
     write_csv(out, list(columns), pd.DataFrame(columns).to_dict("records"))
-    bags = counted(len(rows), "bag")
-    origin = f"{counted(made.bags, 'bag')} of {counted(made.groups, 'group')} {made.origin}"
+    bags, groups = counted(len(calibration.rows), "bag"), len(set(calibration.groups))
+    origin = f"{bags} of {counted(groups, 'group')} {_origin(calibration, options)}"
     about = {"table": str(out), "bags": len(rows), "calibration": origin}
-    lines = [line for guarantee in made.guarantees for line in guarantee.lines]
-    return Section(
-        key="sets",
-        values={**about, **values, **made.doubts},
-        text=[f"{out}: {bags}, calibrated with {origin}", *lines, *made.lines],
-    )
+    text = [f"{out}: {counted(len(rows), 'bag')}, calibrated with {origin}", *lines, *words]
+    return Section("sets", {**about, **values, **doubts}, text=text)

@@ -4,7 +4,7 @@ Every figure comes from the run's own files; a figure that is not known is said 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -42,6 +42,15 @@ TEMPLATE = Path(__file__).with_name("model_card.md")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StoredReport:
+    """What a card shows of evaluation.json: the metrics of some bags of one part."""
+
+    part: str
+    bags: int
+    metrics: dict[str, Metric]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CardFacts:
     """What a card says of a model besides what the model itself states."""
 
@@ -49,22 +58,9 @@ class CardFacts:
     """A sentence on the data."""
     parts: Mapping[str, int] = field(default_factory=dict)
     """Number of bags of each part."""
-    part: str = ""
-    """The part that the metrics are of."""
-    bags: int = 0
-    """Number of bags that the metrics are of."""
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    report: StoredReport | None = None
     remark: str = ""
-    """A sentence on results, where there are no metrics."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _StoredReport:
-    """The part of evaluation.json that a card shows."""
-
-    part: str
-    bags: int
-    metrics: dict[str, Metric]
+    """A sentence on results, where there is no report."""
 
 
 def facts_of(run: RunFolder | None, *, data: str = "") -> CardFacts:
@@ -73,15 +69,13 @@ def facts_of(run: RunFolder | None, *, data: str = "") -> CardFacts:
     Raises:
         InputError: a file of the run is damaged.
     """
-    facts = CardFacts(data=data)
+    parts, report = {}, None
     if run is not None and run.split_file.is_file():
         split = read_split(run)
-        facts = replace(facts, parts={part: len(getattr(split, part)) for part in SPLIT_PARTS})
+        parts = {part: len(getattr(split, part)) for part in SPLIT_PARTS}
     if run is not None and (path := run.path / "evaluation.json").is_file():
-        report = read_record(_StoredReport, path, advice="evaluate the run again")
-        metrics = {k: m for k, m in report.metrics.items() if k in SHOWN and m.value is not None}
-        facts = replace(facts, part=report.part, bags=report.bags, metrics=metrics)
-    return facts
+        report = read_record(StoredReport, path, advice="evaluate the run again")
+    return CardFacts(data=data, parts=parts, report=report)
 
 
 def model_card(config: PretrainedConfig, facts: CardFacts, *, score_kind: str) -> str:
@@ -92,8 +86,8 @@ def model_card(config: PretrainedConfig, facts: CardFacts, *, score_kind: str) -
         facts: what is known of its data and results.
         score_kind: what the scores of its instances are, see `Prediction.score_kind`.
     """
-    first, stated, members = config.members[0], config.features, len(config.members)
-    stated = stated or FeatureMetadata()
+    first, members = config.members[0], len(config.members)
+    stated = config.features or FeatureMetadata()
     tags = ["multiple-instance-learning", "weakly-supervised", "uncertainty", first.model]
     run: dict[str, Any] = {"model": {"name": first.model, **dict(first.arguments)}}
     if config.run is not None:
@@ -119,14 +113,16 @@ def model_card(config: PretrainedConfig, facts: CardFacts, *, score_kind: str) -
 
 
 def _results(facts: CardFacts) -> str:
-    if not facts.metrics:
+    report = facts.report
+    metrics = {} if report is None else report.metrics
+    shown = [name for name in SHOWN if name in metrics and metrics[name].value is not None]
+    if report is None or not shown:
         return facts.remark or "No figures on held-out bags are stored with this model."
-    rows = [f"On {counted(facts.bags, 'bag')} of the {PARTS.get(facts.part, facts.part)} part:", ""]
-    rows += ["| metric | value | 95 % interval |", "|---|---|---|"]
-    for name in (name for name in SHOWN if name in facts.metrics):
-        m = facts.metrics[name]
-        known = m.low is not None and m.high is not None
-        span = f"{m.low:.3f} to {m.high:.3f}" if known else "not computed"
+    about = f"On {counted(report.bags, 'bag')} of the {PARTS.get(report.part, report.part)} part:"
+    rows = [about, "", "| metric | value | 95 % interval |", "|---|---|---|"]
+    for name in shown:
+        m = metrics[name]
+        span = "not computed" if None in (m.low, m.high) else f"{m.low:.3f} to {m.high:.3f}"
         rows.append(f"| {METRIC_TITLES[name]} | {m.value:.3f} | {span} |")
     return "\n".join(rows)
 

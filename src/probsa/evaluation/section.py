@@ -1,7 +1,7 @@
 """A part of an evaluation report: its values for JSON, its text, and its figures."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,8 +11,10 @@ from rich.table import Table as Grid
 
 from ..statistics import Metric
 
+Style = Literal["main", "plain", "null", "points"]
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+
+@dataclass(frozen=True, slots=True)
 class Line:
     """A line of a panel: its points, and the limits of its band or intervals."""
 
@@ -20,10 +22,11 @@ class Line:
     """What it is of; figures give the same name the same colour."""
     x: Sequence[float]
     y: Sequence[float]
+    _: KW_ONLY
     label: str | None = None
     low: Sequence[float | None] | None = None
     high: Sequence[float | None] | None = None
-    style: Literal["main", "plain", "null", "points"] = "plain"
+    style: Style = "plain"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,21 +47,20 @@ class Panel:
     """The names of two lines, and the label of the area between them."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Section:
     """A part of a report. Everything that a report knows of it are these fields."""
 
     key: str
     """Its key in the JSON report."""
     values: Mapping[str, Any]
+    _: KW_ONLY
     text: Sequence[Grid | str] = ()
     """Tables and sentences, in order."""
     figure: tuple[str, Sequence[Panel]] | None = None
     """The name of its file, and its panels from left to right."""
     metrics: Mapping[str, Mapping[str, Metric]] = field(default_factory=dict)
     """Metrics by what they are of, for data frames."""
-    unmet: tuple[str, ...] = ()
-    """Why requested guarantees are missing."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -70,12 +72,12 @@ class Section:
 
 
 def print_parts(console: Console, parts: Iterable[Grid | str]) -> None:
-    """Print tables as they are, and sentences without markup."""
+    """Print tables as they are, and sentences, of which some may be empty, without markup."""
     for part in parts:
-        if isinstance(part, str):
-            console.print(part, markup=False, soft_wrap=True, highlight=False)
-        else:
+        if isinstance(part, Grid):
             console.print(part)
+        elif part:
+            console.print(part, markup=False, soft_wrap=True, highlight=False)
 
 
 def plain(value: Any) -> Any:
@@ -99,19 +101,24 @@ def bags_and_instances(
     instances: Section | str,
     *,
     figure: str,
-    between: str = "",
+    between: str,
     more: Mapping[str, Any],
 ) -> Section:
     """Join a part on bags and a part on instances, or the reason why there is none of these.
 
-    figure: the name of the file with the panels of both; between: a sentence between the parts.
+    figure: the name of the file with the panels of both; between: a sentence between the parts;
+    more: further values.
     """
-    reason = instances if isinstance(instances, str) else None
     second = None if isinstance(instances, str) else instances
-    values = {"bags": bags, "instances": second, "instances_reason": reason, **more}
-    text = [*bags.text, *([between] if between else []), *(second.text if second else ())]
-    panels = [panel for part in (bags, second) if part and part.figure for panel in part.figure[1]]
-    return Section(key=key, values=values, text=text, figure=(figure, panels) if panels else None)
+    parts = [part for part in (bags, second) if part is not None]
+    reason = instances if second is None else None
+    panels = [panel for part in parts if part.figure for panel in part.figure[1]]
+    return Section(
+        key,
+        {"bags": bags, "instances": second, "instances_reason": reason, **more},
+        text=[*bags.text, between, *(second.text if second else ())],
+        figure=(figure, panels) if panels else None,
+    )
 
 
 RIGHT = {"justify": "right"}

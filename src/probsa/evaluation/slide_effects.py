@@ -42,18 +42,17 @@ class SlideEffect:
 def slide_effects(predictor: Predictor, bag: Bag, p: Prediction) -> list[SlideEffect]:
     """Return a row for each slide of a patient, the highest share first."""
     assert bag.slide is not None
-    column, of = 0, p.of_task.words.response
-    if p.of_task.by_probability:
-        column, classes = p.of_task.column(p, called=True), predictor.classes
-        index = 1 if len(p.probability) == 1 and not p.of_task.has_findings else column
+    task, column, of = p.of_task, 0, p.of_task.words.response
+    if task.by_probability:
+        column, classes = task.column(p, called=True), predictor.classes
+        index = 1 if len(p.probability) == 1 and not task.has_findings else column
         of = classes[index] if index < len(classes) else f"class {index}"
-    whole, found = p.of_task.response(p, column), []
+    whole, found = task.response(p, column), []
     for name, share in p.slide_shares(column).items():
         others = np.flatnonzero(bag.slide.numpy() != p.slides.index(name))
         without = None
         if len(others) >= predictor.model.min_instances:
-            (left,) = predicted_without(predictor, bag, kept=[others], column=column)
-            without = float(left)
+            without = float(predicted_without(predictor, bag, kept=[others], column=column)[0])
         found.append(
             SlideEffect(
                 bag=p.name,

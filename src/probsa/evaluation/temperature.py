@@ -27,8 +27,8 @@ class Temperature:
     temperature: PositiveFloat
     bags: int
     """Number of validation bags."""
-    nll_before: float | None
-    nll_after: float | None
+    nll_before: float | None = None
+    nll_after: float | None = None
     reason: str | None = None
 
 
@@ -43,8 +43,7 @@ def fit_temperature(
     """
     n, limits = len(y), (np.log(LOWEST), np.log(HIGHEST))
     if len(set(y.tolist())) < 2:
-        reason = f"{n} validation bags of a single class"
-        return Temperature(1.0, bags=n, nll_before=None, nll_after=None, reason=reason)
+        return Temperature(1.0, bags=n, reason=f"{n} validation bags of a single class")
     logits = _logits(p)
 
     def nll(log_temperature: float) -> float:

@@ -104,7 +104,6 @@ INSTANCE_DETECTORS = {
 NULL_DETECTORS = ("margin", "entropy")
 
 
-def shortened(value: float, *, sign: bool = False) -> str:
-    """Return a number without the zero before its point and with a minus sign: `.812`, `−.05`."""
-    text = f"{value:+.3f}" if sign else f"{value:.3f}"
-    return text.replace("0.", ".", 1).replace("-", "−")
+def shortened(text: str) -> str:
+    """Return shares without the zero before the point and with minus signs: `.812`, `−.05`."""
+    return text.replace("0.", ".").replace("-", "−")

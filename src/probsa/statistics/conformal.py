@@ -7,6 +7,7 @@ and the mean loss of each group, it is hierarchical conformal prediction (Lee, B
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,8 +35,8 @@ def group_shares(groups: Groups) -> tuple[Values, Labels]:
 
 
 def least_groups(alpha: float) -> int:
-    """Return the smallest number K of calibration groups with a finite threshold: K ≥ 1/α - 1."""
-    return math.ceil(1 / alpha - 1 - ROUNDING)
+    """Return the smallest number K of calibration groups with a finite threshold: α (K + 1) ≥ 1."""
+    return math.ceil((1 - ROUNDING) / alpha - 1)
 
 
 def smallest_alpha(groups: int) -> float:
@@ -203,9 +204,22 @@ class SelectiveRule:
         return confidence >= (math.inf if self.threshold is None else self.threshold)
 
 
-def least_accepted(*, max_error: float, delta: float) -> int:
-    """Return how many accepted groups without an error certify `max_error`: (1 - r)ᵏ ≤ δ."""
-    return math.ceil(math.log(delta) / math.log1p(-max_error) - ROUNDING)
+def least_accepted(*, max_error: float, delta: float, one_each: bool) -> int:
+    """Return how many accepted groups without an error certify `max_error`, by `error_p_value`.
+
+    With one item per group it is the smallest k with (1 - r)ᵏ ≤ δ. Otherwise it is larger: a group
+    multiplies the wealth of the largest stake by 1 / (1 - r), and those of the others by less.
+    """
+    least = math.ceil(math.log(delta) / math.log1p(-max_error) - ROUNDING)
+    if one_each:
+        return least
+    # the largest stake alone, which is one of several, suffices for so many groups
+    most = math.ceil(math.log(delta / len(STAKES)) / math.log1p(-max_error))
+    growth = np.log1p(STAKES * max_error / (1 - max_error))
+    enough = math.log(len(STAKES) / delta) - ROUNDING
+    return bisect_left(
+        range(most), enough, lo=least, key=lambda k: float(np.logaddexp.reduce(k * growth))
+    )
 
 
 def certified_threshold(

@@ -18,7 +18,7 @@ from rich.table import Table as Grid
 from ...core import counted
 from ...errors import InputError
 from ...statistics import Metric, choose_threshold
-from ..context import INSTANCE_RESAMPLES, Context, Truth, read_truth
+from ..context import INSTANCE_RESAMPLES, Context, Truth, labelled_rows, read_truth
 from ..faithfulness import faithfulness_section
 from ..guarantees import GuaranteeOptions, guarantees_section
 from ..instances.metrics import instance_metrics
@@ -28,8 +28,8 @@ from ..section import Section, metric_grid, plain, print_parts
 from ..storage import Predictions, listed, read_predictions
 from ..words import INSTANCE_TITLES, METRIC_TITLES, POOLED
 from .target import patients_section, target_section
-from .uncertainty import bag_doubt, calibration_section, doubt_section
-from .within import best_null, instance_table, pooled_nulls, validation_table, within_section
+from .uncertainty import calibration_section, doubt_section
+from .within import best_of, instance_table, pooled_nulls, validation_table, within_section
 
 Part = Literal["auto", "test", "val", "train", "all"]
 DETECTOR = "error_auroc_"
@@ -66,7 +66,8 @@ class Report:
     @property
     def unmet(self) -> tuple[str, ...]:
         """Why requested guarantees are missing from the report."""
-        return tuple(reason for section in self.sections for reason in section.unmet)
+        unmet = (section.values.get("unmet", {}) for section in self.sections)
+        return tuple(reason for of_section in unmet for reason in of_section.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report for JSON."""
@@ -101,12 +102,13 @@ class Report:
             lines.append(f"classes: {self.metadata['prior']}")
         if "kappa" in self.metadata:
             kappa = ", ".join(f"{k:.3g}" for k in np.atleast_1d(self.metadata["kappa"]))
-            share = self.metadata.get("neighbour_share")
-            shares = "" if share is None else (
-                f"; in the value of an instance, its neighbours have a share of {share:.0%} and "
-                f"the instance itself {1 - share:.0%}"
-            )  # fmt: skip
-            lines.append(f"smoothness: κ = {kappa}{shares}")
+            line, share = f"smoothness: κ = {kappa}", self.metadata.get("neighbour_share")
+            if share is not None:
+                line += (
+                    f"; in the value of an instance, its neighbours have a share of {share:.0%} "
+                    f"and the instance itself {1 - share:.0%}"
+                )
+            lines.append(line)
         print_parts(console, (*lines, *self.text))
         for section in self.sections:
             section.render(console)
@@ -157,10 +159,15 @@ def evaluate(  # noqa: PLR0913 - the options are independent
     if lesions is not None and not task.has_classes:
         raise InputError(f"scores of lesions need two classes, but the task is {task.name}")
     truth = read_truth(predictions, labels, classes=classes)
-    labelled = _labelled_rows(predictions, truth)
+    labelled = labelled_rows(predictions, truth)
+    if not labelled["all"]:
+        raise InputError(
+            f"none of the {len(predictions.bags)} bags predicted in {folder} has a "
+            f"label ({listed(predictions.bags)}): give --labels with these names in column 'bag'"
+        )
     if part == "auto":
         part = "test" if labelled["test"] else "val" if labelled["val"] else "all"
-    rows, counts = labelled[part], Counter(predictions.parts[i] for i in labelled[part])
+    rows = labelled[part]
     if not rows:
         found = Counter(predictions.parts[i] for i in labelled["all"])
         having = ", ".join(f"{n} {name}" for name, n in found.items())
@@ -183,15 +190,19 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         sections.append(lesion_section(context, lesions, mpp=mpp))
     instances = None
     if table is not None:
-        instances, nulls = _instances(context, table), pooled_nulls(context, table)
-        text += _instance_text(instances, nulls, table=table, calls=task.has_classes)
-        sections.append(within_section(context, table, nulls))
+        validation, nulls = validation_table(context), pooled_nulls(context, table)
+        instances = _instances(context, table, validation)
+        text += _instance_text(context, table, instances, nulls)
+        sections.append(within_section(context, table, validation, nulls))
     if task.has_classes:
-        doubt = bag_doubt(context)
-        metrics |= {k: doubt.metrics["bags"][k] for k in (DETECTOR + "spread", DETECTOR + "margin")}
-        sections += [doubt_section(context, doubt, table), calibration_section(context, table)]
-    sections += [faithfulness_section(context), guarantees_section(context, guarantees)]
-    known = set(predictions.bags)
+        doubt = doubt_section(context, table)
+        area = doubt.values["bags"].values["error_auroc"]
+        metrics |= {DETECTOR + name: area[name] for name in ("spread", "margin")}
+        sections += [doubt, calibration_section(context, table)]
+    sections.append(faithfulness_section(context))
+    if guarantees is not None:
+        sections.append(guarantees_section(context, guarantees))
+    counts, known = Counter(predictions.parts[i] for i in rows), set(predictions.bags)
     return Report(
         folder=predictions.folder,
         part=part,
@@ -211,19 +222,6 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         sections=tuple(s for s in sections if s is not None),
         text=tuple(text),
     )
-
-
-def _labelled_rows(predictions: Predictions, truth: Truth) -> dict[str, tuple[int, ...]]:
-    """Return the labelled rows of each part of the run; `test` includes new bags."""
-    rows = [i for i, b in enumerate(predictions.bags) if b in truth.targets]
-    if not rows:
-        raise InputError(
-            f"none of the {len(predictions.bags)} bags predicted in {predictions.folder} has a "
-            f"label ({listed(predictions.bags)}): give --labels with these names in column 'bag'"
-        )
-    of_part = {k: tuple(i for i in rows if predictions.parts[i] == k) for k in ("val", "train")}
-    test = tuple(i for i in rows if predictions.parts[i] not in of_part)
-    return {"test": test, **of_part, "all": tuple(rows)}
 
 
 def _threshold(
@@ -264,9 +262,10 @@ def _warnings(counts: Mapping[str, int], source: str, context: Context) -> list[
     return [warning for warning, holds in warnings.items() if holds]
 
 
-def _instances(context: Context, table: InstanceTable) -> dict[str, Metric]:
+def _instances(
+    context: Context, table: InstanceTable, validation: InstanceTable | None
+) -> dict[str, Metric]:
     """Return the metrics of the model's own score that a report shows."""
-    validation = validation_table(context)
     found = instance_metrics(
         [table],
         validation=None if validation is None else [validation],
@@ -280,23 +279,23 @@ def _instances(context: Context, table: InstanceTable) -> dict[str, Metric]:
 
 
 def _instance_text(
+    context: Context,
+    table: InstanceTable,
     instances: Mapping[str, Metric],
     nulls: Mapping[str, Mapping[str, Metric]],
-    *,
-    table: InstanceTable,
-    calls: bool,
 ) -> tuple[Grid | str, ...]:
     """Return the table of instances, with the best null map below each pooled measure.
 
     Detectors of wrong calls are left out where the section on doubt shows them.
     """
-    in_doubt = calls and table.called is not None and bool(table.positive.any())
+    in_doubt = context.task.has_classes and table.called is not None and table.positive.any()
     rows, titles = {}, dict(INSTANCE_TITLES)
     for name, metric in instances.items():
         if not (in_doubt and name.startswith(DETECTOR)):
-            rows[name], best = metric, best_null(nulls, name)
+            of_nulls = {null: m[name] for null, m in nulls.items() if name in m}
+            rows[name], best = metric, best_of(of_nulls)
             if best is not None:
-                titles[f"null_{name}"] = f"… of the best null map ({best[0]})"
-                rows[f"null_{name}"] = best[1]
+                titles[f"null_{name}"] = f"… of the best null map ({best})"
+                rows[f"null_{name}"] = of_nulls[best]
     title = f"instances of {counted(len(table.names), 'bag')}"
     return metric_grid(title, rows, titles=titles), POOLED

@@ -25,32 +25,32 @@ def target_section(context: Context) -> tuple[dict[str, Metric], Section | None]
     Raises:
         InputError: the targets cannot be compared with the predictions.
     """
-    found = context.task.metrics(context.data, context.draws)
-    rivals = context.task.rivals(context.data, context.draws)
-    overall, primary, gain = dict(found.overall), context.task.primary, None
-    if MEAN_RIVAL in rivals and primary.name in overall:
-        gain = overall[primary.name] - rivals[MEAN_RIVAL].overall[primary.name]
+    task = context.task
+    found = task.metrics(context.data, context.draws)
+    of_rivals = {k: m.overall for k, m in task.rivals(context.data, context.draws).items()}
+    overall, primary, gain = dict(found.overall), task.primary, None
+    if MEAN_RIVAL in of_rivals and primary.name in overall:
+        gain = overall[primary.name] - of_rivals[MEAN_RIVAL][primary.name]
         gain = gain if primary.higher_is_better else gain.map(np.negative)
         gain = gain.student(groups=len(set(context.groups)))
-    if not (found.by_part or rivals or found.notes):
+    if not (found.by_part or of_rivals or found.notes):
         return overall, None
-    of_rivals = {name: rival.overall for name, rival in rivals.items()}
-    tables = {context.task.words.part: found.by_part, "rival": of_rivals}
+    tables = {task.words.part: found.by_part, "rival": of_rivals}
     text: list[Grid | str] = [
         metric_columns(part, rows, titles=METRIC_TITLES) for part, rows in tables.items() if rows
     ]
     if gain is not None:
         text.append(f"{METRIC_TITLES[primary.name]}, better than the {MEAN_RIVAL} by: {gain}")
     notes = tuple(dict.fromkeys(found.notes))
+    text += [f"note: {note}" for note in notes]
     values = {
-        "task": context.task.name,
+        "task": task.name,
         "by_part": found.by_part,
         "rivals": of_rivals,
         "gain_over_mean_features": gain and {"metric": primary.name, **gain.to_dict()},
         "notes": notes,
     }
-    text += [f"note: {note}" for note in notes]
-    return overall, Section(key="target", values=values, text=text)
+    return overall, Section("target", values, text=text)
 
 
 def patients_section(context: Context) -> Section | None:
@@ -61,8 +61,8 @@ def patients_section(context: Context) -> Section | None:
     have the same target.
     """
     data, groups, task = context.data, context.groups, context.task
-    member, names = pd.factorize(np.array(groups, dtype=object))
-    names = list(names)
+    member, unique = pd.factorize(np.array(groups, dtype=object))
+    names = list(unique)
     if len(names) == len(groups):
         return None
     y = pd.DataFrame(data.y).groupby(member).max().to_numpy()
@@ -81,11 +81,8 @@ def patients_section(context: Context) -> Section | None:
         metrics = task.metrics(of_patients, draws).overall
     except InputError as error:
         values |= {"metrics": {}, "reason": str(error)}
-        return Section(key="patients", values=values, text=[f"{counts}: {error}"])
+        return Section("patients", values, text=[f"{counts}: {error}"])
     title = f"{counts}: the mean over the bags of a patient"
-    return Section(
-        key="patients",
-        values={**values, "metrics": metrics},
-        text=[metric_grid(title, metrics, titles=METRIC_TITLES)],
-        metrics={"patients": metrics},
-    )
+    text = [metric_grid(title, metrics, titles=METRIC_TITLES)]
+    values["metrics"] = metrics
+    return Section("patients", values, text=text, metrics={"patients": metrics})

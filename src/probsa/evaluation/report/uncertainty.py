@@ -6,6 +6,7 @@ against accuracy), of instances of positive bags P(f > 0).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from ...statistics import (
     SHARES,
     Draws,
     Metric,
-    augrc,
     bin_count,
     calibration_error,
     equal_mass_bins,
@@ -39,34 +39,40 @@ from ..instances.table import (
     Values,
 )
 from ..scores import distance_ratio
-from ..section import RIGHT, Line, Panel, Section, bags_and_instances, grid
+from ..section import RIGHT, Line, Panel, Section, Style, bags_and_instances, grid
 from ..words import BAG_DETECTORS, INSTANCE_DETECTORS, NULL_DETECTORS, OF_SEVERAL_CLASSES
 
 CURVE_RESAMPLES = 200
 """Upper limit of the resamples of a retention curve."""
 NULL = " (null)"
+STYLES: dict[str, Style] = {"doubt": "main", **dict.fromkeys(NULL_DETECTORS, "null")}
+"""The styles of the lines of detectors; others are plain."""
 SHOWN_SHARES = (0.5, 0.8)
 """The shares of the kept items whose error rate the text of a report shows."""
-SYMBOLS_OF_BAGS = (
+OF_BAGS = (
     "P(wrong) = Φ(−|p − t|/s) with the probability p, the threshold t and the standard deviation s."
 )
-SYMBOLS_OF_INSTANCES = (
+OF_INSTANCES = (
     "P(wrong) = Φ(−|e|/σ) with the evidence e, which is the distance of the score from its "
     "threshold, and its standard deviation σ; w is the weight in the bag."
 )
+"""The symbols in the titles of detectors."""
 SEVERAL_CLASSES = "it needs two classes"
 DISTANCE_VALIDATION_BAGS = "distance_validation_bags"
 """The entry of predictions.json with the number of bags that `ood` compares with."""
 
 
-def doubt_section(context: Context, bags: Section, table: InstanceTable | None) -> Section:
-    """Return the detectors of wrong calls of bags (`bag_doubt`), and of those of instances."""
+def doubt_section(context: Context, table: InstanceTable | None) -> Section:
+    """Return how well scores of bags and of instances find those that are called wrongly."""
     beyond, sentence = _beyond_validation(context)
-    instances = _instance_doubt(context, table)
     return bags_and_instances(
-        "doubt", bags, instances, figure="retention",
-        between=sentence, more={"beyond_validation": beyond},
-    )  # fmt: skip
+        "doubt",
+        _bag_doubt(context),
+        _instance_doubt(context, table),
+        figure="retention",
+        between=sentence,
+        more={"beyond_validation": beyond},
+    )
 
 
 def _doubt(
@@ -84,8 +90,7 @@ def _doubt(
     """
     found = detections(wrong, scores, draws=draws, what=what)
     area, risk = ({k: found[f"{kind}_{k}"] for k in scores} for kind in ("error_auroc", "augrc"))
-    groups = len(np.unique(draws.member))
-    gain = (area["doubt"] - area["margin"]).student(groups=groups)
+    gain = (area["doubt"] - area["margin"]).student(groups=len(np.unique(draws.member)))
     verdict = detector_verdict({**found, "error_auroc_doubt_gain": gain}, "doubt", what=what)
     fewer = Draws(counts=draws.counts[: CURVE_RESAMPLES + 1], member=draws.member)
     curves = {
@@ -94,49 +99,31 @@ def _doubt(
         if area[k].value is not None and not isinstance(s, str)
     }
     rate = float(wrong.mean())
-    at_random = {"error_auroc": 0.5, "augrc": augrc(rate, 0.5)} if 0 < rate < 1 else None
-    values = {
-        "of": what,
-        "items": len(wrong),
-        "error_rate": found["error_rate"],
-        "error_auroc": area,
-        "augrc": risk,
-        "random_order": at_random,
-        "doubt_gain": gain,
-        "verdict": verdict,
-        "retention": {"shares": list(SHARES), "random": rate, "curves": curves},
-    }
     rows, undefined, lines = [], {}, []
     for name, title in titles.items():
         m = area[name]
         if name not in curves:
             undefined.setdefault(m.reason, []).append(title.removesuffix(NULL))
             continue
-        kept, main = curves[name], name == "doubt"
-        of_shares = [f"{kept.error_rate[SHARES.index(share)]:.1%}" for share in SHOWN_SHARES]
-        rows.append(
-            (title, f"{m.value:.3f}", m.span(before=""), f"{risk[name].value:.4f}", *of_shares)
-        )
-        lines.append(
-            Line(
-                name=name,
-                x=[100 * share for share in SHARES],
-                y=_percent(kept.error_rate),
-                label=title + (" and its 95 % interval" if main else ""),
-                low=_percent(kept.low) if main else None,
-                high=_percent(kept.high) if main else None,
-                style="main" if main else "null" if name in NULL_DETECTORS else "plain",
-            )
-        )
-    if rows:
-        risk_at_random = augrc(rate, 0.5)
-        kept = [f"{2 * risk_at_random:.1%}"] * len(SHOWN_SHARES)
-        rows.append((f"random order{NULL}", "0.500", "exact", f"{risk_at_random:.4f}", *kept))
+        curve, style = curves[name], STYLES.get(name, "plain")
+        kept = [f"{curve.error_rate[SHARES.index(share)]:.1%}" for share in SHOWN_SHARES]
+        rows.append([title, f"{m.value:.3f}", m.span(before=""), f"{risk[name].value:.4f}", *kept])
+        line = Line(name, _percent(SHARES), _percent(curve.error_rate), label=title, style=style)
+        if style == "main":
+            label, low, high = f"{title} and its 95 % interval", curve.low, curve.high
+            line = replace(line, label=label, low=_percent(low), high=_percent(high))
+        lines.append(line)
+    if rows:  # in random order, the AUGRC is half the error rate
+        kept = [f"{rate:.1%}"] * len(SHOWN_SHARES)
+        rows.append([f"random order{NULL}", "0.500", "exact", f"{rate / 2:.4f}", *kept])
     heading, number = f"doubt: {len(wrong)} {what}, {rate:.1%} wrong", {**RIGHT, "no_wrap": True}
     columns = {
-        "wrong calls found by": {}, "AUROC": number, "95 % interval": {}, "AUGRC": number,
+        "wrong calls found by": {},
+        "AUROC": number,
+        "95 % interval": {},
+        "AUGRC": number,
         **{f"wrong of {share:.0%} kept": RIGHT for share in SHOWN_SHARES},
-    }  # fmt: skip
+    }
     text = [grid(heading, columns, rows) if rows else heading]
     if undefined:
         reasons = (f"{', '.join(names)} ({reason})" for reason, names in undefined.items())
@@ -149,12 +136,22 @@ def _doubt(
         xlim=(0.0, 100.0),
         level=(100 * rate, "random order (null)"),
     )
+    values = {
+        "of": what,
+        "items": len(wrong),
+        "error_rate": found["error_rate"],
+        "error_auroc": area,
+        "augrc": risk,
+        "random_order": {"error_auroc": 0.5, "augrc": rate / 2} if 0 < rate < 1 else None,
+        "doubt_gain": gain,
+        "verdict": verdict,
+        "retention": {"shares": list(SHARES), "random": rate, "curves": curves},
+    }
     return Section(
-        key="doubt",
-        values=values,
-        text=[*text, verdict, *([symbols] if symbols else [])],
+        "doubt",
+        values,
+        text=[*text, verdict, symbols],
         figure=("retention", [panel] if lines else []),
-        metrics={what: found},
     )
 
 
@@ -162,8 +159,8 @@ def _percent(values: Sequence[float | None]) -> list[Any]:
     return [None if v is None else 100 * v for v in values]
 
 
-def bag_doubt(context: Context) -> Section:
-    """Return how well scores of bags find wrong calls of bags; its metrics are of `bags`."""
+def _bag_doubt(context: Context) -> Section:
+    """Return how well scores of bags find wrong calls of bags."""
     p, table, rows = context.p, context.predictions, list(context.rows)
     several, called = p.shape[1] > 2, context.called
     margin = context.task.margins(p, context.threshold)
@@ -171,9 +168,7 @@ def bag_doubt(context: Context) -> Section:
     def deviation(value: np.ndarray | None, *, missing: str) -> Values | str:
         if value is None:
             return missing
-        column = value[rows][:, -1]
-        if several:
-            column = np.take_along_axis(value[rows], called[:, None], axis=1)[:, 0]
+        column = value[rows, called if several else -1]
         return column if column.any() else NO_VARIANCE
 
     doubt = spread = deviation(table.std, missing=NO_VARIANCE)
@@ -196,7 +191,7 @@ def bag_doubt(context: Context) -> Section:
         draws=context.draws,
         what="bags",
         titles={**BAG_DETECTORS, **(OF_SEVERAL_CLASSES if several else {})},
-        symbols="" if several else SYMBOLS_OF_BAGS,
+        symbols="" if several else OF_BAGS,
     )
 
 
@@ -217,7 +212,7 @@ def _instance_doubt(context: Context, table: InstanceTable | None) -> Section | 
         draws=context.resamples(table.names, table.positive).for_items(inside.bag),
         what=POSITIVE_BAGS,
         titles={k: t for k, t in INSTANCE_DETECTORS.items() if k not in hidden},
-        symbols=SYMBOLS_OF_INSTANCES,
+        symbols=OF_INSTANCES,
     )
 
 
@@ -234,11 +229,10 @@ def _beyond_validation(context: Context) -> tuple[dict[str, Any] | None, str]:
     stored = table.metadata.get(DISTANCE_VALIDATION_BAGS)
     count = stored if isinstance(stored, int) else table.parts.count("val")
     known = None if "runs" in table.metadata else count or None
-    beyond = int((table.ood[rows] >= 1).sum())
-    expected = None if known is None else len(rows) / (known + 1)
+    beyond, expected = int((table.ood[rows] >= 1).sum()), None
     than, chance = "validation bags", " (predict again to learn how many are by chance)."
     if known is not None:
-        than = counted(known, "validation bag")
+        expected, than = len(rows) / (known + 1), counted(known, "validation bag")
         chance = (
             f"; {expected:.1f} are expected by chance if these bags are like those of training."
         )
@@ -262,7 +256,6 @@ def calibration_section(context: Context, table: InstanceTable | None) -> Sectio
         errors = (_error(q, y == c, draws=draws)[0].rows for c, q in enumerate(p.T))
         class_wise = Metric.of(np.mean([rows for rows in errors if rows is not None], axis=0))
     temperature = context.predictions.metadata.get("temperature")
-    temperature = temperature if isinstance(temperature, float) else None
     scaled = "" if temperature is None else f" (temperature {temperature:.3g})"
     filled = len(np.unique(equal_width_bins(score)))
     about = (
@@ -308,10 +301,9 @@ def _calibration(
     of independent items, None if items are not independent.
     """
     ece, bins = _error(p, y, draws=draws)
-    count = int(bins.max()) + 1
     text = (
-        f"calibration of {name}: adaptive ECE {ece} in {counted(count, 'bin')} of equal mass, "
-        f"{counted(len(p), 'item')}"
+        f"calibration of {name}: adaptive ECE {ece} in {counted(int(bins.max()) + 1, 'bin')} of "
+        f"equal mass, {counted(len(p), 'item')}"
     )
     if seed is None:
         diagram, mean, upper = sampled_reliability(p, y, bins=bins, draws=draws), None, None
@@ -323,21 +315,15 @@ def _calibration(
         is_high = (ece.value or 0.0) > upper
         text += (
             f"; calibrated probabilities would have {mean:.3f} on average, and up to {upper:.3f} "
-            "in 19 of 20 sets: "
-        ) + ("miscalibrated" if is_high else "no miscalibration can be shown")
+            f"in 19 of 20 sets: {'miscalibrated' if is_high else 'no miscalibration can be shown'}"
+        )
+    low, high = diagram.low, diagram.high
     panel = Panel(
         title=f"{title}, n = {len(p)}\nadaptive ECE {ece.value:.3f}\n{note}",
         x="mean probability of the bin",
         y="frequency in the bin",
         lines=[
-            Line(
-                name=line,
-                x=diagram.probability,
-                y=diagram.frequency,
-                low=diagram.low,
-                high=diagram.high,
-                style="points",
-            )
+            Line(line, diagram.probability, diagram.frequency, low=low, high=high, style="points")
         ],
         ylim=(0.0, 1.0),
         diagonal=True,
@@ -351,7 +337,7 @@ def _calibration(
         "band": band,
         "bins": diagram,
     }
-    return Section(key="calibration", values=values, text=[text], figure=("", [panel]))
+    return Section("calibration", values, text=[text], figure=("", [panel]))
 
 
 def _instance_calibration(context: Context, table: InstanceTable | None) -> Section | str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -11,7 +11,6 @@ from jaxtyping import Bool
 from ...statistics import Metric
 from ..baselines.null_maps import (
     NO_NULL_MAPS,
-    NULL_MAPS,
     about_null_maps,
     centre,
     read_null_scores,
@@ -40,6 +39,11 @@ MAP, NULL = "map:", "null:"
 """The beginnings of the columns of maps and null maps in the table of instances."""
 DICE = "dice"
 Verdict = Literal["better", "not better", "undecided", "undefined"]
+FINDS: dict[Verdict, str] = {
+    "better": "The {} map finds evidence better than every null map",
+    "not better": "The {} map does not find evidence better than the null maps",
+    "undecided": "It cannot be told whether the {} map finds evidence better than every null map",
+}
 
 
 def instance_table(context: Context) -> InstanceTable | None:
@@ -76,70 +80,67 @@ def validation_table(context: Context) -> InstanceTable | None:
     return InstanceTable.of(bags, positive=lambda _: True)
 
 
-def named(table: InstanceTable, beginning: str) -> list[str]:
-    """Return the names of the maps (or null maps) that every bag of the table has."""
-    names = [k.removeprefix(beginning) for k in table.columns if k.startswith(beginning)]
-    return names if beginning == MAP else [n for n in NULL_MAPS if n in names]
-
-
 def pooled_nulls(context: Context, table: InstanceTable) -> dict[str, dict[str, Metric]]:
     """Return AUROC and AP of null maps over the instances of all positive bags together."""
     inside, draws = table.inside(), context.resamples(table.names, table.positive)
-    names = named(table, NULL) if len(inside.y) else ()
+    names = _named(table, NULL) if len(inside.y) else ()
     found = {n: pooled(inside, NULL + n, draws=draws, what=POSITIVE_BAGS) for n in names}
     return {n: {f"{k}_positive_bags": m for k, m in of_map.items()} for n, of_map in found.items()}
 
 
-def best_null(
-    metrics: Mapping[str, Mapping[str, Metric]], measure: str
-) -> tuple[str, Metric] | None:
-    """Return the null map with the highest value of a measure; None if no map has one."""
-    known = {k: m[measure] for k, m in metrics.items() if measure in m}
-    known = {k: m for k, m in known.items() if m.value is not None}
-    return max(known.items(), key=lambda item: item[1].value or 0.0) if known else None
+def _named(table: InstanceTable, beginning: str) -> list[str]:
+    """Return the names of the maps (or null maps) that every bag of the table has."""
+    return [k.removeprefix(beginning) for k in table.columns if k.startswith(beginning)]
+
+
+def best_of(metrics: Mapping[str, Metric]) -> str | None:
+    """Return which metric has the highest value; None if none has one."""
+    values = {name: m.value for name, m in metrics.items() if m.value is not None}
+    return max(values, key=lambda name: values[name], default=None)
 
 
 def within_section(
-    context: Context, table: InstanceTable, nulls_pooled: Mapping[str, Mapping[str, Metric]]
+    context: Context,
+    table: InstanceTable,
+    validation: InstanceTable | None,
+    nulls_pooled: Mapping[str, Mapping[str, Metric]],
 ) -> Section:
     """Compare the model's maps with null maps within positive bags.
 
-    See `instance_table` for the table, and `pooled_nulls`.
+    See `instance_table`, `validation_table` and `pooled_nulls` for the arguments.
     """
     draws = context.resamples(table.names, table.positive, at_most=context.bootstrap)
-    maps = {n: within_bags(table, MAP + n, draws=draws) for n in named(table, MAP)}
-    nulls = {n: within_bags(table, NULL + n, draws=draws) for n in named(table, NULL)}
-    mixed = int(table.mixed.sum())
-    groups = {
-        context.truth.group.get(name, name)
-        for name, counts in zip(table.names, table.mixed, strict=True)
-        if counts
-    }
+    maps, nulls = (
+        {name: within_bags(table, kind + name, draws=draws) for name in _named(table, kind)}
+        for kind in (MAP, NULL)
+    )
+    counting = [name for name, counts in zip(table.names, table.mixed, strict=True) if counts]
+    groups = {context.truth.group.get(name, name) for name in counting}
+    of_nulls = {name: m[WITHIN] for name, m in nulls.items()}
     comparisons = [
-        compare_to_null_maps(
-            name, m[WITHIN], {k: n[WITHIN] for k, n in nulls.items()}, groups=len(groups)
-        )
+        compare_to_null_maps(name, m[WITHIN], of_nulls, groups=len(groups))
         for name, m in maps.items()
     ]
     inside = table.inside()
-    called, sentence, dice_title = _calls(context, inside)
-    own = Metric.undefined(called) if isinstance(called, str) else (
-        dice(inside, called, draws=draws)["dice"]
-    )  # fmt: skip
-    other = Metric.undefined("only the model's own score has a threshold")
-    for metrics, of_map in zip(maps.values(), (own, other), strict=False):
-        metrics[DICE] = of_map
+    called, rule, dice_title = _calls(inside, validation)
+    own, *others = maps.values()
+    for metrics in others:
+        metrics[DICE] = Metric.undefined("only the model's own score has a threshold")
+    own[DICE] = (
+        Metric.undefined(called)
+        if isinstance(called, str)
+        else dice(inside, called, draws=draws)["dice"]
+    )
     about = about_null_maps(context.predictions.folder)
     missing = {k.removeprefix(NULL): v for k, v in table.missing.items() if k.startswith(NULL)}
     if about is None:
         missing["others"] = NO_NULL_MAPS
-    positive = int(table.positive.sum())
-    if context.task.has_classes:  # bags without instance labels count as well
-        positive = int((context.y > 0).sum())
+    # with classes, bags without instance labels count as well
+    positive = int(((context.y > 0) if context.task.has_classes else table.positive).sum())
     unlabelled = len(context.rows) - len(table.names)
     means = (
-        f"Means over {mixed} of {positive} positive bags: those that have instances of both "
-        f"labels. Top instance and top 1 %: the share that is positive. {sentence}"
+        f"Means over {len(counting)} of {positive} positive bags: those that have instances of "
+        f"both labels. Top instance and top 1 %: the share that is positive. {rule}"
     )
     means += f" {unlabelled} evaluated bags have no instance labels." if unlabelled else ""
 
@@ -151,41 +152,36 @@ def within_section(
 
     rows = [[name, *cells(m)] for name, m in maps.items()]
     rows += [[], *([name, *cells(m)] for name, m in nulls.items())]
-    columns = {
-        "map": {"no_wrap": True},
-        **{title: {} for title in (*WITHIN_TITLES.values(), dice_title)},
+    columns = {"map": {"no_wrap": True}}
+    columns |= {title: {} for title in (*WITHIN_TITLES.values(), dice_title)}
+    values = {
+        "maps": maps,
+        "null_maps": nulls,
+        "null_maps_pooled": nulls_pooled,
+        "comparisons": comparisons,
+        "missing": missing,
+        "counted_bags": len(counting),
+        "positive_bags": positive,
+        "bags_without_instance_labels": unlabelled,
+        "dice_threshold": rule,
+        "about": about or {},
     }
-    return Section(
-        key="within_bags",
-        values={
-            "maps": maps,
-            "null_maps": nulls,
-            "null_maps_pooled": nulls_pooled,
-            "comparisons": comparisons,
-            "missing": missing,
-            "counted_bags": mixed,
-            "positive_bags": positive,
-            "bags_without_instance_labels": unlabelled,
-            "dice_threshold": sentence,
-            "about": about or {},
-        },
-        text=[
-            grid("maps within positive bags (below the line: null maps)", columns, rows),
-            means,
-            *(f"null map {name}: {reason}" for name, reason in missing.items()),
-            *(comparison.sentence for comparison in comparisons),
-        ],
-    )
+    text = [
+        grid("maps within positive bags (below the line: null maps)", columns, rows),
+        means,
+        *(f"null map {name}: {reason}" for name, reason in missing.items()),
+        *(comparison.sentence for comparison in comparisons),
+    ]
+    return Section("within_bags", values, text=text)
 
 
 def _calls(
-    context: Context, inside: InstanceTable
+    inside: InstanceTable, validation: InstanceTable | None
 ) -> tuple[Bool[np.ndarray, " n"] | str, str, str]:
     """Return the calls of Dice, or why there are none; the rule in words; and a title."""
     if inside.kind == "evidence":
         words = "Dice: instances with evidence e above 0 are called positive."
         return inside["evidence"] > 0, words, "Dice\nat e > 0"
-    validation = validation_table(context)
     reason = no_threshold_reason(validation)
     if reason is not None or validation is None:
         return f"{reason}", f"Dice is undefined: {reason}.", "Dice"
@@ -208,7 +204,7 @@ class NullComparison:
     null: str | None = None
     """The best null map on these data; None if none could be computed."""
     null_value: Metric | None = None
-    differences: Mapping[str, Metric]
+    differences: Mapping[str, Metric] = field(default_factory=dict)
     """The paired difference to every null map."""
 
 
@@ -226,41 +222,40 @@ def compare_to_null_maps(
 
     All metrics come from the same draws; `groups` is the number of groups with a bag that counts.
     """
-    defined = {k: m for k, m in nulls.items() if m.value is not None}
-    if value.value is None or not defined:
+    best = best_of(nulls)
+    if value.value is None or best is None:
         reason = value.reason if value.value is None else "no null map could be computed"
         sentence = f"The {name} map cannot be compared with null maps: {reason}."
-        return NullComparison(
-            map=name, verdict="undefined", sentence=sentence, value=value, differences={}
-        )
-    best = max(defined, key=lambda k: defined[k].value or 0.0)
-    differences = {k: (value - m).student(groups=groups) for k, m in defined.items()}
+        return NullComparison(map=name, verdict="undefined", sentence=sentence, value=value)
+    differences = {
+        k: (value - m).student(groups=groups) for k, m in nulls.items() if m.value is not None
+    }
     lows = {k: -math.inf if d.low is None else d.low for k, d in differences.items()}
     to_best, lowest = differences[best], min(lows, key=lambda k: lows[k])
-    verdict, opening = "undecided", (
-        f"It cannot be told whether the {name} map finds evidence better than every null map"
-    )  # fmt: skip
+    verdict: Verdict = "undecided"
     if lows[lowest] > 0:
-        verdict, opening = "better", f"The {name} map finds evidence better than every null map"
+        verdict = "better"
     elif to_best.high is not None and to_best.high < 0:
         verdict = "not better"
-        opening = f"The {name} map does not find evidence better than the null maps"
     sentence = (
-        f"{opening}: AUROC within bags {shortened(value.value)} against "
-        f"{shortened(defined[best].value or 0.0)} of {NULL_TITLES.get(best, best)}; difference "
-        f"{_difference(to_best)}"
+        f"{FINDS[verdict].format(name)}: AUROC within bags {shortened(f'{value.value:.3f}')} "
+        f"against {shortened(f'{nulls[best].value:.3f}')} of {NULL_TITLES.get(best, best)}; "
+        f"difference {_difference(to_best)}"
     )
     if verdict == "undecided" and lowest != best and lows[best] > 0:
         other = NULL_TITLES.get(lowest, lowest)
         sentence += f", but {_difference(differences[lowest])} to {other}"
     return NullComparison(
-        map=name, verdict=verdict, sentence=f"{sentence}.", value=value, null=best,
-        null_value=defined[best], differences=differences,
-    )  # fmt: skip
+        map=name,
+        verdict=verdict,
+        sentence=f"{sentence}.",
+        value=value,
+        null=best,
+        null_value=nulls[best],
+        differences=differences,
+    )
 
 
 def _difference(m: Metric) -> str:
-    value = shortened(m.value or 0.0, sign=True)
-    if m.low is None or m.high is None:
-        return f"{value} (no interval: too few groups or resamples)"
-    return f"{value} [{shortened(m.low, sign=True)}, {shortened(m.high, sign=True)}]"
+    missing = " (no interval: too few groups or resamples)" if m.low is None else ""
+    return shortened(m.text(sign=True)) + missing
