@@ -74,4 +74,3 @@ from .survival import kaplan_meier as kaplan_meier
 from .survival import survival_between as survival_between
 from .survival import survival_metrics as survival_metrics
 from .thresholds import choose_threshold as choose_threshold
-from .thresholds import threshold_by_rule as threshold_by_rule
