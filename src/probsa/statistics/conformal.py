@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.stats import beta, betabinom, binom
 
-from .resample import CELLS, Flags, Groups, Labels, Values, group_strata
+from .resample import CELLS, Flags, Groups, Labels, Values, group_index
 
 Scores = Float[np.ndarray, "items classes"]
 
@@ -29,7 +29,7 @@ error rate is e."""
 
 def group_shares(groups: Groups) -> tuple[Values, Labels]:
     """Return the share of each item in its group, which add up to 1, and the group's index."""
-    member, _ = group_strata(groups, [0] * len(groups))
+    member = group_index(groups)
     return 1 / np.bincount(member)[member] if len(member) else np.zeros(0), member
 
 
