@@ -1,9 +1,7 @@
 from .calibration import SHARES as SHARES
-from .calibration import ChanceError as ChanceError
 from .calibration import Reliability as Reliability
 from .calibration import RetentionCurve as RetentionCurve
 from .calibration import augrc as augrc
-from .calibration import bin_count as bin_count
 from .calibration import calibration_error as calibration_error
 from .calibration import equal_mass_bins as equal_mass_bins
 from .calibration import equal_width_bins as equal_width_bins
