@@ -300,8 +300,9 @@ class Survival(Task):
         )
 
     def constants(self, data: TargetData, training: np.ndarray) -> dict[str, P]:
-        curve = kaplan_meier(training[:, 0], training[:, 1] > 0, _times(data.outputs))
-        row = [0.0, *curve]
+        draws = Draws.of_data(len(training))
+        curve = kaplan_meier(training[:, 0], training[:, 1] > 0, _times(data.outputs), draws=draws)
+        row = [0.0, *curve[0]]
         return {"Kaplan–Meier of the training bags": np.tile(row, (len(data.y), 1))}
 
     def validation_score(self, y: Y, p: P) -> float | None:
