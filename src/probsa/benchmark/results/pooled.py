@@ -221,7 +221,6 @@ def _compare(
         groups=first.groups,
         metric=metric,
         baseline=baseline,
-        pooling=pooling,
         folds=first.split if pooling == "within" else None,
         blocks=blocks(first),
         resamples=resamples,
@@ -241,7 +240,6 @@ def _without_winner(
         adjusted={},
         winner=None,
         reason="there is no replicate that all methods have",
-        indistinguishable=(),
         replicates=0,
         groups=len(set(base.groups.tolist())),
     )
