@@ -12,14 +12,12 @@ from probsa.statistics import (
     certified_threshold,
     conformal_half_width,
     coverage_band,
-    coverage_band_in_test,
     group_shares,
     least_accepted,
     least_groups,
-    risk_threshold,
     shift_test,
 )
-from probsa.statistics.conformal import error_p_value
+from probsa.statistics.conformal import error_p_value, risk_threshold
 
 
 def draw(rng, n, classes=3):
@@ -134,7 +132,7 @@ def test_coverage_over_a_thousand_resplits_lies_in_its_band(score, per_class):
     inside = [
         low <= share <= high
         for share, groups, rows in covered
-        for low, high in [coverage_band_in_test(groups, test_groups=int(rows), alpha=0.1)]
+        for low, high in [coverage_band(groups, test_groups=int(rows), alpha=0.1)]
     ]
     # A band of a discrete number holds at least 90 %; its end points have mass of their own.
     assert 0.88 <= np.mean(inside) <= 0.95
