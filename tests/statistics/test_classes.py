@@ -27,7 +27,6 @@ from probsa.statistics import (
     binary_metrics,
     cohen_kappa,
     confusion,
-    mean_grade,
     median_call,
     multiclass_metrics,
     multilabel_metrics,
@@ -264,7 +263,6 @@ def test_metrics_are_those_of_scikit_learn_and_scoringrules(seed):
     expected = scoringrules.rps_score(y + 1, p)
     assert got["rps"] == pytest.approx(expected.mean(), abs=1e-12)
     assert got["nll"] == pytest.approx(log_loss(y, p, labels=range(6)), abs=1e-12)
-    assert mean_grade(p) == pytest.approx([sum(k * row[k] for k in range(6)) for row in p])
     for k in range(1, 6):
         if 0 < (y >= k).sum() < len(y):
             score = p[:, k:].sum(1).round(12)

@@ -194,21 +194,31 @@ def test_numbers_grades_and_findings_against_scikit_learn():
     median = (np.cumsum(d.predicted, 1) >= 0.5).argmax(1)
     kappa = cohen_kappa_score(d.y[:, 0], median, weights="quadratic")
     assert TASKS["ordinal"].validation_score(d.y, d.predicted) == pytest.approx(kappa)
-    assert (TASKS["ordinal"].calls(d.predicted) == median).all()
+    assert (TASKS["ordinal"].call(d.predicted)[0] == median).all()
 
 
-def test_calls_and_margins_of_classes():
-    task = TASKS["binary"]
-    one, two = np.array([[0.3], [0.6]]), np.array([[0.7, 0.3], [0.4, 0.6]])
-    for p in (one, two):
-        assert task.calls(p).tolist() == [0, 1] and task.calls(p, 0.2).tolist() == [1, 1]
-        assert task.margins(p, 0.2) == pytest.approx([0.1, 0.4])
-        assert task.called_positive(p, 0.7).tolist() == [False, False]
-    p = np.array([[0.2, 0.5, 0.3]])
-    assert TASKS["multiclass"].margins(p) == pytest.approx([0.2])
-    assert TASKS["ordinal"].margins(p) == pytest.approx([0.2])  # P(Y ≤ 1) = 0.7, P(Y ≤ 0) = 0.2
+@pytest.mark.parametrize(
+    ("name", "p", "threshold", "calls", "margins"),
+    [
+        ("binary", [[0.3], [0.6]], None, [0, 1], [0.2, 0.1]),
+        ("binary", [[0.7, 0.3], [0.4, 0.6]], 0.2, [1, 1], [0.1, 0.4]),
+        ("binary", [[0.25], [0.5], [np.nextafter(0.5, 0)]], None, [0, 1, 0], [0.25, 0.0, 0.0]),
+        ("binary", [[0.25], [0.5]], 0.25, [1, 1], [0.0, 0.25]),
+        ("multiclass", [[0.2, 0.5, 0.3]], None, [1], [0.2]),
+        # The median, not the mode; the margin is that of the nearest cut.
+        ("ordinal", [[0.4, 0.0, 0.35, 0.25], [0.1, 0.2, 0.6, 0.1]], None, [2, 2], [0.1, 0.2]),
+    ],
+)
+def test_calls_and_margins_of_classes(name, p, threshold, calls, margins):
+    called, margin = TASKS[name].call(np.array(p), threshold)
+    assert called.tolist() == calls and margin == pytest.approx(margins)
+    positive = [call > 0 for call in calls]
+    assert TASKS[name].called_positive(np.array(p), threshold).tolist() == positive
+
+
+def test_numbers_and_times_call_no_class():
     with pytest.raises(NotImplementedError, match="survival calls no class"):
-        TASKS["survival"].calls(p)
+        TASKS["survival"].call(np.ones((1, 3)))
     assert [task_of_classes(k) for k in (1, 2, 3)] == ["binary", "binary", "multiclass"]
 
 
@@ -274,19 +284,6 @@ def test_a_comparison_with_the_name_of_a_task_is_found():
     assert not list(_branches(ast.parse("task: str = 'binary'\nf('ordinal')")))
 
 
-def test_a_bag_at_the_threshold_is_called_positive():
-    p = np.array([[0.25], [0.5], [np.nextafter(0.5, 0)]])
-    assert TASKS["binary"].calls(p).tolist() == [0, 1, 0]
-    assert TASKS["binary"].calls(p, 0.25).tolist() == [1, 1, 1]
-
-
-def test_of_grades_the_median_is_called_and_the_margin_is_that_of_the_nearest_cut():
-    p = np.array([[0.4, 0.0, 0.35, 0.25], [0.1, 0.2, 0.6, 0.1]])
-    task = TASKS["ordinal"]
-    assert task.calls(p).tolist() == [2, 2] and p.argmax(1).tolist() == [0, 2]
-    np.testing.assert_allclose(task.margins(p), [0.1, 0.2])
-
-
 @pytest.mark.parametrize(
     ("name", "y", "expected"),
     [
@@ -305,6 +302,11 @@ def test_only_a_number_outside_its_interval_is_contradicted():
     p = Predicted(np.array((3.0, 1, 1, 2, 3, 4, 5)), np.zeros(7), QUANTILES)
     found = [TASKS["regression"].contradicts(p, [y]) for y in (3.0, 9.0, 0.5, np.nan)]
     assert found == [False, True, True, None]
+
+
+def test_maps_of_grades_explain_the_mean_grade():
+    p = Predicted(np.array((0.5, 0.2, 0.3)), np.zeros(3), GRADES)
+    assert TASKS["ordinal"].response(p, 1) == pytest.approx(0.8)
 
 
 def test_a_rival_of_grades_has_the_shares_of_training():

@@ -12,7 +12,6 @@ from .classes import SMALLEST as SMALLEST
 from .classes import binary_metrics as binary_metrics
 from .classes import cohen_kappa as cohen_kappa
 from .classes import confusion as confusion
-from .classes import mean_grade as mean_grade
 from .classes import median_call as median_call
 from .classes import multiclass_metrics as multiclass_metrics
 from .classes import multilabel_metrics as multilabel_metrics
@@ -54,7 +53,6 @@ from .metric import areas as areas
 from .metric import auroc as auroc
 from .metric import f1_and_accuracy as f1_and_accuracy
 from .metric import mean_over_replicates as mean_over_replicates
-from .metric import one_class_reason as one_class_reason
 from .numbers import regression_metrics as regression_metrics
 from .ranks import CriticalDifference as CriticalDifference
 from .ranks import Ranks as Ranks

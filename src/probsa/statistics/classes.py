@@ -173,11 +173,6 @@ def median_call(p: Probabilities) -> Labels:
     return np.argmax(np.cumsum(p, axis=1) >= 0.5 - ROUNDING, axis=1)
 
 
-def mean_grade(p: Probabilities) -> Values:
-    """Return the expected grade Σ_k k P(Y = k)."""
-    return p @ np.arange(p.shape[1], dtype=p.dtype)
-
-
 def multilabel_metrics(
     y: Probabilities,
     p: Probabilities,

@@ -331,7 +331,9 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
         within = np.asarray(folds)
         within = np.tile(within, (count, 1)) if within.ndim == 1 else within
         expected["folds"] = within, shape
-    rules = {f"no baseline {baseline!r} among {', '.join(scores)}": baseline in (None, *scores)}
+    rules: dict[str, bool | np.bool_] = {
+        f"no baseline {baseline!r} among {', '.join(scores)}": baseline in (None, *scores)
+    }
     for name, (values, wanted) in expected.items():
         rules[f"{name} of shape {values.shape}: expected {wanted}"] = values.shape == wanted
     for name, s in by_method.items():

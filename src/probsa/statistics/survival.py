@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .metric import Metric, TargetMetrics, check
-from .resample import CELLS, Draws, Flags, Values
+from .resample import CELLS, Draws, Flags, Rows, Values
 
 Times = Float[np.ndarray, " times"]
 Curves = Float[np.ndarray, "items times"]
@@ -168,7 +168,7 @@ def survival_metrics(
         dropped = ", ".join(f"{t:g}" for t in times[~usable])
         notes.append(f"not judged at times {dropped}: no training bag tells their censoring")
     times, survival = times[usable], survival[:, usable]
-    by_part: dict[str, dict[str, Metric]] = {}
+    by_part, briers = dict[str, dict[str, Metric]](), list[Rows]()
     for t, g_t, s in zip(times, censoring.at(times), survival.T, strict=True):
         # Ĝ(t_i) is at least Ĝ(t) for an event until t, so it is positive there.
         case, control = event & (time <= t), time > t
@@ -176,9 +176,10 @@ def survival_metrics(
         missing = "bag without an event until" if case.any() else "event until"
         reason = f"no {missing} time {t:g} among {n} bags: AUROC is undefined"
         loss = weight * s**2 + control * (1 - s) ** 2 / g_t
+        briers.append(draws.ratio(loss, np.ones(n)))
         by_part[f"{t:g}"] = {
             "auroc": Metric.of(draws.auroc(weight, risk, control=control), reason=reason),
-            "brier": Metric.of(draws.ratio(loss, np.ones(n))),
+            "brier": Metric.of(briers[-1]),
         }
     overall["mean_auroc"] = Metric.undefined("no times: the mean AUROC is undefined")
     if by_part:
@@ -189,8 +190,7 @@ def survival_metrics(
     few = f"{len(times)} times: an integral needs at least two"
     overall["integrated_brier"] = Metric.undefined(few)
     if len(times) > 1:
-        briers = np.stack([m["brier"].rows for m in by_part.values()], axis=1)
-        integral = np.trapezoid(briers, times, axis=1) / (times[-1] - times[0])
+        integral = np.trapezoid(np.stack(briers), times, axis=0) / (times[-1] - times[0])
         overall["integrated_brier"] = Metric.of(integral)
     return TargetMetrics(overall=overall, by_part=by_part, notes=tuple(notes))
 

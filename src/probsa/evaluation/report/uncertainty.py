@@ -164,8 +164,7 @@ def _percent(values: Sequence[float | None]) -> list[Any]:
 def bag_doubt(context: Context) -> Section:
     """Return how well scores of bags find wrong calls of bags; its metrics are of `bags`."""
     p, table, rows = context.p, context.predictions, list(context.rows)
-    several, called = p.shape[1] > 2, context.called
-    margin = context.task.margins(p, context.threshold)
+    several, (called, margin) = p.shape[1] > 2, context.task.call(p, context.threshold)
 
     def deviation(value: np.ndarray | None, *, missing: str) -> Values | str:
         if value is None:
