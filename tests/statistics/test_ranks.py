@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from probsa.errors import InputError
 from probsa.statistics import average_ranks, critical_difference, signed_rank
 from probsa.statistics.ranks import friedman, nemenyi
 
@@ -179,19 +178,3 @@ def test_too_few_columns_are_the_reason():
     null = critical_difference({f"m{i}": rng.random(12) for i in range(4)})
     assert null.friedman.p > 0.05
     assert "Friedman's test finds no difference" in null.reason
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: average_ranks({"a": [1.0], "b": [1.0, 2.0]}), "columns of each method"),
-        (lambda: average_ranks({}), "columns of each method"),
-        (lambda: average_ranks({"a": [1.0, float("nan")]}), "a has no value in column 1"),
-        (lambda: signed_rank([1, 2], [1, 2, 3]), r"shapes \(2,\) and \(3,\)"),
-        (lambda: signed_rank([1, float("nan")], [1, 2]), "nan or infinite"),
-        (lambda: critical_difference({"a": [1.0, 2.0]}), "1 method in 2 columns"),
-    ],
-)
-def test_bad_input(call, message):
-    with pytest.raises(InputError, match=message):
-        call()
