@@ -228,9 +228,8 @@ def test_intervals_end_at_plus_and_minus_one():
 @pytest.mark.parametrize(("part", "freedom"), [("patients", 70), ("replicates", 4)])
 def test_p_of_patients_alone_or_replicates_alone_is_students(part, freedom, other):
     """Also where the other part almost vanishes: p does not jump."""
-    alone = StandardError(
-        **{"patients": other, "replicates": other, part: 0.02}, freedom=70, count=5
-    )
+    parts = {"patients": other, "replicates": other, part: 0.02}
+    alone = StandardError(**parts, freedom=70, count=5)
     assert alone.p(0.05) == pytest.approx(2 * stats.t.sf(2.5, freedom), rel=1e-8)
     assert alone.half_width(0.2) == pytest.approx(0.02 * stats.t.ppf(0.9, freedom), rel=1e-6)
 

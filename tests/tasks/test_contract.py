@@ -137,11 +137,7 @@ def test_strata_of_splits(name):
         ("binary", "accuracy", lambda y, p: np.mean((p >= 0.4) == y)),
         ("multiclass", "auroc", lambda y, p: roc_auc_score(y[:, 0], p, multi_class="ovr")),
         ("multiclass", "f1", lambda y, p: f1_score(y, p.argmax(1), average="macro")),
-        (
-            "ordinal",
-            "mae",
-            lambda y, p: np.abs((np.cumsum(p, 1) >= 0.5).argmax(1) - y[:, 0]).mean(),
-        ),
+        ("ordinal", "mae", lambda y, p: np.abs((p.cumsum(1) >= 0.5).argmax(1) - y[:, 0]).mean()),
         ("multilabel", "macro_auroc", lambda y, p: roc_auc_score(y, p)),
         ("regression", "mae", lambda y, p: np.abs(y[:, 0] - p[:, 0]).mean()),
     ],
