@@ -111,8 +111,6 @@ def test_columns_of_tables_and_of_maps(name):
     for columns in (1, 2, 3, 5):
         assert 0 <= task.column(p, columns) < columns
         assert 0 <= task.column(p, columns, called=True) < columns
-        named = task.column_names(p, columns)
-        assert named is None or len(named) == min(columns, 2 if name == "regression" else 5)
     assert task.called_positive(d.predicted, 0.4).shape == (N,)
     assert {*task.watched} <= {*d.outputs}
 
@@ -204,6 +202,34 @@ def test_the_column_that_is_shown_first(name, columns, expected):
     }[name]
     p = Predicted(np.array(values), np.zeros(len(values)), data(name).outputs)
     assert TASKS[name].column(p, columns) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "expected"),
+    [
+        ("multiclass", 3, None),
+        ("ordinal", 2, ("at least mid", "at least high")),
+        ("multilabel", 3, GRADES),
+        ("regression", 2, ("mean", "variance")),
+        ("survival", 3, ("until 2", "until 5", "until 9")),
+        ("survival", 1, None),
+    ],
+)
+def test_columns_of_values_of_instances_have_the_names_of_their_outputs(name, columns, expected):
+    assert TASKS[name].column_names(first(data(name)), columns) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("ordinal", (2.0,), "2"),
+        ("multilabel", (0.0, 1.0), "(0.0, 1.0)"),
+        ("regression", (2.5,), "2.5"),
+        ("survival", (3.0, 1.0), "(3.0, 1.0)"),
+    ],
+)
+def test_a_likelihood_takes_a_class_a_number_or_one_per_column(name, value, expected):
+    assert repr(TASKS[name].labels.model_target(value)) == expected
 
 
 def _named(node: ast.AST) -> bool:
