@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from sklearn.metrics import roc_auc_score
 
 from ..core import TaskName
@@ -64,9 +64,7 @@ class Unordered(OneClass):
     unordered_classes = by_probability = True
     validation_metric = "val_auroc"
 
-    def call(
-        self, p: P, threshold: float | None = None
-    ) -> tuple[Int[np.ndarray, " bags"], Float[np.ndarray, " bags"]]:
+    def call(self, p: P, threshold: float | None = None) -> tuple[np.ndarray, np.ndarray]:
         if p.shape[1] > 2:
             ascending = np.sort(p, axis=1)
             return p.argmax(1), ascending[:, -1] - ascending[:, -2]
@@ -145,9 +143,7 @@ class Ordinal(OneClass):
         matrix = confusion(grades, median_call(p), classes=p.shape[1], draws=draws)
         return cohen_kappa(matrix, weighting="quadratic").value
 
-    def call(
-        self, p: P, threshold: float | None = None
-    ) -> tuple[Int[np.ndarray, " bags"], Float[np.ndarray, " bags"]]:
+    def call(self, p: P, threshold: float | None = None) -> tuple[np.ndarray, np.ndarray]:
         return median_call(p), np.abs(np.cumsum(p, axis=1)[:, :-1] - HALF).min(1)
 
     def response(self, p: Predicted, column: int) -> float:

@@ -146,13 +146,9 @@ class Labels(ABC):
     # Tables
 
     def columns(self, given: Given, classes: Given, header: Names, path: Path) -> tuple[str, ...]:
-        """Return the columns of the target: those that are given, or else the default.
+        """Return the columns of the target: those that the user names, or else the default.
 
-        Args:
-            given: the columns that the user names.
-            classes: the names of classes that the user gives.
-            header: the columns of the table.
-            path: the table, for messages.
+        `classes` are the names of classes that the user gives, and `header` the table's columns.
 
         Raises:
             TableError: the names of columns or classes do not fit the task.
