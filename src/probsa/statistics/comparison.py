@@ -314,8 +314,8 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
         seed: seed of the resamples.
 
     Raises:
-        InputError: the methods have scores of different shapes, there is one class only, or a score
-            is nan.
+        InputError: the methods have scores of different shapes, there is one class only, also in a
+            fold, or a score is nan.
     """
     by_method = {name: np.atleast_2d(np.asarray(s)) for name, s in scores.items()}
     count, items = shape = next(iter(by_method.values())).shape
@@ -337,6 +337,9 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
     strata, within = labels.tolist(), None
     if folds is not None:
         within = np.broadcast_to(folds, shape)
+        for fold, inside in [(f, row == f) for row in within for f in np.unique(row)]:
+            both = len(np.unique(labels[inside])) == 2
+            check({f"fold {fold} has one class: pool the folds instead": both})
         strata = list(zip(strata, within[0].tolist(), strict=True))
     draws, freedom = draw_patients(strata, groups=patients, resamples=resamples, seed=seed)
     if metric in ("average_precision", "f1"):
