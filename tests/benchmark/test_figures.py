@@ -459,7 +459,7 @@ def test_tables_and_figures_compute_a_thing_once(experiment, tmp_path, monkeypat
         return instances.metrics_of(scores, **given)
 
     def noted(y, scores, **given):
-        of = (*scores, given["metric"], given["pooling"], given["baseline"])
+        of = (*scores, given["metric"], given["folds"] is None, given["baseline"])
         comparisons.append((*of, *[p.tobytes() for p in scores.values()]))
         return compare(y, scores, **given)
 

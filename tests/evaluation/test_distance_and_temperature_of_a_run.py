@@ -62,7 +62,7 @@ def test_the_threshold_is_one_of_scaled_probabilities(trained):
     scaled = trained[3]
     got = read_predictions(scaled.predictions)
     val = np.array([part == "val" for part in got.parts])
-    y = np.array(got.labels)[val]
+    y = np.array(got.labels)[val] == 1
     chosen = choose_threshold(y, got.probability[val, 0]).value
     assert got.threshold == pytest.approx(chosen, rel=1e-6)
 

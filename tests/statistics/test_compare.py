@@ -176,7 +176,7 @@ def test_folds_shifted_against_each_other_cost_the_pooled_auroc_alone():
     kw = {"groups": None, "metric": "auroc", "resamples": 100}
     pooled = compare(y, plain, **kw)
     assert pooled.values["shifted"] < pooled.values["plain"] - 0.1
-    within = compare(y, plain, pooling="within", folds=folds, **kw)
+    within = compare(y, plain, folds=folds, **kw)
     expected = np.mean(
         [roc_auc_score(y[folds == f], s[folds == f]) for s in scores["m0"] for f in range(5)]
     )
@@ -207,7 +207,7 @@ def test_a_metric_that_is_undefined_in_most_resamples_has_no_p():
     y[[0, 20, 40, 41, 42]] = 1
     rng = np.random.default_rng(0)
     scores = {n: y * k + rng.normal(size=60) for n, k in (("a", 4.0), ("b", 0.0))}
-    got = compare(y, scores, groups=None, metric="auroc", pooling="within", folds=folds)
+    got = compare(y, scores, groups=None, metric="auroc", folds=folds)
     assert got.differences["b"].p is None
     assert re.search(
         r"the metric is undefined in 1\d\d\d of 2000 resamples of 60 patients",
@@ -224,13 +224,14 @@ def test_intervals_end_at_plus_and_minus_one():
     assert (got.low, got.high) == (-1.0, 1.0)
 
 
-def test_p_of_patients_alone_or_replicates_alone_is_students():
-    alone = StandardError(patients=0.02, freedom=70, replicates=0.0, count=1)
-    assert alone.p(0.05) == pytest.approx(2 * stats.t.sf(2.5, 70), rel=1e-12)
-    assert alone.half_width() == pytest.approx(0.02 * stats.t.ppf(0.975, 70), rel=1e-6)
-    seeds = StandardError(patients=0.0, freedom=70, replicates=0.02, count=5)
-    assert seeds.p(0.05) == pytest.approx(2 * stats.t.sf(2.5, 4), rel=1e-12)
-    assert seeds.half_width(0.2) == pytest.approx(0.02 * stats.t.ppf(0.9, 4), rel=1e-6)
+@pytest.mark.parametrize("other", [0.0, 1e-12])
+@pytest.mark.parametrize(("part", "freedom"), [("patients", 70), ("replicates", 4)])
+def test_p_of_patients_alone_or_replicates_alone_is_students(part, freedom, other):
+    """Also where the other part almost vanishes: p does not jump."""
+    parts = {"patients": other, "replicates": other, part: 0.02}
+    alone = StandardError(**parts, freedom=70, count=5)
+    assert alone.p(0.05) == pytest.approx(2 * stats.t.sf(2.5, freedom), rel=1e-8)
+    assert alone.half_width(0.2) == pytest.approx(0.02 * stats.t.ppf(0.9, freedom), rel=1e-6)
 
 
 @pytest.mark.parametrize("count", [2, 5])
@@ -245,11 +246,14 @@ def test_p_of_both_is_that_of_the_sum_of_two_students(count):
     assert both.se == pytest.approx(np.hypot(0.02, 0.03))
 
 
-def test_identical_scores_have_p_one():
-    y, _, scores = cohort(np.random.default_rng(10), n=40)
-    got = difference(y, scores["m0"], scores["m0"], groups=None, metric="auroc", resamples=50)
+def test_equal_methods_have_p_one():
+    y, s = np.array([0] * 8 + [1] * 6), np.arange(14) / 100
+    got = difference(y, s, s, groups=None, metric="auroc", resamples=50)
     assert (got.difference, got.low, got.high, got.p, got.spread) == (0, 0, 0, 1, None)
     assert got.reason == "both give the same scores"
+    got = difference(y, y + s, y - s, groups=None, metric="auroc", resamples=50)
+    assert (got.difference, got.p, got.low) == (0, 1, None)
+    assert got.reason == "the methods are equal in every resample"
 
 
 @pytest.mark.parametrize(
@@ -261,20 +265,6 @@ def test_degrees_of_freedom_count_the_patients_that_a_metric_depends_on(metric, 
     scores = calls(scores) if metric in ("f1", "accuracy") else scores
     got = difference(y, *scores.values(), groups=None, metric=metric, resamples=50)
     assert got.spread.freedom == freedom
-
-
-def test_two_perfect_scores_do_not_differ():
-    y = np.array([0] * 8 + [1] * 6)
-    got = difference(
-        y,
-        y + np.arange(14) / 100,
-        y - np.arange(14) / 100,
-        groups=None,
-        metric="auroc",
-        resamples=50,
-    )
-    assert (got.difference, got.p, got.low) == (0, 1, None)
-    assert got.reason == "the methods are equal in every resample"
 
 
 @pytest.mark.parametrize(("n", "p", "error"), [(60, 0.005, 0), (4, 0.125, 0.08)])
@@ -315,14 +305,13 @@ def test_a_winner_is_one_that_differs_from_every_other():
     scores["best"] = scores["m0"] + 2.0 * y
     got = compare(y, scores, groups=None, metric="auroc", resamples=300)
     assert (got.winner, got.best, got.reason) == ("best", "best", None)
-    assert got.indistinguishable == ()
     assert all(d.high < 0 for d in got.differences.values())
     scores["twin"] = scores["best"] + 0.1 * rng.standard_normal(150)
     got = compare(y, scores, groups=None, metric="auroc", resamples=300)
     assert got.winner is None
-    assert {got.best, *got.indistinguishable} == {"best", "twin"}
+    (other,) = {"best", "twin"} - {got.best}
     assert f"{got.best} does not differ significantly from 1 of 5 other methods" in got.reason
-    assert f"{got.indistinguishable[0]} is " in got.reason
+    assert f"{other} is " in got.reason and got.adjusted[other] > 0.05
     scores["twin"] = scores["best"]
     got = compare(y, scores, groups=None, metric="auroc", resamples=300)
     assert (got.winner, got.best) == (None, "best")
@@ -344,7 +333,7 @@ def test_a_difference_that_survives_alone_may_not_survive_many():
     three = compare(y, two | {"c": b}, groups=None, metric="auroc", resamples=200)
     assert three.winner is None
     assert three.adjusted["b"] == pytest.approx(2 * three.differences["b"].p)
-    assert three.indistinguishable == ("b", "c")
+    assert min(three.adjusted.values()) > 0.05
 
 
 def test_against_a_baseline_the_winner_rule_is_the_same():
@@ -354,11 +343,7 @@ def test_against_a_baseline_the_winner_rule_is_the_same():
     best, base = compare(y, scores, **kw), compare(y, scores, baseline="m1", **kw)
     assert (base.reference, base.best) == ("m1", "m3")
     assert set(base.differences) == {"m0", "m2", "m3"}
-    assert (base.winner, base.reason, base.indistinguishable) == (
-        best.winner,
-        best.reason,
-        best.indistinguishable,
-    )
+    assert (base.winner, base.reason) == (best.winner, best.reason)
     assert base.differences["m3"].difference == -best.differences["m1"].difference
     assert list(base.adjusted.values()) == holm([d.p for d in base.differences.values()])
 
@@ -395,29 +380,15 @@ def test_among_equal_methods_there_is_a_winner_in_at_most_one_of_twenty_cohorts(
     assert winners <= 19
 
 
-@pytest.mark.slow
-def test_the_type_i_error_of_the_winner_rule():
-    """benchmarks/RESULTS.md has many more settings."""
-    winners = wins(cohorts=600, seed=0, n=80, seeds=1, seed_sd=0.0)
-    assert stats.binomtest(winners, 600, 0.05, alternative="greater").pvalue > 0.001
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"y": [1, 1, 1, 1]}, "only one class among 4 labels"),
+        ({"y": [1, 1, 1, 1]}, r"labels are \[1\]: auroc needs 0 and 1"),
         ({"y": [0, 1, 2, 1]}, r"labels are \[0, 1, 2\]"),
-        ({"scores": {}}, "no methods"),
         ({"scores": {"a": [0.1, 0.2, 0.3, 0.4], "b": [[0.1] * 4] * 2}}, "b has scores of shape"),
-        ({"scores": {"a": [0.1, 0.2, 0.3]}}, r"labels of shape \(4,\): expected \(3,\)"),
         ({"scores": {"a": [0.1, 0.2, 0.3, float("nan")]}}, "a has scores that are nan"),
         ({"metric": "f1"}, "f1 needs calls"),
-        ({"baseline": "z"}, "no baseline 'z' among a"),
-        ({"groups": [1, 2]}, r"groups of shape \(2,\): expected \(4,\)"),
-        ({"blocks": [1, 2]}, r"blocks of shape \(2,\): expected \(1,\)"),
-        ({"pooling": "within"}, "needs the fold"),
-        ({"pooling": "within", "folds": [0, 1]}, r"folds of shape \(1, 2\)"),
-        ({"pooling": "within", "folds": [0, 1, 1, 1]}, "fold 0 has one class"),
+        ({"folds": [0, 1, 1, 1]}, "fold 0 has one class"),
     ],
 )
 def test_bad_input(change, message):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from probsa.errors import InputError
 from probsa.statistics import average_ranks, critical_difference, signed_rank
 from probsa.statistics.ranks import friedman, nemenyi
 
@@ -69,16 +68,6 @@ def test_nemenyis_q_is_demsars_table_5(methods, q):
     assert got == pytest.approx(q, abs=0.001)
 
 
-def test_nemenyi_errs_in_one_of_twenty_null_tables():
-    rng = np.random.default_rng(0)
-    rejected, least = 0, nemenyi(5, 12)
-    for _ in range(2000):
-        means = stats.rankdata(rng.standard_normal((5, 12)), axis=0).mean(1)
-        rejected += np.ptp(means) > least
-    # 100 of 2000 are expected, with a binomial s.d. of 9.7.
-    assert 60 <= rejected <= 135
-
-
 def test_five_pairs_are_too_few_and_six_are_not():
     five = signed_rank([1, 2, 3, 4, 5], [0, 0, 0, 0, 0])
     assert five.p == 0.0625
@@ -116,11 +105,6 @@ def test_pairs_equal_up_to_rounding_are_ties():
     assert len({x - y for x, y in zip(a[:3], b, strict=False)}) == 3
     # the negative difference has the mean rank 2: 4 of 64 sums of signs are as small
     assert signed_rank(a, b).p == 0.125
-
-
-def test_many_pairs_are_near_scipys_normal_approximation():
-    d = np.random.default_rng(3).standard_normal(300) + 0.1
-    assert signed_rank(d, np.zeros(300)).p == pytest.approx(stats.wilcoxon(d).pvalue, rel=0.02)
 
 
 def test_equal_pairs_have_p_one_and_a_reason():
@@ -179,19 +163,3 @@ def test_too_few_columns_are_the_reason():
     null = critical_difference({f"m{i}": rng.random(12) for i in range(4)})
     assert null.friedman.p > 0.05
     assert "Friedman's test finds no difference" in null.reason
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: average_ranks({"a": [1.0], "b": [1.0, 2.0]}), "columns of each method"),
-        (lambda: average_ranks({}), "columns of each method"),
-        (lambda: average_ranks({"a": [1.0, float("nan")]}), "a has no value in column 1"),
-        (lambda: signed_rank([1, 2], [1, 2, 3]), r"shapes \(2,\) and \(3,\)"),
-        (lambda: signed_rank([1, float("nan")], [1, 2]), "nan or infinite"),
-        (lambda: critical_difference({"a": [1.0, 2.0]}), "1 method in 2 columns"),
-    ],
-)
-def test_bad_input(call, message):
-    with pytest.raises(InputError, match=message):
-        call()

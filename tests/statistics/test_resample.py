@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from probsa.statistics import Draws, Metric, resample
+from probsa.statistics import Draws, Metric, replicate_weights, resample
 from probsa.statistics.metric import interval
 
 
@@ -85,6 +85,14 @@ def test_the_std_of_a_resampled_mean_is_its_standard_error():
 def test_items_follow_their_bags():
     draws = Draws.stratified(np.array([0, 1, 1]), groups=["p", "q", "q"], resamples=3, seed=0)
     assert draws.for_items(np.array([2, 0, 0, 1])).member.tolist() == [1, 0, 0, 1]
+
+
+def test_replicates_of_a_block_share_its_weight():
+    weights = replicate_weights(5, resamples=2000, seed=0, blocks=["b", "a", "a", "a", "c"])
+    assert weights[0] == pytest.approx([1, 1 / 3, 1 / 3, 1 / 3, 1])
+    assert (weights[:, 1] == weights[:, 3]).all()
+    assert weights.sum(1) == pytest.approx(3)
+    assert weights[1:, 0].var() == pytest.approx(1, abs=0.1)
 
 
 def test_one_group_gives_no_interval():

@@ -7,13 +7,17 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_curve
 
 from probsa.errors import InputError
-from probsa.statistics import choose_threshold, threshold_by_rule
+from probsa.statistics import choose_threshold
 
 
 def _data(n, *, seed):
     rng = np.random.default_rng(seed)
     p = rng.integers(1, 20, n) / 20
     return rng.random(n) < p, p
+
+
+def best(y, p, *, rule="f1"):
+    return choose_threshold(np.array(y, dtype=bool), np.array(p, dtype=float), rule=rule).value
 
 
 def _rates(y, p, threshold):
@@ -25,38 +29,34 @@ def _rates(y, p, threshold):
 def test_rules_are_the_best_of_all_thresholds(seed):
     y, p = _data(40, seed=seed)
     false, true, _ = roc_curve(y, p, drop_intermediate=False)
-    t = threshold_by_rule("youden", y, p)
+    t = choose_threshold(y, p, rule="youden")
     assert t.reason is None and not np.isin(t.value, p)
     assert sum(_rates(y, p, t.value)) == pytest.approx(1 + np.max(true - false), abs=1e-12)
-    t = threshold_by_rule("sensitivity=.8", y, p).value
+    t = choose_threshold(y, p, rule="sensitivity=.8").value
     assert _rates(y, p, t)[0] >= 0.8 > _rates(y, p, np.nextafter(t, 1))[0]
 
 
 def test_a_sensitivity_that_is_exactly_reached_is_enough():
     y, p = np.ones(20, dtype=bool), np.arange(20, 0, -1) / 20
-    assert threshold_by_rule("sensitivity=.95", y, p).value == 2 / 20
-    assert threshold_by_rule("sensitivity=.7", y, p).value == 7 / 20  # .7 · 20 is above 14
-    assert threshold_by_rule("sensitivity=1", y, p).value == 1 / 20
+    for share, expected in ((".95", 2 / 20), (".7", 7 / 20), ("1", 1 / 20)):  # .7 · 20 is above 14
+        assert choose_threshold(y, p, rule=f"sensitivity={share}").value == expected
 
 
 def test_ties_of_youden_are_resolved_towards_one_half():
-    y, p = np.array([False, True, False, True]), np.array([0.1, 0.2, 0.7, 0.8])
-    assert threshold_by_rule("youden", y, p).value == pytest.approx(0.75)
-    y, p = np.array([False, True, False, True]), np.array([0.2, 0.3, 0.4, 0.9])
-    assert threshold_by_rule("youden", y, p).value == pytest.approx(0.65)
+    y = [False, True, False, True]
+    assert best(y, [0.1, 0.2, 0.7, 0.8], rule="youden") == pytest.approx(0.75)
+    assert best(y, [0.2, 0.3, 0.4, 0.9], rule="youden") == pytest.approx(0.65)
 
 
 def test_costs_need_no_bags():
-    none = np.zeros(0)
-    assert threshold_by_rule("cost=10:1", none > 0, none).value == pytest.approx(1 / 11)
-    assert threshold_by_rule("cost=1:1", none > 0, none).value == 0.5
+    assert best([], [], rule="cost=10:1") == pytest.approx(1 / 11)
+    assert best([], [], rule="cost=1:1") == 0.5
 
 
-def test_without_positives_the_default_has_a_reason():
-    y, p = np.zeros(3, dtype=bool), np.array([0.1, 0.2, 0.9])
-    for rule in ("youden", "sensitivity=0.95"):
-        t = threshold_by_rule(rule, y, p)
-        assert t.value == 0.5 and "undefined" in (t.reason or "")
+@pytest.mark.parametrize("rule", ["f1", "youden", "sensitivity=0.95"])
+def test_without_positives_the_default_has_a_reason(rule):
+    t = choose_threshold(np.zeros(3, dtype=bool), np.array([0.1, 0.2, 0.9]), rule=rule)
+    assert t.value == 0.5 and "undefined" in (t.reason or "")
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,7 @@ def test_without_positives_the_default_has_a_reason():
 )
 def test_rules_that_do_not_exist_are_refused(rule):
     with pytest.raises(InputError):
-        threshold_by_rule(rule, np.array([True, False]), np.array([0.7, 0.1]))
-
-
-def best(y, p):
-    return choose_threshold(y, p).value
+        choose_threshold(np.array([True, False]), np.array([0.7, 0.1]), rule=rule)
 
 
 def test_threshold_is_the_midpoint_with_the_best_f1():
@@ -97,15 +93,8 @@ def test_of_tied_thresholds_the_one_nearest_a_half_is_chosen():
     assert best([1, 0, 0, 1], [0.25, 0.5, 0.8125, 0.9375]) == 0.125
 
 
-def test_threshold_without_positives_or_negatives():
-    no_positive = choose_threshold([0, 0, 0], [0.1, 0.9, 0.2])
-    assert no_positive.value == 0.5
-    assert no_positive.reason == "no positive bag among 3: F1 is undefined"
-    assert choose_threshold([0, 1], [0.2, 0.8]).reason is None
+def test_without_negatives_all_are_called_positive():
     assert best([1, 1], [0.4, 0.6]) == pytest.approx(0.2)
-    assert best([], []) == 0.5
-    with pytest.raises(InputError, match="2 labels for 3 probabilities"):
-        choose_threshold([0, 1], [0.1, 0.2, 0.3])
 
 
 def test_a_threshold_separates_adjacent_floats():

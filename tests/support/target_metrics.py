@@ -1,26 +1,10 @@
 """Compare the resamples of a target's metrics with metrics of the repeated rows."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
-import jaxtyping
 import numpy as np
-import pytest
 
-from probsa.errors import InputError
 from probsa.statistics import Draws, Metric, TargetMetrics
-
-
-@contextmanager
-def refused(message: str) -> Iterator[None]:
-    """Expect an InputError where the checks of shapes in tests would come first."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", value=True)
-    try:
-        with pytest.raises(InputError, match=message):
-            yield
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", value=before)
 
 
 def flat(metrics: TargetMetrics) -> dict[str, Metric]:

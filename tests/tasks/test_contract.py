@@ -8,13 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.metrics import (
-    average_precision_score,
-    balanced_accuracy_score,
-    brier_score_loss,
     cohen_kappa_score,
     f1_score,
-    log_loss,
-    mean_absolute_error,
     roc_auc_score,
 )
 
@@ -116,8 +111,6 @@ def test_columns_of_tables_and_of_maps(name):
     for columns in (1, 2, 3, 5):
         assert 0 <= task.column(p, columns) < columns
         assert 0 <= task.column(p, columns, called=True) < columns
-        named = task.column_names(p, columns)
-        assert named is None or len(named) == min(columns, 2 if name == "regression" else 5)
     assert task.called_positive(d.predicted, 0.4).shape == (N,)
     assert {*task.watched} <= {*d.outputs}
 
@@ -135,80 +128,65 @@ def test_strata_of_splits(name):
     assert set(task.labels.as_two_classes(d.y, d.y[::2]).tolist()) <= {0, 1, 2}
 
 
-def test_two_classes_are_scored_as_by_scikit_learn():
-    d = data("binary")
-    y, p = d.y[:, 0], d.predicted[:, 0]
-    called, bins = p >= 0.4, np.minimum((p * 15).astype(int), 14)
-    gaps = np.bincount(bins, weights=p - y, minlength=15)
-    expected = {
-        "auroc": roc_auc_score(y, p),
-        "average_precision": average_precision_score(y, p),
-        "f1": f1_score(y, called),
-        "f1_at_0.5": f1_score(y, p >= 0.5),
-        "balanced_accuracy": balanced_accuracy_score(y, called),
-        "accuracy": np.mean(called == y),
-        "brier": brier_score_loss(y, p),
-        "ece": np.abs(gaps).sum() / N,
-        "nll": log_loss(y, p),
-    }
-    draws = Draws.of_data(N)
-    found = values(TASKS["binary"].metrics(d, draws))
-    assert [*found] == [*expected] and found == pytest.approx(expected)
-    both = replace(d, predicted=np.hstack([1 - d.predicted, d.predicted]), of_means=None)
-    assert values(TASKS["binary"].metrics(both, draws)) == pytest.approx(expected)
-    without = TASKS["binary"].metrics(replace(d, threshold=None), draws).overall
-    assert without["f1"].reason == "no threshold was given: choose one on validation bags"
-    one_class = TASKS["binary"].metrics(replace(d, y=d.y * 0), draws).overall
-    assert one_class["auroc"].reason == f"only one class among {N} bags: AUROC is undefined"
-    assert one_class["f1"].reason == f"no positive among {N} bags: F1 is undefined"
+@pytest.mark.parametrize(
+    ("name", "metric", "expected"),
+    [
+        ("binary", "auroc", lambda y, p: roc_auc_score(y, p)),
+        ("binary", "accuracy", lambda y, p: np.mean((p >= 0.4) == y)),
+        ("multiclass", "auroc", lambda y, p: roc_auc_score(y[:, 0], p, multi_class="ovr")),
+        ("multiclass", "f1", lambda y, p: f1_score(y, p.argmax(1), average="macro")),
+        ("ordinal", "mae", lambda y, p: np.abs((p.cumsum(1) >= 0.5).argmax(1) - y[:, 0]).mean()),
+        ("multilabel", "macro_auroc", lambda y, p: roc_auc_score(y, p)),
+        ("regression", "mae", lambda y, p: np.abs(y[:, 0] - p[:, 0]).mean()),
+    ],
+)
+def test_metrics_are_of_the_columns_of_the_task(name, metric, expected):
+    d, draws = data(name), Draws.of_data(N)
+    found = TASKS[name].metrics(d, draws).overall[metric].value
+    assert found == pytest.approx(expected(d.y, d.predicted))
+    if name == "binary":  # two columns are the same as that of p(Y = 1) alone
+        both = replace(d, predicted=np.hstack([1 - d.predicted, d.predicted]))
+        assert TASKS[name].metrics(both, draws).overall[metric].value == found
 
 
-def test_several_classes_have_the_names_of_two():
-    d = data("multiclass")
-    y, p, draws = d.y[:, 0].astype(int), d.predicted, Draws.of_data(N)
-    found = values(TASKS["multiclass"].metrics(d, draws))
-    shared = {
-        "auroc": roc_auc_score(y, p, multi_class="ovr"),
-        "f1": f1_score(y, p.argmax(1), average="macro"),
-        "balanced_accuracy": balanced_accuracy_score(y, p.argmax(1)),
-        "quadratic_kappa": cohen_kappa_score(y, p.argmax(1), weights="quadratic"),
-        "nll": log_loss(y, p),
-    }
-    assert {k: found[k] for k in shared} == pytest.approx(shared)
-    assert not any(name.startswith("macro_") for name in found)
-    rivals = TASKS["multiclass"].rivals(d, draws)["mean of the features"]
-    assert rivals.overall["macro_auroc"].value == rivals.overall["auroc"].value
+def test_rivals_of_classes_keep_the_names_of_means_over_classes():
+    found = TASKS["multiclass"].rivals(data("multiclass"), Draws.of_data(N))
+    overall = found["mean of the features"].overall
+    assert overall["macro_auroc"].value == overall["auroc"].value
 
 
-def test_numbers_grades_and_findings_against_scikit_learn():
-    draws = Draws.of_data(N)
-    d = data("regression")
-    assert values(TASKS["regression"].metrics(d, draws))["mae"] == pytest.approx(
-        mean_absolute_error(d.y[:, 0], d.predicted[:, 0])
-    )
+def test_the_score_by_which_an_epoch_is_chosen():
     d = data("multilabel")
     macro = roc_auc_score(d.y, d.predicted)
-    assert values(TASKS["multilabel"].metrics(d, draws))["macro_auroc"] == pytest.approx(macro)
     assert TASKS["multilabel"].validation_score(d.y, d.predicted) == pytest.approx(macro)
     d = data("ordinal")
     median = (np.cumsum(d.predicted, 1) >= 0.5).argmax(1)
     kappa = cohen_kappa_score(d.y[:, 0], median, weights="quadratic")
     assert TASKS["ordinal"].validation_score(d.y, d.predicted) == pytest.approx(kappa)
-    assert (TASKS["ordinal"].calls(d.predicted) == median).all()
 
 
-def test_calls_and_margins_of_classes():
-    task = TASKS["binary"]
-    one, two = np.array([[0.3], [0.6]]), np.array([[0.7, 0.3], [0.4, 0.6]])
-    for p in (one, two):
-        assert task.calls(p).tolist() == [0, 1] and task.calls(p, 0.2).tolist() == [1, 1]
-        assert task.margins(p, 0.2) == pytest.approx([0.1, 0.4])
-        assert task.called_positive(p, 0.7).tolist() == [False, False]
-    p = np.array([[0.2, 0.5, 0.3]])
-    assert TASKS["multiclass"].margins(p) == pytest.approx([0.2])
-    assert TASKS["ordinal"].margins(p) == pytest.approx([0.2])  # P(Y ≤ 1) = 0.7, P(Y ≤ 0) = 0.2
+@pytest.mark.parametrize(
+    ("name", "p", "threshold", "calls", "margins"),
+    [
+        ("binary", [[0.3], [0.6]], None, [0, 1], [0.2, 0.1]),
+        ("binary", [[0.7, 0.3], [0.4, 0.6]], 0.2, [1, 1], [0.1, 0.4]),
+        ("binary", [[0.25], [0.5], [np.nextafter(0.5, 0)]], None, [0, 1, 0], [0.25, 0.0, 0.0]),
+        ("binary", [[0.25], [0.5]], 0.25, [1, 1], [0.0, 0.25]),
+        ("multiclass", [[0.2, 0.5, 0.3]], None, [1], [0.2]),
+        # The median, not the mode; the margin is that of the nearest cut.
+        ("ordinal", [[0.4, 0.0, 0.35, 0.25], [0.1, 0.2, 0.6, 0.1]], None, [2, 2], [0.1, 0.2]),
+    ],
+)
+def test_calls_and_margins_of_classes(name, p, threshold, calls, margins):
+    called, margin = TASKS[name].call(np.array(p), threshold)
+    assert called.tolist() == calls and margin == pytest.approx(margins)
+    positive = [call > 0 for call in calls]
+    assert TASKS[name].called_positive(np.array(p), threshold).tolist() == positive
+
+
+def test_numbers_and_times_call_no_class():
     with pytest.raises(NotImplementedError, match="survival calls no class"):
-        TASKS["survival"].calls(p)
+        TASKS["survival"].call(np.ones((1, 3)))
     assert [task_of_classes(k) for k in (1, 2, 3)] == ["binary", "binary", "multiclass"]
 
 
@@ -224,6 +202,34 @@ def test_the_column_that_is_shown_first(name, columns, expected):
     }[name]
     p = Predicted(np.array(values), np.zeros(len(values)), data(name).outputs)
     assert TASKS[name].column(p, columns) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "expected"),
+    [
+        ("multiclass", 3, None),
+        ("ordinal", 2, ("at least mid", "at least high")),
+        ("multilabel", 3, GRADES),
+        ("regression", 2, ("mean", "variance")),
+        ("survival", 3, ("until 2", "until 5", "until 9")),
+        ("survival", 1, None),
+    ],
+)
+def test_columns_of_values_of_instances_have_the_names_of_their_outputs(name, columns, expected):
+    assert TASKS[name].column_names(first(data(name)), columns) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("ordinal", (2.0,), "2"),
+        ("multilabel", (0.0, 1.0), "(0.0, 1.0)"),
+        ("regression", (2.5,), "2.5"),
+        ("survival", (3.0, 1.0), "(3.0, 1.0)"),
+    ],
+)
+def test_a_likelihood_takes_a_class_a_number_or_one_per_column(name, value, expected):
+    assert repr(TASKS[name].labels.model_target(value)) == expected
 
 
 def _named(node: ast.AST) -> bool:
@@ -274,19 +280,6 @@ def test_a_comparison_with_the_name_of_a_task_is_found():
     assert not list(_branches(ast.parse("task: str = 'binary'\nf('ordinal')")))
 
 
-def test_a_bag_at_the_threshold_is_called_positive():
-    p = np.array([[0.25], [0.5], [np.nextafter(0.5, 0)]])
-    assert TASKS["binary"].calls(p).tolist() == [0, 1, 0]
-    assert TASKS["binary"].calls(p, 0.25).tolist() == [1, 1, 1]
-
-
-def test_of_grades_the_median_is_called_and_the_margin_is_that_of_the_nearest_cut():
-    p = np.array([[0.4, 0.0, 0.35, 0.25], [0.1, 0.2, 0.6, 0.1]])
-    task = TASKS["ordinal"]
-    assert task.calls(p).tolist() == [2, 2] and p.argmax(1).tolist() == [0, 2]
-    np.testing.assert_allclose(task.margins(p), [0.1, 0.2])
-
-
 @pytest.mark.parametrize(
     ("name", "y", "expected"),
     [
@@ -305,6 +298,11 @@ def test_only_a_number_outside_its_interval_is_contradicted():
     p = Predicted(np.array((3.0, 1, 1, 2, 3, 4, 5)), np.zeros(7), QUANTILES)
     found = [TASKS["regression"].contradicts(p, [y]) for y in (3.0, 9.0, 0.5, np.nan)]
     assert found == [False, True, True, None]
+
+
+def test_maps_of_grades_explain_the_mean_grade():
+    p = Predicted(np.array((0.5, 0.2, 0.3)), np.zeros(3), GRADES)
+    assert TASKS["ordinal"].response(p, 1) == pytest.approx(0.8)
 
 
 def test_a_rival_of_grades_has_the_shares_of_training():

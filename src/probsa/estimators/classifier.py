@@ -135,7 +135,7 @@ class MILClassifier(ClassifierMixin, MILEstimator):
         task = TASKS[self.task_]
         if task.has_findings:
             return (p >= 0.5).astype(np.int64)
-        return self.classes_[p.argmax(1) if task.unordered_classes else task.calls(p)]
+        return self.classes_[p.argmax(1) if task.unordered_classes else task.call(p)[0]]
 
     def decision_function(
         self, X: Any, *, coords: Any = None

@@ -88,7 +88,7 @@ class Context:
     @cached_property
     def called(self) -> Int[np.ndarray, " bags"]:
         """The called class of the evaluated bags, for tasks with classes."""
-        return self.task.calls(self.p, self.threshold)
+        return self.task.call(self.p, self.threshold)[0]
 
     def output(self, name: str) -> Float[np.ndarray, " bags"]:
         """Return a predicted column by its name, for tasks without classes."""

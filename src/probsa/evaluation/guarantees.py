@@ -23,7 +23,6 @@ from ..statistics import (
     certified_threshold,
     conformal_half_width,
     coverage_band,
-    coverage_band_in_test,
     group_shares,
     least_accepted,
     least_groups,
@@ -313,7 +312,7 @@ def _bands(
         if bags.part != "new":
             among = None if part == "all" else bags.y == names.index(part)
             tested = max(1, round(shares(bags, among=among).sum()))
-            near, far = coverage_band_in_test(count, test_groups=tested, alpha=1 - coverage)
+            near, far = coverage_band(count, test_groups=tested, alpha=1 - coverage)
             in_test[part] = near, far
             test = f", and between {near:.3f} and {far:.3f} in a test of this size"
         lines.append(

@@ -425,7 +425,7 @@ def _cells(
     if p.of_task.has_classes:
         # The call is made on the numbers of the table, so that its readers find the same calls.
         stored = np.array([float(str(v)) for v in p.probability])
-        cells["prediction"] = int(p.of_task.calls(stored[None], threshold)[0])
+        cells["prediction"] = int(p.of_task.call(stored[None], threshold)[0][0])
     if p.slides:
         cells["slides"] = f"{len(p.slides)}/{p.slides_expected or len(p.slides)}"
     return cells

@@ -1,9 +1,7 @@
 from .calibration import SHARES as SHARES
-from .calibration import ChanceError as ChanceError
 from .calibration import Reliability as Reliability
 from .calibration import RetentionCurve as RetentionCurve
 from .calibration import augrc as augrc
-from .calibration import bin_count as bin_count
 from .calibration import calibration_error as calibration_error
 from .calibration import equal_mass_bins as equal_mass_bins
 from .calibration import equal_width_bins as equal_width_bins
@@ -14,7 +12,6 @@ from .classes import SMALLEST as SMALLEST
 from .classes import binary_metrics as binary_metrics
 from .classes import cohen_kappa as cohen_kappa
 from .classes import confusion as confusion
-from .classes import mean_grade as mean_grade
 from .classes import median_call as median_call
 from .classes import multiclass_metrics as multiclass_metrics
 from .classes import multilabel_metrics as multilabel_metrics
@@ -42,11 +39,9 @@ from .conformal import aps_scores as aps_scores
 from .conformal import certified_threshold as certified_threshold
 from .conformal import conformal_half_width as conformal_half_width
 from .conformal import coverage_band as coverage_band
-from .conformal import coverage_band_in_test as coverage_band_in_test
 from .conformal import group_shares as group_shares
 from .conformal import least_accepted as least_accepted
 from .conformal import least_groups as least_groups
-from .conformal import risk_threshold as risk_threshold
 from .conformal import shift_test as shift_test
 from .conformal import smallest_alpha as smallest_alpha
 from .froc import RATES as RATES
@@ -58,7 +53,6 @@ from .metric import areas as areas
 from .metric import auroc as auroc
 from .metric import f1_and_accuracy as f1_and_accuracy
 from .metric import mean_over_replicates as mean_over_replicates
-from .metric import one_class_reason as one_class_reason
 from .numbers import regression_metrics as regression_metrics
 from .ranks import CriticalDifference as CriticalDifference
 from .ranks import Ranks as Ranks
@@ -74,4 +68,3 @@ from .survival import kaplan_meier as kaplan_meier
 from .survival import survival_between as survival_between
 from .survival import survival_metrics as survival_metrics
 from .thresholds import choose_threshold as choose_threshold
-from .thresholds import threshold_by_rule as threshold_by_rule

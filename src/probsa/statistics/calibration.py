@@ -40,15 +40,6 @@ class Reliability:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ChanceError:
-    """The calibration error that calibrated probabilities of the same items have by chance."""
-
-    mean: float
-    upper: float
-    """The 95th percentile: a larger error is unlikely for calibrated probabilities."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class RetentionCurve:
     """Error rates of the kept items at `SHARES`, with their intervals."""
 
@@ -57,20 +48,16 @@ class RetentionCurve:
     high: Limits
 
 
-def bin_count(items: int) -> int:
-    """Return the number of bins of equal mass: at least ten items each, from 2 to 15 bins."""
-    return int(np.clip(items // ITEMS_PER_BIN, FEWEST_BINS, MOST_BINS))
-
-
-def equal_mass_bins(p: Values, *, bins: int) -> Labels:
+def equal_mass_bins(p: Values) -> Labels:
     """Return the bin of each item; bins are numbered without gaps from the lowest probability.
 
-    Items are sorted and divided into `bins` parts whose sizes differ by at most one. Items with
-    equal probabilities share the bin of the middle one of them, so that the order of the items does
-    not matter; bins that become empty are dropped.
+    Items are sorted and divided into 2 to 15 parts, of at least ten items each if possible, whose
+    sizes differ by at most one. Items with equal probabilities share the bin of the middle one of
+    them, so that the order of the items does not matter; bins that become empty are dropped.
     """
     _, inverse, count = np.unique(p, return_inverse=True, return_counts=True)
     middle = np.cumsum(count) - (count + 1) / 2
+    bins = np.clip(len(p) // ITEMS_PER_BIN, FEWEST_BINS, MOST_BINS)
     part = (middle * bins // max(len(p), 1)).astype(np.int64)
     return np.unique(part, return_inverse=True)[1][inverse]
 
@@ -91,11 +78,14 @@ def calibration_error(p: Values, y: Flags, *, bins: Labels, draws: Draws) -> Met
         return Metric.of(np.abs(sums[:, :-1]).sum(1) / sums[:, -1], reason="no items")
 
 
-def reliability(p: Values, y: Flags, *, bins: Labels, seed: int) -> tuple[Reliability, ChanceError]:
-    """Return the bins with their consistency band, and the error expected by chance.
+def reliability(
+    p: Values, y: Flags, *, bins: Labels, seed: int
+) -> tuple[Reliability, float, float]:
+    """Return the bins with their consistency band, and the calibration error expected by chance.
 
-    Bins without items are not allowed. The band contains the frequency of a bin in 95 % of
-    simulated label sets in which the probabilities are calibrated and items independent.
+    The band contains the frequency of a bin in 95 % of simulated label sets in which the
+    probabilities are calibrated and items independent. Of the errors of these sets, the mean and
+    the 95th percentile are returned. Bins without items are not allowed.
     """
     rng = np.random.default_rng(seed)
     order, count = np.argsort(bins, kind="stable"), np.bincount(bins)
@@ -104,8 +94,7 @@ def reliability(p: Values, y: Flags, *, bins: Labels, seed: int) -> tuple[Reliab
     simulated = np.stack([np.add.reduceat(labels, starts) / count for labels in sets])
     diagram = _diagram(p, y, bins=bins, rows=simulated)
     errors = (np.abs(simulated - diagram.probability) * diagram.count).sum(1) / len(p)
-    upper = float(np.quantile(errors, COVERAGE))
-    return diagram, ChanceError(mean=float(errors.mean()), upper=upper)
+    return diagram, float(errors.mean()), float(np.quantile(errors, COVERAGE))
 
 
 def sampled_reliability(p: Values, y: Flags, *, bins: Labels, draws: Draws) -> Reliability:

@@ -10,16 +10,16 @@ from itertools import permutations
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Num
+from jaxtyping import Bool, Float
 
 from .calibration import calibration_error, equal_width_bins
 from .metric import (
     Metric,
     TargetMetrics,
     areas,
-    auroc,
     check,
     f1,
+    f1_and_accuracy,
     mean_of_items,
     mean_over_classes,
     one_class_reason,
@@ -37,7 +37,6 @@ DIGITS = 12
 """Sums of probabilities that agree to so many decimals are tied when bags are ranked."""
 NO_THRESHOLD = "no threshold was given: choose one on validation bags"
 NO_THRESHOLDS = "no thresholds were given: choose them on validation bags"
-NO_PROBABILITY = "probabilities must lie in [0, 1]; some are outside, or nan"
 
 
 def binary_metrics(
@@ -49,26 +48,24 @@ def binary_metrics(
     the metrics of calls are undefined, but for F1 at 0.5.
 
     Raises:
-        InputError: a label is not 0 or 1, or a probability not in [0, 1].
+        InputError: a label is not 0 or 1.
     """
-    _check_classes(labels, np.stack([1 - p, p], axis=1))
+    _check_classes(labels, classes=2)
     y = labels == 1
-    names = ("f1", "balanced_accuracy", "accuracy")
-    calls: dict[str, Metric] = dict.fromkeys(names, Metric.undefined(NO_THRESHOLD))
+    f1_of_calls = balanced_accuracy = accuracy = Metric.undefined(NO_THRESHOLD)
     if threshold is not None:
         called = p >= threshold
+        f1_of_calls = f1(y, called, draws=draws)
         recalls = draws.ratio(y & called, y) + draws.ratio(~y & ~called, ~y)
         reason = f"{one_class_reason(y, what='bags')}: balanced accuracy is undefined"
-        calls = {
-            "f1": f1(y, called, draws=draws),
-            "balanced_accuracy": Metric.of(recalls / 2, reason=reason),
-            "accuracy": mean_of_items(y == called, draws=draws),
-        }
+        balanced_accuracy = Metric.of(recalls / 2, reason=reason)
+        accuracy = mean_of_items(y == called, draws=draws)
     overall = {
         **areas(y, p, draws=draws),
-        "f1": calls["f1"],
+        "f1": f1_of_calls,
         "f1_at_0.5": f1(y, p >= 0.5, draws=draws),
-        **calls,
+        "balanced_accuracy": balanced_accuracy,
+        "accuracy": accuracy,
         "brier": mean_of_items((p - y) ** 2, draws=draws),
         "ece": _ece(p, y, draws=draws),
         "nll": mean_of_items(_losses(np.where(y, p, 1 - p)), draws=draws),
@@ -88,27 +85,30 @@ def multiclass_metrics(
     classes (Machine Learning 2001).
 
     Raises:
-        InputError: labels (from 0) and probabilities do not fit each other.
+        InputError: there are labels without a probability.
     """
-    _check_classes(y, p)
+    _check_classes(y, classes=p.shape[1])
     call, one_hot = p.argmax(1), y[:, None] == np.arange(p.shape[1])
     matrix = confusion(y, call, classes=p.shape[1], draws=draws)
-    right, true, called = np.diagonal(matrix, axis1=1, axis2=2), matrix.sum(2), matrix.sum(1)
-    by_part, absences = {}, []
+    present, by_part = one_hot.any(0), {}
+    absent = [f"no bag of class {name} among {len(y)}" for name in names]
     for c, (name, of_class) in enumerate(zip(names, one_hot.T, strict=True)):
-        absent = f"no bag of class {name} among {len(y)}"
-        reason = f"all {len(y)} bags are of class {name}" if of_class.any() else absent
-        absences += [] if of_class.any() else [f"{absent}: the mean over classes is undefined"]
-        by_part[name] = areas(of_class, p[:, c], draws=draws, reason=reason)
-        by_part[name]["ece"] = _ece(p[:, c], of_class, draws=draws)
-        f1_of_class = _quotient(2 * right[:, c], true[:, c] + called[:, c], where=true[:, c] > 0)
-        recall = _quotient(right[:, c], true[:, c], where=true[:, c] > 0)
-        by_part[name]["f1"] = Metric.of(f1_of_class, reason=f"{absent} bags")
-        by_part[name]["recall"] = Metric.of(recall, reason=f"{absent} bags")
+        reason = f"all {len(y)} bags are of class {name}" if present[c] else absent[c]
+        f1_of_class, _ = f1_and_accuracy(of_class, call == c, draws=draws)
+        recall = draws.ratio(of_class & (call == c), of_class)
+        by_part[name] = {
+            **areas(of_class, p[:, c], draws=draws, reason=reason),
+            "ece": _ece(p[:, c], of_class, draws=draws),
+            "f1": Metric.of(f1_of_class, reason=f"{absent[c]} bags"),
+            "recall": Metric.of(recall, reason=f"{absent[c]} bags"),
+        }
     cells = draws.for_items(np.repeat(np.arange(len(y)), p.shape[1]))
     micro = areas(one_hot.ravel(), p.ravel(), draws=cells)
     pairs = [
-        draws.auroc(one_hot[:, a], p[:, a], control=one_hot[:, b])
+        Metric.of(
+            draws.auroc(one_hot[:, a], p[:, a], control=one_hot[:, b]),
+            reason=absent[b if present[a] else a],
+        )
         for a, b in permutations(range(p.shape[1]), 2)
     ]
 
@@ -126,7 +126,7 @@ def multiclass_metrics(
         "nll": mean_of_items(_losses(p[one_hot]), draws=draws),
         "weighted_auroc": mean("auroc", draws.totals(one_hot)),
         "micro_auroc": micro["auroc"],
-        "one_vs_one_auroc": Metric.of(np.mean(pairs, axis=0), reason="".join(absences[:1])),
+        "one_vs_one_auroc": mean_over_classes(pairs),
         "micro_average_precision": micro["average_precision"],
         "kappa": cohen_kappa(matrix),
         "linear_kappa": cohen_kappa(matrix, weighting="linear"),
@@ -144,9 +144,9 @@ def ordinal_metrics(y: Labels, p: Probabilities, *, draws: Draws) -> TargetMetri
     (Epstein, Journal of Applied Meteorology 1969).
 
     Raises:
-        InputError: grades (from 0) and probabilities do not fit each other.
+        InputError: there are grades without a probability.
     """
-    _check_classes(y, p)
+    _check_classes(y, classes=p.shape[1])
     call, grades = median_call(p), np.arange(p.shape[1])
     matrix, error = confusion(y, call, classes=len(grades), draws=draws), np.abs(call - y)
     steps = np.cumsum(p, axis=1)[:, :-1] - (y[:, None] <= grades[:-1])
@@ -162,22 +162,15 @@ def ordinal_metrics(y: Labels, p: Probabilities, *, draws: Draws) -> TargetMetri
     at_least = np.cumsum(p[:, ::-1], axis=1)[:, ::-1].round(DIGITS)
     by_part = {}
     for k in range(1, len(grades)):
-        area = auroc(y >= k, at_least[:, k], draws=draws)
-        if area.value is None and len(y):
-            side = "at least" if y[0] >= k else "below"
-            area = Metric.undefined(f"all {len(y)} bags are {side} grade {k}: AUROC is undefined")
-        by_part[f"≥{k}"] = {"auroc": area}
+        side = "at least" if (y >= k).any() else "below"
+        reason = f"all {len(y)} bags are {side} grade {k}: AUROC is undefined"
+        by_part[f"≥{k}"] = {"auroc": Metric.of(draws.auroc(y >= k, at_least[:, k]), reason=reason)}
     return TargetMetrics(overall=overall, by_part=by_part)
 
 
 def median_call(p: Probabilities) -> Labels:
     """Return the smallest grade k with P(Y ≤ k) ≥ ½: the least expected absolute error."""
     return np.argmax(np.cumsum(p, axis=1) >= 0.5 - ROUNDING, axis=1)
-
-
-def mean_grade(p: Probabilities) -> Values:
-    """Return the expected grade Σ_k k P(Y = k)."""
-    return p @ np.arange(p.shape[1], dtype=p.dtype)
 
 
 def multilabel_metrics(
@@ -202,17 +195,15 @@ def multilabel_metrics(
         draws: resamples of the bags.
 
     Raises:
-        InputError: labels and probabilities do not fit each other.
+        InputError: a label has another value, or there are not as many thresholds as findings.
     """
     n, observed = y.shape[1], ~np.isnan(y)
     binary = np.isin(y[observed], (0, 1)).all()
-    of_names, of_thresholds = len(names), n if thresholds is None else len(thresholds)
+    given = n if thresholds is None else len(thresholds)
     check(
         {
             "labels of findings must be 0, 1 or nan (not observed); some are not": binary,
-            NO_PROBABILITY: ((p >= 0) & (p <= 1)).all(),
-            f"{of_names} names for {n} findings: expected one each": of_names == n,
-            f"{of_thresholds} thresholds for {n} findings: expected one each": of_thresholds == n,
+            f"{given} thresholds for {n} findings: expected one each": given == n,
         }
     )
     called = None if thresholds is None else p >= np.asarray(thresholds, dtype=np.float64)
@@ -341,9 +332,7 @@ def _ece(p: Values, hit: Flags, *, draws: Draws) -> Metric:
     return calibration_error(p, hit, bins=equal_width_bins(p), draws=draws)
 
 
-def _check_classes(y: Labels, p: Num[np.ndarray, "items classes"]) -> None:
-    low, high, most = min(y, default=0), max(y, default=0), p.shape[1] - 1
-    beyond = f"labels go from {low} to {high}, but these probabilities are for classes 0 to {most}"
-    rows = f"{len(y)} labels for {len(p)} rows of probabilities: expected as many"
-    inside = ((p >= 0) & (p <= 1)).all()
-    check({rows: len(y) == len(p), NO_PROBABILITY: inside, beyond: 0 <= low <= high <= most})
+def _check_classes(y: Labels, *, classes: int) -> None:
+    span = f"labels go from {min(y, default=0)} to {max(y, default=0)}"
+    beyond = f"{span}, but these probabilities are for classes 0 to {classes - 1}"
+    check({beyond: ((y >= 0) & (y < classes)).all()})

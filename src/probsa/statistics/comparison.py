@@ -26,13 +26,7 @@ from .resample import Draws, Flags, Groups, Labels, draw_patients
 MetricName = Literal["auroc", "average_precision", "f1", "accuracy", "mean"]
 """`mean` averages values of the items, which are metrics themselves, such as the AP of each bag."""
 Pooling = Literal["pooled", "within"]
-"""How a metric treats cross-validation folds.
-
-`pooled` computes it over the bags of all folds, as tables print it. It has the most pairs of bags,
-but the scores of different folds must share a scale, and shifts between folds lower the metric.
-`within` averages the metric of each fold, which ignores such shifts but compares each bag only with
-those of its own fold.
-"""
+"""Whether a metric is computed over the bags of all cross-validation folds, or within each fold."""
 Replicated = Shaped[np.ndarray, "replicates items"]
 Resampled = Float[np.ndarray, "replicates rows"]
 
@@ -45,7 +39,7 @@ POWER = 0.80
 ROUNDING = 1e-20
 """A variance below this (relative to 1, the largest metric) is a rounding error."""
 QUANTILES = 4000
-"""Number of points at which the replicates' part of the error is evaluated."""
+"""Number of points at which the smaller part of the error is evaluated."""
 EXCHANGES = 999
 """Number of random exchanges of the two methods, used if the resamples do not vary."""
 DETECTABLE, TEST = "Smallest detectable difference in", "80 % power, two-sided 0.05"
@@ -151,13 +145,14 @@ class StandardError:
         return float(np.hypot(self.patients, self.replicates))
 
     def p(self, d: float) -> float:
-        """Return the two-sided probability of an error at least as large as d."""
-        if self.replicates == 0:
-            return float(2 * stdtr(self.freedom, -abs(d) / self.patients))
-        if self.patients == 0:
-            return float(2 * stdtr(self.count - 1, -abs(d) / self.replicates))
-        from_replicates = self.replicates * _student_quantiles(self.count - 1)
-        return float(2 * stdtr(self.freedom, (from_replicates - abs(d)) / self.patients).mean())
+        """Return the two-sided probability of an error at least as large as d.
+
+        It is the mean over the errors of the smaller part, so that it is exact if that is 0.
+        """
+        parts = (self.patients, self.freedom), (self.replicates, self.count - 1)
+        (smaller, of_smaller), (larger, of_larger) = sorted(parts)
+        error = smaller * _student_quantiles(of_smaller) if smaller else np.zeros(1)
+        return float(2 * stdtr(of_larger, (error - abs(d)) / larger).mean())
 
     def half_width(self, alpha: float = ALPHA) -> float:
         """Return the d at which p is alpha."""
@@ -279,8 +274,6 @@ class Comparison:
     """The best method, if it differs significantly from every other; see `compare`."""
     reason: str | None
     """The reason why there is no winner."""
-    indistinguishable: tuple[str, ...]
-    """The other methods that do not differ significantly from the best."""
     replicates: int
     groups: int
     """Number of patients, or of whatever was resampled."""
@@ -295,7 +288,6 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
     groups: Groups | Shaped[np.ndarray, " items"] | None,
     metric: MetricName,
     baseline: str | None = None,
-    pooling: Pooling = "pooled",
     folds: ArrayLike | None = None,
     blocks: Groups | Shaped[np.ndarray, " replicates"] | None = None,
     resamples: int = 2000,
@@ -304,8 +296,7 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
     """Compare all methods with a baseline (or the best), and decide whether there is a winner.
 
     The winner is the method with the highest value, if its paired difference to every other method
-    has a Holm-adjusted two-sided p of at most 0.05. Otherwise there is none, `reason` says why, and
-    `indistinguishable` names the methods that do not differ significantly from the best.
+    has a Holm-adjusted two-sided p of at most 0.05. Otherwise there is none, and `reason` says why.
 
     Args:
         y: labels 0 or 1, (items,); None for the metric `mean`, which needs none.
@@ -314,55 +305,43 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
         groups: the patient of each item; None if each item is its own patient.
         metric: the metric to compare.
         baseline: the method that is subtracted from the others; None for the best.
-        pooling: see `Pooling`.
-        folds: the fold of each item, (items,) or (replicates, items); `within` needs it.
+        folds: the fold of each item, (items,) or (replicates, items), to average the metric of each
+            fold. Shifts between the scores of different folds lower the metric of all items (None),
+            but within folds each bag is compared only with those of its own fold.
         blocks: the block of each replicate, for example the split if replicates are pairs of a
             split and a seed. Replicates of a block are averaged. A single block is ignored.
         resamples: number of resamples of the patients.
         seed: seed of the resamples.
 
     Raises:
-        InputError: the shapes do not fit, there is one class only, the baseline is unknown, or a
-            score is nan.
+        InputError: the methods have scores of different shapes, there is one class only, also in a
+            fold, or a score is nan.
     """
-    check({"no methods to compare": len(scores) > 0})
     by_method = {name: np.atleast_2d(np.asarray(s)) for name, s in scores.items()}
-    first = next(iter(by_method.values()))
-    count, items = shape = (first.shape[0], first.shape[-1])
-    patients = np.arange(items) if groups is None else np.asarray(groups)
-    names = np.arange(count) if blocks is None else np.asarray(blocks)
-    labels, within = np.ones(items) if y is None else np.asarray(y), None
-    if pooling == "within":
-        check({"pooling 'within' needs the fold of each item": folds is not None})
-        within = np.asarray(folds)
-        within = np.tile(within, (count, 1)) if within.ndim == 1 else within
-    classes, of_calls = {*labels.ravel().tolist()}, metric in ("f1", "accuracy")
-    known = baseline is None or baseline in scores
-    rules = {f"no baseline {baseline!r} among {', '.join(scores)}": known}
+    count, items = shape = next(iter(by_method.values())).shape
     for name, s in by_method.items():
-        nan, usable = np.isnan(s.astype(np.float64)).any(), not of_calls or np.isin(s, (0, 1)).all()
-        rules |= {
-            f"{name} has scores of shape {s.shape}: expected {shape}": s.shape == shape,
-            f"{name}: {metric} needs calls (True or False), not scores": usable,
-            f"{name} has scores that are nan: leave those items out for all methods": not nan,
-        }
-    given = {"labels": (labels, (items,)), "groups": (patients, (items,))}
-    given |= {"blocks": (names, (count,)), "folds": (first if within is None else within, shape)}
-    rules |= {f"{k} of shape {v.shape}: expected {s}": v.shape == s for k, (v, s) in given.items()}
-    one_class = y is not None and len(classes) < 2
-    rules |= {
-        f"labels are {sorted(classes)}: {metric} needs 0 and 1": classes <= {0, 1},
-        f"only one class among {items} labels: nothing can be compared": not one_class,
-    }
-    check(rules)
-    labels = labels == 1
-    strata = labels.tolist()
-    if within is not None:
+        calls = metric not in ("f1", "accuracy") or np.isin(s, (0, 1)).all()
+        nan = np.isnan(s.astype(np.float64)).any()
+        check(
+            {
+                f"{name} has scores of shape {s.shape}: expected {shape}": s.shape == shape,
+                f"{name}: {metric} needs calls (True or False), not scores": calls,
+                f"{name} has scores that are nan: leave those items out for all methods": not nan,
+            }
+        )
+    classes = [0, 1] if y is None else np.unique(y).tolist()
+    check({f"labels are {classes}: {metric} needs 0 and 1": classes == [0, 1]})
+    labels = np.ones(items, dtype=bool) if y is None else np.asarray(y) == 1
+    patients = range(items) if groups is None else list(groups)
+    replicates = range(count) if blocks is None else list(blocks)
+    strata, within = labels.tolist(), None
+    if folds is not None:
+        within = np.broadcast_to(folds, shape)
         for fold, inside in [(f, row == f) for row in within for f in np.unique(row)]:
-            both = labels[inside].any() and not labels[inside].all()
+            both = len(np.unique(labels[inside])) == 2
             check({f"fold {fold} has one class: pool the folds instead": both})
         strata = list(zip(strata, within[0].tolist(), strict=True))
-    draws, freedom = draw_patients(strata, groups=patients.tolist(), resamples=resamples, seed=seed)
+    draws, freedom = draw_patients(strata, groups=patients, resamples=resamples, seed=seed)
     if metric in ("average_precision", "f1"):
         # The positives dominate the variance: counting all patients makes the test too liberal
         # (6 % errors at a level of 5 % with 24 positives among 80 bags).
@@ -372,7 +351,7 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
         member=draws.member,
         freedom=freedom,
         # With one split and several seeds, the seeds are the replicates.
-        blocks=tuple(range(count) if len(set(names.tolist())) == 1 else names.tolist()),
+        blocks=tuple(replicates if len(set(replicates)) > 1 else range(count)),
         metric=metric,
         folds=within,
     )
@@ -433,7 +412,6 @@ def compared_samples(
         adjusted=adjusted,
         winner=best if reason is None else None,
         reason=reason,
-        indistinguishable=similar,
         replicates=len(data.blocks),
         groups=int(data.member.max()) + 1,
         notes=(ONE_REPLICATE,) if len(set(data.blocks)) == 1 else (),

@@ -8,14 +8,14 @@ and the mean loss of each group, it is hierarchical conformal prediction (Lee, B
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.stats import beta, betabinom, binom
 
-from .resample import CELLS, Flags, Groups, Labels, Values, group_strata
+from .resample import CELLS, Flags, Groups, Labels, Values, group_index
 
 Scores = Float[np.ndarray, "items classes"]
 
@@ -30,7 +30,7 @@ error rate is e."""
 
 def group_shares(groups: Groups) -> tuple[Values, Labels]:
     """Return the share of each item in its group, which add up to 1, and the group's index."""
-    member, _ = group_strata(groups, [0] * len(groups))
+    member = group_index(groups)
     return 1 / np.bincount(member)[member] if len(member) else np.zeros(0), member
 
 
@@ -76,29 +76,24 @@ def _tails(score: Values, share: Values) -> tuple[np.ndarray, np.ndarray]:
     return score[order], np.append(np.cumsum(share[order][::-1])[::-1], 0.0)
 
 
-def coverage_band(groups: int, *, alpha: float) -> tuple[float, float]:
+def coverage_band(
+    groups: int, *, alpha: float, test_groups: int | None = None
+) -> tuple[float, float]:
     """Return the central interval of the realised coverage over calibration sets of K groups.
 
     With one item per group and no ties, the coverage of one calibration set, over infinitely many
     new items, is Beta(k, K + 1 - k) distributed with k = ⌈(K + 1)(1 - α)⌉. Several items per
     group vary less, and ties raise the coverage. There must be `least_groups`.
+
+    The coverage observed in m = `test_groups` new groups varies more: the number of covered ones is
+    Beta-binomial(m, k, K + 1 - k).
     """
-    low, high = beta.ppf(TAILS, *_beta(groups, alpha))
-    return float(low), float(high)
-
-
-def coverage_band_in_test(groups: int, *, test_groups: int, alpha: float) -> tuple[float, float]:
-    """Return the same interval for the coverage observed in m new groups, which is wider.
-
-    With one item per group, the number of covered ones is Beta-binomial(m, k, K + 1 - k).
-    """
-    low, high = betabinom.ppf(TAILS, test_groups, *_beta(groups, alpha)) / test_groups
-    return float(low), float(high)
-
-
-def _beta(groups: int, alpha: float) -> tuple[int, int]:
     k = math.ceil((groups + 1) * (1 - alpha) - ROUNDING)
-    return k, groups + 1 - k
+    if test_groups is None:
+        band = beta.ppf(TAILS, k, groups + 1 - k)
+    else:
+        band = betabinom.ppf(TAILS, test_groups, k, groups + 1 - k) / test_groups
+    return float(band[0]), float(band[1])
 
 
 def aps_scores(p: Scores, *, u: Values) -> Scores:
@@ -134,13 +129,12 @@ class ConformalSets:
         random item of each class, of a new group that has such items. Low scores conform. With
         fewer groups than `least_groups`, the sets hold every class.
         """
-        classes = scores.shape[1]
         of_label = np.take_along_axis(scores, y[:, None], axis=1)[:, 0]
-        parts = [y == c for c in range(classes)] if per_class else [y >= 0]
         known = []
-        for part in parts * (1 if per_class else classes):
-            share, member = group_shares([groups[int(i)] for i in np.flatnonzero(part)])
-            known.append((of_label[part], share, len(np.unique(member))))
+        for c in range(scores.shape[1]):
+            items = np.flatnonzero(y == c) if per_class else np.arange(len(y))
+            share, member = group_shares([groups[i] for i in items.tolist()])
+            known.append((of_label[items], share, len(np.unique(member))))
         found = [risk_threshold(s, share, groups=k, alpha=alpha) for s, share, k in known]
         return cls(thresholds=np.array(found), calibration=tuple(known))
 
@@ -247,17 +241,15 @@ def certified_threshold(
         accepted = confidence >= threshold
         among = np.bincount(member, weights=share * accepted)
         failed = np.bincount(member, weights=share * (accepted & wrong))
-        p = error_p_value(failed, among, max_error=max_error, one_each=one_each)
-        if p > delta and rule is not None:
-            break
-        rule = SelectiveRule(
-            threshold=float(threshold) if p <= delta else None,
+        tested = SelectiveRule(
+            threshold=float(threshold),
             accepted=float(among.mean()),
             error=float(failed.sum() / among.sum()) if among.any() else None,
-            p_value=p,
+            p_value=error_p_value(failed, among, max_error=max_error, one_each=one_each),
         )
-        if p > delta:
-            break
+        if tested.p_value > delta:
+            return rule or replace(tested, threshold=None)
+        rule = tested
     assert rule is not None, "there must be a threshold"
     return rule
 

@@ -75,10 +75,11 @@ class Metric:
             return Metric.undefined((self.reason if self.rows is None else other.reason) or "")
         return Metric.of(self.rows - other.rows)
 
-    def text(self, digits: int = 3, *, sign: bool = False) -> str:
+    def text(self, *, sign: bool = False) -> str:
         """Return the value and its interval, as `0.812 [0.701, 0.900]`; a dash if undefined."""
-        number = f"{self.value or 0:{'+' if sign else ''}.{digits}f}"
-        return "-" if self.value is None else f"{number}{self.span(digits, sign=sign)}"
+        if self.value is None:
+            return "-"
+        return f"{self.value:{'+' if sign else ''}.3f}{self.span(sign=sign)}"
 
     def span(self, digits: int = 3, *, sign: bool = False, before: str = " ") -> str:
         """Return the interval in brackets after `before`; an empty string if there is none."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float
 
-from .metric import Metric, TargetMetrics, check, mean_of_items
+from .metric import Metric, TargetMetrics, mean_of_items
 from .resample import Draws, Values
 
 ROUNDING = 1e-12
@@ -20,8 +20,8 @@ def regression_metrics(
     y: Values,
     predicted: Values,
     *,
-    scores: Mapping[str, Values] | None = None,
-    quantiles: Mapping[float, Values] | None = None,
+    scores: Mapping[str, Values],
+    quantiles: Mapping[float, Values],
     draws: Draws,
 ) -> TargetMetrics:
     """Return the metrics of predicted means, and of intervals between quantiles.
@@ -33,17 +33,7 @@ def regression_metrics(
         quantiles: quantiles of the prediction by their level; the levels α and 1 - α bound an
             interval of coverage 1 - 2α, which is named after it, as `90 %`.
         draws: resamples of the bags.
-
-    Raises:
-        InputError: values and predictions do not fit each other, or one is not finite.
     """
-    finite = np.isfinite(y).all() and np.isfinite(predicted).all()
-    check(
-        {
-            f"{len(y)} values for {len(predicted)} predictions": len(y) == len(predicted),
-            "values and predictions must be finite; some are infinite or nan": finite,
-        }
-    )
     error = predicted - y
     overall = {
         "mae": mean_of_items(np.abs(error), draws=draws),
@@ -51,8 +41,8 @@ def regression_metrics(
         "r_squared": r_squared(y, predicted, draws=draws),
         "spearman": spearman(y, predicted, draws=draws),
     }
-    overall |= {name: mean_of_items(s, draws=draws) for name, s in (scores or {}).items()}
-    by_level, by_part = {round(level, 6): q for level, q in (quantiles or {}).items()}, {}
+    overall |= {name: mean_of_items(s, draws=draws) for name, s in scores.items()}
+    by_level, by_part = {round(level, 6): q for level, q in quantiles.items()}, {}
     for level in sorted(by_level):
         low, high = by_level[level], by_level.get(opposite := round(1 - level, 6))
         if level < opposite and high is not None:

@@ -47,10 +47,10 @@ class Draws:
         `groups` names the group of each unit; without it, each unit is its own group. Fewer than
         two groups carry no information on the variation between groups: no resamples are drawn.
         """
-        names = range(len(strata)) if groups is None else groups
-        member, parts = group_strata(names, strata.tolist())
-        resamples = resamples if sum(map(len, parts)) > 1 else 0
-        return cls(counts=_drawn(parts, resamples=resamples, seed=seed), member=member)
+        member = np.arange(len(strata)) if groups is None else group_index(groups)
+        of_groups = _strata_of_groups(member, strata.tolist())
+        resamples = resamples if member.any() else 0
+        return cls(counts=_draw_groups(of_groups, resamples=resamples, seed=seed), member=member)
 
     @classmethod
     def of_data(cls, items: int) -> "Draws":
@@ -84,7 +84,7 @@ class Draws:
 
         They are scikit-learn's with the counts as sample weights.
         """
-        return _areas_by_ranks(self, y.astype(np.float64), 1.0 - y, score)
+        return _areas_from_ranks(self, y.astype(np.float64), 1.0 - y, score)
 
     def auroc(
         self, case: Flags | Values, score: Values, *, control: Flags | Values | None = None
@@ -96,14 +96,17 @@ class Draws:
         up = case.astype(np.float64)
         down = (1.0 - up) if control is None else control.astype(np.float64)
         if self.counts.shape[1] <= MOST_GROUPS:
-            return _auroc_by_pairs(self, up, down, score)
-        return _areas_by_ranks(self, up, down, score)[0]
+            return _auroc_from_pairs(self, up, down, score)
+        return _areas_from_ranks(self, up, down, score)[0]
 
 
-def _areas_by_ranks(
+def _areas_from_ranks(
     draws: Draws, case: Values, control: Values, score: Values
 ) -> Float[np.ndarray, "2 rows"]:
-    """Return AUROC and average precision of weighted cases and controls."""
+    """Return AUROC and average precision of items that are cases and controls with these weights.
+
+    All items are sorted by their score once; then each row takes sums along this order.
+    """
     order = np.argsort(score, kind="stable")
     cases, controls = order[case[order] > 0], order[control[order] > 0]
     areas = np.full((2, len(draws.counts)), np.nan)
@@ -111,81 +114,94 @@ def _areas_by_ranks(
         return areas
     # Cases with equal scores form one step of the curve.
     step, start = np.unique(score[cases], return_index=True)
-    first, last = (np.searchsorted(score[controls], step, side=side) for side in ("left", "right"))
+    # (steps,) number of controls with a lower score, and with a score that is not higher.
+    lower, not_higher = (
+        np.searchsorted(score[controls], step, side=side) for side in ("left", "right")
+    )
     block = max(1, CELLS // len(score))
     for r in range(0, len(draws.counts), block):
         counts = draws.counts[r : r + block].astype(np.float64)
-        # Column k holds the total weight of the k lowest controls.
+        # (rows, controls + 1); column k is the total weight of the k lowest controls.
         below = np.zeros((len(counts), len(controls) + 1))
         np.cumsum(counts[:, draws.member[controls]] * control[controls], axis=1, out=below[:, 1:])
+        # (rows, steps) weight of the cases of each step, of those from it on, and of all calls.
         at_step = np.add.reduceat(counts[:, draws.member[cases]] * case[cases], start, axis=1)
-        total, n = at_step.sum(1), below[:, -1]
         true = np.cumsum(at_step[:, ::-1], axis=1)[:, ::-1]
-        called = true + n[:, None] - below[:, first]
+        called = true + below[:, -1:] - below[:, lower]
         precision = np.divide(true, called, out=np.zeros_like(called), where=called > 0)
+        positives, negatives = at_step.sum(1), below[:, -1]
         with np.errstate(invalid="ignore", divide="ignore"):
-            pairs = (at_step * (below[:, first] + below[:, last])).sum(1) / 2
-            areas[0, r : r + block] = pairs / (total * n)
-            average = (at_step * precision).sum(1) / total
-        areas[1, r : r + block] = np.where(n > 0, average, np.nan)
+            pairs = (at_step * (below[:, lower] + below[:, not_higher])).sum(1) / 2
+            areas[0, r : r + block] = pairs / (positives * negatives)
+            average = (at_step * precision).sum(1) / positives
+        areas[1, r : r + block] = np.where(negatives > 0, average, np.nan)
     return areas
 
 
-def _auroc_by_pairs(draws: Draws, case: Values, control: Values, score: Values) -> Rows:
-    """Return wᵀ U w / (wᵀ p · wᵀ n), where U counts the ordered pairs between any two groups.
+def _auroc_from_pairs(draws: Draws, case: Values, control: Values, score: Values) -> Rows:
+    """Return wᵀ U w / (wᵀ p · wᵀ n), with the counts w of the groups in a row.
 
+    U[g, h] is the weight of the pairs of a case of group g and a control of group h in which the
+    case has the higher score; p and n are the weights of the cases and controls of each group.
     The cost hardly grows with the number of items per group, for example instances per bag.
     """
     order = np.argsort(score, kind="stable")
     cases, controls = order[case[order] > 0], order[control[order] > 0]
-    ups, up = np.unique(draws.member[cases], return_inverse=True)
     controls = controls[np.argsort(draws.member[controls], kind="stable")]
-    downs, first, down = np.unique(draws.member[controls], return_index=True, return_inverse=True)
-    pairs = np.empty((len(ups), len(downs)))
-    for k, part in zip(range(len(downs)), np.split(controls, first[1:]), strict=False):
-        below = np.append(0.0, np.cumsum(control[part]))
-        before = below[np.searchsorted(score[part], score[cases], side="left")]
-        before = before + below[np.searchsorted(score[part], score[cases], side="right")]
-        pairs[:, k] = np.bincount(up, before / 2 * case[cases], minlength=len(ups))
-    of_cases, of_controls = draws.counts[:, ups] * 1.0, draws.counts[:, downs] * 1.0
-    total = (of_cases @ np.bincount(up, case[cases])) * (
-        of_controls @ np.bincount(down, control[controls])
-    )
+    of_control, first = np.unique(draws.member[controls], return_index=True)
+    wins = np.zeros((draws.counts.shape[1], len(of_control)))
+    for k, group in zip(range(len(of_control)), np.split(controls, first[1:]), strict=False):
+        below = np.append(0.0, np.cumsum(control[group]))
+        lower, not_higher = (
+            below[np.searchsorted(score[group], score[cases], side=side)]
+            for side in ("left", "right")
+        )
+        of_cases = (lower + not_higher) / 2 * case[cases]
+        wins[:, k] = np.bincount(draws.member[cases], of_cases, minlength=len(wins))
+    total = draws.totals(np.stack([case, control], axis=1)).prod(1)
+    counts = draws.counts.astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return ((of_cases @ pairs) * of_controls).sum(1) / total
+        return ((counts @ wins) * counts[:, of_control]).sum(1) / total
 
 
-def group_strata(groups: Groups, strata: Sequence[Hashable]) -> tuple[Labels, list[list[int]]]:
-    """Return the group index of each item, and the groups of each stratum.
-
-    The stratum of a group is the set of the `strata` (labels, folds) of its items.
-    """
+def group_index(groups: Groups) -> Labels:
+    """Return the index of each item's group; groups are numbered as they first occur."""
     index = {name: i for i, name in enumerate(dict.fromkeys(groups))}
-    member = np.array([index[name] for name in groups], dtype=np.int64)
-    kinds: list[set[Hashable]] = [set() for _ in index]
-    for group, stratum in zip(member, strata, strict=True):
-        kinds[group].add(stratum)
-    by_kind: dict[frozenset[Hashable], list[int]] = {}
-    for group, kind in enumerate(kinds):
-        by_kind.setdefault(frozenset(kind), []).append(group)
-    return member, list(by_kind.values())
+    return np.array([index[name] for name in groups], dtype=np.int64)
 
 
-def _drawn(
-    parts: Sequence[list[int]], *, resamples: int, seed: int | tuple[int, int], fewer: int = 0
+def _strata_of_groups(member: Labels, strata: Sequence[Hashable]) -> list[list[int]]:
+    """Return the groups of each stratum, which is the set of the `strata` of a group's items."""
+    of_group: dict[int, set[Hashable]] = {}
+    for group, stratum in zip(member.tolist(), strata, strict=True):
+        of_group.setdefault(group, set()).add(stratum)
+    groups: dict[frozenset[Hashable], list[int]] = {}
+    for group, of_items in of_group.items():
+        groups.setdefault(frozenset(of_items), []).append(group)
+    return list(groups.values())
+
+
+def _draw_groups(
+    strata: Sequence[Sequence[int]],
+    *,
+    resamples: int,
+    seed: int | tuple[int, int],
+    unbiased: bool = False,
 ) -> Real[np.ndarray, "rows groups"]:
-    """Draw k - fewer of the k groups of each part, each of which counts k / (k - fewer) times.
+    """Draw k of the k groups of each stratum with replacement; row 0 is all ones.
 
-    With k draws, the variance is too small by the factor 1 - 1 / k; with k - 1 it is unbiased (Rao
-    and Wu, JASA 1988). A part with a single group does not vary. Row 0 is all ones.
+    With k draws, the variance is too small by the factor 1 - 1 / k. It is `unbiased` with k - 1
+    draws, each of which counts k / (k - 1) times (Rao and Wu, JASA 1988). A stratum with a single
+    group does not vary.
     """
     rng = np.random.default_rng(seed)
-    counts = np.ones((resamples + 1, sum(map(len, parts))), dtype=float if fewer else np.int64)
-    for part in parts:
-        k = len(part)
+    shape = resamples + 1, sum(map(len, strata))
+    counts = np.ones(shape, dtype=np.float64 if unbiased else np.int64)
+    for groups in strata:
+        k = len(groups)
         if k > 1:
-            drawn = rng.multinomial(k - fewer, np.full(k, 1 / k), size=resamples)
-            counts[1:, part] = drawn * (k / (k - fewer)) if fewer else drawn
+            drawn = rng.multinomial(k - unbiased, np.full(k, 1 / k), size=resamples)
+            counts[1:, groups] = drawn * (k / (k - 1)) if unbiased else drawn
     return counts
 
 
@@ -197,23 +213,25 @@ def draw_patients(
     The stratum of a group is the set of the `strata` of its items. A stratum with a single group
     would never vary, so it is merged into the largest stratum.
     """
-    member, parts = group_strata(groups, strata)
-    parts.sort(key=len)
-    singles = [group for part in parts[:-1] if len(part) == 1 for group in part]
-    parts = [part for part in parts[:-1] if len(part) > 1] + [parts[-1] + singles]
-    counts = _drawn(parts, resamples=resamples, seed=seed, fewer=1)
-    return Draws(counts=counts, member=member), counts.shape[1] - len(parts)
+    member = group_index(groups)
+    *smaller, largest = sorted(_strata_of_groups(member, strata), key=len)
+    singles = [group for stratum in smaller if len(stratum) == 1 for group in stratum]
+    merged = [*(stratum for stratum in smaller if len(stratum) > 1), largest + singles]
+    counts = _draw_groups(merged, resamples=resamples, seed=seed, unbiased=True)
+    return Draws(counts=counts, member=member), counts.shape[1] - len(merged)
 
 
 def replicate_weights(
     count: int, *, resamples: int, seed: int, blocks: Groups | None = None
 ) -> Float[np.ndarray, "rows replicates"]:
-    """Return the weight of each replicate in each row, drawn as in `draw_patients`.
+    """Return the weight of each replicate in each row, with an unbiased variance.
 
     With `blocks`, for example the split if replicates are pairs of a split and a seed, whole blocks
     are drawn, and the replicates of a block share its weight.
     """
-    member, parts = group_strata(range(count) if blocks is None else blocks, [0] * count)
-    seeds = seed, len(parts[0])
-    weights = _drawn(parts, resamples=resamples, seed=seeds, fewer=1)
-    return weights[:, member] / np.bincount(member)[member]
+    block = np.arange(count) if blocks is None else group_index(blocks)
+    size = np.bincount(block)
+    weights = _draw_groups(
+        [range(len(size))], resamples=resamples, seed=(seed, len(size)), unbiased=True
+    )
+    return weights[:, block] / size[block]

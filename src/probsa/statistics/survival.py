@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .metric import Metric, TargetMetrics, check
-from .resample import CELLS, Draws, Flags, Values
+from .resample import CELLS, Draws, Flags, Rows, Values
 
 Times = Float[np.ndarray, " times"]
 Curves = Float[np.ndarray, "items times"]
@@ -21,7 +21,9 @@ SMALLEST = 1e-12
 """Survival below this is moved here, so that its logarithm is finite."""
 
 
-def kaplan_meier(time: Values, event: Flags, times: Times) -> Times:
+def kaplan_meier(
+    time: Values, event: Flags, times: Times, *, draws: Draws
+) -> Float[np.ndarray, "rows times"]:
     """Return the survival of bags at each of `times` (Kaplan and Meier, JASA 1958).
 
     After the last time of a bag it stays constant.
@@ -29,14 +31,7 @@ def kaplan_meier(time: Values, event: Flags, times: Times) -> Times:
     Raises:
         InputError: a time is not positive and finite, or there are no bags.
     """
-    _check(time, event)
-    return resampled_survival(time, event, times, draws=Draws.of_data(len(time)))[0]
-
-
-def resampled_survival(
-    time: Values, event: Flags, times: Times, *, draws: Draws
-) -> Float[np.ndarray, "rows times"]:
-    """Return the Kaplan-Meier estimate at each of `times` in each row of the draws."""
+    _check(time)
     order = np.argsort(time, kind="stable")
     weight, event = draws.weights()[:, order], event[order]
     distinct, starts = np.unique(time[order], return_index=True)
@@ -64,12 +59,13 @@ class CensoringCurve:
         Raises:
             InputError: a time is not positive and finite, or there are no bags.
         """
-        _check(time, event)
+        _check(time)
         return cls(np.where(event, time, np.nextafter(time, np.inf)), event)
 
     def at(self, times: Times) -> Times:
         """Return Ĝ at any times; 0 after the last training time, where it is unknown."""
-        values = kaplan_meier(self.time, ~self.event, np.nextafter(times, np.inf))
+        after, draws = np.nextafter(times, np.inf), Draws.of_data(len(self.time))
+        values = kaplan_meier(self.time, ~self.event, after, draws=draws)[0]
         return np.where(times > self.limit, 0.0, values)
 
     @property
@@ -98,9 +94,9 @@ def concordance(
     2011). Without draws, there is no interval.
 
     Raises:
-        InputError: a time is not positive and finite, or a risk is not finite.
+        InputError: a time is not positive and finite, or there are no bags.
     """
-    _check(time, event, risk)
+    _check(time)
     draws = Draws.of_data(len(time)) if draws is None else draws
     g = np.ones(len(time)) if censoring is None else censoring.at(time)
     pair_weight = np.divide(1.0, g**2, out=np.zeros(len(time)), where=event & (g > 0))
@@ -147,7 +143,7 @@ def survival_metrics(
         draws: resamples of the bags.
 
     Raises:
-        InputError: a time, a risk or a probability cannot be used, or shapes do not fit.
+        InputError: a time or a probability cannot be used.
     """
     n, g = len(time), censoring.at(time)
     overall = {
@@ -156,8 +152,6 @@ def survival_metrics(
     }
     check(
         {
-            f"survival of shape {survival.shape} for {n} bags and {len(times)} times: expected "
-            "one row per bag and one column per time": survival.shape == (n, len(times)),
             "the times of predicted survival must rise": (np.diff(times) > 0).all(),
             "predicted survival must lie in [0, 1]; some is outside, or nan": (
                 (survival >= 0) & (survival <= 1)
@@ -174,7 +168,7 @@ def survival_metrics(
         dropped = ", ".join(f"{t:g}" for t in times[~usable])
         notes.append(f"not judged at times {dropped}: no training bag tells their censoring")
     times, survival = times[usable], survival[:, usable]
-    by_part: dict[str, dict[str, Metric]] = {}
+    by_part, briers = dict[str, dict[str, Metric]](), list[Rows]()
     for t, g_t, s in zip(times, censoring.at(times), survival.T, strict=True):
         # Ĝ(t_i) is at least Ĝ(t) for an event until t, so it is positive there.
         case, control = event & (time <= t), time > t
@@ -182,24 +176,22 @@ def survival_metrics(
         missing = "bag without an event until" if case.any() else "event until"
         reason = f"no {missing} time {t:g} among {n} bags: AUROC is undefined"
         loss = weight * s**2 + control * (1 - s) ** 2 / g_t
+        briers.append(draws.ratio(loss, np.ones(n)))
         by_part[f"{t:g}"] = {
             "auroc": Metric.of(draws.auroc(weight, risk, control=control), reason=reason),
-            "brier": Metric.of(draws.ratio(loss, np.ones(n))),
+            "brier": Metric.of(briers[-1]),
         }
     overall["mean_auroc"] = Metric.undefined("no times: the mean AUROC is undefined")
     if by_part:
         aurocs = [metrics["auroc"] for metrics in by_part.values()]
         until = f"no event until time {times[-1]:g} among {n} bags: the mean is undefined"
-        curve = resampled_survival(time, event, times, draws=draws)
+        curve = kaplan_meier(time, event, times, draws=draws)
         overall["mean_auroc"] = _mean_auroc(aurocs, curve, reason=until)
-    briers = [m["brier"].rows for m in by_part.values() if m["brier"].rows is not None]
-    if len(briers) < 2:
-        reason = f"{len(times)} times: an integral needs at least two"
-        overall["integrated_brier"] = Metric.undefined(reason)
-    else:
-        steps = np.diff(times) / (times[-1] - times[0])
-        middle = (np.stack(briers[1:], axis=1) + np.stack(briers[:-1], axis=1)) / 2
-        overall["integrated_brier"] = Metric.of((middle * steps).sum(1))
+    few = f"{len(times)} times: an integral needs at least two"
+    overall["integrated_brier"] = Metric.undefined(few)
+    if len(times) > 1:
+        integral = np.trapezoid(np.stack(briers), times, axis=0) / (times[-1] - times[0])
+        overall["integrated_brier"] = Metric.of(integral)
     return TargetMetrics(overall=overall, by_part=by_part, notes=tuple(notes))
 
 
@@ -249,15 +241,7 @@ def survival_between(
     return np.exp(np.array(rows, dtype=np.float64).reshape(len(survival), len(wanted)))
 
 
-def _check(time: Values, event: Flags, risk: Values | None = None) -> None:
-    n, wrong = len(time), time[~(np.isfinite(time) & (time > 0))]
+def _check(time: Values) -> None:
+    wrong = time[~(np.isfinite(time) & (time > 0))]
     negative = f"a time is {next(iter(wrong), 0):g}, but expected more than 0, in one unit"
-    risk = np.zeros(n) if risk is None else risk
-    check(
-        {
-            f"{n} times and {len(event)} events: expected as many, and some": 0 < n == len(event),
-            negative: len(wrong) == 0,
-            f"{len(risk)} risks for {n} times: expected as many": len(risk) == n,
-            "risks must be finite; some are infinite or nan": np.isfinite(risk).all(),
-        }
-    )
+    check({"there are no bags": len(time) > 0, negative: len(wrong) == 0})

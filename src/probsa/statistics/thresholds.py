@@ -1,14 +1,9 @@
-"""Thresholds of positive calls (p ≥ t), chosen on validation bags.
-
-The default has the best F1. `youden` maximises sensitivity + specificity (Youden, Cancer 1950),
-`sensitivity=.95` finds nearly all positives, and `cost=c_fn:c_fp` weighs the two errors.
-"""
+"""Thresholds of positive calls (p ≥ t), chosen on validation bags."""
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ..errors import InputError
 from .metric import check, one_class_reason
@@ -16,7 +11,7 @@ from .resample import Flags, Values
 
 ROUNDING = 1e-9
 DEFAULT = 0.5
-RULES = "youden, sensitivity=<share>, cost=<c_fn>:<c_fp>"
+RULES = "f1, youden, sensitivity=<share>, cost=<c_fn>:<c_fp>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,36 +22,24 @@ class CallThreshold:
     reason: str | None = None
 
 
-def choose_threshold(y: ArrayLike, p: ArrayLike) -> CallThreshold:
-    """Return the threshold with the best F1 on these (validation) bags.
-
-    Candidates are the midpoints between neighbouring distinct probabilities, and half of the lowest
-    one (all positive). Ties are resolved towards 0.5, then towards the lower candidate. Without a
-    positive bag, F1 is undefined and the threshold is 0.5, with the reason.
-
-    Raises:
-        InputError: there are not as many labels as probabilities.
-    """
-    labels, score = np.asarray(y, dtype=bool), np.asarray(p, dtype=np.float64)
-    check({f"{len(labels)} labels for {len(score)} probabilities": len(labels) == len(score)})
-    if not labels.any():
-        return CallThreshold(DEFAULT, f"no positive bag among {len(labels)}: F1 is undefined")
-    return _best(labels, score, youden=False)
-
-
-def threshold_by_rule(rule: str, y: Flags, p: Values) -> CallThreshold:
+def choose_threshold(y: Flags, p: Values, *, rule: str = "f1") -> CallThreshold:
     """Return the threshold that a rule chooses on validation bags.
 
-    `youden` has the candidates and ties of `choose_threshold`. `sensitivity=.95` is the largest
-    threshold with at least this sensitivity, the probability of a positive. `cost=10:1` (a missed
-    positive costs ten false ones) is c_fp / (c_fp + c_fn), at which both calls have the same
-    expected cost; it needs no bags, but calibrated probabilities (Elkan, IJCAI 2001). The threshold
-    is 0.5 with the reason if the bags lack a class that the rule needs.
+    `f1` has the largest F1, and `youden` the largest sensitivity + specificity (Youden, Cancer
+    1950). Their candidates are the midpoints between neighbouring distinct probabilities, and half
+    of the lowest one (all positive); ties are resolved towards 0.5, then towards the lower one.
+    `sensitivity=.95` is the largest threshold with at least this sensitivity, the probability of a
+    positive. `cost=10:1` (a missed positive costs ten false ones) is c_fp / (c_fp + c_fn), at which
+    both calls have the same expected cost; it needs no bags, but calibrated probabilities (Elkan,
+    IJCAI 2001). The threshold is 0.5 with the reason if the bags lack a class that the rule needs.
 
     Raises:
         InputError: there is no such rule, or its number is out of range.
     """
     name, _, text = rule.partition("=")
+    no_positive = f"no positive bag among {len(y)}"
+    if rule == "f1":
+        return _best(y, p) if y.any() else CallThreshold(DEFAULT, f"{no_positive}: F1 is undefined")
     if rule == "youden":
         reason = one_class_reason(y, what="bags")
         if reason:
@@ -72,8 +55,7 @@ def threshold_by_rule(rule: str, y: Flags, p: Values) -> CallThreshold:
         check({words: 0 < share <= 1})
         positives = np.sort(p[y])[::-1]
         if len(positives) == 0:
-            reason = f"no positive bag among {len(y)}: sensitivity is undefined"
-            return CallThreshold(DEFAULT, reason)
+            return CallThreshold(DEFAULT, f"{no_positive}: sensitivity is undefined")
         called = max(math.ceil(share * len(positives) - ROUNDING), 1)
         return CallThreshold(float(positives[called - 1]))
     if name == "cost" and len(numbers) == 2:
@@ -84,9 +66,9 @@ def threshold_by_rule(rule: str, y: Flags, p: Values) -> CallThreshold:
     raise InputError(f"the threshold rule is {rule!r}, but expected one of: {RULES}")
 
 
-def _best(y: Flags, p: Values, *, youden: bool) -> CallThreshold:
+def _best(y: Flags, p: Values, *, youden: bool = False) -> CallThreshold:
     """Return the candidate with the best F1 or Youden's index."""
-    distinct, group = np.unique(p, return_inverse=True)
+    distinct, group = np.unique(p.astype(np.float64), return_inverse=True)
     below = np.append(0.0, distinct[:-1])
     middle = (below + distinct) / 2
     # Adjacent floats have no midpoint: the upper one separates them.

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -37,15 +38,9 @@ class Measure:
     low: float = 0.0
     high: float = 1.0
 
-    @classmethod
-    def loss(
-        cls, name: str, title: str, *, of_target: bool = False, by_fold: bool = False
-    ) -> "Measure":
-        """Return a metric that is better if lower: one without an upper limit, or by fold."""
-        return cls(
-            name, title, higher_is_better=False, unit="number", by_fold=by_fold,
-            of_target=of_target, high=np.inf,
-        )  # fmt: skip
+
+LOSS = partial(Measure, higher_is_better=False, unit="number", high=np.inf)
+"""Makes a metric that is better if lower, without an upper limit."""
 
 
 @runtime_checkable
@@ -162,6 +157,9 @@ class Task(ABC):
     """What precedes the name of an output in the header of predictions.csv."""
     watched: ClassVar[tuple[str, ...]] = ()
     """The outputs by which a shift of the bags shows, as others follow from them; empty for all."""
+    between_outputs: ClassVar[tuple[str, str] | None] = None
+    """How a column of values between two neighbouring outputs is named: the word before the upper
+    output, and the prefix that this output loses."""
 
     @property
     def labels(self) -> Labels:
@@ -231,12 +229,11 @@ class Task(ABC):
         """
         return None
 
-    def calls(self, p: P, threshold: float | None = None) -> Int[np.ndarray, " bags"]:
-        """Return the called class or grade of each bag; only for tasks that have one."""
-        raise NotImplementedError(f"the task {self.name} calls no class")
-
-    def margins(self, p: P, threshold: float | None = None) -> Float[np.ndarray, " bags"]:
-        """Return how far the probability of each bag is from another call; as `calls`."""
+    def call(
+        self, p: P, threshold: float | None = None
+    ) -> tuple[Int[np.ndarray, " bags"], Float[np.ndarray, " bags"]]:
+        """Return the called class or grade of each bag, and the margin of its probability, which is
+        the distance to another call; only for tasks that have classes or grades."""
         raise NotImplementedError(f"the task {self.name} calls no class")
 
     def called_positive(self, p: P, threshold: float | None = None) -> Bool[np.ndarray, " bags"]:
@@ -273,6 +270,9 @@ class Task(ABC):
 
     def column_names(self, p: Predicted, columns: int) -> tuple[str, ...] | None:
         """Return what the columns of values of instances are of; None for one, or for classes."""
+        if self.between_outputs is not None and 1 < columns == len(p.outputs) - 1:
+            word, prefix = self.between_outputs
+            return tuple(f"{word} {name.removeprefix(prefix)}" for name in p.outputs[1:])
         return p.outputs if columns > 1 and len(p.outputs) == columns else None
 
     # Words

@@ -18,7 +18,6 @@ from ..statistics import (
     concordance,
     confusion,
     kaplan_meier,
-    mean_grade,
     median_call,
     multiclass_metrics,
     multilabel_metrics,
@@ -26,7 +25,7 @@ from ..statistics import (
     regression_metrics,
     survival_metrics,
 )
-from .base import HALF, UNSTATED, Measure, P, Predicted, Stated, TargetData, Task, Verdict
+from .base import HALF, LOSS, UNSTATED, Measure, P, Predicted, Stated, TargetData, Task, Verdict
 from .labels import Names, Row, Y
 from .words import PageWords, class_name, plus_minus
 
@@ -43,20 +42,20 @@ class OneClass(Task):
     value_prefix = "p_"
 
     def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
-        row = p.probability[None].astype(np.float64)
-        call, shown = int(self.calls(row, stated.threshold)[0]), self.column(p, called=True)
-        said = int(np.argmax(row)) if self.unordered_classes else call
+        row, shown = p.probability[None].astype(np.float64), self.column(p, called=True)
+        (call,), (margin,) = self.call(row, stated.threshold)
+        said = int(np.argmax(row)) if self.unordered_classes else int(call)
         which = self.words.called.format(class_name(stated.classes, said)) if row.size > 1 else "p"
         return Verdict(
-            call=class_name(stated.classes, call),
+            call=class_name(stated.classes, int(call)),
             value=float(p.probability[shown]),
             spread=float(p.std[shown]),
-            unsure=float(self.margins(row, stated.threshold)[0]) < float(p.std[shown]),
+            unsure=bool(margin < float(p.std[shown])),
             text=f"{which} = {p.probability[said]:.2f}{plus_minus(float(p.std[said]))}",
         )
 
     def called_positive(self, p: P, threshold: float | None = None) -> np.ndarray:
-        return self.calls(p, threshold) > 0
+        return self.call(p, threshold)[0] > 0
 
 
 class Unordered(OneClass):
@@ -65,16 +64,12 @@ class Unordered(OneClass):
     unordered_classes = by_probability = True
     validation_metric = "val_auroc"
 
-    def calls(self, p: P, threshold: float | None = None) -> np.ndarray:
-        if p.shape[1] > 2:
-            return p.argmax(1)
-        return (p[:, -1] >= (HALF if threshold is None else threshold)).astype(np.int64)
-
-    def margins(self, p: P, threshold: float | None = None) -> np.ndarray:
+    def call(self, p: P, threshold: float | None = None) -> tuple[np.ndarray, np.ndarray]:
         if p.shape[1] > 2:
             ascending = np.sort(p, axis=1)
-            return ascending[:, -1] - ascending[:, -2]
-        return np.abs(p[:, -1] - (HALF if threshold is None else threshold))
+            return p.argmax(1), ascending[:, -1] - ascending[:, -2]
+        above = p[:, -1] - (HALF if threshold is None else threshold)
+        return (above >= 0).astype(np.int64), np.abs(above)
 
     def column_names(self, p: Predicted, columns: int) -> tuple[str, ...] | None:
         return None
@@ -127,12 +122,13 @@ class Ordinal(OneClass):
 
     name = "ordinal"
     validation_metric = "val_kappa"
+    between_outputs = ("at least", "")
     patient_has_highest = True
     measures = (
         KAPPA,
-        Measure.loss("mae", "MAE of grades"),
-        Measure.loss("rps", "RPS"),
-        Measure.loss("nll", "NLL"),
+        LOSS("mae", "MAE of grades"),
+        LOSS("rps", "RPS"),
+        LOSS("nll", "NLL"),
     )
 
     def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
@@ -144,27 +140,19 @@ class Ordinal(OneClass):
 
     def validation_score(self, y: Y, p: P) -> float | None:
         grades, draws = y[:, 0].astype(np.int64), Draws.of_data(len(y))
-        matrix = confusion(grades, self.calls(p), classes=p.shape[1], draws=draws)
+        matrix = confusion(grades, median_call(p), classes=p.shape[1], draws=draws)
         return cohen_kappa(matrix, weighting="quadratic").value
 
-    def calls(self, p: P, threshold: float | None = None) -> np.ndarray:
-        return median_call(p)
-
-    def margins(self, p: P, threshold: float | None = None) -> np.ndarray:
-        return np.abs(np.cumsum(p, axis=1)[:, :-1] - HALF).min(1)
+    def call(self, p: P, threshold: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+        return median_call(p), np.abs(np.cumsum(p, axis=1)[:, :-1] - HALF).min(1)
 
     def response(self, p: Predicted, column: int) -> float:
-        return float(mean_grade(p.probability[None].astype(np.float64))[0])
+        return float(p.probability.astype(np.float64) @ np.arange(len(p.probability)))
 
     def column(self, p: Predicted, columns: int | None = None, *, called: bool = False) -> int:
-        call = int(self.calls(p.probability[None].astype(np.float64))[0])
+        call = int(median_call(p.probability[None].astype(np.float64))[0])
         steps = columns is not None and 1 < columns == len(p.probability) - 1
         return max(call - 1, 0) if steps else call if columns is None else columns - 1
-
-    def column_names(self, p: Predicted, columns: int) -> tuple[str, ...] | None:
-        if 1 < columns == len(p.outputs) - 1:
-            return tuple(f"at least {name}" for name in p.outputs[1:])
-        return super().column_names(p, columns)
 
 
 class Multilabel(Task):
@@ -177,7 +165,7 @@ class Multilabel(Task):
     measures = (
         Measure("macro_auroc", "macro AUROC", by_fold=True),
         Measure("macro_average_precision", "macro AP", by_fold=True),
-        Measure.loss("nll", "NLL"),
+        LOSS("nll", "NLL"),
     )
 
     def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
@@ -226,10 +214,10 @@ class Regression(Task):
     coverage_by = "intervals"
     watched = ("mean", "sd")
     measures = (
-        Measure.loss("mae", "MAE", of_target=True),
-        Measure.loss("rmse", "RMSE", of_target=True),
+        LOSS("mae", "MAE", of_target=True),
+        LOSS("rmse", "RMSE", of_target=True),
         Measure("r_squared", "R²", unit="number", low=-np.inf),
-        Measure.loss("crps", "CRPS", of_target=True),
+        LOSS("crps", "CRPS", of_target=True),
     )
 
     def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
@@ -277,9 +265,10 @@ class Survival(Task):
     averages = "members"
     compares_across_folds = False
     watched = ("risk",)
+    between_outputs = ("until", "s_")
     measures = (
         Measure("uno_c", "Uno's c", by_fold=True),
-        Measure.loss("integrated_brier", "integrated Brier", by_fold=True),
+        LOSS("integrated_brier", "integrated Brier", by_fold=True),
         Measure("mean_auroc", "mean AUROC(t)", by_fold=True),
     )
 
@@ -300,8 +289,9 @@ class Survival(Task):
         )
 
     def constants(self, data: TargetData, training: np.ndarray) -> dict[str, P]:
-        curve = kaplan_meier(training[:, 0], training[:, 1] > 0, _times(data.outputs))
-        row = [0.0, *curve]
+        draws = Draws.of_data(len(training))
+        curve = kaplan_meier(training[:, 0], training[:, 1] > 0, _times(data.outputs), draws=draws)
+        row = [0.0, *curve[0]]
         return {"Kaplan–Meier of the training bags": np.tile(row, (len(data.y), 1))}
 
     def validation_score(self, y: Y, p: P) -> float | None:
@@ -333,11 +323,6 @@ class Survival(Task):
         hazards = 1 - survival[1:] / np.maximum(survival[:-1], np.finfo(np.float64).tiny)
         after = areas[::-1].cumsum()[::-1] - areas / 2
         return int(np.argmax(hazards * after))
-
-    def column_names(self, p: Predicted, columns: int) -> tuple[str, ...] | None:
-        if 1 < columns == len(p.outputs) - 1:
-            return tuple(f"until {name.removeprefix('s_')}" for name in p.outputs[1:])
-        return super().column_names(p, columns)
 
     def page_words(self, outputs: Names, target: Names) -> PageWords:
         time = f"S({_times(outputs)[_middle(outputs)]:.3g})"

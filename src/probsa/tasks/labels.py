@@ -128,6 +128,8 @@ class Labels(ABC):
 
     task: TaskName
 
+    number: ClassVar[type[int] | type[float] | None] = None
+    """What a target of a single column is for a likelihood."""
     stratum: ClassVar[int | None] = None
     """The column of the targets that is the stratum of a bag; None if there are no strata."""
     needed_stratum: ClassVar[int | None] = None
@@ -144,13 +146,9 @@ class Labels(ABC):
     # Tables
 
     def columns(self, given: Given, classes: Given, header: Names, path: Path) -> tuple[str, ...]:
-        """Return the columns of the target: those that are given, or else the default.
+        """Return the columns of the target: those that the user names, or else the default.
 
-        Args:
-            given: the columns that the user names.
-            classes: the names of classes that the user gives.
-            header: the columns of the table.
-            path: the table, for messages.
+        `classes` are the names of classes that the user gives, and `header` the table's columns.
 
         Raises:
             TableError: the names of columns or classes do not fit the task.
@@ -184,7 +182,7 @@ class Labels(ABC):
 
     def model_target(self, value: tuple[float, ...]) -> Target:
         """Return the targets of a bag as a likelihood takes them."""
-        return value
+        return value if self.number is None else self.number(value[0])
 
     # Strata
 
@@ -253,6 +251,7 @@ class ClassLabels(Labels):
     ordered: bool = False
     any_number: bool = False
     """Whether the number of classes decides between binary and multiclass."""
+    number = int
     stratum = 0
 
     def columns(self, given: Given, classes: Given, header: Names, path: Path) -> tuple[str, ...]:
@@ -323,9 +322,6 @@ class ClassLabels(Labels):
         names = sorted({row.get(cells.columns[0], "") for _, row in cells.rows.values()} - {""})
         listed = f" ({', '.join(names)})" if 1 < len(names) <= 2 * SHOWN else ""
         return f"{expected}{listed}; for measurements give --task regression"
-
-    def model_target(self, value: tuple[float, ...]) -> Target:
-        return int(value[0])
 
     def untrained(self, y: Mapping[str, np.ndarray], names: Names) -> str | None:
         found = {part: Counter(values[:, 0].astype(int).tolist()) for part, values in y.items()}
@@ -460,6 +456,7 @@ class FindingLabels(Labels):
 class NumberLabels(Labels):
     """A number in the user's unit; splits are balanced by its quintiles."""
 
+    number = float
     stratified_by = "stratified by quintiles of {!r}"
 
     def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
@@ -469,9 +466,6 @@ class NumberLabels(Labels):
         )
         what = f"the value of {cells.columns[0]!r}"
         return cells.read(Column(what, expected, finite_number)), (), ()
-
-    def model_target(self, value: tuple[float, ...]) -> Target:
-        return value[0]
 
     def bag_strata(self, values: Sequence[Value]) -> tuple[int | None, ...]:
         known = [v[0] for v in values if v is not None]

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..datasets import LabelTable, Split, check_training_part
 from ..errors import InputError
 from ..models import check_task, fixed
-from ..statistics import threshold_by_rule
+from ..statistics import choose_threshold
 from ..tasks import Target
 from ..variational import LikelihoodSpec, fit_spec
 from .config import RunConfig
@@ -77,7 +77,7 @@ def as_two_classes(table: LabelTable, train: Sequence[str]) -> dict[str, int]:
 def _check_options(config: RunConfig, table: LabelTable) -> None:
     training, task = config.training, table.of_task
     if training.threshold != "f1":
-        threshold_by_rule(training.threshold, np.array([True, False]), np.array([0.9, 0.1]))
+        choose_threshold(np.array([True, False]), np.array([0.9, 0.1]), rule=training.threshold)
         if not task.two_classes:
             raise InputError(
                 f"threshold is {training.threshold!r}, which is for two classes, but the task is "

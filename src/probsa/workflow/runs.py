@@ -25,7 +25,7 @@ from ..evaluation import (
     write_null_scores,
 )
 from ..maps import render_folder
-from ..statistics import choose_threshold, threshold_by_rule
+from ..statistics import choose_threshold
 from ..tasks import TASKS, Target
 from ..training import (
     Reporter,
@@ -262,9 +262,7 @@ def _validated(
         score = np.array([p.probability[-1] for p in validation], dtype=np.float64)
         rule = run.config().training.threshold
         chosen = f"{'largest F1' if rule == 'f1' else rule} on {len(validation)} validation bags"
-        if validation and rule == "f1":
-            threshold = choose_threshold(y, score).value
-        elif validation:
-            threshold = threshold_by_rule(rule, y == 1, score).value
+        if validation:
+            threshold = choose_threshold(y == 1, score, rule=rule).value
         write_json(run.threshold_file, {"threshold": threshold, "chosen": chosen})
     return threshold

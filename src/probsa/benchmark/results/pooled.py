@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar, get_args
 
 import numpy as np
+from jaxtyping import Float
 
 from ...statistics import (
     ONE_REPLICATE,
@@ -221,7 +222,6 @@ def _compare(
         groups=first.groups,
         metric=metric,
         baseline=baseline,
-        pooling=pooling,
         folds=first.split if pooling == "within" else None,
         blocks=blocks(first),
         resamples=resamples,
@@ -241,7 +241,6 @@ def _without_winner(
         adjusted={},
         winner=None,
         reason="there is no replicate that all methods have",
-        indistinguishable=(),
         replicates=0,
         groups=len(set(base.groups.tolist())),
     )
@@ -254,11 +253,7 @@ def interval_of(
     pooling: Pooling = "pooled",
     resamples: int = RESAMPLES,
 ) -> Interval:
-    """Return the mean of a metric over replicates, with an interval over patients and replicates.
-
-    The interval is that of the difference to a method of value 0, clipped to the metric's range;
-    None if no resample changes the value.
-    """
+    """Return the mean of a metric over replicates with its interval, see `mean_with_interval`."""
     y = scores.y == 1
     predicted = scores.p if metric == "auroc" else scores.calls
     folds = scores.split if pooling == "within" else None
@@ -267,24 +262,35 @@ def interval_of(
         strata, groups=scores.groups.tolist(), resamples=resamples, seed=0
     )
     values = resampled_metric(y, predicted, draws=draws, metric=metric, folds=folds)
-    value = float(values[:, 0].mean())
-    if np.nanmax(values) - np.nanmin(values) < ROUNDING:  # for example 1 for every resample
-        return Interval(value=value, low=None, high=None)
     shared = blocks(scores)
     data = PairedData(
         y=y,
         member=draws.member,
         freedom=freedom,
         blocks=tuple(range(len(predicted)) if shared is None else shared),
-        metric=metric,
-        folds=folds,
+        metric="other",
     )
-    zero = MethodSample(values=np.zeros_like(values), scores=np.zeros_like(predicted))
-    to_zero = compare_pair(MethodSample(values=values, scores=predicted), zero, data=data)
-    low, high = to_zero.low, to_zero.high
-    if low is not None and high is not None:
-        low, high = max(low, 0.0), min(high, 1.0)
-    return Interval(value=value, low=low, high=high)
+    return mean_with_interval(values, data=data)
+
+
+def mean_with_interval(
+    values: Float[np.ndarray, "replicates rows"],
+    *,
+    data: PairedData,
+    low: float = 0.0,
+    high: float = 1.0,
+) -> Interval:
+    """Return the mean of a metric over replicates with its interval.
+
+    The interval is that of the difference to a method of value 0, clipped to the metric's range
+    from `low` to `high`; None if no resample changes the value.
+    """
+    unknown = np.full((len(values), 1), np.nan)  # scores decide only whether methods are equal
+    method, zero = (MethodSample(values=v, scores=unknown) for v in (values, np.zeros_like(values)))
+    d, value = compare_pair(method, zero, data=data), float(values[:, 0].mean())
+    if d.low is None or d.high is None:
+        return Interval(value=value, low=None, high=None)
+    return Interval(value=value, low=max(d.low, low), high=min(d.high, high))
 
 
 def align(scores: Sequence[S]) -> tuple[list[S], int]:

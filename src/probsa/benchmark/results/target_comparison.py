@@ -8,10 +8,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...statistics import Comparison, MethodSample, PairedData, compare_pair, compared_samples
+from ...statistics import Comparison, MethodSample, PairedData, compared_samples
 from ...tasks import TASKS, Measure
 from .means import Mean, mean_of_splits
-from .pooled import ROUNDING, Interval, Pooled, blocks, compare_replicates, replicate_keys
+from .pooled import (
+    Interval,
+    Pooled,
+    blocks,
+    compare_replicates,
+    mean_with_interval,
+    replicate_keys,
+)
 from .target_samples import TargetSamples, values_by_split
 from .target_scores import TargetScores
 
@@ -86,7 +93,8 @@ def _pooled(
         return compared_samples(by_name, baseline=reference, data=data)
 
     def interval(s: TargetScores) -> Interval:
-        return _interval(sample_of(s), metric, _paired(s, metric, samples[s.method.name]))
+        data = _paired(s, metric, samples[s.method.name])
+        return mean_with_interval(sample_of(s).values, data=data, low=metric.low, high=metric.high)
 
     found = compare_replicates(
         scores,
@@ -125,21 +133,6 @@ def _fewest_patients(scores: TargetScores) -> int:
     else:
         present = [y[:, 0] == c for c in np.unique(y[np.isfinite(y)])]
     return min(len(np.unique(scores.groups[of_class])) for of_class in present)
-
-
-def _interval(sample: MethodSample, metric: Measure, data: PairedData) -> Interval:
-    """Return the mean over replicates with its interval, that of the difference to 0."""
-    value = float(sample.values[:, 0].mean())
-    if np.nanmax(sample.values) - np.nanmin(sample.values) < ROUNDING * data.scale:
-        return Interval(value=value, low=None, high=None)
-    zero = MethodSample(
-        values=np.zeros_like(sample.values), scores=np.full_like(sample.scores, np.nan)
-    )
-    to_zero = compare_pair(sample, zero, data=data)
-    low, high = to_zero.low, to_zero.high
-    if low is not None and high is not None:
-        low, high = max(low, metric.low), min(high, metric.high)
-    return Interval(value=value, low=low, high=high)
 
 
 def _predicted(scores: TargetScores) -> np.ndarray:

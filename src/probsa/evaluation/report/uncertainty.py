@@ -18,7 +18,6 @@ from ...statistics import (
     SHARES,
     Draws,
     Metric,
-    bin_count,
     calibration_error,
     equal_mass_bins,
     equal_width_bins,
@@ -162,8 +161,7 @@ def _percent(values: Sequence[float | None]) -> list[Any]:
 def _bag_doubt(context: Context) -> Section:
     """Return how well scores of bags find wrong calls of bags."""
     p, table, rows = context.p, context.predictions, list(context.rows)
-    several, called = p.shape[1] > 2, context.called
-    margin = context.task.margins(p, context.threshold)
+    several, (called, margin) = p.shape[1] > 2, context.task.call(p, context.threshold)
 
     def deviation(value: np.ndarray | None, *, missing: str) -> Values | str:
         if value is None:
@@ -281,7 +279,7 @@ def _error(
     p: Float[np.ndarray, " n"], y: Bool[np.ndarray, " n"], *, draws: Draws
 ) -> tuple[Metric, Int[np.ndarray, " n"]]:
     """Return the adaptive ECE, and the bin of each item."""
-    bins = equal_mass_bins(p, bins=bin_count(len(p)))
+    bins = equal_mass_bins(p)
     return calibration_error(p, y, bins=bins, draws=draws), bins
 
 
@@ -309,8 +307,7 @@ def _calibration(
         diagram, mean, upper = sampled_reliability(p, y, bins=bins, draws=draws), None, None
         line, band, note = "doubt", "intervals over groups", "lines: 95 % intervals over groups"
     else:
-        diagram, chance = reliability(p, y, bins=bins, seed=seed)
-        mean, upper = chance.mean, chance.upper
+        diagram, mean, upper = reliability(p, y, bins=bins, seed=seed)
         line, band, note = "band", "consistency", "grey: 95 % of calibrated frequencies"
         is_high = (ece.value or 0.0) > upper
         text += (
