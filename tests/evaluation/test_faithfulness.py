@@ -252,8 +252,9 @@ def test_a_finding_is_called_from_its_own_threshold(tmp_path):
     task = {"task": "multilabel", "outputs": ("x", "y")}
     write_predictions(
         tmp_path / "p", [made(n, np.zeros(3), probability=v, **task) for n, v in p.items()],
-        labels={n: (float(k % 2), float(k // 2)) for k, n in enumerate(p)}, parts=dict.fromkeys(p, "test"),
-        classes=("x", "y"), threshold=None, metadata={"thresholds": [0.95, 0.1]},
+        labels={n: (float(k % 2), float(k // 2)) for k, n in enumerate(p)},
+        parts=dict.fromkeys(p, "test"), classes=("x", "y"), threshold=None,
+        metadata={"thresholds": [0.95, 0.1]},
     )  # fmt: skip
     write_curves(tmp_path / "p", [stored(n, 0.1 * k) for k, n in enumerate(p)])
     section = faithfulness_of(evaluate(tmp_path / "p", bootstrap=0))

@@ -149,6 +149,7 @@ def target_data(
     if training is not None:
         training = np.array(training, dtype=np.float64).reshape(len(training), -1)
     path, of_means = predictions.folder / MEAN_FEATURES, None
+    thresholds = predictions.metadata.get("thresholds")
     if path.is_file():
         columns = predictions.outputs or predictions.classes
         stored = {row.get("bag"): row for row in TextTable.read(path).rows}
@@ -168,7 +169,7 @@ def target_data(
         names=predictions.class_names,
         scores={k: v[picked] for k, v in predictions.scores.items()},
         training=training,
-        thresholds=predictions.metadata.get("thresholds"),
+        thresholds=None if thresholds is None else tuple(thresholds),
         of_means=of_means,
     )
 

@@ -103,8 +103,8 @@ def dice(
     if not table.y.any():
         reason = f"no positive instance among {len(table.y)} of positive bags"
         return dict.fromkeys(("dice", "dice_pooled"), Metric.undefined(reason))
-    hit, positive = 2 * table.share(table.y & called), table.share(table.y)
-    size, defined = positive + table.share(called), positive > 0
+    hit, positive = 2 * table.bag_sums(table.y & called), table.bag_sums(table.y)
+    size, defined = positive + table.bag_sums(called), positive > 0
     of_bag = np.divide(hit, size, out=np.zeros(len(size)), where=defined)
     count = draws.totals(defined[:, None])[:, 0]
     return {

@@ -140,8 +140,8 @@ def _ranked(
     table: InstanceTable, null_map: str | None, bags: Bool[np.ndarray, " bags"], draws: Draws
 ) -> dict[str, Metric]:
     """Return the metrics that rank instances across the bags of a run."""
-    column, inside = null_map or "score", table.inside(bags & table.positive)
-    metrics = pooled(table.inside(bags), column, draws=draws)
+    column, inside = null_map or "score", table.of_bags(bags & table.positive)
+    metrics = pooled(table.of_bags(bags), column, draws=draws)
     of_positive = pooled(inside, column, draws=draws, what=POSITIVE_BAGS)
     metrics |= {f"{name}_positive_bags": m for name, m in of_positive.items()}
     return metrics if null_map else metrics | wrong_calls(inside, draws=draws)
@@ -155,7 +155,7 @@ def _at_thresholds(
     draws: Draws,
 ) -> dict[str, Metric]:
     """Return the metrics of calls at thresholds that each run's validation bags choose."""
-    inside = table.inside()
+    inside = table.of_bags()
     called = np.zeros((2, len(inside.y)), dtype=bool)
     metrics: dict[str, Metric] = {}
     for fold, bags in runs.items():

@@ -154,7 +154,7 @@ class InstanceTable:
         columns = {k: v[keep] for k, v in self.columns.items()}
         return replace(self, bag=self.bag[keep], y=self.y[keep], columns=columns)
 
-    def inside(self, bags: Bool[np.ndarray, " bags"] | None = None) -> "InstanceTable":
+    def of_bags(self, bags: Bool[np.ndarray, " bags"] | None = None) -> "InstanceTable":
         """Return the instances of some bags, by default of the positive ones."""
         return self.where((self.positive if bags is None else bags)[self.bag])
 
@@ -168,13 +168,14 @@ class InstanceTable:
         """The quantity to threshold: evidence, which bags share a scale for, or else μ itself."""
         return self["score"] if self.kind == "relevance" else self["evidence"]
 
-    def share(
+    def bag_sums(
         self, value: Float[np.ndarray, " n"] | Bool[np.ndarray, " n"]
     ) -> Float[np.ndarray, " bags"]:
         """Return the sum of a value over the instances of each bag."""
-        return np.bincount(self.bag, weights=value, minlength=len(self.names))
+        sums = np.bincount(self.bag, weights=value, minlength=len(self.names))
+        return sums.astype(np.float64)  # of no instance, they are integers
 
     @property
     def mixed(self) -> Bool[np.ndarray, " bags"]:
         """Whether each bag is positive and has labelled instances of both labels."""
-        return self.positive & (self.share(self.y) > 0) & (self.share(~self.y) > 0)
+        return self.positive & (self.bag_sums(self.y) > 0) & (self.bag_sums(~self.y) > 0)

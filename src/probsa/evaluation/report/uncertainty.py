@@ -197,7 +197,7 @@ def _instance_doubt(context: Context, table: InstanceTable | None) -> Section | 
     """Return the detectors on instances of positive bags, or why there are none."""
     if table is None:
         return NO_INSTANCE_LABELS
-    inside = table.inside()
+    inside = table.of_bags()
     if inside.called is None:
         return NO_CALLS
     if not len(inside.y):
@@ -343,7 +343,7 @@ def _instance_calibration(context: Context, table: InstanceTable | None) -> Sect
         return NO_INSTANCE_LABELS
     if "probability" in table.missing:
         return NO_PROBABILITY
-    inside = table.inside()
+    inside = table.of_bags()
     if not len(inside.y):
         return "no labelled instances of positive bags"
     p = inside["probability"]

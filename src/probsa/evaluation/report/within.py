@@ -82,7 +82,7 @@ def validation_table(context: Context) -> InstanceTable | None:
 
 def pooled_nulls(context: Context, table: InstanceTable) -> dict[str, dict[str, Metric]]:
     """Return AUROC and AP of null maps over the instances of all positive bags together."""
-    inside, draws = table.inside(), context.resamples(table.names, table.positive)
+    inside, draws = table.of_bags(), context.resamples(table.names, table.positive)
     names = _named(table, NULL) if len(inside.y) else ()
     found = {n: pooled(inside, NULL + n, draws=draws, what=POSITIVE_BAGS) for n in names}
     return {n: {f"{k}_positive_bags": m for k, m in of_map.items()} for n, of_map in found.items()}
@@ -121,7 +121,7 @@ def within_section(
         compare_to_null_maps(name, m[WITHIN], of_nulls, groups=len(groups))
         for name, m in maps.items()
     ]
-    inside = table.inside()
+    inside = table.of_bags()
     called, rule, dice_title = _calls(inside, validation)
     own, *others = maps.values()
     for metrics in others:
