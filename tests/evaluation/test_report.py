@@ -411,7 +411,7 @@ def test_without_a_variance_there_is_a_sentence_and_no_row(tmp_path):
     ],
 )
 def test_bags_beyond_all_validation_bags_are_counted(tmp_path, part, metadata, validation):
-    bags = [replace(p, bag_ood=k % 2, bag_ood_distance=2.0) for k, p in enumerate(_bags(24))]
+    bags = [replace(p, bag_ood=float(k % 2), bag_ood_distance=2.0) for k, p in enumerate(_bags(24))]
     parts = {p.name: part if k < 12 else "test" for k, p in enumerate(bags)}
     report = _report(tmp_path / "p", bags, parts=parts, metadata=metadata)
     found = report.to_dict()["doubt"]["beyond_validation"]

@@ -80,7 +80,7 @@ class TargetData:
     """From which probability each finding is called."""
     threshold: float | None = None
     """p(Y = 1) from which a bag of two classes is called positive."""
-    of_means: P | None = None
+    of_means: Float[np.ndarray, "bags columns"] | None = None
     """What the linear model of the mean features predicts; None if it is not stored."""
 
     def column(self, name: str) -> Float[np.ndarray, " bags"]:

@@ -23,7 +23,7 @@ Value: TypeAlias = tuple[float, ...] | None
 Y: TypeAlias = Float[np.ndarray, "bags targets"]
 """Targets of bags: the index of a class or grade, 0, 1 or nan (not known) for each finding, a
 number, or a time and whether its event was seen."""
-Row: TypeAlias = Sequence[float]
+Row: TypeAlias = Sequence[float | int]
 """The targets of a bag, a row of them."""
 Names: TypeAlias = Sequence[str]
 Given: TypeAlias = Names | None
