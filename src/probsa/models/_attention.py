@@ -43,6 +43,9 @@ from ..variational import (
 from ._base import Model, Output
 from ._explanation import Explainer, Explanation
 
+POOLING = "pooling"
+"""The argument that posteriors other than diagonal ones do not have."""
+
 
 class AttentionModel(Model):
     """Attention pooling: p(Y | X, f) = ψ(Hᵀ softmax(f)) with f ~ q(f | X).

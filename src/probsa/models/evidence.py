@@ -48,7 +48,7 @@ from ..variational import (
     sample_major,
     stream_samples,
 )
-from ._attention import AttentionModel
+from ._attention import POOLING, AttentionModel
 from ._base import Output, Provenance, ScoreKind
 from ._explanation import Explanation
 from ._registry import register
@@ -58,9 +58,9 @@ QUADRATURE = 20
 """Nodes of the Gauss-Hermite quadrature over one instance's f."""
 
 
-@register("evidence-dirac", posterior="dirac", without=[FIELD])
+@register("evidence-dirac", posterior="dirac", without=[FIELD, POOLING])
 @register("evidence-diag", posterior="diag", without=[FIELD])
-@register("evidence-field", posterior="field")
+@register("evidence-field", posterior="field", without=[POOLING])
 class Evidence(AttentionModel):
     """The bag's logit is ℓ = α Σ_n softmax(β f)_n f_n + b, with f ~ q(f | X) and α, β > 0 learned.
 
