@@ -156,13 +156,15 @@ def _total_probability(
 
     The classes stay first: a softmax over the last axis would cost twenty times as much.
     """
-    plain = getattr(likelihood, "plain", likelihood)
-    if isinstance(plain, Categorical) and len(logits) == 2:
+    if not isinstance(likelihood, Categorical):
+        return likelihood.probability(logits.movedim(0, -1)).movedim(-1, 0).sum(1)
+    if likelihood.prior_shift is not None:
+        shift = likelihood.prior_shift.to(logits)
+        logits = logits + shift.view(-1, *[1] * (logits.ndim - 1))
+    if len(logits) == 2:
         second = (logits[1] - logits[0]).sigmoid_().sum(0)
         return torch.stack([logits.shape[1] - second, second])
-    if isinstance(plain, Categorical):
-        return logits.softmax(0).sum(1)
-    return plain.probability(logits.movedim(0, -1)).movedim(-1, 0).sum(1)
+    return logits.softmax(0).sum(1)
 
 
 def _largest(a_sn: Tensor) -> tuple[Tensor, Tensor]:
