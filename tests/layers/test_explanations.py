@@ -65,6 +65,16 @@ def test_every_likelihood_has_its_probability():
     assert (got.leave_one_out - want).abs().max() < 1e-12
 
 
+@pytest.mark.parametrize("classes", [1, 2, 3])
+def test_leaving_one_out_knows_the_shift_of_the_classes(classes):
+    likelihood = likelihood_of(classes)
+    likelihood.prior_shift = torch.tensor([2.0, 0.0, -1.0])[:classes]
+    f, g, bias = drawn(5, 4, seed=1), drawn(5, classes, seed=2), drawn(classes, seed=3)
+    got = explain_samples(f, g, [5], bias=bias, likelihood=likelihood)
+    want = by_removal(f[:, :, None].expand(-1, -1, classes), g[:, None], bias, likelihood)
+    assert (got.leave_one_out - want).abs().max() < 1e-12
+
+
 @pytest.mark.parametrize("classes", [1, 3])
 def test_values_may_differ_between_samples(classes):
     """Evidence pooling averages the samples of the field itself, one field per class."""

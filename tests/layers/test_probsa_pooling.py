@@ -5,6 +5,7 @@ import torch
 from support.made_bags import made_bags
 
 from probsa import Bag, models, pack
+from probsa.errors import InputError
 from probsa.layers import ProbSAPooling
 from probsa.variational import PosteriorOptions, PriorOptions
 
@@ -38,6 +39,13 @@ def test_it_is_the_pooling_of_the_model(kind, reduction):
         torch.testing.assert_close(pooled.attention.variance, out.attention.variance)
     torch.testing.assert_close(pooled.weight_mean, out.extras["weight_mean"])
     torch.testing.assert_close(pooled.weight_variance, out.extras["weight_variance"])
+
+
+def test_the_prior_of_the_paper_has_no_ridge():
+    layer = ProbSAPooling(6, attention_dim=4, prior=PriorOptions(ridge=0), options=OPTIONS)
+    assert bool(layer(BAGS.x, BAGS).kl.isfinite().all())
+    with pytest.raises(InputError, match="ridge is 0"):
+        ProbSAPooling(6, attention_dim=4, posterior="field", prior=PriorOptions(ridge=0))
 
 
 def test_gradients_reach_instances_and_posterior():

@@ -40,6 +40,7 @@ CHANGES = {
     "predict_samples": 5,
     "log_variance_bounds": (-4.0, 1.0),
     "initial_log_variance": -1.0,
+    "pooling": "closed_form",
     "kappa": 2.0,
     "ridge": 0.5,
     "laplacian": "normalized",

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -10,7 +11,7 @@ from support.stored import write_folder
 
 from probsa.errors import InputError
 from probsa.evaluation import load
-from probsa.models import build
+from probsa.models import Output, build
 from probsa.training import (
     Reporter,
     full_name,
@@ -27,7 +28,8 @@ from probsa.training.devices import World
 from probsa.training.loop import TrainingLoop
 from probsa.training.run_folder import RunFolder
 from probsa.training.selection import check_selection, chosen_row, is_better
-from probsa.training.validation import validation_scores
+from probsa.training.validation import nll_of_all, validation_scores, with_nll
+from probsa.variational import Cox, Dirac
 
 SELECT = get_args(Select)
 
@@ -270,3 +272,31 @@ def test_a_run_without_validation_bags_keeps_its_last_epoch(config, tmp_path):
     with pytest.raises(InputError, match=r"select is 'nll'.*choose last"):
         train(selecting(config, "nll"), tmp_path / "nll")
     assert not (tmp_path / "nll").exists()
+
+
+def test_the_partial_likelihood_of_validation_is_that_of_all_bags():
+    likelihood = Cox(times=[1.0, 2.0], hazard=[0.1, 0.2])
+    source = torch.Generator().manual_seed(0)
+    logits = torch.randn(12, 5, 1, generator=source)
+    y = torch.stack([torch.rand(12, generator=source), (torch.arange(12) % 3 > 0).float()], 1)
+    found = []
+    for size in (1, 5, 12):
+        rows = []
+        for part, targets in zip(logits.split(size), y.split(size), strict=True):
+            out = Output(logits=part, attention=Dirac(torch.zeros(1)), likelihood=likelihood)
+            rows += with_nll(out, likelihood, SimpleNamespace(y=targets)).tolist()
+        scored = nll_of_all(y.tolist(), rows, likelihood)
+        found.append(validation_scores(y.tolist(), scored, task="survival"))
+    assert found[0] == found[1] == found[2]
+    expected = likelihood.nll(logits, y).mean().item()
+    assert found[0]["val_nll"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_training_leaves_the_number_of_threads_as_it_was(config, tmp_path):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        train(replace(config, training=replace(config.training, epochs=1)), tmp_path / "run")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

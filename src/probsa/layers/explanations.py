@@ -54,6 +54,8 @@ class BagExplainer:
         scores: Float[Tensor, "*classes s n"],
         weights: Float[Tensor, "*classes s n"],
         values: Float[Tensor, "classes n"] | Float[Tensor, "classes s n"],
+        *,
+        offset: Float[Tensor, "s classes"] | None = None,
     ) -> None:
         """Add a block of samples.
 
@@ -62,6 +64,7 @@ class BagExplainer:
             weights: softmax(scores) over the instances.
             values: v_nc, which the weights average, without the bias: one per instance, or one
                 per sample and instance.
+            offset: What each sample adds to the logits, with any instance or without.
         """
         s, n = weights.shape[-2:]
         classes = len(self.bias)
@@ -92,6 +95,9 @@ class BagExplainer:
                 rest_csn[c, rows, columns] = _without(
                     f_sn, a_sn, v, at=(rows, columns), bias=self.bias[c]
                 )
+        if offset is not None:
+            whole_cs += offset.T
+            rest_csn += offset.T[:, :, None]
         self.lost += _total_probability(self.likelihood, whole_cs)[:, None]
         self.lost -= _total_probability(self.likelihood, rest_csn)
         self.samples += s
@@ -150,13 +156,15 @@ def _total_probability(
 
     The classes stay first: a softmax over the last axis would cost twenty times as much.
     """
-    plain = getattr(likelihood, "plain", likelihood)
-    if isinstance(plain, Categorical) and len(logits) == 2:
+    if not isinstance(likelihood, Categorical):
+        return likelihood.probability(logits.movedim(0, -1)).movedim(-1, 0).sum(1)
+    if likelihood.prior_shift is not None:
+        shift = likelihood.prior_shift.to(logits)
+        logits = logits + shift.view(-1, *[1] * (logits.ndim - 1))
+    if len(logits) == 2:
         second = (logits[1] - logits[0]).sigmoid_().sum(0)
         return torch.stack([logits.shape[1] - second, second])
-    if isinstance(plain, Categorical):
-        return logits.softmax(0).sum(1)
-    return plain.probability(logits.movedim(0, -1)).movedim(-1, 0).sum(1)
+    return logits.softmax(0).sum(1)
 
 
 def _largest(a_sn: Tensor) -> tuple[Tensor, Tensor]:

@@ -74,7 +74,9 @@ class ProbSAPooling(nn.Module):
         prior, self.options = prior or PriorOptions(), options or PosteriorOptions()
         self.kl_reduction, self.seed = prior.kl_reduction, seed
         self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
-        learned = LearnedPrior(prior, FieldOptions(learn_kappa=False))
+        learned = None
+        if posterior == "field":
+            learned = LearnedPrior(prior, FieldOptions(learn_kappa=False))
         self.attention = AttentionPosterior(
             dim,
             attention_dim,
@@ -82,7 +84,7 @@ class ProbSAPooling(nn.Module):
             trunk=trunk,
             log_variance_bounds=self.options.log_variance_bounds,
             initial_log_variance=self.options.initial_log_variance,
-            prior=learned if posterior == "field" else None,
+            prior=learned,
         )
 
     def forward(

@@ -1,5 +1,6 @@
 """The base class of ABMIL, T-ABMIL and ProbSA: instance vectors, q(f | X), pooling and ψ."""
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -20,6 +21,9 @@ from ..layers import (
     weight_moments,
 )
 from ..variational import (
+    POINTS,
+    PREDICT_POINTS,
+    Diagonal,
     Dirichlet,
     Field,
     FieldOptions,
@@ -32,11 +36,15 @@ from ..variational import (
     block_samples,
     draw_noise,
     noise_sizes,
+    pool_normal,
     sample_instances,
     sample_major,
 )
 from ._base import Model, Output
 from ._explanation import Explainer, Explanation
+
+POOLING = "pooling"
+"""The argument that posteriors other than diagonal ones do not have."""
 
 
 class AttentionModel(Model):
@@ -56,6 +64,8 @@ class AttentionModel(Model):
     kl_reduction: Literal["mean", "sum"] = "mean"
     samples: int = 1
     predict_samples: int = 1
+    closed_form: bool = False
+    """Whether bags are pooled without samples, where the posterior has independent instances."""
 
     def build_embed(
         self,
@@ -123,6 +133,7 @@ class AttentionModel(Model):
         With options of a field, the posterior that is built afterwards is a `Field`.
         """
         self.samples, self.predict_samples = posterior.samples, posterior.predict_samples
+        self.closed_form = posterior.pooling == "closed_form"
         self.kl_reduction = prior.kl_reduction
         self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
         self._prior_options, self.field_options = prior, field
@@ -205,6 +216,8 @@ class AttentionModel(Model):
         predicting = not torch.is_grad_enabled()
         psi = self.classifier
         linear = psi if isinstance(psi, nn.Linear) else None
+        if self.closed_form and linear is not None and noise is None and isinstance(q, Diagonal):
+            return self._in_closed_form(q, linear, h, bags, generator=generator)
         if linear is not None and predicting and q.stochastic and noise is None:
             return self._streamed(q, linear, h, bags, generator=generator)
         eps = self._noise(q, bags, noise=noise, generator=generator)
@@ -284,6 +297,37 @@ class AttentionModel(Model):
             likelihood=self.likelihood,
             extras={"weight_mean": pooled.weight_mean, "weight_variance": pooled.weight_variance},
             explanation=None if explainer is None else explainer.result(),
+        )
+
+    def _in_closed_form(
+        self,
+        q: Diagonal,
+        linear: nn.Linear,
+        h: Float[Tensor, "n d"],
+        bags: Bags,
+        *,
+        generator: torch.Generator | None,
+    ) -> Output:
+        """Pool at a few points of the posterior."""
+        g = _project(linear, h, q)
+        with torch.autocast(h.device.type, enabled=False):
+            pooled = pool_normal(
+                q.mean,
+                q.variance,
+                bags.sizes,
+                g=g,
+                points=POINTS if self.training else PREDICT_POINTS,
+                generators=self.streams(bags, generator),
+            )
+        out = Output(logits=pooled.y + linear.bias, attention=q, likelihood=self.likelihood)
+        if torch.is_grad_enabled():
+            return out
+        mean, variance = pooled.weights()
+        explainer = self._explainer(linear, g, bags)
+        return replace(
+            out,
+            extras={"weight_mean": mean, "weight_variance": variance},
+            explanation=None if explainer is None else explainer.of_points(pooled),
         )
 
     @property

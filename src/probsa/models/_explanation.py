@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..layers import BagExplainer, PooledExplanation, explain_samples, joined
-from ..variational import Likelihood
+from ..variational import Likelihood, PooledBags
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,12 +60,24 @@ class Explainer:
         self._values = [part.T.contiguous() for part in g.split(list(sizes))]
         self._bags: list[BagExplainer] = []
 
-    def watch(self, bag: int, f_sn: Tensor, a_sn: Tensor) -> None:
-        """Add a block of samples f and their weights; bags come in order."""
+    def watch(
+        self, bag: int, f_sn: Tensor, a_sn: Tensor, offset: Float[Tensor, "s classes"] | None = None
+    ) -> None:
+        """Add a block of samples f and their weights; bags come in order.
+
+        The arguments are those of `BagExplainer.add`.
+        """
         if bag == len(self._bags):
             n = self.sizes[bag]
             self._bags.append(BagExplainer(n, bias=self.bias, likelihood=self.likelihood))
-        self._bags[bag].add(f_sn, a_sn, self._values[bag])
+        self._bags[bag].add(f_sn, a_sn, self._values[bag], offset=offset)
+
+    def of_points(self, pooled: PooledBags) -> Explanation:
+        """Return the explanation of bags at the points that they were pooled at."""
+        for bag in range(len(self.sizes)):
+            for block in pooled.blocks(bag):
+                self.watch(bag, block.scores, block.scores.softmax(1), block.offset)
+        return self.result()
 
     def result(self) -> Explanation:
         """Return the explanation of all bags whose blocks were added."""

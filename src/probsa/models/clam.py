@@ -16,7 +16,7 @@ from ..core import Bags, PositiveInt, Rate, UnitInterval
 from ..errors import CheckpointError
 from ..layers import InstanceEvidence, InstanceLoss, PosteriorKind, Trunk, Widths
 from ..variational import FieldOptions, PosteriorOptions, PriorOptions
-from ._attention import AttentionModel
+from ._attention import POOLING, AttentionModel
 from ._base import Model, Output, Provenance
 from ._originals import ReadOff, State, agree, only, original, part, transplant
 from ._registry import build, register
@@ -175,7 +175,13 @@ class CLAM(AttentionModel):
     prior="dirichlet",
     without=["field_options"],
 )
-@register("clam-sb-probsa-field", branches="single", posterior="field", prior="dirichlet")
+@register(
+    "clam-sb-probsa-field",
+    branches="single",
+    posterior="field",
+    prior="dirichlet",
+    without=[POOLING],
+)
 class CLAMProbSA(CLAM):
     """CLAM-SB with a normal q(f | X) and a smoothness prior; its mean selects the instances."""
 

@@ -6,6 +6,7 @@ maximum of f, and the map is the posterior of f: its mean, its standard deviatio
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -16,15 +17,21 @@ from torch import Tensor, nn
 from ..core import Bags, PositiveInt, Rate, draw_key, random_stream, repeat_bags
 from ..layers import (
     AttentionPosterior,
+    BagExplainer,
     Block,
     EvidencePooling,
+    PooledExplanation,
     PosteriorKind,
     SoftMaximum,
     Transformer,
     Trunk,
     Widths,
+    joined,
 )
 from ..variational import (
+    POINTS,
+    PREDICT_POINTS,
+    Diagonal,
     Dirac,
     FieldOptions,
     LearnedPrior,
@@ -35,12 +42,13 @@ from ..variational import (
     block_samples,
     draw_noise,
     noise_sizes,
+    pool_normal,
     probability_positive,
     sample_instances,
     sample_major,
     stream_samples,
 )
-from ._attention import AttentionModel
+from ._attention import POOLING, AttentionModel
 from ._base import Output, Provenance, ScoreKind
 from ._explanation import Explanation
 from ._registry import register
@@ -50,9 +58,9 @@ QUADRATURE = 20
 """Nodes of the Gauss-Hermite quadrature over one instance's f."""
 
 
-@register("evidence-dirac", posterior="dirac", without=[FIELD])
+@register("evidence-dirac", posterior="dirac", without=[FIELD, POOLING])
 @register("evidence-diag", posterior="diag", without=[FIELD])
-@register("evidence-field", posterior="field")
+@register("evidence-field", posterior="field", without=[POOLING])
 class Evidence(AttentionModel):
     """The bag's logit is ℓ = α Σ_n softmax(β f)_n f_n + b, with f ~ q(f | X) and α, β > 0 learned.
 
@@ -160,6 +168,8 @@ class Evidence(AttentionModel):
         shown = self.attention(h, bags)
         with torch.autocast(h.device.type, enabled=False):
             q, many = self.joint(shown, bags)
+            if self.closed_form and noise is None and isinstance(q, Diagonal):
+                return self._in_closed_form(shown, q, many, bags, generator=generator)
             if torch.is_grad_enabled():
                 eps = self._all_noise(q, many, bags, noise=noise, generator=generator)
                 f = sample_instances(q, eps, many.sizes)
@@ -194,15 +204,6 @@ class Evidence(AttentionModel):
             likelihood=self.likelihood if explains else None,
         )
         pooled = pool(blocks, like=q.mean)
-        explanation = None
-        if pooled.explanation is not None:
-            explanation = Explanation(
-                scores=self._columns(shown.mean),
-                contributions=pooled.explanation.contributions,
-                leave_one_out=pooled.explanation.leave_one_out,
-                probability=self._columns(probability_positive(shown)),
-                at_least=self._at_least(shown) if self.n_classes == 1 else None,
-            )
         return Output(
             logits=pooled.logits,
             attention=shown,
@@ -211,8 +212,64 @@ class Evidence(AttentionModel):
                 "weight_mean": self._like(pooled.weight_mean, shown),
                 "weight_variance": self._like(pooled.weight_variance, shown),
             },
-            explanation=explanation,
+            explanation=self._explanation(shown, pooled.explanation),
         )
+
+    def _explanation(self, q: Posterior, pooled: PooledExplanation | None) -> Explanation | None:
+        if pooled is None:
+            return None
+        return Explanation(
+            scores=self._columns(q.mean),
+            contributions=pooled.contributions,
+            leave_one_out=pooled.leave_one_out,
+            probability=self._columns(probability_positive(q)),
+            at_least=self._at_least(q) if self.n_classes == 1 else None,
+        )
+
+    def _in_closed_form(
+        self,
+        shown: Posterior,
+        q: Diagonal,
+        many: Bags,
+        bags: Bags,
+        *,
+        generator: torch.Generator | None,
+    ) -> Output:
+        """Pool at a few points of the posterior; the scores of the softmax are βf."""
+        p, dtype = self.pooling, q.mean.dtype
+        alpha, beta, bias = (v.to(dtype) for v in (p.log_alpha.exp(), p.log_beta.exp(), p.bias))
+        rates = beta.repeat_interleave(len(bags.x))
+        pooled = pool_normal(
+            rates * q.mean,
+            rates.square() * q.variance,
+            many.sizes,
+            g=None,
+            points=POINTS if self.training else PREDICT_POINTS,
+            generators=self._class_streams(bags, generator),
+            series=self.n_classes,
+        )
+        scale = alpha / beta
+        logits = scale * pooled.y.view(self.n_classes, len(bags), -1).permute(1, 2, 0) + bias
+        out = Output(logits=logits, attention=shown, likelihood=self.likelihood)
+        if torch.is_grad_enabled():
+            return out
+        extras = {
+            f"weight_{name}": self._like(value.view(self.n_classes, -1).T, shown)
+            for name, value in zip(("mean", "variance"), pooled.weights(), strict=True)
+        }
+        explained: list[PooledExplanation] = []
+        for b, n in enumerate(bags.sizes if self.explains and not self.training else []):
+            explainer = BagExplainer(n, bias=bias, likelihood=self.likelihood)
+            of_classes = (pooled.blocks(b + c * len(bags)) for c in range(self.n_classes))
+            for blocks in zip(*of_classes, strict=True):
+                scores = torch.stack([block.scores for block in blocks])
+                values = torch.stack([block.values for block in blocks])
+                offset = torch.cat([block.offset for block in blocks], 1)
+                values = scale[:, None, None] * values
+                explainer.add(scores, scores.softmax(2), values, offset=scale * offset)
+            explained.append(explainer.result())
+        explanation = self._explanation(shown, joined(explained)) if explained else None
+        return replace(out, extras=extras, explanation=explanation)
 
     def _at_least(self, q: Posterior) -> Float[Tensor, "n steps"] | None:
         """Return E_q[P(Y ≥ k | ℓ = α f_n + b)] of each instance, for grades."""

@@ -13,7 +13,7 @@ from ..core import Limits, PositiveInt, Rate
 from ..layers import PosteriorKind, Transformer, Trunk, Widths
 from ..variational import FieldOptions, PosteriorOptions, PriorOptions
 from . import _torchmil as torchmil
-from ._attention import AttentionModel
+from ._attention import POOLING, AttentionModel
 from ._base import Model, Provenance
 from ._originals import State, only, original, transplant
 from ._registry import build, register
@@ -24,14 +24,25 @@ FIELD = "field_options"
 TABMIL: dict[str, Any] = {"family": "global", "baseline": "tabmil"}
 
 
-@register("abmil-probsa-dirac", encoder="mlp", posterior="dirac", without=(*TRANSFORMER, FIELD))
-@register("abmil-probsa-diag", encoder="mlp", posterior="diag", without=(*TRANSFORMER, FIELD))
-@register("abmil-probsa-field", encoder="mlp", posterior="field", without=TRANSFORMER)
 @register(
-    "tabmil-probsa-dirac", encoder="transformer", posterior="dirac", without=[FIELD], **TABMIL
+    "abmil-probsa-dirac",
+    encoder="mlp",
+    posterior="dirac",
+    without=(*TRANSFORMER, FIELD, POOLING),
+)
+@register("abmil-probsa-diag", encoder="mlp", posterior="diag", without=(*TRANSFORMER, FIELD))
+@register("abmil-probsa-field", encoder="mlp", posterior="field", without=(*TRANSFORMER, POOLING))
+@register(
+    "tabmil-probsa-dirac",
+    encoder="transformer",
+    posterior="dirac",
+    without=[FIELD, POOLING],
+    **TABMIL,
 )
 @register("tabmil-probsa-diag", encoder="transformer", posterior="diag", without=[FIELD], **TABMIL)
-@register("tabmil-probsa-field", encoder="transformer", posterior="field", **TABMIL)
+@register(
+    "tabmil-probsa-field", encoder="transformer", posterior="field", without=[POOLING], **TABMIL
+)
 class ProbSA(AttentionModel):
     """Attention with a distribution q(f | X) and a smoothness prior on the bag's graph.
 

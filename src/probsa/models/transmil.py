@@ -16,7 +16,7 @@ from ..core import Bags, PositiveInt
 from ..errors import CheckpointError, InputError
 from ..layers import Duplicates, Embed, PosteriorKind, SquareEncoder, Trunk, Widths
 from ..variational import Dirac, FieldOptions, PosteriorOptions, PriorOptions
-from ._attention import AttentionModel
+from ._attention import POOLING, AttentionModel
 from ._base import Model, Output, Provenance, ScoreKind
 from ._originals import Rules, State, only, original, part, transplant
 from ._registry import build, register
@@ -124,7 +124,7 @@ class TransMIL(Model):
 
 
 @register("transmil-probsa-diag", original=OWN, posterior="diag", without=["field_options"])
-@register("transmil-probsa-field", original=OWN, posterior="field")
+@register("transmil-probsa-field", original=OWN, posterior="field", without=[POOLING])
 class TransMILProbSA(AttentionModel):
     """TransMIL's instance tokens, pooled by ProbSA instead of a class token.
 

@@ -48,6 +48,25 @@ def precision_context(precision: str, device: torch.device) -> AbstractContextMa
     return nullcontext()
 
 
+@contextmanager
+def own_state(device: torch.device, *, threads: int) -> Iterator[None]:
+    """Restore torch's random generators and number of threads afterwards.
+
+    Args:
+        device: The device whose generator is restored, beside that of the CPU.
+        threads: Number of threads meanwhile; 0 leaves it as it is.
+    """
+    before = torch.get_num_threads()
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        if threads:
+            torch.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """The processes that train together, as one of them sees them."""

@@ -39,7 +39,7 @@ from .reporting import Reporter
 from .run_folder import RunFolder
 from .selection import SCORES, check_selection, chosen_row
 from .trackers import TrackedRun
-from .validation import validation_scores, with_nll
+from .validation import nll_of_all, validation_scores, with_nll
 
 EQUAL = 1e-6
 """Predictions closer than this count as equal."""
@@ -238,6 +238,8 @@ class TrainingLoop:
         labels, predicted = self._predict_validation()
         if not all(math.isfinite(v) for values in predicted for v in values):
             raise self._divergence("validation bags are predicted as NaN")
+        if predicted and self.model.likelihood.couples_bags:
+            predicted = nll_of_all(labels, predicted, self.model.likelihood)
         self._note_collapse(predicted)
         return validation_scores(labels, predicted, task=self.prepared.table.task)
 

@@ -12,14 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..core import counted
 from ..errors import InputError, ProbSAError
 from .baseline import store_baseline
 from .checkpoints import load_checkpoint
 from .config import RunConfig
-from .devices import World, choose_device, world
+from .devices import World, choose_device, own_state, world
 from .direct import epochs_of, fit_run, fits_directly
 from .loop import TrainingLoop
 from .preparation import PreparedData, prepare
@@ -58,9 +56,7 @@ def train(
     """
     reporter = reporter or Reporter()
     device = choose_device(config.training.device)
-    if config.training.threads:
-        torch.set_num_threads(config.training.threads)
-    with torch.random.fork_rng(devices=[]), world(device) as w:
+    with own_state(device, threads=config.training.threads), world(device) as w:
         if prepared is None:
             prepared = prepare(config, previous=out if resume else None)
         folder = RunFolder(out)

@@ -19,13 +19,33 @@ Scores = dict[str, int | float | None]
 def with_nll(out: Output, likelihood: Likelihood, bags: Bags) -> Tensor:
     """Return the prediction of labelled bags for `validation_scores`: (bags, outputs [+ 1]).
 
-    For other tasks than classes, the last column is the negative log-likelihood of each bag.
+    For other tasks than classes, the last column is the negative log-likelihood of each bag. Where
+    that depends on the other bags, the last columns are the logits, for `nll_of_all`.
     """
+    p = out.probability
     if likelihood.of_classes:
-        return out.probability
+        return p
+    if likelihood.couples_bags:
+        return torch.cat([p, out.logits[..., 0].to(p.dtype)], 1)
     assert bags.y is not None
-    nll = likelihood.predictive_nll(out.logits, bags.y)
-    return torch.cat([out.probability, nll[:, None].to(out.probability.dtype)], 1)
+    return torch.cat([p, likelihood.predictive_nll(out.logits, bags.y)[:, None].to(p.dtype)], 1)
+
+
+def nll_of_all(
+    targets: Sequence[Target], predicted: Sequence[Sequence[float]], likelihood: Likelihood
+) -> list[list[float]]:
+    """Put the NLL of each bag among all bags in the place of its logits.
+
+    Args:
+        targets: what each bag is labelled with.
+        predicted: what `with_nll` returned for each bag, of a likelihood that couples bags.
+        likelihood: the likelihood, of one logit.
+    """
+    rows = torch.tensor(predicted, dtype=torch.float64)
+    p, logits = rows.tensor_split([len(likelihood.outputs(()))], 1)
+    y = torch.tensor(targets, dtype=torch.float64)
+    nll = likelihood.predictive_nll(logits[..., None], y)
+    return torch.cat([p, nll[:, None]], 1).tolist()
 
 
 def validation_scores(

@@ -1,3 +1,7 @@
+from .closed_form import POINTS as POINTS
+from .closed_form import PREDICT_POINTS as PREDICT_POINTS
+from .closed_form import PooledBags as PooledBags
+from .closed_form import pool_normal as pool_normal
 from .cox import Cox as Cox
 from .field import Field as Field
 from .findings import Findings as Findings

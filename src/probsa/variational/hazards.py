@@ -48,9 +48,9 @@ class Hazards(Likelihood):
     ) -> tuple[Int[Tensor, " bags"], Float[Tensor, " bags"]]:
         """Return the index of each bag for `hazard_nll`, and whether its event was seen."""
         time, event = y[:, 0].double().contiguous(), y[:, 1]
-        k = torch.searchsorted(self.cuts, time)
-        last = torch.where(event > 0, k.clamp(max=len(self.cuts) - 1), k - 1)
-        return last, event
+        within = torch.searchsorted(self.cuts, time).clamp(max=len(self.cuts) - 1)
+        passed = torch.searchsorted(self.cuts, time, right=True)
+        return torch.where(event > 0, within, passed - 1), event
 
     def nll(
         self, logits: Float[Tensor, "bags samples columns"], y: Float[Tensor, "bags 2"]

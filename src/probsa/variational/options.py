@@ -39,6 +39,9 @@ class PosteriorOptions:
     """Smooth lower and upper bound of log σ²; None leaves it unbounded."""
     initial_log_variance: float = -2.0
     """Value of log σ² before the first optimiser step."""
+    pooling: Literal["sampled", "closed_form"] = "sampled"
+    """How a diagonal posterior is pooled: by `sampled` instances (the paper), or in `closed_form`,
+    where `samples` and `predict_samples` do not count; see `variational.closed_form`."""
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -1,0 +1,421 @@
+"""Pooling under independent normal scores without a sample of every instance.
+
+The pooled value of a bag is y = Σ_n softmax(s)_n x_n with s_n ~ N(μ_n, σ_n²), where x_n is fixed
+(attention pooling) or s_n itself (evidence). Numerator and denominator are sums of independent
+terms e^{s_n} x_n and e^{s_n}. A few *heavy* instances have most of their variance: these are
+integrated by randomised quasi-Monte Carlo. The sums over all *light* instances are nearly normal
+and are replaced by their moments, to second order. The result is a set of points of y, which are
+differentiable in all parameters and which likelihoods read as they read samples. A bag whose light
+instances vary too much for that is sampled.
+
+Shapes: n instances, k heavy instances of a bag, c values (classes), d = 1 + c.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ..core import draw_key, random_stream, segment_topk
+from .priors import full_dtype
+from .sampling import BLOCK
+
+HEAVY = (32, 64, 128)
+"""Numbers of heavy instances: each bag takes the first that leaves little variance to the rest."""
+REST = 0.05
+"""Largest influence of all light instances together, relative to (Σ e^s)². A bag with more at 128
+heavy instances is sampled. benchmarks/RESULTS.md has the errors up to this limit."""
+POINTS, PREDICT_POINTS = 128, 1024
+"""Number of points in training and in prediction."""
+DIMENSIONS = HEAVY[-1] + 32
+"""Dimensions of the points: d for the light instances, then one for each heavy instance."""
+JITTER = 1e-10
+"""Relative addition to the variances of the light part, whose covariance may be singular."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Moments of e^s and e^s x of each instance, divided by the bag's largest E[e^s].
+
+    In double precision, where the device has it.
+    """
+
+    first: Float[Tensor, "n d"]
+    """E[e^s] and E[e^s x]."""
+    covariance: Float[Tensor, "n d d"]
+    influence: Float[Tensor, " n"]
+    """Var[e^s] + Var[e^s (x − y)], summed over the values, with the y of the mean terms: the
+    variances that the instance adds to the denominator and to y. Without gradient."""
+    typical: Float[Tensor, " n"]
+    """e^μ, the median of e^s, without gradient."""
+    top: Float[Tensor, " bags"]
+    """The logarithm of the largest E[e^s] of each bag, without gradient."""
+
+
+def moments_of(
+    mean: Float[Tensor, " n"],
+    variance: Float[Tensor, " n"],
+    g: Float[Tensor, "n c"] | None,
+    counts: Int[Tensor, " bags"],
+) -> Moments:
+    """Return the moments of all instances; the arguments are those of `pool_normal`."""
+    full = full_dtype(mean.device)
+    mu, s2 = mean.to(full), variance.to(full)
+    log_m = mu + s2 / 2
+    top = torch.segment_reduce(log_m.detach(), "max", lengths=counts)
+    shift = top.repeat_interleave(counts)
+    m, growth = (log_m - shift).exp(), s2.expm1()
+    # E[x] where e^s weighs the distribution of s
+    x = (mu + s2)[:, None] if g is None else g.to(full)
+    first = m[:, None] * torch.cat([torch.ones_like(x[:, :1]), x], 1)
+    cov = (growth[:, None] * first)[:, :, None] * first[:, None, :]
+    if g is None:
+        tilt = m.square() * (1 + growth) * s2
+        own = tilt * (2 * x[:, 0] + s2 + 1)
+        cov = cov + torch.stack([torch.zeros_like(tilt), tilt, tilt, own], 1).view(-1, 2, 2)
+    with torch.no_grad():
+        sums = torch.segment_reduce(first, "sum", lengths=counts)
+        y = (sums[:, 1:] / sums[:, :1]).repeat_interleave(counts, 0)
+        v, cross, own = cov[:, 0, 0], cov[:, 0, 1:], cov.diagonal(dim1=1, dim2=2)[:, 1:]
+        influence = v + (own - 2 * y * cross + y.square() * v[:, None]).sum(1)
+        influence = influence.nan_to_num(nan=torch.inf)  # inf − inf, if e^{σ²} overflows
+        return Moments(first, cov, influence, (mu - shift).exp(), top)
+
+
+@dataclass(frozen=True, slots=True)
+class Heavy:
+    """The heavy instances of each bag, the most influential one first."""
+
+    rows: Int[Tensor, "bags k"]
+    present: Bool[Tensor, "bags k"]
+    """False where a bag has fewer heavy instances than others; its first one fills the place."""
+    light: Float[Tensor, " n"]
+    """0 for heavy instances, 1 for all others."""
+    refused: Bool[Tensor, " bags"]
+    """Whether the moments of the light instances say too little of the bag's distribution."""
+
+
+@torch.no_grad()
+def heavy_instances(moments: Moments, counts: Int[Tensor, " bags"], sizes: list[int]) -> Heavy:
+    """Choose the heavy instances of each bag, each bag by itself."""
+    rows = _largest(moments.influence, counts, sizes, k=HEAVY[-1])
+    place = torch.arange(rows.shape[1], device=rows.device)
+    influence, m = moments.influence, moments.first[:, 0]
+    # the median of a heavy term, because its mean may be far above what most points have
+    moved = torch.stack([influence, m - moments.typical], 1)[rows]
+    moved = moved * (place < counts[:, None])[..., None]
+    whole = torch.segment_reduce(torch.stack([influence, m], 1), "sum", lengths=counts)
+    left = whole[:, None] - moved.cumsum(1)
+    enough = left[..., 0] <= REST * left[..., 1].square()
+    used, decided = counts.clamp(max=HEAVY[-1]), torch.zeros_like(counts, dtype=torch.bool)
+    for k in HEAVY:
+        passes = counts <= k
+        if k <= rows.shape[1]:
+            passes = passes | enough[:, k - 1]
+        used = torch.where(passes & ~decided, counts.clamp(max=k), used)
+        decided = decided | passes
+    width = int(used.max())
+    rows, present = rows[:, :width], place[:width] < used[:, None]
+    light = torch.ones_like(m).index_fill_(0, rows[present], 0)
+    return Heavy(rows, present, light, ~decided)
+
+
+def _largest(
+    value: Float[Tensor, " n"], counts: Int[Tensor, " bags"], sizes: list[int], *, k: int
+) -> Int[Tensor, "bags k"]:
+    """Return the rows of the k largest values of each bag; the first one again for small bags."""
+    widest = max(sizes)
+    if len(sizes) * widest > 8 * len(value):  # a large bag among small ones
+        each = segment_topk(value, sizes, k=k)
+        most = max(len(r) for r in each)
+        return torch.stack([torch.cat([r, r[:1].expand(most - len(r))]) for r in each])
+    padded = value.new_full((len(sizes), widest), -torch.inf)
+    padded[torch.arange(widest, device=value.device) < counts[:, None]] = value
+    columns = padded.topk(min(k, widest)).indices
+    columns = torch.where(columns < counts[:, None], columns, columns[:, :1])
+    return columns + (counts.cumsum(0) - counts)[:, None]
+
+
+@cache
+def _sobol(points: int, series: int) -> Float[Tensor, "series points dims"]:
+    engine = torch.quasirandom.SobolEngine(series * DIMENSIONS, scramble=True, seed=0)
+    # in turn, because the first dimensions are the most even ones
+    return engine.draw(points).view(points, DIMENSIONS, series).permute(2, 0, 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShiftedPoints:
+    """Standard normal quasi-random points, moved by one uniform shift per bag."""
+
+    shifts: Float[Tensor, "bags all_dims"]
+    series: Int[Tensor, " bags"]
+    """Bags of different series have independent points, which can be parts of one point."""
+    count: int
+
+    def normal(self, dims: int) -> Float[Tensor, "bags count dims"]:
+        """Return the first dimensions of all points."""
+        base = _sobol(self.count, int(self.series.max()) + 1)[..., :dims].to(self.shifts)
+        moved = base if len(base) == 1 else base[self.series]
+        u = moved + self.shifts[:, None, :dims]
+        # the baker's transform 1 − |2u − 1|: errors of shifted points are then those of periodic
+        # functions (Hickernell 2002)
+        tent = u.frac_().mul_(2).sub_(1).abs_().mul_(-2).add_(1)
+        return tent.clamp_(-1 + 1e-6, 1 - 1e-6).erfinv_().mul_(2**0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredBlock:
+    """What some points say of every instance of a bag, for explanations."""
+
+    scores: Float[Tensor, "s n"]
+    """log e^s up to a constant of the bag; of light instances, log E[e^s]."""
+    values: Float[Tensor, "s n"] | None
+    """x where it depends on the score; None if it is fixed."""
+    offset: Float[Tensor, "s c"]
+    """What the distribution of the light instances adds to y; 0 of samples."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClosedForm:
+    """Points of y of some bags, and what the moments of their weights need."""
+
+    y: Float[Tensor, "bags points c"]
+    moments: Moments
+    heavy: Heavy
+    scores: Float[Tensor, "bags points k"]
+    """s of the heavy instances."""
+    denominator: Float[Tensor, "bags points"]
+    """Σ_n e^s, with the light instances at their mean, divided as the moments are."""
+    offset: Float[Tensor, "bags points c"]
+    """The part of y that is due to the distribution of the light instances."""
+    sizes: list[int]
+    fixed: bool
+    """Whether x is fixed."""
+
+    def weights(self) -> list[tuple[Float[Tensor, " n"], Float[Tensor, " n"]]]:
+        """Return, per bag, the mean and the variance of each weight softmax(s)_n."""
+        counts = torch.tensor(self.sizes, device=self.y.device)
+        first, second = self.moments.first[:, 0], self.moments.covariance[:, 0, 0]
+        inverse = self.denominator.to(first.dtype).reciprocal()
+        one, two = (v.mean(1).repeat_interleave(counts) for v in (inverse, inverse.square()))
+        mean = first * one
+        variance = second * two + first.square() * (two - one.square())
+        at, present = self.heavy.rows[self.heavy.present], self.heavy.present
+        log_weights = self.scores - self.moments.top[:, None, None] + inverse.log()[..., None]
+        weights = log_weights.exp()
+        mean[at] = weights.mean(1)[present]
+        variance[at] = weights.var(1, correction=0)[present]
+        both = (v.to(self.y.dtype).split(self.sizes) for v in (mean, variance))
+        return list(zip(*both, strict=True))
+
+    def blocks(self, bag: int) -> Iterator[ScoredBlock]:
+        """Yield what the points say of every instance of a bag, some points at a time."""
+        n, points = self.sizes[bag], self.y.shape[1]
+        rows = slice(sum(self.sizes[:bag]), sum(self.sizes[: bag + 1]))
+        first = self.moments.first[rows]
+        kept = self.heavy.present[bag]
+        at = self.heavy.rows[bag, kept] - rows.start
+        for part in torch.arange(points).split(max(1, BLOCK // n)):
+            s = self.scores[bag, part][:, kept]
+            scores = first[:, 0].log().to(s.dtype).repeat(len(part), 1)
+            scores[:, at] = s - self.moments.top[bag].to(s.dtype)
+            values = None
+            if not self.fixed:
+                values = (first[:, 1] / first[:, 0]).to(s.dtype).repeat(len(part), 1)
+                values[:, at] = s
+            yield ScoredBlock(scores, values, self.offset[bag, part])
+
+
+def closed_form(
+    mean: Float[Tensor, " n"],
+    variance: Float[Tensor, " n"],
+    sizes: list[int],
+    *,
+    g: Float[Tensor, "n c"] | None,
+    points: ShiftedPoints,
+) -> ClosedForm:
+    """Pool without samples; the arguments are those of `pool_normal`."""
+    counts = torch.tensor(sizes, device=mean.device)
+    moments = moments_of(mean, variance, g, counts)
+    heavy = heavy_instances(moments, counts, sizes)
+    (bags, k), d = heavy.rows.shape, moments.first.shape[1]
+    z = points.normal(d + k)
+    columns = torch.cat([moments.first, moments.covariance.flatten(1)], 1)
+    sums = torch.segment_reduce(columns * heavy.light[:, None], "sum", lengths=counts)
+    root = _root(sums[:, d:].view(-1, d, d)).to(mean.dtype)
+    sums = sums.to(mean.dtype)
+
+    each = torch.stack([mean, variance.sqrt(), *(() if g is None else g.unbind(1))], 1)
+    of_heavy = each.index_select(0, heavy.rows.flatten()).view(bags, 1, k, -1)
+    start, deviation, *x = of_heavy.unbind(3)
+    scores = torch.addcmul(start, deviation, z[..., d:])
+    absent = torch.where(heavy.present, -moments.top[:, None], -torch.inf).to(mean.dtype)
+    e = (scores + absent[:, None]).exp()
+    denominator = e.sum(2) + sums[:, :1]
+    inverse = denominator.reciprocal()[..., None]
+    numerator = torch.stack([(e * x_k).sum(2) for x_k in x or [scores]], 2) + sums[:, None, 1:d]
+    ratio = numerator * inverse
+    # the distribution of the light part, and its effect on the mean to second order
+    noise = torch.stack([(z[..., :d] * root[:, None, i]).sum(2) for i in range(d)], 2)
+    moves = (noise - sums[:, None, d : 2 * d] * inverse) * inverse
+    offset = moves[..., 1:] - ratio * moves[..., :1]
+    return ClosedForm(
+        y=ratio + offset,
+        moments=moments,
+        heavy=heavy,
+        scores=scores,
+        denominator=denominator,
+        offset=offset,
+        sizes=sizes,
+        fixed=g is not None,
+    )
+
+
+def _root(v: Float[Tensor, "bags d d"]) -> Float[Tensor, "bags d d"]:
+    """Return the lower Cholesky factor of covariances that may be 0 or nearly singular."""
+    columns: list[Tensor] = []
+    rest = v
+    for j in range(v.shape[1]):
+        # what is left of a variance must not vanish beside its rounding errors
+        pivot = (rest[:, j, j] + JITTER * v[:, j, j] + 1e-30).sqrt()
+        columns.append(rest[:, :, j] / pivot[:, None])
+        rest = rest - columns[-1][:, :, None] * columns[-1][:, None, :]
+    return torch.stack(columns, 2).tril()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampledBag:
+    """A bag of which every instance is sampled."""
+
+    mean: Float[Tensor, " n"]
+    deviation: Float[Tensor, " n"]
+    g: Float[Tensor, "n c"] | None
+    points: int
+    key: int
+    """Seed of the noise, so that the same samples can be drawn again."""
+
+    def blocks(self) -> Iterator[ScoredBlock]:
+        """Yield the samples: all at once for gradients, else some at a time."""
+        generator = random_stream(self.key, device=self.mean.device)
+        n, kind = len(self.mean), {"dtype": self.mean.dtype, "device": self.mean.device}
+        rows = self.points if torch.is_grad_enabled() else max(1, BLOCK // n)
+        for start in range(0, self.points, rows):
+            noise = torch.randn(min(rows, self.points - start), n, generator=generator, **kind)
+            f = torch.addcmul(self.mean, self.deviation, noise)
+            columns = 1 if self.g is None else self.g.shape[1]
+            yield ScoredBlock(f, f if self.g is None else None, f.new_zeros(len(f), columns))
+
+    def y(self) -> Float[Tensor, "points c"]:
+        """Return the pooled values of each sample."""
+        parts = []
+        for block in self.blocks():
+            weights = block.scores.softmax(1)
+            if self.g is None:
+                parts.append((weights * block.scores).sum(1, keepdim=True))
+            else:
+                parts.append(weights @ self.g)
+        return torch.cat(parts)
+
+    def weights(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+        """Return the mean and the variance of each weight softmax(s)_n."""
+        centre = self.mean.softmax(0)  # differences from it survive float32
+        first, second = torch.zeros_like(centre), torch.zeros_like(centre)
+        for block in self.blocks():
+            apart = block.scores.softmax(1) - centre
+            first += apart.sum(0) / self.points
+            second += apart.square().sum(0) / self.points
+        return first + centre, (second - first.square()).clamp_min(0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PooledBags:
+    """The pooled values of every bag of a batch."""
+
+    y: Float[Tensor, "bags points c"]
+    closed: ClosedForm | None
+    place: dict[int, int]
+    """The position in `closed` of each bag that is not sampled."""
+    sampled: dict[int, SampledBag]
+
+    def weights(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+        """Return the mean and the variance of each weight softmax(s)_n."""
+        closed = [] if self.closed is None else self.closed.weights()
+        found = [
+            closed[self.place[b]] if b in self.place else self.sampled[b].weights()
+            for b in range(len(self.y))
+        ]
+        mean, variance = (torch.cat(v) for v in zip(*found, strict=True))
+        return mean, variance
+
+    def blocks(self, bag: int) -> Iterator[ScoredBlock]:
+        """Yield what the points say of every instance of a bag, some points at a time."""
+        if self.closed is not None and bag in self.place:
+            return self.closed.blocks(self.place[bag])
+        return self.sampled[bag].blocks()
+
+
+def pool_normal(
+    mean: Float[Tensor, " n"],
+    variance: Float[Tensor, " n"],
+    sizes: Sequence[int],
+    *,
+    g: Float[Tensor, "n c"] | None,
+    points: int,
+    generators: Sequence[torch.Generator],
+    series: int = 1,
+) -> PooledBags:
+    """Pool `g`, or the scores themselves, over each bag.
+
+    Args:
+        mean: The means μ of the scores s.
+        variance: The variances σ² of the scores.
+        sizes: Number of instances of each bag.
+        g: The values x to pool; None for the scores themselves.
+        points: Number of points, or of samples of a bag that is sampled.
+        generators: One generator per bag.
+        series: Number of parts of equal length that the bags are in, such as classes: the k-th
+            points of a bag in all parts are one point.
+    """
+    sizes = list(sizes)
+    like = {"dtype": mean.dtype, "device": mean.device}
+    shifts = torch.stack([torch.rand(DIMENSIONS, generator=own, **like) for own in generators])
+    of_part = torch.arange(series, device=mean.device).repeat_interleave(len(sizes) // series)
+    all_points = ShiftedPoints(shifts=shifts, series=of_part, count=points)
+    closed = closed_form(mean, variance, sizes, g=g, points=all_points)
+    refused = closed.heavy.refused.tolist()
+    kept = [b for b, no in enumerate(refused) if not no]
+    if len(kept) == len(sizes):
+        return PooledBags(y=closed.y, closed=closed, place={b: b for b in kept}, sampled={})
+    means, variances = mean.split(sizes), variance.split(sizes)
+    values = [None] * len(sizes) if g is None else g.split(sizes)
+    sampled = {
+        b: SampledBag(
+            mean=means[b],
+            deviation=variances[b].sqrt(),
+            g=values[b],
+            points=points,
+            key=draw_key(generators[b]),
+        )
+        for b, no in enumerate(refused)
+        if no
+    }
+    of_bag = {b: bag.y() for b, bag in sampled.items()}
+    closed = None
+    if kept:  # again without the others, whose moments may have overflowed
+        closed = closed_form(
+            torch.cat([means[b] for b in kept]),
+            torch.cat([variances[b] for b in kept]),
+            [sizes[b] for b in kept],
+            g=None if g is None else torch.cat([g.split(sizes)[b] for b in kept]),
+            points=replace(all_points, shifts=shifts[kept], series=of_part[kept]),
+        )
+        of_bag |= dict(zip(kept, closed.y, strict=True))
+    return PooledBags(
+        y=torch.stack([of_bag[b] for b in range(len(sizes))]),
+        closed=closed,
+        place={b: k for k, b in enumerate(kept)},
+        sampled=sampled,
+    )
