@@ -2,124 +2,27 @@
 
 A linear classifier commutes with pooling, uᵀ Hᵀ softmax(f_s) = Σ_n softmax(f_s)_n (uᵀh_n), so every
 instance is projected once to g_n (C numbers) and S samples cost O(N·S·C), not O(N·D·S).
-On a CPU the samples come in blocks that stay in cache; the backward pass computes them again.
+In prediction the samples come in blocks that stay in cache.
 Shapes: n instances, s samples, c classes; blocks are sample-major (s, n).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from ..core import segment_softmax, segment_sum
 from ..errors import InputError
 from ..variational import (
-    Factorised,
-    Field,
     Noise,
     Posterior,
-    Sampler,
-    Shapes,
-    block_shapes,
-    factorises,
-    noise_blocks,
-    noise_sizes,
-    sample_blocks,
     sample_instances,
     stream_samples,
 )
 
 Watch = Callable[[int, Tensor, Tensor], None]
-
-
-class _LinearPooling(torch.autograd.Function):
-    """ℓ_sc = Σ_n softmax(f_s)_n g_nc for every bag, with the samples f of a `Factorised` q."""
-
-    @staticmethod
-    def forward(  # noqa: PLR0917 - apply() takes no names
-        ctx: Any,
-        q: Factorised,
-        noise: Tensor | None,
-        g: Tensor,
-        sizes: list[int],
-        *parameters: Tensor,
-    ) -> Tensor:
-        samples = 1 if noise is None else noise.numel() // len(g)
-        logits = g.new_empty(len(sizes), samples, g.shape[1])
-        bag_gs = g.T.contiguous().split(sizes, 1)
-        shapes = block_shapes(noise, sizes)
-        rows = logits.flatten(0, 1).split([s for _, s, _ in shapes])
-        for ell_sc, (bag, a_sn, _) in zip(rows, _weights(q, noise, sizes, shapes), strict=True):
-            torch.mm(a_sn, bag_gs[bag].T, out=ell_sc)
-        ctx.save_for_backward(noise, g, logits, *parameters)
-        ctx.q, ctx.sizes, ctx.shapes = q, sizes, shapes
-        return logits
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        noise, g, logits, *parameters = ctx.saved_tensors
-        # dℓ_sc/df_sn = a_sn (g_nc − ℓ_sc), so the gradient of g and that of each parameter θ are
-        # sums over samples of a_sn and of a_sn ∂f_sn/∂θ_n, times the columns of `d_sc`:
-        # dL/dℓ_sc, and Σ_c ℓ_sc dL/dℓ_sc in the last one.
-        d_sc = torch.cat([grad, (grad * logits).sum(2, keepdim=True)], 2).flatten(0, 1)
-        a_sums = g.new_zeros(d_sc.shape[1], g.shape[0])
-        own_sums = [torch.zeros_like(a_sums) for _ in parameters]
-        a_bag_sums, *own_bag_sums = [v.split(ctx.sizes, 1) for v in (a_sums, *own_sums)]
-        rows = d_sc.split([s for _, s, _ in ctx.shapes])
-        weights = _weights(ctx.q, noise, ctx.sizes, ctx.shapes)
-        derivatives: Sequence[Tensor | None] = ()
-        for d_rows, (bag, a_sn, noise_sn) in zip(rows, weights, strict=True):
-            a_bag_sums[bag].addmm_(d_rows.T, a_sn)
-            derivatives = ctx.q.derivatives(noise_sn)
-            left = sum(derivative is not None for derivative in derivatives)
-            for sums, derivative in zip(own_bag_sums, derivatives, strict=True):
-                if derivative is not None:
-                    left -= 1  # the last product may overwrite the softmax
-                    product = a_sn * derivative if left else a_sn.mul_(derivative)
-                    sums[bag].addmm_(d_rows.T, product)
-        totals = [
-            a_sums if d is None else own for d, own in zip(derivatives, own_sums, strict=True)
-        ]
-        gradients = [(g.T * sums[:-1]).sum(0) - sums[-1] for sums in totals]
-        return None, None, a_sums[:-1].T, None, *gradients
-
-
-class _SampledPooling(torch.autograd.Function):
-    """ℓ_sc = Σ_n softmax(f_s)_n g_nc for every bag, from samples of all instances (s, n)."""
-
-    @staticmethod
-    def forward(ctx: Any, f: Tensor, g: Tensor, sizes: list[int]) -> Tensor:
-        ctx.save_for_backward(f, g)
-        ctx.sizes = sizes
-        parts = zip(f.split(sizes, 1), g.split(sizes), strict=True)
-        return torch.stack([f_sn.softmax(1) @ g_nc for f_sn, g_nc in parts])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        f, g = ctx.saved_tensors
-        d_f, d_g = torch.empty_like(f), torch.empty_like(g)
-        columns = (v.split(ctx.sizes, 1) for v in (f, d_f))
-        rows = (v.split(ctx.sizes) for v in (g, d_g))
-        for grad_sc, f_sn, d_f_sn, g_nc, d_g_nc in zip(grad, *columns, *rows, strict=True):
-            a_sn = f_sn.softmax(1)
-            torch.mm(a_sn.T, grad_sc, out=d_g_nc)
-            d_a = grad_sc @ g_nc.T
-            torch.mul(a_sn, d_a - (a_sn * d_a).sum(1, keepdim=True), out=d_f_sn)
-        return d_f, d_g, None
-
-
-def _weights(
-    q: Posterior, noise: Noise | None, sizes: Sequence[int], shapes: Shapes
-) -> Iterator[tuple[int, Tensor, Tensor | None]]:
-    """Yield bag, softmax(f) and noise of each block; the next one overwrites the softmax."""
-    memory = q.mean.new_empty(max(s * n for _, s, n in shapes))
-    blocks = sample_blocks(q, noise, sizes, shapes)
-    for (_, s, n), (bag, f_sn, noise_sn) in zip(shapes, blocks, strict=True):
-        yield bag, torch.softmax(f_sn, 1, out=memory.as_strided((s, n), (n, 1))), noise_sn
 
 
 def pool_linear(
@@ -142,49 +45,11 @@ def pool_linear(
     with _full_precision(g):
         if q.mean.ndim == 2:
             return segment_sum(segment_softmax(q.mean, sizes) * g, sizes)[:, None]
-        if g.is_cuda:
-            return _pool_at_once(q, g, sizes, eps=eps)
-        if factorises(q):
-            return _LinearPooling.apply(q, eps, g, list(sizes), *q.parameters)  # pyright: ignore[reportReturnType]
-        if isinstance(q, Field):
-            f = sample_instances(q, eps, sizes)
-            return _SampledPooling.apply(f.T.contiguous(), g, list(sizes))  # pyright: ignore[reportReturnType]
-        return _pool_by_autograd(q, g, sizes, eps=eps)
-
-
-def _pool_at_once(
-    q: Posterior, g: Tensor, sizes: Sequence[int], *, eps: Noise | None
-) -> Float[Tensor, "bags samples classes"]:
-    """Pool with one kernel for all bags: faster than blocks on a GPU."""
-    f = sample_instances(q, eps, sizes)
-    return segment_sum(segment_softmax(f, sizes)[:, :, None] * g[:, None, :], sizes)
-
-
-def _pool_by_autograd(
-    q: Posterior, g: Tensor, sizes: Sequence[int], *, eps: Noise | None
-) -> Float[Tensor, "bags samples classes"]:
-    """Pool block by block with autograd, which computes each block again in the backward pass."""
-    sample, bag_gs = q.sampler(sizes), g.split(list(sizes))
-    blocks = [
-        checkpoint(
-            _pool_block,
-            sample,
-            bag,
-            noise_sn,
-            bag_gs[bag],
-            use_reentrant=False,
-            preserve_rng_state=False,
-        )
-        for bag, noise_sn in noise_blocks(eps, block_shapes(eps, noise_sizes(q, sizes)))
-    ]
-    return torch.cat(blocks).unflatten(0, (len(sizes), -1))  # pyright: ignore[reportArgumentType]
-
-
-def _pool_block(
-    sample: Sampler, bag: int, noise_sn: Tensor | None, g_nc: Tensor
-) -> Float[Tensor, "s classes"]:
-    with _full_precision(g_nc):
-        return sample(bag, noise_sn).softmax(1) @ g_nc
+        f = sample_instances(q, eps, sizes)
+        if g.is_cuda:  # one kernel for all bags
+            return segment_sum(segment_softmax(f, sizes)[:, :, None] * g[:, None, :], sizes)
+        parts = zip(f.T.contiguous().split(list(sizes), 1), g.split(list(sizes)), strict=True)
+        return torch.stack([f_sn.softmax(1) @ g_nc for f_sn, g_nc in parts])
 
 
 def pool_vectors(

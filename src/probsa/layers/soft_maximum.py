@@ -7,7 +7,6 @@ As β → 0 it is the mean of f, as β → ∞ the maximum. Instance n contribut
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -40,38 +39,10 @@ class SoftMaximum(nn.Module):
             v.repeat_interleave(bags).to(f.dtype)
             for v in (self.log_alpha.exp(), self.log_beta.exp(), self.bias)
         )
-        pooled = _SoftMaximum.apply(f.T.contiguous(), beta, list(sizes))
-        assert isinstance(pooled, Tensor)
+        parts = zip(f.T.contiguous().split(list(sizes), 1), beta, strict=True)
+        pooled = torch.stack([((b * f_sn).softmax(1) * f_sn).sum(1) for f_sn, b in parts])
         logits = alpha[:, None] * pooled + bias[:, None]
         return logits.view(-1, bags, f.shape[1]).permute(1, 2, 0)
-
-
-class _SoftMaximum(torch.autograd.Function):
-    """y_s = Σ_n a_sn f_sn with a = softmax(βf): dy = a(1 + β(f − y)) df + (Σ_n a f² − y²) dβ."""
-
-    @staticmethod
-    def forward(ctx: Any, f: Tensor, beta: Tensor, sizes: list[int]) -> Tensor:
-        y = torch.stack(
-            [
-                (torch.softmax(b * f_sn, 1) * f_sn).sum(1)
-                for f_sn, b in zip(f.split(sizes, 1), beta, strict=True)
-            ]
-        )
-        ctx.save_for_backward(f, beta, y)
-        ctx.sizes = sizes
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        f, beta, y = ctx.saved_tensors
-        d_f, slopes = torch.empty_like(f), []
-        parts = zip(f.split(ctx.sizes, 1), d_f.split(ctx.sizes, 1), beta, y, grad, strict=True)
-        for f_sn, d_f_sn, b, y_s, grad_s in parts:
-            a_sn = torch.softmax(b * f_sn, 1)
-            above = f_sn - y_s[:, None]
-            slopes.append((grad_s * (a_sn * f_sn * above).sum(1)).sum())
-            torch.mul(a_sn * (1 + b * above), grad_s[:, None], out=d_f_sn)
-        return d_f, torch.stack(slopes), None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeGuard, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -38,11 +38,10 @@ class Sampler(Protocol):
 class Posterior(Protocol):
     """q(f | X) of all bags of a batch. A posterior draws its own samples; pooling only reads them.
 
-    Pooling asks for samples a block at a time: it draws the noise of some samples of one bag (from
-    that bag's generator) and calls `sampler`. Prediction keeps no block, so memory stays O(n) per
-    sample of a block. In training, gradients reach the tensors of the posterior by autograd, which
-    calls the sampler again in the backward pass instead of storing its samples. `Factorised`
-    posteriors have a faster backward pass.
+    Training draws all samples at once, by `rsample`, and gradients reach the tensors of the
+    posterior by autograd. Prediction asks for samples a block at a time: it draws the noise of some
+    samples of one bag (from that bag's generator) and calls `sampler`. It keeps no block, so memory
+    stays O(n) per sample of a block.
 
     Autocast is off while samples are drawn: noise and samples have the dtype of `mean`.
     """
@@ -84,29 +83,6 @@ class Posterior(Protocol):
         ...
 
 
-class Factorised(Posterior, Protocol):
-    """A posterior of independent instances: f_sn depends only on θ_n and the noise ε_sn.
-
-    Pooling then needs no gradient of size n x samples: it sums ∂f/∂θ over the samples as it goes.
-    """
-
-    @property
-    def parameters(self) -> tuple[Float[Tensor, " n"], ...]:
-        """The tensors θ that the samples are computed from and that gradients return to."""
-        ...
-
-    def derivatives(
-        self, noise: Float[Tensor, "s n"] | None
-    ) -> tuple[Float[Tensor, "s n"] | None, ...]:
-        """∂f_sn/∂θ_n of each parameter θ; None where it is 1."""
-        ...
-
-
-def factorises(q: Posterior) -> TypeGuard[Factorised]:
-    """Return whether q is `Factorised`."""
-    return hasattr(q, "derivatives")  # isinstance takes 50 µs: it reads every property
-
-
 @dataclass(frozen=True, slots=True)
 class Dirac:
     """A point mass at the mean (Σ = 0): q(f | X) = δ(f − μ(X))."""
@@ -120,14 +96,6 @@ class Dirac:
     @property
     def stochastic(self) -> bool:
         return False
-
-    @property
-    def parameters(self) -> tuple[Tensor]:
-        return (self.mean,)
-
-    def derivatives(self, noise: Tensor | None) -> tuple[None]:
-        del noise
-        return (None,)
 
     def sampler(self, sizes: Sequence[int]) -> Sampler:
         means = self.mean[None].split(list(sizes), 1)
@@ -166,16 +134,8 @@ class Diagonal:
     def stochastic(self) -> bool:
         return True
 
-    @property
-    def parameters(self) -> tuple[Tensor, Tensor]:
-        return self.mean, self.variance.sqrt()
-
-    def derivatives(self, noise: Tensor | None) -> tuple[None, Tensor]:
-        assert noise is not None
-        return None, noise
-
     def sampler(self, sizes: Sequence[int]) -> Sampler:
-        means, stds = (v.split(list(sizes)) for v in self.parameters)
+        means, stds = (v.split(list(sizes)) for v in (self.mean, self.variance.sqrt()))
 
         def sample(bag: int, noise: Tensor | None, *, out: Tensor | None = None) -> Tensor:
             assert noise is not None

@@ -89,41 +89,6 @@ def block_samples(q: Posterior) -> int:
     return getattr(q, "block_samples", 1)
 
 
-def block_shapes(noise: Noise | None, sizes: Sequence[int]) -> Shapes:
-    """Return how the samples are cut into blocks; without noise, there is one per bag."""
-    if noise is None:
-        return [(bag, 1, n) for bag, n in enumerate(sizes)]
-    return _cut(sizes, noise.numel() // sum(sizes))
-
-
-def noise_blocks(
-    noise: Noise | None, shapes: Shapes
-) -> Iterator[tuple[int, Float[Tensor, "s n"] | None]]:
-    """Yield bag and noise of each block."""
-    if noise is None:
-        yield from ((bag, None) for bag, _, _ in shapes)
-        return
-    parts = noise.split([s * n for _, s, n in shapes])
-    for (bag, s, n), part in zip(shapes, parts, strict=True):
-        yield bag, part.view(s, n)
-
-
-def sample_blocks(
-    q: Posterior, noise: Noise | None, sizes: Sequence[int], shapes: Shapes
-) -> Iterator[tuple[int, Float[Tensor, "s n"], Float[Tensor, "s n"] | None]]:
-    """Yield bag, samples and noise of each block, without gradients.
-
-    The next block may overwrite the samples: fresh memory for every block would cost more than
-    what is computed in it.
-    """
-    sample, out = q.sampler(sizes), None
-    memory = None if noise is None else noise.new_empty(max(s * n for _, s, n in shapes))
-    for (_, s, n), (bag, eps) in zip(shapes, noise_blocks(noise, shapes), strict=True):
-        if memory is not None:
-            out = memory.as_strided((s, n), (n, 1))
-        yield bag, sample(bag, eps, out=out), eps
-
-
 def stream_samples(
     q: Posterior, sizes: Sequence[int], *, samples: int, generators: Sequence[torch.Generator]
 ) -> Iterator[Iterator[tuple[slice, Float[Tensor, "s n"]]]]:
