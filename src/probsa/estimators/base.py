@@ -18,6 +18,7 @@ from ..training import RunConfig, read_run
 from .fitting import fit_bags
 from .inputs import as_bags, with_own_names
 from .instance_scores import InstanceScores
+from .pretrained import load_estimator, save_estimator
 from .targets import EncodedTargets
 
 E = TypeVar("E", bound="MILEstimator")
@@ -89,8 +90,6 @@ class MILEstimator(BaseEstimator):
             NotFittedError: the estimator is not fitted.
             InputError: the labels are neither texts, numbers nor booleans.
         """
-        from .pretrained import save_estimator
-
         check_is_fitted(self)
         return save_estimator(self, Path(folder), data=data)
 
@@ -111,8 +110,6 @@ class MILEstimator(BaseEstimator):
             CheckpointError: the weights are damaged or do not fit.
             MissingExtra: a repository is named and huggingface_hub is not installed.
         """
-        from .pretrained import load_estimator
-
         return load_estimator(cls, source, revision=revision, device=device)
 
     def _encoded(self, y: Any, *, bags: int) -> EncodedTargets:

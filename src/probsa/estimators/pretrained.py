@@ -1,18 +1,19 @@
 """Estimators in folders: those of `probsa.from_pretrained`, and what an estimator adds to them."""
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from ..core import GraphOptions, PositiveInt, as_record, read_json
 from ..errors import InputError
 from ..evaluation import CONFIG, CardFacts, from_pretrained, local_folder
-from .base import MILEstimator
 
-E = TypeVar("E", bound=MILEstimator)
+E = TypeVar("E", bound=BaseEstimator)
 AGAIN = "copy the folder again, or save the model again"
 MAIN_METRICS = {
     "val_auroc": "AUROC",
@@ -42,7 +43,7 @@ class _Stored:
     estimator: StoredEstimator
 
 
-def save_estimator(estimator: MILEstimator, folder: Path, *, data: str) -> Path:
+def save_estimator(estimator: Any, folder: Path, *, data: str) -> Path:
     """Write a fitted estimator; see `MILEstimator.save_pretrained`."""
     labels = getattr(estimator, "classes_", np.array([])).tolist()
     if not all(isinstance(label, str | bool | int | float) for label in labels):
@@ -58,7 +59,7 @@ def save_estimator(estimator: MILEstimator, folder: Path, *, data: str) -> Path:
         "history": estimator.history_,
         "bags": estimator.n_bags_,
     }
-    facts = CardFacts(data=data, parts=estimator.n_bags_, remark=_remark(estimator))
+    facts = CardFacts(data=data, parts=estimator.n_bags_, remark=_remark(estimator.history_))
     return estimator.predictor_.save_pretrained(folder, facts=facts, more={"estimator": stored})
 
 
@@ -94,11 +95,11 @@ def load_estimator(cls: type[E], source: Path | str, *, revision: str | None, de
     return estimator
 
 
-def _remark(estimator: MILEstimator) -> str:
+def _remark(history: Sequence[Mapping[str, Any]]) -> str:
     """Return what is known of the results: those of the epoch that was kept, on validation bags."""
     about = "No figures on held-out bags are stored with this model."
     for column, title in MAIN_METRICS.items():
-        found = [r[column] for r in estimator.history_ if r.get(column) is not None]
+        found = [r[column] for r in history if r.get(column) is not None]
         if found:
             return (
                 f"{about} The highest {title} of an epoch on the validation bags, which chose the "

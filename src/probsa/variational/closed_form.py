@@ -1,13 +1,9 @@
 """Pooling under independent normal scores without a sample of every instance.
 
 The pooled value of a bag is y = Σ_n softmax(s)_n x_n with s_n ~ N(μ_n, σ_n²), where x_n is fixed
-(attention pooling) or s_n itself (evidence). Numerator and denominator are sums of independent
-terms e^{s_n} x_n and e^{s_n}. A few *heavy* instances have most of their variance: these are
-integrated by randomised quasi-Monte Carlo. The sums over all *light* instances are nearly normal
-and are replaced by their moments, to second order. The result is a set of points of y, which are
-differentiable in all parameters and which likelihoods read as they read samples. A bag whose light
-instances vary too much for that is sampled.
-
+(attention) or s_n itself (evidence). A few *heavy* instances have most of the variance: they are
+integrated by quasi-Monte Carlo. The sums over all *light* ones are nearly normal, and are replaced
+by their moments to second order. The points of y are read as samples are, and differentiable.
 Shapes: n instances, k heavy instances of a bag, c values (classes), d = 1 + c.
 """
 

@@ -4,17 +4,14 @@ Standard deviations are written `±`, intervals `[lo, hi]`. Markdown and LaTeX r
 has the plain numbers, in the same units, in one column each. LaTeX needs only the package booktabs.
 """
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
 from ...core import write_text
-from .table import Column, ResultTable, TableCell, Unit
+from .table import EXACT, SCALE, Column, ResultTable, TableCell, Unit, to_csv
 
-SCALE: dict[Unit, float] = {"percent": 100.0, "points": 100.0}
 DIGITS: dict[Unit, int] = {
     "percent": 1,
     "points": 1,
@@ -26,8 +23,6 @@ DIGITS: dict[Unit, int] = {
 }
 NONE = "-"
 """Text of undefined numbers."""
-EXACT = 6
-"""Decimals in CSV; further digits would differ between machines."""
 MANY = 7
 NARROW = r"\centering\scriptsize\setlength{\tabcolsep}{2.5pt}"
 """LaTeX settings of a table with more columns than `MANY`."""
@@ -93,18 +88,6 @@ def to_markdown(table: ResultTable, *, level: int = 2) -> str:
 def to_latex(table: ResultTable) -> str:
     """Return floats with booktabs rules, one after another."""
     return "% \\usepackage{booktabs}\n" + "\n".join(_float(t) for t in _all(table))
-
-
-def to_csv(table: ResultTable) -> str:
-    """Return the numbers of the table in its units (percent), with its text columns."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    parts = [_csv_parts(table, i) for i in range(len(table.columns))]
-    writer.writerow([f"{c.key}{p}" for c, ps in zip(table.columns, parts, strict=True) for p in ps])
-    for row in table.rows:
-        cells = zip(row, table.columns, parts, strict=True)
-        writer.writerow([_csv_cell(e, c, part) for e, c, ps in cells for part in ps])
-    return buffer.getvalue()
 
 
 def shown(entry: TableCell, column: Column) -> str:
@@ -206,31 +189,3 @@ def _latex_groups(columns: Sequence[Column]) -> list[str]:
         rules += [rf"\cmidrule(lr){{{column}-{column + n - 1}}}"] if group else []
         column += n
     return [" & ".join(spans) + r" \\", "".join(rules)]
-
-
-def _csv_parts(table: ResultTable, i: int) -> list[str]:
-    """Return the suffixes of the CSV columns that one column needs."""
-    if table.columns[i].unit == "text":
-        return [""]
-    entries = [row[i] for row in table.rows]
-    parts = [""]
-    parts += ["_sd"] if any(e.sd is not None for e in entries) else []
-    parts += ["_low", "_high"] if any(e.low is not None for e in entries) else []
-    parts += ["_winner"] if any(e.bold for e in entries) else []
-    parts += ["_mark"] if any(e.mark for e in entries) else []
-    return parts
-
-
-def _csv_cell(entry: TableCell, column: Column, part: str) -> str | int | float:
-    if column.unit == "text":
-        return entry.text
-    if part in ("_winner", "_mark"):
-        return int(entry.bold if part == "_winner" else entry.mark)
-    value = {"": entry.value, "_sd": entry.sd, "_low": entry.low, "_high": entry.high}[part]
-    if value is None or not math.isfinite(value):
-        return ""
-    if column.unit == "count":
-        return int(value)
-    return (
-        round(value * SCALE.get(column.unit, 1.0), max(EXACT, (column.digits or 0) + 3)) + 0.0
-    )  # no -0.0

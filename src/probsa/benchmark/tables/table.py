@@ -1,6 +1,8 @@
-"""A table as data: its numbers and what they mean; formats.py writes it."""
+"""A table as data: its numbers and what they mean; formats.py writes it for readers."""
 
+import csv
 import io
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,6 +14,11 @@ Unit = Literal[
 ]  # fmt: skip
 """`percent`: a fraction, shown times 100; `points`: a signed difference of fractions, times 100;
 `difference`: one of numbers."""
+
+
+SCALE: dict[Unit, float] = {"percent": 100.0, "points": 100.0}
+EXACT = 6
+"""Decimals in CSV; further digits would differ between machines."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +77,6 @@ class ResultTable:
         """Return a data frame with the columns and numbers of the table's CSV file."""
         import pandas as pd
 
-        from .formats import to_csv
-
         return pd.read_csv(io.StringIO(to_csv(self)))
 
 
@@ -83,3 +88,43 @@ def text_cell(text: str) -> TableCell:
 def key(*parts: str) -> str:
     """Return a name for CSV columns and table files: words joined with _."""
     return "_".join(re.sub(r"\W+", "_", p.lower()).strip("_") for p in parts if p)
+
+
+def to_csv(table: ResultTable) -> str:
+    """Return the numbers of the table in its units (percent), with its text columns."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    parts = [_csv_parts(table, i) for i in range(len(table.columns))]
+    writer.writerow([f"{c.key}{p}" for c, ps in zip(table.columns, parts, strict=True) for p in ps])
+    for row in table.rows:
+        cells = zip(row, table.columns, parts, strict=True)
+        writer.writerow([_csv_cell(e, c, part) for e, c, ps in cells for part in ps])
+    return buffer.getvalue()
+
+
+def _csv_parts(table: ResultTable, i: int) -> list[str]:
+    """Return the suffixes of the CSV columns that one column needs."""
+    if table.columns[i].unit == "text":
+        return [""]
+    entries = [row[i] for row in table.rows]
+    parts = [""]
+    parts += ["_sd"] if any(e.sd is not None for e in entries) else []
+    parts += ["_low", "_high"] if any(e.low is not None for e in entries) else []
+    parts += ["_winner"] if any(e.bold for e in entries) else []
+    parts += ["_mark"] if any(e.mark for e in entries) else []
+    return parts
+
+
+def _csv_cell(entry: TableCell, column: Column, part: str) -> str | int | float:
+    if column.unit == "text":
+        return entry.text
+    if part in ("_winner", "_mark"):
+        return int(entry.bold if part == "_winner" else entry.mark)
+    value = {"": entry.value, "_sd": entry.sd, "_low": entry.low, "_high": entry.high}[part]
+    if value is None or not math.isfinite(value):
+        return ""
+    if column.unit == "count":
+        return int(value)
+    return (
+        round(value * SCALE.get(column.unit, 1.0), max(EXACT, (column.digits or 0) + 3)) + 0.0
+    )  # no -0.0
