@@ -140,15 +140,9 @@ def test_bags_written_three_times_are_no_more_evidence():
 def test_a_seed_written_three_times_is_one_seed():
     y, _, scores = cohort(np.random.default_rng(6), n=60, seeds=1)
     a, b = scores["m0"], scores["m1"]
-    once = difference(y, a, b, groups=None, metric="auroc", resamples=300)
-    thrice = difference(
-        y,
-        np.repeat(a, 3, axis=0),
-        np.repeat(b, 3, axis=0),
-        groups=None,
-        metric="auroc",
-        resamples=300,
-    )
+    options = {"groups": None, "metric": "auroc", "resamples": 300}
+    once = difference(y, a, b, **options)
+    thrice = difference(y, *(np.repeat(s, 3, axis=0) for s in (a, b)), **options)
     assert thrice.spread.replicates == 0
     assert (thrice.spread.se, thrice.p) == pytest.approx((once.spread.se, once.p), rel=1e-9)
 
@@ -280,13 +274,8 @@ def test_where_no_resample_varies_p_is_of_exchanging_the_methods(monkeypatch, n,
 
 def test_too_few_patients_have_no_p_and_no_winner():
     y = np.array([0, 0, 1, 1])
-    got = compare(
-        y,
-        {"a": [0.1, 0.2, 0.8, 0.9], "b": [0.9, 0.2, 0.8, 0.1]},
-        groups=[0, 0, 1, 1],
-        metric="auroc",
-        resamples=50,
-    )
+    scores = {"a": [0.1, 0.2, 0.8, 0.9], "b": [0.9, 0.2, 0.8, 0.1]}
+    got = compare(y, scores, groups=[0, 0, 1, 1], metric="auroc", resamples=50)
     assert got.differences["b"].p is None
     assert got.adjusted["b"] == 1
     assert got.winner is None
@@ -392,23 +381,9 @@ def test_among_equal_methods_there_is_a_winner_in_at_most_one_of_twenty_cohorts(
     ],
 )
 def test_bad_input(change, message):
-    given = {
-        "y": [0, 1, 0, 1],
-        "scores": {"a": [0.1, 0.2, 0.3, 0.4]},
-        "groups": None,
-        "metric": "auroc",
-    } | change
+    given = {"y": [0, 1, 0, 1], "scores": {"a": [0.1, 0.2, 0.3, 0.4]}, "metric": "auroc"} | change
     with pytest.raises(InputError, match=message):
-        compare(given.pop("y"), given.pop("scores"), **given)
-
-
-def _values(rng, *, replicates=3, items=60, shift=0.0):
-    """Values of two methods with a common effect of each item and each replicate."""
-    item = rng.normal(size=items)
-    return {
-        "a": item + rng.normal(size=(replicates, items)) + rng.normal(0, 0.05, (replicates, 1)),
-        "b": shift + item + rng.normal(size=(replicates, items)),
-    }
+        compare(given.pop("y"), given.pop("scores"), groups=None, **given)
 
 
 def test_interval_of_one_replicate_is_that_of_students_t_up_to_resampling():
@@ -428,58 +403,11 @@ def test_groups_widen_the_interval():
     assert grouped.spread.se > 2 * alone.spread.se
 
 
-def test_equal_methods_differ_in_about_one_of_twenty_tables(monkeypatch):
-    # limits, which nothing here looks at, take most of the time of a comparison
-    monkeypatch.setattr(StandardError, "half_width", lambda self: 0.0)
-    rng = np.random.default_rng(3)
-    tables, significant = 1000, 0
-    for _ in range(tables):
-        found = compare(
-            None,
-            _values(rng),
-            metric="mean",
-            groups=[k // 2 for k in range(60)],
-            baseline="a",
-            resamples=200,
-        )
-        p = found.differences["b"].p
-        significant += p is not None and p <= 0.05
-    # the 0.1 % and 99.9 % points of the binomial distribution with p = 0.05 are 30 and 72
-    assert significant <= 72
-
-
 def test_detectable_is_2_80_standard_errors():
     normal = StandardError(patients=0.02, freedom=1_000_000, replicates=0.0, count=1)
     assert minimum_detectable(normal) == pytest.approx(2.80 * 0.02, rel=1e-3)
     few = StandardError(patients=0.02, freedom=100, replicates=0.02, count=3)
     assert minimum_detectable(few) > 2.9 * few.se
-
-
-def test_a_difference_as_large_as_the_detectable_is_found_in_four_of_five_cohorts():
-    rng = np.random.default_rng(15)
-    significant, least, differences = 0, [], []
-    for i in range(100):
-        y, _, scores = cohort(rng, n=120, seeds=1, seed_sd=0.0)
-        scores["m1"] = scores["m1"] + 0.72 * y
-        got = compare(y, scores, groups=None, metric="auroc", resamples=200, seed=i)
-        significant += got.adjusted[next(iter(got.adjusted))] <= 0.05
-        (d,) = got.differences.values()
-        least.append(minimum_detectable(d.spread))
-        differences.append(got.values["m1"] - got.values["m0"])
-    # The true difference equals the detectable one, so the power is 0.8.
-    assert np.mean(differences) == pytest.approx(np.mean(least), rel=0.05)
-    assert 0.68 <= significant / 100 <= 0.92
-
-
-def test_no_difference_is_detectable_if_it_would_have_to_exceed_one():
-    y, patient, scores = cohort(np.random.default_rng(3), n=60, k=2)
-    got = compare(y, scores, groups=patient, metric="auroc", resamples=100)
-    (name, d), *_ = got.differences.items()
-    wide = replace(d, spread=StandardError(patients=0.01, freedom=50, replicates=0.2, count=2))
-    assert minimum_detectable(wide.spread) > 1
-    assert detectable_sentence(replace(got, differences={name: wide})) == (
-        "Smallest detectable difference in AUROC: none (every difference is below 1)."
-    )
 
 
 def test_the_sentence_under_a_table():
@@ -492,6 +420,11 @@ def test_the_sentence_under_a_table():
     )
     same = compare(y, {"a": scores["m0"], "b": scores["m0"]}, groups=None, metric="auroc")
     assert "unknown" in detectable_sentence(same)
+    name, d = next(iter(got.differences.items()))
+    wide = replace(d, spread=StandardError(patients=0.01, freedom=50, replicates=0.2, count=2))
+    assert detectable_sentence(replace(got, differences={name: wide})) == (
+        "Smallest detectable difference in AUROC: none (every difference is below 1)."
+    )
 
 
 def test_the_sentence_of_differences_with_intervals_only():
