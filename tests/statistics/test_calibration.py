@@ -109,12 +109,8 @@ def test_calibrated_labels_exceed_the_chance_error_in_one_of_twenty_sets():
     p = rng.random(120)
     bins = equal_mass_bins(p)
     _, mean, upper = reliability(p, rng.random(120) < p, bins=bins, seed=0)
-    errors = np.array(
-        [
-            calibration_error(p, rng.random(120) < p, bins=bins, draws=_draws(120)).value
-            for _ in range(1000)
-        ]
-    )
+    labels, given = rng.random((1000, 120)) < p, {"bins": bins, "draws": _draws(120)}
+    errors = np.array([calibration_error(p, y, **given).value for y in labels])
     above = int((errors > upper).sum())
     # 95 % of binomial counts; the limit itself has an error of its own, hence the doubled spread.
     assert abs(above - 50) < 2 * 2 * np.sqrt(1000 * 0.05 * 0.95)

@@ -56,10 +56,8 @@ def test_metrics_are_those_of_scikit_survival_and_lifelines(seed):
     time, event, risk = _cohort(30, seed=seed)
     inside = time < train_time.max()
     time, event, risk = time[inside], event[inside], risk[inside]
-    train, test = (
-        util.Surv.from_arrays(train_event, train_time),
-        util.Surv.from_arrays(event, time),
-    )
+    train = util.Surv.from_arrays(train_event, train_time)
+    test = util.Surv.from_arrays(event, time)
     inner = np.unique(time[event])
     times = inner[(inner > time.min()) & (inner < time.max())]
     censoring = CensoringCurve.fit(train_time, train_event)
@@ -68,22 +66,18 @@ def test_metrics_are_those_of_scikit_survival_and_lifelines(seed):
     got = values(metrics)
     assert metrics.notes == ()
     assert got["harrell_c"] == pytest.approx(concordance_index(time, -risk, event), abs=1e-12)
-    assert got["harrell_c"] == pytest.approx(
-        reference.concordance_index_censored(event, time, risk)[0], abs=1e-12
-    )
-    assert got["uno_c"] == pytest.approx(
-        reference.concordance_index_ipcw(train, test, risk)[0], abs=1e-12
-    )
-    brier = [got[f"{t:g}: brier"] for t in times]
-    np.testing.assert_allclose(
-        brier, reference.brier_score(train, test, survival, times)[1], atol=1e-12
-    )
-    assert got["integrated_brier"] == pytest.approx(
-        reference.integrated_brier_score(train, test, survival, times), abs=1e-12
-    )
+    brier = reference.brier_score(train, test, survival, times)[1]
     aurocs, mean = reference.cumulative_dynamic_auc(train, test, risk, times)
-    np.testing.assert_allclose([got[f"{t:g}: auroc"] for t in times], aurocs, atol=1e-12)
-    assert got["mean_auroc"] == pytest.approx(mean, abs=1e-12)
+    expected = {
+        "harrell_c": reference.concordance_index_censored(event, time, risk)[0],
+        "uno_c": reference.concordance_index_ipcw(train, test, risk)[0],
+        "integrated_brier": reference.integrated_brier_score(train, test, survival, times),
+        "mean_auroc": mean,
+        **{f"{t:g}: brier": score for t, score in zip(times, brier, strict=True)},
+        **{f"{t:g}: auroc": auroc for t, auroc in zip(times, aurocs, strict=True)},
+    }
+    for name, value in expected.items():
+        assert got[name] == pytest.approx(value, abs=1e-12), name
 
 
 def test_times_beyond_the_training_follow_up_are_left_out_and_counted():
@@ -213,19 +207,13 @@ GRID = np.array([2.0, 6.0])
 CURVES = np.array([[0.9, 0.4], [0.5, 0.0]])
 
 
-def test_hazards_are_constant_between_times():
-    wanted = np.array([0.0, 1.0, 2.0, 4.0, 6.0])
-    found = survival_between(CURVES, times=GRID, wanted=wanted)
+def test_curves_between_their_times():
+    """Hazards are constant between times; steps keep the last value; nothing is known beyond."""
+    found = survival_between(CURVES, times=GRID, wanted=np.array([0, 1, 2, 4, 6.0]))
     np.testing.assert_allclose(found[0], [1, 0.9**0.5, 0.9, (0.9 * 0.4) ** 0.5, 0.4])
     assert found[1, -1] < 1e-9 and (np.diff(found) <= 0).all()
-
-
-def test_steps_keep_the_last_value():
-    wanted = np.array([0.0, 1.9, 2.0, 5.9, 6.0])
-    found = survival_between(CURVES, times=GRID, wanted=wanted, steps=True)
-    assert found[0].tolist() == [1, 1, 0.9, 0.9, 0.4]
-
-
-def test_nothing_is_claimed_beyond_the_last_time():
+    wanted = np.array([0, 1.9, 2, 5.9, 6.0])
+    steps = survival_between(CURVES, times=GRID, wanted=wanted, steps=True)
+    assert steps[0].tolist() == [1, 1, 0.9, 0.9, 0.4]
     with pytest.raises(InputError, match="known from 0 to 6"):
         survival_between(CURVES, times=GRID, wanted=np.array([6.5]))

@@ -42,15 +42,25 @@ def test_a_sensitivity_that_is_exactly_reached_is_enough():
         assert choose_threshold(y, p, rule=f"sensitivity={share}").value == expected
 
 
-def test_ties_of_youden_are_resolved_towards_one_half():
-    y = [False, True, False, True]
-    assert best(y, [0.1, 0.2, 0.7, 0.8], rule="youden") == pytest.approx(0.75)
-    assert best(y, [0.2, 0.3, 0.4, 0.9], rule="youden") == pytest.approx(0.65)
-
-
-def test_costs_need_no_bags():
-    assert best([], [], rule="cost=10:1") == pytest.approx(1 / 11)
-    assert best([], [], rule="cost=1:1") == 0.5
+@pytest.mark.parametrize(
+    ("rule", "y", "p", "expected"),
+    [
+        ("f1", [0, 0, 1, 1], [0.1, 0.2, 0.6, 0.9], 0.4),  # the midpoint
+        # F1 is .8 if .35 is called (one false alarm): half-way between .1 and .35.
+        ("f1", [0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8], (0.1 + 0.35) / 2),
+        # Both .15 (tp 2, fp 2) and .75 (tp 1, fp 0) give F1 = 2/3, and .75 is nearer to 0.5.
+        ("f1", [1, 0, 0, 1], [0.2, 0.3, 0.6, 0.9], 0.75),
+        # .125 and .875 tie and are equally near, so the lower one is chosen.
+        ("f1", [1, 0, 0, 1], [0.25, 0.5, 0.8125, 0.9375], 0.125),
+        ("f1", [1, 1], [0.4, 0.6], 0.2),  # all are positive
+        ("youden", [0, 1, 0, 1], [0.1, 0.2, 0.7, 0.8], 0.75),
+        ("youden", [0, 1, 0, 1], [0.2, 0.3, 0.4, 0.9], 0.65),
+        ("cost=10:1", [], [], 1 / 11),
+        ("cost=1:1", [], [], 0.5),
+    ],
+)
+def test_thresholds_by_hand(rule, y, p, expected):
+    assert best(y, p, rule=rule) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("rule", ["f1", "youden", "sensitivity=0.95"])
@@ -59,42 +69,12 @@ def test_without_positives_the_default_has_a_reason(rule):
     assert t.value == 0.5 and "undefined" in (t.reason or "")
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        "f2",
-        "youden=1",
-        "sensitivity",
-        "sensitivity=high",
-        "sensitivity=0",
-        "sensitivity=1.1",
-        "cost=1",
-        "cost=0:1",
-        "cost=1:inf",
-        "cost=1:2:3",
-        "sensitivity=nan",
-    ],
-)
-def test_rules_that_do_not_exist_are_refused(rule):
-    with pytest.raises(InputError):
-        choose_threshold(np.array([True, False]), np.array([0.7, 0.1]), rule=rule)
-
-
-def test_threshold_is_the_midpoint_with_the_best_f1():
-    assert best([0, 0, 1, 1], [0.1, 0.2, 0.6, 0.9]) == pytest.approx(0.4)
-    # F1 is .8 if .35 is called (one false alarm): half-way between .1 and .35.
-    assert best([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8]) == pytest.approx((0.1 + 0.35) / 2)
-
-
-def test_of_tied_thresholds_the_one_nearest_a_half_is_chosen():
-    # Both .15 (tp 2, fp 2) and .75 (tp 1, fp 0) give F1 = 2/3, and .75 is nearer to 0.5.
-    assert best([1, 0, 0, 1], [0.2, 0.3, 0.6, 0.9]) == pytest.approx(0.75)
-    # .125 and .875 tie and are equally near, so the lower one is chosen.
-    assert best([1, 0, 0, 1], [0.25, 0.5, 0.8125, 0.9375]) == 0.125
-
-
-def test_without_negatives_all_are_called_positive():
-    assert best([1, 1], [0.4, 0.6]) == pytest.approx(0.2)
+def test_rules_that_do_not_exist_are_refused():
+    shares = (f"sensitivity={share}" for share in ("high", "0", "1.1", "nan"))
+    costs = (f"cost={numbers}" for numbers in ("1", "0:1", "1:inf", "1:2:3"))
+    for rule in ("f2", "youden=1", "sensitivity", *shares, *costs):
+        with pytest.raises(InputError):
+            best([1, 0], [0.7, 0.1], rule=rule)
 
 
 def test_a_threshold_separates_adjacent_floats():

@@ -7,11 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.metrics import (
-    cohen_kappa_score,
-    f1_score,
-    roc_auc_score,
-)
+from sklearn.metrics import cohen_kappa_score, f1_score, roc_auc_score
 
 import probsa
 from probsa.statistics import Draws
