@@ -1,4 +1,4 @@
-"""Guarantees: their promise on simulated patients, their definition, and what they refuse."""
+"""Guarantees: their definition, their tables, and what they refuse."""
 
 import io
 import json
@@ -15,26 +15,17 @@ from support.made_guarantees import joined, write_cohort
 from support.made_predictions import made
 
 from probsa.cli.entry import main
-from probsa.core import TextTable
+from probsa.core import TextTable, seed_of
 from probsa.errors import InputError, OutputExists, UnmetGuarantee
 from probsa.evaluation import (
     Context,
     GuaranteeOptions,
-    Predictions,
-    Truth,
     read_predictions,
     write_predictions,
     write_sets,
 )
 from probsa.evaluation.context import read_truth
-from probsa.evaluation.guarantees import (
-    accepted_calls,
-    check_groups,
-    guarantees_section,
-    intervals,
-    prediction_sets,
-    shift_alarm,
-)
+from probsa.evaluation.guarantees import check_groups, guarantees_section
 from probsa.statistics import coverage_band
 
 NEW = (("val", 40), ("new", 30))
@@ -52,17 +43,21 @@ def numbers(tmp_path_factory):
     return write_numbers(tmp_path_factory.mktemp("numbers") / "p")
 
 
-def section(folder, table, *, part="test", bootstrap=0, **options):
-    """Return the section of a report on some bags."""
+def evaluated(folder, table, *, part="test"):
+    """Return the bags of a part, as a report has them."""
     predictions = read_predictions(folder)
     truth, parts = read_truth(predictions, table), (part, "new")
     named = enumerate(zip(predictions.bags, predictions.parts, strict=True))
-    bags = Context(
+    return Context(
         predictions=predictions, truth=truth, part=part, threshold=predictions.threshold,
         rows=tuple(i for i, (bag, of) in named if of in parts and bag in truth.targets),
-        bootstrap=bootstrap, seed=0,
+        bootstrap=0, seed=0,
     )  # fmt: skip
-    return guarantees_section(bags, GuaranteeOptions(**options))
+
+
+def section(folder, table, *, part="test", **options):
+    """Return the section of a report on some bags."""
+    return guarantees_section(evaluated(folder, table, part=part), GuaranteeOptions(**options))
 
 
 def value(metric):
@@ -76,13 +71,14 @@ def text(part):
 
 
 def rows_of(folder, table, part):
-    """Return (y, p) of the bags of a part, by group, without the tested code."""
+    """Return (bag, y, p) of the bags of each group of a part, without the tested code."""
     group = {row["bag"]: row["group"] for row in TextTable.read(table).rows}
     by_group = defaultdict(list)
     for row in TextTable.read(folder / "predictions.csv").rows:
         if row["part"] == part:
-            by_group[group[row["bag"]]].append((int(row["label"]), float(row["p_1"])))
-    return by_group
+            bag = row["bag"]
+            by_group[group[bag]].append((bag, int(row["label"]), float(row["p_1"])))
+    return list(by_group.values())
 
 
 def write_numbers(folder, *, count=60, seed=0, parts=("val", "test")):
@@ -108,95 +104,29 @@ def write_numbers(folder, *, count=60, seed=0, parts=("val", "test")):
     return folder, table
 
 
-# The promise, on simulated patients with one to four bags
-
-
-def simulated(rng, *, task="binary", groups=40, shift=0.0, skill=1.0):
-    """Return the contexts of calibration and new bags of the same patients' distribution."""
-    of_group = np.repeat(np.arange(2 * groups), rng.integers(1, 5, 2 * groups))
-    n, patient = len(of_group), rng.normal(size=2 * groups)[of_group]
-    new = of_group >= groups
-    y = (rng.random(n) < 0.5).astype(float)
-    log_odds = skill * (2 * y - 1) + patient + 0.5 * rng.normal(size=n) + shift * new
-    p, classes, outputs = (1 / (1 + np.exp(-log_odds)))[:, None], ("1",), ()
-    if task == "regression":
-        sd = rng.uniform(0.5, 2, n)
-        p, classes, outputs = np.stack([patient, sd], axis=1), (), ("mean", "sd")
-        y = patient + sd * (0.7 * rng.normal(size=2 * groups)[of_group] + 0.7 * rng.normal(size=n))
-    names = tuple(f"b{i}" for i in range(n))
-    context = Context(
-        predictions=Predictions(
-            folder=Path("simulated"), bags=names, parts=("test",) * n, labels=(None,) * n,
-            probability=p, std=0.1 * np.abs(p), classes=classes, threshold=None, metadata={},
-            task=task, outputs=outputs,
-        ),
-        truth=Truth(
-            targets={b: (v,) for b, v in zip(names, y, strict=True)},
-            group={b: f"g{k}" for b, k in zip(names, of_group, strict=True)},
-        ),
-        part="test", rows=tuple(np.flatnonzero(new).tolist()), threshold=0.5, bootstrap=0, seed=0,
-    )  # fmt: skip
-    return replace(context, rows=tuple(np.flatnonzero(~new).tolist())), context
-
-
-@pytest.mark.parametrize(
-    ("task", "options", "names"),
-    [
-        ("binary", {"score": "lac"}, ["coverage"]),
-        ("binary", {"score": "aps"}, ["coverage"]),
-        ("binary", {"per_class": True}, ["coverage_0", "coverage_1"]),
-        ("regression", {"score": "lac"}, ["coverage"]),
-        ("regression", {"score": "aps"}, ["coverage"]),
-    ],
-)
-def test_new_patients_are_covered(task, options, names):
-    rng, options = np.random.default_rng(4), GuaranteeOptions(coverage=0.8, **options)
-    calibrated = prediction_sets if task == "binary" else intervals
-    found = []
-    for _ in range(80):
-        calibration, new = simulated(rng, task=task)
-        metrics = calibrated(calibration, new, options).metrics(new)
-        found.append([metrics[name].value for name in names])
-    error, mean = np.std(found, axis=0) / len(found) ** 0.5, np.mean(found, axis=0)
-    assert (mean > 0.8 - 3 * error).all()
-    assert options.per_class or mean < 0.8 + 1 / 41 + 3 * error
-
-
-def test_certified_error_rates_are_rarely_exceeded():
-    rng, options = np.random.default_rng(6), GuaranteeOptions(max_error=0.2)
-    exceeded = certified = 0
-    for _ in range(80):
-        calibration, new = simulated(rng, groups=60, skill=2.5)
-        found = accepted_calls(calibration, new, options)
-        certified += found.values["certified"]
-        error = found.metrics(new)["error_of_accepted"].value
-        exceeded += error is not None and error > 0.2 + 0.1  # of a finite test
-    assert certified > 40 and exceeded / 80 < 0.1
-
-
-def test_the_alarm_rings_for_a_shift_and_seldom_without_one():
-    rng = np.random.default_rng(7)
-    false = [shift_alarm(new, old)[0]["alarm"] for old, new in (simulated(rng) for _ in range(60))]
-    assert np.mean(false) < 0.05 + 3 * (0.05 * 0.95 / 60) ** 0.5
-    old, new = simulated(rng, shift=3.0)
-    values, line = shift_alarm(new, old)
-    assert values["alarm"] and line.startswith("ALARM")
-
-
 # The definition
 
 
+@pytest.mark.parametrize("score", ["lac", "aps"])
 @pytest.mark.parametrize("per_class", [False, True])
-def test_sets_are_those_of_the_definition(cohort, per_class):
-    folder, table = cohort
-    found = section(folder, table, coverage=0.8, per_class=per_class).to_dict()["sets"]
-    val, test = rows_of(folder, table, "val"), rows_of(folder, table, "test")
+def test_sets_are_those_of_the_definition(cohort, per_class, score):
+    options = {"coverage": 0.8, "per_class": per_class, "score": score}
+    found = section(*cohort, **options).to_dict()["sets"]
+
+    def scores(bag, p):
+        of_class = np.array([1 - p, p])
+        if score == "lac":
+            return 1 - of_class
+        u = np.random.default_rng(seed_of("aps", bag)).random()
+        return np.where(of_class < 0.5, 1 - of_class, 0) + u * of_class
+
+    val, test = (
+        [[(y, scores(bag, p)) for bag, y, p in bags] for bags in rows_of(*cohort, part)]
+        for part in ("val", "test")
+    )
     threshold = {}
     for c in (0, 1):
-        losses = [
-            [1 - (p if y else 1 - p) for y, p in bags if not per_class or y == c]
-            for bags in val.values()
-        ]
+        losses = [[s[y] for y, s in bags if not per_class or y == c] for bags in val]
         losses = [np.array(s) for s in losses if s]
         k = len(losses)
         threshold[c] = next(
@@ -206,8 +136,8 @@ def test_sets_are_those_of_the_definition(cohort, per_class):
         )
         assert found["calibration_groups"][str(c) if per_class else "all"] == k
     covered, sizes = [], []
-    for bags in test.values():
-        inside = [[1 - (p if c else 1 - p) <= threshold[c] for c in (0, 1)] for _, p in bags]
+    for bags in test:
+        inside = [[s[c] <= threshold[c] for c in (0, 1)] for _, s in bags]
         covered.append(np.mean([i[y] for i, (y, _) in zip(inside, bags, strict=True)]))
         sizes.append(np.mean([sum(i) for i in inside]))
     metrics = found["metrics"]
@@ -273,14 +203,22 @@ def test_accepted_calls_are_those_outside_the_undecided_range(tmp_path):
     found = section(folder, table, max_error=0.2).to_dict()["accepted"]
     low, high = found["undecided"]
     assert low < 0.4 < high  # the threshold of the calls
-    groups = rows_of(folder, table, "test").values()
-    accepted = [[not low < p < high for _, p in bags] for bags in groups]
-    wrong = [[(p >= 0.4) != y for y, p in bags] for bags in groups]
-    both = [np.mean(np.array(a) & w) for a, w in zip(accepted, wrong, strict=True)]
-    share, metrics = [np.mean(a) for a in accepted], found["metrics"]
-    assert value(metrics["accepted"]) == pytest.approx(np.mean(share)) and 0 < np.mean(share) < 1
-    assert value(metrics["error_of_accepted"]) == pytest.approx(np.sum(both) / np.sum(share))
-    assert value(metrics["error_of_all"]) == pytest.approx(np.mean([np.mean(w) for w in wrong]))
+
+    def over_groups(part):
+        """The share of accepted calls, their error rate, and that of all calls."""
+        calls = [
+            [(not low < p < high, (p >= 0.4) != y) for _, y, p in bags]
+            for bags in rows_of(folder, table, part)
+        ]
+        of_groups = [np.mean([(a, a and w, w) for a, w in of], axis=0) for of in calls]
+        share, both, wrong = np.mean(of_groups, axis=0)
+        return [share, both / share, wrong]
+
+    names = ("accepted", "error_of_accepted", "error_of_all")
+    got = [value(found["metrics"][name]) for name in names]
+    assert got == pytest.approx(over_groups("test")) and 0 < got[0] < 1
+    of_calibration = [found["calibration_accepted"], found["calibration_error"]]
+    assert of_calibration == pytest.approx(over_groups("val")[:2])
     assert found["calibration_error"] <= 0.2
 
 
@@ -319,6 +257,14 @@ def test_the_report_says_what_is_promised(cohort):
 def test_the_alarm_watches_what_a_task_predicts(cohort, numbers, tmp_path):
     of_classes = section(*cohort, coverage=0.9).to_dict()["shift"]["distances"]
     assert list(of_classes) == ["p of class 1", "confidence", "standard deviation"]
+    jumps = sorted(  # of the difference of the distributions, in which each group counts once
+        (p, sign / len(groups) / len(bags))
+        for sign, groups in ((1, rows_of(*cohort, "test")), (-1, rows_of(*cohort, "val")))
+        for bags in groups
+        for _, _, p in bags
+    )
+    distance = np.abs(np.cumsum([height for _, height in jumps])).max()
+    assert of_classes["p of class 1"] == pytest.approx(distance)
     of_numbers = section(*numbers, coverage=0.8).to_dict()["shift"]["distances"]
     assert list(of_numbers) == ["mean", "sd", "standard deviation of the attention"]
     folder, table = write_cohort(tmp_path / "p")
@@ -372,8 +318,8 @@ def test_levels_are_checked(options, words):
         ("regression", {"coverage": 0.8, "per_class": True}, "--per-class is for classes"),
     ],
 )
-def test_what_a_task_cannot_have_is_refused(task, options, words):
-    bags, _ = simulated(np.random.default_rng(0), task="regression")
+def test_what_a_task_cannot_have_is_refused(numbers, task, options, words):
+    bags = evaluated(*numbers)
     bags = replace(bags, predictions=replace(bags.predictions, task=task))
     with pytest.raises(InputError, match=words):
         guarantees_section(bags, GuaranteeOptions(**options))
