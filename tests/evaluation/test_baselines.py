@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from scipy.spatial.distance import mahalanobis
-from scipy.stats import beta, binom
+from scipy.stats import binom
 from sklearn.covariance import LedoitWolf, ledoit_wolf
 from support.stored import WIDTH
 
@@ -165,8 +166,6 @@ def test_a_stored_fit_gives_the_same_scores_and_a_foreign_file_is_refused(fitted
     (tmp_path / "text").write_text("no maps")
     with pytest.raises(CheckpointError, match="damaged or not a safetensors file"):
         NullMaps.load(tmp_path / "text")
-    from safetensors.numpy import save_file
-
     save_file({"mean": np.zeros(2)}, tmp_path / "other")
     with pytest.raises(CheckpointError, match="does not hold null maps"):
         NullMaps.load(tmp_path / "other")
@@ -296,20 +295,6 @@ def test_percentiles_by_hand():
     far = gaussian.distance(features(1) + 1e4)
     assert gaussian.percentile(far)[0] == 1
     assert gaussian.percentile(gaussian.distance(gaussian.scale_mean[None]))[0] == 0
-
-
-def test_percentiles_of_exchangeable_bags_are_uniform():
-    """The share of new items above the k-th of n validation distances has a Beta distribution."""
-    n, k = 99, 89
-    shares = []
-    for seed in range(200):
-        gaussian = Gaussian.fit(features(50, seed=seed), validation=features(n, seed=1000 + seed))
-        new = gaussian.percentile(gaussian.distance(features(400, seed=5000 + seed)))
-        assert ((new >= 0) & (new <= 1)).all()
-        shares.append((new >= k / n).mean())
-    law = beta(n + 1 - k, k)  # of the probability that a new item lies beyond the k-th
-    spread = np.sqrt(law.var() + law.mean() * (1 - law.mean()) / 400)
-    assert abs(np.mean(shares) - law.mean()) < 4 * spread / np.sqrt(200)
 
 
 def test_bags_and_instances_that_are_far_get_one():

@@ -94,19 +94,6 @@ def test_distances_are_stored_by_bag_and_instance(trained):
     np.testing.assert_allclose(val, (np.arange(len(val)) + 0.5) / len(val), atol=0.51 / len(val))
 
 
-def test_bags_that_are_shifted_are_far(trained, tmp_path):
-    features, _, run, _ = trained
-    moved = tmp_path / "moved"
-    moved.mkdir()
-    name = json.loads(run.split_file.read_text())["test"][0]
-    source = (features / f"{name}.h5").read_bytes()
-    (moved / f"{name}.h5").write_bytes(source)
-    with h5py.File(moved / f"{name}.h5", "r+") as f:
-        f["features"][...] = f["features"][...] + 50
-    predict_folder(run.path, moved, out=tmp_path / "p")
-    assert read_predictions(tmp_path / "p").ood.tolist() == [1.0]
-
-
 def test_finishing_again_without_them_removes_what_was_stored(trained, tmp_path):
     run = trained[3]
     before = _temperature(run)
