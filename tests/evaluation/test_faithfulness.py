@@ -381,20 +381,24 @@ def test_the_choice_depends_on_neither_order_nor_instance_labels():
     assert again == first
 
 
-def test_too_few_positive_bags_give_the_models_own_score():
+def test_the_models_own_score_is_left_where_no_other_is_better():
     choice = chosen(planted_predictor(), threshold=0.9999)
     assert choice.chosen == "attention"
     assert "only 0 validation bags" in choice.reason
     assert chosen(planted_predictor(), ["b0"]).chosen == "attention"
     assert chosen(planted_predictor(), []) is None
-
-
-def test_a_model_with_one_score_needs_no_choice():
     p = planted_predictor(classifier_hidden=None)
     p.model.explains = False
     choice = chosen(p)
     assert (choice.chosen, choice.bags) == ("attention", 0)
     assert "only score" in choice.reason
+    p = planted_predictor()
+    with torch.no_grad():
+        p.model.classifier.weight.zero_()
+        p.model.classifier.bias.fill_(1.0)  # every bag is positive, whatever it contains
+    choice = chosen(p)
+    assert choice.chosen == "attention"
+    assert set(choice.drops.values()) == {0.0}
 
 
 def test_bags_that_cannot_be_read_are_passed_over():
@@ -404,16 +408,6 @@ def test_bags_that_cannot_be_read_are_passed_over():
         return BAGS[name]
 
     assert chosen(planted_predictor(), read=read).bags == 5
-
-
-def test_equal_scores_leave_the_models_own():
-    p = planted_predictor()
-    with torch.no_grad():
-        p.model.classifier.weight.zero_()
-        p.model.classifier.bias.fill_(1.0)  # every bag is positive, whatever it contains
-    choice = chosen(p)
-    assert choice.chosen == "attention"
-    assert set(choice.drops.values()) == {0.0}
 
 
 def test_a_prediction_names_the_scores_that_it_has():
@@ -482,7 +476,8 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("task", OTHERS)
-def test_curves_begin_at_what_is_predicted_and_drops_are_of_it(task, runs):
+def test_curves_begin_at_what_is_predicted_and_contributions_raise_it(task, runs):
+    """Removing the instance that adds most lowers the response more than another one."""
     _, found = runs
     predictor = load(found[task].path, device="cpu")
     bags, _ = open_units(found[task].config().data)
@@ -494,16 +489,7 @@ def test_curves_begin_at_what_is_predicted_and_drops_are_of_it(task, runs):
     assert curves.removal == "pooling" and curves.rank_correlation is not None
     drops = deletion_drops(predictor, bag, p)
     assert {"random", "evidence", "contribution"} <= set(drops)
-
-
-@pytest.mark.parametrize("task", OTHERS)
-def test_contributions_raise_what_they_explain(task, runs):
-    """Removing the instance that adds most lowers the response more than another one."""
-    _, found = runs
-    predictor = load(found[task].path, device="cpu")
-    bags, _ = open_units(found[task].config().data)
     (p,) = predictor.predict([bags.bag(bags.names[2])])
-    assert p.contribution is not None and p.leave_one_out is not None
     contribution, lost = (
         v[:, p.of_task.column(p)] if v.ndim == 2 else v for v in (p.contribution, p.leave_one_out)
     )

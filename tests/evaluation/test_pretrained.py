@@ -78,16 +78,13 @@ def test_predictions_are_equal(run, saved, monkeypatch):
     for loaded in (probsa.from_pretrained(saved, device="cpu"), probsa.load(saved, device="cpu")):
         assert loaded.temperature == original.temperature != 1
         assert loaded.classes == original.classes and loaded.metadata == original.metadata
-        for mine, theirs in zip(
-            loaded.predict(bags(run)), original.predict(bags(run)), strict=True
-        ):
+        both = (model.predict(bags(run)) for model in (loaded, original))
+        for mine, theirs in zip(*both, strict=True):
             for name in ("probability", "std", "std_between", "attention_mean", "weight_variance"):
                 assert (getattr(mine, name) == getattr(theirs, name)).all(), name
     again = loaded.save_pretrained(saved.parent / "again")
-    assert (
-        load_file(again / "model.safetensors").keys()
-        == load_file(saved / "model.safetensors").keys()
-    )
+    tensors, others = (load_file(folder / "model.safetensors") for folder in (again, saved))
+    assert tensors.keys() == others.keys()
 
 
 def test_the_folder_has_the_three_files_and_no_path_or_bag(run, saved):

@@ -223,22 +223,10 @@ def test_a_folder_in_use_is_refused(tmp_path):
         ([_prediction("..")], BagError, "cannot be a file name"),
         ([], InputError, "there are no predictions to write"),
         ([_prediction(probability=(np.nan,))], BagError, "bag 'a': p_1 is 'nan', expected a fini"),
-        (
-            [_prediction(bag_ood=2.0)],
-            BagError,
-            "bag 'a': ood is '2.0', expected .* from 0 to 1: its",
-        ),
+        ([_prediction(bag_ood=2.0)], BagError, "'a': ood is '2.0', expected .* from 0 to 1: its"),
         ([_prediction(probability=(0.2, 0.3, 0.5))], InputError, "3 probabilities, but .* 2 class"),
-        (
-            [_number(probability=(np.inf,))],
-            BagError,
-            "bag 'a': mean is 'inf', .*: its features are",
-        ),
-        (
-            [_number(scores={"nll": np.nan})],
-            BagError,
-            "bag 'a': nll is 'nan', .*: its features are",
-        ),
+        ([_number(probability=(np.inf,))], BagError, "'a': mean is 'inf', .*: its features are"),
+        ([_number(scores={"nll": np.nan})], BagError, "'a': nll is 'nan', .*: its features are"),
     ],
 )
 def test_predictions_that_cannot_be_written(tmp_path, predictions, error, message):
@@ -290,12 +278,6 @@ def test_tables_that_cannot_be_used(folder, text, message):
         read_predictions(folder)
 
 
-def _restate(folder, change):
-    file = folder / "predictions.json"
-    stored = json.loads(file.read_text())
-    file.write_text(json.dumps(change(stored)))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -308,7 +290,8 @@ def _restate(folder, change):
     ],
 )
 def test_metadata_that_cannot_be_used(folder, change, message):
-    _restate(folder, change)
+    file = folder / "predictions.json"
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
     with pytest.raises(InputError, match=rf"predictions\.json.*{message}|{message}"):
         read_predictions(folder)
 
