@@ -141,6 +141,10 @@ def test_sets_are_those_of_the_definition(cohort, per_class, score):
         covered.append(np.mean([i[y] for i, (y, _) in zip(inside, bags, strict=True)]))
         sizes.append(np.mean([sum(i) for i in inside]))
     metrics = found["metrics"]
+    for c in (0, 1):
+        hits = [[s[c] <= threshold[c] for y, s in bags if y == c] for bags in test]
+        expected = np.mean([np.mean(hit) for hit in hits if hit])
+        assert value(metrics[f"coverage_{c}"]) == pytest.approx(expected)
     assert found["thresholds"] == pytest.approx({"0": threshold[0], "1": threshold[1]})
     assert value(metrics["coverage"]) == pytest.approx(np.mean(covered))
     assert value(metrics["set_size"]) == pytest.approx(np.mean(sizes))
