@@ -377,6 +377,7 @@ def test_prior_and_posterior_come_from_elsewhere():
 
 
 CHANGES = {
+    "pooling": "closed_form",
     "embed": 16,
     "activation": "identity",
     "dropout": 0.5,

@@ -235,6 +235,7 @@ def test_fifty_thousand_patches_beside_one(name):
 
 UNMASKED = {"mask_padding": False}
 CHANGES = {
+    "pooling": "closed_form",
     "embed": (12, 10),
     "activation": "relu",
     "layers": 1,

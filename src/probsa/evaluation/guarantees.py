@@ -364,7 +364,7 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
     elif threshold == -np.inf:
         which = "every call is accepted"
     elif bags.task.two_classes:
-        limits = _log_odds(bags.threshold) + threshold * np.array([-1, 1])
+        limits = _log_odds(np.array(bags.threshold)) + threshold * np.array([-1, 1])
         low, high = undecided = expit(limits).tolist()
         which = f"calls with p ≤ {low:.4g} or p ≥ {high:.4g} are accepted"
     else:
@@ -415,11 +415,11 @@ def confidence(bags: Context) -> Float[np.ndarray, " bags"]:
     """
     log_odds = _log_odds(bags.p)
     if bags.task.two_classes:
-        return np.abs(log_odds[:, 1] - _log_odds(bags.threshold))
+        return np.abs(log_odds[:, 1] - _log_odds(np.array(bags.threshold)))
     return log_odds[np.arange(len(log_odds)), bags.called]
 
 
-def _log_odds(p: np.ndarray | float) -> Any:
+def _log_odds(p: np.ndarray) -> Any:
     """Return the log odds of probabilities; those of 0 and 1 are finite."""
     return logit(np.clip(p, SMALLEST, 1 - SMALLEST))
 

@@ -169,7 +169,7 @@ class Evidence(AttentionModel):
         with torch.autocast(h.device.type, enabled=False):
             q, many = self.joint(shown, bags)
             if self.closed_form and noise is None and isinstance(q, Diagonal):
-                return self._in_closed_form(shown, q, many, bags, generator=generator)
+                return self._at_points(shown, q, many, bags, generator=generator)
             if torch.is_grad_enabled():
                 eps = self._all_noise(q, many, bags, noise=noise, generator=generator)
                 f = sample_instances(q, eps, many.sizes)
@@ -226,7 +226,7 @@ class Evidence(AttentionModel):
             at_least=self._at_least(q) if self.n_classes == 1 else None,
         )
 
-    def _in_closed_form(
+    def _at_points(
         self,
         shown: Posterior,
         q: Diagonal,

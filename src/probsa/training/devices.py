@@ -49,12 +49,12 @@ def precision_context(precision: str, device: torch.device) -> AbstractContextMa
 
 
 @contextmanager
-def own_state(device: torch.device, *, threads: int) -> Iterator[None]:
+def own_state(device: torch.device, *, threads: int | None) -> Iterator[None]:
     """Restore torch's random generators and number of threads afterwards.
 
     Args:
         device: The device whose generator is restored, beside that of the CPU.
-        threads: Number of threads meanwhile; 0 leaves it as it is.
+        threads: Number of threads meanwhile; None leaves it as it is.
     """
     before = torch.get_num_threads()
     devices = [device] if device.type == "cuda" else []
