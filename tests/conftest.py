@@ -52,6 +52,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _same_numbers_every_time() -> None:
     """What a test draws does not depend on the tests before it, or on the day."""
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # a stage of jobs sets the number of its process
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -105,20 +104,17 @@ def run_demo(
     Raises:
         OutputExists: `out` contains something that a demo did not write.
     """
-    started, threads = time.perf_counter(), torch.get_num_threads()
+    started = time.perf_counter()
     _claim(out)
     write_digit_slides(out / "data", bags=slides, seed=seed)
     reports = {}
     configs = {name: run_config(out / "data", name, seed=seed, epochs=epochs) for name in MODELS}
-    try:
-        for name, config in configs.items():
-            if reporter is not None:
-                reporter.note(f"training {COLUMNS[name]}")
-            trained = train_and_report(config, out / "runs" / name, maps="none", reporter=reporter)
-            assert trained is not None, "a demo runs in one process"
-            reports[name] = trained.report
-    finally:
-        torch.set_num_threads(threads)
+    for name, config in configs.items():
+        if reporter is not None:
+            reporter.note(f"training {COLUMNS[name]}")
+        trained = train_and_report(config, out / "runs" / name, maps="none", reporter=reporter)
+        assert trained is not None, "a demo runs in one process"
+        reports[name] = trained.report
     figures = _draw(out)
     page = out / "index.html"
     result = DemoResult(

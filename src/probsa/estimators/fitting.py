@@ -1,20 +1,18 @@
 """Train a run on bags in memory: the package's own preparation, training loop and predictor."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from ..core import Bag, TextTable
 from ..datasets import BagList, LabelTable, Split, make_split
 from ..errors import GraphError, InputError, TableError
 from ..evaluation import Predictor, load, scale_run
 from ..models import fixed
-from ..training import RunConfig, prepare_bags, train
+from ..training import RunConfig, prepare_bags, thread_count, train
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +43,8 @@ def fit_bags(
     data = BagList(bags)
     split = _split(table, validation=validation, seed=config.order_seed)
     prepared = prepare_bags(config, data, table=table, split=split)
-    with tempfile.TemporaryDirectory(prefix="probsa-") as folder, _same_threads():
+    temporary = tempfile.TemporaryDirectory(prefix="probsa-")
+    with temporary as folder, thread_count(config.training.threads):
         run = train(config, Path(folder) / config.model, prepared=prepared)
         predictor = load(run.path, device=config.training.device)
         if config.training.temperature_scaling:
@@ -81,13 +80,3 @@ def _check_graphs(model: str, bags: Sequence[Bag]) -> None:
                 f"{model} needs neighbours, but bag {bag.name!r} has no coordinates: give pairs "
                 "(features, coords), or a model without a graph, such as model='abmil'"
             )
-
-
-@contextmanager
-def _same_threads() -> Iterator[None]:
-    """Set PyTorch's number of threads back at the end, which a run may change."""
-    threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -18,6 +18,7 @@ from .covariates import attach_covariates as attach_covariates
 from .devices import choose_device as choose_device
 from .devices import gpu_count as gpu_count
 from .devices import precision_context as precision_context
+from .devices import thread_count as thread_count
 from .imbalance import ClassPrior as ClassPrior
 from .imbalance import stored_prior as stored_prior
 from .keys import RunKey as RunKey

@@ -49,22 +49,14 @@ def precision_context(precision: str, device: torch.device) -> AbstractContextMa
 
 
 @contextmanager
-def own_state(device: torch.device, *, threads: int | None) -> Iterator[None]:
-    """Restore torch's random generators and number of threads afterwards.
-
-    Args:
-        device: The device whose generator is restored, beside that of the CPU.
-        threads: Number of threads meanwhile; None leaves it as it is.
-    """
+def thread_count(threads: int | None) -> Iterator[None]:
+    """Set PyTorch's number of threads, and set it back at the end; None leaves it as it is."""
     before = torch.get_num_threads()
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        if threads:
-            torch.set_num_threads(threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+    try:
+        torch.set_num_threads(threads or before)
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..core import counted
 from ..errors import InputError, ProbSAError
 from .baseline import store_baseline
 from .checkpoints import load_checkpoint
 from .config import RunConfig
-from .devices import World, choose_device, own_state, world
+from .devices import World, choose_device, thread_count, world
 from .direct import epochs_of, fit_run, fits_directly
 from .loop import TrainingLoop
 from .preparation import PreparedData, prepare
@@ -56,7 +58,8 @@ def train(
     """
     reporter = reporter or Reporter()
     device = choose_device(config.training.device)
-    with own_state(device, threads=config.training.threads), world(device) as w:
+    forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    with thread_count(config.training.threads), forked, world(device) as w:
         if prepared is None:
             prepared = prepare(config, previous=out if resume else None)
         folder = RunFolder(out)

@@ -36,6 +36,7 @@ from ..training import (
     open_units,
     read_split,
     targets_of,
+    thread_count,
     train,
 )
 from .covariate_comparison import compare_covariates
@@ -87,10 +88,11 @@ def train_and_report(
     Returns:
         The run and its evaluation; None in all but the first of several training processes.
     """
-    run = train(config, out, resume=resume, overwrite=overwrite, reporter=reporter)
-    if int(os.environ.get("RANK", "0")) != 0:
-        return None
-    return finish_run(run, maps=maps, reporter=reporter, on_bag=on_bag)
+    with thread_count(config.training.threads):
+        run = train(config, out, resume=resume, overwrite=overwrite, reporter=reporter)
+        if int(os.environ.get("RANK", "0")) != 0:
+            return None
+        return finish_run(run, maps=maps, reporter=reporter, on_bag=on_bag)
 
 
 def finish_run(
