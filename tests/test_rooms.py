@@ -46,7 +46,7 @@ SINGLE_FILES = {"errors", "__main__"}
 BUDGETS = {
     "core": 2918,
     "statistics": 2395,
-    "variational": 3378,
+    "variational": 3382,
     "tasks": 1449,
     "slides": 3181,
     "patches": 1387,
@@ -66,7 +66,7 @@ BUDGETS = {
     "benchmark": 8049,
     "cli": 3884,
 }
-TESTS, BENCHMARKS = 52995, 1980
+TESTS, BENCHMARKS = 53004, 1980
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6

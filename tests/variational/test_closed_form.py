@@ -164,6 +164,15 @@ def test_a_bag_whose_moments_fail_is_sampled_with_finite_gradients():
     assert pooled.y.mean().item() == pytest.approx(y.mean().item(), abs=4 * error)
 
 
+def test_there_may_be_more_values_than_spare_dimensions():
+    mean, variance, g = case(128, 2.0, lesion=False, columns=40)
+    pooled = pool(mean, variance, g=g)
+    assert not pooled.sampled and pooled.closed.scores.shape[2] == 128
+    y = torch.cat([t[0] for t in draws(mean, variance, g, count=10)])
+    error = y.std(0).norm() / len(y) ** 0.5
+    assert (pooled.y[0].mean(0) - y.mean(0)).norm() < 4 * error
+
+
 def test_one_instance_with_everything_and_equal_weights():
     mean = torch.zeros(300, dtype=F64)
     mean[7] = 60.0

@@ -27,7 +27,8 @@ heavy instances is sampled. benchmarks/RESULTS.md has the errors up to this limi
 POINTS, PREDICT_POINTS = 128, 1024
 """Number of points in training and in prediction."""
 DIMENSIONS = HEAVY[-1] + 32
-"""Dimensions of the points: d for the light instances, then one for each heavy instance."""
+"""Dimensions of the points, more for more values: d for the light instances, then one for each
+heavy instance."""
 JITTER = 1e-10
 """Relative addition to the variances of the light part, whose covariance may be singular."""
 
@@ -136,10 +137,10 @@ def _largest(
 
 
 @cache
-def _sobol(points: int, series: int) -> Float[Tensor, "series points dims"]:
-    engine = torch.quasirandom.SobolEngine(series * DIMENSIONS, scramble=True, seed=0)
+def _sobol(points: int, dims: int, series: int) -> Float[Tensor, "series points dims"]:
+    engine = torch.quasirandom.SobolEngine(series * dims, scramble=True, seed=0)
     # in turn, because the first dimensions are the most even ones
-    return engine.draw(points).view(points, DIMENSIONS, series).permute(2, 0, 1)
+    return engine.draw(points).view(points, dims, series).permute(2, 0, 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,13 +154,14 @@ class ShiftedPoints:
 
     def normal(self, dims: int) -> Float[Tensor, "bags count dims"]:
         """Return the first dimensions of all points."""
-        base = _sobol(self.count, int(self.series.max()) + 1)[..., :dims].to(self.shifts)
+        base = _sobol(self.count, self.shifts.shape[1], int(self.series.max()) + 1)
+        base = base[..., :dims].to(self.shifts)
         moved = base if len(base) == 1 else base[self.series]
         u = moved + self.shifts[:, None, :dims]
-        # the baker's transform 1 − |2u − 1|: errors of shifted points are then those of periodic
-        # functions (Hickernell 2002)
-        tent = u.frac_().mul_(2).sub_(1).abs_().mul_(-2).add_(1)
-        return tent.clamp_(-1 + 1e-6, 1 - 1e-6).erfinv_().mul_(2**0.5)
+        # the baker's transform v = 1 − |2u − 1|: errors of shifted points are then those of
+        # periodic functions (Hickernell 2002); the quantile of v is √2 erf⁻¹(2v − 1)
+        centred = u.frac_().mul_(2).sub_(1).abs_().mul_(-2).add_(1)
+        return centred.clamp_(-1 + 1e-6, 1 - 1e-6).erfinv_().mul_(2**0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,8 @@ class ClosedForm:
             scores[:, at] = s - self.moments.top[bag].to(s.dtype)
             values = None
             if not self.fixed:
-                values = (first[:, 1] / first[:, 0]).to(s.dtype).repeat(len(part), 1)
+                light = (first[:, 1] / first[:, 0]).nan_to_num()  # 0 / 0 if E[e^s] underflows
+                values = light.to(s.dtype).repeat(len(part), 1)
                 values[:, at] = s
             yield ScoredBlock(scores, values, self.offset[bag, part])
 
@@ -377,7 +380,8 @@ def pool_normal(
     """
     sizes = list(sizes)
     like = {"dtype": mean.dtype, "device": mean.device}
-    shifts = torch.stack([torch.rand(DIMENSIONS, generator=own, **like) for own in generators])
+    dims = max(DIMENSIONS, HEAVY[-1] + (1 if g is None else g.shape[1]) + 1)
+    shifts = torch.stack([torch.rand(dims, generator=own, **like) for own in generators])
     of_part = torch.arange(series, device=mean.device).repeat_interleave(len(sizes) // series)
     all_points = ShiftedPoints(shifts=shifts, series=of_part, count=points)
     closed = closed_form(mean, variance, sizes, g=g, points=all_points)
