@@ -14,7 +14,6 @@ from ..datasets import IN_MEMORY, FeatureMetadata, Metadata
 from ..errors import BagError, InputError
 from ..models import Model, Output, bag_rows
 from ..training import RunConfig, RunFolder, Standardizer, choose_device, precision_context
-from ..variational import Field, PerClass
 from .ensemble import combine, new_to
 from .model_card import CardFacts, facts_of, model_card
 from .prediction import EXPLANATIONS, Prediction
@@ -296,10 +295,9 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
             if v is not None:
                 found[name] = v[:, 0] if v.shape[1] == 1 else v  # (n,) for a single logit
     columns: dict[str, Any] = {name: _numpy(v) for name, v in found.items()}
-    field, share = q.joint if isinstance(q, PerClass) else q, None
-    if isinstance(field, Field):  # of several classes, the mean
-        share = _numpy(field.neighbour_share.view(-1, len(packed.x)).mean(0))
-    probability, std = _numpy(out.probability), _numpy(out.std)
+    share = None if q.neighbour_share is None else _numpy(q.neighbour_share)
+    predicted = out.predicted
+    probability, std = _numpy(predicted.values), _numpy(predicted.spread)
     for b, (bag, rows) in enumerate(zip(bags, bag_rows(packed), strict=True)):
         of_bag = {name: getattr(bag, name) for name in ("coords", "instance_labels", "slide")}
         yield Prediction(

@@ -12,9 +12,6 @@ from .embed import Widths as Widths
 from .evidence import InstanceEvidence as InstanceEvidence
 from .evidence import InstanceLoss as InstanceLoss
 from .explanations import BagExplainer as BagExplainer
-from .explanations import PooledExplanation as PooledExplanation
-from .explanations import explain_samples as explain_samples
-from .explanations import joined as joined
 from .graph import Arcs as Arcs
 from .graph import aggregate_softmax as aggregate_softmax
 from .graph import both_ways as both_ways
@@ -30,9 +27,13 @@ from .min_cut import ortho as ortho
 from .min_cut import pool_clusters as pool_clusters
 from .nystrom import NystromAttention as NystromAttention
 from .nystrom import NystromLayer as NystromLayer
-from .pooling import pool_linear as pool_linear
-from .pooling import pool_streamed as pool_streamed
+from .pooling import Readout as Readout
+from .pooling import SoftMaximum as SoftMaximum
+from .pooling import WeightMoments as WeightMoments
+from .pooling import full_precision as full_precision
+from .pooling import pool as pool
 from .pooling import pool_vectors as pool_vectors
+from .pooling import weigh as weigh
 from .pooling import weight_moments as weight_moments
 from .postnorm import PostNormLayer as PostNormLayer
 from .postnorm import QueryLayer as QueryLayer
@@ -45,10 +46,6 @@ from .pseudo_bags import order_within as order_within
 from .pseudo_bags import partition as partition
 from .smooth import Sm as Sm
 from .smooth import SmMode as SmMode
-from .soft_maximum import Block as Block
-from .soft_maximum import EvidencePooling as EvidencePooling
-from .soft_maximum import PooledEvidence as PooledEvidence
-from .soft_maximum import SoftMaximum as SoftMaximum
 from .spatial import SETBlock as SETBlock
 from .spatial import TokenMap as TokenMap
 from .spatial import places_of as places_of

@@ -141,25 +141,19 @@ class AttentionPosterior(nn.Module):
                 return Dirac(mean[:, 0] if self.columns is None else mean)
             variance = self._bounded(self.log_variance(t)).exp()
             if self.columns is None:
-                return self._posterior(mean[:, 0], variance[:, 0], bags, classes=1)
-            mean, variance = mean.T.reshape(-1), variance.T.reshape(-1)
-            joint = self._posterior(mean, variance, bags, classes=self.columns)
-            return PerClass(joint, self.columns)
-
-    def _posterior(
-        self,
-        mean: Float[Tensor, " m"],
-        variance: Float[Tensor, " m"],
-        bags: Bags | None,
-        *,
-        classes: int,
-    ) -> Posterior:
-        """Return q of the instances of every class, those of the first class first."""
-        if self.prior is None:
-            return Diagonal(mean, variance)
-        assert bags is not None, "a field needs the bags' graphs"
-        many = bags if classes == 1 else repeat_bags(bags, classes)
-        return Field(mean, variance.reciprocal(), prior=self.prior.prior(many), bags=many)
+                mean, variance = mean[:, 0], variance[:, 0]
+            if self.prior is None:
+                return Diagonal(mean, variance)
+            assert bags is not None, "a field needs the bags' graphs"
+            classes = self.columns or 1
+            many = bags if classes == 1 else repeat_bags(bags, classes)
+            field = Field(
+                mean.movedim(0, -1).reshape(-1),
+                variance.movedim(0, -1).reshape(-1).reciprocal(),
+                prior=self.prior.prior(many),
+                bags=many,
+            )
+            return field if self.columns is None else PerClass(field, classes)
 
     def _bounded(self, ell: Tensor) -> Tensor:
         if self.bounds is None:

@@ -18,13 +18,10 @@ from ..variational import (
     Posterior,
     PosteriorOptions,
     PriorOptions,
-    block_samples,
-    draw_noise,
-    noise_sizes,
-    sample_instances,
+    Streams,
 )
 from .attention import AttentionPosterior, PosteriorKind, Trunk
-from .pooling import pool_vectors, weight_moments
+from .pooling import full_precision, pool_vectors, weight_moments
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +96,14 @@ class ProbSAPooling(nn.Module):
                 `eval()`.
         """
         q = self.attention(h, bags)
-        f = sample_instances(q, self._noise(q, bags, generator), bags.sizes)
+        generators: list[torch.Generator] = []
+        if q.stochastic:
+            fixed = generator is None and not self.training
+            key = self.seed if fixed else draw_key(generator)
+            generators = [random_stream(key, name, device=q.mean.device) for name in bags.names]
+        count = self.options.samples if self.training else self.options.predict_samples
+        with full_precision(h):
+            f = q.sample(count, Streams(bags.sizes, generators)).T
         mean, variance = weight_moments(f, bags.sizes)
         of_field = self.attention.prior  # with the same κ
         kl = q.kl(self.prior if of_field is None else of_field.prior(bags), bags)
@@ -109,19 +113,4 @@ class ProbSAPooling(nn.Module):
             kl=kl / bags.offsets.diff() if self.kl_reduction == "mean" else kl,
             weight_mean=mean,
             weight_variance=variance,
-        )
-
-    def _noise(
-        self, q: Posterior, bags: Bags, generator: torch.Generator | None
-    ) -> Float[Tensor, " numbers"] | None:
-        if not q.stochastic:
-            return None
-        fixed = generator is None and not self.training
-        key = self.seed if fixed else draw_key(generator)
-        return draw_noise(
-            noise_sizes(q, bags.sizes),
-            self.options.samples if self.training else self.options.predict_samples,
-            like=q.mean.detach(),
-            generators=[random_stream(key, name, device=q.mean.device) for name in bags.names],
-            least=block_samples(q),
         )

@@ -1,6 +1,6 @@
 """The base class of ABMIL, T-ABMIL and ProbSA: instance vectors, q(f | X), pooling and ψ."""
 
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -11,37 +11,36 @@ from ..core import Bags
 from ..layers import (
     Activation,
     AttentionPosterior,
+    BagExplainer,
     Embed,
     PosteriorKind,
+    Readout,
+    SoftMaximum,
     Trunk,
+    WeightMoments,
     Widths,
-    pool_linear,
-    pool_streamed,
+    full_precision,
+    pool,
     pool_vectors,
+    weigh,
     weight_moments,
 )
 from ..variational import (
     POINTS,
     PREDICT_POINTS,
-    Diagonal,
     Dirichlet,
-    Field,
     FieldOptions,
+    GivenNoise,
     LearnedPrior,
-    Noise,
-    PerClass,
     Posterior,
     PosteriorOptions,
     PriorOptions,
-    block_samples,
-    draw_noise,
-    noise_sizes,
+    Streams,
     pool_normal,
-    sample_instances,
-    sample_major,
+    sample_blocks,
 )
 from ._base import Model, Output
-from ._explanation import Explainer, Explanation
+from ._explanation import Explanation, explain
 
 POOLING = "pooling"
 """The argument that posteriors other than diagonal ones do not have."""
@@ -58,6 +57,7 @@ class AttentionModel(Model):
     """Contextualises the packed instance vectors, given the sizes of the bags."""
     attention: AttentionPosterior
     classifier: nn.Module
+    pooling: SoftMaximum
     prior: Dirichlet | None = None
     field_options: FieldOptions | None = None
     """Options of a field posterior; with one, the attention holds the prior, with a learned κ."""
@@ -95,8 +95,8 @@ class AttentionModel(Model):
     ) -> None:
         """Build q(f | X) on the instance vectors, and ψ: linear, or with a `hidden` layer.
 
-        With `columns`, each class is pooled by its own attention. `activation` and `dropout` are
-        those of the trunk.
+        A model of evidence has a soft maximum in place of ψ. With `columns`, each class is pooled
+        by its own attention. `activation` and `dropout` are those of the trunk.
         """
         d = self.embed.out_dim
         options = options or PosteriorOptions()
@@ -113,7 +113,9 @@ class AttentionModel(Model):
             dropout=dropout,
             prior=self._new_learned_prior() if posterior == "field" else None,
         )
-        if hidden is None:
+        if self.score_kind == "evidence":
+            self.pooling = SoftMaximum(self.n_classes)
+        elif hidden is None:
             self.classifier = nn.Linear(d, self.n_classes)
         else:
             between = nn.Sequential(nn.ReLU(), nn.Dropout(hidden_dropout))
@@ -155,7 +157,7 @@ class AttentionModel(Model):
     @property
     def learned_prior(self) -> LearnedPrior | None:
         """The prior of a field posterior; None for other posteriors."""
-        return getattr(self.attention, "prior", None)
+        return None if self.field_options is None else self.attention.prior
 
     def prior_of(self, bags: Bags) -> Dirichlet:
         """Return the prior of a batch, of a model that has one."""
@@ -169,12 +171,12 @@ class AttentionModel(Model):
 
     def batch_statistics(self, out: Output, bags: Bags) -> Float[Tensor, "2"] | None:
         """Return Σ N_b and Σ E_q[fᵀ(L + εI) f], from which κ is learned."""
-        q = out.attention.joint if isinstance(out.attention, PerClass) else out.attention
-        if not isinstance(q, Field):
+        del bags
+        energy = out.attention.expected_energy
+        if energy is None:
             return None
-        energy = q.expected_energy.detach().view(-1, len(bags))
-        count = energy.new_tensor(len(energy) * sum(bags.sizes))
-        return torch.stack([count, energy.sum()])
+        total = energy.detach().sum()
+        return torch.stack([total.new_tensor(out.attention.mean.numel()), total])
 
     def monitored(self) -> dict[str, float]:
         prior = self.learned_prior
@@ -189,6 +191,16 @@ class AttentionModel(Model):
         """Return the instance vectors H(X), contextualised if there is an encoder."""
         h = self.embed(bags.x)
         return h if self.encoder is None else self.encoder(h, bags.sizes)
+
+    def readout(self, h: Float[Tensor, "n d"], like: Tensor) -> Readout | None:
+        """Return how samples of f become logits, in the dtype of `like`; None if ψ is not linear.
+
+        A linear ψ is applied to the instances, g_n = uᵀh_n.
+        """
+        psi = self.classifier
+        if not isinstance(psi, nn.Linear):
+            return None
+        return Readout(psi.bias, g=nn.functional.linear(h, psi.weight).to(like.dtype).T)
 
     def forward(
         self,
@@ -210,131 +222,135 @@ class AttentionModel(Model):
         """Return the output given the instance vectors: q(f | X), pooling and the classifier ψ.
 
         Without gradients, `extras` hold the mean and the variance over samples of each instance's
-        weight softmax(f)_n, and a linear ψ gives an `explanation`.
+        weight, and a linear ψ gives an `explanation`.
         """
         q = self.attention(h, bags)
-        predicting = not torch.is_grad_enabled()
-        psi = self.classifier
-        linear = psi if isinstance(psi, nn.Linear) else None
-        if self.closed_form and linear is not None and noise is None and isinstance(q, Diagonal):
-            return self._in_closed_form(q, linear, h, bags, generator=generator)
-        if linear is not None and predicting and q.stochastic and noise is None:
-            return self._streamed(q, linear, h, bags, generator=generator)
-        eps = self._noise(q, bags, noise=noise, generator=generator)
-        f = None if linear is not None and not predicting else sample_instances(q, eps, bags.sizes)
-        explanation: Explanation | None = None
-        if linear is not None:
-            g = _project(linear, h, q)
-            logits = pool_linear(q, g, bags.sizes, eps=eps)
-            if predicting and (explainer := self._explainer(linear, g, bags)) is not None:
-                assert f is not None
-                explanation = explainer.of_samples(f)
-            logits = logits + linear.bias
+        readout = self.readout(h, q.mean)
+        if noise is not None:
+            streams: Streams = GivenNoise(bags.sizes, noise)
         else:
-            assert f is not None
-            logits = self.classifier(pool_vectors(f, h.to(f.dtype), bags.sizes))
-        extras: dict[str, Tensor] = {}
-        if predicting:
-            assert f is not None
-            mean, variance = weight_moments(f, bags.sizes)
-            extras = {"weight_mean": mean, "weight_variance": variance}
+            streams = Streams(bags.sizes, self.streams(bags, generator) if q.stochastic else [])
+        if readout is None:
+            return self._by_vectors(q, h, streams)
+        with full_precision(h):
+            if self.closed_form and noise is None:
+                return self._in_closed_form(q, readout, streams)
+            if not torch.is_grad_enabled():
+                return self._predicted(q, readout, streams)
+            f = q.sample(self._drawn, streams)
+            return self._output(q, pool(*readout(f), bags.sizes) + readout.bias)
+
+    def _output(
+        self,
+        q: Posterior,
+        logits: Float[Tensor, "bags samples classes"],
+        weights: tuple[Tensor, Tensor] | None = None,
+        explanation: Explanation | None = None,
+    ) -> Output:
+        names = () if weights is None else ("weight_mean", "weight_variance")
         return Output(
             logits=logits,
             attention=q,
             likelihood=self.likelihood,
-            extras=extras,
+            extras={k: v.view(q.mean.shape) for k, v in zip(names, weights or (), strict=True)},
             explanation=explanation,
         )
 
-    def _explainer(
-        self, linear: nn.Linear, g: Float[Tensor, "n classes"], bags: Bags
-    ) -> Explainer | None:
-        """Return the explainer of a prediction; None in validation."""
-        if self.training or not self.explains:
-            return None
-        return Explainer(g, bags.sizes, bias=linear.bias, likelihood=self.likelihood)
+    def _by_vectors(self, q: Posterior, h: Float[Tensor, "n d"], streams: Streams) -> Output:
+        """Pool the instance vectors, for a ψ that is not linear."""
+        with full_precision(h):
+            f = q.sample(self._drawn, streams).T
+            z = pool_vectors(f, h, streams.sizes)
+        weights = None if torch.is_grad_enabled() else weight_moments(f, streams.sizes)
+        return self._output(q, self.classifier(z), weights)
 
-    def _noise(
-        self, q: Posterior, bags: Bags, *, noise: Tensor | None, generator: torch.Generator | None
-    ) -> Noise | None:
-        if not q.stochastic:
-            return None
-        if noise is not None:
-            return sample_major(noise.to(q.mean.dtype), noise_sizes(q, bags.sizes))
-        generators = self.streams(bags, generator)
-        counts = noise_sizes(q, bags.sizes)
-        return draw_noise(
-            counts,
-            self._drawn,
-            like=q.mean.detach(),
-            generators=generators,
-            least=block_samples(q),
-        )
-
-    def _streamed(
-        self,
-        q: Posterior,
-        linear: nn.Linear,
-        h: Float[Tensor, "n d"],
-        bags: Bags,
-        *,
-        generator: torch.Generator | None,
-    ) -> Output:
+    def _predicted(self, q: Posterior, readout: Readout, streams: Streams) -> Output:
         """Predict without storing anything of size n x samples."""
-        g = _project(linear, h, q)
-        explainer = self._explainer(linear, g, bags)
-        pooled = pool_streamed(
+        sizes = streams.sizes
+        logits: list[list[Tensor]] = [[] for _ in sizes]
+        moments: list[WeightMoments] = []
+        explainers = self._explainers(readout, bags=len(sizes))
+        for f in sample_blocks(q, self._drawn, streams):
+            of_bags = (v.split(sizes, -1) for v in readout(f))
+            for b, (scores, values) in enumerate(zip(*of_bags, strict=True)):
+                a = scores.softmax(-1)
+                logits[b].append(weigh(a, values))
+                if b == len(moments):
+                    moments.append(WeightMoments(a))
+                moments[b].add(a)
+                if explainers:
+                    explainers[b].add(scores, values)
+        mean, variance = zip(*(own.result() for own in moments), strict=True)
+        return self._output(
             q,
-            g,
-            bags.sizes,
-            samples=self._drawn,
-            generators=self.streams(bags, generator),
-            watch=None if explainer is None else explainer.watch,
-        )
-        return Output(
-            logits=pooled.logits + linear.bias,
-            attention=q,
-            likelihood=self.likelihood,
-            extras={"weight_mean": pooled.weight_mean, "weight_variance": pooled.weight_variance},
-            explanation=None if explainer is None else explainer.result(),
+            torch.stack([torch.cat(own) for own in logits]) + readout.bias,
+            (torch.cat(mean), torch.cat(variance)),
+            self.explained(q, readout, explainers) if explainers else None,
         )
 
-    def _in_closed_form(
-        self,
-        q: Diagonal,
-        linear: nn.Linear,
-        h: Float[Tensor, "n d"],
-        bags: Bags,
-        *,
-        generator: torch.Generator | None,
-    ) -> Output:
+    def _in_closed_form(self, q: Posterior, readout: Readout, streams: Streams) -> Output:
         """Pool at a few points of the posterior."""
-        g = _project(linear, h, q)
-        with torch.autocast(h.device.type, enabled=False):
-            pooled = pool_normal(
-                q.mean,
-                q.variance,
-                bags.sizes,
-                g=g,
-                points=POINTS if self.training else PREDICT_POINTS,
-                generators=self.streams(bags, generator),
-            )
-        out = Output(logits=pooled.y + linear.bias, attention=q, likelihood=self.likelihood)
-        if torch.is_grad_enabled():
-            return out
-        mean, variance = pooled.weights()
-        explainer = self._explainer(linear, g, bags)
-        return replace(
-            out,
-            extras={"weight_mean": mean, "weight_variance": variance},
-            explanation=None if explainer is None else explainer.of_points(pooled),
+        sizes, g = streams.sizes, readout.g
+        mean, variance, bags, scale = q.mean, q.variance, len(sizes), None
+        classes = 1
+        if readout.alpha is not None and readout.beta is not None:  # scores βf, class after class
+            classes, scale = len(readout.beta), readout.alpha / readout.beta
+            beta = readout.beta.repeat_interleave(len(mean))
+            mean = beta * mean.movedim(0, -1).reshape(-1)
+            variance = beta.square() * variance.movedim(0, -1).reshape(-1)
+        pooled = pool_normal(
+            mean,
+            variance,
+            sizes * classes,
+            g=None if g is None else g.T,
+            points=POINTS if self.training else PREDICT_POINTS,
+            generators=streams.repeated(classes).generators,
+            series=classes,
         )
+        y = pooled.y
+        if scale is not None:
+            y = scale * y.view(classes, bags, -1).permute(1, 2, 0)
+        if torch.is_grad_enabled():
+            return self._output(q, y + readout.bias)
+        explainers = self._explainers(readout, bags=bags)
+        for b, explainer in enumerate(explainers):
+            of_classes = [pooled.blocks(b + c * bags) for c in range(classes)]
+            for blocks in zip(*of_classes, strict=True):
+                if scale is None:
+                    assert g is not None
+                    (block,) = blocks
+                    values = g.split(sizes, -1)[b]
+                    explainer.add(block.scores, values, offset=block.offset)
+                    continue
+                scores = torch.stack([block.scores for block in blocks])
+                values = scale[:, None, None] * torch.stack([block.values for block in blocks])
+                offset = scale * torch.cat([block.offset for block in blocks], 1)
+                explainer.add(scores, values, offset=offset)
+        weights = pooled.weights()
+        if scale is not None:
+            weights = tuple(v.view(classes, -1).T.contiguous() for v in weights)
+        return self._output(
+            q,
+            y + readout.bias,
+            weights,
+            self.explained(q, readout, explainers) if explainers else None,
+        )
+
+    def _explainers(self, readout: Readout, *, bags: int) -> list[BagExplainer]:
+        """Return an explainer for each bag of a prediction; none in validation."""
+        if self.training or not self.explains:
+            return []
+        bias = readout.bias.detach()
+        return [BagExplainer(bias=bias, likelihood=self.likelihood) for _ in range(bags)]
+
+    def explained(
+        self, q: Posterior, readout: Readout, explainers: Sequence[BagExplainer]
+    ) -> Explanation:
+        """Return what the explainers of all bags found."""
+        del q
+        assert readout.g is not None
+        return explain(readout.g.T, explainers)
 
     @property
     def _drawn(self) -> int:
         return self.samples if self.training else self.predict_samples
-
-
-def _project(linear: nn.Linear, h: Tensor, q: Posterior) -> Float[Tensor, "n classes"]:
-    """Return g_n = uᵀh_n, the classifier without its bias applied to every instance."""
-    return nn.functional.linear(h, linear.weight).to(q.mean.dtype)

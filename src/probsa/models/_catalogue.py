@@ -41,7 +41,7 @@ def catalogue() -> Iterator[MethodEntry]:
     names_by_class: dict[type[Model], list[str]] = {}
     for name in names():
         names_by_class.setdefault(fixed(name)[0], []).append(name)
-    modules = readers()
+    methods = readers()
     for cls, its_names in names_by_class.items():
         preset = dict[str, object]()
         for name in its_names:
@@ -49,7 +49,7 @@ def catalogue() -> Iterator[MethodEntry]:
         # original weights belong to the plain method, not to its ProbSA variant in the same file
         baseline = facts(its_names[0]).baseline
         variant = baseline is not None and fixed(baseline)[0].__module__ == cls.__module__
-        readable = sorted(k for k, module in modules.items() if module == cls.__module__)
+        readable = sorted(k for k, of in methods.items() if of in (cls, cls.__module__))
         yield MethodEntry(
             names=tuple(its_names),
             summary=summary(its_names[0]).partition(" (")[0],

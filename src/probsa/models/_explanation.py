@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..layers import BagExplainer, PooledExplanation, explain_samples, joined
-from ..variational import Likelihood, PooledBags
+from ..layers import BagExplainer
+from ..variational import Likelihood
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,62 +38,38 @@ class Explanation:
     instances read each other, it keeps what it has read. None for a model with covariates."""
 
 
-class Explainer:
-    """Explains the pooling of a batch of bags, while or after their samples are drawn.
+def explain(scores: Float[Tensor, "n classes"], explainers: Sequence[BagExplainer]) -> Explanation:
+    """Return the explanation of a batch of bags whose samples have been added."""
+    likelihood, bias = explainers[0].likelihood, explainers[0].bias
+    return Explanation(
+        scores=scores,
+        contributions=torch.cat([bag.contributions for bag in explainers]),
+        leave_one_out=torch.cat([bag.leave_one_out for bag in explainers]),
+        at_least=likelihood.at_least(scores + bias),
+    )
+
+
+def explain_pooling(
+    f: Float[Tensor, "*classes s n"],
+    g: Float[Tensor, "n classes"],
+    sizes: Sequence[int],
+    *,
+    bias: Float[Tensor, " classes"],
+    likelihood: Likelihood,
+) -> Explanation:
+    """Explain the pooling of class scores by attention.
 
     Args:
-        g: g_n of all instances.
+        f: Samples of the attention logits; with classes, each has its own attention.
+        g: uᵀh_n for each instance and class.
         sizes: Number of instances of each bag.
-        bias: The bias of the logits, one per class.
+        bias: The bias of the logits.
         likelihood: Turns logits into probabilities.
     """
-
-    def __init__(
-        self,
-        g: Float[Tensor, "n classes"],
-        sizes: Sequence[int],
-        *,
-        bias: Float[Tensor, " classes"],
-        likelihood: Likelihood,
-    ) -> None:
-        self.g, self.sizes, self.likelihood = g, sizes, likelihood
-        self.bias = bias.detach().to(g.dtype)
-        self._values = [part.T.contiguous() for part in g.split(list(sizes))]
-        self._bags: list[BagExplainer] = []
-
-    def watch(
-        self, bag: int, f_sn: Tensor, a_sn: Tensor, offset: Float[Tensor, "s classes"] | None = None
-    ) -> None:
-        """Add a block of samples f and their weights; bags come in order.
-
-        The arguments are those of `BagExplainer.add`.
-        """
-        if bag == len(self._bags):
-            n = self.sizes[bag]
-            self._bags.append(BagExplainer(n, bias=self.bias, likelihood=self.likelihood))
-        self._bags[bag].add(f_sn, a_sn, self._values[bag], offset=offset)
-
-    def of_points(self, pooled: PooledBags) -> Explanation:
-        """Return the explanation of bags at the points that they were pooled at."""
-        for bag in range(len(self.sizes)):
-            for block in pooled.blocks(bag):
-                self.watch(bag, block.scores, block.scores.softmax(1), block.offset)
-        return self.result()
-
-    def result(self) -> Explanation:
-        """Return the explanation of all bags whose blocks were added."""
-        return self._from(joined([bag.result() for bag in self._bags]))
-
-    def of_samples(self, f: Float[Tensor, "n samples *classes"]) -> Explanation:
-        """Return the explanation given all samples of the attention logits."""
-        return self._from(
-            explain_samples(f, self.g, self.sizes, bias=self.bias, likelihood=self.likelihood)
-        )
-
-    def _from(self, pooled: PooledExplanation) -> Explanation:
-        return Explanation(
-            scores=self.g,
-            contributions=pooled.contributions,
-            leave_one_out=pooled.leave_one_out,
-            at_least=self.likelihood.at_least(self.g + self.bias),
-        )
+    explainers = []
+    with torch.autocast(g.device.type, enabled=False):  # the sums need full precision
+        for f_bag, g_bag in zip(f.split(list(sizes), -1), g.split(list(sizes)), strict=True):
+            bag = BagExplainer(bias=bias.detach().to(g.dtype), likelihood=likelihood)
+            bag.add(f_bag, g_bag.T)
+            explainers.append(bag)
+        return explain(g, explainers)

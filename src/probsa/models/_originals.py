@@ -23,16 +23,20 @@ Rules = Sequence[tuple[str, str | None]]
 Builder = Callable[[str, State, dict[str, Any]], Model]
 N = TypeVar("N", int, float)
 _builders: dict[str, Builder] = {}
+_methods: dict[str, type[Model] | str] = {}
 _variants: dict[str, tuple[str, ...]] = {}
 
 
-def original(*originals: str, variants: Sequence[str] = ()) -> Callable[[Builder], Builder]:
+def original(
+    *originals: str, variants: Sequence[str] = (), method: type[Model] | None = None
+) -> Callable[[Builder], Builder]:
     """Register a function that builds a model from the state dict of these originals.
 
     Args:
         originals: names of the original.
         variants: suffixes, as regular expressions, that references may add to a name after `_`.
             The state dict and the arguments decide what is built, unless the function reads them.
+        method: the class that they are weights of, in a file of several methods.
     """
 
     def add(builder: Builder) -> Builder:
@@ -40,15 +44,16 @@ def original(*originals: str, variants: Sequence[str] = ()) -> Callable[[Builder
             if name in _builders:
                 raise ValueError(f"two functions read {name!r}")
             _builders[name], _variants[name] = builder, tuple(variants)
+            _methods[name] = method or builder.__module__
         return builder
 
     return add
 
 
-def readers() -> dict[str, str]:
-    """Return the module that converts each original implementation, by the original's name."""
+def readers() -> dict[str, type[Model] | str]:
+    """Return the class, or the module of a single class, of each original's weights, by name."""
     _model_names()  # imports the files of the models, which register the functions
-    return {name: builder.__module__ for name, builder in _builders.items()}
+    return dict(_methods)
 
 
 def from_original(reference: str, state: Mapping[str, Tensor], **arguments: Any) -> Model:

@@ -18,7 +18,7 @@ from ..core import Bags, NonNegativeFloat, PositiveInt, segment_argmax
 from ..layers import Embed, Widths
 from ..variational import Categorical, Dirac, Independent, Likelihood
 from ._base import Model, Output, Provenance
-from ._explanation import Explainer, Explanation
+from ._explanation import Explanation, explain_pooling
 from ._originals import State, only, original, part, transplant
 from ._registry import build, register
 
@@ -169,8 +169,10 @@ class DSMIL(Model):
         assert conv.bias is not None
         with torch.autocast(v.device.type, enabled=False):
             g = F.linear(v, conv.weight[:, 0])
-        explainer = Explainer(g, bags.sizes, bias=conv.bias, likelihood=self.likelihood)
-        return explainer.of_samples(attention[:, None])
+        scores = attention.T[:, None]
+        return explain_pooling(
+            scores, g, bags.sizes, bias=conv.bias, likelihood=self.likelihood
+        )
 
     def _attend(
         self,

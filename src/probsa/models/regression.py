@@ -15,7 +15,7 @@ from ..core import Bag, Bags, segment_mean
 from ..errors import InputError
 from ..variational import Dirac
 from ._base import Model, Output, Provenance, ScoreKind
-from ._explanation import Explainer
+from ._explanation import explain_pooling
 from ._logistic import BagFeatures, FeatureSums, FitOn, LogisticFit, fit_logistic, sample_size
 from ._registry import register
 
@@ -89,8 +89,13 @@ class LinearModel(Model):
             logits = segment_mean(scores, bags.sizes)[:, None]
         explanation = None
         if self.explains and not self.training and not torch.is_grad_enabled():
-            explainer = Explainer(g, bags.sizes, bias=self.linear.bias, likelihood=self.likelihood)
-            explanation = explainer.of_samples(g.new_zeros(len(g), 1))
+            explanation = explain_pooling(
+                g.new_zeros(1, len(g)),
+                g,
+                bags.sizes,
+                bias=self.linear.bias,
+                likelihood=self.likelihood,
+            )
         shown = scores[:, 0] if self.n_classes == 1 else scores
         sizes = bags.offsets.diff().to(shown.dtype)
         weight = (1 / sizes)[bags.bag].view(-1, *[1] * (shown.ndim - 1)).expand_as(shown)

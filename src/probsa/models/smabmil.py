@@ -27,12 +27,12 @@ from ..layers import (
     Widths,
     both_ways,
     normalised,
-    pool_linear,
+    pool,
 )
 from ..variational import Dirac
 from . import _torchmil as torchmil
 from ._base import Model, Output, Provenance
-from ._explanation import Explainer
+from ._explanation import explain_pooling
 from ._originals import State, only, original, transplant
 from ._registry import build, register
 
@@ -208,12 +208,11 @@ class SmABMIL(Model):
         h, f = self.attention(h, arcs)
         q = Dirac(f)
         g = F.linear(h, self.classifier.weight).to(f.dtype)
-        logits = pool_linear(q, g, bags.sizes) + self.classifier.bias
+        logits = pool(f[None], g.T, bags.sizes) + self.classifier.bias
         explanation = None
         if self.explains and not (self.training or torch.is_grad_enabled()):
             bias, likelihood = self.classifier.bias, self.likelihood
-            explainer = Explainer(g, bags.sizes, bias=bias, likelihood=likelihood)
-            explanation = explainer.of_samples(f[:, None])
+            explanation = explain_pooling(f[None], g, bags.sizes, bias=bias, likelihood=likelihood)
         return Output(
             logits=logits, attention=q, likelihood=self.likelihood, explanation=explanation
         )

@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..core import draw_key, random_stream, segment_topk
+from .posteriors import BLOCK
 from .priors import full_dtype
-from .sampling import BLOCK
 
 HEAVY = (32, 64, 128)
 """Numbers of heavy instances: each bag takes the first that leaves little variance to the rest."""

@@ -7,7 +7,7 @@ the exact posterior of the prior p(f | A) = N(0, P⁻¹), P = 2κ(L + εI), give
     q(f | X) = N(m, Q⁻¹),   Q = P + diag τ,   m = Q⁻¹(τ ⊙ ν)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -18,14 +18,11 @@ from ..core import Bags, segment_sum
 from ..errors import InputError
 from .field_gradients import deviations, log_determinant, marginals, solution
 from .field_solvers import Solver, solvers_of
-from .posteriors import Sampler
+from .posteriors import Posterior, Streams
 from .priors import Dirichlet, Prior, full_dtype
 
-SAMPLES = 128
-"""Number of samples of a bag that are made together in prediction."""
 
-
-class Field:
+class Field(Posterior):
     """q(f | X) = N(m, Q⁻¹) of every bag of a batch; see the module's docstring.
 
     As κ → 0 it becomes `Diagonal` with mean ν and variance 1/τ; as τ → 0 it becomes the prior. An
@@ -41,6 +38,8 @@ class Field:
     Raises:
         InputError: The prior has no ridge.
     """
+
+    block_samples = 128  # products with blocks of the factor cost as much as with a few samples
 
     def __init__(
         self, nu: Float[Tensor, " n"], tau: Float[Tensor, " n"], *, prior: Dirichlet, bags: Bags
@@ -113,73 +112,19 @@ class Field:
         prior = 2 * kappa.repeat_interleave(self._bags.offsets.diff()) * own
         return (prior / (prior + self._tau)).to(self.nu.dtype)
 
-    @property
-    def stochastic(self) -> bool:
-        return True
-
-    def noise_sizes(self, sizes: Sequence[int]) -> list[int]:
-        """Return how many standard normal numbers a sample of each bag takes."""
-        counts = list(sizes)
+    def sample(self, count: int, streams: Streams) -> Float[Tensor, "drawn n"]:
+        """Return m + L⁻ᵀε; a sample of a bag solved by conjugate gradients takes n + e numbers."""
+        widths = [0] * len(self.sizes)
         for solver in self._solvers:
             for bag in solver.bags:
-                counts[bag] = solver.noise_size
-        return counts
-
-    @property
-    def block_samples(self) -> int:
-        """Products with blocks of the factor are as fast with many samples as with a few."""
-        return SAMPLES
-
-    def sampler(self, sizes: Sequence[int]) -> Sampler:
-        """Return the function from noise (s, m) to samples (s, n); `noise_sizes` gives m."""
-        means = self.mean.split(list(sizes))
-        where = {bag: (s, g) for s in self._solvers for g, bag in enumerate(s.bags)}
-        places: dict[int, Tensor] = {}
-
-        def sample(bag: int, noise: Tensor | None, *, out: Tensor | None = None) -> Tensor:
-            del out
-            assert noise is not None
-            solver, g = where[bag]
-            own, rows = solver.one(g), solver.rows[g]
-            if bag not in places:
-                places[bag] = torch.argsort(rows)
-            deviation = deviations(self._tau[rows][None], noise.T[None], solver=own)[0]
-            return means[bag] + deviation.index_select(0, places[bag]).T
-
-        return sample
-
-    def samples(self, noise: Float[Tensor, " numbers"]) -> Float[Tensor, "n s"]:
-        """Return samples of all bags at once, as `sampler` makes them from the same noise.
-
-        Args:
-            noise: The noise of all bags, one bag after another, each sample-major.
-        """
-        counts = self.noise_sizes(self.sizes)
-        drawn = noise.numel() // sum(counts)
-        parts = [p.view(drawn, -1).T for p in noise.split([drawn * c for c in counts])]
+                widths[bag] = solver.noise_size
+        noise = streams.normal(count, like=self.nu.detach(), widths=widths)
 
         def drawn_by(solver: Solver) -> Tensor:
-            eps = torch.stack([parts[b] for b in solver.bags])
+            eps = torch.stack([noise[b].T for b in solver.bags])
             return deviations(self._tau[solver.rows], eps, solver=solver)
 
-        return self.mean[:, None] + self._packed(drawn_by)
-
-    def rsample(
-        self,
-        samples: int,
-        *,
-        noise: Float[Tensor, "n samples"] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "n drawn"]:
-        """Return samples m + L⁻ᵀε of all instances."""
-        if noise is None:
-            count = sum(self.noise_sizes(self.sizes)) * samples
-            packed = torch.randn(
-                count, generator=generator, dtype=self.nu.dtype, device=self.nu.device
-            )
-            return self.samples(packed)
-        parts = noise.split(self.noise_sizes(self.sizes))
-        return self.samples(torch.cat([part.T.flatten() for part in parts]))
+        return self.mean + self._packed(drawn_by).T
 
     @cached_property
     def expected_energy(self) -> Float[Tensor, " bags"]:

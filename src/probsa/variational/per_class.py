@@ -1,28 +1,23 @@
-"""Posteriors of several classes, each with a value for every instance, as one posterior."""
+"""Correlated posteriors of several classes, each with a value for every instance, as one."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..core import Bags
-from ..errors import InputError
-from .posteriors import Posterior, Sampler
+from ..core import Bags, repeat_bags
+from .field import Field
+from .posteriors import Posterior, Streams
 from .priors import Prior
 
 
 @dataclass(frozen=True, slots=True)
-class PerClass:
-    """Independent posteriors of c classes: `joint` holds all instances of class 0 first.
+class PerClass(Posterior):
+    """Independent fields of c classes: `joint` has the bags of class 0, then those of class 1, …"""
 
-    Means and variances have the shape (n, classes). Samples are those of `joint`, whose bags are
-    those of class 0, then those of class 1, and so on.
-    """
-
-    joint: Posterior
+    joint: Field
     classes: int
+    block_samples = Field.block_samples
 
     @property
     def mean(self) -> Float[Tensor, "n classes"]:
@@ -33,29 +28,19 @@ class PerClass:
         return self.joint.variance.view(self.classes, -1).T
 
     @property
-    def stochastic(self) -> bool:
-        return self.joint.stochastic
+    def neighbour_share(self) -> Float[Tensor, " n"]:
+        """The mean over the classes."""
+        return self.joint.neighbour_share.view(self.classes, -1).mean(0)
 
-    def sampler(self, sizes: Sequence[int]) -> Sampler:
-        raise InputError("the samples of several classes are those of `joint`, class by class")
+    @property
+    def expected_energy(self) -> Float[Tensor, " bags"]:
+        """E_q[fᵀ(L + εI) f] of each bag, summed over the classes."""
+        return self.joint.expected_energy.view(self.classes, -1).sum(0)
 
-    def rsample(
-        self,
-        samples: int,
-        *,
-        noise: Float[Tensor, "n samples"] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "n drawn classes"]:
-        """Return samples; `noise`, if given, is that of `joint`."""
-        f = self.joint.rsample(samples, noise=noise, generator=generator)
-        return f.view(self.classes, -1, f.shape[1]).permute(1, 2, 0)
+    def sample(self, count: int, streams: Streams) -> Float[Tensor, "classes drawn n"]:
+        f = self.joint.sample(count, streams.repeated(self.classes))
+        return f.view(len(f), self.classes, -1).movedim(1, 0)
 
     def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
-        """Return the sum of the classes' KL.
-
-        Args:
-            prior: the prior of `joint`.
-            bags: the bags of `joint`.
-            exact: whether to include the terms that do not depend on q.
-        """
-        return self.joint.kl(prior, bags, exact=exact).view(self.classes, -1).sum(0)
+        many = repeat_bags(bags, self.classes)
+        return self.joint.kl(self.joint.prior, many, exact=exact).view(self.classes, -1).sum(0)

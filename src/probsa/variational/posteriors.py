@@ -1,120 +1,190 @@
-"""Stage 6: q(f | X), the posterior of the attention logits f of each instance.
+"""Stage 6: q(f | X), the posterior of the attention logits f of each instance, and its samples.
 
-`Dirac` and `Diagonal` share one interface, `Posterior`, which other classes may implement as well.
+Samples have their instances last, (*classes, samples, n): products with them then have a contiguous
+dimension of n, which makes them 5 to 8 times as fast as the other way round.
 """
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..core import Bags, segment_sum
+from ..core import Bags, draw_key, random_stream, segment_sum
 from ..errors import InputError
 from .priors import Prior
 
+BLOCK = 1 << 17
+"""Largest number of elements of a block of samples in prediction, so that it stays in cache."""
 
-@runtime_checkable
-class Sampler(Protocol):
-    """Samples of f for the bags of a batch, as a function of standard normal noise."""
 
-    def __call__(
-        self, bag: int, noise: Float[Tensor, "s n"] | None, *, out: Tensor | None = None
-    ) -> Float[Tensor, "s n"]:
-        """Return s samples of the n instances of bag number `bag`.
+class Streams:
+    """Standard normal numbers for each bag of a batch.
+
+    Args:
+        sizes: Number of instances of each bag.
+        generators: One generator per bag, or one for several bags in a row.
+    """
+
+    def __init__(self, sizes: Sequence[int], generators: Sequence[torch.Generator]) -> None:
+        self.sizes, self.generators = list(sizes), list(generators)
+        self._repeated: dict[int, Streams] = {1: self}
+
+    def normal(
+        self, count: int, *, like: Tensor, widths: Sequence[int] | None = None
+    ) -> list[Float[Tensor, "count width"]]:
+        """Return the next numbers of each bag, in the dtype and on the device of `like`.
+
+        Numbers that are drawn 16 rows at a time, or any multiple, are those of one large draw.
 
         Args:
-            bag: The bag's position in the batch.
-            noise: Standard normal numbers; None for a posterior that is not `stochastic`.
-            out: Memory of the noise's shape, or the noise itself, that may be overwritten with
-                the result. Only given when no gradient is recorded; it may be ignored.
+            count: Number of rows.
+            like: A tensor whose dtype and device the numbers get.
+            widths: Length of a row of each bag; by default its number of instances.
         """
-        ...
+        widths = widths or self.sizes
+        each = len(widths) // len(self.generators)
+        return [
+            like.new_empty(count, width).normal_(generator=self.generators[k // each])
+            for k, width in enumerate(widths)
+        ]
+
+    def repeated(self, classes: int) -> "Streams":
+        """Return the streams of all bags of each class in turn; the first has the bags' own."""
+        if classes not in self._repeated:
+            generators = list(self.generators)
+            for _ in range(1, classes):
+                keys = [draw_key(own) for own in self.generators]
+                pairs = zip(keys, self.generators, strict=True)
+                generators += [random_stream(k, "class", device=own.device) for k, own in pairs]
+            self._repeated[classes] = Streams(self.sizes * classes, generators)
+        return self._repeated[classes]
 
 
-@runtime_checkable
-class Posterior(Protocol):
-    """q(f | X) of all bags of a batch. A posterior draws its own samples; pooling only reads them.
+class GivenNoise(Streams):
+    """Noise (m, samples) that is given: m numbers for a sample of all bags, the same for a class.
 
-    Training draws all samples at once, by `rsample`, and gradients reach the tensors of the
-    posterior by autograd. Prediction asks for samples a block at a time: it draws the noise of some
-    samples of one bag (from that bag's generator) and calls `sampler`. It keeps no block, so memory
-    stays O(n) per sample of a block.
+    Args:
+        sizes: Number of instances of each bag.
+        noise: A row for each instance of each bag, or for each number that a sample takes.
+    """
+
+    def __init__(self, sizes: Sequence[int], noise: Float[Tensor, "m samples"]) -> None:
+        super().__init__(sizes, [])
+        self.noise = noise
+
+    def normal(
+        self, count: int, *, like: Tensor, widths: Sequence[int] | None = None
+    ) -> list[Float[Tensor, "samples width"]]:
+        """Return the noise, whatever the `count`.
+
+        Raises:
+            InputError: There is another number of rows than a sample of all bags takes.
+        """
+        widths = list(widths or self.sizes)
+        if len(self.noise) != sum(widths):
+            raise InputError(
+                f"noise has {len(self.noise)} rows, but a sample of these bags takes {sum(widths)} "
+                "numbers: large bags under a field need one for each instance and each edge. Give "
+                "a generator instead"
+            )
+        return [part.T for part in self.noise.to(like).split(widths)]
+
+    def repeated(self, classes: int) -> Streams:
+        return GivenNoise(self.sizes * classes, self.noise.repeat(classes, 1))
+
+
+class Posterior(ABC):
+    """q(f | X) of all bags of a batch. It draws its own samples; pooling only reads them.
 
     Autocast is off while samples are drawn: noise and samples have the dtype of `mean`.
     """
 
+    stochastic: ClassVar[bool] = True
+    """False if all samples are equal: one sample is then drawn, without noise."""
+    block_samples: ClassVar[int] = 16
+    """Smallest number of samples that prediction draws at a time, a multiple of 16."""
+
     @property
+    @abstractmethod
     def mean(self) -> Float[Tensor, "n *classes"]:
         """E[f_n]; (n, classes) where a method has one attention map per class."""
-        ...
 
     @property
+    @abstractmethod
     def variance(self) -> Float[Tensor, "n *classes"]:
         """Var[f_n] of each instance, of the shape of `mean`."""
-        ...
+
+    @abstractmethod
+    def sample(self, count: int, streams: Streams) -> Float[Tensor, "*classes drawn n"]:
+        """Return reparameterised samples of all bags, of which each depends on its own alone.
+
+        Args:
+            count: Number of samples.
+            streams: The noise of each bag.
+        """
+
+    @abstractmethod
+    def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
+        """Return KL(q ‖ p) of each bag, summed over classes, up to a constant unless `exact`."""
 
     @property
-    def stochastic(self) -> bool:
-        """False if all samples are equal: one sample is then drawn, without noise."""
-        ...
+    def neighbour_share(self) -> Float[Tensor, " n"] | None:
+        """The share of the neighbours in an instance's mean; None if they have none."""
+        return None
 
-    def sampler(self, sizes: Sequence[int]) -> Sampler:
-        """Return the function from noise to samples, for bags with these numbers of instances.
-
-        The samples of a bag must depend only on the bag and on its noise.
-        """
-        ...
+    @property
+    def expected_energy(self) -> Float[Tensor, " bags"] | None:
+        """E_q[fᵀ(L + εI) f] of each bag, for a posterior that is made of its prior."""
+        return None
 
     def rsample(
         self,
         samples: int,
         *,
-        noise: Float[Tensor, "n samples"] | None = None,
+        noise: Float[Tensor, "m samples"] | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n drawn *classes"]:
-        """Return samples of all instances at once, the same function of noise as `sampler`."""
-        ...
+        """Return samples of all instances from one generator, or from noise that is given."""
+        sizes = [len(self.mean)]
+        if noise is not None:
+            streams = GivenNoise(sizes, noise)
+        else:
+            own = generator or random_stream(draw_key(None), device=self.mean.device)
+            streams = Streams(sizes, [own])
+        return self.sample(samples, streams).movedim(-1, 0).movedim(-1, 1)
 
-    def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
-        """Return KL(q ‖ p) of each bag, up to a constant unless `exact`."""
-        ...
+
+def sample_blocks(
+    q: Posterior, samples: int, streams: Streams
+) -> Iterator[Float[Tensor, "*classes s n"]]:
+    """Yield samples some at a time, so that nothing of size n x samples is stored."""
+    step = max(q.block_samples, BLOCK // len(q.mean) // 16 * 16)
+    if not q.stochastic or isinstance(streams, GivenNoise):
+        step = samples
+    for start in range(0, samples, step):
+        yield q.sample(min(step, samples - start), streams)
+        if not q.stochastic:
+            return
 
 
 @dataclass(frozen=True, slots=True)
-class Dirac:
+class Dirac(Posterior):
     """A point mass at the mean (Σ = 0): q(f | X) = δ(f − μ(X))."""
 
     mean: Float[Tensor, "n *classes"]
+    stochastic = False
 
     @property
     def variance(self) -> Float[Tensor, "n *classes"]:
         return torch.zeros_like(self.mean)
 
-    @property
-    def stochastic(self) -> bool:
-        return False
-
-    def sampler(self, sizes: Sequence[int]) -> Sampler:
-        means = self.mean[None].split(list(sizes), 1)
-
-        def sample(bag: int, noise: Tensor | None, *, out: Tensor | None = None) -> Tensor:
-            del noise, out
-            return means[bag]
-
-        return sample
-
-    def rsample(
-        self,
-        samples: int,
-        *,
-        noise: Float[Tensor, "n samples"] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "n 1 *classes"]:
-        del samples, noise, generator  # all samples are equal
-        return self.mean[:, None]
+    def sample(self, count: int, streams: Streams) -> Float[Tensor, "*classes 1 n"]:
+        del count, streams  # all samples are equal
+        return self.mean.movedim(0, -1).unsqueeze(-2)
 
     def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
         """Return the energy of μ, eq. (3): the finite part of the KL (paper, appendix A)."""
@@ -124,55 +194,35 @@ class Dirac:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagonal:
+class Diagonal(Posterior):
     """Independent normal distributions of the instances: q(f | X) = N(μ(X), diag σ²(X))."""
 
-    mean: Float[Tensor, " n"]
-    variance: Float[Tensor, " n"]
+    mean: Float[Tensor, "n *classes"]
+    variance: Float[Tensor, "n *classes"]
 
-    @property
-    def stochastic(self) -> bool:
-        return True
-
-    def sampler(self, sizes: Sequence[int]) -> Sampler:
-        means, stds = (v.split(list(sizes)) for v in (self.mean, self.variance.sqrt()))
-
-        def sample(bag: int, noise: Tensor | None, *, out: Tensor | None = None) -> Tensor:
-            assert noise is not None
-            return torch.addcmul(means[bag], stds[bag], noise, out=out)
-
-        return sample
-
-    def rsample(
-        self,
-        samples: int,
-        *,
-        noise: Float[Tensor, "n samples"] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "n drawn"]:
-        """Return reparameterised samples f = μ + σ ⊙ ε."""
-        if noise is None:
-            noise = torch.randn(
-                len(self.mean),
-                samples,
-                generator=generator,
-                dtype=self.mean.dtype,
-                device=self.mean.device,
-            )
-        return self.mean[:, None] + self.variance.sqrt()[:, None] * noise
+    def sample(self, count: int, streams: Streams) -> Float[Tensor, "*classes drawn n"]:
+        """Return f = μ + σ ⊙ ε."""
+        classes = self.mean.shape[1:].numel()
+        parts = streams.repeated(classes).normal(count, like=self.mean.detach())
+        noise = torch.cat(parts, 1)
+        if self.mean.ndim == 2:
+            noise = noise.view(len(noise), classes, -1).movedim(1, 0)
+        mean, std = (v.movedim(0, -1).unsqueeze(-2) for v in (self.mean, self.variance.sqrt()))
+        return torch.addcmul(mean, std, noise)
 
     def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
         """Return κ[E(μ) + ε‖μ‖² + Σ_n (L_nn + ε) σ_n²] − ½ Σ_n log σ_n² of each bag, eq. (5).
 
         This is the KL up to terms that do not depend on q (the paper misprints it: docs/paper.md).
-        `exact=True` adds these terms. With ε = 0 the exact KL is that of the contrasts: of q
-        projected off the constant vector, which softmax ignores.
+        `exact=True` adds these terms, for a single class. With ε = 0 the exact KL is that of the
+        contrasts: of q projected off the constant vector, which softmax ignores.
         """
-        log_variance = self.variance.log()
-        per_instance = prior.diagonal(bags, dtype=self.mean.dtype) * self.variance
-        kl = prior.energy(self.mean, bags) + segment_sum(
-            per_instance - 0.5 * log_variance, bags.sizes
-        )
+        own = prior.diagonal(bags, dtype=self.mean.dtype)
+        own = own if self.mean.ndim == 1 else own[:, None]
+        per_instance = own * self.variance - 0.5 * self.variance.log()
+        if self.mean.ndim == 2:
+            per_instance = per_instance.sum(1)
+        kl = prior.energy(self.mean, bags) + segment_sum(per_instance, bags.sizes)
         if not exact:
             return kl
         n = torch.tensor(bags.sizes, dtype=kl.dtype, device=kl.device)

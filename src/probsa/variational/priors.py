@@ -25,8 +25,8 @@ class Prior(ABC):
     """A Gaussian prior f ~ N(0, Q⁻¹), with the quantities that the KL needs."""
 
     @abstractmethod
-    def energy(self, f: Float[Tensor, " n"], bags: Bags) -> Float[Tensor, " bags"]:
-        """Return ½ fᵀ Q f of each bag: log p(f | A) = −energy(f) + const."""
+    def energy(self, f: Float[Tensor, "n *classes"], bags: Bags) -> Float[Tensor, " bags"]:
+        """Return ½ fᵀ Q f of each bag, summed over classes: log p(f | A) = −energy(f) + const."""
 
     @abstractmethod
     def diagonal(self, bags: Bags, *, dtype: torch.dtype | None = None) -> Float[Tensor, " n"]:
@@ -84,20 +84,25 @@ class Dirichlet(Prior):
         i, j = bags.edges
         return torch.ones_like(degree) + self.ridge, -w * scale[i] * scale[j]
 
-    def energy(self, f: Float[Tensor, " n"], bags: Bags) -> Float[Tensor, " bags"]:
+    def energy(self, f: Float[Tensor, "n *classes"], bags: Bags) -> Float[Tensor, " bags"]:
         """Return κ fᵀ(L + εI) f of each bag: κ times eq. (1), with the ridge of eq. (5)."""
         i, j = bags.edges
         w = bags.weights.to(f.dtype)
         per_instance = self.ridge * f.square() if self.ridge else torch.zeros_like(f)
         if self.laplacian == "normalized":
             degree = degrees(bags.edges, w, len(f))
-            per_instance = per_instance + f.square() * (degree == 0)
-            f = f * degree.clamp_min(torch.finfo(f.dtype).tiny).rsqrt() * (degree > 0)
+            scale = degree.clamp_min(torch.finfo(f.dtype).tiny).rsqrt() * (degree > 0)
+            alone = (degree == 0).to(f.dtype)
+            per_instance = per_instance + f.square() * _like(alone, f)
+            f = f * _like(scale, f)
         # The gradient of index_select is a plain index_add; that of f[i] sorts the indices first.
         difference = f.index_select(0, i) - f.index_select(0, j)
-        per_edge = w * difference.square()
+        per_edge = _like(w, f) * difference.square()
         # The energy of an edge is added to its first end, so one sum per bag serves both terms.
-        return self.kappa * segment_sum(per_instance.index_add(0, i, per_edge), bags.sizes)
+        per_instance = per_instance.index_add(0, i, per_edge)
+        if f.ndim == 2:
+            per_instance = per_instance.sum(1)
+        return self.kappa * segment_sum(per_instance, bags.sizes)
 
     def kappa_of(self, bags: Bags, *, dtype: torch.dtype) -> Float[Tensor, " bags"]:
         """Return κ of each bag."""
@@ -162,6 +167,10 @@ class Dirichlet(Prior):
             lap = sp.diags(degree) - a
         kappa = float(self.kappa_of(bags, dtype=torch.float64)[b])
         return sp.csc_matrix(2 * kappa * (lap + self.ridge * sp.eye(n)))
+
+
+def _like(v: Float[Tensor, " m"], f: Tensor) -> Tensor:
+    return v if f.ndim == 1 else v[:, None]
 
 
 def _log_det(q: sp.csc_matrix) -> float:

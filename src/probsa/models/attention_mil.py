@@ -1,0 +1,414 @@
+"""Attention pooling composed of an encoder H, a posterior q(f | X) and a readout.
+
+| name | encoder | posterior | readout |
+|---|---|---|---|
+| `abmil`, `tabmil` | MLP, transformer | Dirac, without a prior | Σ softmax(f)_n h_n, then ψ |
+| `abmil-probsa-*`, `tabmil-probsa-*` | MLP, transformer | Dirac, diagonal, field | the same |
+| `evidence-*` | MLP or transformer | Dirac, diagonal, field | a soft maximum of f itself |
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from jaxtyping import Float
+from numpy.polynomial.hermite_e import hermegauss
+from torch import Tensor, nn
+
+from ..core import Limits, PositiveInt, Rate
+from ..errors import CheckpointError
+from ..layers import (
+    Activation,
+    BagExplainer,
+    PosteriorKind,
+    Readout,
+    Transformer,
+    Trunk,
+    Widths,
+)
+from ..variational import (
+    FieldOptions,
+    Posterior,
+    PosteriorOptions,
+    PriorOptions,
+    probability_positive,
+)
+from . import _torchmil as torchmil
+from ._attention import POOLING, AttentionModel
+from ._base import Model, Provenance, ScoreKind
+from ._explanation import Explanation, explain
+from ._originals import State, only, original, part, transplant
+from ._registry import build, register
+
+LAYERS = ("layers", "heads")
+TORCHMIL = ("width", "out_proj", "use_mlp", "final_norm", "add_self")
+TRANSFORMER = (*LAYERS, *TORCHMIL)
+NETWORK = ("attention_activation", "attention_dropout", "score_bias")
+FIELD = "field_options"
+NO_PRIOR = ("posterior_options", "prior_options", FIELD)
+QUADRATURE = 20
+"""Nodes of the Gauss-Hermite quadrature over one instance's f."""
+
+
+class AttentionMIL(AttentionModel):
+    """Attention pooling of instance vectors, or of evidence.
+
+    Args:
+        in_dim: number of features per instance.
+        encoder: network H(X): `mlp` (ABMIL), or `transformer` (T-ABMIL).
+        posterior: kind of q(f | X): `dirac` (Σ = 0), `diag` (diagonal Σ) or `field` (smooth on the
+            bag's graph).
+        n_classes: 1 (one logit) or the number of classes.
+        embed: width or widths of the first layers; None uses the features unchanged.
+        activation: activation after each first layer; None: none before the transformer of
+            attention models, ReLU elsewhere.
+        dropout: dropout rate after each first layer, in the transformer, and after the classifier's
+            hidden layer.
+        layers: number of transformer layers.
+        heads: number of attention heads per layer.
+        width: width D_qk = D_v of the attention; None: that of the instance vectors.
+        out_proj: whether a linear map follows the attention heads.
+        use_mlp: whether each layer ends with an MLP of four times the width.
+        final_norm: whether a layer norm follows the last layer.
+        add_self: whether the transformer's input is added again after every layer (torchmil).
+        attention_dim: width D_f of the network that computes f.
+        trunk: form of the network that computes f, and log σ² or the precision with it.
+        attention_activation: activation that replaces tanh in the plain and the gated trunk.
+        attention_dropout: dropout rate after each activation of the attention network.
+        score_bias: whether w has a bias (the original's does), which has no effect on the softmax;
+            None: only with the `mlp` trunk.
+        classifier_hidden: width of a hidden layer with ReLU in the classifier ψ; None: ψ is linear,
+            which makes samples cheap.
+        posterior_options: number of samples, and range of log σ².
+        prior_options: parameters of the prior, and reduction of the KL divergence.
+        field_options: whether κ is learned, with a field.
+        class_weights: class weights of the likelihood, one per class.
+        seed: seed of all randomness in prediction.
+    """
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        encoder: Literal["mlp", "transformer"] = "mlp",
+        posterior: PosteriorKind = "dirac",
+        n_classes: int = 1,
+        embed: Widths = 512,
+        activation: Literal["relu", "identity"] | None = None,
+        dropout: Rate = 0.0,
+        layers: int = 2,
+        heads: int = 8,
+        width: int | None = None,
+        out_proj: bool = True,
+        use_mlp: bool = True,
+        final_norm: bool = True,
+        add_self: bool = False,
+        attention_dim: PositiveInt = 128,
+        trunk: Trunk = "tanh",
+        attention_activation: Activation = "tanh",
+        attention_dropout: Rate = 0.0,
+        score_bias: bool | None = None,
+        classifier_hidden: Annotated[int | None, Limits(at_least=1)] = None,
+        posterior_options: PosteriorOptions,
+        prior_options: PriorOptions,
+        field_options: FieldOptions,
+        class_weights: tuple[float, ...] | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
+        evidence = self.score_kind == "evidence"
+        if self.has_kl:
+            field = field_options if posterior == "field" else None
+            self.build_prior(prior_options, posterior_options, field=field)
+        linear = encoder == "transformer" and not evidence
+        self.build_embed(
+            in_dim,
+            embed,
+            activation=activation or ("identity" if linear else "relu"),
+            dropout=dropout,
+        )
+        if encoder == "transformer":
+            self.encoder = Transformer(
+                self.embed.out_dim,
+                layers=layers,
+                heads=heads,
+                width=width,
+                out_proj=out_proj,
+                use_mlp=use_mlp,
+                final_norm=final_norm,
+                add_self=add_self,
+                dropout=dropout,
+            )
+        self.build_attention(
+            attention_dim=attention_dim,
+            trunk=trunk,
+            activation=attention_activation,
+            dropout=attention_dropout,
+            score_bias=evidence or score_bias,
+            posterior=posterior,
+            options=posterior_options,
+            hidden=classifier_hidden,
+            hidden_dropout=dropout,
+            columns=n_classes if evidence and n_classes > 1 else None,
+        )
+
+
+@register(
+    "abmil",
+    without=["encoder", "posterior", *TRANSFORMER, *NO_PRIOR],
+    original={"embed": 500, "score_bias": True},
+)
+class ABMIL(AttentionMIL):
+    """Attention pooling: z = Hᵀ softmax(f), with f_n = wᵀ tanh(V h_n).
+
+    The defaults are those of the ProbSA paper's comparison; `preset="original"` is the authors'
+    plain form without their convolutions, and `trunk="gated"` their gated form.
+    """
+
+    provenance = Provenance(
+        paper="Ilse, Tomczak & Welling, Attention-based deep multiple instance learning, "
+        "ICML 2018, arXiv:1802.04712",
+        code="AMLab-Amsterdam/AttentionDeepMIL",
+        licence="MIT",
+        follows_paper="Attention pooling, plain or gated, with one classifier.",
+        follows_code="V, U and (with `score_bias`) w have biases; probabilities are not clamped.",
+        fair="One linear layer to 512 with ReLU, D_f = 128, the plain form without a bias on w.",
+    )
+
+
+@register(
+    "tabmil",
+    encoder="transformer",
+    without=["posterior", "attention_dropout", "score_bias", "classifier_hidden", *NO_PRIOR],
+)
+class TABMIL(AttentionMIL):
+    """ABMIL over transformer-contextualised instances.
+
+    A linear layer to 512 without activation, 2 pre-norm layers, 8 heads (ProbSA paper, appendix B).
+    It departs from the printed equations in two arguments: `out_proj` and `final_norm` are on
+    (7,418,113 parameters at 2048 features). The paper's research code has `out_proj=False,
+    use_mlp=False, add_self=True`, and GELU in the pooling.
+    """
+
+    family = "global"
+    provenance = Provenance(
+        paper="Castro-Macías et al., Sm: enhanced localization in multiple instance learning, "
+        "NeurIPS 2024, arXiv:2410.03276; here as in arXiv:2507.14932, appendix B",
+        code="Franblueee/torchmil",
+        licence="Apache-2.0",
+        follows_paper="Two pre-norm layers with an MLP of four times the width.",
+        follows_code="A final layer norm; heads scaled by 1/√d. `out_proj=False, add_self=True` is "
+        "torchmil's encoder.",
+        fair="Nothing; this is the comparison's own baseline.",
+    )
+
+
+_T_PROBSA: dict[str, Any] = {"encoder": "transformer", "family": "global", "baseline": "tabmil"}
+
+
+@register(
+    "abmil-probsa-dirac",
+    encoder="mlp",
+    posterior="dirac",
+    without=[*NETWORK, *TRANSFORMER, FIELD, POOLING],
+)
+@register(
+    "abmil-probsa-diag",
+    encoder="mlp",
+    posterior="diag",
+    without=[*NETWORK, *TRANSFORMER, FIELD],
+)
+@register(
+    "abmil-probsa-field",
+    encoder="mlp",
+    posterior="field",
+    without=[*NETWORK, *TRANSFORMER, POOLING],
+)
+@register("tabmil-probsa-dirac", posterior="dirac", without=[*NETWORK, FIELD, POOLING], **_T_PROBSA)
+@register("tabmil-probsa-diag", posterior="diag", without=[*NETWORK, FIELD], **_T_PROBSA)
+@register("tabmil-probsa-field", posterior="field", without=[*NETWORK, POOLING], **_T_PROBSA)
+class ProbSA(AttentionMIL):
+    """Attention with a distribution q(f | X) and a smoothness prior on the bag's graph.
+
+    The paper's four variants combine H with q (Dirac or Diag), table 1; `field` is this package's
+    smooth posterior. With λ = 0 and Dirac they are ABMIL and T-ABMIL; with a constant λ, Dirac and
+    the MLP, Smooth Attention (SA). The KL of a bag is divided by its size unless
+    `kl_reduction="sum"`. The equations sum; the authors' code divides, because the terms of 10⁴
+    patches would otherwise outweigh one label.
+    """
+
+    needs = frozenset({"edges"})
+    baseline = "abmil"
+    has_kl = True
+    provenance = Provenance(
+        paper="Castro-Macías et al., Probabilistic smooth attention, 2025, arXiv:2507.14932",
+        code="announced, not public; the authors' library is torchmil",
+        licence="Apache-2.0 (torchmil)",
+        follows_paper="The tanh trunk of ABMIL, D − A, the mean of probabilities over samples.",
+        follows_code="The KL of a bag is divided by its size. `trunk='mlp'`, "
+        "`laplacian='normalized'` and `ridge=0` give the rest of torchmil's model.",
+        fair="Nothing; this is the paper's own method. The `field` posterior is not part of it: it "
+        "is an addition of this package.",
+    )
+
+
+_EVIDENCE = ("classifier_hidden", *NETWORK, *TORCHMIL)
+
+
+@register("evidence-dirac", posterior="dirac", without=[*_EVIDENCE, FIELD, POOLING])
+@register("evidence-diag", posterior="diag", without=[*_EVIDENCE, FIELD])
+@register("evidence-field", posterior="field", without=[*_EVIDENCE, POOLING])
+class Evidence(AttentionMIL):
+    """The bag's logit is ℓ = α Σ_n softmax(β f)_n f_n + b, with f ~ q(f | X) and α, β > 0 learned.
+
+    In attention pooling nothing makes the attention point at the lesion, nor up rather than down.
+    Here one quantity is both: f_n > 0 speaks for the class and f_n < 0 against it. Instance n
+    contributes α softmax(βf)_n f_n, and the contributions and b add up to ℓ. The map is the
+    posterior of f: its mean, its standard deviation and P(f_n > 0). With several classes, each has
+    its own f, with one κ for all.
+    """
+
+    score_kind: ClassVar[ScoreKind] = "evidence"
+    needs = frozenset({"edges"})
+    one_field = True
+    has_kl = True
+    provenance = Provenance(
+        paper="none; a method of this package, built on arXiv:2507.14932 (prior and posterior) and "
+        "on additive MIL (Javed et al., NeurIPS 2022, arXiv:2206.01794)",
+        follows_paper="The prior, the ELBO and the two factorised posteriors of arXiv:2507.14932.",
+        follows_code="Nothing.",
+        fair="Not part of the comparison.",
+    )
+
+    def pooling_scalars(self) -> Iterator[nn.Parameter]:
+        return self.pooling.parameters()
+
+    def readout(self, h: Float[Tensor, "n d"], like: Tensor) -> Readout:
+        del h
+        return self.pooling(like)
+
+    def explained(
+        self, q: Posterior, readout: Readout, explainers: Sequence[BagExplainer]
+    ) -> Explanation:
+        scores, probability = (
+            v if v.ndim == 2 else v[:, None] for v in (q.mean, probability_positive(q))
+        )
+        of_grades = self._at_least(q, readout) if self.n_classes == 1 else None
+        return replace(explain(scores, explainers), probability=probability, at_least=of_grades)
+
+    def _at_least(self, q: Posterior, readout: Readout) -> Float[Tensor, "n steps"] | None:
+        """Return E_q[P(Y ≥ k | ℓ = α f_n + b)] of each instance, for grades."""
+        nodes, weights = hermegauss(QUADRATURE)
+        total: Tensor | None = None
+        for node, weight in zip(nodes, weights / weights.sum(), strict=True):
+            f = q.mean + node * q.variance.sqrt()
+            p = self.likelihood.at_least((readout.alpha * f + readout.bias)[:, None])
+            if p is None:
+                return None
+            total = weight * p if total is None else total + weight * p
+        return total
+
+
+AUTHORS_KEYS = [
+    (r"feature_extractor_part[12]\.", None),  # bags hold the features that it extracts
+    (r"attention(?:_V)?\.0\.", "attention.trunk.first."),
+    (r"attention_U\.0\.", "attention.trunk.gate."),
+    (r"attention(?:\.2|_w)\.", "attention.mean."),
+    (r"classifier\.0\.", "classifier."),
+]
+
+
+@original("abmil", variants=("gated", "plain"), method=ABMIL)
+def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> Model:
+    """Convert `Attention` or `GatedAttention` of AttentionDeepMIL, after the feature extractor."""
+    only(arguments, (), reference)
+    gated = "attention_V.0.weight" in state
+    key = "attention_V.0.weight" if gated else "attention.0.weight"
+    first = part(state, key, layout="an ABMIL (AMLab-Amsterdam/AttentionDeepMIL)")
+    last = "attention_w.weight" if gated else "attention.2.weight"
+    branches = part(state, last, layout="an ABMIL").shape
+    if branches[0] != 1:
+        raise CheckpointError(
+            f"{last} has shape {tuple(branches)}: {branches[0]} branches of attention, but the "
+            f"original's classifier takes {(1, *branches[1:])}, one only"
+        )
+    model = build(
+        "abmil",
+        in_dim=first.shape[1],
+        embed=None,
+        attention_dim=first.shape[0],
+        trunk="gated" if gated else "tanh",
+        score_bias=True,
+    )
+    return transplant(model, state, AUTHORS_KEYS)
+
+
+def _torchmil_encoder(state: State, arguments: dict[str, Any]) -> tuple[State, dict[str, Any]]:
+    """Return the state dict and our arguments of torchmil's encoder; neither without one.
+
+    Its second norm is unused if the layers have no MLP.
+    """
+    if not any(k.startswith("transformer_encoder.") for k in state):
+        return state, {}
+    encoder = torchmil.encoder_arguments(state, arguments, layout="torchmil's transformer")
+    if not encoder["use_mlp"]:
+        state = {k: v for k, v in state.items() if ".norm2." not in k}
+    return state, encoder
+
+
+@original("torchmil_abmil", variants=("gated",), method=ABMIL)
+@original("torchmil_transformerabmil", variants=("noself",), method=TABMIL)
+def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
+    """Convert torchmil's ABMIL or TransformerABMIL: no first layer and no bias on w."""
+    state, encoder = _torchmil_encoder(state, arguments)
+    names = (
+        ("pool_att_dim", "pool_act", "pool_gated") if encoder else ("att_dim", "att_act", "gated")
+    )
+    only(arguments, ("in_shape", *names, *(torchmil.ENCODER if encoder else ())), reference)
+    dim, act, gated = names
+    first = torchmil.either(state, torchmil.FIRST, layout="torchmil's ABMIL")
+    is_gated = arguments.get(gated, any(k.startswith("pool.fc_gated.") for k in state))
+    model = build(
+        "tabmil" if encoder else "abmil",
+        in_dim=torchmil.in_dim(arguments, first.shape[1]),
+        embed=None,
+        **encoder,
+        attention_dim=arguments.get(dim, first.shape[0]),
+        trunk="gated" if is_gated else "tanh",
+        attention_activation=arguments.get(act, "tanh"),
+    )
+    return transplant(model, state, torchmil.RULES)
+
+
+@original(
+    "torchmil_smoothabmil",
+    "torchmil_probsmoothabmil",
+    "torchmil_transformerprobsmoothabmil",
+    variants=("diag", "zero"),
+    method=ProbSA,
+)
+def _from_torchmil_probsa(reference: str, state: State, arguments: dict[str, Any]) -> Model:
+    """Convert torchmil's three models: no first layer, normalised Laplacian, κ = 1, no ridge."""
+    known = ("in_shape", "att_dim", "pool_att_dim", "covar_mode", *torchmil.ENCODER)
+    only(arguments, (*known, "n_samples_train", "n_samples_test"), reference)
+    state, encoder = _torchmil_encoder(state, arguments)
+    hidden, width = torchmil.either(
+        state, torchmil.HIDDEN, layout="torchmil's smooth attention"
+    ).shape
+    diag = any(k.startswith("pool.log_diag_Sigma_nn.") for k in state)
+    covariance = arguments.get("covar_mode", "diag" if diag else "zero")
+    samples = arguments.get("n_samples_train", 1)
+    model = build(
+        f"{'tabmil' if encoder else 'abmil'}-probsa-{'diag' if covariance == 'diag' else 'dirac'}",
+        in_dim=torchmil.in_dim(arguments, width),
+        embed=None,
+        **encoder,
+        attention_dim=arguments.get("att_dim", arguments.get("pool_att_dim", hidden // 2)),
+        trunk="mlp",
+        log_variance_bounds=None,
+        samples=samples,
+        predict_samples=arguments.get("n_samples_test", samples),
+        laplacian="normalized",
+        ridge=0.0,
+    )
+    return transplant(model, state, torchmil.RULES)
