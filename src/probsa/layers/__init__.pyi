@@ -30,6 +30,7 @@ from .nystrom import NystromLayer as NystromLayer
 from .pooling import Readout as Readout
 from .pooling import SoftMaximum as SoftMaximum
 from .pooling import WeightMoments as WeightMoments
+from .pooling import cached_blocks as cached_blocks
 from .pooling import full_precision as full_precision
 from .pooling import pool as pool
 from .pooling import pool_vectors as pool_vectors

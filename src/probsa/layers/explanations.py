@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..variational import Categorical, Likelihood
 from .deletion import new_record
-from .pooling import Scores, Values, weigh
+from .pooling import Scores, Values
 
 LARGEST = 0.5
 """Weight above which the removal of an instance is computed from the other weights."""
@@ -34,29 +34,34 @@ class BagExplainer:
         self._record = new_record(bias=bias, likelihood=likelihood)
 
     def add(
-        self, scores: Scores, values: Values, *, offset: Float[Tensor, "s classes"] | None = None
+        self,
+        scores: Scores,
+        values: Values,
+        *,
+        weights: Scores | None = None,
+        offset: Float[Tensor, "s classes"] | None = None,
     ) -> None:
         """Add a block of samples.
 
         Args:
             scores: The logits of the weights, with or without an attention of its own per class.
             values: What the weights average, without the bias.
+            weights: softmax(scores) over the instances, if it is known already.
             offset: What each sample adds to the logits, with any instance or without.
         """
         if self._record is not None:
             self._record.add(scores, values)
-        a = scores.softmax(-1)
+        a = scores.softmax(-1) if weights is None else weights
         v = values if values.ndim == 3 else values[:, None]
-        whole = weigh(a, values).T
         part = a * v
         self._contributed = self._contributed + part.sum(1)
-        rest = part.neg_().add_(whole[..., None]).div_(1 - a)
-        rest = self._without_largest(rest, scores, a, v)
+        whole = part.sum(-1)
+        rest = part.sub_(whole[..., None]).div_(a - 1)
+        self._mend_largest(rest, scores, a, v)
         base = self.bias[:, None] if offset is None else self.bias[:, None] + offset.T
         lost = _total_probability(self.likelihood, whole + base)[:, None]
-        self._lost = self._lost + (
-            lost - _total_probability(self.likelihood, rest.add_(base[..., None]))
-        )
+        lost = lost - _total_probability(self.likelihood, rest.add_(base[..., None]))
+        self._lost = self._lost + lost
         self.samples += a.shape[-2]
 
     @property
@@ -70,20 +75,20 @@ class BagExplainer:
         return self._lost.T / self.samples
 
     @staticmethod
-    def _without_largest(
+    def _mend_largest(
         rest: Float[Tensor, "classes s n"],
         scores: Scores,
         a: Scores,
         v: Float[Tensor, "classes _ n"],
-    ) -> Float[Tensor, "classes s n"]:
+    ) -> None:
         """Compute the logit without an instance of most weight from the weights of the others."""
-        tops = a.max(-1)
-        at = (tops.values > LARGEST).nonzero()
+        at = (a.amax(-1) > LARGEST).nonzero()
         if not len(at):
-            return rest
+            return
         if a.shape[-1] == 1:  # an empty bag has the logit of the bias
-            return torch.zeros_like(rest)
-        top = tops.indices[at.unbind(1)][:, None]
+            rest.zero_()
+            return
+        top = a[at.unbind(1)].argmax(1, keepdim=True)
         others = a[at.unbind(1)].scatter(1, top, 0.0)
         totals = others.sum(1)
         # the others' weights may underflow: then only their logits still tell them apart
@@ -94,7 +99,6 @@ class BagExplainer:
         for c in [at[:, 0]] if a.ndim == 3 else torch.arange(len(rest)).split(1):
             values = v[c, sample if v.shape[1] > 1 else 0]
             rest[c, sample, top[:, 0]] = (others * values).sum(1)
-        return rest
 
 
 def _total_probability(

@@ -5,7 +5,7 @@ instance is projected once to g_n (C numbers) and S samples cost O(N·S·C), not
 Shapes: n instances, s samples, c classes; weights and values have their instances last.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..core import segment_softmax, segment_sum
+from ..variational import BLOCK
 
 Scores = Float[Tensor, "s n"] | Float[Tensor, "classes s n"]
 """Logits of the weights, shared by all classes or one for each."""
@@ -87,6 +88,14 @@ def weigh(a: Scores, values: Values) -> Float[Tensor, "s classes"]:
     if a.ndim == 2 and values.ndim == 2:
         return a @ values.T
     return (a * (values if values.ndim == 3 else values[:, None])).sum(-1).T
+
+
+def cached_blocks(scores: Scores, values: Values) -> Iterator[tuple[Scores, Values]]:
+    """Yield the samples of one bag, so many at a time that a block stays in cache."""
+    step = max(1, BLOCK // scores.shape[-1])
+    for k in range(0, scores.shape[-2], step):
+        of_samples = values if values.ndim == 2 else values[:, k : k + step]
+        yield scores[..., k : k + step, :], of_samples
 
 
 def pool_vectors(

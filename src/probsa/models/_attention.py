@@ -19,6 +19,7 @@ from ..layers import (
     Trunk,
     WeightMoments,
     Widths,
+    cached_blocks,
     full_precision,
     pool,
     pool_vectors,
@@ -272,14 +273,15 @@ class AttentionModel(Model):
         explainers = self._explainers(readout, bags=len(sizes))
         for f in sample_blocks(q, self._drawn, streams):
             of_bags = (v.split(sizes, -1) for v in readout(f))
-            for b, (scores, values) in enumerate(zip(*of_bags, strict=True)):
-                a = scores.softmax(-1)
-                logits[b].append(weigh(a, values))
-                if b == len(moments):
-                    moments.append(WeightMoments(a))
-                moments[b].add(a)
-                if explainers:
-                    explainers[b].add(scores, values)
+            for b, of_bag in enumerate(zip(*of_bags, strict=True)):
+                for scores, values in cached_blocks(*of_bag):
+                    a = scores.softmax(-1)
+                    logits[b].append(weigh(a, values))
+                    if b == len(moments):
+                        moments.append(WeightMoments(a))
+                    moments[b].add(a)
+                    if explainers:
+                        explainers[b].add(scores, values, weights=a)
         mean, variance = zip(*(own.result() for own in moments), strict=True)
         return self._output(
             q,

@@ -170,9 +170,7 @@ class DSMIL(Model):
         with torch.autocast(v.device.type, enabled=False):
             g = F.linear(v, conv.weight[:, 0])
         scores = attention.T[:, None]
-        return explain_pooling(
-            scores, g, bags.sizes, bias=conv.bias, likelihood=self.likelihood
-        )
+        return explain_pooling(scores, g, bags.sizes, bias=conv.bias, likelihood=self.likelihood)
 
     def _attend(
         self,

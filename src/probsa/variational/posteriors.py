@@ -18,7 +18,8 @@ from ..errors import InputError
 from .priors import Prior
 
 BLOCK = 1 << 17
-"""Largest number of elements of a block of samples in prediction, so that it stays in cache."""
+"""Largest number of elements of a block that prediction computes with, so that it stays in cache;
+16 times as many are drawn at once."""
 
 
 class Streams:
@@ -162,7 +163,7 @@ def sample_blocks(
     q: Posterior, samples: int, streams: Streams
 ) -> Iterator[Float[Tensor, "*classes s n"]]:
     """Yield samples some at a time, so that nothing of size n x samples is stored."""
-    step = max(q.block_samples, BLOCK // len(q.mean) // 16 * 16)
+    step = max(q.block_samples, 16 * (BLOCK // len(q.mean)))
     if not q.stochastic or isinstance(streams, GivenNoise):
         step = samples
     for start in range(0, samples, step):
