@@ -12,7 +12,7 @@ import probsa
 SOURCE = str(Path(probsa.__file__).parents[1])
 GOOD = """
 from probsa.models import register
-from probsa.models.abmil import ABMIL
+from probsa.models.attention_mil import ABMIL
 
 register("mine")(type("Mine", (ABMIL,), {"__module__": __name__}))
 """

@@ -42,10 +42,10 @@ def test_it_is_the_pooling_of_the_model(kind, reduction):
 
 
 def test_the_prior_of_the_paper_has_no_ridge():
-    layer = ProbSAPooling(6, attention_dim=4, prior=PriorOptions(ridge=0), options=OPTIONS)
+    layer = ProbSAPooling(6, attention_dim=4, prior=PriorOptions(ridge=0.0), options=OPTIONS)
     assert bool(layer(BAGS.x, BAGS).kl.isfinite().all())
     with pytest.raises(InputError, match="ridge is 0"):
-        ProbSAPooling(6, attention_dim=4, posterior="field", prior=PriorOptions(ridge=0))
+        ProbSAPooling(6, attention_dim=4, posterior="field", prior=PriorOptions(ridge=0.0))
 
 
 def test_gradients_reach_instances_and_posterior():

@@ -8,42 +8,31 @@ from support.random_bags import F64, dense_laplacian, random_bag
 from torch import Tensor, nn
 
 from probsa import models, pack
-from probsa.layers.pooling import pool_linear
-from probsa.variational import sampling
-from probsa.variational.posteriors import Diagonal, Posterior
-from probsa.variational.sampling import draw_noise, instance_major, sample_major
+from probsa.layers import pool
+from probsa.variational import Diagonal, GivenNoise, Posterior, Streams
 
 SIZES = (1, 5, 8)
 
 
 @dataclass(frozen=True)
-class Correlated:
+class Correlated(Posterior):
     """f = μ + R⁻ᵀ ε within each bag, with R Rᵀ = Σ⁻¹: dense here, a sparse factor in earnest."""
 
     mean: Tensor
     roots: tuple[Tensor, ...]
-    stochastic = True
 
     @property
     def variance(self):
         return torch.cat([torch.cholesky_inverse(root).diagonal() for root in self.roots])
 
-    def sampler(self, sizes):
-        means = self.mean.split(list(sizes))
-
-        def sample(bag, noise, *, out=None):
-            assert not torch.is_autocast_enabled("cpu") and noise.dtype == self.mean.dtype
-            root = self.roots[bag]
-            return means[bag] + torch.linalg.solve_triangular(root.T, noise.T, upper=True).T
-
-        return sample
-
-    def rsample(self, samples, *, noise=None, generator=None):
-        sizes = [len(root) for root in self.roots]
-        if noise is None:
-            noise = torch.randn(sum(sizes), samples, generator=generator, dtype=self.mean.dtype)
-        sample, parts = self.sampler(sizes), noise.split(sizes)
-        return torch.cat([sample(bag, part.T).T for bag, part in enumerate(parts)])
+    def sample(self, count, streams):
+        assert not torch.is_autocast_enabled("cpu")
+        noise = streams.normal(count, like=self.mean.detach())
+        parts = [
+            torch.linalg.solve_triangular(root.T, own.T, upper=True).T
+            for root, own in zip(self.roots, noise, strict=True)
+        ]
+        return self.mean + torch.cat(parts, 1)
 
     def kl(self, prior, bags, *, exact=False):
         return prior.energy(self.mean, bags)
@@ -94,27 +83,20 @@ def by_hand(model, bags, f):
     return torch.stack(rows)
 
 
-def test_it_is_a_posterior():
-    assert isinstance(make(given_bags())(pack(given_bags())).attention, Posterior)
-
-
 @pytest.mark.parametrize("hidden", [None, 5])
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("block", [sampling.BLOCK, 50])
-def test_its_covariance_arrives_in_the_logits(monkeypatch, hidden, training, block):
-    monkeypatch.setattr(sampling, "BLOCK", block)
+def test_its_covariance_arrives_in_the_logits(monkeypatch, hidden, training):
+    monkeypatch.setattr("probsa.variational.posteriors.BLOCK", 100)
     model = make(given_bags(), classifier_hidden=hidden, samples=2000, predict_samples=2000)
     bags = pack(given_bags())
     with torch.set_grad_enabled(training):
         out = model.train(training)(bags, generator=torch.Generator().manual_seed(3))
     generators = model.streams(bags, torch.Generator().manual_seed(3))
-    noise = draw_noise(bags.sizes, 2000, like=out.attention.mean, generators=generators)
-    eps = instance_major(noise, bags.sizes)
+    noise = torch.cat(Streams(bags.sizes, generators).normal(2000, like=out.attention.mean), 1).T
     with torch.no_grad():
         roots = torch.block_diag(*(root.inverse().T for root in out.attention.roots))
-        f = out.attention.mean[:, None] + roots @ eps
-        want = by_hand(model, bags, f)
-        independent = Diagonal(out.attention.mean, out.attention.variance).rsample(0, noise=eps)
+        want = by_hand(model, bags, out.attention.mean[:, None] + roots @ noise)
+        independent = Diagonal(out.attention.mean, out.attention.variance).rsample(0, noise=noise)
         other = by_hand(model, bags, independent)
     torch.testing.assert_close(out.logits, want, rtol=1e-10, atol=1e-12)
     # Strong positive correlations, to which softmax is nearly blind: independent samples with the
@@ -122,14 +104,14 @@ def test_its_covariance_arrives_in_the_logits(monkeypatch, hidden, training, blo
     (_, got_std), (_, other_std) = moments(out.logits), moments(other)
     assert got_std[0] < 1e-12 and bool((other_std[1:] > 1.5 * got_std[1:]).all())
     if not training:
+        f = out.attention.mean[:, None] + roots @ noise
         a = torch.cat([part.softmax(0) for part in f.split(bags.sizes)])
         torch.testing.assert_close(out.extras["weight_mean"], a.mean(1), rtol=1e-9, atol=1e-13)
         variance = a.var(1, correction=0)
         torch.testing.assert_close(out.extras["weight_variance"], variance, rtol=1e-8, atol=1e-15)
 
 
-def test_gradients_reach_its_parameters_through_the_samples(monkeypatch):
-    monkeypatch.setattr(sampling, "BLOCK", 10)
+def test_gradients_reach_its_parameters_through_the_samples():
     model, bags = make(given_bags()), pack(given_bags())
     noise = torch.randn(sum(SIZES), 4, generator=torch.Generator().manual_seed(0), dtype=F64)
     module = model.attention
@@ -139,7 +121,7 @@ def test_gradients_reach_its_parameters_through_the_samples(monkeypatch):
         parameters = {"gamma": gamma, "delta": delta, "mean.weight": weight}
         h = model.instances(bags).detach()
         q = torch.func.functional_call(module, parameters, (h, bags))
-        return pool_linear(q, h, bags.sizes, eps=sample_major(noise, bags.sizes)).square()
+        return pool(q.sample(4, GivenNoise(bags.sizes, noise)), h.T, bags.sizes).square()
 
     inputs = [p.detach().clone().requires_grad_() for p in (module.gamma, module.delta)]
     inputs.append(module.mean.weight.detach().clone().requires_grad_())

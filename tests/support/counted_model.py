@@ -3,7 +3,7 @@
 import torch
 
 from probsa.models import register
-from probsa.models.abmil import ABMIL
+from probsa.models.attention_mil import ABMIL
 
 
 class Counted(ABMIL):

@@ -6,7 +6,7 @@ from support.stored import write_folder
 
 from probsa.errors import InputError
 from probsa.models import _registry, register
-from probsa.models.abmil import ABMIL
+from probsa.models.attention_mil import ABMIL
 from probsa.training.checkpoints import load_checkpoint
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.devices import World

@@ -431,7 +431,7 @@ def test_every_step_has_noise_of_its_own(config, tmp_path, monkeypatch):
 
 
 def test_validation_is_in_eval_without_gradients(config, tmp_path, monkeypatch):
-    from probsa.models.probsa import ProbSA
+    from probsa.models.attention_mil import ProbSA
 
     seen = []
     real = ProbSA.forward

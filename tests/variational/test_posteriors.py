@@ -14,10 +14,12 @@ from support.random_bags import (
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from probsa import Bag, pack
+from probsa.core.randomness import random_stream
 from probsa.errors import InputError
-from probsa.variational.posteriors import Diagonal, Dirac, Posterior
+from probsa.variational.posteriors import Diagonal, Dirac, GivenNoise, Streams, sample_blocks
 from probsa.variational.priors import Dirichlet
 
+SIZES = (1, 6, 23)
 LAPLACIANS = ["combinatorial", "normalized"]
 CHAIN = 1 + 0.1 * torch.arange(5, dtype=F64)
 MU = torch.tensor(
@@ -190,29 +192,68 @@ def test_what_has_no_value_is_refused():
     assert bool(q.kl(Dirichlet(ridge=0.0), several).isfinite().all())
 
 
-def test_samples_are_mean_plus_sd_times_noise():
-    q = random_q(5)
-    noise = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=F64)
-    f = q.rsample(3, noise=noise)
-    for n in range(5):
-        for s in range(3):
-            want = q.mean[n] + q.variance[n].sqrt() * noise[n, s]
-            assert float(f[n, s]) == pytest.approx(float(want), abs=1e-15)
-    drawn = q.rsample(3, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(drawn, f, rtol=0, atol=0)
-    many = q.rsample(200_000, generator=torch.Generator().manual_seed(1))
-    # Five standard errors of a mean and of a variance.
+def streams(sizes=SIZES, seed=0):
+    return Streams(sizes, [random_stream(seed, f"bag{b}") for b in range(len(sizes))])
+
+
+@pytest.mark.parametrize("classes", [None, 3])
+def test_samples_are_mean_plus_sd_times_the_noise_of_each_bag(classes):
+    n, shape = sum(SIZES), () if classes is None else (classes,)
+    g = torch.Generator().manual_seed(0)
+    mean, log_variance = (torch.randn(n, *shape, generator=g, dtype=F64) for _ in range(2))
+    q = Diagonal(mean, log_variance.exp())
+    noise = torch.randn(n, 4, generator=g, dtype=F64)
     sd = q.variance.sqrt()
-    assert bool(((many.mean(1) - q.mean).abs() < 5 * sd / 200_000**0.5).all())
-    assert bool(((many.var(1) / q.variance - 1).abs() < 5 * (2 / 200_000) ** 0.5).all())
+    want = mean[:, None] + sd[:, None] * noise.view(n, 4, *[1] * len(shape))
+    torch.testing.assert_close(q.rsample(9, noise=noise), want, rtol=0, atol=1e-15)
+    f = q.sample(100_000, streams())
+    assert f.shape == (*shape, 100_000, n)
+    each = (f.movedim(-1, 0).movedim(-1, 1) - mean[:, None]) / sd[:, None]
+    # six standard errors of a mean, a variance and a correlation between classes or instances
+    flat = each.movedim(1, 0).reshape(100_000, -1)
+    error = (flat.T @ flat / 100_000 - torch.eye(flat.shape[1], dtype=F64)).abs().max()
+    assert flat.mean(0).abs().max() < 6 / 100_000**0.5 and error < 9 / 100_000**0.5
+
+
+@pytest.mark.parametrize("classes", [None, 3])
+def test_the_samples_of_a_bag_depend_neither_on_other_bags_nor_on_blocks(monkeypatch, classes):
+    shape = () if classes is None else (classes,)
+    mean = torch.randn(sum(SIZES), *shape, generator=torch.Generator().manual_seed(1))
+    q = Diagonal(mean, mean.exp())
+    whole = q.sample(50, streams())
+    monkeypatch.setattr("probsa.variational.posteriors.BLOCK", 30)  # 16 samples at a time
+    blocks = list(sample_blocks(q, 50, streams()))
+    assert len(blocks) > 2
+    assert torch.equal(torch.cat(blocks, -2), whole)
+    alone = Diagonal(mean[:1], mean[:1].exp()).sample(50, streams((1,)))
+    torch.testing.assert_close(alone, whole[..., :1], rtol=1e-6, atol=1e-6)
+    assert not torch.equal(q.sample(50, streams(seed=1)), whole)
+
+
+def test_given_noise_has_a_row_for_each_number():
+    q = Diagonal(MU, LOG_VARIANCE.exp())
+    given = GivenNoise([2, 4], torch.ones(6, 3))
+    assert q.sample(7, given).shape == (3, 6)
+    assert [tuple(v.shape) for v in given.normal(7, like=MU, widths=[1, 5])] == [(3, 1), (3, 5)]
+    with pytest.raises(InputError, match="noise has 6 rows, but .* takes 9 numbers"):
+        given.normal(7, like=MU, widths=[3, 6])
 
 
 def test_a_dirac_has_one_sample_and_no_variance():
     q = Dirac(MU)
     assert torch.equal(q.rsample(7), MU[:, None])
+    assert [v.shape for v in sample_blocks(q, 99, streams((6,)))] == [(1, 6)]
     assert torch.equal(q.variance, torch.zeros(6, dtype=F64))
 
 
-@pytest.mark.parametrize("q", [Dirac(MU), Diagonal(MU, LOG_VARIANCE.exp())])
-def test_siblings_have_one_interface(q):
-    assert isinstance(q, Posterior)
+@pytest.mark.parametrize("kind", [Dirac, Diagonal])
+def test_the_kl_of_several_classes_is_the_sum_of_each(kind):
+    bags = packed(graphs_of_all_kinds())
+    each = [random_q(len(bags.x), seed=k) for k in range(3)]
+    parts = [kind(q.mean) if kind is Dirac else q for q in each]
+    mean, variance = (torch.stack([getattr(q, k) for q in each], 1) for k in ("mean", "variance"))
+    together = Dirac(mean) if kind is Dirac else Diagonal(mean, variance)
+    for laplacian in LAPLACIANS:
+        prior = Dirichlet(kappa=1.5, ridge=0.1, laplacian=laplacian)
+        want = torch.stack([q.kl(prior, bags) for q in parts]).sum(0)
+        torch.testing.assert_close(together.kl(prior, bags), want)

@@ -328,13 +328,11 @@ class AttentionModel(Model):
                 values = scale[:, None, None] * torch.stack([block.values for block in blocks])
                 offset = scale * torch.cat([block.offset for block in blocks], 1)
                 explainer.add(scores, values, offset=offset)
-        weights = pooled.weights()
-        if scale is not None:
-            weights = tuple(v.view(classes, -1).T.contiguous() for v in weights)
+        mean, variance = (v.view(classes, -1).T.contiguous() for v in pooled.weights())
         return self._output(
             q,
             y + readout.bias,
-            weights,
+            (mean, variance),
             self.explained(q, readout, explainers) if explainers else None,
         )
 

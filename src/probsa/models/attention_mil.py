@@ -298,6 +298,7 @@ class Evidence(AttentionMIL):
 
     def _at_least(self, q: Posterior, readout: Readout) -> Float[Tensor, "n steps"] | None:
         """Return E_q[P(Y ≥ k | ℓ = α f_n + b)] of each instance, for grades."""
+        assert readout.alpha is not None
         nodes, weights = hermegauss(QUADRATURE)
         total: Tensor | None = None
         for node, weight in zip(nodes, weights / weights.sum(), strict=True):

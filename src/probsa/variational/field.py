@@ -95,12 +95,12 @@ class Field(Posterior):
         return self._packed(lambda s: marginals(self._tau[s.rows], solver=s))
 
     @property
-    def mean(self) -> Float[Tensor, " n"]:
+    def mean(self) -> Float[Tensor, " n"]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The mean m."""
         return self.full_mean.to(self.nu.dtype)
 
     @property
-    def variance(self) -> Float[Tensor, " n"]:
+    def variance(self) -> Float[Tensor, " n"]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The marginal variances diag Q⁻¹."""
         return self.full_variance.to(self.nu.dtype)
 
@@ -126,7 +126,7 @@ class Field(Posterior):
 
         return self.mean + self._packed(drawn_by).T
 
-    @cached_property
+    @property
     def expected_energy(self) -> Float[Tensor, " bags"]:
         """E_q[fᵀ(L + εI) f] of each bag, from which κ is estimated (`LearnedPrior`)."""
         kappa = self.prior.kappa_of(self._bags, dtype=self._full)

@@ -20,11 +20,11 @@ class PerClass(Posterior):
     block_samples = Field.block_samples
 
     @property
-    def mean(self) -> Float[Tensor, "n classes"]:
+    def mean(self) -> Float[Tensor, "n classes"]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.joint.mean.view(self.classes, -1).T
 
     @property
-    def variance(self) -> Float[Tensor, "n classes"]:
+    def variance(self) -> Float[Tensor, "n classes"]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.joint.variance.view(self.classes, -1).T
 
     @property

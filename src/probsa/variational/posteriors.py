@@ -7,6 +7,7 @@ dimension of n, which makes them 5 to 8 times as fast as the other way round.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -39,7 +40,7 @@ class Streams:
     ) -> list[Float[Tensor, "count width"]]:
         """Return the next numbers of each bag, in the dtype and on the device of `like`.
 
-        Numbers that are drawn 16 rows at a time, or any multiple, are those of one large draw.
+        Rows that are drawn in multiples of 16, the last at least 16, are those of one large draw.
 
         Args:
             count: Number of rows.
@@ -48,10 +49,12 @@ class Streams:
         """
         widths = widths or self.sizes
         each = len(widths) // len(self.generators)
-        return [
-            like.new_empty(count, width).normal_(generator=self.generators[k // each])
-            for k, width in enumerate(widths)
-        ]
+        noise = [like.new_empty(count, width) for width in widths]
+        for k, own in enumerate(noise):
+            # a GPU's numbers depend on how many are drawn together
+            for rows in own.split(16) if like.is_cuda else [own]:
+                rows.normal_(generator=self.generators[k // each])
+        return noise
 
     def repeated(self, classes: int) -> "Streams":
         """Return the streams of all bags of each class in turn; the first has the bags' own."""
@@ -109,15 +112,10 @@ class Posterior(ABC):
     block_samples: ClassVar[int] = 16
     """Smallest number of samples that prediction draws at a time, a multiple of 16."""
 
-    @property
-    @abstractmethod
-    def mean(self) -> Float[Tensor, "n *classes"]:
-        """E[f_n]; (n, classes) where a method has one attention map per class."""
-
-    @property
-    @abstractmethod
-    def variance(self) -> Float[Tensor, "n *classes"]:
-        """Var[f_n] of each instance, of the shape of `mean`."""
+    mean: Float[Tensor, "n *classes"]
+    """E[f_n]; (n, classes) where a method has one attention map per class."""
+    variance: Float[Tensor, "n *classes"]
+    """Var[f_n] of each instance, of the shape of `mean`."""
 
     @abstractmethod
     def sample(self, count: int, streams: Streams) -> Float[Tensor, "*classes drawn n"]:
@@ -166,10 +164,10 @@ def sample_blocks(
     step = max(q.block_samples, 16 * (BLOCK // len(q.mean)))
     if not q.stochastic or isinstance(streams, GivenNoise):
         step = samples
-    for start in range(0, samples, step):
-        yield q.sample(min(step, samples - start), streams)
-        if not q.stochastic:
-            return
+    # the last block has 16 samples or more, so that its numbers are those of one large draw
+    starts = range(0, max(samples - 15, 1), step)
+    for start, stop in pairwise([*starts, samples]):
+        yield q.sample(stop - start, streams)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +178,7 @@ class Dirac(Posterior):
     stochastic = False
 
     @property
-    def variance(self) -> Float[Tensor, "n *classes"]:
+    def variance(self) -> Float[Tensor, "n *classes"]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return torch.zeros_like(self.mean)
 
     def sample(self, count: int, streams: Streams) -> Float[Tensor, "*classes 1 n"]:
