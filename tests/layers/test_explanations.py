@@ -51,7 +51,9 @@ def test_leaving_one_out_is_pooling_without_it(
     bias, likelihood = drawn(classes, seed=1, dtype=dtype), likelihood_of(classes)
     for n in SIZES:
         f = spread * drawn(*([classes] if own else []), samples, n, seed=2, dtype=dtype)
-        v = 2 * drawn(classes, *([samples] if values == "per sample" else []), n, seed=3, dtype=dtype)
+        v = 2 * drawn(
+            classes, *([samples] if values == "per sample" else []), n, seed=3, dtype=dtype
+        )
         got = explained(f, v, bias=bias, likelihood=likelihood)
         full = f.double().expand(classes, -1, -1)
         each = (v if v.ndim == 3 else v[:, None]).double().expand(-1, samples, -1)

@@ -100,44 +100,8 @@ def test_the_survival_model_as_its_file_names_it(amil):
     assert not any(m.p for m in without.modules() if isinstance(m, torch.nn.Dropout))
 
 
-AMIL_SHAPES: dict[str, tuple[int, ...]] = {
-    "attention_net.0.weight": (12, 20),
-    "attention_net.0.bias": (12,),
-    "attention_net.3.attention_a.0.weight": (6, 12),
-    "attention_net.3.attention_a.0.bias": (6,),
-    "attention_net.3.attention_b.0.weight": (6, 12),
-    "attention_net.3.attention_b.0.bias": (6,),
-    "attention_net.3.attention_c.weight": (1, 6),
-    "attention_net.3.attention_c.bias": (1,),
-    "rho.0.weight": (7, 12),
-    "rho.0.bias": (7,),
-    "classifier.weight": (3, 7),
-    "classifier.bias": (3,),
-}
-
-
-@pytest.mark.parametrize(
-    ("change", "constructor", "message"),
-    [
-        ({}, {"n_classes": 4}, r"classifier.weight has shape \(3, 7\).*\(4, 7\)"),
-        ({"rho.0.bias": None}, {}, "nothing given for classifier.0.bias"),
-        ({"rho.0.weight": (7, 11)}, {}, r"rho.0.weight has shape \(7, 11\).*\(7, 12\)"),
-        ({"attention_net.0.weight": None}, {}, r"no 'attention_net.0.weight'.*is it an AMIL"),
-        ({"fc_omic.weight": (2, 2)}, {}, "unknown are fc_omic.weight"),
-    ],
-)
-def test_another_survival_model_is_refused(change, constructor, message):
-    with pytest.raises(CheckpointError, match=message):
-        from_original(AMIL, tensors(altered(AMIL_SHAPES, change)), **constructor)
-
-
 def altered(shapes: dict[str, tuple[int, ...]], change: dict) -> dict[str, tuple[int, ...]]:
     return {k: v for k, v in {**shapes, **change}.items() if v is not None}
-
-
-def test_an_argument_that_the_original_lacks_is_refused():
-    with pytest.raises(UnknownName, match=r"no argument of .* named 'drop_out'.*'dropout'"):
-        from_original(AMIL, tensors(AMIL_SHAPES), drop_out=0.1)
 
 
 # AttentionDeepMIL

@@ -12,7 +12,7 @@ from support.golden import Golden, close
 from torch import Tensor
 
 from probsa import Bag, pack
-from probsa.layers.pooling import pool_linear, pool_vectors
+from probsa.layers import pool, pool_vectors
 from probsa.models import Model, build
 from probsa.models import arguments as arguments_of
 from probsa.variational.posteriors import Dirac
@@ -119,8 +119,8 @@ def named(request, shared_golden) -> Reference:
 def mean_path(reference, bags, out):
     """Return the logit at f = μ."""
     model, h = reference.model, reference.model.instances(bags)
-    g = h @ model.classifier.weight.T
-    return pool_linear(Dirac(out.attention.mean), g, bags.sizes) + model.classifier.bias
+    g = model.classifier.weight @ h.T
+    return pool(out.attention.mean[None], g, bags.sizes) + model.classifier.bias
 
 
 @pytest.mark.parametrize("b", [0, 1, 2])

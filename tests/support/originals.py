@@ -23,6 +23,41 @@ def count(state: State, pattern: str) -> int:
     return sum(re.fullmatch(pattern, k) is not None for k in state)
 
 
+# the gated ABMIL of Patch-GCN's repository, whose hazards are σ of our logits
+
+AMIL: Rules = [
+    (r"attention_net\.(?:module\.)?0\.", "embed.net.0."),
+    (r"attention_net\.(?:module\.)?3\.attention_a\.0\.", "attention.trunk.first."),
+    (r"attention_net\.(?:module\.)?3\.attention_b\.0\.", "attention.trunk.gate."),
+    (r"attention_net\.(?:module\.)?3\.attention_c\.", "attention.mean."),
+    (r"rho\.0\.", "classifier.0."),
+    (r"classifier\.", "classifier.2."),
+]
+
+
+@original("ckpt_patchgcn_repo_amil", "patchgcn_repo_amil", variants=(r"[a-z]+\d",))
+def amil(reference: str, state: State, given: dict[str, Any]) -> Model:
+    """Build the original's `MIL_Attention_FC_surv`."""
+    del reference
+    sizes = {k.replace(".module.", "."): v.shape for k, v in state.items()}
+    width, in_dim = sizes["attention_net.0.weight"]
+    drop = given.get("dropout", 0.25)
+    model = build(
+        "abmil",
+        in_dim=in_dim,
+        n_classes=sizes["classifier.weight"][0],
+        embed=width,
+        dropout=drop,
+        attention_dim=sizes["attention_net.3.attention_a.0.weight"][0],
+        trunk="gated",
+        # as in CLAM: always 0.25, but only if there is dropout elsewhere
+        attention_dropout=0.25 if drop else 0.0,
+        score_bias=True,
+        classifier_hidden=sizes["classifier.weight"][1],
+    )
+    return transplant(model, state, AMIL)
+
+
 # SETMIL
 
 

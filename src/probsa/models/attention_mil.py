@@ -46,6 +46,7 @@ TRANSFORMER = (*LAYERS, *TORCHMIL)
 NETWORK = ("attention_activation", "attention_dropout", "score_bias")
 FIELD = "field_options"
 NO_PRIOR = ("posterior_options", "prior_options", FIELD)
+DEFAULTS = PosteriorOptions(), PriorOptions(), FieldOptions()
 QUADRATURE = 20
 """Nodes of the Gauss-Hermite quadrature over one instance's f."""
 
@@ -109,9 +110,9 @@ class AttentionMIL(AttentionModel):
         attention_dropout: Rate = 0.0,
         score_bias: bool | None = None,
         classifier_hidden: Annotated[int | None, Limits(at_least=1)] = None,
-        posterior_options: PosteriorOptions,
-        prior_options: PriorOptions,
-        field_options: FieldOptions,
+        posterior_options: PosteriorOptions = DEFAULTS[0],
+        prior_options: PriorOptions = DEFAULTS[1],
+        field_options: FieldOptions = DEFAULTS[2],
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
