@@ -92,3 +92,17 @@ def test_bfloat16_changes_little():
             half = built(pack(BAGS))
     assert half.logits.dtype == torch.float32
     torch.testing.assert_close(half.probability, full.probability, atol=0.01, rtol=0)
+
+
+def test_the_share_of_bags_that_are_sampled_all_the_same_is_counted_and_predicted():
+    model = build("abmil-probsa-diag", in_dim=16, pooling="closed_form")
+    bags = pack([bag(5, 0), bag(300, 1), bag(9, 2)])
+    assert model.monitored() == {}
+    model(bags)
+    assert model.monitored() == {"sampled_share": 0.0}
+    torch.nn.init.constant_(model.attention.log_variance.bias, 30.0)  # σ = 7, too wide for moments
+    model.start_epoch(1, 2)
+    model(bags)
+    assert model.monitored() == {"sampled_share": pytest.approx(1 / 3)}
+    with torch.no_grad():
+        assert model.eval()(bags).extras["sampled"].tolist() == [False, True, False]

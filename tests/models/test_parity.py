@@ -15,7 +15,6 @@ from probsa import Bag, pack
 from probsa.layers import pool, pool_vectors
 from probsa.models import Model, build
 from probsa.models import arguments as arguments_of
-from probsa.variational.posteriors import Dirac
 
 PLAIN = {"embed": None, "in_dim": 32}
 AUTHORS = {

@@ -41,7 +41,7 @@ def amil(reference: str, state: State, given: dict[str, Any]) -> Model:
     del reference
     sizes = {k.replace(".module.", "."): v.shape for k, v in state.items()}
     width, in_dim = sizes["attention_net.0.weight"]
-    drop = given.get("dropout", 0.25)
+    drop = float(given.get("dropout", 0.25))
     model = build(
         "abmil",
         in_dim=in_dim,

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from probsa.variational.sampling import noise_sizes, sample_major
 from support.random_bags import F64, packed, random_bag
 
 from probsa import Bag, pack
@@ -11,7 +12,6 @@ from probsa.variational import block_ordering, field_solvers, iterative_solver
 from probsa.variational.field import Field
 from probsa.variational.iterative_solver import IterativeSolver, quadratic_log
 from probsa.variational.priors import Dirichlet
-from probsa.variational.sampling import noise_sizes, sample_major
 
 SIDE = 24
 

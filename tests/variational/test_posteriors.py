@@ -235,7 +235,7 @@ def test_given_noise_has_a_row_for_each_number():
     given = GivenNoise([2, 4], torch.ones(6, 3))
     assert q.sample(7, given).shape == (3, 6)
     assert [tuple(v.shape) for v in given.normal(7, like=MU, widths=[1, 5])] == [(3, 1), (3, 5)]
-    with pytest.raises(InputError, match="noise has 6 rows, but .* takes 9 numbers"):
+    with pytest.raises(InputError, match=r"noise has 6 rows, but .* takes 9 numbers"):
         given.normal(7, like=MU, widths=[3, 6])
 
 

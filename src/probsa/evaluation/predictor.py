@@ -296,7 +296,7 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
                 found[name] = v[:, 0] if v.shape[1] == 1 else v  # (n,) for a single logit
     columns: dict[str, Any] = {name: _numpy(v) for name, v in found.items()}
     share = None if q.neighbour_share is None else _numpy(q.neighbour_share)
-    predicted = out.predicted
+    predicted, sampled = out.predicted, out.extras.get("sampled")
     probability, std = _numpy(predicted.values), _numpy(predicted.spread)
     for b, (bag, rows) in enumerate(zip(bags, bag_rows(packed), strict=True)):
         of_bag = {name: getattr(bag, name) for name in ("coords", "instance_labels", "slide")}
@@ -309,6 +309,7 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
             stride=bag.stride,
             slides=bag.slides,
             neighbour_share=None if share is None else float(share[rows].mean()),
+            sampled=None if sampled is None else bool(sampled[b]),
             **{name: None if v is None else v.numpy() for name, v in of_bag.items()},
             **{name: values[rows] for name, values in columns.items()},
         )

@@ -381,6 +381,7 @@ def write_predictions(
         (new / INSTANCES).mkdir()
         rows: dict[str, dict[str, object]] = {}
         of_task: dict[str, object] = {}
+        sampled: list[bool] = []
         for p in predictions:
             if p.name in rows:
                 raise BagError(f"two bags are named {p.name!r}: their predictions need two names")
@@ -395,11 +396,15 @@ def write_predictions(
             rows[p.name] = row | _cells(p, labels.get(p.name), classes, threshold=threshold)
             if not p.of_task.unordered_classes:
                 of_task = {"task": p.task, "outputs": list(p.outputs)}
+            if p.sampled is not None:
+                sampled.append(p.sampled)
         if not rows:
             raise InputError(f"there are no predictions to write to {folder}")
         header = list(dict.fromkeys(column for row in rows.values() for column in row))
         write_csv(new / PREDICTIONS_TABLE, header, list(rows.values()))
         known = {"threshold": threshold, "classes": list(classes), **of_task}
+        if sampled:
+            known["sampled_share"] = sum(sampled) / len(sampled)
         write_json(new / METADATA, {**known, **metadata})
 
 

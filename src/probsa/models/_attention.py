@@ -67,6 +67,8 @@ class AttentionModel(Model):
     predict_samples: int = 1
     closed_form: bool = False
     """Whether bags are pooled without samples, where the posterior has independent instances."""
+    _pooled = _sampled = 0
+    """Bags that were pooled in this epoch, and how many of them were sampled all the same."""
 
     def build_embed(
         self,
@@ -180,8 +182,14 @@ class AttentionModel(Model):
         return torch.stack([total.new_tensor(out.attention.mean.numel()), total])
 
     def monitored(self) -> dict[str, float]:
-        prior = self.learned_prior
-        return {} if prior is None else {"kappa": float(prior.kappa)}
+        values = {} if self.learned_prior is None else {"kappa": float(self.learned_prior.kappa)}
+        if self.closed_form and self._pooled:
+            values["sampled_share"] = self._sampled / self._pooled
+        return values
+
+    def start_epoch(self, epoch: int, epochs: int) -> None:
+        del epoch, epochs
+        self._pooled = self._sampled = 0
 
     def update_statistics(self, total: Float[Tensor, "2"]) -> None:
         """Move κ towards its estimate."""
@@ -309,6 +317,9 @@ class AttentionModel(Model):
             generators=streams.repeated(classes).generators,
             series=classes,
         )
+        if self.training:
+            self._pooled += bags * classes
+            self._sampled += len(pooled.sampled)
         y = pooled.y
         if scale is not None:
             y = scale * y.view(classes, bags, -1).permute(1, 2, 0)
@@ -329,12 +340,11 @@ class AttentionModel(Model):
                 offset = scale * torch.cat([block.offset for block in blocks], 1)
                 explainer.add(scores, values, offset=offset)
         mean, variance = (v.view(classes, -1).T.contiguous() for v in pooled.weights())
-        return self._output(
-            q,
-            y + readout.bias,
-            (mean, variance),
-            self.explained(q, readout, explainers) if explainers else None,
-        )
+        explanation = self.explained(q, readout, explainers) if explainers else None
+        out = self._output(q, y + readout.bias, (mean, variance), explanation)
+        sampled = [any(b + c * bags in pooled.sampled for c in range(classes)) for b in range(bags)]
+        out.extras["sampled"] = torch.tensor(sampled)
+        return out
 
     def _explainers(self, readout: Readout, *, bags: int) -> list[BagExplainer]:
         """Return an explainer for each bag of a prediction; none in validation."""
