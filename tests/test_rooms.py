@@ -279,3 +279,12 @@ def test_the_library_does_not_print_exit_or_catch_everything():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in banned, f"{label(path)}:{node.lineno}"
             assert not (isinstance(node, ast.ExceptHandler) and node.type is None), label(path)
+
+
+def test_no_code_asks_which_posterior_it_is():
+    kinds = {"Dirac", "Diagonal", "Field", "PerClass", "Posterior"}
+    for path in sorted(SOURCE.rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") in ("isinstance", "type"):
+                asked = {n.id for n in ast.walk(call) if isinstance(n, ast.Name)} & kinds
+                assert not asked, f"{path.relative_to(SOURCE)}:{call.lineno} asks for {asked}"
