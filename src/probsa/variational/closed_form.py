@@ -8,15 +8,15 @@ Shapes: n instances, k heavy instances of a bag, c values (classes), d = 1 + c.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..core import draw_key, random_stream, segment_topk
-from .posteriors import BLOCK
+from ..core import draw_key, random_stream
+from .posteriors import BLOCK, Diagonal, Streams, sample_blocks
 from .priors import full_dtype
 
 HEAVY = (32, 64, 128)
@@ -96,9 +96,9 @@ class Heavy:
 
 
 @torch.no_grad()
-def heavy_instances(moments: Moments, counts: Int[Tensor, " bags"], sizes: list[int]) -> Heavy:
+def heavy_instances(moments: Moments, counts: Int[Tensor, " bags"]) -> Heavy:
     """Choose the heavy instances of each bag, each bag by itself."""
-    rows = _largest(moments.influence, counts, sizes, k=HEAVY[-1])
+    rows = _largest(moments.influence, counts, k=HEAVY[-1])
     place = torch.arange(rows.shape[1], device=rows.device)
     influence, m = moments.influence, moments.first[:, 0]
     # the median of a heavy term, because its mean may be far above what most points have
@@ -121,16 +121,13 @@ def heavy_instances(moments: Moments, counts: Int[Tensor, " bags"], sizes: list[
 
 
 def _largest(
-    value: Float[Tensor, " n"], counts: Int[Tensor, " bags"], sizes: list[int], *, k: int
+    value: Float[Tensor, " n"], counts: Int[Tensor, " bags"], *, k: int
 ) -> Int[Tensor, "bags k"]:
     """Return the rows of the k largest values of each bag; the first one again for small bags."""
-    widest = max(sizes)
-    if len(sizes) * widest > 8 * len(value):  # a large bag among small ones
-        each = segment_topk(value, sizes, k=k)
-        most = max(len(r) for r in each)
-        return torch.stack([torch.cat([r, r[:1].expand(most - len(r))]) for r in each])
-    padded = value.new_full((len(sizes), widest), -torch.inf)
-    padded[torch.arange(widest, device=value.device) < counts[:, None]] = value
+    widest = int(counts.max())
+    place = torch.arange(widest, device=value.device) < counts[:, None]
+    padded = value.new_full(place.shape, -torch.inf)
+    padded[place] = value
     columns = padded.topk(min(k, widest)).indices
     columns = torch.where(columns < counts[:, None], columns, columns[:, :1])
     return columns + (counts.cumsum(0) - counts)[:, None]
@@ -143,25 +140,20 @@ def _sobol(points: int, dims: int, series: int) -> Float[Tensor, "series points 
     return engine.draw(points).view(points, dims, series).permute(2, 0, 1)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShiftedPoints:
-    """Standard normal quasi-random points, moved by one uniform shift per bag."""
+def normal_points(
+    shifts: Float[Tensor, "bags all_dims"], *, count: int, dims: int, series: int
+) -> Float[Tensor, "bags count dims"]:
+    """Return the first dimensions of standard normal quasi-random points, shifted by bag.
 
-    shifts: Float[Tensor, "bags all_dims"]
-    series: Int[Tensor, " bags"]
-    """Bags of different series have independent points, which can be parts of one point."""
-    count: int
-
-    def normal(self, dims: int) -> Float[Tensor, "bags count dims"]:
-        """Return the first dimensions of all points."""
-        base = _sobol(self.count, self.shifts.shape[1], int(self.series.max()) + 1)
-        base = base[..., :dims].to(self.shifts)
-        moved = base if len(base) == 1 else base[self.series]
-        u = moved + self.shifts[:, None, :dims]
-        # the baker's transform v = 1 − |2u − 1|: errors of shifted points are then those of
-        # periodic functions (Hickernell 2002); the quantile of v is √2 erf⁻¹(2v − 1)
-        centred = u.frac_().mul_(2).sub_(1).abs_().mul_(-2).add_(1)
-        return centred.clamp_(-1 + 1e-6, 1 - 1e-6).erfinv_().mul_(2**0.5)
+    The bags are in `series` parts of equal length. Different parts have independent points, of
+    which the k-th ones of a bag together are one point.
+    """
+    base = _sobol(count, shifts.shape[1], series)[..., :dims].to(shifts)
+    u = base.repeat_interleave(len(shifts) // series, 0) + shifts[:, None, :dims]
+    # the baker's transform v = 1 − |2u − 1|: errors of shifted points are then those of
+    # periodic functions (Hickernell 2002); the quantile of v is √2 erf⁻¹(2v − 1)
+    centred = u.frac_().mul_(2).sub_(1).abs_().mul_(-2).add_(1)
+    return centred.clamp_(-1 + 1e-6, 1 - 1e-6).erfinv_().mul_(2**0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +185,8 @@ class ClosedForm:
     fixed: bool
     """Whether x is fixed."""
 
-    def weights(self) -> list[tuple[Float[Tensor, " n"], Float[Tensor, " n"]]]:
-        """Return, per bag, the mean and the variance of each weight softmax(s)_n."""
+    def weights(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+        """Return the mean and the variance of each weight softmax(s)_n."""
         counts = torch.tensor(self.sizes, device=self.y.device)
         first, second = self.moments.first[:, 0], self.moments.covariance[:, 0, 0]
         inverse = self.denominator.to(first.dtype).reciprocal()
@@ -206,8 +198,7 @@ class ClosedForm:
         weights = log_weights.exp()
         mean[at] = weights.mean(1)[present]
         variance[at] = weights.var(1, correction=0)[present]
-        both = (v.to(self.y.dtype).split(self.sizes) for v in (mean, variance))
-        return list(zip(*both, strict=True))
+        return mean.to(self.y.dtype), variance.to(self.y.dtype)
 
     def blocks(self, bag: int) -> Iterator[ScoredBlock]:
         """Yield what the points say of every instance of a bag, some points at a time."""
@@ -234,14 +225,16 @@ def closed_form(
     sizes: list[int],
     *,
     g: Float[Tensor, "n c"] | None,
-    points: ShiftedPoints,
+    shifts: Float[Tensor, "bags all_dims"],
+    points: int,
+    series: int,
 ) -> ClosedForm:
     """Pool without samples; the arguments are those of `pool_normal`."""
     counts = torch.tensor(sizes, device=mean.device)
     moments = moments_of(mean, variance, g, counts)
-    heavy = heavy_instances(moments, counts, sizes)
+    heavy = heavy_instances(moments, counts)
     (bags, k), d = heavy.rows.shape, moments.first.shape[1]
-    z = points.normal(d + k)
+    z = normal_points(shifts, count=points, dims=d + k, series=series)
     columns = torch.cat([moments.first, moments.covariance.flatten(1)], 1)
     sums = torch.segment_reduce(columns * heavy.light[:, None], "sum", lengths=counts)
     root = _root(sums[:, d:].view(-1, d, d)).to(mean.dtype)
@@ -287,10 +280,9 @@ def _root(v: Float[Tensor, "bags d d"]) -> Float[Tensor, "bags d d"]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampledBag:
-    """A bag of which every instance is sampled."""
+    """A bag of which every instance is sampled, as often as other bags have points."""
 
-    mean: Float[Tensor, " n"]
-    deviation: Float[Tensor, " n"]
+    q: Diagonal
     g: Float[Tensor, "n c"] | None
     points: int
     key: int
@@ -298,14 +290,19 @@ class SampledBag:
 
     def blocks(self) -> Iterator[ScoredBlock]:
         """Yield the samples: all at once for gradients, else some at a time."""
-        generator = random_stream(self.key, device=self.mean.device)
-        n, kind = len(self.mean), {"dtype": self.mean.dtype, "device": self.mean.device}
-        rows = self.points if torch.is_grad_enabled() else max(1, BLOCK // n)
-        for start in range(0, self.points, rows):
-            noise = torch.randn(min(rows, self.points - start), n, generator=generator, **kind)
-            f = torch.addcmul(self.mean, self.deviation, noise)
-            columns = 1 if self.g is None else self.g.shape[1]
-            yield ScoredBlock(f, f if self.g is None else None, f.new_zeros(len(f), columns))
+        n = len(self.q.mean)
+        streams = Streams([n], [random_stream(self.key, device=self.q.mean.device)])
+        at_once = torch.is_grad_enabled()
+        drawn = (
+            [self.q.sample(self.points, streams)]
+            if at_once
+            else sample_blocks(self.q, self.points, streams)
+        )
+        for f in drawn:
+            for block in [f] if at_once else f.split(max(1, BLOCK // n)):
+                columns = 1 if self.g is None else self.g.shape[1]
+                values = block if self.g is None else None
+                yield ScoredBlock(block, values, block.new_zeros(len(block), columns))
 
     def y(self) -> Float[Tensor, "points c"]:
         """Return the pooled values of each sample."""
@@ -320,7 +317,7 @@ class SampledBag:
 
     def weights(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
         """Return the mean and the variance of each weight softmax(s)_n."""
-        centre = self.mean.softmax(0)  # differences from it survive float32
+        centre = self.q.mean.softmax(0)  # differences from it survive float32
         first, second = torch.zeros_like(centre), torch.zeros_like(centre)
         for block in self.blocks():
             apart = block.scores.softmax(1) - centre
@@ -334,26 +331,22 @@ class PooledBags:
     """The pooled values of every bag of a batch."""
 
     y: Float[Tensor, "bags points c"]
-    closed: ClosedForm | None
-    place: dict[int, int]
-    """The position in `closed` of each bag that is not sampled."""
+    closed: ClosedForm
     sampled: dict[int, SampledBag]
+    """The bags that the closed form leaves to sampling, by their place in the batch."""
 
     def weights(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
         """Return the mean and the variance of each weight softmax(s)_n."""
-        closed = [] if self.closed is None else self.closed.weights()
-        found = [
-            closed[self.place[b]] if b in self.place else self.sampled[b].weights()
-            for b in range(len(self.y))
-        ]
-        mean, variance = (torch.cat(v) for v in zip(*found, strict=True))
+        mean, variance = self.closed.weights()
+        parts = mean.split(self.closed.sizes), variance.split(self.closed.sizes)
+        for b, bag in self.sampled.items():
+            for part, value in zip(parts, bag.weights(), strict=True):
+                part[b].copy_(value)
         return mean, variance
 
     def blocks(self, bag: int) -> Iterator[ScoredBlock]:
         """Yield what the points say of every instance of a bag, some points at a time."""
-        if self.closed is not None and bag in self.place:
-            return self.closed.blocks(self.place[bag])
-        return self.sampled[bag].blocks()
+        return self.sampled[bag].blocks() if bag in self.sampled else self.closed.blocks(bag)
 
 
 def pool_normal(
@@ -379,43 +372,26 @@ def pool_normal(
             points of a bag in all parts are one point.
     """
     sizes = list(sizes)
-    like = {"dtype": mean.dtype, "device": mean.device}
     dims = max(DIMENSIONS, HEAVY[-1] + (1 if g is None else g.shape[1]) + 1)
-    shifts = torch.stack([torch.rand(dims, generator=own, **like) for own in generators])
-    of_part = torch.arange(series, device=mean.device).repeat_interleave(len(sizes) // series)
-    all_points = ShiftedPoints(shifts=shifts, series=of_part, count=points)
-    closed = closed_form(mean, variance, sizes, g=g, points=all_points)
-    refused = closed.heavy.refused.tolist()
-    kept = [b for b, no in enumerate(refused) if not no]
-    if len(kept) == len(sizes):
-        return PooledBags(y=closed.y, closed=closed, place={b: b for b in kept}, sampled={})
+    shifts = torch.stack([mean.new_empty(dims).uniform_(generator=own) for own in generators])
+    options = {"g": g, "shifts": shifts, "points": points, "series": series}
+    closed = closed_form(mean, variance, sizes, **options)
+    refused = closed.heavy.refused
+    if not bool(refused.any()):
+        return PooledBags(y=closed.y, closed=closed, sampled={})
     means, variances = mean.split(sizes), variance.split(sizes)
     values = [None] * len(sizes) if g is None else g.split(sizes)
     sampled = {
         b: SampledBag(
-            mean=means[b],
-            deviation=variances[b].sqrt(),
+            q=Diagonal(means[b], variances[b]),
             g=values[b],
             points=points,
             key=draw_key(generators[b]),
         )
-        for b, no in enumerate(refused)
-        if no
+        for b in refused.nonzero().flatten().tolist()
     }
-    of_bag = {b: bag.y() for b, bag in sampled.items()}
-    closed = None
-    if kept:  # again without the others, whose moments may have overflowed
-        closed = closed_form(
-            torch.cat([means[b] for b in kept]),
-            torch.cat([variances[b] for b in kept]),
-            [sizes[b] for b in kept],
-            g=None if g is None else torch.cat([g.split(sizes)[b] for b in kept]),
-            points=replace(all_points, shifts=shifts[kept], series=of_part[kept]),
-        )
-        of_bag |= dict(zip(kept, closed.y, strict=True))
-    return PooledBags(
-        y=torch.stack([of_bag[b] for b in range(len(sizes))]),
-        closed=closed,
-        place={b: k for k, b in enumerate(kept)},
-        sampled=sampled,
-    )
+    # again with bags of certain scores in their place, as their own moments may have overflowed
+    out = refused.repeat_interleave(torch.tensor(sizes, device=mean.device))
+    closed = closed_form(mean.masked_fill(out, 0), variance.masked_fill(out, 0), sizes, **options)
+    y = [sampled[b].y() if b in sampled else own for b, own in enumerate(closed.y)]
+    return PooledBags(y=torch.stack(y), closed=closed, sampled=sampled)
