@@ -29,6 +29,8 @@ POINTS, PREDICT_POINTS = 128, 1024
 DIMENSIONS = HEAVY[-1] + 32
 """Dimensions of the points, more for more values: d for the light instances, then one for each
 heavy instance."""
+CELLS = 1 << 16
+"""Number of cells of each dimension of the points."""
 JITTER = 1e-10
 """Relative addition to the variances of the light part, whose covariance may be singular."""
 
@@ -134,26 +136,40 @@ def _largest(
 
 
 @cache
-def _sobol(points: int, dims: int, series: int) -> Float[Tensor, "series points dims"]:
+def _sobol(
+    points: int, dims: int, series: int, device: torch.device
+) -> Int[Tensor, "series points dims"]:
+    """Return scrambled Sobol points as numbers of cells of [0, 1)."""
     engine = torch.quasirandom.SobolEngine(series * dims, scramble=True, seed=0)
     # in turn, because the first dimensions are the most even ones
-    return engine.draw(points).view(points, dims, series).permute(2, 0, 1)
+    u = engine.draw(points).view(points, dims, series).permute(2, 0, 1)
+    return (u * CELLS).to(torch.int32).clamp_(max=CELLS - 1).to(device)
+
+
+@cache
+def _quantiles(dtype: torch.dtype, device: torch.device) -> Float[Tensor, " cells"]:
+    """Return the normal quantile of v = 1 − |2u − 1|, u being the middle of each cell.
+
+    By this baker's transform, errors of shifted points are those of periodic functions (Hickernell
+    2002). A table is 20 times as fast as the inverse error function.
+    """
+    u = (torch.arange(CELLS, dtype=torch.float64) + 0.5) / CELLS
+    return torch.special.ndtri(1 - (2 * u - 1).abs()).to(device, dtype)
 
 
 def normal_points(
-    shifts: Float[Tensor, "bags all_dims"], *, count: int, dims: int, series: int
+    shifts: Int[Tensor, "bags all_dims"], *, count: int, dims: int, series: int, dtype: torch.dtype
 ) -> Float[Tensor, "bags count dims"]:
     """Return the first dimensions of standard normal quasi-random points, shifted by bag.
 
     The bags are in `series` parts of equal length. Different parts have independent points, of
     which the k-th ones of a bag together are one point.
     """
-    base = _sobol(count, shifts.shape[1], series)[..., :dims].to(shifts)
-    u = base.repeat_interleave(len(shifts) // series, 0) + shifts[:, None, :dims]
-    # the baker's transform v = 1 − |2u − 1|: errors of shifted points are then those of
-    # periodic functions (Hickernell 2002); the quantile of v is √2 erf⁻¹(2v − 1)
-    centred = u.frac_().mul_(2).sub_(1).abs_().mul_(-2).add_(1)
-    return centred.clamp_(-1 + 1e-6, 1 - 1e-6).erfinv_().mul_(2**0.5)
+    base = _sobol(count, shifts.shape[1], series, shifts.device)[..., :dims]
+    cells = base.repeat_interleave(len(shifts) // series, 0) + shifts[:, None, :dims]
+    cells = cells.bitwise_and_(CELLS - 1)
+    found = _quantiles(dtype, shifts.device).index_select(0, cells.flatten())
+    return found.view(cells.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +241,7 @@ def closed_form(
     sizes: list[int],
     *,
     g: Float[Tensor, "n c"] | None,
-    shifts: Float[Tensor, "bags all_dims"],
+    shifts: Int[Tensor, "bags all_dims"],
     points: int,
     series: int,
 ) -> ClosedForm:
@@ -234,7 +250,7 @@ def closed_form(
     moments = moments_of(mean, variance, g, counts)
     heavy = heavy_instances(moments, counts)
     (bags, k), d = heavy.rows.shape, moments.first.shape[1]
-    z = normal_points(shifts, count=points, dims=d + k, series=series)
+    z = normal_points(shifts, count=points, dims=d + k, series=series, dtype=mean.dtype)
     columns = torch.cat([moments.first, moments.covariance.flatten(1)], 1)
     sums = torch.segment_reduce(columns * heavy.light[:, None], "sum", lengths=counts)
     root = _root(sums[:, d:].view(-1, d, d)).to(mean.dtype)
@@ -373,7 +389,10 @@ def pool_normal(
     """
     sizes = list(sizes)
     dims = max(DIMENSIONS, HEAVY[-1] + (1 if g is None else g.shape[1]) + 1)
-    shifts = torch.stack([mean.new_empty(dims).uniform_(generator=own) for own in generators])
+    kind = {"dtype": torch.int32, "device": mean.device}
+    shifts = torch.stack(
+        [torch.randint(CELLS, (dims,), generator=own, **kind) for own in generators]
+    )
     options = {"g": g, "shifts": shifts, "points": points, "series": series}
     closed = closed_form(mean, variance, sizes, **options)
     refused = closed.heavy.refused
