@@ -143,10 +143,7 @@ class AttentionModel(Model):
         terms = super().losses(out, bags)
         if self.prior is None:
             return terms
-        kl = self.kl(out, bags)
-        if self.kl_reduction == "mean":
-            kl = kl / bags.offsets.diff()
-        return {**terms, "kl": kl.mean()}
+        return {**terms, "kl": self._reduced(self.kl(out, bags), bags).mean()}
 
     def kl(self, out: Output, bags: Bags) -> Float[Tensor, " bags"]:
         """Return KL(q ‖ p) of each bag, for a model with a prior."""
@@ -168,13 +165,16 @@ class AttentionModel(Model):
         return LearnedPrior(self._prior_options, self.field_options)
 
     def batch_statistics(self, out: Output, bags: Bags) -> Float[Tensor, "2"] | None:
-        """Return Σ N_b and Σ E_q[fᵀ(L + εI) f], from which κ is learned."""
+        """Return Σ N_b and Σ E_q[fᵀ(L + εI) f], each reduced like the KL, to learn κ from."""
         q = out.attention.joint if isinstance(out.attention, PerClass) else out.attention
         if not isinstance(q, Field):
             return None
         energy = q.expected_energy.detach().view(-1, len(bags))
-        count = energy.new_tensor(len(energy) * sum(bags.sizes))
-        return torch.stack([count, energy.sum()])
+        sizes = bags.offsets.diff().to(energy).expand_as(energy)
+        return torch.stack([self._reduced(v, bags).sum() for v in (sizes, energy)])
+
+    def _reduced(self, value: Float[Tensor, "*k bags"], bags: Bags) -> Float[Tensor, "*k bags"]:
+        return value / bags.offsets.diff() if self.kl_reduction == "mean" else value
 
     def monitored(self) -> dict[str, float]:
         prior = self.learned_prior

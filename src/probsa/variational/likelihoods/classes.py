@@ -107,20 +107,9 @@ class Likelihood(nn.Module, ABC):
         w = None if class_weights is None else torch.tensor(class_weights)
         self.register_buffer("class_weights", w)
 
-    @classmethod
-    def fit(cls, spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> LikelihoodSpec:
-        """Return the specification with the constants that follow from the training targets.
-
-        Raises:
-            InputError: the training bags do not determine the likelihood, or an option does not
-                fit.
-        """
-        raise NotImplementedError(f"{cls.__name__} has no constants")
-
     @staticmethod
     def n_logits(spec: LikelihoodSpec) -> int:
         """Return how many logits a model must give."""
-        del spec
         return 1
 
     @abstractmethod
@@ -154,7 +143,6 @@ class Likelihood(nn.Module, ABC):
 
     def at_least(self, logits: Columns) -> Float[Tensor, "*batch steps"] | None:
         """Return P(Y ≥ k) of each sample for k = 1 … K; None where the target has no grades."""
-        del logits
         return None
 
     def outputs(self, classes: Sequence[str]) -> tuple[str, ...]:

@@ -81,7 +81,6 @@ class Gaussian(Likelihood):
         return 2 if spec.noise == "heteroscedastic" else 1
 
     def outputs(self, classes: Sequence[str]) -> tuple[str, ...]:
-        del classes
         return ("mean", "sd", *(f"q{round(100 * level):02d}" for level in LEVELS))
 
     def sampled_nll(self, logits: Logits, y: PerBag) -> PerSample:

@@ -38,7 +38,6 @@ class _Survival(Likelihood):
         self.names = tuple(f"s_{t:g}" for t in spec.times)
 
     def outputs(self, classes: Sequence[str]) -> tuple[str, ...]:
-        del classes
         return ("risk", *self.names)
 
 
@@ -172,7 +171,6 @@ class Cox(_Survival):
 
     def score(self, logits: Logits, y: Float[Tensor, "bags 2"]) -> dict[str, PerBag]:
         """Return nothing: the partial likelihood is no score of a single bag."""
-        del logits, y
         return {}
 
     def set_baseline(self, relative: PerBag, y: Float[Tensor, "bags 2"]) -> None:
