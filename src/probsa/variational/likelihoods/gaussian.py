@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor, nn
+from torch.distributions import LogNormal, Normal
 
 from ...errors import InputError
 from ..options import LikelihoodOptions
@@ -105,25 +105,32 @@ class Gaussian(Likelihood):
     def predict(self, logits: Logits) -> Predictive:
         """Return mean, total standard deviation and quantiles of the mixture, in the user's unit.
 
-        Its variance is that of the noise plus that of the means over samples.
+        Its variance is that of the noise plus that of the means over samples. Its quantiles are
+        bisected, between the smallest and the largest of the samples.
         """
         mu, v = self._moments(logits.double())
-        m, s = self.shift + self.scale * mu, self.scale**2 * v
-        mean, variance = m, s
-        if self.log:  # 1 + y has a log-normal distribution
-            above = (m + s / 2).exp()
-            mean, variance = above - 1, above.square() * torch.expm1(s)
-        total = variance.mean(1) + mean.var(1, correction=0)
-        own, quantiles = _mixture_quantiles(mu, v)
-        first = torch.stack([mean.mean(1), total.sqrt()], 1)
-        values = torch.cat([first, self._in_unit(quantiles)], 1)
-        sampled = torch.cat([torch.stack([mean, variance.sqrt()], 2), self._in_unit(own)], 2)
-        return Predictive(values.to(logits.dtype), sampled.std(1, correction=0).to(logits.dtype))
+        loc, sd = (self.shift + self.scale * mu)[..., None], (self.scale * v.sqrt())[..., None]
+        normal = Normal(loc, sd, validate_args=False)
+        of_sample = LogNormal(loc, sd, validate_args=False) if self.log else normal  # of y + 1 or y
+        mean, noise = of_sample.mean - (1 if self.log else 0), of_sample.variance
+        total = noise.mean(1) + mean.var(1, correction=0)
+        levels = torch.tensor(LEVELS, dtype=loc.dtype, device=loc.device)
+        quantiles = normal.icdf(levels)
+        low, high = quantiles.amin(1), quantiles.amax(1)
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            below = normal.cdf(middle[:, None]).mean(1) < levels
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        values = torch.cat([mean.mean(1), total.sqrt(), self._in_unit((low + high) / 2)], 1)
+        each = torch.cat([mean, noise.sqrt(), self._in_unit(quantiles)], 2)
+        return Predictive(values.to(logits.dtype), each.std(1, correction=0).to(logits.dtype))
 
     def probability(self, logits: Columns) -> Columns:
         """Return μ in the user's unit and, of two logits, v, which explanations differ."""
         mu, v = self._moments(logits)
-        parts = [self._in_unit(mu)] + ([self.scale**2 * v] if self.two_logits else [])
+        parts = [self._in_unit(self.shift + self.scale * mu)]
+        if self.two_logits:
+            parts.append(self.scale**2 * v)
         return torch.stack(parts, -1).to(logits.dtype)
 
     def _moments(self, logits: Columns) -> tuple[Tensor, Tensor]:
@@ -138,27 +145,8 @@ class Gaussian(Likelihood):
     def _standardised(self, y: Tensor) -> Tensor:
         return ((torch.log1p(y) if self.log else y) - self.shift) / self.scale
 
-    def _in_unit(self, z: Tensor) -> Tensor:
-        value = self.shift + self.scale * z
+    def _in_unit(self, value: Tensor) -> Tensor:
         return torch.expm1(value) if self.log else value
-
-
-def _mixture_quantiles(
-    mu: PerSample, v: PerSample
-) -> tuple[Float[Tensor, "bags samples levels"], Float[Tensor, "bags levels"]]:
-    """Return the quantiles of each sample, and x with ⟨Φ((x − μ)/√v)⟩ = level, by bisection.
-
-    The latter lie between the smallest and the largest of the former.
-    """
-    levels = torch.tensor(LEVELS, dtype=mu.dtype, device=mu.device)
-    mu, sd = mu[..., None], v.sqrt()[..., None]
-    own = mu + torch.special.ndtri(levels) * sd
-    low, high = own.amin(1), own.amax(1)
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        below = torch.special.ndtr((middle[:, None] - mu) / sd).mean(1) < levels
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return own, (low + high) / 2
 
 
 def _mixture_crps(mu: PerSample, v: PerSample, z: PerBag) -> PerBag:
