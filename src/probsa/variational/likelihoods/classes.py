@@ -116,12 +116,12 @@ class Likelihood(nn.Module, ABC):
     def sampled_nll(self, logits: Logits, y: Tensor) -> Float[Tensor, "bags samples *parts"]:
         """Return −log p(Y | X, f) of each sample, in the precision of the logits."""
 
-    @abstractmethod
     def probability(self, logits: Columns) -> Columns:
-        """Return p(Y = c) of each sample; for one logit, p(Y = 1).
+        """Return p(Y = c) of each sample, here of independent classes; for one logit, p(Y = 1).
 
         For other tasks than classes, the response that explanations differ.
         """
+        return self._moved(logits).sigmoid()
 
     def nll(self, logits: Logits, y: Tensor) -> PerBag:
         """Return −E_q[log p(Y | X, f)]: the samples' mean loss, not the loss of their mean."""
@@ -175,9 +175,6 @@ class Bernoulli(Likelihood):
     def sampled_nll(self, logits: Logits, y: Tensor) -> PerSample:
         return _binary_nll(logits[..., 0], y[:, None])
 
-    def probability(self, logits: Columns) -> Columns:
-        return self._moved(logits).sigmoid()
-
 
 class Categorical(Likelihood):
     """C logits: p(Y = c) = softmax(ℓ)_c."""
@@ -206,9 +203,6 @@ class Independent(Likelihood):
     def sampled_nll(self, logits: Logits, y: Tensor) -> PerSample:
         present = y.long()[:, None] == torch.arange(logits.shape[2], device=logits.device)
         return _binary_nll(logits, present[:, None]).mean(2)
-
-    def probability(self, logits: Columns) -> Columns:
-        return logits.sigmoid()
 
 
 class Findings(Likelihood):
@@ -255,9 +249,6 @@ class Findings(Likelihood):
 
     def predictive_nll(self, logits: Logits, y: Float[Tensor, "bags findings"]) -> PerBag:
         return _mean_of_known(-mean_of_logs(-self.sampled_nll(logits.double(), y)), y)
-
-    def probability(self, logits: Columns) -> Columns:
-        return self._moved(logits).sigmoid()
 
 
 class CumulativeLink(Likelihood):

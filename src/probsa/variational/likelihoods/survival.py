@@ -59,16 +59,9 @@ class Hazards(_Survival):
     @classmethod
     def fit(cls, spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> LikelihoodSpec:
         """Cut at quantiles of the events; biases start at the logits of the bags' hazards."""
+        events = _event_times(y, options, least=options.bins)
+        cuts = np.unique(np.quantile(events, np.arange(1, options.bins + 1) / options.bins))
         time, event = y[:, :1].double().numpy(), y[:, 1:].numpy() > 0
-        count = int(event.sum())
-        if count < options.bins:
-            remedy = "lower bins" if count else "give more bags"
-            raise InputError(
-                f"{count} of {len(y)} training bags have the event, but hazards needs "
-                f"{options.bins}: {remedy}"
-            )
-        levels = np.arange(1, options.bins + 1) / options.bins
-        cuts = np.unique(np.quantile(time[event], levels))
         begun, passed = time > np.concatenate([[0.0], cuts[:-1]]), time > cuts
         dying = (event & begun & ~passed).sum(0)
         starts = np.log((dying + 0.5) / (passed.sum(0) + 0.5))  # half a bag more on each side
@@ -135,19 +128,15 @@ class Cox(_Survival):
     @classmethod
     def fit(cls, spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> LikelihoodSpec:
         """Predict at the times of events, or at quantiles of these if there are many."""
-        events = y[y[:, 1] > 0, 0].double().numpy()
-        if len(events) < 2:
-            raise InputError(
-                f"{len(events)} of {len(y)} training bags have the event, but cox needs 2: give "
-                "more bags"
-            )
+        events = _event_times(y, options, least=2)
         times = np.unique(events)
         if len(times) > MOST_TIMES:
             levels = np.arange(1, MOST_TIMES + 1) / MOST_TIMES
             times = np.unique(np.quantile(events, levels, method="inverted_cdf"))
-        nelson = _breslow_hazard(torch.ones(len(y)).double(), y, torch.from_numpy(times))
-        spec = _with_times(spec, times, options)
-        return replace(spec, kind="cox", hazard=tuple(nelson.tolist()))
+        spec = replace(_with_times(spec, times, options), kind="cox", hazard=(0.0,) * len(times))
+        nelson_aalen = cls(spec)
+        nelson_aalen.set_baseline(torch.ones(len(y)), y)
+        return replace(spec, hazard=tuple(nelson_aalen.cumulative_hazard.tolist()))
 
     def sampled_nll(self, logits: Logits, y: Float[Tensor, "bags 2"]) -> PerSample:
         """Return the term of each bag with an event, 0 for the others; they sum to the batch's.
@@ -176,11 +165,19 @@ class Cox(_Survival):
     def set_baseline(self, relative: PerBag, y: Float[Tensor, "bags 2"]) -> None:
         """Set the cumulative baseline hazard by Breslow's estimator.
 
+        It is H(t) = Σ_{events ≤ t} d / Σ_{at risk} e^r; of Nelson and Aalen if e^r = 1.
+
         Args:
             relative: the mean over samples of e^r of each training bag.
             y: their times and events.
         """
-        self.cumulative_hazard.copy_(_breslow_hazard(relative.double(), y, self.times))
+        time, event = y[:, 0].double().contiguous(), y[:, 1] > 0
+        distinct = time[event].unique()
+        deaths = torch.stack([(event & (time == t)).sum() for t in distinct])
+        at_risk = torch.stack([relative.double()[time >= t].sum() for t in distinct])
+        total = F.pad((deaths / at_risk).cumsum(0), (1, 0))
+        reached = torch.searchsorted(distinct, self.times.to(distinct), right=True)
+        self.cumulative_hazard.copy_(total[reached])
 
     def sample_outputs(self, logits: Columns) -> Float[Tensor, "*batch outputs"]:
         """Return the risk τ − ∫_0^τ S(t) dt of S(t) = exp(−H(t) e^r), and S at the times."""
@@ -196,6 +193,17 @@ class Cox(_Survival):
         return logits
 
 
+def _event_times(y: Tensor, options: LikelihoodOptions, *, least: int) -> np.ndarray:
+    events = y[y[:, 1] > 0, 0].double().numpy()
+    if len(events) < least:
+        remedy = "lower bins" if options.survival == "hazards" and len(events) else "give more bags"
+        raise InputError(
+            f"{len(events)} of {len(y)} training bags have the event, but {options.survival} needs "
+            f"{least}: {remedy}"
+        )
+    return events
+
+
 def _with_times(
     spec: LikelihoodSpec, times: np.ndarray, options: LikelihoodOptions
 ) -> LikelihoodSpec:
@@ -205,18 +213,3 @@ def _with_times(
             "nothing is known beyond it"
         )
     return replace(spec, times=tuple(times.tolist()), horizon=options.horizon)
-
-
-def _breslow_hazard(
-    relative: PerBag, y: Float[Tensor, "bags 2"], times: Float[Tensor, " t"]
-) -> Float[Tensor, " t"]:
-    """Return H(t) = Σ_{events ≤ t} d / Σ_{at risk} e^r at rising times.
-
-    With e^r = 1 for all bags, this is the Nelson–Aalen estimator.
-    """
-    time, event = y[:, 0].double().contiguous(), y[:, 1] > 0
-    distinct = time[event].unique()
-    deaths = torch.stack([(event & (time == t)).sum() for t in distinct])
-    at_risk = torch.stack([relative[time >= t].sum() for t in distinct])
-    total = F.pad((deaths / at_risk).cumsum(0), (1, 0))
-    return total[torch.searchsorted(distinct, times.to(distinct), right=True)]
