@@ -125,7 +125,7 @@ checkpoints.replacing = slow
 RUN = """
 import pathlib
 from probsa.training.config import RunConfig
-from probsa.training.keys import load_yaml
+from probsa.training.yaml_files import load_yaml
 from probsa.training.run_folder import RunFolder
 from probsa.training import Reporter, train
 class Starter(Reporter):

@@ -47,7 +47,7 @@ from support.counted_model import register_counted
 register_counted()
 from probsa.training import train
 from probsa.training.config import RunConfig
-from probsa.training.keys import load_yaml
+from probsa.training.yaml_files import load_yaml
 train(RunConfig.from_dict(load_yaml(Path(sys.argv[1]))), Path(sys.argv[2]))
 """
 

@@ -12,8 +12,12 @@ from .checkpoints import save_checkpoint as save_checkpoint
 from .config import SECTIONS as SECTIONS
 from .config import DataConfig as DataConfig
 from .config import RunConfig as RunConfig
+from .config import RunKey as RunKey
 from .config import TrainingConfig as TrainingConfig
+from .config import flatten as flatten
+from .config import full_name as full_name
 from .config import plain as plain
+from .config import section_keys as section_keys
 from .covariates import attach_covariates as attach_covariates
 from .devices import choose_device as choose_device
 from .devices import gpu_count as gpu_count
@@ -21,11 +25,6 @@ from .devices import precision_context as precision_context
 from .devices import thread_count as thread_count
 from .imbalance import ClassPrior as ClassPrior
 from .imbalance import stored_prior as stored_prior
-from .keys import RunKey as RunKey
-from .keys import flatten as flatten
-from .keys import full_name as full_name
-from .keys import load_yaml as load_yaml
-from .keys import section_keys as section_keys
 from .optimizers import clip_gradients as clip_gradients
 from .optimizers import make_optimizer as make_optimizer
 from .preparation import PreparedData as PreparedData
@@ -60,3 +59,4 @@ from .units import need_table as need_table
 from .units import open_data as open_data
 from .units import open_units as open_units
 from .units import read_labels as read_labels
+from .yaml_files import load_yaml as load_yaml

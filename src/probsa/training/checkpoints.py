@@ -22,7 +22,7 @@ from torch.nn.modules.module import (
 from ..core import as_record, parse_json, replacing
 from ..errors import CheckpointError, ProbSAError
 from ..models import Model, build, names
-from .config import without_retired
+from .config import tuples, without_retired
 
 R = TypeVar("R")
 
@@ -138,7 +138,7 @@ def restore_model(checkpoint: Checkpoint, *, path: Path, expect: str | None = No
         CheckpointError: the model is not `expect` or is not registered, or the weights do not fit.
     """
     stored = checkpoint.stated(StoredModel)
-    name, arguments = stored.model, _tuples(without_retired("model", stored.arguments))
+    name, arguments = stored.model, tuples(without_retired("model", stored.arguments))
     if expect is not None and name != expect:
         raise CheckpointError(f"{path} holds a {name!r}, not a {expect!r}")
     if name not in names():
@@ -280,9 +280,3 @@ def damaged_state(path: Path) -> Iterator[None]:
             f"{path} cannot be continued from ({_first(e)}): its state of training is damaged, or "
             "belongs to another model. Train the run again"
         ) from e
-
-
-def _tuples(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _tuples(v) for k, v in value.items()}
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import UnknownName
-from .config import RunConfig
-from .keys import flatten, load_yaml
+from .config import RunConfig, flatten
+from .yaml_files import load_yaml
 
 DEFAULT_RECIPE = Path(__file__).with_name("default.yaml")
 FOLDER = "recipes"

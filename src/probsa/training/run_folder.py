@@ -22,7 +22,7 @@ from ..core import Limits, TaskName, read_record, write_csv, write_json, write_t
 from ..errors import InputError, OutputExists, UnknownName
 from ..models import arguments, names, original
 from .config import RunConfig, plain
-from .keys import load_yaml
+from .yaml_files import load_yaml
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
