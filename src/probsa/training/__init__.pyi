@@ -7,6 +7,7 @@ from .checkpoints import Checkpoint as Checkpoint
 from .checkpoints import StoredPredictor as StoredPredictor
 from .checkpoints import damaged_state as damaged_state
 from .checkpoints import load_checkpoint as load_checkpoint
+from .checkpoints import progress_of as progress_of
 from .checkpoints import restore_model as restore_model
 from .checkpoints import save_checkpoint as save_checkpoint
 from .config import SECTIONS as SECTIONS
@@ -34,7 +35,6 @@ from .preparation import note_missing_features as note_missing_features
 from .preparation import prepare as prepare
 from .preparation import prepare_bags as prepare_bags
 from .preparation import read_split as read_split
-from .progress import progress_of as progress_of
 from .recipes import default_recipe as default_recipe
 from .recipes import find_recipe as find_recipe
 from .recipes import names_model as names_model

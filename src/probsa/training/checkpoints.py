@@ -6,7 +6,7 @@ A checkpoint is written atomically, and is read without unpickling.
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
-from ..core import as_record, parse_json, replacing
+from ..core import NonNegativeInt, as_record, parse_json, replacing
 from ..errors import CheckpointError, ProbSAError
 from ..models import Model, build, names
 from .config import tuples, without_retired
@@ -75,6 +75,44 @@ class Checkpoint:
             for k, v in self.tensors.items()
             if k.startswith(f"{prefix}.")
         }
+
+
+@dataclass
+class Progress:
+    """How far a run has come; every field is stored in its checkpoints."""
+
+    epoch: NonNegativeInt = 0
+    """Number of epochs that are complete."""
+    step: NonNegativeInt = 0
+    """Number of steps that are complete."""
+    best: dict[str, int | float | None] = field(default_factory=dict)
+    """Number (from 1) and validation scores of the best epoch."""
+    history: list[dict[str, int | float | None]] = field(default_factory=list)
+    """The rows of metrics.csv."""
+
+    @property
+    def since_best(self) -> int:
+        """Number of epochs since the best one, which `patience` limits."""
+        return self.epoch - int(self.best.get("epoch") or 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _StoredProgress:
+    progress: Progress
+
+
+def progress_of(checkpoint: Checkpoint) -> Progress:
+    """Return the progress that a checkpoint states.
+
+    Raises:
+        CheckpointError: it is missing or damaged.
+    """
+    return checkpoint.stated(_StoredProgress).progress
+
+
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors under their names in a checkpoint, the reverse of `Checkpoint.part`."""
+    return {f"{prefix}.{k}": v for k, v in tensors.items()}
 
 
 def save_checkpoint(

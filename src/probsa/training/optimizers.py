@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from ..models import Model
 from ..variational import rate_factor
@@ -71,6 +72,24 @@ def _split_vectors(group: dict) -> list[dict]:
     vectors = [p for p in group["params"] if p.ndim <= 1]
     parts = [{**group, "params": matrices}, {**group, "params": vectors, "weight_decay": 0.0}]
     return [part for part in parts if part["params"]]
+
+
+def averaged_model(model: Model, *, decay: float) -> AveragedModel:
+    """Return a copy of a model that `update_parameters` makes the exponential average over steps.
+
+    The weights of step t enter at the rate (1 − d) / (1 − dᵗ), so that those of all steps sum to 1
+    as Adam's moments do: the initial weights, which say nothing of the data, are not part of it.
+    Floating buffers are averaged as well; others, which count or index, are those of the model.
+    """
+
+    def update(averages: list[Tensor], values: list[Tensor], steps: int | Tensor) -> None:
+        if averages[0].is_floating_point():
+            rate = (1 - decay) / (1 - decay ** (int(steps) + 1))
+            torch._foreach_lerp_(averages, values, rate)
+        else:
+            torch._foreach_copy_(averages, values)
+
+    return AveragedModel(model, multi_avg_fn=update, use_buffers=True)
 
 
 def clip_gradients(optimizer: torch.optim.Optimizer, norm: float | None) -> None:

@@ -26,7 +26,7 @@ from .config import (
     section_keys,
 )
 from .recipes import default_recipe, names_model
-from .selection import check_selection
+from .validation import check_selection
 from .yaml_files import load_yaml
 
 FROM_DATA = {"in_dim", "class_weights", "seed"}

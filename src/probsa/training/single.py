@@ -17,13 +17,11 @@ import torch
 from ..core import counted
 from ..errors import InputError, ProbSAError
 from .baseline import store_baseline
-from .checkpoints import load_checkpoint
+from .checkpoints import load_checkpoint, progress_of
 from .config import RunConfig
 from .devices import World, choose_device, thread_count, world
-from .direct import epochs_of, fit_run, fits_directly
-from .loop import TrainingLoop
+from .loop import TrainingLoop, fits_directly
 from .preparation import PreparedData, prepare
-from .progress import progress_of
 from .reporting import Reporter
 from .run_folder import RunFolder, open_run
 from .trackers import TrackedRun, tracked
@@ -77,7 +75,7 @@ def train(
                         config, folder, prepared, world=w, reporter=reporter, tracker=tracker
                     )
                 if tracker is not None:
-                    tracker.update(_history(config, folder))
+                    tracker.update(_mean_history(folder.members()))
         except ProbSAError:
             if w.first and not any(out.rglob("*.safetensors")):
                 shutil.rmtree(out)  # it failed before an epoch ended: there is nothing to resume
@@ -120,15 +118,14 @@ def train_prepared(
     Raises:
         InputError: the run diverged.
     """
-    if fits_directly(config):
-        if world.first:
-            fit_run(config, folder, prepared, reporter=reporter)
-        world.wait()
-        return
     device = choose_device(config.training.device)
-    TrainingLoop(
-        config, folder, prepared, device=device, world=world, reporter=reporter, tracker=tracker
-    ).run()
+    together = World() if fits_directly(config) else world  # such a model is fitted by one process
+    if world.first or together.size > 1:
+        loop = TrainingLoop(
+            config, folder, prepared,
+            device=device, world=together, reporter=reporter, tracker=tracker,
+        )  # fmt: skip
+        loop.run()
     if world.first:
         store_baseline(folder, prepared, device=device)
     world.wait()
@@ -144,17 +141,10 @@ def train_members(
 ) -> None:
     """Train the members of a run, and write the means of their metrics into its folder.
 
-    Members that are complete stay as they are.
-
     Raises:
         InputError: a member diverged.
     """
-    configs, folders = member_configs(config), folder.members()
-    complete = [_is_complete(c, f) for c, f in zip(configs, folders, strict=True)]
-    world.wait()  # every process decides on the same files
-    for member, own, done in zip(configs, folders, complete, strict=True):
-        if done:
-            continue
+    for member, own in zip(member_configs(config), folder.members(), strict=True):
         if world.first:
             open_run(own.path, member, resume=True, overwrite=False)
             prepared.write(own)
@@ -164,7 +154,7 @@ def train_members(
         except InputError as e:
             raise InputError(f"{own.path}: {e}") from e
     if world.first:
-        folder.write_metrics(_mean_history(folders))
+        folder.write_metrics(_mean_history(folder.members()))
 
 
 def member_configs(config: RunConfig) -> list[RunConfig]:
@@ -174,22 +164,6 @@ def member_configs(config: RunConfig) -> list[RunConfig]:
         replace(config, seed=config.seed + k, data_seed=config.order_seed, training=training)
         for k in range(config.training.members)
     ]
-
-
-def _is_complete(config: RunConfig, folder: RunFolder) -> bool:
-    if not (folder.best.is_file() and folder.last.is_file()):
-        return False
-    progress = progress_of(load_checkpoint(folder.last))
-    patience = config.training.patience
-    over = patience is not None and progress.since_best >= patience
-    return progress.epoch == epochs_of(config) or over
-
-
-def _history(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
-    """Return the rows of a run's metrics.csv."""
-    if config.training.members > 1:
-        return _mean_history(folder.members())
-    return [*progress_of(load_checkpoint(folder.last)).history]
 
 
 def _mean_history(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:
