@@ -16,7 +16,7 @@ from probsa.training import Reporter, RunConfig, load_checkpoint, open_data, rea
 from probsa.training.batching import plan_epoch
 from probsa.training.config import DataConfig, TrainingConfig
 from probsa.training.imbalance import ClassPrior, dealt_batches, epoch_order
-from probsa.training.units import read_labels
+from probsa.training.data import read_labels
 from probsa.variational import Bernoulli, Categorical
 from probsa.workflow import train_and_report
 

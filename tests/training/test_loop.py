@@ -20,8 +20,8 @@ from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.devices import World
 from probsa.training.loop import TrainingLoop
 from probsa.training.optimizers import set_learning_rate
-from probsa.training.preparation import Standardizer, open_data, prepare
-from probsa.training.selection import is_better
+from probsa.training.preparation import Standardizer, prepare
+from probsa.training.validation import is_better
 from probsa.training.validation import validation_scores
 
 

@@ -27,7 +27,7 @@ from probsa.training.config import DataConfig, RunConfig, Select, TrainingConfig
 from probsa.training.devices import World
 from probsa.training.loop import TrainingLoop
 from probsa.training.run_folder import RunFolder
-from probsa.training.selection import check_selection, chosen_row, is_better
+from probsa.training.validation import check_selection, chosen_row, is_better
 from probsa.training.validation import nll_of_all, validation_scores, with_nll
 from probsa.variational import Cox, Dirac
 

@@ -20,7 +20,7 @@ from torch.nn.modules.module import (
 )
 
 from ..core import NonNegativeInt, as_record, parse_json, replacing
-from ..errors import CheckpointError, ProbSAError
+from ..errors import CheckpointError, InputError, ProbSAError
 from ..models import Model, build, names
 from .config import tuples, without_retired
 
@@ -97,17 +97,21 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _StoredProgress:
-    progress: Progress
+class _StoredState:
+    """What a checkpoint states about training."""
+
+    progress: Progress = field(default_factory=Progress)
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    """The parameter groups of the optimiser."""
 
 
 def progress_of(checkpoint: Checkpoint) -> Progress:
     """Return the progress that a checkpoint states.
 
     Raises:
-        CheckpointError: it is missing or damaged.
+        CheckpointError: it is damaged.
     """
-    return checkpoint.stated(_StoredProgress).progress
+    return checkpoint.stated(_StoredState).progress
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -161,7 +165,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(tensors=tensors, metadata=metadata, path=path)
 
 
-def restore_model(checkpoint: Checkpoint, *, path: Path, expect: str | None = None) -> Model:
+def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model:
     """Build the model of a checkpoint from its name and arguments, and load its weights.
 
     The model is first built without memory, and its sizes are compared with those of the tensors,
@@ -169,13 +173,12 @@ def restore_model(checkpoint: Checkpoint, *, path: Path, expect: str | None = No
 
     Args:
         checkpoint: the content of the file.
-        path: its path, for error messages.
         expect: name that the model must have, or None for any.
 
     Raises:
         CheckpointError: the model is not `expect` or is not registered, or the weights do not fit.
     """
-    stored = checkpoint.stated(StoredModel)
+    stored, path = checkpoint.stated(StoredModel), checkpoint.path
     name, arguments = stored.model, tuples(without_retired("model", stored.arguments))
     if expect is not None and name != expect:
         raise CheckpointError(f"{path} holds a {name!r}, not a {expect!r}")
@@ -188,11 +191,6 @@ def restore_model(checkpoint: Checkpoint, *, path: Path, expect: str | None = No
         _check_sizes(name, arguments, tensors)
         model = build(name, **arguments)
         model.load_state_dict(tensors)
-    except _TooLarge as e:
-        raise CheckpointError(
-            f"{path} does not fit the model {name!r}: its arguments describe a larger model than "
-            f"its {e.stored:,} stored weights. {ADVICE[0].upper()}{ADVICE[1:]}"
-        ) from e
     except ProbSAError as e:
         raise CheckpointError(f"{path} does not fit the model {name!r}: {e}") from e
     except (RuntimeError, TypeError, ValueError, ArithmeticError, MemoryError) as e:
@@ -200,23 +198,14 @@ def restore_model(checkpoint: Checkpoint, *, path: Path, expect: str | None = No
     return model
 
 
-class _TooLarge(Exception):
-    """A model has more weights than its checkpoint."""
-
-    def __init__(self, stored: int) -> None:
-        super().__init__(stored)
-        self.stored = stored
-
-
 def _check_sizes(name: str, arguments: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Compare the shapes of a model, built on the meta device, with those of stored tensors.
 
     Raises:
-        _TooLarge: the model has more weights than are stored.
+        InputError: the model has more weights than are stored.
         RuntimeError: a tensor is missing, not expected, or of another shape.
     """
-    stored = sum(v.numel() for v in tensors.values())
-    with torch.random.fork_rng(devices=[]), _at_most(stored):
+    with torch.random.fork_rng(devices=[]), _at_most(sum(v.numel() for v in tensors.values())):
         try:
             with torch.device("meta"):
                 model = build(name, **arguments)
@@ -237,26 +226,23 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 
 
 @contextmanager
-def _at_most(elements: int) -> Iterator[None]:
-    """Raise _TooLarge as soon as the modules that are built have more weights together."""
+def _at_most(stored: int) -> Iterator[None]:
+    """Raise an InputError as soon as the modules that are built have more weights together."""
     # a module may register and remove a tensor again, as weight normalisation does
-    most, count = 2 * elements + 1024, 0
+    most, count = 2 * stored + 1024, 0
 
     def add(module: object, name: str, value: Tensor | None) -> None:
         nonlocal count
         count += 0 if value is None else value.numel()
         if count > most:
-            raise _TooLarge(elements)
+            raise InputError(
+                f"its arguments describe a larger model than its {stored:,} stored weights. "
+                f"{ADVICE[0].upper()}{ADVICE[1:]}"
+            )
 
-    hooks = (
-        register_module_parameter_registration_hook(add),
-        register_module_buffer_registration_hook(add),
-    )
-    try:
+    parameters = register_module_parameter_registration_hook(add)
+    with parameters, register_module_buffer_registration_hook(add):
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _first(error: Exception) -> str:
@@ -281,7 +267,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) 
     Raises:
         CheckpointError: the state is damaged, or belongs to other weights.
     """
-    groups = checkpoint.stated(_Groups).groups
+    groups = checkpoint.stated(_StoredState).groups
     state: dict[int, dict[str, Tensor]] = {}
     with damaged_state(checkpoint.path):
         for key, value in checkpoint.part("optimizer").items():
@@ -293,13 +279,6 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) 
             for name, value in values.items():
                 if isinstance(value, Tensor) and value.ndim and value.shape != weight.shape:
                     raise ValueError(f"{name} has the shape {list(value.shape)}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Groups:
-    """The parameter groups of an optimiser, as a checkpoint states them."""
-
-    groups: list[dict[str, Any]]
 
 
 @contextmanager

@@ -426,7 +426,7 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: a key is given twice, for example nested and flat.
     """
-    return by_name((full_name(key), value) for key, value in _leaves(values))
+    return by_name((full_name(key), value) for key, value in leaves(values))
 
 
 def by_name(items: Iterable[tuple[str, T]]) -> dict[str, T]:
@@ -439,10 +439,11 @@ def by_name(items: Iterable[tuple[str, T]]) -> dict[str, T]:
     return named
 
 
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested mappings, with their keys joined by dots."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
+            yield from leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
 from ..core import Bag, Bags, pack, random_stream, seed_of
+from ..datasets import balanced_epoch, deal_events
 from ..errors import InputError
 from ..models import fixed
 from ..variational import kl_weight, objective
@@ -37,7 +38,6 @@ from .checkpoints import (
 )
 from .config import RunConfig
 from .devices import World, precision_context
-from .imbalance import dealt_batches, epoch_order
 from .optimizers import averaged_model, clip_gradients, make_optimizer, set_learning_rate
 from .preparation import PreparedData, build_model
 from .reporting import Reporter
@@ -94,7 +94,7 @@ class TrainingLoop:
         if checkpoint is None:
             model, self.progress = build_model(config, prepared), Progress()
         else:
-            model = restore_model(checkpoint, path=folder.last, expect=config.model)
+            model = restore_model(checkpoint, expect=config.model)
             self.progress = progress_of(checkpoint)
         self.model = self.kept = model.to(device)
         """`kept` is what is validated and stored as the best: the model, or its average."""
@@ -142,18 +142,18 @@ class TrainingLoop:
         )
 
     def _plan(self, epoch: int) -> list[Batch]:
-        table, train = self.prepared.table, self.prepared.split.train
+        train, seed, order = self.prepared.split.train, self.config.order_seed, None
+        size = self.settings.batch_size
+        y: list[Any] = [self.prepared.targets[name] for name in train]
         if self.prepared.deals_events:
-            return dealt_batches(self.config, table, train, epoch=epoch)
+            dealt = deal_events([int(e) for _, e in y], batch_size=size, seed=seed, epoch=epoch)
+            return [tuple(train[k] for k in batch) for batch in dealt]
+        if self.settings.sampling == "balanced":
+            order = [train[k] for k in balanced_epoch(y, seed=seed, epoch=epoch)]
         return plan_epoch(
-            train,
-            order=epoch_order(self.config, table, train, epoch=epoch),
-            seed=self.config.order_seed,
-            epoch=epoch,
-            batch_size=self.settings.batch_size,
-            max_instances=self.settings.max_instances,
-            size=self.prepared.bags.size,
-        )
+            train, order=order, seed=seed, epoch=epoch, batch_size=size,
+            max_instances=self.settings.max_instances, size=self.prepared.bags.size,
+        )  # fmt: skip
 
     def run(self) -> None:
         """Train the remaining epochs.

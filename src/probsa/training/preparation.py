@@ -4,7 +4,7 @@ Class weights, means and standard deviations are computed on the training part o
 """
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from ..cohorts import FeatureRecipe, PatchSet, Record
 from ..core import (
     Bags,
-    as_record,
     as_typed,
     counted,
     read_json,
+    read_record,
     seed_of,
     write_json,
 )
@@ -42,11 +42,9 @@ from ..tasks import Target
 from ..variational import balanced_weights
 from .checkpoints import Checkpoint
 from .config import RunConfig
-from .covariates import fit_covariates
-from .imbalance import ClassPrior, class_prior, store_prior
-from .run_folder import RunFolder
-from .targets import fit_likelihood, stack_targets, targets_of
-from .units import as_units, open_data, read_labels
+from .data import fit_covariates, open_data, read_labels
+from .run_folder import ADVICE, RunFolder
+from .targets import ClassPrior, class_prior, fit_likelihood, stack_targets, targets_of
 
 TEST_PART = "it is in the test part, which must not be used in training or validation"
 
@@ -84,15 +82,16 @@ class Standardizer(nn.Module):
         """
         tensors = checkpoint.part("standardize")
         mean, deviation = tensors.get("mean"), tensors.get("deviation")
-        shape = None if mean is None else tuple(mean.shape)
-        if (
-            mean is None
-            or deviation is None
-            or deviation.shape != mean.shape
-            or not (mean.is_floating_point() and deviation.is_floating_point())
-            or shape not in ((0,), (in_dim,))
-            or not (mean.isfinite().all() and (deviation > 0).all() and deviation.isfinite().all())
-        ):
+        fits = (
+            mean is not None
+            and deviation is not None
+            and tuple(mean.shape) in ((0,), (in_dim,))
+            and mean.shape == deviation.shape
+            and mean.is_floating_point()
+            and deviation.is_floating_point()
+            and bool(mean.isfinite().all() and deviation.isfinite().all() and (deviation > 0).all())
+        )
+        if not fits:
             raise CheckpointError(
                 f"{checkpoint.path} is damaged: its means and deviations of the features are not "
                 f"finite numbers for {in_dim} features. Copy the file again, or train the run again"
@@ -157,9 +156,9 @@ class PreparedData:
         """Write the split, what is known of the features, and the notes on bags to the folder."""
         write_json(folder.split_file, self.split.to_dict())
         write_json(folder.features_file, self.feature_metadata.to_dict())
-        if not folder.last.is_file() or folder.prior_file.is_file():
-            # a run that began without this file has a threshold of unmoved probabilities
-            store_prior(folder, self.prior)
+        # a run that began without this file has a threshold of unmoved probabilities
+        if self.prior is not None and (folder.prior_file.is_file() or not folder.last.is_file()):
+            write_json(folder.prior_file, asdict(self.prior))
         if self.encoder is not None:
             write_json(folder.covariates_file, self.encoder.to_dict())
         if not self.table.of_task.unordered_classes:
@@ -176,8 +175,9 @@ class PreparedData:
             write_json(folder.recipe_file, recipe.to_dict())
         if self.bags.notes:
             # a resumed run does not read every bag again: keep the notes of the earlier process
-            file = folder.notes_file
-            earlier = read_notes(file) if file.is_file() else {}
+            file, advice = folder.notes_file, "remove it to continue without the earlier remarks"
+            stored = read_json(file, advice=advice) if file.is_file() else {}
+            earlier = as_typed(stored, dict[str, str], where=str(file), advice=advice)
             write_json(file, dict(sorted({**earlier, **self.bags.notes}.items())))
 
 
@@ -205,7 +205,8 @@ def prepare(config: RunConfig, *, previous: Path | None = None) -> PreparedData:
     if config.data.targets.unit == "patient":
         # with all lines of a patient, the remarks can name the slides that are missing
         all_lines = table if config.data.targets.missing == "leave_out" else present
-        bags, table, left_out = as_units(config.data, bags, all_lines)
+        bags = PatientBags(bags, all_lines, missing=config.data.targets.missing)
+        table, left_out = patient_table(all_lines), bags.without_slides
         full_table = patient_table(full_table)
     else:
         table = present
@@ -282,23 +283,13 @@ def read_split(folder: RunFolder) -> Split:
     Raises:
         InputError: the file is missing or damaged, or a bag is in it twice.
     """
-    file, advice = folder.split_file, "copy the run again, or train it again"
-    split = as_record(Split, read_json(file, advice=advice), where=str(file), advice=advice)
+    file = folder.split_file
+    split = read_record(Split, file, advice=ADVICE)
     counts = Counter(name for part in SPLIT_PARTS for name in getattr(split, part))
     twice = next((name for name, count in counts.items() if count > 1), None)
     if twice is not None:
         raise InputError(f"{file} is damaged: it names the bag {twice!r} twice. Train again")
     return split
-
-
-def read_notes(file: Path) -> dict[str, str]:
-    """Return the remarks on bags that a run has stored.
-
-    Raises:
-        InputError: the file is damaged.
-    """
-    advice = "remove it to continue without the earlier remarks"
-    return as_typed(read_json(file, advice=advice), dict[str, str], where=str(file), advice=advice)
 
 
 def note_missing_features(table: LabelTable, bags: BagSet) -> tuple[str, ...]:
@@ -364,8 +355,6 @@ def _split(
 
 def _n_classes(config: RunConfig, table: LabelTable) -> int:
     """Return the run's `n_classes`, else that of the labels, where two classes need one logit."""
-    if "n_classes" not in arguments(config.model):
-        raise InputError(f"the model {config.model!r} has no n_classes argument")
     from_run = config.model_arguments.get("n_classes")
     if from_run is not None:
         if max(from_run, 2) != max(len(table.classes), 2):

@@ -14,17 +14,22 @@ from typing import Any
 
 import torch
 
-from ..core import counted
+from ..core import counted, pack
 from ..errors import InputError, ProbSAError
-from .baseline import store_baseline
-from .checkpoints import load_checkpoint, progress_of
+from ..variational import Cox
+from .batching import BagReader
+from .checkpoints import load_checkpoint, prefixed, progress_of, restore_model, save_checkpoint
 from .config import RunConfig
 from .devices import World, choose_device, thread_count, world
 from .loop import TrainingLoop, fits_directly
 from .preparation import PreparedData, prepare
 from .reporting import Reporter
 from .run_folder import RunFolder, open_run
+from .targets import stack_targets
 from .trackers import TrackedRun, tracked
+
+STORED = "baseline"
+"""Key in the metadata of checkpoints whose baseline hazard is that of their weights."""
 
 
 def train(
@@ -155,6 +160,38 @@ def train_members(
             raise InputError(f"{own.path}: {e}") from e
     if world.first:
         folder.write_metrics(_mean_history(folder.members()))
+
+
+@torch.no_grad()
+def store_baseline(folder: RunFolder, prepared: PreparedData, *, device: torch.device) -> None:
+    """Put the baseline hazard into the checkpoints of a run with a Cox likelihood.
+
+    It is Breslow's estimator on the training bags, each predicted with the noise of predictions.
+    Checkpoints of other likelihoods stay as they are.
+    """
+    for path in (folder.best, folder.last):
+        checkpoint = load_checkpoint(path)
+        if checkpoint.metadata.get(STORED):
+            continue  # the run had finished before
+        model = restore_model(checkpoint).to(device).eval()
+        if not isinstance(model.likelihood, Cox):
+            return
+        model.explains = False
+        standardizer = prepared.standardizer.to(device)
+        reader = BagReader(prepared.bags, prepared.targets, models=[model.name])
+        relative = [
+            model(standardizer(pack([reader.labelled(n)]).to(device, torch.float32)))
+            .logits[0, :, 0]
+            .double()
+            .exp()
+            .mean()
+            for n in prepared.split.train
+        ]
+        y = stack_targets(prepared.targets, prepared.split.train).to(device)
+        model.likelihood.set_baseline(torch.stack(relative), y)
+        state = prefixed("model.likelihood", model.likelihood.state_dict())
+        metadata = {**checkpoint.metadata, STORED: True}
+        save_checkpoint(path, {**checkpoint.tensors, **state}, metadata=metadata)
 
 
 def member_configs(config: RunConfig) -> list[RunConfig]:

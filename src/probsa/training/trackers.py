@@ -18,7 +18,7 @@ from typing import Any
 
 from ..core import NonNegativeInt, read_record, write_json
 from ..errors import InputError, MissingExtra
-from .config import RunConfig, Tracker
+from .config import RunConfig, Tracker, leaves
 from .run_folder import RunFolder
 
 PROJECT = "probsa"
@@ -121,7 +121,7 @@ class MLflowRun(TrackedRun):
             run = self._create(folder.name, mlflow.active_run())
             parameters = [
                 import_module("mlflow.entities").Param(key, str(value))
-                for key, value in _flat(config.to_dict())
+                for key, value in leaves(config.to_dict())
             ]
             for k in range(0, len(parameters), MOST):
                 self.client.log_batch(run, params=parameters[k : k + MOST])
@@ -233,11 +233,3 @@ def _open(tracker: Tracker, config: RunConfig, folder: RunFolder) -> TrackedRun:
 
 def _first(error: Exception) -> str:
     return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
