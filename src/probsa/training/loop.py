@@ -98,7 +98,7 @@ class TrainingLoop:
             self.progress = progress_of(checkpoint)
         self.model = self.kept = model.to(device)
         """`kept` is what is validated and stored as the best: the model, or its average."""
-        self.reader = BagReader(prepared.bags, prepared.targets, models=[config.model])
+        self.reader = BagReader(prepared.bags, prepared.targets, model=config.model)
         self.average: AveragedModel | None = None
         self._collapsed = False
         if not model.fits_directly:

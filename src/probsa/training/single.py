@@ -178,7 +178,7 @@ def store_baseline(folder: RunFolder, prepared: PreparedData, *, device: torch.d
             return
         model.explains = False
         standardizer = prepared.standardizer.to(device)
-        reader = BagReader(prepared.bags, prepared.targets, models=[model.name])
+        reader = BagReader(prepared.bags, prepared.targets, model=model.name)
         relative = [
             model(standardizer(pack([reader.labelled(n)]).to(device, torch.float32)))
             .logits[0, :, 0]
