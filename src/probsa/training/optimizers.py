@@ -74,7 +74,7 @@ def _split_vectors(group: dict) -> list[dict]:
     return [part for part in parts if part["params"]]
 
 
-def averaged_model(model: Model, *, decay: float) -> AveragedModel:
+def averaged_model(model: nn.Module, *, decay: float) -> AveragedModel:
     """Return a copy of a model that `update_parameters` makes the exponential average over steps.
 
     The weights of step t enter at the rate (1 − d) / (1 − dᵗ), so that those of all steps sum to 1

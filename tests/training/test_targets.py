@@ -7,17 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from support.made_runs import loop_of, make_config, with_data
 from support.stored import write_folder
 
 from probsa.errors import InputError
 from probsa.evaluation import load, read_predictions
 from probsa.tasks import TargetOptions
-from probsa.training import Reporter, RunConfig, load_checkpoint, open_data, read_split, train
-from probsa.training.batching import plan_epoch
-from probsa.training.config import DataConfig, TrainingConfig
-from probsa.training.imbalance import ClassPrior, dealt_batches, epoch_order
-from probsa.training.data import read_labels
-from probsa.variational import Bernoulli, Categorical
+from probsa.training import ClassPrior, load_checkpoint, open_data, read_labels, read_split, train
+from probsa.variational import Bernoulli, Categorical, LikelihoodOptions
 from probsa.workflow import train_and_report
 
 
@@ -35,39 +32,43 @@ def folder(tmp_path_factory):
     return path
 
 
-def config_of(folder, *, table="labels.csv", targets=None, model="abmil", **training):
-    return RunConfig(
-        data=DataConfig(
-            features=folder / "features", labels=folder / table, test_fold=0,
-            targets=targets or TargetOptions(),
-        ),
-        model=model,
-        model_arguments={"embed": 6, "attention_dim": 4},
-        training=replace(
-            TrainingConfig(
-                epochs=2, batch_size=8, learning_rate=1e-2, warmup_epochs=0, device="cpu",
-                threads=1, tensorboard=False,
-            ),
-            **training,
-        ),
-    )  # fmt: skip
+def config_of(folder, *, model="abmil", **training):
+    settings = {"epochs": 2, "batch_size": 8, "warmup_epochs": 0, **training}
+    return make_config(folder, model=model, **settings)
 
 
-def test_balanced_sampling_draws_classes_equally_often_in_an_epoch_of_the_same_length(folder):
-    config, table = config_of(folder, sampling="balanced"), read_labels(config_of(folder).data)
-    names = [b for b, fold in zip(table.bags, table.folds, strict=True) if fold == 2]
-    order = epoch_order(config, table, names, epoch=3)
-    y = dict(zip(table.bags, table.labels, strict=True))
-    counts = Counter(y[name] for name in order)
-    assert len(order) == len(names) and abs(counts[0] - counts[1]) <= 1
-    assert (
-        order
-        == epoch_order(config, table, names, epoch=3)
-        != epoch_order(config, table, names, epoch=4)
-    )
-    plan = plan_epoch(tuple(names), seed=0, epoch=3, batch_size=8, order=order)
-    assert [name for batch in plan for name in batch] == order
-    assert epoch_order(config_of(folder), table, names, epoch=3) is None
+def times_of(folder, **training):
+    config = config_of(folder, **training)
+    survival = LikelihoodOptions(survival="cox")
+    targets = TargetOptions(task="survival")
+    return with_data(config, labels=folder / "times.csv", targets=targets, likelihood=survival)
+
+
+def test_balanced_sampling_draws_classes_equally_often_in_an_epoch_of_the_same_length(
+    folder, tmp_path
+):
+    loop = loop_of(config_of(folder, sampling="balanced"), tmp_path)
+    plans = [[name for batch in plan for name in batch] for plan in loop.plans]
+    for order in plans:
+        counts = Counter(loop.prepared.targets[name] for name in order)
+        assert len(order) == len(loop.prepared.split.train) and abs(counts[0] - counts[1]) <= 1
+    assert plans[0] != plans[1]
+    assert plans == [
+        [name for batch in plan for name in batch]
+        for plan in loop_of(config_of(folder, sampling="balanced"), tmp_path).plans
+    ]
+    shuffled = [name for batch in loop_of(config_of(folder), tmp_path).plans[0] for name in batch]
+    assert sorted(shuffled) == sorted(loop.prepared.split.train)
+
+
+def test_batches_of_cox_have_events(folder, tmp_path):
+    loop = loop_of(times_of(folder, batch_size=10), tmp_path)
+    events, train_bags = loop.prepared.targets, loop.prepared.split.train
+    for plan in loop.plans:
+        assert sorted(name for batch in plan for name in batch) == sorted(train_bags)
+        assert all(sum(events[name][1] for name in batch) >= 2 for batch in plan)
+    with pytest.raises(InputError, match="batch_size is 4"):
+        loop_of(times_of(folder, batch_size=4), tmp_path)
 
 
 def test_predictions_are_moved_to_the_shares_of_training(folder, tmp_path):
@@ -143,49 +144,6 @@ def test_a_prevalence_moves_predictions_of_any_run(folder, tmp_path):
     assert float(likelihood.prior_shift) < -2
 
 
-def test_balanced_sampling_resumes_with_the_same_bits(folder, tmp_path):
-    class AfterOneEpoch(Reporter):
-        def epoch(self, row):
-            if row["epoch"] == 1:
-                raise KeyboardInterrupt
-
-    for table, targets, options in (
-        ("labels.csv", None, {"sampling": "balanced"}),
-        ("times.csv", COX, {"batch_size": 10}),
-    ):
-        config = config_of(folder, table=table, targets=targets, **options)
-        if targets is COX:
-            config = replace(config, data=replace(config.data, likelihood=cox_likelihood()))
-        whole = train(config, tmp_path / table / "whole")
-        with pytest.raises(KeyboardInterrupt):
-            train(config, tmp_path / table / "broken", reporter=AfterOneEpoch())
-        broken = train(config, tmp_path / table / "broken", resume=True)
-        for name, value in load_checkpoint(whole.last).tensors.items():
-            assert torch.equal(load_checkpoint(broken.last).tensors[name], value), name
-
-
-COX = TargetOptions(task="survival")
-
-
-def cox_likelihood():
-    from probsa.variational import LikelihoodOptions
-
-    return LikelihoodOptions(survival="cox")
-
-
-def test_batches_of_cox_have_events(folder):
-    config = config_of(folder, table="times.csv", targets=COX, batch_size=10)
-    table = read_labels(config.data)
-    names = [b for b, fold in zip(table.bags, table.folds, strict=True) if fold == 0]
-    events = dict(zip(table.bags, (v[1] for v in table.values), strict=True))
-    batches = dealt_batches(config, table, table.bags, epoch=0)
-    assert sorted(n for b in batches for n in b) == sorted(table.bags)
-    assert all(sum(events[n] for n in batch) >= 2 for batch in batches)
-    small = replace(config, training=replace(config.training, batch_size=4))
-    with pytest.raises(InputError, match="batch_size is 4"):
-        dealt_batches(small, table, names, epoch=0)
-
-
 @pytest.mark.parametrize("rule", ["youden", "sensitivity=0.95", "cost=10:1"])
 def test_the_threshold_is_that_of_the_rule(folder, tmp_path, rule):
     run = train_and_report(config_of(folder, threshold=rule), tmp_path / "run", maps="none").run
@@ -204,23 +162,25 @@ def test_the_threshold_is_that_of_the_rule(folder, tmp_path, rule):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("make", "options", "message"),
     [
-        ({"balanced": True, "sampling": "balanced"}, "choose one of them"),
-        ({"prevalence": (0.5, 0.3, 0.2)}, "expected 2 shares"),
-        ({"threshold": "best"}, "threshold rule is 'best'"),
+        (config_of, {"balanced": True, "sampling": "balanced"}, "choose one of them"),
+        (config_of, {"prevalence": (0.5, 0.3, 0.2)}, "expected 2 shares"),
+        (config_of, {"prevalence": (1.0, 0.0)}, "expected 2 shares above 0"),
+        (config_of, {"threshold": "best"}, "threshold rule is 'best'"),
+        (config_of, {"sampling": "balanced", "model": "mean-pool"}, "mean-pool is fitted in one"),
+        (times_of, {"sampling": "balanced"}, "sampling: balanced is for classes"),
+        (times_of, {"prevalence": (0.5, 0.5)}, "prevalence is for classes"),
+        (times_of, {"balanced": True}, "balanced weights the loss of classes"),
+        (times_of, {"temperature_scaling": True}, "scales the probabilities of classes"),
+        (times_of, {"max_instances": 9}, "Cox's loss needs events in each"),
+        (times_of, {"threshold": "youden"}, "which is for two classes, but the task is survival"),
     ],
 )
-def test_contradictions_are_refused(folder, tmp_path, options, message):
+def test_contradictions_are_refused(folder, tmp_path, make, options, message):
     with pytest.raises(InputError, match=message):
-        train(config_of(folder, **options), tmp_path / "run")
+        train(make(folder, **options), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_sampling_of_classes_is_refused_for_other_targets(folder, tmp_path):
-    config = config_of(folder, table="times.csv", targets=COX, sampling="balanced")
-    with pytest.raises(InputError, match="sampling: balanced is for classes"):
-        train(config, tmp_path / "run")
 
 
 def test_a_saved_model_keeps_the_shares_of_its_predictions(folder, tmp_path):
@@ -233,12 +193,6 @@ def test_a_saved_model_keeps_the_shares_of_its_predictions(folder, tmp_path):
     assert a == b and a[0] < 0.4
     predictor.model.likelihood.prior_shift = None
     assert next(predictor.predict([bag])).probability != b
-
-
-def test_balanced_sampling_is_refused_for_models_without_steps(folder, tmp_path):
-    config = replace(config_of(folder, sampling="balanced"), model="mean-pool", model_arguments={})
-    with pytest.raises(InputError, match="mean-pool is fitted in one go"):
-        train(config, tmp_path / "run")
 
 
 def test_two_logits_are_moved_like_one(folder, tmp_path):
