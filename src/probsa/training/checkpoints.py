@@ -169,11 +169,8 @@ def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model
     """Build the model of a checkpoint from its name and arguments, and load its weights.
 
     The model is first built without memory, and its sizes are compared with those of the tensors,
-    so that no memory is taken for sizes that are stated but not stored.
-
-    Args:
-        checkpoint: the content of the file.
-        expect: name that the model must have, or None for any.
+    so that no memory is taken for sizes that are stated but not stored. Its name must be `expect`,
+    if that is given.
 
     Raises:
         CheckpointError: the model is not `expect` or is not registered, or the weights do not fit.

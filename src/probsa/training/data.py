@@ -27,11 +27,7 @@ from .run_folder import ADVICE, RunFolder
 
 
 def read_labels(data: DataConfig, *, path: Path | None = None) -> LabelTable:
-    """Read the labels of a run, or another table with the run's classes and targets.
-
-    Args:
-        data: the data section of the run.
-        path: the other table, whose bags need no label; None for that of the run.
+    """Read the labels of a run, or another table with its classes, whose bags need no label.
 
     Raises:
         TableError: the table is invalid.
@@ -64,12 +60,8 @@ def open_units(
 ) -> tuple[BagSet, LabelTable]:
     """Open the bags of a run, or other bags, and their labels, in the unit of the run.
 
-    Slides of a patient that have a line but no bag are left out, and noted.
-
-    Args:
-        data: the data section of the run.
-        features: folder of the other bags; None for those of the run.
-        labels: table of the other bags; None for that of the run. Its bags need no label.
+    Slides of a patient that have a line but no bag are left out, and noted. Bags of another table
+    need no label.
 
     Raises:
         TableError: the table cannot be used, or says nothing of patients that are needed.
@@ -98,14 +90,7 @@ def fit_covariates(
 ) -> CovariateEncoder | None:
     """Fit the encoder on the training patients, and give every labelled bag its covariates.
 
-    Args:
-        data: the data section of the run.
-        bags: the bags of the run.
-        table: their labels, which name the patients.
-        train: the training bags.
-
-    Returns:
-        The encoder; None for a run without covariates.
+    Return None for a run without covariates.
 
     Raises:
         TableError: a bag has no row, or a column is constant or of another kind.
@@ -127,7 +112,9 @@ def attach_covariates(
     table: LabelTable | None,
     path: Path | None = None,
 ) -> dict[str, int]:
-    """Give bags their covariates, encoded as those of a trained run.
+    """Give bags to predict their covariates, encoded as those of a trained run.
+
+    Return how often each column is missing that no training patient lacked.
 
     Args:
         run: the folder of the run.
@@ -135,9 +122,6 @@ def attach_covariates(
         names: which of them get covariates.
         table: what names their patients; None if a row is found by the bag alone.
         path: the table of covariates; None for that of the run.
-
-    Returns:
-        How often each column is missing that no training patient lacked.
 
     Raises:
         TableError: a bag has no row.

@@ -57,16 +57,8 @@ REMEDY = (
 class TrainingLoop:
     """Trains a run to its last epoch, and writes its files after each epoch.
 
-    It continues from the folder's last checkpoint, if there is one.
-
-    Args:
-        config: the run.
-        folder: the run folder.
-        prepared: the data that it trains on.
-        device: where to train.
-        reporter: receives the progress.
-        world: the processes that train together; the first one writes the files.
-        tracker: an experiment tracker that receives the metrics as well.
+    It continues from the folder's last checkpoint, if there is one. Of the processes that train
+    together (`world`), the first one writes the files.
 
     Raises:
         InputError: the run cannot be trained with these settings and bags.
@@ -156,11 +148,7 @@ class TrainingLoop:
         )  # fmt: skip
 
     def run(self) -> None:
-        """Train the remaining epochs.
-
-        Raises:
-            InputError: the run diverged.
-        """
+        """Train the remaining epochs; an InputError says that the run diverged."""
         progress, patience = self.progress, self.settings.patience
         self.reporter.start(done=progress.epoch, epochs=self.epochs)
         try:
@@ -225,14 +213,9 @@ class TrainingLoop:
         return {**row, **terms, **self.model.monitored()}
 
     def step(self, part: Shard, bags: Bags, kl_weight: float) -> dict[str, Tensor]:
-        """Take one step of the optimiser; return the loss and its terms.
+        """Take one step on this process's part of a batch; return the loss and its terms.
 
         They are this process's share of the means over the whole batch.
-
-        Args:
-            part: this process's part of the batch.
-            bags: the bags of that part.
-            kl_weight: λ at this step.
         """
         bags = self._on_device(bags)
         # the means over a part count by its share of the batch's bags
@@ -337,10 +320,9 @@ class TrainingLoop:
         save_checkpoint(self.folder.last, last, metadata={**metadata, "groups": groups})
         self.folder.write_metrics(progress.history)
         row = progress.history[-1]
-        if self.events is not None:
-            for key, value in row.items():
-                if isinstance(value, float) and key != "seconds":
-                    self.events.add_scalar(key, value, row["epoch"])
+        for key, value in row.items() if self.events is not None else ():
+            if isinstance(value, float) and key != "seconds":
+                self.events.add_scalar(key, value, row["epoch"])
         if self.tracker is not None:
             self.tracker.update(progress.history)
 

@@ -93,11 +93,9 @@ def averaged_model(model: nn.Module, *, decay: float) -> AveragedModel:
 
 
 def clip_gradients(optimizer: torch.optim.Optimizer, norm: float | None) -> None:
-    """Scale the gradients down to a common norm; groups with a `clip_norm` are clipped separately.
+    """Scale the gradients down to a norm; groups with a `clip_norm` are clipped separately.
 
-    Args:
-        optimizer: the optimiser of the parameters.
-        norm: largest norm of the gradients of all other groups; None leaves them as they are.
+    A norm of None leaves the gradients of all other groups as they are.
     """
     common: list[Tensor] = []
     separate: dict[int, tuple[float, list[Tensor]]] = {}
@@ -120,15 +118,10 @@ def set_learning_rate(
     epoch: int,
     losses: Sequence[float | None] = (),
 ) -> float:
-    """Set and return the learning rate of an epoch.
+    """Set and return the learning rate of an epoch (from 0).
 
     It rises linearly from a tenth over `warmup_epochs`, and is multiplied by the schedule's factor.
-
-    Args:
-        optimizer: the optimiser whose groups are set.
-        settings: the learning rate, warm-up and schedule.
-        epoch: number of the epoch, from 0.
-        losses: validation losses of the epochs so far, for the plateau schedule.
+    The plateau schedule follows the validation losses of the epochs so far.
     """
     warmup = settings.warmup_epochs
     factor = 0.1 + 0.9 * min(epoch, warmup) / warmup if warmup else 1.0

@@ -71,11 +71,7 @@ class Standardizer(nn.Module):
 
     @classmethod
     def restored(cls, checkpoint: Checkpoint, *, in_dim: int | None) -> "Standardizer":
-        """Return the standardisation that a checkpoint holds.
-
-        Args:
-            checkpoint: the checkpoint of a run.
-            in_dim: number of features per instance of its model.
+        """Return the standardisation that a checkpoint holds, of `in_dim` features.
 
         Raises:
             CheckpointError: it is missing, or does not fit the model.
@@ -100,13 +96,9 @@ class Standardizer(nn.Module):
 
     @classmethod
     def fit(cls, bags: BagSet, names: tuple[str, ...]) -> "Standardizer":
-        """Compute the statistics of the instances of some bags, in float64.
+        """Compute the statistics of the instances of some bags, read one at a time, in float64.
 
-        The bags are read one at a time. A feature that is constant keeps its scale.
-
-        Args:
-            bags: the bags of the run.
-            names: which of them to use.
+        A feature that is constant keeps its scale.
         """
         n, mean, squares = 0, torch.zeros(()), torch.zeros(())
         for name in names:
@@ -182,16 +174,11 @@ class PreparedData:
 
 
 def prepare(config: RunConfig, *, previous: Path | None = None) -> PreparedData:
-    """Open and check the data of a run.
-
-    Args:
-        config: the run.
-        previous: run folder to resume, whose split is used again.
+    """Open and check the data of a run; `previous` is a run folder whose split is used again.
 
     Raises:
-        InputError: the number of classes does not fit the labels.
         TableError: labels, bags and split do not fit one another.
-        GraphError: the model needs a graph, and no training bag has an edge.
+        InputError: as `prepare_bags`.
     """
     table = read_labels(config.data)
     bags = open_data(config.data)
@@ -226,12 +213,7 @@ def prepare_bags(
 ) -> PreparedData:
     """Check bags that are open, and standardise and describe them on their training part.
 
-    Args:
-        config: the run; its paths are not used.
-        bags: the bags.
-        table: their labels.
-        split: the part of each.
-        left_out: labelled bags that are not used.
+    The paths of the run are not used. `left_out` names labelled bags that are not used.
 
     Raises:
         InputError: the number of classes does not fit the labels.

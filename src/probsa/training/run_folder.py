@@ -102,11 +102,7 @@ class RunFolder:
         return tuple(RunFolder(self.path / "members" / str(k)) for k in range(count))
 
     def config(self) -> RunConfig:
-        """Read the configuration of the run.
-
-        Raises:
-            InputError: the folder holds no run.
-        """
+        """Read the configuration of the run; an InputError says that the folder holds none."""
         if not self.config_file.is_file():
             raise InputError(f"{self.path} is not a run folder: it has no run.yaml")
         values = load_yaml(self.config_file)
@@ -116,11 +112,7 @@ class RunFolder:
             raise InputError(f"{self.config_file} is damaged: {e}. Copy the run again") from e
 
     def threshold(self) -> float | None:
-        """Read the threshold of the run; None if it had no validation bags to choose one on.
-
-        Raises:
-            InputError: the file is missing or damaged.
-        """
+        """Read the threshold of the run; None if it had no validation bags to choose one on."""
         return read_record(StoredThreshold, self.threshold_file, advice=ADVICE).threshold
 
     def finding_thresholds(self) -> list[float] | None:
@@ -145,13 +137,7 @@ class RunFolder:
 
 
 def open_run(path: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> RunFolder:
-    """Create a run folder, or open the one to resume.
-
-    Args:
-        path: the folder.
-        config: the run.
-        resume: continue the run that is there, if any.
-        overwrite: remove the run that is there, if any.
+    """Create a run folder, or open the one to resume; `overwrite` removes the run that is there.
 
     Raises:
         OutputExists: the folder is not empty, and neither `resume` nor `overwrite` is set.
@@ -196,14 +182,8 @@ def _same_run(folder: RunFolder, config: RunConfig) -> None:
 
 
 EXECUTION_KEYS = frozenset(
-    {
-        "training.device",
-        "training.workers",
-        "training.threads",
-        "training.tracker",
-        "data.cache_gb",
-        "data.max_bag_gb",
-    }
+    {"training.device", "training.workers", "training.threads", "training.tracker"}
+    | {"data.cache_gb", "data.max_bag_gb"}
 )
 """Settings that affect execution, not results."""
 

@@ -53,10 +53,8 @@ def train(
 
     Raises:
         OutputExists: `out` exists, and neither `resume` nor `overwrite` is set.
-        InputError: `out` holds another run, or the run diverged.
-        TableError: labels, bags and split do not fit one another.
-        GraphError: the model needs a graph, and no training bag has an edge.
-        BagError: a bag cannot be used.
+        InputError: `out` holds another run, labels, bags, split or model do not fit one another
+            (`TableError`, `GraphError`, `BagError`), or the run diverged.
         CheckpointError: the checkpoint to resume from cannot be used.
     """
     reporter = reporter or Reporter()
@@ -73,14 +71,9 @@ def train(
         w.wait()
         try:
             with tracked(config, folder) if w.first else nullcontext() as tracker:
-                if config.training.members > 1:
-                    train_members(config, folder, prepared, world=w, reporter=reporter)
-                else:
-                    train_prepared(
-                        config, folder, prepared, world=w, reporter=reporter, tracker=tracker
-                    )
-                if tracker is not None:
-                    tracker.update(_mean_history(folder.members()))
+                _train_members(
+                    config, folder, prepared, world=w, reporter=reporter, tracker=tracker
+                )
         except ProbSAError:
             if w.first and not any(out.rglob("*.safetensors")):
                 shutil.rmtree(out)  # it failed before an epoch ended: there is nothing to resume
@@ -109,57 +102,43 @@ def _remark_on_table(prepared: PreparedData, folder: RunFolder, reporter: Report
     )
 
 
-def train_prepared(
+def _train_members(
     config: RunConfig,
     folder: RunFolder,
     prepared: PreparedData,
     *,
     world: World,
     reporter: Reporter,
-    tracker: TrackedRun | None = None,
+    tracker: TrackedRun | None,
 ) -> None:
-    """Train a run on its own whose folder exists and whose data are prepared.
-
-    Raises:
-        InputError: the run diverged.
-    """
-    device = choose_device(config.training.device)
-    together = World() if fits_directly(config) else world  # such a model is fitted by one process
-    if world.first or together.size > 1:
-        loop = TrainingLoop(
-            config, folder, prepared,
-            device=device, world=together, reporter=reporter, tracker=tracker,
-        )  # fmt: skip
-        loop.run()
-    if world.first:
-        store_baseline(folder, prepared, device=device)
-    world.wait()
-
-
-def train_members(
-    config: RunConfig,
-    folder: RunFolder,
-    prepared: PreparedData,
-    *,
-    world: World,
-    reporter: Reporter,
-) -> None:
-    """Train the members of a run, and write the means of their metrics into its folder.
-
-    Raises:
-        InputError: a member diverged.
-    """
-    for member, own in zip(member_configs(config), folder.members(), strict=True):
-        if world.first:
+    """Train the members of a run whose folder exists; a run on its own is its only member."""
+    device, members = choose_device(config.training.device), folder.members()
+    for member, own in zip(member_configs(config), members, strict=True):
+        alone = own == folder
+        if world.first and not alone:
             open_run(own.path, member, resume=True, overwrite=False)
             prepared.write(own)
         world.wait()
+        # one process fits a model that is fitted in one go
+        together = World() if fits_directly(member) else world
         try:
-            train_prepared(member, own, prepared, world=world, reporter=reporter)
+            if world.first or together.size > 1:
+                loop = TrainingLoop(
+                    member, own, prepared, device=device, world=together, reporter=reporter,
+                    tracker=tracker if alone else None,
+                )  # fmt: skip
+                loop.run()
         except InputError as e:
+            if alone:
+                raise
             raise InputError(f"{own.path}: {e}") from e
-    if world.first:
-        folder.write_metrics(_mean_history(folder.members()))
+        if world.first:
+            store_baseline(own, prepared, device=device)
+        world.wait()
+    if world.first and len(members) > 1:
+        folder.write_metrics(_mean_history(members))
+    if tracker is not None:
+        tracker.update(_mean_history(members))
 
 
 @torch.no_grad()
@@ -196,6 +175,8 @@ def store_baseline(folder: RunFolder, prepared: PreparedData, *, device: torch.d
 
 def member_configs(config: RunConfig) -> list[RunConfig]:
     """Return the run of each member: seeds seed, seed + 1, …, and the batches of the whole run."""
+    if config.training.members == 1:
+        return [config]
     training = replace(config.training, members=1)
     return [
         replace(config, seed=config.seed + k, data_seed=config.order_seed, training=training)

@@ -71,10 +71,6 @@ def as_two_classes(table: LabelTable, train: Sequence[str]) -> dict[str, int]:
 
     Classes and grades stay. Otherwise class 1 has any finding, the event, or a number above the
     median of the training bags.
-
-    Args:
-        table: the targets.
-        train: the training bags.
     """
     names = [bag for bag, value in zip(table.bags, table.values, strict=True) if value is not None]
     classes = table.of_task.labels.as_two_classes(table.y(names), table.y(train))

@@ -62,9 +62,7 @@ def validation_scores(
 def chosen_row(rule: Select, history: Sequence[Row]) -> Row:
     """Return the row of the epoch that a rule chooses among those so far.
 
-    Args:
-        rule: how to choose.
-        history: a row with `epoch`, one of `SCORES` and `val_nll` for each epoch so far.
+    Each row has `epoch`, at most one of `SCORES`, and `val_nll`.
     """
     if rule == "last":
         return history[-1]
@@ -94,13 +92,7 @@ def has_lower_nll(row: Row, best: Row) -> bool:
 
 
 def check_selection(rule: Select, model: Model, *, patience: int | None, validation: bool) -> None:
-    """Refuse a rule that makes no sense for a run.
-
-    Args:
-        rule: the run's `select`.
-        model: the model that is trained.
-        patience: the run's `patience`.
-        validation: whether there are validation bags.
+    """Refuse a rule that makes no sense for a run with or without validation bags.
 
     Raises:
         InputError: the weights of a model cannot be averaged, the rule compares epochs without
