@@ -218,7 +218,7 @@ def test_stored_runs_may_state_a_retired_option_at_the_value_that_is_left():
     ("section", "content", "said"),
     [
         ("data", 3, "data is 3; expected keys and values"),
-        ("model", {}, "model.name is missing"),
+        ("model", {}, "model.name is missing, or is not text"),
         ("data", {"features": "f"}, "data.labels is missing"),
         ("training", {"epohcs": 3}, "named 'training.epohcs'"),
         ("training", {"epochs": "x"}, "epochs is 'x'"),

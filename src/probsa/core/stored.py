@@ -134,7 +134,7 @@ def as_record(
                 if f.name not in value:
                     raise _WrongType(f"{f.name} is missing")
         return _typed(value, cls, "")
-    except (_WrongType, ProbSAError) as e:  # a dataclass checks its own fields
+    except ProbSAError as e:  # a dataclass checks its own fields too
         raise error(f"{where} is damaged: {e}. {_so(advice)}") from e
 
 
@@ -159,7 +159,8 @@ def convert_value(value: Any, annotation: Any, *, key: str) -> Any:
     Raises:
         InputError: names the key, the value and what is expected.
     """
-    check_value(key, value, annotation)
+    if not is_dataclass(annotation):
+        check_value(key, value, annotation)
     return _typed(value, annotation, key)
 
 
@@ -184,7 +185,7 @@ def unusual(value: Any, *, most: int = MOST) -> str | None:
     return None
 
 
-class _WrongType(Exception):
+class _WrongType(InputError):
     """A value has another type than its annotation."""
 
 

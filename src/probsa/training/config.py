@@ -23,7 +23,6 @@ from ..core import (
     PositiveInt,
     UnitInterval,
     check_options,
-    check_value,
     convert_value,
 )
 from ..datasets import CovariateOptions
@@ -225,51 +224,37 @@ class RunConfig:
             InputError: a key is missing, or its value has another type.
             UnknownName: a key is unknown.
         """
-        for section in ("data", "model", "training"):
-            content = values.get(section, {})
-            if not isinstance(content, dict):
-                raise InputError(f"{section} is {content!r:.60}; expected keys and values")
-        flat = {"model.name": None, **flatten(without_retired("", values))}
+        flat = flatten(without_retired("", values))
+        if not isinstance(name := flat.pop("model.name", None), str):
+            raise InputError("model.name is missing, or is not text")
         model = {k: flat.pop(k) for k in list(flat) if k.startswith("model.")}
-        if not (name := model.pop("model.name")):
-            raise InputError("model.name is missing")
-        check_value("model.name", name, str)
-        arguments = {k.removeprefix("model."): tuples(v) for k, v in model.items()}
-        return cls.of_keys(flat, model=name, arguments=arguments)
+        known = section_keys()
+        for key in flat:
+            if key not in known:
+                raise UnknownName("key of a run", key, known)
+        return cls.of_keys(
+            {k: known[k].read(v) for k, v in flat.items()},
+            model=name,
+            arguments={k.removeprefix("model."): tuples(v) for k, v in model.items()},
+        )
 
     @classmethod
     def of_keys(
         cls, values: Mapping[str, Any], *, model: str, arguments: Mapping[str, Any]
     ) -> "RunConfig":
-        """Return the run with these values of `section_keys`, and a model.
+        """Return the run of a model with these values of `section_keys`.
 
         Raises:
-            InputError: a key is missing, or its value has another type.
-            UnknownName: a key is unknown.
+            InputError: a key is missing.
         """
-        known = section_keys()
         nested: dict[str, Any] = {"model": model, "model_arguments": dict(arguments)}
         for name, value in values.items():
-            if name not in known:
-                raise UnknownName("key of a run", name, known)
-            *groups, last = known[name].path
+            *groups, last = section_keys()[name].path
             part = nested
             for group in groups:
                 part = part.setdefault(group, {})
-            part[last] = known[name].read(value)
-        if missing := [k.name for k in known.values() if k.required and k.name not in values]:
-            raise InputError(f"{missing[0]} is missing")
-        return _options(cls, nested)
-
-
-def _options(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Return a dataclass of options from nested values; groups that are left out have defaults."""
-    given = {
-        f.name: _options(f.type, values.get(f.name, {})) if is_group(f.type) else values[f.name]
-        for f in fields(cls)  # pyright: ignore[reportArgumentType]
-        if f.name in values or is_group(f.type)
-    }
-    return cls(**given)
+            part[last] = value
+        return convert_value(nested, cls, key="")
 
 
 RETIRED: dict[str, Any] = {
@@ -424,9 +409,13 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     {'training.epochs': 5, 'model.name': 'abmil', 'data.neighbours': 4}
 
     Raises:
-        InputError: a key is given twice, for example nested and flat.
+        InputError: a key is given twice, for example nested and flat, or a section is a value.
     """
-    return by_name((full_name(key), value) for key, value in leaves(values))
+    flat = by_name((full_name(key), value) for key, value in leaves(values))
+    for section in SECTIONS:
+        if section in flat:
+            raise InputError(f"{section} is {flat[section]!r:.60}; expected keys and values")
+    return flat
 
 
 def by_name(items: Iterable[tuple[str, T]]) -> dict[str, T]:
@@ -442,7 +431,7 @@ def by_name(items: Iterable[tuple[str, T]]) -> dict[str, T]:
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the values of nested mappings, with their keys joined by dots."""
     for key, value in values.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):
             yield from leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
