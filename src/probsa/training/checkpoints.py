@@ -59,11 +59,7 @@ class Checkpoint:
     """The file, for error messages."""
 
     def stated(self, cls: type[R]) -> R:
-        """Return the metadata as a dataclass, with its types checked.
-
-        Raises:
-            CheckpointError: a key is missing or has another type; names the file and the key.
-        """
+        """Return the metadata as a dataclass; a CheckpointError names a wrong or missing key."""
         return as_record(
             cls, self.metadata, where=str(self.path), advice=ADVICE, error=CheckpointError
         )
@@ -106,11 +102,7 @@ class _StoredState:
 
 
 def progress_of(checkpoint: Checkpoint) -> Progress:
-    """Return the progress that a checkpoint states.
-
-    Raises:
-        CheckpointError: it is damaged.
-    """
+    """Return the progress that a checkpoint states."""
     return checkpoint.stated(_StoredState).progress
 
 
@@ -135,11 +127,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint.
-
-    Raises:
-        CheckpointError: the file is missing, damaged, of another program, or of another format.
-    """
+    """Read a checkpoint; a CheckpointError says what is wrong with the file."""
     if not path.is_file():
         raise CheckpointError(f"no checkpoint at {path}: did the run finish its first epoch?")
     try:
@@ -259,11 +247,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tenso
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
-    """Load an optimiser's state from a checkpoint.
-
-    Raises:
-        CheckpointError: the state is damaged, or belongs to other weights.
-    """
+    """Load an optimiser's state from a checkpoint; it may be damaged, or of other weights."""
     groups = checkpoint.stated(_StoredState).groups
     state: dict[int, dict[str, Tensor]] = {}
     with damaged_state(checkpoint.path):
@@ -280,11 +264,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) 
 
 @contextmanager
 def damaged_state(path: Path) -> Iterator[None]:
-    """Report whatever goes wrong while a state is restored as a damaged checkpoint.
-
-    Raises:
-        CheckpointError: names the file.
-    """
+    """Raise a CheckpointError that names the file for whatever goes wrong while it is restored."""
     try:
         yield
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as e:

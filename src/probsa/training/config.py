@@ -9,7 +9,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeGuard, TypeVar
 
 from docstring_parser import parse_from_object
 
@@ -372,7 +372,7 @@ def _keys_of(options: type[Any], *above: str) -> Iterator[RunKey]:
             )
 
 
-def is_group(annotation: Any) -> bool:
+def is_group(annotation: Any) -> TypeGuard[type[Any]]:
     """Return whether a field holds options of its own."""
     return isinstance(annotation, type) and is_dataclass(annotation)
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch.optim.swa_utils import AveragedModel
 from ..core import Bag, Bags, pack, random_stream, seed_of
 from ..datasets import balanced_epoch, deal_events
 from ..errors import InputError
-from ..models import fixed
+from ..models import Model, fixed
 from ..variational import kl_weight, objective
 from .batching import BagReader, Batch, Loader, Shard, plan_epoch, shard
 from .checkpoints import (
@@ -103,7 +103,7 @@ class TrainingLoop:
         self.optimizer = make_optimizer(model, settings)
         if settings.select == "ema-nll":
             self.average = averaged_model(model, decay=settings.ema_decay)
-            self.kept = self.average.module
+            self.kept = cast(Model, self.average.module)
         if checkpoint is not None:
             restore_optimizer(self.optimizer, checkpoint)
             with damaged_state(checkpoint.path):
@@ -320,9 +320,10 @@ class TrainingLoop:
         save_checkpoint(self.folder.last, last, metadata={**metadata, "groups": groups})
         self.folder.write_metrics(progress.history)
         row = progress.history[-1]
-        for key, value in row.items() if self.events is not None else ():
-            if isinstance(value, float) and key != "seconds":
-                self.events.add_scalar(key, value, row["epoch"])
+        if self.events is not None:
+            for key, value in row.items():
+                if isinstance(value, float) and key != "seconds":
+                    self.events.add_scalar(key, value, row["epoch"])
         if self.tracker is not None:
             self.tracker.update(progress.history)
 

@@ -82,14 +82,11 @@ def averaged_model(model: nn.Module, *, decay: float) -> AveragedModel:
     Floating buffers are averaged as well; others, which count or index, are those of the model.
     """
 
-    def update(averages: list[Tensor], values: list[Tensor], steps: int | Tensor) -> None:
-        if averages[0].is_floating_point():
-            rate = (1 - decay) / (1 - decay ** (int(steps) + 1))
-            torch._foreach_lerp_(averages, values, rate)
-        else:
-            torch._foreach_copy_(averages, values)
+    def update(average: Tensor, value: Tensor, steps: int | Tensor) -> Tensor:
+        rate = (1 - decay) / (1 - decay ** (int(steps) + 1))
+        return average.lerp(value, rate) if average.is_floating_point() else value
 
-    return AveragedModel(model, multi_avg_fn=update, use_buffers=True)
+    return AveragedModel(model, avg_fn=update, use_buffers=True)
 
 
 def clip_gradients(optimizer: torch.optim.Optimizer, norm: float | None) -> None:

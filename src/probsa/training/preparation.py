@@ -222,14 +222,13 @@ def prepare_bags(
     targets = targets_of(table)
     spec = fit_likelihood(config, table, split)
     from_data: dict[str, Any] = {"in_dim": bags.in_dim}
-    if spec is None:
-        n_classes = _n_classes(config, table)
-        from_data["n_classes"] = n_classes
+    if spec is not None:
+        from_data["likelihood"] = spec.as_dict()
+    else:
+        from_data["n_classes"] = _n_classes(config, table)
         if config.training.balanced:
             y = stack_targets(targets, split.train)
-            from_data["class_weights"] = balanced_weights(y, n_classes)
-    else:
-        from_data["likelihood"] = spec.as_dict()
+            from_data["class_weights"] = balanced_weights(y, from_data["n_classes"])
     _check_graph(config, bags, split)
     encoder = fit_covariates(config.data, bags, table, train=split.train)
     if encoder is not None:
@@ -260,17 +259,13 @@ def build_model(config: RunConfig, prepared: PreparedData) -> Model:
 
 
 def read_split(folder: RunFolder) -> Split:
-    """Return the split that a run was started with.
-
-    Raises:
-        InputError: the file is missing or damaged, or a bag is in it twice.
-    """
+    """Return the split that a run was started with, from a file that may be damaged."""
     file = folder.split_file
     split = read_record(Split, file, advice=ADVICE)
     counts = Counter(name for part in SPLIT_PARTS for name in getattr(split, part))
-    twice = next((name for name, count in counts.items() if count > 1), None)
-    if twice is not None:
-        raise InputError(f"{file} is damaged: it names the bag {twice!r} twice. Train again")
+    for name, count in counts.items():
+        if count > 1:
+            raise InputError(f"{file} is damaged: it names the bag {name!r} twice. Train again")
     return split
 
 
@@ -279,19 +274,16 @@ def note_missing_features(table: LabelTable, bags: BagSet) -> tuple[str, ...]:
 
     The reasons are added to the notes.
     """
-    with_features, left_out = set(bags.names), []
-    patches, stage = PatchSet(bags.folder.parent), bags.folder.name
-    for name in table.bags:
-        if name in with_features:
-            continue
-        for path in (patches.record("patch", name), patches.record(stage, name)):
-            record = Record.read(path)
+    known, reasons = set(bags.names), {}
+    patches = PatchSet(bags.folder.parent)
+    for name in (name for name in table.bags if name not in known):
+        for stage in (bags.folder.name, "patch"):  # the reason of the first stage counts
+            record = Record.read(patches.record(stage, name))
             if record is not None and record.name == name and record.status != "done":
                 status = record.status.replace("_", " ")
-                bags.notes[name] = f"left out: it has no features ({status}: {record.reason})"
-                left_out.append(name)
-                break
-    return tuple(left_out)
+                reasons[name] = f"left out: it has no features ({status}: {record.reason})"
+    bags.notes |= reasons
+    return tuple(reasons)
 
 
 def _match(table: LabelTable, bags: BagSet, *, allow_unlabelled: bool) -> None:
@@ -310,11 +302,10 @@ def _split(
     config: RunConfig, table: LabelTable, *, full_table: LabelTable, previous: Path | None
 ) -> Split:
     """Return the split of the usable bags; a split file may name any bag of the full table."""
+    usable = set(table.bags)
     if previous is not None and RunFolder(previous).split_file.is_file():
         split = read_split(RunFolder(previous))
-        usable = set(table.bags)
-        gone = [n for p in SPLIT_PARTS for n in getattr(split, p) if n not in usable]
-        if gone:
+        if gone := [n for p in SPLIT_PARTS for n in getattr(split, p) if n not in usable]:
             raise TableError(
                 f"{previous} was started with {counted(len(gone), 'bag')} that now lack a label, "
                 f"features or instances ({gone[0]!r} first): put them back, or start another run"
@@ -322,7 +313,6 @@ def _split(
         return split
     if config.data.split is not None:
         split = read_clam_split(config.data.split, full_table)
-        usable = set(table.bags)
         parts = {p: tuple(n for n in getattr(split, p) if n in usable) for p in SPLIT_PARTS}
         if not parts["train"]:
             raise TableError(f"no bag is left to train on ({split.origin})")

@@ -40,12 +40,7 @@ Given = Mapping[str, tuple[Any, str]]
 
 @cache
 def run_keys(model: str, preset: str = "paper") -> dict[str, RunKey]:
-    """Return every key of a run with this model, by its name.
-
-    Args:
-        model: registered name of the model.
-        preset: which defaults the model's arguments have, `paper` or `original`.
-    """
+    """Return every key of a run with a model by name; the preset gives its arguments' defaults."""
     changed = {**(original(model) if preset == "original" else {}), PRESET.name: preset}
     changed["n_classes"] = None  # determined from the labels unless it is given
     help_texts = _argument_help(model)
@@ -101,7 +96,7 @@ def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
     if not names_model(file, flags):
         for values, _ in sources:
             values.pop("model.name", None)
-        sources.insert(0, (default_recipe(), BY_RECIPE))
+        sources.insert(0, (dict(default_recipe()), BY_RECIPE))
     layers = [{k: (v, where) for k, v in values.items()} for values, where in sources]
     named = [
         layer["model.name"] for layer in layers if layer.get("model.name", (None,))[0] is not None
@@ -118,14 +113,9 @@ def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
 
 
 def checked_run(values: Mapping[str, Any], *, where: str = "") -> RunConfig:
-    """Return the run that values by key describe; they must name a model.
+    """Return the run that values by the full names of their keys describe, as `read_run` does.
 
-    Args:
-        values: values by the full names of their keys.
-        where: their source in error messages: ` in run.yaml`.
-
-    Raises:
-        UnknownName, InputError: as `read_run`.
+    They must name a model. `where` is their source in error messages, such as ` in run.yaml`.
     """
     given = {key: (value, where) for key, value in values.items()}
     model = _registered(given.get("model.name"))
@@ -251,9 +241,7 @@ def commented(config: RunConfig) -> str:
 def run_schema(model: str | None) -> dict[str, Any]:
     """Return the JSON schema of a run file, written with its sections.
 
-    Args:
-        model: registered name of the model; None for run files that name no model, whose defaults
-            are those of the default recipe.
+    Without a model, it is that of files that name none and have the default recipe's defaults.
     """
     recipe = default_recipe() if model is None else {}
     name = str(recipe["model.name"]) if model is None else model

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
@@ -31,7 +31,7 @@ def validation_scores(
     targets: Sequence[Target],
     predicted: ArrayLike = (),
     *,
-    nll: ArrayLike | None = None,
+    nll: NDArray[np.float64] | None = None,
     task: TaskName = "binary",
 ) -> dict[str, float | None]:
     """Return the metric of a task by which epochs are chosen, and the NLL; None where undefined.
@@ -56,7 +56,7 @@ def validation_scores(
         full = np.hstack([1 - p, p]) if p.shape[1] == 1 else p
         of_label = np.take_along_axis(full, y.astype(np.int64), axis=1)
         nll = -np.log(np.maximum(of_label, SMALLEST))
-    return {**{c: kind.validation_score(y, p) for c in columns}, "val_nll": float(np.mean(nll))}
+    return {**{c: kind.validation_score(y, p) for c in columns}, "val_nll": float(nll.mean())}
 
 
 def chosen_row(rule: Select, history: Sequence[Row]) -> Row:

@@ -52,12 +52,7 @@ def parse_yaml(text: str) -> Any:
 def load_yaml(
     path: Path, *, what: str = "run file", least: str = "data and model"
 ) -> dict[str, Any]:
-    """Read a run file, or another YAML file with the keys of runs, as nested plain values.
-
-    Args:
-        path: the file.
-        what: what error messages call the file.
-        least: the keys that an error message about an empty file asks for.
+    """Read a run file, or `what` else has the keys of runs and needs at `least` some of them.
 
     Raises:
         InputError: the file is missing, is not YAML, or is not a mapping; names the file.
