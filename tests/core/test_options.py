@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from probsa.core import (
     Limits,
@@ -15,13 +16,12 @@ from probsa.core import (
     PositiveFloat,
     PositiveInt,
     UnitInterval,
-    check_arguments,
     check_options,
     check_value,
     described,
-    limits_of,
+    json_schema,
 )
-from probsa.errors import InputError, UnknownName
+from probsa.errors import InputError
 
 Scheme = Annotated[float | Literal["linear", "cyclical"], Limits(at_least=0)]
 
@@ -96,18 +96,6 @@ def test_a_dataclass_checks_its_fields():
         Options(rate=-1.0)
 
 
-def test_arguments_are_checked_against_a_signature():
-    class Layer:
-        def __init__(self, *, width: PositiveInt, kind: Literal["soft", "hard"] = "soft") -> None:
-            self.width, self.kind = width, kind
-
-    check_arguments(Layer, {"width": 3})
-    with pytest.raises(InputError, match=r"^width is 0; expected at least 1$"):
-        check_arguments(Layer, {"width": 0})
-    with pytest.raises(UnknownName, match=r"no argument of layer named .widht."):
-        check_arguments(Layer, {"widht": 3}, name="layer")
-
-
 @pytest.mark.parametrize(
     ("annotation", "words"),
     [
@@ -130,7 +118,18 @@ def test_the_checks_need_no_heavy_import():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_limits_of_an_annotation():
-    assert limits_of(PositiveInt | None) == [Limits(at_least=1)]
-    assert limits_of(Scheme) == [Limits(at_least=0)]
-    assert limits_of(int | tuple[PositiveInt, ...]) == []
+@pytest.mark.parametrize(
+    ("annotation", "right", "wrong"),
+    [
+        (PositiveInt | None, [1, None], [0, 1.5, "x"]),
+        (Scheme, [0, 0.5, "linear"], [-1, "x", None]),
+        (int | tuple[PositiveInt, ...], [0, [], [1, 2]], [[0], ["x"]]),
+        (tuple[float, float], [[1, 2.5]], [[1], [1, 2, 3]]),
+        (Literal["a", "b"], ["a"], ["c", 1]),
+        (Path | None, ["x", None], [1]),
+        (bool, [True], ["x", 1]),
+    ],
+)
+def test_the_json_schema_of_an_annotation(annotation, right, wrong):
+    validator = Draft202012Validator(json_schema(annotation))
+    assert all(map(validator.is_valid, right)) and not any(map(validator.is_valid, wrong))

@@ -38,19 +38,18 @@ def bags(tmp_path):
     return folder
 
 
-def wrapped(state, how):
-    return {
-        "plain": state,
-        "lightning": {"state_dict": {f"model.{k}": v for k, v in state.items()}, "epoch": 3},
-        "parallel": {f"module.{k}": v for k, v in state.items()},
-        "script": {"model": state, "optimizer": {"lr": 0.1}},
-    }[how]
+WRAPPED = {
+    "plain": lambda state: state,
+    "lightning": lambda state: {"state_dict": {f"model.{k}": v for k, v in state.items()}},
+    "parallel": lambda state: {f"module.{k}": v for k, v in state.items()},
+    "script": lambda state: {"model": state, "optimizer": {"lr": 0.1}},
+}
 
 
-@pytest.mark.parametrize("how", ["plain", "lightning", "parallel", "script"])
-def test_a_torch_file_as_training_scripts_write_it(state, how, tmp_path, bags):
+@pytest.mark.parametrize("how", WRAPPED)
+def test_a_torch_file_as_training_scripts_write_it(state, how, tmp_path):
     source, out = tmp_path / "their.pth", tmp_path / "ours.safetensors"
-    torch.save(wrapped(state, how), source)
+    torch.save(WRAPPED[how](state), source)
     model = convert_checkpoint(source, out, reference=REFERENCE)
     expected = from_original(REFERENCE, state)
     predictor = probsa.load(out, device="cpu")
@@ -79,17 +78,6 @@ def test_the_commands_convert_predict_evaluate_map(state, tmp_path, bags, capsys
     assert json.loads(capsys.readouterr().out)
     assert main(["map", str(preds), "--out", str(tmp_path / "maps")]) == 0
     assert len(list((tmp_path / "maps").glob("*.png"))) == 3
-
-
-def test_what_is_there_is_kept(state, tmp_path):
-    source, out = tmp_path / "their.safetensors", tmp_path / "ours.safetensors"
-    save_file(state, source)
-    out.write_text("mine")
-    with pytest.raises(OutputExists, match="exists"):
-        convert_checkpoint(source, out, reference=REFERENCE)
-    assert out.read_text() == "mine"
-    convert_checkpoint(source, out, reference=REFERENCE, overwrite=True)
-    assert probsa.load(out, device="cpu").model.name == "dsmil"
 
 
 class Code:
@@ -122,7 +110,7 @@ def test_parts_of_parts_are_joined(tmp_path):
     assert set(read_state(file)) == {"attention.w", "classifier.fc.b"}
 
 
-def test_a_wrong_reference_or_file_says_so_and_leaves_nothing(state, tmp_path, capsys):
+def test_what_is_wrong_says_so_and_what_is_there_is_kept(state, tmp_path, capsys):
     source, out = tmp_path / "their.safetensors", tmp_path / "ours.safetensors"
     save_file(state, source)
     with pytest.raises(UnknownName, match=r"no reference named 'dsmill'.*'dsmil'"):
@@ -133,3 +121,9 @@ def test_a_wrong_reference_or_file_says_so_and_leaves_nothing(state, tmp_path, c
     assert main([*given, "--argument", "K"]) == 2
     assert "expected NAME=VALUE" in capsys.readouterr().err
     assert not out.exists()
+    out.write_text("mine")
+    with pytest.raises(OutputExists, match="exists"):
+        convert_checkpoint(source, out, reference=REFERENCE)
+    assert out.read_text() == "mine"
+    convert_checkpoint(source, out, reference=REFERENCE, overwrite=True)
+    assert probsa.load(out, device="cpu").model.name == "dsmil"

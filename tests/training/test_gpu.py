@@ -1,18 +1,15 @@
 """Results on a GPU equal those on a CPU. Skipped on machines without a GPU."""
 
-from dataclasses import replace
-
 import pytest
 import torch
+from support.made_runs import make_config, with_training
 from support.random_bags import random_bag
-from support.stored import write_folder
 
 from probsa import models, pack
 from probsa.core import segments
 from probsa.layers.transformer import bag_attention
 from probsa.training import train
 from probsa.training.checkpoints import load_checkpoint
-from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 
 pytestmark = [
     pytest.mark.gpu,
@@ -50,15 +47,8 @@ def test_variable_length_attention_is_the_loop():
 
 
 def test_a_run_resumes_and_predicts_on_the_gpu(tmp_path):
-    features, labels = write_folder(tmp_path / "data")
-    config = RunConfig(
-        data=DataConfig(features=features, labels=labels, test_fold=0),
-        model="abmil-probsa-diag",
-        model_arguments={"embed": 8},
-        training=TrainingConfig(epochs=2, batch_size=2, device="cuda", tensorboard=False),
-    )
+    config = make_config(tmp_path / "data", device="cuda", epochs=2, select="ema-nll")
     run = train(config, tmp_path / "a")
-    half = replace(config, training=replace(config.training, precision="bf16"))
-    train(half, tmp_path / "b")
+    train(with_training(config, precision="bf16"), tmp_path / "b")
     assert load_checkpoint(run.last).metadata["progress"]["epoch"] == 2
     assert load_checkpoint(run.last).part("model")["classifier.weight"].isfinite().all()

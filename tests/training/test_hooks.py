@@ -1,31 +1,27 @@
-"""Hooks of the training loop: start of an epoch, memory, and parameter groups with own norms."""
+"""Hooks of a model in the training loop, and its scores on request."""
 
 import pytest
 import torch
-from support.stored import write_folder
+from support.made_runs import ARGUMENTS, loop_of, make_config
+from support.random_bags import random_bag
 
 from probsa.errors import InputError
+from probsa.evaluation.predictor import Predictor, _weights
 from probsa.models import _registry, register
 from probsa.models.attention_mil import ABMIL
-from probsa.training.checkpoints import load_checkpoint
-from probsa.training.config import DataConfig, RunConfig, TrainingConfig
+from probsa.training import Standardizer
 from probsa.training.devices import World
-from probsa.training.loop import TrainingLoop
-from probsa.training.optimizers import clip_gradients
-from probsa.training.preparation import prepare
-from probsa.training.reporting import Reporter
-from probsa.training.run_folder import RunFolder
-from probsa.training.single import train
+from probsa.variational import Dirac
 
 
 class Hooked(ABMIL):
-    """Trains its attention in even epochs and the rest in odd ones; counts the bags it has seen."""
+    """Trains its attention in even epochs and the rest in odd ones."""
 
     def __init__(self, *, in_dim, n_classes=1, embed=8, attention_dim=4):
         super().__init__(
             in_dim=in_dim, n_classes=n_classes, embed=embed, attention_dim=attention_dim
         )
-        self.turn, self.started, self.seen = 0, [], {}
+        self.turn, self.started = 0, []
 
     def start_epoch(self, epoch, epochs):
         self.turn = epoch % 2
@@ -34,16 +30,6 @@ class Hooked(ABMIL):
     def losses(self, out, bags):
         attention = out.attention.mean.square().mean()
         return {"attention": attention} if self.turn == 0 else super().losses(out, bags)
-
-    def after_step(self, out, bags):
-        for name in bags.names:
-            self.seen[name] = self.seen.get(name, torch.zeros(())) + 1
-
-    def memory(self):
-        return self.seen
-
-    def restore_memory(self, tensors):
-        self.seen = dict(tensors)
 
 
 @pytest.fixture
@@ -56,20 +42,7 @@ def registered():
 
 @pytest.fixture
 def config(tmp_path, registered):
-    features, labels = write_folder(tmp_path / "data")
-    return RunConfig(
-        data=DataConfig(features=features, labels=labels, test_fold=0),
-        model=registered,
-        model_arguments={"embed": 8, "attention_dim": 4},
-        training=TrainingConfig(epochs=4, batch_size=2, device="cpu", tensorboard=False),
-    )
-
-
-def loop_of(config, out, *, world=None):
-    return TrainingLoop(
-        config, RunFolder(out), prepare(config), device=torch.device("cpu"),
-        world=world or World(), reporter=Reporter(),
-    )  # fmt: skip
+    return make_config(tmp_path / "data", model=registered, model_arguments=ARGUMENTS, epochs=4)
 
 
 def test_each_epoch_is_announced_and_what_a_step_does_not_reach_stays(config, tmp_path):
@@ -92,39 +65,6 @@ def _state_names(loop):
     return {names[id(p)] for p in loop.optimizer.state}
 
 
-def test_a_memory_survives_an_interruption(config, tmp_path):
-    """Two epochs and two more give the weights and the memory of four."""
-    whole = train(config, tmp_path / "whole")
-
-    class Killed(Reporter):
-        def epoch(self, row):
-            if row["epoch"] == 2:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(config, tmp_path / "parts", reporter=Killed())
-    parts = train(config, tmp_path / "parts", resume=True)
-    a, b = load_checkpoint(whole.last), load_checkpoint(parts.last)
-    assert set(a.part("memory")) == set(prepare(config).split.train)
-    for prefix in ("model", "memory"):
-        assert a.part(prefix).keys() == b.part(prefix).keys()
-        assert all(torch.equal(v, b.part(prefix)[k]) for k, v in a.part(prefix).items())
-    assert all(v == 4 for v in a.part("memory").values())
-
-
-def test_a_group_with_its_own_norm_is_clipped_by_itself():
-    a, b, c = (torch.nn.Parameter(torch.zeros(2)) for _ in range(3))
-    optimizer = torch.optim.SGD(
-        [{"params": [a], "clip_norm": 5.0}, {"params": [b]}, {"params": [c]}], lr=1.0
-    )
-    for p, value in ((a, 30.0), (b, 6.0), (c, 8.0)):
-        p.grad = torch.tensor([value, 0.0])
-    clip_gradients(optimizer, None)
-    assert [p.grad[0].item() for p in (a, b, c)] == pytest.approx([5, 6, 8], rel=1e-5)
-    clip_gradients(optimizer, 1.0)
-    assert [p.grad[0].item() for p in (a, b, c)] == pytest.approx([5, 0.6, 0.8], rel=1e-5)
-
-
 def test_a_method_that_couples_bags_is_trained_in_one_process(config, tmp_path, monkeypatch):
     monkeypatch.setattr(Hooked, "couples_bags", True)
     loop_of(config, tmp_path / "a")
@@ -133,10 +73,6 @@ def test_a_method_that_couples_bags_is_trained_in_one_process(config, tmp_path, 
 
 
 def test_scores_on_request_are_what_prediction_shows(registered):
-    from probsa.evaluation.predictor import Predictor
-    from probsa.training.preparation import Standardizer
-    from probsa.variational.posteriors import Dirac
-
     class Costly(Hooked):
         score_kind = "relevance"
 
@@ -145,8 +81,6 @@ def test_scores_on_request_are_what_prediction_shows(registered):
                 x = bags.x.detach().requires_grad_()
                 (grad,) = torch.autograd.grad(self.embed(x).sum(), x)
             return Dirac(grad.sum(1).detach())
-
-    from support.random_bags import random_bag
 
     bag = random_bag(5, features=6, dtype=torch.float32)
     model = Costly(in_dim=6, embed=4, attention_dim=3).eval()
@@ -160,8 +94,6 @@ def test_scores_on_request_are_what_prediction_shows(registered):
 
 
 def test_a_weight_is_its_own_share_and_a_logit_is_softmaxed():
-    from probsa.evaluation.predictor import _weights
-
     v = torch.tensor([0.1, 0.9, 2.0])
     assert torch.equal(_weights(v, (2, 1), kind="weight"), v)
     shares = _weights(v, (2, 1), kind="probability")

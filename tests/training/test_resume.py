@@ -1,109 +1,97 @@
 """A run that is interrupted at any moment and resumed ends with exactly the same weights."""
 
-import json
 import random
 import signal
 import time
 from dataclasses import replace
 
 import pytest
-import torch
 import yaml
 from support import forks
-from support.stored import write_folder
+from support.made_runs import (
+    Breaker,
+    Stopped,
+    assert_same_run,
+    history_of,
+    make_config,
+    with_data,
+    with_training,
+)
 
 from probsa.errors import CheckpointError, InputError
-from probsa.training import Reporter, train
-from probsa.training.checkpoints import load_checkpoint
-from probsa.training.config import DataConfig, RunConfig, TrainingConfig
-from probsa.training.run_folder import RunFolder
+from probsa.tasks import TargetOptions
+from probsa.training import RunFolder, load_checkpoint, train
+from probsa.variational import LikelihoodOptions
+
+ALL_STATE = {
+    "optimizer": "radam", "epochs": 14, "learning_rate": 2.0, "warmup_epochs": 2,
+    "schedule": "plateau", "schedule_epochs": 1, "schedule_factor": 0.5, "weight_decay": 0.1,
+    "decay_vectors": False, "clip_norm": 1.0,
+}  # fmt: skip
 
 
-@pytest.fixture
-def config(tmp_path):
-    features, labels = write_folder(tmp_path / "data", bags=18)
-    return RunConfig(
-        data=DataConfig(features=features, labels=labels, test_fold=0),
-        model="abmil-probsa-diag",
-        model_arguments={"embed": 64, "dropout": 0.3, "predict_samples": 200},
-        training=TrainingConfig(
-            epochs=60, batch_size=2, device="cpu", tensorboard=False, threads=1
-        ),
-    )
-
-
-def tensors(folder):
-    return load_checkpoint(folder.last).tensors, load_checkpoint(folder.best).tensors
-
-
-def assert_same_run(a, b):
-    for one, other in zip(tensors(a), tensors(b), strict=True):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[k], other[k]) for k in one)
-    history = [load_checkpoint(r.last).metadata["progress"]["history"] for r in (a, b)]
-    for rows in history:
-        for row in rows:
-            del row["seconds"]
-    assert history[0] == history[1]
-
-
-def test_every_kind_of_state_goes_on(config, tmp_path):
-    """RAdam's moments, and the plateau of the learning rate."""
-
-    class Stop(Exception):
-        pass
-
-    class Breaker(Reporter):
-        def step(self, *, epoch, share):
-            if epoch in self.at and share > 0.4:
-                raise Stop
-
-    settings = replace(
-        config.training, epochs=14, optimizer="radam",
-        learning_rate=0.3, warmup_epochs=2, schedule="plateau", schedule_epochs=1,
-        schedule_factor=0.5, weight_decay=0.1, decay_vectors=False, clip_norm=1.0,
-    )  # fmt: skip
-    config = replace(config, training=settings)
+@pytest.mark.parametrize(
+    ("model", "training"),
+    [
+        ("abmil-probsa-diag", ALL_STATE),
+        ("abmil-probsa-diag", {"select": "nll"}),
+        ("abmil-probsa-diag", {"select": "last", "precision": "bf16"}),
+        ("abmil", {"select": "ema-nll", "schedule": "cosine"}),
+        ("abmil", {"sampling": "balanced", "workers": 1}),
+        ("evidence-field", {"select": "ema-nll", "members": 2}),
+        ("dsmil", {"select": "nll", "members": 2}),
+        ("abmil-probsa-diag", {"members": 2, "patience": 1, "epochs": 9}),
+        ("iibmil", {}),
+        ("mean-pool", {}),
+    ],
+    ids=str,
+)
+def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, model, training):
+    """It is broken off twice, inside an epoch, and left alone once it is complete."""
+    settings = {"epochs": 4, "batch_size": 3, "members": 1, **training}
+    config = make_config(tmp_path / "data", bags=18, model=model, **settings)
+    if model == "abmil-probsa-diag":
+        config = replace(config, model_arguments={**config.model_arguments, "dropout": 0.3})
     whole = train(config, tmp_path / "whole")
-    last = load_checkpoint(whole.last)
-    rates = [row["learning_rate"] for row in last.metadata["progress"]["history"]]
-    assert rates[-1] < max(rates)
-    for at in (3, 11):
-        Breaker.at = (at,)
-        with pytest.raises(Stop):
-            train(config, tmp_path / "broken", resume=True, reporter=Breaker())
+    if model != "mean-pool":  # which has no steps
+        for steps in (3, 4):
+            with pytest.raises(Stopped):
+                train(config, tmp_path / "broken", resume=True, reporter=Breaker(steps))
+    broken = train(config, tmp_path / "broken", resume=True)
+    assert_same_run(whole, broken)
+    if settings["members"] > 1:  # each member equals its run alone
+        member = whole.members()[1]
+        assert_same_run(member, train(member.config(), tmp_path / "alone"))
+    before = {p: p.stat().st_mtime_ns for p in broken.path.rglob("*.safetensors")}
+    train(config, broken.path, resume=True)
+    assert {p: p.stat().st_mtime_ns for p in broken.path.rglob("*.safetensors")} == before
+    if training is ALL_STATE:
+        rates = [row["learning_rate"] for row in history_of(whole)]
+        assert rates[-1] < max(rates)
+
+
+def test_an_interrupted_cox_model_deals_the_same_batches(tmp_path):
+    config = make_config(tmp_path / "data", bags=36, model="abmil", batch_size=8)
+    times = "".join(f"{k:03d},{1 + k * 7 % 11},{k % 2},{k % 3}\n" for k in range(36))
+    config.data.labels.write_text("bag,time,event,fold\n" + times)
+    survival = LikelihoodOptions(survival="cox")
+    config = with_data(config, targets=TargetOptions(task="survival"), likelihood=survival)
+    whole = train(config, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train(config, tmp_path / "broken", reporter=Breaker(3))
     assert_same_run(whole, train(config, tmp_path / "broken", resume=True))
 
 
-def test_an_interrupted_field_learns_its_kappa_with_the_same_bits(config, tmp_path):
-    """The average of the weights includes log κ; validation and the best checkpoint use it."""
-
-    class Stop(Exception):
-        pass
-
-    class Breaker(Reporter):
-        def step(self, *, epoch, share):
-            if epoch == self.at and share > 0.4:
-                raise Stop
-
-    config = replace(
-        config, model="evidence-field",
-        model_arguments={"embed": 12, "attention_dim": 6, "samples": 3, "predict_samples": 20},
-        training=replace(config.training, epochs=4, select="ema-nll", learning_rate=1e-2),
-    )  # fmt: skip
-    whole = train(config, tmp_path / "whole")
-    for at in (1, 3):
-        Breaker.at = at
-        with pytest.raises(Stop):
-            train(config, tmp_path / "broken", resume=True, reporter=Breaker())
-    assert_same_run(whole, train(config, tmp_path / "broken", resume=True))
-    last, best = tensors(whole)
-    of_model, of_average = (last[f"{k}.attention.prior.log_kappa"] for k in ("model", "average"))
-    assert of_model != 0 and of_average != of_model
-    rows = load_checkpoint(whole.last).metadata["progress"]["history"]
-    kappas = [row["kappa"] for row in rows]
-    assert len(set(kappas)) == 4 and kappas[-1] == pytest.approx(float(of_model.exp()))
-    kept = float(best["model.attention.prior.log_kappa"].exp())  # an average, no epoch's own
+def test_an_interrupted_field_keeps_the_average_of_its_kappa(tmp_path):
+    config = make_config(tmp_path / "data", bags=18, model="evidence-field", select="ema-nll")
+    run = train(with_training(config, epochs=4), tmp_path / "run")
+    key = "attention.prior.log_kappa"
+    last, best = load_checkpoint(run.last), load_checkpoint(run.best)
+    own, average = (last.part(part)[key] for part in ("model", "average"))
+    assert own != 0 and average != own
+    kappas = [row["kappa"] for row in history_of(run)]
+    assert len(set(kappas)) == 4 and kappas[-1] == pytest.approx(float(own.exp()))
+    kept = float(best.part("model")[key].exp())  # an average, no epoch's own
     assert all(abs(kept - kappa) > 1e-6 for kappa in kappas)
 
 
@@ -124,10 +112,7 @@ checkpoints.replacing = slow
 
 RUN = """
 import pathlib
-from probsa.training.config import RunConfig
-from probsa.training.keys import load_yaml
-from probsa.training.run_folder import RunFolder
-from probsa.training import Reporter, train
+from probsa.training import Reporter, RunConfig, load_yaml, train
 class Starter(Reporter):
     def start(self, *, done, epochs):
         pathlib.Path({started!r}).touch()
@@ -162,55 +147,42 @@ class Victim:
         assert self.process.wait(180) == 0, self.process.errors()
 
 
-def epochs_of(out):
-    last = out / "checkpoints" / "last.safetensors"
-    return load_checkpoint(last).metadata["progress"]["epoch"] if last.is_file() else 0
-
-
 @pytest.mark.slow
-def test_kills_at_moments_drawn_from_a_seed(config, tmp_path):
+def test_kills_at_moments_drawn_from_a_seed(tmp_path):
     """SIGKILL twice during a write, then at random moments of the measured duration."""
+    arguments = {"embed": 64, "dropout": 0.3, "predict_samples": 200}
+    config = make_config(tmp_path / "data", bags=18, model_arguments=arguments, epochs=60)
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config.to_dict()))
-    whole, out = tmp_path / "whole", tmp_path / "killed"
-    victim = Victim(tmp_path, whole)
+    whole, out = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "killed")
+    victim = Victim(tmp_path, whole.path)
     begun = time.monotonic()
     victim.finish()
     duration = time.monotonic() - begun
-    draw = random.Random(20251120)
-    moments = [{"whole_run_s": round(duration, 2)}]
-    mark = tmp_path / "writing"
+    draw, mark, left, epochs = random.Random(20251120), tmp_path / "writing", [], []
     for _ in range(2):
-        victim = Victim(tmp_path, out, prelude=SLOW_WRITES.format(mark=str(mark), pause=5))
+        prelude = SLOW_WRITES.format(mark=str(mark), pause=5)
+        victim = Victim(tmp_path, out.path, prelude=prelude)
         inside = victim.wait_for(mark)
         time.sleep(0.05)
         victim.kill()
-        moments.append({"inside_a_write": inside, "left": len(list(out.rglob("*.tmp")))})
+        left.append(inside and len(list(out.path.rglob("*.tmp"))))
         mark.unlink(missing_ok=True)
     for _ in range(3):
-        moment = draw.uniform(0.05, 0.35) * duration
-        victim = Victim(tmp_path, out)
-        time.sleep(moment)
+        victim = Victim(tmp_path, out.path)
+        time.sleep(draw.uniform(0.05, 0.35) * duration)
         victim.kill()
-        moments.append({"after_s": round(moment, 2), "epochs": epochs_of(out)})
-    (tmp_path / "moments.json").write_text(json.dumps(moments))
-    assert any(m.get("inside_a_write") and m["left"] for m in moments), moments
-    assert any(0 < m.get("epochs", 0) < config.training.epochs for m in moments), moments
-    Victim(tmp_path, out).finish()
-    assert_same_run(RunFolder(whole), RunFolder(out))
-    assert not list(out.rglob("*.tmp"))
+        epochs.append(len(history_of(out)) if out.last.is_file() else 0)
+    assert any(left) and any(0 < n < config.training.epochs for n in epochs), (left, epochs)
+    Victim(tmp_path, out.path).finish()
+    assert_same_run(whole, out)
+    assert not list(out.path.rglob("*.tmp"))
 
 
-def test_a_resumed_run_keeps_its_run_file(config, tmp_path):
-    config = replace(config, training=replace(config.training, epochs=2))
-    train(config, tmp_path / "a")
-    other = replace(config, training=replace(config.training, learning_rate=1.0))
-    with pytest.raises(InputError, match=r"learning_rate = 0\.0001, not 1\.0"):
-        train(other, tmp_path / "a", resume=True)
-
-
-def test_a_damaged_checkpoint_is_named(config, tmp_path):
-    config = replace(config, training=replace(config.training, epochs=1))
+def test_what_cannot_be_resumed_is_named(tmp_path):
+    config = make_config(tmp_path / "data", epochs=1)
     run = train(config, tmp_path / "a")
+    with pytest.raises(InputError, match=r"learning_rate = 0\.01, not 1\.0"):
+        train(with_training(config, learning_rate=1.0), run.path, resume=True)
     run.last.write_bytes(run.last.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match=r"last\.safetensors is damaged"):
-        train(config, tmp_path / "a", resume=True)
+        train(config, run.path, resume=True)

@@ -45,12 +45,10 @@ from .options import PositiveFloat as PositiveFloat
 from .options import PositiveInt as PositiveInt
 from .options import Rate as Rate
 from .options import UnitInterval as UnitInterval
-from .options import check_arguments as check_arguments
 from .options import check_options as check_options
 from .options import check_value as check_value
-from .options import choices as choices
 from .options import described as described
-from .options import limits_of as limits_of
+from .options import json_schema as json_schema
 from .patients import join_bags as join_bags
 from .plugins import BrokenPlugin as BrokenPlugin
 from .plugins import broken_plugins as broken_plugins
@@ -87,6 +85,7 @@ from .store import validate_bag as validate_bag
 from .store import write_bag as write_bag
 from .stored import as_record as as_record
 from .stored import as_typed as as_typed
+from .stored import convert_value as convert_value
 from .stored import parse_json as parse_json
 from .stored import read_json as read_json
 from .stored import read_record as read_record

@@ -1,20 +1,17 @@
-"""Checks of option values against their annotations, for dataclasses and for keyword arguments.
+"""Checks of option values against their annotations.
 
 An annotation states everything that is known about an option: its type, the `Literal` choices, and,
 as `Annotated[int, Limits(at_least=1)]`, its numeric limits.
 """
 
-import inspect
 import math
 import types
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from ..errors import InputError, UnknownName, hint
+from ..errors import InputError, hint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,34 +65,6 @@ def check_options(options: object) -> None:
         check_value(f.name, getattr(options, f.name), f.type)
 
 
-def check_arguments(
-    function: Callable[..., object], arguments: Mapping[str, object], *, name: str | None = None
-) -> None:
-    """Check keyword arguments against the signature of a function or a class.
-
-    Args:
-        function: the function or class that will be called.
-        arguments: the keyword arguments; those left out are not checked.
-        name: name of the function in error messages; its own name by default.
-
-    Raises:
-        UnknownName: the signature has no such argument.
-        InputError: names the argument, its value and what is expected.
-    """
-    parameters = _parameters(function)
-    for key, value in arguments.items():
-        if key not in parameters:
-            raise UnknownName(
-                f"argument of {name or getattr(function, '__name__', function)}", key, parameters
-            )
-        check_value(key, value, parameters[key])
-
-
-@cache
-def _parameters(function: Callable[..., object]) -> dict[str, Any]:
-    return {k: p.annotation for k, p in inspect.signature(function).parameters.items()}
-
-
 def check_value(key: str, value: object, annotation: Any) -> None:
     """Check one value against an annotation; parts of it that are not understood accept anything.
 
@@ -116,14 +85,29 @@ def choices(annotation: Any) -> list[str]:
     return [c for part in get_args(annotation) for c in choices(part)]
 
 
-def limits_of(annotation: Any) -> list[Limits]:
-    """Return the limits that an annotation states for a number, but not those of list items."""
+def json_schema(annotation: Any) -> dict[str, Any]:
+    """Return the JSON schema of the values that an annotation describes."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return [*limits_of(parts[0]), *(mark for mark in parts[1:] if isinstance(mark, Limits))]
+        if get_origin(parts[0]) in (Union, types.UnionType):  # limits apply to its numbers
+            return json_schema(_spread_limits(parts))
+        names = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+        marks = [
+            (m.at_least, m.above, m.at_most, m.below) for m in parts[1:] if isinstance(m, Limits)
+        ]
+        limits = [(k, v) for mark in marks for k, v in zip(names, mark, strict=True)]
+        return json_schema(parts[0]) | {k: v for k, v in limits if v is not None}
+    if origin is Literal:
+        return {"enum": list(parts)}
     if origin in (Union, types.UnionType):
-        return [limits for part in parts for limits in limits_of(part)]
-    return []
+        return {"anyOf": [json_schema(part) for part in parts]}
+    if origin is tuple:
+        if parts[-1] is Ellipsis:
+            return {"type": "array", "items": json_schema(parts[0])}
+        each = [json_schema(part) for part in parts]
+        return {"type": "array", "prefixItems": each, "items": False, "minItems": len(each)}
+    kinds = {int: "integer", float: "number", bool: "boolean", type(None): "null"}
+    return {"type": kinds.get(annotation, "string")}
 
 
 def described(annotation: Any) -> str:
@@ -141,11 +125,9 @@ def described(annotation: Any) -> str:
     if annotation in (None, type(None)):
         return "null"
     if origin is Annotated:
-        limits = [mark for mark in parts[1:] if isinstance(mark, Limits)]
-        if get_origin(parts[0]) in (Union, types.UnionType):  # limits apply to its numbers
-            numbers = {p: Annotated[(p, *limits)] for p in (int, float)} if limits else {}
-            return described(Union[tuple(numbers.get(p, p) for p in get_args(parts[0]))])  # noqa: UP007
-        words = " and ".join(map(str, limits))
+        if get_origin(parts[0]) in (Union, types.UnionType):
+            return described(_spread_limits(parts))
+        words = " and ".join(str(mark) for mark in parts[1:] if isinstance(mark, Limits))
         return f"{described(parts[0])} ({words})" if words else described(parts[0])
     if origin is tuple:
         return f"a list ({described(parts[0])} each)"
@@ -160,6 +142,13 @@ def described(annotation: Any) -> str:
     if isinstance(annotation, type) and is_dataclass(annotation):
         return annotation.__name__
     return "a path" if annotation is Path else "text"
+
+
+def _spread_limits(parts: tuple[Any, ...]) -> Any:
+    """Return the union of an `Annotated`, whose limits then stand at its numbers."""
+    limits = [mark for mark in parts[1:] if isinstance(mark, Limits)]
+    numbers = {p: Annotated[(p, *limits)] for p in (int, float)} if limits else {}
+    return Union[tuple(numbers.get(p, p) for p in get_args(parts[0]))]  # noqa: UP007
 
 
 def _listed(alternatives: list[str]) -> str:

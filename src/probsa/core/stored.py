@@ -134,9 +134,7 @@ def as_record(
                 if f.name not in value:
                     raise _WrongType(f"{f.name} is missing")
         return _typed(value, cls, "")
-    except _WrongType as e:
-        raise error(f"{where} is damaged: {e}. {_so(advice)}") from e
-    except ProbSAError as e:  # the dataclass checks its own fields
+    except ProbSAError as e:  # a dataclass checks its own fields too
         raise error(f"{where} is damaged: {e}. {_so(advice)}") from e
 
 
@@ -153,6 +151,17 @@ def as_typed(
         return _typed(value, annotation, "")
     except _WrongType as e:
         raise error(f"{where} is damaged: {e}. {_so(advice)}") from e
+
+
+def convert_value(value: Any, annotation: Any, *, key: str) -> Any:
+    """Check a value as `check_value` does, and convert it as `as_record` does.
+
+    Raises:
+        InputError: names the key, the value and what is expected.
+    """
+    if not is_dataclass(annotation):
+        check_value(key, value, annotation)
+    return _typed(value, annotation, key)
 
 
 def unusual(value: Any, *, most: int = MOST) -> str | None:
@@ -176,7 +185,7 @@ def unusual(value: Any, *, most: int = MOST) -> str | None:
     return None
 
 
-class _WrongType(Exception):
+class _WrongType(InputError):
     """A value has another type than its annotation."""
 
 
@@ -202,8 +211,9 @@ def _typed(value: Any, annotation: Any, key: str) -> Any:
         check_value("value", value, annotation)
     except InputError as e:
         raise _wrong(value, described(annotation), key) from e
-    plain = parts[0] if origin is Annotated else annotation
-    return plain(value) if plain in (float, Path) else value
+    if origin is Annotated:
+        return _typed(value, parts[0], key)
+    return annotation(value) if annotation in (float, Path) else value
 
 
 def _fields(value: Any, cls: Any, key: str) -> Iterator[tuple[str, Any]]:

@@ -57,7 +57,7 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
     if path.is_file():
         stored = load_checkpoint(path)
         about = stored.stated(StoredPredictor)
-        model = restore_model(stored, path=path)
+        model = restore_model(stored)
         metadata = {"model": about.model, "from": about.reference}
         return Predictor(
             model, Standardizer(), classes=about.classes, device=device, metadata=metadata
@@ -103,7 +103,7 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
 
 def _restored(stored: Checkpoint, *, expect: str | None = None, **options: Any) -> Predictor:
     """Return the predictor of a checkpoint; `options` are those of `Predictor`."""
-    model = restore_model(stored, path=stored.path, expect=expect)
+    model = restore_model(stored, expect=expect)
     scale = Standardizer.restored(stored, in_dim=model.arguments.get("in_dim"))
     return Predictor(model, scale, **options)
 

@@ -4,12 +4,12 @@ The plan of an epoch depends only on (seed, epoch), so a resumed run sees the sa
 processes may read ahead, and several ranks may share a batch, without changing the plan.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from ..core import Bag, Bags, pack, random_stream
 from ..models import fixed
@@ -31,7 +31,7 @@ def plan_epoch(
     max_instances: int | None = None,
     size: Callable[[str], int] | None = None,
 ) -> list[Batch]:
-    """Return the batches of an epoch, as names of bags in shuffled order.
+    """Return the batches of an epoch (from 0), as names of bags in shuffled order.
 
     A batch ends after `batch_size` bags, or before it would exceed `max_instances` instances. A
     bag that is larger than `max_instances` is a batch of its own.
@@ -39,7 +39,7 @@ def plan_epoch(
     Args:
         names: the training bags.
         seed: seed of the order.
-        epoch: number of the epoch, from 0.
+        epoch: number of the epoch.
         batch_size: largest number of bags in a batch.
         order: the bags in their order, if it is not a shuffle of the names.
         max_instances: largest number of instances in a batch, or None for no limit.
@@ -48,20 +48,17 @@ def plan_epoch(
     if order is None:
         shuffled = torch.randperm(len(names), generator=random_stream(seed, "order", epoch))
         order = [names[k] for k in shuffled.tolist()]
-    batches: list[Batch] = []
-    current: list[str] = []
+    batches: list[list[str]] = []
     total = 0
     for name in order:
         n = size(name) if max_instances and size else 0
-        full = len(current) == batch_size or (max_instances and total + n > max_instances)
-        if current and full:
-            batches.append(tuple(current))
-            current, total = [], 0
-        current.append(name)
+        too_large = max_instances is not None and total + n > max_instances
+        if not batches or len(batches[-1]) == batch_size or too_large:
+            batches.append([])
+            total = 0
+        batches[-1].append(name)
         total += n
-    if current:
-        batches.append(tuple(current))
-    return batches
+    return [tuple(batch) for batch in batches]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +84,13 @@ class BagReader(Dataset[Bags]):
     Args:
         bags: the bags of the run.
         targets: what each bag is trained on: its class, or the values of its target columns.
-        models: registered names of the models that the bags are for, each of which checks them.
+        model: registered name of the model that the bags are for, which checks them.
     """
 
     def __init__(
-        self, bags: "BagSet", targets: Mapping[str, Target], *, models: Iterable[str] = ()
+        self, bags: "BagSet", targets: Mapping[str, Target], *, model: str | None = None
     ) -> None:
-        self.bags, self.targets = bags, dict(targets)
-        self.models = tuple(dict.fromkeys(models))
+        self.bags, self.targets, self.model = bags, dict(targets), model
 
     def __getitem__(self, batch: Shard) -> Bags:
         return pack([self.labelled(name) for name in batch.names])
@@ -103,30 +99,17 @@ class BagReader(Dataset[Bags]):
         """Return a stored bag with its label.
 
         Raises:
-            BagError: the bag cannot be used, or lacks what a model needs.
+            BagError: the bag cannot be used, or lacks what the model needs.
         """
         bag = self.bags.bag(name)
-        for model in self.models:
-            fixed(model)[0].check_bag(bag, name=model)
+        if self.model is not None:
+            fixed(self.model)[0].check_bag(bag, name=self.model)
         return replace(bag, y=as_label(self.targets.get(name)))
 
 
 def as_label(target: Target | None) -> int | float | torch.Tensor | None:
     """Return a target as the label of a bag: one value, or a tensor of target columns."""
     return torch.tensor(target) if isinstance(target, tuple) else target
-
-
-class _Plan(Sampler[Shard]):
-    """The shards of the next epoch; replaced before each one, so that workers keep their caches."""
-
-    def __init__(self) -> None:
-        self.shards: list[Shard] = []
-
-    def __iter__(self) -> Iterator[Shard]:
-        return iter(self.shards)
-
-    def __len__(self) -> int:
-        return len(self.shards)
 
 
 class Loader:
@@ -139,13 +122,15 @@ class Loader:
     """
 
     def __init__(self, reader: BagReader, *, workers: int = 0, pin: bool = False) -> None:
-        self.reader, self.plan = reader, _Plan()
+        self.reader = reader
+        self.shards: list[Shard] = []
+        """Those of the next epoch; replaced before each one, so that workers keep their caches."""
         self.loader: DataLoader[Bags] | None = None
         if workers:
             self.loader = DataLoader(
                 reader,
                 batch_size=None,
-                sampler=self.plan,
+                sampler=self.shards,
                 num_workers=workers,
                 persistent_workers=True,
                 pin_memory=pin,
@@ -153,9 +138,6 @@ class Loader:
 
     def epoch(self, shards: Sequence[Shard]) -> Iterator[tuple[Shard, Bags]]:
         """Yield each shard with its bags, in order."""
-        if self.loader is None:
-            for part in shards:
-                yield part, self.reader[part]
-            return
-        self.plan.shards = list(shards)
-        yield from zip(shards, self.loader, strict=True)
+        self.shards[:] = shards
+        read = map(self.reader.__getitem__, shards) if self.loader is None else self.loader
+        yield from zip(shards, read, strict=True)

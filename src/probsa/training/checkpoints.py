@@ -6,7 +6,7 @@ A checkpoint is written atomically, and is read without unpickling.
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,10 +19,10 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
-from ..core import as_record, parse_json, replacing
-from ..errors import CheckpointError, ProbSAError
+from ..core import NonNegativeInt, as_record, parse_json, replacing
+from ..errors import CheckpointError, InputError, ProbSAError
 from ..models import Model, build, names
-from .config import without_retired
+from .config import tuples, without_retired
 
 R = TypeVar("R")
 
@@ -59,11 +59,7 @@ class Checkpoint:
     """The file, for error messages."""
 
     def stated(self, cls: type[R]) -> R:
-        """Return the metadata as a dataclass, with its types checked.
-
-        Raises:
-            CheckpointError: a key is missing or has another type; names the file and the key.
-        """
+        """Return the metadata as a dataclass; a CheckpointError names a wrong or missing key."""
         return as_record(
             cls, self.metadata, where=str(self.path), advice=ADVICE, error=CheckpointError
         )
@@ -75,6 +71,44 @@ class Checkpoint:
             for k, v in self.tensors.items()
             if k.startswith(f"{prefix}.")
         }
+
+
+@dataclass
+class Progress:
+    """How far a run has come; every field is stored in its checkpoints."""
+
+    epoch: NonNegativeInt = 0
+    """Number of epochs that are complete."""
+    step: NonNegativeInt = 0
+    """Number of steps that are complete."""
+    best: dict[str, int | float | None] = field(default_factory=dict)
+    """Number (from 1) and validation scores of the best epoch."""
+    history: list[dict[str, int | float | None]] = field(default_factory=list)
+    """The rows of metrics.csv."""
+
+    @property
+    def since_best(self) -> int:
+        """Number of epochs since the best one, which `patience` limits."""
+        return self.epoch - int(self.best.get("epoch") or 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _StoredState:
+    """What a checkpoint states about training."""
+
+    progress: Progress = field(default_factory=Progress)
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    """The parameter groups of the optimiser."""
+
+
+def progress_of(checkpoint: Checkpoint) -> Progress:
+    """Return the progress that a checkpoint states."""
+    return checkpoint.stated(_StoredState).progress
+
+
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors under their names in a checkpoint, the reverse of `Checkpoint.part`."""
+    return {f"{prefix}.{k}": v for k, v in tensors.items()}
 
 
 def save_checkpoint(
@@ -93,11 +127,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint.
-
-    Raises:
-        CheckpointError: the file is missing, damaged, of another program, or of another format.
-    """
+    """Read a checkpoint; a CheckpointError says what is wrong with the file."""
     if not path.is_file():
         raise CheckpointError(f"no checkpoint at {path}: did the run finish its first epoch?")
     try:
@@ -123,22 +153,18 @@ def load_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(tensors=tensors, metadata=metadata, path=path)
 
 
-def restore_model(checkpoint: Checkpoint, *, path: Path, expect: str | None = None) -> Model:
+def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model:
     """Build the model of a checkpoint from its name and arguments, and load its weights.
 
     The model is first built without memory, and its sizes are compared with those of the tensors,
-    so that no memory is taken for sizes that are stated but not stored.
-
-    Args:
-        checkpoint: the content of the file.
-        path: its path, for error messages.
-        expect: name that the model must have, or None for any.
+    so that no memory is taken for sizes that are stated but not stored. Its name must be `expect`,
+    if that is given.
 
     Raises:
         CheckpointError: the model is not `expect` or is not registered, or the weights do not fit.
     """
-    stored = checkpoint.stated(StoredModel)
-    name, arguments = stored.model, _tuples(without_retired("model", stored.arguments))
+    stored, path = checkpoint.stated(StoredModel), checkpoint.path
+    name, arguments = stored.model, tuples(without_retired("model", stored.arguments))
     if expect is not None and name != expect:
         raise CheckpointError(f"{path} holds a {name!r}, not a {expect!r}")
     if name not in names():
@@ -150,11 +176,6 @@ def restore_model(checkpoint: Checkpoint, *, path: Path, expect: str | None = No
         _check_sizes(name, arguments, tensors)
         model = build(name, **arguments)
         model.load_state_dict(tensors)
-    except _TooLarge as e:
-        raise CheckpointError(
-            f"{path} does not fit the model {name!r}: its arguments describe a larger model than "
-            f"its {e.stored:,} stored weights. {ADVICE[0].upper()}{ADVICE[1:]}"
-        ) from e
     except ProbSAError as e:
         raise CheckpointError(f"{path} does not fit the model {name!r}: {e}") from e
     except (RuntimeError, TypeError, ValueError, ArithmeticError, MemoryError) as e:
@@ -162,23 +183,14 @@ def restore_model(checkpoint: Checkpoint, *, path: Path, expect: str | None = No
     return model
 
 
-class _TooLarge(Exception):
-    """A model has more weights than its checkpoint."""
-
-    def __init__(self, stored: int) -> None:
-        super().__init__(stored)
-        self.stored = stored
-
-
 def _check_sizes(name: str, arguments: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Compare the shapes of a model, built on the meta device, with those of stored tensors.
 
     Raises:
-        _TooLarge: the model has more weights than are stored.
+        InputError: the model has more weights than are stored.
         RuntimeError: a tensor is missing, not expected, or of another shape.
     """
-    stored = sum(v.numel() for v in tensors.values())
-    with torch.random.fork_rng(devices=[]), _at_most(stored):
+    with torch.random.fork_rng(devices=[]), _at_most(sum(v.numel() for v in tensors.values())):
         try:
             with torch.device("meta"):
                 model = build(name, **arguments)
@@ -199,26 +211,23 @@ def _shape(shape: tuple[int, ...] | None) -> str:
 
 
 @contextmanager
-def _at_most(elements: int) -> Iterator[None]:
-    """Raise _TooLarge as soon as the modules that are built have more weights together."""
+def _at_most(stored: int) -> Iterator[None]:
+    """Raise an InputError as soon as the modules that are built have more weights together."""
     # a module may register and remove a tensor again, as weight normalisation does
-    most, count = 2 * elements + 1024, 0
+    most, count = 2 * stored + 1024, 0
 
     def add(module: object, name: str, value: Tensor | None) -> None:
         nonlocal count
         count += 0 if value is None else value.numel()
         if count > most:
-            raise _TooLarge(elements)
+            raise InputError(
+                f"its arguments describe a larger model than its {stored:,} stored weights. "
+                f"{ADVICE[0].upper()}{ADVICE[1:]}"
+            )
 
-    hooks = (
-        register_module_parameter_registration_hook(add),
-        register_module_buffer_registration_hook(add),
-    )
-    try:
+    parameters = register_module_parameter_registration_hook(add)
+    with parameters, register_module_buffer_registration_hook(add):
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _first(error: Exception) -> str:
@@ -238,12 +247,8 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tenso
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
-    """Load an optimiser's state from a checkpoint.
-
-    Raises:
-        CheckpointError: the state is damaged, or belongs to other weights.
-    """
-    groups = checkpoint.stated(_Groups).groups
+    """Load an optimiser's state from a checkpoint; it may be damaged, or of other weights."""
+    groups = checkpoint.stated(_StoredState).groups
     state: dict[int, dict[str, Tensor]] = {}
     with damaged_state(checkpoint.path):
         for key, value in checkpoint.part("optimizer").items():
@@ -257,20 +262,9 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) 
                     raise ValueError(f"{name} has the shape {list(value.shape)}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Groups:
-    """The parameter groups of an optimiser, as a checkpoint states them."""
-
-    groups: list[dict[str, Any]]
-
-
 @contextmanager
 def damaged_state(path: Path) -> Iterator[None]:
-    """Report whatever goes wrong while a state is restored as a damaged checkpoint.
-
-    Raises:
-        CheckpointError: names the file.
-    """
+    """Raise a CheckpointError that names the file for whatever goes wrong while it is restored."""
     try:
         yield
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as e:
@@ -280,9 +274,3 @@ def damaged_state(path: Path) -> Iterator[None]:
             f"{path} cannot be continued from ({_first(e)}): its state of training is damaged, or "
             "belongs to another model. Train the run again"
         ) from e
-
-
-def _tuples(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _tuples(v) for k, v in value.items()}
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value

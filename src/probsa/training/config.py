@@ -1,12 +1,17 @@
-"""The configuration of a training run, as dataclasses: every key of a run file, with its limits.
+"""The configuration of a training run: its sections as dataclasses, and the table of its keys.
 
-A run has the sections `data` and `training`, a model with its arguments, and two seeds.
+The fields state everything about a key: type, limits, default and help text. Flags, run files,
+`run.yaml` and the JSON schema are read and written from them (`section_keys`).
 """
 
-from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache
+from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeGuard, TypeVar
+
+from docstring_parser import parse_from_object
 
 from ..core import (
     MAX_BAG_GB,
@@ -18,12 +23,15 @@ from ..core import (
     PositiveInt,
     UnitInterval,
     check_options,
-    check_value,
+    convert_value,
 )
 from ..datasets import CovariateOptions
 from ..errors import InputError, UnknownName
 from ..tasks import TargetOptions
 from ..variational import KLWeight, LikelihoodOptions, RateSchedule
+from .yaml_files import parse_yaml
+
+T = TypeVar("T")
 
 Select = Literal["auroc", "nll", "ema-nll", "last"]
 """Rules that choose the weights of a run; see `selection`."""
@@ -196,56 +204,57 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values in the layout of a run file, with nested options written flat."""
-        return plain(
-            {
-                "data": flat_values(self.data),
-                "model": {"name": self.model, **self.model_arguments},
-                "training": flat_values(self.training),
-                "seed": self.seed,
-                "data_seed": self.data_seed,
-            }
+        values: dict[str, Any] = {
+            "data": {},
+            "model": {"name": self.model, **self.model_arguments},
+            "training": {},
+        }
+        for key in section_keys().values():
+            part = values[key.section] if key.section else values
+            part[key.short] = attrgetter(".".join(key.path))(self)
+        return plain(values)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "RunConfig":
+        """Return the configuration from the output of `to_dict`, which earlier versions may state.
+
+        The model need not be installed, so that its arguments are not checked.
+
+        Raises:
+            InputError: a key is missing, or its value has another type.
+            UnknownName: a key is unknown.
+        """
+        flat = flatten(without_retired("", values))
+        if not isinstance(name := flat.pop("model.name", None), str):
+            raise InputError("model.name is missing, or is not text")
+        model = {k: flat.pop(k) for k in list(flat) if k.startswith("model.")}
+        known = section_keys()
+        for key in flat:
+            if key not in known:
+                raise UnknownName("key of a run", key, known)
+        return cls.of_keys(
+            {k: known[k].read(v) for k, v in flat.items()},
+            model=name,
+            arguments={k.removeprefix("model."): tuples(v) for k, v in model.items()},
         )
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "RunConfig":
-        """Return the configuration from the output of `to_dict`.
+    def of_keys(
+        cls, values: Mapping[str, Any], *, model: str, arguments: Mapping[str, Any]
+    ) -> "RunConfig":
+        """Return the run of a model with these values of `section_keys`.
 
         Raises:
-            InputError: a key is missing or unknown, or its value has another type.
+            InputError: a key is missing.
         """
-        for section, content in values.items():
-            if section in ("data", "model", "training") and not isinstance(content, dict):
-                raise InputError(f"{section} is {content!r:.60}; expected keys and values")
-        missing = [k for k in ("data", "model") if k not in values]
-        missing += [] if missing or "name" in values["model"] else ["model.name"]
-        if missing:
-            raise InputError(f"{missing[0]} is missing")
-        for key, annotation in (("seed", int), ("data_seed", int | None)):
-            check_value(key, values.get(key, 0), annotation)
-        model = without_retired("model", values["model"])
-        check_value("model.name", model["name"], str)
-        data = without_retired("data", values["data"])
-        for key in ("features", "labels", "split", "instance_labels", "covariates"):
-            if data.get(key) is not None:
-                check_value(f"data.{key}", data[key], Path)
-                data[key] = Path(data[key])
-        if data.get("classes") is not None:
-            check_value("data.classes", data["classes"], tuple[str | int, ...])
-            data["classes"] = tuple(str(c) for c in data["classes"])
-        for key in ("numeric", "categorical"):
-            if key in data:
-                check_value(f"data.{key}", data[key], tuple[str, ...])
-                data[key] = tuple(data[key])
-        return cls(
-            data=from_flat_values(DataConfig, data),
-            model=model.pop("name"),
-            model_arguments={k: _tuples(v) for k, v in model.items()},
-            training=from_flat_values(
-                TrainingConfig, without_retired("training", values.get("training", {}))
-            ),
-            seed=values.get("seed", 0),
-            data_seed=values.get("data_seed"),
-        )
+        nested: dict[str, Any] = {"model": model, "model_arguments": dict(arguments)}
+        for name, value in values.items():
+            *groups, last = section_keys()[name].path
+            part = nested
+            for group in groups:
+                part = part.setdefault(group, {})
+            part[last] = value
+        return convert_value(nested, cls, key="")
 
 
 RETIRED: dict[str, Any] = {
@@ -278,55 +287,154 @@ def without_retired(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-SECTIONS: dict[str, type[Any]] = {"data": DataConfig, "training": TrainingConfig}
+SECTIONS = ("data", "training")
 """The sections of a run file that do not depend on the model."""
 
 
-def flat_name(nested: str, name: str) -> str:
-    """Return the name under which a section lists an option of a nested dataclass.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunKey:
+    """One key of a run file, which is a flag as well."""
 
-    >>> flat_name("graph", "kind"), flat_name("graph", "neighbours")
-    ('graph', 'neighbours')
+    name: str
+    """With its section: `training.epochs`."""
+    annotation: Any
+    default: Any
+    """None if there is no default; see `required`."""
+    required: bool
+    help: str
+    path: tuple[str, ...] = ()
+    """Where `RunConfig` has its value: `data`, `graph`, `neighbours`."""
+
+    @property
+    def section(self) -> str:
+        return self.name.rpartition(".")[0]
+
+    @property
+    def short(self) -> str:
+        """The name without its section."""
+        return self.name.rpartition(".")[2]
+
+    def read(self, value: Any, *, where: str = "") -> Any:
+        """Return a value of a run file or a flag, which may be text, in the type of this key.
+
+        Args:
+            value: the value.
+            where: its source in error messages: ` in run.yaml`; empty for a flag.
+
+        Raises:
+            InputError: it does not fit; names the key, the source and what is expected.
+        """
+        readings = [value]
+        if isinstance(value, str) and self.annotation is not str:
+            parsed = parse_yaml(value)
+            readings = [value] if isinstance(parsed, str) else [parsed, value]
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            readings = [value, str(value)]  # a name may consist of digits
+        problems = []
+        for reading in readings:
+            try:
+                return convert_value(reading, self.annotation, key=f"{self.short}{where}")
+            except InputError as e:
+                problems.append(str(e))
+        guess = ""
+        if isinstance(value, str) and "," in value and "a list (" in problems[0]:
+            guess = f". Write a list in brackets: '[{value.replace(' ', '').replace(',', ', ')}]'"
+        raise InputError(f"{problems[0]}{guess}")
+
+
+@cache
+def section_keys() -> dict[str, RunKey]:
+    """Return every key of a run that does not depend on the model, by its name."""
+    return {key.name: key for key in _keys_of(RunConfig)}
+
+
+def _keys_of(options: type[Any], *above: str) -> Iterator[RunKey]:
+    """Yield the keys of the fields of a dataclass, and of the groups of options among them.
+
+    Groups of a section are flat: `data.graph.neighbours` is `data.neighbours`, and `kind` has the
+    name of its group.
     """
-    return nested if name == "kind" else name
-
-
-def flat_values(options: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass by name, with nested dataclasses flattened (`flat_name`)."""
-    values: dict[str, Any] = {}
+    help_texts = attribute_help(options)
     for f in fields(options):
-        value = getattr(options, f.name)
-        if is_dataclass(value) and not isinstance(value, type):
-            values |= {flat_name(f.name, k): v for k, v in asdict(value).items()}
-        else:
-            values[f.name] = value
-    return values
+        path = (*above, f.name)
+        if is_group(f.type):
+            yield from _keys_of(f.type, *path)
+        elif f.name not in ("model", "model_arguments"):
+            flat = path if len(path) < 3 else (path[0], path[1 if f.name == "kind" else 2])
+            required = f.default is MISSING and f.default_factory is MISSING
+            yield RunKey(
+                name=".".join(flat),
+                annotation=f.type,
+                default=None if required else f.default,
+                required=required,
+                help=help_texts.get(f.name, ""),
+                path=path,
+            )
 
 
-def from_flat_values(options: type[Any], values: dict[str, Any]) -> Any:
-    """Return a dataclass from the output of `flat_values`.
+def is_group(annotation: Any) -> TypeGuard[type[Any]]:
+    """Return whether a field holds options of its own."""
+    return isinstance(annotation, type) and is_dataclass(annotation)
+
+
+def attribute_help(options: type[Any]) -> dict[str, str]:
+    """Return the attribute docstrings of a dataclass, each as one line."""
+    documented = parse_from_object(options).params
+    return {p.arg_name: " ".join((p.description or "").split()) for p in documented}
+
+
+@cache
+def _spellings() -> dict[str, str]:
+    """Return the names of keys by all their spellings: with and without section, nested or flat."""
+    spellings = {"model": "model.name"}
+    for key in section_keys().values():
+        for spelling in (".".join(key.path), key.name):
+            spellings |= {spelling: key.name, spelling.partition(".")[2] or spelling: key.name}
+    return spellings
+
+
+def full_name(key: str) -> str:
+    """Return a key with its section and its flat name; unknown keys are returned as they are.
+
+    >>> full_name("epochs"), full_name("graph.neighbours"), full_name("model")
+    ('training.epochs', 'data.neighbours', 'model.name')
+    """
+    return _spellings().get(key, key)
+
+
+def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a run file by the full names of their keys.
+
+    >>> flatten({"epochs": 5, "model": "abmil", "data": {"graph": {"neighbours": 4}}})
+    {'training.epochs': 5, 'model.name': 'abmil', 'data.neighbours': 4}
 
     Raises:
-        InputError: a key is missing, or its value has another type.
-        UnknownName: a key is unknown.
+        InputError: a key is given twice, for example nested and flat, or a section is a value.
     """
-    values = dict(values)
-    for f in fields(options):
-        if isinstance(f.type, type) and is_dataclass(f.type):
-            names = {g.name: flat_name(f.name, g.name) for g in fields(f.type)}
-            given = {k: values.pop(flat) for k, flat in names.items() if flat in values}
-            values[f.name] = from_flat_values(f.type, given)
-    known = {f.name: f for f in fields(options)}
+    flat = by_name((full_name(key), value) for key, value in leaves(values))
+    for section in SECTIONS:
+        if section in flat:
+            raise InputError(f"{section} is {flat[section]!r:.60}; expected keys and values")
+    return flat
+
+
+def by_name(items: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Return values by the names of their keys, none of which may occur twice."""
+    named: dict[str, T] = {}
+    for name, value in items:
+        if name in named:
+            raise InputError(f"the key {name} is given twice: remove one of the two")
+        named[name] = value
+    return named
+
+
+def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested mappings, with their keys joined by dots."""
     for key, value in values.items():
-        if key not in known:
-            raise UnknownName("key of a run", str(key), known)
-        check_value(key, value, known[key].type)
-        if isinstance(value, list):  # YAML has no tuples
-            values[key] = tuple(value)
-    for f in known.values():
-        if f.default is MISSING and f.default_factory is MISSING and f.name not in values:
-            raise InputError(f"{f.name} is missing")
-    return options(**values)
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def plain(value: Any) -> Any:
@@ -338,5 +446,8 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+def tuples(value: Any) -> Any:
+    """Convert the lists of plain YAML or JSON values to tuples, the reverse of `plain`."""
+    if isinstance(value, dict):
+        return {k: tuples(v) for k, v in value.items()}
+    return tuple(map(tuples, value)) if isinstance(value, list) else value

@@ -16,10 +16,9 @@ from torch import Tensor
 
 from ..errors import CheckpointError, OutputExists
 from ..models import Model, from_original
-from .checkpoints import save_checkpoint
+from .checkpoints import prefixed, save_checkpoint
+from .config import leaves
 
-DEEPEST = 64
-"""Largest number of dictionaries within each other."""
 WRAPPERS = ("state_dict", "model_state_dict", "model", "state")
 """Keys under which training scripts store the state dict, next to an optimiser or an epoch."""
 
@@ -64,9 +63,7 @@ def convert_checkpoint(
         "reference": reference,
         "source": source.name,
     }
-    save_checkpoint(
-        out, {f"model.{k}": v for k, v in model.state_dict().items()}, metadata=metadata
-    )
+    save_checkpoint(out, prefixed("model", model.state_dict()), metadata=metadata)
     return model
 
 
@@ -98,17 +95,4 @@ def read_state(path: Path) -> dict[str, Tensor]:
         inside = content.get(key)
         if isinstance(inside, Mapping):
             content = inside
-    return _flat(content)
-
-
-def _flat(content: Mapping[str, Any], *, prefix: str = "") -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    for key, value in content.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Tensor):
-            tensors[name] = value
-        elif isinstance(value, Mapping):
-            if name.count(".") > DEEPEST:
-                raise CheckpointError(f"the file holds more than {DEEPEST} nested dictionaries")
-            tensors |= _flat(value, prefix=f"{name}.")
-    return tensors
+    return {k: v for k, v in leaves(content) if isinstance(v, Tensor)}

@@ -1,45 +1,50 @@
-"""Stage 8: the training loop of one run.
+"""Stage 8: the training of one model.
 
-An epoch trains on the plan's batches, validates, and applies the rule `select` (see `selection`).
+An epoch trains on the plan's batches, validates, and applies the rule `select` (see `validation`).
 Batches, noise and dropout follow from (seed, epoch, step), so a run that is killed and resumed
 ends with the same weights. Under torchrun each batch is divided among the processes, and the
-gradients are those of the whole batch.
+gradients are those of the whole batch. Models that are fitted in one go have a single epoch.
 """
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
 
-from ..core import Bags, random_stream, seed_of
+from ..core import Bag, Bags, pack, random_stream, seed_of
+from ..datasets import balanced_epoch, deal_events
 from ..errors import InputError
-from ..tasks import Target
+from ..models import Model, fixed
 from ..variational import kl_weight, objective
-from .averaging import WeightAverage, exponential_rate
 from .batching import BagReader, Batch, Loader, Shard, plan_epoch, shard
 from .checkpoints import (
+    Checkpoint,
+    Progress,
     damaged_state,
     load_checkpoint,
     optimizer_tensors,
+    prefixed,
+    progress_of,
     restore_model,
     restore_optimizer,
+    save_checkpoint,
 )
 from .config import RunConfig
 from .devices import World, precision_context
-from .imbalance import dealt_batches, epoch_order
-from .optimizers import clip_gradients, make_optimizer, set_learning_rate
+from .optimizers import averaged_model, clip_gradients, make_optimizer, set_learning_rate
 from .preparation import PreparedData, build_model
-from .progress import Progress, SavedModel, progress_of, save_run
 from .reporting import Reporter
 from .run_folder import RunFolder
-from .selection import SCORES, check_selection, chosen_row
+from .targets import stack_targets
 from .trackers import TrackedRun
-from .validation import nll_of_all, validation_scores, with_nll
+from .validation import SCORES, check_selection, chosen_row, validation_scores
 
 EQUAL = 1e-6
 """Predictions closer than this count as equal."""
@@ -52,16 +57,8 @@ REMEDY = (
 class TrainingLoop:
     """Trains a run to its last epoch, and writes its files after each epoch.
 
-    It continues from the folder's last checkpoint, if there is one.
-
-    Args:
-        config: the run.
-        folder: the run folder.
-        prepared: the data that it trains on.
-        device: where to train.
-        reporter: receives the progress.
-        world: the processes that train together; the first one writes the files.
-        tracker: an experiment tracker that receives the metrics as well.
+    It continues from the folder's last checkpoint, if there is one. Of the processes that train
+    together (`world`), the first one writes the files.
 
     Raises:
         InputError: the run cannot be trained with these settings and bags.
@@ -79,34 +76,45 @@ class TrainingLoop:
         world: World,
         tracker: TrackedRun | None = None,
     ) -> None:
+        if fits_directly(config):
+            device = torch.device("cpu")
         self.config, self.folder, self.prepared = config, folder, prepared
         self.device, self.reporter, self.world, self.tracker = device, reporter, world, tracker
-        self.settings = config.training
+        self.settings, self.epochs = config.training, epochs_of(config)
         self.standardizer = prepared.standardizer.to(device)
         checkpoint = load_checkpoint(folder.last) if folder.last.is_file() else None
         if checkpoint is None:
             model, self.progress = build_model(config, prepared), Progress()
         else:
-            model = restore_model(checkpoint, path=folder.last, expect=config.model)
+            model = restore_model(checkpoint, expect=config.model)
             self.progress = progress_of(checkpoint)
-        self.model = model.to(device)
-        self._check()
-        self.optimizer = make_optimizer(model, self.settings)
-        self.average = WeightAverage(model) if self.settings.select == "ema-nll" else None
-        """The average of weights that is validated and kept instead of the weights."""
+        self.model = self.kept = model.to(device)
+        """`kept` is what is validated and stored as the best: the model, or its average."""
+        self.reader = BagReader(prepared.bags, prepared.targets, model=config.model)
+        self.average: AveragedModel | None = None
+        self._collapsed = False
+        if not model.fits_directly:
+            self._check()
+            self._begin(checkpoint)
+
+    def _begin(self, checkpoint: Checkpoint | None) -> None:
+        """Make what gradient steps need, and restore its state."""
+        model, settings = self.model, self.settings
+        self.optimizer = make_optimizer(model, settings)
+        if settings.select == "ema-nll":
+            self.average = averaged_model(model, decay=settings.ema_decay)
+            self.kept = cast(Model, self.average.module)
         if checkpoint is not None:
             restore_optimizer(self.optimizer, checkpoint)
             with damaged_state(checkpoint.path):
                 model.restore_memory(checkpoint.part("memory"))
                 if self.average is not None:
-                    self.average.restore(checkpoint.part("average"))
-        reader = BagReader(prepared.bags, prepared.targets, models=[self.config.model])
-        pin = device.type == "cuda"
-        self.loader = Loader(reader, workers=self.settings.workers, pin=pin)
-        self.validation_loader = Loader(reader)
-        self.plans = [self._plan(epoch) for epoch in range(self.settings.epochs)]
+                    self.kept.load_state_dict({**model.state_dict(), **checkpoint.part("average")})
+                    self.average.n_averaged.fill_(self.progress.step)
+        pin = self.device.type == "cuda"
+        self.loader = Loader(self.reader, workers=settings.workers, pin=pin)
+        self.plans = [self._plan(epoch) for epoch in range(self.epochs)]
         self.steps = sum(len(plan) for plan in self.plans)
-        self._collapsed = False
 
     def _check(self) -> None:
         model, split, settings = self.model, self.prepared.split, self.settings
@@ -126,33 +134,30 @@ class TrainingLoop:
         )
 
     def _plan(self, epoch: int) -> list[Batch]:
-        table, train = self.prepared.table, self.prepared.split.train
+        train, seed, order = self.prepared.split.train, self.config.order_seed, None
+        size = self.settings.batch_size
+        y: list[Any] = [self.prepared.targets[name] for name in train]
         if self.prepared.deals_events:
-            return dealt_batches(self.config, table, train, epoch=epoch)
+            dealt = deal_events([int(e) for _, e in y], batch_size=size, seed=seed, epoch=epoch)
+            return [tuple(train[k] for k in batch) for batch in dealt]
+        if self.settings.sampling == "balanced":
+            order = [train[k] for k in balanced_epoch(y, seed=seed, epoch=epoch)]
         return plan_epoch(
-            train,
-            order=epoch_order(self.config, table, train, epoch=epoch),
-            seed=self.config.order_seed,
-            epoch=epoch,
-            batch_size=self.settings.batch_size,
-            max_instances=self.settings.max_instances,
-            size=self.prepared.bags.size,
-        )
+            train, order=order, seed=seed, epoch=epoch, batch_size=size,
+            max_instances=self.settings.max_instances, size=self.prepared.bags.size,
+        )  # fmt: skip
 
     def run(self) -> None:
-        """Train the remaining epochs.
-
-        Raises:
-            InputError: the run diverged.
-        """
-        progress, epochs, patience = self.progress, self.settings.epochs, self.settings.patience
-        self.reporter.start(done=progress.epoch, epochs=epochs)
+        """Train the remaining epochs; an InputError says that the run diverged."""
+        progress, patience = self.progress, self.settings.patience
+        self.reporter.start(done=progress.epoch, epochs=self.epochs)
         try:
-            while progress.epoch < epochs:
+            while progress.epoch < self.epochs:
                 if patience is not None and progress.since_best >= patience:
                     break
                 started = time.perf_counter()
-                row: dict[str, Any] = {**self.train_epoch(), **self.validate()}
+                train_epoch = self.fit if self.model.fits_directly else self.train_epoch
+                row: dict[str, Any] = {**train_epoch(), **self.validate()}
                 row["seconds"] = round(time.perf_counter() - started, 3)
                 progress.epoch += 1
                 progress.history.append(row)
@@ -165,6 +170,21 @@ class TrainingLoop:
             if self.__dict__.get("events") is not None:
                 self.events.close()
         self.world.wait()
+
+    def fit(self) -> dict[str, Any]:
+        """Fit the model in one go; return the row of its only epoch."""
+        split = self.prepared.split
+        train, val = (_StandardizedBags(self, names) for names in (split.train, split.val))
+        self.model.fit_bags(train, val)
+        self.model.eval()
+        with torch.no_grad():
+            packed = (pack([bag]) for bag in train)
+            terms = [self.model.losses(self.model(bags), bags) for bags in packed]
+        loss = math.fsum(float(v) for each in terms for v in each.values()) / len(train)
+        if not math.isfinite(loss):
+            raise InputError(f"{self.config.model} could not be fitted: its loss is {loss}")
+        row = {"epoch": 1, "learning_rate": None, "kl_weight": None, "loss": loss}
+        return {**row, **self.model.monitored()}
 
     def train_epoch(self) -> dict[str, Any]:
         """Take the steps of an epoch; return its learning rate, λ and mean terms."""
@@ -182,7 +202,7 @@ class TrainingLoop:
                 sums[name] = sums.get(name, 0) + value * part.whole
             progress.step += 1
             if self.average is not None:
-                self.average.update(exponential_rate(self.settings.ema_decay, step=progress.step))
+                self.average.update_parameters(self.model)
             self.reporter.step(epoch=epoch, share=(k + 1) / len(shards))
         count = len(self.prepared.split.train)
         ranks = self.world.gather({k: float(v) / count for k, v in sums.items()})
@@ -193,14 +213,9 @@ class TrainingLoop:
         return {**row, **terms, **self.model.monitored()}
 
     def step(self, part: Shard, bags: Bags, kl_weight: float) -> dict[str, Tensor]:
-        """Take one step of the optimiser; return the loss and its terms.
+        """Take one step on this process's part of a batch; return the loss and its terms.
 
         They are this process's share of the means over the whole batch.
-
-        Args:
-            part: this process's part of the batch.
-            bags: the bags of that part.
-            kl_weight: λ at this step.
         """
         bags = self._on_device(bags)
         # the means over a part count by its share of the batch's bags
@@ -226,57 +241,50 @@ class TrainingLoop:
         self.model.after_step(output, bags)
         return {k: v.detach() * share for k, v in {**terms, "loss": loss}.items()}
 
+    @torch.no_grad()
+    def validate(self) -> dict[str, float | None]:
+        """Return the scores of the validation bags."""
+        task = self.prepared.table.task
+        names = self.prepared.split.val[self.world.rank :: self.world.size]
+        batches: list[tuple[Tensor, Tensor]] = []
+        self.kept.eval()
+        self.kept.explains = False  # no one reads the explanations of an epoch
+        for batch in chunks(names, self.settings.batch_size):
+            bags = self._on_device(self.reader[Shard(batch, len(batch))])
+            with precision_context(self.settings.precision, self.device):
+                out = self.kept(bags)
+            batches.append((out.probability.double().cpu(), out.logits.double().cpu()))
+        self.kept.explains = True
+        ranks = self.world.gather((names, batches))
+        if not self.prepared.split.val:
+            return validation_scores([], task=task)
+        names = [name for part, _ in ranks for name in part]
+        p, logits = map(torch.cat, zip(*(b for _, batches in ranks for b in batches), strict=True))
+        nll = None
+        if not self.kept.likelihood.of_classes:
+            y = stack_targets(self.prepared.targets, names).to(self.device)
+            nll = self.kept.likelihood.predictive_nll(logits.to(self.device), y).cpu().numpy()
+        if not (p.isfinite().all() and np.isfinite(0.0 if nll is None else nll).all()):
+            raise self._divergence("validation bags are predicted as NaN")
+        self._note_collapse(p)
+        targets = [self.prepared.targets[name] for name in names]
+        return validation_scores(targets, p, nll=nll, task=task)
+
     def _on_device(self, bags: Bags) -> Bags:
         return self.standardizer(bags.to(self.device, torch.float32))
 
     def _divergence(self, problem: str) -> InputError:
         return InputError(f"epoch {self.progress.epoch + 1}: {problem}; {REMEDY}")
 
-    @torch.no_grad()
-    def validate(self) -> dict[str, float | None]:
-        """Return the scores of the validation bags."""
-        labels, predicted = self._predict_validation()
-        if not all(math.isfinite(v) for values in predicted for v in values):
-            raise self._divergence("validation bags are predicted as NaN")
-        if predicted and self.model.likelihood.couples_bags:
-            predicted = nll_of_all(labels, predicted, self.model.likelihood)
-        self._note_collapse(predicted)
-        return validation_scores(labels, predicted, task=self.prepared.table.task)
-
-    def _predict_validation(self) -> tuple[list[Target], list[list[float]]]:
-        """Return the targets of all validation bags, and their predictions."""
-        names = self.prepared.split.val[self.world.rank :: self.world.size]
-        predicted: list[list[float]] = []
-        self.model.eval()
-        self.model.explains = False  # no one reads the explanations of an epoch
-        with self._validated():
-            for batch in chunks(names, self.settings.batch_size):
-                for _, bags in self.validation_loader.epoch([Shard(batch, len(batch))]):
-                    bags = self._on_device(bags)
-                    with precision_context(self.settings.precision, self.device):
-                        values = with_nll(self.model(bags), self.model.likelihood, bags)
-                    predicted += values.cpu().double().tolist()
-        self.model.explains = True
-        ranks = self.world.gather(([self.prepared.targets[name] for name in names], predicted))
-        return [y for labels, _ in ranks for y in labels], [p for _, rows in ranks for p in rows]
-
-    def _validated(self) -> AbstractContextManager[None]:
-        """Return a context in which the model has the weights that are validated and kept."""
-        return nullcontext() if self.average is None else self.average.applied()
-
-    def _note_collapse(self, predicted: Sequence[Sequence[float]]) -> None:
+    def _note_collapse(self, p: Tensor) -> None:
         """Report, once per run, that a model predicts the same for every validation bag."""
-        if self._collapsed or len(predicted) < 2:
+        if self._collapsed or len(p) < 2 or bool((p.amax(0) - p.amin(0) >= EQUAL).any()):
             return
-        if not self.prepared.table.of_task.unordered_classes:  # without the NLL, see `validation`
-            predicted = [values[:-1] for values in predicted]
-        if all(max(column) - min(column) < EQUAL for column in zip(*predicted, strict=True)):
-            self._collapsed = True
-            self.reporter.note(
-                f"epoch {self.progress.epoch + 1}: all {len(predicted)} validation bags are "
-                f"predicted the same ({predicted[0][-1]:.3f}): {self.config.model} has collapsed, "
-                "or has not learned anything yet"
-            )
+        self._collapsed = True
+        self.reporter.note(
+            f"epoch {self.progress.epoch + 1}: all {len(p)} validation bags are predicted the same "
+            f"({p[0, -1]:.3f}): {self.config.model} has collapsed, or has not learned anything yet"
+        )
 
     @cached_property
     def events(self) -> Any:
@@ -291,18 +299,26 @@ class TrainingLoop:
 
     def _save(self) -> None:
         """Write checkpoints and metrics after an epoch, and tell TensorBoard and the tracker."""
-        progress = self.progress
-        optimizer, groups = optimizer_tensors(self.optimizer)
-        optimizer |= {f"memory.{k}": v for k, v in self.model.memory().items()}
-        if self.average is not None:
-            optimizer |= {f"average.{k}": v for k, v in self.average.tensors.items()}
-        best = None
+        progress, model = self.progress, self.model
+        metadata = {
+            "model": model.name,
+            "arguments": model.arguments,
+            "classes": self.prepared.classes,
+            "progress": vars(progress),
+        }
+        scaling = prefixed("standardize", self.standardizer.state_dict())
         if progress.best["epoch"] == progress.epoch:
-            with self._validated():
-                weights = {k: v.clone() for k, v in self.model.state_dict().items()}
-            best = SavedModel.of(self.model, self.prepared, weights=weights)
-        last = SavedModel.of(self.model, self.prepared)
-        save_run(self.folder, best, last, progress, optimizer=optimizer, groups=groups)
+            best = prefixed("model", self.kept.state_dict())
+            save_checkpoint(self.folder.best, {**best, **scaling}, metadata=metadata)
+        state, groups = {}, []
+        if not model.fits_directly:
+            state, groups = optimizer_tensors(self.optimizer)
+        state |= prefixed("memory", model.memory())
+        if self.average is not None:
+            state |= prefixed("average", self.kept.state_dict())
+        last = {**prefixed("model", model.state_dict()), **scaling, **state}
+        save_checkpoint(self.folder.last, last, metadata={**metadata, "groups": groups})
+        self.folder.write_metrics(progress.history)
         row = progress.history[-1]
         if self.events is not None:
             for key, value in row.items():
@@ -310,6 +326,35 @@ class TrainingLoop:
                     self.events.add_scalar(key, value, row["epoch"])
         if self.tracker is not None:
             self.tracker.update(progress.history)
+
+
+class _StandardizedBags(Collection[Bag]):
+    """Bags with their labels, standardised as in a run, and read one at a time."""
+
+    def __init__(self, loop: TrainingLoop, names: Sequence[str]) -> None:
+        self.loop, self.names = loop, names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __iter__(self) -> Iterator[Bag]:
+        for name in self.names:
+            bag = self.loop.reader.labelled(name)
+            scaled = self.loop.standardizer(pack([replace(bag, x=bag.x.float())]))
+            yield replace(bag, x=scaled.x)
+
+
+def fits_directly(config: RunConfig) -> bool:
+    """Return whether a run's model is fitted in one go."""
+    return fixed(config.model)[0].fits_directly
+
+
+def epochs_of(config: RunConfig) -> int:
+    """Return the number of epochs of a complete run: 1 for a model that is fitted in one go."""
+    return 1 if fits_directly(config) else config.training.epochs
 
 
 def _seed_dropout(seed: int, device: torch.device) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from ..models import Model
 from ..variational import rate_factor
@@ -73,12 +74,25 @@ def _split_vectors(group: dict) -> list[dict]:
     return [part for part in parts if part["params"]]
 
 
-def clip_gradients(optimizer: torch.optim.Optimizer, norm: float | None) -> None:
-    """Scale the gradients down to a common norm; groups with a `clip_norm` are clipped separately.
+def averaged_model(model: nn.Module, *, decay: float) -> AveragedModel:
+    """Return a copy of a model that `update_parameters` makes the exponential average over steps.
 
-    Args:
-        optimizer: the optimiser of the parameters.
-        norm: largest norm of the gradients of all other groups; None leaves them as they are.
+    The weights of step t enter at the rate (1 − d) / (1 − dᵗ), so that those of all steps sum to 1
+    as Adam's moments do: the initial weights, which say nothing of the data, are not part of it.
+    Floating buffers are averaged as well; others, which count or index, are those of the model.
+    """
+
+    def update(average: Tensor, value: Tensor, steps: int | Tensor) -> Tensor:
+        rate = (1 - decay) / (1 - decay ** (int(steps) + 1))
+        return average.lerp(value, rate) if average.is_floating_point() else value
+
+    return AveragedModel(model, avg_fn=update, use_buffers=True)
+
+
+def clip_gradients(optimizer: torch.optim.Optimizer, norm: float | None) -> None:
+    """Scale the gradients down to a norm; groups with a `clip_norm` are clipped separately.
+
+    A norm of None leaves the gradients of all other groups as they are.
     """
     common: list[Tensor] = []
     separate: dict[int, tuple[float, list[Tensor]]] = {}
@@ -101,15 +115,10 @@ def set_learning_rate(
     epoch: int,
     losses: Sequence[float | None] = (),
 ) -> float:
-    """Set and return the learning rate of an epoch.
+    """Set and return the learning rate of an epoch (from 0).
 
     It rises linearly from a tenth over `warmup_epochs`, and is multiplied by the schedule's factor.
-
-    Args:
-        optimizer: the optimiser whose groups are set.
-        settings: the learning rate, warm-up and schedule.
-        epoch: number of the epoch, from 0.
-        losses: validation losses of the epochs so far, for the plateau schedule.
+    The plateau schedule follows the validation losses of the epochs so far.
     """
     warmup = settings.warmup_epochs
     factor = 0.1 + 0.9 * min(epoch, warmup) / warmup if warmup else 1.0

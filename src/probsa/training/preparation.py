@@ -4,7 +4,7 @@ Class weights, means and standard deviations are computed on the training part o
 """
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from ..cohorts import FeatureRecipe, PatchSet, Record
 from ..core import (
     Bags,
-    as_record,
     as_typed,
     counted,
     read_json,
+    read_record,
     seed_of,
     write_json,
 )
@@ -42,11 +42,9 @@ from ..tasks import Target
 from ..variational import balanced_weights
 from .checkpoints import Checkpoint
 from .config import RunConfig
-from .covariates import fit_covariates
-from .imbalance import ClassPrior, class_prior, store_prior
-from .run_folder import RunFolder
-from .targets import fit_likelihood, stack_targets, targets_of
-from .units import as_units, open_data, read_labels
+from .data import fit_covariates, open_data, read_labels
+from .run_folder import ADVICE, RunFolder
+from .targets import ClassPrior, class_prior, fit_likelihood, stack_targets, targets_of
 
 TEST_PART = "it is in the test part, which must not be used in training or validation"
 
@@ -73,26 +71,23 @@ class Standardizer(nn.Module):
 
     @classmethod
     def restored(cls, checkpoint: Checkpoint, *, in_dim: int | None) -> "Standardizer":
-        """Return the standardisation that a checkpoint holds.
-
-        Args:
-            checkpoint: the checkpoint of a run.
-            in_dim: number of features per instance of its model.
+        """Return the standardisation that a checkpoint holds, of `in_dim` features.
 
         Raises:
             CheckpointError: it is missing, or does not fit the model.
         """
         tensors = checkpoint.part("standardize")
         mean, deviation = tensors.get("mean"), tensors.get("deviation")
-        shape = None if mean is None else tuple(mean.shape)
-        if (
-            mean is None
-            or deviation is None
-            or deviation.shape != mean.shape
-            or not (mean.is_floating_point() and deviation.is_floating_point())
-            or shape not in ((0,), (in_dim,))
-            or not (mean.isfinite().all() and (deviation > 0).all() and deviation.isfinite().all())
-        ):
+        fits = (
+            mean is not None
+            and deviation is not None
+            and tuple(mean.shape) in ((0,), (in_dim,))
+            and mean.shape == deviation.shape
+            and mean.is_floating_point()
+            and deviation.is_floating_point()
+            and bool(mean.isfinite().all() and deviation.isfinite().all() and (deviation > 0).all())
+        )
+        if not fits:
             raise CheckpointError(
                 f"{checkpoint.path} is damaged: its means and deviations of the features are not "
                 f"finite numbers for {in_dim} features. Copy the file again, or train the run again"
@@ -101,13 +96,9 @@ class Standardizer(nn.Module):
 
     @classmethod
     def fit(cls, bags: BagSet, names: tuple[str, ...]) -> "Standardizer":
-        """Compute the statistics of the instances of some bags, in float64.
+        """Compute the statistics of the instances of some bags, read one at a time, in float64.
 
-        The bags are read one at a time. A feature that is constant keeps its scale.
-
-        Args:
-            bags: the bags of the run.
-            names: which of them to use.
+        A feature that is constant keeps its scale.
         """
         n, mean, squares = 0, torch.zeros(()), torch.zeros(())
         for name in names:
@@ -157,9 +148,9 @@ class PreparedData:
         """Write the split, what is known of the features, and the notes on bags to the folder."""
         write_json(folder.split_file, self.split.to_dict())
         write_json(folder.features_file, self.feature_metadata.to_dict())
-        if not folder.last.is_file() or folder.prior_file.is_file():
-            # a run that began without this file has a threshold of unmoved probabilities
-            store_prior(folder, self.prior)
+        # a run that began without this file has a threshold of unmoved probabilities
+        if self.prior is not None and (folder.prior_file.is_file() or not folder.last.is_file()):
+            write_json(folder.prior_file, asdict(self.prior))
         if self.encoder is not None:
             write_json(folder.covariates_file, self.encoder.to_dict())
         if not self.table.of_task.unordered_classes:
@@ -176,22 +167,18 @@ class PreparedData:
             write_json(folder.recipe_file, recipe.to_dict())
         if self.bags.notes:
             # a resumed run does not read every bag again: keep the notes of the earlier process
-            file = folder.notes_file
-            earlier = read_notes(file) if file.is_file() else {}
+            file, advice = folder.notes_file, "remove it to continue without the earlier remarks"
+            stored = read_json(file, advice=advice) if file.is_file() else {}
+            earlier = as_typed(stored, dict[str, str], where=str(file), advice=advice)
             write_json(file, dict(sorted({**earlier, **self.bags.notes}.items())))
 
 
 def prepare(config: RunConfig, *, previous: Path | None = None) -> PreparedData:
-    """Open and check the data of a run.
-
-    Args:
-        config: the run.
-        previous: run folder to resume, whose split is used again.
+    """Open and check the data of a run; `previous` is a run folder whose split is used again.
 
     Raises:
-        InputError: the number of classes does not fit the labels.
         TableError: labels, bags and split do not fit one another.
-        GraphError: the model needs a graph, and no training bag has an edge.
+        InputError: as `prepare_bags`.
     """
     table = read_labels(config.data)
     bags = open_data(config.data)
@@ -205,7 +192,8 @@ def prepare(config: RunConfig, *, previous: Path | None = None) -> PreparedData:
     if config.data.targets.unit == "patient":
         # with all lines of a patient, the remarks can name the slides that are missing
         all_lines = table if config.data.targets.missing == "leave_out" else present
-        bags, table, left_out = as_units(config.data, bags, all_lines)
+        bags = PatientBags(bags, all_lines, missing=config.data.targets.missing)
+        table, left_out = patient_table(all_lines), bags.without_slides
         full_table = patient_table(full_table)
     else:
         table = present
@@ -225,12 +213,7 @@ def prepare_bags(
 ) -> PreparedData:
     """Check bags that are open, and standardise and describe them on their training part.
 
-    Args:
-        config: the run; its paths are not used.
-        bags: the bags.
-        table: their labels.
-        split: the part of each.
-        left_out: labelled bags that are not used.
+    The paths of the run are not used. `left_out` names labelled bags that are not used.
 
     Raises:
         InputError: the number of classes does not fit the labels.
@@ -239,14 +222,13 @@ def prepare_bags(
     targets = targets_of(table)
     spec = fit_likelihood(config, table, split)
     from_data: dict[str, Any] = {"in_dim": bags.in_dim}
-    if spec is None:
-        n_classes = _n_classes(config, table)
-        from_data["n_classes"] = n_classes
+    if spec is not None:
+        from_data["likelihood"] = spec.as_dict()
+    else:
+        from_data["n_classes"] = _n_classes(config, table)
         if config.training.balanced:
             y = stack_targets(targets, split.train)
-            from_data["class_weights"] = balanced_weights(y, n_classes)
-    else:
-        from_data["likelihood"] = spec.as_dict()
+            from_data["class_weights"] = balanced_weights(y, from_data["n_classes"])
     _check_graph(config, bags, split)
     encoder = fit_covariates(config.data, bags, table, train=split.train)
     if encoder is not None:
@@ -277,28 +259,14 @@ def build_model(config: RunConfig, prepared: PreparedData) -> Model:
 
 
 def read_split(folder: RunFolder) -> Split:
-    """Return the split that a run was started with.
-
-    Raises:
-        InputError: the file is missing or damaged, or a bag is in it twice.
-    """
-    file, advice = folder.split_file, "copy the run again, or train it again"
-    split = as_record(Split, read_json(file, advice=advice), where=str(file), advice=advice)
+    """Return the split that a run was started with, from a file that may be damaged."""
+    file = folder.split_file
+    split = read_record(Split, file, advice=ADVICE)
     counts = Counter(name for part in SPLIT_PARTS for name in getattr(split, part))
-    twice = next((name for name, count in counts.items() if count > 1), None)
-    if twice is not None:
-        raise InputError(f"{file} is damaged: it names the bag {twice!r} twice. Train again")
+    for name, count in counts.items():
+        if count > 1:
+            raise InputError(f"{file} is damaged: it names the bag {name!r} twice. Train again")
     return split
-
-
-def read_notes(file: Path) -> dict[str, str]:
-    """Return the remarks on bags that a run has stored.
-
-    Raises:
-        InputError: the file is damaged.
-    """
-    advice = "remove it to continue without the earlier remarks"
-    return as_typed(read_json(file, advice=advice), dict[str, str], where=str(file), advice=advice)
 
 
 def note_missing_features(table: LabelTable, bags: BagSet) -> tuple[str, ...]:
@@ -306,19 +274,16 @@ def note_missing_features(table: LabelTable, bags: BagSet) -> tuple[str, ...]:
 
     The reasons are added to the notes.
     """
-    with_features, left_out = set(bags.names), []
-    patches, stage = PatchSet(bags.folder.parent), bags.folder.name
-    for name in table.bags:
-        if name in with_features:
-            continue
-        for path in (patches.record("patch", name), patches.record(stage, name)):
-            record = Record.read(path)
+    known, reasons = set(bags.names), {}
+    patches = PatchSet(bags.folder.parent)
+    for name in (name for name in table.bags if name not in known):
+        for stage in (bags.folder.name, "patch"):  # the reason of the first stage counts
+            record = Record.read(patches.record(stage, name))
             if record is not None and record.name == name and record.status != "done":
                 status = record.status.replace("_", " ")
-                bags.notes[name] = f"left out: it has no features ({status}: {record.reason})"
-                left_out.append(name)
-                break
-    return tuple(left_out)
+                reasons[name] = f"left out: it has no features ({status}: {record.reason})"
+    bags.notes |= reasons
+    return tuple(reasons)
 
 
 def _match(table: LabelTable, bags: BagSet, *, allow_unlabelled: bool) -> None:
@@ -337,11 +302,10 @@ def _split(
     config: RunConfig, table: LabelTable, *, full_table: LabelTable, previous: Path | None
 ) -> Split:
     """Return the split of the usable bags; a split file may name any bag of the full table."""
+    usable = set(table.bags)
     if previous is not None and RunFolder(previous).split_file.is_file():
         split = read_split(RunFolder(previous))
-        usable = set(table.bags)
-        gone = [n for p in SPLIT_PARTS for n in getattr(split, p) if n not in usable]
-        if gone:
+        if gone := [n for p in SPLIT_PARTS for n in getattr(split, p) if n not in usable]:
             raise TableError(
                 f"{previous} was started with {counted(len(gone), 'bag')} that now lack a label, "
                 f"features or instances ({gone[0]!r} first): put them back, or start another run"
@@ -349,7 +313,6 @@ def _split(
         return split
     if config.data.split is not None:
         split = read_clam_split(config.data.split, full_table)
-        usable = set(table.bags)
         parts = {p: tuple(n for n in getattr(split, p) if n in usable) for p in SPLIT_PARTS}
         if not parts["train"]:
             raise TableError(f"no bag is left to train on ({split.origin})")
@@ -364,8 +327,6 @@ def _split(
 
 def _n_classes(config: RunConfig, table: LabelTable) -> int:
     """Return the run's `n_classes`, else that of the labels, where two classes need one logit."""
-    if "n_classes" not in arguments(config.model):
-        raise InputError(f"the model {config.model!r} has no n_classes argument")
     from_run = config.model_arguments.get("n_classes")
     if from_run is not None:
         if max(from_run, 2) != max(len(table.classes), 2):

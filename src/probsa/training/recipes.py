@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import UnknownName
-from .config import RunConfig
-from .keys import flatten, load_yaml
+from .config import RunConfig, flatten
+from .yaml_files import load_yaml
 
 DEFAULT_RECIPE = Path(__file__).with_name("default.yaml")
 FOLDER = "recipes"
@@ -27,10 +27,7 @@ def recipe_files() -> dict[str, Path]:
 
 
 def find_recipe(given: Path) -> Path:
-    """Return a file of the user, or else the recipe of the package that it names.
-
-    Args:
-        given: a path, `standins`, or `recipes/standins.yaml`.
+    """Return a file of the user, or the recipe of the package that `standins` or a path names.
 
     Raises:
         UnknownName: it is a bare name, and there is neither such a file nor such a recipe.
@@ -53,21 +50,13 @@ def default_recipe() -> Mapping[str, Any]:
 
 
 def names_model(file: Path | None, flags: Mapping[str, Any]) -> bool:
-    """Return whether a run file or flags name a model; otherwise the run has the default recipe.
-
-    Args:
-        file: the run file, if there is one.
-        flags: values by key.
-    """
+    """Return whether a run file or flags name a model; otherwise the run has the default recipe."""
     given = {} if file is None else flatten(load_yaml(file))
     return any(values.get("model.name") is not None for values in (given, flatten(flags)))
 
 
 def recipe_sentence(config: RunConfig) -> str:
-    """Return a sentence that says what a run by the default recipe trains.
-
-    It names each key of the recipe with the value that the run has for it.
-    """
+    """Return what a run by the default recipe trains, with its values of the recipe's keys."""
     values = config.to_dict()
     stated = []
     for key in default_recipe():

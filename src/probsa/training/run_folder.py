@@ -20,9 +20,12 @@ import yaml
 
 from ..core import Limits, TaskName, read_record, write_csv, write_json, write_text
 from ..errors import InputError, OutputExists, UnknownName
-from ..models import arguments, names, original
-from .config import RunConfig, plain
-from .keys import load_yaml
+from ..models import names
+from .config import RunConfig, leaves, plain
+from .runfile import run_keys
+from .yaml_files import load_yaml
+
+ADVICE = "copy the run again, or train it again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,91 +48,51 @@ class StoredTargets:
     """The targets of the training bags, a number or a list each."""
 
 
-@dataclass(frozen=True, slots=True)
+class _Inside:
+    """The path of a file or folder of a run folder."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: "RunFolder | None", owner: type | None = None) -> Path:
+        return Path(self.name) if folder is None else folder.path / self.name
+
+
+@dataclass(frozen=True)
 class RunFolder:
     """The paths of a run's files."""
 
     path: Path
 
-    @property
-    def config_file(self) -> Path:
-        return self.path / "run.yaml"
-
-    @property
-    def best(self) -> Path:
-        """The checkpoint with the weights that the rule `select` chose."""
-        return self.path / "checkpoints" / "best.safetensors"
-
-    @property
-    def last(self) -> Path:
-        """The checkpoint of the last complete epoch."""
-        return self.path / "checkpoints" / "last.safetensors"
-
-    @property
-    def targets_file(self) -> Path:
-        """What the training bags were labelled with, for tasks other than classes."""
-        return self.path / "targets.json"
-
-    @property
-    def covariates_file(self) -> Path:
-        """How clinical covariates are encoded, for runs that have some."""
-        return self.path / "covariates.json"
-
-    @property
-    def prior_file(self) -> Path:
-        """The shares of the classes, for runs whose loss treats all classes alike."""
-        return self.path / "prior.json"
-
-    @property
-    def split_file(self) -> Path:
-        return self.path / "split.json"
-
-    @property
-    def features_file(self) -> Path:
-        """Metadata of the features that the run was trained on."""
-        return self.path / "features.json"
-
-    @property
-    def recipe_file(self) -> Path:
-        """How the training features were made from slides or scans, if they state it."""
-        return self.path / "recipe.json"
-
-    @property
-    def notes_file(self) -> Path:
-        """Remarks on single bags; the file exists only if there are any."""
-        return self.path / "notes.json"
-
-    @property
-    def threshold_file(self) -> Path:
-        """p(Y = 1) from which the run calls a bag positive."""
-        return self.path / "threshold.json"
-
-    @property
-    def metrics_file(self) -> Path:
-        return self.path / "metrics.csv"
-
-    @property
-    def predictions(self) -> Path:
-        return self.path / "predictions"
-
-    @property
-    def map_score_file(self) -> Path:
-        """Which score the run's maps show, and why."""
-        return self.path / "map_score.json"
-
-    @property
-    def temperature_file(self) -> Path:
-        """The temperature of the predicted probabilities, if the run scales them."""
-        return self.path / "temperature.json"
-
-    @property
-    def distance_file(self) -> Path:
-        """What distances from the training features are computed from, if the run has them."""
-        return self.path / "training_distance.npz"
-
-    @property
-    def maps(self) -> Path:
-        return self.path / "maps"
+    config_file = _Inside("run.yaml")
+    best = _Inside("checkpoints/best.safetensors")
+    """The checkpoint with the weights that the rule `select` chose."""
+    last = _Inside("checkpoints/last.safetensors")
+    """The checkpoint of the last complete epoch."""
+    targets_file = _Inside("targets.json")
+    """What the training bags were labelled with, for tasks other than classes."""
+    covariates_file = _Inside("covariates.json")
+    """How clinical covariates are encoded, for runs that have some."""
+    prior_file = _Inside("prior.json")
+    """The shares of the classes, for runs whose loss treats all classes alike."""
+    split_file = _Inside("split.json")
+    features_file = _Inside("features.json")
+    """Metadata of the features that the run was trained on."""
+    recipe_file = _Inside("recipe.json")
+    """How the training features were made from slides or scans, if they state it."""
+    notes_file = _Inside("notes.json")
+    """Remarks on single bags; the file exists only if there are any."""
+    threshold_file = _Inside("threshold.json")
+    """p(Y = 1) from which the run calls a bag positive."""
+    metrics_file = _Inside("metrics.csv")
+    predictions = _Inside("predictions")
+    map_score_file = _Inside("map_score.json")
+    """Which score the run's maps show, and why."""
+    temperature_file = _Inside("temperature.json")
+    """The temperature of the predicted probabilities, if the run scales them."""
+    distance_file = _Inside("training_distance.npz")
+    """What distances from the training features are computed from, if the run has them."""
+    maps = _Inside("maps")
 
     def members(self) -> tuple["RunFolder", ...]:
         """Return the run folders of the members of an ensemble; of another run, itself."""
@@ -139,11 +102,7 @@ class RunFolder:
         return tuple(RunFolder(self.path / "members" / str(k)) for k in range(count))
 
     def config(self) -> RunConfig:
-        """Read the configuration of the run.
-
-        Raises:
-            InputError: the folder holds no run.
-        """
+        """Read the configuration of the run; an InputError says that the folder holds none."""
         if not self.config_file.is_file():
             raise InputError(f"{self.path} is not a run folder: it has no run.yaml")
         values = load_yaml(self.config_file)
@@ -153,13 +112,8 @@ class RunFolder:
             raise InputError(f"{self.config_file} is damaged: {e}. Copy the run again") from e
 
     def threshold(self) -> float | None:
-        """Read the threshold of the run; None if it had no validation bags to choose one on.
-
-        Raises:
-            InputError: the file is missing or damaged.
-        """
-        advice = "copy the run again, or train it again"
-        return read_record(StoredThreshold, self.threshold_file, advice=advice).threshold
+        """Read the threshold of the run; None if it had no validation bags to choose one on."""
+        return read_record(StoredThreshold, self.threshold_file, advice=ADVICE).threshold
 
     def finding_thresholds(self) -> list[float] | None:
         """Return the threshold of each finding; None for other tasks, and before predictions."""
@@ -183,13 +137,7 @@ class RunFolder:
 
 
 def open_run(path: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> RunFolder:
-    """Create a run folder, or open the one to resume.
-
-    Args:
-        path: the folder.
-        config: the run.
-        resume: continue the run that is there, if any.
-        overwrite: remove the run that is there, if any.
+    """Create a run folder, or open the one to resume; `overwrite` removes the run that is there.
 
     Raises:
         OutputExists: the folder is not empty, and neither `resume` nor `overwrite` is set.
@@ -234,14 +182,8 @@ def _same_run(folder: RunFolder, config: RunConfig) -> None:
 
 
 EXECUTION_KEYS = frozenset(
-    {
-        "training.device",
-        "training.workers",
-        "training.threads",
-        "training.tracker",
-        "data.cache_gb",
-        "data.max_bag_gb",
-    }
+    {"training.device", "training.workers", "training.threads", "training.tracker"}
+    | {"data.cache_gb", "data.max_bag_gb"}
 )
 """Settings that affect execution, not results."""
 
@@ -252,33 +194,15 @@ def config_differences(stored: RunConfig, requested: RunConfig) -> dict[str, tup
     A missing key has its default value. Settings that only affect execution are ignored.
     """
     one, other = _flat(stored), _flat(requested)
-    keys = [k for k in {**one, **other} if k not in EXECUTION_KEYS and one.get(k) != other.get(k)]
-    return {k: (one.get(k), other.get(k)) for k in keys}
+    pairs = {k: (one.get(k), other.get(k)) for k in {**one, **other} if k not in EXECUTION_KEYS}
+    return {k: (stated, wanted) for k, (stated, wanted) in pairs.items() if stated != wanted}
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:
-    values = config.to_dict()
-    values["model"] = {**_defaults(config), **values["model"]}
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            flat.update({f"{key}.{k}": v for k, v in value.items()})
-        else:
-            flat[key] = value
-    return flat
-
-
-def _defaults(config: RunConfig) -> dict[str, Any]:
-    """Return the default arguments of the run's model, in the form of a run file."""
-    if config.model not in names():
-        return {}
-    parameters = arguments(config.model)
-    defaults = {k: p.default for k, p in parameters.items() if p.default is not p.empty}
-    if config.model_arguments.get("preset") == "original":
-        defaults |= original(config.model)
-    # their values follow from the labels and the seed of the run
-    from_run = ("n_classes", "class_weights", "seed")
-    return {k: plain(v) for k, v in defaults.items() if k not in from_run}
+    preset = config.model_arguments.get("preset", "paper")
+    keys = run_keys(config.model, preset) if config.model in names() else {}
+    defaults = {k: plain(key.default) for k, key in keys.items() if key.section == "model"}
+    return {**defaults, **dict(leaves(config.to_dict()))}
 
 
 def metadata() -> dict[str, Any]:

@@ -1,10 +1,8 @@
-"""Run files and flags, parsed by jsonargparse and checked against the model's signature."""
+"""Run files and flags: read into a configuration, and written as a file or a schema."""
 
 import inspect
-import json
-import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -12,46 +10,49 @@ from typing import Any, get_args
 
 import yaml
 from docstring_parser import parse as parse_docstring
-from jsonargparse import ArgumentParser, Namespace
 
-from ..core import choices, described, limits_of
-from ..errors import InputError, UnknownName, hint
+from ..core import json_schema
+from ..errors import InputError, UnknownName
 from ..models import PRESET, arguments, build, fixed, names, option_groups, original, plain_model
 from ..tasks import TASKS
-from .config import SECTIONS, RunConfig
-from .keys import RunKey, attribute_help, flatten, load_yaml, section_keys
+from .config import (
+    SECTIONS,
+    RunConfig,
+    RunKey,
+    attribute_help,
+    by_name,
+    flatten,
+    plain,
+    section_keys,
+)
 from .recipes import default_recipe, names_model
-from .selection import check_selection
+from .validation import check_selection
+from .yaml_files import load_yaml
 
 FROM_DATA = {"in_dim", "class_weights", "seed"}
 """Arguments of a model that are not keys of a run: the data or the run's seed determine them."""
 BY_RECIPE = " in the default recipe"
-"""The origin of values that no one gave, in messages."""
+"""The source of values that no one gave, in messages."""
+
+Given = Mapping[str, tuple[Any, str]]
+"""Values and their sources by key; a source is ` in run.yaml`, or empty for a flag."""
 
 
 @cache
 def run_keys(model: str, preset: str = "paper") -> dict[str, RunKey]:
-    """Return every key of a run with this model, by its name.
-
-    Args:
-        model: registered name of the model.
-        preset: which defaults the model's arguments have, `paper` or `original`.
-    """
-    known = arguments(model)
-    defaults = original(model) if preset == "original" else {}
+    """Return every key of a run with a model by name; the preset gives its arguments' defaults."""
+    changed = {**(original(model) if preset == "original" else {}), PRESET.name: preset}
+    changed["n_classes"] = None  # determined from the labels unless it is given
     help_texts = _argument_help(model)
-    name = RunKey(
-        name="model.name", annotation=str, default=None, required=True, help="Registered name."
-    )
-    keys = [name]
-    for argument, parameter in known.items():
+    keys = [
+        RunKey(
+            name="model.name", annotation=str, default=None, required=True, help="Registered name."
+        )
+    ]
+    for argument, parameter in arguments(model).items():
         if argument in FROM_DATA:
             continue
-        default = defaults.get(argument, parameter.default)
-        if argument == "n_classes":  # determined from the labels unless it is given
-            default = None
-        elif argument == PRESET.name:
-            default = preset
+        default = changed.get(argument, parameter.default)
         keys.append(
             RunKey(
                 name=f"model.{argument}",
@@ -61,10 +62,8 @@ def run_keys(model: str, preset: str = "paper") -> dict[str, RunKey]:
                 help=help_texts.get(argument, ""),
             )
         )
-    in_sections = section_keys()
-    first = {k: v for k, v in in_sections.items() if "." in k}
-    seeds = {k: v for k, v in in_sections.items() if "." not in k}
-    return {**first, **{key.name: key for key in keys}, **seeds}
+    in_sections = {k: v for k, v in section_keys().items() if v.section}
+    return {**in_sections, **{key.name: key for key in keys}, **section_keys()}
 
 
 def _argument_help(model: str) -> dict[str, str]:
@@ -76,21 +75,6 @@ def _argument_help(model: str) -> dict[str, str]:
         help_texts |= attribute_help(options)
     preset = "Which defaults to use: those of the ProbSA paper, or those of the method's authors."
     return {**help_texts, PRESET.name: preset}
-
-
-@cache
-def run_parser(model: str, preset: str = "paper") -> ArgumentParser:
-    """Return the parser of a run with this model; see `run_keys` for the arguments."""
-    parser = ArgumentParser(prog="probsa train", exit_on_error=False, default_env=False)
-    for key in run_keys(model, preset).values():
-        parser.add_argument(
-            f"--{key.name}",
-            type=key.annotation,
-            default=key.default,
-            required=key.required,
-            help=key.help.replace("%", "%%"),
-        )
-    return parser
 
 
 def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
@@ -107,38 +91,35 @@ def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
         UnknownName: a key or a model does not exist; suggests the nearest.
         InputError: a value has the wrong type; names the key, and the file that contains it.
     """
-    layers = [] if file is None else [(flatten(load_yaml(file)), f" in {file}")]
-    layers.append((flatten(flags), ""))
+    sources = [] if file is None else [(flatten(load_yaml(file)), f" in {file}")]
+    sources.append((flatten(flags), ""))
     if not names_model(file, flags):
-        given = [({k: v for k, v in keys.items() if k != "model.name"}, w) for keys, w in layers]
-        layers = [(dict(default_recipe()), BY_RECIPE), *given]
-    name = _checked_model(layers)
-    values: dict[str, Any] = {}
-    origin: dict[str, str] = {}
-    for keys, where in layers:
-        # in full, so that a key overrides another spelling of itself
-        keys = _model_keys(name, keys)
-        values |= keys
-        origin |= dict.fromkeys(keys, where)
-    of_recipe = origin.get("training.members") == BY_RECIPE
-    task = TASKS.get(values.get("data.task", ""))  # None also for `auto` and for unknown names
-    if of_recipe and task is not None and task.averages is None:
-        values["training.members"] = 1
-    return _checked(name, values, origin=origin)
+        for values, _ in sources:
+            values.pop("model.name", None)
+        sources.insert(0, (dict(default_recipe()), BY_RECIPE))
+    layers = [{k: (v, where) for k, v in values.items()} for values, where in sources]
+    named = [
+        layer["model.name"] for layer in layers if layer.get("model.name", (None,))[0] is not None
+    ]
+    model = _registered(named[-1] if named else None)
+    given: dict[str, tuple[Any, str]] = {}
+    for layer in layers:
+        given |= _model_keys(model, layer)  # in full: a key overrides another spelling of itself
+    task = TASKS.get(given.get("data.task", ("", ""))[0])  # None for `auto` and unknown names
+    by_recipe = given.get("training.members", (1, ""))[1] == BY_RECIPE
+    if by_recipe and task is not None and task.averages is None:
+        given["training.members"] = (1, BY_RECIPE)
+    return _run(model, given)
 
 
-def checked_run(values: Mapping[str, Any], *, origin: Mapping[str, str]) -> RunConfig:
-    """Return the run that values by key describe; they must name a model.
+def checked_run(values: Mapping[str, Any], *, where: str = "") -> RunConfig:
+    """Return the run that values by the full names of their keys describe, as `read_run` does.
 
-    Args:
-        values: values by key.
-        origin: source of each key, as text for error messages: ` in run.yaml`; empty for a flag.
-
-    Raises:
-        UnknownName, InputError: as `read_run`.
+    They must name a model. `where` is their source in error messages, such as ` in run.yaml`.
     """
-    name = _checked_model([(values, origin.get("model.name", ""))])
-    return _checked(name, _model_keys(name, values), origin=_model_keys(name, origin))
+    given = {key: (value, where) for key, value in values.items()}
+    model = _registered(given.get("model.name"))
+    return _run(model, _model_keys(model, given))
 
 
 def without_prior(config: RunConfig) -> RunConfig:
@@ -156,43 +137,68 @@ def without_prior(config: RunConfig) -> RunConfig:
     if plain is None:
         return config
     model, kept = plain
-    values = {**config.to_dict(), "model": {"name": model, **kept}}
-    return checked_run(flatten(values), origin={})
+    return checked_run(flatten({**config.to_dict(), "model": {"name": model, **kept}}))
 
 
-def _checked_model(layers: Sequence[tuple[Mapping[str, Any], str]]) -> str:
-    """Return the name of the model in the last layer (values by key, their source) that has one."""
-    named = [(v["model.name"], w) for v, w in layers if v.get("model.name") is not None]
-    if not named:
+def _registered(given: tuple[Any, str] | None) -> str:
+    """Return the name of a model, which must be registered."""
+    if given is None:
         raise InputError(f"no model is given: add --model NAME, one of {', '.join(names())}")
-    name, where = named[-1]
+    name, where = given
     if name not in names():
         raise UnknownName(f"model{where}", str(name), names())
     return name
 
 
-def _checked(name: str, values: Mapping[str, Any], *, origin: Mapping[str, str]) -> RunConfig:
+def _model_keys(model: str, given: Given) -> dict[str, tuple[Any, str]]:
+    """Write the keys of the model's arguments in full: `ridge` and `model.prior.ridge` alike."""
+    nested = {
+        f"{group}.{f.name}": f.name
+        for group, options in option_groups(model).items()
+        for f in fields(options)
+    }
+    known = arguments(model).keys() - FROM_DATA
+
+    def name(key: str) -> str:
+        short = key.removeprefix("model.")
+        argument = nested.get(short, short)
+        return f"model.{argument}" if argument in known else key
+
+    return by_name((name(key), value) for key, value in given.items())
+
+
+def _run(model: str, given: Given) -> RunConfig:
     """Return the run of a model, with the keys of its arguments in full."""
-    preset = values.get("model.preset", PRESET.default)
-    has_preset = PRESET.name in arguments(name) and preset in get_args(PRESET.annotation)
-    preset = preset if has_preset else PRESET.default
-    keys = run_keys(name, preset)
-    for key in values:
+    preset = given.get("model.preset", (PRESET.default, ""))[0]
+    keys = run_keys(model, preset if preset in get_args(PRESET.annotation) else PRESET.default)
+    for key, (_, where) in given.items():
         if key not in keys:
-            _refuse_of_other_models(name, key, where=origin[key])
+            _refuse_of_other_models(model, key, where=where)
             short = [*(k.short for k in keys.values()), *SECTIONS, "model"]
-            raise UnknownName(f"key of a run{origin[key]}", key, keys if "." in key else short)
-    for key in ("data.features", "data.labels"):
-        if values.get(key) is None:
-            short = keys[key].short
+            raise UnknownName(f"key of a run{where}", key, keys if "." in key else short)
+    for short in ("features", "labels"):
+        if given.get(f"data.{short}", (None,))[0] is None:
             raise InputError(f"no {short} given: add --{short} PATH")
+    values = {k: keys[k].read(value, where=where) for k, (value, where) in given.items()}
+    own = {k: values.pop(k, key.default) for k, key in keys.items() if key.section == "model"}
+    config = RunConfig.of_keys(
+        values,
+        model=model,
+        arguments={
+            k.removeprefix("model."): v
+            for k, v in own.items()
+            if k != "model.name" and (k, v) != ("model.n_classes", None)
+        },
+    )
+    # only a constructor knows which values fit one another, as the heads and the width: it is asked
+    # before a file is read
     try:
-        parsed = run_parser(name, preset).parse_args(
-            [f"--{k}={_text(v)}" for k, v in values.items()]
-        )
-    except Exception as e:  # jsonargparse raises several kinds; each is due to the user's input
-        raise InputError(_explain(e, values, keys=keys, origin=origin)) from e
-    return _config(parsed)
+        built = build(model, in_dim=8, **config.model_arguments)
+    except (ValueError, AssertionError, RuntimeError) as e:
+        raise InputError(f"model {model}: {e}") from e
+    training = config.training
+    check_selection(training.select, built, patience=training.patience, validation=True)
+    return config
 
 
 def _refuse_of_other_models(model: str, key: str, *, where: str) -> None:
@@ -207,114 +213,57 @@ def _refuse_of_other_models(model: str, key: str, *, where: str) -> None:
         )
 
 
-def _model_keys(model: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the keys of the model's arguments in full: `ridge` and `model.prior.ridge` alike."""
-    nested = {
-        f"{group}.{f.name}": f.name
-        for group, options in option_groups(model).items()
-        for f in fields(options)
-    }
-    known = arguments(model)
-    named: dict[str, Any] = {}
-    for key, value in values.items():
-        short = key.removeprefix("model.")
-        argument = nested.get(short, short)
-        name = f"model.{argument}" if argument in known and argument not in FROM_DATA else key
-        if name in named:
-            raise InputError(f"the key {name} is given twice: remove one of the two")
-        named[name] = value
-    return named
-
-
-def _config(parsed: Namespace) -> RunConfig:
-    values = parsed.as_dict()
-    model = {k: v for k, v in values["model"].items() if (k, v) != ("n_classes", None)}
-    config = RunConfig.from_dict({**values, "model": model})
-    # an impossible combination (heads that do not divide the width) fails before a file is read
-    try:
-        model = build(config.model, in_dim=8, **config.model_arguments)
-    except (ValueError, AssertionError, RuntimeError) as e:
-        raise InputError(f"model {config.model}: {e}") from e
-    training = config.training
-    check_selection(training.select, model, patience=training.patience, validation=True)
-    return config
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
-
-
-def _explain(
-    error: Exception,
-    values: Mapping[str, Any],
-    *,
-    keys: Mapping[str, RunKey],
-    origin: Mapping[str, str],
-) -> str:
-    """Return which key has a wrong value, from which file, and what is expected instead."""
-    text = " ".join(str(error).split())
-    match = re.search(r'[Kk]ey "([\w.]+)"', text)
-    if not match or match.group(1) not in values:
-        return text
-    key, value = keys[match.group(1)], values[match.group(1)]
-    guess = hint(str(value), choices(key.annotation))
-    where = origin.get(key.name, "")
-    expected = described(key.annotation)
-    if isinstance(value, str) and "," in value and "a list (" in expected:
-        guess = f" Write a list in brackets: '[{value.replace(' ', '').replace(',', ', ')}]'."
-    return f"{key.short}{where} is {value!r}; expected {expected}.{guess}"
-
-
 def commented(config: RunConfig) -> str:
     """Return the complete run file as YAML, with a comment that explains each key."""
     keys = run_keys(config.model)
     lines = ["# probsa train --config THIS_FILE --out RUN_FOLDER"]
+
+    def state(name: str, value: Any, lead: str = "") -> None:
+        lines.extend(
+            textwrap.wrap(
+                keys[name].help, 98, initial_indent=f"{lead}# ", subsequent_indent=f"{lead}# "
+            )
+        )
+        text = yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
+        lines.append(f"{lead}{keys[name].short}: {text}")
+
     for section, values in config.to_dict().items():
+        lines.append("")
         if not isinstance(values, dict):
-            lines += ["", *_comment(keys[section]), f"{section}: {_text(values)}"]
+            state(section, values)
             continue
-        lines += ["", f"{section}:"]
+        lines.append(f"{section}:")
         for key, value in values.items():
-            lines += _comment(keys[f"{section}.{key}"], indent="  ")
-            lines.append(f"  {key}: {_text(value)}")
+            state(f"{section}.{key}", value, "  ")
     return "\n".join(lines) + "\n"
-
-
-def _comment(key: RunKey, *, indent: str = "") -> list[str]:
-    lead = f"{indent}# "
-    return textwrap.wrap(key.help, 98, initial_indent=lead, subsequent_indent=lead)
 
 
 def run_schema(model: str | None) -> dict[str, Any]:
     """Return the JSON schema of a run file, written with its sections.
 
-    Args:
-        model: registered name of the model; None for run files that name no model, whose defaults
-            are those of the default recipe.
+    Without a model, it is that of files that name none and have the default recipe's defaults.
     """
-    recipe: Mapping[str, Any] = {}
-    if model is None:
-        recipe = default_recipe()
-        model = str(recipe["model.name"])
-    schema = json.loads(run_parser(model).get_completion_script("jsonschema"))
-    for key in run_keys(model).values():
-        section, _, short = key.name.rpartition(".")
-        of_section = schema["properties"][section] if section else schema
-        for limits in limits_of(key.annotation):
-            stated = {
-                "minimum": limits.at_least,
-                "exclusiveMinimum": limits.above,
-                "maximum": limits.at_most,
-                "exclusiveMaximum": limits.below,
-            }
-            of_section["properties"][short] |= {k: v for k, v in stated.items() if v is not None}
-    for key, value in _model_keys(model, recipe).items():
-        section, _, short = key.rpartition(".")
-        schema["properties"][section]["properties"][short]["default"] = value
+    recipe = default_recipe() if model is None else {}
+    name = str(recipe["model.name"]) if model is None else model
+    of_recipe = _model_keys(name, {key: (value, "") for key, value in recipe.items()})
+    parts: dict[str, dict[str, Any]] = {part: _object() for part in ("", *SECTIONS, "model")}
+    for key in run_keys(name).values():
+        schema = {**json_schema(key.annotation), "description": key.help}
+        default, _ = of_recipe.get(key.name, (key.default, ""))
+        if default is not None:
+            schema["default"] = plain(default)
+        parts[key.section]["properties"][key.short] = schema
+        if key.required:
+            parts[key.section].setdefault("required", []).append(key.short)
+    whole = parts.pop("")
+    whole["properties"] |= parts
+    whole["required"] = ["data", "model"]
     if recipe:
-        schema["required"].remove("model")
-        del schema["properties"]["model"]["required"]
-        schema["properties"]["model"]["properties"]["name"]["const"] = model
-    return schema
+        whole["required"].remove("model")
+        del parts["model"]["required"]
+        parts["model"]["properties"]["name"]["const"] = name
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole}
+
+
+def _object() -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": False, "properties": {}}

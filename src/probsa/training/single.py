@@ -14,19 +14,22 @@ from typing import Any
 
 import torch
 
-from ..core import counted
+from ..core import counted, pack
 from ..errors import InputError, ProbSAError
-from .baseline import store_baseline
-from .checkpoints import load_checkpoint
+from ..variational import Cox
+from .batching import BagReader
+from .checkpoints import load_checkpoint, prefixed, progress_of, restore_model, save_checkpoint
 from .config import RunConfig
 from .devices import World, choose_device, thread_count, world
-from .direct import epochs_of, fit_run, fits_directly
-from .loop import TrainingLoop
+from .loop import TrainingLoop, fits_directly
 from .preparation import PreparedData, prepare
-from .progress import progress_of
 from .reporting import Reporter
 from .run_folder import RunFolder, open_run
+from .targets import stack_targets
 from .trackers import TrackedRun, tracked
+
+STORED = "baseline"
+"""Key in the metadata of checkpoints whose baseline hazard is that of their weights."""
 
 
 def train(
@@ -50,10 +53,8 @@ def train(
 
     Raises:
         OutputExists: `out` exists, and neither `resume` nor `overwrite` is set.
-        InputError: `out` holds another run, or the run diverged.
-        TableError: labels, bags and split do not fit one another.
-        GraphError: the model needs a graph, and no training bag has an edge.
-        BagError: a bag cannot be used.
+        InputError: `out` holds another run, labels, bags, split or model do not fit one another
+            (`TableError`, `GraphError`, `BagError`), or the run diverged.
         CheckpointError: the checkpoint to resume from cannot be used.
     """
     reporter = reporter or Reporter()
@@ -70,14 +71,9 @@ def train(
         w.wait()
         try:
             with tracked(config, folder) if w.first else nullcontext() as tracker:
-                if config.training.members > 1:
-                    train_members(config, folder, prepared, world=w, reporter=reporter)
-                else:
-                    train_prepared(
-                        config, folder, prepared, world=w, reporter=reporter, tracker=tracker
-                    )
-                if tracker is not None:
-                    tracker.update(_history(config, folder))
+                _train_members(
+                    config, folder, prepared, world=w, reporter=reporter, tracker=tracker
+                )
         except ProbSAError:
             if w.first and not any(out.rglob("*.safetensors")):
                 shutil.rmtree(out)  # it failed before an epoch ended: there is nothing to resume
@@ -106,90 +102,86 @@ def _remark_on_table(prepared: PreparedData, folder: RunFolder, reporter: Report
     )
 
 
-def train_prepared(
+def _train_members(
     config: RunConfig,
     folder: RunFolder,
     prepared: PreparedData,
     *,
     world: World,
     reporter: Reporter,
-    tracker: TrackedRun | None = None,
+    tracker: TrackedRun | None,
 ) -> None:
-    """Train a run on its own whose folder exists and whose data are prepared.
-
-    Raises:
-        InputError: the run diverged.
-    """
-    if fits_directly(config):
-        if world.first:
-            fit_run(config, folder, prepared, reporter=reporter)
-        world.wait()
-        return
-    device = choose_device(config.training.device)
-    TrainingLoop(
-        config, folder, prepared, device=device, world=world, reporter=reporter, tracker=tracker
-    ).run()
-    if world.first:
-        store_baseline(folder, prepared, device=device)
-    world.wait()
-
-
-def train_members(
-    config: RunConfig,
-    folder: RunFolder,
-    prepared: PreparedData,
-    *,
-    world: World,
-    reporter: Reporter,
-) -> None:
-    """Train the members of a run, and write the means of their metrics into its folder.
-
-    Members that are complete stay as they are.
-
-    Raises:
-        InputError: a member diverged.
-    """
-    configs, folders = member_configs(config), folder.members()
-    complete = [_is_complete(c, f) for c, f in zip(configs, folders, strict=True)]
-    world.wait()  # every process decides on the same files
-    for member, own, done in zip(configs, folders, complete, strict=True):
-        if done:
-            continue
-        if world.first:
+    """Train the members of a run whose folder exists; a run on its own is its only member."""
+    device, members = choose_device(config.training.device), folder.members()
+    for member, own in zip(member_configs(config), members, strict=True):
+        alone = own == folder
+        if world.first and not alone:
             open_run(own.path, member, resume=True, overwrite=False)
             prepared.write(own)
         world.wait()
+        # one process fits a model that is fitted in one go
+        together = World() if fits_directly(member) else world
         try:
-            train_prepared(member, own, prepared, world=world, reporter=reporter)
+            if world.first or together.size > 1:
+                loop = TrainingLoop(
+                    member, own, prepared, device=device, world=together, reporter=reporter,
+                    tracker=tracker if alone else None,
+                )  # fmt: skip
+                loop.run()
         except InputError as e:
+            if alone:
+                raise
             raise InputError(f"{own.path}: {e}") from e
-    if world.first:
-        folder.write_metrics(_mean_history(folders))
+        if world.first:
+            store_baseline(own, prepared, device=device)
+        world.wait()
+    if world.first and len(members) > 1:
+        folder.write_metrics(_mean_history(members))
+    if tracker is not None:
+        tracker.update(_mean_history(members))
+
+
+@torch.no_grad()
+def store_baseline(folder: RunFolder, prepared: PreparedData, *, device: torch.device) -> None:
+    """Put the baseline hazard into the checkpoints of a run with a Cox likelihood.
+
+    It is Breslow's estimator on the training bags, each predicted with the noise of predictions.
+    Checkpoints of other likelihoods stay as they are.
+    """
+    for path in (folder.best, folder.last):
+        checkpoint = load_checkpoint(path)
+        if checkpoint.metadata.get(STORED):
+            continue  # the run had finished before
+        model = restore_model(checkpoint).to(device).eval()
+        if not isinstance(model.likelihood, Cox):
+            return
+        model.explains = False
+        standardizer = prepared.standardizer.to(device)
+        reader = BagReader(prepared.bags, prepared.targets, model=model.name)
+        relative = [
+            model(standardizer(pack([reader.labelled(n)]).to(device, torch.float32)))
+            .logits[0, :, 0]
+            .double()
+            .exp()
+            .mean()
+            for n in prepared.split.train
+        ]
+        y = stack_targets(prepared.targets, prepared.split.train).to(device)
+        model.likelihood.set_baseline(torch.stack(relative), y)
+        state = prefixed("model.likelihood", model.likelihood.state_dict())
+        metadata = {**checkpoint.metadata, STORED: True}
+        save_checkpoint(path, {**checkpoint.tensors, **state}, metadata=metadata)
 
 
 def member_configs(config: RunConfig) -> list[RunConfig]:
     """Return the run of each member: seeds seed, seed + 1, …, and the batches of the whole run."""
+    if config.training.members == 1:
+        return [config]
     training = replace(config.training, members=1)
     return [
         replace(config, seed=config.seed + k, data_seed=config.order_seed, training=training)
         for k in range(config.training.members)
     ]
-
-
-def _is_complete(config: RunConfig, folder: RunFolder) -> bool:
-    if not (folder.best.is_file() and folder.last.is_file()):
-        return False
-    progress = progress_of(load_checkpoint(folder.last))
-    patience = config.training.patience
-    over = patience is not None and progress.since_best >= patience
-    return progress.epoch == epochs_of(config) or over
-
-
-def _history(config: RunConfig, folder: RunFolder) -> list[dict[str, Any]]:
-    """Return the rows of a run's metrics.csv."""
-    if config.training.members > 1:
-        return _mean_history(folder.members())
-    return [*progress_of(load_checkpoint(folder.last)).history]
 
 
 def _mean_history(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:

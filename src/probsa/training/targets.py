@@ -1,12 +1,18 @@
-"""Stage 8: what the bags of a run are trained on, and the likelihood that follows from it."""
+"""Stage 8: what a run learns from its labels: targets, likelihood, and the prior of the classes.
 
+Class weights and balanced sampling make a model predict for a world in which all classes are
+equally frequent; predictions are moved back to the training shares, or to those of deployment.
+"""
+
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..core import read_record
 from ..datasets import LabelTable, Split, check_training_part
 from ..errors import InputError
 from ..models import check_task, fixed
@@ -14,6 +20,7 @@ from ..statistics import choose_threshold
 from ..tasks import Target
 from ..variational import LikelihoodSpec, fit_spec
 from .config import RunConfig
+from .run_folder import ADVICE, RunFolder
 
 MOST_WEIGHT = 20.0
 """Largest weight of the positive bags of a rare finding."""
@@ -64,10 +71,6 @@ def as_two_classes(table: LabelTable, train: Sequence[str]) -> dict[str, int]:
 
     Classes and grades stay. Otherwise class 1 has any finding, the event, or a number above the
     median of the training bags.
-
-    Args:
-        table: the targets.
-        train: the training bags.
     """
     names = [bag for bag, value in zip(table.bags, table.values, strict=True) if value is not None]
     classes = table.of_task.labels.as_two_classes(table.y(names), table.y(train))
@@ -96,3 +99,86 @@ def _check_options(config: RunConfig, table: LabelTable) -> None:
         problem = "members above 1 average predictions, but quantiles cannot be averaged"
     if problem:
         raise InputError(f"{problem}, and the task is {task.name}: leave it out")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassPrior:
+    """The shares of the classes in training, in the loss, and in the predictions (`prior.json`)."""
+
+    training: list[float]
+    """π: the shares of the training bags."""
+    effective: list[float]
+    """π': those that weights or sampling imply."""
+    predicted: list[float] | None
+    """Those that predictions are moved to; None to leave them at the effective ones."""
+
+    def shift(self, *, one_logit: bool) -> Tensor | None:
+        """Return what is added to the logits: log π*_c/π'_c; for one logit, the log odds ratio."""
+        if self.predicted is None:
+            return None
+        ratios = [math.log(p / q) for p, q in zip(self.predicted, self.effective, strict=True)]
+        values = [ratios[1] - ratios[0]] if one_logit else ratios
+        return torch.tensor(values, dtype=torch.float64)
+
+    def sentence(self) -> str:
+        """Return what a report says of it."""
+        if self.predicted is None:
+            return "probabilities are those of equally frequent classes, as in the training loss"
+        before, after = (
+            ", ".join(f"{p:.3g}" for p in shares) for shares in (self.effective, self.predicted)
+        )
+        return f"probabilities are moved from the class shares {before} of the loss to {after}"
+
+
+def class_prior(config: RunConfig, table: LabelTable, split: Split) -> ClassPrior | None:
+    """Return the prior of a run whose loss treats all classes alike, or with a `prevalence`.
+
+    It is None for other runs, and if a class has no training bag.
+
+    Raises:
+        InputError: weights and balanced sampling are both asked for, the task has no classes, or
+            the prevalence does not give a share above 0 to each class.
+    """
+    training = config.training
+    sampled, given = training.sampling == "balanced", training.prevalence
+    if sampled and training.balanced:
+        raise InputError(
+            "balanced weights the classes in the loss and sampling: balanced draws them equally "
+            "often: choose one of them"
+        )
+    if sampled and fixed(config.model)[0].fits_directly:
+        raise InputError(
+            f"sampling: balanced draws bags for gradient steps, but {config.model} is fitted in "
+            "one go: leave it out"
+        )
+    if not table.of_task.unordered_classes:
+        if sampled or given is not None:
+            key = "sampling: balanced" if sampled else "prevalence"
+            raise InputError(f"{key} is for classes, but the task is {table.task}: leave it out")
+        return None
+    count = max(2, len(table.classes))
+    if given is not None and (len(given) != count or min(given) <= 0 or abs(sum(given) - 1) > 1e-6):
+        raise InputError(
+            f"prevalence is {list(given)}: expected {count} shares above 0 that add up to 1"
+        )
+    y = targets_of(table)
+    counts = [sum(y[name] == c for name in split.train) for c in range(count)]
+    if 0 in counts:
+        return None
+    shares = [n / len(split.train) for n in counts]
+    effective = [1 / count] * count if sampled or training.balanced else shares
+    if given is None and effective == shares:
+        return None
+    wanted = list(given) if given is not None else shares if training.prior_correction else None
+    return ClassPrior(training=shares, effective=effective, predicted=wanted)
+
+
+def stored_prior(run: RunFolder) -> ClassPrior | None:
+    """Return the prior of a run folder; None if it has none.
+
+    Raises:
+        InputError: its file is damaged.
+    """
+    if not run.prior_file.is_file():
+        return None
+    return read_record(ClassPrior, run.prior_file, advice=ADVICE)

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..core import NonNegativeInt, read_record, write_json
 from ..errors import InputError, MissingExtra
-from .config import RunConfig, Tracker
+from .config import RunConfig, Tracker, leaves
 from .run_folder import RunFolder
 
 PROJECT = "probsa"
@@ -42,13 +42,7 @@ class StoredTracker:
 
 
 class TrackedRun(ABC):
-    """A run as a tracker sees it.
-
-    Args:
-        stored: what an earlier process has told the tracker; None for a new run.
-        config: the run.
-        folder: its folder.
-    """
+    """A run as a tracker sees it; `run` names the tracker's run to continue, if there is one."""
 
     kind: Tracker
 
@@ -119,10 +113,8 @@ class MLflowRun(TrackedRun):
             self.client.update_run(run, status="RUNNING")
         else:
             run = self._create(folder.name, mlflow.active_run())
-            parameters = [
-                import_module("mlflow.entities").Param(key, str(value))
-                for key, value in _flat(config.to_dict())
-            ]
+            parameter = import_module("mlflow.entities").Param
+            parameters = [parameter(k, str(v)) for k, v in leaves(config.to_dict())]
             for k in range(0, len(parameters), MOST):
                 self.client.log_batch(run, params=parameters[k : k + MOST])
         self.run = run
@@ -137,7 +129,6 @@ class MLflowRun(TrackedRun):
         self.client.set_terminated(self.run, status="FAILED" if failed else "FINISHED")
 
     def _create(self, name: str, active: Any) -> str:
-        """Return the id of a new run."""
         tags = {}
         if active is not None:
             experiment, tags = active.info.experiment_id, {"mlflow.parentRunId": active.info.run_id}
@@ -184,11 +175,14 @@ class WandbRun(TrackedRun):
             self.run.finish(exit_code=1 if failed else 0)
 
 
-RUNS: dict[Tracker, type[TrackedRun]] = {"mlflow": MLflowRun, "wandb": WandbRun}
-REMEDIES: dict[Tracker, str] = {
-    "mlflow": "set MLFLOW_TRACKING_URI to a server or a database, such as sqlite:///mlflow.db",
-    "wandb": "log in with `wandb login`, or set WANDB_MODE=offline",
+TRACKERS: dict[Tracker, tuple[type[TrackedRun], str]] = {
+    "mlflow": (
+        MLflowRun,
+        "set MLFLOW_TRACKING_URI to a server or a database, such as sqlite:///mlflow.db",
+    ),
+    "wandb": (WandbRun, "log in with `wandb login`, or set WANDB_MODE=offline"),
 }
+"""What follows a run with each program, and what users can do if the program does not answer."""
 
 
 @contextmanager
@@ -203,17 +197,7 @@ def tracked(config: RunConfig, folder: RunFolder) -> Iterator[TrackedRun | None]
     if tracker is None:
         yield None
         return
-    run = _open(tracker, config, folder)
-    try:
-        yield run
-    except BaseException:
-        run.close(failed=True)
-        raise
-    run.close(failed=False)
-
-
-def _open(tracker: Tracker, config: RunConfig, folder: RunFolder) -> TrackedRun:
-    cls = RUNS[tracker]
+    cls, remedy = TRACKERS[tracker]
     try:
         errors = cls.errors()
     except ImportError as error:
@@ -223,21 +207,18 @@ def _open(tracker: Tracker, config: RunConfig, folder: RunFolder) -> TrackedRun:
         stored = read_record(StoredTracker, file, advice="remove it to begin a new tracked run")
         stored = stored if stored.tracker == tracker else None
     try:
-        return cls(stored, config, folder)
+        run = cls(stored, config, folder)
     except errors as error:
         raise InputError(
-            f"{tracker} cannot track this run ({_first(error)}): {REMEDIES[tracker]}, or leave "
-            "tracker out"
+            f"{tracker} cannot track this run ({_first(error)}): {remedy}, or leave tracker out"
         ) from error
+    failed = True
+    try:
+        yield run
+        failed = False
+    finally:
+        run.close(failed=failed)
 
 
 def _first(error: Exception) -> str:
     return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

@@ -1,56 +1,39 @@
-"""Stage 8: the scores of the validation bags after an epoch, by which the best epoch is chosen."""
+"""Stage 8: the scores of the validation bags, and the epoch whose weights a run keeps by them.
 
-from collections.abc import Sequence
+Every rule is a function of the rows of metrics.csv, so a resumed run chooses as if it had not been
+interrupted.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import ArrayLike, NDArray
+from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
-from ..core import Bags, TaskName
-from ..models import Output
+from ..core import TaskName
+from ..errors import InputError
+from ..models import Model
 from ..tasks import TASKS, Target
-from ..variational import Likelihood
+from .config import Select
 
 SMALLEST = 1e-12
 """Lower limit of the probabilities in the NLL."""
-Scores = dict[str, int | float | None]
+SCORES = ("val_auroc", "val_kappa", "val_c_index")
+"""The columns of metrics.csv by which `auroc` compares epochs: every task has at most one."""
 
-
-def with_nll(out: Output, likelihood: Likelihood, bags: Bags) -> Tensor:
-    """Return the prediction of labelled bags for `validation_scores`: (bags, outputs [+ 1]).
-
-    For other tasks than classes, the last column is the negative log-likelihood of each bag. Where
-    that depends on the other bags, the last columns are the logits, for `nll_of_all`.
-    """
-    p = out.probability
-    if likelihood.of_classes:
-        return p
-    if likelihood.couples_bags:
-        return torch.cat([p, out.logits[..., 0].to(p.dtype)], 1)
-    assert bags.y is not None
-    return torch.cat([p, likelihood.predictive_nll(out.logits, bags.y)[:, None].to(p.dtype)], 1)
-
-
-def nll_of_all(
-    targets: Sequence[Target], predicted: Sequence[Sequence[float]], likelihood: Likelihood
-) -> list[list[float]]:
-    """Put the NLL of each bag among all bags in the place of its logits.
-
-    Args:
-        targets: what each bag is labelled with.
-        predicted: what `with_nll` returned for each bag, of a likelihood that couples bags.
-        likelihood: the likelihood, of one logit.
-    """
-    rows = torch.tensor(predicted, dtype=torch.float64)
-    p, logits = rows.tensor_split([len(likelihood.outputs(()))], 1)
-    y = torch.tensor(targets, dtype=torch.float64)
-    nll = likelihood.predictive_nll(logits[..., None], y)
-    return torch.cat([p, nll[:, None]], 1).tolist()
+Row = Mapping[str, Any]
 
 
 def validation_scores(
-    targets: Sequence[Target], predicted: Sequence[Sequence[float]], *, task: TaskName = "binary"
-) -> Scores:
+    targets: Sequence[Target],
+    predicted: ArrayLike = (),
+    *,
+    nll: NDArray[np.float64] | None = None,
+    task: TaskName = "binary",
+) -> dict[str, float | None]:
     """Return the metric of a task by which epochs are chosen, and the NLL; None where undefined.
 
     It is AUROC for classes (one-vs-rest for three or more), quadratic kappa for grades, the mean
@@ -59,19 +42,91 @@ def validation_scores(
 
     Args:
         targets: what each bag is labelled with.
-        predicted: what `with_nll` returned for each bag.
+        predicted: the prediction of each bag, (bags, outputs).
+        nll: the negative log-likelihood of each bag; None for that of predicted probabilities.
         task: the task of the run.
     """
     kind = TASKS[task]
     columns = [kind.validation_metric] if kind.validation_metric else []
     if not targets:
         return dict.fromkeys([*columns, "val_nll"])
-    p = np.array(predicted, dtype=np.float64)
+    p = np.asarray(predicted, dtype=np.float64)
     y = np.array(targets, dtype=np.float64).reshape(len(p), -1)
-    if kind.unordered_classes:
+    if nll is None:
         full = np.hstack([1 - p, p]) if p.shape[1] == 1 else p
         of_label = np.take_along_axis(full, y.astype(np.int64), axis=1)
         nll = -np.log(np.maximum(of_label, SMALLEST))
-    else:
-        p, nll = p[:, :-1], p[:, -1]
     return {**{c: kind.validation_score(y, p) for c in columns}, "val_nll": float(nll.mean())}
+
+
+def chosen_row(rule: Select, history: Sequence[Row]) -> Row:
+    """Return the row of the epoch that a rule chooses among those so far.
+
+    Each row has `epoch`, at most one of `SCORES`, and `val_nll`.
+    """
+    if rule == "last":
+        return history[-1]
+    better = is_better if rule == "auroc" else has_lower_nll
+    best = history[0]
+    for row in history[1:]:
+        if better(row, best):
+            best = row
+    return best
+
+
+def is_better(row: Row, best: Row) -> bool:
+    """Return whether an epoch is the best: higher score or, if equal or undefined, lower NLL."""
+    if not best or row["val_nll"] is None:
+        return True
+
+    def rank(r: Row) -> tuple[float, float]:
+        score = next((r[name] for name in SCORES if name in r), None)
+        return (-math.inf if score is None else score, -r["val_nll"])
+
+    return rank(row) > rank(best)
+
+
+def has_lower_nll(row: Row, best: Row) -> bool:
+    """Return whether an epoch has a lower validation NLL."""
+    return row["val_nll"] < best["val_nll"]
+
+
+def check_selection(rule: Select, model: Model, *, patience: int | None, validation: bool) -> None:
+    """Refuse a rule that makes no sense for a run with or without validation bags.
+
+    Raises:
+        InputError: the weights of a model cannot be averaged, the rule compares epochs without
+            validation bags, or `patience` ends what the rule counts on.
+    """
+    reason = why_not_averaged(model) if rule == "ema-nll" else None
+    if reason is not None:
+        raise InputError(
+            f"select is {rule!r}, which averages weights, but {model.name} {reason}. "
+            "Choose auroc, nll or last"
+        )
+    if rule == "last" and patience is not None:
+        raise InputError(
+            f"select is {rule!r}, which keeps the weights at the end of all epochs, but patience "
+            f"is {patience}, which ends training early: leave one of the two out"
+        )
+    if not validation and rule not in ("last", "auroc"):
+        raise InputError(
+            f"select is {rule!r}, which compares epochs on validation bags, but there are none: "
+            "choose last, or give validation bags"
+        )
+
+
+def why_not_averaged(model: Model) -> str | None:
+    """Return why the average of a model's weights is not a sound model, or None if it is."""
+    if type(model).memory is not Model.memory:
+        return "keeps a memory of bags beside its weights, which belongs to one epoch's weights"
+    if model.couples_bags:
+        return (
+            "couples the bags of a batch: its batch statistics belong to the weights that produced "
+            "them"
+        )
+    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+        return "has batch norms, whose statistics belong to the weights that produced them"
+    if any(is_parametrized(m) for m in model.modules()):
+        return "normalises its weights (spectral norm) with vectors that belong to single weights"
+    return None

@@ -281,7 +281,7 @@ def test_the_features_of_a_data_set(folder, tmp_path):
         ({"kl_weight": ["nan"]}, InputError, "kl_weight in .*grid.yaml has nan: expected numbers"),
         ({"kl_weight": [float("inf")]}, InputError, "kl_weight in .* has inf: expected numbers"),
         ({"kl_weight": [True]}, InputError, "kl_weight in .* has True: expected numbers"),
-        ({"kl_weight": [-1]}, InputError, "kl_weight is -1.0; expected at least 0"),
+        ({"kl_weight": [-1]}, InputError, "kl_weight .*is -1.0; expected at least 0"),
         ({"seeds": 0}, InputError, "seeds in .* is 0: expected a whole number of at least 1"),
         ({"seeds": [1, 1]}, InputError, "a list of different ones"),
         ({"seeds": [-1, 0]}, InputError, r"seeds in .* is \[-1, 0\]: expected a whole number"),

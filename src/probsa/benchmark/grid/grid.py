@@ -331,7 +331,7 @@ def _config(run: Mapping[str, Any], method: Method, *, where: str) -> RunConfig:
     keys = {"training.tensorboard": False, **run, "model.name": method.model}
     keys |= {f"model.{k}": v for k, v in method.arguments.items()}
     keys["training.kl_weight"] = 0.0 if method.kl_weight is None else method.kl_weight
-    return checked_run(keys, origin=dict.fromkeys(keys, f" in {where}"))
+    return checked_run(keys, where=f" in {where}")
 
 
 def _data_set(

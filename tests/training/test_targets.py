@@ -1,0 +1,189 @@
+"""Classes of unequal frequency: sampling, weights, the prior of predictions, thresholds."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support.made_runs import loop_of, make_config, with_data
+from support.stored import write_folder
+
+from probsa.errors import InputError
+from probsa.evaluation import load, read_predictions
+from probsa.tasks import TargetOptions
+from probsa.training import ClassPrior, load_checkpoint, open_data, read_labels, read_split, train
+from probsa.variational import Bernoulli, Categorical, LikelihoodOptions
+from probsa.workflow import train_and_report
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Bags of which one of ten is positive, with times to an event as well."""
+    path = tmp_path_factory.mktemp("imbalance")
+    _, table = write_folder(path, bags=60)
+    head, *rows = table.read_text().splitlines()
+    rows = [r if int(r[:3]) % 10 == 1 else r[:4] + "0" + r[5:] for r in rows]
+    table.write_text("\n".join([head, *rows]))
+    g = np.random.default_rng(0)
+    times = [f"{k:03d},{g.exponential(9) + 1:.3f},{int(k % 4 == 0)},{k % 3}" for k in range(60)]
+    (path / "times.csv").write_text("\n".join(["bag,time,event,fold", *times]))
+    return path
+
+
+def config_of(folder, *, model="abmil", **training):
+    settings = {"epochs": 2, "batch_size": 8, "warmup_epochs": 0, **training}
+    return make_config(folder, model=model, **settings)
+
+
+def times_of(folder, **training):
+    config = config_of(folder, **training)
+    survival = LikelihoodOptions(survival="cox")
+    targets = TargetOptions(task="survival")
+    return with_data(config, labels=folder / "times.csv", targets=targets, likelihood=survival)
+
+
+def test_balanced_sampling_draws_classes_equally_often_in_an_epoch_of_the_same_length(
+    folder, tmp_path
+):
+    loop = loop_of(config_of(folder, sampling="balanced"), tmp_path)
+    plans = [[name for batch in plan for name in batch] for plan in loop.plans]
+    for order in plans:
+        counts = Counter(loop.prepared.targets[name] for name in order)
+        assert len(order) == len(loop.prepared.split.train) and abs(counts[0] - counts[1]) <= 1
+    assert plans[0] != plans[1]
+    assert plans == [
+        [name for batch in plan for name in batch]
+        for plan in loop_of(config_of(folder, sampling="balanced"), tmp_path).plans
+    ]
+    shuffled = [name for batch in loop_of(config_of(folder), tmp_path).plans[0] for name in batch]
+    assert sorted(shuffled) == sorted(loop.prepared.split.train)
+
+
+def test_batches_of_cox_have_events(folder, tmp_path):
+    loop = loop_of(times_of(folder, batch_size=10), tmp_path)
+    events, train_bags = loop.prepared.targets, loop.prepared.split.train
+    for plan in loop.plans:
+        assert sorted(name for batch in plan for name in batch) == sorted(train_bags)
+        assert all(sum(events[name][1] for name in batch) >= 2 for batch in plan)
+    with pytest.raises(InputError, match="batch_size is 4"):
+        loop_of(times_of(folder, batch_size=4), tmp_path)
+
+
+def test_predictions_are_moved_to_the_shares_of_training(folder, tmp_path):
+    config = config_of(folder, balanced=True)
+    run = train_and_report(config, tmp_path / "run", maps="none").run
+    split, prior = read_split(run), json.loads(run.prior_file.read_text())
+    table = read_labels(config.data)
+    y = dict(zip(table.bags, table.labels, strict=True))
+    share = np.mean([y[name] for name in split.train])
+    assert prior["training"] == prior["predicted"] == pytest.approx([1 - share, share])
+    assert prior["effective"] == [0.5, 0.5]
+    moved = read_predictions(run.predictions)
+    assert "from the class shares 0.5, 0.5 of the loss to" in moved.metadata["prior"]
+    off = replace(config, training=replace(config.training, prior_correction=False))
+    same = train_and_report(off, tmp_path / "off", maps="none").run
+    for name, value in load_checkpoint(run.best).part("model").items():
+        assert torch.equal(load_checkpoint(same.best).part("model")[name], value), name
+    p, q = (read_predictions(r.predictions).probability[:, 0] for r in (run, same))
+    odds = p / (1 - p) / (q / (1 - q))
+    np.testing.assert_allclose(odds, share / (1 - share), rtol=1e-4)
+
+
+def test_the_correction_is_that_of_the_worked_examples():
+    bernoulli, categorical = Bernoulli(), Categorical()
+    half = [0.5, 0.5]
+    bernoulli.prior_shift = ClassPrior(training=half, effective=half, predicted=[0.9, 0.1]).shift(
+        one_logit=True
+    )
+    logit = torch.tensor([[[0.7]]], dtype=torch.float64).logit()
+    assert bernoulli.predict(logit).values.item() == pytest.approx(0.2058824, abs=5e-8)
+    third = [1 / 3] * 3
+    categorical.prior_shift = ClassPrior(
+        training=third, effective=third, predicted=[0.2, 0.3, 0.5]
+    ).shift(one_logit=False)
+    logits = torch.tensor([[[0.5, 0.3, 0.2]]], dtype=torch.float64).log()
+    expected = [0.3448276, 0.3103448, 0.3448276]
+    assert categorical.predict(logits).values[0].tolist() == pytest.approx(expected, abs=5e-8)
+
+
+def test_a_prevalence_moves_predictions_of_any_run(folder, tmp_path):
+    config = config_of(folder, prevalence=(0.99, 0.01))
+    run = train_and_report(config, tmp_path / "run", maps="none").run
+    assert read_predictions(run.predictions).probability.mean() < 0.1
+    likelihood = load(run.path, device="cpu").model.likelihood
+    assert float(likelihood.prior_shift) < -2
+
+
+@pytest.mark.parametrize("rule", ["youden", "sensitivity=0.95", "cost=10:1"])
+def test_the_threshold_is_that_of_the_rule(folder, tmp_path, rule):
+    run = train_and_report(config_of(folder, threshold=rule), tmp_path / "run", maps="none").run
+    stored = json.loads(run.threshold_file.read_text())
+    assert stored["chosen"].startswith(rule)
+    if rule.startswith("cost"):
+        assert stored["threshold"] == pytest.approx(1 / 11)
+    if rule.startswith("sensitivity"):
+        predictions = read_predictions(run.predictions)
+        ill = [
+            p for p, y, part in zip(
+                predictions.probability[:, 0], predictions.labels, predictions.parts, strict=True
+            ) if part == "val" and y == 1
+        ]  # fmt: skip
+        assert np.mean(np.array(ill) >= stored["threshold"]) >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (config_of, {"balanced": True, "sampling": "balanced"}, "choose one of them"),
+        (config_of, {"prevalence": (0.5, 0.3, 0.2)}, "expected 2 shares"),
+        (config_of, {"prevalence": (1.0, 0.0)}, "expected 2 shares above 0"),
+        (config_of, {"threshold": "best"}, "threshold rule is 'best'"),
+        (config_of, {"sampling": "balanced", "model": "mean-pool"}, "mean-pool is fitted in one"),
+        (times_of, {"sampling": "balanced"}, "sampling: balanced is for classes"),
+        (times_of, {"prevalence": (0.5, 0.5)}, "prevalence is for classes"),
+        (times_of, {"balanced": True}, "balanced weights the loss of classes"),
+        (times_of, {"temperature_scaling": True}, "scales the probabilities of classes"),
+        (times_of, {"max_instances": 9}, "Cox's loss needs events in each"),
+        (times_of, {"threshold": "youden"}, "which is for two classes, but the task is survival"),
+    ],
+)
+def test_contradictions_are_refused(folder, tmp_path, make, options, message):
+    with pytest.raises(InputError, match=message):
+        train(make(folder, **options), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("n_classes", [1, 2])
+def test_a_saved_model_keeps_the_shares_of_its_predictions(folder, tmp_path, n_classes):
+    config = config_of(folder, balanced=True)
+    arguments = {**config.model_arguments, "n_classes": n_classes}
+    run = train(replace(config, model_arguments=arguments), tmp_path / "run")
+    predictor = load(run.path, device="cpu")
+    predictor.save_pretrained(tmp_path / "saved")
+    saved = load(tmp_path / "saved", device="cpu")
+    bag = open_data(config.data).bag("001")
+    moved, stored = (next(p.predict([bag])).probability for p in (predictor, saved))
+    assert moved.tolist() == stored.tolist()
+    shift = predictor.model.likelihood.prior_shift.double().numpy()
+    predictor.model.likelihood.prior_shift = None
+    p = next(predictor.predict([bag])).probability
+    odds = p * np.exp(shift)
+    total = odds.sum() if n_classes == 2 else odds + 1 - p
+    np.testing.assert_allclose(moved, odds / total, rtol=1e-5)
+
+
+def test_a_run_that_began_without_a_prior_keeps_its_probabilities(folder, tmp_path):
+    config = config_of(folder, balanced=True)
+    run = train(config, tmp_path / "run")
+    run.prior_file.unlink()
+    train(config, tmp_path / "run", resume=True)
+    assert not run.prior_file.exists()
+
+
+def test_losses_that_are_no_likelihood_say_so(folder, tmp_path):
+    config = replace(config_of(folder, balanced=True), model="dsmil")
+    config = replace(config, model_arguments={"labels": "independent", "n_classes": 2})
+    run = train_and_report(config, tmp_path / "run", maps="none").run
+    assert "no likelihood of classes" in read_predictions(run.predictions).metadata["prior"]

@@ -1,0 +1,227 @@
+"""Scores of validation bags, the choice of the epoch by them, and the average of weights."""
+
+import random
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import rankdata
+from sklearn.metrics import roc_auc_score
+from support.made_runs import history_of, loop_of, make_config, with_data, with_training
+
+from probsa.errors import InputError
+from probsa.evaluation import load
+from probsa.models import build
+from probsa.training import (
+    Reporter,
+    full_name,
+    load_checkpoint,
+    open_data,
+    prepare,
+    read_run,
+    read_split,
+    train,
+)
+from probsa.training.config import Select
+from probsa.training.optimizers import averaged_model
+from probsa.training.validation import check_selection, chosen_row, validation_scores
+from probsa.variational import Cox
+
+SELECT = get_args(Select)
+
+
+def history(auroc, nll=None):
+    return [
+        {"epoch": k, "val_auroc": a, "val_nll": b}
+        for k, (a, b) in enumerate(zip(auroc, nll or [1.0] * len(auroc), strict=True), start=1)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_rule_is_what_it_says_at_every_epoch(seed):
+    """Against brute force; an epoch that is dropped is never needed again."""
+    draw = random.Random(seed)
+    rows = history(*([draw.randint(1, 9) / 10 for _ in range(30)] for _ in range(2)))
+    keys = {
+        "auroc": lambda r: (-r["val_auroc"], r["val_nll"], r["epoch"]),
+        "nll": lambda r: (r["val_nll"], r["epoch"]),
+        "last": lambda r: -r["epoch"],
+    }
+    keys["ema-nll"] = keys["nll"]
+    assert set(keys) == set(SELECT)
+    for rule, key in keys.items():
+        kept = 1
+        for k in range(1, len(rows) + 1):
+            now = chosen_row(rule, rows[:k])["epoch"]
+            assert now == min(rows[:k], key=key)["epoch"] and now in (kept, k)
+            kept = now
+    undefined = history([None, None, None], [2.0, 1.0, 1.5])
+    assert chosen_row("auroc", undefined)["epoch"] == 2  # the NLL decides
+
+
+def test_scores_of_classes():
+    one_class = validation_scores([1, 1], [[0.2], [0.9]])
+    assert one_class["val_auroc"] is None
+    assert one_class["val_nll"] == pytest.approx(-np.log([0.2, 0.9]).mean())
+    assert validation_scores([], []) == {"val_auroc": None, "val_nll": None}
+    assert validation_scores([0, 1], [[0.7, 0.3], [0.2, 0.8]])["val_auroc"] == 1.0
+    rng = np.random.default_rng(0)
+    y = rng.choice(4, size=60, p=[0.6, 0.25, 0.1, 0.05])  # unbalanced: one-vs-one differs
+    p = rng.dirichlet(np.ones(4), size=60)
+    p[np.arange(60), y] += 0.3
+    p /= p.sum(1, keepdims=True)
+    got = validation_scores(y.tolist(), p.tolist())["val_auroc"]
+    ranks = [rankdata(p[:, c]) for c in range(4)]
+    one_against_rest = [
+        (r[y == c].mean() - ((y == c).sum() + 1) / 2) / (y != c).sum() for c, r in enumerate(ranks)
+    ]
+    assert got == pytest.approx(np.mean(one_against_rest), abs=1e-12)
+    assert abs(got - roc_auc_score(y, p, multi_class="ovo")) > 1e-3
+
+
+@pytest.mark.parametrize("rule", SELECT)
+def test_the_row_of_the_choice_is_the_validation_of_the_kept_weights(tmp_path, rule):
+    settings = {"epochs": 8, "batch_size": 3, "warmup_epochs": 0, "ema_decay": 0.9}
+    config = make_config(tmp_path / "data", bags=30, signal=1.0, select=rule, **settings)
+    run = train(config, tmp_path / "run")
+    best, rows = load_checkpoint(run.last).metadata["progress"]["best"], history_of(run)
+    assert best["epoch"] == chosen_row(rule, rows)["epoch"]
+    assert best["val_nll"] == rows[best["epoch"] - 1]["val_nll"]
+    bags, names, labels = open_data(config.data), read_split(run).val, prepare(config).targets
+    predicted = list(load(run.path, device="cpu").predict(bags.bag(n) for n in names))
+    p = [prediction.probability.tolist() for prediction in predicted]
+    scores = validation_scores([labels[n] for n in names], p)
+    assert scores["val_nll"] == pytest.approx(best["val_nll"], rel=1e-5)
+    assert scores["val_auroc"] == pytest.approx(best["val_auroc"], rel=1e-6)
+    own, kept = (load_checkpoint(file).part("model") for file in (run.last, run.best))
+    is_own = all(torch.equal(own[k], kept[k]) for k in own)
+    assert is_own == (rule == "last" or (rule != "ema-nll" and best["epoch"] == 8))
+
+
+def test_the_average_is_that_of_all_steps_with_floating_buffers(tmp_path):
+    """Σ (1 − d) dᵗ⁻ⁱ wᵢ / (1 − dᵗ), by brute force over the weights after each step."""
+    config = make_config(tmp_path / "data", select="ema-nll", ema_decay=0.9)
+    loop = loop_of(config, tmp_path / "run")
+    seen, step = [], loop.step
+
+    def watched(*args):
+        terms = step(*args)
+        seen.append({k: v.double().clone() for k, v in loop.model.state_dict().items()})
+        return terms
+
+    loop.step = watched
+    for _ in range(3):
+        loop.train_epoch()
+        loop.progress.epoch += 1
+    d, t = 0.9, len(seen)
+    for name, value in loop.kept.state_dict().items():
+        parts = [(1 - d) * d ** (t - 1 - i) * w[name] for i, w in enumerate(seen)]
+        expected = torch.stack(parts).sum(0) / (1 - d**t)
+        torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-6)
+    module = torch.nn.Linear(2, 1)
+    module.register_buffer("log_kappa", torch.tensor(1.0))
+    module.register_buffer("count", torch.tensor(1))
+    average = averaged_model(module, decay=0.5)
+    average.update_parameters(module)
+    module.log_kappa.fill_(4.0)
+    module.count.fill_(2)
+    average.update_parameters(module)
+    assert average.module.log_kappa == 3.0 and average.module.count == 2  # weights 1/3 and 2/3
+    assert module.log_kappa == 4.0
+
+
+@pytest.mark.parametrize(
+    ("rule", "model", "more", "words"),
+    [
+        ("ema-nll", "iibmil", {}, "select is 'ema-nll'.*iibmil keeps a memory"),
+        ("ema-nll", "gtp", {}, "select is 'ema-nll'.*gtp couples the bags"),
+        ("ema-nll", "smabmil", {}, "smabmil normalises its weights"),
+        ("last", "abmil", {"patience": 3}, "select is 'last'.*but patience is 3"),
+        ("nll", "abmil", {"validation": False}, "select is 'nll'.*validation bags, but there are"),
+        ("ema-nll", "abmil", {"validation": False}, "validation bags, but there are"),
+        ("ema-nll", "transmil", {}, None),
+        ("last", "abmil", {"validation": False}, None),
+        ("auroc", "gtp", {"patience": 3, "validation": False}, None),
+    ],
+)
+def test_what_a_rule_cannot_do_is_refused(rule, model, more, words):
+    given = {"patience": None, "validation": True, **more}
+    if words is None:
+        check_selection(rule, build(model, in_dim=4), **given)
+        return
+    with pytest.raises(InputError, match=words):
+        check_selection(rule, build(model, in_dim=4), **given)
+    if given["validation"]:  # a run file is refused as well
+        flags = {"features": "x", "labels": "y", "model": model, "select": rule, **more}
+        with pytest.raises(InputError, match=words):
+            read_run(None, {full_name(k): v for k, v in flags.items()})
+
+
+def test_a_run_without_validation_bags_keeps_its_last_epoch(tmp_path):
+    split = tmp_path / "splits_0.csv"
+    rows = [f"{k},{k:03d},,{k + 8:03d}" if k < 4 else f"{k},{k:03d},," for k in range(8)]
+    split.write_text("\n".join([",train,val,test", *rows]) + "\n")
+    config = with_data(make_config(tmp_path / "data"), test_fold=None, split=split)
+    assert not prepare(config).split.val
+    for rule in ("last", "auroc"):
+        run = train(with_training(config, select=rule), tmp_path / rule)
+        assert load_checkpoint(run.best).metadata["progress"]["best"]["epoch"] == 3
+    for changed, words in (
+        ({"select": "nll"}, r"select is 'nll'.*choose last"),
+        ({"schedule": "plateau"}, "schedule is 'plateau', .* but there are no validation bags"),
+    ):
+        with pytest.raises(InputError, match=words):
+            train(with_training(config, **changed), tmp_path / "refused")
+        assert not (tmp_path / "refused").exists()
+
+
+def test_the_likelihood_of_validation_is_that_of_all_bags(tmp_path):
+    """Cox's loss depends on the other bags, so that the size of a batch must not matter."""
+    config = make_config(tmp_path / "data", bags=36, model="abmil", epochs=1, batch_size=8)
+    times = "".join(f"{k:03d},{1 + k * 7 % 11},{k % 2},{k % 3}\n" for k in range(36))
+    config.data.labels.write_text("bag,time,event,fold\n" + times)
+    flags = {f"training.{k}": v for k, v in config.to_dict()["training"].items()}
+    flags |= {"data.features": config.data.features, "data.labels": config.data.labels}
+    flags |= {"test_fold": 0, "task": "survival", "survival": "cox", "model": "abmil"}
+    loop = loop_of(read_run(None, flags), tmp_path / "run")
+    assert isinstance(loop.model.likelihood, Cox)
+    found = []
+    for size in (1, 5, 12):
+        loop.settings = with_training(config, batch_size=size).training
+        found.append(loop.validate())
+    assert all(scores == pytest.approx(found[0], rel=1e-6) for scores in found)
+    names = loop.prepared.split.val
+    logits = torch.cat([loop.model.eval()(loop.reader[_shard(n)]).logits for n in names])
+    y = torch.tensor([loop.prepared.targets[n] for n in names]).double()
+    expected = loop.model.likelihood.nll(logits.double(), y).mean().item()
+    assert found[0]["val_nll"] == pytest.approx(expected, rel=1e-6)
+
+
+def _shard(name):
+    from probsa.training import Shard
+
+    return Shard((name,), 1)
+
+
+class Hearing(Reporter):
+    def __init__(self):
+        self.said = []
+
+    def note(self, text):
+        self.said.append(text)
+
+
+def test_a_model_that_predicts_one_value_is_noted_once(tmp_path):
+    config = make_config(tmp_path / "data", learning_rate=0.0, model="mean-pool", epochs=1)
+    quiet, hearing = Hearing(), Hearing()
+    train(config, tmp_path / "a", reporter=quiet)
+    assert not quiet.said
+    loop = loop_of(make_config(tmp_path / "data", model="abmil"), tmp_path / "b")
+    loop.reporter = hearing
+    with torch.no_grad():
+        loop.model.classifier.weight.zero_()
+    for _ in range(2):
+        loop.validate()
+    (note,) = hearing.said
+    assert "all 4 validation bags are predicted the same" in note and "abmil has collapsed" in note
