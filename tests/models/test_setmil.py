@@ -15,9 +15,9 @@ from torch import Tensor
 
 from probsa import Bag, pack
 from probsa.errors import BagError, InputError
-from probsa.layers import irpe, t2t
-from probsa.layers.spatial import places_of, sinusoid
-from probsa.models import Model, arguments, build
+from probsa.layers import grid_cells, irpe
+from probsa.models import Model, arguments, build, setmil
+from probsa.models.setmil import cell_means, sinusoid
 
 ORIGINALS = ["setmil_default_irpe", "setmil_cross_bias", "setmil_product_ctx"]
 SMALL = {
@@ -37,12 +37,18 @@ def theirs_to_ours(order: list[str]) -> dict[str, str]:
         ours = theirs.replace("channel_reduce.reduce.attention", "reduce")
         for k in (1, 2, 3):
             ours = ours.replace(f"aspp.p{k}.attention", f"pyramid.{k - 1}")
+        ours = ours.replace("attn.rpe_", "relative.tables.")
         for cut in ("lookup_table_weight", "lookup_table_bias"):
-            ours = ours.replace(f"rp_rows.{cut}", "tables.0").replace(f"rp_cols.{cut}", "tables.1")
-            ours = ours.replace(cut, "tables.0")
-        ours = ours.replace("attn.rpe_", "relative.on_").replace("attn.", "").replace("mlp.", "")
+            for part, k in (("rp_rows.", 0), ("rp_cols.", 1), ("", 0)):
+                ours = ours.replace(f"{part}{cut}", str(k))
+        ours = ours.replace("attn.", "").replace("mlp.", "")
         names[theirs] = ours.replace("cls_token", "class_token").replace("head.", "classifier.")
     return names
+
+
+def placed(model: Model, bags):
+    """Return the map of a single bag."""
+    return model.token_map(model.embed(bags.x), *grid_cells(bags)[0])
 
 
 @pytest.mark.parametrize("b", [0, 1, 2])
@@ -53,19 +59,19 @@ def test_every_stage_is_the_originals(reference, b):
     def want(what: str) -> Tensor:
         return reference.expected(f"bag{b}.{what}")
 
-    tokens = model.token_map(bags)
+    at = placed(model, bags)
     g = reference.tensors[f"bag{b}.map"]
-    close(tokens.layout.scatter(bags.x).T.unflatten(1, g.shape[1:]), g)
-    close(tokens.g.T.unflatten(1, (8, 8))[None], want("reduced"))
-    close(model.fuse(tokens)[None], want("aspp"))
-    z, places = model.sequence(tokens), places_of(tokens.cells, first=True)
+    close(cell_means(bags.x, at.place, len(at.cells)).T.unflatten(1, g.shape[1:]), g)
+    close(at.g.T.unflatten(1, (8, 8))[None], want("reduced"))
+    close(model.fuse(at)[None], want("aspp"))
+    z, places = model.sequence(at), at.places(first=True)
     close(z[None], want("tokens"))
     for i, block in enumerate(model.blocks):
-        heads, rows = block.class_rows(z, places)
-        close(rows[0][None], want(f"attn{i}"))
+        head, row = block.class_row(z, places)
+        close(row[None], want(f"attn{i}"))
         z = block(z, places)
         close(z[None], want(f"block{i}"))
-        close(heads, want(f"block{i}")[:, 0])
+        close(head[None], want(f"block{i}")[:, 0])
     close(model.norm(z[:1]), want("z"))
     out = model(bags)
     close(out.logits[0], want("logits"))
@@ -93,7 +99,7 @@ def test_every_gradient_is_the_originals(reference, b):
     close(norms, reference.expected(f"bag{b}.grad_norms"), relative=1e-4)
     # each instance is alone in its cell, so the gradient of the map is that of the instances
     want = reference.expected(f"bag{b}.grad_map").flatten(1).T
-    close(grad_x, want[model.token_map(bags).layout.place], relative=1e-4)
+    close(grad_x, want[placed(model, bags).place], relative=1e-4)
 
 
 def test_the_references_at_once_are_the_references_alone(reference):
@@ -202,7 +208,7 @@ def test_blocks_change_nothing(monkeypatch, options, dropout):
             quick = model(pack([bag])).logits
         torch.testing.assert_close(quick, whole[0], rtol=1e-10, atol=1e-11)
     monkeypatch.setattr(irpe, "BLOCK", {"cpu": 60})
-    monkeypatch.setattr(t2t, "BLOCK", 500)
+    monkeypatch.setattr(setmil, "GATHERED", 500)
     stored = run()  # in blocks, without recomputation
     monkeypatch.setattr(irpe, "KEEP", 50)
     again = run()
@@ -221,7 +227,7 @@ def test_with_tables_at_zero_it_is_a_plain_transformer():
     bags = pack([scattered()])
     same = model.double()(bags).logits, plain.double()(bags).logits
     torch.testing.assert_close(*same, rtol=1e-12, atol=1e-13)
-    assert model.without_effect == {"blocks.1.relative.on_q.tables.0"}
+    assert model.without_effect == {"blocks.1.relative.tables.q.0"}
     assert plain.without_effect == frozenset()
 
 
@@ -239,7 +245,7 @@ def test_gradients_reach_the_tables_but_what_softmax_drops(options, dead):
     named = dict(model.named_parameters())
     tables = {k for k in named if ".tables." in k}
     none = {k for k in tables if named[k].grad.abs().max() < 1e-12}
-    assert none == {f"blocks.1.relative.on_{on}.tables.0" for on in dead} == model.without_effect
+    assert none == {f"blocks.1.relative.tables.{on}.0" for on in dead} == model.without_effect
     assert len(tables) == 2 * len(options["relative_on"])
 
 
@@ -311,18 +317,6 @@ def test_pieces_far_apart_cost_what_they_hold():
     torch.testing.assert_close(out.logits[1], model(pack([bag])).logits[0], rtol=1e-10, atol=0)
 
 
-def test_a_packed_map_is_a_square_of_cells_in_their_order():
-    model = filled(build("setmil", **SMALL, layout="packed"))
-    bag = scattered(7)
-    order = (bag.coords[:, 1] * 1000 + bag.coords[:, 0]).argsort()
-    rank = torch.empty(7).long()
-    rank[order] = torch.arange(7)
-    logits, weight = Dense(model)(bag.x, rank // 3, rank % 3, high=3, wide=3)
-    out = model(pack([bag]))
-    torch.testing.assert_close(out.logits[0, 0], logits, rtol=1e-9, atol=1e-10)
-    torch.testing.assert_close(out.attention.mean, weight.flatten()[rank], rtol=1e-9, atol=1e-10)
-
-
 # valid and invalid options
 
 CHANGES = {
@@ -348,7 +342,6 @@ CHANGES = {
     "pyramid_relative_mode": ("contextual", {"pyramid_relative": "euc"}),
     "pyramid_relative_on": ("k", {"pyramid_relative": "product"}),
     "empty": ("tokens", {}),
-    "layout": ("packed", {}),
 }
 
 
@@ -370,7 +363,6 @@ def test_an_option_changes_the_result(key):
         ({"dropout": 1.0}, "dropout is 1.0; expected at least 0 and less than 1"),
         ({"pyramid_dropout": -0.1}, "pyramid_dropout is -0.1; expected at least 0 and less than 1"),
         ({"empty": "dropped"}, "empty is 'dropped'; expected 'masked' or 'tokens'"),
-        ({"layout": "list"}, "layout is 'list'"),
         ({"heads": 3}, "heads is 3: give a divisor of the transformer's width, 8"),
         ({"heads": 0}, "heads is 0"),
         ({"layers": 0}, "layers is 0; expected at least 1"),
@@ -518,7 +510,7 @@ def test_unscrambled_torchmils_transformer_is_ours(shared_golden, name):
     for key, value in golden.state.items():
         ours = key.replace("se_transf.layers", "blocks").replace("se_transf.norm", "norm")
         ours = ours.replace("att_module.qkv_nn", "qkv").replace("mlp_module.0", "fc1")
-        ours = ours.replace("att_module.rpe_k.lookup_table_weight", "relative.on_k.tables.0")
+        ours = ours.replace("att_module.rpe_k.lookup_table_weight", "relative.tables.k.0")
         ours = ours.replace("mlp_module.3", "fc2").replace("cls_token", "class_token")
         ours = f"reduce.{ours.removeprefix('proj.')}" if ours.startswith("proj.") else ours
         if ours in state:
@@ -532,10 +524,9 @@ def test_unscrambled_torchmils_transformer_is_ours(shared_golden, name):
     x, cells = golden.bag(2).x, golden.tensors["bag2.coords"]
     want, start, row = torchmil(golden, x, cells, scrambled=False)
     bags = pack([framed(golden.bag(2), 15)])
-    z = start
-    places = places_of(model.token_map(bags).cells, first=True)
+    z, places = start, placed(model, bags).places(first=True)
     for block in model.blocks[:-1]:
         z = block(z, places)
-    heads, rows = model.blocks[-1].class_rows(z, places)
-    close(model.classifier(model.norm(heads))[0, 0], want.detach())
-    close(rows[0], row.detach())
+    head, row_of_ours = model.blocks[-1].class_row(z, places)
+    close(model.classifier(model.norm(head)), want[None].detach())
+    close(row_of_ours, row.detach())

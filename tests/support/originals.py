@@ -42,8 +42,8 @@ SETMIL_LEAVES = {
     r"(norm[12])\.": r"\1.",
     r"attn\.(qkv|proj)\.": r"\1.",
     r"mlp\.(fc[12])\.": r"\1.",
-    r"attn\.rpe_([qkv])\.rp_cols\.lookup_table_\w+$": r"relative.on_\1.tables.1",
-    r"attn\.rpe_([qkv])\.(rp_rows\.)?lookup_table_\w+$": r"relative.on_\1.tables.0",
+    r"attn\.rpe_([qkv])\.rp_cols\.lookup_table_\w+$": r"relative.tables.\1.1",
+    r"attn\.rpe_([qkv])\.(rp_rows\.)?lookup_table_\w+$": r"relative.tables.\1.0",
 }
 """Names within the original's blocks, with ours."""
 SETMIL_STEMS = {
