@@ -6,57 +6,16 @@ import torch
 import torch.nn.functional as F
 from models.test_parity import features, q
 from support.golden import Golden, close
-from support.options import changes, made, options_of, some_bags
-from support.random_bags import F64, random_bag, types_not_executed
-from torch import Tensor
+from support.options import made, some_bags
+from support.random_bags import F64, random_bag
 
 from probsa import Bag, pack
 from probsa.core.segments import segment_softmax
-from probsa.errors import CheckpointError, InputError
 from probsa.layers.pseudo_bags import partition
 from probsa.models import build, from_original
 
 TYPES = ["AFS", "MaxS", "MaxMinS"]
-GATED = {"attention_V.0": "trunk.first", "attention_U.0": "trunk.gate", "attention_weights": "mean"}
-OURS = {
-    "dim_reduction.fc1.weight": "embed.net.0.weight",
-    **{f"dim_reduction.resBlocks.0.block.{k}.weight": f"residual.0.net.{k}.weight" for k in (0, 2)},
-    **{
-        f"{theirs}.{a}.{k}": f"{ours}.{b}.{k}"
-        for theirs, ours in (
-            ("attention", "attention"),
-            ("att_classifier.attention", "bag_attention"),
-        )
-        for a, b in GATED.items()
-        for k in ("weight", "bias")
-    },
-    **{
-        f"{theirs}.fc.{k}": f"{ours}.{k}"
-        for theirs, ours in (
-            ("classifier", "classifier"),
-            ("att_classifier.classifier", "bag_classifier"),
-        )
-        for k in ("weight", "bias")
-    },
-}
-TORCHMIL = {
-    f"{u}{a}.{k}": f"{tier}{b}.{k}"
-    for u, tier in (("", ""), ("u_", "bag_"))
-    for a, b, ks in (
-        ("attention_pool.fc1.module", "attention.trunk.first", ("weight", "bias")),
-        ("attention_pool.fc2", "attention.mean", ("weight",)),
-        ("classifier.module", "classifier", ("weight", "bias")),
-    )
-    for k in ks
-}
 EVERY_WAY = ["afs", "maxs", "maxmins", "mas"]
-
-
-def noise_of(order: Tensor, *, dtype=torch.float32) -> Tensor:
-    """Return noise that sorts the instances into this order."""
-    noise = torch.empty(len(order), 1, dtype=dtype)
-    noise[order, 0] = torch.arange(len(order), dtype=dtype)
-    return noise
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +25,7 @@ def golden(shared_golden) -> Golden:
 
 def run(golden: Golden, b: int, distill: str):
     model, bags = golden.model(distill=distill), pack([golden.bag(b)])
-    noise = noise_of(golden.tensors[f"bag{b}.perm"])
+    noise = golden.noise(b)
     return model, bags, noise, model(bags, noise=noise)
 
 
@@ -119,50 +78,9 @@ def test_tier_two_losses_and_gradients_of_the_original(golden, b, distill):
     # the original's test loss of tier 2 takes the probability for its logarithm
     y = int(bags.y[0])
     close(-out.probability[0, y], golden.expected(f"bag{b}.test.{distill}.loss1"))
-    assert set(OURS.values()) == set(dict(model.named_parameters()))
+    assert set(golden.names(model).values()) == set(dict(model.named_parameters()))
     total = losses["nll"] + losses["group_nll"]
-    golden.check_gradients(model, total, bags.x, b=b, ours=OURS, key=f"train.{distill}.")
-
-
-def test_three_bags_at_once_are_the_original_three_times(golden):
-    bags = pack([golden.bag(b) for b in range(3)])
-    noise = torch.cat([noise_of(golden.tensors[f"bag{b}.perm"]) for b in range(3)])
-    for distill in TYPES:
-        out = (model := golden.model(distill=distill))(bags, noise=noise)
-        want = [golden.expected(f"bag{b}.train.{distill}.slide_logits") for b in range(3)]
-        close(out.logits[:, 0], torch.cat(want))
-        losses = model.losses(out, bags)
-        for term, theirs in (("nll", "loss1"), ("group_nll", "loss0")):
-            want = [golden.expected(f"bag{b}.train.{distill}.{theirs}") for b in range(3)]
-            close(losses[term], torch.stack(want).mean())
-
-
-TORCHMIL_SETS = ["torchmil_dtfdmil_afs", "torchmil_dtfdmil_max", "torchmil_dtfdmil_maxmin"]
-
-
-@pytest.fixture(scope="module", params=TORCHMIL_SETS)
-def torchmil(request, shared_golden) -> Golden:
-    return Golden(shared_golden, request.param)
-
-
-@pytest.mark.parametrize("b", [0, 1, 2])
-def test_every_number_and_gradient_of_torchmil(torchmil, b):
-    model, bags = torchmil.model(), pack([bag := torchmil.bag(b)])
-    out = model(bags, noise=noise_of(torchmil.tensors[f"bag{b}.perm"]))
-    expected = lambda what: torchmil.expected(f"bag{b}.{what}")  # noqa: E731
-    close(out.logits.squeeze(), expected("logit"))
-    close(out.probability.squeeze(), expected("prob"))
-    close(out.extras["cam"], expected("att_raw"))
-    close(out.extras["cam"].softmax(0), expected("att"))
-    close(out.extras["group_logits"].flatten(), expected("pseudo_logits"))
-    losses = model.losses(out, bags)
-    # its names are swapped
-    close(losses["nll"], expected("loss.BCEWithLogitsLoss_t1"))
-    close(losses["group_nll"], expected("loss.BCEWithLogitsLoss_t2"))
-    total = sum(losses.values())
-    close(total, expected("total"))
-    assert set(TORCHMIL.values()) == set(dict(model.named_parameters()))
-    torchmil.check_gradients(model, total, bag.x, b=b, ours=TORCHMIL)
+    golden.check_gradients(model, total, bags.x, b=b, key=f"train.{distill}.")
 
 
 @pytest.mark.parametrize("name", ["max", "maxmin"])
@@ -179,7 +97,7 @@ def test_where_torchmil_takes_every_instance(shared_golden, name):
         z = x.T @ (t @ s["u_attention_pool.fc2.weight"][0]).softmax(0)
         logit = s["u_classifier.module.weight"] @ z + s["u_classifier.module.bias"]
         close(logit.squeeze(), golden.expected(f"bag{b}.logit"))
-        noise = noise_of(golden.tensors[f"bag{b}.perm"])
+        noise = golden.noise(b)
         bags = pack([golden.bag(b)])
         one = build(
             "dtfdmil", **{**model.arguments, "instances_per_group": 1, "predict_samples": 1}
@@ -237,7 +155,7 @@ def test_golden_tiers(distill, i, logits, loss):
     model = fixture_model(distill, i)
     empty = torch.zeros(2, 0, dtype=torch.long)
     bag = Bag(name="a", x=features(22, 64), edges=empty, weights=torch.zeros(0, dtype=F64), y=1)
-    out = model(bags := pack([bag]), noise=noise_of(torch.arange(22), dtype=F64))
+    out = model(bags := pack([bag]), noise=torch.arange(22, dtype=F64)[:, None])
     got = out.extras["attention"][:4].tolist()
     assert got == pytest.approx([0.25803737, 0.47436402, 0.35692809, 0.37018607], abs=1e-6)
     tier1 = [
@@ -293,7 +211,7 @@ def test_more_classes_have_a_score_each_and_the_last_decides():
     model = build("dtfdmil", in_dim=5, embed=8, attention_dim=4, n_classes=3, distill="maxs")
     model.double().eval()
     bags = pack([random_bag(9, seed=1, y=2)])
-    noise = noise_of(torch.arange(9), dtype=F64)
+    noise = torch.arange(9, dtype=F64)[:, None]
     out = model(bags, noise=noise)
     assert out.attention.mean.shape == out.extras["cam"].shape == (9, 3)
     h, e = model.instances(bags), out.extras["attention"]
@@ -309,7 +227,7 @@ def test_more_classes_have_a_score_each_and_the_last_decides():
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 22])
 def test_groups_are_cut_like_an_array_and_never_empty(n):
     order = torch.randperm(n)
-    groups = partition(noise_of(order), [n], n_groups=4)
+    groups = partition(order.argsort()[:, None].float(), [n], n_groups=4)
     want = [part for part in np.array_split(order.numpy(), 4) if len(part)]
     got = groups.order[:, 0].split(groups.sizes)
     assert [g.tolist() for g in got] == [w.tolist() for w in want]
@@ -405,26 +323,6 @@ def test_four_parts_are_clipped_each_by_itself():
     assert len(plain) == 3 and not any("clip_norm" in g for g in plain)
 
 
-CHANGES = {
-    "embed": 8,
-    "activation": "identity",
-    "res_blocks": 1,
-    "dropout": 0.5,
-    "attention_dim": 5,
-    "trunk": "tanh",
-    "n_groups": 2,
-    "distill": "mas",
-    "instances_per_group": 2,
-    "predict_samples": 3,
-}
-
-
-@pytest.mark.parametrize("key", options_of("dtfdmil", without={"joint", "clip", "score_bias"}))
-def test_an_option_changes_the_result(key):
-    base = {"distill": "maxs"} if key == "instances_per_group" else {}
-    assert changes("dtfdmil", key, CHANGES[key], **base) > 1e-6
-
-
 def test_a_bias_on_w_shifts_the_raw_attention_and_nothing_else():
     with_bias, bags = made("dtfdmil").double().eval(), some_bags()
     without = made("dtfdmil", score_bias=False).double().eval()
@@ -435,30 +333,3 @@ def test_a_bias_on_w_shifts_the_raw_attention_and_nothing_else():
     shift = state["attention.mean.bias"].expand(len(bags.x))
     torch.testing.assert_close(a.extras["attention"] - b.extras["attention"], shift)
     torch.testing.assert_close(a.logits, b.logits)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"distill": "max"}, "distill is 'max'; expected 'afs', 'maxs', 'maxmins' or 'mas'"),
-        ({"trunk": "mlp"}, "trunk is 'mlp'; expected 'tanh' or 'gated'"),
-        ({"n_groups": 0}, "n_groups is 0; expected at least 1"),
-        ({"instances_per_group": 0}, "instances_per_group is 0; expected at least 1"),
-        ({"predict_samples": 0}, "predict_samples is 0; expected at least 1"),
-        ({"res_blocks": -1}, "res_blocks is -1; expected at least 0"),
-        ({"dropout": 1.0}, "dropout is 1.0"),
-        ({"clip": 0.0}, "clip is 0.0; expected more than 0"),
-    ],
-)
-def test_what_is_no_option_is_refused(options, message):
-    with types_not_executed(), pytest.raises(InputError, match=message):
-        build("dtfdmil", in_dim=6, **options)
-
-
-def test_other_layouts_of_torchmil_are_refused(shared_golden):
-    theirs = Golden(shared_golden, "torchmil_dtfdmil_afs")
-    with pytest.raises(CheckpointError, match=r"unknown are feat_ext.weight"):
-        extra = {**theirs.state, "feat_ext.weight": torch.zeros(2)}
-        from_original("torchmil_dtfdmil_afs", extra, **theirs.constructor)
-    with pytest.raises(CheckpointError, match="distill_mode is 'mean'"):
-        from_original("torchmil_dtfdmil", theirs.state, distill_mode="mean")

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from support.golden import Golden, close
 from support.options import options_of, some_bags
-from support.originals import iibmil_names
 from support.random_bags import F64, random_bag, types_not_executed
 from support.stored import write_folder
 from torch import nn
@@ -17,7 +16,6 @@ from probsa.errors import BagError, InputError
 from probsa.layers.postnorm import MultiHead, PostNormLayer, QueryLayer
 from probsa.layers.transformer import TransformerLayer, bag_attention
 from probsa.models import Output, build
-from probsa.models._originals import _ours
 from probsa.models.iibmil import ALMOST, pulled, softened
 from probsa.training import Reporter, train
 from probsa.training.checkpoints import load_checkpoint
@@ -85,10 +83,8 @@ def test_the_original_s_losses_and_every_gradient(golden, b):
     # their evaluation log applies the softmax twice
     twice = F.cross_entropy(out.probability, bags.y)
     close(twice, golden.expected(f"bag{b}.ce_double_softmax"))
-    names = {k: _ours(k, iibmil_names()) for k in golden.metadata["parameter_order"]}
-    ours = {k: name for k, name in names.items() if name}
-    assert set(ours.values()) == {k for k, _ in model.named_parameters()}
-    golden.check_gradients(model, total, bag.x, b=b, ours=ours)
+    assert set(golden.names(model).values()) == {k for k, _ in model.named_parameters()}
+    golden.check_gradients(model, total, bag.x, b=b)
 
 
 @BAGS

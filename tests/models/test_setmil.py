@@ -15,7 +15,7 @@ from torch import Tensor
 
 from probsa import Bag, pack
 from probsa.errors import BagError, InputError
-from probsa.layers import grid_cells, irpe
+from probsa.layers import irpe
 from probsa.models import Model, arguments, build, setmil
 from probsa.models.setmil import cell_means, sinusoid
 
@@ -30,27 +30,6 @@ def reference(request, shared_golden) -> Golden:
     return Golden(shared_golden, request.param)
 
 
-def theirs_to_ours(order: list[str]) -> dict[str, str]:
-    """Map the names by hand, not by the rules under test."""
-    names = {}
-    for theirs in order:
-        ours = theirs.replace("channel_reduce.reduce.attention", "reduce")
-        for k in (1, 2, 3):
-            ours = ours.replace(f"aspp.p{k}.attention", f"pyramid.{k - 1}")
-        ours = ours.replace("attn.rpe_", "relative.tables.")
-        for cut in ("lookup_table_weight", "lookup_table_bias"):
-            for part, k in (("rp_rows.", 0), ("rp_cols.", 1), ("", 0)):
-                ours = ours.replace(f"{part}{cut}", str(k))
-        ours = ours.replace("attn.", "").replace("mlp.", "")
-        names[theirs] = ours.replace("cls_token", "class_token").replace("head.", "classifier.")
-    return names
-
-
-def placed(model: Model, bags):
-    """Return the map of a single bag."""
-    return model.token_map(model.embed(bags.x), *grid_cells(bags)[0])
-
-
 @pytest.mark.parametrize("b", [0, 1, 2])
 def test_every_stage_is_the_originals(reference, b):
     model = reference.model()
@@ -59,19 +38,22 @@ def test_every_stage_is_the_originals(reference, b):
     def want(what: str) -> Tensor:
         return reference.expected(f"bag{b}.{what}")
 
-    at = placed(model, bags)
+    maps = model.lay_out(bags)
+    (at,) = maps
     g = reference.tensors[f"bag{b}.map"]
     close(cell_means(bags.x, at.place, len(at.cells)).T.unflatten(1, g.shape[1:]), g)
-    close(at.g.T.unflatten(1, (8, 8))[None], want("reduced"))
-    close(model.fuse(at)[None], want("aspp"))
-    z, places = model.sequence(at), at.places(first=True)
+    features = model.reduced(bags.x, maps)
+    close(features.T.unflatten(1, (8, 8))[None], want("reduced"))
+    fused = model.fuse(features, maps)
+    close(fused[None], want("aspp"))
+    z, places = model.sequence(fused, maps), [at.places(first=True)]
     close(z[None], want("tokens"))
     for i, block in enumerate(model.blocks):
-        head, row = block.class_row(z, places)
+        heads, (row,) = block.class_rows(z, places)
         close(row[None], want(f"attn{i}"))
         z = block(z, places)
         close(z[None], want(f"block{i}"))
-        close(head[None], want(f"block{i}")[:, 0])
+        close(heads, want(f"block{i}")[:, 0])
     close(model.norm(z[:1]), want("z"))
     out = model(bags)
     close(out.logits[0], want("logits"))
@@ -86,7 +68,7 @@ def test_every_gradient_is_the_originals(reference, b):
     model, bag = reference.model(), reference.bag(b)
     bags = pack([bag])
     total = model.losses(model(bags), bags)["nll"]
-    ours = theirs_to_ours(reference.metadata["parameter_order"])
+    ours = reference.names(model)
     parameters = dict(model.named_parameters())
     assert set(ours.values()) == set(parameters)
     grad_x, *gradients = torch.autograd.grad(total, [bag.x, *parameters.values()])
@@ -99,7 +81,7 @@ def test_every_gradient_is_the_originals(reference, b):
     close(norms, reference.expected(f"bag{b}.grad_norms"), relative=1e-4)
     # each instance is alone in its cell, so the gradient of the map is that of the instances
     want = reference.expected(f"bag{b}.grad_map").flatten(1).T
-    close(grad_x, want[placed(model, bags).place], relative=1e-4)
+    close(grad_x, want[model.lay_out(bags)[0].place], relative=1e-4)
 
 
 def test_the_references_at_once_are_the_references_alone(reference):
@@ -219,18 +201,6 @@ def test_blocks_change_nothing(monkeypatch, options, dropout):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
 
 
-def test_with_tables_at_zero_it_is_a_plain_transformer():
-    torch.manual_seed(0)
-    model = build("setmil", **SMALL)
-    plain = build("setmil", **SMALL, relative="none")
-    plain.load_state_dict(model.state_dict(), strict=False)
-    bags = pack([scattered()])
-    same = model.double()(bags).logits, plain.double()(bags).logits
-    torch.testing.assert_close(*same, rtol=1e-12, atol=1e-13)
-    assert model.without_effect == {"blocks.1.relative.tables.q.0"}
-    assert plain.without_effect == frozenset()
-
-
 @pytest.mark.parametrize(
     ("options", "dead"),
     [
@@ -297,12 +267,6 @@ def test_slices_of_a_scan_are_one_column():
     want = run(torch.cat([torch.zeros_like(at), at], 1), 5.0)
     assert torch.equal(run(at, 5.0), want)
     assert torch.equal(run(at, None), want)
-
-
-def test_weights_are_shares_of_the_class_tokens_attention():
-    out = filled(build("setmil", **SMALL))(pack([scattered(), scattered(14, seed=2)]))
-    for part in out.attention.mean.split([9, 14]):
-        assert (part > 0).all() and 0 < part.sum().item() < 1
 
 
 def test_pieces_far_apart_cost_what_they_hold():
@@ -404,19 +368,6 @@ def test_bags_without_places_are_refused(change, message):
     fields = {k: getattr(bag, k) for k in ("name", "x", "edges", "weights", "coords", "stride")}
     with pytest.raises(BagError, match=message):
         build("setmil", **SMALL).double()(pack([Bag(**{**fields, **change})]))
-
-
-@pytest.mark.parametrize(
-    ("options", "parameters"),
-    [
-        ({}, 11_865_985),
-        ({"reduction": 5}, 16_790_913),
-        ({"preset": "original", "in_dim": 1280, "n_classes": 2}, 17_168_130),
-    ],
-)
-def test_parameters(options, parameters):
-    model = build("setmil", **{"in_dim": 2048, **options})
-    assert sum(p.numel() for p in model.parameters()) == parameters
 
 
 # torchmil
@@ -524,9 +475,9 @@ def test_unscrambled_torchmils_transformer_is_ours(shared_golden, name):
     x, cells = golden.bag(2).x, golden.tensors["bag2.coords"]
     want, start, row = torchmil(golden, x, cells, scrambled=False)
     bags = pack([framed(golden.bag(2), 15)])
-    z, places = start, placed(model, bags).places(first=True)
+    z, places = start, [model.lay_out(bags)[0].places(first=True)]
     for block in model.blocks[:-1]:
         z = block(z, places)
-    head, row_of_ours = model.blocks[-1].class_row(z, places)
-    close(model.classifier(model.norm(head)), want[None].detach())
-    close(row_of_ours, row.detach())
+    heads, (ours_row,) = model.blocks[-1].class_rows(z, places)
+    close(model.classifier(model.norm(heads))[0], want[None].detach())
+    close(ours_row, row.detach())

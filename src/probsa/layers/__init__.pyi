@@ -3,6 +3,7 @@ from .attention import Activation as Activation
 from .attention import AttentionPosterior as AttentionPosterior
 from .attention import PosteriorKind as PosteriorKind
 from .attention import Trunk as Trunk
+from .attention import full_precision as full_precision
 from .cells import Cells as Cells
 from .cells import grid_cells as grid_cells
 from .deletion import PoolingRecord as PoolingRecord
@@ -31,8 +32,9 @@ from .irpe import recomputed as recomputed
 from .min_cut import mincut as mincut
 from .min_cut import ortho as ortho
 from .min_cut import pool_clusters as pool_clusters
-from .nystrom import NystromAttention as NystromAttention
+from .nystrom import BagAttention as BagAttention
 from .nystrom import NystromLayer as NystromLayer
+from .nystrom import NystromOptions as NystromOptions
 from .pooling import pool_linear as pool_linear
 from .pooling import pool_streamed as pool_streamed
 from .pooling import pool_vectors as pool_vectors
@@ -52,8 +54,6 @@ from .soft_maximum import Block as Block
 from .soft_maximum import EvidencePooling as EvidencePooling
 from .soft_maximum import PooledEvidence as PooledEvidence
 from .soft_maximum import SoftMaximum as SoftMaximum
-from .square import Duplicates as Duplicates
-from .square import SquareEncoder as SquareEncoder
 from .tokens import BlockKind as BlockKind
 from .tokens import BlockTrace as BlockTrace
 from .tokens import TokenBlock as TokenBlock

@@ -67,6 +67,9 @@ class Places:
     col: Int[Tensor, " t"]
     first: bool = False
 
+    def __len__(self) -> int:
+        return len(self.row) + self.first
+
     def buckets(self, tables: Tensor, rows: slice) -> Int[Tensor, "tables b t"]:
         """Return bucket(i, j) for the queries i in `rows`; the class token has its own bucket."""
         row, col = self.row, self.col
@@ -175,7 +178,7 @@ class Relative(nn.Module):
         return list(zip(tables, ids, strict=True))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class RelativeAttention:
     """Attention of one bag's tokens with relative positions (or none, without `relative`)."""
 

@@ -25,7 +25,6 @@ from ..core import (
     segment_softmax,
     segment_sum,
 )
-from ..errors import CheckpointError
 from ..layers import (
     AttentionPosterior,
     Embed,
@@ -38,8 +37,7 @@ from ..layers import (
 )
 from ..variational import Dirac
 from ._base import Model, Output, Provenance, bag_rows
-from ._originals import State, number, only, original, part, transplant
-from ._registry import build, register
+from ._registry import register
 
 Distill = Literal["afs", "maxs", "maxmins", "mas"]
 
@@ -75,8 +73,6 @@ class DTFDMIL(Model):
     lacks).
 
     Args:
-        in_dim: number of features per instance.
-        n_classes: 1 (one logit) or the number of classes; the original has 2 logits.
         embed: width or widths of the first layers (no bias); None uses the features unchanged.
         activation: activation after each first layer.
         res_blocks: number of residual blocks after the first layers.
@@ -94,8 +90,6 @@ class DTFDMIL(Model):
         clip: norm to which each of four sets of gradients is clipped separately: first layers,
             attention of tier 1, classifier of tier 1, tier 2; None leaves clipping to the run.
         predict_samples: number of partitions over which predicted probabilities are averaged.
-        class_weights: class weights of the likelihood, one per class.
-        seed: seed of all randomness in prediction.
     """
 
     score_kind = "probability"
@@ -287,43 +281,3 @@ class DTFDMIL(Model):
         ends = torch.tensor(groups.counts).cumsum(0).tolist()
         total = [0, *(each[end - 1] for end in ends)]
         return places, [b - a for a, b in pairwise(total)]
-
-
-TORCHMIL = [
-    (r"attention_pool\.fc1\.module\.", "attention.trunk.first."),
-    (r"attention_pool\.fc2\.", "attention.mean."),
-    (r"classifier\.module\.", "classifier."),
-    (r"u_attention_pool\.fc1\.module\.", "bag_attention.trunk.first."),
-    (r"u_attention_pool\.fc2\.", "bag_attention.mean."),
-    (r"u_classifier\.module\.", "bag_classifier."),
-]
-TORCHMIL_TAKES = ("in_shape", "att_dim", "n_groups", "distill_mode", "criterion")
-TORCHMIL_MODES = {"afs": "afs", "max": "maxs", "maxmin": "maxmins"}
-
-
-@original("torchmil_dtfdmil", variants=("afs", "max", "maxmin"))
-def _torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert torchmil's DTFDMIL: joint tiers; `max` and `maxmin` take every instance."""
-    only(arguments, TORCHMIL_TAKES, reference)
-    suffix = reference.rpartition("_")[2]
-    mode = str(arguments.get("distill_mode", suffix if suffix in TORCHMIL_MODES else "maxmin"))
-    if mode not in TORCHMIL_MODES:
-        raise CheckpointError(
-            f"distill_mode is {mode!r}; expected one of {', '.join(TORCHMIL_MODES)}"
-        )
-    first = part(state, "attention_pool.fc1.module.weight", layout="torchmil's DTFDMIL")
-    model = build(
-        "dtfdmil",
-        in_dim=first.shape[1],
-        embed=None,
-        attention_dim=first.shape[0],
-        trunk="tanh",
-        score_bias=False,
-        n_groups=number(arguments, "n_groups", 8),
-        distill=TORCHMIL_MODES[mode],
-        instances_per_group=None,
-        joint=True,
-        clip=None,
-        predict_samples=1,
-    )
-    return transplant(model, state, TORCHMIL)

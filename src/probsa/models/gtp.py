@@ -6,7 +6,7 @@ edges, so nothing is N × N; every class has a GraphCAM; mincut is 0 without edg
 """
 
 from copy import deepcopy
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -30,8 +30,7 @@ from ..layers import (
 from ..variational import Dirac, Posterior
 from ._base import Model, Output, Provenance, ScoreKind, bag_rows
 from ._graphcam import graph_cam
-from ._originals import Rules, State, only, original, part, transplant
-from ._registry import build, register
+from ._registry import register
 
 Adjacency = Literal["binary", "weighted", "normalized"]
 GraphConvolution = Literal["normalized", "relu"]
@@ -52,9 +51,6 @@ class GTP(Model):
     (of the positive class) and (n, classes) otherwise.
 
     Args:
-        in_dim: number of features per instance.
-        n_classes: 1 (one logit) or the number of classes.
-        embed: width or widths of the first layers; None uses the features unchanged.
         activation: activation after each first layer.
         dropout: dropout rate after each first layer.
         width: width of the graph convolution and the transformer; None: that of their input.
@@ -69,8 +65,6 @@ class GTP(Model):
         ortho_weight: weight of the term that keeps clusters distinct and of equal size.
         unit_init: whether GraphCAM starts from 1, so that the maps of different bags share a scale;
             the original starts from the logit ℓ_c, and its maps scale with ℓ_c².
-        class_weights: class weights of the likelihood, one per class.
-        seed: has no effect; predictions are deterministic.
     """
 
     family = "global"
@@ -133,14 +127,8 @@ class GTP(Model):
     def loss_weights(self) -> dict[str, float]:
         return dict(self.term_weights)
 
-    def forward(
-        self,
-        bags: Bags,
-        *,
-        noise: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Output:
-        del noise, generator  # the model is deterministic
+    def forward(self, bags: Bags, **unused: object) -> Output:
+        del unused  # the model is deterministic
         a = graph(bags, self.adjacency, dtype=self.class_token.dtype)
         h, s = self.nodes(self.embed(bags.x), a)
         with torch.autocast(h.device.type, enabled=False):
@@ -242,48 +230,3 @@ def graph(bags: Bags, kind: Adjacency, *, dtype: torch.dtype) -> Arcs:
     w = a.weights.to(dtype)
     a = a.with_weights(torch.ones_like(w) if kind == "binary" else w)
     return normalised(a) if kind == "normalized" else a
-
-
-TORCHMIL: Rules = [
-    (r"cls_token$", "class_token"),
-    (r"gcn_conv\.fc\.module\.", "gcn."),
-    (r"cluster_proj\.", "assign."),
-    (r"transformer_encoder\.layers\.(\d+)\.att_module\.qkv_nn\.", r"blocks.\1.qkv."),
-    (r"transformer_encoder\.layers\.(\d+)\.mlp_module\.0\.", r"blocks.\1.first."),
-    (r"transformer_encoder\.layers\.(\d+)\.mlp_module\.3\.", r"blocks.\1.second."),
-    (r"transformer_encoder\.layers\.(\d+)\.", r"blocks.\1."),
-    (r"transformer_encoder\.", ""),
-]
-TORCHMIL_TAKES = (
-    "in_shape", "att_dim", "n_clusters", "n_layers", "n_heads", "use_mlp", "dropout", "feat_ext",
-    "criterion",
-)  # fmt: skip
-
-
-@original("torchmil_gtp")
-def _torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert torchmil's GTP: ReLU instead of both normalisations, weighted edges."""
-    only(arguments, TORCHMIL_TAKES, reference)
-    layout = "torchmil's GTP, with its MLP"
-    d = part(state, "cls_token", layout=layout).shape[-1]
-    first = "transformer_encoder.layers.0.mlp_module.0.bias"
-    gcn = part(state, "gcn_conv.fc.module.weight", layout=layout)
-    model = build(
-        "gtp",
-        preset="original",
-        in_dim=gcn.shape[1],
-        n_classes=len(part(state, "classifier.bias", layout=layout)),
-        width=d,
-        gcn="relu",
-        adjacency="weighted",
-        clusters=arguments.get("n_clusters", len(part(state, "cluster_proj.bias", layout=layout))),
-        layers=arguments.get("n_layers", _layers(state, "transformer_encoder.layers.")),
-        heads=arguments.get("n_heads", 8),
-        mlp_ratio=len(part(state, first, layout=layout)) / d,
-        blocks="torchmil",
-    )
-    return transplant(model, {**state, "gcn_conv.fc.module.weight": gcn.T}, TORCHMIL)
-
-
-def _layers(state: State, prefix: str) -> int:
-    return len({k.removeprefix(prefix).split(".")[0] for k in state if k.startswith(prefix)})

@@ -6,7 +6,7 @@ edge of the map).
 Shapes: n instances, t tokens of one bag, d the width of the transformer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -45,7 +45,6 @@ class Block(nn.Module):
     """y = x + W_p Attn(q, k, v), z = y + W₂ GELU(W₁ LN(y)), with q, k, v = W LN(u).
 
     Args:
-        in_dim: Width of u.
         dim: Width of x and z.
         heads: Number of attention heads.
         hidden: Width of the MLP's hidden layer.
@@ -80,15 +79,20 @@ class Block(nn.Module):
         self.fc1, self.fc2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
         self.dropout = nn.Dropout(dropout)
 
-    def attention(self, qkv: Float[Tensor, "t _"], places: Places) -> RelativeAttention:
-        q, k, v = qkv.unflatten(1, (3, self.heads, -1)).permute(1, 2, 0, 3)
-        return RelativeAttention(
-            q=q, k=k, v=v, scale=self.scale, relative=self.relative, places=places
-        )
+    def attention(
+        self, qkv: Float[Tensor, "t _"], places: Sequence[Places]
+    ) -> list[RelativeAttention]:
+        """Return the attention of each bag."""
+        parts = qkv.unflatten(1, (3, self.heads, -1)).split([len(where) for where in places])
+        return [
+            RelativeAttention(*part.permute(1, 2, 0, 3), self.scale, self.relative, where)
+            for part, where in zip(parts, places, strict=True)
+        ]
 
-    def attend(self, qkv: Tensor, places: Places) -> Float[Tensor, "t d"]:
+    def attend(self, qkv: Float[Tensor, "t _"], places: Sequence[Places]) -> Float[Tensor, "t d"]:
         rate = self.attention_dropout if self.training else 0.0
-        return self.attention(qkv, places).result(dropout=rate).transpose(0, 1).flatten(1)
+        mixed = [a.result(dropout=rate) for a in self.attention(qkv, places)]
+        return torch.cat([m.transpose(0, 1).flatten(1) for m in mixed])
 
     def rest(self, x: Float[Tensor, "t d"], mixed: Float[Tensor, "t d"]) -> Float[Tensor, "t d"]:
         """Return z from the attention's result."""
@@ -96,18 +100,21 @@ class Block(nn.Module):
         m = self.dropout(F.gelu(self.fc1(self.norm2(y))))
         return y + self.dropout(self.fc2(m))
 
-    def forward(self, z: Float[Tensor, "t d"], places: Places) -> Float[Tensor, "t d"]:
+    def forward(self, z: Float[Tensor, "t d"], places: Sequence[Places]) -> Float[Tensor, "t d"]:
         return self.rest(z, self.attend(self.qkv(self.norm1(z)), places))
 
-    def class_row(
-        self, z: Float[Tensor, "t d"], places: Places
-    ) -> tuple[Float[Tensor, " d"], Float[Tensor, "h t"]]:
-        """Return the updated class token alone, and its attention."""
-        first = slice(0, 1)
-        attention = self.attention(self.qkv(self.norm1(z)), places)
-        a = attention.weights(first)
-        mixed = attention.pooled(F.dropout(a, self.attention_dropout, self.training), first)
-        return self.rest(z[first], mixed.transpose(0, 1).flatten(1))[0], a[:, 0]
+    def class_rows(
+        self, z: Float[Tensor, "t d"], places: Sequence[Places]
+    ) -> tuple[Float[Tensor, "bags d"], list[Float[Tensor, "h _"]]]:
+        """Return the updated class tokens alone, and the attention of each."""
+        first, mixed, rows = slice(0, 1), [], []
+        for attention in self.attention(self.qkv(self.norm1(z)), places):
+            a = attention.weights(first)
+            rows.append(a[:, 0])
+            a = F.dropout(a, self.attention_dropout, self.training)
+            mixed.append(attention.pooled(a, first).flatten())
+        heads = torch.stack([part[0] for part in z.split([len(where) for where in places])])
+        return self.rest(heads, torch.stack(mixed)), rows
 
 
 class WindowBlock(Block):
@@ -122,7 +129,7 @@ class WindowBlock(Block):
         super().__init__(wide, dim, hidden=dim, scale=wide**-0.5, **more)
 
     def forward(
-        self, g: Float[Tensor, "t c"], index: Int[Tensor, "o k2"], places: Places
+        self, g: Float[Tensor, "t c"], index: Int[Tensor, "o k2"], places: Sequence[Places]
     ) -> Float[Tensor, "o d"]:
         """Return the tokens; index len(g) stands for an empty cell, with features 0."""
         qkv = self.project(g, index)
@@ -146,19 +153,26 @@ class WindowBlock(Block):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenMap:
-    """The map of one bag, after the first reduction."""
+    """The map of one bag."""
 
     cells: Cells
     """The cells of the instances."""
     place: Int[Tensor, " n"]
     """Index of each instance's cell."""
     tokens: Cells
-    """The cells of the tokens."""
-    g: Float[Tensor, "t c"]
-    """Features of the tokens."""
+    """The cells of the tokens: those of the instances, or of the first reduction."""
 
     def places(self, *, first: bool) -> Places:
         return Places(row=self.tokens.row, col=self.tokens.col, first=first)
+
+
+def numbered(indices: Sequence[Tensor], cells: Sequence[Cells]) -> Tensor:
+    """Number the cells of all maps in one sequence, at whose end is the empty cell of each."""
+    total, start, parts = sum(map(len, cells)), 0, []
+    for index, own in zip(indices, cells, strict=True):
+        parts.append(torch.where(index == len(own), total, index + start))
+        start += len(own)
+    return torch.cat(parts)
 
 
 def sinusoid(p: Int[Tensor, " t"], dim: int) -> Float[Tensor, "t d"]:
@@ -195,9 +209,6 @@ class SETMIL(Model):
     """Windows of three sizes on the slide's map become tokens of a transformer.
 
     Args:
-        in_dim: number of features per instance.
-        n_classes: 1 (one logit) or the number of classes; the original has 2 or more.
-        embed: width or widths of the first layers; None uses the features unchanged.
         reduction: side k of the windows of the first reduction, which are (k − 1) / 2 cells apart;
             1: a linear map of each cell.
         reduced_dim: width after the first reduction.
@@ -222,8 +233,6 @@ class SETMIL(Model):
         pyramid_relative_mode: as `relative_mode`, in the pyramid.
         pyramid_relative_on: as `relative_on`, in the pyramid.
         empty: whether cells without an instance are `masked` or (the original) `tokens`.
-        class_weights: class weights of the likelihood, one per class.
-        seed: seed of all randomness in prediction.
     """
 
     family = "global"
@@ -345,74 +354,70 @@ class SETMIL(Model):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
-    def token_map(self, h: Float[Tensor, "n c"], row: Tensor, col: Tensor) -> TokenMap:
-        """Place the instances of a bag on its map, and apply the first reduction."""
-        height, width = int(row.max()) + 1, int(col.max()) + 1
-        cells = Cells.among(row, col, height=height, width=width, whole=self.whole)
-        place = cells.find(row, col)
-        g = cell_means(h, place, len(cells))
+    def lay_out(self, bags: Bags) -> list[TokenMap]:
+        """Place the instances of each bag on its map."""
+        self.check_coords(bags)
+        maps = []
+        for row, col in grid_cells(bags):
+            height, width = int(row.max()) + 1, int(col.max()) + 1
+            cells = Cells.among(row, col, height=height, width=width, whole=self.whole)
+            tokens = cells
+            if self.size > 1:
+                tokens = cells.reduced(size=self.size, stride=self.stride, whole=self.whole)
+            maps.append(TokenMap(cells=cells, place=cells.find(row, col), tokens=tokens))
+        return maps
+
+    def reduced(self, h: Float[Tensor, "n c"], maps: Sequence[TokenMap]) -> Float[Tensor, "t r"]:
+        """Return the features of the tokens, after the first reduction."""
+        cells = [at.cells for at in maps]
+        g = cell_means(h, numbered([at.place for at in maps], cells), sum(map(len, cells)))
         if not isinstance(self.reduce, WindowBlock):
-            return TokenMap(cells=cells, place=place, tokens=cells, g=self.reduce(g))
-        tokens = cells.reduced(size=self.size, stride=self.stride, whole=self.whole)
-        index = cells.windows(tokens, size=self.size, stride=self.stride)
-        g = self.reduce(g, index, Places(row=tokens.row, col=tokens.col))
-        return TokenMap(cells=cells, place=place, tokens=tokens, g=g)
+            return self.reduce(g)
+        options = {"size": self.size, "stride": self.stride}
+        index = numbered([at.cells.windows(at.tokens, **options) for at in maps], cells)
+        return self.reduce(g, index, [at.places(first=False) for at in maps])
 
-    def fuse(self, at: TokenMap) -> Float[Tensor, "t c"]:
+    def fuse(self, g: Float[Tensor, "t r"], maps: Sequence[TokenMap]) -> Float[Tensor, "t e"]:
         """Return the tokens of the pyramid's window sizes, concatenated."""
-        if not self.windows:
-            return at.g
-        parts = [
-            level(at.g, at.tokens.windows(at.tokens, size=size), at.places(first=False))
-            for size, level in zip(self.windows, self.pyramid, strict=True)
-        ]
-        return torch.cat(parts, 1)
+        cells, places = [at.tokens for at in maps], [at.places(first=False) for at in maps]
+        parts = []
+        for size, level in zip(self.windows, self.pyramid, strict=True):
+            index = numbered([own.windows(own, size=size) for own in cells], cells)
+            parts.append(level(g, index, places))
+        return torch.cat(parts, 1) if parts else g
 
-    def sequence(self, at: TokenMap) -> Float[Tensor, "t_plus_1 d"]:
-        """Return the first block's input: [class token, tokens] plus a sinusoid."""
-        z = self.widen(self.fuse(at))
-        p = 1 + at.tokens.row * at.tokens.width + at.tokens.col
-        z = torch.cat([self.class_token[0].to(z.dtype), z])
-        return self.dropout(z + sinusoid(F.pad(p, (1, 0)), z.shape[1]).to(self.class_token.dtype))
+    def sequence(self, z: Float[Tensor, "t e"], maps: Sequence[TokenMap]) -> Float[Tensor, "s d"]:
+        """Return the first block's input: [class token, tokens] of each bag plus a sinusoid."""
+        z, d = self.widen(z), self.class_token.shape[2]
+        parts = z.split([len(at.tokens) for at in maps])
+        tokens = [part for own in parts for part in (self.class_token[0].to(z.dtype), own)]
+        numbers = [1 + at.tokens.row * at.tokens.width + at.tokens.col for at in maps]
+        p = torch.cat([F.pad(own, (1, 0)) for own in numbers])
+        return self.dropout(torch.cat(tokens) + sinusoid(p, d).to(self.class_token.dtype))
 
-    def read(
-        self, h: Float[Tensor, "n c"], row: Tensor, col: Tensor
-    ) -> tuple[Float[Tensor, " d"], Float[Tensor, " n"]]:
-        """Return a bag's class token, and its weight of each instance's cell.
-
-        After a reduction, the weights of the tokens are interpolated bilinearly.
-        """
-        at = self.token_map(h, row, col)
-        z, places = self.sequence(at), at.places(first=True)
+    def forward(self, bags: Bags, **unused: object) -> Output:
+        del unused  # the model is deterministic
+        maps = self.lay_out(bags)
+        z = self.sequence(self.fuse(self.reduced(self.embed(bags.x), maps), maps), maps)
+        places = [at.places(first=True) for at in maps]
         for block in self.blocks[:-1]:
             z = block(z, places)
         # only the class token of the last block is used, so its other queries are not computed
         last = self.blocks[-1]
         assert isinstance(last, Block)
-        head, a = last.class_row(z, places)
-        weight = a.mean(0)[1:]
-        if self.size > 1:
-            weight = at.tokens.interpolated(weight, at.cells, stride=self.stride)
-        return head, weight[at.place]
-
-    def forward(
-        self,
-        bags: Bags,
-        *,
-        noise: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Output:
-        del noise, generator  # the model is deterministic
-        self.check_coords(bags)
-        instances = self.embed(bags.x).split(list(bags.sizes))
-        read = [self.read(h, *at) for h, at in zip(instances, grid_cells(bags), strict=True)]
-        heads, scores = zip(*read, strict=True)
-        with torch.autocast(bags.x.device.type, enabled=False):
-            head = torch.stack(heads).to(self.class_token.dtype)
-            logits = self.classifier(self.norm(head))
+        head, rows = last.class_rows(z, places)
+        with torch.autocast(head.device.type, enabled=False):
+            logits = self.classifier(self.norm(head.to(self.class_token.dtype)))
+        scores = [self.score(a.mean(0)[1:], at) for a, at in zip(rows, maps, strict=True)]
         return Output(
             logits=logits[:, None], attention=Dirac(torch.cat(scores)), likelihood=self.likelihood
         )
+
+    def score(self, weight: Float[Tensor, " t"], at: TokenMap) -> Float[Tensor, " n"]:
+        """Return the class token's weight of each instance's cell, interpolated bilinearly."""
+        if self.size > 1:
+            weight = at.tokens.interpolated(weight, at.cells, stride=self.stride)
+        return weight[at.place]
 
 
 def _relative(method: BucketMethod, **more: Any) -> RelativeOf | None:
