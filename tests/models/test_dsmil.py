@@ -1,7 +1,6 @@
 """DSMIL equals the reference outputs, the specification's values and a computation by hand."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -77,67 +76,6 @@ def test_three_bags_at_once(golden):
 # torchmil
 
 
-@pytest.fixture(scope="module")
-def torchmil(shared_golden) -> Golden:
-    return Golden(shared_golden, "torchmil_dsmil")
-
-
-def torchmil_padded(w: dict[str, Tensor], x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the bag's logit and the largest instance logit of torchmil's padded forward.
-
-    Only the softmax uses the mask, so a padded row may be the critical instance.
-    """
-    c = F.linear(x, w["inst_classifier.weight"], w["inst_classifier.bias"])[:, 0]
-    hidden = F.linear(x, w["q_nn.0.weight"], w["q_nn.0.bias"]).relu()
-    q_nd = F.linear(hidden, w["q_nn.2.weight"], w["q_nn.2.bias"]).tanh()
-    v = F.linear(x, w["v_nn.1.weight"], w["v_nn.1.bias"]).relu()
-    a = q_nd @ q_nd[c.argmax()] / math.sqrt(q_nd.shape[1])
-    z = a.masked_fill(~mask, -math.inf).softmax(0) @ v
-    return F.linear(z, w["bag_classifier.weight"], w["bag_classifier.bias"])[0], c.max()
-
-
-def test_a_batch_of_torchmil_by_its_formula_and_ours_without_padding(torchmil):
-    separate = [torchmil.bag(b) for b in range(3)]
-    most = max(map(len, separate))
-    logits, tops = [], []
-    for bag in separate:
-        x = F.pad(bag.x.detach(), (0, 0, 0, most - len(bag)))
-        b, top = torchmil_padded(torchmil.state, x, torch.arange(most) < len(bag))
-        logits.append(b)
-        tops.append(top)
-    logits, tops = torch.stack(logits), torch.stack(tops)
-    y = torch.tensor([float(bag.y) for bag in separate])
-    close(logits, torchmil.expected("batch.logit"))
-    bce = F.binary_cross_entropy_with_logits
-    close(bce(logits, y), torchmil.expected("batch.loss.BCEWithLogitsLoss"))
-    close(bce(tops, y), torchmil.expected("batch.loss.BCEWithLogitsLoss_max"))
-
-    model, bags = torchmil.model(), pack(separate)
-    out = model(bags)
-    alone = torch.stack([torchmil.expected(f"bag{b}.logit") for b in range(3)])
-    close(out.logits[:, 0, 0], alone)
-    losses = model.losses(out, bags)
-    for ours, theirs in (("nll", ""), ("instance", "_max")):
-        each = [torchmil.expected(f"bag{b}.loss.BCEWithLogitsLoss{theirs}") for b in range(3)]
-        close(losses[ours], torch.stack(each).mean())
-
-
-def test_padding_may_be_critical_in_torchmil_and_never_is_in_ours(torchmil):
-    """If all instance logits are below the bias, a row of zeros has the largest one."""
-    w = torchmil.state
-    sign = w["inst_classifier.weight"][0].sign()
-    separate = [replace(b, x=-b.x.detach().abs() * sign) for b in map(torchmil.bag, range(3))]
-    short, most = separate[0].x, len(separate[2])
-    everyone = torch.ones(len(short), dtype=torch.bool)
-    alone, top = torchmil_padded(w, short, everyone)
-    x = F.pad(short, (0, 0, 0, most - len(short)))
-    padded, top_padded = torchmil_padded(w, x, torch.arange(most) < len(short))
-    assert (top_padded - top).item() > 1e-2 and (padded - alone).abs().item() > 1e-5
-    out = torchmil.model()(pack(separate))
-    close(out.logits[0, 0, 0], alone)
-    close(out.extras["max_logits"][0, 0], top)
-
-
 # the specification's values: local baselines, 10.4
 
 KEYS = {
@@ -156,7 +94,6 @@ QUERIES = {
     "linear": {"b_classifier.q.weight": (128, "K"), "b_classifier.q.bias": (128,)},
 }
 LAYER = {"b_classifier.v.1.weight": ("K", "K"), "b_classifier.v.1.bias": ("K",)}
-WITHOUT: dict[str, tuple] = {}
 
 
 def original_state(
@@ -171,55 +108,6 @@ def original_state(
 
 def one_bag(x: Tensor, y: int | None = None) -> Bags:
     return pack([Bag(name="a", x=x, edges=torch.zeros(2, 0).long(), weights=torch.zeros(0), y=y)])
-
-
-FIXTURES = [
-    (1, "mlp", False, [0.026136109], [0.083230273, 0.075408673, 0.062378419], 0.55648923),
-    (1, "mlp", True, [0.42238148], [0.083230273, 0.075408673, 0.062378419], 0.46845366),
-    (1, "linear", False, [-0.41610276], [0.0066899458, 0.010644425, 0.005986074], 0.67775042),
-    (1, "linear", True, [0.13260339], [0.0066899458, 0.010644425, 0.005986074], 0.53092789),
-    (2, "mlp", False, [0.062632463, 0.023349505], [0.083230273, 0.075408673], 0.71489449),
-    (2, "mlp", True, [0.32160794, 0.54494533], [0.083230273, 0.075408673], 0.7599684),
-    (2, "linear", False, [0.18555476, -0.093596618], [0.0066899458], 0.68611941),
-    (2, "linear", True, [0.10285171, 0.82076355], [0.0066899458], 0.83022067),
-]
-
-
-@pytest.mark.parametrize(("c", "query", "layer", "logits", "weights", "loss"), FIXTURES)
-def test_the_specified_values(c, query, layer, logits, weights, loss):
-    state = original_state(c, query, LAYER if layer else WITHOUT)
-    # strings, as from a command line
-    constructor = {
-        "K": "512",
-        "C": str(c),
-        "nonlinear": str(query == "mlp"),
-        "passing_v": str(layer),
-    }
-    model = from_original("dsmil", state, **constructor)
-    bags = one_bag(features(9, 512), y=1 if c == 1 else 0)
-    out = model(bags)
-    assert out.logits.flatten().tolist() == pytest.approx(logits, abs=1e-6)
-    weight_mean = columns(out.extras["weight_mean"])
-    assert weight_mean[: len(weights), 0].tolist() == pytest.approx(weights, abs=1e-7)
-    assert total(model, out, bags).item() == pytest.approx(loss, abs=1e-6)
-    instance = columns(out.attention.mean)[:3, 0].tolist()
-    assert instance == pytest.approx([0.05057281, -0.5901871, -0.24126232], abs=1e-6)
-    tops = [0.61324717] if c == 1 else [0.61324717, 0.63397039]
-    assert out.extras["max_logits"].flatten().tolist() == pytest.approx(tops, abs=1e-6)
-    assert out.extras["critical"].flatten().tolist() == ([3] if c == 1 else [3, 4])
-    if c == 2 and query == "mlp":
-        second = [0.066300636, 0.061033802, 0.083224424]
-        assert weight_mean[:3, 1].tolist() == pytest.approx(second, abs=1e-6)
-
-
-def test_the_published_weights(shared_golden):
-    state = {k: v.double() for k, v in Golden(shared_golden, "ckpt_dsmil_c16").state.items()}
-    out = from_original("dsmil", state)(one_bag(features(9, 512).abs()))
-    assert out.extras["max_logits"].item() == pytest.approx(-1.2825372, abs=1e-6)
-    assert out.extras["critical"].item() == 5
-    assert out.logits.item() == pytest.approx(0.15112476, abs=1e-6)
-    first = out.extras["weight_mean"][:3].tolist()
-    assert first == pytest.approx([0.11242229, 0.10274887, 0.11223428], abs=1e-6)
 
 
 # layouts

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from probsa import Bag, pack
 from probsa.layers.pooling import pool_linear, pool_vectors
-from probsa.models import build
 from probsa.variational.posteriors import Dirac
 
 TORCHMIL = [
@@ -253,44 +252,3 @@ def q(key: str, *shape: int) -> Tensor:
 def features(n: int, p: int) -> Tensor:
     k = torch.arange(n * p)
     return (((57 * k * k + 3571 * k + 17) % 10009).double() * 2 / 10009 - 1).reshape(n, p)
-
-
-BIASED = [-0.75310272, -1.2338991, -0.093181085, -0.027414805, 0.5008145, 0.061279163]
-GATED = [-0.43123034, -0.65673221, -0.13980292, -0.055326066, 0.16829622, 0.053159741]
-FREE = [-0.64635927, -1.1224028, 0.014151557, 0.094390871, 0.61927227, 0.17989976]
-Z_BIASED = [-0.30527043, 0.2361249, -0.2641101, 0.29119286,
-            -0.16348315, 0.12905007, 0.24727119, -0.030412254]  # fmt: skip
-Z_GATED = [-0.32499822, 0.16069051, -0.31568872, 0.27981921,
-           -0.15100102, 0.092770227, 0.15409338, -0.0097830011]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("trunk", "biases", "f", "logit", "z"),
-    [
-        ("tanh", False, FREE, 0.069055666, None),
-        ("tanh", True, BIASED, 0.071048665, Z_BIASED),
-        ("gated", True, GATED, 0.084997866, Z_GATED),
-    ],
-)
-def test_golden_abmil(trunk, biases, f, logit, z):
-    model = build("abmil", in_dim=8, embed=None, attention_dim=4, trunk=trunk, score_bias=True)
-    state = {
-        "attention.trunk.first.weight": q("V.weight", 4, 8),
-        "attention.trunk.first.bias": q("V.bias", 4) * biases,
-        "attention.mean.weight": q("w.weight", 1, 4),
-        "attention.mean.bias": q("w.bias", 1) * biases,
-        "classifier.weight": q("c.weight", 1, 8),
-        "classifier.bias": q("c.bias", 1),
-    }
-    if trunk == "gated":
-        state["attention.trunk.gate.weight"] = q("U.weight", 4, 8)
-        state["attention.trunk.gate.bias"] = q("U.bias", 4)
-    model.double().load_state_dict(state, strict=True)
-    x = features(6, 8)
-    bags = pack([Bag(name="a", x=x, edges=torch.zeros(2, 0).long(), weights=torch.zeros(0))])
-    out = model(bags)
-    assert out.attention.mean.tolist() == pytest.approx(f, abs=1e-6)
-    assert out.logits.item() == pytest.approx(logit, abs=1e-6)
-    if z is not None:
-        pooled = pool_vectors(out.attention.mean[:, None], x, bags.sizes)
-        assert pooled.flatten().tolist() == pytest.approx(z, abs=1e-6)

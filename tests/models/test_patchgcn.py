@@ -1,10 +1,7 @@
 """PatchGCN equals its original and torchmil's formula, and every option changes the result."""
 
-import re
-
 import pytest
 import torch
-from models.test_parity import features, q
 from support.golden import Golden, close
 from support.options import made, some_bags
 from support.random_bags import F64
@@ -112,73 +109,6 @@ def test_the_originals_dropout_is_taken_over(authors):
 
 
 # the specification's own numbers: the local baselines, 10.6
-
-
-def spec_state(p: int, d: int, classes: int) -> dict[str, Tensor]:
-    shapes = {"fc.0.weight": (d, p), "fc.0.bias": (d,)}
-    for i in range(3):
-        shapes |= {
-            f"layers.{i}.conv.t": (1,),
-            f"layers.{i}.conv.mlp.0.weight": (2 * d, d), f"layers.{i}.conv.mlp.0.bias": (2 * d,),
-            f"layers.{i}.conv.mlp.1.weight": (2 * d,), f"layers.{i}.conv.mlp.1.bias": (2 * d,),
-            f"layers.{i}.conv.mlp.4.weight": (d, 2 * d), f"layers.{i}.conv.mlp.4.bias": (d,),
-            f"layers.{i}.norm.weight": (d,), f"layers.{i}.norm.bias": (d,),
-        }  # fmt: skip
-    for k in ("path_phi.0", "path_attention_head.attention_a.0",
-              "path_attention_head.attention_b.0", "path_rho.0"):  # fmt: skip
-        shapes |= {f"{k}.weight": (4 * d, 4 * d), f"{k}.bias": (4 * d,)}
-    shapes |= {
-        "path_attention_head.attention_c.weight": (1, 4 * d),
-        "path_attention_head.attention_c.bias": (1,),
-        "classifier.weight": (classes, 4 * d), "classifier.bias": (classes,),
-    }  # fmt: skip
-    state = {k: q(k, *shape) for k, shape in shapes.items()}
-    for k in state:
-        if re.search(r"(norm|mlp\.1)\.weight$", k):
-            state[k] = 1 + state[k]
-        if k.endswith(".t"):
-            state[k] = torch.tensor([1.1], dtype=F64)
-    return state
-
-
-def spec_graph(name: str) -> dict[str, Tensor]:
-    """Return G1, a 4 × 5 grid and an isolated node, and G2, a directed ring (i − 1, i − 2 to i)."""
-    nowhere = torch.zeros(2, 0, dtype=torch.long)
-    if name == "G2":
-        i = torch.arange(21).repeat(2)
-        j = (i - torch.tensor([1, 2]).repeat_interleave(21)) % 21
-        return {"edges": nowhere, "weights": torch.zeros(0, dtype=F64), "arcs": torch.stack([i, j])}
-    a, b = torch.triu_indices(20, 20, 1)
-    near = ((a // 5 - b // 5).abs() <= 1) & ((a % 5 - b % 5).abs() <= 1)
-    edges = torch.stack([a[near], b[near]])
-    assert edges.shape[1] == 55
-    return {"edges": edges, "weights": torch.ones(55, dtype=F64)}
-
-
-@pytest.mark.parametrize(
-    ("p", "d", "graph", "logits", "f"),
-    [
-        (16, 8, "G1", [-0.21669455, 0.40616636],
-         {0: 0.14476661, 1: 0.45258141, 20: 0.11796165}),
-        (16, 8, "G2", [-0.13229213, 0.32775824], {0: 0.16276419, 1: 0.38265349, 2: 0.29275954}),
-        (1024, 128, "G1", [0.53797599, -0.04878536, 0.18185669, -0.23770438],
-         {0: 0.45574501, 1: 0.44305616, 20: 0.83194416}),
-        (1024, 128, "G2", [0.41895415, -0.065577816, 0.17842664, -0.27217504],
-         {0: 0.53297805, 1: 0.56617132, 2: 0.37479419}),
-    ],
-)  # fmt: skip
-def test_the_specifications_numbers(p, d, graph, logits, f):
-    model = from_original("patchgcn", spec_state(p, d, len(logits)))
-    assert next(model.parameters()).dtype == F64
-    bags = pack([Bag(name="a", x=features(21, p), **spec_graph(graph))])
-    out = model(bags)
-    assert out.logits.flatten().tolist() == pytest.approx(logits, abs=1e-6)
-    assert {i: out.attention.mean[i].item() for i in f} == pytest.approx(f, abs=1e-6)
-    if (p, graph) == (16, "G1"):
-        x = model.graph(bags)
-        assert x[1][0, :2].tolist() == pytest.approx([1.2554737, -0.64310788], abs=1e-6)
-        assert x[2][7, :2].tolist() == pytest.approx([0.77022914, 0.68411094], abs=1e-6)
-        assert x[3][20, :2].tolist() == pytest.approx([1.6709167, 2.5198595], abs=1e-6)
 
 
 # torchmil, which has another graph convolution, and our model with its options

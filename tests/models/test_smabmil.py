@@ -5,9 +5,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-import torch.nn.functional as F
 from models.test_contract import batch, make_bag, turned
-from support.golden import Golden, close
+from support.golden import Golden
 from support.options import made, some_bags
 from support.random_bags import F64, adjacency
 from torch import Tensor
@@ -15,95 +14,6 @@ from torch import Tensor
 from probsa import pack
 from probsa.errors import CheckpointError, UnknownName
 from probsa.models import from_original
-
-POOLS = [
-    "torchmil_smabmil_early",
-    "torchmil_smabmil_early_spectral",
-    "torchmil_smabmil_exact",
-    "torchmil_smabmil_late",
-    "torchmil_smabmil_mid",
-]
-
-
-@pytest.fixture(params=POOLS)
-def pool(request, shared_golden) -> Golden:
-    return Golden(shared_golden, request.param)
-
-
-def normalised_adjacency(reference: Golden, b: int) -> Tensor:
-    n = len(reference.tensors[f"bag{b}.x"])
-    a = torch.zeros(n, n, dtype=F64)
-    i, j = reference.tensors[f"bag{b}.edge_index"]
-    a[i, j] = reference.tensors[f"bag{b}.edge_weight"].double()
-    return a
-
-
-def coefficient(reference: Golden) -> float:
-    """Return their γ = α/(1 − α), trained or not."""
-    if "pool.sm.sm.coef" in reference.state:
-        return reference.state["pool.sm.sm.coef"].item()
-    alpha = float(reference.constructor["sm_alpha"])
-    return 1 / (1 - alpha) - 1
-
-
-def by_their_formula(reference: Golden, b: int) -> tuple[Tensor, Tensor]:
-    """Return f and the logit in double precision, with their 1/(1 + γ) instead of γ/(1 + γ)."""
-    p = {k: v.double() for k, v in reference.state.items()}
-    x, a_norm = reference.tensors[f"bag{b}.x"].double(), normalised_adjacency(reference, b)
-    constructor = reference.constructor
-    c = coefficient(reference)
-
-    def sm(u: Tensor) -> Tensor:
-        if constructor["sm_mode"] == "exact":
-            eye = torch.eye(len(u), dtype=F64)
-            return torch.linalg.solve((1 + c) * eye - c * a_norm, u)
-        g, a = u, 1 / (1 + c)
-        for _ in range(int(constructor["sm_steps"])):
-            g = (1 - a) * u + a * a_norm @ g
-        return g
-
-    def weight(k: str) -> Tensor:
-        if f"{k}.weight" in p:
-            return p[f"{k}.weight"]
-        w = p[f"{k}.parametrizations.weight.original"]
-        u, v = (p[f"{k}.parametrizations.weight.0._{s}"] for s in "uv")
-        return w / (u @ w @ v)
-
-    where = constructor["sm_where"]
-    x = sm(x) if where == "early" else x
-    v = F.linear(x, weight("pool.proj1"), p["pool.proj1.bias"])
-    v = sm(v) if where == "mid" else v
-    f = v.tanh() @ weight("pool.proj2").T
-    f = (sm(f) if where == "late" else f)[:, 0]
-    logit = F.linear(f.softmax(0) @ x, p["last_layer.weight"], p["last_layer.bias"])[0]
-    return f, logit
-
-
-@pytest.mark.parametrize("b", [0, 1, 2])
-def test_torchmils_values_by_its_own_formula(pool, b):
-    f, logit = by_their_formula(pool, b)
-    close(f.float(), pool.expected(f"bag{b}.att_raw"))
-    close(logit.float(), pool.expected(f"bag{b}.logit"))
-
-
-@pytest.mark.parametrize("b", [0, 1, 2])
-def test_with_alpha_as_it_is_meant_ours_is_the_dense_solve(shared_golden, b):
-    """Theirs at γ approximates (I + L/γ)⁻¹, ours with α = γ/(1 + γ) approximates (I + γL)⁻¹."""
-    late = Golden(shared_golden, "torchmil_smabmil_late")
-    late.tensors["state.pool.sm.sm.coef"] = torch.tensor(3.0)
-    f, _ = by_their_formula(late, b)
-    read = late.model(sm_steps=300).double()
-    meant = late.model(sm_mode="exact").double()
-    a_norm = normalised_adjacency(late, b)
-    eye = torch.eye(len(a_norm), dtype=F64)
-    bags = pack([late.bag(b, dtype=F64)])
-    raw = read.attention.last(read.attention.first(bags.x).tanh())[:, 0]
-    for model, gamma in ((read, 1 / 3), (meant, 3.0)):
-        want = torch.linalg.solve(eye + gamma * (eye - a_norm), raw)
-        torch.testing.assert_close(model(bags).attention.mean, want, rtol=1e-5, atol=1e-5)
-    # ten steps of 1/(1 + γ) = 1/4 have converged: the stored result is that of 1 − α
-    torch.testing.assert_close(f, read(bags).attention.mean, rtol=1e-4, atol=1e-4)
-    assert (f - meant(bags).attention.mean).abs().max().item() > 0.01
 
 
 @pytest.mark.parametrize("mode", ["approximate", "exact"])

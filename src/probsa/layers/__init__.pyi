@@ -43,11 +43,6 @@ from .postnorm import PostNormLayer as PostNormLayer
 from .postnorm import QueryLayer as QueryLayer
 from .probsa_pooling import PooledBags as PooledBags
 from .probsa_pooling import ProbSAPooling as ProbSAPooling
-from .pseudo_bags import Groups as Groups
-from .pseudo_bags import draw_uniform_noise as draw_uniform_noise
-from .pseudo_bags import group_counts as group_counts
-from .pseudo_bags import order_within as order_within
-from .pseudo_bags import partition as partition
 from .smooth import Sm as Sm
 from .smooth import SmMode as SmMode
 from .soft_maximum import Block as Block
@@ -58,3 +53,4 @@ from .tokens import BlockKind as BlockKind
 from .tokens import BlockTrace as BlockTrace
 from .tokens import TokenBlock as TokenBlock
 from .transformer import Transformer as Transformer
+from .transformer import TransformerOptions as TransformerOptions

@@ -8,6 +8,8 @@ is torchmil's; without `use_mlp` a layer ends at Z, as in the paper's research c
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -93,55 +95,52 @@ class TransformerLayer(nn.Module):
         return z + self.mlp(self.norm2(z)) if self.use_mlp else z
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransformerOptions:
+    """A stack of pre-norm blocks."""
+
+    layers: int = 2
+    """Number of transformer layers."""
+    heads: int = 8
+    """Number of attention heads per layer, a divisor of the width."""
+    width: int | None = None
+    """Width D_qk = D_v of the attention; None: that of the instance vectors. Another width adds
+    linear maps at both ends."""
+    out_proj: bool = True
+    """Whether a linear map follows the attention heads."""
+    use_mlp: bool = True
+    """Whether each layer ends with an MLP of four times the width."""
+    final_norm: bool = True
+    """Whether a layer norm follows the last layer."""
+    add_self: bool = False
+    """Whether the transformer's input is added again after every layer (torchmil)."""
+
+
 class Transformer(nn.Module):
     """A stack of blocks, applied to each bag by itself; equivariant to the order of instances.
 
     Args:
         dim: Width of the input and the output.
-        layers: Number of blocks.
-        heads: Number of attention heads, a divisor of `width`.
-        width: D_qk = D_v, by default `dim`; another width adds linear maps at both ends.
-        out_proj: Whether a linear map follows the heads.
-        use_mlp: Whether the blocks have an MLP.
-        final_norm: Whether a layer norm follows the last block.
-        add_self: Whether the input is added after every block.
         dropout: Dropout of the attention weights and in the MLP, in training.
+        **options: Fields of `TransformerOptions`.
 
     Raises:
         InputError: If the heads do not divide the width.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a choice of its own
-        self,
-        dim: int,
-        *,
-        layers: int = 2,
-        heads: int = 8,
-        width: int | None = None,
-        out_proj: bool = True,
-        use_mlp: bool = True,
-        final_norm: bool = True,
-        add_self: bool = False,
-        dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, dim: int, *, dropout: float = 0.0, **options: Any) -> None:
         super().__init__()
-        w = dim if width is None else width
-        if heads < 1 or w % heads:
-            raise InputError(f"heads is {heads}: give a divisor of the transformer's width, {w}")
-        self.add_self = add_self
+        o = TransformerOptions(**options)
+        w = dim if o.width is None else o.width
+        if o.heads < 1 or w % o.heads:
+            raise InputError(f"heads is {o.heads}: give a divisor of the transformer's width, {w}")
+        self.add_self = o.add_self
+        more = {"heads": o.heads, "out_proj": o.out_proj, "use_mlp": o.use_mlp, "dropout": dropout}
         self.blocks = nn.ModuleList(
-            TransformerLayer(
-                dim if k == 0 else w,
-                w,
-                heads=heads,
-                out_proj=out_proj,
-                use_mlp=use_mlp,
-                dropout=dropout,
-            )
-            for k in range(layers)
+            TransformerLayer(w if k else dim, w, **more) for k in range(o.layers)
         )
         self.back = nn.Linear(w, dim) if w != dim else nn.Identity()
-        self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
+        self.norm = nn.LayerNorm(dim) if o.final_norm else nn.Identity()
 
     def forward(
         self, h: Float[Tensor, "n d"], sizes: Sequence[int], *, after: Sequence[After] = ()

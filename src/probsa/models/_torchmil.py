@@ -33,6 +33,8 @@ ENCODER = (
     *("transf_use_mlp", "transf_add_self", "transf_dropout"),
 )
 """Arguments of torchmil's transformer."""
+TAKEN = ("in_shape", "att_dim", "criterion", "dropout", "feat_ext")
+"""Arguments of most of torchmil's models, which do not change what is read, except `dropout`."""
 FIRST = ("pool.fc1.module.weight", "pool.fc1.weight")
 HIDDEN = ("pool.in_mlp.0.module.weight", "pool.in_mlp.0.weight")
 
@@ -92,10 +94,7 @@ def _nystrom(reference: str, arguments: dict[str, Any]) -> dict[str, Any]:
 @original(
     "torchmil_transmil",
     model="transmil",
-    takes=(
-        *("in_shape", "att_dim", "n_layers", "n_heads", "n_landmarks", "pinv_iterations"),
-        *("dropout", "use_mlp"),
-    ),
+    takes=(*TAKEN, "n_layers", "n_heads", "n_landmarks", "pinv_iterations", "use_mlp"),
     names=[
         (r"cls_token$", "encoder.cls_token"),
         (r"pos_layer\.proj\.", "encoder.ppeg.wide."),
@@ -124,8 +123,8 @@ def _transmil(reference: str, state: State, arguments: dict[str, Any]) -> dict[s
     "torchmil_camil",
     model="camil",
     takes=(
-        *("in_shape", "nystrom_att_dim", "pool_att_dim", "gated_pool", "n_heads", "n_landmarks"),
-        *("pinv_iterations", "dropout", "use_mlp"),
+        *(*TAKEN, "nystrom_att_dim", "pool_att_dim", "gated_pool", "n_heads", "n_landmarks"),
+        *("pinv_iterations", "use_mlp"),
     ),
     names=[
         (r"nystrom_transformer_layer\.att_module\.qkv_nn\.", "layers.0.qkv."),
@@ -156,10 +155,7 @@ def _camil(reference: str, state: State, arguments: dict[str, Any]) -> dict[str,
 @original(
     "torchmil_gtp",
     model="gtp",
-    takes=(
-        *("in_shape", "att_dim", "n_clusters", "n_layers", "n_heads", "use_mlp", "dropout"),
-        *("feat_ext", "criterion"),
-    ),
+    takes=(*TAKEN, "n_clusters", "n_layers", "n_heads", "use_mlp"),
     names=[
         (r"cls_token$", "class_token"),
         (r"gcn_conv\.fc\.", "gcn."),
@@ -198,10 +194,7 @@ def _gtp(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, A
 @original(
     "torchmil_patchgcn",
     model="patchgcn",
-    takes=(
-        *("in_shape", "n_gcn_layers", "mlp_depth", "hidden_dim", "att_dim", "dropout"),
-        "criterion",
-    ),
+    takes=(*TAKEN, "n_gcn_layers", "mlp_depth", "hidden_dim"),
     names=[
         (r"mlp\.", "phi.net."),
         (r"gcn_layers\.(\d+)\.conv\.fc\.", r"layers.\1.conv.linear."),
@@ -245,12 +238,13 @@ MODES = {"afs": "afs", "max": "maxs", "maxmin": "maxmins"}
     variants=tuple(MODES),
     model="dtfdmil",
     takes=("in_shape", "att_dim", "n_groups", "distill_mode", "criterion"),
-    names=[(rf"u_{theirs}", rf"bag_{ours}") for theirs, ours in (
-        (r"attention_pool\.fc1\.", "attention.trunk.first."),
-        (r"attention_pool\.fc2\.", "attention.mean."),
-        (r"classifier\.", "classifier."),
-    )] + list(RULES),
-)  # fmt: skip
+    names=[
+        (r"u_attention_pool\.fc1\.", "bag_attention.trunk.first."),
+        (r"u_attention_pool\.fc2\.", "bag_attention.mean."),
+        (r"u_classifier\.", "bag_classifier."),
+        *RULES,
+    ],
+)
 def _dtfdmil(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments: joint tiers; `max` and `maxmin` take every instance."""
     suffix = reference.rpartition("_")[2]

@@ -7,7 +7,7 @@ partitions are reproducible.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
@@ -25,21 +25,62 @@ from ..core import (
     segment_softmax,
     segment_sum,
 )
-from ..layers import (
-    AttentionPosterior,
-    Embed,
-    Groups,
-    Widths,
-    draw_uniform_noise,
-    group_counts,
-    order_within,
-    partition,
-)
+from ..layers import AttentionPosterior, Embed, Widths
 from ..variational import Dirac
 from ._base import Model, Output, Provenance, bag_rows
 from ._registry import register
 
 Distill = Literal["afs", "maxs", "maxmins", "mas"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Groups:
+    """S partitions of each bag into G groups, numbered through all bags; some may be empty."""
+
+    of: Int[Tensor, "n samples"]
+    """The group of each instance."""
+    sizes: Int[Tensor, " groups"]
+    """Number of instances of each group, in every partition."""
+
+    def softmax(self, e: Float[Tensor, " n"]) -> Float[Tensor, "n samples"]:
+        """Return the softmax of e over each group."""
+        e_ns = e[:, None].expand_as(self.of)
+        empty = e.new_full((len(self.sizes), self.of.shape[1]), -torch.inf)
+        top = empty.scatter_reduce(0, self.of, e_ns.detach(), "amax").gather(0, self.of)
+        w = (e_ns - top).exp()
+        total = torch.zeros_like(empty).scatter_add(0, self.of, w)
+        return w / total.gather(0, self.of)
+
+    def ranked(self, key: Float[Tensor, "n samples"]) -> Int[Tensor, "n samples"]:
+        """Return the instances group by group, those with the largest key first."""
+        return order_within(-key, self.of)
+
+
+def order_within(
+    key: Float[Tensor, "n samples"], segment: Int[Tensor, "n samples"]
+) -> Int[Tensor, "n samples"]:
+    """Sort rows by segment and, within a segment, by ascending key (a stable sort)."""
+    by_key = key.argsort(dim=0, stable=True)
+    return by_key.gather(0, segment.gather(0, by_key).argsort(dim=0, stable=True))
+
+
+def partition(noise: Float[Tensor, "n samples"], sizes: Sequence[int], *, n_groups: int) -> Groups:
+    """Sort each bag by its noise and cut it into groups, as `numpy.array_split` does.
+
+    The first N mod G groups have one more instance; a bag of N < G instances has N groups.
+    """
+    n = torch.tensor(sizes, device=noise.device)
+    bag = segment_index(sizes, noise.device)[:, None].expand(noise.shape)
+    order = order_within(noise, bag)
+    place = torch.arange(len(noise), device=noise.device)[:, None].expand_as(order)
+    rank = torch.empty_like(order).scatter(0, order, place) - (n.cumsum(0) - n)[bag]
+    least, more = n // n_groups, n % n_groups
+    # the instances of the larger groups come first
+    larger, q, r = (more * (least + 1))[bag], least[bag], more[bag]
+    rest = r + (rank - larger).div(q.clamp_min(1), rounding_mode="floor")
+    group = torch.where(rank < larger, rank.div(q + 1, rounding_mode="floor"), rest)
+    each = least[:, None] + (torch.arange(n_groups, device=noise.device) < more[:, None])
+    return Groups(of=bag * n_groups + group, sizes=each.flatten())
 
 
 class ResidualBlock(nn.Module):
@@ -173,7 +214,7 @@ class DTFDMIL(Model):
         e = self.attention(h).mean
         with torch.autocast(e.device.type, enabled=False):
             h = h.to(e.dtype)  # half precision is too coarse for sums over 10⁴ instances
-            a = groups.unsorted(segment_softmax(e[groups.order], groups.sizes))
+            a = groups.softmax(e)
             pooled = self.pool(h, a, groups, bags)
             cam = nn.functional.linear(h.detach(), self.classifier.weight.detach())
             features, sizes = self.distilled(h, a, pooled, cam=cam, e=e, groups=groups)
@@ -192,9 +233,12 @@ class DTFDMIL(Model):
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
         """Return `nll` of tier 2 and `group_nll`, tier 1's mean over groups and partitions."""
         terms = super().losses(out, bags)
-        counts = group_counts(bags.sizes, self.n_groups)
-        logits = out.extras["group_logits"].flatten(0, 1)[self._existing(counts, bags.x.device)]
-        y = self.labels(bags)[segment_index(counts, bags.x.device)]
+        counts = [min(self.n_groups, n) for n in bags.sizes]
+        device = bags.x.device
+        every = torch.arange(self.n_groups, device=device)
+        exists = every < torch.tensor(counts, device=device)[:, None]
+        logits = out.extras["group_logits"][exists]
+        y = self.labels(bags)[segment_index(counts, device)]
         return {**terms, "group_nll": segment_mean(self.likelihood.nll(logits, y), counts).mean()}
 
     def groups(
@@ -203,7 +247,12 @@ class DTFDMIL(Model):
         """Return the pseudo-bags, from the given noise or from each bag's own stream."""
         if noise is None:
             draws = 1 if self.training else self.predict_samples
-            noise = draw_uniform_noise(bags.sizes, draws, generators=self.streams(bags, generator))
+            noise = torch.cat(
+                [
+                    torch.rand(n, draws, generator=stream, device=stream.device)
+                    for n, stream in zip(bags.sizes, self.streams(bags, generator), strict=True)
+                ]
+            )
         return partition(noise, bags.sizes, n_groups=self.n_groups)
 
     def pool(
@@ -212,9 +261,8 @@ class DTFDMIL(Model):
         """Return z_g = Σ_n a_n h_n over each group; 0 for a group that a small bag lacks."""
         n, samples = a.shape
         # one column per group, 0 outside it, avoids a copy of h in the order of the groups
-        a_nsg = a.new_zeros(n, samples, self.n_groups).scatter(
-            2, groups.of[..., None], a[..., None]
-        )
+        own = (groups.of % self.n_groups)[..., None]
+        a_nsg = a.new_zeros(n, samples, self.n_groups).scatter(2, own, a[..., None])
         rows = [a_nsg[bag].flatten(1).T @ h[bag] for bag in bag_rows(bags)]
         return torch.stack(rows).unflatten(1, (samples, self.n_groups)).transpose(1, 2)
 
@@ -229,16 +277,25 @@ class DTFDMIL(Model):
         groups: Groups,
     ) -> tuple[Float[Tensor, "m samples d"], list[int]]:
         """Return the input of tier 2, and its number of vectors per bag."""
+        sizes = groups.sizes.view(len(pooled), self.n_groups)
         if self.distill == "afs":
-            features = pooled.flatten(0, 1)[self._existing(groups.counts, h.device)]
-            return (features if self.joint else features.detach()), groups.counts
+            features = pooled.flatten(0, 1)[groups.sizes > 0]
+            return (features if self.joint else features.detach()), (sizes > 0).sum(1).tolist()
         with torch.no_grad():
             # a monotone function of p_n that does not saturate
             key = self.margin(a[..., None] * cam[:, None]) if self.distill != "mas" else e[:, None]
-            best_first = order_within(-key.expand_as(a), groups.segment)
-        places, sizes = self._places(groups)
-        rows = best_first[torch.tensor(places, device=h.device)]
-        return (h if self.joint else h.detach())[rows], sizes
+            ranked = groups.ranked(key.expand_as(a))
+        places, counts, start = [], [], 0
+        for bag in sizes.tolist():
+            before = len(places)
+            for n in bag:
+                k = min(self.instances_per_group or n, n)
+                last = range(start + n - k, start + n) if self.distill == "maxmins" else ()
+                places += [*range(start, start + k), *last]
+                start += n
+            counts.append(len(places) - before)
+        rows = ranked[torch.tensor(places, device=h.device)]
+        return (h if self.joint else h.detach())[rows], counts
 
     def second_tier(
         self, features: Float[Tensor, "m samples d"], sizes: list[int]
@@ -261,23 +318,3 @@ class DTFDMIL(Model):
         """Return the logit of the last class against the others; a single logit is unchanged."""
         last = logits[..., -1]
         return last if logits.shape[-1] == 1 else last - logits[..., :-1].logsumexp(-1)
-
-    def _existing(self, counts: Sequence[int], device: torch.device) -> Int[Tensor, " m"]:
-        """Return the positions of the existing groups among `n_groups` per bag."""
-        places = [b * self.n_groups + g for b, count in enumerate(counts) for g in range(count)]
-        return torch.tensor(places, device=device)
-
-    def _places(self, groups: Groups) -> tuple[list[int], list[int]]:
-        """Return the positions distilled from each group's ranking, and their number per bag."""
-        places: list[int] = []
-        each: list[int] = []
-        start = 0
-        for n in groups.sizes:
-            k = n if self.instances_per_group is None else min(self.instances_per_group, n)
-            last = range(start + n - k, start + n) if self.distill == "maxmins" else ()
-            places += [*range(start, start + k), *last]
-            each.append(len(places))
-            start += n
-        ends = torch.tensor(groups.counts).cumsum(0).tolist()
-        total = [0, *(each[end - 1] for end in ends)]
-        return places, [b - a for a, b in pairwise(total)]

@@ -6,6 +6,7 @@ attention. The defaults are those of the ProbSA authors' runs: mid, trained α, 
 norm. Departure: α has the same meaning in both modes of Sm (their approximate mode uses 1 − α).
 """
 
+from dataclasses import asdict
 from typing import Literal
 
 import torch
@@ -23,6 +24,7 @@ from ..layers import (
     Sm,
     SmMode,
     Transformer,
+    TransformerOptions,
     Widths,
     both_ways,
     normalised,
@@ -87,7 +89,8 @@ class SmABMIL(Model):
     Sm(U) = (I + γL)⁻¹U with γ = α/(1 − α) and L = I − D^-½ A D^-½.
 
     Args:
-        encoder: `mlp`, or `transformer` with Sm after the attention of each layer.
+        encoder: `mlp`, or `transformer` with Sm after the attention of each layer; the options of a
+            transformer have no effect on the other.
         activation: activation after each first layer; None: ReLU for the MLP, none before a
             transformer.
         dropout: dropout rate after each first layer and in the transformer.
@@ -100,14 +103,6 @@ class SmABMIL(Model):
         spectral_norm: whether the attention's linear maps after Sm have spectral norm 1.
         attention_dim: width D_f of the attention network.
         attention_activation: activation between V and w.
-        layers: number of transformer layers; this and the next arguments need
-            `encoder="transformer"`.
-        heads: number of attention heads per layer.
-        width: width D_qk = D_v of the attention; None: that of the instance vectors.
-        out_proj: whether a linear map follows the attention heads.
-        use_mlp: whether each layer ends with an MLP of four times the width.
-        final_norm: whether a layer norm follows the last layer.
-        add_self: whether the transformer's input is added again after every layer (torchmil).
     """
 
     needs = frozenset({"edges"})
@@ -142,13 +137,7 @@ class SmABMIL(Model):
         spectral_norm: bool = True,
         attention_dim: PositiveInt = 128,
         attention_activation: Activation = "tanh",
-        layers: int = 2,
-        heads: int = 8,
-        width: int | None = None,
-        out_proj: bool = True,
-        use_mlp: bool = True,
-        final_norm: bool = True,
-        add_self: bool = False,
+        transformer_options: TransformerOptions,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
@@ -162,18 +151,9 @@ class SmABMIL(Model):
         d = self.embed.out_dim
         self.encoder: Transformer | None = None
         if encoder == "transformer":
-            self.encoder = Transformer(
-                d,
-                layers=layers,
-                heads=heads,
-                width=width,
-                out_proj=out_proj,
-                use_mlp=use_mlp,
-                final_norm=final_norm,
-                add_self=add_self,
-                dropout=dropout,
-            )
-            self.smooths = nn.ModuleList(sm() for _ in range(layers))
+            options = asdict(transformer_options)
+            self.encoder = Transformer(d, dropout=dropout, **options)
+            self.smooths = nn.ModuleList(sm() for _ in self.encoder.blocks)
         self.attention = SmAttention(
             d,
             attention_dim,
