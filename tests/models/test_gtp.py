@@ -11,9 +11,9 @@ from support.random_bags import F64, adjacency, graphs_of_all_kinds, random_bag
 from torch import Tensor
 
 from probsa import Bag, pack
-from probsa.layers.min_cut import mincut, ortho, pool_clusters
 from probsa.models import build
-from probsa.models.gtp import GTP, graph
+from probsa.models._graphcam import trace
+from probsa.models.gtp import GTP, graph, mincut, ortho, pool_clusters
 
 EACH = [0, 1, 2]
 SMALL = {"in_dim": 6, "embed": 8, "clusters": 5, "heads": 2}
@@ -37,7 +37,7 @@ def traces(model: GTP, bags):
     pooled, _ = pool_clusters(s.softmax(1), h, bags.sizes)
     t, traces = model.tokens(pooled), []
     for block in model.blocks:
-        traces.append(block.trace(t))
+        traces.append(trace(block, t))
         t = traces[-1].out
     return h, s, pooled, traces
 
@@ -143,8 +143,8 @@ def dense_forward(model: GTP, bag: Bag, a: Tensor) -> tuple[Tensor, Tensor, Tens
             heads.append((q @ key.T / q.shape[1] ** 0.5).softmax(1) @ v)
         t = t + torch.cat(heads, 1) @ block["out.weight"].T + block["out.bias"]
         n = F.layer_norm(t, t.shape[1:], block["norm2.weight"], block["norm2.bias"], 1e-6)
-        m = F.gelu(n @ block["first.weight"].T + block["first.bias"])
-        t = t + m @ block["second.weight"].T + block["second.bias"]
+        m = F.gelu(n @ block["mlp.0.weight"].T + block["mlp.0.bias"])
+        t = t + m @ block["mlp.3.weight"].T + block["mlp.3.bias"]
     t = F.layer_norm(t[0], t.shape[1:], p["norm.weight"], p["norm.bias"], 1e-5)
     possible = (s.T @ torch.diag(a.sum(1)) @ s).trace()
     cut = -(s.T @ a @ s).trace() / possible if possible > 0 else torch.zeros((), dtype=F64)

@@ -165,8 +165,8 @@ GTP: Rules = [
     (r"pool1\.", "assign."),
     (r"transformer\.(blocks\.\d+)\.attn\.qkv\.", r"\1.qkv."),
     (r"transformer\.(blocks\.\d+)\.attn\.proj\.", r"\1.out."),
-    (r"transformer\.(blocks\.\d+)\.mlp\.fc1\.", r"\1.first."),
-    (r"transformer\.(blocks\.\d+)\.mlp\.fc2\.", r"\1.second."),
+    (r"transformer\.(blocks\.\d+)\.mlp\.fc1\.", r"\1.mlp.0."),
+    (r"transformer\.(blocks\.\d+)\.mlp\.fc2\.", r"\1.mlp.3."),
     (r"transformer\.head\.", "classifier."),
     (r"transformer\.", ""),
 ]

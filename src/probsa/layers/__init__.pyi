@@ -22,6 +22,7 @@ from .graph import both_ways as both_ways
 from .graph import neighbourhoods as neighbourhoods
 from .graph import normalised as normalised
 from .graph import propagate as propagate
+from .graph import row_sum as row_sum
 from .irpe import BucketMethod as BucketMethod
 from .irpe import Places as Places
 from .irpe import Relative as Relative
@@ -29,9 +30,6 @@ from .irpe import RelativeAttention as RelativeAttention
 from .irpe import RelativeMode as RelativeMode
 from .irpe import RelativeTo as RelativeTo
 from .irpe import recomputed as recomputed
-from .min_cut import mincut as mincut
-from .min_cut import ortho as ortho
-from .min_cut import pool_clusters as pool_clusters
 from .nystrom import BagAttention as BagAttention
 from .nystrom import NystromLayer as NystromLayer
 from .nystrom import NystromOptions as NystromOptions
@@ -49,8 +47,6 @@ from .soft_maximum import Block as Block
 from .soft_maximum import EvidencePooling as EvidencePooling
 from .soft_maximum import PooledEvidence as PooledEvidence
 from .soft_maximum import SoftMaximum as SoftMaximum
-from .tokens import BlockKind as BlockKind
-from .tokens import BlockTrace as BlockTrace
-from .tokens import TokenBlock as TokenBlock
 from .transformer import Transformer as Transformer
+from .transformer import TransformerLayer as TransformerLayer
 from .transformer import TransformerOptions as TransformerOptions

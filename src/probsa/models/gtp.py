@@ -6,26 +6,23 @@ edges, so nothing is N × N; every class has a GraphCAM; mincut is 0 without edg
 """
 
 from copy import deepcopy
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, Limits, NonNegativeFloat, PositiveInt
+from ..core import Bags, Limits, NonNegativeFloat, PositiveInt, Sizes, segment_sum
 from ..layers import (
     Arcs,
-    BlockKind,
     Embed,
-    TokenBlock,
+    TransformerLayer,
     Widths,
     both_ways,
-    mincut,
     normalised,
-    ortho,
-    pool_clusters,
     propagate,
+    row_sum,
 )
 from ..variational import Dirac, Posterior
 from ._base import Model, Output, Provenance, ScoreKind, bag_rows
@@ -34,6 +31,10 @@ from ._registry import register
 
 Adjacency = Literal["binary", "weighted", "normalized"]
 GraphConvolution = Literal["normalized", "relu"]
+BLOCKS: dict[str, dict[str, Any]] = {
+    "vit": {"activation": nn.GELU, "eps": 1e-6},
+    "torchmil": {"activation": nn.ReLU, "out_proj": False},
+}
 ROWS = 4096
 """Number of instances whose features are in float64 at the same time."""
 
@@ -101,7 +102,7 @@ class GTP(Model):
         layers: PositiveInt = 2,
         heads: int = 8,
         mlp_ratio: float = 2.0,
-        blocks: BlockKind = "vit",
+        blocks: Literal["vit", "torchmil"] = "vit",
         mincut_weight: NonNegativeFloat = 1.0,
         ortho_weight: NonNegativeFloat = 1.0,
         unit_init: bool = True,
@@ -118,7 +119,8 @@ class GTP(Model):
         self.assign = nn.Linear(d, clusters)
         self.class_token = nn.Parameter(torch.zeros(1, 1, d))
         self.blocks = nn.ModuleList(
-            TokenBlock(d, heads=heads, mlp_ratio=mlp_ratio, kind=blocks) for _ in range(layers)
+            TransformerLayer(d, d, heads=heads, mlp_ratio=mlp_ratio, **BLOCKS[blocks])
+            for _ in range(layers)
         )
         self.norm = nn.LayerNorm(d)
         self.classifier = nn.Linear(d, n_classes)
@@ -135,10 +137,11 @@ class GTP(Model):
             soft = s.softmax(1)
             pooled, gram = pool_clusters(soft, h, bags.sizes)
             extras = {"mincut": mincut(soft, a), "ortho": ortho(gram)}
-        t = self.tokens(pooled)
+        tokens = self.tokens(pooled)
+        t = tokens.flatten(0, 1)
         for block in self.blocks:
-            t = block(t)
-        logits = self.classifier(self.norm(t[:, 0])).to(h.dtype)
+            t = block(t, [tokens.shape[1]] * len(bags))
+        logits = self.classifier(self.norm(t.view_as(tokens)[:, 0])).to(h.dtype)
         nothing = h.new_zeros(len(h) if self.n_classes == 1 else (len(h), self.n_classes))
         return Output(
             logits=logits[:, None],
@@ -194,7 +197,7 @@ class GTP(Model):
             h, s = model.nodes(x, graph(bags, model.adjacency, dtype=x.dtype))
             soft = s.softmax(1)
             tokens = model.tokens(pool_clusters(soft, h, bags.sizes)[0])
-            blocks = [b for b in model.blocks if isinstance(b, TokenBlock)]
+            blocks = [b for b in model.blocks if isinstance(b, TransformerLayer)]
             init = self.unit_init
             u = [graph_cam(t, blocks, model.norm, model.classifier, unit_init=init) for t in tokens]
         return soft, torch.stack(u)
@@ -230,3 +233,39 @@ def graph(bags: Bags, kind: Adjacency, *, dtype: torch.dtype) -> Arcs:
     w = a.weights.to(dtype)
     a = a.with_weights(torch.ones_like(w) if kind == "binary" else w)
     return normalised(a) if kind == "normalized" else a
+
+
+# min-cut pooling: Bianchi, Grattarola & Alippi, ICML 2020, arXiv:1907.00481
+
+
+def pool_clusters(
+    soft: Float[Tensor, "n clusters"], h: Float[Tensor, "n d"], sizes: Sizes
+) -> tuple[Float[Tensor, "bags clusters d"], Float[Tensor, "bags clusters clusters"]]:
+    """Return SᵀH and SᵀS of each bag."""
+    both = torch.cat([h, soft], 1)
+    parts = zip(soft.split(list(sizes)), both.split(list(sizes)), strict=True)
+    products = torch.stack([s.T @ v for s, v in parts])
+    return products[..., : h.shape[1]], products[..., h.shape[1] :]
+
+
+def mincut(soft: Float[Tensor, "n clusters"], a: Arcs) -> Float[Tensor, " bags"]:
+    """Return −tr(SᵀAS) / tr(SᵀDS) of each bag, in [−1, 0]; 0 for a bag without edges."""
+    degrees = row_sum(a, a.weights[:, None])[:, 0]
+    around = (soft * propagate(a, soft)).sum(1)
+    within, total = segment_sum(
+        torch.stack([around, degrees * soft.square().sum(1)], 1), a.sizes
+    ).unbind(1)
+    return -within / torch.where(total > 0, total, 1.0)
+
+
+def ortho(gram: Float[Tensor, "bags clusters clusters"]) -> Float[Tensor, " bags"]:
+    """Return ‖SᵀS / ‖SᵀS‖ − I / √K‖ of each bag (Frobenius norms)."""
+    k = gram.shape[1]
+    even = torch.eye(k, dtype=gram.dtype, device=gram.device) / k**0.5
+    return _size(gram / _size(gram)[:, None, None] - even)
+
+
+def _size(v: Float[Tensor, "bags r c"]) -> Float[Tensor, " bags"]:
+    # torch.norm adds the K² squares one by one; in float32 the gradient would lose four digits.
+    squares = v.square().flatten(1).sum(1)
+    return squares.clamp_min(torch.finfo(v.dtype).tiny).sqrt()
