@@ -8,8 +8,8 @@ from support.stored import write_folder
 
 from probsa.datasets import open_bags
 from probsa.errors import BagError, TableError
-from probsa.training.config import DataConfig, RunConfig
 from probsa.training import open_data, prepare
+from probsa.training.config import DataConfig, RunConfig
 
 
 @pytest.fixture

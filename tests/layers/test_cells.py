@@ -4,62 +4,47 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.dense_setmil import bucket_matrices, g
-from support.random_bags import F64
 
 from probsa.errors import InputError
-from probsa.layers.cells import cells_at, every_cell, reduced
-from probsa.layers.irpe import Places, Relation, attend, bucket_tables, piecewise
+from probsa.layers.cells import Cells
+from probsa.layers.irpe import Places, Relative, bucket_tables, piecewise
 
-HEIGHTS, WIDTHS = (5, 1, 9), (7, 1, 3)
-
-
-def some_cells(seed: int = 0):
-    """Return about half of the cells of three maps, in a random order and with repeats."""
-    every = every_cell(HEIGHTS, WIDTHS)
-    generator = torch.Generator().manual_seed(seed)
-    kept = torch.rand(len(every), generator=generator) < 0.5
-    kept[35] = True  # the only cell of its map
-    at = kept.nonzero()[:, 0].repeat(2)
-    at = at[torch.randperm(len(at), generator=generator)]
-    return cells_at(every.bag[at], every.row[at], every.col[at], heights=HEIGHTS, widths=WIDTHS)
+MAPS = [(5, 7), (1, 1), (9, 3)]
 
 
-def dense(cells) -> list[torch.Tensor]:
-    """Return, per bag, the index of each cell, `len(cells)` where there is none."""
-    maps = [
-        torch.full((h, w), len(cells)) for h, w in zip(cells.heights, cells.widths, strict=True)
-    ]
-    for k in range(len(cells)):
-        maps[int(cells.bag[k])][cells.row[k], cells.col[k]] = k
-    return maps
+def some_cells(height: int, width: int) -> Cells:
+    """Return about half of the cells of a map, given in a random order and with repeats."""
+    g = torch.Generator().manual_seed(0)
+    at = (torch.rand(height * width, generator=g) < 0.5).nonzero()[:, 0].repeat(2)
+    at = torch.cat([at, torch.zeros(1).long()])
+    at = at[torch.randperm(len(at), generator=g)]
+    return Cells.among(at // width, at % width, height=height, width=width)
 
 
-def test_cells_are_sorted_once_each_and_counted():
-    cells = some_cells()
-    keys = list(zip(cells.bag.tolist(), cells.row.tolist(), cells.col.tolist(), strict=True))
-    assert keys == sorted(set(keys))
-    assert cells.sizes == tuple((m < len(cells)).sum().item() for m in dense(cells))
-    assert torch.equal(cells.find(cells.bag, cells.row, cells.col), torch.arange(len(cells)))
+def dense(cells: Cells) -> torch.Tensor:
+    """Return the index of each cell of the map, `len(cells)` where there is none."""
+    m = torch.full((cells.height, cells.width), len(cells))
+    m[cells.row, cells.col] = torch.arange(len(cells))
+    return m
 
 
+@pytest.mark.parametrize(("height", "width"), MAPS)
 @pytest.mark.parametrize(("size", "stride"), [(1, 1), (3, 1), (5, 1), (7, 1), (5, 2), (7, 3)])
 @pytest.mark.parametrize("whole", [True, False])
-def test_windows_are_those_of_unfold(size, stride, whole):
-    cells = every_cell(HEIGHTS, WIDTHS) if whole else some_cells()
-    centres = reduced(cells, size=size, stride=stride, whole=whole)
-    index = cells.windows(centres, size=size, stride=stride)
-    missing, wants, places = len(cells), [], []
-    for b, m in enumerate(dense(cells)):
-        padded = F.pad(m, [size // 2] * 4, value=missing)
-        u = F.unfold(padded[None, None].double(), size, stride=stride)[0].T.long()
-        wide = (m.shape[1] - 1) // stride + 1
-        for k, window in enumerate(u):
-            if whole or bool((window < missing).any()):
-                wants.append(window)
-                places.append((b, k // wide, k % wide))
-    assert torch.equal(index, torch.stack(wants))
-    found = zip(centres.bag.tolist(), centres.row.tolist(), centres.col.tolist(), strict=True)
-    assert list(found) == places
+def test_windows_are_those_of_unfold(height, width, size, stride, whole):
+    cells = some_cells(height, width)
+    keys = list(zip(cells.row.tolist(), cells.col.tolist(), strict=True))
+    assert keys == sorted(set(keys))
+    if whole:
+        cells = Cells.among(cells.row, cells.col, height=height, width=width, whole=True)
+    centres = cells.reduced(size=size, stride=stride, whole=whole)
+    padded = F.pad(dense(cells), [size // 2] * 4, value=len(cells))
+    want = F.unfold(padded[None, None].double(), size, stride=stride)[0].T.long()
+    wide = (width - 1) // stride + 1
+    kept = [k for k, w in enumerate(want) if whole or bool((w < len(cells)).any())]
+    assert torch.equal(cells.windows(centres, size=size, stride=stride), want[kept])
+    found = zip(centres.row.tolist(), centres.col.tolist(), strict=True)
+    assert list(found) == [(k // wide, k % wide) for k in kept]
 
 
 # relative positions
@@ -94,17 +79,4 @@ def test_buckets_of_any_places(method, first):
 
 def test_a_bias_on_values_is_refused():
     with pytest.raises(InputError, match="values take vectors"):
-        Relation(method="euc", mode="bias", on="qkv")
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_attention_without_positions_is_softmax(dropout):
-    q, k, v = torch.randn(3, 2, 6, 4, dtype=F64)
-    at = torch.arange(6)
-    torch.manual_seed(0)
-    places = Places(row=at, col=at)
-    out = attend(q, k, v, scale=0.3, relative=None, places=places, dropout=dropout)
-    want = (0.3 * q @ k.transpose(1, 2)).softmax(2) @ v
-    assert torch.allclose(out, want) == (not dropout)
-    none = Places(row=at[:0], col=at[:0])
-    assert attend(q[:, :0], k[:, :0], v[:, :0], scale=0.3, relative=None, places=none).numel() == 0
+        Relative(4, 2, method="euc", mode="bias", on="qkv")

@@ -6,30 +6,14 @@ import pytest
 import torch
 from models.test_contract import make, same
 from support.golden import Golden, close
-from support.options import changes, options_of
-from support.random_bags import F64, adjacency, random_bag, types_not_executed
+from support.random_bags import F64, adjacency, random_bag
 from torch import Tensor
 
 from probsa import Bag, pack
-from probsa.errors import CheckpointError, GraphError, InputError
-from probsa.models import build, from_original, nearest_arcs
+from probsa.errors import CheckpointError
+from probsa.models import build, from_original
 
 ORIGINALS = ["camil_tf_binary", "camil_tf_subtyping"]
-SMALL = {"embed": 12, "heads": 2, "landmarks": 4, "attention_dim": 5}
-TORCHMIL = {
-    "nystrom_transformer_layer.att_module.qkv_nn.weight": ["layers.0.attention.qkv.weight"],
-    "nystrom_transformer_layer.norm1.weight": ["layers.0.norm.weight"],
-    "nystrom_transformer_layer.norm1.bias": ["layers.0.norm.bias"],
-    "camil_self_attention.qk_nn.weight": ["queries.weight", "keys.weight"],
-    "camil_self_attention.v_nn.weight": ["values.weight"],
-    "camil_att_pool.fc1.weight": ["attention.trunk.first.weight"],
-    "camil_att_pool.fc1.bias": ["attention.trunk.first.bias"],
-    "camil_att_pool.fc2.weight": ["attention.mean.weight"],
-    "camil_att_pool.fc_gated.weight": ["attention.trunk.gate.weight"],
-    "camil_att_pool.fc_gated.bias": ["attention.trunk.gate.bias"],
-    "classifier.weight": ["classifier.weight"],
-    "classifier.bias": ["classifier.bias"],
-}
 
 
 @pytest.fixture(scope="module", params=ORIGINALS)
@@ -37,27 +21,34 @@ def golden(request, shared_golden) -> Golden:
     return Golden(shared_golden, request.param)
 
 
-def in_order(arcs: Tensor, weights: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    order = (arcs[0] * n + arcs[1]).argsort()
-    return arcs[:, order], weights[order]
+def neighbourhoods(coords: Tensor, x: Tensor) -> Tensor:
+    """Return the authors' similarities: each instance has its 7 nearest and itself as neighbours.
+
+    s_ik = exp(−d_ik / ‖d_i‖); an instance's similarity to itself is the largest of these.
+    """
+    n = len(x)
+    a = torch.zeros(n, n, dtype=x.dtype)
+    for i in range(n):
+        far = (coords.double() - coords[i].double()).square().sum(1).tolist()
+        near = sorted((j for j in range(n) if j != i), key=lambda j: (far[j], j))[:7]
+        d = (x[near] - x[i]).norm(dim=1)
+        a[i, near] = (-d / d.norm()).exp()
+        a[i, i] = a[i].max()
+    return a
 
 
 @pytest.mark.parametrize("b", [0, 1, 2])
-def test_the_originals_neighbourhoods_and_similarities(golden, b):
+def test_the_scores_of_the_originals_neighbourhoods(golden, b):
     bag = golden.bag(b)
-    n = len(bag)
-    cells = golden.tensors[f"bag{b}.coords"]
-    arcs, weights = nearest_arcs(cells, bag.x.detach())
-    near = arcs[1].view(n, -1)
-    assert torch.equal(near, golden.tensors[f"bag{b}.indices"])
-    got, values = in_order(arcs, weights, n)
-    assert torch.equal(got, golden.expected(f"bag{b}.adj_index"))
-    close(values, golden.expected(f"bag{b}.adj_value"))
+    a = neighbourhoods(golden.tensors[f"bag{b}.coords"], bag.x.detach())
+    arcs = a.nonzero().T
+    assert torch.equal(arcs, golden.expected(f"bag{b}.adj_index"))
+    close(a[arcs[0], arcs[1]], golden.expected(f"bag{b}.adj_value"))
     # the scores over these arcs, from the instance vectors of the original's encoder
     wq, wk = (golden.state[f"encoder.custom_att.{k}_weight_params"] for k in ("wq", "wk"))
     model = build("camil", in_dim=len(wq), embed=None, heads=4, query_dim=wq.shape[1])
     model.queries.weight.data, model.keys.weight.data = wq.T, wk.T
-    bags = pack([replace(bag, arcs=arcs, arc_weights=weights)])
+    bags = pack([replace(bag, arcs=arcs, arc_weights=a[arcs[0], arcs[1]])])
     t = golden.expected(f"bag{b}.encoder_output")
     close(model.queries(t) @ model.keys(t).T / wq.shape[1] ** 0.5,
           golden.expected(f"bag{b}.att_matrix"))  # fmt: skip
@@ -65,34 +56,21 @@ def test_the_originals_neighbourhoods_and_similarities(golden, b):
 
 
 @pytest.mark.parametrize("b", [0, 1, 2])
-def test_torchmil(shared_golden, b):
+def test_the_gradients_of_torchmil(shared_golden, b):
+    """Its queries and keys are the rows of one weight."""
     golden = Golden(shared_golden, "torchmil_camil")
     model, bag = golden.model(), golden.bag(b, weights=golden.tensors[f"bag{b}.edge_weight"])
     bags = pack([bag])
-    out = model(bags)
-    close(out.logits[0, 0, 0], golden.expected(f"bag{b}.logit"))
-    close(out.probability[0, 0], golden.expected(f"bag{b}.prob"))
-    close(out.attention.mean, golden.expected(f"bag{b}.att_raw"))
-    close(out.attention.mean.softmax(0), golden.expected(f"bag{b}.att"))
-    loss = model.losses(out, bags)["nll"]
-    close(loss, golden.expected(f"bag{b}.loss.BCEWithLogitsLoss"))
-    parameters = dict(model.named_parameters())
-    grads = torch.autograd.grad(loss, [bag.x, *parameters.values()])
-    close(grads[0], golden.expected(f"bag{b}.grad_x"), relative=1e-4)
-    grads = dict(zip(parameters, grads[1:], strict=True))
-    assert {name for names in TORCHMIL.values() for name in names} == set(parameters)
-
-    def theirs(key: str) -> Tensor:
-        return torch.cat([grads[name] for name in TORCHMIL[key]])
-
-    for key, want in golden.under(f"expected.bag{b}.grad").items():
-        close(theirs(key), want, relative=1e-4)
-    norms = golden.expected(f"bag{b}.grad_norms")
-    for key, norm in zip(golden.metadata["parameter_order"], norms, strict=True):
-        if key in TORCHMIL:
-            close(theirs(key).norm(), norm, relative=1e-4)
-        else:
-            assert norm == -1, key
+    loss = model.losses(model(bags), bags)["nll"]
+    pair = [model.queries.weight, model.keys.weight]
+    both = torch.cat(torch.autograd.grad(loss, pair, retain_graph=True))
+    key = "camil_self_attention.qk_nn.weight"
+    names = golden.names(model)
+    assert {*names.values(), "queries.weight", "keys.weight"} == dict(
+        model.named_parameters()
+    ).keys()
+    names[key] = "queries.weight"
+    golden.check_gradients(model, loss, bag.x, b=b, ours=names, adjust={key: lambda _: both})
 
 
 # the equations, with dense matrices
@@ -102,7 +80,7 @@ def by_the_equations(model, bag: Bag, a: Tensor) -> tuple[Tensor, Tensor, Tensor
     """Return (logit, f, e) of the paper's equations with a dense A."""
     t = model.embed(bag.x)
     for layer in model.layers:
-        t = t + layer.attention(layer.norm(t), (len(bag),))
+        t = layer(t, (len(bag),))
     q, k, v = model.queries(t), model.keys(t), model.values(t)
     e = (a * (q @ k.T)).sum(1) / q.shape[1] ** 0.5
     ell = e.softmax(0)[:, None] * v
@@ -140,145 +118,6 @@ def test_arcs_go_before_edges_and_have_a_direction():
     same(out.extras["neighbour_score"], e.detach())
     turned = replace(directed, arcs=arcs.flip(0))
     assert (model(pack([turned])).extras["neighbour_score"] - e).abs().max() > 1e-3
-
-
-def test_queries_of_nothing_weigh_every_instance_alike():
-    model = make("camil").double()
-    torch.nn.init.zeros_(model.queries.weight)
-    bag = random_bag(8, features=6)
-    bags = pack([bag])
-    out = model(bags)
-    assert not out.extras["neighbour_score"].any()
-    t = model.embed(bag.x)
-    for layer in model.layers:
-        t = layer(t, bags.sizes)
-    ell = model.values(t) / 8
-    m = ell.sigmoid() * ell + (1 - ell.sigmoid()) * t
-    pooled = model.attention(t).mean.softmax(0) @ m
-    same(out.logits[0, 0], model.classifier(pooled))
-
-
-def test_fifty_thousand_patches_beside_one():
-    many = 50_000
-    i = torch.arange(many - 1)
-    large = Bag(name="large", x=torch.randn(many, 6), edges=torch.stack([i, i + 1]),
-                weights=torch.ones(many - 1), y=1)  # fmt: skip
-    small = Bag(name="small", x=torch.randn(1, 6), edges=i[:0].repeat(2, 1),
-                weights=torch.ones(0), y=0)  # fmt: skip
-    model = make("camil", landmarks=64)
-    bags = pack([small, large])
-    out = model(bags)
-    model.losses(out, bags)["nll"].backward()
-    assert all(bool(p.grad.isfinite().all()) for p in model.parameters())
-    alone = model(pack([small]))
-    torch.testing.assert_close(out.logits[0], alone.logits[0], rtol=1e-5, atol=1e-6)
-
-
-# neighbourhoods
-
-
-def by_brute_force(coords: Tensor, x: Tensor, *, nearest: int, compared: int, kind: str) -> Tensor:
-    """Compute the matrix of similarities instance by instance."""
-    n = len(x)
-    a = torch.zeros(n, n, dtype=x.dtype)
-    for i in range(n):
-        far = (coords.double() - coords[i].double()).square().sum(1).tolist()
-        others = sorted((j for j in range(n) if j != i), key=lambda j: (far[j], j))[:compared]
-        if kind == "cosine":
-            unit = x / x.norm(dim=1, keepdim=True)
-            d = 1 - unit[others] @ unit[i]
-        else:
-            d = (x[others] - x[i]).norm(dim=1)
-        s = (-d / d.norm()).exp()
-        a[i, i] = s.max()
-        a[i, others[:nearest]] = s[:nearest]
-    return a
-
-
-@pytest.mark.parametrize("kind", ["euclidean", "cosine"])
-@pytest.mark.parametrize(("nearest", "compared"), [(7, 7), (7, 15), (3, 4), (7, 60)])
-def test_nearest_arcs_are_those_of_a_search(kind, nearest, compared):
-    g = torch.Generator().manual_seed(0)
-    cells = torch.randperm(100, generator=g)[:40]
-    coords = torch.stack([cells % 10, cells // 10], 1) * 256
-    x = torch.randn(40, 5, generator=g, dtype=F64)
-    arcs, weights = nearest_arcs(coords, x, nearest=nearest, compared=compared, distance=kind)
-    a = torch.zeros(40, 40, dtype=F64)
-    a[arcs[0], arcs[1]] = weights
-    assert arcs.shape[1] == 40 * (nearest + 1)
-    same(a, by_brute_force(coords, x, nearest=nearest, compared=compared, kind=kind))
-
-
-def test_nearest_arcs_of_few_of_equal_and_of_crowded_instances():
-    arcs, weights = nearest_arcs(torch.zeros(1, 2), torch.randn(1, 3))
-    assert arcs.tolist() == [[0], [0]] and weights.tolist() == [1.0]
-    arcs, weights = nearest_arcs(torch.tensor([[0, 0], [0, 1]]), torch.randn(2, 3))
-    assert arcs.tolist() == [[0, 0, 1, 1], [0, 1, 1, 0]]
-    same(weights, torch.full((4,), -1.0).exp())  # a single distance is its own norm
-    arcs, weights = nearest_arcs(torch.arange(10)[:, None], torch.ones(10, 3))
-    assert bool((weights == 1).all())  # equal features have the largest similarity
-    assert arcs[1, :8].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
-    two = torch.zeros(12, 2)
-    arcs, _ = nearest_arcs(
-        two, torch.randn(12, 3)
-    )  # with one position for all: the instance itself, then the first ones
-    for i, near in enumerate(arcs[1].view(12, 8).tolist()):
-        assert near == [i, *[j for j in range(12) if j != i][:7]]
-    with pytest.raises(GraphError, match="are the coordinates placeholders"):
-        nearest_arcs(torch.zeros(300, 2), torch.randn(300, 3))
-    for options, message in (
-        ({"nearest": 8}, "nearest is 8 and compared is 7"),
-        ({"nearest": 0}, "nearest is 0"),
-        ({"distance": "l1"}, "distance is 'l1'; expected 'euclidean' or 'cosine'"),
-    ):
-        with types_not_executed(), pytest.raises(InputError, match=message):
-            nearest_arcs(two, torch.randn(12, 3), **options)
-
-
-# valid and invalid options
-
-CHANGES = {
-    "embed": (12, 10),
-    "layers": 1,
-    "heads": 4,
-    "landmarks": 3,
-    "pinv_iterations": 4,
-    "convolution": False,
-    "out_proj": False,
-    "mask_padding": False,
-    "query_dim": 7,
-    "attention_dim": 6,
-    "trunk": "tanh",
-    "dropout": 0.5,
-}
-
-
-@pytest.mark.parametrize("key", options_of("camil"))
-def test_an_option_changes_the_result(key):
-    assert changes("camil", key, CHANGES[key], **SMALL) > 1e-6
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"trunk": "mlp"}, "trunk is 'mlp'; expected 'tanh' or 'gated'"),
-        ({"layers": 0}, "layers is 0; expected at least 1"),
-        ({"query_dim": 0}, "query_dim is 0; expected at least 1"),
-        ({"heads": 5}, "heads is 5: give a divisor of the attention's width, 12"),
-        ({"attention_dim": 0}, "attention_dim is 0; expected at least 1"),
-    ],
-)
-def test_what_is_no_option_is_refused(options, message):
-    with types_not_executed(), pytest.raises(InputError, match=message):
-        build("camil", in_dim=6, **{**SMALL, **options})
-
-
-def test_parameters_as_the_specification_counts_them():
-    def count(**options):
-        return sum(p.numel() for p in build("camil", **options).parameters())
-
-    assert count(in_dim=2048, layers=1) == 3_017_865
-    assert count(in_dim=2048) == 3_017_865 + 1_050_376
 
 
 # weights in other layouts

@@ -4,59 +4,16 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from models.test_parity import features, q
 from support.golden import Golden, close
-from support.options import changes, made, options_of, some_bags
-from support.random_bags import F64, random_bag, types_not_executed
-from torch import Tensor
+from support.options import made, some_bags
+from support.random_bags import F64, random_bag
 
-from probsa import Bag, pack
-from probsa.core.segments import segment_softmax
-from probsa.errors import CheckpointError, InputError
-from probsa.layers.pseudo_bags import partition
-from probsa.models import build, from_original
+from probsa import pack
+from probsa.models import build
+from probsa.models.dtfdmil import partition
 
 TYPES = ["AFS", "MaxS", "MaxMinS"]
-GATED = {"attention_V.0": "trunk.first", "attention_U.0": "trunk.gate", "attention_weights": "mean"}
-OURS = {
-    "dim_reduction.fc1.weight": "embed.net.0.weight",
-    **{f"dim_reduction.resBlocks.0.block.{k}.weight": f"residual.0.net.{k}.weight" for k in (0, 2)},
-    **{
-        f"{theirs}.{a}.{k}": f"{ours}.{b}.{k}"
-        for theirs, ours in (
-            ("attention", "attention"),
-            ("att_classifier.attention", "bag_attention"),
-        )
-        for a, b in GATED.items()
-        for k in ("weight", "bias")
-    },
-    **{
-        f"{theirs}.fc.{k}": f"{ours}.{k}"
-        for theirs, ours in (
-            ("classifier", "classifier"),
-            ("att_classifier.classifier", "bag_classifier"),
-        )
-        for k in ("weight", "bias")
-    },
-}
-TORCHMIL = {
-    f"{u}{a}.{k}": f"{tier}{b}.{k}"
-    for u, tier in (("", ""), ("u_", "bag_"))
-    for a, b, ks in (
-        ("attention_pool.fc1.module", "attention.trunk.first", ("weight", "bias")),
-        ("attention_pool.fc2", "attention.mean", ("weight",)),
-        ("classifier.module", "classifier", ("weight", "bias")),
-    )
-    for k in ks
-}
 EVERY_WAY = ["afs", "maxs", "maxmins", "mas"]
-
-
-def noise_of(order: Tensor, *, dtype=torch.float32) -> Tensor:
-    """Return noise that sorts the instances into this order."""
-    noise = torch.empty(len(order), 1, dtype=dtype)
-    noise[order, 0] = torch.arange(len(order), dtype=dtype)
-    return noise
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +23,7 @@ def golden(shared_golden) -> Golden:
 
 def run(golden: Golden, b: int, distill: str):
     model, bags = golden.model(distill=distill), pack([golden.bag(b)])
-    noise = noise_of(golden.tensors[f"bag{b}.perm"])
+    noise = golden.noise(b)
     return model, bags, noise, model(bags, noise=noise)
 
 
@@ -77,11 +34,11 @@ def test_tier_one_of_the_original(golden, b):
     close(h, golden.expected(f"bag{b}.midfeat"))
     close(out.extras["attention"], golden.expected(f"bag{b}.att_raw"))
     groups = model.groups(bags, noise=noise, generator=None)
-    order = groups.order[:, 0]
-    a = segment_softmax(out.extras["attention"][order], groups.sizes)
+    order, sizes = groups.ranked(-noise)[:, 0], groups.sizes.tolist()
+    a = groups.softmax(out.extras["attention"])[order, 0]
     cam = a[:, None] * F.linear(h, model.classifier.weight)[order]
     prob = model.margin(cam).sigmoid()
-    each = zip(*(v.split(groups.sizes) for v in (order, a, cam, prob)), strict=True)
+    each = zip(*(v.split(sizes) for v in (order, a, cam, prob)), strict=True)
     for g, (index, a_g, cam_g, prob_g) in enumerate(each):
         assert torch.equal(index, golden.expected(f"bag{b}.group{g}.index"))
         close(a_g, golden.expected(f"bag{b}.group{g}.att"))
@@ -98,7 +55,7 @@ def test_tier_two_losses_and_gradients_of_the_original(golden, b, distill):
     key = f"bag{b}.train.{distill}"
     groups = model.groups(bags, noise=noise, generator=None)
     h, e = model.instances(bags), out.extras["attention"]
-    a = groups.unsorted(segment_softmax(e[groups.order], groups.sizes))
+    a = groups.softmax(e)
     chosen, sizes = model.distilled(
         h, a, model.pool(h, a, groups, bags),
         cam=F.linear(h, model.classifier.weight), e=e, groups=groups,
@@ -119,139 +76,12 @@ def test_tier_two_losses_and_gradients_of_the_original(golden, b, distill):
     # the original's test loss of tier 2 takes the probability for its logarithm
     y = int(bags.y[0])
     close(-out.probability[0, y], golden.expected(f"bag{b}.test.{distill}.loss1"))
-    assert set(OURS.values()) == set(dict(model.named_parameters()))
+    assert set(golden.names(model).values()) == set(dict(model.named_parameters()))
     total = losses["nll"] + losses["group_nll"]
-    golden.check_gradients(model, total, bags.x, b=b, ours=OURS, key=f"train.{distill}.")
-
-
-def test_three_bags_at_once_are_the_original_three_times(golden):
-    bags = pack([golden.bag(b) for b in range(3)])
-    noise = torch.cat([noise_of(golden.tensors[f"bag{b}.perm"]) for b in range(3)])
-    for distill in TYPES:
-        out = (model := golden.model(distill=distill))(bags, noise=noise)
-        want = [golden.expected(f"bag{b}.train.{distill}.slide_logits") for b in range(3)]
-        close(out.logits[:, 0], torch.cat(want))
-        losses = model.losses(out, bags)
-        for term, theirs in (("nll", "loss1"), ("group_nll", "loss0")):
-            want = [golden.expected(f"bag{b}.train.{distill}.{theirs}") for b in range(3)]
-            close(losses[term], torch.stack(want).mean())
-
-
-TORCHMIL_SETS = ["torchmil_dtfdmil_afs", "torchmil_dtfdmil_max", "torchmil_dtfdmil_maxmin"]
-
-
-@pytest.fixture(scope="module", params=TORCHMIL_SETS)
-def torchmil(request, shared_golden) -> Golden:
-    return Golden(shared_golden, request.param)
-
-
-@pytest.mark.parametrize("b", [0, 1, 2])
-def test_every_number_and_gradient_of_torchmil(torchmil, b):
-    model, bags = torchmil.model(), pack([bag := torchmil.bag(b)])
-    out = model(bags, noise=noise_of(torchmil.tensors[f"bag{b}.perm"]))
-    expected = lambda what: torchmil.expected(f"bag{b}.{what}")  # noqa: E731
-    close(out.logits.squeeze(), expected("logit"))
-    close(out.probability.squeeze(), expected("prob"))
-    close(out.extras["cam"], expected("att_raw"))
-    close(out.extras["cam"].softmax(0), expected("att"))
-    close(out.extras["group_logits"].flatten(), expected("pseudo_logits"))
-    losses = model.losses(out, bags)
-    # its names are swapped
-    close(losses["nll"], expected("loss.BCEWithLogitsLoss_t1"))
-    close(losses["group_nll"], expected("loss.BCEWithLogitsLoss_t2"))
-    total = sum(losses.values())
-    close(total, expected("total"))
-    assert set(TORCHMIL.values()) == set(dict(model.named_parameters()))
-    torchmil.check_gradients(model, total, bag.x, b=b, ours=TORCHMIL)
-
-
-@pytest.mark.parametrize("name", ["max", "maxmin"])
-def test_where_torchmil_takes_every_instance(shared_golden, name):
-    """Its tier 2 is then plain attention pooling of the bag; ours takes the requested number."""
-    golden = Golden(shared_golden, f"torchmil_dtfdmil_{name}")
-    model = golden.model()
-    for b in range(3):
-        x = golden.tensors[f"bag{b}.x"]
-        s = golden.state
-        t = (
-            x @ s["u_attention_pool.fc1.module.weight"].T + s["u_attention_pool.fc1.module.bias"]
-        ).tanh()
-        z = x.T @ (t @ s["u_attention_pool.fc2.weight"][0]).softmax(0)
-        logit = s["u_classifier.module.weight"] @ z + s["u_classifier.module.bias"]
-        close(logit.squeeze(), golden.expected(f"bag{b}.logit"))
-        noise = noise_of(golden.tensors[f"bag{b}.perm"])
-        bags = pack([golden.bag(b)])
-        one = build(
-            "dtfdmil", **{**model.arguments, "instances_per_group": 1, "predict_samples": 1}
-        )
-        one.load_state_dict(model.state_dict())
-        groups = one.groups(bags, noise=noise, generator=None)
-        e = one.attention(x).mean
-        rows = []
-        for g in groups.order[:, 0].split(groups.sizes):
-            p = (e[g].softmax(0)[:, None] * x[g]) @ one.classifier.weight[0]
-            rows += [g[p.argmax()]] + [g[p.argmin()]] * (name == "maxmin")
-        chosen = x[torch.stack(rows)]
-        z = chosen.T @ one.bag_attention(chosen).mean.softmax(0)
-        close(one.eval()(bags, noise=noise).logits.flatten(), one.bag_classifier(z))
+    golden.check_gradients(model, total, bags.x, b=b, key=f"train.{distill}.")
 
 
 # --- the specification's values
-
-
-def fixture_model(distill: str, i: int):
-    shapes = {
-        "dim_reduction.fc1.weight": (32, 64),
-        **{f"{p}attention_{k}.0.weight": (16, 32) for p in TIERS for k in "VU"},
-        **{f"{p}attention_{k}.0.bias": (16,) for p in TIERS for k in "VU"},
-        **{f"{p}attention_weights.weight": (1, 16) for p in TIERS},
-        **{f"{p}attention_weights.bias": (1,) for p in TIERS},
-        **{f"{p}fc.weight": (2, 32) for p in CLASSIFIERS},
-        **{f"{p}fc.bias": (2,) for p in CLASSIFIERS},
-    }
-    state = {k: q(k, *shape) for k, shape in shapes.items()}
-    constructor = {} if distill == "mas" else {"distill": distill}
-    model = from_original("dtfd", state, numGroup=4, total_instance=4 * i, **constructor)
-    if distill == "mas":  # from the publication; the original's code does not have it
-        model.distill = "mas"
-    return model
-
-
-TIERS = ("attention.", "att_classifier.attention.")
-CLASSIFIERS = ("classifier.", "att_classifier.classifier.")
-
-
-@pytest.mark.parametrize(
-    ("distill", "i", "logits", "loss"),
-    [
-        ("afs", 1, (0.02926956, -0.16321944), 0.79401605),
-        ("maxs", 1, (0.067511496, 0.085110622), 0.68438633),
-        ("maxmins", 1, (-0.1037023, 0.003922934), 0.64078176),
-        ("mas", 1, (0.046464663, -0.38071787), 0.9293777),
-        ("maxs", 2, (0.29690945, -0.15869803), 0.94667683),
-        ("maxmins", 2, (0.028767192, -0.15913419), 0.79150476),
-        ("mas", 2, (0.04495027, 0.012381265), 0.70956427),
-    ],
-)
-def test_golden_tiers(distill, i, logits, loss):
-    model = fixture_model(distill, i)
-    empty = torch.zeros(2, 0, dtype=torch.long)
-    bag = Bag(name="a", x=features(22, 64), edges=empty, weights=torch.zeros(0, dtype=F64), y=1)
-    out = model(bags := pack([bag]), noise=noise_of(torch.arange(22), dtype=F64))
-    got = out.extras["attention"][:4].tolist()
-    assert got == pytest.approx([0.25803737, 0.47436402, 0.35692809, 0.37018607], abs=1e-6)
-    tier1 = [
-        0.37639016, 0.19394439, 0.10871857, 0.20689144,
-        0.40684981, 0.33286755, 0.16928098, 0.17216825,
-    ]  # fmt: skip
-    assert out.extras["group_logits"].flatten().tolist() == pytest.approx(tier1, abs=1e-6)
-    assert out.logits.flatten().tolist() == pytest.approx(logits, abs=1e-6)
-    losses = model.losses(out, bags)
-    assert losses["group_nll"].item() == pytest.approx(0.71407926, abs=1e-6)
-    assert losses["nll"].item() == pytest.approx(loss, abs=1e-6)
-    a = out.extras["attention"][:6].softmax(0)[:3]
-    p = (a * out.extras["cam"][:3]).sigmoid().tolist()
-    assert p == pytest.approx([0.50937031, 0.51784645, 0.47245534], abs=1e-6)
 
 
 # --- by hand
@@ -293,7 +123,7 @@ def test_more_classes_have_a_score_each_and_the_last_decides():
     model = build("dtfdmil", in_dim=5, embed=8, attention_dim=4, n_classes=3, distill="maxs")
     model.double().eval()
     bags = pack([random_bag(9, seed=1, y=2)])
-    noise = noise_of(torch.arange(9), dtype=F64)
+    noise = torch.arange(9, dtype=F64)[:, None]
     out = model(bags, noise=noise)
     assert out.attention.mean.shape == out.extras["cam"].shape == (9, 3)
     h, e = model.instances(bags), out.extras["attention"]
@@ -306,34 +136,37 @@ def test_more_classes_have_a_score_each_and_the_last_decides():
     torch.testing.assert_close(out.logits[0, 0], model.bag_classifier(z))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 22])
-def test_groups_are_cut_like_an_array_and_never_empty(n):
-    order = torch.randperm(n)
-    groups = partition(noise_of(order), [n], n_groups=4)
-    want = [part for part in np.array_split(order.numpy(), 4) if len(part)]
-    got = groups.order[:, 0].split(groups.sizes)
-    assert [g.tolist() for g in got] == [w.tolist() for w in want]
-    assert groups.counts == [min(4, n)]
-    assert [groups.of[g, 0].tolist() for g in got] == [[k] * len(g) for k, g in enumerate(got)]
-
-
-def test_bags_are_partitioned_each_by_itself():
-    a, b = torch.rand(9, 3), torch.rand(5, 3)
-    both = partition(torch.cat([a, b]), [9, 5], n_groups=4)
-    alone = [partition(a, [9], n_groups=4), partition(b, [5], n_groups=4)]
-    assert torch.equal(both.order, torch.cat([alone[0].order, alone[1].order + 9]))
-    assert torch.equal(both.of, torch.cat([alone[0].of, alone[1].of]))
-    assert both.sizes == alone[0].sizes + alone[1].sizes
+def test_groups_are_cut_like_an_array_and_each_bag_by_itself():
+    sizes = [1, 2, 3, 4, 5, 22]
+    noise = torch.rand(sum(sizes), 3, generator=torch.Generator().manual_seed(0))
+    groups = partition(noise, sizes, n_groups=4)
+    start = 0
+    for b, n in enumerate(sizes):
+        for s in range(3):
+            order = noise[start : start + n, s].argsort()
+            for g, rows in enumerate(np.array_split(order.numpy(), 4)):
+                assert groups.sizes[4 * b + g].item() == len(rows)
+                assert (groups.of[start:, s][rows] == 4 * b + g).all()
+        start += n
 
 
 def test_a_group_too_small_gives_an_instance_twice():
-    model = build("dtfdmil", in_dim=5, embed=None, distill="maxmins", instances_per_group=2)
-    bags = pack([random_bag(11, seed=1), random_bag(1, seed=2)])
-    groups = model.groups(bags, noise=torch.rand(12, 1), generator=None)
-    assert groups.sizes == [3, 3, 3, 2, 1]
-    places, sizes = model._places(groups)
-    assert places == [0, 1, 1, 2, 3, 4, 4, 5, 6, 7, 7, 8, 9, 10, 9, 10, 11, 11]
-    assert sizes == [16, 2]
+    model = made("dtfdmil", embed=None, distill="maxmins", instances_per_group=2).double()
+    model.eval().predict_samples = 1
+    bags = pack([random_bag(11, seed=1, features=6), random_bag(1, seed=2, features=6)])
+    h, noise = model.instances(bags), torch.rand(12, 1, dtype=F64)
+    groups = model.groups(bags, noise=noise, generator=None)
+    e, cam = model.attention(h).mean, F.linear(h, model.classifier.weight)
+    a = groups.softmax(e)
+    pooled = model.pool(h, a, groups, bags)
+    chosen, counts = model.distilled(h, a, pooled, cam=cam, e=e, groups=groups)
+    assert counts == [16, 2] and groups.sizes.tolist() == [3, 3, 3, 2, 1, 0, 0, 0]
+    want = []
+    for g in range(5):
+        rows = (groups.of[:, 0] == g).nonzero()[:, 0]
+        best = rows[(a[rows, 0] * cam[rows, 0]).argsort(descending=True)]
+        want += [*best[:2], *best[-2:]]
+    torch.testing.assert_close(chosen[:, 0], h[torch.stack(want)])
 
 
 @pytest.mark.parametrize("distill", EVERY_WAY)
@@ -405,26 +238,6 @@ def test_four_parts_are_clipped_each_by_itself():
     assert len(plain) == 3 and not any("clip_norm" in g for g in plain)
 
 
-CHANGES = {
-    "embed": 8,
-    "activation": "identity",
-    "res_blocks": 1,
-    "dropout": 0.5,
-    "attention_dim": 5,
-    "trunk": "tanh",
-    "n_groups": 2,
-    "distill": "mas",
-    "instances_per_group": 2,
-    "predict_samples": 3,
-}
-
-
-@pytest.mark.parametrize("key", options_of("dtfdmil", without={"joint", "clip", "score_bias"}))
-def test_an_option_changes_the_result(key):
-    base = {"distill": "maxs"} if key == "instances_per_group" else {}
-    assert changes("dtfdmil", key, CHANGES[key], **base) > 1e-6
-
-
 def test_a_bias_on_w_shifts_the_raw_attention_and_nothing_else():
     with_bias, bags = made("dtfdmil").double().eval(), some_bags()
     without = made("dtfdmil", score_bias=False).double().eval()
@@ -435,30 +248,3 @@ def test_a_bias_on_w_shifts_the_raw_attention_and_nothing_else():
     shift = state["attention.mean.bias"].expand(len(bags.x))
     torch.testing.assert_close(a.extras["attention"] - b.extras["attention"], shift)
     torch.testing.assert_close(a.logits, b.logits)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"distill": "max"}, "distill is 'max'; expected 'afs', 'maxs', 'maxmins' or 'mas'"),
-        ({"trunk": "mlp"}, "trunk is 'mlp'; expected 'tanh' or 'gated'"),
-        ({"n_groups": 0}, "n_groups is 0; expected at least 1"),
-        ({"instances_per_group": 0}, "instances_per_group is 0; expected at least 1"),
-        ({"predict_samples": 0}, "predict_samples is 0; expected at least 1"),
-        ({"res_blocks": -1}, "res_blocks is -1; expected at least 0"),
-        ({"dropout": 1.0}, "dropout is 1.0"),
-        ({"clip": 0.0}, "clip is 0.0; expected more than 0"),
-    ],
-)
-def test_what_is_no_option_is_refused(options, message):
-    with types_not_executed(), pytest.raises(InputError, match=message):
-        build("dtfdmil", in_dim=6, **options)
-
-
-def test_other_layouts_of_torchmil_are_refused(shared_golden):
-    theirs = Golden(shared_golden, "torchmil_dtfdmil_afs")
-    with pytest.raises(CheckpointError, match=r"unknown are feat_ext.weight"):
-        extra = {**theirs.state, "feat_ext.weight": torch.zeros(2)}
-        from_original("torchmil_dtfdmil_afs", extra, **theirs.constructor)
-    with pytest.raises(CheckpointError, match="distill_mode is 'mean'"):
-        from_original("torchmil_dtfdmil", theirs.state, distill_mode="mean")

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from probsa import Bag, pack
 from probsa.evaluation.predictor import Predictor
-from probsa.layers.min_cut import pool_clusters
 from probsa.models import build
-from probsa.models._graphcam import through_linear
-from probsa.models.gtp import GTP, graph
+from probsa.models._graphcam import through_linear, trace
+from probsa.models.gtp import GTP, graph, pool_clusters
 from probsa.training.preparation import Standardizer
 
 EACH = [0, 1, 2]
@@ -101,7 +100,7 @@ def second_time(model: GTP, t: Tensor, *, start: float | None, theirs: bool) -> 
     alpha = 0.5 if theirs else 1.0
     traces, x = [], t
     for block in model.blocks:
-        traces.append(block.trace(x))
+        traces.append(trace(block, x))
         x = traces[-1].out
     last = model.norm(x)[:, 0]
     logit = model.classifier(last)
@@ -115,8 +114,8 @@ def second_time(model: GTP, t: Tensor, *, start: float | None, theirs: bool) -> 
     layers: list[Tensor] = []
     for block, one, g in reversed(list(zip(model.blocks, traces, gradients, strict=True))):
         skip, mlp = added(r, one.z, one.mlp)
-        mlp = linear(mlp, one.active, block.second.weight, alpha=alpha)
-        mlp = linear(mlp, one.normed_z, block.first.weight, alpha=alpha)
+        mlp = linear(mlp, one.active, block.mlp[3].weight, alpha=alpha)
+        mlp = linear(mlp, one.normed_z, block.mlp[0].weight, alpha=alpha)
         r = one.z * (ratio(skip, one.z) + ratio(mlp, one.z))
         skip, mixed = added(r, one.x, one.attended)
         if isinstance(block.out, torch.nn.Linear):

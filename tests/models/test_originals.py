@@ -4,18 +4,9 @@ import pytest
 import torch
 from support.golden import Golden
 
-from probsa.errors import CheckpointError, UnknownName, hint
+from probsa.errors import CheckpointError, UnknownName
 from probsa.models import from_original
-from probsa.models._originals import (
-    ReadOff,
-    _builders,
-    _is_of,
-    _variants,
-    agree,
-    number,
-    part,
-    readers,
-)
+from probsa.models._originals import _is_of, _sources, number, part, readers, source_of
 
 STATE = {"a.weight": torch.zeros(128, 512), "norm.weight": torch.zeros(4)}
 
@@ -69,11 +60,11 @@ def test_every_original_has_a_set_of_reference_outputs(shared_golden):
 
 
 def test_suffixes_do_not_make_two_originals_of_one_reference():
-    literal = [f"{n}_{v}" for n in _builders for v in _variants[n] if v.isidentifier()]
+    literal = [f"{n}_{v}" for n, s in _sources.items() for v in s.variants if v.isidentifier()]
     assert "clam_sb_gated" in literal
     for reference in literal:
-        builders = {_builders[name] for name in readers() if _is_of(reference, name)}
-        assert len(builders) == 1, reference
+        read = {_sources[name].read for name in readers() if _is_of(reference, name)}
+        assert read == {source_of(reference).read}, reference
 
 
 def test_a_suffix_that_contradicts_the_weights_is_refused():
@@ -92,14 +83,6 @@ def test_a_size_without_a_name_is_said_with_the_key_and_its_shape():
         "clam_sb: size_arg is 'small', but attention_net.3.module.0.weight has shape (128, 512), "
         "which fits no value of it (its rows: 256 for 'small', 384 for 'big')"
     )
-
-
-def test_arguments_that_contradict_a_tensor_that_is_not_there():
-    read = {"depth": ReadOff(2, "res_2.weight")}
-    agree({"depth": 2}, read, STATE, reference="x")
-    agree({}, read, STATE, reference="x")
-    with pytest.raises(CheckpointError, match=r"x: depth is 3, but there is no res_2.weight, so"):
-        agree({"depth": 3}, read, STATE, reference="x")
 
 
 @pytest.mark.parametrize(
@@ -143,10 +126,3 @@ def test_no_original_ignores_an_argument_that_it_does_not_take(reference, shared
     golden = Golden(shared_golden, sets_of(shared_golden, reference)[0])
     with pytest.raises(UnknownName, match="named 'nonsense'"):
         from_original(reference, golden.state, **golden.constructor, nonsense=1)
-
-
-def test_suggestions_do_not_depend_on_case_or_on_how_words_are_joined():
-    assert hint("ABMIL-PROBSA_DIAG", ["abmil-probsa-diag", "gtp"]) == (
-        " Did you mean 'abmil-probsa-diag'?"
-    )
-    assert hint("zzz", ["abmil"]) == ""

@@ -9,15 +9,14 @@ import torch.nn.functional as F
 from support.dense_setmil import Dense, at_cells, bucket_matrices, cells_of
 from support.golden import Golden, close
 from support.options import made, options_of, results, some_bags
-from support.originals import framed
 from support.random_bags import F64, types_not_executed
 from torch import Tensor
 
 from probsa import Bag, pack
 from probsa.errors import BagError, InputError
-from probsa.layers import irpe, t2t
-from probsa.layers.spatial import places_of, sinusoid
-from probsa.models import Model, arguments, build
+from probsa.layers import irpe
+from probsa.models import Model, arguments, build, setmil
+from probsa.models.setmil import cell_means, sinusoid
 
 ORIGINALS = ["setmil_default_irpe", "setmil_cross_bias", "setmil_product_ctx"]
 SMALL = {
@@ -30,21 +29,6 @@ def reference(request, shared_golden) -> Golden:
     return Golden(shared_golden, request.param)
 
 
-def theirs_to_ours(order: list[str]) -> dict[str, str]:
-    """Map the names by hand, not by the rules under test."""
-    names = {}
-    for theirs in order:
-        ours = theirs.replace("channel_reduce.reduce.attention", "reduce")
-        for k in (1, 2, 3):
-            ours = ours.replace(f"aspp.p{k}.attention", f"pyramid.{k - 1}")
-        for cut in ("lookup_table_weight", "lookup_table_bias"):
-            ours = ours.replace(f"rp_rows.{cut}", "tables.0").replace(f"rp_cols.{cut}", "tables.1")
-            ours = ours.replace(cut, "tables.0")
-        ours = ours.replace("attn.rpe_", "relative.on_").replace("attn.", "").replace("mlp.", "")
-        names[theirs] = ours.replace("cls_token", "class_token").replace("head.", "classifier.")
-    return names
-
-
 @pytest.mark.parametrize("b", [0, 1, 2])
 def test_every_stage_is_the_originals(reference, b):
     model = reference.model()
@@ -53,16 +37,19 @@ def test_every_stage_is_the_originals(reference, b):
     def want(what: str) -> Tensor:
         return reference.expected(f"bag{b}.{what}")
 
-    tokens = model.token_map(bags)
+    maps = model.lay_out(bags)
+    (at,) = maps
     g = reference.tensors[f"bag{b}.map"]
-    close(tokens.layout.scatter(bags.x).T.unflatten(1, g.shape[1:]), g)
-    close(tokens.g.T.unflatten(1, (8, 8))[None], want("reduced"))
-    close(model.fuse(tokens)[None], want("aspp"))
-    z, places = model.sequence(tokens), places_of(tokens.cells, first=True)
+    close(cell_means(bags.x, at.place, len(at.cells)).T.unflatten(1, g.shape[1:]), g)
+    features = model.reduced(bags.x, maps)
+    close(features.T.unflatten(1, (8, 8))[None], want("reduced"))
+    fused = model.fuse(features, maps)
+    close(fused[None], want("aspp"))
+    z, places = model.sequence(fused, maps), [at.places(first=True)]
     close(z[None], want("tokens"))
     for i, block in enumerate(model.blocks):
-        heads, rows = block.class_rows(z, places)
-        close(rows[0][None], want(f"attn{i}"))
+        heads, (row,) = block.class_rows(z, places)
+        close(row[None], want(f"attn{i}"))
         z = block(z, places)
         close(z[None], want(f"block{i}"))
         close(heads, want(f"block{i}")[:, 0])
@@ -80,7 +67,7 @@ def test_every_gradient_is_the_originals(reference, b):
     model, bag = reference.model(), reference.bag(b)
     bags = pack([bag])
     total = model.losses(model(bags), bags)["nll"]
-    ours = theirs_to_ours(reference.metadata["parameter_order"])
+    ours = reference.names(model)
     parameters = dict(model.named_parameters())
     assert set(ours.values()) == set(parameters)
     grad_x, *gradients = torch.autograd.grad(total, [bag.x, *parameters.values()])
@@ -93,7 +80,7 @@ def test_every_gradient_is_the_originals(reference, b):
     close(norms, reference.expected(f"bag{b}.grad_norms"), relative=1e-4)
     # each instance is alone in its cell, so the gradient of the map is that of the instances
     want = reference.expected(f"bag{b}.grad_map").flatten(1).T
-    close(grad_x, want[model.token_map(bags).layout.place], relative=1e-4)
+    close(grad_x, want[model.lay_out(bags)[0].place], relative=1e-4)
 
 
 def test_the_references_at_once_are_the_references_alone(reference):
@@ -202,7 +189,7 @@ def test_blocks_change_nothing(monkeypatch, options, dropout):
             quick = model(pack([bag])).logits
         torch.testing.assert_close(quick, whole[0], rtol=1e-10, atol=1e-11)
     monkeypatch.setattr(irpe, "BLOCK", {"cpu": 60})
-    monkeypatch.setattr(t2t, "BLOCK", 500)
+    monkeypatch.setattr(setmil, "GATHERED", 500)
     stored = run()  # in blocks, without recomputation
     monkeypatch.setattr(irpe, "KEEP", 50)
     again = run()
@@ -211,18 +198,6 @@ def test_blocks_change_nothing(monkeypatch, options, dropout):
     if not dropout:
         for a, b in zip(again, whole, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
-
-
-def test_with_tables_at_zero_it_is_a_plain_transformer():
-    torch.manual_seed(0)
-    model = build("setmil", **SMALL)
-    plain = build("setmil", **SMALL, relative="none")
-    plain.load_state_dict(model.state_dict(), strict=False)
-    bags = pack([scattered()])
-    same = model.double()(bags).logits, plain.double()(bags).logits
-    torch.testing.assert_close(*same, rtol=1e-12, atol=1e-13)
-    assert model.without_effect == {"blocks.1.relative.on_q.tables.0"}
-    assert plain.without_effect == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -239,7 +214,7 @@ def test_gradients_reach_the_tables_but_what_softmax_drops(options, dead):
     named = dict(model.named_parameters())
     tables = {k for k in named if ".tables." in k}
     none = {k for k in tables if named[k].grad.abs().max() < 1e-12}
-    assert none == {f"blocks.1.relative.on_{on}.tables.0" for on in dead} == model.without_effect
+    assert none == {f"blocks.1.relative.tables.{on}.0" for on in dead} == model.without_effect
     assert len(tables) == 2 * len(options["relative_on"])
 
 
@@ -293,12 +268,6 @@ def test_slices_of_a_scan_are_one_column():
     assert torch.equal(run(at, None), want)
 
 
-def test_weights_are_shares_of_the_class_tokens_attention():
-    out = filled(build("setmil", **SMALL))(pack([scattered(), scattered(14, seed=2)]))
-    for part in out.attention.mean.split([9, 14]):
-        assert (part > 0).all() and 0 < part.sum().item() < 1
-
-
 def test_pieces_far_apart_cost_what_they_hold():
     """A dense map of these instances would have 10¹² cells."""
     model = build("setmil", **SMALL, reduction=5).double()
@@ -309,18 +278,6 @@ def test_pieces_far_apart_cost_what_they_hold():
     out = model(pack([far, bag]))
     assert bool(out.logits.isfinite().all())
     torch.testing.assert_close(out.logits[1], model(pack([bag])).logits[0], rtol=1e-10, atol=0)
-
-
-def test_a_packed_map_is_a_square_of_cells_in_their_order():
-    model = filled(build("setmil", **SMALL, layout="packed"))
-    bag = scattered(7)
-    order = (bag.coords[:, 1] * 1000 + bag.coords[:, 0]).argsort()
-    rank = torch.empty(7).long()
-    rank[order] = torch.arange(7)
-    logits, weight = Dense(model)(bag.x, rank // 3, rank % 3, high=3, wide=3)
-    out = model(pack([bag]))
-    torch.testing.assert_close(out.logits[0, 0], logits, rtol=1e-9, atol=1e-10)
-    torch.testing.assert_close(out.attention.mean, weight.flatten()[rank], rtol=1e-9, atol=1e-10)
 
 
 # valid and invalid options
@@ -348,7 +305,6 @@ CHANGES = {
     "pyramid_relative_mode": ("contextual", {"pyramid_relative": "euc"}),
     "pyramid_relative_on": ("k", {"pyramid_relative": "product"}),
     "empty": ("tokens", {}),
-    "layout": ("packed", {}),
 }
 
 
@@ -370,7 +326,6 @@ def test_an_option_changes_the_result(key):
         ({"dropout": 1.0}, "dropout is 1.0; expected at least 0 and less than 1"),
         ({"pyramid_dropout": -0.1}, "pyramid_dropout is -0.1; expected at least 0 and less than 1"),
         ({"empty": "dropped"}, "empty is 'dropped'; expected 'masked' or 'tokens'"),
-        ({"layout": "list"}, "layout is 'list'"),
         ({"heads": 3}, "heads is 3: give a divisor of the transformer's width, 8"),
         ({"heads": 0}, "heads is 0"),
         ({"layers": 0}, "layers is 0; expected at least 1"),
@@ -412,19 +367,6 @@ def test_bags_without_places_are_refused(change, message):
     fields = {k: getattr(bag, k) for k in ("name", "x", "edges", "weights", "coords", "stride")}
     with pytest.raises(BagError, match=message):
         build("setmil", **SMALL).double()(pack([Bag(**{**fields, **change})]))
-
-
-@pytest.mark.parametrize(
-    ("options", "parameters"),
-    [
-        ({}, 11_865_985),
-        ({"reduction": 5}, 16_790_913),
-        ({"preset": "original", "in_dim": 1280, "n_classes": 2}, 17_168_130),
-    ],
-)
-def test_parameters(options, parameters):
-    model = build("setmil", **{"in_dim": 2048, **options})
-    assert sum(p.numel() for p in model.parameters()) == parameters
 
 
 # torchmil
@@ -502,40 +444,3 @@ def test_torchmils_numbers_are_those_of_its_formula(shared_golden, name, b):
         close(score, golden.expected(f"bag{b}.att_raw"))
     right, _, _ = torchmil(golden, x, cells, scrambled=False)
     assert (right - logit).abs().item() > 1e-3
-
-
-@pytest.mark.parametrize("name", ["torchmil_setmil_nopmf", "torchmil_setmil_pmf"])
-def test_unscrambled_torchmils_transformer_is_ours(shared_golden, name):
-    """Ours with torchmil's weights and no linear map after the heads, on torchmil's tokens."""
-    golden = Golden(shared_golden, name)
-    layers = 2 if name.endswith("nopmf") else 1
-    model = build(
-        "setmil", in_dim=32, embed=None, reduced_dim=24, windows=(), set_dim=None, heads=4,
-        layers=layers, relative="product", relative_mode="contextual", relative_on="k",
-        relative_shared=True, empty="tokens",
-    )  # fmt: skip
-    state = dict(model.state_dict())
-    for key, value in golden.state.items():
-        ours = key.replace("se_transf.layers", "blocks").replace("se_transf.norm", "norm")
-        ours = ours.replace("att_module.qkv_nn", "qkv").replace("mlp_module.0", "fc1")
-        ours = ours.replace("att_module.rpe_k.lookup_table_weight", "relative.on_k.tables.0")
-        ours = ours.replace("mlp_module.3", "fc2").replace("cls_token", "class_token")
-        ours = f"reduce.{ours.removeprefix('proj.')}" if ours.startswith("proj.") else ours
-        if ours in state:
-            assert state[ours].shape == value.shape
-            state[ours] = value
-    for i in range(layers):
-        state[f"blocks.{i}.proj.weight"] = torch.eye(24)
-        state[f"blocks.{i}.proj.bias"] = torch.zeros(24)
-    state["reduce.bias"] = golden.state["proj.bias"]
-    model.load_state_dict(state)
-    x, cells = golden.bag(2).x, golden.tensors["bag2.coords"]
-    want, start, row = torchmil(golden, x, cells, scrambled=False)
-    bags = pack([framed(golden.bag(2), 15)])
-    z = start
-    places = places_of(model.token_map(bags).cells, first=True)
-    for block in model.blocks[:-1]:
-        z = block(z, places)
-    heads, rows = model.blocks[-1].class_rows(z, places)
-    close(model.classifier(model.norm(heads))[0, 0], want.detach())
-    close(rows[0], row.detach())

@@ -5,184 +5,15 @@ from itertools import pairwise
 
 import pytest
 import torch
-import torch.nn.functional as F
 from models.test_contract import batch, make_bag, turned
-from support.golden import Golden, close
-from support.options import changes, made, options_of, some_bags
-from support.random_bags import F64, adjacency, types_not_executed
+from support.golden import Golden
+from support.options import made, some_bags
+from support.random_bags import F64, adjacency
 from torch import Tensor
 
 from probsa import pack
-from probsa.errors import CheckpointError, InputError, UnknownName
-from probsa.models import build, from_original
-
-POOLS = [
-    "torchmil_smabmil_early",
-    "torchmil_smabmil_early_spectral",
-    "torchmil_smabmil_exact",
-    "torchmil_smabmil_late",
-    "torchmil_smabmil_mid",
-]
-SETS = [*POOLS, "torchmil_smtransformerabmil"]
-
-
-@pytest.fixture(params=SETS)
-def reference(request, shared_golden) -> Golden:
-    return Golden(shared_golden, request.param)
-
-
-@pytest.fixture(params=POOLS)
-def pool(request, shared_golden) -> Golden:
-    return Golden(shared_golden, request.param)
-
-
-def normalised_adjacency(reference: Golden, b: int) -> Tensor:
-    n = len(reference.tensors[f"bag{b}.x"])
-    a = torch.zeros(n, n, dtype=F64)
-    i, j = reference.tensors[f"bag{b}.edge_index"]
-    a[i, j] = reference.tensors[f"bag{b}.edge_weight"].double()
-    return a
-
-
-def coefficient(reference: Golden) -> float:
-    """Return their γ = α/(1 − α), trained or not."""
-    if "pool.sm.sm.coef" in reference.state:
-        return reference.state["pool.sm.sm.coef"].item()
-    alpha = float(reference.constructor["sm_alpha"])
-    return 1 / (1 - alpha) - 1
-
-
-def by_their_formula(reference: Golden, b: int) -> tuple[Tensor, Tensor]:
-    """Return f and the logit in double precision, with their 1/(1 + γ) instead of γ/(1 + γ)."""
-    p = {k: v.double() for k, v in reference.state.items()}
-    x, a_norm = reference.tensors[f"bag{b}.x"].double(), normalised_adjacency(reference, b)
-    constructor = reference.constructor
-    c = coefficient(reference)
-
-    def sm(u: Tensor) -> Tensor:
-        if constructor["sm_mode"] == "exact":
-            eye = torch.eye(len(u), dtype=F64)
-            return torch.linalg.solve((1 + c) * eye - c * a_norm, u)
-        g, a = u, 1 / (1 + c)
-        for _ in range(int(constructor["sm_steps"])):
-            g = (1 - a) * u + a * a_norm @ g
-        return g
-
-    def weight(k: str) -> Tensor:
-        if f"{k}.weight" in p:
-            return p[f"{k}.weight"]
-        w = p[f"{k}.parametrizations.weight.original"]
-        u, v = (p[f"{k}.parametrizations.weight.0._{s}"] for s in "uv")
-        return w / (u @ w @ v)
-
-    where = constructor["sm_where"]
-    x = sm(x) if where == "early" else x
-    v = F.linear(x, weight("pool.proj1"), p["pool.proj1.bias"])
-    v = sm(v) if where == "mid" else v
-    f = v.tanh() @ weight("pool.proj2").T
-    f = (sm(f) if where == "late" else f)[:, 0]
-    logit = F.linear(f.softmax(0) @ x, p["last_layer.weight"], p["last_layer.bias"])[0]
-    return f, logit
-
-
-@pytest.mark.parametrize("b", [0, 1, 2])
-def test_torchmils_values_by_its_own_formula(pool, b):
-    f, logit = by_their_formula(pool, b)
-    close(f.float(), pool.expected(f"bag{b}.att_raw"))
-    close(logit.float(), pool.expected(f"bag{b}.logit"))
-
-
-@pytest.mark.parametrize("b", [0, 1, 2])
-def test_scores_logits_losses_and_gradients(reference, b):
-    model = reference.model()
-    bag = reference.bag(b)
-    bags = pack([bag])
-    out = model(bags)
-    close(out.attention.mean, reference.expected(f"bag{b}.att_raw"))
-    close(out.attention.mean.softmax(0), reference.expected(f"bag{b}.att"))
-    close(out.logits[0, 0, 0], reference.expected(f"bag{b}.logit"))
-    close(out.probability[0, 0], reference.expected(f"bag{b}.prob"))
-    losses = model.losses(out, bags)
-    assert set(losses) == {"nll"}
-    close(losses["nll"], reference.expected(f"bag{b}.loss.BCEWithLogitsLoss"))
-    close(losses["nll"], reference.expected(f"bag{b}.total"))
-    names = ours(reference)
-    assert {k for k, _ in model.named_parameters()} == set(names.values())
-    names = check_coefficients(reference, model, losses["nll"], b=b, names=names)
-    reference.check_gradients(model, losses["nll"], bag.x, b=b, ours=names)
-
-
-def ours(reference: Golden) -> dict[str, str]:
-    swaps = [
-        ("pool.proj1.", "attention.first."),
-        ("pool.proj2.", "attention.last."),
-        ("last_layer.", "classifier."),
-        ("pool.sm.sm.coef", "attention.sm.logit"),
-        (".att_module.sm.sm.coef", ".smooth"),
-        ("transformer_encoder.layers.", "encoder.blocks."),
-        ("transformer_encoder.norm.", "encoder.norm."),
-        (".att_module.qkv_nn.", ".qkv."),
-        (".mlp_module.", ".mlp."),
-    ]
-    names = {}
-    for key in reference.state:
-        if key.endswith((".0._u", ".0._v")):
-            continue
-        name = key
-        for theirs, ours in swaps:
-            name = name.replace(theirs, ours)
-        if name.endswith(".smooth"):
-            name = f"smooths.{name.split('.')[2]}.logit"
-        names[key] = name
-    return names
-
-
-def check_coefficients(reference, model, total, *, b, names) -> dict[str, str]:
-    """Compare gradients of γ = e^∓logit, d/dγ = ∓ 1/γ d/dlogit; return the other names."""
-    parameters = dict(model.named_parameters())
-    sign = 1 if reference.constructor.get("sm_mode") == "exact" else -1
-    order = reference.metadata["parameter_order"]
-    norms = reference.expected(f"bag{b}.grad_norms")
-    for key in [k for k in names if k.endswith(".coef")]:
-        (slope,) = torch.autograd.grad(total, parameters[names.pop(key)], retain_graph=True)
-        got = sign * slope / reference.state[key]
-        close(got.abs(), norms[order.index(key)], relative=1e-4)
-        full = reference.tensors.pop(f"expected.bag{b}.grad.{key}", None)
-        if full is not None:
-            close(got, full, relative=1e-4)
-    return names
-
-
-def test_three_bags_at_once_without_padding(pool):
-    model = pool.model()
-    bags = pack([pool.bag(b) for b in range(3)])
-    out = model(bags)
-    close(out.logits[:, 0, 0], pool.expected("batch.logit"))
-    nll = model.losses(out, bags)["nll"]
-    close(nll, pool.expected("batch.loss.BCEWithLogitsLoss"))
-    padded = pool.expected("batch.att_raw")
-    for got, want in zip(out.attention.mean.split(list(bags.sizes)), padded, strict=True):
-        close(got, want[: len(got)])
-
-
-@pytest.mark.parametrize("b", [0, 1, 2])
-def test_with_alpha_as_it_is_meant_ours_is_the_dense_solve(shared_golden, b):
-    """Theirs at γ approximates (I + L/γ)⁻¹, ours with α = γ/(1 + γ) approximates (I + γL)⁻¹."""
-    late = Golden(shared_golden, "torchmil_smabmil_late")
-    late.tensors["state.pool.sm.sm.coef"] = torch.tensor(3.0)
-    f, _ = by_their_formula(late, b)
-    read = late.model(sm_steps=300).double()
-    meant = late.model(sm_mode="exact").double()
-    a_norm = normalised_adjacency(late, b)
-    eye = torch.eye(len(a_norm), dtype=F64)
-    bags = pack([late.bag(b, dtype=F64)])
-    raw = read.attention.last(read.attention.first(bags.x).tanh())[:, 0]
-    for model, gamma in ((read, 1 / 3), (meant, 3.0)):
-        want = torch.linalg.solve(eye + gamma * (eye - a_norm), raw)
-        torch.testing.assert_close(model(bags).attention.mean, want, rtol=1e-5, atol=1e-5)
-    # ten steps of 1/(1 + γ) = 1/4 have converged: the stored result is that of 1 − α
-    torch.testing.assert_close(f, read(bags).attention.mean, rtol=1e-4, atol=1e-4)
-    assert (f - meant(bags).attention.mean).abs().max().item() > 0.01
+from probsa.errors import CheckpointError, UnknownName
+from probsa.models import from_original
 
 
 @pytest.mark.parametrize("mode", ["approximate", "exact"])
@@ -258,16 +89,6 @@ def test_every_parameter_of_a_transformer_gets_a_gradient():
     assert all(bool((p.grad != 0).any()) for p in model.parameters())
 
 
-def test_a_transformer_in_half_precision():
-    model = transformer()
-    bags = pack(batch(model, dtype=torch.float32))
-    want = model.losses(model(bags), bags)["nll"]
-    with torch.autocast("cpu", torch.bfloat16):
-        out = model(bags)
-    assert out.logits.dtype == torch.float32
-    torch.testing.assert_close(model.losses(out, bags)["nll"], want, rtol=0.02, atol=2e-3)
-
-
 def test_a_transformers_layers_smooth_their_attention(shared_golden):
     """Z = Y + Sm(SA(LN Y)), computed from the parts of the layer."""
     model = transformer(add_self=True, final_norm=False).double().eval()
@@ -291,55 +112,9 @@ def test_a_transformers_layers_smooth_their_attention(shared_golden):
 # counts
 
 
-@pytest.mark.parametrize(
-    ("options", "parameters"),
-    [
-        ({}, 1_115_393 + 1),
-        ({"train_alpha": False}, 1_115_393),
-        ({"where": "late"}, 1_115_393 + 1),
-        ({"preset": "original"}, 2048 * 128 + 128 + 128 + 1 + 2049),
-        ({"encoder": "transformer"}, 7_418_113 + 3),
-        ({"encoder": "transformer", "out_proj": False, "final_norm": False}, 6_891_777 + 3),
-    ],
-)
-def test_parameters(options, parameters):
-    model = build("smabmil", in_dim=2048, **options)
-    assert sum(p.numel() for p in model.parameters()) == parameters
-
-
 # options
 
 BASE = {"embed": 8, "attention_dim": 4, "heads": 2}
-CHANGES = {
-    "encoder": "transformer",
-    "embed": (8, 6),
-    "activation": "identity",
-    "dropout": 0.5,
-    "where": "late",
-    "alpha": 0.7,
-    "train_alpha": False,
-    "mode": "exact",
-    "steps": 3,
-    "spectral_norm": False,
-    "attention_dim": 5,
-    "attention_activation": "gelu",
-    "layers": 1,
-    "heads": 4,
-    "width": 16,
-    "out_proj": False,
-    "use_mlp": False,
-    "final_norm": False,
-    "add_self": True,
-}
-OF_ENCODER = {
-    "layers", "heads", "width", "out_proj", "use_mlp", "final_norm", "add_self",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("key", options_of("smabmil", without=["train_alpha"]))
-def test_an_option_changes_the_result(key):
-    base = {**BASE, "encoder": "transformer"} if key in OF_ENCODER else BASE
-    assert changes("smabmil", key, CHANGES[key], **base) > 1e-6
 
 
 def test_alpha_is_trained_or_not():
@@ -366,24 +141,6 @@ def test_more_alpha_is_smoother():
         energy = bags.weights @ (scaled[i] - scaled[j]).square()
         energies.append((energy / f.square().sum()).item())
     assert all(a > b for a, b in pairwise(energies))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"where": "none"}, "where is 'none'; expected 'early', 'mid' or 'late'"),
-        ({"encoder": "cnn"}, "encoder is 'cnn'; expected 'mlp' or 'transformer'"),
-        ({"alpha": 1.0}, "alpha of Sm is 1.0"),
-        ({"mode": "approx"}, "mode is 'approx'; expected 'approximate' or 'exact'"),
-        ({"steps": 0}, "the number of steps of Sm is 0"),
-        ({"attention_dim": 0}, "attention_dim is 0"),
-        ({"attention_activation": "silu"}, "attention_activation is 'silu'"),
-        ({"encoder": "transformer", "heads": 7}, "heads is 7: give a divisor"),
-    ],
-)
-def test_what_is_no_option_is_refused(options, message):
-    with types_not_executed(), pytest.raises(InputError, match=message):
-        build("smabmil", in_dim=6, **options)
 
 
 def state(**more: Tensor) -> dict[str, Tensor]:

@@ -70,7 +70,7 @@ class Dense:
         """Map (h, t, d) to (output, weights); `keep` marks the tokens that are keys."""
         logits = (q * scale) @ k.transpose(1, 2)
         tables = [] if method == "none" else bucket_matrices(method, *where, first=first)
-        names = [f"{key}.relative.on_{{}}.tables.{i}" for i in range(len(tables))]
+        names = [f"{key}.relative.tables.{{}}.{i}" for i in range(len(tables))]
         heads = range(len(q))
 
         def table_per_head(name: str, on: str) -> Tensor | None:

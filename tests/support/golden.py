@@ -4,6 +4,7 @@ The sets define the tolerance: max|a − b| ≤ 2·10⁻⁵ max|ref| + 10⁻⁶,
 """
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,18 @@ from torch import Tensor
 
 from probsa import Bag
 from probsa.models import Model, from_original
+from probsa.models._originals import renaming, source_of
+from probsa.models._torchmil import RULES
 
 from . import originals as originals
+
+ABMIL = (
+    (r"attention\.0\.|attention_V\.0\.", "attention.trunk.first."),
+    (r"attention_U\.0\.", "attention.trunk.gate."),
+    (r"attention\.2\.|attention_w\.", "attention.mean."),
+    (r"classifier\.0\.", "classifier."),
+)
+"""Names of AttentionDeepMIL, with ours."""
 
 
 def close(got: Tensor, want: Tensor, *, relative: float = 2e-5) -> None:
@@ -74,8 +85,34 @@ class Golden:
         canvas = self.constructor.get("img_size")
         return bag if canvas is None else originals.framed(bag, canvas)
 
+    def noise(self, b: int) -> Tensor | None:
+        """Return the stored noise, or noise that sorts the instances into DTFD's order."""
+        order = self.tensors.get(f"bag{b}.perm")
+        if order is None:
+            return self.tensors.get(f"bag{b}.eps")
+        noise = torch.empty(len(order), 1)
+        noise[order, 0] = torch.arange(len(order), dtype=noise.dtype)
+        return noise
+
+    def names(self, model: Model) -> dict[str, str]:
+        """Return our name of each of the original's parameters that has one in our model."""
+        rules = source_of(self.name).names or (*ABMIL, *RULES)
+        renamed = {
+            k: renaming(k.replace(".module.", "."), rules) for k in self.metadata["parameter_order"]
+        }
+        known = {k for k, _ in model.named_parameters()}
+        return {k: name for k, name in renamed.items() if name in known}
+
     def check_gradients(
-        self, model: Model, total: Tensor, x: Tensor, *, b: int, ours: dict[str, str], key: str = ""
+        self,
+        model: Model,
+        total: Tensor,
+        x: Tensor,
+        *,
+        b: int,
+        ours: Mapping[str, str] | None = None,
+        adjust: Mapping[str, Callable[[Tensor], Tensor]] | None = None,
+        key: str = "",
     ) -> None:
         """Check the gradients of `total`, or their norms, at x (if stored) and at every parameter.
 
@@ -84,9 +121,12 @@ class Golden:
             total: the output to differentiate.
             x: the features of the bag.
             b: the number of the bag.
-            ours: our parameter name for each name of the original that has a counterpart.
+            ours: our parameter name for each name of the original that has a counterpart; None:
+                those of `names`.
+            adjust: for parameters of the original that ours differ from, its gradient from ours.
             key: prefix of `grad`, `grad_norms` and `grad_x` in the set (such as `svm.`).
         """
+        ours = self.names(model) if ours is None else ours
         parameters = dict(model.named_parameters())
         grads = torch.autograd.grad(
             total, [x, *parameters.values()], allow_unused=True, retain_graph=True
@@ -94,16 +134,18 @@ class Golden:
         if f"expected.bag{b}.{key}grad_x" in self.tensors:
             close(grads[0], self.expected(f"bag{b}.{key}grad_x"), relative=1e-4)
         gradients = dict(zip(parameters, grads[1:], strict=True))
-        full = self.under(f"expected.bag{b}.{key}grad")
+        theirs = {k: gradients[name] for k, name in ours.items()}
+        theirs |= {k: f(theirs[k]) for k, f in (adjust or {}).items()}
+        full = {k: v for k, v in self.under(f"expected.bag{b}.{key}grad").items() if k in ours}
         assert full
-        for theirs, want in full.items():
-            got = gradients[ours[theirs]]
-            assert got is not None, theirs
+        for name, want in full.items():
+            got = theirs[name]
+            assert got is not None, name
             close(got, want, relative=1e-4)
         order = self.metadata["parameter_order"]
         want = self.expected(f"bag{b}.{key}grad_norms")
         shared = [(k, w) for k, w in zip(order, want, strict=True) if k in ours]
         zero = torch.zeros(())
-        norms = [g.norm() if (g := gradients[ours[k]]) is not None else zero for k, _ in shared]
+        norms = [g.norm() if (g := theirs[k]) is not None else zero for k, _ in shared]
         stored = torch.stack([w.clamp_min(0) for _, w in shared])  # −1: the original has none
         close(torch.stack(norms).to(stored.dtype), stored, relative=1e-4)

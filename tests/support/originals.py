@@ -77,8 +77,8 @@ SETMIL_LEAVES = {
     r"(norm[12])\.": r"\1.",
     r"attn\.(qkv|proj)\.": r"\1.",
     r"mlp\.(fc[12])\.": r"\1.",
-    r"attn\.rpe_([qkv])\.rp_cols\.lookup_table_\w+$": r"relative.on_\1.tables.1",
-    r"attn\.rpe_([qkv])\.(rp_rows\.)?lookup_table_\w+$": r"relative.on_\1.tables.0",
+    r"attn\.rpe_([qkv])\.rp_cols\.lookup_table_\w+$": r"relative.tables.\1.1",
+    r"attn\.rpe_([qkv])\.(rp_rows\.)?lookup_table_\w+$": r"relative.tables.\1.0",
 }
 """Names within the original's blocks, with ours."""
 SETMIL_STEMS = {
@@ -98,12 +98,13 @@ SETMIL: Rules = [
 ]  # fmt: skip
 
 
-@original("setmil", variants=("cross_bias", "default_irpe", "product_ctx"))
-def setmil(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """Build SETMIL's original."""
+@original(
+    "setmil", variants=("cross_bias", "default_irpe", "product_ctx"), model="setmil", names=SETMIL
+)
+def setmil(reference: str, state: State, given: dict[str, Any]) -> dict[str, Any]:
+    """Read SETMIL's original."""
     del reference
-    model = build(
-        "setmil",
+    return dict(
         preset="original",
         in_dim=given["in_chans"],
         n_classes=given["num_classes"],
@@ -122,7 +123,6 @@ def setmil(reference: str, state: State, given: dict[str, Any]) -> Model:
         **relative(given["irpe"], ours="relative"),
         **relative(given["token_t"], ours="pyramid_relative"),
     )
-    return transplant(model, state, SETMIL)
 
 
 def relative(settings: dict[str, Any], *, ours: str) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class SpectralCNN(nn.Module):
         return self.net(x[None, None])[0].transpose(0, 1).flatten(1)
 
 
-@original("vmil")
+@original("vmil", names=VMIL_NAMES)
 def vmil(reference: str, state: State, given: dict[str, Any]) -> Model:
     """Build VMIL's original, without the template layer that its transformer copies."""
     del reference
@@ -200,30 +200,28 @@ GTP: Rules = [
     (r"pool1\.", "assign."),
     (r"transformer\.(blocks\.\d+)\.attn\.qkv\.", r"\1.qkv."),
     (r"transformer\.(blocks\.\d+)\.attn\.proj\.", r"\1.out."),
-    (r"transformer\.(blocks\.\d+)\.mlp\.fc1\.", r"\1.first."),
-    (r"transformer\.(blocks\.\d+)\.mlp\.fc2\.", r"\1.second."),
+    (r"transformer\.(blocks\.\d+)\.mlp\.fc1\.", r"\1.mlp.0."),
+    (r"transformer\.(blocks\.\d+)\.mlp\.fc2\.", r"\1.mlp.3."),
     (r"transformer\.head\.", "classifier."),
     (r"transformer\.", ""),
 ]
 
 
-@original("gtp")
-def gtp(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """Build GTP's original: a batch-normalised graph convolution, ViT blocks of 8 heads."""
+@original("gtp", model="gtp", names=GTP)
+def gtp(reference: str, state: State, given: dict[str, Any]) -> dict[str, Any]:
+    """Read GTP's original: a batch-normalised graph convolution, ViT blocks of 8 heads."""
     del reference, given
     d = state["cls_token"].shape[-1]
-    model = build(
-        "gtp",
-        preset="original",
-        in_dim=state["conv1.weight"].shape[0],
-        n_classes=len(state["transformer.head.bias"]),
-        width=d,
-        clusters=len(state["pool1.bias"]),
-        layers=count(state, r"transformer\.blocks\.\d+\.norm1\.weight"),
-        heads=8,
-        mlp_ratio=len(state["transformer.blocks.0.mlp.fc1.bias"]) / d,
-    )
-    return transplant(model, state, GTP)
+    return {
+        "preset": "original",
+        "in_dim": state["conv1.weight"].shape[0],
+        "n_classes": len(state["transformer.head.bias"]),
+        "width": d,
+        "clusters": len(state["pool1.bias"]),
+        "layers": count(state, r"transformer\.blocks\.\d+\.norm1\.weight"),
+        "heads": 8,
+        "mlp_ratio": len(state["transformer.blocks.0.mlp.fc1.bias"]) / d,
+    }
 
 
 # IIB-MIL
@@ -261,23 +259,21 @@ def iibmil_names() -> Rules:
     return rules
 
 
-@original("iibmil")
-def iibmil(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """Build IIB-MIL's original."""
+@original("iibmil", model="iibmil", names=iibmil_names())
+def iibmil(reference: str, state: State, given: dict[str, Any]) -> dict[str, Any]:
+    """Read IIB-MIL's original."""
     del reference, given
     z, raw = state["patch_encoder.res_0.weight"].shape
-    model = build(
-        "iibmil",
-        preset="original",
-        in_dim=raw,
-        n_classes=len(state["wsi_classifier.weight"]),
-        width=z,
-        layers=count(state, r"patch_encoder\.res_\d+\.weight"),
-        hidden=len(state["patch_encoder.trans_0.layers.0.linear1.weight"]),
-        queries=len(state["query_embed.weight"]),
-        decoder_layers=count(state, r"wsi_aggregator\.decoder\.layers\.\d+\.linear1\.weight"),
-    )
-    return transplant(model, state, iibmil_names())
+    return {
+        "preset": "original",
+        "in_dim": raw,
+        "n_classes": len(state["wsi_classifier.weight"]),
+        "width": z,
+        "layers": count(state, r"patch_encoder\.res_\d+\.weight"),
+        "hidden": len(state["patch_encoder.trans_0.layers.0.linear1.weight"]),
+        "queries": len(state["query_embed.weight"]),
+        "decoder_layers": count(state, r"wsi_aggregator\.decoder\.layers\.\d+\.linear1\.weight"),
+    }
 
 
 # DTFD-MIL
@@ -296,26 +292,24 @@ DTFD: Rules = [
 ]
 
 
-@original("dtfd")
-def dtfd(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """Build DTFD-MIL from the state dicts of four modules, each with its module's prefix."""
+@original("dtfd", model="dtfdmil", names=DTFD)
+def dtfd(reference: str, state: State, given: dict[str, Any]) -> dict[str, Any]:
+    """Read DTFD-MIL from the state dicts of four modules, each with its module's prefix."""
     del reference
     embed, in_dim = state["dim_reduction.fc1.weight"].shape
     groups = given.get("numGroup", 4)
-    model = build(
-        "dtfdmil",
-        in_dim=in_dim,
-        embed=embed,
-        n_classes=len(state["classifier.fc.weight"]),
-        attention_dim=len(state["attention.attention_V.0.weight"]),
-        res_blocks=sum(k.endswith(".block.0.weight") for k in state),
-        dropout=given.get("droprate", 0.0),
-        n_groups=groups,
-        distill=given.get("distill", "AFS").lower(),
-        instances_per_group=given.get("total_instance", groups) // groups,
-        predict_samples=given.get("num_MeanInference", 1),
-    )
-    return transplant(model, state, DTFD)
+    return {
+        "in_dim": in_dim,
+        "embed": embed,
+        "n_classes": len(state["classifier.fc.weight"]),
+        "attention_dim": len(state["attention.attention_V.0.weight"]),
+        "res_blocks": sum(k.endswith(".block.0.weight") for k in state),
+        "dropout": given.get("droprate", 0.0),
+        "n_groups": groups,
+        "distill": given.get("distill", "AFS").lower(),
+        "instances_per_group": given.get("total_instance", groups) // groups,
+        "predict_samples": given.get("num_MeanInference", 1),
+    }
 
 
 # PatchGCN
@@ -336,23 +330,21 @@ PATCHGCN: Rules = [
 ]
 
 
-@original("patchgcn", variants=("biasmlp",))
-def patchgcn(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """Build `PatchGCN_Surv`, of any version of PyG; its survival bins become classes."""
+@original("patchgcn", variants=("biasmlp",), model="patchgcn", names=PATCHGCN)
+def patchgcn(reference: str, state: State, given: dict[str, Any]) -> dict[str, Any]:
+    """Read `PatchGCN_Surv`, of any version of PyG; its survival bins become classes."""
     del reference
     embed, in_dim = state["fc.0.weight"].shape
     rate = float(given.get("dropout", 0.25))
-    model = build(
-        "patchgcn",
-        in_dim=in_dim,
-        n_classes=len(state["classifier.weight"]),
-        embed=embed,
-        layers=count(state, r"layers\.\d+\.conv\.mlp\.0\.weight"),
-        mlp_bias="layers.0.conv.mlp.0.bias" in state,
-        hidden=len(state["path_phi.0.weight"]),
-        rho=len(state["path_rho.0.weight"]),
-        attention_dim=len(state["path_attention_head.attention_a.0.weight"]),
-        dropout=rate,
-        attention_dropout=rate,
-    )
-    return transplant(model, state, PATCHGCN)
+    return {
+        "in_dim": in_dim,
+        "n_classes": len(state["classifier.weight"]),
+        "embed": embed,
+        "layers": count(state, r"layers\.\d+\.conv\.mlp\.0\.weight"),
+        "mlp_bias": "layers.0.conv.mlp.0.bias" in state,
+        "hidden": len(state["path_phi.0.weight"]),
+        "rho": len(state["path_rho.0.weight"]),
+        "attention_dim": len(state["path_attention_head.attention_a.0.weight"]),
+        "dropout": rate,
+        "attention_dropout": rate,
+    }

@@ -134,7 +134,7 @@ class AttentionPosterior(nn.Module):
 
     def forward(self, h: Float[Tensor, "n d"], bags: Bags | None = None) -> Posterior:
         """Return q; a field needs the `bags`, for their graphs."""
-        t = _full(self.trunk(h))
+        t = full_precision(self.trunk(h))
         with torch.autocast(t.device.type, enabled=False):
             mean = self.mean(t)
             if self.log_variance is None:
@@ -172,6 +172,6 @@ class AttentionPosterior(nn.Module):
         return centre + reach * math.atanh((value - centre) / reach)
 
 
-def _full(v: Tensor) -> Tensor:
-    """Return float32 in place of half precision, in which log σ² would have too few levels."""
+def full_precision(v: Tensor) -> Tensor:
+    """Return float32 in place of half precision, in which logits tie and long sums lose digits."""
     return v.float() if v.dtype in (torch.float16, torch.bfloat16) else v

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,10 +18,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..core import check_options
 from ..errors import InputError
 
-A = TypeVar("A")
 BucketMethod = Literal["none", "euc", "quant", "product", "cross"]
 RelativeMode = Literal["bias", "contextual"]
 RelativeTo = Literal["q", "k", "v", "qk", "qv", "kv", "qkv"]
@@ -51,14 +49,14 @@ def bucket_tables(method: BucketMethod) -> Int[Tensor, "tables 9 9"]:
     offsets = torch.arange(-REACH, REACH + 1, device="cpu")  # read below, even of a meta model
     dr, dc = torch.meshgrid(offsets, offsets, indexing="ij")
     squares = dr.square() + dc.square()
-    if method == "euc":
-        return piecewise(squares.double().sqrt().round())[None] + CAP
-    if method == "quant":
-        return piecewise(squares)[None] + CAP
     rows, cols = piecewise(dr) + CAP, piecewise(dc) + CAP
-    if method == "product":
-        return (rows * (2 * CAP + 1) + cols)[None]
-    return torch.stack([rows, cols])
+    tables = {
+        "euc": [piecewise(squares.double().sqrt().round()) + CAP],
+        "quant": [piecewise(squares) + CAP],
+        "product": [rows * (2 * CAP + 1) + cols],
+        "cross": [rows, cols],
+    }
+    return torch.stack(tables[method])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +66,9 @@ class Places:
     row: Int[Tensor, " t"]
     col: Int[Tensor, " t"]
     first: bool = False
+
+    def __len__(self) -> int:
+        return len(self.row) + self.first
 
     def buckets(self, tables: Tensor, rows: slice) -> Int[Tensor, "tables b t"]:
         """Return bucket(i, j) for the queries i in `rows`; the class token has its own bucket."""
@@ -79,204 +80,150 @@ class Places:
         side = 2 * REACH + 1
         buckets = tables.flatten(1)[:, (down + REACH) * side + right + REACH]
         if self.first:
-            extra = _count(tables)
-            buckets[:, :, 0] = extra
+            buckets[:, :, 0] = bucket_count(tables)
             if rows.start == 0:
-                buckets[:, 0] = extra
+                buckets[:, 0] = bucket_count(tables)
         return buckets
 
 
-def _count(tables: Tensor) -> int:
+def bucket_count(tables: Tensor) -> int:
     """Return the number of buckets of a method, without that of the class token."""
     return 2 * CAP + 1 if len(tables) == 2 else int(tables.max()) + 1
-
-
-class Tables(nn.Module):
-    """Biases of the buckets (g, k), or vectors for queries or keys (g, d, k) or values (g, k, d).
-
-    g is the number of heads, or 1 if they share one table.
-    """
-
-    def __init__(self, *shapes: tuple[int, ...]) -> None:
-        super().__init__()
-        self.tables = nn.ParameterList(nn.Parameter(torch.zeros(shape)) for shape in shapes)
-
-    def profiles(self, t: Float[Tensor, "h t d"]) -> list[Float[Tensor, "h t k"]]:
-        """Return what each bucket adds to the logits of each token."""
-        h, n, _ = t.shape
-        return [
-            table[:, None].expand(h, n, -1) if table.ndim == 2 else t @ table
-            for table in self.tables
-        ]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Relation:
-    """The kind of relative positions of an attention layer.
-
-    Raises:
-        InputError: If a choice is unknown, or values should have a bias.
-    """
-
-    method: BucketMethod
-    """Buckets by distance, squared distance, rows and columns jointly, or each separately."""
-    mode: RelativeMode
-    on: RelativeTo
-    """Which of queries, keys and values depend on the offset."""
-    shared: bool = False
-    """Whether all heads share one table."""
-
-    def __post_init__(self) -> None:
-        check_options(self)
-        if "v" in self.on and self.mode == "bias":
-            raise InputError(
-                f"relative positions on {self.on!r} with mode 'bias': values take vectors, so give "
-                "mode 'contextual'"
-            )
-
-    def layer(self, dim: int, heads: int, *, class_token: bool) -> "Relative | None":
-        """Return the module for heads of this width; None for the method `none`."""
-        if self.method == "none":
-            return None
-        return Relative(self, dim, heads=heads, class_token=class_token)
 
 
 class Relative(nn.Module):
     """Relative positions of an attention layer.
 
+    `tables` holds, for each of q, k and v that depend on the offset, the biases of the buckets
+    (g, k), or their vectors: (g, d, k) for queries and keys, (g, k, d) for values. g is the number
+    of heads, or 1 if they share one table.
+
     Args:
-        kind: The kind of relative positions.
         dim: Width of a head.
         heads: Number of heads.
+        method: Buckets by distance, its square, rows and columns jointly, or each separately.
+        mode: Whether buckets have biases or vectors.
+        on: Which of queries, keys and values depend on the offset.
+        shared: Whether all heads share one table.
         class_token: Whether there is a further bucket, for pairs with the class token.
+
+    Raises:
+        InputError: If values should have a bias.
     """
 
     buckets: Tensor
 
-    def __init__(self, kind: Relation, dim: int, *, heads: int, class_token: bool) -> None:
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        method: BucketMethod,
+        mode: RelativeMode,
+        on: RelativeTo,
+        shared: bool = False,
+        class_token: bool = False,
+    ) -> None:
         super().__init__()
-        self.kind = kind
-        self.register_buffer("buckets", bucket_tables(kind.method), persistent=False)
-        k, g = _count(self.buckets) + class_token, 1 if kind.shared else heads
-        shape = (g, k) if kind.mode == "bias" else (g, dim, k)
-        many = len(self.buckets)
-        self.on_q = Tables(*[shape] * many) if "q" in kind.on else None
-        self.on_k = Tables(*[shape] * many) if "k" in kind.on else None
-        self.on_v = Tables(*[(g, k, dim)] * many) if "v" in kind.on else None
+        if "v" in on and mode == "bias":
+            raise InputError(
+                f"relative positions on {on!r} with mode 'bias': values take vectors, so give "
+                "mode 'contextual'"
+            )
+        self.register_buffer("buckets", bucket_tables(method), persistent=False)
+        k, g = bucket_count(self.buckets) + class_token, 1 if shared else heads
+        of_logits = (g, k) if mode == "bias" else (g, dim, k)
+        shapes = {"q": of_logits, "k": of_logits, "v": (g, k, dim)}
+        self.tables = nn.ModuleDict(
+            {
+                part: nn.ParameterList(
+                    nn.Parameter(torch.zeros(shapes[part])) for _ in self.buckets
+                )
+                for part in on
+            }
+        )
 
     def bias(
-        self, q: Tensor, rows: slice, *, keys: list[Tensor], places: Places
-    ) -> Float[Tensor, "h b t"] | None:
-        """Return the term to add to the logits of the queries in `rows`.
-
-        Args:
-            q: The queries of these rows, scaled.
-            rows: The rows.
-            keys: The result of `key_profiles`, which is the same for every block.
-            places: The tokens' positions.
-        """
-        total = None
-        if self.on_k is not None:
-            for p, ids in zip(
-                self.on_k.profiles(q), places.buckets(self.buckets, rows), strict=True
-            ):
-                term = p.gather(2, ids.expand(len(q), -1, -1))
-                total = term if total is None else total + term
-        if self.on_q is not None:  # the pair (i, j) has the bucket of the reversed offset (j, i)
-            turned = places.buckets(self.buckets.flip(1, 2), rows)
-            for p, ids in zip(keys, turned, strict=True):
-                term = p.gather(2, ids.T.expand(len(q), -1, -1)).transpose(1, 2)
-                total = term if total is None else total + term
+        self, q: Float[Tensor, "h b d"], k: Float[Tensor, "h t d"], rows: slice, places: Places
+    ) -> Float[Tensor, "h b t"] | float:
+        """Return the term to add to the logits of the queries in `rows`, from scaled q and k."""
+        total = 0.0
+        for part, t in (("k", q), ("q", k)):
+            if part not in self.tables:
+                continue
+            # for tables of q, the pair (i, j) has the bucket of the reversed offset (j, i)
+            buckets = self.buckets if part == "k" else self.buckets.flip(1, 2)
+            for table, ids in self._pairs(part, places.buckets(buckets, rows)):
+                flat = table.ndim == 2
+                profile = table[:, None].expand(*t.shape[:2], -1) if flat else t @ table
+                index = ids if part == "k" else ids.T
+                term = profile.gather(2, index.expand(len(t), -1, -1))
+                total = total + (term if part == "k" else term.mT)
         return total
-
-    def key_profiles(self, k: Float[Tensor, "h t d"]) -> list[Tensor]:
-        """Return what each bucket adds to the logits, from the scaled keys."""
-        return [] if self.on_q is None else self.on_q.profiles(k)
 
     def values(
-        self, a: Float[Tensor, "h b t"], rows: slice, *, places: Places
-    ) -> Float[Tensor, "h b d"] | None:
+        self, a: Float[Tensor, "h b t"], rows: slice, places: Places
+    ) -> Float[Tensor, "h b d"] | float:
         """Return Σ_j a_ij v_ij, with v_ij the vector of bucket(i, j)."""
-        if self.on_v is None:
-            return None
-        total = None
-        for table, ids in zip(self.on_v.tables, places.buckets(self.buckets, rows), strict=True):
-            sums = a.new_zeros(*a.shape[:2], table.shape[1])
-            term = sums.scatter_add(2, ids.expand_as(a), a) @ table.to(a.dtype)
-            total = term if total is None else total + term
+        total = 0.0
+        if "v" in self.tables:
+            for table, ids in self._pairs("v", places.buckets(self.buckets, rows)):
+                sums = a.new_zeros(*a.shape[:2], table.shape[1])
+                total = total + sums.scatter_add(2, ids.expand_as(a), a) @ table.to(a.dtype)
         return total
 
+    def _pairs(self, part: str, ids: Tensor) -> list[tuple[Tensor, Tensor]]:
+        tables = self.tables[part]
+        assert isinstance(tables, nn.ParameterList)
+        return list(zip(tables, ids, strict=True))
 
-def recomputed(block: Callable[[A], Tensor]) -> Callable[[A], Tensor]:
+
+@dataclass(frozen=True, slots=True)
+class RelativeAttention:
+    """Attention of one bag's tokens with relative positions (or none, without `relative`)."""
+
+    q: Float[Tensor, "h t d"]
+    k: Float[Tensor, "h t d"]
+    v: Float[Tensor, "h t d"]
+    scale: float
+    relative: Relative | None
+    places: Places
+
+    def weights(self, rows: slice) -> Float[Tensor, "h b t"]:
+        """Return softmax(scale · qkᵀ + bias) of these queries, in float32 or better."""
+        with torch.autocast(self.q.device.type, enabled=False):
+            wide = torch.promote_types(self.q.dtype, torch.float32)
+            q, k = self.q[:, rows].to(wide) * self.scale, self.k.to(wide)
+            logits = q @ k.mT
+            if self.relative is not None:
+                logits = logits + self.relative.bias(q, k * self.scale, rows, self.places)
+            return logits.softmax(2)
+
+    def pooled(self, a: Float[Tensor, "h b t"], rows: slice) -> Float[Tensor, "h b d"]:
+        """Return the values weighted by a, which belongs to the queries in `rows`."""
+        out = a.to(self.v.dtype) @ self.v
+        if self.relative is None:
+            return out
+        extra = self.relative.values(a, rows, self.places)
+        return out + (extra.to(out.dtype) if isinstance(extra, Tensor) else extra)
+
+    def result(self, *, dropout: float = 0.0) -> Float[Tensor, "h t d"]:
+        """Return the weighted values of all queries, in blocks of queries."""
+        h, t, _ = self.q.shape
+        if self.relative is None and not dropout:
+            q, k, v = (part[None] for part in (self.q, self.k, self.v))
+            return F.scaled_dot_product_attention(q, k, v, scale=self.scale)[0]
+
+        def block(rows: slice) -> Tensor:
+            return self.pooled(F.dropout(self.weights(rows), dropout), rows)
+
+        step = max(1, BLOCK.get(self.q.device.type, KEEP) // (h * t))
+        run = recomputed(block) if h * t * t > KEEP else block
+        return torch.cat([run(slice(s, min(s + step, t))) for s in range(0, t, step)], 1)
+
+
+def recomputed(block: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
     """Wrap a function so that gradients recompute its intermediate results, not store them."""
     if not torch.is_grad_enabled():
         return block
     return partial(checkpoint, block, use_reentrant=False)
-
-
-def attend(
-    q: Float[Tensor, "h t d"],
-    k: Float[Tensor, "h t d"],
-    v: Float[Tensor, "h t d"],
-    *,
-    scale: float,
-    relative: Relative | None,
-    places: Places,
-    dropout: float = 0.0,
-) -> Float[Tensor, "h t d"]:
-    """Return softmax(scale · qkᵀ + bias) v with relative positions, in blocks of queries."""
-    h, t, _ = q.shape
-    if t == 0:
-        return v
-    step = max(1, BLOCK.get(q.device.type, KEEP) // (h * t))
-    if relative is None and (not dropout or step >= t):
-        return _fused(q, k, v, bias=None, scale=scale, dropout=dropout)
-    keys = [] if relative is None else relative.key_profiles(k * scale)
-
-    def block(rows: slice) -> Tensor:
-        q_hbd = q[:, rows]
-        if relative is None or relative.on_v is None:
-            bias = relative and relative.bias(q_hbd * scale, rows, keys=keys, places=places)
-            return _fused(q_hbd, k, v, bias=bias, scale=scale, dropout=dropout)
-        a = weights(q_hbd, k, rows=rows, scale=scale, relative=relative, places=places, keys=keys)
-        a = F.dropout(a, dropout)
-        extra = relative.values(a, rows, places=places)
-        assert extra is not None
-        return a.to(v.dtype) @ v + extra.to(v.dtype)
-
-    if step >= t:
-        return block(slice(0, t))
-    run = recomputed(block) if h * t * t > KEEP else block
-    return torch.cat([run(slice(s, min(s + step, t))) for s in range(0, t, step)], 1)
-
-
-def weights(
-    q: Float[Tensor, "h b d"],
-    k: Float[Tensor, "h t d"],
-    *,
-    rows: slice,
-    scale: float,
-    relative: Relative | None,
-    places: Places,
-    keys: list[Tensor] | None = None,
-) -> Float[Tensor, "h b t"]:
-    """Return softmax(scale · qkᵀ + bias) of these queries, in float32 or better."""
-    with torch.autocast(q.device.type, enabled=False):
-        wide = torch.promote_types(q.dtype, torch.float32)
-        q, k = q.to(wide) * scale, k.to(wide)
-        logits = q @ k.transpose(1, 2)
-        if relative is not None:
-            profiles = relative.key_profiles(k * scale) if keys is None else keys
-            bias = relative.bias(q, rows, keys=profiles, places=places)
-            logits = logits if bias is None else logits + bias
-        return logits.softmax(2)
-
-
-def _fused(
-    q: Tensor, k: Tensor, v: Tensor, *, bias: Tensor | None, scale: float, dropout: float
-) -> Tensor:
-    mask = None if bias is None else bias[None].to(q.dtype)
-    out = F.scaled_dot_product_attention(
-        q[None], k[None], v[None], attn_mask=mask, dropout_p=dropout, scale=scale
-    )
-    return out[0]

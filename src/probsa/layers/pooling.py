@@ -73,7 +73,7 @@ def pool(scores: Scores, values: Values, sizes: Sequence[int]) -> Float[Tensor, 
         values: What the weights average.
         sizes: Number of instances of each bag.
     """
-    with full_precision(values):
+    with without_autocast(values):
         if not scores.is_cuda:
             parts = zip(scores.split(list(sizes), -1), values.split(list(sizes), -1), strict=True)
             return torch.stack([weigh(s.softmax(-1), v) for s, v in parts])
@@ -105,7 +105,7 @@ def pool_vectors(
     return pool(f.T, h.to(f.dtype).T, sizes)
 
 
-def full_precision(like: Tensor) -> torch.autocast:
+def without_autocast(like: Tensor) -> torch.autocast:
     """Turn autocast off: a sum over 10⁴ instances in bfloat16 would be wrong by 0.4 %."""
     return torch.autocast(like.device.type, enabled=False)
 

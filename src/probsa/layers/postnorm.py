@@ -18,7 +18,7 @@ from .transformer import bag_attention
 
 
 class MultiHead(nn.Module):
-    """Multi-head attention with biases, among instances, among queries, or from one to the other.
+    """Multi-head attention with biases, within bags or from queries to the instances of their bag.
 
     Args:
         dim: Width of queries, keys, values and results.
@@ -37,20 +37,11 @@ class MultiHead(nn.Module):
         nn.init.zeros_(self.qkv.bias)
         nn.init.zeros_(self.out.bias)
 
-    @property
-    def _dropped(self) -> float:
-        return self.dropout if self.training else 0.0
-
     def within(self, y: Float[Tensor, "n d"], sizes: Sequence[int]) -> Float[Tensor, "n d"]:
-        """Attend from each instance to those of its bag."""
+        """Attend from each instance (or query) to those of its bag."""
         qkv_n3he = self.qkv(y).unflatten(1, (3, self.heads, -1))
-        return self.out(bag_attention(qkv_n3he, sizes, dropout=self._dropped).flatten(1))
-
-    def among(self, y: Float[Tensor, "b q d"]) -> Float[Tensor, "b q d"]:
-        """Attend from each query to those of its bag."""
-        q, k, v = self.qkv(y).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        o_bhqe = F.scaled_dot_product_attention(q, k, v, dropout_p=self._dropped)
-        return self.out(o_bhqe.transpose(1, 2).flatten(2))
+        rate = self.dropout if self.training else 0.0
+        return self.out(bag_attention(qkv_n3he, sizes, dropout=rate).flatten(1))
 
     def across(
         self, y: Float[Tensor, "b q d"], x: Float[Tensor, "n d"], sizes: Sequence[int]
@@ -138,7 +129,8 @@ class QueryLayer(nn.Module):
         self, t: Float[Tensor, "b q d"], x: Float[Tensor, "n d"], sizes: Sequence[int]
     ) -> tuple[Float[Tensor, "b q d"], Float[Tensor, "n q"]]:
         """Return the updated queries and their attention weights over the instances."""
-        t = self.norm2(t + self.dropout(self.queries.among(t)))
+        among = self.queries.within(t.flatten(0, 1), [t.shape[1]] * len(t)).view_as(t)
+        t = self.norm2(t + self.dropout(among))
         read, weights = self.instances.across(t, x, sizes)
         t = self.norm1(t + self.dropout(read))
         return self.norm3(t + self.dropout(self.feed(t))), weights

@@ -21,7 +21,7 @@ from ..variational import (
     Streams,
 )
 from .attention import AttentionPosterior, PosteriorKind, Trunk
-from .pooling import full_precision, pool_vectors, weight_moments
+from .pooling import pool_vectors, weight_moments, without_autocast
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +102,7 @@ class ProbSAPooling(nn.Module):
             key = self.seed if fixed else draw_key(generator)
             generators = [random_stream(key, name, device=q.mean.device) for name in bags.names]
         count = self.options.samples if self.training else self.options.predict_samples
-        with full_precision(h):
+        with without_autocast(h):
             f = q.sample(count, Streams(bags.sizes, generators)).T
         mean, variance = weight_moments(f, bags.sizes)
         of_field = self.attention.prior  # with the same κ

@@ -3,7 +3,7 @@
     Sm(U) = argmin_G α tr(GᵀLG) + (1 − α)‖G − U‖² = (I + γL)⁻¹U,   γ = α/(1 − α),   L = I − Â
 
 The authors' library uses 1 − α for α in its approximate mode; here α means the same in both modes.
-Gradients are computed by smoothing again (Â is symmetric), so only one (n, d) tensor is stored.
+Gradients of the exact mode are computed by smoothing again, as Â is symmetric.
 """
 
 import math
@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import PositiveInt, check_value
 from ..errors import InputError
+from .attention import full_precision
 from .graph import Arcs, propagate
 
 SmMode = Literal["approximate", "exact"]
@@ -43,12 +43,10 @@ class Sm(nn.Module):
         steps: int = 10,
     ) -> None:
         super().__init__()
-        check_value("mode of Sm", mode, SmMode)
         if not (0 < alpha <= MOST if trainable else 0 <= alpha <= MOST):
             raise InputError(
                 f"alpha of Sm is {alpha}; expected at most {MOST}, and above 0 (0 if not trained)"
             )
-        check_value("the number of steps of Sm", steps, PositiveInt)
         self.mode, self.steps, self.fixed = mode, steps, alpha
         self.logit: nn.Parameter | None = None
         if trainable:
@@ -62,43 +60,14 @@ class Sm(nn.Module):
 
     def forward(self, u: Float[Tensor, "n d"], arcs: Arcs) -> Float[Tensor, "n d"]:
         """Return Sm(U), in float32 or better; `arcs` are the normalised arcs of Â."""
-        u = u.float() if u.dtype in (torch.float16, torch.bfloat16) else u
-        with torch.no_grad():
-            arcs = arcs.with_weights(arcs.weights.to(u.dtype))
+        u = full_precision(u)
         alpha = self.alpha(u)
         if self.mode == "exact":
             return _Exact.apply(u, alpha, arcs)  # pyright: ignore[reportReturnType]
-        return _Approximate.apply(u, alpha, arcs, self.steps)  # pyright: ignore[reportReturnType]
-
-
-class _Approximate(torch.autograd.Function):
-    """G_T = p(Â)U, with p(Â) = Σ_{k<T} (1 − α)αᵏÂᵏ + αᵀÂᵀ."""
-
-    @staticmethod
-    def forward(  # noqa: PLR0917 - apply() takes no names
-        ctx: Any, u: Tensor, alpha: Tensor, arcs: Arcs, steps: int
-    ) -> Tensor:
-        ctx.save_for_backward(u, alpha)
-        ctx.arcs, ctx.steps = arcs, steps
-        pull = arcs.with_weights(alpha * arcs.weights)
-        rest, g = (1 - alpha) * u, u
-        for _ in range(steps):
-            g = propagate(pull, g).add_(rest)
+        g = u
+        for _ in range(self.steps):
+            g = torch.lerp(u, propagate(arcs, g), alpha)
         return g
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        u, alpha = ctx.saved_tensors
-        a, last = float(alpha), ctx.steps
-        d_u = (1 - a) * grad
-        slope = -grad  # p'(Â) times the gradient, with p' the derivative by α
-        v = grad
-        for k in range(1, last + 1):
-            v = propagate(ctx.arcs, v)
-            d_u.add_(v, alpha=a**k * (1 if k == last else 1 - a))
-            change = k * a ** (k - 1) * (1 if k == last else 1 - a) - (0 if k == last else a**k)
-            slope.add_(v, alpha=change)
-        return d_u, (slope * u).sum().reshape(alpha.shape), None, None
 
 
 class _Exact(torch.autograd.Function):

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from .attention import full_precision
+
 THRESHOLD = 1000.0
 """Ratio of the two largest class probabilities from which the hard loss is used."""
 
@@ -25,7 +27,7 @@ def smooth_top1_svm(
 
     If the two largest m_j differ by τ log 1000 or more, return max_j m_j.
     """
-    s = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+    s = full_precision(scores)
     other = torch.ones_like(s).scatter(1, y[:, None], 0.0)
     m = s + alpha * other - s.gather(1, y[:, None])
     first, second = s.detach().topk(2, dim=1).values.unbind(1)

@@ -8,6 +8,8 @@ is torchmil's; without `use_mlp` a layer ends at Z, as in the paper's research c
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +17,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import InputError
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # torch < 2.10
+    varlen_attn = None
 
 After = Callable[[Tensor], Tensor]
 
@@ -24,41 +31,33 @@ def bag_attention(
 ) -> Float[Tensor, "n heads d"]:
     """Return softmax(QKᵀ/√d) V within each bag, without a mask or an N×N tensor.
 
-    There is one fused kernel call per bag; on CUDA in half precision, one variable-length call
-    serves all bags.
+    There is one fused kernel call per bag, or one for all bags if they have equal sizes or, on
+    CUDA in half precision, where variable lengths are supported.
     """
-    if qkv.is_cuda and qkv.dtype in (torch.float16, torch.bfloat16) and not dropout:
-        return _varlen(qkv, sizes)
+    half = qkv.dtype in (torch.float16, torch.bfloat16)
+    if varlen_attn is not None and qkv.is_cuda and half and not dropout:
+        ends = torch.tensor([0, *sizes], device=qkv.device, dtype=torch.int32).cumsum(0).int()
+        q, k, v = (part.contiguous() for part in qkv.unbind(1))
+        out = varlen_attn(q, k, v, ends, ends, max(sizes), max(sizes))
+        assert isinstance(out, Tensor)
+        return out
+    equal = len(set(sizes)) == 1
     outs = []
-    for part in qkv.split(list(sizes)):
-        q, k, v = part.permute(1, 2, 0, 3).unsqueeze(1)
+    for part in [qkv.unflatten(0, (-1, sizes[0]))] if equal else qkv.split(list(sizes)):
+        q, k, v = part.view(-1, *part.shape[-4:]).permute(2, 0, 3, 1, 4)
         o = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
-        outs.append(o[0].transpose(0, 1))
+        outs.append(o.transpose(1, 2).flatten(0, 1))
     return torch.cat(outs)
 
 
-def _varlen(qkv: Tensor, sizes: Sequence[int]) -> Tensor:
-    try:
-        from torch.nn.attention.varlen import varlen_attn  # torch >= 2.10
-    except ImportError:
-        q, k, v = (
-            torch.nested.nested_tensor_from_jagged(
-                part.contiguous(), torch.tensor([0, *sizes], device=qkv.device).cumsum(0)
-            ).transpose(1, 2)
-            for part in qkv.unbind(1)
-        )
-        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).values()
-    ends = torch.tensor([0, *sizes], device=qkv.device, dtype=torch.int32).cumsum(0).int()
-    q, k, v = (part.contiguous() for part in qkv.unbind(1))
-    out = varlen_attn(q, k, v, ends, ends, max(sizes), max(sizes))
-    assert isinstance(out, Tensor)
-    return out
-
-
 class TransformerLayer(nn.Module):
-    """One pre-norm block; if `in_dim != width`, the skip connection has a linear map."""
+    """One pre-norm block; if `in_dim != width`, the skip connection has a linear map.
 
-    def __init__(
+    Raises:
+        InputError: If the heads do not divide the width, or the MLP has no hidden unit.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a choice of its own
         self,
         in_dim: int,
         width: int,
@@ -67,20 +66,31 @@ class TransformerLayer(nn.Module):
         out_proj: bool = True,
         use_mlp: bool = True,
         mlp_ratio: float = 4.0,
+        activation: type[nn.Module] = nn.GELU,
+        eps: float = 1e-5,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        if heads < 1 or width % heads:
+            raise InputError(
+                f"heads is {heads}: give a divisor of the transformer's width, {width}"
+            )
+        hidden = round(mlp_ratio * width)
+        if hidden < 1:
+            raise InputError(f"mlp_ratio is {mlp_ratio}: the MLP needs at least one hidden unit")
         self.heads, self.dropout = heads, dropout
-        self.norm1 = nn.LayerNorm(in_dim)
+        self.norm1 = nn.LayerNorm(in_dim, eps=eps)
         self.qkv = nn.Linear(in_dim, 3 * width, bias=False)
         self.out = nn.Linear(width, width) if out_proj else nn.Identity()
         self.skip = nn.Linear(in_dim, width) if in_dim != width else nn.Identity()
         self.use_mlp = use_mlp
         if use_mlp:
-            self.norm2 = nn.LayerNorm(width)
-            hidden = int(mlp_ratio * width)
+            self.norm2 = nn.LayerNorm(width, eps=eps)
             self.mlp = nn.Sequential(
-                nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, width)
+                nn.Linear(width, hidden),
+                activation(),
+                nn.Dropout(dropout),
+                nn.Linear(hidden, width),
             )
 
     def forward(
@@ -93,55 +103,50 @@ class TransformerLayer(nn.Module):
         return z + self.mlp(self.norm2(z)) if self.use_mlp else z
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransformerOptions:
+    """A stack of pre-norm blocks."""
+
+    layers: int = 2
+    """Number of transformer layers."""
+    heads: int = 8
+    """Number of attention heads per layer, a divisor of the width."""
+    width: int | None = None
+    """Width D_qk = D_v of the attention; None: that of the instance vectors. Another width adds
+    linear maps at both ends."""
+    out_proj: bool = True
+    """Whether a linear map follows the attention heads."""
+    use_mlp: bool = True
+    """Whether each layer ends with an MLP of four times the width."""
+    final_norm: bool = True
+    """Whether a layer norm follows the last layer."""
+    add_self: bool = False
+    """Whether the transformer's input is added again after every layer (torchmil)."""
+
+
 class Transformer(nn.Module):
     """A stack of blocks, applied to each bag by itself; equivariant to the order of instances.
 
     Args:
         dim: Width of the input and the output.
-        layers: Number of blocks.
-        heads: Number of attention heads, a divisor of `width`.
-        width: D_qk = D_v, by default `dim`; another width adds linear maps at both ends.
-        out_proj: Whether a linear map follows the heads.
-        use_mlp: Whether the blocks have an MLP.
-        final_norm: Whether a layer norm follows the last block.
-        add_self: Whether the input is added after every block.
         dropout: Dropout of the attention weights and in the MLP, in training.
+        **options: Fields of `TransformerOptions`.
 
     Raises:
         InputError: If the heads do not divide the width.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a choice of its own
-        self,
-        dim: int,
-        *,
-        layers: int = 2,
-        heads: int = 8,
-        width: int | None = None,
-        out_proj: bool = True,
-        use_mlp: bool = True,
-        final_norm: bool = True,
-        add_self: bool = False,
-        dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, dim: int, *, dropout: float = 0.0, **options: Any) -> None:
         super().__init__()
-        w = dim if width is None else width
-        if heads < 1 or w % heads:
-            raise InputError(f"heads is {heads}: give a divisor of the transformer's width, {w}")
-        self.add_self = add_self
+        o = TransformerOptions(**options)
+        w = dim if o.width is None else o.width
+        self.add_self = o.add_self
+        more = {"heads": o.heads, "out_proj": o.out_proj, "use_mlp": o.use_mlp, "dropout": dropout}
         self.blocks = nn.ModuleList(
-            TransformerLayer(
-                dim if k == 0 else w,
-                w,
-                heads=heads,
-                out_proj=out_proj,
-                use_mlp=use_mlp,
-                dropout=dropout,
-            )
-            for k in range(layers)
+            TransformerLayer(w if k else dim, w, **more) for k in range(o.layers)
         )
         self.back = nn.Linear(w, dim) if w != dim else nn.Identity()
-        self.norm = nn.LayerNorm(dim) if final_norm else nn.Identity()
+        self.norm = nn.LayerNorm(dim) if o.final_norm else nn.Identity()
 
     def forward(
         self, h: Float[Tensor, "n d"], sizes: Sequence[int], *, after: Sequence[After] = ()

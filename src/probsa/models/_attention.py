@@ -20,11 +20,11 @@ from ..layers import (
     WeightMoments,
     Widths,
     cached_blocks,
-    full_precision,
     pool,
     pool_vectors,
     weigh,
     weight_moments,
+    without_autocast,
 )
 from ..variational import (
     POINTS,
@@ -241,7 +241,7 @@ class AttentionModel(Model):
             streams = Streams(bags.sizes, self.streams(bags, generator) if q.stochastic else [])
         if readout is None:
             return self._by_vectors(q, h, streams)
-        with full_precision(h):
+        with without_autocast(h):
             if self.closed_form and noise is None:
                 return self._in_closed_form(q, readout, streams)
             if not torch.is_grad_enabled():
@@ -267,7 +267,7 @@ class AttentionModel(Model):
 
     def _by_vectors(self, q: Posterior, h: Float[Tensor, "n d"], streams: Streams) -> Output:
         """Pool the instance vectors, for a ψ that is not linear."""
-        with full_precision(h):
+        with without_autocast(h):
             f = q.sample(self._drawn, streams).T
             z = pool_vectors(f, h, streams.sizes)
         weights = None if torch.is_grad_enabled() else weight_moments(f, streams.sizes)

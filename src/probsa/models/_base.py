@@ -73,7 +73,14 @@ class Provenance:
 class Model(nn.Module, ABC):
     """Base class of the models: one file and one class per method, registered by name.
 
-    Subclasses take `in_dim` and `n_classes` and call `super().__init__`.
+    Subclasses call `super().__init__`; these arguments mean the same in all of them.
+
+    Args:
+        in_dim: number of features per instance.
+        n_classes: 1 (one logit) or the number of classes.
+        embed: width or widths of the first layers; None uses the features unchanged.
+        class_weights: class weights of the likelihood, one per class.
+        seed: seed of all randomness in prediction; no effect on a deterministic model.
     """
 
     provenance: ClassVar[Provenance]

@@ -7,14 +7,53 @@ float64: in float32 a map may be wrong by a third.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..layers import BlockTrace, TokenBlock
+from ..layers import TransformerLayer
 
 TINY = 1e-9
+
+
+class BlockTrace(NamedTuple):
+    """The intermediate results of a block, in order."""
+
+    x: Float[Tensor, "*bags t d"]
+    normed: Float[Tensor, "*bags t d"]
+    q: Float[Tensor, "*bags heads t e"]
+    k: Float[Tensor, "*bags heads t e"]
+    v: Float[Tensor, "*bags heads t e"]
+    attention: Float[Tensor, "*bags heads t t"]
+    """Attention weights, after the softmax."""
+    mixed: Float[Tensor, "*bags t d"]
+    """Attention times values, with the heads concatenated."""
+    attended: Float[Tensor, "*bags t d"]
+    z: Float[Tensor, "*bags t d"]
+    normed_z: Float[Tensor, "*bags t d"]
+    active: Float[Tensor, "*bags t hidden"]
+    """The MLP's hidden layer after its activation."""
+    mlp: Float[Tensor, "*bags t d"]
+
+    @property
+    def out(self) -> Float[Tensor, "*bags t d"]:
+        return self.z + self.mlp
+
+
+def trace(block: TransformerLayer, x: Float[Tensor, "*bags t d"]) -> BlockTrace:
+    """Return the block's result together with all intermediate results, in `eval()` mode."""
+    normed = block.norm1(x)
+    q, k, v = block.qkv(normed).unflatten(-1, (3, block.heads, -1)).movedim(-3, 0).transpose(-3, -2)
+    attention = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+    mixed = (attention @ v).transpose(-3, -2).flatten(-2)
+    attended = block.out(mixed)
+    z = x + attended
+    normed_z = block.norm2(z)
+    active = block.mlp[1](block.mlp[0](normed_z))
+    mlp = block.mlp[3](active)
+    return BlockTrace(x, normed, q, k, v, attention, mixed, attended, z, normed_z, active, mlp)
 
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
@@ -51,7 +90,7 @@ def through_branch(x: Tensor, r_1: Tensor, r_2: Tensor) -> Tensor:
     return x * (divide(r_1, x) + divide(r_2, x))
 
 
-def through_attention(r: Tensor, block: TokenBlock, t: BlockTrace) -> tuple[Tensor, Tensor]:
+def through_attention(r: Tensor, block: TransformerLayer, t: BlockTrace) -> tuple[Tensor, Tensor]:
     """Return the relevance of the attention matrix, and of the input of the heads.
 
     The relevance of a product is divided equally between its factors.
@@ -69,11 +108,11 @@ def through_attention(r: Tensor, block: TokenBlock, t: BlockTrace) -> tuple[Tens
     return r_attention, through_linear(r_qkv, t.normed, block.qkv.weight)
 
 
-def through_block(r: Tensor, block: TokenBlock, t: BlockTrace) -> tuple[Tensor, Tensor]:
+def through_block(r: Tensor, block: TransformerLayer, t: BlockTrace) -> tuple[Tensor, Tensor]:
     """Return the relevance of the attention matrix (c, heads, t, t) and of the input (c, t, d)."""
     r_skip, r_mlp = through_sum(r, t.z, t.mlp)
-    r_mlp = through_linear(r_mlp, t.active, block.second.weight)
-    r_mlp = through_linear(r_mlp, t.normed_z, block.first.weight)
+    r_mlp = through_linear(r_mlp, t.active, block.mlp[3].weight)
+    r_mlp = through_linear(r_mlp, t.normed_z, block.mlp[0].weight)
     r = through_branch(t.z, r_skip, r_mlp)
     r_skip, r_attended = through_sum(r, t.x, t.attended)
     r_attention, r_attended = through_attention(r_attended, block, t)
@@ -82,7 +121,7 @@ def through_block(r: Tensor, block: TokenBlock, t: BlockTrace) -> tuple[Tensor, 
 
 def graph_cam(
     tokens: Float[Tensor, "t d"],
-    blocks: Sequence[TokenBlock],
+    blocks: Sequence[TransformerLayer],
     norm: nn.LayerNorm,
     classifier: nn.Linear,
     *,
@@ -105,7 +144,7 @@ def graph_cam(
         x = tokens.detach().clone().requires_grad_()
         traces: list[BlockTrace] = []
         for block in blocks:
-            traces.append(block.trace(x))
+            traces.append(trace(block, x))
             x = traces[-1].out
         last = norm(x)[0]
         logits = classifier(last)

@@ -1,7 +1,8 @@
 """Conversion of an original implementation's state dict to our model.
 
-The file of a model registers a function for each original with `@original("clam_sb")`. A reference
-is one of these names, or one of them with a suffix that the function declares (`clam_sb_gated`).
+Each original is registered with `@original("clam_sb", …)`: what its constructor takes, its names of
+the parameters with ours, and a function that reads our arguments from the shapes. A reference is
+one of these names, or one of them with a suffix that the original declares (`clam_sb_gated`).
 """
 
 import ast
@@ -15,45 +16,83 @@ from torch import Tensor
 
 from ..errors import CheckpointError, UnknownName
 from ._base import Model
+from ._registry import build, fixed
 from ._registry import names as _model_names
 
 State = dict[str, Tensor]
 Rules = Sequence[tuple[str, str | None]]
 """Pairs of a pattern of original names and our name, or None to drop it; the first match wins."""
-Builder = Callable[[str, State, dict[str, Any]], Model]
+Reader = Callable[[str, State, dict[str, Any]], Any]
 N = TypeVar("N", int, float)
-_builders: dict[str, Builder] = {}
-_methods: dict[str, type[Model] | str] = {}
-_variants: dict[str, tuple[str, ...]] = {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """An original implementation."""
+
+    read: Reader
+    """Returns the arguments of our model, or the model with the original's weights."""
+    model: str | None
+    """The registered name of our model; None if `read` returns a model."""
+    variants: tuple[str, ...]
+    takes: Collection[str] | None
+    names: Rules
+
+    def convert(self, reference: str, state: State, arguments: dict[str, Any]) -> Model:
+        if self.takes is not None:
+            only(arguments, self.takes, reference)
+        if self.model is None:
+            return self.read(reference, state, arguments)
+        values = self.read(reference, state, arguments)
+        return transplant(build(values.pop("name", self.model), **values), state, self.names)
+
+
+_sources: dict[str, Source] = {}
 
 
 def original(
-    *originals: str, variants: Sequence[str] = (), method: type[Model] | None = None
-) -> Callable[[Builder], Builder]:
-    """Register a function that builds a model from the state dict of these originals.
+    *originals: str,
+    variants: Sequence[str] = (),
+    model: str | None = None,
+    takes: Collection[str] | None = None,
+    names: Rules = (),
+) -> Callable[[Reader], Reader]:
+    """Register a function that reads the state dict and the arguments of these originals.
 
     Args:
         originals: names of the original.
         variants: suffixes, as regular expressions, that references may add to a name after `_`.
             The state dict and the arguments decide what is built, unless the function reads them.
-        method: the class that they are weights of, in a file of several methods.
+        model: our model. The function may change the state dict in place, and returns the model's
+            arguments (and its `name`, if it is another). Without it, it returns the model.
+        takes: the arguments of the original's constructor; None if the function checks them.
+        names: the original's names of the parameters, with ours.
     """
 
-    def add(builder: Builder) -> Builder:
+    def add(read: Reader) -> Reader:
         for name in originals:
-            if name in _builders:
+            if name in _sources:
                 raise ValueError(f"two functions read {name!r}")
-            _builders[name], _variants[name] = builder, tuple(variants)
-            _methods[name] = method or builder.__module__
-        return builder
+            _sources[name] = Source(
+                read=read, model=model, variants=tuple(variants), takes=takes, names=names
+            )
+        return read
 
     return add
 
 
 def readers() -> dict[str, type[Model] | str]:
-    """Return the class, or the module of a single class, of each original's weights, by name."""
-    _model_names()  # imports the files of the models, which register the functions
-    return dict(_methods)
+    """Return the model that each original becomes, by the original's name.
+
+    Originals that another package reads have the module of the function that reads them.
+    """
+    _model_names()
+    return {
+        name: fixed(source.model)[0]
+        if source.model and source.read.__module__.startswith(f"{__package__}.")
+        else source.read.__module__
+        for name, source in _sources.items()
+    }
 
 
 def from_original(reference: str, state: Mapping[str, Tensor], **arguments: Any) -> Model:
@@ -69,22 +108,31 @@ def from_original(reference: str, state: Mapping[str, Tensor], **arguments: Any)
         UnknownName: no such reference; suggests the nearest.
         CheckpointError: another layout or size; names the key and both shapes.
     """
-    known = sorted(readers())
-    matches = [name for name in known if _is_of(reference, name)]
-    if not matches:
-        plain = [f"{name}_{v}" for name in known for v in _variants[name] if v.isidentifier()]
-        raise UnknownName("reference", reference, [*known, *plain])
     given = {k: _value(v) for k, v in arguments.items()}
-    builder = _builders[max(matches, key=len)]
-    return builder(reference, bare({k: v.detach() for k, v in state.items()}), given).eval()
+    tensors = bare({k: v.detach() for k, v in state.items()})
+    return source_of(reference).convert(reference, tensors, given).eval()
+
+
+def source_of(reference: str) -> Source:
+    """Return the original that a reference means.
+
+    Raises:
+        UnknownName: there is none; suggests the nearest.
+    """
+    _model_names()  # imports the files of the models, which register the originals
+    matches = [name for name in _sources if _is_of(reference, name)]
+    if not matches:
+        plain = [f"{k}_{v}" for k, s in _sources.items() for v in s.variants if v.isidentifier()]
+        raise UnknownName("reference", reference, [*sorted(_sources), *plain])
+    return _sources[max(matches, key=len)]
 
 
 def _is_of(reference: str, name: str) -> bool:
     """Return whether a reference is this name, or the name with one of its suffixes."""
     start, suffix = reference[: len(name)], reference[len(name) :]
-    return start == name and (
-        not suffix or any(re.fullmatch(f"_(?:{v})", suffix) for v in _variants[name])
-    )
+    if start != name or not suffix:
+        return reference == name
+    return any(re.fullmatch(f"_(?:{v})", suffix) for v in _sources[name].variants)
 
 
 def bare(state: State) -> State:
@@ -121,37 +169,6 @@ def part(state: State, key: str, *, layout: str, ndim: int | None = None) -> Ten
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOff:
-    """What a tensor's shape says about an argument of the original's constructor."""
-
-    value: Any
-    key: str
-    """Name of the tensor."""
-    meaning: str = ""
-    """What a value means for the shape, in words, if that is not obvious."""
-
-
-def agree(
-    given: Mapping[str, Any], read: Mapping[str, ReadOff], state: State, *, reference: str
-) -> None:
-    """Reject arguments that contradict the shapes of the state dict.
-
-    Raises:
-        CheckpointError: names the argument, the tensor, its shape and the value that fits it.
-    """
-    for argument, off in read.items():
-        value = given.get(argument, off.value)
-        if value != off.value:
-            shape = tuple(state[off.key].shape) if off.key in state else None
-            seen = f"there is no {off.key}" if shape is None else f"{off.key} has shape {shape}"
-            fits = "which fits no value of it" if off.value is None else f"so it is {off.value!r}"
-            raise CheckpointError(
-                f"{reference}: {argument} is {value!r}, but {seen}, {fits}"
-                + (f" ({off.meaning})" if off.meaning else "")
-            )
-
-
 def number(given: Mapping[str, Any], argument: str, default: N) -> N:
     """Return an argument that is a number of the type of its default.
 
@@ -184,16 +201,13 @@ def transplant(model: Model, state: State, rules: Rules) -> Model:
         CheckpointError: a tensor matches no parameter, a parameter is not set, or shapes differ.
     """
     ours = model.state_dict()
+    renamed = {key: renaming(key, rules) for key in state}
+    unknown = [key for key, name in renamed.items() if name is not None and name not in ours]
     converted: State = {}
-    unknown = []
-    for key, value in state.items():
-        name = _ours(key, rules)
-        if name is None:
+    for key, name in renamed.items():
+        if name is None or name not in ours:
             continue
-        if name not in ours:
-            unknown.append(key)
-            continue
-        converted[name] = value
+        converted[name] = value = state[key]
         if value.shape != ours[name].shape:
             raise CheckpointError(
                 f"{key} has shape {tuple(value.shape)} where {model.name} with these arguments has "
@@ -211,7 +225,8 @@ def transplant(model: Model, state: State, rules: Rules) -> Model:
     return model
 
 
-def _ours(key: str, rules: Rules) -> str | None:
+def renaming(key: str, rules: Rules) -> str | None:
+    """Return our name of a tensor; None if it is not used."""
     for pattern, name in rules:
         if re.match(pattern, key):
             return None if name is None else re.sub(pattern, name, key, count=1)

@@ -35,10 +35,10 @@ from ..variational import (
 )
 from . import _torchmil as torchmil
 from ._attention import POOLING, AttentionModel
-from ._base import Model, Provenance, ScoreKind
+from ._base import Provenance, ScoreKind
 from ._explanation import Explanation, explain
-from ._originals import State, only, original, part, transplant
-from ._registry import build, register
+from ._originals import State, only, original, part
+from ._registry import register
 
 LAYERS = ("layers", "heads")
 TORCHMIL = ("width", "out_proj", "use_mlp", "final_norm", "add_self")
@@ -320,10 +320,10 @@ AUTHORS_KEYS = [
 ]
 
 
-@original("abmil", variants=("gated", "plain"), method=ABMIL)
-def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert `Attention` or `GatedAttention` of AttentionDeepMIL, after the feature extractor."""
-    only(arguments, (), reference)
+@original("abmil", variants=("gated", "plain"), model="abmil", takes=(), names=AUTHORS_KEYS)
+def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Read `Attention` or `GatedAttention` of AttentionDeepMIL, after the feature extractor."""
+    del reference, arguments
     gated = "attention_V.0.weight" in state
     key = "attention_V.0.weight" if gated else "attention.0.weight"
     first = part(state, key, layout="an ABMIL (AMLab-Amsterdam/AttentionDeepMIL)")
@@ -334,52 +334,44 @@ def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> Mo
             f"{last} has shape {tuple(branches)}: {branches[0]} branches of attention, but the "
             f"original's classifier takes {(1, *branches[1:])}, one only"
         )
-    model = build(
-        "abmil",
-        in_dim=first.shape[1],
-        embed=None,
-        attention_dim=first.shape[0],
-        trunk="gated" if gated else "tanh",
-        score_bias=True,
-    )
-    return transplant(model, state, AUTHORS_KEYS)
+    return {
+        "in_dim": first.shape[1],
+        "embed": None,
+        "attention_dim": first.shape[0],
+        "trunk": "gated" if gated else "tanh",
+        "score_bias": True,
+    }
 
 
-def _torchmil_encoder(state: State, arguments: dict[str, Any]) -> tuple[State, dict[str, Any]]:
-    """Return the state dict and our arguments of torchmil's encoder; neither without one.
-
-    Its second norm is unused if the layers have no MLP.
-    """
-    if not any(k.startswith("transformer_encoder.") for k in state):
-        return state, {}
+def _torchmil_encoder(state: State, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return our arguments of torchmil's encoder, without the norms that it does not use."""
     encoder = torchmil.encoder_arguments(state, arguments, layout="torchmil's transformer")
-    if not encoder["use_mlp"]:
-        state = {k: v for k, v in state.items() if ".norm2." not in k}
-    return state, encoder
+    for key in [k for k in state if ".norm2." in k and not encoder["use_mlp"]]:
+        del state[key]
+    return encoder
 
 
-@original("torchmil_abmil", variants=("gated",), method=ABMIL)
-@original("torchmil_transformerabmil", variants=("noself",), method=TABMIL)
-def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert torchmil's ABMIL or TransformerABMIL: no first layer and no bias on w."""
-    state, encoder = _torchmil_encoder(state, arguments)
-    names = (
-        ("pool_att_dim", "pool_act", "pool_gated") if encoder else ("att_dim", "att_act", "gated")
+@original("torchmil_abmil", variants=("gated",), model="abmil", names=torchmil.RULES)
+@original("torchmil_transformerabmil", variants=("noself",), model="tabmil", names=torchmil.RULES)
+def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Read torchmil's ABMIL or TransformerABMIL: no first layer and no bias on w."""
+    transformer = reference.startswith("torchmil_transformer")
+    dim, act, gated = (
+        ("pool_att_dim", "pool_act", "pool_gated")
+        if transformer
+        else ("att_dim", "att_act", "gated")
     )
-    only(arguments, ("in_shape", *names, *(torchmil.ENCODER if encoder else ())), reference)
-    dim, act, gated = names
+    only(arguments, ("in_shape", dim, act, gated, *torchmil.ENCODER * transformer), reference)
     first = torchmil.either(state, torchmil.FIRST, layout="torchmil's ABMIL")
     is_gated = arguments.get(gated, any(k.startswith("pool.fc_gated.") for k in state))
-    model = build(
-        "tabmil" if encoder else "abmil",
-        in_dim=torchmil.in_dim(arguments, first.shape[1]),
-        embed=None,
-        **encoder,
-        attention_dim=arguments.get(dim, first.shape[0]),
-        trunk="gated" if is_gated else "tanh",
-        attention_activation=arguments.get(act, "tanh"),
-    )
-    return transplant(model, state, torchmil.RULES)
+    return {
+        "in_dim": torchmil.in_dim(arguments, first.shape[1]),
+        "embed": None,
+        "attention_dim": arguments.get(dim, first.shape[0]),
+        "trunk": "gated" if is_gated else "tanh",
+        "attention_activation": arguments.get(act, "tanh"),
+        **(_torchmil_encoder(state, arguments) if transformer else {}),
+    }
 
 
 @original(
@@ -387,30 +379,35 @@ def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> M
     "torchmil_probsmoothabmil",
     "torchmil_transformerprobsmoothabmil",
     variants=("diag", "zero"),
-    method=ProbSA,
+    model="abmil-probsa-diag",
+    takes=(
+        *("in_shape", "att_dim", "pool_att_dim", "covar_mode"),
+        *("n_samples_train", "n_samples_test", *torchmil.ENCODER),
+    ),
+    names=torchmil.RULES,
 )
-def _from_torchmil_probsa(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert torchmil's three models: no first layer, normalised Laplacian, κ = 1, no ridge."""
-    known = ("in_shape", "att_dim", "pool_att_dim", "covar_mode", *torchmil.ENCODER)
-    only(arguments, (*known, "n_samples_train", "n_samples_test"), reference)
-    state, encoder = _torchmil_encoder(state, arguments)
-    hidden, width = torchmil.either(
-        state, torchmil.HIDDEN, layout="torchmil's smooth attention"
-    ).shape
+def _from_torchmil_probsa(
+    reference: str, state: State, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """Read torchmil's three models: no first layer, normalised Laplacian, κ = 1, no ridge."""
+    transformer = "transformer" in reference
+    layout = "torchmil's smooth attention"
+    hidden, width = torchmil.either(state, torchmil.HIDDEN, layout=layout).shape
     diag = any(k.startswith("pool.log_diag_Sigma_nn.") for k in state)
-    covariance = arguments.get("covar_mode", "diag" if diag else "zero")
+    posterior = {"diag": "diag", "zero": "dirac"}[
+        arguments.get("covar_mode", "diag" if diag else "zero")
+    ]
     samples = arguments.get("n_samples_train", 1)
-    model = build(
-        f"{'tabmil' if encoder else 'abmil'}-probsa-{'diag' if covariance == 'diag' else 'dirac'}",
-        in_dim=torchmil.in_dim(arguments, width),
-        embed=None,
-        **encoder,
-        attention_dim=arguments.get("att_dim", arguments.get("pool_att_dim", hidden // 2)),
-        trunk="mlp",
-        log_variance_bounds=None,
-        samples=samples,
-        predict_samples=arguments.get("n_samples_test", samples),
-        laplacian="normalized",
-        ridge=0.0,
-    )
-    return transplant(model, state, torchmil.RULES)
+    return {
+        "name": f"{'tabmil' if transformer else 'abmil'}-probsa-{posterior}",
+        "in_dim": torchmil.in_dim(arguments, width),
+        "embed": None,
+        "attention_dim": arguments.get("att_dim", arguments.get("pool_att_dim", hidden // 2)),
+        "trunk": "mlp",
+        "log_variance_bounds": None,
+        "samples": samples,
+        "predict_samples": arguments.get("n_samples_test", samples),
+        "laplacian": "normalized",
+        "ridge": 0.0,
+        **(_torchmil_encoder(state, arguments) if transformer else {}),
+    }

@@ -15,12 +15,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..core import Bags, NonNegativeFloat, PositiveInt, segment_argmax
-from ..layers import Embed, Widths
+from ..layers import Embed, Widths, full_precision
 from ..variational import Categorical, Dirac, Independent, Likelihood
 from ._base import Model, Output, Provenance
 from ._explanation import Explanation, explain_pooling
-from ._originals import State, only, original, part, transplant
-from ._registry import build, register
+from ._originals import State, original, part
+from ._registry import register
 
 Query = Literal["mlp", "linear"]
 Value = Literal["identity", "linear", "mlp"]
@@ -36,9 +36,6 @@ class DSMIL(Model):
     max_n c_n.
 
     Args:
-        in_dim: number of features per instance.
-        n_classes: 1 (one logit) or the number of classes.
-        embed: width or widths of the first layers; None (the original) uses the features unchanged.
         activation: activation after each first layer.
         dropout: dropout rate after each first layer.
         query: form of q: `mlp` tanh(W₂ ReLU(W₁ h)), or `linear`.
@@ -46,7 +43,6 @@ class DSMIL(Model):
         value: form of v: `identity`, `linear`, or `mlp` ReLU(W h).
         value_dropout: dropout rate before v's layer.
         scaled: whether to divide by √d; the publication does not.
-        class_mixing: whether b_c reads the vectors B of every class, rather than B_c alone.
         bag_score: source of the output's logits: the bag stream, the mean of both streams'
             probabilities, or the mean of their logits (the publication).
         labels: for two or more classes. `exclusive`: one class per bag, softmax in both streams.
@@ -54,8 +50,6 @@ class DSMIL(Model):
             means a bag of no class (the original's all-zero negative).
         loss_weights: weights of the bag stream's loss and of the instance stream's.
         init: orthogonal weights and zero biases, or PyTorch's defaults.
-        class_weights: class weights of the likelihood in both streams, one per class.
-        seed: seed of all randomness in prediction.
     """
 
     needs_classes = True
@@ -86,7 +80,6 @@ class DSMIL(Model):
         value: Value = "identity",
         value_dropout: float = 0.0,
         scaled: bool = True,
-        class_mixing: bool = True,
         bag_score: BagScore = "bag",
         labels: Literal["exclusive", "independent"] = "exclusive",
         loss_weights: tuple[NonNegativeFloat, NonNegativeFloat] = (0.5, 0.5),
@@ -105,8 +98,7 @@ class DSMIL(Model):
         self.instance_classifier = nn.Linear(d, n_classes)
         self.query = _query(query, d, query_dim)
         self.value = _value_layer(value, d, value_dropout)
-        groups = 1 if class_mixing else n_classes
-        self.classifier = nn.Conv1d(n_classes, n_classes, d, groups=groups)
+        self.classifier = nn.Conv1d(n_classes, n_classes, d)
         if init == "orthogonal":
             self.apply(_orthogonal)
 
@@ -119,23 +111,19 @@ class DSMIL(Model):
         independent = isinstance(self.likelihood, Independent)
         return self.n_classes if independent else super().top_label
 
-    def forward(
-        self,
-        bags: Bags,
-        *,
-        noise: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Output:
-        del noise, generator  # the model is deterministic
+    def forward(self, bags: Bags, **unused: object) -> Output:
+        del unused  # the model is deterministic
         h = self.embed(bags.x)
-        q, v = _full(self.query(h)), _full(self.value(h))
+        q, v = full_precision(self.query(h)), full_precision(self.value(h))
         # in bfloat16 logits would tie, and sums over 10⁴ instances would be off by 0.4 %
         with torch.autocast(h.device.type, enabled=False):
-            c = self.instance_classifier(_full(h))
+            c = self.instance_classifier(full_precision(h))
             critical = segment_argmax(c.detach(), bags.sizes)
             top = c.gather(0, critical)
             attention, weight, vectors = self._attend(q, v, critical, bags)
-            logits = _per_class(self.classifier, vectors)
+            # the convolution has one position; as a product, as a GPU would use TF32 for it
+            kernel = self.classifier.weight.flatten(1)
+            logits = F.linear(vectors.flatten(1), kernel, self.classifier.bias)
         starts = bags.offsets[:-1, None].to(critical.device)
         flat = self.n_classes == 1
         return Output(
@@ -158,13 +146,12 @@ class DSMIL(Model):
     ) -> Explanation | None:
         """Explain the bag stream, given the critical instance, which also stays if it is removed.
 
-        None in training, if the score reads the critical instance's logit as well, and if a
-        class reads the vectors of all classes, so that its logit pools with several attentions.
+        None in training, if the score reads the critical instance's logit as well, and with
+        several classes, each of which reads the vectors of all of them.
         """
         conv = self.classifier
-        mixed = self.n_classes > 1 and conv.groups == 1
         predicting = self.explains and not (self.training or torch.is_grad_enabled())
-        if not predicting or mixed or self.bag_score != "bag":
+        if not predicting or self.n_classes > 1 or self.bag_score != "bag":
             return None
         assert conv.bias is not None
         with torch.autocast(v.device.type, enabled=False):
@@ -221,20 +208,6 @@ def _orthogonal(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-def _full(v: Tensor) -> Tensor:
-    return v.float() if v.dtype in (torch.float16, torch.bfloat16) else v
-
-
-def _per_class(
-    conv: nn.Conv1d, vectors: Float[Tensor, "bags classes d"]
-) -> Float[Tensor, "bags classes"]:
-    """Apply the convolution, which has one position, as a product (a GPU would use TF32)."""
-    assert conv.bias is not None
-    if conv.groups == 1:
-        return F.linear(vectors.flatten(1), conv.weight.flatten(1), conv.bias)
-    return (vectors * conv.weight[:, 0]).sum(2) + conv.bias
-
-
 def _score(
     bag: Float[Tensor, "bags classes"],
     top: Float[Tensor, "bags classes"],
@@ -253,37 +226,31 @@ def _score(
     return yes - torch.logaddexp(F.logsigmoid(-bag), F.logsigmoid(-top))
 
 
-# `bag_score` is our argument for both originals: a state dict does not determine it
-AUTHORS = (
-    *("K", "C", "input_size", "output_class", "nonlinear", "passing_v", "dropout_v"),
-    "bag_score",
+@original(
+    *("dsmil", "ckpt_dsmil"),
+    variants=(r"c\d+(?:_linear_v)?", "tcga"),
+    model="dsmil",
+    # `bag_score` is our argument: a state dict does not determine it
+    takes=(
+        *("K", "C", "input_size", "output_class", "nonlinear", "passing_v", "dropout_v"),
+        "bag_score",
+    ),
+    names=[
+        (r"i_classifier\.feature_extractor\.", None),  # bags hold the features that it extracts
+        (r"i_classifier\.fc\.(0\.)?", "instance_classifier."),
+        (r"b_classifier\.q\.(weight|bias)$", r"query.0.\1"),
+        (r"b_classifier\.q\.", "query."),
+        (r"b_classifier\.v\.", "value."),
+        (r"b_classifier\.fcc\.", "classifier."),
+    ],
 )
-AUTHORS_KEYS = [
-    (r"i_classifier\.feature_extractor\.", None),  # bags hold the features that it extracts
-    (r"i_classifier\.fc\.(0\.)?", "instance_classifier."),
-    (r"b_classifier\.q\.(weight|bias)$", r"query.0.\1"),
-    (r"b_classifier\.q\.", "query."),
-    (r"b_classifier\.v\.", "value."),
-    (r"b_classifier\.fcc\.", "classifier."),
-]
-TORCHMIL = ("in_shape", "att_dim", "nonlinear_q", "nonlinear_v", "dropout", "bag_score")
-TORCHMIL_KEYS = [
-    (r"inst_classifier\.", "instance_classifier."),
-    (r"q_nn\.(weight|bias)$", r"query.0.\1"),
-    (r"q_nn\.", "query."),
-    (r"v_nn\.", "value."),
-    (r"bag_classifier\.", "classifier."),
-]
-
-
-@original("dsmil", "ckpt_dsmil", variants=(r"c\d+(?:_linear_v)?", "tcga"))
-def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert MILNet of dsmil-wsi, of its publication or of its code since 2022-09.
+def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Read MILNet of dsmil-wsi, of its publication or of its code since 2022-09.
 
     A linear q with a layer in v is either the code since 2022-09 (v has a ReLU), which is assumed
     if `nonlinear` or `passing_v` is given, or the publication's (v has none).
     """
-    only(arguments, AUTHORS, reference)
+    del reference
     layout = "a DSMIL (binli123/dsmil-wsi)"
     c, k = part(state, "b_classifier.fcc.weight", layout=layout).shape[-2:]
     linear = "b_classifier.q.weight" in state
@@ -291,44 +258,14 @@ def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> Mo
     flat = not arguments.get("nonlinear", not linear)
     modern = bool({"nonlinear", "passing_v"} & set(arguments)) or not linear
     layer = arguments.get("passing_v", "b_classifier.v.1.weight" in state)
-    model = build(
-        "dsmil",
-        in_dim=arguments.get("K", arguments.get("input_size", k)),
-        n_classes=arguments.get("C", arguments.get("output_class", c)),
-        embed=None,
-        query="linear" if flat else "mlp",
-        query_dim=first.shape[0],
-        value=("mlp" if modern else "linear") if layer else "identity",
-        value_dropout=arguments.get("dropout_v", 0.0),
-        bag_score=arguments.get("bag_score", "bag"),
-        labels="independent",
-    )
-    return transplant(model, state, AUTHORS_KEYS)
-
-
-@original("torchmil_dsmil")
-def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert torchmil's DSMIL, whose two losses have weight 1.
-
-    Its logits are the bag stream's; its predictions are `bag_score="mean_logit"`.
-    """
-    only(arguments, TORCHMIL, reference)
-    state = {k.replace(".module.", "."): v for k, v in state.items()}
-    head = part(state, "bag_classifier.weight", layout="torchmil's DSMIL")
-    linear = "q_nn.weight" in state
-    first = part(state, f"q_nn.{'' if linear else '0.'}weight", layout="torchmil's DSMIL")
-    in_shape = arguments.get("in_shape", head.shape[-1:])
-    deep = arguments.get("nonlinear_q", not linear)
-    model = build(
-        "dsmil",
-        in_dim=in_shape[-1],
-        embed=None,
-        query="mlp" if deep else "linear",
-        query_dim=arguments.get("att_dim", first.shape[0]),
-        value="mlp" if arguments.get("nonlinear_v", "v_nn.1.weight" in state) else "identity",
-        value_dropout=arguments.get("dropout", 0.0),
-        bag_score=arguments.get("bag_score", "bag"),
-        loss_weights=(1.0, 1.0),
-        init="uniform",
-    )
-    return transplant(model, {**state, "bag_classifier.weight": head[None]}, TORCHMIL_KEYS)
+    return {
+        "in_dim": arguments.get("K", arguments.get("input_size", k)),
+        "n_classes": arguments.get("C", arguments.get("output_class", c)),
+        "embed": None,
+        "query": "linear" if flat else "mlp",
+        "query_dim": first.shape[0],
+        "value": ("mlp" if modern else "linear") if layer else "identity",
+        "value_dropout": arguments.get("dropout_v", 0.0),
+        "bag_score": arguments.get("bag_score", "bag"),
+        "labels": "independent",
+    }

@@ -7,7 +7,7 @@ partitions are reproducible.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
@@ -25,23 +25,62 @@ from ..core import (
     segment_softmax,
     segment_sum,
 )
-from ..errors import CheckpointError
-from ..layers import (
-    AttentionPosterior,
-    Embed,
-    Groups,
-    Widths,
-    draw_uniform_noise,
-    group_counts,
-    order_within,
-    partition,
-)
+from ..layers import AttentionPosterior, Embed, Widths
 from ..variational import Dirac
 from ._base import Model, Output, Provenance, bag_rows
-from ._originals import State, number, only, original, part, transplant
-from ._registry import build, register
+from ._registry import register
 
 Distill = Literal["afs", "maxs", "maxmins", "mas"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Groups:
+    """S partitions of each bag into G groups, numbered through all bags; some may be empty."""
+
+    of: Int[Tensor, "n samples"]
+    """The group of each instance."""
+    sizes: Int[Tensor, " groups"]
+    """Number of instances of each group, in every partition."""
+
+    def softmax(self, e: Float[Tensor, " n"]) -> Float[Tensor, "n samples"]:
+        """Return the softmax of e over each group."""
+        e_ns = e[:, None].expand_as(self.of)
+        empty = e.new_full((len(self.sizes), self.of.shape[1]), -torch.inf)
+        top = empty.scatter_reduce(0, self.of, e_ns.detach(), "amax").gather(0, self.of)
+        w = (e_ns - top).exp()
+        total = torch.zeros_like(empty).scatter_add(0, self.of, w)
+        return w / total.gather(0, self.of)
+
+    def ranked(self, key: Float[Tensor, "n samples"]) -> Int[Tensor, "n samples"]:
+        """Return the instances group by group, those with the largest key first."""
+        return order_within(-key, self.of)
+
+
+def order_within(
+    key: Float[Tensor, "n samples"], segment: Int[Tensor, "n samples"]
+) -> Int[Tensor, "n samples"]:
+    """Sort rows by segment and, within a segment, by ascending key (a stable sort)."""
+    by_key = key.argsort(dim=0, stable=True)
+    return by_key.gather(0, segment.gather(0, by_key).argsort(dim=0, stable=True))
+
+
+def partition(noise: Float[Tensor, "n samples"], sizes: Sequence[int], *, n_groups: int) -> Groups:
+    """Sort each bag by its noise and cut it into groups, as `numpy.array_split` does.
+
+    The first N mod G groups have one more instance; a bag of N < G instances has N groups.
+    """
+    n = torch.tensor(sizes, device=noise.device)
+    bag = segment_index(sizes, noise.device)[:, None].expand(noise.shape)
+    order = order_within(noise, bag)
+    place = torch.arange(len(noise), device=noise.device)[:, None].expand_as(order)
+    rank = torch.empty_like(order).scatter(0, order, place) - (n.cumsum(0) - n)[bag]
+    least, more = n // n_groups, n % n_groups
+    # the instances of the larger groups come first
+    larger, q, r = (more * (least + 1))[bag], least[bag], more[bag]
+    rest = r + (rank - larger).div(q.clamp_min(1), rounding_mode="floor")
+    group = torch.where(rank < larger, rank.div(q + 1, rounding_mode="floor"), rest)
+    each = least[:, None] + (torch.arange(n_groups, device=noise.device) < more[:, None])
+    return Groups(of=bag * n_groups + group, sizes=each.flatten())
 
 
 class ResidualBlock(nn.Module):
@@ -75,8 +114,6 @@ class DTFDMIL(Model):
     lacks).
 
     Args:
-        in_dim: number of features per instance.
-        n_classes: 1 (one logit) or the number of classes; the original has 2 logits.
         embed: width or widths of the first layers (no bias); None uses the features unchanged.
         activation: activation after each first layer.
         res_blocks: number of residual blocks after the first layers.
@@ -94,8 +131,6 @@ class DTFDMIL(Model):
         clip: norm to which each of four sets of gradients is clipped separately: first layers,
             attention of tier 1, classifier of tier 1, tier 2; None leaves clipping to the run.
         predict_samples: number of partitions over which predicted probabilities are averaged.
-        class_weights: class weights of the likelihood, one per class.
-        seed: seed of all randomness in prediction.
     """
 
     score_kind = "probability"
@@ -179,7 +214,7 @@ class DTFDMIL(Model):
         e = self.attention(h).mean
         with torch.autocast(e.device.type, enabled=False):
             h = h.to(e.dtype)  # half precision is too coarse for sums over 10⁴ instances
-            a = groups.unsorted(segment_softmax(e[groups.order], groups.sizes))
+            a = groups.softmax(e)
             pooled = self.pool(h, a, groups, bags)
             cam = nn.functional.linear(h.detach(), self.classifier.weight.detach())
             features, sizes = self.distilled(h, a, pooled, cam=cam, e=e, groups=groups)
@@ -198,9 +233,12 @@ class DTFDMIL(Model):
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
         """Return `nll` of tier 2 and `group_nll`, tier 1's mean over groups and partitions."""
         terms = super().losses(out, bags)
-        counts = group_counts(bags.sizes, self.n_groups)
-        logits = out.extras["group_logits"].flatten(0, 1)[self._existing(counts, bags.x.device)]
-        y = self.labels(bags)[segment_index(counts, bags.x.device)]
+        counts = [min(self.n_groups, n) for n in bags.sizes]
+        device = bags.x.device
+        every = torch.arange(self.n_groups, device=device)
+        exists = every < torch.tensor(counts, device=device)[:, None]
+        logits = out.extras["group_logits"][exists]
+        y = self.labels(bags)[segment_index(counts, device)]
         return {**terms, "group_nll": segment_mean(self.likelihood.nll(logits, y), counts).mean()}
 
     def groups(
@@ -209,7 +247,12 @@ class DTFDMIL(Model):
         """Return the pseudo-bags, from the given noise or from each bag's own stream."""
         if noise is None:
             draws = 1 if self.training else self.predict_samples
-            noise = draw_uniform_noise(bags.sizes, draws, generators=self.streams(bags, generator))
+            noise = torch.cat(
+                [
+                    torch.rand(n, draws, generator=stream, device=stream.device)
+                    for n, stream in zip(bags.sizes, self.streams(bags, generator), strict=True)
+                ]
+            )
         return partition(noise, bags.sizes, n_groups=self.n_groups)
 
     def pool(
@@ -218,9 +261,8 @@ class DTFDMIL(Model):
         """Return z_g = Σ_n a_n h_n over each group; 0 for a group that a small bag lacks."""
         n, samples = a.shape
         # one column per group, 0 outside it, avoids a copy of h in the order of the groups
-        a_nsg = a.new_zeros(n, samples, self.n_groups).scatter(
-            2, groups.of[..., None], a[..., None]
-        )
+        own = (groups.of % self.n_groups)[..., None]
+        a_nsg = a.new_zeros(n, samples, self.n_groups).scatter(2, own, a[..., None])
         rows = [a_nsg[bag].flatten(1).T @ h[bag] for bag in bag_rows(bags)]
         return torch.stack(rows).unflatten(1, (samples, self.n_groups)).transpose(1, 2)
 
@@ -235,16 +277,25 @@ class DTFDMIL(Model):
         groups: Groups,
     ) -> tuple[Float[Tensor, "m samples d"], list[int]]:
         """Return the input of tier 2, and its number of vectors per bag."""
+        sizes = groups.sizes.view(len(pooled), self.n_groups)
         if self.distill == "afs":
-            features = pooled.flatten(0, 1)[self._existing(groups.counts, h.device)]
-            return (features if self.joint else features.detach()), groups.counts
+            features = pooled.flatten(0, 1)[groups.sizes > 0]
+            return (features if self.joint else features.detach()), (sizes > 0).sum(1).tolist()
         with torch.no_grad():
             # a monotone function of p_n that does not saturate
             key = self.margin(a[..., None] * cam[:, None]) if self.distill != "mas" else e[:, None]
-            best_first = order_within(-key.expand_as(a), groups.segment)
-        places, sizes = self._places(groups)
-        rows = best_first[torch.tensor(places, device=h.device)]
-        return (h if self.joint else h.detach())[rows], sizes
+            ranked = groups.ranked(key.expand_as(a))
+        places, counts, start = [], [], 0
+        for bag in sizes.tolist():
+            before = len(places)
+            for n in bag:
+                k = min(self.instances_per_group or n, n)
+                last = range(start + n - k, start + n) if self.distill == "maxmins" else ()
+                places += [*range(start, start + k), *last]
+                start += n
+            counts.append(len(places) - before)
+        rows = ranked[torch.tensor(places, device=h.device)]
+        return (h if self.joint else h.detach())[rows], counts
 
     def second_tier(
         self, features: Float[Tensor, "m samples d"], sizes: list[int]
@@ -267,63 +318,3 @@ class DTFDMIL(Model):
         """Return the logit of the last class against the others; a single logit is unchanged."""
         last = logits[..., -1]
         return last if logits.shape[-1] == 1 else last - logits[..., :-1].logsumexp(-1)
-
-    def _existing(self, counts: Sequence[int], device: torch.device) -> Int[Tensor, " m"]:
-        """Return the positions of the existing groups among `n_groups` per bag."""
-        places = [b * self.n_groups + g for b, count in enumerate(counts) for g in range(count)]
-        return torch.tensor(places, device=device)
-
-    def _places(self, groups: Groups) -> tuple[list[int], list[int]]:
-        """Return the positions distilled from each group's ranking, and their number per bag."""
-        places: list[int] = []
-        each: list[int] = []
-        start = 0
-        for n in groups.sizes:
-            k = n if self.instances_per_group is None else min(self.instances_per_group, n)
-            last = range(start + n - k, start + n) if self.distill == "maxmins" else ()
-            places += [*range(start, start + k), *last]
-            each.append(len(places))
-            start += n
-        ends = torch.tensor(groups.counts).cumsum(0).tolist()
-        total = [0, *(each[end - 1] for end in ends)]
-        return places, [b - a for a, b in pairwise(total)]
-
-
-TORCHMIL = [
-    (r"attention_pool\.fc1\.module\.", "attention.trunk.first."),
-    (r"attention_pool\.fc2\.", "attention.mean."),
-    (r"classifier\.module\.", "classifier."),
-    (r"u_attention_pool\.fc1\.module\.", "bag_attention.trunk.first."),
-    (r"u_attention_pool\.fc2\.", "bag_attention.mean."),
-    (r"u_classifier\.module\.", "bag_classifier."),
-]
-TORCHMIL_TAKES = ("in_shape", "att_dim", "n_groups", "distill_mode", "criterion")
-TORCHMIL_MODES = {"afs": "afs", "max": "maxs", "maxmin": "maxmins"}
-
-
-@original("torchmil_dtfdmil", variants=("afs", "max", "maxmin"))
-def _torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert torchmil's DTFDMIL: joint tiers; `max` and `maxmin` take every instance."""
-    only(arguments, TORCHMIL_TAKES, reference)
-    suffix = reference.rpartition("_")[2]
-    mode = str(arguments.get("distill_mode", suffix if suffix in TORCHMIL_MODES else "maxmin"))
-    if mode not in TORCHMIL_MODES:
-        raise CheckpointError(
-            f"distill_mode is {mode!r}; expected one of {', '.join(TORCHMIL_MODES)}"
-        )
-    first = part(state, "attention_pool.fc1.module.weight", layout="torchmil's DTFDMIL")
-    model = build(
-        "dtfdmil",
-        in_dim=first.shape[1],
-        embed=None,
-        attention_dim=first.shape[0],
-        trunk="tanh",
-        score_bias=False,
-        n_groups=number(arguments, "n_groups", 8),
-        distill=TORCHMIL_MODES[mode],
-        instances_per_group=None,
-        joint=True,
-        clip=None,
-        predict_samples=1,
-    )
-    return transplant(model, state, TORCHMIL)

@@ -13,28 +13,28 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, Limits, NonNegativeFloat, PositiveInt
+from ..core import Bags, Limits, NonNegativeFloat, PositiveInt, Sizes, segment_sum
 from ..layers import (
     Arcs,
-    BlockKind,
     Embed,
-    TokenBlock,
+    TransformerLayer,
     Widths,
     both_ways,
-    mincut,
     normalised,
-    ortho,
-    pool_clusters,
     propagate,
+    row_sum,
 )
 from ..variational import Dirac, Posterior
 from ._base import Model, Output, Provenance, ScoreKind, bag_rows
 from ._graphcam import graph_cam
-from ._originals import Rules, State, only, original, part, transplant
-from ._registry import build, register
+from ._registry import register
 
 Adjacency = Literal["binary", "weighted", "normalized"]
 GraphConvolution = Literal["normalized", "relu"]
+BLOCKS: dict[str, dict[str, Any]] = {
+    "vit": {"activation": nn.GELU, "eps": 1e-6},
+    "torchmil": {"activation": nn.ReLU, "out_proj": False},
+}
 ROWS = 4096
 """Number of instances whose features are in float64 at the same time."""
 
@@ -52,9 +52,6 @@ class GTP(Model):
     (of the positive class) and (n, classes) otherwise.
 
     Args:
-        in_dim: number of features per instance.
-        n_classes: 1 (one logit) or the number of classes.
-        embed: width or widths of the first layers; None uses the features unchanged.
         activation: activation after each first layer.
         dropout: dropout rate after each first layer.
         width: width of the graph convolution and the transformer; None: that of their input.
@@ -69,8 +66,6 @@ class GTP(Model):
         ortho_weight: weight of the term that keeps clusters distinct and of equal size.
         unit_init: whether GraphCAM starts from 1, so that the maps of different bags share a scale;
             the original starts from the logit ℓ_c, and its maps scale with ℓ_c².
-        class_weights: class weights of the likelihood, one per class.
-        seed: has no effect; predictions are deterministic.
     """
 
     family = "global"
@@ -107,7 +102,7 @@ class GTP(Model):
         layers: PositiveInt = 2,
         heads: int = 8,
         mlp_ratio: float = 2.0,
-        blocks: BlockKind = "vit",
+        blocks: Literal["vit", "torchmil"] = "vit",
         mincut_weight: NonNegativeFloat = 1.0,
         ortho_weight: NonNegativeFloat = 1.0,
         unit_init: bool = True,
@@ -124,7 +119,8 @@ class GTP(Model):
         self.assign = nn.Linear(d, clusters)
         self.class_token = nn.Parameter(torch.zeros(1, 1, d))
         self.blocks = nn.ModuleList(
-            TokenBlock(d, heads=heads, mlp_ratio=mlp_ratio, kind=blocks) for _ in range(layers)
+            TransformerLayer(d, d, heads=heads, mlp_ratio=mlp_ratio, **BLOCKS[blocks])
+            for _ in range(layers)
         )
         self.norm = nn.LayerNorm(d)
         self.classifier = nn.Linear(d, n_classes)
@@ -133,24 +129,19 @@ class GTP(Model):
     def loss_weights(self) -> dict[str, float]:
         return dict(self.term_weights)
 
-    def forward(
-        self,
-        bags: Bags,
-        *,
-        noise: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Output:
-        del noise, generator  # the model is deterministic
+    def forward(self, bags: Bags, **unused: object) -> Output:
+        del unused  # the model is deterministic
         a = graph(bags, self.adjacency, dtype=self.class_token.dtype)
         h, s = self.nodes(self.embed(bags.x), a)
         with torch.autocast(h.device.type, enabled=False):
             soft = s.softmax(1)
             pooled, gram = pool_clusters(soft, h, bags.sizes)
             extras = {"mincut": mincut(soft, a), "ortho": ortho(gram)}
-        t = self.tokens(pooled)
+        tokens = self.tokens(pooled)
+        t = tokens.flatten(0, 1)
         for block in self.blocks:
-            t = block(t)
-        logits = self.classifier(self.norm(t[:, 0])).to(h.dtype)
+            t = block(t, [tokens.shape[1]] * len(bags))
+        logits = self.classifier(self.norm(t.view_as(tokens)[:, 0])).to(h.dtype)
         nothing = h.new_zeros(len(h) if self.n_classes == 1 else (len(h), self.n_classes))
         return Output(
             logits=logits[:, None],
@@ -206,7 +197,7 @@ class GTP(Model):
             h, s = model.nodes(x, graph(bags, model.adjacency, dtype=x.dtype))
             soft = s.softmax(1)
             tokens = model.tokens(pool_clusters(soft, h, bags.sizes)[0])
-            blocks = [b for b in model.blocks if isinstance(b, TokenBlock)]
+            blocks = [b for b in model.blocks if isinstance(b, TransformerLayer)]
             init = self.unit_init
             u = [graph_cam(t, blocks, model.norm, model.classifier, unit_init=init) for t in tokens]
         return soft, torch.stack(u)
@@ -244,46 +235,37 @@ def graph(bags: Bags, kind: Adjacency, *, dtype: torch.dtype) -> Arcs:
     return normalised(a) if kind == "normalized" else a
 
 
-TORCHMIL: Rules = [
-    (r"cls_token$", "class_token"),
-    (r"gcn_conv\.fc\.module\.", "gcn."),
-    (r"cluster_proj\.", "assign."),
-    (r"transformer_encoder\.layers\.(\d+)\.att_module\.qkv_nn\.", r"blocks.\1.qkv."),
-    (r"transformer_encoder\.layers\.(\d+)\.mlp_module\.0\.", r"blocks.\1.first."),
-    (r"transformer_encoder\.layers\.(\d+)\.mlp_module\.3\.", r"blocks.\1.second."),
-    (r"transformer_encoder\.layers\.(\d+)\.", r"blocks.\1."),
-    (r"transformer_encoder\.", ""),
-]
-TORCHMIL_TAKES = (
-    "in_shape", "att_dim", "n_clusters", "n_layers", "n_heads", "use_mlp", "dropout", "feat_ext",
-    "criterion",
-)  # fmt: skip
+# min-cut pooling: Bianchi, Grattarola & Alippi, ICML 2020, arXiv:1907.00481
 
 
-@original("torchmil_gtp")
-def _torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert torchmil's GTP: ReLU instead of both normalisations, weighted edges."""
-    only(arguments, TORCHMIL_TAKES, reference)
-    layout = "torchmil's GTP, with its MLP"
-    d = part(state, "cls_token", layout=layout).shape[-1]
-    first = "transformer_encoder.layers.0.mlp_module.0.bias"
-    gcn = part(state, "gcn_conv.fc.module.weight", layout=layout)
-    model = build(
-        "gtp",
-        preset="original",
-        in_dim=gcn.shape[1],
-        n_classes=len(part(state, "classifier.bias", layout=layout)),
-        width=d,
-        gcn="relu",
-        adjacency="weighted",
-        clusters=arguments.get("n_clusters", len(part(state, "cluster_proj.bias", layout=layout))),
-        layers=arguments.get("n_layers", _layers(state, "transformer_encoder.layers.")),
-        heads=arguments.get("n_heads", 8),
-        mlp_ratio=len(part(state, first, layout=layout)) / d,
-        blocks="torchmil",
-    )
-    return transplant(model, {**state, "gcn_conv.fc.module.weight": gcn.T}, TORCHMIL)
+def pool_clusters(
+    soft: Float[Tensor, "n clusters"], h: Float[Tensor, "n d"], sizes: Sizes
+) -> tuple[Float[Tensor, "bags clusters d"], Float[Tensor, "bags clusters clusters"]]:
+    """Return SᵀH and SᵀS of each bag."""
+    both = torch.cat([h, soft], 1)
+    parts = zip(soft.split(list(sizes)), both.split(list(sizes)), strict=True)
+    products = torch.stack([s.T @ v for s, v in parts])
+    return products[..., : h.shape[1]], products[..., h.shape[1] :]
 
 
-def _layers(state: State, prefix: str) -> int:
-    return len({k.removeprefix(prefix).split(".")[0] for k in state if k.startswith(prefix)})
+def mincut(soft: Float[Tensor, "n clusters"], a: Arcs) -> Float[Tensor, " bags"]:
+    """Return −tr(SᵀAS) / tr(SᵀDS) of each bag, in [−1, 0]; 0 for a bag without edges."""
+    degrees = row_sum(a, a.weights[:, None])[:, 0]
+    around = (soft * propagate(a, soft)).sum(1)
+    within, total = segment_sum(
+        torch.stack([around, degrees * soft.square().sum(1)], 1), a.sizes
+    ).unbind(1)
+    return -within / torch.where(total > 0, total, 1.0)
+
+
+def ortho(gram: Float[Tensor, "bags clusters clusters"]) -> Float[Tensor, " bags"]:
+    """Return ‖SᵀS / ‖SᵀS‖ − I / √K‖ of each bag (Frobenius norms)."""
+    k = gram.shape[1]
+    even = torch.eye(k, dtype=gram.dtype, device=gram.device) / k**0.5
+    return _size(gram / _size(gram)[:, None, None] - even)
+
+
+def _size(v: Float[Tensor, "bags r c"]) -> Float[Tensor, " bags"]:
+    # torch.norm adds the K² squares one by one; in float32 the gradient would lose four digits.
+    squares = v.square().flatten(1).sum(1)
+    return squares.clamp_min(torch.finfo(v.dtype).tiny).sqrt()

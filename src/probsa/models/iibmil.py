@@ -22,7 +22,7 @@ from ..core import (
     segment_mean,
 )
 from ..errors import BagError, InputError
-from ..layers import Embed, PostNormLayer, QueryLayer, Widths
+from ..layers import Embed, PostNormLayer, QueryLayer, Widths, full_precision
 from ..variational import Dirac
 from ._base import Model, Output, Provenance, ScoreKind
 from ._registry import register
@@ -90,9 +90,6 @@ class IIBMIL(Model):
     after the warm-up.
 
     Args:
-        in_dim: number of features per instance.
-        n_classes: 1 (one logit) or the number of classes.
-        embed: width or widths of the first, linear layers; None uses the features unchanged.
         width: width z of the encoder and the decoder; None: that of their input.
         layers: number of encoder blocks.
         heads: number of attention heads per block.
@@ -110,8 +107,6 @@ class IIBMIL(Model):
         warmup_epochs: number of first epochs that update prototypes but no instance labels.
         restrict_negative_bags: whether an instance has class 0 or its bag's class, so that
             instances of negative bags stay negative; otherwise (the original) it has any class.
-        class_weights: class weights of the likelihood, one per class.
-        seed: seed of all randomness in prediction.
     """
 
     family = "global"
@@ -195,27 +190,21 @@ class IIBMIL(Model):
             x = block(x, e, bags.sizes)
         return x
 
-    def forward(
-        self,
-        bags: Bags,
-        *,
-        noise: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Output:
-        del noise, generator  # the model is deterministic
-        x = _full(self.instances(bags))
+    def forward(self, bags: Bags, **unused: object) -> Output:
+        del unused  # the model is deterministic
+        x = full_precision(self.instances(bags))
         t = self.queries.expand(len(bags), -1, -1)
         weights = t.new_empty(len(x), t.shape[1])
         for layer in self.decoder:
             t, weights = layer(t, x, bags.sizes)
         with torch.autocast(x.device.type, enabled=False):
-            logits = self.classifier(_full(t).flatten(1))
+            logits = self.classifier(full_precision(t).flatten(1))
             instance_logits = self.instance_classifier(self.norm(x))
             similarity = self._similarity(x.detach()).softmax(1)
         extras = {
             "instance_logits": instance_logits,
             "prototype_score": _of_positives(similarity),
-            "cross_attention": _full(weights),
+            "cross_attention": full_precision(weights),
         }
         if torch.is_grad_enabled():  # as large as the bag, and only `after_step` needs it
             extras["instance_features"] = x.detach()
@@ -310,7 +299,3 @@ class IIBMIL(Model):
 def _of_positives(p: Float[Tensor, "n c"]) -> Tensor:
     """Return the second of two columns, or all of more."""
     return p[:, 1] if p.shape[1] == 2 else p
-
-
-def _full(v: Tensor) -> Tensor:
-    return v.float() if v.dtype in (torch.float16, torch.bfloat16) else v

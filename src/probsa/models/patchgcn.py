@@ -6,15 +6,14 @@ classes instead of survival times, GENConv's MLP has the biases of the library's
 the first convolution has no layer norm (theirs creates one but never calls it).
 """
 
-import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..core import Bags, Limits, PositiveInt, Rate
-from ..errors import CheckpointError, InputError
+from ..errors import InputError
 from ..layers import (
     Arcs,
     AttentionPosterior,
@@ -22,14 +21,14 @@ from ..layers import (
     Trunk,
     Widths,
     aggregate_softmax,
+    full_precision,
     neighbourhoods,
     normalised,
     propagate,
 )
 from ._attention import AttentionModel
-from ._base import Model, Provenance
-from ._originals import Rules, State, number, only, original, part, transplant
-from ._registry import build, register
+from ._base import Provenance
+from ._registry import register
 
 EPSILON = 1e-7
 """ε, which GENConv adds to messages."""
@@ -53,7 +52,7 @@ class GENConv(nn.Module):
         )
 
     def forward(self, x: Float[Tensor, "n d"], arcs: Arcs) -> Float[Tensor, "n d"]:
-        x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        x = full_precision(x)
         return self.mlp(x + aggregate_softmax(arcs, x.relu() + EPSILON, self.t))
 
 
@@ -107,9 +106,6 @@ class PatchGCN(AttentionModel):
     from sources whose 8 nearest include the target), else its edges in both directions.
 
     Args:
-        in_dim: number of features per instance.
-        n_classes: 1 (one logit) or the number of classes.
-        embed: width or widths of the first layers; None uses the features unchanged.
         layers: number of graph convolutions.
         conv: `gen` (the original) or `gcn` (Kipf & Welling's, as in torchmil).
         width: width of the graph convolutions; None: that of the first layer. Others need `gcn`.
@@ -124,8 +120,6 @@ class PatchGCN(AttentionModel):
         dropout: dropout rate after the first layers and after those of the concatenation.
         layer_dropout: dropout rate after each graph layer except a bare one.
         attention_dropout: dropout rate inside the attention network.
-        class_weights: class weights of the likelihood, one per class.
-        seed: seed of all randomness in prediction.
     """
 
     needs = frozenset({"edges"})
@@ -215,50 +209,3 @@ class PatchGCN(AttentionModel):
 
     def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
         return self.phi(torch.cat(self.graph(bags), 1))
-
-
-TORCHMIL = (
-    "in_shape", "n_gcn_layers", "mlp_depth", "hidden_dim", "att_dim", "dropout", "criterion",
-)  # fmt: skip
-TORCHMIL_RULES: Rules = [
-    (r"gcn_layers\.(\d+)\.conv\.fc\.module\.", r"layers.\1.conv.linear."),
-    (r"gcn_layers\.", "layers."),
-    (r"pool\.fc1\.module\.", "attention.trunk.first."),
-    (r"pool\.fc2\.", "attention.mean."),
-    (r"classifier\.module\.", "classifier."),
-]
-
-
-@original("torchmil_patchgcn")
-def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert torchmil's PatchGCN: GCN layers without residuals, plain attention, no rho."""
-    only(arguments, TORCHMIL, reference)
-    layout = "torchmil's PatchGCN"
-    first = part(state, "gcn_layers.0.conv.fc.module.weight", layout=layout)
-    rate = number(arguments, "dropout", 0.0)
-    depth = _count(state, r"mlp\.(\d+)\.0\.module\.weight")
-    step = 3 if rate else 2
-    phi = [(rf"mlp\.{k}\.0\.module\.", f"phi.net.{step * k}.") for k in range(depth)]
-    model = build(
-        "patchgcn",
-        in_dim=first.shape[1],
-        embed=None,
-        layers=_count(state, r"gcn_layers\.(\d+)\.conv\.fc\.module\.weight"),
-        conv="gcn",
-        width=first.shape[0],
-        block="plain",
-        hidden=(first.shape[0],) * depth,
-        attention_dim=len(part(state, "pool.fc1.module.weight", layout=layout)),
-        trunk="tanh",
-        score_bias=False,
-        dropout=rate,
-        layer_dropout=rate,
-    )
-    return transplant(model, state, [*phi, *TORCHMIL_RULES])
-
-
-def _count(state: State, pattern: str) -> int:
-    count = sum(re.fullmatch(pattern, k) is not None for k in state)
-    if not count:
-        raise CheckpointError(f"no name in this state dict is like {pattern!r}: not a PatchGCN")
-    return count

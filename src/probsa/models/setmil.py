@@ -3,37 +3,190 @@
 Zhao et al., MICCAI 2022. The defaults are those of the ProbSA paper's comparison, on each bag's own
 map: no cropping or padding, and empty cells are not tokens (windows read 0 there, as beyond the
 edge of the map).
-Shapes: n instances, t tokens, d the width of the transformer.
+Shapes: n instances, t tokens of one bag, d the width of the transformer.
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..core import Bags, Limits, PositiveInt, Rate
 from ..errors import InputError
 from ..layers import (
     BucketMethod,
+    Cells,
     Embed,
-    Relation,
+    Places,
+    Relative,
+    RelativeAttention,
     RelativeMode,
     RelativeTo,
-    SETBlock,
-    TokenMap,
     Widths,
-    WindowToken,
-    lay_out,
-    places_of,
-    reduced,
-    sinusoid,
-    with_first,
+    grid_cells,
+    recomputed,
 )
 from ..variational import Dirac
 from ._base import Model, Output, Provenance
 from ._registry import register
+
+GATHERED = 1 << 25
+"""Numbers of windows gathered at once: 5,349 windows of 49 cells with 128 features."""
+RelativeOf = Callable[..., Relative | None]
+"""Makes the relative positions of a layer from the width and the number of its heads."""
+
+
+class Block(nn.Module):
+    """y = x + W_p Attn(q, k, v), z = y + W₂ GELU(W₁ LN(y)), with q, k, v = W LN(u).
+
+    Args:
+        dim: Width of x and z.
+        heads: Number of attention heads.
+        hidden: Width of the MLP's hidden layer.
+        scale: Factor of the attention logits.
+        bias: Whether queries, keys and values have biases.
+        dropout: Dropout rate after W_p and both layers of the MLP.
+        attention_dropout: Dropout rate of the attention weights.
+        relative: Makes the relative positions.
+    """
+
+    def __init__(
+        self,
+        in_dim: int,
+        dim: int,
+        *,
+        heads: int = 1,
+        hidden: int,
+        scale: float,
+        bias: bool = False,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        relative: RelativeOf | None = None,
+    ) -> None:
+        super().__init__()
+        self.heads, self.scale = heads, scale
+        self.attention_dropout = attention_dropout
+        self.norm1 = nn.LayerNorm(in_dim)
+        self.qkv = nn.Linear(in_dim, 3 * dim, bias=bias)
+        self.relative = None if relative is None else relative(dim // heads, heads)
+        self.proj = nn.Linear(dim, dim)
+        self.norm2 = nn.LayerNorm(dim)
+        self.fc1, self.fc2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def attention(
+        self, qkv: Float[Tensor, "t _"], places: Sequence[Places]
+    ) -> list[RelativeAttention]:
+        """Return the attention of each bag."""
+        parts = qkv.unflatten(1, (3, self.heads, -1)).split([len(where) for where in places])
+        return [
+            RelativeAttention(*part.permute(1, 2, 0, 3), self.scale, self.relative, where)
+            for part, where in zip(parts, places, strict=True)
+        ]
+
+    def attend(self, qkv: Float[Tensor, "t _"], places: Sequence[Places]) -> Float[Tensor, "t d"]:
+        rate = self.attention_dropout if self.training else 0.0
+        mixed = [a.result(dropout=rate) for a in self.attention(qkv, places)]
+        return torch.cat([m.transpose(0, 1).flatten(1) for m in mixed])
+
+    def rest(self, x: Float[Tensor, "t d"], mixed: Float[Tensor, "t d"]) -> Float[Tensor, "t d"]:
+        """Return z from the attention's result."""
+        y = x + self.dropout(self.proj(mixed))
+        m = self.dropout(F.gelu(self.fc1(self.norm2(y))))
+        return y + self.dropout(self.fc2(m))
+
+    def forward(self, z: Float[Tensor, "t d"], places: Sequence[Places]) -> Float[Tensor, "t d"]:
+        return self.rest(z, self.attend(self.qkv(self.norm1(z)), places))
+
+    def class_rows(
+        self, z: Float[Tensor, "t d"], places: Sequence[Places]
+    ) -> tuple[Float[Tensor, "bags d"], list[Float[Tensor, "h _"]]]:
+        """Return the updated class tokens alone, and the attention of each."""
+        first, mixed, rows = slice(0, 1), [], []
+        for attention in self.attention(self.qkv(self.norm1(z)), places):
+            a = attention.weights(first)
+            rows.append(a[:, 0])
+            a = F.dropout(a, self.attention_dropout, self.training)
+            mixed.append(attention.pooled(a, first).flatten())
+        heads = torch.stack([part[0] for part in z.split([len(where) for where in places])])
+        return self.rest(heads, torch.stack(mixed)), rows
+
+
+class WindowBlock(Block):
+    """A block whose u are windows of size² cells, and whose x are its values (T2T-ViT, 2101.11986).
+
+    As in the original, logits are scaled by the width of the window instead of the head's, and
+    windows are flattened from (C, K, K). They are gathered in blocks; the map is never unfolded.
+    """
+
+    def __init__(self, cell_dim: int, dim: int, *, size: int, **more: Any) -> None:
+        wide = cell_dim * size**2
+        super().__init__(wide, dim, hidden=dim, scale=wide**-0.5, **more)
+
+    def forward(
+        self, g: Float[Tensor, "t c"], index: Int[Tensor, "o k2"], places: Sequence[Places]
+    ) -> Float[Tensor, "o d"]:
+        """Return the tokens; index len(g) stands for an empty cell, with features 0."""
+        qkv = self.project(g, index)
+        return self.rest(qkv.chunk(3, 1)[2], self.attend(qkv, places))
+
+    def project(self, g: Float[Tensor, "t c"], index: Tensor) -> Float[Tensor, "o qkv"]:
+        """Return LN(u) W, with γ, β and W reordered cell by cell, as windows are gathered."""
+        c, k2 = g.shape[1], index.shape[1]
+        gamma, beta = (p.view(c, k2).T.flatten() for p in (self.norm1.weight, self.norm1.bias))
+        w = self.qkv.weight.view(-1, c, k2).transpose(1, 2).flatten(1)
+        padded = F.pad(g, (0, 0, 0, 1))
+
+        def block(index: Tensor) -> Tensor:
+            u = padded.index_select(0, index.flatten()).view(len(index), k2 * c)
+            return F.linear(F.layer_norm(u, (k2 * c,), gamma, beta, self.norm1.eps), w)
+
+        parts = index.split(max(1, GATHERED // (k2 * c)))
+        run = recomputed(block) if len(parts) > 1 else block
+        return torch.cat([run(part) for part in parts])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenMap:
+    """The map of one bag."""
+
+    cells: Cells
+    """The cells of the instances."""
+    place: Int[Tensor, " n"]
+    """Index of each instance's cell."""
+    tokens: Cells
+    """The cells of the tokens: those of the instances, or of the first reduction."""
+
+    def places(self, *, first: bool) -> Places:
+        return Places(row=self.tokens.row, col=self.tokens.col, first=first)
+
+
+def numbered(indices: Sequence[Tensor], cells: Sequence[Cells]) -> Tensor:
+    """Number the cells of all maps in one sequence, at whose end is the empty cell of each."""
+    total, start, parts = sum(map(len, cells)), 0, []
+    for index, own in zip(indices, cells, strict=True):
+        parts.append(torch.where(index == len(own), total, index + start))
+        start += len(own)
+    return torch.cat(parts)
+
+
+def sinusoid(p: Int[Tensor, " t"], dim: int) -> Float[Tensor, "t d"]:
+    """Return PE[p, 2i] = sin(p / 10000^(2i/D)) and PE[p, 2i + 1] = cos(…), in float64."""
+    i = torch.arange(0, dim, 2, device=p.device, dtype=torch.float64)
+    angle = p[:, None] * 10000.0 ** (-i / dim)
+    return torch.stack([angle.sin(), angle.cos()], 2).flatten(1)[:, :dim]
+
+
+def cell_means(h: Float[Tensor, "n d"], place: Tensor, count: int) -> Float[Tensor, "t d"]:
+    """Return the mean of the instances in each of so many cells; 0 in an empty cell."""
+    total = h.new_zeros(count, h.shape[1]).index_add(0, place, h)
+    shared = torch.bincount(place, minlength=count).clamp_min(1)
+    return total / shared[:, None].to(h.dtype)
 
 
 @register(
@@ -56,9 +209,6 @@ class SETMIL(Model):
     """Windows of three sizes on the slide's map become tokens of a transformer.
 
     Args:
-        in_dim: number of features per instance.
-        n_classes: 1 (one logit) or the number of classes; the original has 2 or more.
-        embed: width or widths of the first layers; None uses the features unchanged.
         reduction: side k of the windows of the first reduction, which are (k − 1) / 2 cells apart;
             1: a linear map of each cell.
         reduced_dim: width after the first reduction.
@@ -83,9 +233,6 @@ class SETMIL(Model):
         pyramid_relative_mode: as `relative_mode`, in the pyramid.
         pyramid_relative_on: as `relative_on`, in the pyramid.
         empty: whether cells without an instance are `masked` or (the original) `tokens`.
-        layout: whether cells follow the coordinates (`map`) or fill a square (`packed`).
-        class_weights: class weights of the likelihood, one per class.
-        seed: seed of all randomness in prediction.
     """
 
     family = "global"
@@ -134,67 +281,72 @@ class SETMIL(Model):
         pyramid_relative_mode: RelativeMode = "bias",
         pyramid_relative_on: RelativeTo = "q",
         empty: Literal["masked", "tokens"] = "masked",
-        layout: Literal["map", "packed"] = "map",
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        rates = (dropout, attention_dropout, pyramid_dropout, pyramid_attention_dropout)
         if even := [side for side in (reduction, *windows) if side < 1 or side % 2 == 0]:
             raise InputError(
                 f"a window (reduction, windows) of side {even[0]}; expected an odd side"
             )
-        self.whole, self.packed = empty == "tokens", layout == "packed"
-        self.windows, self.dropout = windows, dropout
-        self.size, self.stride = reduction, max(1, (reduction - 1) // 2)
-        self.embed = Embed(in_dim, embed, activation="identity")
         fused = len(windows) * pyramid_dim or reduced_dim
         d = fused if set_dim is None else set_dim
         if int(mlp_ratio * d) < 1:
             raise InputError(f"mlp_ratio {mlp_ratio} of a width of {d} leaves no hidden units")
-        near = Relation(method=pyramid_relative, mode=pyramid_relative_mode, on=pyramid_relative_on)
-        far = Relation(method=relative, mode=relative_mode, on=relative_on, shared=relative_shared)
-        self._build_windows(reduced_dim, pyramid_dim, relative=near, rates=rates[2:])
-        self.widen = nn.Identity() if set_dim is None else nn.Linear(fused, d)
-        shape = {"heads": heads, "mlp_ratio": mlp_ratio, "qkv_bias": qkv_bias}
-        self._build_transformer(d, layers=layers, relative=far, rates=rates[:2], **shape)
-        self._start()
-
-    def _build_windows(
-        self, reduced_dim: int, dim: int, *, relative: Relation, rates: tuple[float, ...]
-    ) -> None:
-        wide, (dropout, attention_dropout) = self.embed.out_dim, rates
-        self.reduce = (
-            nn.Linear(wide, reduced_dim)
-            if self.size == 1
-            else WindowToken(wide, reduced_dim, size=self.size)
-        )
-        self.pyramid = nn.ModuleList(
-            WindowToken(
-                reduced_dim, dim,
-                size=size, dropout=dropout, attention_dropout=attention_dropout, relative=relative,
-            )
-            for size in self.windows
-        )  # fmt: skip
-
-    def _build_transformer(
-        self, d: int, *, layers: int, heads: int, rates: tuple[float, ...], **more: Any
-    ) -> None:
         if heads < 1 or d % heads:
             raise InputError(f"heads is {heads}: give a divisor of the transformer's width, {d}")
-        dropout, attention_dropout = rates
-        blocks = [
-            SETBlock(d, heads=heads, dropout=dropout, attention_dropout=attention_dropout, **more)
-            for _ in range(layers)
-        ]
+        self.whole, self.windows = empty == "tokens", windows
+        self.size, self.stride = reduction, max(1, (reduction - 1) // 2)
+        self.embed = Embed(in_dim, embed, activation="identity")
+        wide = self.embed.out_dim
+        self.reduce = (
+            nn.Linear(wide, reduced_dim)
+            if reduction == 1
+            else WindowBlock(wide, reduced_dim, size=reduction)
+        )
+        self.pyramid = nn.ModuleList(
+            WindowBlock(
+                reduced_dim,
+                pyramid_dim,
+                size=size,
+                dropout=pyramid_dropout,
+                attention_dropout=pyramid_attention_dropout,
+                relative=_relative(
+                    pyramid_relative, mode=pyramid_relative_mode, on=pyramid_relative_on
+                ),
+            )
+            for size in windows
+        )
+        self.widen = nn.Identity() if set_dim is None else nn.Linear(fused, d)
+        self.dropout = nn.Dropout(dropout)
         self.class_token = nn.Parameter(torch.zeros(1, 1, d))
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks = nn.ModuleList(
+            Block(
+                d,
+                d,
+                heads=heads,
+                hidden=int(mlp_ratio * d),
+                scale=(d // heads) ** -0.5,
+                bias=qkv_bias,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+                relative=_relative(
+                    relative,
+                    mode=relative_mode,
+                    on=relative_on,
+                    shared=relative_shared,
+                    class_token=True,
+                ),
+            )
+            for _ in range(layers)
+        )
         self.norm = nn.LayerNorm(d)
-        self.classifier = nn.Linear(d, self.n_classes)
-        self.without_effect = frozenset(f"blocks.{layers - 1}.{k}" for k in blocks[-1].unread())
-
-    def _start(self) -> None:
-        """Initialise as the original: truncated normal weights (0.02), biases and tables of 0."""
+        self.classifier = nn.Linear(d, n_classes)
+        # all pairs of the class token share a bucket, so adding a bias to them has no effect
+        last = f"blocks.{layers - 1}.relative.tables."
+        dead = tuple(f"{last}{on}" for on in "qk" if on == "k" or relative_mode == "bias")
+        self.without_effect = frozenset(k for k, _ in self.named_parameters() if k.startswith(dead))
+        # as the original: truncated normal weights (0.02), biases and tables of 0
         nn.init.trunc_normal_(self.class_token, std=0.02)
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -202,67 +354,71 @@ class SETMIL(Model):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
-    def token_map(self, bags: Bags) -> TokenMap:
-        """Place the instances on their maps, and apply the first reduction."""
+    def lay_out(self, bags: Bags) -> list[TokenMap]:
+        """Place the instances of each bag on its map."""
         self.check_coords(bags)
-        layout = lay_out(bags, packed=self.packed, whole=self.whole)
-        g = layout.scatter(self.embed(bags.x))
-        if not isinstance(self.reduce, WindowToken):
-            return TokenMap(layout=layout, cells=layout.cells, g=self.reduce(g))
-        cells = reduced(layout.cells, size=self.size, stride=self.stride, whole=self.whole)
-        index = layout.cells.windows(cells, size=self.size, stride=self.stride)
-        g = self.reduce(g, index, sizes=cells.sizes, places=places_of(cells, first=False))
-        return TokenMap(layout=layout, cells=cells, g=g)
+        maps = []
+        for row, col in grid_cells(bags):
+            height, width = int(row.max()) + 1, int(col.max()) + 1
+            cells = Cells.among(row, col, height=height, width=width, whole=self.whole)
+            tokens = cells
+            if self.size > 1:
+                tokens = cells.reduced(size=self.size, stride=self.stride, whole=self.whole)
+            maps.append(TokenMap(cells=cells, place=cells.find(row, col), tokens=tokens))
+        return maps
 
-    def fuse(self, tokens: TokenMap) -> Float[Tensor, "t c"]:
+    def reduced(self, h: Float[Tensor, "n c"], maps: Sequence[TokenMap]) -> Float[Tensor, "t r"]:
+        """Return the features of the tokens, after the first reduction."""
+        cells = [at.cells for at in maps]
+        g = cell_means(h, numbered([at.place for at in maps], cells), sum(map(len, cells)))
+        if not isinstance(self.reduce, WindowBlock):
+            return self.reduce(g)
+        options = {"size": self.size, "stride": self.stride}
+        index = numbered([at.cells.windows(at.tokens, **options) for at in maps], cells)
+        return self.reduce(g, index, [at.places(first=False) for at in maps])
+
+    def fuse(self, g: Float[Tensor, "t r"], maps: Sequence[TokenMap]) -> Float[Tensor, "t e"]:
         """Return the tokens of the pyramid's window sizes, concatenated."""
-        if not self.windows:
-            return tokens.g
-        largest = max(self.windows)
-        around = tokens.cells.windows(tokens.cells, size=largest)
-        around = around.unflatten(1, (largest, largest))
-        places, parts = places_of(tokens.cells, first=False), []
+        cells, places = [at.tokens for at in maps], [at.places(first=False) for at in maps]
+        parts = []
         for size, level in zip(self.windows, self.pyramid, strict=True):
-            cut = slice((largest - size) // 2, (largest + size) // 2)
-            index = around[:, cut, cut].flatten(1)
-            parts.append(level(tokens.g, index, sizes=tokens.cells.sizes, places=places))
-        return torch.cat(parts, 1)
+            index = numbered([own.windows(own, size=size) for own in cells], cells)
+            parts.append(level(g, index, places))
+        return torch.cat(parts, 1) if parts else g
 
-    def sequence(self, tokens: TokenMap) -> Float[Tensor, "t_plus_bags d"]:
+    def sequence(self, z: Float[Tensor, "t e"], maps: Sequence[TokenMap]) -> Float[Tensor, "s d"]:
         """Return the first block's input: [class token, tokens] of each bag plus a sinusoid."""
-        z = self.widen(self.fuse(tokens))
-        cells, dtype = tokens.cells, self.class_token.dtype
-        p = 1 + cells.row * cells.width + cells.col
-        z = z + sinusoid(p, z.shape[1]).to(dtype)
-        head = self.class_token[0] + sinusoid(p.new_zeros(1), z.shape[1]).to(dtype)
-        return F.dropout(with_first(z, head, cells), self.dropout, self.training)
+        z, d = self.widen(z), self.class_token.shape[2]
+        parts = z.split([len(at.tokens) for at in maps])
+        tokens = [part for own in parts for part in (self.class_token[0].to(z.dtype), own)]
+        numbers = [1 + at.tokens.row * at.tokens.width + at.tokens.col for at in maps]
+        p = torch.cat([F.pad(own, (1, 0)) for own in numbers])
+        return self.dropout(torch.cat(tokens) + sinusoid(p, d).to(self.class_token.dtype))
 
-    def forward(
-        self,
-        bags: Bags,
-        *,
-        noise: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Output:
-        del noise, generator  # the model is deterministic
-        tokens = self.token_map(bags)
-        z, places = self.sequence(tokens), places_of(tokens.cells, first=True)
+    def forward(self, bags: Bags, **unused: object) -> Output:
+        del unused  # the model is deterministic
+        maps = self.lay_out(bags)
+        z = self.sequence(self.fuse(self.reduced(self.embed(bags.x), maps), maps), maps)
+        places = [at.places(first=True) for at in maps]
         for block in self.blocks[:-1]:
             z = block(z, places)
         # only the class token of the last block is used, so its other queries are not computed
         last = self.blocks[-1]
-        assert isinstance(last, SETBlock)
+        assert isinstance(last, Block)
         head, rows = last.class_rows(z, places)
         with torch.autocast(head.device.type, enabled=False):
-            head = head.to(self.class_token.dtype)
-            logits = self.classifier(self.norm(head))
-        score = self._score(torch.cat([a.mean(0)[1:] for a in rows]), tokens)
-        return Output(logits=logits[:, None], attention=Dirac(score), likelihood=self.likelihood)
+            logits = self.classifier(self.norm(head.to(self.class_token.dtype)))
+        scores = [self.score(a.mean(0)[1:], at) for a, at in zip(rows, maps, strict=True)]
+        return Output(
+            logits=logits[:, None], attention=Dirac(torch.cat(scores)), likelihood=self.likelihood
+        )
 
-    def _score(self, weight: Float[Tensor, " t"], tokens: TokenMap) -> Float[Tensor, " n"]:
+    def score(self, weight: Float[Tensor, " t"], at: TokenMap) -> Float[Tensor, " n"]:
         """Return the class token's weight of each instance's cell, interpolated bilinearly."""
-        cells = tokens.layout.cells
         if self.size > 1:
-            corners, fractions = tokens.cells.around(cells, stride=self.stride)
-            weight = (F.pad(weight, (0, 1))[corners] * fractions.to(weight.dtype)).sum(1)
-        return F.pad(weight, (0, 1))[tokens.layout.place]
+            weight = at.tokens.interpolated(weight, at.cells, stride=self.stride)
+        return weight[at.place]
+
+
+def _relative(method: BucketMethod, **more: Any) -> RelativeOf | None:
+    return None if method == "none" else partial(Relative, method=method, **more)

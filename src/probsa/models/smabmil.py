@@ -6,7 +6,8 @@ attention. The defaults are those of the ProbSA authors' runs: mid, trained α, 
 norm. Departure: α has the same meaning in both modes of Sm (their approximate mode uses 1 − α).
 """
 
-from typing import Any, Literal
+from dataclasses import asdict
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
 from ..core import Bags, PositiveInt
-from ..errors import CheckpointError
 from ..layers import (
     ACTIVATIONS,
     Activation,
@@ -24,17 +24,16 @@ from ..layers import (
     Sm,
     SmMode,
     Transformer,
+    TransformerOptions,
     Widths,
     both_ways,
     normalised,
     pool,
 )
 from ..variational import Dirac
-from . import _torchmil as torchmil
 from ._base import Model, Output, Provenance
 from ._explanation import explain_pooling
-from ._originals import State, only, original, transplant
-from ._registry import build, register
+from ._registry import register
 
 Where = Literal["early", "mid", "late"]
 
@@ -90,10 +89,8 @@ class SmABMIL(Model):
     Sm(U) = (I + γL)⁻¹U with γ = α/(1 − α) and L = I − D^-½ A D^-½.
 
     Args:
-        in_dim: number of features per instance.
-        n_classes: 1 (one logit) or the number of classes.
-        encoder: `mlp`, or `transformer` with Sm after the attention of each layer.
-        embed: width or widths of the first layers; None uses the features unchanged.
+        encoder: `mlp`, or `transformer` with Sm after the attention of each layer; the options of a
+            transformer have no effect on the other.
         activation: activation after each first layer; None: ReLU for the MLP, none before a
             transformer.
         dropout: dropout rate after each first layer and in the transformer.
@@ -106,16 +103,6 @@ class SmABMIL(Model):
         spectral_norm: whether the attention's linear maps after Sm have spectral norm 1.
         attention_dim: width D_f of the attention network.
         attention_activation: activation between V and w.
-        layers: number of transformer layers; this and the next arguments need
-            `encoder="transformer"`.
-        heads: number of attention heads per layer.
-        width: width D_qk = D_v of the attention; None: that of the instance vectors.
-        out_proj: whether a linear map follows the attention heads.
-        use_mlp: whether each layer ends with an MLP of four times the width.
-        final_norm: whether a layer norm follows the last layer.
-        add_self: whether the transformer's input is added again after every layer (torchmil).
-        class_weights: class weights of the likelihood, one per class.
-        seed: seed of all randomness in prediction.
     """
 
     needs = frozenset({"edges"})
@@ -146,17 +133,11 @@ class SmABMIL(Model):
         alpha: float = 0.5,
         train_alpha: bool = True,
         mode: SmMode = "approximate",
-        steps: int = 10,
+        steps: PositiveInt = 10,
         spectral_norm: bool = True,
         attention_dim: PositiveInt = 128,
         attention_activation: Activation = "tanh",
-        layers: int = 2,
-        heads: int = 8,
-        width: int | None = None,
-        out_proj: bool = True,
-        use_mlp: bool = True,
-        final_norm: bool = True,
-        add_self: bool = False,
+        transformer_options: TransformerOptions,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
@@ -170,18 +151,9 @@ class SmABMIL(Model):
         d = self.embed.out_dim
         self.encoder: Transformer | None = None
         if encoder == "transformer":
-            self.encoder = Transformer(
-                d,
-                layers=layers,
-                heads=heads,
-                width=width,
-                out_proj=out_proj,
-                use_mlp=use_mlp,
-                final_norm=final_norm,
-                add_self=add_self,
-                dropout=dropout,
-            )
-            self.smooths = nn.ModuleList(sm() for _ in range(layers))
+            options = asdict(transformer_options)
+            self.encoder = Transformer(d, dropout=dropout, **options)
+            self.smooths = nn.ModuleList(sm() for _ in self.encoder.blocks)
         self.attention = SmAttention(
             d,
             attention_dim,
@@ -192,14 +164,8 @@ class SmABMIL(Model):
         )
         self.classifier = nn.Linear(d, n_classes)
 
-    def forward(
-        self,
-        bags: Bags,
-        *,
-        noise: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Output:
-        del noise, generator  # the model is deterministic
+    def forward(self, bags: Bags, **unused: object) -> Output:
+        del unused  # the model is deterministic
         arcs = normalised(both_ways(bags))
         h = self.embed(bags.x)
         if self.encoder is not None:
@@ -216,71 +182,3 @@ class SmABMIL(Model):
         return Output(
             logits=logits, attention=q, likelihood=self.likelihood, explanation=explanation
         )
-
-
-SM = {"sm_mode": "approx", "sm_alpha": "trainable", "sm_steps": 10}
-"""torchmil's arguments of Sm, with their defaults."""
-POOL = {**SM, "sm_where": "early", "spectral_norm": False}
-RULES = (
-    (r"pool\.proj1\.", "attention.first."),
-    (r"pool\.proj2\.", "attention.last."),
-    (r"pool\.sm\.sm\.coef$", "attention.sm.logit"),
-    (r"transformer_encoder\.layers\.(\d+)\.att_module\.sm\.sm\.coef$", r"smooths.\1.logit"),
-    *torchmil.RULES,
-)
-
-
-@original(
-    "torchmil_smabmil",
-    "torchmil_smtransformerabmil",
-    variants=("early", "early_spectral", "mid", "late", "exact"),
-)
-def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    """Convert torchmil's SmABMIL or SmTransformerABMIL, with 1 − α in the approximate mode."""
-    transformer = "smtransformer" in reference
-    layout = "torchmil's SmTransformerABMIL" if transformer else "torchmil's SmABMIL"
-    pool = "pool_" if transformer else ""
-    act = "pool_act" if transformer else "att_act"
-    known = ["in_shape", "criterion", act, f"{pool}att_dim", *(f"{pool}{k}" for k in POOL)]
-    if transformer:
-        known += [*torchmil.ENCODER, *(f"transf_{k}" for k in SM)]
-    only(arguments, known, reference)
-    pool_options = {k: arguments.get(f"{pool}{k}", default) for k, default in POOL.items()}
-    for k in SM if transformer else ():
-        theirs = arguments.get(f"transf_{k}", SM[k])
-        if theirs != pool_options[k]:
-            raise CheckpointError(
-                f"transf_{k} is {theirs!r} and pool_{k} {pool_options[k]!r}: both must be equal"
-            )
-    names = ("pool.proj1.weight", "pool.proj1.parametrizations.weight.original")
-    first = torchmil.either(state, names, layout=layout)
-    exact, alpha = pool_options["sm_mode"] == "exact", pool_options["sm_alpha"]
-    trained = alpha == "trainable"
-    more: dict[str, Any] = {}
-    if transformer:
-        more = torchmil.encoder_arguments(state, {"transf_n_heads": 4, **arguments}, layout=layout)
-    model = build(
-        "smabmil",
-        in_dim=torchmil.in_dim(arguments, first.shape[1]),
-        encoder="transformer" if transformer else "mlp",
-        embed=None,
-        where=pool_options["sm_where"],
-        alpha=0.5 if trained else alpha if exact or alpha == 0 else 1 - alpha,
-        train_alpha=trained,
-        mode="exact" if exact else "approximate",
-        steps=pool_options["sm_steps"],
-        spectral_norm=pool_options["spectral_norm"],
-        attention_dim=first.shape[0],
-        attention_activation=arguments.get(act, "tanh"),
-        **more,
-    )
-    read = {k: _logit(v, key=k, exact=exact) if k.endswith(".coef") else v
-            for k, v in state.items()}  # fmt: skip
-    return transplant(model, read, RULES)
-
-
-def _logit(coef: Tensor, *, key: str, exact: bool) -> Tensor:
-    """Return log α/(1 − α); their coefficient is the quotient, or its inverse if approximate."""
-    if not bool(coef > 0):
-        raise CheckpointError(f"{key} is {float(coef):g}: α can only be read if it is above 0")
-    return coef.log() if exact else -coef.log()

@@ -5,21 +5,24 @@ are stored, not by their positions. By default, unlike in the original, there is
 first layer, no dropout, and no attention to the zeros that pad the landmarks; each is an argument.
 """
 
-import re
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..core import Bags, PositiveInt
-from ..errors import CheckpointError, InputError
-from ..layers import Duplicates, Embed, PosteriorKind, SquareEncoder, Trunk, Widths
+from ..errors import InputError
+from ..layers import BagAttention, Embed, NystromLayer, NystromOptions, PosteriorKind, Trunk, Widths
 from ..variational import Dirac, FieldOptions, PosteriorOptions, PriorOptions
 from ._attention import POOLING, AttentionModel
 from ._base import Model, Output, Provenance, ScoreKind
-from ._originals import Rules, State, only, original, part, transplant
-from ._registry import build, register
+from ._originals import State, original, part
+from ._registry import register
 
 OWN: dict[str, object] = {"activation": "relu", "dropout": 0.1, "mask_padding": False}
 """The original's setting, for its 1024 features; its training settings belong in a run file."""
@@ -39,30 +42,81 @@ PROVENANCE = Provenance(
 )
 
 
+class PPEG(nn.Module):
+    """G + DW₇(G) + DW₅(G) + DW₃(G) on the square of each bag; the class token is unchanged.
+
+    The three depthwise kernels and the identity are first added up to a single kernel.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.wide, self.middle, self.narrow = (
+            nn.Conv2d(dim, dim, size, padding=size // 2, groups=dim) for size in (7, 5, 3)
+        )
+
+    def forward(self, x: Float[Tensor, "t d"], counts: Sequence[int]) -> Float[Tensor, "t d"]:
+        wide, middle, narrow = self.wide, self.middle, self.narrow
+        one = torch.zeros_like(wide.weight)
+        one[:, :, 3, 3] = 1
+        kernel = wide.weight + F.pad(middle.weight, [1] * 4) + F.pad(narrow.weight, [2] * 4) + one
+        biases = [conv.bias for conv in (wide, middle, narrow) if conv.bias is not None]
+        bias = torch.stack(biases).sum(0)
+        parts = []
+        for tokens in x.split(list(counts)):
+            side = math.isqrt(len(tokens) - 1)
+            g = tokens[1:].T.unflatten(1, (side, side))[None]
+            g = F.conv2d(g, kernel, bias, padding=3, groups=len(bias))
+            parts += [tokens[:1], g[0].flatten(1).T]
+        return torch.cat(parts)
+
+
+class SquareEncoder(nn.Module):
+    """Layers over each bag's class token and its square of instances, with PPEG after the first."""
+
+    def __init__(self, dim: int, *, layers: int, options: NystromOptions) -> None:
+        super().__init__()
+        self.cls_token = nn.Parameter(torch.randn(1, 1, dim))
+        self.blocks = nn.ModuleList(NystromLayer(dim, options) for _ in range(layers))
+        self.ppeg = PPEG(dim)
+        self.norm = nn.LayerNorm(dim)
+
+    def tokens(self, h: Float[Tensor, "n d"], sizes: Sequence[int]) -> list[Tensor]:
+        """Return the tokens [class token; h; h_1..a] of each bag.
+
+        The first a = M² − N instances are repeated to fill the M = ⌈√N⌉ rows of the square.
+        """
+        squares = [(math.isqrt(n - 1) + 1) ** 2 for n in sizes]
+        bags = zip(h.split(list(sizes)), squares, strict=True)
+        return [torch.cat([self.cls_token[0], v, v[: square - len(v)]]) for v, square in bags]
+
+    def encode(
+        self, h: Float[Tensor, "n d"], sizes: Sequence[int]
+    ) -> tuple[Sequence[Tensor], list[BagAttention]]:
+        """Return each bag's tokens after the last layer, before the norm, and its attention."""
+        parts = self.tokens(h, sizes)
+        x, counts = torch.cat(parts), [len(tokens) for tokens in parts]
+        attention: list[BagAttention] = []
+        for k, block in enumerate(self.blocks):
+            assert isinstance(block, NystromLayer)
+            attention = block.look(x, counts)
+            x = x + block.attend(attention, counts)
+            if k == 0:
+                x = self.ppeg(x, counts)
+        return x.split(counts), attention
+
+    def forward(self, h: Float[Tensor, "n d"], sizes: Sequence[int]) -> Float[Tensor, "n d"]:
+        """Return the normalised instances, without class tokens and repeated instances."""
+        bags, _ = self.encode(h, sizes)
+        return self.norm(torch.cat([x[1 : n + 1] for x, n in zip(bags, sizes, strict=True)]))
+
+
 @register("transmil", original=OWN)
 class TransMIL(Model):
     """A class token attends to every instance by Nyström attention.
 
     Args:
-        in_dim: number of features per instance.
-        n_classes: 1 (one logit) or the number of classes.
-        embed: width or widths of the first layers; None uses the features unchanged.
         activation: activation after each first layer (the original: `relu`).
         layers: number of Nyström layers; the convolutions come after the first.
-        heads: number of attention heads per layer.
-        landmarks: largest number of landmarks of a bag.
-        pinv_iterations: number of iterations of the pseudo-inverse.
-        convolution: whether to add a convolution of 33 taps over the values.
-        out_proj: whether a linear map follows the attention heads.
-        mask_padding: whether to mask the zeros that pad a bag to a multiple of the landmarks; the
-            original attends to them and gives every bag all landmarks (False).
-        dropout: dropout rate after each attention (the original: 0.1).
-        score_heads: score of an instance: the `mean` over the heads of the class token's attention
-            weights, or their `range` (largest minus smallest).
-        score_duplicates: whether to `drop` or `add` the attention to the copies of instances that
-            fill the square.
-        class_weights: class weights of the likelihood, one per class.
-        seed: has no effect; predictions are deterministic.
     """
 
     family = "global"
@@ -77,49 +131,26 @@ class TransMIL(Model):
         n_classes: int = 1,
         embed: Widths = 512,
         activation: Literal["relu", "identity"] = "identity",
-        layers: int = 2,
-        heads: int = 8,
-        landmarks: int = 256,
-        pinv_iterations: int = 6,
-        convolution: bool = True,
-        out_proj: bool = True,
-        mask_padding: bool = True,
-        dropout: float = 0.0,
-        score_heads: Literal["mean", "range"] = "mean",
-        score_duplicates: Duplicates = "drop",
+        layers: PositiveInt = 2,
+        nystrom_options: NystromOptions,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        self.score_heads = score_heads
-        self.score_duplicates: Duplicates = score_duplicates
         self.embed = Embed(in_dim, embed, activation=activation)
-        self.encoder = SquareEncoder(
-            self.embed.out_dim,
-            layers=layers,
-            heads=heads,
-            landmarks=landmarks,
-            iterations=pinv_iterations,
-            convolution=convolution,
-            out_proj=out_proj,
-            mask_padding=mask_padding,
-            dropout=dropout,
-        )
-        self.classifier = nn.Linear(self.embed.out_dim, n_classes)
+        d = self.embed.out_dim
+        self.encoder = SquareEncoder(d, layers=layers, options=nystrom_options)
+        self.classifier = nn.Linear(d, n_classes)
 
-    def forward(
-        self,
-        bags: Bags,
-        *,
-        noise: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Output:
-        del noise, generator  # the model is deterministic
-        encoded = self.encoder.encode(self.embed(bags.x), bags.sizes)
+    def forward(self, bags: Bags, **unused: object) -> Output:
+        del unused  # the model is deterministic
+        tokens, attention = self.encoder.encode(self.embed(bags.x), bags.sizes)
         with torch.autocast(bags.x.device.type, enabled=False):
-            logits = self.classifier(self.encoder.norm(encoded.classes))
-        heads = encoded.attended(duplicates=self.score_duplicates)
-        score = heads.mean(1) if self.score_heads == "mean" else heads.amax(1) - heads.amin(1)
+            classes = torch.stack([x[0] for x in tokens])
+            logits = self.classifier(self.encoder.norm(classes))
+        # the attention to the instances, without that to the class token, copies and padding
+        rows = zip(attention, tokens, bags.sizes, strict=True)
+        score = torch.cat([a.row(-len(x))[-len(x) :][1 : n + 1].mean(1) for a, x, n in rows])
         return Output(logits=logits[:, None], attention=Dirac(score), likelihood=self.likelihood)
 
 
@@ -129,28 +160,12 @@ class TransMILProbSA(AttentionModel):
     """TransMIL's instance tokens, pooled by ProbSA instead of a class token.
 
     Args:
-        in_dim: number of features per instance.
         posterior: kind of q(f | X): `dirac` (Σ = 0), `diag` (diagonal Σ) or `field` (smooth on the
             bag's graph).
-        n_classes: 1 (one logit) or the number of classes.
-        embed: width or widths of the first layers; None uses the features unchanged.
         activation: activation after each first layer (TransMIL: `relu`).
         layers: number of Nyström layers; the convolutions come after the first.
-        heads: number of attention heads per layer.
-        landmarks: largest number of landmarks of a bag.
-        pinv_iterations: number of iterations of the pseudo-inverse.
-        convolution: whether to add a convolution of 33 taps over the values.
-        out_proj: whether a linear map follows the attention heads.
-        mask_padding: whether to mask the zeros that pad a bag to a multiple of the landmarks
-            (TransMIL: False).
-        dropout: dropout rate after each attention (TransMIL: 0.1).
         attention_dim: width D_f of the attention network.
         trunk: form of the network that computes μ and log σ².
-        posterior_options: number of samples, and range of log σ².
-        prior_options: parameters of the prior, and reduction of the KL divergence.
-        field_options: whether κ is learned, with a field.
-        class_weights: class weights of the likelihood, one per class.
-        seed: seed of all randomness in prediction.
     """
 
     family = "global"
@@ -174,14 +189,8 @@ class TransMILProbSA(AttentionModel):
         n_classes: int = 1,
         embed: Widths = 512,
         activation: Literal["relu", "identity"] = "identity",
-        layers: int = 2,
-        heads: int = 8,
-        landmarks: int = 256,
-        pinv_iterations: int = 6,
-        convolution: bool = True,
-        out_proj: bool = True,
-        mask_padding: bool = True,
-        dropout: float = 0.0,
+        layers: PositiveInt = 2,
+        nystrom_options: NystromOptions,
         attention_dim: PositiveInt = 128,
         trunk: Trunk = "tanh",
         posterior_options: PosteriorOptions,
@@ -194,17 +203,7 @@ class TransMILProbSA(AttentionModel):
         field = field_options if posterior == "field" else None
         self.build_prior(prior_options, posterior_options, field=field)
         self.build_embed(in_dim, embed, activation=activation, dropout=0.0)
-        self.encoder = SquareEncoder(
-            self.embed.out_dim,
-            layers=layers,
-            heads=heads,
-            landmarks=landmarks,
-            iterations=pinv_iterations,
-            convolution=convolution,
-            out_proj=out_proj,
-            mask_padding=mask_padding,
-            dropout=dropout,
-        )
+        self.encoder = SquareEncoder(self.embed.out_dim, layers=layers, options=nystrom_options)
         self.build_attention(
             attention_dim=attention_dim,
             trunk=trunk,
@@ -213,19 +212,36 @@ class TransMILProbSA(AttentionModel):
         )
 
 
-_TOKENS: Rules = [
+NAMES = [
     (r"cls_token$", "encoder.cls_token"),
     (r"pos_layer\.proj\.", "encoder.ppeg.wide."),
     (r"pos_layer\.proj1\.", "encoder.ppeg.middle."),
     (r"pos_layer\.proj2\.", "encoder.ppeg.narrow."),
     (r"norm\.", "encoder.norm."),
+    (r"_fc1\.0\.", "embed.net.0."),
+    (r"_fc2\.", "classifier."),
+    *(
+        (rf"layer{k + 1}\.{theirs}\.", f"encoder.blocks.{k}.{ours}.")
+        for k in range(2)
+        for theirs, ours in (
+            ("norm", "norm"),
+            (r"attn\.to_qkv", "qkv"),
+            (r"attn\.to_out\.0", "out"),
+            (r"attn\.res_conv", "convolution"),
+        )
+    ),
 ]
 
 
-@original("transmil", variants=(r"nystrom[\d.]+",))
-def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> Model:
+@original(
+    "transmil",
+    variants=(r"nystrom[\d.]+",),
+    model="transmil",
+    takes=("n_classes", "nystrom_attention"),
+    names=NAMES,
+)
+def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, Any]:
     layout = "the authors' TransMIL (_fc1, layer1, pos_layer, layer2, _fc2)"
-    only(arguments, ("n_classes", "nystrom_attention"), reference)
     dim, in_dim = part(state, "_fc1.0.weight", layout=layout, ndim=2).shape
     version = arguments.get("nystrom_attention") or reference.partition("_nystrom")[2]
     last = str(version).rpartition(".")[2]
@@ -235,55 +251,11 @@ def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> M
             "0.0.14 or later can be read. Earlier versions, as the 0.0.9 that TransMIL pins, keep "
             "the wrong rows of a padded bag. If yours is 0.0.14, give nystrom_attention=0.0.14"
         )
-    model = build(
-        "transmil",
-        preset="original",
-        in_dim=in_dim,
-        n_classes=arguments.get("n_classes", len(part(state, "_fc2.weight", layout=layout))),
-        embed=dim,
-        heads=len(part(state, "layer1.attn.res_conv.weight", layout=layout)),
-        landmarks=dim // 2,
-    )
-    rules = [*_TOKENS, (r"_fc1\.0\.", "embed.net.0."), (r"_fc2\.", "classifier.")]
-    for theirs, ours in (("layer1", "encoder.blocks.0"), ("layer2", "encoder.blocks.1")):
-        rules += [
-            (rf"{theirs}\.norm\.", f"{ours}.norm."),
-            (rf"{theirs}\.attn\.to_qkv\.", f"{ours}.attention.qkv."),
-            (rf"{theirs}\.attn\.to_out\.0\.", f"{ours}.attention.out."),
-            (rf"{theirs}\.attn\.res_conv\.", f"{ours}.attention.convolution."),
-        ]
-    return transplant(model, state, rules)
-
-
-@original("torchmil_transmil")
-def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> Model:
-    layout = "torchmil's TransMIL (layers.0.att_module, pos_layer, classifier)"
-    only(arguments, ("in_shape", "att_dim", "n_layers", "n_heads", "n_landmarks",
-                     "pinv_iterations", "dropout", "use_mlp"), reference)  # fmt: skip
-    if arguments.get("use_mlp"):
-        raise CheckpointError(
-            f"{reference}: its layers have an MLP (use_mlp), TransMIL's have none"
-        )
-    dim = part(state, "cls_token", layout=layout).shape[-1]
-    first = state.get("fc1.weight")
-    landmarks = arguments.get("n_landmarks")
-    model = build(
-        "transmil",
-        in_dim=dim if first is None else first.shape[1],
-        embed=None if first is None else dim,
-        layers=sum(bool(re.fullmatch(r"layers\.\d+\.norm1\.weight", k)) for k in state),
-        heads=arguments.get("n_heads", 4),
-        landmarks=dim // 2 if landmarks is None else landmarks,
-        pinv_iterations=arguments.get("pinv_iterations", 6),
-        convolution=False,
-        out_proj=False,
-        mask_padding=False,
-    )
-    rules: Rules = [
-        *_TOKENS,
-        (r"fc1\.", "embed.net.0."),
-        (r"layers\.(\d+)\.norm1\.", r"encoder.blocks.\1.norm."),
-        (r"layers\.(\d+)\.norm2\.", None),  # belongs to the MLP, which is absent
-        (r"layers\.(\d+)\.att_module\.qkv_nn\.", r"encoder.blocks.\1.attention.qkv."),
-    ]
-    return transplant(model, state, rules)
+    return {
+        "preset": "original",
+        "in_dim": in_dim,
+        "n_classes": arguments.get("n_classes", len(part(state, "_fc2.weight", layout=layout))),
+        "embed": dim,
+        "heads": len(part(state, "layer1.attn.res_conv.weight", layout=layout)),
+        "landmarks": dim // 2,
+    }

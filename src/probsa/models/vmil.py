@@ -17,18 +17,15 @@ from ..core import (
     Bags,
     PositiveInt,
     Rate,
-    segment_logsumexp,
     segment_max,
     segment_mean,
     segment_sum,
-    segment_topk,
 )
 from ..layers import Embed, PostNormLayer
 from ..variational import Dirac
 from ._base import Model, Output, Provenance
 from ._registry import register
 
-Aggregation = Literal["max", "noisy-or", "top-k", "linear-softmax"]
 Turn = Literal["e", "m"]
 
 
@@ -60,8 +57,6 @@ class VMIL(Model):
     end with the same prediction for every bag; check `val_auroc` and the notes of the training.
 
     Args:
-        in_dim: number of features per instance.
-        n_classes: must be 1; the method handles two classes.
         embed: width of both branches, which have separate first layers, so that an E step leaves p
             unchanged and an M step q.
         activation: activation after q's first layer and after p's.
@@ -75,11 +70,6 @@ class VMIL(Model):
         block: number of epochs between changes of the step after the warm-up.
         alternate: whether E and M alternate by `epochs`, or each of the `steps` takes both.
         reduction: reduction over a bag's instances.
-        aggregation: the bag's probability from its p_n: `max`, `noisy-or` 1 − Π(1 − p_n), `top-k`
-            (the mean of the largest), `linear-softmax` Σ p_n² / Σ p_n.
-        top_k: number of instances that `top-k` uses (at most the bag's).
-        class_weights: class weights of a bag's terms, one per class.
-        seed: has no effect; predictions are deterministic.
     """
 
     family = "global"
@@ -119,14 +109,11 @@ class VMIL(Model):
         block: PositiveInt = 5,
         alternate: Literal["epochs", "steps"] = "epochs",
         reduction: Literal["mean", "sum"] = "mean",
-        aggregation: Aggregation = "max",
-        top_k: PositiveInt = 10,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
         self.gamma, self.reduction = gamma, reduction
-        self.aggregation, self.top_k = aggregation, top_k
         self.warmup, self.warmup_block, self.block = warmup, warmup_block, block
         self.alternate = alternate
         self.turns: tuple[Turn, ...] = ("m",) if alternate == "epochs" else ("e", "m")
@@ -151,14 +138,8 @@ class VMIL(Model):
             turn = schedule(number, warmup, warmup_block=self.warmup_block, block=self.block)
             self.turns = (turn,)
 
-    def forward(
-        self,
-        bags: Bags,
-        *,
-        noise: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Output:
-        del noise, generator  # the model is deterministic
+    def forward(self, bags: Bags, **unused: object) -> Output:
+        del unused  # the model is deterministic
         gradients = torch.is_grad_enabled()
         with torch.set_grad_enabled(gradients and "m" in self.turns):
             p = _logit(self.p_head, self.p_branch(bags.x))
@@ -167,7 +148,7 @@ class VMIL(Model):
             with torch.set_grad_enabled(gradients and "e" in self.turns):
                 extras["q_logit"] = _logit(self.q_head, self.instances_in_context(bags))
             extras["q"] = extras["q_logit"].detach().sigmoid()
-        logits = self.bag_logit(p, bags.sizes)
+        logits = segment_max(p, bags.sizes)  # the log-odds of the largest p_n
         return Output(
             logits=logits[:, None, None],
             attention=Dirac(p.detach().sigmoid()),
@@ -181,15 +162,6 @@ class VMIL(Model):
         for layer in self.q_layers:
             y = layer(y, bags.sizes)
         return y
-
-    def bag_logit(
-        self, p_logit: Float[Tensor, " n"], sizes: Sequence[int]
-    ) -> Float[Tensor, " bags"]:
-        """Return the log-odds of the bag's probability, from those of its instances."""
-        if self.aggregation == "top-k":
-            rows = segment_topk(p_logit, sizes, k=self.top_k)
-            return _of_mean(p_logit[torch.cat(rows)], [len(r) for r in rows])
-        return AGGREGATIONS[self.aggregation](p_logit, sizes)
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
         """Return `e_step`, `m_step` or both, as `start_epoch` determined."""
@@ -240,30 +212,3 @@ def _logit(head: nn.Linear, h: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
 
 def _cross_entropy(logit: Float[Tensor, " n"], target: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     return F.softplus(logit) - target * logit
-
-
-def _of_any(logit: Float[Tensor, " n"], sizes: Sequence[int]) -> Float[Tensor, " bags"]:
-    """Return the log-odds log(e^A − 1) of 1 − Π(1 − p_n) = 1 − e^{−A}, A = Σ log(1 + e^ℓ_n)."""
-    a = segment_sum(F.softplus(logit), sizes).clamp_min(torch.finfo(logit.dtype).tiny)
-    return a + (-torch.expm1(-a)).log()
-
-
-def _of_mean(logit: Float[Tensor, " n"], sizes: Sequence[int]) -> Float[Tensor, " bags"]:
-    """Return log Σ p_n − log Σ (1 − p_n)."""
-    return segment_logsumexp(F.logsigmoid(logit), sizes) - segment_logsumexp(
-        F.logsigmoid(-logit), sizes
-    )
-
-
-def _linear_softmax(logit: Float[Tensor, " n"], sizes: Sequence[int]) -> Float[Tensor, " bags"]:
-    """Return log Σ p_n² − log Σ p_n (1 − p_n); the denominators cancel."""
-    log_p, log_rest = F.logsigmoid(logit), F.logsigmoid(-logit)
-    return segment_logsumexp(2 * log_p, sizes) - segment_logsumexp(log_p + log_rest, sizes)
-
-
-AGGREGATIONS = {
-    "max": segment_max,
-    "noisy-or": _of_any,
-    "top-k": _of_mean,
-    "linear-softmax": _linear_softmax,
-}

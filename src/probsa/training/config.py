@@ -274,6 +274,14 @@ RETIRED: dict[str, Any] = {
     "model.branch": "mlp",
     "model.bag_loss": "ce",
     "model.bag_layer": False,
+    "model.layout": "map",
+    "model.score_heads": "mean",
+    "model.score_duplicates": "drop",
+    "model.class_mixing": True,
+    "model.aggregation": "max",
+    "model.top_k": 10,
+    "model.init": "default",
+    "model.attention_dropout": None,
 }
 """Keys of options that no longer exist, with the only value that can still be read."""
 
