@@ -3,34 +3,66 @@
 The network states for each instance a value ν_n and a precision τ_n; the graph does the rest. q is
 the exact posterior of the prior p(f | A) = N(0, P⁻¹), P = 2κ(L + εI), given pseudo-observations
 ν_n ~ N(f_n, 1/τ_n) (conjugate-computation variational inference, Khan & Lin 2017):
-
-    q(f | X) = N(m, Q⁻¹),   Q = P + diag τ,   m = Q⁻¹(τ ⊙ ν)
+q(f | X) = N(m, S) with S = Q⁻¹, Q = P + diag τ and m = S(τ ⊙ ν).
 """
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ..core import Bags, segment_sum
 from ..errors import InputError
-from .field_gradients import deviations, log_determinant, marginals, solution
-from .field_solvers import Solver, solvers_of
+from .gmrf import GMRF
 from .posteriors import Sampler
 from .priors import Dirichlet, Prior, full_dtype
 
-SAMPLES = 128
-"""Number of samples of a bag that are made together in prediction."""
+Stream = Callable[[tuple[int, ...]], Tensor]
+"""Returns standard normal numbers of a shape, in the precision of the posterior's mean."""
+
+
+class _Solved(torch.autograd.Function):
+    """S b for a b whose value is 0, so that only its differential S db matters."""
+
+    @staticmethod
+    def forward(ctx: Any, b: Tensor, gmrf: GMRF) -> Tensor:
+        ctx.gmrf = gmrf
+        return b.view_as(b)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore
+        return ctx.gmrf.solve(grad), None
+
+
+class _Marginals(torch.autograd.Function):
+    """diag S, whose derivative is −diag(S diag(dτ) S)."""
+
+    @staticmethod
+    def forward(ctx: Any, tau: Tensor, gmrf: GMRF) -> Tensor:
+        del tau
+        ctx.gmrf = gmrf
+        return gmrf.marginals()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        return -ctx.gmrf.probed(grad)[1], None
 
 
 class Field:
-    """q(f | X) = N(m, Q⁻¹) of every bag of a batch; see the module's docstring.
+    """q(f | X) = N(m, S) of every bag of a batch; see the module's docstring.
 
     As κ → 0 it becomes `Diagonal` with mean ν and variance 1/τ; as τ → 0 it becomes the prior. An
     instance without neighbours has Q_nn = 2κε + τ_n. The linear algebra is in float64 where the
     device has it, and results have the dtype of ν.
+
+    Moments, samples and KL are exact. Where gradients are recorded, the KL of bags of more than
+    `gmrf.DENSE` instances has Σ_n τ_n S_nn and its gradient from random probes, without bias.
 
     Args:
         nu: What the network says of each instance.
@@ -52,48 +84,41 @@ class Field:
         self._bags = bags
 
     @cached_property
-    def _tau(self) -> Tensor:
+    def _tau(self) -> Float[Tensor, " n"]:
         return self.tau.to(self._full)
 
     @cached_property
-    def _solvers(self) -> list[Solver]:
-        kappa = self.prior.kappa_of(self._bags, dtype=self._full)
-        with self._without_autocast():
-            return solvers_of(
-                self._tau,
-                entries=self.prior.entries(self._bags, dtype=self._full),
-                kappa=kappa,
-                bags=self._bags,
-            )
-
-    def _without_autocast(self) -> torch.autocast:
-        """Autocast leaves float64 alone, but not the float32 of a device without float64."""
-        return torch.autocast(self.nu.device.type, enabled=False)
+    def _kappa(self) -> Float[Tensor, " bags"]:
+        return self.prior.kappa_of(self._bags, dtype=self._full)
 
     @cached_property
-    def _place(self) -> Tensor:
-        """The place of each instance in the concatenated rows of the solvers."""
-        rows = torch.cat([s.rows.flatten() for s in self._solvers])
-        return torch.empty_like(rows).index_copy_(
-            0, rows, torch.arange(len(rows), device=rows.device)
-        )
+    def _precision(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " e"]]:
+        """The diagonal of P, and its entry for each edge."""
+        own, coupling = self.prior.entries(self._bags, dtype=self._full)
+        factor = (2 * self._kappa).repeat_interleave(self._bags.offsets.diff())
+        return factor * own, factor[self._bags.edges[0]] * coupling
 
-    def _packed(self, compute: Callable[[Solver], Tensor]) -> Tensor:
-        """Return what `compute` gives for the rows (g, n, …) of each solver, in packed order."""
-        with self._without_autocast():
-            parts = [compute(solver).flatten(0, 1) for solver in self._solvers]
-        return torch.cat(parts).index_select(0, self._place)
+    @cached_property
+    def _gmrf(self) -> GMRF:
+        diagonal, pairs = self._precision
+        return GMRF(diagonal + self._tau.detach(), pairs, bags=self._bags)
+
+    @property
+    def _change(self) -> Float[Tensor, " n"]:
+        """dτ: 0, with the derivative 1 by τ."""
+        return self._tau - self._tau.detach()
 
     @cached_property
     def full_mean(self) -> Float[Tensor, " n"]:
-        """The mean m, in the precision of the linear algebra."""
-        b = (self._tau * self.nu.to(self._full))[:, None]
-        return self._packed(lambda s: solution(self._tau[s.rows], b[s.rows], solver=s))[:, 0]
+        """The mean m, in the precision of the linear algebra: dm = S(d(τ ⊙ ν) − dτ ⊙ m)."""
+        b = (self._tau * self.nu.to(self._full))[None]
+        m = self._gmrf.solve(b.detach())
+        return (m + _Solved.apply(b - b.detach() - self._change * m, self._gmrf))[0]  # pyright: ignore
 
     @cached_property
     def full_variance(self) -> Float[Tensor, " n"]:
         """The marginal variances, in the precision of the linear algebra."""
-        return self._packed(lambda s: marginals(self._tau[s.rows], solver=s))
+        return _Marginals.apply(self._tau, self._gmrf)  # pyright: ignore
 
     @property
     def mean(self) -> Float[Tensor, " n"]:
@@ -102,90 +127,47 @@ class Field:
 
     @property
     def variance(self) -> Float[Tensor, " n"]:
-        """The marginal variances diag Q⁻¹."""
+        """The marginal variances diag S."""
         return self.full_variance.to(self.nu.dtype)
 
     @property
     def neighbour_share(self) -> Float[Tensor, " n"]:
         """The share of the prior in an instance's mean given its neighbours, P_nn / Q_nn."""
-        own = self.prior.entries(self._bags, dtype=self._full)[0]
-        kappa = self.prior.kappa_of(self._bags, dtype=self._full)
-        prior = 2 * kappa.repeat_interleave(self._bags.offsets.diff()) * own
-        return (prior / (prior + self._tau)).to(self.nu.dtype)
+        own, _ = self._precision
+        return (own / (own + self._tau)).to(self.nu.dtype)
 
     @property
     def stochastic(self) -> bool:
         return True
 
-    def noise_sizes(self, sizes: Sequence[int]) -> list[int]:
-        """Return how many standard normal numbers a sample of each bag takes."""
-        counts = list(sizes)
-        for solver in self._solvers:
-            for bag in solver.bags:
-                counts[bag] = solver.noise_size
-        return counts
-
-    @property
-    def block_samples(self) -> int:
-        """Products with blocks of the factor are as fast with many samples as with a few."""
-        return SAMPLES
-
-    def sampler(self, sizes: Sequence[int]) -> Sampler:
-        """Return the function from noise (s, m) to samples (s, n); `noise_sizes` gives m."""
-        means = self.mean.split(list(sizes))
-        where = {bag: (s, g) for s in self._solvers for g, bag in enumerate(s.bags)}
-        places: dict[int, Tensor] = {}
-
-        def sample(bag: int, noise: Tensor | None, *, out: Tensor | None = None) -> Tensor:
-            del out
-            assert noise is not None
-            solver, g = where[bag]
-            own, rows = solver.one(g), solver.rows[g]
-            if bag not in places:
-                places[bag] = torch.argsort(rows)
-            deviation = deviations(self._tau[rows][None], noise.T[None], solver=own)[0]
-            return means[bag] + deviation.index_select(0, places[bag]).T
-
-        return sample
-
-    def samples(self, noise: Float[Tensor, " numbers"]) -> Float[Tensor, "n s"]:
-        """Return samples of all bags at once, as `sampler` makes them from the same noise.
+    def sample(self, count: int, streams: Sequence[Stream]) -> list[Float[Tensor, "count n"]]:
+        """Return samples m + L⁻ᵀε of the instances of each bag.
 
         Args:
-            noise: The noise of all bags, one bag after another, each sample-major.
+            count: Number of samples.
+            streams: One per bag; each is asked once, for the (count, n) numbers ε of its bag.
         """
-        counts = self.noise_sizes(self.sizes)
-        drawn = noise.numel() // sum(counts)
-        parts = [p.view(drawn, -1).T for p in noise.split([drawn * c for c in counts])]
+        shapes = [(count, n) for n in self.sizes]
+        noise = [stream(shape) for stream, shape in zip(streams, shapes, strict=True)]
+        return list(self._samples(torch.cat(noise, 1)).split(list(self.sizes), 1))
 
-        def drawn_by(solver: Solver) -> Tensor:
-            eps = torch.stack([parts[b] for b in solver.bags])
-            return deviations(self._tau[solver.rows], eps, solver=solver)
+    def _samples(self, noise: Float[Tensor, "s n"]) -> Float[Tensor, "s n"]:
+        """Return m + x with x ~ N(0, S), and dx = −½ S(dτ ⊙ x).
 
-        return self.mean[:, None] + self._packed(drawn_by)
-
-    def rsample(
-        self,
-        samples: int,
-        *,
-        noise: Float[Tensor, "n samples"] | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "n drawn"]:
-        """Return samples m + L⁻ᵀε of all instances."""
-        if noise is None:
-            count = sum(self.noise_sizes(self.sizes)) * samples
-            packed = torch.randn(
-                count, generator=generator, dtype=self.nu.dtype, device=self.nu.device
-            )
-            return self.samples(packed)
-        parts = noise.split(self.noise_sizes(self.sizes))
-        return self.samples(torch.cat([part.T.flatten() for part in parts]))
+        This motion changes the covariance of x by −½(S diag(dτ) S + S diag(dτ) S) = dS, so moved
+        samples are samples of the moved distribution, and gradients of expectations are unbiased,
+        however the samples were made.
+        """
+        x = self._gmrf.deviations(noise)
+        if torch.is_grad_enabled():
+            moved: Tensor = _Solved.apply(-self._change / 2 * x, self._gmrf)  # pyright: ignore
+            x = x + moved.to(x.dtype)
+        return self.mean + x
 
     @cached_property
     def expected_energy(self) -> Float[Tensor, " bags"]:
         """E_q[fᵀ(L + εI) f] of each bag, from which κ is estimated (`LearnedPrior`)."""
-        kappa = self.prior.kappa_of(self._bags, dtype=self._full)
-        return (self._mean_energy + 2 * self._trace) / (2 * kappa)
+        return (self._mean_energy + 2 * self._trace) / (2 * self._kappa)
 
     @cached_property
     def _mean_energy(self) -> Float[Tensor, " bags"]:
@@ -193,19 +175,29 @@ class Field:
         return 2 * self.prior.energy(self.full_mean, self._bags)
 
     @cached_property
+    def _probed(self) -> Float[Tensor, "two n"]:
+        """diag S and, where gradients are recorded, diag(S diag(τ) S)."""
+        tau = self._tau.detach()
+        if torch.is_grad_enabled() and self._tau.requires_grad:
+            return self._gmrf.probed(tau)
+        return torch.stack([self.full_variance.detach(), torch.zeros_like(tau)])
+
+    def _summed(self, value: Float[Tensor, " n"], slope: Float[Tensor, " n"]) -> Tensor:
+        """Return Σ_n value of each bag, with the derivative `slope` by τ."""
+        return segment_sum(value + slope * self._change, self.sizes)
+
+    @cached_property
     def _trace(self) -> Float[Tensor, " bags"]:
-        """½ tr(P Q⁻¹) of each bag: tr(P Q⁻¹) = N − Σ_n τ_n S_nn."""
-        sizes = torch.tensor(self.sizes, dtype=self._full, device=self.nu.device)
-        observed = self._tau * self.full_variance
-        return (sizes - segment_sum(observed, self.sizes)) / 2
+        """½ tr(PS) of each bag: tr(PS) = N − Σ_n τ_n S_nn."""
+        variance, squares = self._probed
+        return self._summed(1 - self._tau.detach() * variance, squares - variance) / 2
 
     def _is_own(self, prior: Prior) -> bool:
         if not isinstance(prior, Dirichlet):
             return False
-        kappas = [p.kappa_of(self._bags, dtype=self._full) for p in (prior, self.prior)]
         return prior is self.prior or (
             (prior.ridge, prior.laplacian) == (self.prior.ridge, self.prior.laplacian)
-            and torch.equal(*kappas)
+            and torch.equal(prior.kappa_of(self._bags, dtype=self._full), self._kappa)
         )
 
     def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
@@ -218,15 +210,58 @@ class Field:
         """
         if not self._is_own(prior):
             raise InputError("a field's KL is known only from the prior that the field was made of")
-        sizes = torch.tensor(self.sizes, dtype=self._full, device=self.nu.device)
-        with self._without_autocast():
-            log_dets = torch.cat(
-                [log_determinant(self._tau[s.rows], solver=s) for s in self._solvers]
-            )
-        log_det = log_dets[torch.argsort(torch.tensor([b for s in self._solvers for b in s.bags]))]
-        kappa = self.prior.kappa_of(bags, dtype=self._full)
-        kl = self._mean_energy / 2 + self._trace + (log_det - sizes * (2 * kappa).log() - sizes) / 2
+        sizes = self._bags.offsets.diff()
+        variance = self._probed[0]
+        log_det = self._gmrf.log_determinants() + self._summed(torch.zeros_like(variance), variance)
+        rest = log_det - sizes * (1 + (2 * self._kappa).log())
+        kl = self._mean_energy / 2 + self._trace + rest / 2
         if exact:
             unit = Dirichlet(kappa=0.5, ridge=self.prior.ridge, laplacian=self.prior.laplacian)
             kl = kl - unit.log_determinant(bags).to(kl.dtype) / 2
         return kl.to(self.nu.dtype)
+
+    # until posteriors.py has sample
+
+    def noise_sizes(self, sizes: Sequence[int]) -> list[int]:
+        """Return how many standard normal numbers a sample of each bag takes."""
+        return list(sizes)
+
+    @property
+    def block_samples(self) -> int:
+        """Products with blocks of the factor are as fast with many samples as with a few."""
+        return 128
+
+    def sampler(self, sizes: Sequence[int]) -> Sampler:
+        """Return the function from noise (s, n) of a bag to samples (s, n)."""
+        means = self.mean.split(list(sizes))
+
+        def sample(bag: int, noise: Tensor | None, *, out: Tensor | None = None) -> Tensor:
+            del out
+            assert noise is not None
+            return means[bag] + self._gmrf.deviations_of(bag, noise)
+
+        return sample
+
+    def samples(self, noise: Float[Tensor, " numbers"]) -> Float[Tensor, "n s"]:
+        """Return samples of all bags from their noise, one bag after another, sample-major."""
+        count = noise.numel() // sum(self.sizes)
+        parts = noise.split([count * n for n in self.sizes])
+        return self._samples(torch.cat([part.view(count, -1) for part in parts], 1)).T
+
+    def rsample(
+        self,
+        samples: int,
+        *,
+        noise: Float[Tensor, "n samples"] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Float[Tensor, "n drawn"]:
+        """Return samples m + L⁻ᵀε of all instances."""
+        if noise is None:
+            noise = torch.randn(
+                sum(self.sizes),
+                samples,
+                generator=generator,
+                dtype=self.nu.dtype,
+                device=self.nu.device,
+            )
+        return self._samples(noise.T.contiguous()).T
