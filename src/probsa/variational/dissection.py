@@ -5,7 +5,7 @@ leaves are what is left. Leaves are eliminated first. The rows of a node's insta
 entries in its *boundary*: the instances of nodes above it to which its subtree has edges.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Int, Shaped
@@ -17,32 +17,23 @@ from scipy.sparse.csgraph import connected_components, dijkstra
 class Level:
     """The 2^k nodes at depth k; the children of node m are the nodes 2m and 2m + 1 at depth k + 1.
 
-    Each node has a square matrix of p + b rows: its instances (*pivots*), then its boundary. Nodes
+    Each node has a square matrix, whose rows are its instances (*pivots*), then its boundary. Nodes
     with fewer of them are filled up with n, the number of instances of the graph.
     """
 
     pivots: Int[np.ndarray, "nodes p"]
     boundary: Int[np.ndarray, "nodes b"]
-    places: Int[np.ndarray, "nodes b"]
+    above: Int[np.ndarray, "nodes b"]
     """The row of each boundary instance in the matrix of the parent node; 0 for fillers."""
-    diagonal: Int[np.ndarray, "nodes p"]
-    """Where the diagonal entries lie in the level's matrices."""
     edges: Int[np.ndarray, " e_k"]
     """The edges whose entries are in the level's matrices."""
-    entries: Int[np.ndarray, " e_k"]
-    """Where the entries of these edges lie, below the diagonal."""
+    entries: Int[np.ndarray, "3 e_k"]
+    """The node, row and column of each of these entries, below the diagonal."""
 
     @property
     def size(self) -> int:
-        """The number of rows of each matrix."""
+        """The number of rows of a matrix."""
         return self.pivots.shape[1] + self.boundary.shape[1]
-
-    def packed(self, n: int, *, start: int, first_edge: int, filler: int) -> "Level":
-        """Return the level of a graph of n instances as part of a batch that begins elsewhere."""
-        pivots, boundary = (
-            np.where(v == n, filler, v + start) for v in (self.pivots, self.boundary)
-        )
-        return replace(self, pivots=pivots, boundary=boundary, edges=self.edges + first_edge)
 
 
 def dissect(
@@ -112,48 +103,47 @@ def _levels(
 ) -> list[Level]:
     """Return the levels of a tree from the depth of each instance and its node there."""
     n = len(depth)
-    i, j = edges
-    low, high = np.where(depth[i] > depth[j], edges, edges[::-1])
+    low, high = np.where(depth[edges[0]] > depth[edges[1]], edges, edges[::-1])
     by_depth = np.argsort(depth[low], kind="stable")
     at = np.split(by_depth, np.bincount(depth[low], minlength=bottom + 1).cumsum()[:-1])
-    across = [edge[depth[low[edge]] > depth[high[edge]]] for edge in at]
     # a member of a boundary is one number, node * n + instance
     members = [np.empty(0, np.int64)] * (bottom + 2)
     for k in range(bottom, 0, -1):
+        across = at[k][depth[high[at[k]]] < k]
         of_children = members[k + 1][depth[members[k + 1] % n] < k]
         inherited = of_children // n // 2 * n + of_children % n
-        members[k] = np.unique(np.r_[node[low[across[k]]] * n + high[across[k]], inherited])
-    slot, levels = np.zeros(n, np.int64), []
-    before = 0, np.empty(0, np.int64)
+        members[k] = np.unique(np.r_[node[low[across]] * n + high[across], inherited])
+    row, tables, columns = np.empty(n, np.int64), [], []
     for k in range(bottom + 1):
         own = np.flatnonzero(depth == k)
         own = own[np.argsort(node[own], kind="stable")]
-        pivots, slot[own] = _table(node[own], own, nodes=2**k, filler=n)
+        pivots, row[own] = _table(node[own], own, nodes=2**k, filler=n)
+        boundary, column = _table(*np.divmod(members[k], n), nodes=2**k, filler=n)
+        tables.append((pivots, boundary))
+        columns.append(column + pivots.shape[1])
+
+    def rows(k: int, of_node: np.ndarray, instance: np.ndarray) -> np.ndarray:
+        """Return the row of each instance in the matrix of a node at depth k."""
+        found, further = row[instance], np.flatnonzero(depth[instance] < k)
+        key = of_node[further] * n + instance[further]
+        found[further] = columns[k][np.searchsorted(members[k], key)]
+        return found
+
+    levels = []
+    for k, (pivots, boundary) in enumerate(tables):
         of_node, instance = np.divmod(members[k], n)
-        boundary, of_member = _table(of_node, instance, nodes=2**k, filler=n)
-        p, size = pivots.shape[1], pivots.shape[1] + boundary.shape[1]
-
-        row = slot[instance]
-        further = np.flatnonzero(depth[instance] < k - 1)
-        key = of_node[further] // 2 * n + instance[further]
-        row[further] = before[0] + before[1][np.searchsorted(members[k - 1], key)]
-        places = np.zeros_like(boundary)
-        places[of_node, of_member] = row
-
+        in_parent = rows(k - 1, of_node // 2, instance)
         i, j = low[at[k]], high[at[k]]
-        row, column = np.maximum(slot[i], slot[j]), np.minimum(slot[i], slot[j])
-        over = np.flatnonzero(depth[i] > depth[j])
-        column[over] = slot[i[over]]
-        key = np.searchsorted(members[k], node[i[over]] * n + j[over])
-        row[over] = p + of_member[key]
+        ends = np.sort([row[i], rows(k, node[i], j)], 0)
         levels.append(
             Level(
-                pivots=pivots, boundary=boundary, places=places,
-                diagonal=np.arange(2**k)[:, None] * size**2 + np.arange(p) * (size + 1),
-                edges=at[k], entries=node[i] * size**2 + row * size + column,
+                pivots=pivots,
+                boundary=boundary,
+                above=_table(of_node, in_parent, nodes=2**k, filler=0)[0],
+                edges=at[k],
+                entries=np.stack([node[i], *ends[::-1]]),
             )
-        )  # fmt: skip
-        before = p, of_member
+        )
     return levels
 
 

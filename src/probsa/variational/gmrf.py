@@ -47,12 +47,11 @@ class GMRF:
     def __init__(
         self, diagonal: Float[Tensor, " n"], pairs: Float[Tensor, " e"], *, bags: Bags
     ) -> None:
+        self._offsets = bags.offsets.tolist()
         self._threads = 1 if len(diagonal) < SEVERAL else torch.get_num_threads()
         filled = torch.cat([diagonal, torch.ones_like(diagonal[:1])])
         with self._context(filled):
-            self._factors = [
-                Factor(filled, pairs, levels=levels, bags=own) for levels, own in _trees(bags)
-            ]
+            self._factors = [Factor(filled, pairs, tree) for tree in _trees(bags)]
 
     @contextmanager
     def _context(self, like: Tensor) -> Iterator[None]:
@@ -90,8 +89,8 @@ class GMRF:
 
     def marginals(self) -> Float[Tensor, " n"]:
         """Return diag S."""
-        n = sum(len(factor.rows) for factor in self._factors)
-        return self._apply(self._factors[0].log_determinant.new_empty(1, n), Factor.marginals)[0]
+        like = self._factors[0].log_determinant
+        return self._apply(like.new_empty(1, self._offsets[-1]), Factor.marginals)[0]
 
     def probed(self, d: Float[Tensor, " n"]) -> Float[Tensor, "two n"]:
         """Return diag S and diag(S diag(d) S): exact for small bags, otherwise estimates.
@@ -122,20 +121,33 @@ class GMRF:
         factor = next(f for f in self._factors if bag in f.bags)
         if len(factor.bags) > 1:
             return noise @ factor.fronts[0].inverse[factor.bags.index(bag)].to(noise.dtype)
-        x = noise.new_zeros(1 + max(int(f.rows.max()) for f in self._factors) + 1, len(noise))
-        rows = factor.rows.sort().values
-        x[rows] = noise.T
+        start, stop = self._offsets[bag : bag + 2]
+        x = noise.new_zeros(self._offsets[-1] + 1, len(noise))
+        x[start:stop] = noise.T
         with self._context(x):
             factor.back(x)
-        return x[rows].T
+        return x[start:stop].T
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The levels of a large bag, the root first, or the one level of small bags of one size."""
+
+    levels: Sequence[Level]
+    rows: Int[Tensor, " m_plus_1"]
+    """The packed rows of the instances; the row after the last one of the batch for fillers."""
+    edges: Int[Tensor, " e"]
+    """The edges of the batch that belong to these bags."""
+    bags: Sequence[int]
+    """The bags' numbers, one for each root."""
+
+
+@dataclass(frozen=True, slots=True)
 class Front:
     """The nodes of a level of the tree, with their parts of L."""
 
     pivots: Int[Tensor, "nodes p"]
-    """The packed rows of the nodes' instances; the row after the last one for fillers."""
+    """The packed rows of the nodes' instances."""
     boundary: Int[Tensor, "nodes b"]
     source: Int[Tensor, "nodes b b"]
     """Where the entries of the boundaries lie in the matrices of the level above."""
@@ -144,75 +156,68 @@ class Front:
     border: Float[Tensor, "nodes b p"]
     """L_bp."""
 
-    def to(self, dtype: torch.dtype) -> "Front":
-        """Return the front in another precision."""
-        return replace(self, inverse=self.inverse.to(dtype), border=self.border.to(dtype))
-
 
 class Factor:
-    """The Cholesky factor L of a large bag, or of small bags of one size.
+    """The Cholesky factor L of a tree.
 
     Args:
         diagonal: The diagonal of Q of all bags, and 1 for fillers.
         pairs: The entry of Q for each edge of all bags.
-        levels: The levels of the tree, the root first, with packed rows and edges.
-        bags: The bags' numbers, one for each root.
+        tree: The order of elimination.
     """
 
     def __init__(
-        self,
-        diagonal: Float[Tensor, " n_plus_1"],
-        pairs: Float[Tensor, " e"],
-        *,
-        levels: Sequence[Level],
-        bags: Sequence[int],
+        self, diagonal: Float[Tensor, " n_plus_1"], pairs: Float[Tensor, " e"], tree: Tree
     ) -> None:
-        self.bags, fronts = bags, []
-        self.log_determinant = diagonal.new_zeros(len(bags))
-        update, source = diagonal[:0], torch.empty(0, dtype=torch.long, device=diagonal.device)
-        for level, above in zip(reversed(levels), [*reversed(levels[:-1]), None], strict=True):
-            pivots, boundary, places, at, edges, entries = (
-                torch.from_numpy(v).to(diagonal.device) for v in astuple(level)
+        self.bags, fronts, device = tree.bags, [], diagonal.device
+        self.log_determinant = diagonal.new_zeros(len(tree.bags))
+        rows, own_pairs = tree.rows.to(device), pairs[tree.edges.to(device)]
+        update, source = diagonal[:0], torch.empty(0, dtype=torch.long, device=device)
+        for level, parent in zip(tree.levels[::-1], [*tree.levels[-2::-1], None], strict=True):
+            pivots, boundary, above, edges, entries = (
+                torch.from_numpy(v).to(device) for v in astuple(level)
             )
-            (nodes, p), b = pivots.shape, boundary.shape[1]
-            matrices = diagonal.new_zeros(nodes, p + b, p + b)
-            flat = matrices.view(-1)
-            flat[at] = diagonal[pivots]
-            flat[entries] = pairs[edges]
-            flat.index_add_(0, source.flatten(), update.flatten())
+            pivots, boundary = rows[pivots], rows[boundary]
+            nodes, p = pivots.shape
+            matrices = diagonal.new_zeros(nodes, level.size, level.size)
+            matrices.diagonal(dim1=1, dim2=2)[:, :p] = diagonal[pivots]
+            matrices[tuple(entries)] = own_pairs[edges]
+            matrices.view(-1).index_add_(0, source.flatten(), update.flatten())
             root, failed = torch.linalg.cholesky_ex(matrices[:, :p, :p])
             # no error: a diverged model gives NaN here, which the training loop reports
             root = root.masked_fill(failed[:, None, None] > 0, torch.nan)
             logs = root.diagonal(dim1=1, dim2=2).log()
-            self.log_determinant += 2 * logs.reshape(len(bags), -1).sum(1)
+            self.log_determinant += 2 * logs.reshape(len(tree.bags), -1).sum(1)
             eye = torch.eye(p, dtype=root.dtype, device=root.device).expand_as(root)
             inverse = torch.linalg.solve_triangular(root, eye, upper=False)
             border = matrices[:, p:, :p] @ inverse.mT
             update = torch.baddbmm(matrices[:, p:, p:], border, border.mT, alpha=-1)
-            size = 0 if above is None else above.size
-            parent = torch.arange(nodes, device=pivots.device)[:, None, None] // 2
-            source = (parent * size + places[:, :, None]) * size + places[:, None]
+            size = 0 if parent is None else parent.size
+            first = torch.arange(nodes, device=device)[:, None, None] // 2 * size
+            source = (first + above[:, :, None]) * size + above[:, None]
             fronts.append(Front(pivots, boundary, source, inverse, border))
         self.fronts: list[Front] = fronts[::-1]
-        rows = torch.cat([front.pivots.flatten() for front in fronts])
-        self.rows = rows[rows < len(diagonal) - 1]
         self._fronts = {diagonal.dtype: self.fronts}
 
-    def _in(self, dtype: torch.dtype) -> list[Front]:
+    def fronts_in(self, dtype: torch.dtype) -> list[Front]:
+        """Return the fronts in a precision."""
         if dtype not in self._fronts:
-            self._fronts[dtype] = [front.to(dtype) for front in self.fronts]
+            self._fronts[dtype] = [
+                replace(f, inverse=f.inverse.to(dtype), border=f.border.to(dtype))
+                for f in self.fronts
+            ]
         return self._fronts[dtype]
 
     def forth(self, x: Float[Tensor, "n_plus_1 r"]) -> None:
         """Replace x by L⁻¹x, in the bags' rows."""
-        for front in reversed(self._in(x.dtype)):
+        for front in reversed(self.fronts_in(x.dtype)):
             own = front.inverse @ x[front.pivots]
             x[front.pivots] = own
             x.index_add_(0, front.boundary.flatten(), (front.border @ own).flatten(0, 1), alpha=-1)
 
     def back(self, x: Float[Tensor, "n_plus_1 r"]) -> None:
         """Replace x by L⁻ᵀx, whose covariance is S if x is standard normal."""
-        for front in self._in(x.dtype):
+        for front in self.fronts_in(x.dtype):
             rest = torch.baddbmm(x[front.pivots], front.border.mT, x[front.boundary], alpha=-1)
             x[front.pivots] = front.inverse.mT @ rest
 
@@ -231,44 +236,33 @@ class Factor:
             above = torch.cat([torch.cat([own, -across.mT], 2), torch.cat([-across, outer], 2)], 1)
 
 
-def _trees(bags: Bags) -> Iterator[tuple[list[Level], list[int]]]:
-    """Yield the levels of each large bag, and of all small bags of each size, with the bags."""
+def _trees(bags: Bags) -> Iterator[Tree]:
+    """Yield the tree of each large bag, and of all small bags of each size."""
     bounds = torch.searchsorted(bags.edges[0].contiguous(), bags.offsets).tolist()
     offsets, edges = bags.offsets.tolist(), bags.edges.cpu().numpy()
-    coords = None if bags.coords is None else bags.coords.cpu().numpy()
+    coords = None if bags.coords is None else bags.coords.cpu().numpy().astype(float)
     groups: dict[tuple[int, int], list[int]] = {}
     for b, n in enumerate(bags.sizes):
         groups.setdefault((n, b if n > DENSE else -1), []).append(b)
-    for own in groups.values():
-        n = bags.sizes[own[0]]
+    for (n, large), own in groups.items():
+        rows = np.concatenate([np.arange(offsets[b], offsets[b + 1]) for b in own])
         at = np.concatenate([np.arange(bounds[b], bounds[b + 1]) for b in own])
-        start = np.array([offsets[b] for b in own])
-        if n <= DENSE:
-            node = np.repeat(np.arange(len(own)), [bounds[b + 1] - bounds[b] for b in own])
-            i, j = edges[:, at] - start[node]
+        local = np.searchsorted(rows, edges[:, at])
+        if large < 0:
+            pivots, none = np.arange(len(rows)).reshape(-1, n), np.empty((len(own), 0), np.int64)
+            low, high = np.sort(local, 0)
+            entries = np.stack([low // n, high % n, low % n])
             levels = [Level(
-                pivots=start[:, None] + np.arange(n),
-                boundary=np.empty((len(own), 0), np.int64),
-                places=np.empty((len(own), 0), np.int64),
-                diagonal=n * n * np.arange(len(own))[:, None] + np.arange(n) * (n + 1),
-                edges=at, entries=(node * n + np.maximum(i, j)) * n + np.minimum(i, j),
+                pivots=pivots, boundary=none, above=none, edges=np.arange(len(at)), entries=entries
             )]  # fmt: skip
         else:
-            levels = dissect(
-                edges[:, at] - start,
-                n,
-                coords=None if coords is None else coords[start[0] : start[0] + n].astype(float),
-                leaf=LEAF,
-            )
-            elements = sum(len(v.pivots) * v.size**2 for v in levels)
+            levels = dissect(local, n, coords=None if coords is None else coords[rows], leaf=LEAF)
+            elements = sum(len(level.pivots) * level.size**2 for level in levels)
             if elements > LARGEST:
                 raise InputError(
-                    f"bag {bags.names[own[0]]!r} of {n:,} instances needs {8e-9 * elements:.0f} GB "
+                    f"bag {bags.names[large]!r} of {n:,} instances needs {8e-9 * elements:.0f} GB "
                     "for a field posterior, because no small part of its graph separates the "
                     "rest. Use a posterior other than `field`, or edges between near instances"
                 )
-            levels = [
-                v.packed(n, start=offsets[own[0]], first_edge=bounds[own[0]], filler=offsets[-1])
-                for v in levels
-            ]
-        yield levels, own
+        filled = np.append(rows, offsets[-1])
+        yield Tree(levels, torch.from_numpy(filled), torch.from_numpy(at), own)
