@@ -80,19 +80,21 @@ def dissect(
 
 
 def _distances(edges: Int[np.ndarray, "2 e"], n: int) -> Shaped[np.ndarray, "n 2"]:
-    """Return two coordinates of each instance: distances in the graph from far ends."""
+    """Return two coordinates of each instance, from its distances in the graph to four far ends.
+
+    For a square lattice, these are its axes.
+    """
     graph = coo_matrix((np.ones(edges.shape[1]), (edges[0], edges[1])), shape=(n, n)).tocsr()
     parts, part = connected_components(graph, directed=False)
-
-    def distance(starts: np.ndarray) -> np.ndarray:
-        return dijkstra(graph, directed=False, indices=starts, unweighted=True, min_only=True)
-
-    def farthest(value: np.ndarray) -> np.ndarray:
-        return np.lexsort((value, part))[np.bincount(part, minlength=parts).cumsum() - 1]
-
-    one_end = distance(farthest(distance(farthest(np.zeros(n)))))
-    other_end = distance(farthest(one_end))
-    return np.stack([one_end, distance(farthest(np.minimum(one_end, other_end)))], 1)
+    last = np.bincount(part, minlength=parts).cumsum() - 1
+    ends, nearest = [], np.zeros(n)
+    for k in range(5):
+        start = np.lexsort((nearest, part))[last]  # one end of each connected component
+        away = dijkstra(graph, directed=False, indices=start, unweighted=True, min_only=True)
+        nearest = away if k < 2 else np.minimum(nearest, away)
+        ends.append(away)
+    _, a, b, c, d = ends
+    return np.stack([a - b + c - d, a - b - c + d], 1)
 
 
 def _levels(
