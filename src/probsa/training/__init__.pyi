@@ -19,6 +19,7 @@ from .devices import choose_device as choose_device
 from .devices import gpu_count as gpu_count
 from .devices import precision_context as precision_context
 from .devices import thread_count as thread_count
+from .direct import fits_directly as fits_directly
 from .imbalance import ClassPrior as ClassPrior
 from .imbalance import stored_prior as stored_prior
 from .keys import RunKey as RunKey
@@ -56,6 +57,8 @@ from .targets import as_two_classes as as_two_classes
 from .targets import fit_likelihood as fit_likelihood
 from .targets import stack_targets as stack_targets
 from .targets import targets_of as targets_of
+from .timing import RunTime as RunTime
+from .timing import estimate_time as estimate_time
 from .units import need_table as need_table
 from .units import open_data as open_data
 from .units import open_units as open_units
