@@ -3,7 +3,7 @@
 The contestants alternate (A, B, A, B, …), so that other work on the machine affects all of them
 equally. A ratio is the median of the paired ratios of all rounds, given with their range.
 
-    python benchmarks/bench_step.py [--only step,field,maps,deletion] [--out results.json]
+    python benchmarks/bench_step.py [--only step,field,slides,maps,deletion] [--out results.json]
 """
 
 import argparse
@@ -74,12 +74,12 @@ def batch_of(name: str) -> Bags:
     return pack([_bag(n, k, source, slide=n >= 1000) for k, n in enumerate(sizes)])
 
 
-def _bag(n: int, k: int, source: torch.Generator, *, slide: bool) -> Bag:
+def _bag(n: int, k: int, source: torch.Generator, *, slide: bool, features: int = P) -> Bag:
     width = int(n**0.5)
     cells = torch.stack([torch.arange(n) % width, torch.arange(n) // width], 1)
     edges = grid(cells, stride=1.0) if slide else chain(n)
     weights = 0.5 + torch.rand(edges.shape[1], generator=source)
-    x = torch.randn(n, P, generator=source)
+    x = torch.randn(n, features, generator=source)
     coords = cells if slide else cells[:, :1] + width * cells[:, 1:]
     return Bag(name=f"bag{k}", x=x, edges=edges, weights=weights, y=float(k % 2), coords=coords)
 
@@ -90,7 +90,7 @@ def _bag(n: int, k: int, source: torch.Generator, *, slide: bool) -> Bag:
 def ours(name: str, bags: Bags, *, bf16: bool = False, **arguments: Any) -> Step:
     """Return a step of one of our models: forward pass, losses and backward pass."""
     torch.manual_seed(0)
-    model = probsa.models.build(name, in_dim=P, **arguments).train()
+    model = probsa.models.build(name, in_dim=bags.x.shape[1], **arguments).train()
     weights, generator = model.loss_weights, random_stream("bench", name)
 
     def step() -> None:
@@ -341,6 +341,17 @@ def section_field(rounds: int) -> Iterator[Row]:
         yield compare(times, "evidence-field", "diag", goal=None, **labels)
 
 
+def section_slides(rounds: int) -> Iterator[Row]:
+    """Compare the field posterior with ABMIL on one slide of 1,024 features."""
+    for n, goal in ((1000, 1.7), (10_000, 1.7), (50_000, 1.7), (200_000, 3.0)):
+        source = random_stream("bench", "slide", n)
+        bags = pack([_bag(n, 0, source, slide=True, features=1024)])
+        contestants = {name: ours(name, bags) for name in ("abmil", "evidence-field")}
+        times = race(contestants, rounds=rounds_for(bags, rounds))
+        labels = {"section": "slides", "batch": f"1 of {n:,}"}
+        yield compare(times, "evidence-field", "abmil", goal=goal, **labels)
+
+
 def section_maps(rounds: int) -> Iterator[Row]:
     """Compare predictions of 10,000 patches: mean, std and P(f > 0) against Diag, S = 1000."""
     bags = pack([_bag(10_000, 0, random_stream("bench", "predict"), slide=True)])
@@ -398,6 +409,7 @@ SECTIONS = {
     "tabmil": section_tabmil,
     "predict": section_predict,
     "field": section_field,
+    "slides": section_slides,
     "maps": section_maps,
     "deletion": section_deletion,
 }

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from probsa import Bag, pack
 from probsa.layers import pool, pool_vectors
-from probsa.variational.posteriors import Dirac
 
 TORCHMIL = [
     *("abmil_gated", "abmil_plain", "torchmil_abmil", "torchmil_abmil_gated", "torchmil_camil"),

@@ -1,7 +1,9 @@
 """Progress bars and messages on stderr; stdout is for results."""
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -10,6 +12,8 @@ from ..benchmark import Cell, Watch
 from ..jobs import TaskOutcome
 from ..training import Reporter
 
+ESTIMATE_AFTER = 10.0
+"""Seconds of training after which the time of the run is estimated."""
 ERR = Console(stderr=True, highlight=False)
 OUT = Console(highlight=False)
 
@@ -55,6 +59,8 @@ class TrainingBar(Reporter):
         self.task = self.bar.add_task("training", total=1.0, text="")
         self.epochs = 1
         self.summary = ""
+        self.first_step: tuple[float, float] | None = None
+        self.estimated = False
 
     def start(self, *, done: int, epochs: int) -> None:
         self.epochs = epochs
@@ -68,6 +74,18 @@ class TrainingBar(Reporter):
     def step(self, *, epoch: int, share: float) -> None:
         text = f"epoch {epoch + 1}/{self.epochs}"
         self.bar.update(self.task, completed=epoch + share, description=text)
+        self._estimate(epoch + share)
+
+    def _estimate(self, done: float) -> None:
+        """Write once how long the remaining epochs will take, from the steps after the first."""
+        now = time.monotonic()
+        if self.first_step is None:
+            self.first_step = now, done
+        elif not self.estimated and now - self.first_step[0] >= ESTIMATE_AFTER:
+            self.estimated = True
+            epoch = (now - self.first_step[0]) / (done - self.first_step[1])
+            to_go = timedelta(seconds=round(epoch * (self.epochs - done)))
+            self.note(f"about {to_go} (h:mm:ss) to go: epochs of {epoch:.1f} s each")
 
     def epoch(self, row: Mapping[str, object]) -> None:
         self.summary = summary_of_epoch(row)

@@ -7,14 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, PositiveInt, Rate, check_value, repeat_bags
+from ..core import Bags, PositiveInt, Rate, check_value
 from ..errors import InputError
 from ..variational import (
     Diagonal,
     Dirac,
     Field,
     LearnedPrior,
-    PerClass,
     Posterior,
     PosteriorOptions,
 )
@@ -145,15 +144,8 @@ class AttentionPosterior(nn.Module):
             if self.prior is None:
                 return Diagonal(mean, variance)
             assert bags is not None, "a field needs the bags' graphs"
-            classes = self.columns or 1
-            many = bags if classes == 1 else repeat_bags(bags, classes)
-            field = Field(
-                mean.movedim(0, -1).reshape(-1),
-                variance.movedim(0, -1).reshape(-1).reciprocal(),
-                prior=self.prior.prior(many),
-                bags=many,
-            )
-            return field if self.columns is None else PerClass(field, classes)
+            prior = self.prior.prior(bags)
+            return Field(mean, variance.reciprocal(), prior=prior, bags=bags)
 
     def _bounded(self, ell: Tensor) -> Tensor:
         if self.bounds is None:

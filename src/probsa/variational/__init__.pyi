@@ -22,7 +22,6 @@ from .options import FieldOptions as FieldOptions
 from .options import LikelihoodOptions as LikelihoodOptions
 from .options import PosteriorOptions as PosteriorOptions
 from .options import PriorOptions as PriorOptions
-from .per_class import PerClass as PerClass
 from .posteriors import BLOCK as BLOCK
 from .posteriors import Diagonal as Diagonal
 from .posteriors import Dirac as Dirac

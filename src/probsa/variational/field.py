@@ -3,34 +3,67 @@
 The network states for each instance a value ν_n and a precision τ_n; the graph does the rest. q is
 the exact posterior of the prior p(f | A) = N(0, P⁻¹), P = 2κ(L + εI), given pseudo-observations
 ν_n ~ N(f_n, 1/τ_n) (conjugate-computation variational inference, Khan & Lin 2017):
-
-    q(f | X) = N(m, Q⁻¹),   Q = P + diag τ,   m = Q⁻¹(τ ⊙ ν)
+q(f | X) = N(m, S) with S = Q⁻¹, Q = P + diag τ and m = S(τ ⊙ ν).
 """
 
-from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from ..core import Bags, segment_sum
+from ..core import Bags, repeat_bags, segment_sum
 from ..errors import InputError
-from .field_gradients import deviations, log_determinant, marginals, solution
-from .field_solvers import Solver, solvers_of
+from .gmrf import GMRF
 from .posteriors import Posterior, Streams
 from .priors import Dirichlet, Prior, full_dtype
 
 
+class _Solved(torch.autograd.Function):
+    """S b for a b whose value is 0, so that only its differential S db matters."""
+
+    @staticmethod
+    def forward(ctx: Any, b: Tensor, gmrf: GMRF) -> Tensor:
+        ctx.gmrf = gmrf
+        return b.view_as(b)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore
+        return ctx.gmrf.solve(grad), None
+
+
+class _Marginals(torch.autograd.Function):
+    """diag S, whose derivative is −diag(S diag(dτ) S)."""
+
+    @staticmethod
+    def forward(ctx: Any, tau: Tensor, gmrf: GMRF) -> Tensor:
+        del tau
+        ctx.gmrf = gmrf
+        return gmrf.marginals()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        return -ctx.gmrf.probed(grad)[1], None
+
+
 class Field(Posterior):
-    """q(f | X) = N(m, Q⁻¹) of every bag of a batch; see the module's docstring.
+    """q(f | X) = N(m, S) of every bag of a batch; see the module's docstring.
 
     As κ → 0 it becomes `Diagonal` with mean ν and variance 1/τ; as τ → 0 it becomes the prior. An
     instance without neighbours has Q_nn = 2κε + τ_n. The linear algebra is in float64 where the
     device has it, and results have the dtype of ν.
 
+    Moments, samples and KL are exact. Where gradients are recorded, the KL of bags of more than
+    `gmrf.DENSE` instances has Σ_n τ_n S_nn and its gradient from random probes, without bias.
+
+    Several classes have independent fields with the same prior.
+
     Args:
-        nu: What the network says of each instance.
+        nu: What the network says of each instance, of each class.
         tau: The precision of that statement, above 0.
         prior: The prior, with ε > 0. Its κ may be a tensor with one value per bag.
         bags: The bags, for their graphs.
@@ -39,139 +72,167 @@ class Field(Posterior):
         InputError: The prior has no ridge.
     """
 
-    block_samples = 128  # products with blocks of the factor cost as much as with a few samples
+    block_samples = 128  # many products with a factor cost as much as a few
 
     def __init__(
-        self, nu: Float[Tensor, " n"], tau: Float[Tensor, " n"], *, prior: Dirichlet, bags: Bags
+        self,
+        nu: Float[Tensor, "n *classes"],
+        tau: Float[Tensor, "n *classes"],
+        *,
+        prior: Dirichlet,
+        bags: Bags,
     ) -> None:
         if not prior.proper:
             raise InputError("ridge is 0: a field posterior needs ridge > 0, as 0.01")
-        self.nu, self.tau, self.prior, self.sizes = nu, tau, prior, bags.sizes
+        self.nu, self.tau, self.prior = nu, tau, prior
         self._full = full_dtype(nu.device)
-        self._bags = bags
+        # the classes are more bags, class after class; m of them have N instances together
+        self._classes = nu.shape[1:].numel()
+        self._bags = bags if self._classes == 1 else repeat_bags(bags, self._classes)
+        self.sizes = self._bags.sizes
+
+    def _shown(self, value: Float[Tensor, " N"]) -> Float[Tensor, "n *classes"]:
+        """Return values of all instances in the shape and the dtype of ν."""
+        return value.view(self.nu.movedim(0, -1).shape).movedim(-1, 0).to(self.nu.dtype)
 
     @cached_property
-    def _tau(self) -> Tensor:
-        return self.tau.to(self._full)
+    def _tau(self) -> Float[Tensor, " n"]:
+        return self.tau.movedim(0, -1).flatten().to(self._full)
 
     @cached_property
-    def _solvers(self) -> list[Solver]:
-        kappa = self.prior.kappa_of(self._bags, dtype=self._full)
-        with self._without_autocast():
-            return solvers_of(
-                self._tau,
-                entries=self.prior.entries(self._bags, dtype=self._full),
-                kappa=kappa,
-                bags=self._bags,
-            )
-
-    def _without_autocast(self) -> torch.autocast:
-        """Autocast leaves float64 alone, but not the float32 of a device without float64."""
-        return torch.autocast(self.nu.device.type, enabled=False)
+    def _kappa(self) -> Float[Tensor, " bags"]:
+        kappa = self.prior.kappa
+        if not isinstance(kappa, Tensor):
+            kappa = self.nu.new_tensor([kappa], dtype=self._full).expand(len(self._bags))
+        return kappa.to(self._full).repeat(len(self._bags) // len(kappa))
 
     @cached_property
-    def _place(self) -> Tensor:
-        """The place of each instance in the concatenated rows of the solvers."""
-        rows = torch.cat([s.rows.flatten() for s in self._solvers])
-        return torch.empty_like(rows).index_copy_(
-            0, rows, torch.arange(len(rows), device=rows.device)
-        )
+    def _precision(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " e"]]:
+        """The diagonal of P, and its entry for each edge."""
+        own, coupling = self.prior.entries(self._bags, dtype=self._full)
+        factor = (2 * self._kappa).repeat_interleave(self._bags.offsets.diff())
+        return factor * own, factor[self._bags.edges[0]] * coupling
 
-    def _packed(self, compute: Callable[[Solver], Tensor]) -> Tensor:
-        """Return what `compute` gives for the rows (g, n, …) of each solver, in packed order."""
-        with self._without_autocast():
-            parts = [compute(solver).flatten(0, 1) for solver in self._solvers]
-        return torch.cat(parts).index_select(0, self._place)
+    @cached_property
+    def _gmrf(self) -> GMRF:
+        diagonal, pairs = self._precision
+        return GMRF(diagonal + self._tau.detach(), pairs, bags=self._bags)
+
+    @property
+    def _change(self) -> Float[Tensor, " n"]:
+        """dτ: 0, with the derivative 1 by τ."""
+        return self._tau - self._tau.detach()
 
     @cached_property
     def full_mean(self) -> Float[Tensor, " n"]:
-        """The mean m, in the precision of the linear algebra."""
-        b = (self._tau * self.nu.to(self._full))[:, None]
-        return self._packed(lambda s: solution(self._tau[s.rows], b[s.rows], solver=s))[:, 0]
+        """The mean m, in the precision of the linear algebra: dm = S(d(τ ⊙ ν) − dτ ⊙ m)."""
+        b = (self._tau * self.nu.movedim(0, -1).flatten().to(self._full))[None]
+        m = self._gmrf.solve(b.detach())
+        return (m + _Solved.apply(b - b.detach() - self._change * m, self._gmrf))[0]  # pyright: ignore
 
     @cached_property
     def full_variance(self) -> Float[Tensor, " n"]:
         """The marginal variances, in the precision of the linear algebra."""
-        return self._packed(lambda s: marginals(self._tau[s.rows], solver=s))
+        return _Marginals.apply(self._tau, self._gmrf)  # pyright: ignore
 
     @property
-    def mean(self) -> Float[Tensor, " n"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def mean(self) -> Float[Tensor, "n *classes"]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The mean m."""
-        return self.full_mean.to(self.nu.dtype)
+        return self._shown(self.full_mean)
 
     @property
-    def variance(self) -> Float[Tensor, " n"]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The marginal variances diag Q⁻¹."""
-        return self.full_variance.to(self.nu.dtype)
+    def variance(self) -> Float[Tensor, "n *classes"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The marginal variances diag S."""
+        return self._shown(self.full_variance)
 
     @property
     def neighbour_share(self) -> Float[Tensor, " n"]:
-        """The share of the prior in an instance's mean given its neighbours, P_nn / Q_nn."""
-        own = self.prior.entries(self._bags, dtype=self._full)[0]
-        kappa = self.prior.kappa_of(self._bags, dtype=self._full)
-        prior = 2 * kappa.repeat_interleave(self._bags.offsets.diff()) * own
-        return (prior / (prior + self._tau)).to(self.nu.dtype)
+        """The share of the prior in an instance's mean given its neighbours, P_nn / Q_nn.
 
-    def sample(self, count: int, streams: Streams) -> Float[Tensor, "drawn n"]:
-        """Return m + L⁻ᵀε; a sample of a bag solved by conjugate gradients takes n + e numbers."""
-        widths = [0] * len(self.sizes)
-        for solver in self._solvers:
-            for bag in solver.bags:
-                widths[bag] = solver.noise_size
-        noise = streams.normal(count, like=self.nu.detach(), widths=widths)
+        The mean over several classes.
+        """
+        own, _ = self._precision
+        return (own / (own + self._tau)).view(self._classes, -1).mean(0).to(self.nu.dtype)
 
-        def drawn_by(solver: Solver) -> Tensor:
-            eps = torch.stack([noise[b].T for b in solver.bags])
-            return deviations(self._tau[solver.rows], eps, solver=solver)
+    def sample(self, count: int, streams: Streams) -> Float[Tensor, "*classes drawn n"]:
+        """Return samples m + L⁻ᵀε, with a number ε for each instance."""
+        noise = streams.repeated(self._classes).normal(
+            count, like=self.nu.detach(), widths=self.sizes
+        )
+        f = self._samples(torch.cat(noise, 1))
+        return f if self.nu.ndim == 1 else f.view(len(f), self._classes, -1).movedim(1, 0)
 
-        return self.mean + self._packed(drawn_by).T
+    def _samples(self, noise: Float[Tensor, "s n"]) -> Float[Tensor, "s n"]:
+        """Return m + x with x ~ N(0, S), and dx = −½ S(dτ ⊙ x).
+
+        This motion changes the covariance of x by −½(S diag(dτ) S + S diag(dτ) S) = dS, so moved
+        samples are samples of the moved distribution, and gradients of expectations are unbiased,
+        however the samples were made.
+        """
+        x = self._gmrf.deviations(noise)
+        if torch.is_grad_enabled():
+            moved: Tensor = _Solved.apply(-self._change / 2 * x, self._gmrf)  # pyright: ignore
+            x = x + moved.to(x.dtype)
+        return self.full_mean.to(x.dtype) + x
 
     @property
     def expected_energy(self) -> Float[Tensor, " bags"]:
-        """E_q[fᵀ(L + εI) f] of each bag, from which κ is estimated (`LearnedPrior`)."""
-        kappa = self.prior.kappa_of(self._bags, dtype=self._full)
-        return (self._mean_energy + 2 * self._trace) / (2 * kappa)
+        """E_q[fᵀ(L + εI) f] of each bag, summed over classes, for κ (`LearnedPrior`)."""
+        each = (self._mean_energy + 2 * self._trace) / (2 * self._kappa)
+        return each.view(self._classes, -1).sum(0)
 
     @cached_property
     def _mean_energy(self) -> Float[Tensor, " bags"]:
         """mᵀPm of each bag."""
-        return 2 * self.prior.energy(self.full_mean, self._bags)
+        unit = Dirichlet(kappa=1.0, ridge=self.prior.ridge, laplacian=self.prior.laplacian)
+        return 2 * self._kappa * unit.energy(self.full_mean, self._bags)
+
+    @cached_property
+    def _probed(self) -> Float[Tensor, "two n"]:
+        """diag S and, where gradients are recorded, diag(S diag(τ) S)."""
+        tau = self._tau.detach()
+        if torch.is_grad_enabled() and self._tau.requires_grad:
+            return self._gmrf.probed(tau)
+        return torch.stack([self.full_variance.detach(), torch.zeros_like(tau)])
+
+    def _summed(self, value: Float[Tensor, " n"], slope: Float[Tensor, " n"]) -> Tensor:
+        """Return Σ_n value of each bag, with the derivative `slope` by τ."""
+        return segment_sum(value + slope * self._change, self.sizes)
 
     @cached_property
     def _trace(self) -> Float[Tensor, " bags"]:
-        """½ tr(P Q⁻¹) of each bag: tr(P Q⁻¹) = N − Σ_n τ_n S_nn."""
-        sizes = torch.tensor(self.sizes, dtype=self._full, device=self.nu.device)
-        observed = self._tau * self.full_variance
-        return (sizes - segment_sum(observed, self.sizes)) / 2
+        """½ tr(PS) of each bag: tr(PS) = N − Σ_n τ_n S_nn."""
+        variance, squares = self._probed
+        return self._summed(1 - self._tau.detach() * variance, squares - variance) / 2
 
-    def _is_own(self, prior: Prior) -> bool:
+    def _is_own(self, prior: Prior, bags: Bags) -> bool:
         if not isinstance(prior, Dirichlet):
             return False
-        kappas = [p.kappa_of(self._bags, dtype=self._full) for p in (prior, self.prior)]
         return prior is self.prior or (
             (prior.ridge, prior.laplacian) == (self.prior.ridge, self.prior.laplacian)
-            and torch.equal(*kappas)
+            and bool(
+                (
+                    self._kappa.view(self._classes, -1) == prior.kappa_of(bags, dtype=self._full)
+                ).all()
+            )
         )
 
     def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
-        """Return ½[mᵀPm − Σ_n τ_n S_nn + log|Q| − log|P|] of each bag.
+        """Return ½[mᵀPm − Σ_n τ_n S_nn + log|Q| − log|P|] of each bag, summed over classes.
 
         `exact=False` leaves out ½ log|L + εI|, which depends on the graph alone.
 
         Raises:
             InputError: the prior is not the one that the field was made with.
         """
-        if not self._is_own(prior):
+        if not self._is_own(prior, bags):
             raise InputError("a field's KL is known only from the prior that the field was made of")
-        sizes = torch.tensor(self.sizes, dtype=self._full, device=self.nu.device)
-        with self._without_autocast():
-            log_dets = torch.cat(
-                [log_determinant(self._tau[s.rows], solver=s) for s in self._solvers]
-            )
-        log_det = log_dets[torch.argsort(torch.tensor([b for s in self._solvers for b in s.bags]))]
-        kappa = self.prior.kappa_of(bags, dtype=self._full)
-        kl = self._mean_energy / 2 + self._trace + (log_det - sizes * (2 * kappa).log() - sizes) / 2
+        sizes = self._bags.offsets.diff()
+        variance = self._probed[0]
+        log_det = self._gmrf.log_determinants() + self._summed(torch.zeros_like(variance), variance)
+        rest = log_det - sizes * (1 + (2 * self._kappa).log())
+        kl = self._mean_energy / 2 + self._trace + rest / 2
         if exact:
             unit = Dirichlet(kappa=0.5, ridge=self.prior.ridge, laplacian=self.prior.laplacian)
-            kl = kl - unit.log_determinant(bags).to(kl.dtype) / 2
-        return kl.to(self.nu.dtype)
+            kl = kl - unit.log_determinant(self._bags).to(kl.dtype) / 2
+        return kl.view(self._classes, -1).sum(0).to(self.nu.dtype)

@@ -61,6 +61,11 @@ def own_parser() -> ArgumentParser:
         "part if there is none), of both parts, or none. Default: test.",
     )  # fmt: skip
     add(
+        "--dry-run", action="store_true",
+        help="Check the run and its data, estimate from a few steps how long training will take, "
+        "and exit. Writes nothing.",
+    )  # fmt: skip
+    add(
         "--print-config", action="store_true",
         help="Print the complete run file with comments, and exit.",
     )  # fmt: skip
@@ -129,6 +134,8 @@ def run(arguments: Sequence[str]) -> int:
     if own.print_config:
         write(commented(config))
         return 0
+    if own.dry_run:
+        return _dry_run(config, own)
     if own.out is None:
         raise InputError("probsa train needs --out: the folder to write the run to")
     return _train(config, own, note=note)
@@ -149,6 +156,21 @@ def _help(arguments: Sequence[str]) -> str:
         keys = run_keys(flags["model.name"], flags.get("model.preset", "paper"))
         add_keys(group, [k for k in keys.values() if k.name.startswith("model.")][1:])
     return whole.format_help()
+
+
+def _dry_run(config: "RunConfig", own: Namespace) -> int:
+    from ...training import estimate_time, fits_directly, prepare
+
+    prepared = prepare(config)
+    train, val = (len(part) for part in (prepared.split.train, prepared.split.val))
+    found = None if fits_directly(config) else estimate_time(config, prepared)
+    if own.json:
+        seconds = None if found is None else round(found.seconds, 1)
+        write_json({"training_bags": train, "validation_bags": val, "seconds": seconds})
+        return 0
+    write(f"{config.model}: {train} training bags, {val} validation bags")
+    write("training: fitted in one go" if found is None else f"training: {found}")
+    return 0
 
 
 def _train(config: "RunConfig", own: Namespace, *, note: str | None) -> int:
