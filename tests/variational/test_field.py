@@ -68,19 +68,6 @@ def dense(bag, tau, *, kappa, ridge, laplacian="combinatorial"):
     return p, p + tau.diag()
 
 
-def streams(noise):
-    """Return the streams that give this noise, of shape (samples, n) for each bag."""
-
-    def stream(part):
-        def numbers(shape):
-            assert shape == part.shape
-            return part
-
-        return numbers
-
-    return [stream(part) for part in noise]
-
-
 def normal(seed=0):
     g = torch.Generator().manual_seed(seed)
     return lambda shape: torch.randn(shape, generator=g, dtype=F64)
@@ -172,7 +159,7 @@ def test_samples_have_the_mean_and_the_covariance(path):
     bags = packed([bag, random_bag(5, seed=5)])
     nu, tau = (v.detach() for v in statements(13))
     q = Field(nu, tau, prior=Dirichlet(kappa=0.8, ridge=0.02), bags=bags)
-    f = torch.cat(q.sample(200_000, [normal(0), normal(1)]), 1).T
+    f = q.rsample(200_000, generator=torch.Generator().manual_seed(0))
     covariance = torch.linalg.inv(dense(bag, tau[:8], kappa=0.8, ridge=0.02)[1])
     assert float((f.mean(1) - q.mean).abs().max()) < 0.01
     scale = covariance.diagonal().sqrt()
@@ -185,8 +172,8 @@ def test_gradients_of_expectations_over_samples_are_unbiased(path):
     """For E[fᵀAf], the gradient is known; that of many samples must agree within its error."""
     n, drawn, repeats = 12, 500, 60
     bag = random_bag(n, seed=6, density=0.3)
-    stream = normal(2)
-    a = stream((n, n))
+    g = torch.Generator().manual_seed(2)
+    a = torch.randn(n, n, generator=g, dtype=F64)
     a = a + a.T
     nu, tau = statements(n)
     precision = dense(bag, tau, kappa=0.5, ridge=0.05)[1]
@@ -195,7 +182,7 @@ def test_gradients_of_expectations_over_samples_are_unbiased(path):
     estimates = []
     for _ in range(repeats):
         q = Field(nu, tau, prior=Dirichlet(kappa=0.5, ridge=0.05), bags=packed([bag]))
-        (f,) = q.sample(drawn, [stream])
+        f = q.rsample(drawn, generator=g).T
         value = ((f @ a) * f).sum(1).mean()
         estimates.append(torch.stack(torch.autograd.grad(value, (nu, tau))))
     each = torch.stack(estimates)
@@ -210,7 +197,7 @@ def test_of_one_instance_the_sample_moves_as_its_closed_form():
     noise = torch.tensor([[0.7], [-1.3]], dtype=F64)
     precision = 2 * 0.5 * 0.2 + tau
     closed = tau * nu / precision + noise * precision.rsqrt()
-    (f,) = q.sample(2, streams([noise]))
+    f = q.rsample(2, noise=noise.T).T
     torch.testing.assert_close(f, closed)
     for a, b in zip(
         torch.autograd.grad(f.sum(), (nu, tau)),
@@ -229,10 +216,9 @@ def test_as_kappa_vanishes_it_becomes_diag(path, kappa):
     close = {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(q.mean, nu, **close)
     torch.testing.assert_close(q.variance, 1 / tau, **close)
-    noise = split(normal()((3, len(nu))).T, bags)
+    noise = normal()((len(nu), 3))
     # the order of elimination does not mix independent instances
-    f = torch.cat(q.sample(3, streams([part.T for part in noise])), 1)
-    torch.testing.assert_close(f.T, diagonal.rsample(3, noise=torch.cat(noise)), **close)
+    torch.testing.assert_close(q.rsample(3, noise=noise), diagonal.rsample(3, noise=noise), **close)
     torch.testing.assert_close(
         q.kl(prior, bags, exact=True), diagonal.kl(prior, bags, exact=True), **close
     )
@@ -263,13 +249,13 @@ def test_a_bag_does_not_see_its_batch_mates_and_has_its_own_kappa(path):
     kappa = torch.linspace(0.1, 5, len(given), dtype=F64)
     prior = Dirichlet(kappa=kappa)
     q = Field(nu, tau, prior=prior, bags=bags)
-    noise = [normal(b)((4, n)) for b, n in enumerate(bags.sizes)]
-    samples, kl = q.sample(4, streams(noise)), q.kl(prior, bags)
+    noise = [normal(b)((n, 4)) for b, n in enumerate(bags.sizes)]
+    samples, kl = split(q.rsample(4, noise=torch.cat(noise)), bags), q.kl(prior, bags)
     parts = [split(v, bags) for v in (nu, tau, q.mean, q.variance)]
     for b, (bag, v, t, mean, variance) in enumerate(zip(given, *parts, strict=True)):
         alone, own_prior = packed([bag]), Dirichlet(kappa=float(kappa[b]))
         own = Field(v, t, prior=own_prior, bags=alone)
-        (f,) = own.sample(4, streams(noise[b : b + 1]))
+        f = own.rsample(4, noise=noise[b])
         for got, expected in ((own.mean, mean), (own.variance, variance), (f, samples[b])):
             torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(own.kl(own_prior, alone)[0], kl[b], rtol=1e-11, atol=1e-11)
@@ -282,7 +268,7 @@ def test_float32_statements_give_float32_results_of_double_accuracy():
     q, full = (
         Field(v, t, prior=prior, bags=bags) for v, t in ((nu, tau), (nu.double(), tau.double()))
     )
-    (f,) = q.sample(2, [lambda shape: torch.randn(shape)])
+    f = q.rsample(2)
     assert q.mean.dtype == f.dtype == q.kl(prior, bags).dtype == torch.float32
     torch.testing.assert_close(q.mean, full.mean.float())
     torch.testing.assert_close(q.variance, full.variance.float())
@@ -363,7 +349,7 @@ def test_autocast_does_not_reach_the_linear_algebra_in_float32(monkeypatch, path
     for enabled in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
             q = Field(nu, tau, prior=prior, bags=bags)
-            (f,) = q.sample(2, streams([torch.ones(2, 30)]))
+            f = q.rsample(2, noise=torch.ones(30, 2))
             found.append((q.kl(prior, bags), q.variance, q.mean, f))
     for plain, autocast in zip(*found, strict=True):
         assert torch.equal(plain, autocast)
@@ -378,4 +364,5 @@ def test_a_matrix_that_is_not_positive_definite_gives_nan_for_its_bag_alone(path
     own, other = q.mean.split(30)
     assert own.isnan().any() and other.isfinite().all()
     assert q.kl(q.prior, bags).isnan().tolist() == [True, False]
-    assert q.sample(1, [normal(), normal()])[0].isnan().any()
+    own, other = q.rsample(1).split(30)
+    assert own.isnan().any() and other.isfinite().all()
