@@ -4,15 +4,15 @@ from abc import ABC, abstractmethod
 from typing import Literal
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from jaxtyping import Float
+from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import splu
 from torch import Tensor
 
 from ..core import Bags, degrees, segment_sum
 from ..errors import InputError
+from .gmrf import GMRF
 from .options import PriorOptions
 
 
@@ -122,63 +122,36 @@ class Dirichlet(Prior):
     def log_determinant(self, bags: Bags) -> Float[Tensor, " bags"]:
         """Return log |Q| of each bag, without gradients.
 
-        Each bag is factorised by itself, sparse, in float64 on the CPU. With ε = 0, this is the
-        log of the product of the non-zero eigenvalues, for bags of one connected component.
+        With ε = 0, this is the log of the product of the non-zero eigenvalues, for bags of one
+        connected component.
 
         Raises:
             InputError: If ε = 0 and a bag has several connected components, or the Laplacian is
                 normalised (its null vector is not the constant that softmax ignores).
         """
-        return torch.tensor(
-            [self._log_determinant(bags, b) for b in range(len(bags))],
-            dtype=torch.float64,
-            device=bags.x.device,
-        )
-
-    def _log_determinant(self, bags: Bags, b: int) -> float:
-        q = self.precision(bags, b)
-        n = bags.sizes[b]
+        full = full_dtype(bags.x.device)
+        own, coupling = self.entries(bags, dtype=full)
+        scale = (2 * self.kappa_of(bags, dtype=full)).repeat_interleave(bags.offsets.diff())
+        diagonal, pairs = scale * own, scale[bags.edges[0]] * coupling
         if self.proper:
-            return _log_det(q)
+            return GMRF(diagonal, pairs, bags=bags).log_determinants()
         if self.laplacian == "normalized":
             raise InputError("an exact KL with ridge = 0 needs the combinatorial Laplacian")
-        parts = connected_components(q, directed=False)[0]
-        if parts > 1:
-            raise InputError(
-                f"bag {bags.names[b]!r} has {parts} connected components and ridge is 0: the prior "
-                "does not determine their relative level, so the KL is undefined; give ridge > 0"
-            )
-        # Matrix-tree theorem: the product of the non-zero eigenvalues is n times any cofactor.
-        return float(np.log(n)) + (_log_det(q[1:, 1:]) if n > 1 else 0.0)
-
-    def precision(self, bags: Bags, b: int) -> sp.csc_matrix:
-        """Return Q = 2κ(L + εI) of bag b as a sparse float64 matrix."""
-        start, stop = int(bags.offsets[b]), int(bags.offsets[b + 1])
-        in_bag = (bags.edges[0] >= start) & (bags.edges[0] < stop)
-        i, j = (bags.edges[:, in_bag] - start).cpu().numpy()
-        w = bags.weights[in_bag].double().cpu().numpy()
-        n = stop - start
-        a = sp.coo_matrix((np.r_[w, w], (np.r_[i, j], np.r_[j, i])), shape=(n, n)).tocsc()
-        degree = np.asarray(a.sum(1)).ravel()
-        if self.laplacian == "normalized":
-            inverse = np.divide(1, np.sqrt(degree), out=np.zeros(n), where=degree > 0)
-            lap = sp.eye(n) - sp.diags(inverse) @ a @ sp.diags(inverse)
-        else:
-            lap = sp.diags(degree) - a
-        kappa = float(self.kappa_of(bags, dtype=torch.float64)[b])
-        return sp.csc_matrix(2 * kappa * (lap + self.ridge * sp.eye(n)))
+        n, edges = len(bags.x), bags.edges.cpu().numpy()
+        graph = coo_matrix((np.ones(edges.shape[1]), tuple(edges)), shape=(n, n))
+        component = connected_components(graph, directed=False)[1]
+        for name, rows in zip(
+            bags.names, np.split(component, bags.offsets[1:-1].tolist()), strict=True
+        ):
+            if (parts := len(np.unique(rows))) > 1:
+                raise InputError(
+                    f"bag {name!r} has {parts} connected components and ridge is 0: the prior does "
+                    "not determine their relative level, so the KL is undefined; give ridge > 0"
+                )
+        # Matrix-tree theorem: the product is n times any cofactor, and |Q + e₁e₁ᵀ| is one of them.
+        diagonal[bags.offsets[:-1]] += 1
+        return GMRF(diagonal, pairs, bags=bags).log_determinants() + bags.offsets.diff().log()
 
 
 def _like(v: Float[Tensor, " m"], f: Tensor) -> Tensor:
     return v if f.ndim == 1 else v[:, None]
-
-
-def _log_det(q: sp.csc_matrix) -> float:
-    """Return log |Q| of a symmetric positive definite matrix, from the diagonal of U in Q = LU."""
-    factor = splu(
-        sp.csc_matrix(q),
-        permc_spec="MMD_AT_PLUS_A",
-        diag_pivot_thresh=0.0,
-        options={"SymmetricMode": True},
-    )
-    return float(np.log(np.abs(factor.U.diagonal())).sum())
