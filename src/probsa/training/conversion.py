@@ -32,11 +32,11 @@ def convert_checkpoint(
     classes: Sequence[str] | None = None,
     overwrite: bool = False,
 ) -> Model:
-    """Convert original weights into a checkpoint, and return the model.
+    """Convert original weights into a checkpoint for `probsa.load`, and return the model.
 
     Args:
         source: file with the original weights.
-        out: checkpoint to write, for `probsa.load` and `probsa predict`.
+        out: checkpoint to write.
         reference: name of the original, as for `from_original`.
         arguments: arguments of the original constructor, under its own names.
         classes: names of the classes in the order of their indices.

@@ -76,11 +76,11 @@ class TrainingLoop:
         world: World,
         tracker: TrackedRun | None = None,
     ) -> None:
-        if fits_directly(config):
-            device = torch.device("cpu")
+        device = torch.device("cpu") if fits_directly(config) else device
         self.config, self.folder, self.prepared = config, folder, prepared
         self.device, self.reporter, self.world, self.tracker = device, reporter, world, tracker
-        self.settings, self.epochs = config.training, epochs_of(config)
+        self.settings = config.training
+        self.epochs = 1 if fits_directly(config) else config.training.epochs
         self.standardizer = prepared.standardizer.to(device)
         checkpoint = load_checkpoint(folder.last) if folder.last.is_file() else None
         if checkpoint is None:
@@ -249,8 +249,8 @@ class TrainingLoop:
         batches: list[tuple[Tensor, Tensor]] = []
         self.kept.eval()
         self.kept.explains = False  # no one reads the explanations of an epoch
-        for batch in chunks(names, self.settings.batch_size):
-            bags = self._on_device(self.reader[Shard(batch, len(batch))])
+        for k in range(0, len(names), size := self.settings.batch_size):
+            bags = self._on_device(self.reader[Shard(names[k : k + size], size)])
             with precision_context(self.settings.precision, self.device):
                 out = self.kept(bags)
             batches.append((out.probability.double().cpu(), out.logits.double().cpu()))
@@ -352,20 +352,9 @@ def fits_directly(config: RunConfig) -> bool:
     return fixed(config.model)[0].fits_directly
 
 
-def epochs_of(config: RunConfig) -> int:
-    """Return the number of epochs of a complete run: 1 for a model that is fitted in one go."""
-    return 1 if fits_directly(config) else config.training.epochs
-
-
 def _seed_dropout(seed: int, device: torch.device) -> None:
     """Seed torch's own generator of a device; `torch.manual_seed` would record a stack trace."""
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)
-
-
-def chunks(names: Sequence[str], size: int) -> Iterator[Batch]:
-    """Yield the names in order, `size` at a time."""
-    for k in range(0, len(names), size):
-        yield tuple(names[k : k + size])
