@@ -243,13 +243,12 @@ def test_a_preset_changes_the_defaults_and_what_is_given_goes_before_it():
     assert models.build("clam-sb", in_dim=6, **own).arguments["attention_dim"] == 256
 
 
-def test_the_schema_holds_for_complete_run_files():
+def test_the_schema_holds_for_run_files():
     values = read_run(None, NEEDED).to_dict()
     schema = run_schema("abmil-probsa-diag")
     jsonschema.validate(values, schema)
     for section, key, wrong in [
         ("training", "epochs", "many"),
-        ("training", "epochs", 0),
         ("training", "kl_weight", -0.5),
         ("training", "prevalence", [0.5, 2]),
         ("data", "weight_scale", 0.0),
@@ -260,23 +259,16 @@ def test_the_schema_holds_for_complete_run_files():
     ]:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**values, section: {**values[section], key: wrong}}, schema)
-
-
-def test_the_schema_without_a_model_is_that_of_files_without_one():
-    schema = run_schema(None)
-    properties = schema["properties"]
-    members = properties["training"]["properties"]["members"]["default"]
-    assert members == default_recipe()["training.members"] > 1
-    assert properties["data"]["properties"]["standardize"]["default"] is True
+    without, named = run_schema(None), run_schema("evidence-field")  # of files without a model
     data = {"features": "f", "labels": "l"}
     for right in ({}, {"model": {"samples": 3}}, {"training": {"epochs": 3}}):
-        jsonschema.validate({"data": data, **right}, schema)
+        jsonschema.validate({"data": data, **right}, without)
     for wrong in ({"model": {"name": "abmil"}}, {"training": {"epochs": 0}}, {"model": {"x": 1}}):
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate({"data": data, **wrong}, schema)
-    named = run_schema("evidence-field")
-    assert "model" in named["required"]
-    assert named["properties"]["training"]["properties"]["members"]["default"] == 1
+            jsonschema.validate({"data": data, **wrong}, without)
+    members = [s["properties"]["training"]["properties"]["members"] for s in (without, named)]
+    assert [m["default"] for m in members] == [default_recipe()["training.members"], 1] == [3, 1]
+    assert "model" in named["required"] and "model" not in without["required"]
 
 
 def test_a_run_without_a_model_has_the_default_recipe(write, monkeypatch):
