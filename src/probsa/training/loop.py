@@ -303,7 +303,7 @@ class TrainingLoop:
         metadata = {
             "model": model.name,
             "arguments": model.arguments,
-            "classes": self.prepared.classes,
+            "classes": self.prepared.table.classes,
             "progress": vars(progress),
         }
         scaling = prefixed("standardize", self.standardizer.state_dict())
