@@ -253,7 +253,7 @@ class TrainingLoop:
             bags = self._on_device(self.reader[Shard(names[k : k + size], size)])
             with precision_context(self.settings.precision, self.device):
                 out = self.kept(bags)
-            batches.append((out.probability.double().cpu(), out.logits.double().cpu()))
+            batches.append((out.probability.cpu().double(), out.logits.cpu().double()))
         self.kept.explains = True
         ranks = self.world.gather((names, batches))
         if not self.prepared.split.val:
