@@ -79,6 +79,13 @@ def read_state(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(content, Mapping):
+            raise CheckpointError(f"{path} holds a {type(content).__name__}, not a state dict")
+        for key in WRAPPERS:
+            inside = content.get(key)
+            if isinstance(inside, Mapping):
+                content = inside
+        return {k: v for k, v in leaves(content) if isinstance(v, Tensor)}
     except (  # what PyTorch and the standard library raise for damaged files
         SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError,
         TypeError, LookupError, AttributeError, AssertionError, ImportError, struct.error,
@@ -89,10 +96,3 @@ def read_state(path: Path) -> dict[str, Tensor]:
             f"{path} cannot be read as plain tensors ({first}). A file that pickles whole objects "
             "is not opened: if you trust it, save the model's state_dict(), and convert that file"
         ) from e
-    if not isinstance(content, Mapping):
-        raise CheckpointError(f"{path} holds a {type(content).__name__}, not a state dict")
-    for key in WRAPPERS:
-        inside = content.get(key)
-        if isinstance(inside, Mapping):
-            content = inside
-    return {k: v for k, v in leaves(content) if isinstance(v, Tensor)}
