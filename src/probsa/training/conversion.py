@@ -34,13 +34,8 @@ def convert_checkpoint(
 ) -> Model:
     """Convert original weights into a checkpoint for `probsa.load`, and return the model.
 
-    Args:
-        source: file with the original weights.
-        out: checkpoint to write.
-        reference: name of the original, as for `from_original`.
-        arguments: arguments of the original constructor, under its own names.
-        classes: names of the classes in the order of their indices.
-        overwrite: replace `out` if it exists.
+    `reference` names the original, as for `from_original`, and `arguments` are those of its
+    constructor, under its own names.
 
     Raises:
         CheckpointError: the file cannot be read safely, or its weights have another layout or size.

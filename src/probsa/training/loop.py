@@ -62,7 +62,6 @@ class TrainingLoop:
 
     Raises:
         InputError: the run cannot be trained with these settings and bags.
-        CheckpointError: the checkpoint cannot be used.
     """
 
     def __init__(

@@ -37,8 +37,7 @@ def fit_likelihood(config: RunConfig, table: LabelTable, split: Split) -> Likeli
 
     Raises:
         InputError: the model cannot learn the task, an option does not suit it, or the training
-            bags do not determine the likelihood.
-        TableError: training has a single class, or lacks a class, finding or event of other parts.
+            bags do not determine the likelihood or lack a class, finding or event (`TableError`).
     """
     check_task(config.model, table.task)
     _check_options(config, table)
