@@ -80,6 +80,7 @@ def test_every_argument_of_a_model_is_a_documented_key():
         ("model: abmil\nlearning_rate: 1e-3\nepochs: 7\n",
          "model: abmil\nlearning_rate: '0.001'\nepochs: '7'\n"),
         ("model: abmil\nfeature_set: 20\n", "model: abmil\nfeature_set: '20'\n"),
+        ("model: abmil\nseed: 1\ntraining: {}\n", "model: abmil\nseed: 1\n"),
     ],
 )  # fmt: skip
 def test_spellings_that_mean_the_same(write, text, same):
@@ -168,6 +169,7 @@ def test_what_is_wrong_is_named(model, key, value, said):
         ("model: {name: abmil-probsa-diag, ridge: 1, prior: {ridge: 0.5}}\n",
          r"model\.ridge is given twice"),
         ("model: abmil\nselect: last\npatience: 3\n", "leave one of the two out"),
+        ("model: abmil\ntraining: 5\n", "training is 5; expected keys and values"),
         ("model: abmil\ntraining:\n  epochs: 3\n  epochs: 4\n",
          r"run\.yaml, line 6 .*'epochs' is given twice"),
         ("5: 1\n", r"run\.yaml, line 3 .*is not text: write it in quotes"),
