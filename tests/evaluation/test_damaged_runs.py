@@ -243,7 +243,7 @@ def test_a_checkpoint_of_many_layers_is_refused_before_they_are_built(tmp_path, 
     save_checkpoint(path, tensors, metadata=metadata)
     allocated.clear()
     with pytest.raises(CheckpointError, match="describe a larger model"):
-        restore_model(load_checkpoint(path), path=path)
+        restore_model(load_checkpoint(path))
     assert sum(allocated) == 0
 
 
@@ -256,11 +256,11 @@ def test_the_sizes_of_every_model_are_compared_without_memory(tmp_path, allocate
     save_checkpoint(path, tensors, metadata={"model": name, "arguments": model.arguments})
     count = sum(allocated)
     allocated.clear()
-    restored = restore_model(load_checkpoint(path), path=path)
+    restored = restore_model(load_checkpoint(path))
     assert sum(allocated) == count  # once, and not for the comparison
     for key, value in model.state_dict().items():
         assert torch.equal(value, restored.state_dict()[key])
     dropped = dict(list(tensors.items())[1:])
     save_checkpoint(path, dropped, metadata={"model": name, "arguments": model.arguments})
     with pytest.raises(CheckpointError, match="does not fit the model"):
-        restore_model(load_checkpoint(path), path=path)
+        restore_model(load_checkpoint(path))

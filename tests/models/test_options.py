@@ -6,8 +6,7 @@ from support.random_bags import F64, random_bag, types_not_executed
 
 from probsa import pack
 from probsa.errors import InputError
-from probsa.models import arguments, build, names
-from probsa.variational.posteriors import Diagonal
+from probsa.models import arguments, build, names, register
 
 BASE = {"in_dim": 6, "embed": 8, "attention_dim": 4}
 DIAG = {**BASE, "samples": 3}
@@ -96,25 +95,14 @@ def test_an_option_changes_the_result(name, key):
 
 
 @pytest.mark.parametrize("name", ["abmil-probsa-dirac", "abmil-probsa-diag"])
-def test_the_sum_is_the_mean_times_the_size(name):
-    terms = []
-    for reduction in ("mean", "sum"):
+def test_the_kl_is_the_posteriors_own_reduced_over_instances(name):
+    for reduction, sizes in (("mean", [7.0, 4.0]), ("sum", [1.0, 1.0])):
         torch.manual_seed(0)
-        model = build(name, **BASE, kl_reduction=reduction).double()
-        single = pack([random_bag(7, seed=1, features=6, y=1)])
-        out = model(single, noise=torch.zeros(7, 1, dtype=F64))
-        terms.append(model.losses(out, single)["kl"])
-    torch.testing.assert_close(terms[1], 7 * terms[0], rtol=1e-13, atol=0)
-
-
-def test_the_kl_is_the_posteriors_own():
-    torch.manual_seed(0)
-    model = build("abmil-probsa-diag", **DIAG, kappa=1.5, ridge=0.2).double()
-    out = model(bags())
-    assert isinstance(out.attention, Diagonal)
-    each = out.attention.kl(model.prior, bags()) / torch.tensor([7.0, 4.0], dtype=F64)
-    got = model.losses(out, bags())["kl"]
-    torch.testing.assert_close(got, each.mean(), rtol=1e-13, atol=0)
+        model = build(name, **BASE, kappa=1.5, ridge=0.2, kl_reduction=reduction).double()
+        out = model(bags())
+        each = out.attention.kl(model.prior, bags()) / torch.tensor(sizes, dtype=F64)
+        got = model.losses(out, bags())["kl"]
+        torch.testing.assert_close(got, each.mean(), rtol=1e-13, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -163,28 +151,23 @@ def test_prediction_gives_the_moments_of_the_normalised_weights(hidden):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("name", "options", "message"),
     [
-        ({"kl_reduction": "max"}, "kl_reduction is 'max'; expected 'mean' or 'sum'"),
-        ({"samples": 0}, "samples is 0; expected at least 1"),
-        ({"kappa": -1.0}, "kappa is -1.0; expected more than 0"),
-        ({"n_classes": 0}, "n_classes is 0"),
-        ({"initial_log_variance": -11.0}, "lies outside the bounds"),
+        ("abmil-probsa-diag", {"kl_reduction": "max"}, "'max'; expected 'mean' or 'sum'"),
+        ("abmil-probsa-diag", {"samples": 0}, "samples is 0; expected at least 1"),
+        ("abmil-probsa-diag", {"kappa": -1.0}, "kappa is -1.0; expected more than 0"),
+        ("abmil-probsa-diag", {"n_classes": 0}, "n_classes is 0"),
+        ("abmil-probsa-diag", {"initial_log_variance": -11.0}, "lies outside the bounds"),
+        ("abmil", {"embed": 0}, "at least 1"),
+        ("abmil", {"embed": (8, 0)}, "at least 1"),
+        ("abmil", {"attention_dim": 0}, "at least 1"),
     ],
 )
-def test_what_is_no_option_is_refused(options, message):
+def test_what_is_no_option_is_refused(name, options, message):
     with types_not_executed(), pytest.raises(InputError, match=message):
-        build("abmil-probsa-diag", **{**BASE, **options})
+        build(name, **{**BASE, **options})
 
 
 def test_two_models_cannot_share_a_name():
-    from probsa.models import register
-
     with pytest.raises(ValueError, match="two models are named 'abmil'"):
         register("abmil")(type(build("tabmil", in_dim=6)))
-
-
-@pytest.mark.parametrize("wrong", [{"embed": 0}, {"embed": (8, 0)}, {"attention_dim": 0}], ids=str)
-def test_widths_of_nothing_are_refused(wrong):
-    with pytest.raises(InputError, match="at least 1"):
-        build("abmil", in_dim=4, **wrong)

@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from support.stored import write_folder
 
+from probsa.tasks import TargetOptions
 from probsa.training import DataConfig, Reporter, RunConfig, RunFolder, TrainingConfig
 from probsa.training.checkpoints import load_checkpoint
 from probsa.training.devices import World
 from probsa.training.loop import TrainingLoop
 from probsa.training.preparation import prepare
+from probsa.variational import LikelihoodOptions
 
 ARGUMENTS = {"embed": 8, "attention_dim": 4}
 PROBSA = {**ARGUMENTS, "samples": 3, "predict_samples": 20}
@@ -45,6 +47,15 @@ def make_config(
         training=TrainingConfig(**settings),
         seed=seed,
     )
+
+
+def make_cox(folder: Path) -> RunConfig:
+    """Return a run on the bags of a folder with times to an event, by Cox's likelihood."""
+    config = make_config(folder, bags=36, model="abmil", batch_size=8)
+    times = "".join(f"{k:03d},{1 + k * 7 % 11},{k % 2},{k % 3}\n" for k in range(36))
+    config.data.labels.write_text("bag,time,event,fold\n" + times)
+    survival = LikelihoodOptions(survival="cox")
+    return with_data(config, targets=TargetOptions(task="survival"), likelihood=survival)
 
 
 def with_training(config: RunConfig, **changed: Any) -> RunConfig:

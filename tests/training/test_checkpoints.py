@@ -41,7 +41,10 @@ def test_a_round_trip_keeps_every_bit(saved):
         ({"model": "theirs"}, "'theirs', which this installation does not have"),
         ({"model": "clam-sb"}, "holds a 'clam-sb', not a 'abmil'"),
         ({"model": 3}, "model is 3"),
-        ({"arguments": {"in_dim": 5, "embed": [8, 4]}}, "does not fit the model 'abmil': the tens"),
+        (
+            {"arguments": {"in_dim": 5, "embed": [8, 4]}},
+            "does not fit the model .*size mis",
+        ),
         ({"arguments": {"in_dim": 4, "embd": 3}}, "does not fit the model 'abmil': no argument"),
         ({"arguments": {"in_dim": 10**9, "embed": 10**9}}, "a larger model than its"),
     ],

@@ -54,43 +54,6 @@ def test_two_processes_give_the_weights_of_one(shared_data, tmp_path):
             assert b[key] == pytest.approx(a[key], abs=1e-5), key
 
 
-GRADIENTS = """
-import sys, torch
-from pathlib import Path
-from support.made_runs import loop_of, make_config
-from probsa.training.batching import shard
-from probsa.training.devices import world
-data, out = Path(sys.argv[1]), Path(sys.argv[2])
-config = make_config(data, batch_size=5, model_arguments={})
-torch.set_num_threads(1)
-with world(torch.device("cpu")) as w:
-    loop = loop_of(config, out / "none", world=w)
-    loop.model.train()
-    for batch in [loop.plans[0][0], loop.plans[0][0][:1]]:  # with one bag, a rank has none
-        for part, bags in loop.loader.epoch([shard(batch, rank=w.rank, world=w.size)]):
-            loop.optimizer.param_groups[0]["lr"] = 0.0
-            loop.step(part, bags, 0.7)
-        if w.first:
-            torch.save({k: p.grad for k, p in loop.model.named_parameters()},
-                       out / f"gradients{len(batch)}_{w.size}.pt")
-"""
-
-
-@pytest.mark.slow
-def test_the_gradients_are_those_of_the_whole_batch(shared_data, tmp_path):
-    """This holds for a batch with fewer bags than ranks, too."""
-    script = tmp_path / "gradients.py"
-    script.write_text(GRADIENTS)
-    for processes in (1, 2):
-        run_script(script, shared_data / "bags" / "ct_ich", tmp_path, processes=processes)
-    for bags in (5, 1):
-        one, two = (
-            torch.load(tmp_path / f"gradients{bags}_{k}.pt", weights_only=True) for k in (1, 2)
-        )
-        assert any(g.abs().max() > 1e-3 for g in one.values())
-        assert_close(one, two)
-
-
 TRAIN = """
 import sys
 from pathlib import Path

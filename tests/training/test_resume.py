@@ -14,14 +14,12 @@ from support.made_runs import (
     assert_same_run,
     history_of,
     make_config,
-    with_data,
+    make_cox,
     with_training,
 )
 
 from probsa.errors import CheckpointError, InputError
-from probsa.tasks import TargetOptions
 from probsa.training import RunFolder, load_checkpoint, train
-from probsa.variational import LikelihoodOptions
 
 ALL_STATE = {
     "optimizer": "radam", "epochs": 14, "learning_rate": 2.0, "warmup_epochs": 2,
@@ -71,11 +69,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, model, training):
 
 
 def test_an_interrupted_cox_model_deals_the_same_batches(tmp_path):
-    config = make_config(tmp_path / "data", bags=36, model="abmil", batch_size=8)
-    times = "".join(f"{k:03d},{1 + k * 7 % 11},{k % 2},{k % 3}\n" for k in range(36))
-    config.data.labels.write_text("bag,time,event,fold\n" + times)
-    survival = LikelihoodOptions(survival="cox")
-    config = with_data(config, targets=TargetOptions(task="survival"), likelihood=survival)
+    config = make_cox(tmp_path / "data")
     whole = train(config, tmp_path / "whole")
     with pytest.raises(Stopped):
         train(config, tmp_path / "broken", reporter=Breaker(3))

@@ -80,6 +80,7 @@ def test_every_argument_of_a_model_is_a_documented_key():
         ("model: abmil\nlearning_rate: 1e-3\nepochs: 7\n",
          "model: abmil\nlearning_rate: '0.001'\nepochs: '7'\n"),
         ("model: abmil\nfeature_set: 20\n", "model: abmil\nfeature_set: '20'\n"),
+        ("model: abmil\nseed: 1\ntraining: {}\n", "model: abmil\nseed: 1\n"),
     ],
 )  # fmt: skip
 def test_spellings_that_mean_the_same(write, text, same):
@@ -168,6 +169,7 @@ def test_what_is_wrong_is_named(model, key, value, said):
         ("model: {name: abmil-probsa-diag, ridge: 1, prior: {ridge: 0.5}}\n",
          r"model\.ridge is given twice"),
         ("model: abmil\nselect: last\npatience: 3\n", "leave one of the two out"),
+        ("model: abmil\ntraining: 5\n", "training is 5; expected keys and values"),
         ("model: abmil\ntraining:\n  epochs: 3\n  epochs: 4\n",
          r"run\.yaml, line 6 .*'epochs' is given twice"),
         ("5: 1\n", r"run\.yaml, line 3 .*is not text: write it in quotes"),
@@ -243,13 +245,12 @@ def test_a_preset_changes_the_defaults_and_what_is_given_goes_before_it():
     assert models.build("clam-sb", in_dim=6, **own).arguments["attention_dim"] == 256
 
 
-def test_the_schema_holds_for_complete_run_files():
+def test_the_schema_holds_for_run_files():
     values = read_run(None, NEEDED).to_dict()
     schema = run_schema("abmil-probsa-diag")
     jsonschema.validate(values, schema)
     for section, key, wrong in [
         ("training", "epochs", "many"),
-        ("training", "epochs", 0),
         ("training", "kl_weight", -0.5),
         ("training", "prevalence", [0.5, 2]),
         ("data", "weight_scale", 0.0),
@@ -260,23 +261,16 @@ def test_the_schema_holds_for_complete_run_files():
     ]:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**values, section: {**values[section], key: wrong}}, schema)
-
-
-def test_the_schema_without_a_model_is_that_of_files_without_one():
-    schema = run_schema(None)
-    properties = schema["properties"]
-    members = properties["training"]["properties"]["members"]["default"]
-    assert members == default_recipe()["training.members"] > 1
-    assert properties["data"]["properties"]["standardize"]["default"] is True
+    without, named = run_schema(None), run_schema("evidence-field")  # of files without a model
     data = {"features": "f", "labels": "l"}
     for right in ({}, {"model": {"samples": 3}}, {"training": {"epochs": 3}}):
-        jsonschema.validate({"data": data, **right}, schema)
+        jsonschema.validate({"data": data, **right}, without)
     for wrong in ({"model": {"name": "abmil"}}, {"training": {"epochs": 0}}, {"model": {"x": 1}}):
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate({"data": data, **wrong}, schema)
-    named = run_schema("evidence-field")
-    assert "model" in named["required"]
-    assert named["properties"]["training"]["properties"]["members"]["default"] == 1
+            jsonschema.validate({"data": data, **wrong}, without)
+    members = [s["properties"]["training"]["properties"]["members"] for s in (without, named)]
+    assert [m["default"] for m in members] == [default_recipe()["training.members"], 1] == [3, 1]
+    assert "model" in named["required"] and "model" not in without["required"]
 
 
 def test_a_run_without_a_model_has_the_default_recipe(write, monkeypatch):

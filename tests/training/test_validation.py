@@ -8,13 +8,14 @@ import pytest
 import torch
 from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
-from support.made_runs import history_of, loop_of, make_config, with_data, with_training
+from support.made_runs import history_of, loop_of, make_config, make_cox, with_data, with_training
 
 from probsa.errors import InputError
 from probsa.evaluation import load
 from probsa.models import build
 from probsa.training import (
     Reporter,
+    Shard,
     full_name,
     load_checkpoint,
     open_data,
@@ -178,13 +179,8 @@ def test_a_run_without_validation_bags_keeps_its_last_epoch(tmp_path):
 
 def test_the_likelihood_of_validation_is_that_of_all_bags(tmp_path):
     """Cox's loss depends on the other bags, so that the size of a batch must not matter."""
-    config = make_config(tmp_path / "data", bags=36, model="abmil", epochs=1, batch_size=8)
-    times = "".join(f"{k:03d},{1 + k * 7 % 11},{k % 2},{k % 3}\n" for k in range(36))
-    config.data.labels.write_text("bag,time,event,fold\n" + times)
-    flags = {f"training.{k}": v for k, v in config.to_dict()["training"].items()}
-    flags |= {"data.features": config.data.features, "data.labels": config.data.labels}
-    flags |= {"test_fold": 0, "task": "survival", "survival": "cox", "model": "abmil"}
-    loop = loop_of(read_run(None, flags), tmp_path / "run")
+    config = make_cox(tmp_path / "data")
+    loop = loop_of(config, tmp_path / "run")
     assert isinstance(loop.model.likelihood, Cox)
     found = []
     for size in (1, 5, 12):
@@ -192,16 +188,10 @@ def test_the_likelihood_of_validation_is_that_of_all_bags(tmp_path):
         found.append(loop.validate())
     assert all(scores == pytest.approx(found[0], rel=1e-6) for scores in found)
     names = loop.prepared.split.val
-    logits = torch.cat([loop.model.eval()(loop.reader[_shard(n)]).logits for n in names])
+    logits = torch.cat([loop.model.eval()(loop.reader[Shard((n,), 1)]).logits for n in names])
     y = torch.tensor([loop.prepared.targets[n] for n in names]).double()
     expected = loop.model.likelihood.nll(logits.double(), y).mean().item()
     assert found[0]["val_nll"] == pytest.approx(expected, rel=1e-6)
-
-
-def _shard(name):
-    from probsa.training import Shard
-
-    return Shard((name,), 1)
 
 
 class Hearing(Reporter):

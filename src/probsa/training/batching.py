@@ -81,10 +81,7 @@ def shard(batch: Batch, *, rank: int, world: int) -> Shard:
 class BagReader(Dataset[Bags]):
     """Reads the bags of a shard and packs them, with labels; worker processes can unpickle it.
 
-    Args:
-        bags: the bags of the run.
-        targets: what each bag is trained on: its class, or the values of its target columns.
-        model: registered name of the model that the bags are for, which checks them.
+    The model (by name) that the bags are for checks each of them.
     """
 
     def __init__(
@@ -96,11 +93,7 @@ class BagReader(Dataset[Bags]):
         return pack([self.labelled(name) for name in batch.names])
 
     def labelled(self, name: str) -> Bag:
-        """Return a stored bag with its label.
-
-        Raises:
-            BagError: the bag cannot be used, or lacks what the model needs.
-        """
+        """Return a stored bag with its label; a BagError says why it cannot be used."""
         bag = self.bags.bag(name)
         if self.model is not None:
             fixed(self.model)[0].check_bag(bag, name=self.model)
@@ -113,12 +106,9 @@ def as_label(target: Target | None) -> int | float | torch.Tensor | None:
 
 
 class Loader:
-    """Reads the packed batches of an epoch, in this process or in `workers` processes.
+    """Reads the packed batches of an epoch, in this process or in `workers` that read ahead.
 
-    Args:
-        reader: reads one shard.
-        workers: number of processes that read ahead; they live as long as the loader.
-        pin: whether the workers' batches are placed in pinned memory.
+    The workers live as long as the loader; with `pin`, they put batches into pinned memory.
     """
 
     def __init__(self, reader: BagReader, *, workers: int = 0, pin: bool = False) -> None:

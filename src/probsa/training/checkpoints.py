@@ -5,7 +5,7 @@ A checkpoint is written atomically, and is read without unpickling.
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -93,17 +93,19 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _StoredState:
-    """What a checkpoint states about training."""
+class _StoredProgress:
+    progress: Progress
 
-    progress: Progress = field(default_factory=Progress)
-    groups: list[dict[str, Any]] = field(default_factory=list)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _StoredGroups:
+    groups: list[dict[str, Any]]
     """The parameter groups of the optimiser."""
 
 
 def progress_of(checkpoint: Checkpoint) -> Progress:
     """Return the progress that a checkpoint states."""
-    return checkpoint.stated(_StoredState).progress
+    return checkpoint.stated(_StoredProgress).progress
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -156,9 +158,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
 def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model:
     """Build the model of a checkpoint from its name and arguments, and load its weights.
 
-    The model is first built without memory, and its sizes are compared with those of the tensors,
-    so that no memory is taken for sizes that are stated but not stored. Its name must be `expect`,
-    if that is given.
+    Its name must be `expect`, if that is given. Sizes that are stated but not stored take no
+    memory.
 
     Raises:
         CheckpointError: the model is not `expect` or is not registered, or the weights do not fit.
@@ -173,7 +174,10 @@ def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model
         )
     tensors = checkpoint.part("model")
     try:
-        _check_sizes(name, arguments, tensors)
+        # first without memory; a model of others that reads a tensor cannot be built so
+        meta = torch.device("meta")
+        with torch.random.fork_rng(devices=[]), _at_most(tensors), suppress(RuntimeError), meta:
+            build(name, **arguments)
         model = build(name, **arguments)
         model.load_state_dict(tensors)
     except ProbSAError as e:
@@ -183,38 +187,12 @@ def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model
     return model
 
 
-def _check_sizes(name: str, arguments: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Compare the shapes of a model, built on the meta device, with those of stored tensors.
-
-    Raises:
-        InputError: the model has more weights than are stored.
-        RuntimeError: a tensor is missing, not expected, or of another shape.
-    """
-    with torch.random.fork_rng(devices=[]), _at_most(sum(v.numel() for v in tensors.values())):
-        try:
-            with torch.device("meta"):
-                model = build(name, **arguments)
-        except (RuntimeError, NotImplementedError):  # a model of others that reads a tensor
-            model = build(name, **arguments)
-    expected = {k: tuple(v.shape) for k, v in model.state_dict().items()}
-    found = {k: tuple(v.shape) for k, v in tensors.items()}
-    for key in sorted(expected.keys() | found.keys()):
-        if expected.get(key) != found.get(key):
-            raise RuntimeError(
-                f"the tensor {key!r} is {_shape(found.get(key))}, expected "
-                f"{_shape(expected.get(key))}"
-            )
-
-
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "missing" if shape is None else f"of shape {list(shape)}"
-
-
 @contextmanager
-def _at_most(stored: int) -> Iterator[None]:
+def _at_most(tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """Raise an InputError as soon as the modules that are built have more weights together."""
+    stored, count = sum(v.numel() for v in tensors.values()), 0
     # a module may register and remove a tensor again, as weight normalisation does
-    most, count = 2 * stored + 1024, 0
+    most = 2 * stored + 1024
 
     def add(module: object, name: str, value: Tensor | None) -> None:
         nonlocal count
@@ -231,7 +209,8 @@ def _at_most(stored: int) -> Iterator[None]:
 
 
 def _first(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
+    # of PyTorch's errors on weights, the second line names the first weight
+    return " ".join(map(str.strip, str(error).splitlines()[:2])) or type(error).__name__
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[Any]]:
@@ -248,7 +227,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tenso
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
     """Load an optimiser's state from a checkpoint; it may be damaged, or of other weights."""
-    groups = checkpoint.stated(_StoredState).groups
+    groups = checkpoint.stated(_StoredGroups).groups
     state: dict[int, dict[str, Tensor]] = {}
     with damaged_state(checkpoint.path):
         for key, value in checkpoint.part("optimizer").items():

@@ -233,7 +233,7 @@ class RunConfig:
             if key not in known:
                 raise UnknownName("key of a run", key, known)
         return cls.of_keys(
-            {k: known[k].read(v) for k, v in flat.items()},
+            {k: convert_value(v, known[k].annotation, key=k) for k, v in flat.items()},
             model=name,
             arguments={k.removeprefix("model."): tuples(v) for k, v in model.items()},
         )

@@ -32,15 +32,10 @@ def convert_checkpoint(
     classes: Sequence[str] | None = None,
     overwrite: bool = False,
 ) -> Model:
-    """Convert original weights into a checkpoint, and return the model.
+    """Convert original weights into a checkpoint for `probsa.load`, and return the model.
 
-    Args:
-        source: file with the original weights.
-        out: checkpoint to write, for `probsa.load` and `probsa predict`.
-        reference: name of the original, as for `from_original`.
-        arguments: arguments of the original constructor, under its own names.
-        classes: names of the classes in the order of their indices.
-        overwrite: replace `out` if it exists.
+    `reference` names the original, as for `from_original`, and `arguments` are those of its
+    constructor, under its own names.
 
     Raises:
         CheckpointError: the file cannot be read safely, or its weights have another layout or size.
@@ -79,6 +74,13 @@ def read_state(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(content, Mapping):
+            raise CheckpointError(f"{path} holds a {type(content).__name__}, not a state dict")
+        for key in WRAPPERS:
+            inside = content.get(key)
+            if isinstance(inside, Mapping):
+                content = inside
+        return {k: v for k, v in leaves(content) if isinstance(v, Tensor)}
     except (  # what PyTorch and the standard library raise for damaged files
         SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError,
         TypeError, LookupError, AttributeError, AssertionError, ImportError, struct.error,
@@ -89,10 +91,3 @@ def read_state(path: Path) -> dict[str, Tensor]:
             f"{path} cannot be read as plain tensors ({first}). A file that pickles whole objects "
             "is not opened: if you trust it, save the model's state_dict(), and convert that file"
         ) from e
-    if not isinstance(content, Mapping):
-        raise CheckpointError(f"{path} holds a {type(content).__name__}, not a state dict")
-    for key in WRAPPERS:
-        inside = content.get(key)
-        if isinstance(inside, Mapping):
-            content = inside
-    return {k: v for k, v in leaves(content) if isinstance(v, Tensor)}

@@ -84,17 +84,14 @@ class World:
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace each parameter's `.grad` by its sum over the processes, in one message.
 
-        A parameter without a gradient in any process keeps none, as with a single process:
-        the losses of a step need not reach every parameter.
+        A parameter without a gradient in any process keeps none, as with a single process.
         """
         if self.size == 1:
             return
         parameters = list(parameters)
-        has_gradient = [p.grad is not None for p in parameters]
+        has_gradient = torch.tensor([p.grad is not None for p in parameters]).float()
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        device = parameters[0].device
-        mask = torch.tensor(has_gradient, device=device).float()
-        flat = torch.cat([mask, *map(torch.ravel, parts)])
+        flat = torch.cat([has_gradient.to(parts[0].device), *map(torch.ravel, parts)])
         dist.all_reduce(flat)
         counts, *sums = flat.split([len(parts), *(p.numel() for p in parts)])
         for p, count, total in zip(parameters, counts.tolist(), sums, strict=True):

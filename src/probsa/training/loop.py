@@ -62,7 +62,6 @@ class TrainingLoop:
 
     Raises:
         InputError: the run cannot be trained with these settings and bags.
-        CheckpointError: the checkpoint cannot be used.
     """
 
     def __init__(
@@ -76,11 +75,11 @@ class TrainingLoop:
         world: World,
         tracker: TrackedRun | None = None,
     ) -> None:
-        if fits_directly(config):
-            device = torch.device("cpu")
+        device = torch.device("cpu") if fits_directly(config) else device
         self.config, self.folder, self.prepared = config, folder, prepared
         self.device, self.reporter, self.world, self.tracker = device, reporter, world, tracker
-        self.settings, self.epochs = config.training, epochs_of(config)
+        self.settings = config.training
+        self.epochs = 1 if fits_directly(config) else config.training.epochs
         self.standardizer = prepared.standardizer.to(device)
         checkpoint = load_checkpoint(folder.last) if folder.last.is_file() else None
         if checkpoint is None:
@@ -249,11 +248,11 @@ class TrainingLoop:
         batches: list[tuple[Tensor, Tensor]] = []
         self.kept.eval()
         self.kept.explains = False  # no one reads the explanations of an epoch
-        for batch in chunks(names, self.settings.batch_size):
-            bags = self._on_device(self.reader[Shard(batch, len(batch))])
+        for k in range(0, len(names), size := self.settings.batch_size):
+            bags = self._on_device(self.reader[Shard(names[k : k + size], size)])
             with precision_context(self.settings.precision, self.device):
                 out = self.kept(bags)
-            batches.append((out.probability.double().cpu(), out.logits.double().cpu()))
+            batches.append((out.probability.cpu().double(), out.logits.cpu().double()))
         self.kept.explains = True
         ranks = self.world.gather((names, batches))
         if not self.prepared.split.val:
@@ -303,7 +302,7 @@ class TrainingLoop:
         metadata = {
             "model": model.name,
             "arguments": model.arguments,
-            "classes": self.prepared.classes,
+            "classes": self.prepared.table.classes,
             "progress": vars(progress),
         }
         scaling = prefixed("standardize", self.standardizer.state_dict())
@@ -352,20 +351,9 @@ def fits_directly(config: RunConfig) -> bool:
     return fixed(config.model)[0].fits_directly
 
 
-def epochs_of(config: RunConfig) -> int:
-    """Return the number of epochs of a complete run: 1 for a model that is fitted in one go."""
-    return 1 if fits_directly(config) else config.training.epochs
-
-
 def _seed_dropout(seed: int, device: torch.device) -> None:
     """Seed torch's own generator of a device; `torch.manual_seed` would record a stack trace."""
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)
-
-
-def chunks(names: Sequence[str], size: int) -> Iterator[Batch]:
-    """Yield the names in order, `size` at a time."""
-    for k in range(0, len(names), size):
-        yield tuple(names[k : k + size])

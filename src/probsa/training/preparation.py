@@ -125,7 +125,6 @@ class PreparedData:
     split: Split
     targets: dict[str, Target]
     """What each labelled bag is trained on."""
-    classes: tuple[str, ...]
     model_arguments: dict[str, Any]
     """Arguments of the model that follow from the data: in_dim, and n_classes and class_weights or,
     for other tasks than classes, the likelihood."""
@@ -148,8 +147,7 @@ class PreparedData:
         """Write the split, what is known of the features, and the notes on bags to the folder."""
         write_json(folder.split_file, self.split.to_dict())
         write_json(folder.features_file, self.feature_metadata.to_dict())
-        # a run that began without this file has a threshold of unmoved probabilities
-        if self.prior is not None and (folder.prior_file.is_file() or not folder.last.is_file()):
+        if self.prior is not None:
             write_json(folder.prior_file, asdict(self.prior))
         if self.encoder is not None:
             write_json(folder.covariates_file, self.encoder.to_dict())
@@ -239,7 +237,6 @@ def prepare_bags(
         table=table,
         split=split,
         targets=targets,
-        classes=table.classes,
         model_arguments={k: v for k, v in from_data.items() if k not in config.model_arguments},
         standardizer=Standardizer.fit(bags, split.train) if standardize else Standardizer(),
         feature_metadata=FeatureMetadata.of(bags, split.train),

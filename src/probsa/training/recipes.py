@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import UnknownName
-from .config import RunConfig, flatten
+from .config import RunConfig, flatten, leaves
 from .yaml_files import load_yaml
 
 DEFAULT_RECIPE = Path(__file__).with_name("default.yaml")
@@ -57,13 +57,10 @@ def names_model(file: Path | None, flags: Mapping[str, Any]) -> bool:
 
 def recipe_sentence(config: RunConfig) -> str:
     """Return what a run by the default recipe trains, with its values of the recipe's keys."""
-    values = config.to_dict()
-    stated = []
-    for key in default_recipe():
-        section, short = key.partition(".")[0], key.rpartition(".")[2]
-        if key != "model.name":
-            stated.append(f"{short} {(values[section] if '.' in key else values)[short]}")
+    values = {key.rpartition(".")[2]: value for key, value in leaves(config.to_dict())}
+    keys = [key.rpartition(".")[2] for key in default_recipe() if key != "model.name"]
+    stated = ", ".join(f"{key} {values[key]}" for key in keys)
     return (
-        f"no model is given: training {config.model} by the default recipe ({', '.join(stated)}). "
+        f"no model is given: training {config.model} by the default recipe ({stated}). "
         "For another model and the paper's recipe, add --model NAME"
     )

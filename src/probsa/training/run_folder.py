@@ -144,6 +144,8 @@ def open_run(path: Path, config: RunConfig, *, resume: bool, overwrite: bool) ->
         InputError: `resume` is set and the folder holds another run, or the folder is not empty
             and holds no run.
     """
+    from .. import __version__
+
     folder = RunFolder(path)
     if resume and path.is_dir():
         folder.sweep()
@@ -166,7 +168,15 @@ def open_run(path: Path, config: RunConfig, *, resume: bool, overwrite: bool) ->
     path.mkdir(parents=True, exist_ok=True)
     # written before all other files: a folder with a run.yaml can be resumed
     write_text(folder.config_file, yaml.safe_dump(config.to_dict(), sort_keys=False))
-    write_json(path / "about.json", metadata())
+    about = {
+        "probsa": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    write_json(path / "about.json", about)
     return folder
 
 
@@ -203,17 +213,3 @@ def _flat(config: RunConfig) -> dict[str, Any]:
     keys = run_keys(config.model, preset) if config.model in names() else {}
     defaults = {k: plain(key.default) for k, key in keys.items() if key.section == "model"}
     return {**defaults, **dict(leaves(config.to_dict()))}
-
-
-def metadata() -> dict[str, Any]:
-    """Return versions and machine, as about.json records them."""
-    from .. import __version__
-
-    return {
-        "probsa": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-    }

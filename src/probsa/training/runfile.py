@@ -43,7 +43,7 @@ def run_keys(model: str, preset: str = "paper") -> dict[str, RunKey]:
     """Return every key of a run with a model by name; the preset gives its arguments' defaults."""
     changed = {**(original(model) if preset == "original" else {}), PRESET.name: preset}
     changed["n_classes"] = None  # determined from the labels unless it is given
-    help_texts = _argument_help(model)
+    texts = _argument_help(model)
     keys = [
         RunKey(
             name="model.name", annotation=str, default=None, required=True, help="Registered name."
@@ -59,7 +59,7 @@ def run_keys(model: str, preset: str = "paper") -> dict[str, RunKey]:
                 annotation=parameter.annotation,
                 default=None if default is inspect.Parameter.empty else default,
                 required=False,
-                help=help_texts.get(argument, ""),
+                help=texts.get(argument, ""),
             )
         )
     in_sections = {k: v for k, v in section_keys().items() if v.section}

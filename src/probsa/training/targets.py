@@ -37,8 +37,7 @@ def fit_likelihood(config: RunConfig, table: LabelTable, split: Split) -> Likeli
 
     Raises:
         InputError: the model cannot learn the task, an option does not suit it, or the training
-            bags do not determine the likelihood.
-        TableError: training has a single class, or lacks a class, finding or event of other parts.
+            bags do not determine the likelihood or lack a class, finding or event (`TableError`).
     """
     check_task(config.model, table.task)
     _check_options(config, table)
@@ -78,27 +77,51 @@ def as_two_classes(table: LabelTable, train: Sequence[str]) -> dict[str, int]:
 
 
 def _check_options(config: RunConfig, table: LabelTable) -> None:
-    training, task = config.training, table.of_task
+    """Refuse options that do not suit the task or the model, or contradict each other."""
+    training, task, prevalence = config.training, table.of_task, config.training.prevalence
+    classes, sampled = task.unordered_classes, training.sampling == "balanced"
     if training.threshold != "f1":
         choose_threshold(np.array([True, False]), np.array([0.9, 0.1]), rule=training.threshold)
-        if not task.two_classes:
-            raise InputError(
-                f"threshold is {training.threshold!r}, which is for two classes, but the task is "
-                f"{task.name}: leave it out"
-            )
-    if task.unordered_classes:
+    deals_events = not classes and config.data.likelihood.survival == "cox"
+    unsuitable = {
+        f"threshold {training.threshold!r} is for two classes": (
+            training.threshold != "f1" and not task.two_classes
+        ),
+        "sampling: balanced is for classes": sampled and not classes,
+        "prevalence is for classes": prevalence is not None and not classes,
+        "balanced weights the loss of classes": (
+            training.balanced and not (classes or task.has_findings)
+        ),
+        "temperature_scaling scales the probabilities of classes": (
+            training.temperature_scaling and not classes
+        ),
+        "max_instances closes batches early, but Cox's loss needs events in each": (
+            training.max_instances is not None and deals_events
+        ),
+        "members above 1 average predictions, but quantiles cannot be averaged": (
+            training.members > 1 and task.averages is None
+        ),
+    }
+    for problem, applies in unsuitable.items():
+        if applies:
+            raise InputError(f"{problem}, and the task is {task.name}: leave it out")
+    if sampled and training.balanced:
+        raise InputError(
+            "balanced weights the classes in the loss and sampling: balanced draws them equally "
+            "often: choose one of them"
+        )
+    if sampled and fixed(config.model)[0].fits_directly:
+        raise InputError(
+            f"sampling: balanced draws bags for gradient steps, but {config.model} is fitted in "
+            "one go: leave it out"
+        )
+    shares, count = prevalence, max(2, len(table.classes))
+    if shares is None:
         return
-    problem = ""
-    if training.balanced and not task.has_findings:
-        problem = "balanced weights the loss of classes"
-    elif training.temperature_scaling:
-        problem = "temperature_scaling scales the probabilities of classes"
-    elif config.data.likelihood.survival == "cox" and training.max_instances is not None:
-        problem = "max_instances closes batches early, but Cox's loss needs events in each"
-    elif task.averages is None and training.members > 1:
-        problem = "members above 1 average predictions, but quantiles cannot be averaged"
-    if problem:
-        raise InputError(f"{problem}, and the task is {task.name}: leave it out")
+    if len(shares) != count or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
+        raise InputError(
+            f"prevalence is {list(shares)}: expected {count} shares above 0 that add up to 1"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,39 +157,18 @@ def class_prior(config: RunConfig, table: LabelTable, split: Split) -> ClassPrio
     """Return the prior of a run whose loss treats all classes alike, or with a `prevalence`.
 
     It is None for other runs, and if a class has no training bag.
-
-    Raises:
-        InputError: weights and balanced sampling are both asked for, the task has no classes, or
-            the prevalence does not give a share above 0 to each class.
     """
-    training = config.training
-    sampled, given = training.sampling == "balanced", training.prevalence
-    if sampled and training.balanced:
-        raise InputError(
-            "balanced weights the classes in the loss and sampling: balanced draws them equally "
-            "often: choose one of them"
-        )
-    if sampled and fixed(config.model)[0].fits_directly:
-        raise InputError(
-            f"sampling: balanced draws bags for gradient steps, but {config.model} is fitted in "
-            "one go: leave it out"
-        )
+    training, given = config.training, config.training.prevalence
     if not table.of_task.unordered_classes:
-        if sampled or given is not None:
-            key = "sampling: balanced" if sampled else "prevalence"
-            raise InputError(f"{key} is for classes, but the task is {table.task}: leave it out")
         return None
     count = max(2, len(table.classes))
-    if given is not None and (len(given) != count or min(given) <= 0 or abs(sum(given) - 1) > 1e-6):
-        raise InputError(
-            f"prevalence is {list(given)}: expected {count} shares above 0 that add up to 1"
-        )
     y = targets_of(table)
     counts = [sum(y[name] == c for name in split.train) for c in range(count)]
     if 0 in counts:
         return None
     shares = [n / len(split.train) for n in counts]
-    effective = [1 / count] * count if sampled or training.balanced else shares
+    alike = training.balanced or training.sampling == "balanced"
+    effective = [1 / count] * count if alike else shares
     if given is None and effective == shares:
         return None
     wanted = list(given) if given is not None else shares if training.prior_correction else None
@@ -174,11 +176,7 @@ def class_prior(config: RunConfig, table: LabelTable, split: Split) -> ClassPrio
 
 
 def stored_prior(run: RunFolder) -> ClassPrior | None:
-    """Return the prior of a run folder; None if it has none.
-
-    Raises:
-        InputError: its file is damaged.
-    """
+    """Return the prior of a run folder; None if it has none."""
     if not run.prior_file.is_file():
         return None
     return read_record(ClassPrior, run.prior_file, advice=ADVICE)

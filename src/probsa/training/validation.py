@@ -62,33 +62,18 @@ def validation_scores(
 def chosen_row(rule: Select, history: Sequence[Row]) -> Row:
     """Return the row of the epoch that a rule chooses among those so far.
 
-    Each row has `epoch`, at most one of `SCORES`, and `val_nll`.
+    Each row has `epoch`, at most one of `SCORES`, and `val_nll`. Ties in the score, and undefined
+    scores, go to the lower NLL, and then to the earlier epoch; without validation bags, to the
+    last epoch.
     """
-    if rule == "last":
+    if rule == "last" or history[-1]["val_nll"] is None:
         return history[-1]
-    better = is_better if rule == "auroc" else has_lower_nll
-    best = history[0]
-    for row in history[1:]:
-        if better(row, best):
-            best = row
-    return best
 
+    def rank(row: Row) -> tuple[float, float]:
+        score = next((row[name] for name in SCORES if name in row and rule == "auroc"), None)
+        return (-math.inf if score is None else score, -row["val_nll"])
 
-def is_better(row: Row, best: Row) -> bool:
-    """Return whether an epoch is the best: higher score or, if equal or undefined, lower NLL."""
-    if not best or row["val_nll"] is None:
-        return True
-
-    def rank(r: Row) -> tuple[float, float]:
-        score = next((r[name] for name in SCORES if name in r), None)
-        return (-math.inf if score is None else score, -r["val_nll"])
-
-    return rank(row) > rank(best)
-
-
-def has_lower_nll(row: Row, best: Row) -> bool:
-    """Return whether an epoch has a lower validation NLL."""
-    return row["val_nll"] < best["val_nll"]
+    return max(history, key=rank)
 
 
 def check_selection(rule: Select, model: Model, *, patience: int | None, validation: bool) -> None:
@@ -121,12 +106,9 @@ def why_not_averaged(model: Model) -> str | None:
     if type(model).memory is not Model.memory:
         return "keeps a memory of bags beside its weights, which belongs to one epoch's weights"
     if model.couples_bags:
-        return (
-            "couples the bags of a batch: its batch statistics belong to the weights that produced "
-            "them"
-        )
+        return "couples the bags of a batch: its batch statistics belong to one epoch's weights"
     if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
-        return "has batch norms, whose statistics belong to the weights that produced them"
+        return "has batch norms, whose statistics belong to one epoch's weights"
     if any(is_parametrized(m) for m in model.modules()):
         return "normalises its weights (spectral norm) with vectors that belong to single weights"
     return None
