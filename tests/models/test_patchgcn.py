@@ -82,13 +82,6 @@ def test_attention_logits_losses_and_gradients(authors, b):
     authors.check_gradients(model, total, bag.x, b=b)
 
 
-def test_the_three_bags_at_once_are_the_bags_alone(authors):
-    model = authors.model()
-    out = model(pack([authors.bag(b) for b in range(3)]))
-    for b in range(3):
-        close(out.logits[b], authors.expected(f"bag{b}.logits"))
-
-
 def test_arcs_go_before_edges(authors):
     """Edges given as arcs are the same graph; half of the arcs are another graph."""
     model = authors.model()
