@@ -97,9 +97,6 @@ def test_bag_loss_total_and_every_gradient(golden, b, loss):
             close(rows, norms[at], relative=1e-4)
 
 
-# The specification's values, in float64
-
-
 # The SVM
 
 

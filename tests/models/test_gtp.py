@@ -115,9 +115,6 @@ def test_three_bags_at_once_without_padding(gtp, training):
         close(losses["ortho"], gtp.expected("batch.ortho"))
 
 
-# torchmil: other sizes and activations, the same pooling; test_graphcam.py has its scores
-
-
 # against the definition, dense
 
 
@@ -226,6 +223,3 @@ def test_the_originals_size_is_a_preset():
     assert not model.class_token.any() and not model.gcn.bias.any()
     bound = 5 * (2 / (512 + 64)) ** 0.5  # Xavier: five standard deviations
     assert model.gcn.weight.abs().max().item() < bound
-
-
-# options and refusals

@@ -101,9 +101,6 @@ def test_the_originals_dropout_is_taken_over(authors):
     assert (model.train()(bags).logits - model.eval()(bags).logits).abs().max().item() > 1e-3
 
 
-# the specification's own numbers: the local baselines, 10.6
-
-
 # torchmil, which has another graph convolution, and our model with its options
 
 
@@ -150,9 +147,6 @@ def test_genconv_by_its_definition(mlp_bias):
     want = y + conv.mlp[3].bias if mlp_bias else y
     got = conv(x, neighbourhoods(pack([bag])))
     torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-13)
-
-
-# counts
 
 
 # options

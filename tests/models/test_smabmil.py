@@ -102,9 +102,6 @@ def test_a_transformers_layers_smooth_their_attention(shared_golden):
     torch.testing.assert_close(seen[0], y, rtol=1e-10, atol=1e-11)
 
 
-# counts
-
-
 # options
 
 BASE = {"embed": 8, "attention_dim": 4, "heads": 2}

@@ -129,9 +129,6 @@ def test_probsa_pools_the_instances_of_the_last_layer():
     same(losses["kl"], kl.mean())
 
 
-# valid and invalid options
-
-
 # weights in other layouts
 
 

@@ -170,9 +170,6 @@ def test_a_branch_that_nobody_reads_is_not_computed():
     assert set(at(model, "m1").eval()(bags).extras) == {"p_logit", "q_logit", "q"}
 
 
-# --- the bag's probability
-
-
 # --- options
 
 
