@@ -97,20 +97,6 @@ def test_bag_loss_total_and_every_gradient(golden, b, loss):
             close(rows, norms[at], relative=1e-4)
 
 
-def test_bags_together_are_the_mean_of_bags_alone(golden):
-    model = golden.model(subtyping=True)
-    bags = pack([golden.bag(b) for b in BAGS])
-    out = model(bags)
-    got = model.losses(out, bags)
-    want = torch.stack([golden.expected(f"bag{b}.ce.sub.instance_loss") for b in BAGS])
-    close(got["instance"], want.mean())
-    want = torch.stack([golden.expected(f"bag{b}.bag_loss.ce") for b in BAGS])
-    close(got["nll"], want.mean())
-
-
-# The specification's values, in float64
-
-
 # The SVM
 
 
@@ -218,20 +204,6 @@ def test_each_branch_pools_for_its_class_alone():
             z = out.attention.mean[rows, c].softmax(0) @ h[rows]
             logit = z @ model.classifier.weight[c] + model.classifier.bias[c]
             torch.testing.assert_close(out.logits[b, 0, c], logit)
-
-
-def test_one_branch_of_one_logit_is_the_single_one():
-    torch.manual_seed(0)
-    single = build("clam-sb", **SMALL).double()
-    multi = build("clam-mb", **SMALL).double()
-    multi.load_state_dict(single.state_dict())
-    bags = some_bags()
-    a, b = single(bags), multi(bags)
-    torch.testing.assert_close(a.logits, b.logits)
-    assert torch.equal(a.attention.mean[:, None], b.attention.mean)
-    terms = multi.losses(b, bags)
-    for key, value in single.losses(a, bags).items():
-        torch.testing.assert_close(value, terms[key])
 
 
 def test_prior_and_posterior_come_from_elsewhere():
@@ -363,18 +335,6 @@ def test_another_layout_is_refused(reference, change, constructor, message):
     state = {**small_state(), **change}
     with pytest.raises(CheckpointError, match=message):
         from_original(reference, {k: v for k, v in state.items() if v is not None}, **constructor)
-
-
-def test_another_layout_of_branches_is_refused():
-    state = small_state(multi=True)
-    with pytest.raises(CheckpointError, match=r"no 'classifiers\.weight'"):
-        from_original("clam_sb", state)
-    wrong = {**state, "classifiers.1.weight": torch.zeros(1, 9)}
-    with pytest.raises(CheckpointError, match=r"classifiers.1.weight has shape \(1, 9\) where"):
-        from_original("clam_mb", wrong)
-    del wrong["classifiers.0.weight"]
-    with pytest.raises(CheckpointError, match=r"no 'classifiers\.0\.weight'"):
-        from_original("clam_mb", wrong)
 
 
 def test_an_argument_that_the_original_has_not_is_refused():

@@ -65,18 +65,7 @@ def test_each_loss_and_every_gradient_of_the_original(golden, b):
     golden.check_gradients(model, loss, bag.x, b=b)
 
 
-def test_three_bags_at_once(golden):
-    model, bags = golden.model(), pack([golden.bag(b) for b in range(3)])
-    out = model(bags)
-    close(out.logits[:, 0], torch.cat([golden.expected(f"bag{b}.logits") for b in range(3)]))
-    mean = torch.stack([golden.expected(f"bag{b}.total") for b in range(3)]).mean()
-    close(total(model, out, bags), mean)
-
-
-# torchmil
-
-
-# the specification's values: local baselines, 10.4
+# state dicts of the original, with made-up numbers
 
 KEYS = {
     "i_classifier.fc.0.weight": ("C", "K"),
@@ -271,19 +260,6 @@ def test_the_score_is_a_mean_of_both_streams(c, labels):
     torch.testing.assert_close(outs["mean_prob"].probability, mean, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("c", [1, 2])
-def test_a_mean_of_probabilities_is_finite_where_they_saturate(c):
-    model = build("dsmil", in_dim=6, embed=None, n_classes=c, bag_score="mean_prob")
-    with torch.no_grad():
-        model.classifier.bias.fill_(200.0)
-        model.instance_classifier.bias.fill_(-200.0)
-    bags = some_bags(dtype=torch.float32)
-    out = model(bags)
-    out.logits.sum().backward()
-    assert bool(out.logits.isfinite().all())
-    assert all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
-
-
 def test_the_gradient_reaches_both_queries():
     """It flows through every instance and the critical one; detaching the latter changes it."""
     model = build("dsmil", in_dim=6, embed=None, query="linear", query_dim=4).double()
@@ -317,19 +293,6 @@ def test_independent_classes_have_bags_of_none(c):
         model.losses(model(beyond), beyond)
 
 
-def test_class_weights_are_of_independent_classes_too():
-    options = {"in_dim": 6, "n_classes": 2, "labels": "independent"}
-    torch.manual_seed(0)
-    plain = build("dsmil", **options).double()
-    weighted = build("dsmil", **options, class_weights=(0.5, 3.0)).double()
-    weighted.load_state_dict(plain.state_dict(), strict=False)
-    for y, weight in ((0, 0.5), (1, 3.0), (2, 1.0)):
-        bags = one_bag(features(5, 6), y=y)
-        terms = plain.losses(plain(bags), bags)
-        for key, value in weighted.losses(weighted(bags), bags).items():
-            torch.testing.assert_close(value, terms[key] * weight, rtol=1e-6, atol=0)
-
-
 def test_it_starts_orthogonal():
     model = build("dsmil", in_dim=20, n_classes=3, embed=16)
     for module in (model.embed.net[0], model.query[0], model.query[2],
@@ -338,6 +301,3 @@ def test_it_starts_orthogonal():
         w = w if w.shape[0] <= w.shape[1] else w.T
         torch.testing.assert_close(w @ w.T, torch.eye(len(w)), rtol=1e-5, atol=1e-5)
         assert not module.bias.any()
-
-
-# options

@@ -81,9 +81,6 @@ def test_tier_two_losses_and_gradients_of_the_original(golden, b, distill):
     golden.check_gradients(model, total, bags.x, b=b, key=f"train.{distill}.")
 
 
-# --- the specification's values
-
-
 # --- by hand
 
 

@@ -115,9 +115,6 @@ def test_three_bags_at_once_without_padding(gtp, training):
         close(losses["ortho"], gtp.expected("batch.ortho"))
 
 
-# torchmil: other sizes and activations, the same pooling; test_graphcam.py has its scores
-
-
 # against the definition, dense
 
 
@@ -189,28 +186,6 @@ def test_even_clusters_cut_nothing_and_are_no_clusters(k):
         assert want == pytest.approx(1.341641, abs=1e-6)
 
 
-def test_one_cluster_a_component_is_the_optimum():
-    pairs = torch.tensor([[0, 1, 3, 4, 6, 7], [1, 2, 4, 5, 7, 8]])  # three chains of three
-    bag = Bag(name="a", x=torch.zeros(9, 1), edges=pairs, weights=torch.rand(6, dtype=F64) + 0.1)
-    bags = pack([bag])
-    soft = torch.eye(3, dtype=F64).repeat_interleave(3, 0).requires_grad_()
-    a = graph(bags, "weighted", dtype=F64)
-    assert mincut(soft, a).item() == pytest.approx(-1, abs=1e-14)
-    far = ortho(pool_clusters(soft, soft, bags.sizes)[1])
-    assert far.item() == pytest.approx(0, abs=1e-14)
-    [grad] = torch.autograd.grad(far.sum(), [soft])
-    assert bool(grad.isfinite().all())
-
-
-def test_without_edges_nothing_is_cut():
-    bags = pack([random_bag(4, seed=1, density=0.0), random_bag(1, seed=2)])
-    soft = torch.rand(5, 3, dtype=F64, requires_grad=True)
-    cut = mincut(soft, graph(bags, "normalized", dtype=F64))
-    assert cut.tolist() == [0.0, 0.0]
-    cut.sum().backward()
-    assert not soft.grad.any()
-
-
 # training
 
 
@@ -241,21 +216,6 @@ def test_bags_meet_in_training_and_only_in_batch_normalisation():
         assert (model(bags).logits[0] - model(alone).logits[0]).abs().max().item() < 1e-12
 
 
-def test_a_slide_of_50_000_patches_in_linear_memory():
-    n = 50_000
-    i = torch.arange(n - 300)
-    edges = torch.cat([torch.stack([i, i + 1]), torch.stack([i, i + 300])], 1)
-    torch.manual_seed(0)
-    bag = Bag(name="a", x=torch.randn(n, 6), edges=edges, weights=torch.ones(edges.shape[1]), y=1)
-    model = build("gtp", **SMALL)
-    bags = pack([bag, random_bag(1, seed=1, features=6, y=0, dtype=torch.float32)])
-    out = model(bags)
-    sum(model.losses(out, bags).values()).backward()
-    assert all(bool(p.grad.isfinite().all()) for p in model.parameters())
-    scores = model.eval().instance_scores(bags, out).mean
-    assert scores.shape == (n + 1,) and bool(scores.isfinite().all())
-
-
 def test_the_originals_size_is_a_preset():
     model = build("gtp", preset="original", in_dim=512, n_classes=3)
     assert sum(p.numel() for p in model.parameters()) == 139_687
@@ -263,6 +223,3 @@ def test_the_originals_size_is_a_preset():
     assert not model.class_token.any() and not model.gcn.bias.any()
     bound = 5 * (2 / (512 + 64)) ** 0.5  # Xavier: five standard deviations
     assert model.gcn.weight.abs().max().item() < bound
-
-
-# options and refusals

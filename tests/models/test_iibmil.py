@@ -7,16 +7,16 @@ import torch
 import torch.nn.functional as F
 from support.golden import Golden, close
 from support.options import options_of, some_bags
-from support.random_bags import F64, random_bag, types_not_executed
+from support.random_bags import F64, random_bag
 from support.stored import write_folder
 from torch import nn
 
 from probsa import pack
-from probsa.errors import BagError, InputError
-from probsa.layers.postnorm import MultiHead, PostNormLayer, QueryLayer
+from probsa.errors import BagError
+from probsa.layers.postnorm import PostNormLayer, QueryLayer
 from probsa.layers.transformer import TransformerLayer, bag_attention
 from probsa.models import build
-from probsa.models.iibmil import ALMOST, pulled, softened
+from probsa.models.iibmil import ALMOST, softened
 from probsa.training import Reporter, train
 from probsa.training.checkpoints import load_checkpoint
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
@@ -171,33 +171,7 @@ def load(ours, theirs, names):
     ours.load_state_dict(state, strict=True)
 
 
-def test_dropped_weights_drop_their_share_of_the_bias():
-    layer = MultiHead(8, heads=2, dropout=0.5).double()
-    nn.init.normal_(layer.qkv.bias, generator=torch.Generator().manual_seed(1))
-    x, t = torch.randn(7, 8, dtype=F64), torch.randn(1, 3, 8, dtype=F64)
-    torch.manual_seed(5)
-    got, _ = layer.across(t, x, (7,))
-    q = layer.qkv(t)[0, :, :8].unflatten(1, (2, 4))
-    _, k, v = layer.qkv(x).unflatten(1, (3, 2, 4)).unbind(1)
-    a = (torch.einsum("qhe,nhe->qhn", q, k) / 2).softmax(2)
-    torch.manual_seed(5)
-    a = F.dropout(a.flatten(0, 1), 0.5).view_as(a)
-    want = layer.out(torch.einsum("qhn,nhe->qhe", a, v).flatten(1))
-    torch.testing.assert_close(got[0], want, rtol=1e-12, atol=1e-12)
-
-
 # prototypes and instance labels
-
-
-@pytest.mark.parametrize("rows", [0, 1, 2, 40])
-@pytest.mark.parametrize("momentum", [0.0, 0.68, 0.99, 1.0])
-def test_one_row_after_another_at_once(rows, momentum):
-    prototype, x = torch.randn(4, dtype=F64), torch.randn(rows, 4, dtype=F64)
-    want = prototype
-    for row in x:
-        want = momentum * want + (1 - momentum) * row
-    got = pulled(prototype, x, momentum=momentum)
-    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-14)
 
 
 def memory_step(model, bags, *, epoch=0, epochs=1):
@@ -241,15 +215,6 @@ def test_prototypes_move_to_the_surest_of_their_class(classes):
         moved = (model.prototypes - before).abs().amax(1) > 0
         assert moved.tolist() == [True, True], step
     assert not model.prototypes.requires_grad
-
-
-def test_a_rare_class_in_a_large_batch_does_not_swing():
-    """m' = 1 − (1 − m) B/B_c is −1 here; at 0 or below, the prototype is its last instance."""
-    model = build("iibmil", **SMALL, prototype_momentum=0.5).double()
-    bags = pack([random_bag(30, seed=k, features=6, y=int(k == 0)) for k in range(4)])
-    out = memory_step(model, bags)
-    sure = out.extras["instance_logits"].softmax(1)[:30, 1].topk(3).indices
-    torch.testing.assert_close(model.prototypes[1], out.extras["instance_features"][sure[-1]])
 
 
 def test_warm_up_moves_prototypes_and_no_labels():
@@ -339,16 +304,6 @@ def test_two_bags_of_one_name_are_noticed():
         model.losses(model(other), other)
 
 
-def test_a_prediction_without_gradients_is_no_step():
-    model = build("iibmil", **SMALL).double()
-    bags = four_bags()
-    with torch.no_grad():
-        out = model(bags)
-    assert "instance_features" not in out.extras
-    with pytest.raises(InputError, match="with gradients on"):
-        model.after_step(out, bags)
-
-
 # a run
 
 
@@ -433,42 +388,6 @@ def after_three_epochs(**options):
 def test_an_option_changes_the_result(key):
     plain, other = after_three_epochs(), after_three_epochs(**{key: CHANGES[key]})
     assert plain.shape != other.shape or (plain - other).abs().max().item() > 1e-6
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"width": 0}, "width is 0; expected at least 1"),
-        ({"layers": 0}, "layers is 0; expected at least 1"),
-        ({"hidden": 0}, "hidden is 0"),
-        ({"queries": 0}, "queries is 0"),
-        ({"decoder_layers": 0}, "decoder_layers is 0"),
-        ({"bank_epochs": 0}, "bank_epochs is 0"),
-        ({"warmup_epochs": -1}, "warmup_epochs is -1; expected at least 0"),
-        ({"instance_weight": -0.5}, "instance_weight is -0.5"),
-        ({"heads": 3}, "heads is 3: give a divisor of the transformer's width, 8"),
-        ({"decoder_heads": 5}, "heads is 5: give a divisor"),
-        ({"dropout": 1.5}, "dropout is 1.5; expected at least 0 and at most 1"),
-        ({"top_share": 0.0}, "top_share is 0.0"),
-        ({"prototype_momentum": 1.1}, "prototype_momentum is 1.1"),
-        ({"bank_momentum": (0.9, -0.1)}, r"bank_momentum is \(0.9, -0.1\); expected a list"),
-    ],
-)
-def test_nonsense_is_refused(options, message):
-    with types_not_executed(), pytest.raises(InputError, match=message):
-        build("iibmil", **{**SMALL, **options})
-
-
-@pytest.mark.parametrize(
-    ("classes", "shape"), [(1, (12,)), (2, (12,)), (3, (12, 3))], ids=["one", "two", "three"]
-)
-def test_the_score_is_the_positive_class_s_or_every_class_s(classes, shape):
-    model = build("iibmil", **SMALL, n_classes=classes).double()
-    out = model(pack([random_bag(12, seed=1, features=6, y=1)]))
-    p = out.extras["instance_logits"].softmax(1)
-    assert p.shape == (12, max(classes, 2))
-    assert out.attention.mean.shape == out.extras["prototype_score"].shape == shape
-    assert torch.equal(out.attention.mean, p[:, 1] if classes < 3 else p)
 
 
 # torchmil's network differs: a pre-norm encoder, a class token that attends to the bag

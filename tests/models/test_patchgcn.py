@@ -82,13 +82,6 @@ def test_attention_logits_losses_and_gradients(authors, b):
     authors.check_gradients(model, total, bag.x, b=b)
 
 
-def test_the_three_bags_at_once_are_the_bags_alone(authors):
-    model = authors.model()
-    out = model(pack([authors.bag(b) for b in range(3)]))
-    for b in range(3):
-        close(out.logits[b], authors.expected(f"bag{b}.logits"))
-
-
 def test_arcs_go_before_edges(authors):
     """Edges given as arcs are the same graph; half of the arcs are another graph."""
     model = authors.model()
@@ -106,9 +99,6 @@ def test_the_originals_dropout_is_taken_over(authors):
     torch.manual_seed(0)
     bags = pack([authors.bag(1)])
     assert (model.train()(bags).logits - model.eval()(bags).logits).abs().max().item() > 1e-3
-
-
-# the specification's own numbers: the local baselines, 10.6
 
 
 # torchmil, which has another graph convolution, and our model with its options
@@ -157,9 +147,6 @@ def test_genconv_by_its_definition(mlp_bias):
     want = y + conv.mlp[3].bias if mlp_bias else y
     got = conv(x, neighbourhoods(pack([bag])))
     torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-13)
-
-
-# counts
 
 
 # options

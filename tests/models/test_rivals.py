@@ -16,10 +16,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "dsmil": {"embed": 8},
     "dtfdmil": {"embed": 8, "attention_dim": 4},
     "gtp": {"embed": 8, "clusters": 5, "heads": 2},
+    "iibmil": {"embed": 8, "heads": 2},
     "patchgcn": {"embed": 6, "hidden": 7, "attention_dim": 4},
+    "setmil": {"embed": 8, "set_dim": 8, "heads": 2},
     "smabmil": {"embed": 8, "attention_dim": 4, "heads": 2},
     "transmil": {"embed": 12, "heads": 2, "landmarks": 4},
     "transmil-probsa-diag": {"samples": 3, "predict_samples": 7},
+    "vmil": {"embed": 8, "heads": 2},
 }
 NYSTROM = {
     "heads": 4,
@@ -135,6 +138,33 @@ def _has_base(change: object) -> bool:
         ("smabmil", {"alpha": 1.0}, "alpha of Sm is 1.0"),
         ("smabmil", {"alpha": 0.0}, "alpha of Sm is 0.0; .* above 0"),
         ("smabmil", {"steps": 0}, "steps is 0; expected at least 1"),
+        ("iibmil", {"top_share": 0.0}, "top_share is 0.0; expected more than 0"),
+        (
+            "iibmil",
+            {"decoder_heads": 5},
+            "heads is 5: give a divisor",
+        ),
+        (
+            "iibmil",
+            {"bank_momentum": (0.9, -0.1)},
+            r"bank_momentum is .*; expected a list",
+        ),
+        ("setmil", {"windows": (3, 4)}, "a window .* of side 4; expected an odd side"),
+        ("setmil", {"reduction": 2}, "a window .* of side 2"),
+        ("setmil", {"heads": 3}, "heads is 3: give a divisor of the transformer's width, 8"),
+        ("setmil", {"mlp_ratio": 0.01}, "mlp_ratio 0.01"),
+        ("setmil", {"relative_on": "v"}, "relative positions on 'v' with mode 'bias'"),
+        (
+            "setmil",
+            {"pyramid_relative": "far"},
+            "pyramid_relative is 'far'; expected 'none',",
+        ),
+        (
+            "vmil",
+            {"n_classes": 2},
+            "n_classes is 2: VMIL supports only two classes",
+        ),
+        ("vmil", {"gamma": 1.0}, "gamma is 1.0; expected at least 0 and less than 1"),
         ("smabmil", {"mode": "approx"}, "mode is 'approx'; expected 'approximate' or 'exact'"),
     ],
 )

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from support.dense_setmil import Dense, at_cells, bucket_matrices, cells_of
 from support.golden import Golden, close
 from support.options import made, options_of, results, some_bags
-from support.random_bags import F64, types_not_executed
+from support.random_bags import F64
 from torch import Tensor
 
 from probsa import Bag, pack
-from probsa.errors import BagError, InputError
+from probsa.errors import BagError
 from probsa.layers import irpe
 from probsa.models import Model, arguments, build, setmil
 from probsa.models.setmil import cell_means, sinusoid
@@ -81,12 +81,6 @@ def test_every_gradient_is_the_originals(reference, b):
     # each instance is alone in its cell, so the gradient of the map is that of the instances
     want = reference.expected(f"bag{b}.grad_map").flatten(1).T
     close(grad_x, want[model.lay_out(bags)[0].place], relative=1e-4)
-
-
-def test_the_references_at_once_are_the_references_alone(reference):
-    model = reference.model()
-    out = model(pack([reference.bag(b) for b in range(3)]))
-    close(out.logits[:, 0], torch.cat([reference.expected(f"bag{b}.logits") for b in range(3)]))
 
 
 def test_scores_are_bilinear_between_the_originals_tokens(reference):
@@ -255,19 +249,6 @@ def test_instances_in_one_cell_are_averaged_and_share_its_score():
     torch.testing.assert_close(b.attention.mean, want, rtol=1e-10, atol=1e-11)
 
 
-def test_slices_of_a_scan_are_one_column():
-    model = filled(build("setmil", **SMALL))
-    bag, at = scattered(), torch.tensor([0, 1, 2, 4, 5, 6, 9, 10, 11])[:, None] * 5 + 40
-
-    def run(coords: Tensor, stride: float | None) -> Tensor:
-        return model(pack([Bag(name="a", x=bag.x, edges=bag.edges, weights=bag.weights,
-                               coords=coords, stride=stride)])).logits  # fmt: skip
-
-    want = run(torch.cat([torch.zeros_like(at), at], 1), 5.0)
-    assert torch.equal(run(at, 5.0), want)
-    assert torch.equal(run(at, None), want)
-
-
 def test_pieces_far_apart_cost_what_they_hold():
     """A dense map of these instances would have 10¹² cells."""
     model = build("setmil", **SMALL, reduction=5).double()
@@ -316,40 +297,6 @@ def test_an_option_changes_the_result(key):
     assert value != start.get(key, arguments("setmil")[key].default)
     a, b = results(plain, some_bags()), results(other, some_bags())
     assert (a - b).abs().max().item() > 1e-6
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"windows": (3, 4)}, "a window .* of side 4; expected an odd side"),
-        ({"reduction": 2}, "a window .* of side 2"),
-        ({"dropout": 1.0}, "dropout is 1.0; expected at least 0 and less than 1"),
-        ({"pyramid_dropout": -0.1}, "pyramid_dropout is -0.1; expected at least 0 and less than 1"),
-        ({"empty": "dropped"}, "empty is 'dropped'; expected 'masked' or 'tokens'"),
-        ({"heads": 3}, "heads is 3: give a divisor of the transformer's width, 8"),
-        ({"heads": 0}, "heads is 0"),
-        ({"layers": 0}, "layers is 0; expected at least 1"),
-        ({"pyramid_dim": 0}, "pyramid_dim is 0; expected at least 1"),
-        ({"mlp_ratio": 0.01}, "mlp_ratio 0.01"),
-        (
-            {"relative": "far"},
-            "relative is 'far'; expected 'none', 'euc', 'quant', 'product' or 'cross'",
-        ),
-        ({"relative_mode": "ctx"}, "relative_mode is 'ctx'; expected 'bias' or 'contextual'"),
-        (
-            {"relative_on": "kq"},
-            "relative_on is 'kq'; expected 'q', 'k', 'v', 'qk', 'qv', 'kv' or 'qkv'",
-        ),
-        ({"relative_on": "v"}, "relative positions on 'v' with mode 'bias'"),
-        (
-            {"pyramid_relative": "far"},
-            "pyramid_relative is 'far'; expected 'none', 'euc', 'quant', 'product' or 'cross'",
-        ),
-    ],
-)
-def test_what_is_no_option_is_refused(options, message):
-    with types_not_executed(), pytest.raises(InputError, match=message):
-        build("setmil", **{**SMALL, **options})
 
 
 @pytest.mark.parametrize(

@@ -62,13 +62,6 @@ def test_the_loss_and_every_gradient(golden, b):
     golden.check_gradients(model, loss, bag.x, b=b)
 
 
-def test_a_batch_of_the_references_is_each_alone(golden):
-    model = golden.model()
-    out = model(pack([golden.bag(b) for b in range(3)]))
-    for b in range(3):
-        close(out.logits[b], golden.expected(f"bag{b}.logits"))
-
-
 # computations of the parts
 
 
@@ -134,9 +127,6 @@ def test_probsa_pools_the_instances_of_the_last_layer():
     losses = model.losses(out, bags)
     kl = q.kl(model.prior, bags) / torch.tensor([5.0, 4.0], dtype=F64)
     same(losses["kl"], kl.mean())
-
-
-# valid and invalid options
 
 
 # weights in other layouts

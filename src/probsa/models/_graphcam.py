@@ -111,8 +111,10 @@ def through_attention(r: Tensor, block: TransformerLayer, t: BlockTrace) -> tupl
 def through_block(r: Tensor, block: TransformerLayer, t: BlockTrace) -> tuple[Tensor, Tensor]:
     """Return the relevance of the attention matrix (c, heads, t, t) and of the input (c, t, d)."""
     r_skip, r_mlp = through_sum(r, t.z, t.mlp)
-    r_mlp = through_linear(r_mlp, t.active, block.mlp[3].weight)
-    r_mlp = through_linear(r_mlp, t.normed_z, block.mlp[0].weight)
+    first, second = block.mlp[0], block.mlp[3]
+    assert isinstance(first, nn.Linear) and isinstance(second, nn.Linear)
+    r_mlp = through_linear(r_mlp, t.active, second.weight)
+    r_mlp = through_linear(r_mlp, t.normed_z, first.weight)
     r = through_branch(t.z, r_skip, r_mlp)
     r_skip, r_attended = through_sum(r, t.x, t.attended)
     r_attention, r_attended = through_attention(r_attended, block, t)

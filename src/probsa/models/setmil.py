@@ -83,11 +83,12 @@ class Block(nn.Module):
         self, qkv: Float[Tensor, "t _"], places: Sequence[Places]
     ) -> list[RelativeAttention]:
         """Return the attention of each bag."""
+        attentions = []
         parts = qkv.unflatten(1, (3, self.heads, -1)).split([len(where) for where in places])
-        return [
-            RelativeAttention(*part.permute(1, 2, 0, 3), self.scale, self.relative, where)
-            for part, where in zip(parts, places, strict=True)
-        ]
+        for part, where in zip(parts, places, strict=True):
+            q, k, v = part.permute(1, 2, 0, 3)
+            attentions.append(RelativeAttention(q, k, v, self.scale, self.relative, where))
+        return attentions
 
     def attend(self, qkv: Float[Tensor, "t _"], places: Sequence[Places]) -> Float[Tensor, "t d"]:
         rate = self.attention_dropout if self.training else 0.0
@@ -128,7 +129,7 @@ class WindowBlock(Block):
         wide = cell_dim * size**2
         super().__init__(wide, dim, hidden=dim, scale=wide**-0.5, **more)
 
-    def forward(
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, g: Float[Tensor, "t c"], index: Int[Tensor, "o k2"], places: Sequence[Places]
     ) -> Float[Tensor, "o d"]:
         """Return the tokens; index len(g) stands for an empty cell, with features 0."""
