@@ -2,7 +2,7 @@
 
 Q = LLᵀ is factorised along a nested dissection of the graph, all nodes of a level of the tree
 together (the multifrontal method): about n log n numbers and n^1.5 operations for a lattice of n
-instances. A small bag is a tree of one node, and small bags of one size are the nodes of one level.
+instances. A small bag is a tree of one node, and small bags of similar sizes are the nodes of one level.
 Autograd records nothing of this.
 """
 
@@ -17,10 +17,12 @@ from torch import Tensor
 
 from ..core import Bags
 from ..errors import InputError
-from .dissection import Level, dissect
+from .dissection import Level, dissect, table
 
 DENSE = 256
 """Bags of at most this many instances are not dissected."""
+STEP = 16
+"""Bags up to the same multiple of this many instances are filled up to it, and computed together."""
 LEAF = 80
 """Largest number of instances of a leaf of larger bags."""
 SEVERAL = 20_000
@@ -98,17 +100,18 @@ class GMRF:
         With random signs z, E[z ⊙ Sz] = diag S and E[Sz ⊙ S(d ⊙ z)] = diag(S diag(d) S). The signs
         are new in each call.
         """
-        out = d.new_empty(2, len(d))
+        out = d.new_empty(2, len(d) + 1)
         if any(len(factor.fronts) > 1 for factor in self._factors):
             z = torch.empty(PROBES, len(d), dtype=d.dtype, device=d.device).bernoulli_(0.5)
             z.mul_(2).sub_(1)
             x, y = self.solve(torch.cat([z, d * z])).chunk(2)
-            out = torch.stack([(z * x).mean(0), (x * y).mean(0)])
+            out[:, :-1] = torch.stack([(z * x).mean(0), (x * y).mean(0)])
+        filled = torch.cat([d, d.new_zeros(1)])
         for front in (factor.fronts[0] for factor in self._factors if len(factor.fronts) == 1):
             s = front.inverse.mT @ front.inverse
             out[0, front.pivots] = s.diagonal(dim1=1, dim2=2)
-            out[1, front.pivots] = (s.square() @ d[front.pivots][:, :, None])[:, :, 0]
-        return out
+            out[1, front.pivots] = (s.square() @ filled[front.pivots][:, :, None])[:, :, 0]
+        return out[:, :-1]
 
     def log_determinants(self) -> Float[Tensor, " bags"]:
         """Return log |Q| of each bag."""
@@ -120,7 +123,8 @@ class GMRF:
         """Return samples of one bag."""  # until posteriors.py has sample
         factor = next(f for f in self._factors if bag in f.bags)
         if len(factor.bags) > 1:
-            return noise @ factor.fronts[0].inverse[factor.bags.index(bag)].to(noise.dtype)
+            inverse, n = factor.fronts[0].inverse[factor.bags.index(bag)], noise.shape[1]
+            return noise @ inverse[:n, :n].to(noise.dtype)
         start, stop = self._offsets[bag : bag + 2]
         x = noise.new_zeros(self._offsets[-1] + 1, len(noise))
         x[start:stop] = noise.T
@@ -131,7 +135,7 @@ class GMRF:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The levels of a large bag, the root first, or the one level of small bags of one size."""
+    """The levels of a large bag, the root first, or the one level of small bags."""
 
     levels: Sequence[Level]
     rows: Int[Tensor, " m_plus_1"]
@@ -237,21 +241,23 @@ class Factor:
 
 
 def _trees(bags: Bags) -> Iterator[Tree]:
-    """Yield the tree of each large bag, and of all small bags of each size."""
+    """Yield the tree of each large bag, and one for the small bags of similar sizes."""
     bounds = torch.searchsorted(bags.edges[0].contiguous(), bags.offsets).tolist()
     offsets, edges = bags.offsets.tolist(), bags.edges.cpu().numpy()
     coords = None if bags.coords is None else bags.coords.cpu().numpy().astype(float)
-    groups: dict[tuple[int, int], list[int]] = {}
+    groups: dict[tuple[bool, int], list[int]] = {}
     for b, n in enumerate(bags.sizes):
-        groups.setdefault((n, b if n > DENSE else -1), []).append(b)
-    for (n, large), own in groups.items():
+        groups.setdefault((True, b) if n > DENSE else (False, -(-n // STEP)), []).append(b)
+    for (large, _), own in groups.items():
         rows = np.concatenate([np.arange(offsets[b], offsets[b + 1]) for b in own])
         at = np.concatenate([np.arange(bounds[b], bounds[b + 1]) for b in own])
-        local = np.searchsorted(rows, edges[:, at])
-        if large < 0:
-            pivots, none = np.arange(len(rows)).reshape(-1, n), np.empty((len(own), 0), np.int64)
+        local, n = np.searchsorted(rows, edges[:, at]), len(rows)
+        if not large:
+            node = np.arange(len(own)).repeat([bags.sizes[b] for b in own])
+            pivots, column = table(node, np.arange(n), nodes=len(own), filler=n, multiple=STEP)
+            none = np.empty((len(own), 0), np.int64)
             low, high = np.sort(local, 0)
-            entries = np.stack([low // n, high % n, low % n])
+            entries = np.stack([node[low], column[high], column[low]])
             levels = [Level(
                 pivots=pivots, boundary=none, above=none, edges=np.arange(len(at)), entries=entries
             )]  # fmt: skip
@@ -260,7 +266,7 @@ def _trees(bags: Bags) -> Iterator[Tree]:
             elements = sum(len(level.pivots) * level.size**2 for level in levels)
             if elements > LARGEST:
                 raise InputError(
-                    f"bag {bags.names[large]!r} of {n:,} instances needs {8e-9 * elements:.0f} GB "
+                    f"bag {bags.names[own[0]]!r} of {n:,} instances needs {8e-9 * elements:.0f} GB "
                     "for a field posterior, because no small part of its graph separates the "
                     "rest. Use a posterior other than `field`, or edges between near instances"
                 )
