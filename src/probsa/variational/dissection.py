@@ -114,7 +114,8 @@ def _levels(
         across = at[k][depth[high[at[k]]] < k]
         of_children = members[k + 1][depth[members[k + 1] % n] < k]
         inherited = of_children // n // 2 * n + of_children % n
-        members[k] = np.unique(np.r_[node[low[across]] * n + high[across], inherited])
+        found = np.sort(np.r_[node[low[across]] * n + high[across], inherited])
+        members[k] = found[np.r_[True, found[1:] != found[:-1]][: len(found)]]
     row, tables, columns = np.empty(n, np.int64), [], []
     for k in range(bottom + 1):
         own = np.flatnonzero(depth == k)

@@ -2,7 +2,7 @@
 
 Q = LLᵀ is factorised along a nested dissection of the graph, all nodes of a level of the tree
 together (the multifrontal method): about n log n numbers and n^1.5 operations for a lattice of n
-instances. A small bag is a tree of one node, and small bags of similar sizes are the nodes of one level.
+instances. A small bag is a tree of one node; those of similar sizes are the nodes of one level.
 Autograd records nothing of this.
 """
 
@@ -22,10 +22,10 @@ from .dissection import Level, dissect, table
 DENSE = 256
 """Bags of at most this many instances are not dissected."""
 STEP = 16
-"""Bags up to the same multiple of this many instances are filled up to it, and computed together."""
+"""Small bags are filled up to a multiple of this many instances, and computed together."""
 LEAF = 80
 """Largest number of instances of a leaf of larger bags."""
-SEVERAL = 20_000
+SEVERAL = 100_000
 """Smallest number of instances whose products are computed by several threads."""
 LARGEST = 1 << 29
 """Largest number of elements of a bag's matrices: 4 GB in double precision."""
@@ -245,13 +245,16 @@ def _trees(bags: Bags) -> Iterator[Tree]:
     bounds = torch.searchsorted(bags.edges[0].contiguous(), bags.offsets).tolist()
     offsets, edges = bags.offsets.tolist(), bags.edges.cpu().numpy()
     coords = None if bags.coords is None else bags.coords.cpu().numpy().astype(float)
+    place = np.empty(offsets[-1], np.int64)  # of each row within its tree
     groups: dict[tuple[bool, int], list[int]] = {}
     for b, n in enumerate(bags.sizes):
         groups.setdefault((True, b) if n > DENSE else (False, -(-n // STEP)), []).append(b)
     for (large, _), own in groups.items():
         rows = np.concatenate([np.arange(offsets[b], offsets[b + 1]) for b in own])
         at = np.concatenate([np.arange(bounds[b], bounds[b + 1]) for b in own])
-        local, n = np.searchsorted(rows, edges[:, at]), len(rows)
+        n = len(rows)
+        place[rows] = np.arange(n)
+        local = place[edges[:, at]]
         if not large:
             node = np.arange(len(own)).repeat([bags.sizes[b] for b in own])
             pivots, column = table(node, np.arange(n), nodes=len(own), filler=n, multiple=STEP)
