@@ -227,13 +227,10 @@ class Factor:
 
     def marginals(self, x: Float[Tensor, "n_plus_1 1"]) -> None:
         """Replace x by diag S, by selected inversion (Takahashi's equations) from the root down."""
-        above = x[:0]
-        for k, front in enumerate(self.fronts):
-            if len(self.fronts) == 1:
-                x[front.pivots, 0] = front.inverse.square().sum(1)
-                return
+        above = x
+        for front in self.fronts:
             gain = front.border @ front.inverse
-            outer = above.flatten()[front.source] if k else gain.new_zeros(len(gain), 0, 0)
+            outer = above.flatten()[front.source]  # the root has no boundary
             across = outer @ gain
             own = torch.baddbmm(front.inverse.mT @ front.inverse, gain.mT, across)
             x[front.pivots, 0] = own.diagonal(dim1=1, dim2=2)
