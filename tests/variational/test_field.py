@@ -140,7 +140,9 @@ def test_a_slide_is_solved_exactly_with_and_without_coordinates(coords):
     q = Field(nu, tau, prior=Dirichlet(kappa=0.7, ridge=0.05), bags=bags)
     n = len(bag.x)
     precision = dense(bag, tau[:n], kappa=0.7, ridge=0.05)[1]
-    assert n > 2 * gmrf.DENSE
+    fronts = q._gmrf._factors[-1].fronts
+    assert n > 2 * gmrf.DENSE and len(fronts) > 3
+    assert sum(f.inverse.numel() + f.border.numel() for f in fronts) < 110 * n
     mean = torch.linalg.solve(precision, tau[:n] * nu[:n])
     torch.testing.assert_close(q.mean[:n], mean, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(q.variance[:n], torch.linalg.inv(precision).diagonal())
@@ -283,14 +285,10 @@ def test_float32_statements_give_float32_results_of_double_accuracy():
         Field(v, t, prior=prior, bags=bags) for v, t in ((nu, tau), (nu.double(), tau.double()))
     )
     (f,) = q.sample(2, [lambda shape: torch.randn(shape)])
+    assert isinstance(q, Posterior)
     assert q.mean.dtype == f.dtype == q.kl(prior, bags).dtype == torch.float32
     torch.testing.assert_close(q.mean, full.mean.float())
     torch.testing.assert_close(q.variance, full.variance.float())
-
-
-def test_it_is_a_posterior():
-    bags = packed([random_bag(3)])
-    assert isinstance(Field(*statements(3), prior=Dirichlet(), bags=bags), Posterior)
 
 
 def test_no_ridge_another_prior_and_graphs_that_are_too_large_are_refused(monkeypatch):

@@ -57,8 +57,7 @@ from .targets import as_two_classes as as_two_classes
 from .targets import fit_likelihood as fit_likelihood
 from .targets import stack_targets as stack_targets
 from .targets import targets_of as targets_of
-from .timing import RunTime as RunTime
-from .timing import estimate_time as estimate_time
+from .timing import epoch_seconds as epoch_seconds
 from .units import need_table as need_table
 from .units import open_data as open_data
 from .units import open_units as open_units

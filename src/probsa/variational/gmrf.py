@@ -8,7 +8,7 @@ Autograd records nothing of this.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -178,10 +178,12 @@ class Factor:
         rows, own_pairs = tree.rows.to(device), pairs[tree.edges.to(device)]
         update, source = diagonal[:0], torch.empty(0, dtype=torch.long, device=device)
         for level, parent in zip(tree.levels[::-1], [*tree.levels[-2::-1], None], strict=True):
-            pivots, boundary, above, edges, entries = (
-                torch.from_numpy(v).to(device) for v in astuple(level)
+            above, edges, entries = (
+                torch.from_numpy(v).to(device) for v in (level.above, level.edges, level.entries)
             )
-            pivots, boundary = rows[pivots], rows[boundary]
+            pivots, boundary = (
+                rows[torch.from_numpy(v).to(device)] for v in (level.pivots, level.boundary)
+            )
             nodes, p = pivots.shape
             matrices = diagonal.new_zeros(nodes, level.size, level.size)
             matrices.diagonal(dim1=1, dim2=2)[:, :p] = diagonal[pivots]
