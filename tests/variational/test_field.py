@@ -1,5 +1,6 @@
 """The field posterior against dense matrices, torch's densities and its limits, in float64."""
 
+
 import pytest
 import torch
 from support.random_bags import (
@@ -68,6 +69,11 @@ def dense(bag, tau, *, kappa, ridge, laplacian="combinatorial"):
     return p, p + tau.diag()
 
 
+def numbers(part, shape):
+    assert shape == part.shape
+    return part
+
+
 def normal(seed=0):
     g = torch.Generator().manual_seed(seed)
     return lambda shape: torch.randn(shape, generator=g, dtype=F64)
@@ -127,7 +133,9 @@ def test_a_slide_is_solved_exactly_with_and_without_coordinates(coords):
     q = Field(nu, tau, prior=Dirichlet(kappa=0.7, ridge=0.05), bags=bags)
     n = len(bag.x)
     precision = dense(bag, tau[:n], kappa=0.7, ridge=0.05)[1]
-    assert n > 2 * gmrf.DENSE
+    fronts = q._gmrf._factors[-1].fronts
+    assert n > 2 * gmrf.DENSE and len(fronts) > 3
+    assert sum(f.inverse.numel() + f.border.numel() for f in fronts) < 110 * n
     mean = torch.linalg.solve(precision, tau[:n] * nu[:n])
     torch.testing.assert_close(q.mean[:n], mean, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(q.variance[:n], torch.linalg.inv(precision).diagonal())
@@ -190,28 +198,10 @@ def test_gradients_of_expectations_over_samples_are_unbiased(path):
     assert float(z.abs().max()) < 4.5
 
 
-def test_of_one_instance_the_sample_moves_as_its_closed_form():
-    bags = packed([random_bag(1, seed=1)])
-    nu, tau = statements(1)
-    q = Field(nu, tau, prior=Dirichlet(kappa=0.5, ridge=0.2), bags=bags)
-    noise = torch.tensor([[0.7], [-1.3]], dtype=F64)
-    precision = 2 * 0.5 * 0.2 + tau
-    closed = tau * nu / precision + noise * precision.rsqrt()
-    f = q.rsample(2, noise=noise.T).T
-    torch.testing.assert_close(f, closed)
-    for a, b in zip(
-        torch.autograd.grad(f.sum(), (nu, tau)),
-        torch.autograd.grad(closed.sum(), (nu, tau)),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, b)
-
-
-@pytest.mark.parametrize("kappa", [1e-9, 1e-12])
-def test_as_kappa_vanishes_it_becomes_diag(path, kappa):
+def test_as_kappa_vanishes_it_becomes_diag(path):
     bags = packed(bags_of_all_kinds())
     nu, tau = (v.detach() for v in statements(len(bags.x)))
-    prior = Dirichlet(kappa=kappa, ridge=0.01)
+    prior = Dirichlet(kappa=1e-12, ridge=0.01)
     q, diagonal = Field(nu, tau, prior=prior, bags=bags), Diagonal(nu, 1 / tau)
     close = {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(q.mean, nu, **close)
@@ -222,24 +212,6 @@ def test_as_kappa_vanishes_it_becomes_diag(path, kappa):
     torch.testing.assert_close(
         q.kl(prior, bags, exact=True), diagonal.kl(prior, bags, exact=True), **close
     )
-
-
-def test_without_statements_it_is_the_prior_with_sharp_ones_a_point_without_edges_diag(path):
-    bag = random_bag(20, seed=7, density=0.2)
-    prior, bags = Dirichlet(kappa=0.3, ridge=0.1), packed([bag])
-    nu = normal()((20,))
-    p = dense(bag, nu, kappa=0.3, ridge=0.1)[0]
-    blind = Field(nu, torch.full_like(nu, 1e-12), prior=prior, bags=bags)
-    torch.testing.assert_close(blind.variance, torch.linalg.inv(p).diagonal())
-    assert float(blind.mean.abs().max()) < 1e-9
-    assert float(blind.kl(prior, bags, exact=True)) == pytest.approx(0, abs=1e-8)
-    sharp = Field(nu, torch.full_like(nu, 1e10), prior=prior, bags=bags)
-    torch.testing.assert_close(sharp.mean, nu, rtol=1e-7, atol=1e-7)
-    assert float(sharp.variance.max()) < 2e-10
-    tau = statements(20)[1]
-    alone = Field(nu, tau, prior=prior, bags=packed([random_bag(20, density=0.0)]))
-    torch.testing.assert_close(alone.variance, 1 / (tau + 0.06))
-    torch.testing.assert_close(alone.mean, nu * tau / (tau + 0.06))
 
 
 def test_a_bag_does_not_see_its_batch_mates_and_has_its_own_kappa(path):
@@ -269,14 +241,10 @@ def test_float32_statements_give_float32_results_of_double_accuracy():
         Field(v, t, prior=prior, bags=bags) for v, t in ((nu, tau), (nu.double(), tau.double()))
     )
     f = q.rsample(2)
+    assert isinstance(q, Posterior)
     assert q.mean.dtype == f.dtype == q.kl(prior, bags).dtype == torch.float32
     torch.testing.assert_close(q.mean, full.mean.float())
     torch.testing.assert_close(q.variance, full.variance.float())
-
-
-def test_it_is_a_posterior():
-    bags = packed([random_bag(3)])
-    assert isinstance(Field(*statements(3), prior=Dirichlet(), bags=bags), Posterior)
 
 
 def test_no_ridge_another_prior_and_graphs_that_are_too_large_are_refused(monkeypatch):
@@ -291,17 +259,6 @@ def test_no_ridge_another_prior_and_graphs_that_are_too_large_are_refused(monkey
     q = Field(*statements(len(bags.x)), prior=Dirichlet(), bags=bags)
     with pytest.raises(InputError, match=r"bag 'slide True' of \d+ instances needs .* GB"):
         q.mean  # noqa: B018
-
-
-@pytest.mark.parametrize("value", [0.0, 1e9])
-def test_a_gradient_of_zero_stays_zero_however_large_the_precisions(path, value):
-    """With λ = 0, the gradient is exactly 0."""
-    bags = packed([random_bag(30, seed=3, density=0.2)])
-    nu, tau = statements(30)
-    prior = Dirichlet()
-    q = Field(nu, tau + value, prior=prior, bags=bags)
-    grad = torch.autograd.grad(0 * q.kl(prior, bags).sum() + 0 * q.variance.sum(), tau)[0]
-    assert torch.equal(grad, torch.zeros_like(grad))
 
 
 class NoDouble(TorchDispatchMode):

@@ -30,6 +30,12 @@ def _bar() -> Progress:
     )
 
 
+def duration(epochs: float, seconds: float) -> str:
+    """Return how long some epochs of so many seconds take, in words."""
+    whole = timedelta(seconds=round(epochs * seconds))
+    return f"about {whole} (h:mm:ss), {seconds:.1f} s an epoch"
+
+
 def summary_of_epoch(row: Mapping[str, object]) -> str:
     """Return the loss terms and validation scores of an epoch as one line."""
     words = []
@@ -84,8 +90,7 @@ class TrainingBar(Reporter):
         elif not self.estimated and now - self.first_step[0] >= ESTIMATE_AFTER:
             self.estimated = True
             epoch = (now - self.first_step[0]) / (done - self.first_step[1])
-            to_go = timedelta(seconds=round(epoch * (self.epochs - done)))
-            self.note(f"about {to_go} (h:mm:ss) to go: epochs of {epoch:.1f} s each")
+            self.note(f"to go: {duration(self.epochs - done, epoch)}")
 
     def epoch(self, row: Mapping[str, object]) -> None:
         self.summary = summary_of_epoch(row)

@@ -59,6 +59,5 @@ from .targets import fit_likelihood as fit_likelihood
 from .targets import stack_targets as stack_targets
 from .targets import stored_prior as stored_prior
 from .targets import targets_of as targets_of
-from .timing import RunTime as RunTime
-from .timing import estimate_time as estimate_time
+from .timing import epoch_seconds as epoch_seconds
 from .yaml_files import load_yaml as load_yaml

@@ -1,9 +1,7 @@
-"""How long a run will take, from a step on its largest batch and one on a median batch."""
+"""How long an epoch will take, from a step on its largest batch and one on a median batch."""
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
 
 import numpy as np
 import torch
@@ -16,28 +14,8 @@ from .devices import choose_device, precision_context, thread_count
 from .preparation import PreparedData, build_model
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunTime:
-    """Estimated seconds of a run."""
-
-    epoch: float
-    """Training and validation in one epoch, without reading bags."""
-    epochs: int
-    members: int
-
-    @property
-    def seconds(self) -> float:
-        """The whole run, if it does not stop early."""
-        return self.epoch * self.epochs * self.members
-
-    def __str__(self) -> str:
-        whole = timedelta(seconds=round(self.seconds))
-        members = f" of {self.members} members" if self.members > 1 else ""
-        return f"about {whole} (h:mm:ss): {self.epochs} epochs{members}, {self.epoch:.1f} s each"
-
-
-def estimate_time(config: RunConfig, prepared: PreparedData) -> RunTime:
-    """Return an estimate of the time of a run that is trained by gradient steps.
+def epoch_seconds(config: RunConfig, prepared: PreparedData) -> float:
+    """Return an estimate of the time of an epoch, with validation but without reading bags.
 
     The time of a batch is taken to be linear in its number of instances.
     """
@@ -80,4 +58,4 @@ def estimate_time(config: RunConfig, prepared: PreparedData) -> RunTime:
                 size=prepared.bags.size,
             )
             total += duration(compute, batches) if batches else 0.0
-    return RunTime(epoch=total, epochs=settings.epochs, members=settings.members)
+    return total

@@ -114,13 +114,14 @@ def _levels(
         across = at[k][depth[high[at[k]]] < k]
         of_children = members[k + 1][depth[members[k + 1] % n] < k]
         inherited = of_children // n // 2 * n + of_children % n
-        members[k] = np.unique(np.r_[node[low[across]] * n + high[across], inherited])
+        found = np.sort(np.r_[node[low[across]] * n + high[across], inherited])
+        members[k] = found[np.r_[True, found[1:] != found[:-1]][: len(found)]]
     row, tables, columns = np.empty(n, np.int64), [], []
     for k in range(bottom + 1):
         own = np.flatnonzero(depth == k)
         own = own[np.argsort(node[own], kind="stable")]
-        pivots, row[own] = _table(node[own], own, nodes=2**k, filler=n)
-        boundary, column = _table(*np.divmod(members[k], n), nodes=2**k, filler=n)
+        pivots, row[own] = table(node[own], own, nodes=2**k, filler=n)
+        boundary, column = table(*np.divmod(members[k], n), nodes=2**k, filler=n)
         tables.append((pivots, boundary))
         columns.append(column + pivots.shape[1])
 
@@ -141,7 +142,7 @@ def _levels(
             Level(
                 pivots=pivots,
                 boundary=boundary,
-                above=_table(of_node, in_parent, nodes=2**k, filler=0)[0],
+                above=table(of_node, in_parent, nodes=2**k, filler=0)[0],
                 edges=at[k],
                 entries=np.stack([node[i], *ends[::-1]]),
             )
@@ -149,12 +150,21 @@ def _levels(
     return levels
 
 
-def _table(
-    node: Int[np.ndarray, " m"], instance: Int[np.ndarray, " m"], *, nodes: int, filler: int
+def table(
+    node: Int[np.ndarray, " m"],
+    instance: Int[np.ndarray, " m"],
+    *,
+    nodes: int,
+    filler: int,
+    multiple: int = 1,
 ) -> tuple[Int[np.ndarray, "nodes width"], Int[np.ndarray, " m"]]:
-    """Return a row of instances for each node, and the column of each; nodes are in order."""
+    """Return a row of instances for each node, and the column of each; nodes are in order.
+
+    Rows are filled up to the longest one, or to a multiple of some number.
+    """
     count = np.bincount(node, minlength=nodes)
     column = np.arange(len(node)) - (count.cumsum() - count)[node]
-    table = np.full((nodes, count.max(initial=0)), filler)
-    table[node, column] = instance
-    return table, column
+    width = -(-count.max(initial=0) // multiple) * multiple
+    rows = np.full((nodes, width), filler)
+    rows[node, column] = instance
+    return rows, column

@@ -58,7 +58,8 @@ class Field(Posterior):
     device has it, and results have the dtype of ν.
 
     Moments, samples and KL are exact. Where gradients are recorded, the KL of bags of more than
-    `gmrf.DENSE` instances has Σ_n τ_n S_nn and its gradient from random probes, without bias.
+    `gmrf.DENSE` instances has Σ_n τ_n S_nn and its gradient from random probes of PyTorch's own
+    generator, without bias.
 
     Several classes have independent fields with the same prior.
 

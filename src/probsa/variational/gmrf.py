@@ -2,13 +2,13 @@
 
 Q = LLᵀ is factorised along a nested dissection of the graph, all nodes of a level of the tree
 together (the multifrontal method): about n log n numbers and n^1.5 operations for a lattice of n
-instances. A small bag is a tree of one node, and small bags of one size are the nodes of one level.
+instances. A small bag is a tree of one node; those of similar sizes are the nodes of one level.
 Autograd records nothing of this.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,13 +17,15 @@ from torch import Tensor
 
 from ..core import Bags
 from ..errors import InputError
-from .dissection import Level, dissect
+from .dissection import Level, dissect, table
 
 DENSE = 256
 """Bags of at most this many instances are not dissected."""
+STEP = 16
+"""Small bags are filled up to a multiple of this many instances, and computed together."""
 LEAF = 80
 """Largest number of instances of a leaf of larger bags."""
-SEVERAL = 20_000
+SEVERAL = 100_000
 """Smallest number of instances whose products are computed by several threads."""
 LARGEST = 1 << 29
 """Largest number of elements of a bag's matrices: 4 GB in double precision."""
@@ -98,17 +100,18 @@ class GMRF:
         With random signs z, E[z ⊙ Sz] = diag S and E[Sz ⊙ S(d ⊙ z)] = diag(S diag(d) S). The signs
         are new in each call.
         """
-        out = d.new_empty(2, len(d))
+        out = d.new_empty(2, len(d) + 1)
         if any(len(factor.fronts) > 1 for factor in self._factors):
             z = torch.empty(PROBES, len(d), dtype=d.dtype, device=d.device).bernoulli_(0.5)
             z.mul_(2).sub_(1)
             x, y = self.solve(torch.cat([z, d * z])).chunk(2)
-            out = torch.stack([(z * x).mean(0), (x * y).mean(0)])
+            out[:, :-1] = torch.stack([(z * x).mean(0), (x * y).mean(0)])
+        filled = torch.cat([d, d.new_zeros(1)])
         for front in (factor.fronts[0] for factor in self._factors if len(factor.fronts) == 1):
             s = front.inverse.mT @ front.inverse
             out[0, front.pivots] = s.diagonal(dim1=1, dim2=2)
-            out[1, front.pivots] = (s.square() @ d[front.pivots][:, :, None])[:, :, 0]
-        return out
+            out[1, front.pivots] = (s.square() @ filled[front.pivots][:, :, None])[:, :, 0]
+        return out[:, :-1]
 
     def log_determinants(self) -> Float[Tensor, " bags"]:
         """Return log |Q| of each bag."""
@@ -120,7 +123,8 @@ class GMRF:
         """Return samples of one bag."""  # until posteriors.py has sample
         factor = next(f for f in self._factors if bag in f.bags)
         if len(factor.bags) > 1:
-            return noise @ factor.fronts[0].inverse[factor.bags.index(bag)].to(noise.dtype)
+            inverse, n = factor.fronts[0].inverse[factor.bags.index(bag)], noise.shape[1]
+            return noise @ inverse[:n, :n].to(noise.dtype)
         start, stop = self._offsets[bag : bag + 2]
         x = noise.new_zeros(self._offsets[-1] + 1, len(noise))
         x[start:stop] = noise.T
@@ -131,7 +135,7 @@ class GMRF:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The levels of a large bag, the root first, or the one level of small bags of one size."""
+    """The levels of a large bag, the root first, or the one level of small bags."""
 
     levels: Sequence[Level]
     rows: Int[Tensor, " m_plus_1"]
@@ -174,10 +178,12 @@ class Factor:
         rows, own_pairs = tree.rows.to(device), pairs[tree.edges.to(device)]
         update, source = diagonal[:0], torch.empty(0, dtype=torch.long, device=device)
         for level, parent in zip(tree.levels[::-1], [*tree.levels[-2::-1], None], strict=True):
-            pivots, boundary, above, edges, entries = (
-                torch.from_numpy(v).to(device) for v in astuple(level)
+            above, edges, entries = (
+                torch.from_numpy(v).to(device) for v in (level.above, level.edges, level.entries)
             )
-            pivots, boundary = rows[pivots], rows[boundary]
+            pivots, boundary = (
+                rows[torch.from_numpy(v).to(device)] for v in (level.pivots, level.boundary)
+            )
             nodes, p = pivots.shape
             matrices = diagonal.new_zeros(nodes, level.size, level.size)
             matrices.diagonal(dim1=1, dim2=2)[:, :p] = diagonal[pivots]
@@ -223,13 +229,10 @@ class Factor:
 
     def marginals(self, x: Float[Tensor, "n_plus_1 1"]) -> None:
         """Replace x by diag S, by selected inversion (Takahashi's equations) from the root down."""
-        above = x[:0]
-        for k, front in enumerate(self.fronts):
-            if len(self.fronts) == 1:
-                x[front.pivots, 0] = front.inverse.square().sum(1)
-                return
+        above = x
+        for front in self.fronts:
             gain = front.border @ front.inverse
-            outer = above.flatten()[front.source] if k else gain.new_zeros(len(gain), 0, 0)
+            outer = above.flatten()[front.source]  # the root has no boundary
             across = outer @ gain
             own = torch.baddbmm(front.inverse.mT @ front.inverse, gain.mT, across)
             x[front.pivots, 0] = own.diagonal(dim1=1, dim2=2)
@@ -237,21 +240,26 @@ class Factor:
 
 
 def _trees(bags: Bags) -> Iterator[Tree]:
-    """Yield the tree of each large bag, and of all small bags of each size."""
+    """Yield the tree of each large bag, and one for the small bags of similar sizes."""
     bounds = torch.searchsorted(bags.edges[0].contiguous(), bags.offsets).tolist()
     offsets, edges = bags.offsets.tolist(), bags.edges.cpu().numpy()
     coords = None if bags.coords is None else bags.coords.cpu().numpy().astype(float)
-    groups: dict[tuple[int, int], list[int]] = {}
+    place = np.empty(offsets[-1], np.int64)  # of each row within its tree
+    groups: dict[tuple[bool, int], list[int]] = {}
     for b, n in enumerate(bags.sizes):
-        groups.setdefault((n, b if n > DENSE else -1), []).append(b)
-    for (n, large), own in groups.items():
+        groups.setdefault((True, b) if n > DENSE else (False, -(-n // STEP)), []).append(b)
+    for (large, _), own in groups.items():
         rows = np.concatenate([np.arange(offsets[b], offsets[b + 1]) for b in own])
         at = np.concatenate([np.arange(bounds[b], bounds[b + 1]) for b in own])
-        local = np.searchsorted(rows, edges[:, at])
-        if large < 0:
-            pivots, none = np.arange(len(rows)).reshape(-1, n), np.empty((len(own), 0), np.int64)
+        n = len(rows)
+        place[rows] = np.arange(n)
+        local = place[edges[:, at]]
+        if not large:
+            node = np.arange(len(own)).repeat([bags.sizes[b] for b in own])
+            pivots, column = table(node, np.arange(n), nodes=len(own), filler=n, multiple=STEP)
+            none = np.empty((len(own), 0), np.int64)
             low, high = np.sort(local, 0)
-            entries = np.stack([low // n, high % n, low % n])
+            entries = np.stack([node[low], column[high], column[low]])
             levels = [Level(
                 pivots=pivots, boundary=none, above=none, edges=np.arange(len(at)), entries=entries
             )]  # fmt: skip
@@ -260,7 +268,7 @@ def _trees(bags: Bags) -> Iterator[Tree]:
             elements = sum(len(level.pivots) * level.size**2 for level in levels)
             if elements > LARGEST:
                 raise InputError(
-                    f"bag {bags.names[large]!r} of {n:,} instances needs {8e-9 * elements:.0f} GB "
+                    f"bag {bags.names[own[0]]!r} of {n:,} instances needs {8e-9 * elements:.0f} GB "
                     "for a field posterior, because no small part of its graph separates the "
                     "rest. Use a posterior other than `field`, or edges between near instances"
                 )

@@ -159,17 +159,19 @@ def _help(arguments: Sequence[str]) -> str:
 
 
 def _dry_run(config: "RunConfig", own: Namespace) -> int:
-    from ...training import estimate_time, fits_directly, prepare
+    from ...training import epoch_seconds, fits_directly, prepare
+    from ..terminal import duration
 
     prepared = prepare(config)
-    train, val = (len(part) for part in (prepared.split.train, prepared.split.val))
-    found = None if fits_directly(config) else estimate_time(config, prepared)
+    epochs = config.training.epochs * config.training.members
+    epoch = None if fits_directly(config) else epoch_seconds(config, prepared)
+    train, val = len(prepared.split.train), len(prepared.split.val)
     if own.json:
-        seconds = None if found is None else round(found.seconds, 1)
+        seconds = None if epoch is None else round(epochs * epoch, 1)
         write_json({"training_bags": train, "validation_bags": val, "seconds": seconds})
         return 0
     write(f"{config.model}: {train} training bags, {val} validation bags")
-    write("training: fitted in one go" if found is None else f"training: {found}")
+    write("training: fitted in one go" if epoch is None else f"training: {duration(epochs, epoch)}")
     return 0
 
 
