@@ -148,7 +148,7 @@ class Dirichlet(Prior):
                     f"bag {name!r} has {parts} connected components and ridge is 0: the prior does "
                     "not determine their relative level, so the KL is undefined; give ridge > 0"
                 )
-        # Matrix-tree theorem: the product is n times any cofactor, and |Q + s e₁e₁ᵀ| is s times one.
+        # Matrix-tree theorem: the product is n times any cofactor; |Q + s e₁e₁ᵀ| is s times one.
         first = bags.offsets[:-1]
         added = torch.where(diagonal[first] > 0, diagonal[first], 1)
         field = GMRF(diagonal.index_add(0, first, added), pairs, bags=bags)
