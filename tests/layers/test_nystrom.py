@@ -99,14 +99,15 @@ def test_nothing_is_padded_where_the_landmarks_divide_the_tokens():
 
 
 @pytest.mark.parametrize(
-    ("iterations", "low", "high"), [(6, 0.01, 0.03), (10, 1e-3, 3e-3), (20, 0.0, 1e-6)]
+    ("iterations", "low", "high"), [(6, 0.01, 0.03), (10, 1e-3, 2e-3), (20, 0.0, 1e-6)]
 )
 def test_with_every_token_a_landmark_it_becomes_softmax_attention(iterations, low, high):
     torch.manual_seed(0)
     options = {"landmarks": 32, "convolution": False, "out_proj": False}
     layer = layer_of(128, heads=8, pinv_iterations=iterations, **options)
     x = torch.randn(32, 128, dtype=F64)
-    q, k, v = layer.qkv(layer.norm(x)).view(32, 3, 8, 16).permute(1, 2, 0, 3)
+    layer.norm = torch.nn.Identity()
+    q, k, v = layer.qkv(x).view(32, 3, 8, 16).permute(1, 2, 0, 3)
     want = ((q @ k.mT / 4).softmax(-1) @ v).transpose(0, 1).flatten(1)
     error = ((update(layer, x, (32,)) - want).norm() / want.norm()).item()
     assert low <= error <= high

@@ -6,12 +6,12 @@ import pytest
 import torch
 from models.test_contract import make, same
 from support.golden import Golden, close
-from support.random_bags import F64, adjacency, random_bag
+from support.random_bags import F64, adjacency, random_bag, types_not_executed
 from torch import Tensor
 
 from probsa import Bag, pack
-from probsa.errors import CheckpointError
-from probsa.models import build, from_original
+from probsa.errors import CheckpointError, GraphError, InputError
+from probsa.models import build, from_original, nearest_arcs
 
 ORIGINALS = ["camil_tf_binary", "camil_tf_subtyping"]
 
@@ -21,34 +21,18 @@ def golden(request, shared_golden) -> Golden:
     return Golden(shared_golden, request.param)
 
 
-def neighbourhoods(coords: Tensor, x: Tensor) -> Tensor:
-    """Return the authors' similarities: each instance has its 7 nearest and itself as neighbours.
-
-    s_ik = exp(−d_ik / ‖d_i‖); an instance's similarity to itself is the largest of these.
-    """
-    n = len(x)
-    a = torch.zeros(n, n, dtype=x.dtype)
-    for i in range(n):
-        far = (coords.double() - coords[i].double()).square().sum(1).tolist()
-        near = sorted((j for j in range(n) if j != i), key=lambda j: (far[j], j))[:7]
-        d = (x[near] - x[i]).norm(dim=1)
-        a[i, near] = (-d / d.norm()).exp()
-        a[i, i] = a[i].max()
-    return a
-
-
 @pytest.mark.parametrize("b", [0, 1, 2])
 def test_the_scores_of_the_originals_neighbourhoods(golden, b):
     bag = golden.bag(b)
-    a = neighbourhoods(golden.tensors[f"bag{b}.coords"], bag.x.detach())
-    arcs = a.nonzero().T
-    assert torch.equal(arcs, golden.expected(f"bag{b}.adj_index"))
-    close(a[arcs[0], arcs[1]], golden.expected(f"bag{b}.adj_value"))
+    arcs, weights = nearest_arcs(golden.tensors[f"bag{b}.coords"], bag.x.detach())
+    order = (arcs[0] * len(bag.x) + arcs[1]).argsort()
+    assert torch.equal(arcs[:, order], golden.expected(f"bag{b}.adj_index"))
+    close(weights[order], golden.expected(f"bag{b}.adj_value"))
     # the scores over these arcs, from the instance vectors of the original's encoder
     wq, wk = (golden.state[f"encoder.custom_att.{k}_weight_params"] for k in ("wq", "wk"))
     model = build("camil", in_dim=len(wq), embed=None, heads=4, query_dim=wq.shape[1])
     model.queries.weight.data, model.keys.weight.data = wq.T, wk.T
-    bags = pack([replace(bag, arcs=arcs, arc_weights=a[arcs[0], arcs[1]])])
+    bags = pack([replace(bag, arcs=arcs, arc_weights=weights)])
     t = golden.expected(f"bag{b}.encoder_output")
     close(model.queries(t) @ model.keys(t).T / wq.shape[1] ** 0.5,
           golden.expected(f"bag{b}.att_matrix"))  # fmt: skip
@@ -111,7 +95,7 @@ def test_arcs_go_before_edges_and_have_a_direction():
     a = torch.rand(9, 9, generator=g, dtype=F64) * (torch.rand(9, 9, generator=g) < 0.4)
     arcs = a.nonzero().T
     assert bool((arcs[0] == arcs[1]).any())  # an instance may be its own neighbour
-    directed = replace(bag, arcs=arcs, arc_weights=a[arcs[0], arcs[1]])
+    directed = replace(bag, arcs=arcs, arc_weights=weights)
     out = model(pack([directed]))
     logit, _, e = by_the_equations(model, bag, a)
     same(out.logits[0, 0], logit)
@@ -135,3 +119,61 @@ def test_torchmils_other_layouts(shared_golden):
     assert from_original(golden.name, ungated).attention.trunk.gate is None
     with pytest.raises(CheckpointError, match="use_mlp"):
         golden.model(use_mlp=True)
+
+
+def by_brute_force(coords: Tensor, x: Tensor, *, nearest: int, compared: int, kind: str) -> Tensor:
+    """Compute the matrix of similarities instance by instance."""
+    n = len(x)
+    a = torch.zeros(n, n, dtype=x.dtype)
+    for i in range(n):
+        far = (coords.double() - coords[i].double()).square().sum(1).tolist()
+        others = sorted((j for j in range(n) if j != i), key=lambda j: (far[j], j))[:compared]
+        if kind == "cosine":
+            unit = x / x.norm(dim=1, keepdim=True)
+            d = 1 - unit[others] @ unit[i]
+        else:
+            d = (x[others] - x[i]).norm(dim=1)
+        s = (-d / d.norm()).exp()
+        a[i, i] = s.max()
+        a[i, others[:nearest]] = s[:nearest]
+    return a
+
+
+@pytest.mark.parametrize("kind", ["euclidean", "cosine"])
+@pytest.mark.parametrize(("nearest", "compared"), [(7, 7), (7, 15), (3, 4), (7, 60)])
+def test_nearest_arcs_are_those_of_a_search(kind, nearest, compared):
+    g = torch.Generator().manual_seed(0)
+    cells = torch.randperm(100, generator=g)[:40]
+    coords = torch.stack([cells % 10, cells // 10], 1) * 256
+    x = torch.randn(40, 5, generator=g, dtype=F64)
+    arcs, weights = nearest_arcs(coords, x, nearest=nearest, compared=compared, distance=kind)
+    a = torch.zeros(40, 40, dtype=F64)
+    a[arcs[0], arcs[1]] = weights
+    assert arcs.shape[1] == 40 * (nearest + 1)
+    same(a, by_brute_force(coords, x, nearest=nearest, compared=compared, kind=kind))
+
+
+def test_nearest_arcs_of_few_of_equal_and_of_crowded_instances():
+    arcs, weights = nearest_arcs(torch.zeros(1, 2), torch.randn(1, 3))
+    assert arcs.tolist() == [[0], [0]] and weights.tolist() == [1.0]
+    arcs, weights = nearest_arcs(torch.tensor([[0, 0], [0, 1]]), torch.randn(2, 3))
+    assert arcs.tolist() == [[0, 0, 1, 1], [0, 1, 1, 0]]
+    same(weights, torch.full((4,), -1.0).exp())  # a single distance is its own norm
+    arcs, weights = nearest_arcs(torch.arange(10)[:, None], torch.ones(10, 3))
+    assert bool((weights == 1).all())  # equal features have the largest similarity
+    assert arcs[1, :8].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    two = torch.zeros(12, 2)
+    arcs, _ = nearest_arcs(
+        two, torch.randn(12, 3)
+    )  # with one position for all: the instance itself, then the first ones
+    for i, near in enumerate(arcs[1].view(12, 8).tolist()):
+        assert near == [i, *[j for j in range(12) if j != i][:7]]
+    with pytest.raises(GraphError, match="are the coordinates placeholders"):
+        nearest_arcs(torch.zeros(300, 2), torch.randn(300, 3))
+    for options, message in (
+        ({"nearest": 8}, "nearest is 8 and compared is 7"),
+        ({"nearest": 0}, "nearest is 0"),
+        ({"distance": "l1"}, "distance is 'l1'; expected 'euclidean' or 'cosine'"),
+    ):
+        with types_not_executed(), pytest.raises(InputError, match=message):
+            nearest_arcs(two, torch.randn(12, 3), **options)

@@ -1,6 +1,5 @@
 """The field posterior against dense matrices, torch's densities and its limits, in float64."""
 
-
 import pytest
 import torch
 from support.random_bags import (

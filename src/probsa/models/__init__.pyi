@@ -14,6 +14,7 @@ from ._logistic import FeatureSums as FeatureSums
 from ._logistic import LogisticFit as LogisticFit
 from ._logistic import fit_logistic as fit_logistic
 from ._logistic import sample_size as sample_size
+from ._nearest_arcs import nearest_arcs as nearest_arcs
 from ._originals import from_original as from_original
 from ._registry import PRESET as PRESET
 from ._registry import Facts as Facts

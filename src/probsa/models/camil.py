@@ -34,8 +34,8 @@ class CAMIL(Model):
     t = h + Nyström(LN(h)), layer by layer;   e_i = Σ_j A_ij q_iᵀk_j / √d,   w = softmax(e),
     l_i = w_i v_i;   m = σ(l) ⊙ l + (1 − σ(l)) ⊙ t;   z = Σ_i a_i m_i with a = softmax(f(t)).
 
-    A holds the bag's `arcs` if it has some (such as the authors' neighbourhoods), else its weighted
-    edges in both directions.
+    A holds the bag's `arcs` if it has some (`nearest_arcs` computes the authors'), else its
+    weighted edges in both directions.
 
     Args:
         layers: number of Nyström layers (the original: 1).
@@ -55,8 +55,9 @@ class CAMIL(Model):
         licence="none; written from its description",
         follows_paper="q, k and v from the transformer's output, the fusion by σ(l), gated "
         "attention from t.",
-        follows_code="Scores are scaled by 1/√d. The rest of the code differs from the paper in "
-        "its values, fusion, pooling and the axis of a convolution. Its training, in a run file: "
+        follows_code="Scores are scaled by 1/√d; `models.nearest_arcs` gives its neighbours. The "
+        "rest of the code differs from the paper in its values, fusion, pooling and the axis of a "
+        "convolution. Its training, in a run file: "
         "`learning_rate: 2e-4`, `warmup_epochs: 0`, `schedule: plateau`, `epochs: 30`.",
         fair="One linear layer to 512, two Nyström layers of 8 heads with layer norm, D_f = 128, "
         "one linear classifier; the weights of the common graph as similarities.",
