@@ -20,7 +20,7 @@ def epoch_seconds(config: RunConfig, prepared: PreparedData) -> float:
     The time of a batch is taken to be linear in its number of instances.
     """
     settings, device = config.training, choose_device(config.training.device)
-    reader = BagReader(prepared.bags, prepared.targets, models=[config.model])
+    reader = BagReader(prepared.bags, prepared.targets, model=config.model)
     model = build_model(config, prepared).to(device)
     standardizer = prepared.standardizer.to(device)
 

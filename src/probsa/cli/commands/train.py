@@ -159,12 +159,14 @@ def _help(arguments: Sequence[str]) -> str:
 
 
 def _dry_run(config: "RunConfig", own: Namespace) -> int:
-    from ...training import epoch_seconds, fits_directly, prepare
+    from ...models import fixed
+    from ...training import epoch_seconds, prepare
     from ..terminal import duration
 
     prepared = prepare(config)
     epochs = config.training.epochs * config.training.members
-    epoch = None if fits_directly(config) else epoch_seconds(config, prepared)
+    directly = fixed(config.model)[0].fits_directly
+    epoch = None if directly else epoch_seconds(config, prepared)
     train, val = len(prepared.split.train), len(prepared.split.val)
     if own.json:
         seconds = None if epoch is None else round(epochs * epoch, 1)
