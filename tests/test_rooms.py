@@ -44,9 +44,9 @@ SINGLE_FILES = {"errors", "__main__"}
 # rebuilt gets its new size. Of the rebuilt ones, statistics, tasks and evaluation are still above
 # the budgets of the design (2,100, 900 and 5,500).
 BUDGETS = {
-    "core": 2918,
+    "core": 2917,
     "statistics": 2395,
-    "variational": 3382,
+    "variational": 2558,
     "tasks": 1449,
     "slides": 3181,
     "patches": 1387,
@@ -54,19 +54,19 @@ BUDGETS = {
     "jobs": 1513,
     "cohorts": 2497,
     "datasets": 7835,
-    "layers": 3169,
-    "models": 6135,
-    "training": 4213,
-    "evaluation": 6580,
+    "layers": 2024,
+    "models": 5824,
+    "training": 3518,
+    "evaluation": 6588,
     "maps": 3340,
     "view": 1609,
     "exports": 1677,
     "workflow": 1473,
     "estimators": 1290,
     "benchmark": 8049,
-    "cli": 3884,
+    "cli": 3933,
 }
-TESTS, BENCHMARKS = 53004, 1980
+TESTS, BENCHMARKS = 49394, 2060
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6

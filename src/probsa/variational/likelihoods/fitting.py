@@ -11,9 +11,7 @@ from .survival import Cox, Hazards
 
 FittedLikelihood = CumulativeLink | Findings | Gaussian | Hazards | Cox
 LIKELIHOODS: dict[str, type[FittedLikelihood]] = {
-    "ordinal": CumulativeLink,
-    "multilabel": Findings,
-    "regression": Gaussian,
+    **{cls.task: cls for cls in (CumulativeLink, Findings, Gaussian)},
     "hazards": Hazards,
     "cox": Cox,
 }
@@ -56,7 +54,7 @@ def fit_spec(
 
 
 def _likelihood(task: TaskName, kind: str) -> type[FittedLikelihood]:
-    key = kind if task == "survival" else task
+    key = kind if task == Hazards.task else task
     if key not in LIKELIHOODS:
         raise InputError(
             f"the likelihood states the task {task} and the kind {kind!r}; expected one of "
