@@ -95,7 +95,7 @@ def test_arcs_go_before_edges_and_have_a_direction():
     a = torch.rand(9, 9, generator=g, dtype=F64) * (torch.rand(9, 9, generator=g) < 0.4)
     arcs = a.nonzero().T
     assert bool((arcs[0] == arcs[1]).any())  # an instance may be its own neighbour
-    directed = replace(bag, arcs=arcs, arc_weights=weights)
+    directed = replace(bag, arcs=arcs, arc_weights=a[arcs[0], arcs[1]])
     out = model(pack([directed]))
     logit, _, e = by_the_equations(model, bag, a)
     same(out.logits[0, 0], logit)
