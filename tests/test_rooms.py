@@ -46,7 +46,7 @@ SINGLE_FILES = {"errors", "__main__"}
 BUDGETS = {
     "core": 2917,
     "statistics": 2395,
-    "variational": 2558,
+    "variational": 2556,
     "tasks": 1449,
     "slides": 3181,
     "patches": 1387,
@@ -66,7 +66,7 @@ BUDGETS = {
     "benchmark": 8049,
     "cli": 3933,
 }
-TESTS, BENCHMARKS = 49394, 2060
+TESTS, BENCHMARKS = 49413, 2060
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6

@@ -232,6 +232,23 @@ def test_a_bag_does_not_see_its_batch_mates_and_has_its_own_kappa(path):
         torch.testing.assert_close(own.kl(own_prior, alone)[0], kl[b], rtol=1e-11, atol=1e-11)
 
 
+def test_several_classes_are_fields_with_the_kappa_of_each_bag(path):
+    given = [random_bag(9, seed=1), random_bag(14, seed=2)]
+    bags, prior = packed(given), Dirichlet(kappa=torch.tensor([0.2, 3.0], dtype=F64))
+    each = [[v.detach() for v in statements(23, seed=k)] for k in range(3)]
+    nu, tau = (torch.stack(v, 1) for v in zip(*each, strict=True))
+    q = Field(nu, tau, prior=prior, bags=bags)
+    alone = [Field(*own, prior=prior, bags=bags) for own in each]
+    for name in ("mean", "variance"):
+        want = torch.stack([getattr(own, name) for own in alone], 1)
+        torch.testing.assert_close(getattr(q, name), want)
+    for of in (lambda q: q.kl(prior, bags, exact=True), lambda q: q.expected_energy):
+        torch.testing.assert_close(of(q), torch.stack([of(own) for own in alone]).sum(0))
+    noise = normal()((23, 4))
+    f = torch.stack([own.rsample(4, noise=noise) for own in alone], 2)
+    torch.testing.assert_close(q.rsample(4, noise=noise), f)
+
+
 def test_float32_statements_give_float32_results_of_double_accuracy():
     bags = packed([random_bag(40, seed=2, density=0.2)])
     nu, tau = (v.detach().float() for v in statements(40))
