@@ -139,9 +139,20 @@ def test_scores_logits_losses_and_every_gradient(reference, b):
     golden.check_gradients(model, total, bag.x, b=b, ours=names, adjust=adjust)
 
 
+UNBATCHED = (
+    "abmil",
+    "torchmil_camil",
+    "torchmil_dtfdmil",
+    "torchmil_smtransf",
+    "torchmil_transmil",
+)
+"""Sets without a batch of three bags."""
+
+
+@pytest.mark.parametrize(
+    "reference", [n for n in TORCHMIL if not n.startswith(UNBATCHED)], indirect=True
+)
 def test_three_bags_at_once_without_padding(reference):
-    if not reference.has("batch.logit"):
-        pytest.skip("no batch is stored")
     bags = pack([reference.bag(b) for b in range(3)])
     noise = [reference.golden.noise(b) for b in range(3)]
     out = reference.model(bags, noise=None if noise[0] is None else torch.cat(noise))
