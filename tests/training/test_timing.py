@@ -24,12 +24,15 @@ def test_a_dry_run_writes_nothing_but_the_time(tmp_path, capsys, model):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_after_the_first_steps_the_time_to_go_is_written_once(capsys, monkeypatch):
-    clock = iter(range(0, 1000, 6))
+def test_after_the_first_steps_of_each_run_the_time_to_go_is_written_once(capsys, monkeypatch):
+    clock = iter(range(0, 10_000, 6))
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     bar = terminal.TrainingBar()
-    for k in range(1, 5):  # a step of a quarter of an epoch in 6 seconds
-        bar.step(epoch=0, share=k / 4)
+    monkeypatch.setattr(bar.bar, "start", lambda: None)
+    for shares in ([0.25], [0.25, 0.5, 0.75, 1.0]):  # a step of a quarter of an epoch in 6 seconds
+        bar.start(done=0, epochs=1)
+        for share in shares:
+            bar.step(epoch=0, share=share)
     said = capsys.readouterr().err
     assert said.count("to go") == 1
     assert "to go: about 0:00:06 (h:mm:ss), 24.0 s an epoch" in said

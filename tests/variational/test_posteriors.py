@@ -230,13 +230,13 @@ def test_the_samples_of_a_bag_depend_neither_on_other_bags_nor_on_blocks(monkeyp
     assert not torch.equal(q.sample(50, streams(seed=1)), whole)
 
 
-def test_given_noise_has_a_row_for_each_number():
+def test_given_noise_has_a_row_for_each_instance():
     q = Diagonal(MU, LOG_VARIANCE.exp())
     given = GivenNoise([2, 4], torch.ones(6, 3))
     assert q.sample(7, given).shape == (3, 6)
-    assert [tuple(v.shape) for v in given.normal(7, like=MU, widths=[1, 5])] == [(3, 1), (3, 5)]
-    with pytest.raises(InputError, match=r"noise has 6 rows, but .* takes 9 numbers"):
-        given.normal(7, like=MU, widths=[3, 6])
+    assert [tuple(v.shape) for v in given.normal(7, like=MU)] == [(3, 2), (3, 4)]
+    with pytest.raises(InputError, match="noise has 6 rows, but these bags have 9 instances"):
+        GivenNoise([3, 6], torch.ones(6, 3))
 
 
 def test_a_dirac_has_one_sample_and_no_variance():

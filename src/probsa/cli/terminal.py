@@ -55,7 +55,7 @@ def summary_of_epoch(row: Mapping[str, object]) -> str:
 
 
 class TrainingBar(Reporter):
-    """A progress bar with the epoch, the loss terms and the validation scores.
+    """A progress bar with the epoch, the loss terms and the validation scores of one run or more.
 
     If stderr is not a terminal, it writes a line after every tenth of the epochs instead.
     """
@@ -69,7 +69,7 @@ class TrainingBar(Reporter):
         self.estimated = False
 
     def start(self, *, done: int, epochs: int) -> None:
-        self.epochs = epochs
+        self.epochs, self.first_step, self.estimated = epochs, None, False
         self.bar.start()
         self.bar.update(self.task, total=float(epochs), completed=float(done))
         if done >= epochs:

@@ -1,6 +1,6 @@
 """The weights of torchmil's models (Franblueee/torchmil): its names and its arguments.
 
-ABMIL, T-ABMIL and ProbSA read theirs in their own files, with the names of `RULES`.
+ABMIL, T-ABMIL and ProbSA read theirs in attention_mil.py, with the names of `RULES`.
 """
 
 import re

@@ -157,9 +157,7 @@ class Field(Posterior):
 
     def sample(self, count: int, streams: Streams) -> Float[Tensor, "*classes drawn n"]:
         """Return samples m + L⁻ᵀε, with a number ε for each instance."""
-        noise = streams.repeated(self._classes).normal(
-            count, like=self.nu.detach(), widths=self.sizes
-        )
+        noise = streams.repeated(self._classes).normal(count, like=self.nu.detach())
         f = self._samples(torch.cat(noise, 1))
         return f if self.nu.ndim == 1 else f.view(len(f), self._classes, -1).movedim(1, 0)
 

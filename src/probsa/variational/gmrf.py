@@ -119,19 +119,6 @@ class GMRF:
         joined = torch.cat([factor.log_determinant for factor in self._factors])
         return joined[bags.argsort().to(joined.device)]
 
-    def deviations_of(self, bag: int, noise: Float[Tensor, "r m"]) -> Float[Tensor, "r m"]:
-        """Return samples of one bag."""  # until posteriors.py has sample
-        factor = next(f for f in self._factors if bag in f.bags)
-        if len(factor.bags) > 1:
-            inverse, n = factor.fronts[0].inverse[factor.bags.index(bag)], noise.shape[1]
-            return noise @ inverse[:n, :n].to(noise.dtype)
-        start, stop = self._offsets[bag : bag + 2]
-        x = noise.new_zeros(self._offsets[-1] + 1, len(noise))
-        x[start:stop] = noise.T
-        with self._context(x):
-            factor.back(x)
-        return x[start:stop].T
-
 
 @dataclass(frozen=True, slots=True)
 class Tree:

@@ -28,32 +28,23 @@ class Streams:
 
     Args:
         sizes: Number of instances of each bag.
-        generators: One generator per bag, or one for several bags in a row.
+        generators: One generator per bag.
     """
 
     def __init__(self, sizes: Sequence[int], generators: Sequence[torch.Generator]) -> None:
         self.sizes, self.generators = list(sizes), list(generators)
         self._repeated: dict[int, Streams] = {1: self}
 
-    def normal(
-        self, count: int, *, like: Tensor, widths: Sequence[int] | None = None
-    ) -> list[Float[Tensor, "count width"]]:
-        """Return the next numbers of each bag, in the dtype and on the device of `like`.
+    def normal(self, count: int, *, like: Tensor) -> list[Float[Tensor, "count _"]]:
+        """Return the next `count` numbers of each instance, in the dtype and device of `like`.
 
         Rows that are drawn in multiples of 16, the last at least 16, are those of one large draw.
-
-        Args:
-            count: Number of rows.
-            like: A tensor whose dtype and device the numbers get.
-            widths: Length of a row of each bag; by default its number of instances.
         """
-        widths = widths or self.sizes
-        each = len(widths) // len(self.generators)
-        noise = [like.new_empty(count, width) for width in widths]
-        for k, own in enumerate(noise):
+        noise = [like.new_empty(count, n) for n in self.sizes]
+        for own, generator in zip(noise, self.generators, strict=True):
             # a GPU's numbers depend on how many are drawn together
             for rows in own.split(16) if like.is_cuda else [own]:
-                rows.normal_(generator=self.generators[k // each])
+                rows.normal_(generator=generator)
         return noise
 
     def repeated(self, classes: int) -> "Streams":
@@ -69,33 +60,28 @@ class Streams:
 
 
 class GivenNoise(Streams):
-    """Noise (m, samples) that is given: m numbers for a sample of all bags, the same for a class.
+    """Noise that is given, the same for every class.
 
     Args:
         sizes: Number of instances of each bag.
-        noise: A row for each instance of each bag, or for each number that a sample takes.
+        noise: A row for each instance.
+
+    Raises:
+        InputError: There is another number of rows.
     """
 
-    def __init__(self, sizes: Sequence[int], noise: Float[Tensor, "m samples"]) -> None:
+    def __init__(self, sizes: Sequence[int], noise: Float[Tensor, "n samples"]) -> None:
         super().__init__(sizes, [])
+        if len(noise) != sum(sizes):
+            raise InputError(
+                f"noise has {len(noise)} rows, but these bags have {sum(sizes)} instances: give a "
+                "row for each, or a generator instead"
+            )
         self.noise = noise
 
-    def normal(
-        self, count: int, *, like: Tensor, widths: Sequence[int] | None = None
-    ) -> list[Float[Tensor, "samples width"]]:
-        """Return the noise, whatever the `count`.
-
-        Raises:
-            InputError: There is another number of rows than a sample of all bags takes.
-        """
-        widths = list(widths or self.sizes)
-        if len(self.noise) != sum(widths):
-            raise InputError(
-                f"noise has {len(self.noise)} rows, but a sample of these bags takes {sum(widths)} "
-                "numbers: large bags under a field need one for each instance and each edge. Give "
-                "a generator instead"
-            )
-        return [part.T for part in self.noise.to(like).split(widths)]
+    def normal(self, count: int, *, like: Tensor) -> list[Float[Tensor, "samples _"]]:
+        """Return the noise of each bag, whatever the `count`."""
+        return [part.T for part in self.noise.to(like).split(self.sizes)]
 
     def repeated(self, classes: int) -> Streams:
         return GivenNoise(self.sizes * classes, self.noise.repeat(classes, 1))
@@ -144,7 +130,7 @@ class Posterior(ABC):
         self,
         samples: int,
         *,
-        noise: Float[Tensor, "m samples"] | None = None,
+        noise: Float[Tensor, "n samples"] | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n drawn *classes"]:
         """Return samples of all instances from one generator, or from noise that is given."""
