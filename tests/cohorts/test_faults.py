@@ -24,7 +24,7 @@ from probsa.cohorts.inputs import find_inputs
 from probsa.cohorts.verification import verify
 from probsa.cohorts.work import MAX_NAME_BYTES, WorkFolder, file_name
 from probsa.core.store import peek_bag, read_bag, read_stamp, write_bag
-from probsa.errors import BagError
+from probsa.errors import BagError, InputError
 from probsa.features import build
 from probsa.jobs.engines import run_tasks
 from probsa.patches import settings
@@ -382,3 +382,24 @@ def test_a_damaged_settings_file_is_no_crash(both):
     WorkFolder(work).choose().settings_file.write_text("[1]")
     with pytest.raises(ValueError, match="made with other settings"):
         patch_cohort(slides, work, settings=SMALL)
+
+
+@pytest.mark.parametrize("where", ["{outside}/victim", "../../../victim", "other"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_record_of_another_name_writes_and_deletes_nothing(both, where, overwrite):
+    slides, work = both
+    victim = work.parent / "victim.h5"
+    victim.write_text("mine")
+    shutil.copy(next((work / NAME / "patches").iterdir()), work.parent / "victim_patches.h5")
+    first, second = sorted((work / NAME / "records" / "patch").iterdir())
+    name = where.format(outside=work.parent).replace("other", second.stem)
+    first.write_text(first.read_text().replace(f'"name": "{first.stem}"', f'"name": "{name}"'))
+    before = {p: p.read_bytes() for p in work.parent.rglob("*") if p.is_file()}
+    for command in (
+        lambda: extract_cohort(work, FEW, run=RunOptions(overwrite=overwrite)),
+        lambda: patch_cohort(slides, work, settings=SMALL),
+        lambda: list(verify(work)),
+    ):
+        with pytest.raises(InputError, match=f"{first.name} is the record of {name!r}"):
+            command()
+    assert {p: p.read_bytes() for p in work.parent.rglob("*") if p.is_file()} == before

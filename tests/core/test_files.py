@@ -6,6 +6,7 @@ import pytest
 
 from probsa.core import files
 from probsa.core.files import replacing, replacing_hdf5, write_csv, write_json
+from probsa.errors import BagError
 
 
 def text(path):
@@ -90,3 +91,16 @@ def test_a_file_that_is_open_elsewhere_is_replaced_later_on_windows(
     else:
         text(tmp_path / "a")
         assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "/etc/x", "../x", "a/b", "a\0"])
+def test_a_name_that_leads_elsewhere_names_no_file(tmp_path, name):
+    with pytest.raises(BagError, match="cannot be a file name"):
+        files.named_file(tmp_path, name, ".h5")
+    assert files.named_file(tmp_path, "..a", ".h5") == tmp_path / "..a.h5"
+
+
+def test_the_umask_of_the_user_holds(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "UMASK", 0o027)
+    text(tmp_path / "a")
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640

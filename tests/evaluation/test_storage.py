@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import probsa
+from probsa.core import files
 from probsa.errors import BagError, InputError, OutputExists, TableError, UnknownName
 from probsa.evaluation import storage
 from probsa.evaluation.prediction import Prediction
@@ -377,14 +378,14 @@ def test_instances_that_are_no_file_of_instances(folder):
 @pytest.mark.parametrize("name", ["a:b", "why?", "end.", "end "])
 def test_a_name_that_windows_cannot_store_is_refused_there(tmp_path, monkeypatch, name):
     _write(tmp_path / "here", [_prediction(name)])
-    monkeypatch.setattr(storage, "WINDOWS", True)
+    monkeypatch.setattr(files, "WINDOWS", True)
     with pytest.raises(BagError, match="on Windows"):
         _write(tmp_path / "there", [_prediction(name)])
 
 
 def test_two_names_that_a_disk_takes_for_one_are_refused(tmp_path, monkeypatch):
     """As on macOS and Windows, where `A.h5` and `a.h5` are one file."""
-    monkeypatch.setattr(storage, "_file_name", str.lower)
+    monkeypatch.setattr(files, "check_file_name", str.lower)
     with pytest.raises(BagError, match="'A' has the file name of another bag"):
         _write(tmp_path / "p", [_prediction("a"), _prediction("A", seed=1)])
     assert not (tmp_path / "p").exists()

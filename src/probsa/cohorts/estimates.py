@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 
+from ..core import named_file
 from ..errors import InputError
 from ..patches import PatchSettings, cut, draw_overview, find_tissue, read_geojson, thumbnail
 from ..slides import open_slide
@@ -136,7 +137,7 @@ def _try_patching(
         if contours is None:
             tissue = find_tissue(slide, settings.tissue)
         else:
-            tissue = read_geojson(contours / f"{item.name}.geojson", slide.size)
+            tissue = read_geojson(named_file(contours, item.name, ".geojson"), slide.size)
         patches = cut(slide, tissue, settings)
         pictures = thumbnail(slide), draw_overview(slide, tissue, patches)
     return len(patches), sum(map(_jpeg_size, pictures))
@@ -164,7 +165,7 @@ def estimate_features(
     chosen = WorkFolder(out).choose(patch_set)
     folder = chosen.features(options.encoder)
     records = [r for r in chosen.records() if r.status == "done"]
-    todo = [r for r in records if not (folder / f"{r.name}.h5").is_file()]
+    todo = [r for r in records if not (named_file(folder, r.name, ".h5")).is_file()]
     encoder = options.build()
     if options.threads:
         torch.set_num_threads(options.threads)

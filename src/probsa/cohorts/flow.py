@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from ..core import named_file
 from ..errors import InputError
 from ..jobs import Engine, Task, TaskOutcome, cores, remove_leftovers, run_tasks
 from ..patches import PatchSettings
@@ -159,7 +160,9 @@ def extract_cohort(
     stage = Extraction(
         chosen, options, identity=encoder.identity, encoder=encoder if in_process else None
     )
-    tasks = [_task(r, stage.folder / f"{r.name}.h5") for r in shard_of(records, run.shard)]
+    tasks = [
+        _task(r, named_file(stage.folder, r.name, ".h5")) for r in shard_of(records, run.shard)
+    ]
     usable = ("", chosen.made_with)
     todo = [t for t in tasks if t.payload.settings in usable]
     outcomes = [_outdated(t) for t in tasks if t.payload.settings not in usable]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core import is_disk_full
+from ..core import is_disk_full, named_file
 from ..errors import ProbSAError, SlideError
 from ..jobs import Task, TaskOutcome
 from ..patches import (
@@ -219,7 +219,7 @@ class Patching(CohortStage):
         return same_count and coordinates.made_with == record.made_with
 
     def _contours_file(self, item: Input) -> Path | None:
-        return None if self.contours is None else self.contours / f"{item.name}.geojson"
+        return None if self.contours is None else named_file(self.contours, item.name, ".geojson")
 
     def _made_with(self, item: Input) -> str:
         """Return a digest of all that the patches depend on; a process reads a file only once."""

@@ -1,8 +1,10 @@
 """Records of a work folder: one small file per slide or CT series and stage."""
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from ..core import BagKind
+from ..errors import InputError
 from ..jobs import RecordFile, TaskOutcome
 
 STATUSES = ("done", "no_tissue", "failed")
@@ -38,6 +40,22 @@ class Record(RecordFile):
     settings: str = ""
     """Digest of the settings of the patches."""
     notes: tuple[str, ...] = field(default_factory=tuple)
+
+    @classmethod
+    def read(cls, path: Path) -> "Record | None":
+        """Read a record; return None if the file is missing or damaged.
+
+        Raises:
+            InputError: it is the record of another name. Files of that name would be written and
+                deleted, wherever it leads.
+        """
+        record = super(Record, cls).read(path)
+        if record is not None and record.name != path.stem:
+            raise InputError(
+                f"{path} is the record of {record.name!r}, but a record has the name of its file: "
+                "it was changed by hand. Remove it, and run probsa patch again"
+            )
+        return record
 
     def outcome(self, *, kept: bool = False) -> TaskOutcome:
         """Return the outcome for the report of a run; `kept` if nothing had to be done."""

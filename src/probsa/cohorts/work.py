@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core import write_json
+from ..core import named_file, write_json
 from ..errors import InputError, hint
 from ..jobs import write_lock
 from .records import Record
@@ -44,7 +44,7 @@ class PatchSet:
         return self.path / "patches"
 
     def patches_file(self, name: str) -> Path:
-        return self.patches / f"{name}_patches.h5"
+        return named_file(self.patches, name, "_patches.h5")
 
     def features(self, encoder: str) -> Path:
         """Return the folder of an encoder's features."""
@@ -58,7 +58,7 @@ class PatchSet:
 
     def record(self, stage: str, name: str) -> Path:
         """Return the path of a record; `stage` is `patch` or the name of a features folder."""
-        return self.path / "records" / stage / f"{name}.json"
+        return named_file(self.path / "records" / stage, name, ".json")
 
     def report(self, stage: str) -> Path:
         return self.path / f"{stage}.csv"
@@ -87,14 +87,14 @@ class WorkFolder:
         return self.path / TISSUE
 
     def contours(self, name: str) -> Path:
-        return self.path / "contours_geojson" / f"{name}.geojson"
+        return named_file(self.path / "contours_geojson", name, ".geojson")
 
     def thumbnail(self, name: str) -> Path:
-        return self.path / "thumbnails" / f"{name}.jpg"
+        return named_file(self.path / "thumbnails", name, ".jpg")
 
     def overview(self, name: str) -> Path:
         """Return the path of the thumbnail with the outline of the tissue and the patches."""
-        return self.path / "contours" / f"{name}.jpg"
+        return named_file(self.path / "contours", name, ".jpg")
 
     def sets(self) -> dict[str, PatchSet]:
         """Return the patch sets that exist, by name."""

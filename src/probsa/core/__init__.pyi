@@ -17,7 +17,9 @@ from .bags import Bags as Bags
 from .bags import pack as pack
 from .bags import repeat_bags as repeat_bags
 from .bags import select_instances as select_instances
+from .files import check_file_name as check_file_name
 from .files import is_disk_full as is_disk_full
+from .files import named_file as named_file
 from .files import replacing as replacing
 from .files import replacing_hdf5 as replacing_hdf5
 from .files import temporary_files as temporary_files

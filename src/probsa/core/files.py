@@ -15,9 +15,41 @@ from typing import Any
 
 import h5py
 
+from ..errors import BagError
+
 WINDOWS = os.name == "nt"
+UMASK = os.umask(0)
+"""The permissions that the user denies to new files."""
+os.umask(UMASK)
 PAUSES = (0.05, 0.2, 0.5)
 """Seconds between the attempts to replace a file that is open elsewhere (Windows)."""
+NOT_ON_WINDOWS = re.compile(r'[<>:"|?*\\]')
+
+
+def check_file_name(name: str) -> str:
+    """Return the name of a bag, which comes from a file, if files can be named after it.
+
+    Raises:
+        BagError: it would lead to another folder, or no file can have it.
+    """
+    if not name or name in (".", "..") or "/" in name or os.sep in name or "\0" in name:
+        raise BagError(f"bag {name!r} cannot be a file name: rename it without '/'")
+    if WINDOWS and (NOT_ON_WINDOWS.search(name) or name[-1] in ". "):
+        # 'a:b' would silently become a hidden stream of the file 'a'
+        raise BagError(
+            f'bag {name!r} cannot be a file name on Windows: rename it without <>:"|?*\\ and '
+            "without a dot or space at the end"
+        )
+    return name
+
+
+def named_file(folder: Path, name: str, suffix: str) -> Path:
+    """Return the path of the file in a folder that is named after a bag.
+
+    Raises:
+        BagError: see `check_file_name`.
+    """
+    return folder / f"{check_file_name(name)}{suffix}"
 
 
 @contextmanager
@@ -31,7 +63,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("r+b") as f:  # Windows flushes only files that may be written
             os.fsync(f.fileno())
-        temporary.chmod(0o644)
+        temporary.chmod(0o666 & ~UMASK)
         _rename(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -7,8 +7,6 @@ instances/<bag>.h5  the arrays `PER_INSTANCE` of `Prediction`, as far as the mod
 """
 
 import math
-import os
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,8 +24,10 @@ from ..core import (
     UnitInterval,
     as_record,
     attributes_of,
+    check_file_name,
     counted,
     dataset_of,
+    named_file,
     numeric_attribute,
     open_hdf5,
     read_json,
@@ -59,8 +59,6 @@ OWN = {
     PREDICTIONS_TABLE, METADATA, INSTANCES, NULL_SCORES, FAILED, NOTES, MEAN_FEATURES, SLIDES,
     FAITHFULNESS,
 }  # fmt: skip
-WINDOWS = os.name == "nt"
-NOT_ON_WINDOWS = re.compile(r'[<>:"|?*\\]')
 AGAIN = "predict this bag again"
 SHOWN = 5
 """Number of names listed in texts; JSON reports have all of them."""
@@ -202,7 +200,7 @@ class Predictions:
 
     def instance_path(self, bag: str) -> Path:
         """Return the path of a bag's per-instance outputs, which need not exist."""
-        return self.folder / INSTANCES / f"{bag}.h5"
+        return named_file(self.folder / INSTANCES, bag, ".h5")
 
     def instances(self, bag: str) -> Prediction:
         """Read the per-instance outputs of a bag and join them with its row of the table.
@@ -276,7 +274,7 @@ def read_predictions(folder: Path) -> Predictions:
     table.select("bag", *wanted)
     rows = [cells for _, cells in table.by_name("bag").values()]
     for row in rows:
-        _file_name(row["bag"])  # its maps and instances are files of this name
+        check_file_name(row["bag"])  # its maps and instances are files of this name
     if task.has_classes and names not in (classes, classes[-1:] if len(classes) == 2 else classes):
         raise TableError(
             f"{path} has probabilities of {', '.join(names)}, but {METADATA} states the classes "
@@ -385,7 +383,7 @@ def write_predictions(
         for p in predictions:
             if p.name in rows:
                 raise BagError(f"two bags are named {p.name!r}: their predictions need two names")
-            path = new / INSTANCES / f"{_file_name(p.name)}.h5"
+            path = named_file(new / INSTANCES, p.name, ".h5")
             if path.exists():
                 raise BagError(
                     f"bag {p.name!r} has the file name of another bag, because this disk ignores "
@@ -434,18 +432,6 @@ def _cells(
     if p.slides:
         cells["slides"] = f"{len(p.slides)}/{p.slides_expected or len(p.slides)}"
     return cells
-
-
-def _file_name(bag: str) -> str:
-    if not bag or bag in (".", "..") or "/" in bag or os.sep in bag or "\0" in bag:
-        raise BagError(f"bag {bag!r} cannot be a file name: rename it without '/'")
-    if WINDOWS and (NOT_ON_WINDOWS.search(bag) or bag[-1] in ". "):
-        # 'a:b' would silently become a hidden stream of the file 'a'
-        raise BagError(
-            f'bag {bag!r} cannot be a file name on Windows: rename it without <>:"|?*\\ and '
-            "without a dot or space at the end"
-        )
-    return bag
 
 
 def check_output(

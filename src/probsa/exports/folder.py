@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from ..cohorts import Record
+from ..core import named_file
 from ..datasets import BagSet, open_bags
 from ..errors import BagError, InputError, MissingExtra, ProbSAError, UnknownName
 from ..evaluation import Prediction, Predictions, read_predictions
@@ -191,7 +192,7 @@ class _Export:
             self.files.append(self.out / ONE_FILE)
 
     def _ome_tiff(self, p: Prediction, about: Provenance) -> Iterator[Path]:
-        path = self.out / f"{p.name}.ome.tiff"
+        path = named_file(self.out, p.name, ".ome.tiff")
         with self._slide(p, what="OME-TIFF") as slide:
             patches = checked_squares(p, slide, sources=self._placed())
             with write_lock(path):
@@ -202,7 +203,7 @@ class _Export:
         yield path
 
     def _geojson(self, p: Prediction, about: Provenance) -> Iterator[Path]:
-        path = self.out / f"{p.name}.geojson"
+        path = named_file(self.out, p.name, ".geojson")
         with write_lock(path):
             if self.settings.geojson == "tiles":
                 write_qupath(
@@ -226,12 +227,12 @@ class _Export:
             mask_grid = dicom_grid_of_series(record, p, coarse=False)
         held = quantities(p, classes=self.table.classes)
         for quantity in held.present:
-            path = self.out / f"{p.name}_{quantity.suffix}.dcm"
+            path = named_file(self.out, p.name, f"_{quantity.suffix}.dcm")
             with write_lock(path):
                 write_parametric_map(path, quantity, grid=grid, about=about)
             yield path
         if chances := held.of("probability"):
-            path = self.out / f"{p.name}_segmentation.dcm"
+            path = named_file(self.out, p.name, "_segmentation.dcm")
             with write_lock(path):
                 write_segmentation(path, chances, grid=mask_grid, about=about)
             yield path
@@ -246,7 +247,7 @@ class _Export:
         else:
             grid = nifti_grid_of_series(record)
         for quantity in quantities(p, classes=self.table.classes).present:
-            path = self.out / f"{p.name}_{quantity.suffix}.nii.gz"
+            path = named_file(self.out, p.name, f"_{quantity.suffix}.nii.gz")
             with write_lock(path):
                 write_nifti(path, p, quantity, grid=grid, about=about)
             yield path
@@ -263,7 +264,7 @@ class _Export:
         if self.settings.anndata == "one-file":
             self._annotated.append(bag)
             return
-        path = self.out / f"{p.name}.h5ad"
+        path = named_file(self.out, p.name, ".h5ad")
         with write_lock(path):
             write_annotated(path, [bag])
         yield path

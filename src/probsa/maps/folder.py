@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from ..core import named_file
 from ..errors import ProbSAError, UnknownName
 from ..evaluation import Prediction, Predictions, read_predictions, truth_of, verdict_of
 from ..jobs import sweep, write_lock
@@ -68,7 +69,7 @@ def render_folder(
             title = f"{first}{training_note}\n{shown.caption}".strip()
             for part, of_slide, own in _slides(showing(p, shown.score), title, limits):
                 used = "fixed" if part.name != bag else scale
-                with write_lock(out / f"{part.name}.png"):
+                with write_lock(named_file(out, part.name, ".png")):
                     failures += _draw(part, out, over=over, scale=used, title=of_slide, limits=own)
         except (ProbSAError, OSError) as error:
             failures.append((bag, str(error)))
@@ -130,5 +131,5 @@ def _draw(
             failures.append((p.name, f"the map is drawn without its slide or scan: {error}"))
         else:
             return [(p.name, problem)] if problem else []
-    render_map(p, out / f"{p.name}.png", scale=scale, title=title, limits=limits)
+    render_map(p, named_file(out, p.name, ".png"), scale=scale, title=title, limits=limits)
     return failures

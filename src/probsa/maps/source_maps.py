@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from ..core import named_file
 from ..errors import InputError
 from ..evaluation import Prediction
 from ..patches import Patches
@@ -86,7 +87,9 @@ def draw_over(
     limits = limits or bag_limits(p)
     source = sources.open(p)
     if isinstance(source, Scan):
-        render_strip(p, out / f"{p.name}.png", source, scale=scale, title=title, limits=limits)
+        render_strip(
+            p, named_file(out, p.name, ".png"), source, scale=scale, title=title, limits=limits
+        )
         return ""
     with source as slide:
         patches = checked_squares(p, slide, sources=sources)
@@ -97,7 +100,7 @@ def draw_over(
         page_scale = max(overlay_scale, max(box[2] - box[0], box[3] - box[1]) / LONGEST_PANEL)
         picture = view(slide, box, scale=page_scale, mpp=slide.mpp, whole=whole)
         render_page(
-            p, out / f"{p.name}.png", picture, patches,
+            p, named_file(out, p.name, ".png"), picture, patches,
             alpha=how.alpha, scale=scale, title=title, limits=limits,
         )  # fmt: skip
         if how.overlays:
@@ -110,7 +113,8 @@ def draw_over(
                 suffix = f"_class{k * classes // len(panels)}" if classes > 1 else ""
                 if not panel.empty:
                     mixed = blend(picture, patch_rows, panel, alpha=how.alpha)
-                    write_picture(out / f"{p.name}_{panel.quantity}{suffix}.png", mixed)
+                    path = named_file(out, p.name, f"_{panel.quantity}{suffix}.png")
+                    write_picture(path, mixed)
     if picture.undecoded:
         return f"{picture.undecoded} of {picture.blocks} parts of {slide.path} cannot be decoded"
     return ""

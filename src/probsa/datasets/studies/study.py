@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from ...core import as_typed, read_json, replacing, write_csv, write_json
+from ...core import as_typed, named_file, read_json, replacing, write_csv, write_json
 from ...errors import BagError, InputError, OutputExists
 from ..bag_set import BagSet
 from ..choices import StudyName
@@ -277,7 +277,8 @@ def _write_instance_labels(
             )
         if not labels.stored:
             written.add(f"{bag}.npy")
-            with replacing(out / INSTANCES / f"{bag}.npy") as temporary, temporary.open("wb") as f:
+            path = named_file(out / INSTANCES, bag, ".npy")
+            with replacing(path) as temporary, temporary.open("wb") as f:
                 np.save(f, values.astype(np.int8))
         known = values[values != UNKNOWN]
         counts.bags += bool(len(known))

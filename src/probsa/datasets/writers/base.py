@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...core import StoredBag, write_csv
+from ...core import StoredBag, check_file_name, write_csv
 from ...errors import BagError
 from ..labels import LabelTable
 from ..metadata import Metadata
@@ -23,7 +23,8 @@ class Outgoing:
 
     @property
     def name(self) -> str:
-        return self.stored.name
+        """The name, which its files bear."""
+        return check_file_name(self.stored.name)
 
     @property
     def slide(self) -> bool:

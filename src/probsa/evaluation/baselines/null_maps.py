@@ -23,6 +23,7 @@ from ...core import (
     as_record,
     as_typed,
     dataset_of,
+    named_file,
     open_hdf5,
     parse_json,
     read_json,
@@ -285,7 +286,7 @@ def write_null_scores(
     """
     folder, scored = (out or predictions) / NULL_SCORES, False
     for name in labelled_bags(predictions) if names is None else names:
-        with replacing_hdf5(folder / f"{name}.h5") as f:
+        with replacing_hdf5(named_file(folder, name, ".h5")) as f:
             for null_map, score in maps.scores(read(name)).items():
                 if isinstance(score, str):
                     f.attrs[null_map] = score
@@ -303,7 +304,7 @@ def read_null_scores(parent: Path, name: str, *, instances: int) -> Scores:
     Raises:
         BagError: the file is damaged, or belongs to other instances.
     """
-    path = parent / NULL_SCORES / f"{name}.h5"
+    path = named_file(parent / NULL_SCORES, name, ".h5")
     if not path.is_file():
         return dict.fromkeys(NULL_MAPS, f"no scores of bag {name!r} are stored")
     found: Scores = {}
