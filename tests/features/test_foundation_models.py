@@ -18,7 +18,7 @@ from torch import nn
 
 from probsa import features
 from probsa.errors import WeightsError
-from probsa.features import _registry, _torchvision, conch_v15
+from probsa.features import _network, _registry, published
 from probsa.features._registry import construct
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -120,13 +120,13 @@ def random_state(name: str, seed: int = 0) -> dict[str, torch.Tensor]:
 
 def timm_model(architecture: str, state: dict[str, torch.Tensor], **arguments):
     depth = len({key.split(".")[1] for key in state if key.startswith("blocks.")})
-    network = _torchvision.optional("timm").create_model(architecture, depth=depth, **arguments)
+    network = _network.optional("timm").create_model(architecture, depth=depth, **arguments)
     network.load_state_dict(state)
     return network.eval()
 
 
 def swiglu():
-    layer = _torchvision.optional("timm.layers").SwiGLUPacked
+    layer = _network.optional("timm.layers").SwiGLUPacked
     return {"mlp_layer": layer, "act_layer": nn.SiLU}
 
 
@@ -225,7 +225,7 @@ def conch(state, x):
 
 
 def phikon(state, x):
-    transformers = _torchvision.optional("transformers")
+    transformers = _network.optional("transformers")
     config = transformers.Dinov2Config(
         hidden_size=1024, num_hidden_layers=2, num_attention_heads=16, image_size=224, patch_size=16
     )
@@ -260,7 +260,7 @@ def test_saved_and_loaded_it_gives_what_its_card_computes(name, shallow, tmp_pat
     side = resize or size
     x = torch.randint(0, 256, (2, side, side, 3), dtype=torch.uint8)
     found = encoder.encode(x)
-    transforms = _torchvision.optional("torchvision.transforms")
+    transforms = _network.optional("torchvision.transforms")
     card = transforms.Compose([transforms.CenterCrop(size), transforms.Normalize(mean, std)])
     with torch.no_grad():
         wanted = RECIPES[name](state, card(x.permute(0, 3, 1, 2) / 255))
@@ -318,7 +318,7 @@ def test_without_weights_it_says_what_to_do(name):
 
 def test_phikon_is_read_as_transformers_writes_it_and_as_it_wrote_it(shallow, tmp_path):
     """The hub's file has the names of transformers 4; version 5 has its own."""
-    transformers = _torchvision.optional("transformers")
+    transformers = _network.optional("transformers")
     shallow("phikon-v2")
     torch.manual_seed(0)
     config = transformers.Dinov2Config(
@@ -376,7 +376,7 @@ def test_conch_positions_of_a_smaller_input_are_resampled_as_at_their_training(s
             matrix[row, min(max(tap, 0), old - 1)] += cubic(at - tap)
     positions = torch.randn(1, 1 + old * old, 1024)
     grid = positions[0, 1:, 0].view(old, old).double().numpy()
-    found = conch_v15.grid_of(positions, new)
+    found = published.resampled_positions(positions, new)
     assert found.shape == (1, 1 + new * new, 1024)
     assert torch.equal(found[:, 0], positions[:, 0])
     np.testing.assert_allclose(

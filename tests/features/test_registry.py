@@ -28,8 +28,8 @@ from probsa.features import (
     Origin,
     Preprocessing,
     _catalogue,
+    _network,
     _registry,
-    _torchvision,
     _weights,
 )
 from probsa.features._base import preprocess
@@ -107,7 +107,7 @@ def test_every_encoder_that_is_promised_is_there():
     [
         ("resnet5", "no encoder named 'resnet5'. Did you mean 'resnet50'?"),
         ("resnet50:layer3", "no encoder named 'resnet50:layer3'"),
-        ("UNI2-H", "Known: conch-v1.5"),
+        ("UNI2-H", "no encoder named 'UNI2-H'. Did you mean 'uni2-h'?"),
         ("timm:resnet5o", "no model of timm named 'resnet5o'. Did you mean 'resnet50'?"),
     ],
 )
@@ -571,7 +571,7 @@ def test_nothing_in_common_says_what_is_missing(small, tmp_path):
 
 def test_a_package_that_is_missing_names_the_extra():
     with pytest.raises(MissingExtra, match=r"no_such_thing .*probsa\[encoders\]"):
-        _torchvision.optional("no_such_thing.inside")
+        _network.optional("no_such_thing.inside")
 
 
 @pytest.mark.parametrize("said", ["", "another trouble"])
@@ -583,13 +583,13 @@ def test_the_guard_steps_in_for_that_one_failure_only(monkeypatch, tmp_path, sai
     for module in [m for m in sys.modules if m.partition(".")[0] == "torchvision"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.syspath_prepend(tmp_path)
-    defined = len(_torchvision._defined)
+    defined = len(_network._defined)
     if said:
         with pytest.raises(RuntimeError, match=said):
-            _torchvision._guard.__wrapped__()
+            _network._guard.__wrapped__()
     else:
-        _torchvision._guard.__wrapped__()
-    assert len(_torchvision._defined) == defined
+        _network._guard.__wrapped__()
+    assert len(_network._defined) == defined
     sys.modules.pop("torchvision", None)
 
 

@@ -6,14 +6,14 @@ from safetensors.torch import save_file
 
 from probsa import features
 from probsa.errors import WeightsError
-from probsa.features import _torchvision
+from probsa.features import _network
 
 NAMES = {"resnet18": "resnet18", "resnet50": "resnet50", "resnet50-bt": "resnet50"}
 
 
 def reference(name: str):
     """torchvision's network with random weights and statistics, its classifier included."""
-    models = _torchvision.optional("torchvision.models")
+    models = _network.optional("torchvision.models")
     torch.manual_seed(1)
     network = getattr(models, name)(weights=None)
     for module in network.modules():
@@ -57,7 +57,7 @@ def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_features_are_what_torchvision_hands_to_its_classifier(name, files):
+def test_features_are_what_network_hands_to_its_classifier(name, files):
     encoder = features.build(name, weights=files / f"{NAMES[name]}.pth")
     network = reference(NAMES[name])
     network.fc = torch.nn.Identity()
@@ -82,7 +82,7 @@ def test_cut_after_the_third_stage_it_gives_1024_numbers(files):
 
 
 def test_features_are_what_timm_pools(files):
-    timm = _torchvision.optional("timm")
+    timm = _network.optional("timm")
     network = timm.create_model("resnet50", num_classes=0)
     state = torch.load(files / "resnet50.pth", weights_only=True)
     del state["fc.weight"], state["fc.bias"]
@@ -106,7 +106,7 @@ def test_any_model_of_timm_by_its_name(files, built):
 
 def test_timm_models_of_other_kinds_are_saved_loaded_and_pooled(tmp_path):
     """One whose pooled features are wider than its maps, and one that computes tables at birth."""
-    timm = _torchvision.optional("timm")
+    timm = _network.optional("timm")
     for model, width in (("mobilenetv3_small_050", 1024), ("swin_tiny_patch4_window7_224", 768)):
         torch.manual_seed(2)
         whole = timm.create_model(model).eval()
@@ -193,8 +193,8 @@ def test_imagenet_weights_that_are_missing_say_where_they_are():
     assert "https://huggingface.co/timm/resnet50.tv_in1k" in said
 
 
-def test_the_addresses_are_torchvisions_own():
-    models = _torchvision.optional("torchvision.models")
+def test_the_addresses_are_networks_own():
+    models = _network.optional("torchvision.models")
     for name, theirs in (
         ("resnet18", models.ResNet18_Weights.IMAGENET1K_V1),
         ("resnet50", models.ResNet50_Weights.IMAGENET1K_V1),

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from ..errors import InputError
 
 Resampling = Literal["bilinear", "bicubic"]
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 Precision = Literal["float32", "bf16", "fp16"]
 PRECISIONS: dict[Precision, torch.dtype] = {
     "float32": torch.float32,
@@ -22,14 +24,16 @@ PRECISIONS: dict[Precision, torch.dtype] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """Where the weights of an encoder can be found: a file at a URL, or a hub repository."""
+    """Where the weights of an encoder can be found: a URL, a hub repository or a package."""
 
     url: str = ""
     """URL of the weight file."""
     repository: str = ""
     """Repository on the Hugging Face Hub."""
     files: tuple[str, ...] = ("model.safetensors", "pytorch_model.bin")
-    """File names in that repository; the first existing one is used."""
+    """File names in that repository or package; the first existing one is used."""
+    package: str = ""
+    """Python package that holds the file, which the extra `effnet` installs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,17 +1,56 @@
-"""Encoders whose network comes from another library, mostly timm's vision transformers.
+"""Encoders whose network comes from another library, and how such libraries are imported.
 
-The keys of weight files are those of the network alone, which `core` returns.
+torchvision's Linux wheel registers its operators in a library that is linked to CUDA. With a CPU
+build of PyTorch this library cannot be loaded, and `import torchvision` fails at the first missing
+operator. Defining two schemas is sufficient to import it; its detection operators do not work then.
 """
 
+import importlib
+import sys
+from functools import cache
+from types import ModuleType
+
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..errors import MissingExtra
 from ._base import Encoder
-from ._torchvision import optional
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-CC_BY_NC_ND = "CC BY-NC-ND 4.0: non-commercial academic research, no sharing of derivatives."
+_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+# the definitions of a library disappear with the object
+_defined: list[torch.library.Library] = []
+
+
+@cache
+def _guard() -> None:
+    try:
+        import torchvision  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError:
+        return
+    except RuntimeError as e:
+        if "torchvision::nms" not in str(e):
+            raise
+        library = torch.library.Library("torchvision", "DEF")
+        for operator in ("nms", "qnms"):
+            library.define(operator + _SCHEMA)
+        _defined.append(library)
+        # remove the modules that the failed import left
+        for module in [m for m in sys.modules if m.partition(".")[0] == "torchvision"]:
+            del sys.modules[module]
+
+
+def optional(package: str) -> ModuleType:
+    """Import a package of the extra `encoders`.
+
+    Raises:
+        MissingExtra: the package is not installed.
+    """
+    _guard()
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as e:
+        raise MissingExtra((e.name or package).partition(".")[0], "encoders") from e
 
 
 class Network(Encoder):
@@ -29,17 +68,3 @@ class Network(Encoder):
     def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
         """Return the pooled output of the network."""
         return self.network(x)
-
-
-def timm_network(architecture: str, **arguments: object) -> nn.Module:
-    """Return a network of timm without a classifier, with random weights.
-
-    Raises:
-        MissingExtra: timm is not installed.
-    """
-    return optional("timm").create_model(architecture, num_classes=0, **arguments)
-
-
-def swiglu() -> dict[str, object]:
-    """Return timm's arguments for the gated layers of DINOv2's largest networks."""
-    return {"mlp_layer": optional("timm.layers").SwiGLUPacked, "act_layer": nn.SiLU}

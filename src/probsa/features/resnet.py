@@ -2,7 +2,8 @@
 
 Weights of torchvision and timm can be loaded directly. As in torchvision, the stride of a
 bottleneck is in its 3x3 convolution. Whole patches are resized to 224 pixels, as in CLAM;
-torchvision's recipe for photographs would crop the border, and so lose tissue.
+torchvision's recipe for photographs would crop the border, and so lose tissue. `resnet50-bt` (Kang
+et al., CVPR 2023) is the encoder of the ProbSA paper's slide features.
 """
 
 from typing import Literal
@@ -10,11 +11,9 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ._base import Card, Encoder, Origin, Preprocessing
+from ._base import IMAGENET_MEAN, IMAGENET_STD, Card, Encoder, Origin, Preprocessing
 from ._registry import register
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 IMAGENET = Preprocessing(size=224, mean=IMAGENET_MEAN, std=IMAGENET_STD, resampling="bilinear")
 
 Depth = Literal[18, 50]
@@ -118,6 +117,26 @@ def _shortcut(inside: int, outside: int, *, stride: int) -> nn.Module | None:
         weights=Origin(
             url="https://download.pytorch.org/models/resnet50-0676ba61.pth",
             repository="timm/resnet50.tv_in1k",
+        ),
+    ),
+)
+@register(
+    "resnet50-bt",
+    # the release states the normalisation but no resizing, which is that of `resnet50` here
+    preprocessing=Preprocessing(
+        size=224,
+        mean=(0.70322989, 0.53606487, 0.66096631),
+        std=(0.21716536, 0.26081574, 0.20723464),
+        resampling="bilinear",
+    ),
+    card=Card(
+        width=2048,
+        summary="ResNet-50 trained by Barlow Twins on 19 million patches of TCGA slides.",
+        licence="Lunit Inc. Public License: non-commercial use only, no patent applications.",
+        source="https://github.com/lunit-io/benchmark-ssl-pathology (arXiv:2212.04690)",
+        weights=Origin(
+            url="https://github.com/lunit-io/benchmark-ssl-pathology/releases/download/"
+            "pretrained-weights/bt_rn50_ep200.torch"
         ),
     ),
 )

@@ -8,9 +8,8 @@ from torch import nn
 
 from ..errors import UnknownName, WeightsError
 from ._base import Card, Origin, Preprocessing
-from ._network import Network
+from ._network import Network, optional
 from ._registry import register
-from ._torchvision import optional
 
 OF_A_HUB = ("hf-hub:", "hf_hub:")
 
