@@ -6,12 +6,14 @@ from .extraction import ExtractOptions as ExtractOptions
 from .flow import RunOptions as RunOptions
 from .flow import extract_cohort as extract_cohort
 from .flow import patch_cohort as patch_cohort
+from .geometry import SlideGeometry as SlideGeometry
+from .geometry import print_geometries as print_geometries
+from .geometry import write_mpp_table as write_mpp_table
 from .inputs import find_inputs as find_inputs
 from .reading import open_source as open_source
 from .recipe import FeatureRecipe as FeatureRecipe
 from .records import Record as Record
 from .report import CohortReport as CohortReport
-from .resolutions import write_mpp_table as write_mpp_table
 from .verification import verify as verify
 from .work import PatchSet as PatchSet
 from .work import WorkFolder as WorkFolder

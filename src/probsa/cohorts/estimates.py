@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,10 +19,16 @@ from ..slides import open_slide
 from .coordinates import read_coordinates
 from .extraction import ExtractOptions
 from .flow import shard_of
+from .geometry import (
+    SlideGeometry,
+    print_geometries,
+    resolution_hint,
+    slide_geometries,
+    without_resolution,
+)
 from .inputs import Input, Resolution, find_inputs, resolve_mpp
 from .pictures import JPEG_QUALITY
 from .reading import BROKEN, chunks_of, open_source, reading
-from .resolutions import resolution_hint, without_resolution
 from .work import WorkFolder
 
 SAMPLE_SIZE = 5
@@ -50,6 +56,8 @@ class Estimate:
     """(name, reason) of the tried items that could not be read."""
     without_resolution: tuple[str, ...] = ()
     """All slides of unknown resolution, tried or not."""
+    geometry: tuple[SlideGeometry, ...] = ()
+    """How the patches of each slide would be cut."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the estimate as JSON values."""
@@ -62,6 +70,7 @@ class Estimate:
             "tried": self.tried,
             "failed": [{"name": n, "reason": r} for n, r in self.failed],
             "without_resolution": list(self.without_resolution),
+            **({"geometry": [asdict(g) for g in self.geometry]} if self.geometry else {}),
         }
 
     def render(self, console: Console) -> None:
@@ -75,6 +84,7 @@ class Estimate:
         for name, reason in self.failed:
             if name not in self.without_resolution:
                 console.print(f"{name}: {reason}", markup=False)
+        print_geometries(self.geometry, console)
         console.print(
             f"{self.items} slides or series, about {self.instances:,.0f} {self.what}, "
             f"{_format_size(self.bytes)}, {_format_duration(self.seconds)} "
@@ -111,6 +121,7 @@ def estimate_patches(
             failed.append((item.name, str(e)))
     readable = len(items) * (len(counts) / max(1, len(tried)))
     instances = readable * float(np.mean(counts)) if counts else 0.0
+    geometries = tuple(slide_geometries(items, settings))
     return Estimate(
         what="patches or slices",
         items=len(items),
@@ -120,7 +131,8 @@ def estimate_patches(
         seconds=readable * float(np.mean(seconds)) / workers if seconds else 0.0,
         tried=len(tried),
         failed=tuple(failed),
-        without_resolution=tuple(without_resolution(items, settings)),
+        without_resolution=tuple(without_resolution(geometries, settings)),
+        geometry=geometries,
     )
 
 

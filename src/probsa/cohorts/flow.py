@@ -10,6 +10,7 @@ from ..errors import InputError
 from ..jobs import Engine, Task, TaskOutcome, cores, remove_leftovers, run_tasks
 from ..patches import PatchSettings
 from .extraction import Extraction, ExtractOptions
+from .geometry import SlideGeometry, slide_geometries
 from .inputs import Input, Resolution, find_inputs
 from .patching import Patching
 from .records import NOUNS, Record
@@ -51,6 +52,7 @@ def patch_cohort(
     mpp: Resolution | None = None,
     run: RunOptions = DEFAULT_RUN,
     on_outcome: OnOutcome | None = None,
+    on_geometry: Callable[[Sequence[SlideGeometry]], None] | None = None,
 ) -> tuple[CohortReport, ...]:
     """Find the tissue and cut the patches of every slide; list the slices of every series.
 
@@ -65,6 +67,7 @@ def patch_cohort(
             precedence over the file, a value for all slides is used where the file has none.
         run: How the work is divided.
         on_outcome: Called with the outcome of each slide.
+        on_geometry: Called before the first slide is cut, with how each of them will be.
 
     Returns: One report per kind of input (slides, CT).
 
@@ -87,6 +90,9 @@ def patch_cohort(
         slide_settings = settings if kind == "slide" else None
         patch_set = _settle_settings(work, slide_settings, overwrite=run.overwrite)
         stage = Patching(work, patch_set, settings=slide_settings, contours=contours)
+        if slide_settings is not None and on_geometry is not None:
+            shard = shard_of(items_of_kind, run.shard)
+            on_geometry(tuple(slide_geometries(shard, slide_settings)))
         tasks = [
             _task(i, patch_set.patches_file(i.name)) for i in shard_of(items_of_kind, run.shard)
         ]

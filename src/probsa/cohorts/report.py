@@ -11,8 +11,8 @@ from rich.table import Table
 
 from ..core import write_csv
 from ..jobs import TaskOutcome, write_lock
+from .geometry import ADVICE, resolution_hint
 from .records import Record
-from .resolutions import ADVICE, resolution_hint
 
 HEADER = [
     "name", "status", "reason", "instances", "unreadable", "seconds", "kind", "format", "mpp",

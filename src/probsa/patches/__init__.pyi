@@ -3,6 +3,7 @@ from ._presets import preset as preset
 from ._presets import presets as presets
 from ._presets import settings as settings
 from .cutting import cut as cut
+from .cutting import patch_geometry as patch_geometry
 from .geojson import read_geojson as read_geojson
 from .geojson import write_geojson as write_geojson
 from .options import PatchSettings as PatchSettings

@@ -10,6 +10,7 @@ from ..slides import Slide, resolution_advice
 from ._base import Patches
 from .options import PatchSettings
 from .polygons import Polygon, Tissue, window
+from .reduction import level_for
 from .rules import by_points, tissue_shares
 
 FINEST = 2
@@ -22,10 +23,14 @@ class Geometry:
 
     size: tuple[float, float]
     step: tuple[float, float]
+    level: int
+    """The level from which the pixels are read."""
+    factor: float
+    """Its downsampling factor."""
 
 
-def geometry(slide: Slide, settings: PatchSettings) -> Geometry:
-    """Return the size of a patch and the distance to the next one.
+def patch_geometry(slide: Slide, settings: PatchSettings) -> Geometry:
+    """Return the size of a patch, the distance to the next one, and where it is read.
 
     Raises:
         SlideError: the resolution is required but unknown or too coarse, or the level does not
@@ -45,9 +50,12 @@ def geometry(slide: Slide, settings: PatchSettings) -> Geometry:
             width, height = slide.size
             scale = float(width // level.width), float(height // level.height)
     step = settings.size - settings.overlap
+    at = level_for(slide, scale[0])
     result = Geometry(
         size=(settings.size * scale[0], settings.size * scale[1]),
         step=(step * scale[0], step * scale[1]),
+        level=at,
+        factor=slide.levels[at].downsample,
     )
     if min(result.step) < 1:
         raise InputError(
@@ -89,7 +97,7 @@ def cut(slide: Slide, tissue: Tissue, settings: PatchSettings) -> Patches:
             f"{slide.path}: the slide is {slide.size[0]}x{slide.size[1]}, but its tissue was "
             f"found on {tissue.slide_size[0]}x{tissue.slide_size[1]}: they belong to two slides"
         )
-    patch = geometry(slide, settings)
+    patch = patch_geometry(slide, settings)
     if settings.grid == "global":
         coords = _one_lattice(tissue, settings, patch=patch)
     else:

@@ -1,6 +1,7 @@
 """probsa patch: cut slides into patches, and list the slices of scans."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,7 +118,13 @@ def _check_table(path: Path | None, *, dry_run: bool) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run `probsa patch`."""
     args = parse_arguments(parser(), arguments)
-    from ...cohorts import RunOptions, estimate_patches, patch_cohort
+    from ...cohorts import (
+        RunOptions,
+        SlideGeometry,
+        estimate_patches,
+        patch_cohort,
+        print_geometries,
+    )
     from ...patches import settings
     from ...slides import read_resolutions
     from ..terminal import OUT, counting_outcomes
@@ -150,6 +157,13 @@ def run(arguments: Sequence[str]) -> int:
             shard=shard,
         )
         return _report(estimate, table=args.mpp_table, as_json=args.json)
+    geometries: list[SlideGeometry] = []
+
+    def state(found: Sequence[SlideGeometry]) -> None:
+        geometries.extend(found)
+        if not args.json:
+            print_geometries(found, OUT)
+
     with counting_outcomes("patching") as count:
         reports = patch_cohort(
             args.source,
@@ -161,9 +175,11 @@ def run(arguments: Sequence[str]) -> int:
                 engine=args.engine, workers=workers, shard=shard, overwrite=args.overwrite
             ),
             on_outcome=count,
+            on_geometry=state,
         )
     if args.json:
-        write_json({"work": str(args.out), "sets": [r.to_dict() for r in reports]})
+        sets, geometry = [r.to_dict() for r in reports], [asdict(g) for g in geometries]
+        write_json({"work": str(args.out), "sets": sets, "geometry": geometry})
     else:
         for report in reports:
             report.render(OUT)

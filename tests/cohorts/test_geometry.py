@@ -1,8 +1,10 @@
-"""Slides of unknown resolution: one hint for all of them, and a table to fill in."""
+"""The geometry that is stated before slides are cut, and slides of unknown resolution."""
+
+import json
 
 import pytest
 from PIL import Image
-from support.made_slides import tissue
+from support.made_slides import tissue, write_cohort
 
 from probsa.cli.entry import main
 from probsa.core import TextTable
@@ -52,3 +54,27 @@ def test_a_run_gives_one_hint_instead_of_a_paragraph_each(slides, tmp_path, caps
     captured = capsys.readouterr()
     assert captured.out.count("12 slides of unknown resolution") == 1
     assert "cannot be cut" not in captured.out
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_a_line_states_the_geometry_of_slides_before_they_are_cut(tmp_path, capsys, dry):
+    """Slides of 0.5 µm per pixel, whose second level is half as fine: 128 pixels of 1 µm."""
+    write_cohort(tmp_path / "slides", slides=2, side=768)
+    flags = ["--out", tmp_path / "work", "--mpp", 1, *(["--dry-run"] if dry else [])]
+    assert patch(tmp_path / "slides", *flags) == 0
+    said = capsys.readouterr().out
+    assert said.count("2 slides (") == 1
+    assert "µm per pixel 0.5 (" in said and "); patch 64 px = 64 µm, read as " in said
+    assert patch(tmp_path / "slides", *flags, "--json") == 0
+    first, second = json.loads(capsys.readouterr().out)["geometry"]
+    assert {**first, "name": ""} == {**second, "name": ""}
+    assert (first["mpp"], first["side"], first["side_um"]) == (0.5, 64, 64.0)
+    assert (first["side_level0"], first["stride_level0"]) == (128.0, 128.0)
+    assert first["side_level"] * first["factor"] == first["side_level0"]
+
+
+def test_geometry_says_why_a_slide_gives_no_patches(slides, tmp_path, capsys):
+    assert patch(slides, "--out", tmp_path / "work", "--dry-run", "--json") == 1
+    found = json.loads(capsys.readouterr().out)["geometry"]
+    assert {g["name"] for g in found} == set(NAMES)
+    assert all(g["level"] is None and "give --slide-mpp" in g["reason"] for g in found)
