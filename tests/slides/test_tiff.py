@@ -475,3 +475,25 @@ def test_a_file_that_shrinks_while_it_is_open_is_seen(tmp_path):
         with pytest.raises(RegionError, match=r"row 2, column 3.*only 48152 of 49152 bytes exist"):
             slide.read(x=390, y=290, level=0, width=5, height=5)
         assert slide.read(x=0, y=0, level=0, width=128, height=128).std() > 5
+
+
+@pytest.mark.parametrize("where", ["first", "last"])
+def test_directories_in_a_loop_are_refused(tmp_path, where):
+    """A reader that looks for the last directory would never end."""
+    path = tmp_path / "loop.tif"
+    with tifffile.TiffWriter(path) as file:
+        for side in (512, 256):
+            image = np.full((side, side, 3), 200, np.uint8)
+            file.write(image, photometric="rgb", tile=(128, 128), subfiletype=int(side < 512))
+    data = bytearray(path.read_bytes())
+    at = [int.from_bytes(data[4:8], "little")]
+    ends = []
+    for _ in range(2):
+        ends.append(at[-1] + 2 + 12 * int.from_bytes(data[at[-1] : at[-1] + 2], "little"))
+        at.append(int.from_bytes(data[ends[-1] : ends[-1] + 4], "little"))
+    assert at[2] == 0
+    end = ends[0] if where == "first" else ends[1]
+    data[end : end + 4] = at[0].to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(SlideError, match="directories form a loop"):
+        open_slide(path)

@@ -33,7 +33,8 @@ def check_complete(path: Path) -> None:
     """Refuse a TIFF whose directories or tiles lie beyond its end.
 
     Raises:
-        SlideError: the file is truncated; the message states its length and the required one.
+        SlideError: the file is truncated (the message states its length and the required one), or
+            its directories form a loop.
     """
     size = path.stat().st_size
     with path.open("rb") as f:
@@ -68,6 +69,11 @@ def _ends(f: BinaryIO, size: int) -> Iterator[int]:
             yield directory.value_end(tag)
         for offsets, counts in _SEGMENTS:
             yield directory.data_end(offsets, counts)
+        if directory.next in seen:
+            raise SlideError(
+                f"{f.name} is a damaged TIFF: its directories form a loop, in which no reader "
+                "finds the last one; copy it again from the original"
+            )
         pending += [directory.next, *directory.integers(_SUBIFDS).tolist()]
 
 
