@@ -19,7 +19,7 @@ from probsa import Bag, pack
 from probsa.core.graphs import grid
 from probsa.errors import InputError
 from probsa.models import build
-from probsa.variational import Diagonal, Dirichlet, Field, field, gmrf, learned_prior
+from probsa.variational import Diagonal, Dirichlet, Field, field, gmrf, priors
 from probsa.variational.posteriors import Posterior
 
 
@@ -290,7 +290,7 @@ class NoDouble(TorchDispatchMode):
 @pytest.mark.parametrize("name", ["evidence-field", "abmil-probsa-field"])
 def test_a_step_and_a_prediction_need_no_float64_where_there_is_none(monkeypatch, name):
     """As on MPS; one of the bags has several blocks."""
-    for module in (field, learned_prior):
+    for module in (field, priors):
         monkeypatch.setattr(module, "full_dtype", lambda device: torch.float32)
     i = torch.arange(299)
     bags = pack([

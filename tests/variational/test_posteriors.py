@@ -16,7 +16,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from probsa import Bag, pack
 from probsa.core.randomness import random_stream
 from probsa.errors import InputError
-from probsa.variational.posteriors import Diagonal, Dirac, GivenNoise, Streams, sample_blocks
+from probsa.variational.posteriors import Diagonal, Dirac, Streams, sample_blocks
 from probsa.variational.priors import Dirichlet
 
 SIZES = (1, 6, 23)
@@ -232,11 +232,11 @@ def test_the_samples_of_a_bag_depend_neither_on_other_bags_nor_on_blocks(monkeyp
 
 def test_given_noise_has_a_row_for_each_instance():
     q = Diagonal(MU, LOG_VARIANCE.exp())
-    given = GivenNoise([2, 4], torch.ones(6, 3))
+    given = Streams([2, 4], noise=torch.ones(6, 3))
     assert q.sample(7, given).shape == (3, 6)
     assert [tuple(v.shape) for v in given.normal(7, like=MU)] == [(3, 2), (3, 4)]
     with pytest.raises(InputError, match="noise has 6 rows, but these bags have 9 instances"):
-        GivenNoise([3, 6], torch.ones(6, 3))
+        Streams([3, 6], noise=torch.ones(6, 3))
 
 
 def test_a_dirac_has_one_sample_and_no_variance():

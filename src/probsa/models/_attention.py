@@ -31,7 +31,6 @@ from ..variational import (
     PREDICT_POINTS,
     Dirichlet,
     FieldOptions,
-    GivenNoise,
     LearnedPrior,
     Posterior,
     PosteriorOptions,
@@ -235,10 +234,9 @@ class AttentionModel(Model):
         """
         q = self.attention(h, bags)
         readout = self.readout(h, q.mean)
-        if noise is not None:
-            streams: Streams = GivenNoise(bags.sizes, noise)
-        else:
-            streams = Streams(bags.sizes, self.streams(bags, generator) if q.stochastic else [])
+        drawn = q.stochastic and noise is None
+        own = self.streams(bags, generator) if drawn else ()
+        streams = Streams(bags.sizes, own, noise=noise)
         if readout is None:
             return self._by_vectors(q, h, streams)
         with without_autocast(h):

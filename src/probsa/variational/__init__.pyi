@@ -3,7 +3,6 @@ from .closed_form import PREDICT_POINTS as PREDICT_POINTS
 from .closed_form import PooledBags as PooledBags
 from .closed_form import pool_normal as pool_normal
 from .field import Field as Field
-from .learned_prior import LearnedPrior as LearnedPrior
 from .likelihoods.classes import Bernoulli as Bernoulli
 from .likelihoods.classes import Categorical as Categorical
 from .likelihoods.classes import Findings as Findings
@@ -25,13 +24,12 @@ from .options import PriorOptions as PriorOptions
 from .posteriors import BLOCK as BLOCK
 from .posteriors import Diagonal as Diagonal
 from .posteriors import Dirac as Dirac
-from .posteriors import GivenNoise as GivenNoise
 from .posteriors import Posterior as Posterior
 from .posteriors import Streams as Streams
 from .posteriors import probability_positive as probability_positive
 from .posteriors import sample_blocks as sample_blocks
 from .priors import Dirichlet as Dirichlet
-from .priors import Prior as Prior
+from .priors import LearnedPrior as LearnedPrior
 from .schedules import KLWeight as KLWeight
 from .schedules import RateSchedule as RateSchedule
 from .schedules import kl_weight as kl_weight

@@ -6,6 +6,7 @@ the exact posterior of the prior p(f | A) = N(0, P⁻¹), P = 2κ(L + εI), give
 q(f | X) = N(m, S) with S = Q⁻¹, Q = P + diag τ and m = S(τ ⊙ ν).
 """
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..core import Bags, repeat_bags, segment_sum
 from ..errors import InputError
 from .gmrf import GMRF
 from .posteriors import Posterior, Streams
-from .priors import Dirichlet, Prior, full_dtype
+from .priors import Dirichlet, full_dtype
 
 
 class _Solved(torch.autograd.Function):
@@ -83,14 +84,14 @@ class Field(Posterior):
         prior: Dirichlet,
         bags: Bags,
     ) -> None:
-        if not prior.proper:
+        if not prior.ridge:
             raise InputError("ridge is 0: a field posterior needs ridge > 0, as 0.01")
         self.nu, self.tau, self.prior = nu, tau, prior
         self._full = full_dtype(nu.device)
         # the classes are more bags, class after class; m of them have N instances together
         self._classes = nu.shape[1:].numel()
+        self._given = bags
         self._bags = bags if self._classes == 1 else repeat_bags(bags, self._classes)
-        self.sizes = self._bags.sizes
 
     def _shown(self, value: Float[Tensor, " N"]) -> Float[Tensor, "n *classes"]:
         """Return values of all instances in the shape and the dtype of ν."""
@@ -102,10 +103,7 @@ class Field(Posterior):
 
     @cached_property
     def _kappa(self) -> Float[Tensor, " bags"]:
-        kappa = self.prior.kappa
-        if not isinstance(kappa, Tensor):
-            kappa = self.nu.new_tensor([kappa], dtype=self._full).expand(len(self._bags))
-        return kappa.to(self._full).repeat(len(self._bags) // len(kappa))
+        return self.prior.kappa_of(self._given, dtype=self._full).repeat(self._classes)
 
     @cached_property
     def _precision(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " e"]]:
@@ -147,7 +145,7 @@ class Field(Posterior):
         return self._shown(self.full_variance)
 
     @property
-    def neighbour_share(self) -> Float[Tensor, " n"]:
+    def neighbour_share(self) -> Float[Tensor, " n"]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The share of the prior in an instance's mean given its neighbours, P_nn / Q_nn.
 
         The mean over several classes.
@@ -175,7 +173,7 @@ class Field(Posterior):
         return self.full_mean.to(x.dtype) + x
 
     @property
-    def expected_energy(self) -> Float[Tensor, " bags"]:
+    def expected_energy(self) -> Float[Tensor, " bags"]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """E_q[fᵀ(L + εI) f] of each bag, summed over classes, for κ (`LearnedPrior`)."""
         each = (self._mean_energy + 2 * self._trace) / (2 * self._kappa)
         return each.view(self._classes, -1).sum(0)
@@ -183,7 +181,7 @@ class Field(Posterior):
     @cached_property
     def _mean_energy(self) -> Float[Tensor, " bags"]:
         """mᵀPm of each bag."""
-        unit = Dirichlet(kappa=1.0, ridge=self.prior.ridge, laplacian=self.prior.laplacian)
+        unit = replace(self.prior, kappa=1.0)
         return 2 * self._kappa * unit.energy(self.full_mean, self._bags)
 
     @cached_property
@@ -196,7 +194,7 @@ class Field(Posterior):
 
     def _summed(self, value: Float[Tensor, " n"], slope: Float[Tensor, " n"]) -> Tensor:
         """Return Σ_n value of each bag, with the derivative `slope` by τ."""
-        return segment_sum(value + slope * self._change, self.sizes)
+        return segment_sum(value + slope * self._change, self._bags.sizes)
 
     @cached_property
     def _trace(self) -> Float[Tensor, " bags"]:
@@ -204,19 +202,7 @@ class Field(Posterior):
         variance, squares = self._probed
         return self._summed(1 - self._tau.detach() * variance, squares - variance) / 2
 
-    def _is_own(self, prior: Prior, bags: Bags) -> bool:
-        if not isinstance(prior, Dirichlet):
-            return False
-        return prior is self.prior or (
-            (prior.ridge, prior.laplacian) == (self.prior.ridge, self.prior.laplacian)
-            and bool(
-                (
-                    self._kappa.view(self._classes, -1) == prior.kappa_of(bags, dtype=self._full)
-                ).all()
-            )
-        )
-
-    def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
+    def kl(self, prior: Dirichlet, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
         """Return ½[mᵀPm − Σ_n τ_n S_nn + log|Q| − log|P|] of each bag, summed over classes.
 
         `exact=False` leaves out ½ log|L + εI|, which depends on the graph alone.
@@ -224,7 +210,9 @@ class Field(Posterior):
         Raises:
             InputError: the prior is not the one that the field was made with.
         """
-        if not self._is_own(prior, bags):
+        own, form = self._kappa[: len(bags)], (self.prior.ridge, self.prior.laplacian)
+        given = prior.kappa_of(bags, dtype=own.dtype)
+        if (prior.ridge, prior.laplacian) != form or not torch.equal(given, own):
             raise InputError("a field's KL is known only from the prior that the field was made of")
         sizes = self._bags.offsets.diff()
         variance = self._probed[0]
@@ -232,6 +220,5 @@ class Field(Posterior):
         rest = log_det - sizes * (1 + (2 * self._kappa).log())
         kl = self._mean_energy / 2 + self._trace + rest / 2
         if exact:
-            unit = Dirichlet(kappa=0.5, ridge=self.prior.ridge, laplacian=self.prior.laplacian)
-            kl = kl - unit.log_determinant(self._bags).to(kl.dtype) / 2
+            kl = kl - replace(prior, kappa=0.5).log_determinant(self._bags).to(kl.dtype) / 2
         return kl.view(self._classes, -1).sum(0).to(self.nu.dtype)
