@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from probsa.variational import PREDICT_POINTS, pool_normal
+from probsa.variational import PREDICT_POINTS, ClosedForm, Streams
 
 F64 = torch.float64
 
@@ -15,10 +15,10 @@ def streams(count, *, seed=0):
     return [torch.Generator().manual_seed(100 * seed + k) for k in range(count)]
 
 
-def pool(mean, variance, sizes=None, *, g=None, points=PREDICT_POINTS, seed=0, **options):
+def pool(mean, variance, sizes=None, *, g=None, points=PREDICT_POINTS, seed=0, generators=None):
     sizes = [len(mean)] if sizes is None else sizes
-    own = options.pop("generators", None) or streams(len(sizes), seed=seed)
-    return pool_normal(mean, variance, sizes, g=g, points=points, generators=own, **options)
+    own = generators or streams(len(sizes), seed=seed)
+    return ClosedForm(mean, variance, Streams(sizes, own), g=g, points=points)
 
 
 def case(n, sd, *, lesion, columns, seed=0):
@@ -73,7 +73,7 @@ def test_the_error_is_below_that_of_1000_draws(n, sd, lesion, columns):
     y = torch.stack([t[0] for t in thousands])
     centre = y.mean((0, 1))
     found = [pool(mean, variance, g=g, seed=seed) for seed in range(8)]
-    assert not any(pooled.sampled for pooled in found)
+    assert not any(pooled.sampled.any() for pooled in found)
     weights = [pooled.weights() for pooled in found]
     # p, and the mean and the variance of all weights, of which the large ones decide
     ours = (
@@ -137,7 +137,7 @@ def test_a_bag_depends_on_itself_alone(columns):
     )
     sizes = [len(c[0]) for c in (*cases, wild)]
     together = pool(mean, variance, sizes, g=g)
-    assert list(together.sampled) == [5]
+    assert together.sampled.tolist() == [[False] * 5 + [True]]
     weights = [v.split(sizes) for v in together.weights()]
     for b, own in enumerate((*cases, wild)):
         alone = pool(own[0], own[1], g=own[2], generators=[streams(6)[b]])
@@ -155,7 +155,7 @@ def test_a_bag_whose_moments_fail_is_sampled_with_finite_gradients():
     variance = torch.full_like(variance, 54.0).float().requires_grad_()
     mean, g = mean.float().requires_grad_(), g.float()
     pooled = pool(mean, variance, g=g, points=2000)
-    assert list(pooled.sampled) == [0]
+    assert pooled.sampled.all()
     pooled.y.sum().backward()
     assert mean.grad.isfinite().all() and variance.grad.isfinite().all()
     with torch.no_grad():
@@ -167,7 +167,7 @@ def test_a_bag_whose_moments_fail_is_sampled_with_finite_gradients():
 def test_there_may_be_more_values_than_spare_dimensions():
     mean, variance, g = case(128, 2.0, lesion=False, columns=40)
     pooled = pool(mean, variance, g=g)
-    assert not pooled.sampled and pooled.closed.scores.shape[2] == 128
+    assert not pooled.sampled.any() and pooled._scores.shape[2] == 128
     y = torch.cat([t[0] for t in draws(mean, variance, g, count=10)])
     error = y.std(0).norm() / len(y) ** 0.5
     assert (pooled.y[0].mean(0) - y.mean(0)).norm() < 4 * error

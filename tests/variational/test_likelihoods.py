@@ -27,7 +27,7 @@ from probsa.variational import (
     likelihood_of,
     logits_of,
 )
-from probsa.variational.likelihoods.gaussian import UNIT
+from probsa.variational.likelihoods import UNIT
 
 NAN = math.nan
 THETA = (-1.5, -0.5, 0.5, 1.0, 2.0)

@@ -86,46 +86,29 @@ class Field(Posterior):
     ) -> None:
         if not prior.ridge:
             raise InputError("ridge is 0: a field posterior needs ridge > 0, as 0.01")
-        self.nu, self.tau, self.prior = nu, tau, prior
-        self._full = full_dtype(nu.device)
+        self.nu, self.prior, full = nu, prior, full_dtype(nu.device)
         # the classes are more bags, class after class; m of them have N instances together
         self._classes = nu.shape[1:].numel()
-        self._given = bags
         self._bags = bags if self._classes == 1 else repeat_bags(bags, self._classes)
+        self._kappa = prior.kappa_of(bags, dtype=full).repeat(self._classes)
+        self._prior = replace(prior, kappa=self._kappa)
+        # P and τ, and dτ: 0, with the derivative 1 by τ
+        self._own, self._pairs = self._prior.precision(self._bags, dtype=full)
+        self._nu, self._tau = (v.movedim(0, -1).flatten().to(full) for v in (nu, tau))
+        self._change = self._tau - self._tau.detach()
 
     def _shown(self, value: Float[Tensor, " N"]) -> Float[Tensor, "n *classes"]:
         """Return values of all instances in the shape and the dtype of ν."""
         return value.view(self.nu.movedim(0, -1).shape).movedim(-1, 0).to(self.nu.dtype)
 
     @cached_property
-    def _tau(self) -> Float[Tensor, " n"]:
-        return self.tau.movedim(0, -1).flatten().to(self._full)
-
-    @cached_property
-    def _kappa(self) -> Float[Tensor, " bags"]:
-        return self.prior.kappa_of(self._given, dtype=self._full).repeat(self._classes)
-
-    @cached_property
-    def _precision(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " e"]]:
-        """The diagonal of P, and its entry for each edge."""
-        own, coupling = self.prior.entries(self._bags, dtype=self._full)
-        factor = (2 * self._kappa).repeat_interleave(self._bags.offsets.diff())
-        return factor * own, factor[self._bags.edges[0]] * coupling
-
-    @cached_property
     def _gmrf(self) -> GMRF:
-        diagonal, pairs = self._precision
-        return GMRF(diagonal + self._tau.detach(), pairs, bags=self._bags)
-
-    @property
-    def _change(self) -> Float[Tensor, " n"]:
-        """dτ: 0, with the derivative 1 by τ."""
-        return self._tau - self._tau.detach()
+        return GMRF(self._own + self._tau.detach(), self._pairs, bags=self._bags)
 
     @cached_property
     def full_mean(self) -> Float[Tensor, " n"]:
         """The mean m, in the precision of the linear algebra: dm = S(d(τ ⊙ ν) − dτ ⊙ m)."""
-        b = (self._tau * self.nu.movedim(0, -1).flatten().to(self._full))[None]
+        b = (self._tau * self._nu)[None]
         m = self._gmrf.solve(b.detach())
         return (m + _Solved.apply(b - b.detach() - self._change * m, self._gmrf))[0]  # pyright: ignore
 
@@ -150,8 +133,8 @@ class Field(Posterior):
 
         The mean over several classes.
         """
-        own, _ = self._precision
-        return (own / (own + self._tau)).view(self._classes, -1).mean(0).to(self.nu.dtype)
+        share = self._own / (self._own + self._tau)
+        return share.view(self._classes, -1).mean(0).to(self.nu.dtype)
 
     def sample(self, count: int, streams: Streams) -> Float[Tensor, "*classes drawn n"]:
         """Return samples m + L⁻ᵀε, with a number ε for each instance."""
@@ -172,17 +155,16 @@ class Field(Posterior):
             x = x + moved.to(x.dtype)
         return self.full_mean.to(x.dtype) + x
 
+    @cached_property
+    def _mean_energy(self) -> Float[Tensor, " bags"]:
+        """½ mᵀPm of each bag."""
+        return self._prior.energy(self.full_mean, self._bags)
+
     @property
     def expected_energy(self) -> Float[Tensor, " bags"]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """E_q[fᵀ(L + εI) f] of each bag, summed over classes, for κ (`LearnedPrior`)."""
-        each = (self._mean_energy + 2 * self._trace) / (2 * self._kappa)
+        each = (self._mean_energy + self._trace) / self._kappa
         return each.view(self._classes, -1).sum(0)
-
-    @cached_property
-    def _mean_energy(self) -> Float[Tensor, " bags"]:
-        """mᵀPm of each bag."""
-        unit = replace(self.prior, kappa=1.0)
-        return 2 * self._kappa * unit.energy(self.full_mean, self._bags)
 
     @cached_property
     def _probed(self) -> Float[Tensor, "two n"]:
@@ -192,15 +174,12 @@ class Field(Posterior):
             return self._gmrf.probed(tau)
         return torch.stack([self.full_variance.detach(), torch.zeros_like(tau)])
 
-    def _summed(self, value: Float[Tensor, " n"], slope: Float[Tensor, " n"]) -> Tensor:
-        """Return Σ_n value of each bag, with the derivative `slope` by τ."""
-        return segment_sum(value + slope * self._change, self._bags.sizes)
-
     @cached_property
     def _trace(self) -> Float[Tensor, " bags"]:
         """½ tr(PS) of each bag: tr(PS) = N − Σ_n τ_n S_nn."""
         variance, squares = self._probed
-        return self._summed(1 - self._tau.detach() * variance, squares - variance) / 2
+        each = 1 - self._tau.detach() * variance + (squares - variance) * self._change
+        return segment_sum(each, self._bags.sizes) / 2
 
     def kl(self, prior: Dirichlet, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
         """Return ½[mᵀPm − Σ_n τ_n S_nn + log|Q| − log|P|] of each bag, summed over classes.
@@ -215,10 +194,10 @@ class Field(Posterior):
         if (prior.ridge, prior.laplacian) != form or not torch.equal(given, own):
             raise InputError("a field's KL is known only from the prior that the field was made of")
         sizes = self._bags.offsets.diff()
-        variance = self._probed[0]
-        log_det = self._gmrf.log_determinants() + self._summed(torch.zeros_like(variance), variance)
+        moved = segment_sum(self._probed[0] * self._change, self._bags.sizes)
+        log_det = self._gmrf.log_determinants() + moved
         rest = log_det - sizes * (1 + (2 * self._kappa).log())
-        kl = self._mean_energy / 2 + self._trace + rest / 2
+        kl = self._mean_energy + self._trace + rest / 2
         if exact:
             kl = kl - replace(prior, kappa=0.5).log_determinant(self._bags).to(kl.dtype) / 2
         return kl.view(self._classes, -1).sum(0).to(self.nu.dtype)

@@ -188,9 +188,9 @@ class Diagonal(Posterior):
         variance, log_variance = self.variance, self.variance.log()
         if self.mean.ndim == 2:
             variance, log_variance = variance.sum(1), log_variance.sum(1)
-        own = prior.diagonal(bags, dtype=self.mean.dtype)
-        per_instance = own * variance - 0.5 * log_variance
-        kl = prior.energy(self.mean, bags) + segment_sum(per_instance, bags.sizes)
+        own, _ = prior.precision(bags, dtype=self.mean.dtype)
+        spread = own * variance - log_variance
+        kl = segment_sum(prior.energies(self.mean, bags) + 0.5 * spread, bags.sizes)
         if not exact:
             return kl
         n = torch.tensor(bags.sizes, dtype=kl.dtype, device=kl.device)

@@ -43,51 +43,52 @@ class Dirichlet:
         kappa = PriorOptions.kappa if isinstance(self.kappa, Tensor) else self.kappa
         PriorOptions(kappa=kappa, ridge=self.ridge, laplacian=self.laplacian)  # checks the values
 
-    def entries(
+    def precision(
         self, bags: Bags, *, dtype: torch.dtype
     ) -> tuple[Float[Tensor, " n"], Float[Tensor, " e"]]:
-        """Return the diagonal of L + εI, and its entry for each stored pair."""
+        """Return the diagonal of Q, and its entry for each stored pair."""
         w = bags.weights.to(dtype)
         degree = degrees(bags.edges, w, len(bags.x))
-        if self.laplacian == "combinatorial":
-            return degree + self.ridge, -w
-        scale = _root_inverse(degree)
+        own, pairs = degree + self.ridge, -w
+        if self.laplacian == "normalized":
+            (i, j), scale = bags.edges, _root_inverse(degree)
+            own, pairs = torch.ones_like(degree) + self.ridge, -w * scale[i] * scale[j]
+        if not isinstance(self.kappa, Tensor):
+            return 2 * self.kappa * own, 2 * self.kappa * pairs
+        factor = (2 * self.kappa.to(dtype)).repeat_interleave(bags.offsets.diff())
+        return factor * own, factor[bags.edges[0]] * pairs
+
+    def energies(self, f: Float[Tensor, "n *classes"], bags: Bags) -> Float[Tensor, " n"]:
+        """Return the share of each instance in `energy`; that of an edge is its first end's."""
         i, j = bags.edges
-        return torch.ones_like(degree) + self.ridge, -w * scale[i] * scale[j]
+        w = bags.weights.to(f.dtype)
+        own = self.ridge * f.square()
+        if self.laplacian == "normalized":
+            degree = degrees(bags.edges, w, len(f))
+            of_classes = (-1, *[1] * (f.ndim - 1))
+            own = own + f.square() * (degree == 0).view(of_classes)
+            f = f * _root_inverse(degree).view(of_classes)
+        # The gradient of index_select is a plain index_add; that of f[i] sorts the indices first.
+        squares = (f.index_select(0, i) - f.index_select(0, j)).square()
+        if f.ndim == 2:
+            squares, own = squares.sum(1), own.sum(1)
+        kappa = self.kappa
+        if isinstance(kappa, Tensor):
+            kappa = kappa.to(f.dtype).repeat_interleave(bags.offsets.diff())
+        return kappa * own.index_add(0, i, w * squares)
 
     def energy(self, f: Float[Tensor, "n *classes"], bags: Bags) -> Float[Tensor, " bags"]:
         """Return ½ fᵀQf = κ fᵀ(L + εI) f of each bag, summed over classes.
 
         It is κ times eq. (1), with the ridge of eq. (5): log p(f | A) = −energy(f) + const.
         """
-        i, j = bags.edges
-        w = bags.weights.to(f.dtype)
-        per_instance = self.ridge * f.square()
-        if self.laplacian == "normalized":
-            degree = degrees(bags.edges, w, len(f))
-            of_classes = (-1, *[1] * (f.ndim - 1))
-            per_instance = per_instance + f.square() * (degree == 0).view(of_classes)
-            f = f * _root_inverse(degree).view(of_classes)
-        # The gradient of index_select is a plain index_add; that of f[i] sorts the indices first.
-        squares = (f.index_select(0, i) - f.index_select(0, j)).square()
-        if f.ndim == 2:
-            squares, per_instance = squares.sum(1), per_instance.sum(1)
-        # The energy of an edge is added to its first end, so one sum per bag serves both terms.
-        per_instance = per_instance.index_add(0, i, w * squares)
-        return self.kappa * segment_sum(per_instance, bags.sizes)
+        return segment_sum(self.energies(f, bags), bags.sizes)
 
     def kappa_of(self, bags: Bags, *, dtype: torch.dtype) -> Float[Tensor, " bags"]:
         """Return κ of each bag."""
         if isinstance(self.kappa, Tensor):
             return self.kappa.to(dtype)
         return torch.full((len(bags),), self.kappa, dtype=dtype, device=bags.x.device)
-
-    def diagonal(self, bags: Bags, *, dtype: torch.dtype | None = None) -> Float[Tensor, " n"]:
-        """Return ½ Q_nn, the factor of the variance of instance n in the KL."""
-        own, _ = self.entries(bags, dtype=dtype or bags.weights.dtype)
-        if isinstance(self.kappa, Tensor):
-            return self.kappa.to(own.dtype).repeat_interleave(bags.offsets.diff()) * own
-        return self.kappa * own
 
     def log_determinant(self, bags: Bags) -> Float[Tensor, " bags"]:
         """Return log |Q| of each bag, without gradients.
@@ -99,10 +100,7 @@ class Dirichlet:
             InputError: If ε = 0 and a bag has several connected components, or the Laplacian is
                 normalised (its null vector is not the constant that softmax ignores).
         """
-        full = full_dtype(bags.x.device)
-        own, coupling = self.entries(bags, dtype=full)
-        scale = (2 * self.kappa_of(bags, dtype=full)).repeat_interleave(bags.offsets.diff())
-        diagonal, pairs = scale * own, scale[bags.edges[0]] * coupling
+        diagonal, pairs = self.precision(bags, dtype=full_dtype(bags.x.device))
         if self.ridge:
             return GMRF(diagonal, pairs, bags=bags).log_determinants()
         if self.laplacian == "normalized":
