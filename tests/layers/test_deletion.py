@@ -5,8 +5,7 @@ import torch
 from support.random_bags import F64
 
 from probsa.errors import InputError
-from probsa.layers import BagExplainer
-from probsa.layers.deletion import recorded_pooling
+from probsa.layers import BagExplainer, recorded_pooling
 from probsa.variational import Categorical, Independent, likelihood_of
 
 N, SAMPLES = 9, 7

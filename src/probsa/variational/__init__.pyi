@@ -13,6 +13,7 @@ from .likelihoods import Predictive as Predictive
 from .likelihoods import balanced_weights as balanced_weights
 from .likelihoods import build_likelihood as build_likelihood
 from .likelihoods import fit_spec as fit_spec
+from .likelihoods import full_precision as full_precision
 from .likelihoods import likelihood_of as likelihood_of
 from .likelihoods import logits_of as logits_of
 from .objectives import objective as objective

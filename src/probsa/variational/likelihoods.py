@@ -137,7 +137,7 @@ class Likelihood(nn.Module, ABC):
 
     def nll(self, logits: Logits, y: Tensor) -> PerBag:
         """Return −E_q[log p(Y | X, f)]: the samples' mean loss, not the loss of their mean."""
-        loss = self.sampled_nll(in_float32(logits), y).mean(1)
+        loss = self.sampled_nll(full_precision(logits), y).mean(1)
         if self.class_weights is None:
             return loss
         return loss * F.pad(self.class_weights, (0, 1), value=1.0)[y.long()]  # 1 for no class
@@ -256,7 +256,7 @@ class Findings(Likelihood):
         return F.softplus(torch.where((y == 1)[:, None], -logits, logits))
 
     def nll(self, logits: Logits, y: Float[Tensor, "bags findings"]) -> PerBag:
-        loss = self.sampled_nll(in_float32(logits), y).mean(1)
+        loss = self.sampled_nll(full_precision(logits), y).mean(1)
         if self.positive_weights is not None:
             loss = torch.where(y == 1, loss * self.positive_weights.to(loss.dtype), loss)
         return self._over_parts(loss, y)
@@ -310,7 +310,7 @@ class CumulativeLink(Likelihood):
         return -at_index(self.log_grades(logits), y)
 
     def sample_outputs(self, logits: Columns) -> Float[Tensor, "*batch grades"]:
-        return self.log_grades(in_float32(logits)).exp()
+        return self.log_grades(full_precision(logits)).exp()
 
     def at_least(self, logits: Columns) -> Float[Tensor, "*batch steps"]:
         return self.log_grades(logits).exp().flip(-1).cumsum(-1).flip(-1)[..., 1:]
@@ -421,7 +421,7 @@ class Gaussian(Likelihood):
 
     def _moments(self, logits: Columns) -> tuple[Tensor, Tensor]:
         """Return μ and v of each sample, in standardised units: two tensors (*batch)."""
-        ell = in_float32(logits)
+        ell = full_precision(logits)
         mu = ell[..., 0]
         if self.two_logits:
             return mu, F.softplus(ell[..., 1] + UNIT) + LEAST_VARIANCE
@@ -512,7 +512,7 @@ class Hazards(_Survival):
 
     def sample_outputs(self, logits: Columns) -> Float[Tensor, "*batch outputs"]:
         """Return the risk τ − ∫_0^τ S(t) dt, and S at the cuts."""
-        _, log_s = self._hazards(in_float32(logits))
+        _, log_s = self._hazards(full_precision(logits))
         ends = torch.cat([self.cuts.new_zeros(1), self.cuts])
         counted = (self.horizon - ends[:-1]).clamp_min(0).minimum(ends.diff())
         # log S is linear within an interval: S falls at the rate −diff(log S) / width
@@ -698,9 +698,9 @@ def at_index(log_p: Float[Tensor, "bags samples k"], index: Tensor) -> PerSample
     return log_p.gather(2, index.long()[:, None, None].expand(-1, log_p.shape[1], 1))[..., 0]
 
 
-def in_float32(logits: Tensor) -> Tensor:
-    """Return logits of half precision in float32, in which losses are computed."""
-    return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+def full_precision(v: Tensor) -> Tensor:
+    """Return float32 in place of half precision, in which logits tie and long sums lose digits."""
+    return v.float() if v.dtype in (torch.float16, torch.bfloat16) else v
 
 
 def _mixture_crps(mu: PerSample, v: PerSample, z: PerBag) -> PerBag:
