@@ -20,27 +20,19 @@ def kl_weight(schedule: KLWeight, step: int, total: int) -> float:
     """Return λ at step t = 0 … T−1 of T.
 
     A number is a constant λ. `linear` rises from 0 to 1 over the first half of the steps.
-    `cyclical` (Fu et al. 2019, with the paper's settings) is the function `cyclical`.
+    `cyclical` (Fu et al. 2019, with the paper's settings) has 5 cycles of K = ⌊T/5⌋ steps. In each,
+    λ rises from 0 to 1 over the first R = ⌊0.8 K⌋ steps and stays at 1. It is 1 everywhere if
+    R = 0, and in the steps that remain after the last whole cycle.
     """
-    if schedule == "cyclical":
-        return cyclical(step, total)
     if schedule == "linear":
         ramp = total // 2
-        return step / ramp if step < ramp else 1.0
-    return float(schedule)
-
-
-def cyclical(step: int, total: int) -> float:
-    """Return the λ of 5 cycles of K = ⌊T/5⌋ steps each.
-
-    In each cycle λ rises from 0 to 1 over the first R = ⌊0.8 K⌋ steps and stays at 1. It is 1
-    everywhere if R = 0, and in the steps that remain after the last whole cycle.
-    """
-    length = total // CYCLES
-    if step >= CYCLES * length:
-        return 1.0
-    ramp, place = 4 * length // 5, step % length
-    return place / ramp if place < ramp else 1.0
+    elif schedule == "cyclical":
+        length = total // CYCLES
+        ramp = 4 * length // 5 if step < CYCLES * length else 0
+        step = step % length if ramp else 0
+    else:
+        return float(schedule)
+    return step / ramp if step < ramp else 1.0
 
 
 def rate_factor(
@@ -69,12 +61,8 @@ def rate_factor(
         return share ** (epoch // every)
     if schedule == "cosine":
         return share + (1 - share) * (1 + math.cos(math.pi * epoch / epochs)) / 2
-    if schedule == "plateau":
-        return share ** _plateaus(losses, every)
-    return 1.0
-
-
-def _plateaus(losses: Sequence[float | None], every: int) -> int:
+    if schedule == "constant":
+        return 1.0
     lowest, waited, plateaus = math.inf, 0, 0
     for loss in losses:
         if loss is not None and loss < lowest - LOWER:
@@ -82,4 +70,4 @@ def _plateaus(losses: Sequence[float | None], every: int) -> int:
         else:
             waited += 1
             plateaus += waited % every == 0
-    return plateaus
+    return share**plateaus
