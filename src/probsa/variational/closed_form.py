@@ -63,16 +63,17 @@ class ClosedForm:
         points: int,
     ) -> None:
         self.g, self.points, self._shape = g, points, mean.movedim(0, -1).shape
-        self._classes, (mean, variance) = mean.shape[1:].numel(), self._flat(mean, variance)
+        self._classes = mean.shape[1:].numel()
+        mean, variance = (v.movedim(0, -1).flatten() for v in (mean, variance))
         streams = streams.repeated(self._classes)
         self.sizes = streams.sizes
         self._parts = list(zip(mean.split(self.sizes), variance.split(self.sizes), strict=True))
         dims = max(DIMENSIONS, HEAVY[-1] + (1 if g is None else g.shape[1]) + 1)
         kind = {"dtype": torch.int32, "device": mean.device}
-        shifts = torch.stack(
+        self._shifts = torch.stack(
             [torch.randint(CELLS, (dims,), generator=own, **kind) for own in streams.generators]
         )
-        y, refused = self._pool(mean, variance, shifts)
+        y, refused = self._pool(mean, variance)
         self._keys: dict[int, int] = {}
         """Seeds of the noise of sampled bags, so that the same samples can be drawn again."""
         if bool(refused.any()):
@@ -80,28 +81,20 @@ class ClosedForm:
             self._keys = {b: draw_key(streams.generators[b]) for b in places}
             # certain scores in place of theirs, as their own moments may have overflowed
             out = refused.repeat_interleave(torch.tensor(self.sizes, device=mean.device))
-            y, _ = self._pool(mean.masked_fill(out, 0), variance.masked_fill(out, 0), shifts)
+            y, _ = self._pool(mean.masked_fill(out, 0), variance.masked_fill(out, 0))
             y = torch.stack([self._mean_of(b) if b in self._keys else v for b, v in enumerate(y)])
         self.sampled = refused.view(self._classes, -1)
         self.y = y if g is not None else y.view(*self.sampled.shape, points).permute(1, 2, 0)
 
-    def _flat(self, *values: Float[Tensor, "n *classes"]) -> list[Float[Tensor, " N"]]:
-        return [v.movedim(0, -1).flatten() for v in values]
-
     def _pool(
-        self,
-        mean: Float[Tensor, " N"],
-        variance: Float[Tensor, " N"],
-        shifts: Int[Tensor, "bags all_dims"],
+        self, mean: Float[Tensor, " N"], variance: Float[Tensor, " N"]
     ) -> tuple[Float[Tensor, "bags points c"], Bool[Tensor, " bags"]]:
         """Return the points of y, and which bags should be sampled."""
         g, counts = self.g, torch.tensor(self.sizes, device=mean.device)
         first, covariance, typical, top = moments_of(mean, variance, g, counts)
         rows, present, refused = heavy_instances(first, covariance, typical, counts)
         (bags, k), d = rows.shape, first.shape[1]
-        z = normal_points(
-            shifts, count=self.points, dims=d + k, series=self._classes, dtype=mean.dtype
-        )
+        z = normal_points(self._shifts, self.points, d + k, series=self._classes, dtype=mean.dtype)
         light = torch.ones_like(typical).index_fill_(0, rows[present], 0)
         columns = torch.cat([first, covariance.flatten(1)], 1)
         sums = torch.segment_reduce(columns * light[:, None], "sum", lengths=counts)
@@ -290,7 +283,7 @@ def _quantiles(dtype: torch.dtype, device: torch.device) -> Float[Tensor, " cell
 
 
 def normal_points(
-    shifts: Int[Tensor, "bags all_dims"], *, count: int, dims: int, series: int, dtype: torch.dtype
+    shifts: Int[Tensor, "bags all_dims"], count: int, dims: int, *, series: int, dtype: torch.dtype
 ) -> Float[Tensor, "bags count dims"]:
     """Return the first dimensions of standard normal quasi-random points, shifted by bag.
 

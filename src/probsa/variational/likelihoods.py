@@ -354,13 +354,8 @@ class Gaussian(Likelihood):
                 f"all {len(y)} training targets are {float(y[0]):g}, but a regression needs values "
                 "that differ: choose another column"
             )
-        return replace(
-            spec,
-            noise=options.noise,
-            transform=options.target_transform,
-            shift=float(y.mean()),
-            scale=scale,
-        )
+        spec = replace(spec, noise=options.noise, transform=options.target_transform)
+        return replace(spec, shift=float(y.mean()), scale=scale)
 
     @staticmethod
     def n_logits(spec: LikelihoodSpec) -> int:
@@ -385,7 +380,13 @@ class Gaussian(Likelihood):
         scores = super().score(logits, y)
         if not self.log:
             mu, v = self._moments(logits.double())
-            scores["crps"] = self.scale * _mixture_crps(mu, v, self._standardised(y.double()))
+            # ⟨A(z − μ_s, v_s)⟩ − ½ ⟨⟨A(μ_s − μ_t, v_s + v_t)⟩⟩ (Grimit et al. 2006)
+            apart = _expected_distance(self._standardised(y.double())[:, None] - mu, v).mean(1)
+            pairs = [
+                _expected_distance(m[:, None] - m, w[:, None] + w).mean()
+                for m, w in zip(mu, v, strict=True)
+            ]
+            scores["crps"] = self.scale * (apart - 0.5 * torch.stack(pairs))
         return scores
 
     def predict(self, logits: Logits) -> Predictive:
@@ -414,10 +415,8 @@ class Gaussian(Likelihood):
     def probability(self, logits: Columns) -> Columns:
         """Return μ in the user's unit and, of two logits, v, which explanations differ."""
         mu, v = self._moments(logits)
-        parts = [self._in_unit(self.shift + self.scale * mu)]
-        if self.two_logits:
-            parts.append(self.scale**2 * v)
-        return torch.stack(parts, -1).to(logits.dtype)
+        parts = [self._in_unit(self.shift + self.scale * mu), self.scale**2 * v]
+        return torch.stack(parts if self.two_logits else parts[:1], -1).to(logits.dtype)
 
     def _moments(self, logits: Columns) -> tuple[Tensor, Tensor]:
         """Return μ and v of each sample, in standardised units: two tensors (*batch)."""
@@ -559,16 +558,13 @@ class Cox(_Survival):
         return replace(spec, hazard=tuple(nelson_aalen.cumulative_hazard.tolist()))
 
     def sampled_nll(self, logits: Logits, y: Float[Tensor, "bags 2"]) -> PerSample:
-        """Return the term of each bag with an event, 0 for the others; they sum to the batch's.
-
-        Bags with an event at the same time share its term equally, apart from their own r.
-        """
+        """Return the term of each bag with an event, 0 for the others; they sum to the batch's."""
         r, time, event = logits[..., 0], y[:, 0], y[:, 1] > 0
         parts = 0 * r  # 0 with a gradient, for batches without an event
         for t in time[event].unique():
             dying = event & (time == t)
             d = int(dying.sum())
-            at_risk = r[time >= t].logsumexp(0)
+            at_risk = r[time >= t].logsumexp(0)  # bags of one time share its term equally
             share = (r[dying].logsumexp(0) - at_risk).exp()
             total = d * at_risk + sum(torch.log1p(-(k / d) * share) for k in range(1, d))
             parts = torch.where(dying[:, None], total / d - r, parts)
@@ -583,13 +579,10 @@ class Cox(_Survival):
         return {}
 
     def set_baseline(self, relative: PerBag, y: Float[Tensor, "bags 2"]) -> None:
-        """Set the cumulative baseline hazard by Breslow's estimator.
+        """Set the cumulative baseline hazard by Breslow's estimator; Nelson and Aalen's if e^r = 1.
 
-        It is H(t) = Σ_{events ≤ t} d / Σ_{at risk} e^r; of Nelson and Aalen if e^r = 1.
-
-        Args:
-            relative: the mean over samples of e^r of each training bag.
-            y: their times and events.
+        It is H(t) = Σ_{events ≤ t} d / Σ_{at risk} e^r. `relative` is the mean over samples of e^r
+        of each training bag.
         """
         time, event = y[:, 0].double().contiguous(), y[:, 1] > 0
         distinct = time[event].unique()
@@ -615,7 +608,9 @@ class Cox(_Survival):
 
 FittedLikelihood = CumulativeLink | Findings | Gaussian | Hazards | Cox
 LIKELIHOODS: dict[str, type[FittedLikelihood]] = {
-    **{cls.task: cls for cls in (CumulativeLink, Findings, Gaussian)},
+    "ordinal": CumulativeLink,
+    "multilabel": Findings,
+    "regression": Gaussian,
     "hazards": Hazards,
     "cox": Cox,
 }
@@ -643,15 +638,15 @@ def fit_spec(
     """Return the likelihood of a task, with the constants that follow from training targets.
 
     Args:
-        task: the task, other than classes.
-        y: targets of the training bags: (bags,) grades, (bags, findings) with NaN where unknown,
+        task: The task, other than classes.
+        y: Targets of the training bags: (bags,) grades, (bags, findings) with NaN where unknown,
             (bags,) numbers in the user's unit, or (bags, 2) times and events.
-        n_classes: number of grades or findings.
-        options: the options of the run.
-        one_logit: whether the model gives one logit where several could be used.
+        n_classes: Number of grades or findings.
+        options: The options of the run.
+        one_logit: Whether the model gives one logit where several could be used.
 
     Raises:
-        InputError: the training bags do not determine the likelihood, or an option does not fit.
+        InputError: The training bags do not determine the likelihood, or an option does not fit.
     """
     spec = LikelihoodSpec(task=task, n_classes=n_classes, one_logit=one_logit)
     return _likelihood(task, options.survival).fit(spec, y, options)
@@ -676,12 +671,9 @@ def likelihood_of(n_classes: int, *, class_weights: tuple[float, ...] | None = N
 
 
 def balanced_weights(y: Int[Tensor, " bags"], n_classes: int) -> tuple[float, ...]:
-    """Return weights w_c = n / (C n_c).
+    """Return weights w_c = n / (C n_c), whose mean over the bags is 1; raise if a class has no bag.
 
-    Their mean over the bags is 1, so L_LL keeps its scale relative to λ L_KL.
-
-    Raises:
-        InputError: If a class has no bag.
+    So L_LL keeps its scale relative to λ L_KL.
     """
     classes = max(n_classes, 2)
     counts = torch.bincount(y.long(), minlength=classes)
@@ -703,19 +695,7 @@ def full_precision(v: Tensor) -> Tensor:
     return v.float() if v.dtype in (torch.float16, torch.bfloat16) else v
 
 
-def _mixture_crps(mu: PerSample, v: PerSample, z: PerBag) -> PerBag:
-    """Return ⟨A(z − μ_s, v_s)⟩ − ½ ⟨⟨A(μ_s − μ_t, v_s + v_t)⟩⟩ (Grimit et al. 2006)."""
-    first = _expected_distance(z[:, None] - mu, v).mean(1)
-    pairs = [
-        _expected_distance(m[:, None] - m, w[:, None] + w).mean()
-        for m, w in zip(mu, v, strict=True)
-    ]
-    return first - 0.5 * torch.stack(pairs)
-
-
 def _expected_distance(m: Tensor, v: Tensor) -> Tensor:
     """Return A(m, v) = E|N(m, v)| = m (2Φ(m/√v) − 1) + 2√v φ(m/√v)."""
-    sd = v.sqrt()
-    x = m / sd
-    density = torch.exp(-0.5 * x.square()) / math.sqrt(2 * math.pi)
-    return m * torch.erf(x / math.sqrt(2)) + 2 * sd * density
+    spread = (2 * v / math.pi).sqrt() * torch.exp(-m.square() / (2 * v))
+    return m * torch.erf(m / (2 * v).sqrt()) + spread
