@@ -6,6 +6,7 @@ the exact posterior of the prior p(f | A) = N(0, P⁻¹), P = 2κ(L + εI), give
 q(f | X) = N(m, S) with S = Q⁻¹, Q = P + diag τ and m = S(τ ⊙ ν).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -22,33 +23,19 @@ from .posteriors import Posterior, Streams
 from .priors import Dirichlet, full_dtype
 
 
-class _Solved(torch.autograd.Function):
-    """S b for a b whose value is 0, so that only its differential S db matters."""
+class _Known(torch.autograd.Function):
+    """A value whose differential is known: `pull` maps its gradient to that of x."""
 
     @staticmethod
-    def forward(ctx: Any, b: Tensor, gmrf: GMRF) -> Tensor:
-        ctx.gmrf = gmrf
-        return b.view_as(b)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore
-        return ctx.gmrf.solve(grad), None
-
-
-class _Marginals(torch.autograd.Function):
-    """diag S, whose derivative is −diag(S diag(dτ) S)."""
-
-    @staticmethod
-    def forward(ctx: Any, tau: Tensor, gmrf: GMRF) -> Tensor:
-        del tau
-        ctx.gmrf = gmrf
-        return gmrf.marginals()
+    def forward(ctx: Any, x: Tensor, value: Tensor, pull: Callable[[Tensor], Tensor]) -> Tensor:
+        del x
+        ctx.pull = pull
+        return value.view_as(value)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        return -ctx.gmrf.probed(grad)[1], None
+        return ctx.pull(grad), None, None
 
 
 class Field(Posterior):
@@ -110,12 +97,13 @@ class Field(Posterior):
         """The mean m, in the precision of the linear algebra: dm = S(d(τ ⊙ ν) − dτ ⊙ m)."""
         b = (self._tau * self._nu)[None]
         m = self._gmrf.solve(b.detach())
-        return (m + _Solved.apply(b - b.detach() - self._change * m, self._gmrf))[0]  # pyright: ignore
+        return _Known.apply(b - self._change * m, m, self._gmrf.solve)[0]  # pyright: ignore
 
     @cached_property
     def full_variance(self) -> Float[Tensor, " n"]:
-        """The marginal variances, in the precision of the linear algebra."""
-        return _Marginals.apply(self._tau, self._gmrf)  # pyright: ignore
+        """The marginal variances, in the same precision: d diag S = −diag(S diag(dτ) S)."""
+        gmrf = self._gmrf
+        return _Known.apply(self._tau, gmrf.marginals(), lambda grad: -gmrf.probed(grad)[1])  # pyright: ignore
 
     @property
     def mean(self) -> Float[Tensor, "n *classes"]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -151,7 +139,8 @@ class Field(Posterior):
         """
         x = self._gmrf.deviations(noise)
         if torch.is_grad_enabled():
-            moved: Tensor = _Solved.apply(-self._change / 2 * x, self._gmrf)  # pyright: ignore
+            b = -self._change / 2 * x
+            moved: Tensor = _Known.apply(b, b.detach(), self._gmrf.solve)  # pyright: ignore
             x = x + moved.to(x.dtype)
         return self.full_mean.to(x.dtype) + x
 
