@@ -16,7 +16,11 @@ from .likelihoods import fit_spec as fit_spec
 from .likelihoods import full_precision as full_precision
 from .likelihoods import likelihood_of as likelihood_of
 from .likelihoods import logits_of as logits_of
+from .objectives import KLWeight as KLWeight
+from .objectives import RateSchedule as RateSchedule
+from .objectives import kl_weight as kl_weight
 from .objectives import objective as objective
+from .objectives import rate_factor as rate_factor
 from .options import FieldOptions as FieldOptions
 from .options import LikelihoodOptions as LikelihoodOptions
 from .options import PosteriorOptions as PosteriorOptions
@@ -30,7 +34,3 @@ from .posteriors import probability_positive as probability_positive
 from .posteriors import sample_blocks as sample_blocks
 from .priors import Dirichlet as Dirichlet
 from .priors import LearnedPrior as LearnedPrior
-from .schedules import KLWeight as KLWeight
-from .schedules import RateSchedule as RateSchedule
-from .schedules import kl_weight as kl_weight
-from .schedules import rate_factor as rate_factor
