@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core import Bags
 from ..errors import InputError
-from .dissection import Level, dissect, table
+from .dissection import Level, dissect, levels_of
 
 DENSE = 256
 """Bags of at most this many instances are not dissected."""
@@ -237,13 +237,8 @@ def _trees(bags: Bags) -> Iterator[Tree]:
         local = place[edges[:, at]]
         if not large:
             node = np.arange(len(own)).repeat([bags.sizes[b] for b in own])
-            pivots, column = table(node, np.arange(n), nodes=len(own), filler=n, multiple=STEP)
-            none = np.empty((len(own), 0), np.int64)
-            low, high = np.sort(local, 0)
-            entries = np.stack([node[low], column[high], column[low]])
-            levels = [Level(
-                pivots=pivots, boundary=none, above=none, edges=np.arange(len(at)), entries=entries
-            )]  # fmt: skip
+            flat = np.zeros(n, np.int64)
+            levels = levels_of(local, flat, node, roots=len(own), multiple=STEP)
         else:
             levels = dissect(local, n, coords=None if coords is None else coords[rows], leaf=LEAF)
             elements = sum(len(level.pivots) * level.size**2 for level in levels)
