@@ -65,9 +65,9 @@ class ClosedForm:
         self.g, self.points, self._shape = g, points, mean.movedim(0, -1).shape
         self._classes = mean.shape[1:].numel()
         mean, variance = (v.movedim(0, -1).flatten() for v in (mean, variance))
+        self._mean, self._variance = mean, variance
         streams = streams.repeated(self._classes)
         self.sizes = streams.sizes
-        self._parts = list(zip(mean.split(self.sizes), variance.split(self.sizes), strict=True))
         dims = max(DIMENSIONS, HEAVY[-1] + (1 if g is None else g.shape[1]) + 1)
         kind = {"dtype": torch.int32, "device": mean.device}
         self._shifts = torch.stack(
@@ -142,7 +142,8 @@ class ClosedForm:
         mean, variance = mean.to(self.y.dtype), variance.to(self.y.dtype)
         means, variances = mean.split(self.sizes), variance.split(self.sizes)
         for b in self._keys:
-            centre = self._parts[b][0].softmax(0)  # differences from it survive float32
+            # differences from these survive float32
+            centre = self._mean.split(self.sizes)[b].softmax(0)
             one, two = torch.zeros_like(centre), torch.zeros_like(centre)
             for scores, _, _ in self._blocks(b):
                 apart = scores.softmax(1) - centre
@@ -173,7 +174,8 @@ class ClosedForm:
         fixed, at_once = None if self.g is None else self.g[rows].T, max(1, BLOCK // n)
         if b in self._keys:
             streams = Streams([n], [random_stream(self._keys[b], device=self._scores.device)])
-            for f in sample_blocks(Diagonal(*self._parts[b]), self.points, streams):
+            q = Diagonal(self._mean[rows], self._variance[rows])
+            for f in sample_blocks(q, self.points, streams):
                 for s in f.split(at_once):
                     none = s.new_zeros(len(s), 1 if fixed is None else len(fixed))
                     yield s, s if fixed is None else fixed, none
