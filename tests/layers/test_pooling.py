@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.as_on_a_gpu import as_on_a_gpu
 from support.random_bags import F64
 
@@ -72,22 +70,6 @@ def test_samples_commute_with_a_linear_classifier(own, classes, samples, dtype, 
         assert worst(pool_vectors(f.T, h, SIZES) @ u.T, want) < tolerance
 
 
-@settings(deadline=None, derandomize=True, max_examples=25)
-@given(
-    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=5),
-    samples=st.integers(1, 9),
-    classes=st.integers(1, 3),
-    own=st.booleans(),
-    seed=st.integers(0, 99),
-)
-def test_for_bags_of_any_size(sizes, samples, classes, own, seed):
-    tensors = inputs(sizes, samples=samples, classes=classes, own=own, seed=seed)
-    (got, got_grads), (want, want_grads) = both_ways(tensors, sizes)
-    torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12)
-    for a, b in zip(got_grads, want_grads, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
-
-
 @pytest.mark.parametrize("size", [1e4, -1e4])
 def test_scores_of_ten_thousand_are_pooled_and_differentiated_as_small_ones(size):
     f, h, u = inputs(SIZES, samples=4, classes=1, dtype=torch.float32)
@@ -98,18 +80,13 @@ def test_scores_of_ten_thousand_are_pooled_and_differentiated_as_small_ones(size
         assert worst(a, b) < 2e-6
 
 
-def test_scores_far_apart_leave_one_instance_even_beside_fifty_thousand():
+def test_scores_far_apart_leave_one_instance():
     f = torch.tensor([[1e4, -1e4, 0.0]], requires_grad=True)
     g = torch.tensor([[1.0, 2.0, 3.0]], requires_grad=True)
     logits = pool(f, g, (3,))
     logits.sum().backward()
     assert logits.item() == 1
     assert g.grad.tolist() == [[1, 0, 0]] and f.grad.tolist() == [[0, 0, 0]]
-    tensors = inputs((1, 50_000), samples=3, classes=1, dim=2)
-    (got, got_grads), (want, want_grads) = both_ways(tensors, (1, 50_000))
-    torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12)
-    for a, b in zip(got_grads, want_grads, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("classes", [1, 2])

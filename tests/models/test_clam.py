@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probsa import pack
 from probsa.errors import CheckpointError, UnknownName
-from probsa.layers.evidence import choose
+from probsa.layers import InstanceEvidence
 from probsa.layers.pooling import pool_vectors
 from probsa.layers.smooth_svm import smooth_top1_svm
 from probsa.models import build, from_original
@@ -163,7 +163,8 @@ def test_small_bags_overlaps_and_one_logit(name, classes, subtyping):
 def test_what_is_chosen():
     score = torch.tensor([0.5, 3.0, -1.0, 2.0, 0.1, 9.0, 7.0])
     y = torch.tensor([1, 0])
-    chosen, other = choose(score, y, [5, 2], k=3, classes=2, others=True)
+    evidence = InstanceEvidence(1, classes=2, k=3, others=True, loss="ce")
+    chosen, other = evidence.choose(score, y, [5, 2])
     assert chosen.rows.tolist() == [1, 3, 0, 2, 4, 0, 5, 6, 6, 5]
     assert chosen.targets.tolist() == [1, 1, 1, 0, 0, 0, 1, 1, 0, 0]
     assert chosen.classes.tolist() == [1] * 6 + [0] * 4

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from probsa import models, pack
 from probsa.layers import pool
-from probsa.variational import Diagonal, GivenNoise, Posterior, Streams
+from probsa.variational import Diagonal, Posterior, Streams
 
 SIZES = (1, 5, 8)
 
@@ -121,7 +121,7 @@ def test_gradients_reach_its_parameters_through_the_samples():
         parameters = {"gamma": gamma, "delta": delta, "mean.weight": weight}
         h = model.instances(bags).detach()
         q = torch.func.functional_call(module, parameters, (h, bags))
-        return pool(q.sample(4, GivenNoise(bags.sizes, noise)), h.T, bags.sizes).square()
+        return pool(q.sample(4, Streams(bags.sizes, noise=noise)), h.T, bags.sizes).square()
 
     inputs = [p.detach().clone().requires_grad_() for p in (module.gamma, module.delta)]
     inputs.append(module.mean.weight.detach().clone().requires_grad_())

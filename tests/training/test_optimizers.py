@@ -12,7 +12,7 @@ from probsa.training.optimizers import (
     make_optimizer,
     set_learning_rate,
 )
-from probsa.variational.schedules import rate_factor
+from probsa.variational import rate_factor
 
 
 def small(name="abmil", **more):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from probsa.variational import PREDICT_POINTS, pool_normal
+from probsa.variational import PREDICT_POINTS, ClosedForm, Streams
 
 F64 = torch.float64
 
@@ -15,10 +15,10 @@ def streams(count, *, seed=0):
     return [torch.Generator().manual_seed(100 * seed + k) for k in range(count)]
 
 
-def pool(mean, variance, sizes=None, *, g=None, points=PREDICT_POINTS, seed=0, **options):
+def pool(mean, variance, sizes=None, *, g=None, points=PREDICT_POINTS, seed=0, generators=None):
     sizes = [len(mean)] if sizes is None else sizes
-    own = options.pop("generators", None) or streams(len(sizes), seed=seed)
-    return pool_normal(mean, variance, sizes, g=g, points=points, generators=own, **options)
+    own = generators or streams(len(sizes), seed=seed)
+    return ClosedForm(mean, variance, Streams(sizes, own), g=g, points=points)
 
 
 def case(n, sd, *, lesion, columns, seed=0):
@@ -34,13 +34,19 @@ def case(n, sd, *, lesion, columns, seed=0):
     return mean, variance, g
 
 
+def by_sample(mean, variance, g, noise):
+    """Return y and the weights of each sample."""
+    f = mean + variance.sqrt() * noise
+    a = f.softmax(1)
+    return (a * f).sum(1, keepdim=True) if g is None else a @ g, a
+
+
 def draws(mean, variance, g, *, count, seed=1):
     """Yield, for each thousand draws, y and the mean and the variance of the weights."""
     source = torch.Generator().manual_seed(seed)
     for _ in range(count):
-        f = mean + variance.sqrt() * torch.randn(1000, len(mean), generator=source, dtype=F64)
-        a = f.softmax(1)
-        y = (a * f).sum(1, keepdim=True) if g is None else a @ g
+        noise = torch.randn(1000, len(mean), generator=source, dtype=F64)
+        y, a = by_sample(mean, variance, g, noise)
         yield y, a.mean(0), a.var(0, correction=0)
 
 
@@ -51,9 +57,7 @@ def test_small_bags_match_quadrature(n, columns):
     nodes, weights = np.polynomial.hermite_e.hermegauss(40)
     grid = torch.tensor(list(itertools.product(nodes, repeat=n)))
     w = torch.tensor(list(itertools.product(weights / weights.sum(), repeat=n))).prod(1)
-    f = mean + variance.sqrt() * grid
-    a = f.softmax(1)
-    y = (a * f).sum(1, keepdim=True) if g is None else a @ g
+    y, a = by_sample(mean, variance, g, grid)
     pooled = pool(mean, variance, g=g)
     torch.testing.assert_close(pooled.y[0].sigmoid().mean(0), w @ y.sigmoid(), atol=2e-3, rtol=0)
     torch.testing.assert_close(pooled.y[0].square().mean(0), w @ y.square(), atol=0.02, rtol=0.01)
@@ -73,7 +77,7 @@ def test_the_error_is_below_that_of_1000_draws(n, sd, lesion, columns):
     y = torch.stack([t[0] for t in thousands])
     centre = y.mean((0, 1))
     found = [pool(mean, variance, g=g, seed=seed) for seed in range(8)]
-    assert not any(pooled.sampled for pooled in found)
+    assert not any(pooled.sampled.any() for pooled in found)
     weights = [pooled.weights() for pooled in found]
     # p, and the mean and the variance of all weights, of which the large ones decide
     ours = (
@@ -93,35 +97,30 @@ def test_gradients_are_those_of_finite_differences():
     mean, variance, g = case(40, 0.7, lesion=True, columns=2)
     inputs = [v.clone().requires_grad_() for v in (mean, variance, g)]
 
-    def linear(mean, variance, g):
+    def pooled(mean, variance, g=None):
         return pool(mean, variance, [3, 37], g=g, points=16).y
 
-    def evidence(mean, variance):
-        return pool(mean, variance, [3, 37], points=16).y
-
-    assert torch.autograd.gradcheck(linear, inputs, atol=1e-6)
-    assert torch.autograd.gradcheck(evidence, inputs[:2], atol=1e-6)
+    assert torch.autograd.gradcheck(pooled, inputs, atol=1e-6)
+    assert torch.autograd.gradcheck(pooled, inputs[:2], atol=1e-6)
 
 
 @pytest.mark.parametrize("columns", [0, 1])
 def test_gradients_vary_less_than_those_of_1000_draws(columns):
     mean, variance, g = case(120, 1.0, lesion=True, columns=columns)
 
-    def gradient(seed):
+    def gradient(y_of, seed):
         own = mean.clone().requires_grad_()
-        pool(own, variance, g=g, points=128, seed=seed).y.sigmoid().mean().backward()
+        y_of(own, seed).sigmoid().mean().backward()
         return own.grad
 
-    def sampled(seed):
-        own = mean.clone().requires_grad_()
-        eps = torch.randn(1000, len(mean), generator=streams(1, seed=seed)[0], dtype=F64)
-        f = own + variance.sqrt() * eps
-        a = f.softmax(1)
-        y = (a * f).sum(1) if g is None else (a @ g)[:, 0]
-        y.sigmoid().mean().backward()
-        return own.grad
+    def closed(own, seed):
+        return pool(own, variance, g=g, points=128, seed=seed).y
 
-    ours, theirs = (torch.stack([of(s) for s in range(30)]) for of in (gradient, sampled))
+    def sampled(own, seed):
+        noise = torch.randn(1000, len(mean), generator=streams(1, seed=seed)[0], dtype=F64)
+        return by_sample(own, variance, g, noise)[0]
+
+    ours, theirs = (torch.stack([gradient(of, s) for s in range(30)]) for of in (closed, sampled))
     assert ours.var(0).sum() < theirs.var(0).sum()
     error = theirs.std(0).norm() / 30**0.5
     assert (ours.mean(0) - theirs.mean(0)).norm() < 3 * error
@@ -137,7 +136,7 @@ def test_a_bag_depends_on_itself_alone(columns):
     )
     sizes = [len(c[0]) for c in (*cases, wild)]
     together = pool(mean, variance, sizes, g=g)
-    assert list(together.sampled) == [5]
+    assert together.sampled.tolist() == [[False] * 5 + [True]]
     weights = [v.split(sizes) for v in together.weights()]
     for b, own in enumerate((*cases, wild)):
         alone = pool(own[0], own[1], g=own[2], generators=[streams(6)[b]])
@@ -155,7 +154,7 @@ def test_a_bag_whose_moments_fail_is_sampled_with_finite_gradients():
     variance = torch.full_like(variance, 54.0).float().requires_grad_()
     mean, g = mean.float().requires_grad_(), g.float()
     pooled = pool(mean, variance, g=g, points=2000)
-    assert list(pooled.sampled) == [0]
+    assert pooled.sampled.all()
     pooled.y.sum().backward()
     assert mean.grad.isfinite().all() and variance.grad.isfinite().all()
     with torch.no_grad():
@@ -167,7 +166,7 @@ def test_a_bag_whose_moments_fail_is_sampled_with_finite_gradients():
 def test_there_may_be_more_values_than_spare_dimensions():
     mean, variance, g = case(128, 2.0, lesion=False, columns=40)
     pooled = pool(mean, variance, g=g)
-    assert not pooled.sampled and pooled.closed.scores.shape[2] == 128
+    assert not pooled.sampled.any() and pooled._scores.shape[2] == 128
     y = torch.cat([t[0] for t in draws(mean, variance, g, count=10)])
     error = y.std(0).norm() / len(y) ** 0.5
     assert (pooled.y[0].mean(0) - y.mean(0)).norm() < 4 * error

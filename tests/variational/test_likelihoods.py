@@ -27,7 +27,7 @@ from probsa.variational import (
     likelihood_of,
     logits_of,
 )
-from probsa.variational.likelihoods.gaussian import UNIT
+from probsa.variational.likelihoods import UNIT
 
 NAN = math.nan
 THETA = (-1.5, -0.5, 0.5, 1.0, 2.0)
@@ -316,30 +316,25 @@ def test_what_all_likelihoods_promise(name):
     assert LikelihoodSpec.from_dict(spec.as_dict()) == spec
 
 
+def fitted(task, y, *, n_classes=2, **options):
+    options = LikelihoodOptions(**options)
+    return lambda: fit_spec(task, t64(y), n_classes=n_classes, options=options)
+
+
 def test_constants_follow_from_the_training_bags():
-    options = LikelihoodOptions()
-    spec = fit_spec("ordinal", torch.tensor([0, 0, 0, 1, 1, 2]), n_classes=3, options=options)
+    spec = fitted("ordinal", [0, 0, 0, 1, 1, 2], n_classes=3)()
     assert spec.starts == pytest.approx([1e-3, -math.log(1.5 / 5.5) + 2e-3])
-    spec = fit_spec("regression", t64([1, 2, 3]), n_classes=0, options=options)
+    spec = fitted("regression", [1, 2, 3])()
     assert (spec.shift, spec.scale) == pytest.approx((2, math.sqrt(2 / 3)))
-    y = t64([[t, 1] for t in range(1, 9)] + [[20, 0]])
-    spec = fit_spec("survival", y, n_classes=0, options=options)
+    y = [[t, 1] for t in range(1, 9)] + [[20, 0]]
+    spec = fitted("survival", y)()
     assert spec.times == pytest.approx(np.quantile(np.arange(1, 9), [0.25, 0.5, 0.75, 1]))
     passed = np.array([7, 5, 3, 1])  # two events in each interval
     assert spec.starts == pytest.approx(np.log(2.5 / (passed + 0.5)))
-    cox = fit_spec("survival", y, n_classes=0, options=LikelihoodOptions(survival="cox"))
+    cox = fitted("survival", y, survival="cox")()
     assert cox.times == tuple(range(1, 9)) and cox.hazard[0] == pytest.approx(1 / 9)
-    many = fit_spec(
-        "survival",
-        t64([[t, 1] for t in range(1, 33)]),
-        n_classes=0,
-        options=LikelihoodOptions(survival="cox"),
-    )
+    many = fitted("survival", [[t, 1] for t in range(1, 33)], survival="cox")()
     assert many.times == tuple(range(2, 33, 2))
-
-
-def fitted(task, y, **options):
-    return lambda: fit_spec(task, t64(y), n_classes=2, options=LikelihoodOptions(**options))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The Dirichlet prior, computed from the edge list, equals its dense matrix."""
+"""The Dirichlet prior, computed from the edge list, equals its dense matrix; κ is estimated."""
 
 import itertools
 import math
@@ -11,22 +11,19 @@ from support.random_bags import (
     dense_laplacian,
     graphs_of_all_kinds,
     packed,
+    random_bag,
     split,
     types_not_executed,
 )
+from torch.distributions import MultivariateNormal, kl_divergence
 
-from probsa import Bag, pack
+from probsa import pack
 from probsa.errors import InputError
-from probsa.variational import Dirichlet
+from probsa.models import Output, build
+from probsa.variational import Diagonal, Dirac, Dirichlet, Field
 
 LAPLACIANS = ["combinatorial", "normalized"]
 PRIORS = list(itertools.product(LAPLACIANS, [0.5, 3.0], [0.0, 0.01, 0.7]))
-
-
-def dense_half(bag, *, laplacian, kappa, ridge):
-    """Return ½Q = κ(L + εI)."""
-    lap = dense_laplacian(bag, laplacian)
-    return kappa * (lap + ridge * torch.eye(len(lap), dtype=F64))
 
 
 def noise(n, seed=0):
@@ -42,53 +39,18 @@ def test_it_is_the_dense_matrix(laplacian, kappa, ridge):
     given = graphs_of_all_kinds()
     bags, prior = packed(given), Dirichlet(kappa=kappa, ridge=ridge, laplacian=laplacian)
     f = noise(len(bags.x)).requires_grad_()
-    energy = prior.energy(f, bags)
+    energy, (diagonal, _) = prior.energy(f, bags), prior.precision(bags, dtype=F64)
     weights = 1 + noise(len(given), 1).square()
     (energy * weights).sum().backward()
-    parts = [split(v, bags) for v in (f.detach(), f.grad, prior.diagonal(bags))]
-    for b, (bag, own, gradient, diagonal) in enumerate(zip(given, *parts, strict=True)):
-        half = dense_half(bag, laplacian=laplacian, kappa=kappa, ridge=ridge)
-        close(energy[b].detach(), own @ half @ own)
-        close(gradient, 2 * weights[b] * half @ own)
-        close(diagonal, half.diagonal())
+    parts = [split(v, bags) for v in (f.detach(), f.grad, diagonal)]
+    for b, (bag, own, gradient, of_bag) in enumerate(zip(given, *parts, strict=True)):
+        lap = dense_laplacian(bag, laplacian)
+        q = 2 * kappa * (lap + ridge * torch.eye(len(lap), dtype=F64))
+        close(energy[b].detach(), own @ q @ own / 2)
+        close(gradient, weights[b] * q @ own)
+        close(of_bag, q.diagonal())
         if ridge:
-            log_determinant = torch.linalg.slogdet(2 * half)[1]
-            close(prior.log_determinant(bags)[b], log_determinant, tol=1e-11)
-
-
-def test_without_a_ridge_the_null_direction_is_left_out_of_the_determinant():
-    names = ("complete", "random", "chain", "single")
-    connected = [b for b in graphs_of_all_kinds() if b.name in names]
-    got = Dirichlet(kappa=3.0, ridge=0.0).log_determinant(packed(connected))
-    for bag, value in zip(connected, got, strict=True):
-        eigenvalues = torch.linalg.eigvalsh(6 * dense_laplacian(bag, "combinatorial"))
-        close(value, eigenvalues[1:].log().sum(), tol=1e-11)
-
-
-@pytest.mark.parametrize(
-    ("laplacian", "energy"), [("combinatorial", 20.553235), ("normalized", 8.072199)]
-)
-def test_golden_energy_of_a_chain_of_six(laplacian, energy):
-    """Specification of the local baselines, 10.6."""
-    bags = pack([chain_bag(6, 1 + 0.1 * torch.arange(5, dtype=F64))])
-    mu = [-1.9390778, -3.3672083, 0.04245467, 0.28317261, 1.8578168, 0.53969929]
-    got = Dirichlet(ridge=0.0, laplacian=laplacian).energy(torch.tensor(mu, dtype=F64), bags)
-    assert float(got) == pytest.approx(energy, abs=1e-6)
-
-
-@pytest.mark.parametrize("laplacian", LAPLACIANS)
-def test_single_precision_weights_lose_nothing_that_they_hold(laplacian):
-    given = [
-        Bag(name=b.name, x=b.x[:, :1].float(), edges=b.edges, weights=b.weights.float())
-        for b in graphs_of_all_kinds()
-    ]
-    prior, bags = Dirichlet(laplacian=laplacian), pack(given)
-    f = noise(len(bags.x))
-    energy, diagonal = prior.energy(f, bags), split(prior.diagonal(bags, dtype=F64), bags)
-    for b, (bag, own) in enumerate(zip(given, split(f, bags), strict=True)):
-        half = dense_half(bag, laplacian=laplacian, kappa=1.0, ridge=0.01)
-        close(energy[b], own @ half @ own)
-        close(diagonal[b], half.diagonal())
+            close(prior.log_determinant(bags)[b], torch.linalg.slogdet(q)[1], tol=1e-11)
 
 
 def test_a_large_chain_takes_memory_of_its_edges():
@@ -102,9 +64,33 @@ def test_a_large_chain_takes_memory_of_its_edges():
     assert float(prior.log_determinant(bags)[0]) == pytest.approx(want, rel=1e-11)
 
 
-def determinant(**options):
-    kinds = [b for b in graphs_of_all_kinds() if b.name in ("complete", "edgeless")]
-    return lambda: Dirichlet(ridge=0.0, **options).log_determinant(packed(kinds))
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_derivative_of_the_kl_of_a_batch_vanishes_at_the_estimate_of_kappa(reduction):
+    given, ridge = [random_bag(n, seed=n, density=0.5) for n in (3, 8, 21)], 0.05
+    bags = packed(given)
+    nu, log_tau = noise(len(bags.x)), noise(len(bags.x), 1)
+    q = Field(nu, log_tau.exp(), prior=Dirichlet(kappa=0.7, ridge=ridge), bags=bags)
+    model = build(
+        "abmil-probsa-field", in_dim=4, ridge=ridge, kl_reduction=reduction, kappa_rate=1.0
+    )
+    total = model.batch_statistics(Output(logits=torch.zeros(3, 1, 1), attention=q), bags)
+    model.update_statistics(total)
+    kappa = (total[0] / (2 * total[1])).requires_grad_()
+    terms = []
+    for bag, mean, tau in zip(given, split(q.mean, bags), split(log_tau.exp(), bags), strict=True):
+        half = dense_laplacian(bag, "combinatorial") + ridge * torch.eye(len(tau), dtype=F64)
+        own = MultivariateNormal(mean, precision_matrix=2 * 0.7 * half + tau.diag())
+        prior = MultivariateNormal(torch.zeros_like(tau), precision_matrix=2 * kappa * half)
+        terms.append(kl_divergence(own, prior) / (len(tau) if reduction == "mean" else 1))
+    torch.stack(terms).mean().backward()
+    assert abs(float(kappa.grad)) < 1e-10
+    assert float(model.learned_prior.kappa) == pytest.approx(kappa.item(), rel=1e-6)
+
+
+def exact_kl(q=None, **options):
+    bags = packed([b for b in graphs_of_all_kinds() if b.name in ("complete", "edgeless")])
+    q = q or Diagonal(noise(len(bags.x)), torch.ones(len(bags.x), dtype=F64))
+    return lambda: q.kl(Dirichlet(**options), bags, exact=True)
 
 
 @pytest.mark.parametrize(
@@ -114,10 +100,11 @@ def determinant(**options):
         (lambda: Dirichlet(kappa=math.nan), "kappa is nan; expected more than 0"),
         (lambda: Dirichlet(ridge=-0.1), "ridge is -0.1; expected at least 0"),
         (lambda: Dirichlet(laplacian="random"), "'combinatorial' or 'normalized'"),
-        (determinant(), "'edgeless' has 4 connected components and ridge is 0"),
-        (determinant(laplacian="normalized"), "needs the combinatorial Laplacian"),
+        (exact_kl(ridge=0.0), "'edgeless' has 4 connected components and ridge is 0"),
+        (exact_kl(ridge=0.0, laplacian="normalized"), "needs the combinatorial Laplacian"),
+        (exact_kl(Dirac(noise(4))), "Dirac has no density"),
     ],
 )
-def test_a_prior_that_is_none_is_refused(call, message):
+def test_what_has_no_value_is_refused(call, message):
     with types_not_executed(), pytest.raises(InputError, match=message):
         call()

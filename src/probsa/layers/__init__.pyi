@@ -6,13 +6,13 @@ from .attention import Trunk as Trunk
 from .attention import full_precision as full_precision
 from .cells import Cells as Cells
 from .cells import grid_cells as grid_cells
-from .deletion import PoolingRecord as PoolingRecord
-from .deletion import recorded_pooling as recorded_pooling
 from .embed import Embed as Embed
 from .embed import Widths as Widths
 from .evidence import InstanceEvidence as InstanceEvidence
 from .evidence import InstanceLoss as InstanceLoss
 from .explanations import BagExplainer as BagExplainer
+from .explanations import PoolingRecord as PoolingRecord
+from .explanations import recorded_pooling as recorded_pooling
 from .graph import Arcs as Arcs
 from .graph import aggregate_softmax as aggregate_softmax
 from .graph import both_ways as both_ways

@@ -16,6 +16,7 @@ from ..variational import (
     LearnedPrior,
     Posterior,
     PosteriorOptions,
+    full_precision,
 )
 
 Trunk = Literal["tanh", "gated", "mlp"]
@@ -162,8 +163,3 @@ class AttentionPosterior(nn.Module):
             raise InputError(f"initial_log_variance {value} lies outside the bounds {low}, {high}")
         centre, reach = (low + high) / 2, (high - low) / 2
         return centre + reach * math.atanh((value - centre) / reach)
-
-
-def full_precision(v: Tensor) -> Tensor:
-    """Return float32 in place of half precision, in which logits tie and long sums lose digits."""
-    return v.float() if v.dtype in (torch.float16, torch.bfloat16) else v

@@ -5,8 +5,7 @@ evidence. The attention only selects instances and gets no gradient from this lo
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -18,8 +17,7 @@ from .smooth_svm import smooth_top1_svm
 InstanceLoss = Literal["ce", "svm"]
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(NamedTuple):
     """Selected instances of several bags, one bag after another."""
 
     rows: Int[Tensor, " m"]
@@ -29,58 +27,6 @@ class Chosen:
     """1 if the instance counts as evidence of that class, else 0."""
     sizes: Sequence[int]
     """Number of selected instances of each bag."""
-
-
-def choose(
-    score: Float[Tensor, "n *columns"],
-    y: Int[Tensor, " bags"],
-    sizes: Sequence[int],
-    *,
-    k: int,
-    classes: int,
-    others: bool = False,
-) -> Iterator[Chosen]:
-    """Yield the most and the least attended instances of each bag, for the bag's own class.
-
-    A bag of N < k instances gives N of each; in one of k ≤ N < 2k some instances are in both.
-
-    Args:
-        score: Attention of each instance, with an optional column per class.
-        y: Class of each bag.
-        sizes: Number of instances of each bag.
-        k: Number of most attended, and of least attended, instances.
-        classes: Number of classes.
-        others: Also yield, for each other class, the k most attended instances as no evidence.
-    """
-    ks = [min(k, n) for n in sizes]
-    for shift in range(classes if others else 1):
-        c = (y + shift) % classes
-        s = _column(score.detach(), c, sizes)
-        parts = segment_topk(s, sizes, k=k)
-        if shift == 0:
-            low = segment_topk(s, sizes, k=k, largest=False)
-            parts = [torch.cat(pair) for pair in zip(parts, low, strict=True)]
-            targets = [t for count in ks for t in [1] * count + [0] * count]
-        else:
-            targets = [0] * sum(ks)
-        lengths = [len(p) for p in parts]
-        yield Chosen(
-            rows=torch.cat(parts),
-            classes=_repeat(c, lengths),
-            targets=torch.tensor(targets, device=c.device),
-            sizes=lengths,
-        )
-
-
-def _column(score: Tensor, c: Int[Tensor, " bags"], sizes: Sequence[int]) -> Float[Tensor, " n"]:
-    """Return the attention to class c_b in each bag, or the only attention if there is just one."""
-    if score.ndim == 1 or score.shape[1] == 1:
-        return score.view(-1)
-    return score.gather(1, _repeat(c, sizes)[:, None])[:, 0]
-
-
-def _repeat(v: Int[Tensor, " bags"], sizes: Sequence[int]) -> Int[Tensor, " m"]:
-    return v.repeat_interleave(torch.tensor(sizes, device=v.device))
 
 
 class InstanceEvidence(nn.Module):
@@ -130,5 +76,27 @@ class InstanceEvidence(nn.Module):
     def choose(
         self, score: Float[Tensor, "n *columns"], y: Int[Tensor, " bags"], sizes: Sequence[int]
     ) -> Iterator[Chosen]:
-        """Call the function `choose` with this module's settings."""
-        return choose(score, y, sizes, k=self.k, classes=len(self.classifiers), others=self.others)
+        """Yield the most and the least attended instances of each bag, for the bag's own class.
+
+        With `others`, also yield the most attended instances for each other class. A bag of N < k
+        instances gives N of each; in one of k ≤ N < 2k some instances are in both.
+
+        Args:
+            score: Attention of each instance, with an optional column per class.
+            y: Class of each bag.
+            sizes: Number of instances of each bag.
+        """
+        counts, score = torch.tensor(sizes, device=y.device), score.detach().view(len(score), -1)
+        for shift in range(len(self.classifiers) if self.others else 1):
+            c = (y + shift) % len(self.classifiers)
+            column = c if score.shape[1] > 1 else torch.zeros_like(c)
+            s = score.gather(1, column.repeat_interleave(counts)[:, None])[:, 0]
+            parts = segment_topk(s, sizes, k=self.k)
+            targets = [torch.full_like(part, int(shift == 0)) for part in parts]
+            if shift == 0:
+                low = segment_topk(s, sizes, k=self.k, largest=False)
+                parts = [torch.cat(pair) for pair in zip(parts, low, strict=True)]
+                targets = [torch.cat([one, torch.zeros_like(one)]) for one in targets]
+            lengths = [len(part) for part in parts]
+            classes = c.repeat_interleave(torch.tensor(lengths, device=c.device))
+            yield Chosen(torch.cat(parts), classes, torch.cat(targets), lengths)

@@ -1,23 +1,128 @@
-"""What each instance adds to the logits of attention pooling, and the bag's probability without it.
+"""What each instance adds to the logits of attention pooling, and the bag without some instances.
 
 With ℓ_sc = Σ_n a_sn v_nc + b_c, the weights of the other instances without n are a_sm / (1 − a_sn),
 so removing n from the pooling gives (ℓ_sc − b_c − a_sn v_nc) / (1 − a_sn) + b_c: O(N) for all n.
-The cancellation in 1 − a_sn is harmless unless a_sn is near 1; only the largest weight of a sample
-can exceed 1/2, and that one is computed from the weights of the others.
+f and v keep their values: where instances read each other, the removal is from the pooling alone.
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..errors import InputError
 from ..variational import Categorical, Likelihood
-from .deletion import new_record
 from .pooling import Scores, Values
 
 LARGEST = 0.5
 """Weight above which the removal of an instance is computed from the other weights."""
 VANISHING = 1e-20
-"""Sum of the other weights below which they may have underflowed."""
+"""Sum of the other weights, in float32, below which they may have underflowed."""
+VANISHING_DOUBLE = 1e-250
+"""The same of the kept weights, in float64."""
+
+
+class PoolingRecord:
+    """The first posterior samples of one bag's pooling.
+
+    Args:
+        bias: b_c, the logit of an empty bag.
+        likelihood: Turns logits with the bias into probabilities.
+        samples: Largest number of samples that are kept; further ones are passed over.
+    """
+
+    def __init__(
+        self, *, bias: Float[Tensor, " classes"], likelihood: Likelihood, samples: int
+    ) -> None:
+        self.bias, self.likelihood, self.most = bias, likelihood, samples
+        self.count = 0
+        self._scores: list[Tensor] = []
+        self._values: list[Tensor] = []
+
+    def add(self, scores: Scores, values: Values) -> None:
+        """Add a block of samples, with the arguments of `BagExplainer.add`."""
+        taken = min(scores.shape[-2], self.most - self.count)
+        if taken == 0:
+            return
+        self.count += taken
+        block = scores if scores.ndim == 3 else scores[None]
+        self._scores.append(block[:, :taken].double())
+        if values.ndim == 3:
+            self._values.append(values[:, :taken].double())
+        elif not self._values:
+            self._values.append(values[:, None].double())
+
+    def after_removal(
+        self, orders: Int[Tensor, "orders n"], counts: Sequence[int]
+    ) -> Float[Tensor, "2 orders steps classes"]:
+        """Return p(Y = c), averaged over the samples, without the first instances of each order.
+
+        The second half is without the last instances of each order. Instances that are removed in
+        the same step are summed once, so the steps of an order cost O(N·S). Sums are in float64 and
+        over kept instances only, so that nothing cancels.
+
+        Args:
+            orders: Each row holds all instances once.
+            counts: How many are removed at each step, ascending from 0 to n; without any instance,
+                the logits are the bias.
+
+        Raises:
+            InputError: The counts do not ascend, or lie outside 0 to n.
+        """
+        f_csn, v_csn = torch.cat(self._scores, 1), torch.cat(self._values, 1)
+        n, steps, bias = f_csn.shape[2], [*counts], self.bias.double()[:, None]
+        if steps != sorted(steps) or not steps or steps[0] < 0 or steps[-1] > n:
+            raise InputError(f"counts are {steps}: expected ascending numbers from 0 to {n}")
+        e_cns = (f_csn - f_csn.amax(2, keepdim=True)).exp_().transpose(1, 2).contiguous()
+        ev_cns = e_cns * v_csn.transpose(1, 2)
+        # instances between two bounds of an order are removed together, from either end
+        bounds = sorted({0, n, *steps, *(n - count for count in steps)})
+        first = [bounds.index(count) for count in steps]
+        last = [bounds.index(n - count) for count in steps]
+        lengths = torch.tensor(bounds, device=orders.device).diff()
+        places = torch.arange(len(lengths), device=orders.device).repeat_interleave(lengths)
+        after = []
+        for order in orders:
+            group = torch.empty_like(order)
+            group[order] = places
+            totals: list[list[Tensor]] = [[], []]  # after each bound, and before it
+            for v in (e_cns, ev_cns):
+                sums = v.new_zeros(len(v), len(lengths), v.shape[2]).index_add_(1, group, v)
+                behind = F.pad(sums.flip(1).cumsum(1), (0, 0, 1, 0)).flip(1)
+                totals[0].append(behind[:, first])
+                totals[1].append(F.pad(sums.cumsum(1), (0, 0, 1, 0))[:, last])
+            for end, (kept, values) in enumerate(totals):
+                logits = values / kept.clamp_min(VANISHING_DOUBLE) + bias[:, None]
+                lost = (kept < VANISHING_DOUBLE).any(2).any(0)
+                for k in lost.nonzero().flatten().tolist():  # from the softmax of what is left
+                    rest = order[: n - steps[k]] if end else order[steps[k] :]
+                    a = f_csn[:, :, rest].softmax(2)
+                    logits[:, k] = (a * v_csn[:, :, rest]).sum(2) + bias
+                after.append(self.likelihood.probability(logits.movedim(0, -1)).mean(1))
+        return torch.stack(after).unflatten(0, (-1, 2)).transpose(0, 1)
+
+
+_recording: ContextVar[tuple[int, list[PoolingRecord]] | None] = ContextVar(
+    "recording", default=None
+)
+
+
+@contextmanager
+def recorded_pooling(*, samples: int) -> Iterator[list[PoolingRecord]]:
+    """Record the pooling of every bag that is explained meanwhile, in the order of the bags.
+
+    Models whose explanation has a closed form are recorded, also those of other classes.
+    """
+    records: list[PoolingRecord] = []
+    token = _recording.set((samples, records))
+    try:
+        yield records
+    finally:
+        _recording.reset(token)
 
 
 class BagExplainer:
@@ -31,7 +136,11 @@ class BagExplainer:
     def __init__(self, *, bias: Float[Tensor, " classes"], likelihood: Likelihood) -> None:
         self.bias, self.likelihood, self.samples = bias, likelihood, 0
         self._contributed = self._lost = bias.new_zeros(())
-        self._record = new_record(bias=bias, likelihood=likelihood)
+        self._record, recording = None, _recording.get()
+        if recording is not None:
+            samples, records = recording
+            self._record = PoolingRecord(bias=bias, likelihood=likelihood, samples=samples)
+            records.append(self._record)
 
     def add(
         self,
@@ -74,8 +183,8 @@ class BagExplainer:
         """p(Y = c) minus the probability without instance n."""
         return self._lost.T / self.samples
 
-    @staticmethod
     def _mend_largest(
+        self,
         rest: Float[Tensor, "classes s n"],
         scores: Scores,
         a: Scores,

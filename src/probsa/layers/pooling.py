@@ -59,19 +59,14 @@ class SoftMaximum(nn.Module):
 
     def forward(self, like: Tensor) -> Readout:
         """Return the readout, in the dtype of `like`."""
-        alpha, beta, bias = (
-            v.to(like.dtype) for v in (self.log_alpha.exp(), self.log_beta.exp(), self.bias)
-        )
-        return Readout(bias, alpha=alpha, beta=beta)
+        alpha, beta = (v.exp().to(like.dtype) for v in (self.log_alpha, self.log_beta))
+        return Readout(self.bias.to(like.dtype), alpha=alpha, beta=beta)
 
 
 def pool(scores: Scores, values: Values, sizes: Sequence[int]) -> Float[Tensor, "bags s classes"]:
     """Return Σ_n softmax(scores)_n values_n of each bag and sample: the logits without their bias.
 
-    Args:
-        scores: Logits of the weights of all bags, one bag after another.
-        values: What the weights average.
-        sizes: Number of instances of each bag.
+    Bags have `sizes` instances, one bag after another.
     """
     with without_autocast(values):
         if not scores.is_cuda:

@@ -71,9 +71,7 @@ class ProbSAPooling(nn.Module):
         prior, self.options = prior or PriorOptions(), options or PosteriorOptions()
         self.kl_reduction, self.seed = prior.kl_reduction, seed
         self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
-        learned = None
-        if posterior == "field":
-            learned = LearnedPrior(prior, FieldOptions(learn_kappa=False))
+        fixed = FieldOptions(learn_kappa=False)
         self.attention = AttentionPosterior(
             dim,
             attention_dim,
@@ -81,19 +79,16 @@ class ProbSAPooling(nn.Module):
             trunk=trunk,
             log_variance_bounds=self.options.log_variance_bounds,
             initial_log_variance=self.options.initial_log_variance,
-            prior=learned,
+            prior=LearnedPrior(prior, fixed) if posterior == "field" else None,
         )
 
     def forward(
         self, h: Float[Tensor, "n d"], bags: Bags, *, generator: torch.Generator | None = None
     ) -> PooledBags:
-        """Pool the instances of each bag.
+        """Pool the instances of each bag, whose vectors are in the order of `bags.x`.
 
-        Args:
-            h: Instance vectors, in the order of `bags.x`.
-            bags: The bags, for their sizes, graphs and names.
-            generator: Source of the noise; None for PyTorch's own in training, and for `seed` in
-                `eval()`.
+        Noise comes from the generator; without one, from PyTorch's own in training, and from `seed`
+        in `eval()`.
         """
         q = self.attention(h, bags)
         generators: list[torch.Generator] = []

@@ -29,15 +29,14 @@ from ..layers import (
 from ..variational import (
     POINTS,
     PREDICT_POINTS,
+    ClosedForm,
     Dirichlet,
     FieldOptions,
-    GivenNoise,
     LearnedPrior,
     Posterior,
     PosteriorOptions,
     PriorOptions,
     Streams,
-    pool_normal,
     sample_blocks,
 )
 from ._base import Model, Output
@@ -235,10 +234,9 @@ class AttentionModel(Model):
         """
         q = self.attention(h, bags)
         readout = self.readout(h, q.mean)
-        if noise is not None:
-            streams: Streams = GivenNoise(bags.sizes, noise)
-        else:
-            streams = Streams(bags.sizes, self.streams(bags, generator) if q.stochastic else [])
+        drawn = q.stochastic and noise is None
+        own = self.streams(bags, generator) if drawn else ()
+        streams = Streams(bags.sizes, own, noise=noise)
         if readout is None:
             return self._by_vectors(q, h, streams)
         with without_autocast(h):
@@ -300,50 +298,28 @@ class AttentionModel(Model):
 
     def _in_closed_form(self, q: Posterior, readout: Readout, streams: Streams) -> Output:
         """Pool at a few points of the posterior."""
-        sizes, g = streams.sizes, readout.g
-        mean, variance, bags, scale = q.mean, q.variance, len(sizes), None
-        classes = 1
-        if readout.alpha is not None and readout.beta is not None:  # scores βf, class after class
-            classes, scale = len(readout.beta), readout.alpha / readout.beta
-            beta = readout.beta.repeat_interleave(len(mean))
-            mean = beta * mean.movedim(0, -1).reshape(-1)
-            variance = beta.square() * variance.movedim(0, -1).reshape(-1)
-        pooled = pool_normal(
-            mean,
-            variance,
-            sizes * classes,
-            g=None if g is None else g.T,
-            points=POINTS if self.training else PREDICT_POINTS,
-            generators=streams.repeated(classes).generators,
-            series=classes,
-        )
+        mean, variance, scale = q.mean, q.variance, None
+        if readout.alpha is not None and readout.beta is not None:  # of scores s = βf, αf = α/β s
+            scale = readout.alpha / readout.beta
+            mean, variance = readout.beta * mean, readout.beta.square() * variance
+        g = None if readout.g is None else readout.g.T
+        points = POINTS if self.training else PREDICT_POINTS
+        pooled = ClosedForm(mean, variance, streams, g=g, points=points)
         if self.training:
-            self._pooled += bags * classes
-            self._sampled += len(pooled.sampled)
-        y = pooled.y
-        if scale is not None:
-            y = scale * y.view(classes, bags, -1).permute(1, 2, 0)
+            self._pooled += pooled.sampled.numel()
+            self._sampled += int(pooled.sampled.sum())
+        logits = (pooled.y if scale is None else scale * pooled.y) + readout.bias
         if torch.is_grad_enabled():
-            return self._output(q, y + readout.bias)
-        explainers = self._explainers(readout, bags=bags)
+            return self._output(q, logits)
+        explainers = self._explainers(readout, bags=len(streams.sizes))
         for b, explainer in enumerate(explainers):
-            of_classes = [pooled.blocks(b + c * bags) for c in range(classes)]
-            for blocks in zip(*of_classes, strict=True):
-                if scale is None:
-                    assert g is not None
-                    (block,) = blocks
-                    values = g.split(sizes, -1)[b]
-                    explainer.add(block.scores, values, offset=block.offset)
-                    continue
-                scores = torch.stack([block.scores for block in blocks])
-                values = scale[:, None, None] * torch.stack([block.values for block in blocks])
-                offset = scale * torch.cat([block.offset for block in blocks], 1)
+            for scores, values, offset in pooled.blocks(b):
+                if scale is not None:
+                    values, offset = scale[:, None, None] * values, scale * offset
                 explainer.add(scores, values, offset=offset)
-        mean, variance = (v.view(classes, -1).T.contiguous() for v in pooled.weights())
         explanation = self.explained(q, readout, explainers) if explainers else None
-        out = self._output(q, y + readout.bias, (mean, variance), explanation)
-        sampled = [any(b + c * bags in pooled.sampled for c in range(classes)) for b in range(bags)]
-        out.extras["sampled"] = torch.tensor(sampled)
+        out = self._output(q, logits, pooled.weights(), explanation)
+        out.extras["sampled"] = pooled.sampled.any(0).cpu()
         return out
 
     def _explainers(self, readout: Readout, *, bags: int) -> list[BagExplainer]:

@@ -76,7 +76,7 @@ def dissect(
         within = np.flatnonzero(apart == 0)
         i, j = i[within], j[within]
     node[active] = part[active]
-    return _levels(edges, depth, node, bottom)
+    return levels_of(edges, depth, node)
 
 
 def _distances(edges: Int[np.ndarray, "2 e"], n: int) -> Shaped[np.ndarray, "n 2"]:
@@ -97,14 +97,19 @@ def _distances(edges: Int[np.ndarray, "2 e"], n: int) -> Shaped[np.ndarray, "n 2
     return np.stack([a - b + c - d, a - b - c + d], 1)
 
 
-def _levels(
+def levels_of(
     edges: Int[np.ndarray, "2 e"],
     depth: Int[np.ndarray, " n"],
     node: Int[np.ndarray, " n"],
-    bottom: int,
+    *,
+    roots: int = 1,
+    multiple: int = 1,
 ) -> list[Level]:
-    """Return the levels of a tree from the depth of each instance and its node there."""
-    n = len(depth)
+    """Return the levels of one or several trees from each instance's depth and its node there.
+
+    The numbers of pivots are filled up to a multiple.
+    """
+    n, bottom = len(depth), int(depth.max())
     low, high = np.where(depth[edges[0]] > depth[edges[1]], edges, edges[::-1])
     by_depth = np.argsort(depth[low], kind="stable")
     at = np.split(by_depth, np.bincount(depth[low], minlength=bottom + 1).cumsum()[:-1])
@@ -120,8 +125,9 @@ def _levels(
     for k in range(bottom + 1):
         own = np.flatnonzero(depth == k)
         own = own[np.argsort(node[own], kind="stable")]
-        pivots, row[own] = table(node[own], own, nodes=2**k, filler=n)
-        boundary, column = table(*np.divmod(members[k], n), nodes=2**k, filler=n)
+        nodes = roots * 2**k
+        pivots, row[own] = _table(node[own], own, nodes=nodes, filler=n, multiple=multiple)
+        boundary, column = _table(*np.divmod(members[k], n), nodes=nodes, filler=n)
         tables.append((pivots, boundary))
         columns.append(column + pivots.shape[1])
 
@@ -142,7 +148,7 @@ def _levels(
             Level(
                 pivots=pivots,
                 boundary=boundary,
-                above=table(of_node, in_parent, nodes=2**k, filler=0)[0],
+                above=_table(of_node, in_parent, nodes=len(pivots), filler=0)[0],
                 edges=at[k],
                 entries=np.stack([node[i], *ends[::-1]]),
             )
@@ -150,7 +156,7 @@ def _levels(
     return levels
 
 
-def table(
+def _table(
     node: Int[np.ndarray, " m"],
     instance: Int[np.ndarray, " m"],
     *,
@@ -158,10 +164,7 @@ def table(
     filler: int,
     multiple: int = 1,
 ) -> tuple[Int[np.ndarray, "nodes width"], Int[np.ndarray, " m"]]:
-    """Return a row of instances for each node, and the column of each; nodes are in order.
-
-    Rows are filled up to the longest one, or to a multiple of some number.
-    """
+    """Return a row of instances for each node, and the column of each; nodes are in order."""
     count = np.bincount(node, minlength=nodes)
     column = np.arange(len(node)) - (count.cumsum() - count)[node]
     width = -(-count.max(initial=0) // multiple) * multiple

@@ -6,6 +6,8 @@ the exact posterior of the prior p(f | A) = N(0, P⁻¹), P = 2κ(L + εI), give
 q(f | X) = N(m, S) with S = Q⁻¹, Q = P + diag τ and m = S(τ ⊙ ν).
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -18,36 +20,22 @@ from ..core import Bags, repeat_bags, segment_sum
 from ..errors import InputError
 from .gmrf import GMRF
 from .posteriors import Posterior, Streams
-from .priors import Dirichlet, Prior, full_dtype
+from .priors import Dirichlet, full_dtype
 
 
-class _Solved(torch.autograd.Function):
-    """S b for a b whose value is 0, so that only its differential S db matters."""
-
-    @staticmethod
-    def forward(ctx: Any, b: Tensor, gmrf: GMRF) -> Tensor:
-        ctx.gmrf = gmrf
-        return b.view_as(b)
+class _Known(torch.autograd.Function):
+    """A value whose differential is known: `pull` maps its gradient to that of x."""
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore
-        return ctx.gmrf.solve(grad), None
-
-
-class _Marginals(torch.autograd.Function):
-    """diag S, whose derivative is −diag(S diag(dτ) S)."""
-
-    @staticmethod
-    def forward(ctx: Any, tau: Tensor, gmrf: GMRF) -> Tensor:
-        del tau
-        ctx.gmrf = gmrf
-        return gmrf.marginals()
+    def forward(ctx: Any, x: Tensor, value: Tensor, pull: Callable[[Tensor], Tensor]) -> Tensor:
+        del x
+        ctx.pull = pull
+        return value.view_as(value)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        return -ctx.gmrf.probed(grad)[1], None
+        return ctx.pull(grad), None, None
 
 
 class Field(Posterior):
@@ -83,58 +71,39 @@ class Field(Posterior):
         prior: Dirichlet,
         bags: Bags,
     ) -> None:
-        if not prior.proper:
+        if not prior.ridge:
             raise InputError("ridge is 0: a field posterior needs ridge > 0, as 0.01")
-        self.nu, self.tau, self.prior = nu, tau, prior
-        self._full = full_dtype(nu.device)
+        self.nu, self.prior, full = nu, prior, full_dtype(nu.device)
         # the classes are more bags, class after class; m of them have N instances together
         self._classes = nu.shape[1:].numel()
         self._bags = bags if self._classes == 1 else repeat_bags(bags, self._classes)
-        self.sizes = self._bags.sizes
+        self._kappa = prior.kappa_of(bags, dtype=full).repeat(self._classes)
+        self._prior = replace(prior, kappa=self._kappa)
+        # P and τ, and dτ: 0, with the derivative 1 by τ
+        self._own, self._pairs = self._prior.precision(self._bags, dtype=full)
+        self._nu, self._tau = (v.movedim(0, -1).flatten().to(full) for v in (nu, tau))
+        self._change = self._tau - self._tau.detach()
 
     def _shown(self, value: Float[Tensor, " N"]) -> Float[Tensor, "n *classes"]:
         """Return values of all instances in the shape and the dtype of ν."""
         return value.view(self.nu.movedim(0, -1).shape).movedim(-1, 0).to(self.nu.dtype)
 
     @cached_property
-    def _tau(self) -> Float[Tensor, " n"]:
-        return self.tau.movedim(0, -1).flatten().to(self._full)
-
-    @cached_property
-    def _kappa(self) -> Float[Tensor, " bags"]:
-        kappa = self.prior.kappa
-        if not isinstance(kappa, Tensor):
-            kappa = self.nu.new_tensor([kappa], dtype=self._full).expand(len(self._bags))
-        return kappa.to(self._full).repeat(len(self._bags) // len(kappa))
-
-    @cached_property
-    def _precision(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " e"]]:
-        """The diagonal of P, and its entry for each edge."""
-        own, coupling = self.prior.entries(self._bags, dtype=self._full)
-        factor = (2 * self._kappa).repeat_interleave(self._bags.offsets.diff())
-        return factor * own, factor[self._bags.edges[0]] * coupling
-
-    @cached_property
     def _gmrf(self) -> GMRF:
-        diagonal, pairs = self._precision
-        return GMRF(diagonal + self._tau.detach(), pairs, bags=self._bags)
-
-    @property
-    def _change(self) -> Float[Tensor, " n"]:
-        """dτ: 0, with the derivative 1 by τ."""
-        return self._tau - self._tau.detach()
+        return GMRF(self._own + self._tau.detach(), self._pairs, bags=self._bags)
 
     @cached_property
     def full_mean(self) -> Float[Tensor, " n"]:
         """The mean m, in the precision of the linear algebra: dm = S(d(τ ⊙ ν) − dτ ⊙ m)."""
-        b = (self._tau * self.nu.movedim(0, -1).flatten().to(self._full))[None]
+        b = (self._tau * self._nu)[None]
         m = self._gmrf.solve(b.detach())
-        return (m + _Solved.apply(b - b.detach() - self._change * m, self._gmrf))[0]  # pyright: ignore
+        return _Known.apply(b - self._change * m, m, self._gmrf.solve)[0]  # pyright: ignore
 
     @cached_property
     def full_variance(self) -> Float[Tensor, " n"]:
-        """The marginal variances, in the precision of the linear algebra."""
-        return _Marginals.apply(self._tau, self._gmrf)  # pyright: ignore
+        """The marginal variances, in the same precision: d diag S = −diag(S diag(dτ) S)."""
+        gmrf = self._gmrf
+        return _Known.apply(self._tau, gmrf.marginals(), lambda grad: -gmrf.probed(grad)[1])  # pyright: ignore
 
     @property
     def mean(self) -> Float[Tensor, "n *classes"]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -147,13 +116,13 @@ class Field(Posterior):
         return self._shown(self.full_variance)
 
     @property
-    def neighbour_share(self) -> Float[Tensor, " n"]:
+    def neighbour_share(self) -> Float[Tensor, " n"]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The share of the prior in an instance's mean given its neighbours, P_nn / Q_nn.
 
         The mean over several classes.
         """
-        own, _ = self._precision
-        return (own / (own + self._tau)).view(self._classes, -1).mean(0).to(self.nu.dtype)
+        share = self._own / (self._own + self._tau)
+        return share.view(self._classes, -1).mean(0).to(self.nu.dtype)
 
     def sample(self, count: int, streams: Streams) -> Float[Tensor, "*classes drawn n"]:
         """Return samples m + L⁻ᵀε, with a number ε for each instance."""
@@ -170,21 +139,21 @@ class Field(Posterior):
         """
         x = self._gmrf.deviations(noise)
         if torch.is_grad_enabled():
-            moved: Tensor = _Solved.apply(-self._change / 2 * x, self._gmrf)  # pyright: ignore
+            b = -self._change / 2 * x
+            moved: Tensor = _Known.apply(b, b.detach(), self._gmrf.solve)  # pyright: ignore
             x = x + moved.to(x.dtype)
         return self.full_mean.to(x.dtype) + x
 
-    @property
-    def expected_energy(self) -> Float[Tensor, " bags"]:
-        """E_q[fᵀ(L + εI) f] of each bag, summed over classes, for κ (`LearnedPrior`)."""
-        each = (self._mean_energy + 2 * self._trace) / (2 * self._kappa)
-        return each.view(self._classes, -1).sum(0)
-
     @cached_property
     def _mean_energy(self) -> Float[Tensor, " bags"]:
-        """mᵀPm of each bag."""
-        unit = Dirichlet(kappa=1.0, ridge=self.prior.ridge, laplacian=self.prior.laplacian)
-        return 2 * self._kappa * unit.energy(self.full_mean, self._bags)
+        """½ mᵀPm of each bag."""
+        return self._prior.energy(self.full_mean, self._bags)
+
+    @property
+    def expected_energy(self) -> Float[Tensor, " bags"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """E_q[fᵀ(L + εI) f] of each bag, summed over classes, for κ (`LearnedPrior`)."""
+        each = (self._mean_energy + self._trace) / self._kappa
+        return each.view(self._classes, -1).sum(0)
 
     @cached_property
     def _probed(self) -> Float[Tensor, "two n"]:
@@ -194,29 +163,14 @@ class Field(Posterior):
             return self._gmrf.probed(tau)
         return torch.stack([self.full_variance.detach(), torch.zeros_like(tau)])
 
-    def _summed(self, value: Float[Tensor, " n"], slope: Float[Tensor, " n"]) -> Tensor:
-        """Return Σ_n value of each bag, with the derivative `slope` by τ."""
-        return segment_sum(value + slope * self._change, self.sizes)
-
     @cached_property
     def _trace(self) -> Float[Tensor, " bags"]:
         """½ tr(PS) of each bag: tr(PS) = N − Σ_n τ_n S_nn."""
         variance, squares = self._probed
-        return self._summed(1 - self._tau.detach() * variance, squares - variance) / 2
+        each = 1 - self._tau.detach() * variance + (squares - variance) * self._change
+        return segment_sum(each, self._bags.sizes) / 2
 
-    def _is_own(self, prior: Prior, bags: Bags) -> bool:
-        if not isinstance(prior, Dirichlet):
-            return False
-        return prior is self.prior or (
-            (prior.ridge, prior.laplacian) == (self.prior.ridge, self.prior.laplacian)
-            and bool(
-                (
-                    self._kappa.view(self._classes, -1) == prior.kappa_of(bags, dtype=self._full)
-                ).all()
-            )
-        )
-
-    def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
+    def kl(self, prior: Dirichlet, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
         """Return ½[mᵀPm − Σ_n τ_n S_nn + log|Q| − log|P|] of each bag, summed over classes.
 
         `exact=False` leaves out ½ log|L + εI|, which depends on the graph alone.
@@ -224,14 +178,15 @@ class Field(Posterior):
         Raises:
             InputError: the prior is not the one that the field was made with.
         """
-        if not self._is_own(prior, bags):
+        own, form = self._kappa[: len(bags)], (self.prior.ridge, self.prior.laplacian)
+        given = prior.kappa_of(bags, dtype=own.dtype)
+        if (prior.ridge, prior.laplacian) != form or not torch.equal(given, own):
             raise InputError("a field's KL is known only from the prior that the field was made of")
         sizes = self._bags.offsets.diff()
-        variance = self._probed[0]
-        log_det = self._gmrf.log_determinants() + self._summed(torch.zeros_like(variance), variance)
+        moved = segment_sum(self._probed[0] * self._change, self._bags.sizes)
+        log_det = self._gmrf.log_determinants() + moved
         rest = log_det - sizes * (1 + (2 * self._kappa).log())
-        kl = self._mean_energy / 2 + self._trace + rest / 2
+        kl = self._mean_energy + self._trace + rest / 2
         if exact:
-            unit = Dirichlet(kappa=0.5, ridge=self.prior.ridge, laplacian=self.prior.laplacian)
-            kl = kl - unit.log_determinant(self._bags).to(kl.dtype) / 2
+            kl = kl - replace(prior, kappa=0.5).log_determinant(self._bags).to(kl.dtype) / 2
         return kl.view(self._classes, -1).sum(0).to(self.nu.dtype)

@@ -8,7 +8,7 @@ Autograd records nothing of this.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core import Bags
 from ..errors import InputError
-from .dissection import Level, dissect, table
+from .dissection import Level, dissect, levels_of
 
 DENSE = 256
 """Bags of at most this many instances are not dissected."""
@@ -120,8 +120,7 @@ class GMRF:
         return joined[bags.argsort().to(joined.device)]
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(NamedTuple):
     """The levels of a large bag, the root first, or the one level of small bags."""
 
     levels: Sequence[Level]
@@ -133,8 +132,7 @@ class Tree:
     """The bags' numbers, one for each root."""
 
 
-@dataclass(frozen=True, slots=True)
-class Front:
+class Front(NamedTuple):
     """The nodes of a level of the tree, with their parts of L."""
 
     pivots: Int[Tensor, "nodes p"]
@@ -165,12 +163,9 @@ class Factor:
         rows, own_pairs = tree.rows.to(device), pairs[tree.edges.to(device)]
         update, source = diagonal[:0], torch.empty(0, dtype=torch.long, device=device)
         for level, parent in zip(tree.levels[::-1], [*tree.levels[-2::-1], None], strict=True):
-            above, edges, entries = (
-                torch.from_numpy(v).to(device) for v in (level.above, level.edges, level.entries)
-            )
-            pivots, boundary = (
-                rows[torch.from_numpy(v).to(device)] for v in (level.pivots, level.boundary)
-            )
+            of_level = (level.above, level.edges, level.entries, level.pivots, level.boundary)
+            above, edges, entries, *at = (torch.from_numpy(v).to(device) for v in of_level)
+            pivots, boundary = (rows[v] for v in at)
             nodes, p = pivots.shape
             matrices = diagonal.new_zeros(nodes, level.size, level.size)
             matrices.diagonal(dim1=1, dim2=2)[:, :p] = diagonal[pivots]
@@ -196,8 +191,7 @@ class Factor:
         """Return the fronts in a precision."""
         if dtype not in self._fronts:
             self._fronts[dtype] = [
-                replace(f, inverse=f.inverse.to(dtype), border=f.border.to(dtype))
-                for f in self.fronts
+                Front(*f[:3], f.inverse.to(dtype), f.border.to(dtype)) for f in self.fronts
             ]
         return self._fronts[dtype]
 
@@ -243,13 +237,8 @@ def _trees(bags: Bags) -> Iterator[Tree]:
         local = place[edges[:, at]]
         if not large:
             node = np.arange(len(own)).repeat([bags.sizes[b] for b in own])
-            pivots, column = table(node, np.arange(n), nodes=len(own), filler=n, multiple=STEP)
-            none = np.empty((len(own), 0), np.int64)
-            low, high = np.sort(local, 0)
-            entries = np.stack([node[low], column[high], column[low]])
-            levels = [Level(
-                pivots=pivots, boundary=none, above=none, edges=np.arange(len(at)), entries=entries
-            )]  # fmt: skip
+            flat = np.zeros(n, np.int64)
+            levels = levels_of(local, flat, node, roots=len(own), multiple=STEP)
         else:
             levels = dissect(local, n, coords=None if coords is None else coords[rows], leaf=LEAF)
             elements = sum(len(level.pivots) * level.size**2 for level in levels)

@@ -1,11 +1,24 @@
-"""Stage 7: the objective to minimise, from the model's named loss terms."""
+"""Stage 7: the objective to minimise, and the schedules of λ and of the learning rate.
 
-from collections.abc import Mapping
+λ, the weight of the KL term, depends on the global step, and the learning rate on the epoch and the
+validation losses. A checkpoint holds all of these, so a resumed run continues its schedules.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
 from functools import reduce
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+KLWeight = float | Literal["linear", "cyclical"]
+RateSchedule = Literal["constant", "cosine", "step", "plateau"]
+
+CYCLES = 5
+LOWER = 1e-4
+"""Smallest decrease of the loss that ends a plateau."""
 
 
 def objective(
@@ -24,3 +37,60 @@ def objective(
         # With λ = 0, an infinite KL must not become NaN, here or in a gradient.
         weighted.append(w * value if w else torch.zeros_like(value))
     return reduce(torch.add, weighted)
+
+
+def kl_weight(schedule: KLWeight, step: int, total: int) -> float:
+    """Return λ at step t = 0 … T−1 of T.
+
+    A number is a constant λ. `linear` rises from 0 to 1 over the first half of the steps.
+    `cyclical` (Fu et al. 2019, with the paper's settings) has 5 cycles of K = ⌊T/5⌋ steps. In each,
+    λ rises from 0 to 1 over the first R = ⌊0.8 K⌋ steps and stays at 1. It is 1 everywhere if
+    R = 0, and in the steps that remain after the last whole cycle.
+    """
+    if schedule == "linear":
+        ramp = total // 2
+    elif schedule == "cyclical":
+        length = total // CYCLES
+        ramp = 4 * length // 5 if step < CYCLES * length else 0
+        step = step % length if ramp else 0
+    else:
+        return float(schedule)
+    return step / ramp if step < ramp else 1.0
+
+
+def rate_factor(
+    schedule: RateSchedule,
+    *,
+    epoch: int,
+    epochs: int,
+    losses: Sequence[float | None] = (),
+    share: float = 0.2,
+    every: int = 10,
+) -> float:
+    """Return the factor of the learning rate in epoch e = 0 … E−1 of E.
+
+    `step` is s^⌊e / k⌋. `cosine` falls from 1 to s as s + (1 − s)(1 + cos(πe / E)) / 2. `plateau`
+    multiplies by s after every k epochs in a row without a lower validation loss, as Keras does.
+
+    Args:
+        schedule: Name of the schedule.
+        epoch: The epoch e.
+        epochs: The number of epochs E.
+        losses: The validation losses of the epochs before e.
+        share: The factor s.
+        every: The number of epochs k.
+    """
+    if schedule == "step":
+        return share ** (epoch // every)
+    if schedule == "cosine":
+        return share + (1 - share) * (1 + math.cos(math.pi * epoch / epochs)) / 2
+    if schedule == "constant":
+        return 1.0
+    lowest, waited, plateaus = math.inf, 0, 0
+    for loss in losses:
+        if loss is not None and loss < lowest - LOWER:
+            lowest, waited = loss, 0
+        else:
+            waited += 1
+            plateaus += waited % every == 0
+    return share**plateaus

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core import Bags, draw_key, random_stream, segment_sum
 from ..errors import InputError
-from .priors import Prior
+from .priors import Dirichlet
 
 BLOCK = 1 << 17
 """Largest number of elements of a block that prediction computes with, so that it stays in cache;
@@ -29,17 +29,35 @@ class Streams:
     Args:
         sizes: Number of instances of each bag.
         generators: One generator per bag.
+        noise: Numbers that are given, a row for each instance, the same for every class.
+
+    Raises:
+        InputError: There is another number of rows.
     """
 
-    def __init__(self, sizes: Sequence[int], generators: Sequence[torch.Generator]) -> None:
-        self.sizes, self.generators = list(sizes), list(generators)
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        generators: Sequence[torch.Generator] = (),
+        *,
+        noise: Float[Tensor, "n samples"] | None = None,
+    ) -> None:
+        self.sizes, self.generators, self.noise = list(sizes), list(generators), noise
+        if noise is not None and len(noise) != sum(sizes):
+            raise InputError(
+                f"noise has {len(noise)} rows, but these bags have {sum(sizes)} instances: give a "
+                "row for each, or a generator instead"
+            )
         self._repeated: dict[int, Streams] = {1: self}
 
-    def normal(self, count: int, *, like: Tensor) -> list[Float[Tensor, "count _"]]:
-        """Return the next `count` numbers of each instance, in the dtype and device of `like`.
+    def normal(self, count: int, *, like: Tensor) -> list[Float[Tensor, "samples _"]]:
+        """Return the next `count` numbers of each instance, or all of the noise that is given.
 
-        Rows that are drawn in multiples of 16, the last at least 16, are those of one large draw.
+        They have the dtype and device of `like`. Rows that are drawn in multiples of 16, the last
+        at least 16, are those of one large draw.
         """
+        if self.noise is not None:
+            return [part.T for part in self.noise.to(like).split(self.sizes)]
         noise = [like.new_empty(count, n) for n in self.sizes]
         for own, generator in zip(noise, self.generators, strict=True):
             # a GPU's numbers depend on how many are drawn together
@@ -55,36 +73,9 @@ class Streams:
                 keys = [draw_key(own) for own in self.generators]
                 pairs = zip(keys, self.generators, strict=True)
                 generators += [random_stream(k, "class", device=own.device) for k, own in pairs]
-            self._repeated[classes] = Streams(self.sizes * classes, generators)
+            noise = None if self.noise is None else self.noise.repeat(classes, 1)
+            self._repeated[classes] = Streams(self.sizes * classes, generators, noise=noise)
         return self._repeated[classes]
-
-
-class GivenNoise(Streams):
-    """Noise that is given, the same for every class.
-
-    Args:
-        sizes: Number of instances of each bag.
-        noise: A row for each instance.
-
-    Raises:
-        InputError: There is another number of rows.
-    """
-
-    def __init__(self, sizes: Sequence[int], noise: Float[Tensor, "n samples"]) -> None:
-        super().__init__(sizes, [])
-        if len(noise) != sum(sizes):
-            raise InputError(
-                f"noise has {len(noise)} rows, but these bags have {sum(sizes)} instances: give a "
-                "row for each, or a generator instead"
-            )
-        self.noise = noise
-
-    def normal(self, count: int, *, like: Tensor) -> list[Float[Tensor, "samples _"]]:
-        """Return the noise of each bag, whatever the `count`."""
-        return [part.T for part in self.noise.to(like).split(self.sizes)]
-
-    def repeated(self, classes: int) -> Streams:
-        return GivenNoise(self.sizes * classes, self.noise.repeat(classes, 1))
 
 
 class Posterior(ABC):
@@ -102,6 +93,10 @@ class Posterior(ABC):
     """E[f_n]; (n, classes) where a method has one attention map per class."""
     variance: Float[Tensor, "n *classes"]
     """Var[f_n] of each instance, of the shape of `mean`."""
+    neighbour_share: Float[Tensor, " n"] | None = None
+    """The share of the neighbours in an instance's mean; None if they have none."""
+    expected_energy: Float[Tensor, " bags"] | None = None
+    """E_q[fᵀ(L + εI) f] of each bag, for a posterior that is made of its prior."""
 
     @abstractmethod
     def sample(self, count: int, streams: Streams) -> Float[Tensor, "*classes drawn n"]:
@@ -113,18 +108,8 @@ class Posterior(ABC):
         """
 
     @abstractmethod
-    def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
+    def kl(self, prior: Dirichlet, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
         """Return KL(q ‖ p) of each bag, summed over classes, up to a constant unless `exact`."""
-
-    @property
-    def neighbour_share(self) -> Float[Tensor, " n"] | None:
-        """The share of the neighbours in an instance's mean; None if they have none."""
-        return None
-
-    @property
-    def expected_energy(self) -> Float[Tensor, " bags"] | None:
-        """E_q[fᵀ(L + εI) f] of each bag, for a posterior that is made of its prior."""
-        return None
 
     def rsample(
         self,
@@ -134,12 +119,10 @@ class Posterior(ABC):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "n drawn *classes"]:
         """Return samples of all instances from one generator, or from noise that is given."""
-        sizes = [len(self.mean)]
-        if noise is not None:
-            streams = GivenNoise(sizes, noise)
-        else:
-            own = generator or random_stream(draw_key(None), device=self.mean.device)
-            streams = Streams(sizes, [own])
+        own = []
+        if noise is None:
+            own = [generator or random_stream(draw_key(None), device=self.mean.device)]
+        streams = Streams([len(self.mean)], own, noise=noise)
         return self.sample(samples, streams).movedim(-1, 0).movedim(-1, 1)
 
 
@@ -148,7 +131,7 @@ def sample_blocks(
 ) -> Iterator[Float[Tensor, "*classes s n"]]:
     """Yield samples some at a time, so that nothing of size n x samples is stored."""
     step = max(q.block_samples, 16 * (BLOCK // len(q.mean)))
-    if not q.stochastic or isinstance(streams, GivenNoise):
+    if not q.stochastic or streams.noise is not None:
         step = samples
     # the last block has 16 samples or more, so that its numbers are those of one large draw
     starts = range(0, max(samples - 15, 1), step)
@@ -171,7 +154,7 @@ class Dirac(Posterior):
         del count, streams  # all samples are equal
         return self.mean.movedim(0, -1).unsqueeze(-2)
 
-    def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
+    def kl(self, prior: Dirichlet, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
         """Return the energy of μ, eq. (3): the finite part of the KL (paper, appendix A)."""
         if exact:
             raise InputError("a Dirac has no density, so its KL is infinite: use exact=False")
@@ -187,32 +170,32 @@ class Diagonal(Posterior):
 
     def sample(self, count: int, streams: Streams) -> Float[Tensor, "*classes drawn n"]:
         """Return f = μ + σ ⊙ ε."""
-        classes = self.mean.shape[1:].numel()
-        parts = streams.repeated(classes).normal(count, like=self.mean.detach())
-        noise = torch.cat(parts, 1)
         if self.mean.ndim == 2:
-            noise = noise.view(len(noise), classes, -1).movedim(1, 0)
+            streams = streams.repeated(self.mean.shape[1])
+        noise = torch.cat(streams.normal(count, like=self.mean.detach()), 1)
+        if self.mean.ndim == 2:
+            noise = noise.view(len(noise), self.mean.shape[1], -1).movedim(1, 0)
         mean, std = (v.movedim(0, -1).unsqueeze(-2) for v in (self.mean, self.variance.sqrt()))
         return torch.addcmul(mean, std, noise)
 
-    def kl(self, prior: Prior, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
+    def kl(self, prior: Dirichlet, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
         """Return κ[E(μ) + ε‖μ‖² + Σ_n (L_nn + ε) σ_n²] − ½ Σ_n log σ_n² of each bag, eq. (5).
 
         This is the KL up to terms that do not depend on q (the paper misprints it: docs/paper.md).
         `exact=True` adds these terms, for a single class. With ε = 0 the exact KL is that of the
         contrasts: of q projected off the constant vector, which softmax ignores.
         """
-        own = prior.diagonal(bags, dtype=self.mean.dtype)
-        own = own if self.mean.ndim == 1 else own[:, None]
-        per_instance = own * self.variance - 0.5 * self.variance.log()
+        variance, log_variance = self.variance, self.variance.log()
         if self.mean.ndim == 2:
-            per_instance = per_instance.sum(1)
-        kl = prior.energy(self.mean, bags) + segment_sum(per_instance, bags.sizes)
+            variance, log_variance = variance.sum(1), log_variance.sum(1)
+        own, _ = prior.precision(bags, dtype=self.mean.dtype)
+        spread = own * variance - log_variance
+        kl = segment_sum(prior.energies(self.mean, bags) + 0.5 * spread, bags.sizes)
         if not exact:
             return kl
         n = torch.tensor(bags.sizes, dtype=kl.dtype, device=kl.device)
         log_det = prior.log_determinant(bags).to(kl.dtype)
-        if prior.proper:
+        if prior.ridge:
             return kl - 0.5 * n - 0.5 * log_det
         # The projection removes one degree of freedom, and the projected covariance is not
         # diagonal: its log-determinant on the contrasts is Σ log σ² + log(mean 1/σ²).

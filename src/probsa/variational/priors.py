@@ -1,6 +1,7 @@
-"""Stage 6: the prior p(f | A) of the attention logits, given the bag's graph."""
+"""Stage 6: the prior p(f | A) of the attention logits, and its precision by empirical Bayes."""
 
-from abc import ABC, abstractmethod
+import math
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -8,12 +9,12 @@ import torch
 from jaxtyping import Float
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core import Bags, degrees, segment_sum
 from ..errors import InputError
 from .gmrf import GMRF
-from .options import PriorOptions
+from .options import FieldOptions, PriorOptions
 
 
 def full_dtype(device: torch.device) -> torch.dtype:
@@ -21,103 +22,73 @@ def full_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-class Prior(ABC):
-    """A Gaussian prior f ~ N(0, Q⁻¹), with the quantities that the KL needs."""
-
-    @abstractmethod
-    def energy(self, f: Float[Tensor, "n *classes"], bags: Bags) -> Float[Tensor, " bags"]:
-        """Return ½ fᵀ Q f of each bag, summed over classes: log p(f | A) = −energy(f) + const."""
-
-    @abstractmethod
-    def diagonal(self, bags: Bags, *, dtype: torch.dtype | None = None) -> Float[Tensor, " n"]:
-        """Return ½ Q_nn, the factor of the variance of instance n in the KL.
-
-        Args:
-            bags: The bags whose graphs define Q.
-            dtype: Of the result; by default, that of the edge weights.
-        """
-
-    @abstractmethod
-    def log_determinant(self, bags: Bags) -> Float[Tensor, " bags"]:
-        """Return log |Q| of each bag; if Q has one null direction per bag, it is left out."""
-
-    proper: bool
-    """Whether Q is invertible."""
-
-
-class Dirichlet(Prior):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Dirichlet:
     """p(f | A) ∝ exp(−κ fᵀ(L + εI) f): the paper's prior (κ = 1, ε = 0) with a ridge term.
 
-    fᵀLf = Σ_edges A_ij (f_i − f_j)² is the Dirichlet energy, eq. (1) of docs/paper.md;
-    Q = 2κ(L + εI).
-
-    Args:
-        kappa: The precision κ > 0; a tensor gives each bag of a batch its own.
-        ridge: ε ≥ 0. With 0, the prior is improper along the constant vector of every connected
-            component, and an instance without neighbours has no finite optimal variance.
-        laplacian: `combinatorial`, L = D − A, or `normalized`, L = I − D^-½ A D^-½, where
-            L_nn = 1 also for an isolated instance.
+    fᵀLf = Σ_edges A_ij (f_i − f_j)² is the Dirichlet energy, eq. (1) of docs/paper.md. The prior is
+    N(0, Q⁻¹) with Q = 2κ(L + εI).
     """
 
-    def __init__(
-        self,
-        *,
-        kappa: float | Float[Tensor, " bags"] = PriorOptions.kappa,
-        ridge: float = PriorOptions.ridge,
-        laplacian: Literal["combinatorial", "normalized"] = PriorOptions.laplacian,
-    ) -> None:
-        one = PriorOptions.kappa if isinstance(kappa, Tensor) else kappa
-        PriorOptions(kappa=one, ridge=ridge, laplacian=laplacian)  # checks the values
-        self.kappa, self.ridge = kappa, ridge
-        self.laplacian: Literal["combinatorial", "normalized"] = laplacian
-        self.proper = ridge > 0
+    kappa: float | Float[Tensor, " bags"] = PriorOptions.kappa
+    """The precision κ > 0; a tensor gives each bag of a batch its own."""
+    ridge: float = PriorOptions.ridge
+    """ε ≥ 0. With 0, the prior is improper along the constant vector of every connected component,
+    and an instance without neighbours has no finite optimal variance."""
+    laplacian: Literal["combinatorial", "normalized"] = PriorOptions.laplacian
+    """`combinatorial`, L = D − A, or `normalized`, L = I − D^-½ A D^-½, where L_nn = 1 also for an
+    isolated instance."""
 
-    def entries(
+    def __post_init__(self) -> None:
+        kappa = PriorOptions.kappa if isinstance(self.kappa, Tensor) else self.kappa
+        PriorOptions(kappa=kappa, ridge=self.ridge, laplacian=self.laplacian)  # checks the values
+
+    def precision(
         self, bags: Bags, *, dtype: torch.dtype
     ) -> tuple[Float[Tensor, " n"], Float[Tensor, " e"]]:
-        """Return the diagonal of L + εI, and its entry for each stored pair."""
+        """Return the diagonal of Q, and its entry for each stored pair."""
         w = bags.weights.to(dtype)
         degree = degrees(bags.edges, w, len(bags.x))
-        if self.laplacian == "combinatorial":
-            return degree + self.ridge, -w
-        scale = degree.clamp_min(torch.finfo(dtype).tiny).rsqrt() * (degree > 0)
-        i, j = bags.edges
-        return torch.ones_like(degree) + self.ridge, -w * scale[i] * scale[j]
+        own, pairs = degree + self.ridge, -w
+        if self.laplacian == "normalized":
+            (i, j), scale = bags.edges, _root_inverse(degree)
+            own, pairs = torch.ones_like(degree) + self.ridge, -w * scale[i] * scale[j]
+        if not isinstance(self.kappa, Tensor):
+            return 2 * self.kappa * own, 2 * self.kappa * pairs
+        factor = (2 * self.kappa.to(dtype)).repeat_interleave(bags.offsets.diff())
+        return factor * own, factor[bags.edges[0]] * pairs
 
-    def energy(self, f: Float[Tensor, "n *classes"], bags: Bags) -> Float[Tensor, " bags"]:
-        """Return κ fᵀ(L + εI) f of each bag: κ times eq. (1), with the ridge of eq. (5)."""
+    def energies(self, f: Float[Tensor, "n *classes"], bags: Bags) -> Float[Tensor, " n"]:
+        """Return the share of each instance in `energy`; that of an edge is its first end's."""
         i, j = bags.edges
         w = bags.weights.to(f.dtype)
-        per_instance = self.ridge * f.square() if self.ridge else torch.zeros_like(f)
+        own = self.ridge * f.square()
         if self.laplacian == "normalized":
             degree = degrees(bags.edges, w, len(f))
-            scale = degree.clamp_min(torch.finfo(f.dtype).tiny).rsqrt() * (degree > 0)
-            alone = (degree == 0).to(f.dtype)
-            per_instance = per_instance + f.square() * _like(alone, f)
-            f = f * _like(scale, f)
+            of_classes = (-1, *[1] * (f.ndim - 1))
+            own = own + f.square() * (degree == 0).view(of_classes)
+            f = f * _root_inverse(degree).view(of_classes)
         # The gradient of index_select is a plain index_add; that of f[i] sorts the indices first.
-        difference = f.index_select(0, i) - f.index_select(0, j)
-        per_edge = _like(w, f) * difference.square()
-        # The energy of an edge is added to its first end, so one sum per bag serves both terms.
-        per_instance = per_instance.index_add(0, i, per_edge)
+        squares = (f.index_select(0, i) - f.index_select(0, j)).square()
         if f.ndim == 2:
-            per_instance = per_instance.sum(1)
-        return self.kappa * segment_sum(per_instance, bags.sizes)
+            squares, own = squares.sum(1), own.sum(1)
+        kappa = self.kappa
+        if isinstance(kappa, Tensor):
+            kappa = kappa.to(f.dtype).repeat_interleave(bags.offsets.diff())
+        return kappa * own.index_add(0, i, w * squares)
+
+    def energy(self, f: Float[Tensor, "n *classes"], bags: Bags) -> Float[Tensor, " bags"]:
+        """Return ½ fᵀQf = κ fᵀ(L + εI) f of each bag, summed over classes.
+
+        It is κ times eq. (1), with the ridge of eq. (5): log p(f | A) = −energy(f) + const.
+        """
+        return segment_sum(self.energies(f, bags), bags.sizes)
 
     def kappa_of(self, bags: Bags, *, dtype: torch.dtype) -> Float[Tensor, " bags"]:
         """Return κ of each bag."""
         if isinstance(self.kappa, Tensor):
             return self.kappa.to(dtype)
         return torch.full((len(bags),), self.kappa, dtype=dtype, device=bags.x.device)
-
-    def diagonal(self, bags: Bags, *, dtype: torch.dtype | None = None) -> Float[Tensor, " n"]:
-        w = bags.weights.to(dtype or bags.weights.dtype)
-        kappa = self.kappa
-        if isinstance(kappa, Tensor):
-            kappa = kappa.to(w.dtype).repeat_interleave(bags.offsets.diff())
-        if self.laplacian == "normalized":
-            return w.new_ones(len(bags.x)) * (kappa * (1 + self.ridge))
-        return kappa * (degrees(bags.edges, w, len(bags.x)) + self.ridge)
 
     def log_determinant(self, bags: Bags) -> Float[Tensor, " bags"]:
         """Return log |Q| of each bag, without gradients.
@@ -129,31 +100,76 @@ class Dirichlet(Prior):
             InputError: If ε = 0 and a bag has several connected components, or the Laplacian is
                 normalised (its null vector is not the constant that softmax ignores).
         """
-        full = full_dtype(bags.x.device)
-        own, coupling = self.entries(bags, dtype=full)
-        scale = (2 * self.kappa_of(bags, dtype=full)).repeat_interleave(bags.offsets.diff())
-        diagonal, pairs = scale * own, scale[bags.edges[0]] * coupling
-        if self.proper:
+        diagonal, pairs = self.precision(bags, dtype=full_dtype(bags.x.device))
+        if self.ridge:
             return GMRF(diagonal, pairs, bags=bags).log_determinants()
         if self.laplacian == "normalized":
             raise InputError("an exact KL with ridge = 0 needs the combinatorial Laplacian")
         n, edges = len(bags.x), bags.edges.cpu().numpy()
         graph = coo_matrix((np.ones(edges.shape[1]), tuple(edges)), shape=(n, n))
-        component = connected_components(graph, directed=False)[1]
-        for name, rows in zip(
-            bags.names, np.split(component, bags.offsets[1:-1].tolist()), strict=True
-        ):
-            if (parts := len(np.unique(rows))) > 1:
-                raise InputError(
-                    f"bag {name!r} has {parts} connected components and ridge is 0: the prior does "
-                    "not determine their relative level, so the KL is undefined; give ridge > 0"
-                )
+        _, first = np.unique(connected_components(graph, directed=False)[1], return_index=True)
+        parts = bags.bag.cpu()[first].bincount()
+        if bool((parts > 1).any()):
+            worst = int(parts.argmax())
+            raise InputError(
+                f"bag {bags.names[worst]!r} has {parts[worst]} connected components and ridge is "
+                "0: the prior does not determine their relative level, so the KL is undefined; "
+                "give ridge > 0"
+            )
         # Matrix-tree theorem: the product is n times any cofactor; |Q + s e₁e₁ᵀ| is s times one.
-        first = bags.offsets[:-1]
-        added = torch.where(diagonal[first] > 0, diagonal[first], 1)
-        field = GMRF(diagonal.index_add(0, first, added), pairs, bags=bags)
+        starts = bags.offsets[:-1]
+        added = torch.where(diagonal[starts] > 0, diagonal[starts], 1)
+        field = GMRF(diagonal.index_add(0, starts, added), pairs, bags=bags)
         return field.log_determinants() + (bags.offsets.diff() / added).log()
 
 
-def _like(v: Float[Tensor, " m"], f: Tensor) -> Tensor:
-    return v if f.ndim == 1 else v[:, None]
+def _root_inverse(degree: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Return D^-½, with 0 for isolated instances."""
+    return degree.clamp_min(torch.finfo(degree.dtype).tiny).rsqrt() * (degree > 0)
+
+
+class LearnedPrior(nn.Module):
+    """p(f | A) with a running estimate of κ, in a buffer like the statistics of a batch norm.
+
+    With E_b = E_q[fᵀ(L + εI) f], the KL of a bag is κE_b − (N_b / 2) log κ + const. Its mean over
+    the bags, each divided by N_b, is smallest at κ* = B / (2 Σ_b E_b / N_b), and their sum at
+    Σ_b N_b / (2 Σ_b E_b). After every training step log κ moves towards log κ* of the step's bags,
+    by `kappa_rate` of the way.
+
+    Args:
+        prior: Start value of κ, ε, and the Laplacian.
+        field: Whether κ is learned, and how fast.
+
+    Raises:
+        InputError: The ridge is 0, so that the prior is improper.
+    """
+
+    log_kappa: Tensor
+
+    def __init__(self, prior: PriorOptions, field: FieldOptions) -> None:
+        super().__init__()
+        if prior.ridge == 0:
+            raise InputError(
+                "ridge is 0: the prior of a field must be proper, so give ridge > 0, as 0.01"
+            )
+        self.options, self.field = prior, field
+        self.register_buffer("log_kappa", torch.tensor(math.log(prior.kappa)))
+
+    @property
+    def kappa(self) -> Float[Tensor, ""]:
+        """The precision κ, in full precision."""
+        return self.log_kappa.to(full_dtype(self.log_kappa.device)).exp()
+
+    def prior(self, bags: Bags) -> Dirichlet:
+        """Return the prior of a batch."""
+        kappa, options = self.kappa.expand(len(bags)), self.options
+        return Dirichlet(kappa=kappa, ridge=options.ridge, laplacian=options.laplacian)
+
+    def update(self, total: Float[Tensor, "2"]) -> None:
+        """Move κ towards its estimate; `total` is Σ N_b and Σ E_b, each reduced like the KL."""
+        if not self.field.learn_kappa:
+            return
+        estimate = (total[0] / (2 * total[1])).log().to(self.log_kappa)
+        step = (estimate - self.log_kappa) * self.field.kappa_rate
+        # a diverged model is reported by the training loop; its κ stays as it was
+        self.log_kappa += step.where(step.isfinite(), 0.0)
