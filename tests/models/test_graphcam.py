@@ -155,7 +155,9 @@ def second_time(model: GTP, t: Tensor, *, start: float | None, theirs: bool) -> 
 
 def tokens_of(model: GTP, bags) -> tuple[Tensor, Tensor]:
     """Return assignment logits and tokens."""
-    h, s = model.nodes(model.embed(bags.x), graph(bags, weighted=model.weighted, dtype=bags.x.dtype))
+    h, s = model.nodes(
+        model.embed(bags.x), graph(bags, weighted=model.weighted, dtype=bags.x.dtype)
+    )
     return s.detach(), model.tokens(pool_clusters(s.softmax(1), h, bags.sizes)[0])
 
 

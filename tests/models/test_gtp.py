@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
 from support.golden import Golden, close
 from support.options import some_bags
 from support.random_bags import F64, adjacency, graphs_of_all_kinds, random_bag
-from torch import Tensor
 
 from probsa import Bag, pack
 from probsa.models import build

@@ -44,7 +44,11 @@ def test_every_value_loss_and_gradient_of_the_original(authors, b):
     nll = {a: survival(logits[0], y=bag.y, censored=censored, alpha=a) for a in (0.0, 0.4)}
     total = losses["nll"] + nll[0.0]
     got = {
-        **{"h0": h0, "conv0": conv0, "layer1": layer1, "layer2": layer2, "conv1": conv1},
+        "h0": h0,
+        "conv0": conv0,
+        "layer1": layer1,
+        "layer2": layer2,
+        "conv1": conv1,
         "conv2": conv2,
         "cat": torch.cat(x, 1),
         "att_raw": f[None],
