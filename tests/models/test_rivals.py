@@ -8,7 +8,8 @@ from support.options import changes, options_of
 from support.random_bags import types_not_executed
 
 from probsa.errors import InputError, UnknownName
-from probsa.models import build
+from probsa.models import arguments, build
+from probsa.training.config import RETIRED_OF, RunConfig
 
 SMALL: dict[str, dict[str, Any]] = {
     "camil": {"embed": 12, "heads": 2, "landmarks": 4, "attention_dim": 5},
@@ -136,6 +137,17 @@ def _has_base(change: object) -> bool:
 def test_what_is_no_option_is_refused(name, options, message):
     with types_not_executed(), pytest.raises(InputError, match=message):
         build(name, in_dim=6, **{**small(name), **options})
+
+
+@pytest.mark.parametrize("name", RETIRED_OF)
+def test_runs_from_before_some_options_went_are_read_with_the_defaults(name):
+    gone = RETIRED_OF[name]
+    assert not set(gone) & set(arguments(name))
+    stored = {"data": {"features": "f", "labels": "l"}, "model": {"name": name, **gone}}
+    assert RunConfig.from_dict(stored).model_arguments == {}
+    for key in gone:
+        other = {**stored, "model": {"name": name, key: "another"}}
+        assert set(RunConfig.from_dict(other).model_arguments) == {key}
 
 
 def test_what_a_plain_clam_does_not_have_is_not_offered():
