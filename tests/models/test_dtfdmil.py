@@ -220,14 +220,3 @@ def test_four_parts_are_clipped_each_by_itself():
     assert sum(len(g["params"]) for g in groups) == len(names)
     plain = small(embed=None, clip=None).parameter_groups()
     assert len(plain) == 3 and not any("clip_norm" in g for g in plain)
-
-
-def test_a_bias_on_w_shifts_the_raw_attention_and_nothing_else():
-    with_bias, without, bags = small().eval(), small(score_bias=False).eval(), some_bags()
-    state = with_bias.state_dict()
-    shift = state.pop("attention.mean.bias")
-    del state["bag_attention.mean.bias"]
-    without.load_state_dict(state)
-    a, b = with_bias(bags), without(bags)
-    torch.testing.assert_close(a.extras["attention"], b.extras["attention"] + shift)
-    torch.testing.assert_close(a.logits, b.logits)

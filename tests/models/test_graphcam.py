@@ -213,26 +213,6 @@ def small(*, seed: int = 0, **options) -> GTP:
     return model.eval()
 
 
-@pytest.mark.parametrize("classes", [1, 2, 4])
-def test_a_score_for_each_class(classes):
-    model = small(n_classes=classes)
-    bags = some_bags()
-    out = model(bags)
-    scores = model.instance_scores(bags, out)
-    n = len(bags.x)
-    assert scores.mean.shape == ((n,) if classes == 1 else (n, classes))
-    assert scores.mean.shape == out.attention.mean.shape and not scores.variance.any()
-    if classes > 1:
-        for c in range(classes):  # a class's map equals that of a model with only this logit
-            alone = small()
-            state = model.state_dict()
-            for key in ("classifier.weight", "classifier.bias"):
-                state[key] = state[key][c : c + 1]
-            alone.load_state_dict(state)
-            one = alone.instance_scores(bags, alone(bags)).mean
-            torch.testing.assert_close(scores.mean[:, c], one, rtol=1e-7, atol=1e-12)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_a_map_knows_neither_batch_mates_nor_order(dtype):
     model = small().to(dtype)

@@ -119,16 +119,6 @@ def test_genconv_by_its_definition(mlp_bias):
 BASE = {"embed": 6, "hidden": 7, "attention_dim": 4}
 
 
-def test_a_bias_on_the_score_shifts_the_score_and_nothing_else():
-    plain = made("patchgcn", **BASE, score_bias=False).double().eval()
-    biased = made("patchgcn", **BASE).double().eval()
-    biased.load_state_dict(plain.state_dict(), strict=False)
-    nn.init.constant_(biased.attention.mean.bias, 3.0)
-    a, b = plain(some_bags()), biased(some_bags())
-    torch.testing.assert_close(a.attention.mean + 3, b.attention.mean)
-    torch.testing.assert_close(a.logits, b.logits)
-
-
 def test_weights_of_edges_reach_the_gcn_only():
     bags = some_bags()
     other = replace(bags, weights=bags.weights.flip(0))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.options import changes, options_of
+from support.options import changes, made, options_of, some_bags
 from support.random_bags import types_not_executed
 
 from probsa.errors import InputError, UnknownName
@@ -137,6 +137,19 @@ def _has_base(change: object) -> bool:
 def test_what_is_no_option_is_refused(name, options, message):
     with types_not_executed(), pytest.raises(InputError, match=message):
         build(name, in_dim=6, **{**small(name), **options})
+
+
+@pytest.mark.parametrize("name", ["dtfdmil", "patchgcn"])
+def test_a_bias_on_the_score_shifts_the_score_and_nothing_else(name):
+    plain, biased = (
+        made(name, **small(name), score_bias=bias).double().eval() for bias in (False, True)
+    )
+    biased.load_state_dict(plain.state_dict(), strict=False)
+    torch.nn.init.constant_(biased.attention.mean.bias, 3.0)
+    a, b = plain(bags := some_bags()), biased(bags)
+    torch.testing.assert_close(a.logits, b.logits)
+    raw_a, raw_b = (out.extras.get("attention", out.attention.mean) for out in (a, b))
+    torch.testing.assert_close(raw_a + 3, raw_b)
 
 
 @pytest.mark.parametrize("name", RETIRED_OF)

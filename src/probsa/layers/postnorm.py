@@ -19,13 +19,7 @@ from .transformer import bag_attention
 
 
 class MultiHead(nn.Module):
-    """Multi-head attention with biases, within bags or from queries to the instances of their bag.
-
-    Args:
-        dim: Width of queries, keys, values and results.
-        heads: Number of heads, a divisor of `dim`.
-        dropout: Dropout of attention weights, in training.
-    """
+    """Multi-head attention with biases, within bags or from queries to their bag's instances."""
 
     def __init__(self, dim: int, *, heads: int, dropout: float = 0.0) -> None:
         super().__init__()

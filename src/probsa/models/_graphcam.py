@@ -100,15 +100,8 @@ def graph_cam(
     """Return the relevance of every token but the first, the class token, for each class.
 
     u = row of the class token in J = (I + C_L) … (I + C_1), where
-    C_l = mean over heads of max(0, ∂ℓ_c/∂A_l ⊙ R_A_l).
-
-    Args:
-        tokens: tokens of one bag, the class token first.
-        blocks: blocks of the transformer.
-        norm: layer norm after the last block.
-        classifier: classifier of the class token.
-        unit_init: whether relevance starts at 1. Otherwise, as in the original, it starts at the
-            logit ℓ_c, which also multiplies the gradient, so that a map scales with ℓ_c².
+    C_l = mean over heads of max(0, ∂ℓ_c/∂A_l ⊙ R_A_l). Relevance starts at 1 (`unit_init`) or, as
+    in the original, at the logit ℓ_c, which also multiplies the gradient.
     """
     with torch.inference_mode(mode=False), torch.enable_grad():
         x = tokens.detach().clone().requires_grad_()

@@ -101,14 +101,7 @@ class LinearModel(Model):
 
 @register("mean-pool")
 class MeanPool(LinearModel):
-    """Logistic regression on the mean features of a bag.
-
-    Args:
-        in_dim: number of features per instance.
-        n_classes: 1 (one logit) or the number of classes.
-        class_weights: weights of the classes' bags in the fit.
-        seed: seed of the run; this model draws nothing.
-    """
+    """Logistic regression on the mean features of a bag."""
 
     fit_on = "means"
     provenance = Provenance(
@@ -128,9 +121,6 @@ class InstanceRegression(LinearModel):
     At most 200 instances of a training bag, and 20,000 of all of them, are used for the fit.
 
     Args:
-        in_dim: number of features per instance.
-        n_classes: 1 (one logit) or the number of classes.
-        class_weights: weights of the classes' bags in the fit.
         seed: seed of the sample of instances.
     """
 

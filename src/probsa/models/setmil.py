@@ -40,14 +40,7 @@ GATHERED = 1 << 25
 class Block(nn.Module):
     """y = x + W_p Attn(q, k, v), z = y + W₂ GELU(W₁ LN(y)), with q, k, v = W LN(u).
 
-    Args:
-        in_dim: Width of u.
-        dim: Width of x and z.
-        heads: Number of attention heads.
-        hidden: Width of the MLP's hidden layer.
-        scale: Factor of the attention logits.
-        dropout: Dropout rate of attention weights, and after W_p and both layers of the MLP.
-        relative: Relative positions.
+    Dropout acts on attention weights, and after W_p and both layers of the MLP.
     """
 
     def __init__(
@@ -145,14 +138,12 @@ class WindowBlock(Block):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenMap:
-    """The map of one bag."""
+    """The map of one bag: the cells of its instances and of its tokens, after the reduction."""
 
     cells: Cells
-    """The cells of the instances."""
     place: Int[Tensor, " n"]
     """Index of each instance's cell."""
     tokens: Cells
-    """The cells of the tokens: those of the instances, or of the first reduction."""
 
     def places(self, *, first: bool) -> Places:
         return Places(row=self.tokens.row, col=self.tokens.col, first=first)
@@ -293,9 +284,7 @@ class SETMIL(Model):
         for row, col in grid_cells(bags):
             height, width = int(row.max()) + 1, int(col.max()) + 1
             cells = Cells.among(row, col, height=height, width=width, whole=self.whole)
-            tokens = cells
-            if self.size > 1:
-                tokens = cells.reduced(size=self.size, stride=self.stride, whole=self.whole)
+            tokens = cells.reduced(size=self.size, stride=self.stride, whole=self.whole)
             maps.append(TokenMap(cells=cells, place=cells.find(row, col), tokens=tokens))
         return maps
 
@@ -340,13 +329,9 @@ class SETMIL(Model):
         head, rows = last.class_rows(z, places)
         with torch.autocast(head.device.type, enabled=False):
             logits = self.classifier(self.norm(head.to(self.class_token.dtype)))
-        scores = [self.score(a.mean(0)[1:], at) for a, at in zip(rows, maps, strict=True)]
-        return Output(
-            logits=logits[:, None], attention=Dirac(torch.cat(scores)), likelihood=self.likelihood
-        )
-
-    def score(self, weight: Float[Tensor, " t"], at: TokenMap) -> Float[Tensor, " n"]:
-        """Return the class token's weight of each instance's cell, interpolated bilinearly."""
-        if self.size > 1:
-            weight = at.tokens.interpolated(weight, at.cells, stride=self.stride)
-        return weight[at.place]
+        scores = []  # the class token's weights of the instances' cells
+        for a, at in zip(rows, maps, strict=True):
+            weight = at.tokens.interpolated(a.mean(0)[1:], at.cells, stride=self.stride)
+            scores.append(weight[at.place])
+        attention = Dirac(torch.cat(scores))
+        return Output(logits=logits[:, None], attention=attention, likelihood=self.likelihood)
