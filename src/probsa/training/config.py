@@ -27,6 +27,7 @@ from ..core import (
 )
 from ..datasets import CovariateOptions
 from ..errors import InputError, UnknownName
+from ..models import RETIRED_OPTIONS
 from ..tasks import TargetOptions
 from ..variational import KLWeight, LikelihoodOptions, RateSchedule
 from .yaml_files import parse_yaml
@@ -267,52 +268,25 @@ RETIRED: dict[str, Any] = {
     "training.lookahead_alpha": 0.5,
     "model.variant": "paper",
     "model.legacy_crop": False,
-    "model.canvas": None,
-    "model.augment": False,
     "model.loss": "ce",
-    "model.focal": [0.25, 2.0],
-    "model.branch": "mlp",
     "model.bag_loss": "ce",
     "model.bag_layer": False,
-    "model.layout": "map",
     "model.score_heads": "mean",
     "model.score_duplicates": "drop",
-    "model.class_mixing": True,
-    "model.aggregation": "max",
-    "model.top_k": 10,
     "model.init": "default",
     "model.attention_dropout": None,
 }
 """Keys of options that no longer exist, with the only value that can still be read."""
 
-RETIRED_OF: dict[str, dict[str, Any]] = {
-    "dsmil": {"activation": "relu", "value_dropout": 0.0, "loss_weights": [0.5, 0.5],
-              "init": "orthogonal"},
-    "dtfdmil": {"activation": "relu"},
-    "gtp": {"activation": "identity", "gcn": "normalized", "adjacency": "binary", "blocks": "vit",
-            "mincut_weight": 1.0, "ortho_weight": 1.0},
-    "iibmil": {"prototype_momentum": 0.99, "top_share": 0.1, "bank_momentum": [0.95, 0.8]},
-    "setmil": {"windows": [3, 5, 7], "pyramid_dropout": 0.0, "pyramid_attention_dropout": 0.0,
-               "attention_dropout": 0.0, "mlp_ratio": 4.0, "qkv_bias": False, "relative": "euc",
-               "relative_mode": "bias", "relative_on": "q", "relative_shared": False,
-               "pyramid_relative": "none", "pyramid_relative_mode": "bias",
-               "pyramid_relative_on": "q"},
-    "smabmil": {"activation": None},
-    "vmil": {"activation": "relu", "alternate": "epochs", "warmup_block": 2, "block": 5},
-}  # fmt: skip
-"""The same for options of one model, whose names other models use."""
 
-
-def without_retired(
-    section: str, values: Mapping[str, Any], *, model: str | None = None
-) -> dict[str, Any]:
+def without_retired(section: str, values: Mapping[str, Any], *, model: str = "") -> dict[str, Any]:
     """Return stored values without retired keys that have the value of today's behaviour."""
-    own = RETIRED_OF.get(model or values.get("name", ""), {}) if section == "model" else {}
-    keys = {**RETIRED, **{f"model.{k}": v for k, v in own.items()}}
+    own = RETIRED_OPTIONS.get(model or values.get("name", ""), {}) if section == "model" else {}
+    gone = RETIRED | {f"model.{k}": v for k, v in own.items()}
     return {
         k: without_retired(k, v) if isinstance(v, dict) else v
         for k, v in values.items()
-        if f"{section}.{k}" not in keys or plain(v) != keys[f"{section}.{k}"]
+        if f"{section}.{k}" not in gone or plain(v) != gone[f"{section}.{k}"]
     }
 
 
