@@ -5,9 +5,8 @@ import torch
 import torch.nn.functional as F
 from support.dense_setmil import bucket_matrices, g
 
-from probsa.errors import InputError
 from probsa.layers.cells import Cells
-from probsa.layers.irpe import Places, Relative, bucket_tables, piecewise
+from probsa.layers.irpe import Places, bucket_tables, piecewise
 
 MAPS = [(5, 7), (1, 1), (9, 3)]
 
@@ -75,8 +74,3 @@ def test_buckets_of_any_places(method, first):
     t = want.shape[1]
     parts = [places.buckets(bucket_tables(method), slice(s, min(s + 7, t))) for s in range(0, t, 7)]
     assert torch.equal(torch.cat(parts, 1), want)
-
-
-def test_a_bias_on_values_is_refused():
-    with pytest.raises(InputError, match="values take vectors"):
-        Relative(4, 2, method="euc", mode="bias", on="qkv")

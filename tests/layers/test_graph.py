@@ -1,5 +1,7 @@
 """Products with the sparse adjacency and softmax aggregation equal their dense definitions."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from support.random_bags import (
@@ -12,7 +14,7 @@ from support.random_bags import (
 )
 from torch import Tensor
 
-from probsa import Bag, pack
+from probsa import pack
 from probsa.layers import graph
 from probsa.layers.graph import Arcs, aggregate_softmax, both_ways, neighbourhoods, propagate
 
@@ -26,21 +28,15 @@ def dense(arcs: Arcs) -> Tensor:
     return a.index_put((arcs.rows, arcs.columns), arcs.weights, accumulate=True)
 
 
-def directed_bags(dtype=F64):
+def directed_bags():
     """Return random arcs with repeats and loops; some instances have no incoming arc."""
     bags = []
     for k, n in enumerate((9, 1, 14)):
         g = torch.Generator().manual_seed(k)
         arcs = torch.randint(n, (2, 3 * n), generator=g)
         arcs[0] = arcs[0] // 2 * 2
-        bag = random_bag(n, seed=k, dtype=dtype)
-        weights = torch.rand(3 * n, generator=g, dtype=F64).to(dtype)
-        bags.append(
-            Bag(
-                name=bag.name, x=bag.x, edges=bag.edges, weights=bag.weights, arcs=arcs,
-                arc_weights=weights,
-            )
-        )  # fmt: skip
+        weights = torch.rand(3 * n, generator=g, dtype=F64)
+        bags.append(replace(random_bag(n, seed=k), arcs=arcs, arc_weights=weights))
     return pack(bags)
 
 
@@ -48,16 +44,10 @@ def same(a: Tensor, b: Tensor) -> None:
     torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
 
 
-def test_edges_become_the_symmetric_adjacency():
+def test_edges_become_the_symmetric_adjacency_and_arcs_its_rows_and_columns():
     same(dense(both_ways(TOGETHER)), torch.block_diag(*[adjacency(b) for b in BAGS]))
-
-
-def test_the_normalised_adjacency():
     blocks = [torch.eye(len(b.x), dtype=F64) - dense_laplacian(b, "normalised") for b in BAGS]
     same(dense(graph.normalised(both_ways(TOGETHER))), torch.block_diag(*blocks))
-
-
-def test_arcs_given_are_rows_and_columns():
     bags = directed_bags()
     a = torch.zeros(24, 24, dtype=F64)
     a.index_put_((bags.arcs[0], bags.arcs[1]), bags.arc_weights, accumulate=True)
@@ -108,10 +98,7 @@ def test_softmax_aggregation_is_exact_however_far_messages_spread(arcs, spread, 
 
 def test_a_bag_is_not_shifted_by_its_batch_mates():
     """A bag with large messages and one with small messages share a batch."""
-    first, second = (
-        random_bag(6, seed=1, dtype=torch.float32),
-        random_bag(6, seed=2, dtype=torch.float32),
-    )
+    first, second = (random_bag(6, seed=seed, dtype=torch.float32) for seed in (1, 2))
     m, t = torch.rand(12, 3), torch.ones(1)
     m[6:] += 1e3
     together = aggregate_softmax(both_ways(pack([first, second])), m, t)

@@ -18,11 +18,6 @@ def layer_of(width: int = WIDTH, **more) -> NystromLayer:
     return NystromLayer(width, options).double()
 
 
-def update(layer: NystromLayer, x: Tensor, sizes) -> Tensor:
-    """Return the attention of x, without the norm and the skip connection."""
-    return layer(x, sizes) - x
-
-
 def tokens(n: int, *, seed: int = 0) -> Tensor:
     return torch.randn(n, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=F64)
 
@@ -64,14 +59,10 @@ def dense(layer: NystromLayer, x: Tensor, *, masked: bool) -> tuple[Tensor, Tens
     f = softmax(q, means[1], real, count)
     a = softmax(*means, count, count)
     b = softmax(means[0], k, count, real)
-    if masked:  # the inverse leaves out windows without tokens
-        valid = count > 0
-        z = torch.zeros_like(a)
-        z[:, valid[:, None] & valid] = inverse_by_the_formula(
-            a[:, valid][:, :, valid], layer.options.pinv_iterations
-        ).flatten(1)
-    else:
-        z = inverse_by_the_formula(a, layer.options.pinv_iterations)
+    valid = count > 0  # the inverse leaves out windows without tokens
+    z, used = torch.zeros_like(a), a[:, valid][:, :, valid]
+    inverse = inverse_by_the_formula(used, layer.options.pinv_iterations)
+    z[:, valid[:, None] & valid] = inverse.flatten(1)
     s = f @ z @ b
     o = s @ v
     kernel = layer.convolution.weight[:, 0, :, 0]
@@ -85,7 +76,7 @@ def dense(layer: NystromLayer, x: Tensor, *, masked: bool) -> tuple[Tensor, Tens
 def test_a_batch_is_the_formulas_bag_by_bag(masked):
     layer = layer_of(mask_padding=masked)
     x = tokens(sum(SIZES))
-    got = update(layer, x, SIZES).split(SIZES)
+    got = (layer(x, SIZES) - x).split(SIZES)
     for b, (own, bag) in enumerate(zip(x.split(SIZES), layer.look(x, SIZES), strict=True)):
         n = len(own)
         want, s = dense(layer, own, masked=masked)
@@ -93,9 +84,10 @@ def test_a_batch_is_the_formulas_bag_by_bag(masked):
         same(bag.row(-n)[-n:], s[:, -n, -n:].T)
 
 
-def test_nothing_is_padded_where_the_landmarks_divide_the_tokens():
+def test_tokens_that_need_no_padding_and_fewer_tokens_than_landmarks():
     x = tokens(12)
     same(*(layer_of(mask_padding=masked)(x, (12,)) for masked in (True, False)))
+    same(layer_of(landmarks=12)(x, (12,)), layer_of(landmarks=200)(x, (12,)))
 
 
 @pytest.mark.parametrize(
@@ -109,13 +101,8 @@ def test_with_every_token_a_landmark_it_becomes_softmax_attention(iterations, lo
     layer.norm = torch.nn.Identity()
     q, k, v = layer.qkv(x).view(32, 3, 8, 16).permute(1, 2, 0, 3)
     want = ((q @ k.mT / 4).softmax(-1) @ v).transpose(0, 1).flatten(1)
-    error = ((update(layer, x, (32,)) - want).norm() / want.norm()).item()
+    error = ((layer(x, (32,)) - x - want).norm() / want.norm()).item()
     assert low <= error <= high
-
-
-def test_fewer_tokens_than_landmarks_are_their_own():
-    x = tokens(7)
-    same(layer_of(landmarks=7)(x, (7,)), layer_of(landmarks=200)(x, (7,)))
 
 
 def test_the_inverse_is_one():

@@ -2,16 +2,9 @@
 
 import pytest
 import torch
-from support.random_bags import (
-    F64,
-    dense_laplacian,
-    graphs_of_all_kinds,
-    packed,
-    random_bag,
-)
+from support.random_bags import F64, dense_laplacian, graphs_of_all_kinds, packed
 from torch import Tensor
 
-from probsa import pack
 from probsa.layers.graph import both_ways, normalised
 from probsa.layers.smooth import Sm
 
@@ -65,29 +58,12 @@ def test_gradients_of_features_and_of_alpha(mode, steps, alpha):
     assert torch.autograd.gradcheck(lambda u: fixed(u, arcs), (u,))
 
 
-@pytest.mark.parametrize("mode", ["exact", "approximate"])
-def test_an_instance_without_neighbours_keeps_its_share(mode):
-    lonely = packed([BAGS[3], BAGS[4]])
-    u = torch.randn(5, 2, dtype=F64)
-    got = Sm(alpha=0.3, trainable=False, mode=mode)(u, normalised(both_ways(lonely)))
-    torch.testing.assert_close(got, 0.7 * u)
-
-
 def test_single_precision_and_half():
     for mode in ("exact", "approximate"):
         sm = Sm(alpha=0.9, trainable=False, mode=mode)
         want, got = sm(U, ARCS), sm(U.float(), ARCS)
         assert got.dtype == torch.float32 == sm(U.bfloat16(), ARCS).dtype
         torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-6)
-
-
-def test_bags_are_smoothed_by_themselves():
-    first, second = random_bag(6, seed=1), random_bag(9, seed=2)
-    u = torch.randn(15, 2, dtype=F64)
-    for mode in ("exact", "approximate"):
-        sm = Sm(mode=mode)
-        together = sm(u, normalised(both_ways(pack([first, second]))))
-        assert torch.equal(together[:6], sm(u[:6], normalised(both_ways(pack([first])))))
 
 
 @pytest.mark.parametrize("mode", ["exact", "approximate"])

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
 from support.stored import WIDTH, write_folder
 
@@ -14,7 +14,7 @@ from probsa import Bag, load, pack
 from probsa.errors import InputError
 from probsa.models import build
 from probsa.models._logistic import GRID, MOST_INSTANCES, FeatureSums, fit_logistic, sample_size
-from probsa.training import RunFolder, read_run, train
+from probsa.training import read_run, train
 from probsa.workflow import finish_run
 
 NOWHERE = {"edges": torch.zeros(2, 0, dtype=torch.long), "weights": torch.zeros(0)}
@@ -32,23 +32,17 @@ def bags(count, *, seed, classes=2):
     return made
 
 
-def nll(logits, y):
-    if logits.shape[1] == 1:
-        logits = np.hstack([np.zeros_like(logits), logits])
-    return -log_softmax(logits, axis=1)[np.arange(len(y)), y].mean()
-
-
 def independent(train_bags, validation, *, name, classes):
     """Return the logits of the validation bags by scikit-learn's own pipeline, and C."""
     rows = np.concatenate([b.x.double().numpy() for b in train_bags])
     scaler = StandardScaler().fit(rows)
     sizes = [len(b) for b in train_bags]
-    y = np.array([b.y for b in train_bags])
+    y, wanted = (np.array([b.y for b in some]) for some in (train_bags, validation))
 
     def means(some):
         return np.stack([scaler.transform(b.x.double().numpy()).mean(0) for b in some])
 
-    best = None
+    fits = []
     for c in GRID:
         model = LogisticRegression(C=c, max_iter=20_000, tol=1e-10)
         if name == "mean-pool":
@@ -56,11 +50,10 @@ def independent(train_bags, validation, *, name, classes):
         else:
             weight = np.repeat([1 / n for n in sizes], sizes)
             model.fit(scaler.transform(rows), np.repeat(y, sizes), sample_weight=weight)
-        logits = model.decision_function(means(validation)).reshape(len(validation), -1)
-        loss = nll(logits, np.array([b.y for b in validation]))
-        if best is None or loss < best[0]:
-            best = loss, logits, c
-    return best[1], best[2]
+        loss = log_loss(wanted, model.predict_proba(means(validation)), labels=range(classes))
+        fits.append((loss, c, model.decision_function(means(validation))))
+    _, c, logits = min(fits, key=lambda fit: fit[0])
+    return logits.reshape(len(validation), -1), c
 
 
 @pytest.mark.parametrize("classes", [1, 2, 3])
@@ -91,26 +84,16 @@ def test_the_fit_is_scikit_learns(name, classes):
 
 
 def test_class_weights_weigh_the_bags_of_the_fit():
-    train_bags, validation = bags(21, seed=1), bags(8, seed=2)
-    plain, weighed = build("mean-pool", in_dim=WIDTH), build(
-        "mean-pool", in_dim=WIDTH, class_weights=(1.0, 50.0)
-    )  # fmt: skip
-    for model in (plain, weighed):
-        model.fit_bags(train_bags, validation)
-    packed = pack(validation)
-    higher = weighed.eval()(packed).logits - plain.eval()(packed).logits
-    assert bool((higher > 0).all())
-
-
-def test_a_class_without_training_bags_is_named():
+    train_bags, validation = bags(21, seed=1), pack(bags(8, seed=2))
+    logits = []
+    for weights in (None, (1.0, 50.0)):
+        model = build("mean-pool", in_dim=WIDTH, class_weights=weights)
+        model.fit_bags(train_bags, [])
+        assert float(model.monitored()["C"]) == 1.0  # without validation
+        logits.append(model.eval()(validation).logits)
+    assert bool((logits[1] > logits[0]).all())
     with pytest.raises(InputError, match="none of the 5 training bags has class 1"):
-        build("mean-pool", in_dim=WIDTH).fit_bags(bags(5, seed=0, classes=1), [])
-
-
-def test_without_validation_c_is_one():
-    model = build("instance-lr", in_dim=WIDTH)
-    model.fit_bags(bags(12, seed=0), [])
-    assert float(model.monitored()["C"]) == 1.0
+        model.fit_bags(bags(5, seed=0, classes=1), [])
 
 
 def test_large_bags_are_sampled_and_the_sample_depends_on_the_name_alone():
@@ -145,37 +128,25 @@ def test_a_bag_counts_once_however_many_instances_it_has():
 
 @pytest.mark.parametrize("name", ["mean-pool", "instance-lr"])
 def test_a_run_has_one_epoch_and_is_resumed_predicted_and_explained(tmp_path, name):
-    features, labels = write_folder(tmp_path / "data", bags=24)
-    run_file = tmp_path / "run.yaml"
-    run_file.write_text(
-        f"data: {{features: {features}, labels: {labels}, test_fold: 0}}\n"
-        f"model: {{name: {name}}}\ntraining: {{epochs: 7, device: cpu}}\n"
-    )
-    config = read_run(run_file, {})
-    run = train(config, tmp_path / "run")
-    assert len(run.metrics_file.read_text().splitlines()) == 2
-    before = run.last.read_bytes()
-    train(config, tmp_path / "run", resume=True)
-    assert run.last.read_bytes() == before
-    finish_run(RunFolder(tmp_path / "run"), bootstrap=0, maps="none")
-    about = json.loads((run.predictions / "predictions.json").read_text())
-    assert about["C"] in GRID
-    assert load(run.path).model.name == name
-
-
-def test_standardising_the_run_changes_nothing(tmp_path):
+    """Standardising the features before changes nothing."""
     features, labels = write_folder(tmp_path / "data", bags=24)
     found = []
     for standardize in ("true", "false"):
-        run_file = tmp_path / f"{standardize}.yaml"
+        run_file = tmp_path / "run.yaml"
         run_file.write_text(
             f"data: {{features: {features}, labels: {labels}, test_fold: 0, "
-            f"standardize: {standardize}}}\nmodel: {{name: mean-pool}}\n"
-            "training: {device: cpu}\n"
+            f"standardize: {standardize}}}\nmodel: {{name: {name}}}\n"
+            "training: {epochs: 7, device: cpu}\n"
         )
-        out = tmp_path / standardize
-        run = train(read_run(run_file, {}), out)
+        config = read_run(run_file, {})
+        run = train(config, tmp_path / standardize)
+        assert len(run.metrics_file.read_text().splitlines()) == 2
+        before = run.last.read_bytes()
+        train(config, run.path, resume=True)
+        assert run.last.read_bytes() == before
         finish_run(run, bootstrap=0, maps="none")
+        assert json.loads((run.predictions / "predictions.json").read_text())["C"] in GRID
+        assert load(run.path).model.name == name
         rows = (run.predictions / "predictions.csv").read_text().splitlines()[1:]
         found.append([float(row.split(",")[4]) for row in rows])
     np.testing.assert_allclose(found[0], found[1], atol=1e-3)

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from support.options import changes, options_of
+from support.options import changes, made, options_of, some_bags
 from support.random_bags import types_not_executed
 
 from probsa.errors import InputError, UnknownName
-from probsa.models import build
+from probsa.models import RETIRED_OPTIONS, arguments, build
+from probsa.training.config import RunConfig
 
 SMALL: dict[str, dict[str, Any]] = {
     "camil": {"embed": 12, "heads": 2, "landmarks": 4, "attention_dim": 5},
@@ -16,13 +17,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "dsmil": {"embed": 8},
     "dtfdmil": {"embed": 8, "attention_dim": 4},
     "gtp": {"embed": 8, "clusters": 5, "heads": 2},
-    "iibmil": {"embed": 8, "heads": 2},
+    "iibmil": {"embed": 8, "heads": 2, "layers": 1, "decoder_layers": 1, "warmup_epochs": 0},
     "patchgcn": {"embed": 6, "hidden": 7, "attention_dim": 4},
-    "setmil": {"embed": 8, "set_dim": 8, "heads": 2},
+    "setmil": {"embed": 8, "reduced_dim": 4, "pyramid_dim": 3, "set_dim": 8, "heads": 2},
     "smabmil": {"embed": 8, "attention_dim": 4, "heads": 2},
     "transmil": {"embed": 12, "heads": 2, "landmarks": 4},
     "transmil-probsa-diag": {"samples": 3, "predict_samples": 7},
-    "vmil": {"embed": 8, "heads": 2},
+    "vmil": {"embed": 8, "heads": 2, "feedforward": 9},
 }
 NYSTROM = {
     "heads": 4,
@@ -51,22 +52,25 @@ CHANGES: dict[str, dict[str, Any]] = {
                 "trunk": "tanh", "score_bias": False, "k_sample": 3, "subtyping": True,
                 "instance_loss": "svm", "bag_weight": 0.5},
     "clam-sb-probsa-diag": PROBSA,
-    "dsmil": {"embed": (8, 7), "activation": "identity", "dropout": 0.5, "query": "linear",
-              "query_dim": 16, "value": "linear", "value_dropout": (0.5, {"value": "mlp"}),
-              "scaled": False, "bag_score": "mean_prob", "loss_weights": ((0.5, 1.0), {}),
-              "labels": ("independent", {"n_classes": 3}), "init": "uniform"},
-    "dtfdmil": {"embed": 7, "activation": "identity", "res_blocks": 1, "dropout": 0.5,
-                "attention_dim": 5, "trunk": "tanh", "n_groups": 2, "distill": "mas",
-                "instances_per_group": (2, {"distill": "maxs"}), "predict_samples": 3},
-    "gtp": {"embed": (8, 6), "activation": "relu", "dropout": 0.5, "width": 12, "gcn": "relu",
-            "adjacency": "weighted", "clusters": 7, "layers": 1, "heads": 4, "mlp_ratio": 3.0,
-            "blocks": "torchmil", "mincut_weight": 0.5, "ortho_weight": 0.5, "unit_init": False},
+    "dsmil": {"embed": (8, 7), "dropout": 0.5, "query": "linear", "query_dim": 16,
+              "value": "linear", "scaled": False, "bag_score": "mean_prob",
+              "labels": ("independent", {"n_classes": 3})},
+    "dtfdmil": {"embed": 7, "res_blocks": 1, "dropout": 0.5, "attention_dim": 5, "trunk": "tanh",
+                "n_groups": 2, "distill": "mas", "instances_per_group": (2, {"distill": "maxs"}),
+                "predict_samples": 3},
+    "gtp": {"embed": (8, 6), "dropout": 0.5, "width": 12, "code": "torchmil", "clusters": 7,
+            "layers": 1, "heads": 4, "mlp_ratio": 3.0, "unit_init": False},
+    "iibmil": {"embed": (8, 6), "width": 4, "layers": 2, "heads": 4, "hidden": 7, "queries": 2,
+               "decoder_layers": 2, "decoder_heads": 4, "dropout": 0.5, "instance_weight": 2.0,
+               "bank_epochs": 2, "warmup_epochs": 2, "restrict_negative_bags": False},
     "patchgcn": {"embed": (8, 5), "layers": 2, "conv": "gcn", "width": (9, {"conv": "gcn"}),
                  "mlp_bias": False, "block": "plain", "hidden": (7, 6), "rho": 5,
                  "attention_dim": 5, "trunk": "tanh", "dropout": 0.5, "layer_dropout": 0.5,
                  "attention_dropout": 0.5},
-    "smabmil": {"encoder": "transformer", "embed": (8, 6), "activation": "identity",
-                "dropout": 0.5, "where": "late", "alpha": 0.7, "mode": "exact", "steps": 3,
+    "setmil": {"embed": (8, 6), "reduction": 5, "reduced_dim": 5, "pyramid_dim": 5, "set_dim": 16,
+               "layers": 1, "heads": 4, "dropout": 0.5, "empty": "tokens"},
+    "smabmil": {"encoder": "transformer", "embed": (8, 6), "dropout": 0.5, "where": "late",
+                "alpha": 0.7, "mode": "exact", "steps": 3,
                 "spectral_norm": False, "attention_dim": 5, "attention_activation": "gelu",
                 "layers": (1, ENCODER), "heads": (4, ENCODER), "width": (16, ENCODER),
                 "out_proj": (False, ENCODER), "use_mlp": (False, ENCODER),
@@ -74,12 +78,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "transmil": {**NYSTROM, "embed": (12, 10), "activation": "relu", "layers": 1},
     "transmil-probsa-diag": {**PROBSA, **NYSTROM, "embed": (12, 10), "activation": "relu",
                              "layers": 1, "attention_dim": 5, "trunk": "gated"},
+    "vmil": {"embed": 16, "dropout": 0.5, "layers": 1, "heads": 4, "feedforward": 7, "gamma": 0.5,
+             "warmup": 0.9, "reduction": "sum"},
 }  # fmt: skip
-"""Another value of each option, and other options with which it has an effect.
-
-Options of SETMIL, VMIL and IIB-MIL, whose results follow from a filled model or from several
-steps, are in the files of these models.
-"""
+"""Another value of each option, and other options with which it has an effect."""
 ELSEWHERE = {
     "clam-sb-probsa-diag": {*CHANGES["clam-sb"], "log_variance_bounds"},
     "dtfdmil": {"joint", "clip", "score_bias"},
@@ -112,60 +114,24 @@ def _has_base(change: object) -> bool:
     [
         ("camil", {"heads": 5}, "heads is 5: give a divisor of the attention's width, 12"),
         ("camil", {"trunk": "mlp"}, "trunk is 'mlp'; expected 'tanh' or 'gated'"),
-        ("camil", {"query_dim": 0}, "query_dim is 0; expected at least 1"),
         ("transmil", {"heads": 0}, "heads is 0: give a divisor"),
-        ("transmil", {"landmarks": 0}, "landmarks is 0; expected at least 1"),
-        ("transmil", {"pinv_iterations": 0}, "pinv_iterations is 0; expected at least 1"),
         ("transmil", {"dropout": 1.0}, "dropout is 1.0; expected at least 0 and less than 1"),
-        ("transmil", {"layers": 0}, "layers is 0; expected at least 1"),
         ("clam-mb", {"k_sample": 0}, "k_sample is 0; expected at least 1"),
-        ("clam-mb", {"bag_weight": 1.5}, "bag_weight is 1.5; expected at least 0 and at most 1"),
         ("clam-mb", {"instance_loss": "hinge"}, "instance_loss is 'hinge'; expected 'ce' or 'svm'"),
-        ("dsmil", {"value": "tanh"}, "value is 'tanh'; expected 'identity', 'linear' or 'mlp'"),
-        ("dsmil", {"loss_weights": (0.5, -0.5)}, r"loss_weights is \(0\.5, -0\.5\); expected"),
         ("dsmil", {"embed": 0}, "at least 1"),
         ("dsmil", {"n_classes": 0}, "n_classes is 0"),
-        ("dtfdmil", {"distill": "max"}, "distill is 'max'; expected 'afs', 'maxs', 'maxmins' or"),
-        ("dtfdmil", {"instances_per_group": 0}, "instances_per_group is 0; expected at least 1"),
-        ("dtfdmil", {"res_blocks": -1}, "res_blocks is -1; expected at least 0"),
-        ("dtfdmil", {"clip": 0.0}, "clip is 0.0; expected more than 0"),
         ("gtp", {"heads": 3}, "heads is 3: give a divisor of the transformer's width, 8"),
         ("gtp", {"mlp_ratio": 0.0}, "mlp_ratio is 0.0: the MLP needs at least one hidden unit"),
-        ("gtp", {"ortho_weight": float("nan")}, "ortho_weight is nan; expected at least 0"),
         ("patchgcn", {"width": 64}, "width is 64, but GENConv keeps the 6 channels .* conv='gcn'"),
         ("patchgcn", {"hidden": 0}, "expected widths of at least 1"),
         ("patchgcn", {"attention_dropout": 2.0}, r"dropout in the attention is 2.0"),
         ("smabmil", {"alpha": 1.0}, "alpha of Sm is 1.0"),
         ("smabmil", {"alpha": 0.0}, "alpha of Sm is 0.0; .* above 0"),
-        ("smabmil", {"steps": 0}, "steps is 0; expected at least 1"),
-        ("iibmil", {"top_share": 0.0}, "top_share is 0.0; expected more than 0"),
-        (
-            "iibmil",
-            {"decoder_heads": 5},
-            "heads is 5: give a divisor",
-        ),
-        (
-            "iibmil",
-            {"bank_momentum": (0.9, -0.1)},
-            r"bank_momentum is .*; expected a list",
-        ),
-        ("setmil", {"windows": (3, 4)}, "a window .* of side 4; expected an odd side"),
-        ("setmil", {"reduction": 2}, "a window .* of side 2"),
+        ("smabmil", {**ENCODER, "width": 6, "add_self": True}, "width is 6: add_self .* width 8"),
+        ("iibmil", {"decoder_heads": 5}, "heads is 5: give a divisor"),
+        ("setmil", {"reduction": 2}, "reduction is 2: expected the odd side of a window"),
         ("setmil", {"heads": 3}, "heads is 3: give a divisor of the transformer's width, 8"),
-        ("setmil", {"mlp_ratio": 0.01}, "mlp_ratio 0.01"),
-        ("setmil", {"relative_on": "v"}, "relative positions on 'v' with mode 'bias'"),
-        (
-            "setmil",
-            {"pyramid_relative": "far"},
-            "pyramid_relative is 'far'; expected 'none',",
-        ),
-        (
-            "vmil",
-            {"n_classes": 2},
-            "n_classes is 2: VMIL supports only two classes",
-        ),
-        ("vmil", {"gamma": 1.0}, "gamma is 1.0; expected at least 0 and less than 1"),
-        ("smabmil", {"mode": "approx"}, "mode is 'approx'; expected 'approximate' or 'exact'"),
+        ("vmil", {"n_classes": 2}, "n_classes is 2: VMIL supports only two classes"),
     ],
 )
 def test_what_is_no_option_is_refused(name, options, message):
@@ -173,44 +139,34 @@ def test_what_is_no_option_is_refused(name, options, message):
         build(name, in_dim=6, **{**small(name), **options})
 
 
+@pytest.mark.parametrize("name", ["dtfdmil", "patchgcn"])
+def test_a_bias_on_the_score_shifts_the_score_and_nothing_else(name):
+    plain, biased = (
+        made(name, **small(name), score_bias=bias).double().eval() for bias in (False, True)
+    )
+    biased.load_state_dict(plain.state_dict(), strict=False)
+    torch.nn.init.constant_(biased.attention.mean.bias, 3.0)
+    a, b = plain(bags := some_bags()), biased(bags)
+    torch.testing.assert_close(a.logits, b.logits)
+    raw_a, raw_b = (out.extras.get("attention", out.attention.mean) for out in (a, b))
+    torch.testing.assert_close(raw_a + 3, raw_b)
+
+
+@pytest.mark.parametrize("name", RETIRED_OPTIONS)
+def test_runs_from_before_some_options_went_are_read_with_the_defaults(name):
+    gone = RETIRED_OPTIONS[name]
+    assert not set(gone) & set(arguments(name))
+    stored = {"data": {"features": "f", "labels": "l"}, "model": {"name": name, **gone}}
+    assert RunConfig.from_dict(stored).model_arguments == {}
+    for key in gone:
+        other = {**stored, "model": {"name": name, key: "another"}}
+        assert set(RunConfig.from_dict(other).model_arguments) == {key}
+
+
 def test_what_a_plain_clam_does_not_have_is_not_offered():
     for name in ("clam-sb", "clam-mb"):
         with pytest.raises(UnknownName, match=f"no argument of {name} named 'kappa'"):
             build(name, in_dim=6, kappa=1.0)
-
-
-NO_GATE = {"trunk": "tanh", "score_bias": False}
-ORIGINAL = {"preset": "original"}
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "parameters"),
-    [
-        ("camil", {"layers": 1}, 3_017_865),
-        ("camil", {}, 3_017_865 + 1_050_376),
-        ("transmil", {**ORIGINAL, "in_dim": 1024, "n_classes": 2}, 2_672_146),
-        ("transmil", {}, 3_195_921),
-        # torchmil's has two more layer norms, of absent MLPs
-        ("transmil", {"convolution": False, "out_proj": False}, 2_672_129 - 2 * 2 * 512),
-        ("gtp", {**ORIGINAL, "in_dim": 512, "n_classes": 3}, 139_687),
-        # without the layer norm of the first convolution, which the original never calls
-        ("patchgcn", {}, 5_389_701 - 2 * 512),
-        ("patchgcn", ORIGINAL, 1_513_989 - 2 * 128),
-        ("patchgcn", {**ORIGINAL, "in_dim": 1024, "n_classes": 4}, 1_384_456 - 2 * 128),
-        ("patchgcn", {"conv": "gcn", "layers": 4, "block": "plain", **NO_GATE}, 3_481_345),
-        ("setmil", {}, 11_865_985),
-        ("setmil", {"reduction": 5}, 16_790_913),
-        ("setmil", {**ORIGINAL, "in_dim": 1280, "n_classes": 2}, 17_168_130),
-        ("smabmil", {}, 1_115_393 + 1),
-        ("smabmil", {"train_alpha": False}, 1_115_393),
-        ("smabmil", ORIGINAL, 2048 * 128 + 128 + 128 + 1 + 2049),
-        ("smabmil", ENCODER, 7_418_113 + 3),
-        ("smabmil", {**ENCODER, "out_proj": False, "final_norm": False}, 6_891_777 + 3),
-    ],
-)
-def test_sizes_are_those_of_the_specification(name, options, parameters):
-    model = build(name, **{"in_dim": 2048, **options})
-    assert sum(p.numel() for p in model.parameters()) == parameters
 
 
 @pytest.mark.parametrize("name", ["clam-sb-probsa-diag", "transmil-probsa-diag"])

@@ -52,11 +52,9 @@ class Dense:
 
     def __init__(self, model: SETMIL, **options) -> None:
         self.s = model.state_dict(keep_vars=True)
-        self.o = {
-            "windows": (3, 5, 7), "reduction": 1, "heads": 2, "layers": 2, "empty": "masked",
-            "relative": "euc", "relative_on": "q", "pyramid_relative": "none",
-            "pyramid_relative_on": "q", **options,
-        }  # fmt: skip
+        self.o = {"reduction": 1, "layers": 2, "relative": {"method": "euc"}, **options}
+        self.relative = self.o["relative"].get("method", "none")
+        self.pyramid = self.o.get("pyramid", {}).get("method", "none")
 
     def linear(self, x: Tensor, key: str) -> Tensor:
         if f"{key}.weight" not in self.s:
@@ -106,7 +104,7 @@ class Dense:
         where = ([i // wide for i in range(high * wide)], [i % wide for i in range(high * wide)])
         out, _ = self.attention(
             q[None], k[None], v[None], scale=u.shape[1] ** -0.5, key=key, where=where,
-            method="none" if key == "reduce" else self.o["pyramid_relative"],
+            method="none" if key == "reduce" else self.pyramid,
             first=False, keep=seen.flatten(),
         )  # fmt: skip
         x = v + self.linear(out[0], f"{key}.proj")
@@ -139,11 +137,10 @@ class Dense:
             grid, keep = self.window(grid, keep, "reduce", size=k, stride=max(1, (k - 1) // 2))
         parts = [
             self.window(grid, keep, f"pyramid.{i}", size=size, stride=1)[0]
-            for i, size in enumerate(self.o["windows"])
+            for i, size in enumerate((3, 5, 7))
         ]
-        fused = torch.cat(parts) if parts else grid
         high, wide = keep.shape
-        tokens = self.linear(fused.flatten(1).T, "widen")
+        tokens = self.linear(torch.cat(parts).flatten(1).T, "widen")
         z = torch.cat([self.s["class_token"][0], tokens])
         d = z.shape[1]
         pe = [
@@ -159,7 +156,7 @@ class Dense:
             qkv = self.linear(self.norm(z, f"{key}.norm1"), f"{key}.qkv")
             q, k, v = (p.unflatten(1, (heads, -1)).transpose(0, 1) for p in qkv.chunk(3, 1))
             out, a = self.attention(
-                q, k, v, scale=q.shape[2] ** -0.5, key=key, method=self.o["relative"],
+                q, k, v, scale=q.shape[2] ** -0.5, key=key, method=self.relative,
                 where=where, first=True, keep=keys,
             )  # fmt: skip
             z = z + self.linear(out.transpose(0, 1).flatten(1), f"{key}.proj")

@@ -41,17 +41,26 @@ def some_bags(*, features: int = 6, dtype: torch.dtype = F64) -> Bags:
 
 
 def results(model: Model, bags: Bags) -> Tensor:
-    """Return weighted training losses, and logits and scores of a prediction, as one vector."""
+    """Return the weighted losses of six epochs, logits and scores of a prediction, and the memory.
+
+    Noise is added to initial values, some of which are 0. No optimiser takes a step.
+    """
     model.double().train()
+    generator = torch.Generator().manual_seed(3)
+    for p in model.parameters():
+        p.data += 0.3 * torch.randn(p.shape, generator=generator, dtype=F64)
     torch.manual_seed(1)
-    out = model(bags, generator=torch.Generator().manual_seed(0))
-    weights = model.loss_weights
-    losses = [v.detach() * weights.get(k, 1.0) for k, v in model.losses(out, bags).items()]
+    parts = []
+    for epoch in range(6):
+        model.start_epoch(epoch, 6)
+        out = model(bags, generator=torch.Generator().manual_seed(epoch))
+        weights = model.loss_weights
+        parts += [v * weights.get(k, 1.0) for k, v in sorted(model.losses(out, bags).items())]
+        model.after_step(out, bags)
     model.eval()
     out = model(bags)
-    scores = model.instance_scores(bags, out).mean
-    parts = [torch.stack(losses), out.logits.mean(1).flatten(), scores.flatten()]
-    return torch.cat([p.detach() for p in parts])
+    parts += [out.logits.mean(1), model.instance_scores(bags, out).mean, *model.memory().values()]
+    return torch.cat([p.detach().flatten() for p in parts])
 
 
 def made(name: str, /, **options: object) -> Model:

@@ -13,8 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from probsa import Bag
+from probsa.layers import Relative
 from probsa.models import Model, build
 from probsa.models._originals import Rules, State, original, transplant
+from probsa.models.setmil import SETMIL as SETMIL_MODEL
+from probsa.models.setmil import Block
 from probsa.models.vmil import VMIL
 
 
@@ -98,13 +101,12 @@ SETMIL: Rules = [
 ]  # fmt: skip
 
 
-@original(
-    "setmil", variants=("cross_bias", "default_irpe", "product_ctx"), model="setmil", names=SETMIL
-)
-def setmil(reference: str, state: State, given: dict[str, Any]) -> dict[str, Any]:
-    """Read SETMIL's original."""
+@original("setmil", variants=("cross_bias", "default_irpe", "product_ctx"), names=SETMIL)
+def setmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+    """Build SETMIL's original, with its other forms of relative positions."""
     del reference
-    return dict(
+    model = build(
+        "setmil",
         preset="original",
         in_dim=given["in_chans"],
         n_classes=given["num_classes"],
@@ -113,24 +115,29 @@ def setmil(reference: str, state: State, given: dict[str, Any]) -> dict[str, Any
         pyramid_dim=given["embed_dim"],
         layers=given["depth"],
         heads=given["num_heads"],
-        mlp_ratio=given["mlp_ratio"],
-        qkv_bias=given["qkv_bias"],
-        dropout=given["drop_rate"],
-        attention_dropout=given["attn_drop_rate"],
-        relative_shared=given["irpe"]["shared_head"],
-        pyramid_dropout=given["token_t"]["drop"],
-        pyramid_attention_dropout=given["token_t"]["attn_drop"],
-        **relative(given["irpe"], ours="relative"),
-        **relative(given["token_t"], ours="pyramid_relative"),
     )
+    assert isinstance(model, SETMIL_MODEL)
+    for blocks, key in ((model.pyramid, "token_t"), (model.blocks, "irpe")):
+        relative_positions(blocks, class_token=key == "irpe", **positions(given[key]))
+    return transplant(model, state, SETMIL)
 
 
-def relative(settings: dict[str, Any], *, ours: str) -> dict[str, Any]:
-    """Return our arguments for the original's relative positions."""
+def positions(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `Relative` for the original's settings; empty without positions."""
     if not settings["rpe"]:
-        return {ours: "none"}
-    mode = "contextual" if settings["mode"] == "ctx" else settings["mode"]
-    return {ours: settings["method"], f"{ours}_mode": mode, f"{ours}_on": settings["rpe_on"]}
+        return {}
+    contextual, shared = settings["mode"] == "ctx", settings["shared_head"]
+    return {"method": settings["method"], "contextual": contextual, "shared": shared,
+            "on": settings["rpe_on"]}  # fmt: skip
+
+
+def relative_positions(blocks: nn.ModuleList, *, class_token: bool, **options: Any) -> None:
+    """Replace the relative positions of SETMIL's blocks, whose default the package has alone."""
+    for block in blocks:
+        assert isinstance(block, Block)
+        dim = block.proj.in_features // block.heads
+        new = Relative(dim, block.heads, class_token=class_token, **options) if options else None
+        block.relative = new
 
 
 # VMIL

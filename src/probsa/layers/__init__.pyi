@@ -20,12 +20,9 @@ from .graph import neighbourhoods as neighbourhoods
 from .graph import normalised as normalised
 from .graph import propagate as propagate
 from .graph import row_sum as row_sum
-from .irpe import BucketMethod as BucketMethod
 from .irpe import Places as Places
 from .irpe import Relative as Relative
 from .irpe import RelativeAttention as RelativeAttention
-from .irpe import RelativeMode as RelativeMode
-from .irpe import RelativeTo as RelativeTo
 from .irpe import recomputed as recomputed
 from .nystrom import BagAttention as BagAttention
 from .nystrom import NystromLayer as NystromLayer

@@ -25,22 +25,12 @@ class Cells:
 
     @classmethod
     def among(
-        cls,
-        row: Int[Tensor, " c"],
-        col: Int[Tensor, " c"],
-        *,
-        height: int,
-        width: int,
-        whole: bool = False,
+        cls, row: Tensor, col: Tensor, *, height: int, width: int, whole: bool = False
     ) -> "Cells":
         """Return the distinct cells among these; `whole`: every cell of the map."""
-        if whole:
-            key = torch.arange(height * width, device=row.device)
-        else:
-            key = (row * width + col).unique()
-        return cls(
-            row=key.div(width, rounding_mode="floor"), col=key % width, height=height, width=width
-        )
+        every = torch.arange(height * width, device=row.device) if whole else None
+        key = (row * width + col).unique() if every is None else every
+        return cls(row=key // width, col=key % width, height=height, width=width)
 
     def __len__(self) -> int:
         return len(self.row)
@@ -73,10 +63,10 @@ class Cells:
         height, width = (self.height - 1) // stride + 1, (self.width - 1) // stride + 1
         reach = size // 2
         steps = torch.arange(2 * reach // stride + 1, device=self.row.device)
-        ends = [(self.row, height), (self.col, width)]
         centres, kept = [], []
-        for at, count in ends:  # the centres i with |stride · i − at| ≤ reach, on one axis
-            i = -((reach - at).div(stride, rounding_mode="floor"))[:, None] + steps
+        for at, count in ((self.row, height), (self.col, width)):
+            # the centres i with |stride · i − at| ≤ reach, on one axis
+            i = -((reach - at) // stride)[:, None] + steps
             centres.append(i)
             kept.append((i >= 0) & (i < count) & (i * stride <= at[:, None] + reach))
         both = kept[0][:, :, None] & kept[1][:, None, :]
@@ -97,7 +87,7 @@ class Cells:
 
 def _neighbours(at: Tensor, stride: int, *, last: int) -> list[tuple[Tensor, Tensor]]:
     """Return the two centres around each cell on one axis, with their weights."""
-    low = at.div(stride, rounding_mode="floor")
+    low = at // stride
     part = (at - low * stride).double() / stride
     return [(low.clamp_max(last), 1 - part), ((low + (part > 0)).clamp_max(last), part)]
 
@@ -111,11 +101,9 @@ def grid_cells(bags: Bags) -> list[tuple[Int[Tensor, " n"], Int[Tensor, " n"]]]:
         BagError: If coordinates have more than two axes or are not finite, or a stride is invalid.
     """
     assert bags.coords is not None, "models check this"
-    strides = bags.stride or (None,) * len(bags)
+    strides, parts = bags.stride or (None,) * len(bags), bags.coords.split(list(bags.sizes))
     places = []
-    for name, stride, given in zip(
-        bags.names, strides, bags.coords.split(list(bags.sizes)), strict=True
-    ):
+    for name, stride, given in zip(bags.names, strides, parts, strict=True):
         if given.shape[1] not in (1, 2) or not bool(given.isfinite().all()):
             raise BagError(
                 f"bag {name!r}: coordinates are finite (x, y) or slice positions, not "

@@ -45,18 +45,7 @@ class Arcs:
         return arcs_of(self.columns, self.rows, self.weights, self.sizes)
 
     def with_weights(self, weights: Float[Tensor, " a"]) -> "Arcs":
-        """Return the same arcs with other weights."""
         return replace(self, weights=weights)
-
-
-def _order(keys: Tensor) -> Tensor:
-    # 32-bit integers are sorted by radix, which takes a twentieth of the time.
-    return torch.sort(keys.int(), stable=True).indices
-
-
-def _starts(keys: Tensor, n: int) -> Tensor:
-    counts = torch.bincount(keys, minlength=n)
-    return counts.cumsum(0) - counts
 
 
 def arcs_of(
@@ -66,12 +55,14 @@ def arcs_of(
     sizes: tuple[int, ...],
 ) -> Arcs:
     """Sort the arcs of a packed batch, given in any order."""
-    order = _order(rows)
+    # 32-bit integers are sorted by radix, which takes a twentieth of the time
+    order = torch.sort(rows.int(), stable=True).indices
+    counts = torch.bincount(rows, minlength=sum(sizes))
     return Arcs(
         rows=rows[order],
         columns=columns[order],
         weights=weights[order],
-        starts=_starts(rows, sum(sizes)),
+        starts=counts.cumsum(0) - counts,
         sizes=sizes,
     )
 
@@ -89,14 +80,14 @@ def neighbourhoods(bags: Bags) -> Arcs:
         return both_ways(bags)
     w = bags.arc_weights
     if w is None:
-        w = torch.ones(bags.arcs.shape[1], dtype=bags.weights.dtype, device=bags.arcs.device)
+        w = bags.weights.new_ones(bags.arcs.shape[1])
     return arcs_of(bags.arcs[0], bags.arcs[1], w, bags.sizes)
 
 
 def normalised(arcs: Arcs) -> Arcs:
     """Return D^-½ A D^-½ with D_i = Σ_j A_ij; the row of an isolated instance stays 0."""
     d = row_sum(arcs, arcs.weights[:, None])[:, 0]
-    r = torch.where(d > 0, d, torch.ones_like(d)).rsqrt()
+    r = torch.where(d > 0, d, 1).rsqrt()
     return arcs.with_weights(r[arcs.rows] * arcs.weights * r[arcs.columns])
 
 

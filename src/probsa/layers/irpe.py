@@ -18,11 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..errors import InputError
-
-BucketMethod = Literal["none", "euc", "quant", "product", "cross"]
-RelativeMode = Literal["bias", "contextual"]
-RelativeTo = Literal["q", "k", "v", "qk", "qv", "kv", "qkv"]
+BucketMethod = Literal["euc", "quant", "product", "cross"]
 
 ALPHA, BETA, GAMMA = 1.9, 3.8, 15.2
 CAP = 3
@@ -72,13 +68,9 @@ class Places:
 
     def buckets(self, tables: Tensor, rows: slice) -> Int[Tensor, "tables b t"]:
         """Return bucket(i, j) for the queries i in `rows`; the class token has its own bucket."""
-        row, col = self.row, self.col
-        if self.first:
-            row, col = F.pad(row, (1, 0)), F.pad(col, (1, 0))
-        down = (row[rows, None] - row).clamp_(-REACH, REACH)
-        right = (col[rows, None] - col).clamp_(-REACH, REACH)
-        side = 2 * REACH + 1
-        buckets = tables.flatten(1)[:, (down + REACH) * side + right + REACH]
+        row, col = (F.pad(v, (int(self.first), 0)) for v in (self.row, self.col))
+        down, right = ((v[rows, None] - v).clamp_(-REACH, REACH) + REACH for v in (row, col))
+        buckets = tables.flatten(1)[:, down * tables.shape[2] + right]
         if self.first:
             buckets[:, :, 0] = bucket_count(tables)
             if rows.start == 0:
@@ -92,7 +84,7 @@ def bucket_count(tables: Tensor) -> int:
 
 
 class Relative(nn.Module):
-    """Relative positions of an attention layer.
+    """Relative positions of an attention layer, by default the biases of SETMIL.
 
     `tables` holds, for each of q, k and v that depend on the offset, the biases of the buckets
     (g, k), or their vectors: (g, d, k) for queries and keys, (g, k, d) for values. g is the number
@@ -102,13 +94,10 @@ class Relative(nn.Module):
         dim: Width of a head.
         heads: Number of heads.
         method: Buckets by distance, its square, rows and columns jointly, or each separately.
-        mode: Whether buckets have biases or vectors.
-        on: Which of queries, keys and values depend on the offset.
+        contextual: Whether buckets have vectors; otherwise they have biases (not for values).
+        on: Which of queries, keys and values depend on the offset: letters of "qkv".
         shared: Whether all heads share one table.
         class_token: Whether there is a further bucket, for pairs with the class token.
-
-    Raises:
-        InputError: If values should have a bias.
     """
 
     buckets: Tensor
@@ -118,21 +107,16 @@ class Relative(nn.Module):
         dim: int,
         heads: int,
         *,
-        method: BucketMethod,
-        mode: RelativeMode,
-        on: RelativeTo,
+        method: BucketMethod = "euc",
+        contextual: bool = False,
+        on: str = "q",
         shared: bool = False,
         class_token: bool = False,
     ) -> None:
         super().__init__()
-        if "v" in on and mode == "bias":
-            raise InputError(
-                f"relative positions on {on!r} with mode 'bias': values take vectors, so give "
-                "mode 'contextual'"
-            )
         self.register_buffer("buckets", bucket_tables(method), persistent=False)
         k, g = bucket_count(self.buckets) + class_token, 1 if shared else heads
-        of_logits = (g, k) if mode == "bias" else (g, dim, k)
+        of_logits = (g, dim, k) if contextual else (g, k)
         shapes = {"q": of_logits, "k": of_logits, "v": (g, k, dim)}
         self.tables = nn.ModuleDict(
             {
@@ -149,11 +133,9 @@ class Relative(nn.Module):
         """Return the term to add to the logits of the queries in `rows`, from scaled q and k."""
         total = 0.0
         for part, t in (("k", q), ("q", k)):
-            if part not in self.tables:
-                continue
             # for tables of q, the pair (i, j) has the bucket of the reversed offset (j, i)
             buckets = self.buckets if part == "k" else self.buckets.flip(1, 2)
-            for table, ids in self._pairs(part, places.buckets(buckets, rows)):
+            for table, ids in self._pairs(part, buckets, rows, places):
                 flat = table.ndim == 2
                 profile = table[:, None].expand(*t.shape[:2], -1) if flat else t @ table
                 index = ids if part == "k" else ids.T
@@ -166,16 +148,19 @@ class Relative(nn.Module):
     ) -> Float[Tensor, "h b d"] | float:
         """Return Σ_j a_ij v_ij, with v_ij the vector of bucket(i, j)."""
         total = 0.0
-        if "v" in self.tables:
-            for table, ids in self._pairs("v", places.buckets(self.buckets, rows)):
-                sums = a.new_zeros(*a.shape[:2], table.shape[1])
-                total = total + sums.scatter_add(2, ids.expand_as(a), a) @ table.to(a.dtype)
+        for table, ids in self._pairs("v", self.buckets, rows, places):
+            sums = a.new_zeros(*a.shape[:2], table.shape[1])
+            total = total + sums.scatter_add(2, ids.expand_as(a), a) @ table.to(a.dtype)
         return total
 
-    def _pairs(self, part: str, ids: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def _pairs(
+        self, part: str, buckets: Tensor, rows: slice, places: Places
+    ) -> list[tuple[Tensor, Tensor]]:
+        if part not in self.tables:
+            return []
         tables = self.tables[part]
         assert isinstance(tables, nn.ParameterList)
-        return list(zip(tables, ids, strict=True))
+        return list(zip(tables, places.buckets(buckets, rows), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +187,10 @@ class RelativeAttention:
     def pooled(self, a: Float[Tensor, "h b t"], rows: slice) -> Float[Tensor, "h b d"]:
         """Return the values weighted by a, which belongs to the queries in `rows`."""
         out = a.to(self.v.dtype) @ self.v
-        if self.relative is None:
-            return out
-        extra = self.relative.values(a, rows, self.places)
-        return out + (extra.to(out.dtype) if isinstance(extra, Tensor) else extra)
+        if self.relative is not None:
+            extra = self.relative.values(a, rows, self.places)
+            out = out + (extra.to(out.dtype) if isinstance(extra, Tensor) else extra)
+        return out
 
     def result(self, *, dropout: float = 0.0) -> Float[Tensor, "h t d"]:
         """Return the weighted values of all queries, in blocks of queries."""

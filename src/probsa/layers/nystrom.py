@@ -126,27 +126,26 @@ class NystromLayer(nn.Module):
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.convolution = None
         if options.convolution:
-            taps, middle = (TAPS, 1), (TAPS // 2, 0)
-            self.convolution = nn.Conv2d(
-                heads, heads, taps, padding=middle, groups=heads, bias=False
-            )
+            how = {"padding": (TAPS // 2, 0), "groups": heads, "bias": False}
+            self.convolution = nn.Conv2d(heads, heads, (TAPS, 1), **how)
         self.out = nn.Linear(dim, dim) if options.out_proj else nn.Identity()
         self.dropout = nn.Dropout(options.dropout)
 
     def look(self, x: Float[Tensor, "n dim"], sizes: Sequence[int]) -> list[BagAttention]:
         """Return the attention of each bag."""
-        qkv = self.qkv(self.norm(x)).unflatten(1, (3, self.options.heads, -1)).permute(1, 2, 0, 3)
+        o, bags = self.options, []
+        qkv = self.qkv(self.norm(x)).unflatten(1, (3, o.heads, -1)).permute(1, 2, 0, 3)
         with torch.autocast(x.device.type, enabled=False):
-            return [self._bag(part) for part in full_precision(qkv).split(list(sizes), 2)]
-
-    def _bag(self, qkv: Float[Tensor, "three heads n d"]) -> BagAttention:
-        o, n = self.options, qkv.shape[2]
-        width = -(-n // o.landmarks)
-        q, k, v = qkv if o.mask_padding else F.pad(qkv, (0, 0, width * o.landmarks - n, 0))
-        q_bar, k_bar = _window_means(q, width), _window_means(k, width)
-        a = (q_bar @ k_bar.mT * q.shape[2] ** -0.5).softmax(-1)
-        inverse = pseudo_inverse(a, iterations=o.pinv_iterations)
-        return BagAttention(q=q, k=k, v=v, q_bar=q_bar, k_bar=k_bar, inverse=inverse)
+            for part, n in zip(full_precision(qkv).split(list(sizes), 2), sizes, strict=True):
+                width = -(-n // o.landmarks)
+                q, k, v = (
+                    part if o.mask_padding else F.pad(part, (0, 0, width * o.landmarks - n, 0))
+                )
+                q_bar, k_bar = _window_means(q, width), _window_means(k, width)
+                a = (q_bar @ k_bar.mT * q.shape[2] ** -0.5).softmax(-1)
+                z = pseudo_inverse(a, iterations=o.pinv_iterations)
+                bags.append(BagAttention(q=q, k=k, v=v, q_bar=q_bar, k_bar=k_bar, inverse=z))
+        return bags
 
     def attend(self, bags: Sequence[BagAttention], sizes: Sequence[int]) -> Float[Tensor, "n dim"]:
         """Return the update of each token, from the result of `look`."""

@@ -6,6 +6,7 @@ These are PyTorch's encoder and decoder layers, for packed bags.
 Shapes: b bags, q queries, n instances, h heads of e numbers, d = h e.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import torch
@@ -18,13 +19,7 @@ from .transformer import bag_attention
 
 
 class MultiHead(nn.Module):
-    """Multi-head attention with biases, within bags or from queries to the instances of their bag.
-
-    Args:
-        dim: Width of queries, keys, values and results.
-        heads: Number of heads, a divisor of `dim`.
-        dropout: Dropout of attention weights, in training.
-    """
+    """Multi-head attention with biases, within bags or from queries to their bag's instances."""
 
     def __init__(self, dim: int, *, heads: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -73,16 +68,10 @@ class MultiHead(nn.Module):
         return self.out(v_bqhe.flatten(2)), torch.cat(means)
 
 
-class FeedForward(nn.Module):
-    """W₂ ReLU(W₁ y), with dropout after the ReLU."""
-
-    def __init__(self, dim: int, hidden: int, *, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, y: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
-        return self.second(self.dropout(self.first(y).relu()))
+def _feed_forward(dim: int, hidden: int, dropout: float) -> nn.Sequential:
+    first, second = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
+    steps = {"first": first, "relu": nn.ReLU(), "dropout": nn.Dropout(dropout), "second": second}
+    return nn.Sequential(OrderedDict(steps))
 
 
 class PostNormLayer(nn.Module):
@@ -98,7 +87,7 @@ class PostNormLayer(nn.Module):
     def __init__(self, dim: int, *, heads: int, hidden: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.attention = MultiHead(dim, heads=heads, dropout=dropout)
-        self.feed = FeedForward(dim, hidden, dropout=dropout)
+        self.feed = _feed_forward(dim, hidden, dropout)
         self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.dropout = nn.Dropout(dropout)
 
@@ -110,18 +99,14 @@ class PostNormLayer(nn.Module):
 class QueryLayer(nn.Module):
     """A decoder layer without a mask: queries attend to one another, then to their bag's instances.
 
-    Args:
-        dim: Width of queries and instances.
-        heads: Number of heads of each attention.
-        hidden: Width of the MLP's hidden layer.
-        dropout: Dropout as in `PostNormLayer`.
+    The arguments are those of `PostNormLayer`.
     """
 
     def __init__(self, dim: int, *, heads: int, hidden: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.queries = MultiHead(dim, heads=heads, dropout=dropout)
         self.instances = MultiHead(dim, heads=heads, dropout=dropout)
-        self.feed = FeedForward(dim, hidden, dropout=dropout)
+        self.feed = _feed_forward(dim, hidden, dropout)
         self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(dim) for _ in range(3))
         self.dropout = nn.Dropout(dropout)
 

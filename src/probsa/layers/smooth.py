@@ -48,9 +48,8 @@ class Sm(nn.Module):
                 f"alpha of Sm is {alpha}; expected at most {MOST}, and above 0 (0 if not trained)"
             )
         self.mode, self.steps, self.fixed = mode, steps, alpha
-        self.logit: nn.Parameter | None = None
-        if trainable:
-            self.logit = nn.Parameter(torch.tensor(math.log(alpha / (1 - alpha))))
+        start = torch.tensor(math.log(alpha / (1 - alpha))) if trainable else None
+        self.logit = None if start is None else nn.Parameter(start)
 
     def alpha(self, like: Tensor) -> Float[Tensor, ""]:
         """Return α, with the dtype of the given tensor."""
@@ -84,9 +83,7 @@ class _Exact(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
         g, alpha = ctx.saved_tensors
         d_u = _solve(grad, alpha, ctx.arcs)
-        d_alpha = None
-        if ctx.needs_input_grad[1]:
-            d_alpha = ((d_u * propagate(ctx.arcs, g)).sum() - (grad * g).sum()) / (1 - alpha)
+        d_alpha = ((d_u * propagate(ctx.arcs, g)).sum() - (grad * g).sum()) / (1 - alpha)
         return d_u, d_alpha, None
 
 

@@ -133,13 +133,18 @@ class Transformer(nn.Module):
         **options: Fields of `TransformerOptions`.
 
     Raises:
-        InputError: If the heads do not divide the width.
+        InputError: The heads do not divide the width, or another width should be added to `dim`.
     """
 
     def __init__(self, dim: int, *, dropout: float = 0.0, **options: Any) -> None:
         super().__init__()
         o = TransformerOptions(**options)
         w = dim if o.width is None else o.width
+        if o.add_self and w != dim:
+            raise InputError(
+                f"width is {w}: add_self adds the input, of width {dim}, after every layer; leave "
+                "one of them out"
+            )
         self.add_self = o.add_self
         more = {"heads": o.heads, "out_proj": o.out_proj, "use_mlp": o.use_mlp, "dropout": dropout}
         self.blocks = nn.ModuleList(

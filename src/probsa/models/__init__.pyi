@@ -29,3 +29,4 @@ from ._registry import original as original
 from ._registry import plain_model as plain_model
 from ._registry import register as register
 from ._registry import summary as summary
+from ._retired import RETIRED_OPTIONS as RETIRED_OPTIONS

@@ -6,8 +6,7 @@ the attention matrix. The rules divide by sums that nearly cancel, so tokens and
 float64: in float32 a map may be wrong by a third.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -16,44 +15,8 @@ from torch import Tensor, nn
 from ..layers import TransformerLayer
 
 TINY = 1e-9
-
-
-class BlockTrace(NamedTuple):
-    """The intermediate results of a block, in order."""
-
-    x: Float[Tensor, "*bags t d"]
-    normed: Float[Tensor, "*bags t d"]
-    q: Float[Tensor, "*bags heads t e"]
-    k: Float[Tensor, "*bags heads t e"]
-    v: Float[Tensor, "*bags heads t e"]
-    attention: Float[Tensor, "*bags heads t t"]
-    """Attention weights, after the softmax."""
-    mixed: Float[Tensor, "*bags t d"]
-    """Attention times values, with the heads concatenated."""
-    attended: Float[Tensor, "*bags t d"]
-    z: Float[Tensor, "*bags t d"]
-    normed_z: Float[Tensor, "*bags t d"]
-    active: Float[Tensor, "*bags t hidden"]
-    """The MLP's hidden layer after its activation."""
-    mlp: Float[Tensor, "*bags t d"]
-
-    @property
-    def out(self) -> Float[Tensor, "*bags t d"]:
-        return self.z + self.mlp
-
-
-def trace(block: TransformerLayer, x: Float[Tensor, "*bags t d"]) -> BlockTrace:
-    """Return the block's result together with all intermediate results, in `eval()` mode."""
-    normed = block.norm1(x)
-    q, k, v = block.qkv(normed).unflatten(-1, (3, block.heads, -1)).movedim(-3, 0).transpose(-3, -2)
-    attention = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
-    mixed = (attention @ v).transpose(-3, -2).flatten(-2)
-    attended = block.out(mixed)
-    z = x + attended
-    normed_z = block.norm2(z)
-    active = block.mlp[1](block.mlp[0](normed_z))
-    mlp = block.mlp[3](active)
-    return BlockTrace(x, normed, q, k, v, attention, mixed, attended, z, normed_z, active, mlp)
+Back = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Maps a block's relevance (c, t, d) to that of its attention (c, heads, t, t) and input."""
 
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
@@ -63,11 +26,11 @@ def divide(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(b == 0, 0.0, quotient)
 
 
-def through_linear(
-    r: Float[Tensor, "*c o"], x: Float[Tensor, "*t i"], weight: Float[Tensor, "o i"]
-) -> Float[Tensor, "*ct i"]:
+def through_linear(r: Tensor, x: Float[Tensor, "*t i"], layer: nn.Module) -> Tensor:
     """Propagate through y = W x: each input receives its share of the products above 0."""
-    w_up, w_down = weight.clamp_min(0), weight.clamp_max(0)
+    if not isinstance(layer, nn.Linear):
+        return r
+    w_up, w_down = layer.weight.clamp_min(0), layer.weight.clamp_max(0)
     x_up, x_down = x.clamp_min(0), x.clamp_max(0)
     s = divide(r, x_up @ w_up.T + x_down @ w_down.T)
     return x_up * (s @ w_up) + x_down * (s @ w_down)
@@ -90,35 +53,40 @@ def through_branch(x: Tensor, r_1: Tensor, r_2: Tensor) -> Tensor:
     return x * (divide(r_1, x) + divide(r_2, x))
 
 
-def through_attention(r: Tensor, block: TransformerLayer, t: BlockTrace) -> tuple[Tensor, Tensor]:
-    """Return the relevance of the attention matrix, and of the input of the heads.
+def joined(heads: Tensor) -> Tensor:
+    """Concatenate the heads: (…, heads, t, e) to (…, t, d)."""
+    return heads.transpose(-3, -2).flatten(-2)
+
+
+def traced(block: TransformerLayer, x: Float[Tensor, "t d"]) -> tuple[Tensor, Tensor, Back]:
+    """Return the block's result in `eval()` mode, its attention, and how relevance goes back.
 
     The relevance of a product is divided equally between its factors.
     """
-    if isinstance(block.out, nn.Linear):
-        r = through_linear(r, t.mixed, block.out.weight)
-    r = r.unflatten(-1, (block.heads, -1)).transpose(-3, -2)
-    s = divide(r, t.attention @ t.v)
-    r_attention = t.attention * (s @ t.v.mT) / 2
-    r_v = t.v * (t.attention.mT @ s) / 2
-    s = divide(r_attention, t.q @ t.k.mT)
-    r_q = t.q * (s @ t.k) / 2
-    r_k = t.k * (s.mT @ t.q) / 2
-    r_qkv = torch.cat([v.transpose(-3, -2).flatten(-2) for v in (r_q, r_k, r_v)], -1)
-    return r_attention, through_linear(r_qkv, t.normed, block.qkv.weight)
+    normed = block.norm1(x)
+    q, k, v = block.qkv(normed).unflatten(-1, (3, block.heads, -1)).movedim(-3, 0).transpose(-3, -2)
+    attention = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+    mixed = joined(attention @ v)
+    attended = block.out(mixed)
+    z = x + attended
+    normed_z = block.norm2(z)
+    active = block.mlp[1](block.mlp[0](normed_z))
+    mlp = block.mlp[3](active)
 
+    def back(r: Tensor) -> tuple[Tensor, Tensor]:
+        r_skip, r_mlp = through_sum(r, z, mlp)
+        r_mlp = through_linear(through_linear(r_mlp, active, block.mlp[3]), normed_z, block.mlp[0])
+        r_skip, r = through_sum(through_branch(z, r_skip, r_mlp), x, attended)
+        r = through_linear(r, mixed, block.out).unflatten(-1, (block.heads, -1)).transpose(-3, -2)
+        s = divide(r, attention @ v)
+        r_attention = attention * (s @ v.mT) / 2
+        r_v = v * (attention.mT @ s) / 2
+        s = divide(r_attention, q @ k.mT)
+        r_q, r_k = q * (s @ k) / 2, k * (s.mT @ q) / 2
+        r_qkv = torch.cat([joined(part) for part in (r_q, r_k, r_v)], -1)
+        return r_attention, through_branch(x, r_skip, through_linear(r_qkv, normed, block.qkv))
 
-def through_block(r: Tensor, block: TransformerLayer, t: BlockTrace) -> tuple[Tensor, Tensor]:
-    """Return the relevance of the attention matrix (c, heads, t, t) and of the input (c, t, d)."""
-    r_skip, r_mlp = through_sum(r, t.z, t.mlp)
-    first, second = block.mlp[0], block.mlp[3]
-    assert isinstance(first, nn.Linear) and isinstance(second, nn.Linear)
-    r_mlp = through_linear(r_mlp, t.active, second.weight)
-    r_mlp = through_linear(r_mlp, t.normed_z, first.weight)
-    r = through_branch(t.z, r_skip, r_mlp)
-    r_skip, r_attended = through_sum(r, t.x, t.attended)
-    r_attention, r_attended = through_attention(r_attended, block, t)
-    return r_attention, through_branch(t.x, r_skip, r_attended)
+    return z + mlp, attention, back
 
 
 def graph_cam(
@@ -132,36 +100,29 @@ def graph_cam(
     """Return the relevance of every token but the first, the class token, for each class.
 
     u = row of the class token in J = (I + C_L) … (I + C_1), where
-    C_l = mean over heads of max(0, ∂ℓ_c/∂A_l ⊙ R_A_l).
-
-    Args:
-        tokens: tokens of one bag, the class token first.
-        blocks: blocks of the transformer.
-        norm: layer norm after the last block.
-        classifier: classifier of the class token.
-        unit_init: whether relevance starts at 1. Otherwise, as in the original, it starts at the
-            logit ℓ_c, which also multiplies the gradient, so that a map scales with ℓ_c².
+    C_l = mean over heads of max(0, ∂ℓ_c/∂A_l ⊙ R_A_l). Relevance starts at 1 (`unit_init`) or, as
+    in the original, at the logit ℓ_c, which also multiplies the gradient.
     """
     with torch.inference_mode(mode=False), torch.enable_grad():
         x = tokens.detach().clone().requires_grad_()
-        traces: list[BlockTrace] = []
+        matrices: list[Tensor] = []
+        backs: list[Back] = []
         for block in blocks:
-            traces.append(trace(block, x))
-            x = traces[-1].out
+            x, attention, back = traced(block, x)
+            matrices.append(attention)
+            backs.append(back)
         last = norm(x)[0]
         logits = classifier(last)
-        matrices = [t.attention for t in traces]
         gradients = [torch.autograd.grad(v, matrices, retain_graph=True) for v in logits]
     with torch.no_grad():
         start = torch.ones_like(logits) if unit_init else logits
-        r = torch.zeros(len(logits), *tokens.shape, dtype=tokens.dtype, device=tokens.device)
-        r[:, 0] = last * divide(through_linear(start.diag(), last, classifier.weight), last)
-        u = torch.zeros(len(logits), 1, len(tokens), dtype=tokens.dtype, device=tokens.device)
+        r = tokens.new_zeros(len(logits), *tokens.shape)
+        r[:, 0] = last * divide(through_linear(start.diag(), last, classifier), last)
+        u = tokens.new_zeros(len(logits), 1, len(tokens))
         u[..., 0] = 1
-        for layer in range(len(traces) - 1, -1, -1):
-            r_attention, r = through_block(r, blocks[layer], traces[layer])
+        for layer in range(len(blocks) - 1, -1, -1):
+            r_attention, r = backs[layer](r)
             g = torch.stack([of_class[layer] for of_class in gradients])
-            if not unit_init:
-                g = g * logits[:, None, None, None]
+            g = g * start[:, None, None, None]
             u = u + u @ (g * r_attention).clamp_min(0).mean(1)
         return u[:, 0, 1:]

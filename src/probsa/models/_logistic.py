@@ -6,7 +6,6 @@ bags are all that validation needs. The fits are scikit-learn's.
 """
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,8 +20,6 @@ from ..errors import BagError, InputError
 
 GRID = tuple(10.0**k for k in range(-4, 3))
 """The values of C."""
-WITHOUT_VALIDATION = 1.0
-"""C where there are no validation bags with labels."""
 MOST_PER_BAG = 200
 """Largest number of instances of a training bag that a fit uses."""
 MOST_INSTANCES = 20_000
@@ -57,14 +54,10 @@ class FeatureSums:
 
     def __init__(self, *, per_bag: int, seed: int = 0) -> None:
         self.per_bag, self.seed = per_bag, seed
-        self.y: list[int] = []
-        self.sizes: list[int] = []
-        self.means: list[np.ndarray] = []
-        self.squares: list[np.ndarray] = []
-        self.rows: list[np.ndarray] = []
+        self._bags: list[tuple[int, int, np.ndarray, np.ndarray, np.ndarray]] = []
 
     def __len__(self) -> int:
-        return len(self.y)
+        return len(self._bags)
 
     def add(self, name: str, features: Shaped[np.ndarray, "n d"], *, y: int) -> None:
         """Add a bag with its label.
@@ -79,12 +72,11 @@ class FeatureSums:
                 f"bag {name!r}: its features hold NaN or infinity, first in row {row}. Extract "
                 "that bag again, or leave it out"
             )
-        mean = x.mean(0)
-        self.y.append(y)
-        self.sizes.append(len(x))
-        self.means.append(mean)
-        self.squares.append(((x - mean) ** 2).sum(0))
-        self.rows.append(features[_sample(name, len(x), self.per_bag, seed=self.seed)])
+        n, mean, sampled = len(x), x.mean(0), slice(None)
+        if n > self.per_bag:
+            rng = np.random.default_rng(seed_of(self.seed, "instances of a fit", name))
+            sampled = np.sort(rng.choice(n, self.per_bag, replace=False))
+        self._bags.append((y, n, mean, ((x - mean) ** 2).sum(0), features[sampled]))
 
     def result(self) -> BagFeatures:
         """Return what was collected.
@@ -92,20 +84,21 @@ class FeatureSums:
         Raises:
             InputError: there are no bags.
         """
-        if not self.y:
+        if not self._bags:
             raise InputError("there are no bags to fit a logistic regression on")
-        n, centres = np.array(self.sizes), np.stack(self.means)
+        labels, sizes, means, squares, rows = zip(*self._bags, strict=True)
+        n, centres = np.array(sizes), np.stack(means)
         mean = n @ centres / n.sum()
-        variance = (np.sum(self.squares, 0) + n @ (centres - mean) ** 2) / n.sum()
+        variance = (np.sum(squares, 0) + n @ (centres - mean) ** 2) / n.sum()
         deviation = np.sqrt(variance)
         constant = deviation <= 1e-6 * np.maximum(np.abs(mean), 1e-6)
         return BagFeatures(
-            y=np.array(self.y, dtype=np.int64),
+            y=np.array(labels, dtype=np.int64),
             means=centres,
             mean=mean,
             deviation=np.where(constant, 1.0, deviation),
-            rows=np.concatenate(self.rows).astype(np.float64),
-            bag=np.repeat(np.arange(len(self.y)), [len(r) for r in self.rows]),
+            rows=np.concatenate(rows).astype(np.float64),
+            bag=np.repeat(np.arange(len(n)), [len(r) for r in rows]),
         )
 
 
@@ -117,12 +110,6 @@ class LogisticFit:
     """One row for two classes (that of class 1), otherwise one per class."""
     bias: Float[np.ndarray, " columns"]
     c: float
-    nll: Mapping[float, float]
-    """NLL of the validation bags by C; empty without validation bags."""
-
-    def logits(self, x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n columns"]:
-        """Return the logits of standardised features."""
-        return x @ self.weight.T + self.bias
 
 
 def sample_size(bags: int) -> int:
@@ -157,28 +144,26 @@ def fit_logistic(
             f"none of the {len(train.y)} training bags has class {missing[0]}: a logistic "
             "regression needs bags of every class"
         )
-    bag_weight = np.ones(len(train.y)) if class_weights is None else class_weights[train.y]
-    if on == "means":
-        x, y, weight = train.means, train.y, bag_weight
-    else:
-        sampled = np.bincount(train.bag, minlength=len(train.y))
-        x, y, weight = train.rows, train.y[train.bag], (bag_weight / sampled)[train.bag]
+    x, y = train.means, train.y
+    weight = np.ones(len(y)) if class_weights is None else class_weights[y]
+    if on == "instances":
+        x, y = train.rows, y[train.bag]
+        weight = (weight / np.bincount(train.bag, minlength=len(weight)))[train.bag]
     x = (x - train.mean) / train.deviation
-    grid = (WITHOUT_VALIDATION,) if validation is None else GRID
     # from strong to weak penalties, so that each fit starts near its solution
     model = LogisticRegression(max_iter=2000, warm_start=True)
-    fits, losses = {}, {}
-    for c in grid:
+    fits = []
+    for c in (1.0,) if validation is None else GRID:
         with warnings.catch_warnings():  # a large C on separable bags has no finite optimum
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.set_params(C=c).fit(x, y, sample_weight=weight)
-        fits[c] = np.array(model.coef_), np.array(model.intercept_)
+        coefficients, bias = np.array(model.coef_), np.array(model.intercept_)
+        nll = 0.0
         if validation is not None:
             means = (validation.means - train.mean) / train.deviation
-            losses[c] = _nll(means @ fits[c][0].T + fits[c][1], validation.y)
-    best = min(losses, key=lambda c: losses[c]) if losses else WITHOUT_VALIDATION
-    weight_matrix, bias = fits[best]
-    return LogisticFit(weight=weight_matrix, bias=bias, c=best, nll=losses)
+            nll = _nll(means @ coefficients.T + bias, validation.y)
+        fits.append((nll, LogisticFit(weight=coefficients, bias=bias, c=c)))
+    return min(fits, key=lambda fit: fit[0])[1]
 
 
 def _nll(logits: Float[np.ndarray, "bags columns"], y: Int[np.ndarray, " bags"]) -> float:
@@ -186,10 +171,3 @@ def _nll(logits: Float[np.ndarray, "bags columns"], y: Int[np.ndarray, " bags"])
     if logits.shape[1] == 1:
         logits = np.hstack([np.zeros_like(logits), logits])
     return float(-log_softmax(logits, axis=1)[np.arange(len(y)), y].mean())
-
-
-def _sample(name: str, n: int, count: int, *, seed: int) -> Int[np.ndarray, " rows"]:
-    if n <= count:
-        return np.arange(n)
-    rng = np.random.default_rng(seed_of(seed, "instances of a fit", name))
-    return np.sort(rng.choice(n, count, replace=False))

@@ -4,15 +4,16 @@ from typing import Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from scipy.spatial import KDTree
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..core import check_value
 from ..errors import GraphError, InputError
+from ..layers import full_precision
 
 Distance = Literal["euclidean", "cosine"]
-
 CROWDED = 100
 """Mean number of surplus candidates per neighbourhood above which coordinates are implausible."""
 
@@ -48,23 +49,21 @@ def nearest_arcs(
             f"nearest is {nearest} and compared is {compared}: expected 1 <= nearest <= compared"
         )
     check_value("distance", distance, Distance)
-    n, v = len(x), x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    n, v = len(x), full_precision(x)
     if n == 1:
         return torch.zeros(2, 1, dtype=torch.long), v.new_ones(1)
     near = torch.from_numpy(_nearest(coords.double().numpy(), min(compared, n - 1)))
-    d = torch.stack([_distance(v, v[column], kind=distance) for column in near.T], 1)
+    if distance == "cosine":
+        columns = [(1 - F.cosine_similarity(v, v[j])).clamp_min(0) for j in near.T]
+    else:
+        columns = [(v - v[j]).norm(dim=1) for j in near.T]
+    d = torch.stack(columns, 1)
     norm = d.norm(dim=1, keepdim=True)
     s = (-d / norm.where(norm > 0, 1)).exp()
     rows = torch.arange(n)[:, None]
     columns = torch.cat([rows, near[:, :nearest]], 1)
     arcs = torch.stack([rows.expand_as(columns), columns]).flatten(1)
     return arcs, torch.cat([s.amax(1, keepdim=True), s[:, :nearest]], 1).flatten()
-
-
-def _distance(a: Tensor, b: Tensor, *, kind: Literal["euclidean", "cosine"]) -> Tensor:
-    if kind == "cosine":
-        return (1 - nn.functional.cosine_similarity(a, b)).clamp_min(0)
-    return (a - b).norm(dim=1)
 
 
 def _nearest(c: np.ndarray, k: int) -> np.ndarray:

@@ -181,13 +181,11 @@ def _gtp(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, A
         "in_dim": gcn.shape[1],
         "n_classes": len(part(state, "classifier.bias", layout=layout)),
         "width": d,
-        "gcn": "relu",
-        "adjacency": "weighted",
+        "code": "torchmil",
         "clusters": len(part(state, "cluster_proj.bias", layout=layout)),
         "layers": _count(state, r"transformer_encoder\.layers\.(\d+)\."),
         "heads": arguments.get("n_heads", 8),
         "mlp_ratio": len(hidden) / d,
-        "blocks": "torchmil",
     }
 
 
@@ -307,7 +305,7 @@ def _clam(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, 
     ],
 )
 def _dsmil(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of DSMIL, whose two losses have weight 1.
+    """Return the arguments of DSMIL; the weights of its two losses are twice ours.
 
     Its logits are the bag stream's; its predictions are `bag_score="mean_logit"`.
     """
@@ -323,10 +321,8 @@ def _dsmil(reference: str, state: State, arguments: dict[str, Any]) -> dict[str,
         "query": "mlp" if arguments.get("nonlinear_q", not linear) else "linear",
         "query_dim": arguments.get("att_dim", first.shape[0]),
         "value": "mlp" if arguments.get("nonlinear_v", "v_nn.1.weight" in state) else "identity",
-        "value_dropout": arguments.get("dropout", 0.0),
+        "dropout": arguments.get("dropout", 0.0),
         "bag_score": arguments.get("bag_score", "bag"),
-        "loss_weights": (1.0, 1.0),
-        "init": "uniform",
     }
 
 

@@ -95,8 +95,7 @@ class CAMIL(Model):
 
     def forward(self, bags: Bags, **unused: object) -> Output:
         del unused  # the model is deterministic
-        h = self.embed(bags.x)
-        t = h
+        t = self.embed(bags.x)
         for layer in self.layers:
             t = layer(t, bags.sizes)
         v = full_precision(self.values(t))
@@ -106,11 +105,7 @@ class CAMIL(Model):
         m = torch.lerp(t, ell, ell.sigmoid())
         q = self.attention(t)
         z = pool_vectors(q.rsample(1), m, bags.sizes)
-        with torch.autocast(h.device.type, enabled=False):
+        with torch.autocast(t.device.type, enabled=False):
             logits = self.classifier(z)
-        return Output(
-            logits=logits,
-            attention=q,
-            likelihood=self.likelihood,
-            extras={"neighbour_score": e.detach()},
-        )
+        extras = {"neighbour_score": e.detach()}
+        return Output(logits=logits, attention=q, likelihood=self.likelihood, extras=extras)

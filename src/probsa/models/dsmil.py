@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..core import Bags, NonNegativeFloat, PositiveInt, segment_argmax
+from ..core import Bags, PositiveInt, segment_argmax
 from ..layers import Embed, Widths, full_precision
-from ..variational import Categorical, Dirac, Independent, Likelihood
-from ._base import Model, Output, Provenance
+from ..variational import Categorical, Dirac, Independent
+from ._base import Model, Output, Provenance, bag_rows
 from ._explanation import Explanation, explain_pooling
 from ._originals import State, original, part
 from ._registry import register
@@ -36,20 +36,16 @@ class DSMIL(Model):
     max_n c_n.
 
     Args:
-        activation: activation after each first layer.
-        dropout: dropout rate after each first layer.
+        dropout: dropout rate after each first layer and before v's layer.
         query: form of q: `mlp` tanh(W₂ ReLU(W₁ h)), or `linear`.
         query_dim: width d of q.
         value: form of v: `identity`, `linear`, or `mlp` ReLU(W h).
-        value_dropout: dropout rate before v's layer.
         scaled: whether to divide by √d; the publication does not.
         bag_score: source of the output's logits: the bag stream, the mean of both streams'
             probabilities, or the mean of their logits (the publication).
         labels: for two or more classes. `exclusive`: one class per bag, softmax in both streams.
             `independent`: a binary label per class, as in the original; the label n_classes then
             means a bag of no class (the original's all-zero negative).
-        loss_weights: weights of the bag stream's loss and of the instance stream's.
-        init: orthogonal weights and zero biases, or PyTorch's defaults.
     """
 
     needs_classes = True
@@ -73,17 +69,13 @@ class DSMIL(Model):
         in_dim: int,
         n_classes: int = 1,
         embed: Widths = 512,
-        activation: Literal["relu", "identity"] = "relu",
         dropout: float = 0.0,
         query: Query = "mlp",
         query_dim: PositiveInt = 128,
         value: Value = "identity",
-        value_dropout: float = 0.0,
         scaled: bool = True,
         bag_score: BagScore = "bag",
         labels: Literal["exclusive", "independent"] = "exclusive",
-        loss_weights: tuple[NonNegativeFloat, NonNegativeFloat] = (0.5, 0.5),
-        init: Literal["orthogonal", "uniform"] = "orthogonal",
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
@@ -91,20 +83,26 @@ class DSMIL(Model):
         if labels == "independent" and n_classes > 1:
             self.likelihood = Independent(class_weights=class_weights)
         self.bag_score: BagScore = bag_score
-        self._loss_weights = loss_weights
         self.scale = 1 / math.sqrt(query_dim) if scaled else 1.0
-        self.embed = Embed(in_dim, embed, activation=activation, dropout=dropout)
+        self.embed = Embed(in_dim, embed, dropout=dropout)
         d = self.embed.out_dim
         self.instance_classifier = nn.Linear(d, n_classes)
-        self.query = _query(query, d, query_dim)
-        self.value = _value_layer(value, d, value_dropout)
+        more = [nn.ReLU(), nn.Linear(query_dim, query_dim), nn.Tanh()] if query == "mlp" else []
+        self.query = nn.Sequential(nn.Linear(d, query_dim), *more)
+        self.value = nn.Identity()
+        if value != "identity":
+            relu = [nn.ReLU()] if value == "mlp" else []
+            self.value = nn.Sequential(nn.Dropout(dropout), nn.Linear(d, d), *relu)
         self.classifier = nn.Conv1d(n_classes, n_classes, d)
-        if init == "orthogonal":
-            self.apply(_orthogonal)
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Conv1d):
+                nn.init.orthogonal_(module.weight)
+                assert module.bias is not None
+                nn.init.zeros_(module.bias)
 
     @property
     def loss_weights(self) -> dict[str, float]:
-        return dict(zip(("nll", "instance"), self._loss_weights, strict=True))
+        return {"nll": 0.5, "instance": 0.5}
 
     @property
     def top_label(self) -> int:
@@ -124,22 +122,35 @@ class DSMIL(Model):
             # the convolution has one position; as a product, as a GPU would use TF32 for it
             kernel = self.classifier.weight.flatten(1)
             logits = F.linear(vectors.flatten(1), kernel, self.classifier.bias)
-        starts = bags.offsets[:-1, None].to(critical.device)
-        flat = self.n_classes == 1
+        extras = {"attention": attention, "weight_mean": weight.detach()}
+        if self.n_classes == 1:
+            c, extras = c[:, 0], {k: v[:, 0] for k, v in extras.items()}
         return Output(
-            logits=_score(logits, top, how=self.bag_score, likelihood=self.likelihood)[:, None],
-            attention=Dirac(c[:, 0] if flat else c),
+            logits=self._score(logits, top)[:, None],
+            attention=Dirac(c),
             likelihood=self.likelihood,
             extras={
-                "attention": attention[:, 0] if flat else attention,
-                "weight_mean": (weight[:, 0] if flat else weight).detach(),
+                **extras,
                 "bag_logits": logits,
                 "max_logits": top,
-                "critical": critical - starts,
+                "critical": critical - bags.offsets[:-1, None].to(critical.device),
                 "bag_vectors": vectors.detach(),
             },
             explanation=self._explanation(attention, v, bags),
         )
+
+    def _score(
+        self, bag: Float[Tensor, "bags classes"], top: Float[Tensor, "bags classes"]
+    ) -> Float[Tensor, "bags classes"]:
+        """Return the logits whose probability is the bag's score."""
+        if self.bag_score == "bag":
+            return bag
+        if self.bag_score == "mean_logit":
+            return (bag + top) / 2
+        if isinstance(self.likelihood, Categorical):
+            return torch.logaddexp(bag.log_softmax(1), top.log_softmax(1)) - math.log(2)
+        yes = torch.logaddexp(F.logsigmoid(bag), F.logsigmoid(top))
+        return yes - torch.logaddexp(F.logsigmoid(-bag), F.logsigmoid(-top))
 
     def _explanation(
         self, attention: Float[Tensor, "n classes"], v: Float[Tensor, "n d"], bags: Bags
@@ -169,61 +180,16 @@ class DSMIL(Model):
         Float[Tensor, "n classes"], Float[Tensor, "n classes"], Float[Tensor, "bags classes d"]
     ]:
         """Return the scores before and after the softmax, and B, computed bag by bag."""
-        sizes = list(bags.sizes)
-        scores, weights, vectors = [], [], []
-        q_critical = q[critical] * self.scale
-        for q_nd, v_nd, m_cd in zip(q.split(sizes), v.split(sizes), q_critical, strict=True):
-            a_nc = q_nd @ m_cd.T
-            u_nc = a_nc.softmax(0)
-            scores.append(a_nc.detach())
-            weights.append(u_nc)
-            vectors.append(u_nc.T @ v_nd)
-        return torch.cat(scores), torch.cat(weights), torch.stack(vectors)
+        scores = [q[b] @ m.T for b, m in zip(bag_rows(bags), q[critical] * self.scale, strict=True)]
+        weights = [a_nc.softmax(0) for a_nc in scores]
+        vectors = [u.T @ v[b] for b, u in zip(bag_rows(bags), weights, strict=True)]
+        return torch.cat(scores).detach(), torch.cat(weights), torch.stack(vectors)
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
         """Return `nll` of the bag stream and `instance` of the largest logits, means over bags."""
         y = self.labels(bags)
         streams = {"nll": out.extras["bag_logits"], "instance": out.extras["max_logits"]}
         return {k: self.likelihood.nll(v[:, None], y).mean() for k, v in streams.items()}
-
-
-def _query(kind: Query, dim: int, query_dim: int) -> nn.Sequential:
-    steps: list[nn.Module] = [nn.Linear(dim, query_dim)]
-    if kind == "mlp":
-        steps += [nn.ReLU(), nn.Linear(query_dim, query_dim), nn.Tanh()]
-    return nn.Sequential(*steps)
-
-
-def _value_layer(kind: Value, dim: int, dropout: float) -> nn.Module:
-    if kind == "identity":
-        return nn.Identity()
-    linear = [nn.Dropout(dropout), nn.Linear(dim, dim)]
-    return nn.Sequential(*linear, nn.ReLU()) if kind == "mlp" else nn.Sequential(*linear)
-
-
-def _orthogonal(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear | nn.Conv1d):
-        nn.init.orthogonal_(module.weight)
-        assert module.bias is not None
-        nn.init.zeros_(module.bias)
-
-
-def _score(
-    bag: Float[Tensor, "bags classes"],
-    top: Float[Tensor, "bags classes"],
-    *,
-    how: BagScore,
-    likelihood: Likelihood,
-) -> Float[Tensor, "bags classes"]:
-    """Return the logits whose probability is the bag's score."""
-    if how == "bag":
-        return bag
-    if how == "mean_logit":
-        return (bag + top) / 2
-    if isinstance(likelihood, Categorical):
-        return torch.logaddexp(bag.log_softmax(1), top.log_softmax(1)) - math.log(2)
-    yes = torch.logaddexp(F.logsigmoid(bag), F.logsigmoid(top))
-    return yes - torch.logaddexp(F.logsigmoid(-bag), F.logsigmoid(-top))
 
 
 @original(
@@ -245,27 +211,21 @@ def _score(
     ],
 )
 def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Read MILNet of dsmil-wsi, of its publication or of its code since 2022-09.
-
-    A linear q with a layer in v is either the code since 2022-09 (v has a ReLU), which is assumed
-    if `nonlinear` or `passing_v` is given, or the publication's (v has none).
-    """
+    """Read MILNet of dsmil-wsi, of its code since 2022-09."""
     del reference
     layout = "a DSMIL (binli123/dsmil-wsi)"
     c, k = part(state, "b_classifier.fcc.weight", layout=layout).shape[-2:]
     linear = "b_classifier.q.weight" in state
     first = part(state, f"b_classifier.q.{'' if linear else '0.'}weight", layout=layout)
-    flat = not arguments.get("nonlinear", not linear)
-    modern = bool({"nonlinear", "passing_v"} & set(arguments)) or not linear
     layer = arguments.get("passing_v", "b_classifier.v.1.weight" in state)
     return {
         "in_dim": arguments.get("K", arguments.get("input_size", k)),
         "n_classes": arguments.get("C", arguments.get("output_class", c)),
         "embed": None,
-        "query": "linear" if flat else "mlp",
+        "query": "mlp" if arguments.get("nonlinear", not linear) else "linear",
         "query_dim": first.shape[0],
-        "value": ("mlp" if modern else "linear") if layer else "identity",
-        "value_dropout": arguments.get("dropout_v", 0.0),
+        "value": "mlp" if layer else "identity",
+        "dropout": arguments.get("dropout_v", 0.0),
         "bag_score": arguments.get("bag_score", "bag"),
         "labels": "independent",
     }

@@ -51,10 +51,6 @@ class Groups:
         total = torch.zeros_like(empty).scatter_add(0, self.of, w)
         return w / total.gather(0, self.of)
 
-    def ranked(self, key: Float[Tensor, "n samples"]) -> Int[Tensor, "n samples"]:
-        """Return the instances group by group, those with the largest key first."""
-        return order_within(-key, self.of)
-
 
 def order_within(
     key: Float[Tensor, "n samples"], segment: Int[Tensor, "n samples"]
@@ -69,18 +65,12 @@ def partition(noise: Float[Tensor, "n samples"], sizes: Sequence[int], *, n_grou
 
     The first N mod G groups have one more instance; a bag of N < G instances has N groups.
     """
-    n = torch.tensor(sizes, device=noise.device)
+    n = torch.tensor(sizes, device=noise.device)[:, None]
+    each = (n // n_groups + (torch.arange(n_groups, device=n.device) < n % n_groups)).flatten()
     bag = segment_index(sizes, noise.device)[:, None].expand(noise.shape)
     order = order_within(noise, bag)
-    place = torch.arange(len(noise), device=noise.device)[:, None].expand_as(order)
-    rank = torch.empty_like(order).scatter(0, order, place) - (n.cumsum(0) - n)[bag]
-    least, more = n // n_groups, n % n_groups
-    # the instances of the larger groups come first
-    larger, q, r = (more * (least + 1))[bag], least[bag], more[bag]
-    rest = r + (rank - larger).div(q.clamp_min(1), rounding_mode="floor")
-    group = torch.where(rank < larger, rank.div(q + 1, rounding_mode="floor"), rest)
-    each = least[:, None] + (torch.arange(n_groups, device=noise.device) < more[:, None])
-    return Groups(of=bag * n_groups + group, sizes=each.flatten())
+    groups = torch.repeat_interleave(each)[:, None].expand_as(order)
+    return Groups(of=torch.empty_like(order).scatter(0, order, groups), sizes=each)
 
 
 class ResidualBlock(nn.Module):
@@ -115,7 +105,6 @@ class DTFDMIL(Model):
 
     Args:
         embed: width or widths of the first layers (no bias); None uses the features unchanged.
-        activation: activation after each first layer.
         res_blocks: number of residual blocks after the first layers.
         dropout: dropout rate before both classifiers.
         attention_dim: width D_f of the attention networks of both tiers.
@@ -156,7 +145,6 @@ class DTFDMIL(Model):
         in_dim: int,
         n_classes: int = 1,
         embed: Widths = 512,
-        activation: Literal["relu", "identity"] = "relu",
         res_blocks: NonNegativeInt = 0,
         dropout: Rate = 0.0,
         attention_dim: PositiveInt = 128,
@@ -174,7 +162,7 @@ class DTFDMIL(Model):
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
         self.n_groups, self.distill, self.joint, self.clip = n_groups, distill, joint, clip
         self.instances_per_group, self.predict_samples = instances_per_group, predict_samples
-        self.embed = Embed(in_dim, embed, activation=activation, bias=False)
+        self.embed = Embed(in_dim, embed, bias=False)
         d = self.embed.out_dim
         self.residual = nn.Sequential(*(ResidualBlock(d) for _ in range(res_blocks)))
         self.dropout = nn.Dropout(dropout)
@@ -188,14 +176,11 @@ class DTFDMIL(Model):
         self.bag_attention, self.bag_classifier = attention(), nn.Linear(d, n_classes)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        parts = (
-            [self.embed, self.residual],
-            [self.attention],
-            [self.classifier],
-            [self.bag_attention, self.bag_classifier],
-        )
+        tier_2 = nn.ModuleList([self.bag_attention, self.bag_classifier])
+        first = nn.ModuleList([self.embed, self.residual])
         options = {} if self.clip is None else {"clip_norm": self.clip}
-        groups = [[p for m in part for p in m.parameters() if p.requires_grad] for part in parts]
+        parts = (first, self.attention, self.classifier, tier_2)
+        groups = [[p for p in part.parameters() if p.requires_grad] for part in parts]
         return [{"params": params, **options} for params in groups if params]
 
     def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
@@ -218,7 +203,7 @@ class DTFDMIL(Model):
             pooled = self.pool(h, a, groups, bags)
             cam = nn.functional.linear(h.detach(), self.classifier.weight.detach())
             features, sizes = self.distilled(h, a, pooled, cam=cam, e=e, groups=groups)
-            logits = self.second_tier(features, sizes)
+            logits = self.second_tier(features if self.joint else features.detach(), sizes)
             scores = self.scores(e.detach(), cam, bags)
             group_logits = self.classifier(self.dropout(pooled))
         extras = {
@@ -233,13 +218,11 @@ class DTFDMIL(Model):
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
         """Return `nll` of tier 2 and `group_nll`, tier 1's mean over groups and partitions."""
         terms = super().losses(out, bags)
+        logits, y = out.extras["group_logits"], self.labels(bags)
         counts = [min(self.n_groups, n) for n in bags.sizes]
-        device = bags.x.device
-        every = torch.arange(self.n_groups, device=device)
-        exists = every < torch.tensor(counts, device=device)[:, None]
-        logits = out.extras["group_logits"][exists]
-        y = self.labels(bags)[segment_index(counts, device)]
-        return {**terms, "group_nll": segment_mean(self.likelihood.nll(logits, y), counts).mean()}
+        logits = torch.cat([own[:count] for own, count in zip(logits, counts, strict=True)])
+        nll = self.likelihood.nll(logits, y[segment_index(counts, y.device)])
+        return {**terms, "group_nll": segment_mean(nll, counts).mean()}
 
     def groups(
         self, bags: Bags, *, noise: Tensor | None, generator: torch.Generator | None
@@ -279,12 +262,11 @@ class DTFDMIL(Model):
         """Return the input of tier 2, and its number of vectors per bag."""
         sizes = groups.sizes.view(len(pooled), self.n_groups)
         if self.distill == "afs":
-            features = pooled.flatten(0, 1)[groups.sizes > 0]
-            return (features if self.joint else features.detach()), (sizes > 0).sum(1).tolist()
+            return pooled.flatten(0, 1)[groups.sizes > 0], (sizes > 0).sum(1).tolist()
         with torch.no_grad():
             # a monotone function of p_n that does not saturate
             key = self.margin(a[..., None] * cam[:, None]) if self.distill != "mas" else e[:, None]
-            ranked = groups.ranked(key.expand_as(a))
+            ranked = order_within(-key.expand_as(a), groups.of)
         places, counts, start = [], [], 0
         for bag in sizes.tolist():
             before = len(places)
@@ -294,8 +276,7 @@ class DTFDMIL(Model):
                 places += [*range(start, start + k), *last]
                 start += n
             counts.append(len(places) - before)
-        rows = ranked[torch.tensor(places, device=h.device)]
-        return (h if self.joint else h.detach())[rows], counts
+        return h[ranked[torch.tensor(places, device=h.device)]], counts
 
     def second_tier(
         self, features: Float[Tensor, "m samples d"], sizes: list[int]

@@ -13,26 +13,16 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, Limits, NonNegativeFloat, PositiveInt, Sizes, segment_sum
-from ..layers import (
-    Arcs,
-    Embed,
-    TransformerLayer,
-    Widths,
-    both_ways,
-    normalised,
-    propagate,
-    row_sum,
-)
+from ..core import Bags, Limits, PositiveInt, Sizes, segment_sum
+from ..layers import Arcs, Embed, TransformerLayer, Widths, both_ways, propagate, row_sum
 from ..variational import Dirac, Posterior
 from ._base import Model, Output, Provenance, ScoreKind, bag_rows
 from ._graphcam import graph_cam
 from ._registry import register
 
-Adjacency = Literal["binary", "weighted", "normalized"]
-GraphConvolution = Literal["normalized", "relu"]
-BLOCKS: dict[str, dict[str, Any]] = {
-    "vit": {"activation": nn.GELU, "eps": 1e-6},
+Code = Literal["authors", "torchmil"]
+BLOCKS: dict[Code, dict[str, Any]] = {
+    "authors": {"activation": nn.GELU, "eps": 1e-6},
     "torchmil": {"activation": nn.ReLU, "out_proj": False},
 }
 ROWS = 4096
@@ -45,25 +35,21 @@ class GTP(Model):
 
     In training, batch normalisation takes its statistics over the instances of all bags of a batch,
     so a bag's output depends on the rest of the batch. A training batch of a single instance has no
-    variance; it uses the running statistics and does not update them. (`gcn="relu"` does not
-    couple bags, but is not supported in several processes either.)
+    variance; it uses the running statistics and does not update them.
 
     `forward` gives instance scores of 0; `instance_scores` computes GraphCAM, (n,) for one logit
     (of the positive class) and (n, classes) otherwise.
 
     Args:
-        activation: activation after each first layer.
         dropout: dropout rate after each first layer.
         width: width of the graph convolution and the transformer; None: that of their input.
-        gcn: `normalized` (rows of length 1, then batch normalisation) or `relu` (ReLU only).
-        adjacency: `binary`, `weighted` by the bag's edge weights, or `normalized` (D^-½ A D^-½).
         clusters: number K of clusters; if it exceeds a bag's instances, `ortho` cannot reach 0.
         layers: number of transformer blocks.
         heads: number of attention heads per layer.
         mlp_ratio: ratio of the hidden width of a block's MLP to `width`.
-        blocks: `vit`, or `torchmil` (no linear map after the heads, ReLU, LayerNorm's eps 1e-5).
-        mincut_weight: weight of the term that keeps neighbours in the same cluster.
-        ortho_weight: weight of the term that keeps clusters distinct and of equal size.
+        code: whose form of the layers: the `authors`', or `torchmil`'s (edges have their weights;
+            ReLU in place of both normalisations; blocks without a linear map after the heads, with
+            ReLU and LayerNorm's usual eps).
         unit_init: whether GraphCAM starts from 1, so that the maps of different bags share a scale;
             the original starts from the logit ℓ_c, and its maps scale with ℓ_c².
     """
@@ -93,45 +79,34 @@ class GTP(Model):
         in_dim: int,
         n_classes: int = 1,
         embed: Widths = 512,
-        activation: Literal["relu", "identity"] = "identity",
         dropout: float = 0.0,
         width: Annotated[int | None, Limits(at_least=1)] = None,
-        gcn: GraphConvolution = "normalized",
-        adjacency: Adjacency = "binary",
         clusters: PositiveInt = 100,
         layers: PositiveInt = 2,
         heads: int = 8,
         mlp_ratio: float = 2.0,
-        blocks: Literal["vit", "torchmil"] = "vit",
-        mincut_weight: NonNegativeFloat = 1.0,
-        ortho_weight: NonNegativeFloat = 1.0,
+        code: Code = "authors",
         unit_init: bool = True,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        self.adjacency: Adjacency = adjacency
-        self.unit_init = unit_init
-        self.term_weights = {"mincut": mincut_weight, "ortho": ortho_weight}
-        self.embed = Embed(in_dim, embed, activation=activation, dropout=dropout)
+        self.weighted, self.unit_init = code == "torchmil", unit_init
+        self.embed = Embed(in_dim, embed, activation="identity", dropout=dropout)
         d = self.embed.out_dim if width is None else width
-        self.gcn = GraphConv(self.embed.out_dim, d, kind=gcn)
+        self.gcn = GraphConv(self.embed.out_dim, d, normalise=code == "authors")
         self.assign = nn.Linear(d, clusters)
         self.class_token = nn.Parameter(torch.zeros(1, 1, d))
         self.blocks = nn.ModuleList(
-            TransformerLayer(d, d, heads=heads, mlp_ratio=mlp_ratio, **BLOCKS[blocks])
+            TransformerLayer(d, d, heads=heads, mlp_ratio=mlp_ratio, **BLOCKS[code])
             for _ in range(layers)
         )
         self.norm = nn.LayerNorm(d)
         self.classifier = nn.Linear(d, n_classes)
 
-    @property
-    def loss_weights(self) -> dict[str, float]:
-        return dict(self.term_weights)
-
     def forward(self, bags: Bags, **unused: object) -> Output:
         del unused  # the model is deterministic
-        a = graph(bags, self.adjacency, dtype=self.class_token.dtype)
+        a = graph(bags, weighted=self.weighted, dtype=self.class_token.dtype)
         h, s = self.nodes(self.embed(bags.x), a)
         with torch.autocast(h.device.type, enabled=False):
             soft = s.softmax(1)
@@ -194,24 +169,24 @@ class GTP(Model):
         model = model.double()
         with torch.autocast(bags.x.device.type, enabled=False):
             x = torch.cat([model.embed(v.double()) for v in bags.x.split(ROWS)])
-            h, s = model.nodes(x, graph(bags, model.adjacency, dtype=x.dtype))
+            h, s = model.nodes(x, graph(bags, weighted=model.weighted, dtype=x.dtype))
             soft = s.softmax(1)
             tokens = model.tokens(pool_clusters(soft, h, bags.sizes)[0])
             blocks = [b for b in model.blocks if isinstance(b, TransformerLayer)]
-            init = self.unit_init
-            u = [graph_cam(t, blocks, model.norm, model.classifier, unit_init=init) for t in tokens]
+            last = model.norm, model.classifier
+            u = [graph_cam(t, blocks, *last, unit_init=self.unit_init) for t in tokens]
         return soft, torch.stack(u)
 
 
 class GraphConv(nn.Module):
     """h_n = BN(y_n / ‖y_n‖) or ReLU(y_n), y = (A x + x) W + b; W is (in, out) as in theirs."""
 
-    def __init__(self, in_dim: int, width: int, *, kind: GraphConvolution) -> None:
+    def __init__(self, in_dim: int, width: int, *, normalise: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(in_dim, width))
         self.bias = nn.Parameter(torch.zeros(width))
         nn.init.xavier_normal_(self.weight)
-        self.norm = nn.BatchNorm1d(width) if kind == "normalized" else None
+        self.norm = nn.BatchNorm1d(width) if normalise else None
 
     def forward(self, x: Float[Tensor, "n i"], a: Arcs) -> Float[Tensor, "n d"]:
         y = x @ self.weight  # W narrows, so it comes before the sum over neighbours
@@ -219,20 +194,18 @@ class GraphConv(nn.Module):
         if self.norm is None:
             return y.relu()
         y = F.normalize(y, dim=1, eps=1e-12)
+        n = self.norm
         if self.training and len(y) == 1:
-            norm = self.norm
-            return F.batch_norm(
-                y, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
-            )
-        return self.norm(y)
+            return F.batch_norm(y, n.running_mean, n.running_var, n.weight, n.bias, eps=n.eps)
+        return n(y)
 
 
-def graph(bags: Bags, kind: Adjacency, *, dtype: torch.dtype) -> Arcs:
+def graph(bags: Bags, *, weighted: bool, dtype: torch.dtype) -> Arcs:
     """Return A, with every edge in both directions and without self-loops."""
     a = both_ways(bags)
-    w = a.weights.to(dtype)
-    a = a.with_weights(torch.ones_like(w) if kind == "binary" else w)
-    return normalised(a) if kind == "normalized" else a
+    return a.with_weights(
+        a.weights.to(dtype) if weighted else torch.ones_like(a.weights, dtype=dtype)
+    )
 
 
 # min-cut pooling: Bianchi, Grattarola & Alippi, ICML 2020, arXiv:1907.00481

@@ -12,16 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..core import (
-    Bags,
-    Limits,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveInt,
-    UnitInterval,
-    segment_mean,
-)
-from ..errors import BagError, InputError
+from ..core import Bags, Limits, NonNegativeFloat, NonNegativeInt, PositiveInt, Rate, segment_mean
+from ..errors import BagError
 from ..layers import Embed, PostNormLayer, QueryLayer, Widths, full_precision
 from ..variational import Dirac
 from ._base import Model, Output, Provenance, ScoreKind
@@ -29,6 +21,12 @@ from ._registry import register
 
 ALMOST = 1e-6
 """Total probability that a new instance label gives to the other classes."""
+PROTOTYPE_MOMENTUM = 0.99
+"""Momentum m of the prototypes, if all bags of a batch have the prototype's class."""
+BANK_MOMENTUM = 0.95, 0.8
+"""Momentum φ of the instance labels, at the start and at the end."""
+TOP_SHARE = 0.1
+"""Fraction of a class's instances in a batch, the most confident ones, that update a prototype."""
 
 
 class Residual(nn.Module):
@@ -53,15 +51,6 @@ class Residual(nn.Module):
         self, x: Float[Tensor, "n i"], e: Float[Tensor, "n raw"], sizes: tuple[int, ...]
     ) -> Float[Tensor, "n z"]:
         return self.layer(self.mlp(x), sizes) + self.raw(e).relu()
-
-
-def pulled(
-    prototype: Float[Tensor, " z"], x: Float[Tensor, "k z"], *, momentum: float
-) -> Float[Tensor, " z"]:
-    """Apply μ ← m μ + (1 − m) x_k for all rows: m^K μ + (1 − m) Σ_k m^(K−k) x_k."""
-    steps = torch.arange(len(x) - 1, -1, -1, device=x.device).to(prototype.dtype)
-    weights = (1 - momentum) * torch.pow(momentum, steps)
-    return momentum ** len(x) * prototype + weights @ x.to(prototype.dtype)
 
 
 def softened(
@@ -99,11 +88,8 @@ class IIBMIL(Model):
         decoder_heads: number of attention heads of these layers; None: as `heads`.
         dropout: dropout rate of the transformer layers of encoder and decoder.
         instance_weight: weight λ of the instance loss.
-        prototype_momentum: momentum m, corrected for the fraction of a batch's bags in the class.
-        top_share: fraction of a class's instances in a batch, the most confident ones, that update
-            its prototype.
-        bank_momentum: momentum φ of the instance labels, at the start and at the end.
-        bank_epochs: number of epochs between the two values of φ; None: all epochs of the run.
+        bank_epochs: number of epochs in which the momentum φ of the instance labels goes from 0.95
+            to 0.8; None: all epochs of the run.
         warmup_epochs: number of first epochs that update prototypes but no instance labels.
         restrict_negative_bags: whether an instance has class 0 or its bag's class, so that
             instances of negative bags stay negative; otherwise (the original) it has any class.
@@ -141,11 +127,8 @@ class IIBMIL(Model):
         queries: PositiveInt = 5,
         decoder_layers: PositiveInt = 2,
         decoder_heads: int | None = None,
-        dropout: UnitInterval = 0.0,
+        dropout: Rate = 0.0,
         instance_weight: NonNegativeFloat = 5.0,
-        prototype_momentum: UnitInterval = 0.99,
-        top_share: Annotated[float, Limits(above=0, at_most=1)] = 0.1,
-        bank_momentum: tuple[UnitInterval, UnitInterval] = (0.95, 0.8),
         bank_epochs: Annotated[int | None, Limits(at_least=1)] = None,
         warmup_epochs: NonNegativeInt = 10,
         restrict_negative_bags: bool = True,
@@ -172,9 +155,7 @@ class IIBMIL(Model):
         self.classifier = nn.Linear(queries * z, n_classes)
         self.prototypes: Tensor
         self.register_buffer("prototypes", torch.zeros(self.instance_classes, z))
-        self.instance_weight, self.top_share = instance_weight, top_share
-        self.prototype_momentum = prototype_momentum
-        self.bank_momentum, self.bank_epochs = bank_momentum, bank_epochs
+        self.instance_weight, self.bank_epochs = instance_weight, bank_epochs
         self.warmup_epochs, self.restrict = warmup_epochs, restrict_negative_bags
         self._bank: dict[str, Tensor] = {}
         self.start_epoch(0, 1)
@@ -200,7 +181,7 @@ class IIBMIL(Model):
         with torch.autocast(x.device.type, enabled=False):
             logits = self.classifier(full_precision(t).flatten(1))
             instance_logits = self.instance_classifier(self.norm(x))
-            similarity = self._similarity(x.detach()).softmax(1)
+            similarity = (x.detach().to(self.prototypes.dtype) @ self.prototypes.T).softmax(1)
         extras = {
             "instance_logits": instance_logits,
             "prototype_score": _of_positives(similarity),
@@ -244,50 +225,39 @@ class IIBMIL(Model):
     def start_epoch(self, epoch: int, epochs: int) -> None:
         """Set whether this epoch is part of the warm-up, and its φ."""
         self._warming = epoch < self.warmup_epochs
-        first, last = self.bank_momentum
+        first, last = BANK_MOMENTUM
         share = min(epoch / (self.bank_epochs or max(epochs, 1)), 1.0)
         self._momentum = first + share * (last - first)
 
     @torch.no_grad()
     def after_step(self, out: Output, bags: Bags) -> None:
         """Update the instance labels from the step's prototypes, then the prototypes."""
-        x = out.extras.get("instance_features")
-        if x is None:
-            raise InputError("after_step() takes an output of forward() with gradients on")
+        x = out.extras["instance_features"].to(self.prototypes.dtype)
         y = self.labels(bags).long()
         if not self._warming:
-            new = softened(
-                torch.cat(self.confidence(bags)),
-                self._similarity(x),
-                self._candidates(y)[bags.bag],
-                momentum=self._momentum,
-            )
+            old = torch.cat(self.confidence(bags))
+            allowed = self._candidates(y)[bags.bag]
+            new = softened(old, x @ self.prototypes.T, allowed, momentum=self._momentum)
             parts = new.split(list(bags.sizes))
             self._bank |= {k: v.clone() for k, v in zip(bags.names, parts, strict=True)}
         p = out.extras["instance_logits"].softmax(1)
-        labels = y.tolist()
-        for c in sorted(set(labels)):
+        for c in y.unique().tolist():
             rows = (y == c)[bags.bag].nonzero()[:, 0]
-            k = int(self.top_share * len(rows) + 1e-9)
-            if k == 0:
-                continue
+            k = int(TOP_SHARE * len(rows) + 1e-9)
             most_confident = rows[p[rows, c].topk(k).indices]
-            share = labels.count(c) / len(labels)
+            share = int((y == c).sum()) / len(y)
             # a rare class in a very large batch would have a momentum below 0 and diverge
-            m = max(1 - (1 - self.prototype_momentum) / share, 0.0)
-            self.prototypes[c] = pulled(self.prototypes[c], x[most_confident], momentum=m)
-
-    def _similarity(self, x: Float[Tensor, "n z"]) -> Float[Tensor, "n c"]:
-        return x.to(self.prototypes.dtype) @ self.prototypes.T
+            m = max(1 - (1 - PROTOTYPE_MOMENTUM) / share, 0.0)
+            # μ ← m μ + (1 − m) x_k for each of them: m^K μ + (1 − m) Σ_k m^(K−k) x_k
+            decay = torch.pow(m, torch.arange(k - 1, -1, -1, device=x.device).to(x.dtype))
+            weights = (1 - m) * decay
+            self.prototypes[c] = m**k * self.prototypes[c] + weights @ x[most_confident]
 
     def _candidates(self, y: Int[Tensor, " b"]) -> Bool[Tensor, "b c"]:
         """Return a mask of the classes that the instances of each bag may have."""
-        c = self.instance_classes
-        if not self.restrict:
-            return torch.ones(len(y), c, dtype=torch.bool, device=y.device)
-        allowed = nn.functional.one_hot(y, c).bool()
+        allowed = nn.functional.one_hot(y, self.instance_classes).bool()
         allowed[:, 0] = True
-        return allowed
+        return allowed if self.restrict else torch.ones_like(allowed)
 
     def memory(self) -> dict[str, Tensor]:
         return dict(self._bank)

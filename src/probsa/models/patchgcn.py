@@ -27,7 +27,7 @@ from ..layers import (
     propagate,
 )
 from ._attention import AttentionModel
-from ._base import Provenance
+from ._base import Model, Provenance
 from ._registry import register
 
 EPSILON = 1e-7
@@ -88,14 +88,9 @@ class GraphLayer(nn.Module):
 
 @register(
     "patchgcn",
-    original={
-        "embed": 128,
-        "attention_dim": 512,
-        "rho": 512,
-        "dropout": 0.25,
-        "attention_dropout": 0.25,
-    },
-)
+    original={"embed": 128, "attention_dim": 512, "rho": 512, "dropout": 0.25,
+              "attention_dropout": 0.25},
+)  # fmt: skip
 class PatchGCN(AttentionModel):
     """Graph convolutions, whose outputs are concatenated, then attention pooling.
 
@@ -163,8 +158,8 @@ class PatchGCN(AttentionModel):
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        self.build_embed(in_dim, embed, activation="relu", dropout=dropout)
+        Model.__init__(self, n_classes=n_classes, class_weights=class_weights, seed=seed)
+        self.embed = Embed(in_dim, embed, activation="relu", dropout=dropout)
         dim = self.embed.out_dim
         w = dim if width is None else width
         if conv == "gen" and w != dim:
@@ -183,16 +178,10 @@ class PatchGCN(AttentionModel):
             )
             for k in range(layers)
         )
-        self.phi = Embed(dim + layers * w, hidden, activation="relu", dropout=dropout)
+        self.phi = Embed(dim + layers * w, hidden, dropout=dropout)
         d = self.phi.out_dim
-        self.attention = AttentionPosterior(
-            d,
-            attention_dim,
-            kind="dirac",
-            trunk=trunk,
-            mean_bias=score_bias,
-            dropout=attention_dropout,
-        )
+        options = {"trunk": trunk, "mean_bias": score_bias, "dropout": attention_dropout}
+        self.attention = AttentionPosterior(d, attention_dim, kind="dirac", **options)
         self.classifier = nn.Linear(d, n_classes)
         if rho is not None:
             self.classifier = nn.Sequential(nn.Linear(d, rho), nn.ReLU(), nn.Linear(rho, n_classes))

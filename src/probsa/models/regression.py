@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..variational import Dirac
 from ._base import Model, Output, Provenance, ScoreKind
 from ._explanation import explain_pooling
-from ._logistic import BagFeatures, FeatureSums, FitOn, LogisticFit, fit_logistic, sample_size
+from ._logistic import BagFeatures, FeatureSums, FitOn, fit_logistic, sample_size
 from ._registry import register
 
 
@@ -50,6 +50,7 @@ class LinearModel(Model):
         self.register_buffer("deviation", torch.ones(in_dim))
         self.register_buffer("c", torch.ones(1))
 
+    @torch.no_grad()
     def fit_bags(self, train: Collection[Bag], validation: Collection[Bag]) -> None:
         """Fit the weights; each bag is read once."""
         per_bag = sample_size(len(train)) if self.fit_on == "instances" else 0
@@ -62,10 +63,6 @@ class LinearModel(Model):
             classes=max(2, self.n_classes),
             class_weights=None if weights is None else weights.double().numpy(),
         )
-        self._load(fit, features)
-
-    @torch.no_grad()
-    def _load(self, fit: LogisticFit, features: BagFeatures) -> None:
         weight, bias = fit.weight, fit.bias
         if self.n_classes == 2:  # two logits whose difference is that of the regression
             weight, bias = (np.concatenate([-v, v]) / 2 for v in (weight, bias))
@@ -74,35 +71,25 @@ class LinearModel(Model):
         for tensor, value in zip(own, values, strict=True):
             tensor.copy_(torch.from_numpy(value))
 
-    def forward(
-        self,
-        bags: Bags,
-        *,
-        noise: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Output:
-        del noise, generator
+    def forward(self, bags: Bags, **unused: object) -> Output:
+        del unused  # the model is deterministic
         with torch.autocast(bags.x.device.type, enabled=False):
             z = (bags.x - self.mean) / self.deviation
             g = nn.functional.linear(z, self.linear.weight)
             scores = g + self.linear.bias
             logits = segment_mean(scores, bags.sizes)[:, None]
         explanation = None
+        bias, likelihood = self.linear.bias, self.likelihood
         if self.explains and not self.training and not torch.is_grad_enabled():
-            explanation = explain_pooling(
-                g.new_zeros(1, len(g)),
-                g,
-                bags.sizes,
-                bias=self.linear.bias,
-                likelihood=self.likelihood,
-            )
+            even = g.new_zeros(1, len(g))
+            explanation = explain_pooling(even, g, bags.sizes, bias=bias, likelihood=likelihood)
         shown = scores[:, 0] if self.n_classes == 1 else scores
-        sizes = bags.offsets.diff().to(shown.dtype)
-        weight = (1 / sizes)[bags.bag].view(-1, *[1] * (shown.ndim - 1)).expand_as(shown)
+        weight = torch.ones_like(scores) / bags.offsets.diff()[bags.bag, None]
+        weight = weight.view_as(shown)
         return Output(
             logits=logits,
             attention=Dirac(shown),
-            likelihood=self.likelihood,
+            likelihood=likelihood,
             extras={"weight_mean": weight, "weight_variance": torch.zeros_like(weight)},
             explanation=explanation,
         )
@@ -114,14 +101,7 @@ class LinearModel(Model):
 
 @register("mean-pool")
 class MeanPool(LinearModel):
-    """Logistic regression on the mean features of a bag.
-
-    Args:
-        in_dim: number of features per instance.
-        n_classes: 1 (one logit) or the number of classes.
-        class_weights: weights of the classes' bags in the fit.
-        seed: seed of the run; this model draws nothing.
-    """
+    """Logistic regression on the mean features of a bag."""
 
     fit_on = "means"
     provenance = Provenance(
@@ -141,9 +121,6 @@ class InstanceRegression(LinearModel):
     At most 200 instances of a training bag, and 20,000 of all of them, are used for the fit.
 
     Args:
-        in_dim: number of features per instance.
-        n_classes: 1 (one logit) or the number of classes.
-        class_weights: weights of the classes' bags in the fit.
         seed: seed of the sample of instances.
     """
 

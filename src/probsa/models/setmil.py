@@ -6,10 +6,9 @@ edge of the map).
 Shapes: n instances, t tokens of one bag, d the width of the transformer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,14 +18,11 @@ from torch import Tensor, nn
 from ..core import Bags, Limits, PositiveInt, Rate
 from ..errors import InputError
 from ..layers import (
-    BucketMethod,
     Cells,
     Embed,
     Places,
     Relative,
     RelativeAttention,
-    RelativeMode,
-    RelativeTo,
     Widths,
     grid_cells,
     recomputed,
@@ -35,24 +31,16 @@ from ..variational import Dirac
 from ._base import Model, Output, Provenance
 from ._registry import register
 
+WINDOWS = (3, 5, 7)
+"""Sides of the pyramid's windows, which are one cell apart."""
 GATHERED = 1 << 25
 """Numbers of windows gathered at once: 5,349 windows of 49 cells with 128 features."""
-RelativeOf = Callable[..., Relative | None]
-"""Makes the relative positions of a layer from the width and the number of its heads."""
 
 
 class Block(nn.Module):
     """y = x + W_p Attn(q, k, v), z = y + W₂ GELU(W₁ LN(y)), with q, k, v = W LN(u).
 
-    Args:
-        dim: Width of x and z.
-        heads: Number of attention heads.
-        hidden: Width of the MLP's hidden layer.
-        scale: Factor of the attention logits.
-        bias: Whether queries, keys and values have biases.
-        dropout: Dropout rate after W_p and both layers of the MLP.
-        attention_dropout: Dropout rate of the attention weights.
-        relative: Makes the relative positions.
+    Dropout acts on attention weights, and after W_p and both layers of the MLP.
     """
 
     def __init__(
@@ -63,17 +51,14 @@ class Block(nn.Module):
         heads: int = 1,
         hidden: int,
         scale: float,
-        bias: bool = False,
         dropout: float = 0.0,
-        attention_dropout: float = 0.0,
-        relative: RelativeOf | None = None,
+        relative: Relative | None = None,
     ) -> None:
         super().__init__()
         self.heads, self.scale = heads, scale
-        self.attention_dropout = attention_dropout
         self.norm1 = nn.LayerNorm(in_dim)
-        self.qkv = nn.Linear(in_dim, 3 * dim, bias=bias)
-        self.relative = None if relative is None else relative(dim // heads, heads)
+        self.qkv = nn.Linear(in_dim, 3 * dim, bias=False)
+        self.relative = relative
         self.proj = nn.Linear(dim, dim)
         self.norm2 = nn.LayerNorm(dim)
         self.fc1, self.fc2 = nn.Linear(dim, hidden), nn.Linear(hidden, dim)
@@ -83,15 +68,15 @@ class Block(nn.Module):
         self, qkv: Float[Tensor, "t _"], places: Sequence[Places]
     ) -> list[RelativeAttention]:
         """Return the attention of each bag."""
-        attentions = []
         parts = qkv.unflatten(1, (3, self.heads, -1)).split([len(where) for where in places])
+        attentions = []
         for part, where in zip(parts, places, strict=True):
             q, k, v = part.permute(1, 2, 0, 3)
             attentions.append(RelativeAttention(q, k, v, self.scale, self.relative, where))
         return attentions
 
     def attend(self, qkv: Float[Tensor, "t _"], places: Sequence[Places]) -> Float[Tensor, "t d"]:
-        rate = self.attention_dropout if self.training else 0.0
+        rate = self.dropout.p if self.training else 0.0
         mixed = [a.result(dropout=rate) for a in self.attention(qkv, places)]
         return torch.cat([m.transpose(0, 1).flatten(1) for m in mixed])
 
@@ -112,8 +97,7 @@ class Block(nn.Module):
         for attention in self.attention(self.qkv(self.norm1(z)), places):
             a = attention.weights(first)
             rows.append(a[:, 0])
-            a = F.dropout(a, self.attention_dropout, self.training)
-            mixed.append(attention.pooled(a, first).flatten())
+            mixed.append(attention.pooled(self.dropout(a), first).flatten())
         heads = torch.stack([part[0] for part in z.split([len(where) for where in places])])
         return self.rest(heads, torch.stack(mixed)), rows
 
@@ -125,9 +109,9 @@ class WindowBlock(Block):
     windows are flattened from (C, K, K). They are gathered in blocks; the map is never unfolded.
     """
 
-    def __init__(self, cell_dim: int, dim: int, *, size: int, **more: Any) -> None:
+    def __init__(self, cell_dim: int, dim: int, *, size: int, dropout: float = 0.0) -> None:
         wide = cell_dim * size**2
-        super().__init__(wide, dim, hidden=dim, scale=wide**-0.5, **more)
+        super().__init__(wide, dim, hidden=dim, scale=wide**-0.5, dropout=dropout)
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, g: Float[Tensor, "t c"], index: Int[Tensor, "o k2"], places: Sequence[Places]
@@ -154,14 +138,12 @@ class WindowBlock(Block):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenMap:
-    """The map of one bag."""
+    """The map of one bag: the cells of its instances and of its tokens, after the reduction."""
 
     cells: Cells
-    """The cells of the instances."""
     place: Int[Tensor, " n"]
     """Index of each instance's cell."""
     tokens: Cells
-    """The cells of the tokens: those of the instances, or of the first reduction."""
 
     def places(self, *, first: bool) -> Places:
         return Places(row=self.tokens.row, col=self.tokens.col, first=first)
@@ -192,47 +174,24 @@ def cell_means(h: Float[Tensor, "n d"], place: Tensor, count: int) -> Float[Tens
 
 @register(
     "setmil",
-    original={
-        "embed": None,
-        "reduction": 5,
-        "pyramid_dim": 64,
-        "set_dim": None,
-        "layers": 6,
-        "heads": 16,
-        "dropout": 0.2,
-        "attention_dropout": 0.2,
-        "pyramid_dropout": 0.2,
-        "pyramid_attention_dropout": 0.2,
-        "empty": "tokens",
-    },
-)
+    original={"embed": None, "reduction": 5, "pyramid_dim": 64, "set_dim": None, "layers": 6,
+              "heads": 16, "dropout": 0.2, "empty": "tokens"},
+)  # fmt: skip
 class SETMIL(Model):
     """Windows of three sizes on the slide's map become tokens of a transformer.
+
+    In the transformer, each bucket of distances between tokens has a learned bias of the keys.
 
     Args:
         reduction: side k of the windows of the first reduction, which are (k − 1) / 2 cells apart;
             1: a linear map of each cell.
         reduced_dim: width after the first reduction.
-        windows: sides of the pyramid's windows, which are one cell apart; () omits the pyramid.
         pyramid_dim: width of the tokens of each window size.
-        pyramid_dropout: dropout rate in the pyramid.
-        pyramid_attention_dropout: dropout rate of the pyramid's attention weights.
         set_dim: width of the transformer, reached by a linear map; None: that of its input.
         layers: number of transformer blocks.
         heads: number of attention heads per layer.
-        mlp_ratio: ratio of the hidden width of a block's MLP to its width.
-        qkv_bias: whether queries, keys and values have biases.
-        dropout: dropout rate of tokens, projections and MLPs.
-        attention_dropout: dropout rate of attention weights.
-        relative: buckets of relative positions: by distance (`euc`), its square (`quant`), rows and
-            columns together (`product`) or separately (`cross`).
-        relative_mode: a learned `bias`, or a `contextual` vector that is multiplied with queries,
-            keys or values.
-        relative_on: to which of these relative positions apply.
-        relative_shared: whether all heads share one table.
-        pyramid_relative: as `relative`, in the pyramid.
-        pyramid_relative_mode: as `relative_mode`, in the pyramid.
-        pyramid_relative_on: as `relative_on`, in the pyramid.
+        dropout: dropout rate of tokens, attention weights, projections and MLPs, except in the
+            first reduction.
         empty: whether cells without an instance are `masked` or (the original) `tokens`.
     """
 
@@ -263,40 +222,23 @@ class SETMIL(Model):
         embed: Widths = 512,
         reduction: int = 1,
         reduced_dim: PositiveInt = 128,
-        windows: tuple[int, ...] = (3, 5, 7),
         pyramid_dim: PositiveInt = 128,
-        pyramid_dropout: Rate = 0.0,
-        pyramid_attention_dropout: Rate = 0.0,
         set_dim: Annotated[int | None, Limits(at_least=1)] = 512,
         layers: PositiveInt = 2,
         heads: int = 8,
-        mlp_ratio: float = 4.0,
-        qkv_bias: bool = False,
         dropout: Rate = 0.0,
-        attention_dropout: Rate = 0.0,
-        relative: BucketMethod = "euc",
-        relative_mode: RelativeMode = "bias",
-        relative_on: RelativeTo = "q",
-        relative_shared: bool = False,
-        pyramid_relative: BucketMethod = "none",
-        pyramid_relative_mode: RelativeMode = "bias",
-        pyramid_relative_on: RelativeTo = "q",
         empty: Literal["masked", "tokens"] = "masked",
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        if even := [side for side in (reduction, *windows) if side < 1 or side % 2 == 0]:
-            raise InputError(
-                f"a window (reduction, windows) of side {even[0]}; expected an odd side"
-            )
-        fused = len(windows) * pyramid_dim or reduced_dim
+        if reduction < 1 or reduction % 2 == 0:
+            raise InputError(f"reduction is {reduction}: expected the odd side of a window")
+        fused = len(WINDOWS) * pyramid_dim
         d = fused if set_dim is None else set_dim
-        if int(mlp_ratio * d) < 1:
-            raise InputError(f"mlp_ratio {mlp_ratio} of a width of {d} leaves no hidden units")
         if heads < 1 or d % heads:
             raise InputError(f"heads is {heads}: give a divisor of the transformer's width, {d}")
-        self.whole, self.windows = empty == "tokens", windows
+        self.whole = empty == "tokens"
         self.size, self.stride = reduction, max(1, (reduction - 1) // 2)
         self.embed = Embed(in_dim, embed, activation="identity")
         wide = self.embed.out_dim
@@ -306,17 +248,7 @@ class SETMIL(Model):
             else WindowBlock(wide, reduced_dim, size=reduction)
         )
         self.pyramid = nn.ModuleList(
-            WindowBlock(
-                reduced_dim,
-                pyramid_dim,
-                size=size,
-                dropout=pyramid_dropout,
-                attention_dropout=pyramid_attention_dropout,
-                relative=_relative(
-                    pyramid_relative, mode=pyramid_relative_mode, on=pyramid_relative_on
-                ),
-            )
-            for size in windows
+            WindowBlock(reduced_dim, pyramid_dim, size=size, dropout=dropout) for size in WINDOWS
         )
         self.widen = nn.Identity() if set_dim is None else nn.Linear(fused, d)
         self.dropout = nn.Dropout(dropout)
@@ -326,27 +258,17 @@ class SETMIL(Model):
                 d,
                 d,
                 heads=heads,
-                hidden=int(mlp_ratio * d),
+                hidden=4 * d,
                 scale=(d // heads) ** -0.5,
-                bias=qkv_bias,
                 dropout=dropout,
-                attention_dropout=attention_dropout,
-                relative=_relative(
-                    relative,
-                    mode=relative_mode,
-                    on=relative_on,
-                    shared=relative_shared,
-                    class_token=True,
-                ),
+                relative=Relative(d // heads, heads, class_token=True),
             )
             for _ in range(layers)
         )
         self.norm = nn.LayerNorm(d)
         self.classifier = nn.Linear(d, n_classes)
         # all pairs of the class token share a bucket, so adding a bias to them has no effect
-        last = f"blocks.{layers - 1}.relative.tables."
-        dead = tuple(f"{last}{on}" for on in "qk" if on == "k" or relative_mode == "bias")
-        self.without_effect = frozenset(k for k, _ in self.named_parameters() if k.startswith(dead))
+        self.without_effect = frozenset({f"blocks.{layers - 1}.relative.tables.q.0"})
         # as the original: truncated normal weights (0.02), biases and tables of 0
         nn.init.trunc_normal_(self.class_token, std=0.02)
         for module in self.modules():
@@ -362,9 +284,7 @@ class SETMIL(Model):
         for row, col in grid_cells(bags):
             height, width = int(row.max()) + 1, int(col.max()) + 1
             cells = Cells.among(row, col, height=height, width=width, whole=self.whole)
-            tokens = cells
-            if self.size > 1:
-                tokens = cells.reduced(size=self.size, stride=self.stride, whole=self.whole)
+            tokens = cells.reduced(size=self.size, stride=self.stride, whole=self.whole)
             maps.append(TokenMap(cells=cells, place=cells.find(row, col), tokens=tokens))
         return maps
 
@@ -382,10 +302,10 @@ class SETMIL(Model):
         """Return the tokens of the pyramid's window sizes, concatenated."""
         cells, places = [at.tokens for at in maps], [at.places(first=False) for at in maps]
         parts = []
-        for size, level in zip(self.windows, self.pyramid, strict=True):
+        for size, level in zip(WINDOWS, self.pyramid, strict=True):
             index = numbered([own.windows(own, size=size) for own in cells], cells)
             parts.append(level(g, index, places))
-        return torch.cat(parts, 1) if parts else g
+        return torch.cat(parts, 1)
 
     def sequence(self, z: Float[Tensor, "t e"], maps: Sequence[TokenMap]) -> Float[Tensor, "s d"]:
         """Return the first block's input: [class token, tokens] of each bag plus a sinusoid."""
@@ -409,17 +329,9 @@ class SETMIL(Model):
         head, rows = last.class_rows(z, places)
         with torch.autocast(head.device.type, enabled=False):
             logits = self.classifier(self.norm(head.to(self.class_token.dtype)))
-        scores = [self.score(a.mean(0)[1:], at) for a, at in zip(rows, maps, strict=True)]
-        return Output(
-            logits=logits[:, None], attention=Dirac(torch.cat(scores)), likelihood=self.likelihood
-        )
-
-    def score(self, weight: Float[Tensor, " t"], at: TokenMap) -> Float[Tensor, " n"]:
-        """Return the class token's weight of each instance's cell, interpolated bilinearly."""
-        if self.size > 1:
-            weight = at.tokens.interpolated(weight, at.cells, stride=self.stride)
-        return weight[at.place]
-
-
-def _relative(method: BucketMethod, **more: Any) -> RelativeOf | None:
-    return None if method == "none" else partial(Relative, method=method, **more)
+        scores = []  # the class token's weights of the instances' cells
+        for a, at in zip(rows, maps, strict=True):
+            weight = at.tokens.interpolated(a.mean(0)[1:], at.cells, stride=self.stride)
+            scores.append(weight[at.place])
+        attention = Dirac(torch.cat(scores))
+        return Output(logits=logits[:, None], attention=attention, likelihood=self.likelihood)

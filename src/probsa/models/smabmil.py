@@ -6,6 +6,7 @@ attention. The defaults are those of the ProbSA authors' runs: mid, trained α, 
 norm. Departure: α has the same meaning in both modes of Sm (their approximate mode uses 1 − α).
 """
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Literal
 
@@ -51,12 +52,11 @@ class SmAttention(nn.Module):
         *,
         sm: Sm,
         where: Where,
-        activation: Activation,
+        activation: Callable[[Tensor], Tensor],
         normed: bool,
     ) -> None:
         super().__init__()
-        self.sm, self.where = sm, where
-        self.activation = ACTIVATIONS[activation]
+        self.sm, self.where, self.activation = sm, where, activation
         self.first = nn.Linear(dim, attention_dim)
         self.last = nn.Linear(attention_dim, 1, bias=False)
         if normed and where == "early":
@@ -91,8 +91,6 @@ class SmABMIL(Model):
     Args:
         encoder: `mlp`, or `transformer` with Sm after the attention of each layer; the options of a
             transformer have no effect on the other.
-        activation: activation after each first layer; None: ReLU for the MLP, none before a
-            transformer.
         dropout: dropout rate after each first layer and in the transformer.
         where: where Sm acts: on instance vectors (`early`), after V (`mid`) or on the attention
             (`late`).
@@ -127,7 +125,6 @@ class SmABMIL(Model):
         n_classes: int = 1,
         encoder: Literal["mlp", "transformer"] = "mlp",
         embed: Widths = 512,
-        activation: Literal["relu", "identity"] | None = None,
         dropout: float = 0.0,
         where: Where = "mid",
         alpha: float = 0.5,
@@ -146,21 +143,16 @@ class SmABMIL(Model):
         def sm() -> Sm:
             return Sm(alpha=alpha, trainable=train_alpha, mode=mode, steps=steps)
 
-        plain = "relu" if encoder == "mlp" else "identity"
-        self.embed = Embed(in_dim, embed, activation=activation or plain, dropout=dropout)
+        activation = "relu" if encoder == "mlp" else "identity"
+        self.embed = Embed(in_dim, embed, activation=activation, dropout=dropout)
         d = self.embed.out_dim
         self.encoder: Transformer | None = None
         if encoder == "transformer":
-            options = asdict(transformer_options)
-            self.encoder = Transformer(d, dropout=dropout, **options)
+            self.encoder = Transformer(d, dropout=dropout, **asdict(transformer_options))
             self.smooths = nn.ModuleList(sm() for _ in self.encoder.blocks)
+        act = ACTIVATIONS[attention_activation]
         self.attention = SmAttention(
-            d,
-            attention_dim,
-            sm=sm(),
-            where=where,
-            activation=attention_activation,
-            normed=spectral_norm,
+            d, attention_dim, sm=sm(), where=where, activation=act, normed=spectral_norm
         )
         self.classifier = nn.Linear(d, n_classes)
 
@@ -172,13 +164,14 @@ class SmABMIL(Model):
             after = [lambda v, sm=sm: sm(v, arcs) for sm in self.smooths]
             h = self.encoder(h, bags.sizes, after=after)
         h, f = self.attention(h, arcs)
-        q = Dirac(f)
+        bias, likelihood = self.classifier.bias, self.likelihood
         g = F.linear(h, self.classifier.weight).to(f.dtype)
-        logits = pool(f[None], g.T, bags.sizes) + self.classifier.bias
         explanation = None
         if self.explains and not (self.training or torch.is_grad_enabled()):
-            bias, likelihood = self.classifier.bias, self.likelihood
             explanation = explain_pooling(f[None], g, bags.sizes, bias=bias, likelihood=likelihood)
         return Output(
-            logits=logits, attention=q, likelihood=self.likelihood, explanation=explanation
+            logits=pool(f[None], g.T, bags.sizes) + bias,
+            attention=Dirac(f),
+            likelihood=likelihood,
+            explanation=explanation,
         )

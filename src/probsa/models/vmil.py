@@ -5,39 +5,24 @@ q(z | bag) with a transformer over the bag are trained alternately (E and M epoc
 authors' code; the bag's probability, and features instead of spectra, are our reconstruction.
 """
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import (
-    Bags,
-    PositiveInt,
-    Rate,
-    segment_max,
-    segment_mean,
-    segment_sum,
-)
+from ..core import Bags, PositiveInt, Rate, Sizes, segment_max, segment_mean, segment_sum
 from ..layers import Embed, PostNormLayer
 from ..variational import Dirac
 from ._base import Model, Output, Provenance
 from ._registry import register
 
-Turn = Literal["e", "m"]
+WARMUP_BLOCK, BLOCK = 2, 5
+"""Numbers of epochs between changes of the step, in the warm-up and after it."""
 
 
-@register(
-    "vmil",
-    original={
-        "embed": 256,
-        "layers": 5,
-        "feedforward": 64,
-        "reduction": "sum",
-    },
-)
+@register("vmil", original={"embed": 256, "layers": 5, "feedforward": 64, "reduction": "sum"})
 class VMIL(Model):
     """Instance labels by expectation-maximisation; no loss uses the bag's own probability.
 
@@ -47,9 +32,8 @@ class VMIL(Model):
         M epochs   `m_step`  BCE(p_n, Y) in the warm-up,  then  BCE(p_n, Y·1[sg[q_n] > τ]),
                              τ = min q + γ (max q − min q) of the bag
 
-    Training starts with M. The step changes at every epoch, counted from 1, that is divisible by
-    `warmup_block`, or by `block` after the warm-up. Before the first `start_epoch`, it is M in the
-    warm-up.
+    Training starts with M. The step changes at every epoch, counted from 1, that is divisible by 2
+    in the warm-up, by 5 after it. Before the first `start_epoch`, it is M in the warm-up.
 
     Extras: `p_logit`, and `q_logit` and `q` (in training only if the step reads them).
 
@@ -59,16 +43,12 @@ class VMIL(Model):
     Args:
         embed: width of both branches, which have separate first layers, so that an E step leaves p
             unchanged and an M step q.
-        activation: activation after q's first layer and after p's.
         dropout: dropout rate after those layers and in the transformer.
         layers: number of transformer layers of q, with layer norms after the sums.
         heads: number of attention heads per layer.
         feedforward: hidden width of each layer.
         gamma: position γ of the threshold τ.
         warmup: fraction of the epochs in the warm-up, which always lasts until q has been trained.
-        warmup_block: number of epochs between changes of the step in the warm-up.
-        block: number of epochs between changes of the step after the warm-up.
-        alternate: whether E and M alternate by `epochs`, or each of the `steps` takes both.
         reduction: reduction over a bag's instances.
     """
 
@@ -98,31 +78,24 @@ class VMIL(Model):
         in_dim: int,
         n_classes: int = 1,
         embed: int = 512,
-        activation: Literal["relu", "identity"] = "relu",
         dropout: Rate = 0.0,
         layers: PositiveInt = 2,
         heads: int = 8,
         feedforward: PositiveInt = 2048,
         gamma: Rate = 0.15,
         warmup: Rate = 0.25,
-        warmup_block: PositiveInt = 2,
-        block: PositiveInt = 5,
-        alternate: Literal["epochs", "steps"] = "epochs",
         reduction: Literal["mean", "sum"] = "mean",
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        self.gamma, self.reduction = gamma, reduction
-        self.warmup, self.warmup_block, self.block = warmup, warmup_block, block
-        self.alternate = alternate
-        self.turns: tuple[Turn, ...] = ("m",) if alternate == "epochs" else ("e", "m")
-        self.warming = True
+        self.gamma, self.reduction, self.warmup = gamma, reduction, warmup
+        self.step, self.warming = "m", True
 
-        first = Embed(in_dim, embed, activation=activation, dropout=dropout)
+        first = Embed(in_dim, embed, dropout=dropout)
         self.p_branch = nn.Sequential(first, nn.Linear(first.out_dim, embed), nn.ReLU())
         self.p_head = nn.Linear(embed, 1)
-        self.q_embed = Embed(in_dim, embed, activation=activation, dropout=dropout)
+        self.q_embed = Embed(in_dim, embed, dropout=dropout)
         self.q_layers = nn.ModuleList(
             PostNormLayer(embed, heads=heads, hidden=feedforward, dropout=dropout)
             for _ in range(layers)
@@ -132,20 +105,18 @@ class VMIL(Model):
     def start_epoch(self, epoch: int, epochs: int) -> None:
         number = epoch + 1
         # covers the first M and E epochs: pseudo-labels of an untrained q are noise
-        warmup = max(round(self.warmup * epochs), self.warmup_block + 1)
+        warmup = max(round(self.warmup * epochs), WARMUP_BLOCK + 1)
         self.warming = number <= warmup
-        if self.alternate == "epochs":
-            turn = schedule(number, warmup, warmup_block=self.warmup_block, block=self.block)
-            self.turns = (turn,)
+        self.step = schedule(number, warmup)
 
     def forward(self, bags: Bags, **unused: object) -> Output:
         del unused  # the model is deterministic
         gradients = torch.is_grad_enabled()
-        with torch.set_grad_enabled(gradients and "m" in self.turns):
+        with torch.set_grad_enabled(gradients and self.step == "m"):
             p = _logit(self.p_head, self.p_branch(bags.x))
         extras = {"p_logit": p}
-        if not self.training or "e" in self.turns or not self.warming:
-            with torch.set_grad_enabled(gradients and "e" in self.turns):
+        if not self.training or self.step == "e" or not self.warming:
+            with torch.set_grad_enabled(gradients and self.step == "e"):
                 extras["q_logit"] = _logit(self.q_head, self.instances_in_context(bags))
             extras["q"] = extras["q_logit"].detach().sigmoid()
         logits = segment_max(p, bags.sizes)  # the log-odds of the largest p_n
@@ -164,41 +135,30 @@ class VMIL(Model):
         return y
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
-        """Return `e_step`, `m_step` or both, as `start_epoch` determined."""
-        p, q = out.extras["p_logit"], out.extras.get("q_logit")
-        y = self.labels(bags).to(p.dtype)
-        label = y[bags.bag]
-        terms: dict[str, Tensor] = {}
-        if "e" in self.turns:
-            assert q is not None, "an E step computes q"
-            terms["e_step"] = _cross_entropy(q, label * p.detach().sigmoid())
-        if "m" in self.turns:
-            target = label
-            if not self.warming:
-                assert q is not None, "an M step after the warm-up computes q"
-                target = label * self.marked(q.detach().sigmoid(), bags)
-            terms["m_step"] = _cross_entropy(p, target)
+        """Return `e_step` or `m_step`, as `start_epoch` determined."""
+        y = self.labels(bags).to(out.logits.dtype)
+        logit, target = out.extras["p_logit"], y[bags.bag]
+        if self.step == "e":
+            logit, target = out.extras["q_logit"], target * logit.detach().sigmoid()
+        elif not self.warming:
+            q = out.extras["q"]
+            target = target * (q > threshold(q, bags.sizes, gamma=self.gamma)[bags.bag])
         reduce = segment_mean if self.reduction == "mean" else segment_sum
+        term = reduce(F.softplus(logit) - target * logit, bags.sizes)
         weights = self.likelihood.class_weights
-        by_bag = 1.0 if weights is None else weights.to(p.dtype)[y.long()]
-        return {k: (reduce(v, bags.sizes) * by_bag).mean() for k, v in terms.items()}
-
-    def marked(self, q: Float[Tensor, " n"], bags: Bags) -> Bool[Tensor, " n"]:
-        """Return q_n > τ, the positives of an M step in a positive bag; none if all q are equal."""
-        return q > threshold(q, bags.sizes, gamma=self.gamma)[bags.bag]
+        by_bag = 1.0 if weights is None else weights.to(y.dtype)[y.long()]
+        return {f"{self.step}_step": (term * by_bag).mean()}
 
 
-def schedule(epoch: int, warmup: int, *, warmup_block: int = 2, block: int = 5) -> Turn:
+def schedule(epoch: int, warmup: int) -> Literal["e", "m"]:
     """Return the step of an epoch (from 1): M first, then changes at multiples of the block."""
-    changes = min(epoch, warmup) // warmup_block
+    changes = min(epoch, warmup) // WARMUP_BLOCK
     if epoch > warmup:
-        changes += epoch // block - warmup // block
+        changes += epoch // BLOCK - warmup // BLOCK
     return "e" if changes % 2 else "m"
 
 
-def threshold(
-    q: Float[Tensor, " n"], sizes: Sequence[int], *, gamma: float
-) -> Float[Tensor, " bags"]:
+def threshold(q: Float[Tensor, " n"], sizes: Sizes, *, gamma: float) -> Float[Tensor, " bags"]:
     """Return τ = min q + γ (max q − min q) of each bag."""
     low, high = -segment_max(-q, sizes), segment_max(q, sizes)
     return low + gamma * (high - low)
@@ -208,7 +168,3 @@ def _logit(head: nn.Linear, h: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
     """Apply the head in full precision: log-odds rounded to 8 bits would tie."""
     with torch.autocast(h.device.type, enabled=False):
         return head(h.to(head.weight.dtype))[:, 0]
-
-
-def _cross_entropy(logit: Float[Tensor, " n"], target: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    return F.softplus(logit) - target * logit

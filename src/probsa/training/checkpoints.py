@@ -165,7 +165,8 @@ def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model
         CheckpointError: the model is not `expect` or is not registered, or the weights do not fit.
     """
     stored, path = checkpoint.stated(StoredModel), checkpoint.path
-    name, arguments = stored.model, tuples(without_retired("model", stored.arguments))
+    name = stored.model
+    arguments = tuples(without_retired("model", stored.arguments, model=name))
     if expect is not None and name != expect:
         raise CheckpointError(f"{path} holds a {name!r}, not a {expect!r}")
     if name not in names():

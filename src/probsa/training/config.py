@@ -27,6 +27,7 @@ from ..core import (
 )
 from ..datasets import CovariateOptions
 from ..errors import InputError, UnknownName
+from ..models import RETIRED_OPTIONS
 from ..tasks import TargetOptions
 from ..variational import KLWeight, LikelihoodOptions, RateSchedule
 from .yaml_files import parse_yaml
@@ -267,31 +268,25 @@ RETIRED: dict[str, Any] = {
     "training.lookahead_alpha": 0.5,
     "model.variant": "paper",
     "model.legacy_crop": False,
-    "model.canvas": None,
-    "model.augment": False,
     "model.loss": "ce",
-    "model.focal": [0.25, 2.0],
-    "model.branch": "mlp",
     "model.bag_loss": "ce",
     "model.bag_layer": False,
-    "model.layout": "map",
     "model.score_heads": "mean",
     "model.score_duplicates": "drop",
-    "model.class_mixing": True,
-    "model.aggregation": "max",
-    "model.top_k": 10,
     "model.init": "default",
     "model.attention_dropout": None,
 }
 """Keys of options that no longer exist, with the only value that can still be read."""
 
 
-def without_retired(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def without_retired(section: str, values: Mapping[str, Any], *, model: str = "") -> dict[str, Any]:
     """Return stored values without retired keys that have the value of today's behaviour."""
+    own = RETIRED_OPTIONS.get(model or values.get("name", ""), {}) if section == "model" else {}
+    gone = RETIRED | {f"model.{k}": v for k, v in own.items()}
     return {
         k: without_retired(k, v) if isinstance(v, dict) else v
         for k, v in values.items()
-        if f"{section}.{k}" not in RETIRED or plain(v) != RETIRED[f"{section}.{k}"]
+        if f"{section}.{k}" not in gone or plain(v) != gone[f"{section}.{k}"]
     }
 
 
