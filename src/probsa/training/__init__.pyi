@@ -39,7 +39,6 @@ from .preparation import prepare_bags as prepare_bags
 from .preparation import read_split as read_split
 from .recipes import default_recipe as default_recipe
 from .recipes import find_recipe as find_recipe
-from .recipes import names_model as names_model
 from .recipes import recipe_files as recipe_files
 from .recipes import recipe_sentence as recipe_sentence
 from .reporting import Reporter as Reporter
@@ -48,6 +47,7 @@ from .run_folder import StoredTargets as StoredTargets
 from .run_folder import config_differences as config_differences
 from .runfile import checked_run as checked_run
 from .runfile import commented as commented
+from .runfile import names_model as names_model
 from .runfile import read_run as read_run
 from .runfile import run_keys as run_keys
 from .runfile import run_schema as run_schema

@@ -9,7 +9,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeGuard, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from docstring_parser import parse_from_object
 
@@ -203,12 +203,9 @@ class RunConfig:
         return self.seed if self.data_seed is None else self.data_seed
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values in the layout of a run file, with nested options written flat."""
-        values: dict[str, Any] = {
-            "data": {},
-            "model": {"name": self.model, **self.model_arguments},
-            "training": {},
-        }
+        """Return plain values in the layout of a run file."""
+        model = {"name": self.model, **self.model_arguments}
+        values: dict[str, Any] = {"data": {}, "model": model, "training": {}}
         for key in section_keys().values():
             part = values[key.section] if key.section else values
             part[key.short] = attrgetter(".".join(key.path))(self)
@@ -224,33 +221,20 @@ class RunConfig:
             InputError: a key is missing, or its value has another type.
             UnknownName: a key is unknown.
         """
-        flat = flatten(without_retired("", values))
-        if not isinstance(name := flat.pop("model.name", None), str):
-            raise InputError("model.name is missing, or is not text")
-        model = {k: flat.pop(k) for k in list(flat) if k.startswith("model.")}
-        known = section_keys()
-        for key in flat:
-            if key not in known:
-                raise UnknownName("key of a run", key, known)
-        return cls.of_keys(
-            {k: convert_value(v, known[k].annotation, key=k) for k, v in flat.items()},
-            model=name,
-            arguments={k.removeprefix("model."): tuples(v) for k, v in model.items()},
-        )
+        return cls.of_keys(tuples(flatten(without_retired("", values))))
 
     @classmethod
-    def of_keys(
-        cls, values: Mapping[str, Any], *, model: str, arguments: Mapping[str, Any]
-    ) -> "RunConfig":
-        """Return the run of a model with these values of `section_keys`.
-
-        Raises:
-            InputError: a key is missing.
-        """
-        nested: dict[str, Any] = {"model": model, "model_arguments": dict(arguments)}
+    def of_keys(cls, values: Mapping[str, Any]) -> "RunConfig":
+        """Return the run with these values by the full names of their keys, as `from_dict` does."""
+        known, nested = section_keys(), {"model_arguments": {}}
         for name, value in values.items():
-            *groups, last = section_keys()[name].path
-            part = nested
+            if name.startswith("model.") and name != "model.name":
+                nested["model_arguments"][name.removeprefix("model.")] = value
+                continue
+            if name not in known and name != "model.name":
+                raise UnknownName("key of a run", name, known)
+            *groups, last = known[name].path if name in known else ("model",)
+            part: dict[str, Any] = nested
             for group in groups:
                 part = part.setdefault(group, {})
             part[last] = value
@@ -306,12 +290,11 @@ class RunKey:
     name: str
     """With its section: `training.epochs`."""
     annotation: Any
-    default: Any
-    """None if there is no default; see `required`."""
-    required: bool
+    default: Any = None
+    required: bool = False
     help: str
     path: tuple[str, ...] = ()
-    """Where `RunConfig` has its value: `data`, `graph`, `neighbours`."""
+    """Where `RunConfig` has its value, if it is not of the model: `data`, `graph`, `neighbours`."""
 
     @property
     def section(self) -> str:
@@ -357,32 +340,23 @@ def section_keys() -> dict[str, RunKey]:
 
 
 def _keys_of(options: type[Any], *above: str) -> Iterator[RunKey]:
-    """Yield the keys of the fields of a dataclass, and of the groups of options among them.
-
-    Groups of a section are flat: `data.graph.neighbours` is `data.neighbours`, and `kind` has the
-    name of its group.
-    """
+    """Yield the keys of a dataclass; groups of a section are flat: `data.graph`, `data.stride`."""
     help_texts = attribute_help(options)
     for f in fields(options):
         path = (*above, f.name)
-        if is_group(f.type):
+        if isinstance(f.type, type) and is_dataclass(f.type):
             yield from _keys_of(f.type, *path)
         elif f.name not in ("model", "model_arguments"):
-            flat = path if len(path) < 3 else (path[0], path[1 if f.name == "kind" else 2])
             required = f.default is MISSING and f.default_factory is MISSING
+            short = path[-2] if f.name == "kind" else f.name
             yield RunKey(
-                name=".".join(flat),
+                name=f"{path[0]}.{short}" if above else short,
                 annotation=f.type,
                 default=None if required else f.default,
                 required=required,
                 help=help_texts.get(f.name, ""),
                 path=path,
             )
-
-
-def is_group(annotation: Any) -> TypeGuard[type[Any]]:
-    """Return whether a field holds options of its own."""
-    return isinstance(annotation, type) and is_dataclass(annotation)
 
 
 def attribute_help(options: type[Any]) -> dict[str, str]:
@@ -392,32 +366,27 @@ def attribute_help(options: type[Any]) -> dict[str, str]:
 
 
 @cache
-def _spellings() -> dict[str, str]:
-    """Return the names of keys by all their spellings: with and without section, nested or flat."""
-    spellings = {"model": "model.name"}
-    for key in section_keys().values():
-        for spelling in (".".join(key.path), key.name):
-            spellings |= {spelling: key.name, spelling.partition(".")[2] or spelling: key.name}
-    return spellings
+def _full_names() -> dict[str, str]:
+    return {"model": "model.name", **{key.short: key.name for key in section_keys().values()}}
 
 
 def full_name(key: str) -> str:
-    """Return a key with its section and its flat name; unknown keys are returned as they are.
+    """Return a key with its section; unknown keys are returned as they are.
 
-    >>> full_name("epochs"), full_name("graph.neighbours"), full_name("model")
-    ('training.epochs', 'data.neighbours', 'model.name')
+    >>> full_name("epochs"), full_name("data.graph"), full_name("model")
+    ('training.epochs', 'data.graph', 'model.name')
     """
-    return _spellings().get(key, key)
+    return _full_names().get(key, key)
 
 
 def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a run file by the full names of their keys.
 
-    >>> flatten({"epochs": 5, "model": "abmil", "data": {"graph": {"neighbours": 4}}})
+    >>> flatten({"epochs": 5, "model": "abmil", "data": {"neighbours": 4}})
     {'training.epochs': 5, 'model.name': 'abmil', 'data.neighbours': 4}
 
     Raises:
-        InputError: a key is given twice, for example nested and flat, or a section is a value.
+        InputError: a key is given twice, with and without its section, or a section is a value.
     """
     flat = by_name((full_name(key), value) for key, value in leaves(values))
     for section in SECTIONS:

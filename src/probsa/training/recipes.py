@@ -49,12 +49,6 @@ def default_recipe() -> Mapping[str, Any]:
     return MappingProxyType(flatten(load_yaml(DEFAULT_RECIPE, what="default recipe")))
 
 
-def names_model(file: Path | None, flags: Mapping[str, Any]) -> bool:
-    """Return whether a run file or flags name a model; otherwise the run has the default recipe."""
-    given = {} if file is None else flatten(load_yaml(file))
-    return any(values.get("model.name") is not None for values in (given, flatten(flags)))
-
-
 def recipe_sentence(config: RunConfig) -> str:
     """Return what a run by the default recipe trains, with its values of the recipe's keys."""
     values = {key.rpartition(".")[2]: value for key, value in leaves(config.to_dict())}

@@ -3,10 +3,9 @@
 import inspect
 import textwrap
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from docstring_parser import parse as parse_docstring
@@ -25,7 +24,7 @@ from .config import (
     plain,
     section_keys,
 )
-from .recipes import default_recipe, names_model
+from .recipes import default_recipe
 from .validation import check_selection
 from .yaml_files import load_yaml
 
@@ -39,31 +38,25 @@ Given = Mapping[str, tuple[Any, str]]
 
 
 @cache
-def run_keys(model: str, preset: str = "paper") -> dict[str, RunKey]:
+def run_keys(model: str, preset: str = PRESET.default) -> dict[str, RunKey]:
     """Return every key of a run with a model by name; the preset gives its arguments' defaults."""
     changed = {**(original(model) if preset == "original" else {}), PRESET.name: preset}
     changed["n_classes"] = None  # determined from the labels unless it is given
     texts = _argument_help(model)
-    keys = [
-        RunKey(
-            name="model.name", annotation=str, default=None, required=True, help="Registered name."
-        )
-    ]
+    keys = {k: v for k, v in section_keys().items() if v.section}
+    keys["model.name"] = RunKey(
+        name="model.name", annotation=str, required=True, help="Registered name."
+    )
     for argument, parameter in arguments(model).items():
-        if argument in FROM_DATA:
-            continue
         default = changed.get(argument, parameter.default)
-        keys.append(
-            RunKey(
+        if argument not in FROM_DATA:
+            keys[f"model.{argument}"] = RunKey(
                 name=f"model.{argument}",
                 annotation=parameter.annotation,
                 default=None if default is inspect.Parameter.empty else default,
-                required=False,
                 help=texts.get(argument, ""),
             )
-        )
-    in_sections = {k: v for k, v in section_keys().items() if v.section}
-    return {**in_sections, **{key.name: key for key in keys}, **section_keys()}
+    return keys | section_keys()
 
 
 def _argument_help(model: str) -> dict[str, str]:
@@ -91,17 +84,13 @@ def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
         UnknownName: a key or a model does not exist; suggests the nearest.
         InputError: a value has the wrong type; names the key, and the file that contains it.
     """
-    sources = [] if file is None else [(flatten(load_yaml(file)), f" in {file}")]
-    sources.append((flatten(flags), ""))
-    if not names_model(file, flags):
-        for values, _ in sources:
-            values.pop("model.name", None)
-        sources.insert(0, (dict(default_recipe()), BY_RECIPE))
-    layers = [{k: (v, where) for k, v in values.items()} for values, where in sources]
-    named = [
-        layer["model.name"] for layer in layers if layer.get("model.name", (None,))[0] is not None
+    layers = [
+        {k: (v, where) for k, v in values.items() if v is not None or k != "model.name"}
+        for values, where in _sources(file, flags)
     ]
-    model = _registered(named[-1] if named else None)
+    if not any("model.name" in layer for layer in layers):
+        layers.insert(0, {k: (v, BY_RECIPE) for k, v in default_recipe().items()})
+    model = _registered({k: v for layer in layers for k, v in layer.items()})
     given: dict[str, tuple[Any, str]] = {}
     for layer in layers:
         given |= _model_keys(model, layer)  # in full: a key overrides another spelling of itself
@@ -112,13 +101,23 @@ def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
     return _run(model, given)
 
 
+def names_model(file: Path | None, flags: Mapping[str, Any]) -> bool:
+    """Return whether a run file or flags name a model; otherwise the run has the default recipe."""
+    return any(values.get("model.name") is not None for values, _ in _sources(file, flags))
+
+
+def _sources(file: Path | None, flags: Mapping[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    of_file = [] if file is None else [(flatten(load_yaml(file)), f" in {file}")]
+    return [*of_file, (flatten(flags), "")]
+
+
 def checked_run(values: Mapping[str, Any], *, where: str = "") -> RunConfig:
     """Return the run that values by the full names of their keys describe, as `read_run` does.
 
     They must name a model. `where` is their source in error messages, such as ` in run.yaml`.
     """
     given = {key: (value, where) for key, value in values.items()}
-    model = _registered(given.get("model.name"))
+    model = _registered(given)
     return _run(model, _model_keys(model, given))
 
 
@@ -140,37 +139,26 @@ def without_prior(config: RunConfig) -> RunConfig:
     return checked_run(flatten({**config.to_dict(), "model": {"name": model, **kept}}))
 
 
-def _registered(given: tuple[Any, str] | None) -> str:
-    """Return the name of a model, which must be registered."""
-    if given is None:
+def _registered(given: Given) -> str:
+    """Return the name of the model, which must be registered."""
+    if "model.name" not in given:
         raise InputError(f"no model is given: add --model NAME, one of {', '.join(names())}")
-    name, where = given
+    name, where = given["model.name"]
     if name not in names():
         raise UnknownName(f"model{where}", str(name), names())
     return name
 
 
 def _model_keys(model: str, given: Given) -> dict[str, tuple[Any, str]]:
-    """Write the keys of the model's arguments in full: `ridge` and `model.prior.ridge` alike."""
-    nested = {
-        f"{group}.{f.name}": f.name
-        for group, options in option_groups(model).items()
-        for f in fields(options)
-    }
+    """Write the keys of the model's arguments in full: `ridge` is `model.ridge`."""
     known = arguments(model).keys() - FROM_DATA
-
-    def name(key: str) -> str:
-        short = key.removeprefix("model.")
-        argument = nested.get(short, short)
-        return f"model.{argument}" if argument in known else key
-
-    return by_name((name(key), value) for key, value in given.items())
+    short = ((key.removeprefix("model."), key) for key in given)
+    return by_name((f"model.{k}" if k in known else key, given[key]) for k, key in short)
 
 
 def _run(model: str, given: Given) -> RunConfig:
     """Return the run of a model, with the keys of its arguments in full."""
-    preset = given.get("model.preset", (PRESET.default, ""))[0]
-    keys = run_keys(model, preset if preset in get_args(PRESET.annotation) else PRESET.default)
+    keys = run_keys(model, str(given.get("model.preset", (PRESET.default, ""))[0]))
     for key, (_, where) in given.items():
         if key not in keys:
             _refuse_of_other_models(model, key, where=where)
@@ -179,17 +167,11 @@ def _run(model: str, given: Given) -> RunConfig:
     for short in ("features", "labels"):
         if given.get(f"data.{short}", (None,))[0] is None:
             raise InputError(f"no {short} given: add --{short} PATH")
-    values = {k: keys[k].read(value, where=where) for k, (value, where) in given.items()}
-    own = {k: values.pop(k, key.default) for k, key in keys.items() if key.section == "model"}
-    config = RunConfig.of_keys(
-        values,
-        model=model,
-        arguments={
-            k.removeprefix("model."): v
-            for k, v in own.items()
-            if k != "model.name" and (k, v) != ("model.n_classes", None)
-        },
-    )
+    values = {k: key.default for k, key in keys.items() if key.section == "model"}
+    values |= {k: keys[k].read(value, where=where) for k, (value, where) in given.items()}
+    if values.get("model.n_classes", 0) is None:
+        del values["model.n_classes"]
+    config = RunConfig.of_keys(values | {"model.name": model})
     # only a constructor knows which values fit one another, as the heads and the width: it is asked
     # before a file is read
     try:
@@ -204,7 +186,7 @@ def _run(model: str, given: Given) -> RunConfig:
 def _refuse_of_other_models(model: str, key: str, *, where: str) -> None:
     """Raise an InputError if only other models have this argument."""
     argument = key.removeprefix("model.")
-    others = [n for n in names() if argument in arguments(n) and argument not in FROM_DATA]
+    others = [n for n in names() if argument in arguments(n).keys() - FROM_DATA]
     if others:
         some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
         raise InputError(
@@ -246,7 +228,10 @@ def run_schema(model: str | None) -> dict[str, Any]:
     recipe = default_recipe() if model is None else {}
     name = str(recipe["model.name"]) if model is None else model
     of_recipe = _model_keys(name, {key: (value, "") for key, value in recipe.items()})
-    parts: dict[str, dict[str, Any]] = {part: _object() for part in ("", *SECTIONS, "model")}
+    parts: dict[str, dict[str, Any]] = {
+        part: {"type": "object", "additionalProperties": False, "properties": {}}
+        for part in ("", *SECTIONS, "model")
+    }
     for key in run_keys(name).values():
         schema = {**json_schema(key.annotation), "description": key.help}
         default, _ = of_recipe.get(key.name, (key.default, ""))
@@ -257,13 +242,8 @@ def run_schema(model: str | None) -> dict[str, Any]:
             parts[key.section].setdefault("required", []).append(key.short)
     whole = parts.pop("")
     whole["properties"] |= parts
-    whole["required"] = ["data", "model"]
+    whole["required"] = ["data"] if recipe else ["data", "model"]
     if recipe:
-        whole["required"].remove("model")
         del parts["model"]["required"]
         parts["model"]["properties"]["name"]["const"] = name
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole}
-
-
-def _object() -> dict[str, Any]:
-    return {"type": "object", "additionalProperties": False, "properties": {}}

@@ -22,12 +22,11 @@ class _StrictLoader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node)
-            problem = None
-            if not isinstance(key, str):
-                problem = f"the key {key!r} is not text: write it in quotes if it is intended"
-            elif key in seen:
-                problem = f"the key {key!r} is given twice"
+            problem = "is not text: write it in quotes if it is intended"
+            if isinstance(key, str):
+                problem = "is given twice" if key in seen else None
             if problem is not None:
+                problem = f"the key {key!r} {problem}"
                 raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
@@ -59,24 +58,26 @@ def load_yaml(
     """
     if not path.is_file():
         raise InputError(f"cannot read the {what} {path}: there is no such file")
+    text = read_text(path, advice=f"give a {what} in UTF-8", largest=LARGEST)
     try:
-        text = read_text(path, advice=f"give a {what} in UTF-8", largest=LARGEST)
         values = yaml.load(text, Loader=_StrictLoader)
-    except yaml.YAMLError as e:
+    except (
+        yaml.YAMLError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as e:
         mark = getattr(e, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
-        problem = getattr(e, "problem", None) or "it cannot be parsed"
+        problem = "it is nested too deeply" if isinstance(e, RecursionError) else str(e)
+        problem = getattr(e, "problem", None) or problem
         raise InputError(f"the {what} {path}{where} cannot be read as YAML: {problem}") from e
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as e:
-        if isinstance(e, InputError):
-            raise
-        problem = "it is nested too deeply" if isinstance(e, RecursionError) else e
-        raise InputError(f"the {what} {path} cannot be read as YAML: {problem}") from e
-    problem = unusual(values, most=MOST)
-    if problem is not None:
-        raise InputError(f"the {what} {path} cannot be used: {problem}")
     if values is None:
         raise InputError(f"the {what} {path} is empty: it needs at least {least}")
     if not isinstance(values, dict):
         raise InputError(f"the {what} {path} contains {type(values).__name__}, not keys and values")
+    if problem := unusual(values, most=MOST):
+        raise InputError(f"the {what} {path} cannot be used: {problem}")
     return values
