@@ -16,7 +16,6 @@ from probsa.models import build
 from probsa.training import (
     Reporter,
     Shard,
-    full_name,
     load_checkpoint,
     open_data,
     prepare,
@@ -24,7 +23,7 @@ from probsa.training import (
     read_split,
     train,
 )
-from probsa.training.config import Select
+from probsa.training.config import Select, TrainingConfig
 from probsa.training.optimizers import averaged_model
 from probsa.training.validation import check_selection, chosen_row, validation_scores
 from probsa.variational import Cox
@@ -147,16 +146,22 @@ def test_the_average_is_that_of_all_steps_with_floating_buffers(tmp_path):
     ],
 )
 def test_what_a_rule_cannot_do_is_refused(rule, model, more, words):
-    given = {"patience": None, "validation": True, **more}
+    more = dict(more)
+    validation = more.pop("validation", True)
+
+    def check():
+        settings = TrainingConfig(select=rule, **more)
+        check_selection(settings, build(model, in_dim=4), validation=validation)
+
     if words is None:
-        check_selection(rule, build(model, in_dim=4), **given)
+        check()
         return
     with pytest.raises(InputError, match=words):
-        check_selection(rule, build(model, in_dim=4), **given)
-    if given["validation"]:  # a run file is refused as well
+        check()
+    if validation:  # a run file is refused as well
         flags = {"features": "x", "labels": "y", "model": model, "select": rule, **more}
         with pytest.raises(InputError, match=words):
-            read_run(None, {full_name(k): v for k, v in flags.items()})
+            read_run(None, flags)
 
 
 def test_a_run_without_validation_bags_keeps_its_last_epoch(tmp_path):
@@ -169,7 +174,7 @@ def test_a_run_without_validation_bags_keeps_its_last_epoch(tmp_path):
         run = train(with_training(config, select=rule), tmp_path / rule)
         assert load_checkpoint(run.best).metadata["progress"]["best"]["epoch"] == 3
     for changed, words in (
-        ({"select": "nll"}, r"select is 'nll'.*choose last"),
+        ({"select": "nll"}, r"select is 'nll'.*select: last"),
         ({"schedule": "plateau"}, "schedule is 'plateau', .* but there are no validation bags"),
     ):
         with pytest.raises(InputError, match=words):

@@ -31,6 +31,12 @@ ADVICE = "copy the file again, or train the run again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class _Format:
+    format: int
+    version: str = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StoredModel:
     """What a checkpoint states about its model."""
 
@@ -86,26 +92,19 @@ class Progress:
     history: list[dict[str, int | float | None]] = field(default_factory=list)
     """The rows of metrics.csv."""
 
-    @property
-    def since_best(self) -> int:
-        """Number of epochs since the best one, which `patience` limits."""
-        return self.epoch - int(self.best.get("epoch") or 0)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _StoredProgress:
+class StoredTraining:
+    """What a checkpoint states about training."""
+
     progress: Progress
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _StoredGroups:
-    groups: list[dict[str, Any]]
-    """The parameter groups of the optimiser."""
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    """The parameter groups of the optimiser, of a last checkpoint."""
 
 
 def progress_of(checkpoint: Checkpoint) -> Progress:
     """Return the progress that a checkpoint states."""
-    return checkpoint.stated(_StoredProgress).progress
+    return checkpoint.stated(StoredTraining).progress
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -141,25 +140,24 @@ def load_checkpoint(path: Path) -> Checkpoint:
     if "probsa" not in header:
         raise CheckpointError(f"{path} is a safetensors file, but not one that probsa wrote")
     metadata = parse_json(header["probsa"], where=str(path), advice=ADVICE, error=CheckpointError)
-    if not isinstance(metadata, dict):
+    checkpoint = Checkpoint(tensors=tensors, metadata=metadata, path=path)
+    stated = checkpoint.stated(_Format)
+    if stated.format != FORMAT:
         raise CheckpointError(
-            f"{path} is damaged: its metadata are a {type(metadata).__name__}; expected keys and "
-            f"values. {ADVICE[0].upper()}{ADVICE[1:]}"
+            f"{path} has checkpoint format {stated.format} (probsa {stated.version:.20}); this "
+            f"probsa reads format {FORMAT}: use the version that wrote it"
         )
-    if metadata.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{path} has checkpoint format {str(metadata.get('format'))[:20]} "
-            f"(probsa {str(metadata.get('version'))[:20]}); this probsa reads format {FORMAT}: "
-            "use the version that wrote it"
-        )
-    return Checkpoint(tensors=tensors, metadata=metadata, path=path)
+    return checkpoint
 
 
 def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model:
     """Build the model of a checkpoint from its name and arguments, and load its weights.
 
-    Its name must be `expect`, if that is given. Sizes that are stated but not stored take no
-    memory.
+    Sizes that are stated but not stored take no memory.
+
+    Args:
+        checkpoint: the checkpoint.
+        expect: the registered name that the model must have, if there is one.
 
     Raises:
         CheckpointError: the model is not `expect` or is not registered, or the weights do not fit.
@@ -169,9 +167,7 @@ def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model
     if expect is not None and name != expect:
         raise CheckpointError(f"{path} holds a {name!r}, not a {expect!r}")
     if name not in names():
-        raise CheckpointError(
-            f"{path} holds a model {name!r}, which this installation does not have"
-        )
+        raise CheckpointError(f"{path} holds a model {name!r}, which is not installed here")
     tensors = checkpoint.part("model")
     try:
         # first without memory; a model of others that reads a tensor cannot be built so
@@ -180,9 +176,7 @@ def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model
             build(name, **arguments)
         model = build(name, **arguments)
         model.load_state_dict(tensors)
-    except ProbSAError as e:
-        raise CheckpointError(f"{path} does not fit the model {name!r}: {e}") from e
-    except (RuntimeError, TypeError, ValueError, ArithmeticError, MemoryError) as e:
+    except (ProbSAError, RuntimeError, TypeError, ValueError, ArithmeticError, MemoryError) as e:
         raise CheckpointError(f"{path} does not fit the model {name!r}: {_first(e)}") from e
     return model
 
@@ -213,21 +207,19 @@ def _first(error: Exception) -> str:
     return " ".join(map(str.strip, str(error).splitlines()[:2])) or type(error).__name__
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[Any]]:
-    """Return an optimiser's state as tensors by name, and its parameter groups."""
-    state = optimizer.state_dict()
-    tensors = {
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return an optimiser's state as tensors by their names in a checkpoint."""
+    return {
         f"optimizer.{i}.{k}": torch.as_tensor(v)
-        for i, values in state["state"].items()
+        for i, values in optimizer.state_dict()["state"].items()
         for k, v in values.items()
         if v is not None
     }
-    return tensors, state["param_groups"]
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
     """Load an optimiser's state from a checkpoint; it may be damaged, or of other weights."""
-    groups = checkpoint.stated(_StoredGroups).groups
+    groups = checkpoint.stated(StoredTraining).groups
     state: dict[int, dict[str, Tensor]] = {}
     with damaged_state(checkpoint.path):
         for key, value in checkpoint.part("optimizer").items():
@@ -246,9 +238,9 @@ def damaged_state(path: Path) -> Iterator[None]:
     """Raise a CheckpointError that names the file for whatever goes wrong while it is restored."""
     try:
         yield
+    except ProbSAError:
+        raise
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as e:
-        if isinstance(e, ProbSAError):
-            raise
         raise CheckpointError(
             f"{path} cannot be continued from ({_first(e)}): its state of training is damaged, or "
             "belongs to another model. Train the run again"

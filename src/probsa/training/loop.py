@@ -8,7 +8,7 @@ gradients are those of the whole batch. Models that are fitted in one go have a 
 
 import math
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
@@ -93,12 +93,18 @@ class TrainingLoop:
         self.average: AveragedModel | None = None
         self._collapsed = False
         if not model.fits_directly:
-            self._check()
             self._begin(checkpoint)
 
     def _begin(self, checkpoint: Checkpoint | None) -> None:
         """Make what gradient steps need, and restore its state."""
         model, settings = self.model, self.settings
+        if self.world.size > 1 and (model.couples_bags or model.likelihood.couples_bags):
+            coupled = self.config.model if model.couples_bags else "the Cox likelihood"
+            raise InputError(
+                f"{coupled} couples the bags of a batch in training: {self.world.size} processes "
+                "would each see a part of it. Train it in one process"
+            )
+        check_selection(settings, model, validation=bool(self.prepared.split.val))
         self.optimizer = make_optimizer(model, settings)
         if settings.select == "ema-nll":
             self.average = averaged_model(model, decay=settings.ema_decay)
@@ -115,28 +121,11 @@ class TrainingLoop:
         self.plans = [self._plan(epoch) for epoch in range(self.epochs)]
         self.steps = sum(len(plan) for plan in self.plans)
 
-    def _check(self) -> None:
-        model, split, settings = self.model, self.prepared.split, self.settings
-        coupled = self.config.model if model.couples_bags else "the Cox likelihood"
-        if self.world.size > 1 and (model.couples_bags or model.likelihood.couples_bags):
-            raise InputError(
-                f"{coupled} couples the bags of a batch in training: {self.world.size} processes "
-                "would each see a part of it. Train it in one process"
-            )
-        if settings.schedule == "plateau" and not split.val:
-            raise InputError(
-                "schedule is 'plateau', which follows the validation loss, but there are no "
-                f"validation bags ({split.origin})"
-            )
-        check_selection(
-            settings.select, model, patience=settings.patience, validation=bool(split.val)
-        )
-
     def _plan(self, epoch: int) -> list[Batch]:
         train, seed, order = self.prepared.split.train, self.config.order_seed, None
         size = self.settings.batch_size
         y: list[Any] = [self.prepared.targets[name] for name in train]
-        if self.prepared.deals_events:
+        if self.model.likelihood.couples_bags:  # each batch needs events
             dealt = deal_events([int(e) for _, e in y], batch_size=size, seed=seed, epoch=epoch)
             return [tuple(train[k] for k in batch) for batch in dealt]
         if self.settings.sampling == "balanced":
@@ -148,11 +137,11 @@ class TrainingLoop:
 
     def run(self) -> None:
         """Train the remaining epochs; an InputError says that the run diverged."""
-        progress, patience = self.progress, self.settings.patience
+        progress, patience = self.progress, self.settings.patience or math.inf
         self.reporter.start(done=progress.epoch, epochs=self.epochs)
         try:
             while progress.epoch < self.epochs:
-                if patience is not None and progress.since_best >= patience:
+                if progress.epoch - (progress.best.get("epoch") or 0) >= patience:
                     break
                 started = time.perf_counter()
                 train_epoch = self.fit if self.model.fits_directly else self.train_epoch
@@ -166,8 +155,8 @@ class TrainingLoop:
                     self._save()
                 self.reporter.epoch(row)
         finally:
-            if self.__dict__.get("events") is not None:
-                self.events.close()
+            if events := self.__dict__.get("events"):
+                events.close()
         self.world.wait()
 
     def fit(self) -> dict[str, Any]:
@@ -212,10 +201,7 @@ class TrainingLoop:
         return {**row, **terms, **self.model.monitored()}
 
     def step(self, part: Shard, bags: Bags, kl_weight: float) -> dict[str, Tensor]:
-        """Take one step on this process's part of a batch; return the loss and its terms.
-
-        They are this process's share of the means over the whole batch.
-        """
+        """Take one step; return this process's shares of the batch's mean loss and terms."""
         bags = self._on_device(bags)
         # the means over a part count by its share of the batch's bags
         share = 0.0 if part.idle else len(part.names) / part.whole
@@ -309,41 +295,36 @@ class TrainingLoop:
         if progress.best["epoch"] == progress.epoch:
             best = prefixed("model", self.kept.state_dict())
             save_checkpoint(self.folder.best, {**best, **scaling}, metadata=metadata)
-        state, groups = {}, []
+        last = {**prefixed("model", model.state_dict()), **scaling}
+        metadata["groups"] = []
         if not model.fits_directly:
-            state, groups = optimizer_tensors(self.optimizer)
-        state |= prefixed("memory", model.memory())
+            last |= optimizer_tensors(self.optimizer)
+            metadata["groups"] = self.optimizer.state_dict()["param_groups"]
+        last |= prefixed("memory", model.memory())
         if self.average is not None:
-            state |= prefixed("average", self.kept.state_dict())
-        last = {**prefixed("model", model.state_dict()), **scaling, **state}
-        save_checkpoint(self.folder.last, last, metadata={**metadata, "groups": groups})
+            last |= prefixed("average", self.kept.state_dict())
+        save_checkpoint(self.folder.last, last, metadata=metadata)
         self.folder.write_metrics(progress.history)
-        row = progress.history[-1]
-        if self.events is not None:
-            for key, value in row.items():
-                if isinstance(value, float) and key != "seconds":
-                    self.events.add_scalar(key, value, row["epoch"])
+        for key, value in progress.history[-1].items():
+            if self.events is not None and isinstance(value, float) and key != "seconds":
+                self.events.add_scalar(key, value, progress.epoch)
         if self.tracker is not None:
             self.tracker.update(progress.history)
 
 
-class _StandardizedBags(Collection[Bag]):
+class _StandardizedBags(Sequence[Bag]):
     """Bags with their labels, standardised as in a run, and read one at a time."""
 
-    def __init__(self, loop: TrainingLoop, names: Sequence[str]) -> None:
+    def __init__(self, loop: TrainingLoop, names: tuple[str, ...]) -> None:
         self.loop, self.names = loop, names
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.names
-
-    def __iter__(self) -> Iterator[Bag]:
-        for name in self.names:
-            bag = self.loop.reader.labelled(name)
-            scaled = self.loop.standardizer(pack([replace(bag, x=bag.x.float())]))
-            yield replace(bag, x=scaled.x)
+    def __getitem__(self, k: int) -> Bag:  # pyright: ignore[reportIncompatibleMethodOverride]
+        bag = self.loop.reader.labelled(self.names[k])
+        scaled = self.loop.standardizer(pack([replace(bag, x=bag.x.float())]))
+        return replace(bag, x=scaled.x)
 
 
 def fits_directly(config: RunConfig) -> bool:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..cohorts import FeatureRecipe, PatchSet, Record
@@ -55,19 +54,13 @@ class Standardizer(nn.Module):
     mean: Tensor
     deviation: Tensor
 
-    def __init__(
-        self,
-        mean: Float[Tensor, " features"] | None = None,
-        deviation: Float[Tensor, " features"] | None = None,
-    ) -> None:
+    def __init__(self, mean: Tensor | None = None, deviation: Tensor | None = None) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(0) if mean is None else mean)
         self.register_buffer("deviation", torch.ones(0) if deviation is None else deviation)
 
     def forward(self, bags: Bags) -> Bags:
-        if not len(self.mean):
-            return bags
-        return replace(bags, x=(bags.x - self.mean) / self.deviation)
+        return replace(bags, x=(bags.x - self.mean) / self.deviation) if len(self.mean) else bags
 
     @classmethod
     def restored(cls, checkpoint: Checkpoint, *, in_dim: int | None) -> "Standardizer":
@@ -77,22 +70,15 @@ class Standardizer(nn.Module):
             CheckpointError: it is missing, or does not fit the model.
         """
         tensors = checkpoint.part("standardize")
-        mean, deviation = tensors.get("mean"), tensors.get("deviation")
-        fits = (
-            mean is not None
-            and deviation is not None
-            and tuple(mean.shape) in ((0,), (in_dim,))
-            and mean.shape == deviation.shape
-            and mean.is_floating_point()
-            and deviation.is_floating_point()
-            and bool(mean.isfinite().all() and deviation.isfinite().all() and (deviation > 0).all())
-        )
-        if not fits:
+        mean, std = (tensors.get(k, torch.zeros(1, 1)) for k in ("mean", "deviation"))
+        fits = mean.shape == std.shape and tuple(mean.shape) in ((0,), (in_dim,))
+        fits = fits and all(v.is_floating_point() and v.isfinite().all() for v in (mean, std))
+        if not fits or (std <= 0).any():
             raise CheckpointError(
                 f"{checkpoint.path} is damaged: its means and deviations of the features are not "
                 f"finite numbers for {in_dim} features. Copy the file again, or train the run again"
             )
-        return cls(mean, deviation)
+        return cls(mean, std)
 
     @classmethod
     def fit(cls, bags: BagSet, names: tuple[str, ...]) -> "Standardizer":
@@ -138,31 +124,29 @@ class PreparedData:
     left_out: tuple[str, ...] = ()
     """Labelled bags without features or instances; the notes give the reasons."""
 
-    @property
-    def deals_events(self) -> bool:
-        """Whether the loss compares the bags of a batch, so that each needs events."""
-        return self.model_arguments.get("likelihood", {}).get("kind") == "cox"
-
     def write(self, folder: RunFolder) -> None:
         """Write the split, what is known of the features, and the notes on bags to the folder."""
-        write_json(folder.split_file, self.split.to_dict())
-        write_json(folder.features_file, self.feature_metadata.to_dict())
-        if self.prior is not None:
-            write_json(folder.prior_file, asdict(self.prior))
-        if self.encoder is not None:
-            write_json(folder.covariates_file, self.encoder.to_dict())
-        if not self.table.of_task.unordered_classes:
-            given = [self.targets[name] for name in self.split.train]
-            train = [
-                [None if v != v else v for v in y] if isinstance(y, tuple) else y for y in given
-            ]
-            write_json(folder.targets_file, {"task": self.table.task, "train": train})
         files = self.split.train
         if isinstance(self.bags, PatientBags):
             files = tuple(s for patient in files for s in self.bags.slides_of(patient))
         recipe = FeatureRecipe.of_features(self.bags.folder, files)
-        if recipe is not None:
-            write_json(folder.recipe_file, recipe.to_dict())
+        targets = None
+        if not self.table.of_task.unordered_classes:
+            y = stack_targets(self.targets, self.split.train).tolist()
+            train = [
+                [None if v != v else v for v in row] if isinstance(row, list) else row for row in y
+            ]
+            targets = {"task": self.table.task, "train": train}
+        for file, content in (
+            (folder.split_file, self.split.to_dict()),
+            (folder.features_file, self.feature_metadata.to_dict()),
+            (folder.prior_file, self.prior and asdict(self.prior)),
+            (folder.covariates_file, self.encoder and self.encoder.to_dict()),
+            (folder.targets_file, targets),
+            (folder.recipe_file, recipe and recipe.to_dict()),
+        ):
+            if content is not None:
+                write_json(file, content)
         if self.bags.notes:
             # a resumed run does not read every bag again: keep the notes of the earlier process
             file, advice = folder.notes_file, "remove it to continue without the earlier remarks"
@@ -223,10 +207,10 @@ def prepare_bags(
     if spec is not None:
         from_data["likelihood"] = spec.as_dict()
     else:
-        from_data["n_classes"] = _n_classes(config, table)
+        count = from_data["n_classes"] = _n_classes(config, table)
         if config.training.balanced:
             y = stack_targets(targets, split.train)
-            from_data["class_weights"] = balanced_weights(y, from_data["n_classes"])
+            from_data["class_weights"] = balanced_weights(y, count)
     _check_graph(config, bags, split)
     encoder = fit_covariates(config.data, bags, table, train=split.train)
     if encoder is not None:
@@ -324,15 +308,14 @@ def _split(
 
 def _n_classes(config: RunConfig, table: LabelTable) -> int:
     """Return the run's `n_classes`, else that of the labels, where two classes need one logit."""
-    from_run = config.model_arguments.get("n_classes")
-    if from_run is not None:
-        if max(from_run, 2) != max(len(table.classes), 2):
-            raise InputError(
-                f"n_classes is {from_run}, but {table.path} has {len(table.classes)} classes: "
-                "leave n_classes out, or name every class with classes"
-            )
-        return int(from_run)
-    return 1 if len(table.classes) <= 2 else len(table.classes)
+    count = len(table.classes)
+    given = config.model_arguments.get("n_classes")
+    if given is not None and max(given, 2) != max(count, 2):
+        raise InputError(
+            f"n_classes is {given}, but {table.path} has {count} classes: leave n_classes out, or "
+            "name every class with classes"
+        )
+    return given or (1 if count <= 2 else count)
 
 
 def _check_graph(config: RunConfig, bags: BagSet, split: Split) -> None:
@@ -342,10 +325,9 @@ def _check_graph(config: RunConfig, bags: BagSet, split: Split) -> None:
     larger = [name for name in split.train if bags.size(name) > 1]
     if not larger or any(bags.bag(name).edges.shape[1] for name in larger):
         return
+    what = "They have no coordinates: store those with the features"
     if any(bags.bag(name).coords is not None for name in larger):
         what = "Add --graph knn (in a run file, graph: knn) to join the nearest instances"
-    else:
-        what = "They have no coordinates: store those with the features"
     raise GraphError(
         f"{config.model} needs neighbours, but no training bag of {bags.folder} has an edge "
         f"(graph: {config.data.graph.kind}). {what}, or train a model that needs no graph: "

@@ -33,10 +33,9 @@ class StoredThreshold:
     """The content of threshold.json."""
 
     threshold: Annotated[float, Limits(at_least=0, at_most=1)] | None
-    chosen: str = ""
-    """How it was chosen."""
+    """None without validation bags to choose it on, or for several findings."""
     findings: list[float] | None = None
-    """One threshold for each finding, for runs of several findings."""
+    """One threshold for each finding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,16 +110,11 @@ class RunFolder:
         except (InputError, UnknownName) as e:
             raise InputError(f"{self.config_file} is damaged: {e}. Copy the run again") from e
 
-    def threshold(self) -> float | None:
-        """Read the threshold of the run; None if it had no validation bags to choose one on."""
-        return read_record(StoredThreshold, self.threshold_file, advice=ADVICE).threshold
-
-    def finding_thresholds(self) -> list[float] | None:
-        """Return the threshold of each finding; None for other tasks, and before predictions."""
+    def thresholds(self) -> StoredThreshold | None:
+        """Read the thresholds of the run; None before its predictions."""
         if not self.threshold_file.is_file():
             return None
-        advice = "predict again"
-        return read_record(StoredThreshold, self.threshold_file, advice=advice).findings
+        return read_record(StoredThreshold, self.threshold_file, advice=ADVICE)
 
     def sweep(self) -> None:
         """Remove temporary files and folders that a killed process left behind."""
@@ -150,7 +144,13 @@ def open_run(path: Path, config: RunConfig, *, resume: bool, overwrite: bool) ->
     if resume and path.is_dir():
         folder.sweep()
     if folder.config_file.is_file() and resume:
-        _same_run(folder, config)
+        changes = config_differences(folder.config(), config)
+        for key, (stored, requested) in changes.items():
+            more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""
+            raise InputError(
+                f"{path} was started with {key} = {stored!r}, not {requested!r}{more}: "
+                "a resumed run keeps its run file; start another in another --out"
+            )
         return folder
     if path.exists() and any(path.iterdir()):
         if resume:
@@ -180,17 +180,6 @@ def open_run(path: Path, config: RunConfig, *, resume: bool, overwrite: bool) ->
     return folder
 
 
-def _same_run(folder: RunFolder, config: RunConfig) -> None:
-    changes = config_differences(folder.config(), config)
-    if changes:
-        key, (stored, requested) = next(iter(changes.items()))
-        raise InputError(
-            f"{folder.path} was started with {key} = {stored!r}, not {requested!r}"
-            f"{f' (and {len(changes) - 1} more)' if len(changes) > 1 else ''}: "
-            "a resumed run keeps its run file; start another in another --out"
-        )
-
-
 EXECUTION_KEYS = frozenset(
     {"training.device", "training.workers", "training.threads", "training.tracker"}
     | {"data.cache_gb", "data.max_bag_gb"}
@@ -203,13 +192,12 @@ def config_differences(stored: RunConfig, requested: RunConfig) -> dict[str, tup
 
     A missing key has its default value. Settings that only affect execution are ignored.
     """
-    one, other = _flat(stored), _flat(requested)
+    one, other = ({**_defaults(c), **dict(leaves(c.to_dict()))} for c in (stored, requested))
     pairs = {k: (one.get(k), other.get(k)) for k in {**one, **other} if k not in EXECUTION_KEYS}
     return {k: (stated, wanted) for k, (stated, wanted) in pairs.items() if stated != wanted}
 
 
-def _flat(config: RunConfig) -> dict[str, Any]:
+def _defaults(config: RunConfig) -> dict[str, Any]:
     preset = config.model_arguments.get("preset", "paper")
     keys = run_keys(config.model, preset) if config.model in names() else {}
-    defaults = {k: plain(key.default) for k, key in keys.items() if key.section == "model"}
-    return {**defaults, **dict(leaves(config.to_dict()))}
+    return {k: plain(key.default) for k, key in keys.items() if key.section == "model"}

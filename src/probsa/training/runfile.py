@@ -178,8 +178,7 @@ def _run(model: str, given: Given) -> RunConfig:
         built = build(model, in_dim=8, **config.model_arguments)
     except (ValueError, AssertionError, RuntimeError) as e:
         raise InputError(f"model {model}: {e}") from e
-    training = config.training
-    check_selection(training.select, built, patience=training.patience, validation=True)
+    check_selection(config.training, built, validation=True)
     return config
 
 

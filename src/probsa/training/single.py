@@ -6,18 +6,18 @@ after another.
 
 import math
 import shutil
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..core import counted, pack
+from ..core import counted
 from ..errors import InputError, ProbSAError
 from ..variational import Cox
-from .batching import BagReader
+from .batching import BagReader, Shard
 from .checkpoints import load_checkpoint, prefixed, progress_of, restore_model, save_checkpoint
 from .config import RunConfig
 from .devices import World, choose_device, thread_count, world
@@ -26,7 +26,7 @@ from .preparation import PreparedData, prepare
 from .reporting import Reporter
 from .run_folder import RunFolder, open_run
 from .targets import stack_targets
-from .trackers import TrackedRun, tracked
+from .trackers import tracked
 
 STORED = "baseline"
 """Key in the metadata of checkpoints whose baseline hazard is that of their weights."""
@@ -71,9 +71,31 @@ def train(
         w.wait()
         try:
             with tracked(config, folder) if w.first else nullcontext() as tracker:
-                _train_members(
-                    config, folder, prepared, world=w, reporter=reporter, tracker=tracker
-                )
+                for own, member in zip(folder.members(), member_configs(config), strict=True):
+                    alone = own == folder  # a run without members is its only one
+                    if w.first and not alone:
+                        open_run(own.path, member, resume=True, overwrite=False)
+                        prepared.write(own)
+                    w.wait()
+                    # one process fits a model that is fitted in one go
+                    together = World() if fits_directly(member) else w
+                    try:
+                        if w.first or together.size > 1:
+                            TrainingLoop(
+                                member, own, prepared, device=device, world=together,
+                                reporter=reporter, tracker=tracker if alone else None,
+                            ).run()  # fmt: skip
+                    except InputError as e:
+                        if alone:
+                            raise
+                        raise InputError(f"{own.path}: {e}") from e
+                    if w.first:
+                        _store_baseline(own, prepared, device=device)
+                    w.wait()
+                if w.first and config.training.members > 1:
+                    folder.write_metrics(_mean_history(folder))
+                if tracker is not None:
+                    tracker.update(_mean_history(folder))
         except ProbSAError:
             if w.first and not any(out.rglob("*.safetensors")):
                 shutil.rmtree(out)  # it failed before an epoch ended: there is nothing to resume
@@ -88,78 +110,35 @@ def train(
 
 def _remark_on_table(prepared: PreparedData, folder: RunFolder, reporter: Reporter) -> None:
     """Say what the table was taken for, and which of its bags are left out."""
-    if not prepared.table.of_task.unordered_classes or prepared.table.notes:
-        reporter.note(prepared.table.describe())
-    for note in prepared.table.notes:
+    table, left_out = prepared.table, prepared.left_out
+    if not table.of_task.unordered_classes or table.notes:
+        reporter.note(table.describe())
+    for note in table.notes:
         reporter.note(f"note: {note}")
-    if not prepared.left_out:
-        return
-    named = ", ".join(map(repr, prepared.left_out[:5]))
-    more = ", …" if len(prepared.left_out) > 5 else ""
-    reporter.remark(
-        f"left out {counted(len(prepared.left_out), 'labelled bag')} without features "
-        f"or instances ({named}{more}): see {folder.notes_file}"
-    )
-
-
-def _train_members(
-    config: RunConfig,
-    folder: RunFolder,
-    prepared: PreparedData,
-    *,
-    world: World,
-    reporter: Reporter,
-    tracker: TrackedRun | None,
-) -> None:
-    """Train the members of a run whose folder exists; a run on its own is its only member."""
-    device, members = choose_device(config.training.device), folder.members()
-    for member, own in zip(member_configs(config), members, strict=True):
-        alone = own == folder
-        if world.first and not alone:
-            open_run(own.path, member, resume=True, overwrite=False)
-            prepared.write(own)
-        world.wait()
-        # one process fits a model that is fitted in one go
-        together = World() if fits_directly(member) else world
-        try:
-            if world.first or together.size > 1:
-                loop = TrainingLoop(
-                    member, own, prepared, device=device, world=together, reporter=reporter,
-                    tracker=tracker if alone else None,
-                )  # fmt: skip
-                loop.run()
-        except InputError as e:
-            if alone:
-                raise
-            raise InputError(f"{own.path}: {e}") from e
-        if world.first:
-            store_baseline(own, prepared, device=device)
-        world.wait()
-    if world.first and len(members) > 1:
-        folder.write_metrics(_mean_history(members))
-    if tracker is not None:
-        tracker.update(_mean_history(members))
+    if left_out:
+        named = ", ".join(map(repr, left_out[:5])) + (", …" if len(left_out) > 5 else "")
+        reporter.remark(
+            f"left out {counted(len(left_out), 'labelled bag')} without features "
+            f"or instances ({named}): see {folder.notes_file}"
+        )
 
 
 @torch.no_grad()
-def store_baseline(folder: RunFolder, prepared: PreparedData, *, device: torch.device) -> None:
+def _store_baseline(folder: RunFolder, prepared: PreparedData, *, device: torch.device) -> None:
     """Put the baseline hazard into the checkpoints of a run with a Cox likelihood.
 
     It is Breslow's estimator on the training bags, each predicted with the noise of predictions.
-    Checkpoints of other likelihoods stay as they are.
     """
     for path in (folder.best, folder.last):
         checkpoint = load_checkpoint(path)
-        if checkpoint.metadata.get(STORED):
-            continue  # the run had finished before
         model = restore_model(checkpoint).to(device).eval()
-        if not isinstance(model.likelihood, Cox):
-            return
+        if checkpoint.metadata.get(STORED) or not isinstance(model.likelihood, Cox):
+            continue
         model.explains = False
         standardizer = prepared.standardizer.to(device)
         reader = BagReader(prepared.bags, prepared.targets, model=model.name)
         relative = [
-            model(standardizer(pack([reader.labelled(n)]).to(device, torch.float32)))
+            model(standardizer(reader[Shard((n,), 1)].to(device, torch.float32)))
             .logits[0, :, 0]
             .double()
             .exp()
@@ -184,15 +163,15 @@ def member_configs(config: RunConfig) -> list[RunConfig]:
     ]
 
 
-def _mean_history(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:
+def _mean_history(run: RunFolder) -> list[dict[str, Any]]:
     """Return one row per epoch: means over the members that trained that long, summed seconds."""
-    members = [progress_of(load_checkpoint(f.last)).history for f in folders]
+    members = [progress_of(load_checkpoint(f.last)).history for f in run.members()]
     rows = []
-    for epoch in range(max(map(len, members))):
-        here = [history[epoch] for history in members if len(history) > epoch]
-        row: dict[str, Any] = {"epoch": epoch + 1}
-        for key in [k for k in here[0] if k != "epoch"]:
-            values = [v for r in here if (v := r[key]) is not None]
+    for here in zip_longest(*members):
+        trained = [row for row in here if row is not None]
+        row: dict[str, Any] = {"epoch": len(rows) + 1}
+        for key in [k for k in trained[0] if k != "epoch"]:
+            values = [v for r in trained if (v := r[key]) is not None]
             total = math.fsum(values)
             row[key] = None if not values else total if key == "seconds" else total / len(values)
         rows.append(row)

@@ -78,29 +78,25 @@ def as_two_classes(table: LabelTable, train: Sequence[str]) -> dict[str, int]:
 
 def _check_options(config: RunConfig, table: LabelTable) -> None:
     """Refuse options that do not suit the task or the model, or contradict each other."""
-    training, task, prevalence = config.training, table.of_task, config.training.prevalence
+    training, task, shares = config.training, table.of_task, config.training.prevalence
     classes, sampled = task.unordered_classes, training.sampling == "balanced"
-    if training.threshold != "f1":
+    cox, by_rule = config.data.likelihood.survival == "cox", training.threshold != "f1"
+    if by_rule:
         choose_threshold(np.array([True, False]), np.array([0.9, 0.1]), rule=training.threshold)
-    deals_events = not classes and config.data.likelihood.survival == "cox"
     unsuitable = {
-        f"threshold {training.threshold!r} is for two classes": (
-            training.threshold != "f1" and not task.two_classes
-        ),
+        f"threshold {training.threshold!r} is for two classes": by_rule and not task.two_classes,
         "sampling: balanced is for classes": sampled and not classes,
-        "prevalence is for classes": prevalence is not None and not classes,
-        "balanced weights the loss of classes": (
-            training.balanced and not (classes or task.has_findings)
-        ),
-        "temperature_scaling scales the probabilities of classes": (
-            training.temperature_scaling and not classes
-        ),
-        "max_instances closes batches early, but Cox's loss needs events in each": (
-            training.max_instances is not None and deals_events
-        ),
-        "members above 1 average predictions, but quantiles cannot be averaged": (
-            training.members > 1 and task.averages is None
-        ),
+        "prevalence is for classes": shares is not None and not classes,
+        "balanced weights the loss of classes": training.balanced
+        and not (classes or task.has_findings),
+        "temperature_scaling scales the probabilities of classes": training.temperature_scaling
+        and not classes,
+        "max_instances closes batches early, but Cox's loss needs events in each": cox
+        and training.max_instances is not None
+        and not classes,
+        "members above 1 average predictions, but quantiles cannot be averaged": training.members
+        > 1
+        and task.averages is None,
     }
     for problem, applies in unsuitable.items():
         if applies:
@@ -115,10 +111,10 @@ def _check_options(config: RunConfig, table: LabelTable) -> None:
             f"sampling: balanced draws bags for gradient steps, but {config.model} is fitted in "
             "one go: leave it out"
         )
-    shares, count = prevalence, max(2, len(table.classes))
-    if shares is None:
-        return
-    if len(shares) != count or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
+    count = max(2, len(table.classes))
+    if shares is not None and not (
+        len(shares) == count and min(shares) > 0 and abs(sum(shares) - 1) <= 1e-6
+    ):
         raise InputError(
             f"prevalence is {list(shares)}: expected {count} shares above 0 that add up to 1"
         )
@@ -158,20 +154,17 @@ def class_prior(config: RunConfig, table: LabelTable, split: Split) -> ClassPrio
 
     It is None for other runs, and if a class has no training bag.
     """
-    training, given = config.training, config.training.prevalence
     if not table.of_task.unordered_classes:
         return None
-    count = max(2, len(table.classes))
-    y = targets_of(table)
-    counts = [sum(y[name] == c for name in split.train) for c in range(count)]
-    if 0 in counts:
-        return None
-    shares = [n / len(split.train) for n in counts]
+    training, count = config.training, max(2, len(table.classes))
+    counts = np.bincount(stack_targets(targets_of(table), split.train).numpy(), minlength=count)
+    shares = (counts / len(split.train)).tolist()
     alike = training.balanced or training.sampling == "balanced"
     effective = [1 / count] * count if alike else shares
-    if given is None and effective == shares:
+    given = None if training.prevalence is None else list(training.prevalence)
+    if not counts.all() or (given is None and effective == shares):
         return None
-    wanted = list(given) if given is not None else shares if training.prior_correction else None
+    wanted = given or (shares if training.prior_correction else None)
     return ClassPrior(training=shares, effective=effective, predicted=wanted)
 
 
