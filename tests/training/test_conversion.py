@@ -14,7 +14,7 @@ import probsa
 from probsa.cli.entry import main
 from probsa.errors import CheckpointError, OutputExists, UnknownName
 from probsa.models import from_original
-from probsa.training.conversion import convert_checkpoint, read_state
+from probsa.training.checkpoints import convert_checkpoint, read_state
 
 REFERENCE = "ckpt_dsmil_c16"
 

@@ -13,33 +13,31 @@ from probsa.cli.commands._run_flags import parse_with_run_flags
 from probsa.cli.commands.train import own_parser
 from probsa.core import GraphOptions
 from probsa.errors import InputError, UnknownName
-from probsa.training import recipes
+from probsa.training import runfile
 from probsa.training.config import (
     RETIRED,
     DataConfig,
     RunConfig,
     TrainingConfig,
     flatten,
+    load_yaml,
     without_retired,
-)
-from probsa.training.recipes import (
-    DEFAULT_RECIPE,
-    default_recipe,
-    find_recipe,
-    recipe_files,
-    recipe_sentence,
 )
 from probsa.training.run_folder import EXECUTION_KEYS
 from probsa.training.runfile import (
+    DEFAULT_RECIPE,
     checked_run,
     commented,
+    default_recipe,
+    find_recipe,
     names_model,
     read_run,
+    recipe_files,
+    recipe_sentence,
     run_keys,
     run_schema,
     without_prior,
 )
-from probsa.training.yaml_files import load_yaml
 
 DATA = {"data.features": "f", "data.labels": "l.csv"}
 NEEDED = {**DATA, "model.name": "abmil-probsa-diag"}
@@ -293,7 +291,6 @@ def test_a_run_without_a_model_has_the_default_recipe(write, monkeypatch):
     assert read_run(write(commented(config), data=""), {}) == config
     recipe = {"model.name": "evidence-field", "ridge": 3.0, "seed": 4}
     monkeypatch.setattr("probsa.training.runfile.default_recipe", lambda: recipe)
-    monkeypatch.setattr(recipes, "default_recipe", lambda: recipe)
     assert read_run(None, {**DATA, "ridge": 2}).model_arguments["ridge"] == 2
     assert "(ridge 3.0, seed 4)" in recipe_sentence(read_run(None, DATA))
 
@@ -361,5 +358,5 @@ def test_recipes_are_found_by_name_and_fit_their_schema(tmp_path, monkeypatch):
     package = tmp_path / "site" / "probsa"
     (package / "recipes").mkdir(parents=True)
     (package / "recipes" / "mine.yaml").write_text("models: [abmil]\n")
-    monkeypatch.setattr(recipes, "__file__", str(package / "training" / "recipes.py"))
+    monkeypatch.setattr(runfile, "__file__", str(package / "training" / "runfile.py"))
     assert recipe_files()["mine"] == package / "recipes" / "mine.yaml"

@@ -21,9 +21,8 @@ import yaml
 from ..core import Limits, TaskName, read_record, write_csv, write_json, write_text
 from ..errors import InputError, OutputExists, UnknownName
 from ..models import names
-from .config import RunConfig, leaves, plain
+from .config import RunConfig, leaves, load_yaml, plain
 from .runfile import run_keys
-from .yaml_files import load_yaml
 
 ADVICE = "copy the run again, or train it again"
 
