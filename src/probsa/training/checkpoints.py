@@ -97,17 +97,18 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StoredTraining:
-    """What a checkpoint states about training."""
-
+class _StoredProgress:
     progress: Progress
-    groups: list[dict[str, Any]] = field(default_factory=list)
-    """The parameter groups of the optimiser, of a last checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _StoredGroups:
+    groups: list[dict[str, Any]]
 
 
 def progress_of(checkpoint: Checkpoint) -> Progress:
     """Return the progress that a checkpoint states."""
-    return checkpoint.stated(StoredTraining).progress
+    return checkpoint.stated(_StoredProgress).progress
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -222,7 +223,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
     """Load an optimiser's state from a checkpoint; it may be damaged, or of other weights."""
-    groups = checkpoint.stated(StoredTraining).groups
+    groups = checkpoint.stated(_StoredGroups).groups
     state: dict[int, dict[str, Tensor]] = {}
     with damaged_state(checkpoint.path):
         for key, value in checkpoint.part("optimizer").items():
