@@ -155,13 +155,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model:
-    """Build the model of a checkpoint from its name and arguments, and load its weights.
+    """Build the model of a checkpoint, which must be `expect` if given, and load its weights.
 
     Sizes that are stated but not stored take no memory.
-
-    Args:
-        checkpoint: the checkpoint.
-        expect: the registered name that the model must have, if there is one.
 
     Raises:
         CheckpointError: the model is not `expect` or is not registered, or the weights do not fit.

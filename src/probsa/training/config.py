@@ -5,7 +5,7 @@ The fields state everything about a key: type, limits, default and help text. Fl
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
@@ -116,13 +116,16 @@ Tracker = Literal["mlflow", "wandb"]
 """Programs that follow runs; see `trackers`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DataConfig:
-    """The bags of a run, their labels, their parts, and how their graphs are built.
+class _Checked:
+    """Options of which an InputError names a value that is not a choice or outside its limits."""
 
-    Raises:
-        InputError: a value is not one of the choices, or lies outside its limits.
-    """
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig(_Checked):
+    """The bags of a run, their labels, their parts, and how their graphs are built."""
 
     features: Path
     """Folder with one feature file per slide or scan (TRIDENT, CLAM, torchmil or probsa layout)."""
@@ -161,17 +164,10 @@ class DataConfig:
     """Gigabytes that the features of one bag may take in memory. Files that state more are
     refused before they are read."""
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrainingConfig:
-    """How a model is trained; the defaults are those of the ProbSA paper.
-
-    Raises:
-        InputError: a value is not one of the choices, or lies outside its limits.
-    """
+class TrainingConfig(_Checked):
+    """How a model is trained; the defaults are those of the ProbSA paper."""
 
     epochs: PositiveInt = 100
     """Number of passes over the training bags."""
@@ -250,12 +246,9 @@ class TrainingConfig:
     """Send the values of each epoch to MLflow ('mlflow') or Weights & Biases ('wandb') as well.
     Their own environment variables say where, such as MLFLOW_TRACKING_URI or WANDB_MODE."""
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunConfig:
+class RunConfig(_Checked):
     """The complete configuration of a training run, stored as `run.yaml` in the run folder."""
 
     data: DataConfig
@@ -270,9 +263,6 @@ class RunConfig:
     data_seed: NonNegativeInt | None = None
     """Seed of the order of the bags and of a random split, so that runs with different seeds get
     the same batches. By default, the same as seed."""
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     @property
     def order_seed(self) -> int:
@@ -385,12 +375,7 @@ class RunKey:
     def read(self, value: Any, *, where: str = "") -> Any:
         """Return a value of a run file or a flag, which may be text, in the type of this key.
 
-        Args:
-            value: the value.
-            where: its source in error messages: ` in run.yaml`; empty for a flag.
-
-        Raises:
-            InputError: it does not fit; names the key, the source and what is expected.
+        An InputError names the key and `where` the value is from: ` in run.yaml`; nothing of flags.
         """
         readings = [value]
         if isinstance(value, str) and self.annotation is not str:
@@ -443,21 +428,18 @@ def attribute_help(options: type[Any]) -> dict[str, str]:
 
 
 @cache
-def _full_names() -> dict[str, str]:
-    return {"model": "model.name", **{key.short: key.name for key in section_keys().values()}}
-
-
 def full_name(key: str) -> str:
     """Return a key with its section; unknown keys are returned as they are.
 
     >>> full_name("epochs"), full_name("data.graph"), full_name("model")
     ('training.epochs', 'data.graph', 'model.name')
     """
-    return _full_names().get(key, key)
+    names = {"model": "model.name", **{k.short: k.name for k in section_keys().values()}}
+    return names.get(key, key)
 
 
-def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a run file by the full names of their keys.
+def flatten(values: Mapping[str, T], own: Collection[str] = ()) -> dict[str, T]:
+    """Return values by the full names of their keys; `own` are the arguments of the model.
 
     >>> flatten({"epochs": 5, "model": "abmil", "data": {"neighbours": 4}})
     {'training.epochs': 5, 'model.name': 'abmil', 'data.neighbours': 4}
@@ -465,21 +447,17 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: a key is given twice, with and without its section, or a section is a value.
     """
-    flat = by_name((full_name(key), value) for key, value in leaves(values))
-    for section in SECTIONS:
-        if section in flat:
-            raise InputError(f"{section} is {flat[section]!r:.60}; expected keys and values")
-    return flat
-
-
-def by_name(items: Iterable[tuple[str, T]]) -> dict[str, T]:
-    """Return values by the names of their keys, none of which may occur twice."""
-    named: dict[str, T] = {}
-    for name, value in items:
-        if name in named:
+    flat: dict[str, T] = {}
+    for key, value in leaves(values):
+        name, argument = full_name(key), key.removeprefix("model.")
+        if name in SECTIONS:
+            raise InputError(f"{name} is {value!r:.60}; expected keys and values")
+        if argument in own:
+            name = f"model.{argument}"
+        if name in flat:
             raise InputError(f"the key {name} is given twice: remove one of the two")
-        named[name] = value
-    return named
+        flat[name] = value
+    return flat
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -30,7 +30,6 @@ from ..models import Model, Output, fixed
 from ..variational import Cox, kl_weight, objective
 from .batching import BagReader, Batch, Loader, Shard, plan_epoch, shard
 from .checkpoints import (
-    Checkpoint,
     Progress,
     damaged_state,
     load_checkpoint,
@@ -96,12 +95,9 @@ class TrainingLoop:
         self.reader = BagReader(prepared.bags, prepared.targets, model=config.model)
         self.average: AveragedModel | None = None
         self._collapsed = False
-        if not model.fits_directly:
-            self._begin(checkpoint)
-
-    def _begin(self, checkpoint: Checkpoint | None) -> None:
-        """Make what gradient steps need, and restore its state."""
-        model, settings = self.model, self.settings
+        if model.fits_directly:
+            return
+        settings = config.training
         if self.world.size > 1 and (model.couples_bags or model.likelihood.couples_bags):
             coupled = self.config.model if model.couples_bags else "the Cox likelihood"
             raise InputError(
@@ -387,11 +383,22 @@ def train(
         if w.first:
             open_run(out, config, resume=resume, overwrite=overwrite)
             prepared.write(folder)
-            _remark_on_table(prepared, folder, reporter)
+            table, left_out = prepared.table, prepared.left_out
+            if not table.of_task.unordered_classes or table.notes:
+                reporter.note(table.describe())
+            for note in table.notes:
+                reporter.note(f"note: {note}")
+            if left_out:
+                named = ", ".join(map(repr, left_out[:5])) + (", …" if len(left_out) > 5 else "")
+                reporter.remark(
+                    f"left out {counted(len(left_out), 'labelled bag')} without features "
+                    f"or instances ({named}): see {folder.notes_file}"
+                )
         w.wait()
         try:
             with tracked(config, folder) if w.first else nullcontext() as tracker:
-                for own, member in zip(folder.members(), member_configs(config), strict=True):
+                folders = folder.members(config.training.members)
+                for own, member in zip(folders, member_configs(config), strict=True):
                     alone = own == folder  # a run without members is its only one
                     if w.first and not alone:
                         open_run(own.path, member, resume=True, overwrite=False)
@@ -413,9 +420,9 @@ def train(
                         _store_baseline(own, prepared, device=device)
                     w.wait()
                 if w.first and config.training.members > 1:
-                    folder.write_metrics(_mean_history(folder))
+                    folder.write_metrics(_mean_history(folders))
                 if tracker is not None:
-                    tracker.update(_mean_history(folder))
+                    tracker.update(_mean_history(folders))
         except ProbSAError:
             if w.first and not any(out.rglob("*.safetensors")):
                 shutil.rmtree(out)  # it failed before an epoch ended: there is nothing to resume
@@ -426,21 +433,6 @@ def train(
                 remarks = counted(len(prepared.bags.notes), "bag")
                 reporter.remark(f"{remarks} with remarks: {folder.notes_file}")
     return folder
-
-
-def _remark_on_table(prepared: PreparedData, folder: RunFolder, reporter: Reporter) -> None:
-    """Say what the table was taken for, and which of its bags are left out."""
-    table, left_out = prepared.table, prepared.left_out
-    if not table.of_task.unordered_classes or table.notes:
-        reporter.note(table.describe())
-    for note in table.notes:
-        reporter.note(f"note: {note}")
-    if left_out:
-        named = ", ".join(map(repr, left_out[:5])) + (", …" if len(left_out) > 5 else "")
-        reporter.remark(
-            f"left out {counted(len(left_out), 'labelled bag')} without features "
-            f"or instances ({named}): see {folder.notes_file}"
-        )
 
 
 @torch.no_grad()
@@ -483,9 +475,9 @@ def member_configs(config: RunConfig) -> list[RunConfig]:
     ]
 
 
-def _mean_history(run: RunFolder) -> list[dict[str, Any]]:
+def _mean_history(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:
     """Return one row per epoch: means over the members that trained that long, summed seconds."""
-    members = [progress_of(load_checkpoint(f.last)).history for f in run.members()]
+    members = [progress_of(load_checkpoint(f.last)).history for f in folders]
     rows = []
     for here in zip_longest(*members):
         trained = [row for row in here if row is not None]

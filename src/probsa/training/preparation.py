@@ -139,8 +139,8 @@ def attach_covariates(
 
     Args:
         run: the folder of the run.
-        bags: the bags to predict.
-        names: which of them get covariates.
+        bags: the bags to predict, of which `names` get covariates.
+        names: names of bags.
         table: what names their patients; None if a row is found by the bag alone.
         path: the table of covariates; None for that of the run.
 
@@ -496,7 +496,13 @@ def prepare_bags(
     if spec is not None:
         from_data["likelihood"] = spec.as_dict()
     else:
-        count = from_data["n_classes"] = _n_classes(config, table)
+        count, given = len(table.classes), config.model_arguments.get("n_classes")
+        if given is not None and max(given, 2) != max(count, 2):
+            raise InputError(
+                f"n_classes is {given}, but {table.path} has {count} classes: leave n_classes "
+                "out, or name every class with classes"
+            )
+        count = from_data["n_classes"] = given or (1 if count <= 2 else count)
         if config.training.balanced:
             y = stack_targets(targets, split.train)
             from_data["class_weights"] = balanced_weights(y, count)
@@ -593,18 +599,6 @@ def _split(
         validation=config.data.validation,
         seed=config.order_seed,
     )
-
-
-def _n_classes(config: RunConfig, table: LabelTable) -> int:
-    """Return the run's `n_classes`, else that of the labels, where two classes need one logit."""
-    count = len(table.classes)
-    given = config.model_arguments.get("n_classes")
-    if given is not None and max(given, 2) != max(count, 2):
-        raise InputError(
-            f"n_classes is {given}, but {table.path} has {count} classes: leave n_classes out, or "
-            "name every class with classes"
-        )
-    return given or (1 if count <= 2 else count)
 
 
 def _check_graph(config: RunConfig, bags: BagSet, split: Split) -> None:

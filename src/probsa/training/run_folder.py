@@ -92,9 +92,9 @@ class RunFolder:
     """What distances from the training features are computed from, if the run has them."""
     maps = _Inside("maps")
 
-    def members(self) -> tuple["RunFolder", ...]:
-        """Return the run folders of the members of an ensemble; of another run, itself."""
-        count = self.config().training.members
+    def members(self, count: int | None = None) -> tuple["RunFolder", ...]:
+        """Return the folders of the members of an ensemble (`count`, if known); else the run's."""
+        count = self.config().training.members if count is None else count
         if count == 1:
             return (self,)
         return tuple(RunFolder(self.path / "members" / str(k)) for k in range(count))

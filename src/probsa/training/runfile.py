@@ -20,7 +20,6 @@ from .config import (
     RunConfig,
     RunKey,
     attribute_help,
-    by_name,
     flatten,
     leaves,
     load_yaml,
@@ -143,8 +142,8 @@ def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
         layers.insert(0, {k: (v, BY_RECIPE) for k, v in default_recipe().items()})
     model = _registered({k: v for layer in layers for k, v in layer.items()})
     given: dict[str, tuple[Any, str]] = {}
-    for layer in layers:
-        given |= _model_keys(model, layer)  # in full: a key overrides another spelling of itself
+    for layer in layers:  # in full: a key overrides another spelling of itself
+        given |= flatten(layer, arguments(model).keys() - FROM_DATA)
     task = TASKS.get(given.get("data.task", ("", ""))[0])  # None for `auto` and unknown names
     by_recipe = given.get("training.members", (1, ""))[1] == BY_RECIPE
     if by_recipe and task is not None and task.averages is None:
@@ -169,7 +168,7 @@ def checked_run(values: Mapping[str, Any], *, where: str = "") -> RunConfig:
     """
     given = {key: (value, where) for key, value in values.items()}
     model = _registered(given)
-    return _run(model, _model_keys(model, given))
+    return _run(model, flatten(given, arguments(model).keys() - FROM_DATA))
 
 
 def without_prior(config: RunConfig) -> RunConfig:
@@ -198,13 +197,6 @@ def _registered(given: Given) -> str:
     if name not in names():
         raise UnknownName(f"model{where}", str(name), names())
     return name
-
-
-def _model_keys(model: str, given: Given) -> dict[str, tuple[Any, str]]:
-    """Write the keys of the model's arguments in full: `ridge` is `model.ridge`."""
-    known = arguments(model).keys() - FROM_DATA
-    short = ((key.removeprefix("model."), key) for key in given)
-    return by_name((f"model.{k}" if k in known else key, given[key]) for k, key in short)
 
 
 def _run(model: str, given: Given) -> RunConfig:
@@ -277,15 +269,14 @@ def run_schema(model: str | None) -> dict[str, Any]:
     """
     recipe = default_recipe() if model is None else {}
     name = str(recipe["model.name"]) if model is None else model
-    of_recipe = _model_keys(name, {key: (value, "") for key, value in recipe.items()})
+    defaults = flatten(recipe, arguments(name).keys() - FROM_DATA)
     parts: dict[str, dict[str, Any]] = {
         part: {"type": "object", "additionalProperties": False, "properties": {}}
         for part in ("", *SECTIONS, "model")
     }
     for key in run_keys(name).values():
         schema = {**json_schema(key.annotation), "description": key.help}
-        default, _ = of_recipe.get(key.name, (key.default, ""))
-        if default is not None:
+        if (default := defaults.get(key.name, key.default)) is not None:
             schema["default"] = plain(default)
         parts[key.section]["properties"][key.short] = schema
         if key.required:
