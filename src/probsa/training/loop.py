@@ -226,6 +226,7 @@ class TrainingLoop:
         self.model.after_step(output, bags)
         return {k: v.detach() * share for k, v in {**terms, "loss": loss}.items()}
 
+    @torch.no_grad()
     def validate(self) -> dict[str, float | None]:
         """Return the scores of the validation bags."""
         task = self.prepared.table.task
