@@ -421,10 +421,8 @@ class PreparedData:
         recipe = FeatureRecipe.of_features(self.bags.folder, files)
         targets = None
         if not self.table.of_task.unordered_classes:
-            y = stack_targets(self.targets, self.split.train).tolist()
-            train = [
-                [None if v != v else v for v in row] if isinstance(row, list) else row for row in y
-            ]
+            y = [self.targets[name] for name in self.split.train]
+            train = [[None if v != v else v for v in t] if isinstance(t, tuple) else t for t in y]
             targets = {"task": self.table.task, "train": train}
         for file, content in (
             (folder.split_file, self.split.to_dict()),
