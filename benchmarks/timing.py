@@ -153,7 +153,7 @@ def first_batches(config: RunConfig, prepared: PreparedData) -> list[Bags]:
         max_instances=config.training.max_instances,
         size=prepared.bags.size,
     )
-    reader = BagReader(prepared.bags, prepared.targets)
+    reader = BagReader(prepared.bags, prepared.targets, model=config.model)
     standardizer = prepared.standardizer.to(device)
     return [
         standardizer(reader[Shard(names, len(names))].to(device, torch.float32))

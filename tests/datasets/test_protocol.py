@@ -325,7 +325,7 @@ def test_training_cannot_read_its_test_part(stored):
     prepared = prepare(RunConfig(model="abmil", data=data))
     assert prepared.split.test == ("b0", "b1", "b2")
     assert prepared.bags.in_dim == 6  # although the first bag is sealed
-    reader = BagReader(prepared.bags, prepared.targets)
+    reader = BagReader(prepared.bags, prepared.targets, model="abmil")
     pack([reader.labelled(n) for n in (*prepared.split.train, *prepared.split.val)])
     for name in prepared.split.test:
         with pytest.raises(InputError, match=f"bag '{name}' .* in the test part"):
@@ -335,6 +335,6 @@ def test_training_cannot_read_its_test_part(stored):
 def test_worker_processes_are_no_way_around_the_seal(stored):
     data = DataConfig(features=stored / "features", labels=stored / "labels.csv")
     prepared = prepare(RunConfig(model="abmil", data=data))
-    loader = Loader(BagReader(prepared.bags, prepared.targets), workers=1)
+    loader = Loader(BagReader(prepared.bags, prepared.targets, model="abmil"), workers=1)
     with pytest.raises(InputError, match=r"bag 'b0' .* in the test part"):
         list(loader.epoch([Shard(("b5", "b0"), 2)]))

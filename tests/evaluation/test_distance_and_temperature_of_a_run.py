@@ -112,7 +112,9 @@ def test_runs_without_the_files_keep_working_and_several_share_a_temperature(tra
     predict_folder([run.path, scaled.path], features, out=tmp_path / "q")
     got = read_predictions(tmp_path / "q")
     assert got.metadata["temperature"] == pytest.approx(_temperature(scaled) ** 0.5)
-    assert got.threshold == pytest.approx((run.threshold() + scaled.threshold()) / 2)
+    assert got.threshold == pytest.approx(
+        np.mean([r.thresholds().threshold for r in (run, scaled)])
+    )
     assert got.ood is None
 
 

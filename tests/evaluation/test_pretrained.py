@@ -91,7 +91,9 @@ def test_the_folder_has_the_three_files_and_no_path_or_bag(run, saved):
     assert {p.name for p in saved.iterdir()} == {"README.md", "config.json", "model.safetensors"}
     text = (saved / "config.json").read_text() + (saved / "README.md").read_text()
     assert str(run.path.parent) not in text and "s11" not in text
-    assert json.loads((saved / "config.json").read_text())["threshold"] == run.threshold()
+    assert (
+        json.loads((saved / "config.json").read_text())["threshold"] == run.thresholds().threshold
+    )
 
 
 def test_the_card_states_the_files_of_the_run(run, saved):

@@ -19,7 +19,7 @@ PRELOADED = (
     "probsa.exports.folder",
     "probsa.maps.folder",
     "probsa.maps.sources",
-    "probsa.training.single",
+    "probsa.training.loop",
     "probsa.workflow",
     "sklearn.model_selection",
     "torch._dynamo",

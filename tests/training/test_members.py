@@ -7,7 +7,7 @@ from support.made_runs import assert_same_run, history_of, make_config
 from probsa.errors import InputError
 from probsa.evaluation import Ensemble, load, read_predictions
 from probsa.training import open_data, read_split, train
-from probsa.training.single import member_configs
+from probsa.training.loop import member_configs
 from probsa.workflow import train_and_report
 
 

@@ -13,33 +13,31 @@ from probsa.cli.commands._run_flags import parse_with_run_flags
 from probsa.cli.commands.train import own_parser
 from probsa.core import GraphOptions
 from probsa.errors import InputError, UnknownName
-from probsa.training import recipes
+from probsa.training import runfile
 from probsa.training.config import (
     RETIRED,
     DataConfig,
     RunConfig,
     TrainingConfig,
     flatten,
+    load_yaml,
     without_retired,
-)
-from probsa.training.recipes import (
-    DEFAULT_RECIPE,
-    default_recipe,
-    find_recipe,
-    names_model,
-    recipe_files,
-    recipe_sentence,
 )
 from probsa.training.run_folder import EXECUTION_KEYS
 from probsa.training.runfile import (
+    DEFAULT_RECIPE,
     checked_run,
     commented,
+    default_recipe,
+    find_recipe,
+    names_model,
     read_run,
+    recipe_files,
+    recipe_sentence,
     run_keys,
     run_schema,
     without_prior,
 )
-from probsa.training.yaml_files import load_yaml
 
 DATA = {"data.features": "f", "data.labels": "l.csv"}
 NEEDED = {**DATA, "model.name": "abmil-probsa-diag"}
@@ -75,8 +73,8 @@ def test_every_argument_of_a_model_is_a_documented_key():
         ("model: abmil\nepochs: 5\nkl_weight: 0.5\n",
          "model: {name: abmil}\ntraining: {epochs: 5, kl_weight: 0.5}\n"),
         ("graph: knn\nneighbours: 4\nmodel: abmil-probsa-diag\nridge: 0.5\n",
-         "data: {graph: {kind: knn, neighbours: 4}}\n"
-         "model: {name: abmil-probsa-diag, prior: {ridge: 0.5}}\n"),
+         "data: {graph: knn, neighbours: 4}\n"
+         "model: {name: abmil-probsa-diag, ridge: 0.5}\n"),
         ("model: abmil\nlearning_rate: 1e-3\nepochs: 7\n",
          "model: abmil\nlearning_rate: '0.001'\nepochs: '7'\n"),
         ("model: abmil\nfeature_set: 20\n", "model: abmil\nfeature_set: '20'\n"),
@@ -94,7 +92,7 @@ def test_types_are_those_of_the_signature_and_flags_win(tmp_path, write):
         own_parser(),
         ["--out", "o", "--model.samples", "8", "--kl-weight=cyclical", "--standardize", "--json",
          "--embed", "[256,128,64]", "--classes", "[a,b]", "--patience", "null", "--target", "5",
-         "--data.graph.neighbours", "4", "--graph", "knn", "--model.prior.ridge=0.5"],
+         "--data.neighbours", "4", "--graph", "knn", "--model.ridge=0.5"],
     )  # fmt: skip
     config = read_run(write("model: {name: abmil-probsa-diag, samples: 4, embed: [8, 4]}\n"), flags)
     assert own.json and own.out == Path("o")
@@ -165,8 +163,8 @@ def test_what_is_wrong_is_named(model, key, value, said):
         ("model: abmill\n", r"model in .*run\.yaml named 'abmill'. Did you mean 'abmil'"),
         ("model: {name: abmil, kappa: 3}\n", r"abmil has no argument kappa in .*run\.yaml"),
         ("model: {name: tabmil, embed: 8, heads: 3}\n", "model tabmil: heads is 3"),
-        ("neighbours: 3\ndata: {graph: {neighbours: 4}}\n", r"data\.neighbours is given twice"),
-        ("model: {name: abmil-probsa-diag, ridge: 1, prior: {ridge: 0.5}}\n",
+        ("neighbours: 3\ndata: {neighbours: 4}\n", r"data\.neighbours is given twice"),
+        ("model: {name: abmil-probsa-diag, ridge: 1}\nridge: 0.5\n",
          r"model\.ridge is given twice"),
         ("model: abmil\nselect: last\npatience: 3\n", "leave one of the two out"),
         ("model: abmil\ntraining: 5\n", "training is 5; expected keys and values"),
@@ -220,7 +218,7 @@ def test_stored_runs_may_state_a_retired_option_at_the_value_that_is_left():
     ("section", "content", "said"),
     [
         ("data", 3, "data is 3; expected keys and values"),
-        ("model", {}, "model.name is missing, or is not text"),
+        ("model", {}, "model is missing"),
         ("data", {"features": "f"}, "data.labels is missing"),
         ("training", {"epohcs": 3}, "named 'training.epohcs'"),
         ("training", {"epochs": "x"}, "epochs is 'x'"),
@@ -291,9 +289,8 @@ def test_a_run_without_a_model_has_the_default_recipe(write, monkeypatch):
     sentence = recipe_sentence(read_run(None, {**DATA, "epochs": 3}))
     assert "training evidence-field" in sentence and "epochs 3," in sentence
     assert read_run(write(commented(config), data=""), {}) == config
-    recipe = {"model.name": "evidence-field", "model.prior.ridge": 3.0, "seed": 4}
+    recipe = {"model.name": "evidence-field", "ridge": 3.0, "seed": 4}
     monkeypatch.setattr("probsa.training.runfile.default_recipe", lambda: recipe)
-    monkeypatch.setattr(recipes, "default_recipe", lambda: recipe)
     assert read_run(None, {**DATA, "ridge": 2}).model_arguments["ridge"] == 2
     assert "(ridge 3.0, seed 4)" in recipe_sentence(read_run(None, DATA))
 
@@ -361,5 +358,5 @@ def test_recipes_are_found_by_name_and_fit_their_schema(tmp_path, monkeypatch):
     package = tmp_path / "site" / "probsa"
     (package / "recipes").mkdir(parents=True)
     (package / "recipes" / "mine.yaml").write_text("models: [abmil]\n")
-    monkeypatch.setattr(recipes, "__file__", str(package / "training" / "recipes.py"))
+    monkeypatch.setattr(runfile, "__file__", str(package / "training" / "runfile.py"))
     assert recipe_files()["mine"] == package / "recipes" / "mine.yaml"

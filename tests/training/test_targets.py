@@ -67,6 +67,9 @@ def test_batches_of_cox_have_events(folder, tmp_path):
     for plan in loop.plans:
         assert sorted(name for batch in plan for name in batch) == sorted(train_bags)
         assert all(sum(events[name][1] for name in batch) >= 2 for batch in plan)
+    loop.prepared.write(loop.folder)
+    stored = json.loads(loop.folder.targets_file.read_text())["train"]
+    assert stored == [list(events[name]) for name in train_bags]  # every digit
     with pytest.raises(InputError, match="batch_size is 4"):
         loop_of(times_of(folder, batch_size=4), tmp_path)
 

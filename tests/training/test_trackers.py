@@ -27,55 +27,47 @@ class MadeError(Exception):
     """What the made trackers raise."""
 
 
-class MadeClient:
-    """The calls of MLflow's client that probsa makes, kept in memory."""
-
-    def __init__(self, state):
-        self.state = state
-
-    def get_experiment_by_name(self, name):
-        known = self.state["experiments"].get(name)
-        return None if known is None else SimpleNamespace(experiment_id=known)
-
-    def create_experiment(self, name):
-        if self.state.get("offline"):
-            raise MadeError("no server answers\nat all")
-        return self.state["experiments"].setdefault(name, f"x{len(self.state['experiments'])}")
-
-    def create_run(self, experiment, *, run_name, tags):
-        run = f"r{len(self.state['runs'])}"
-        self.state["runs"][run] = {
-            "experiment": experiment, "name": run_name, "tags": tags, "metrics": [], "params": {},
-            "status": ["RUNNING"],
-        }  # fmt: skip
-        return SimpleNamespace(info=SimpleNamespace(run_id=run))
-
-    def update_run(self, run, *, status):
-        self.state["runs"][run]["status"].append(status)
-
-    def log_batch(self, run, *, metrics=(), params=()):
-        assert len(params) <= 100
-        if metrics and self.state.get("breaks"):
-            raise MadeError("the connection was lost")
-        self.state["runs"][run]["metrics"] += metrics
-        self.state["runs"][run]["params"] |= dict(params)
-
-    def set_terminated(self, run, *, status):
-        self.state["runs"][run]["status"].append(status)
-
-
 @pytest.fixture
 def mlflow(monkeypatch):
+    """The calls of MLflow's client that probsa makes, kept in memory."""
     state = {"experiments": {}, "runs": {}, "active": None}
-    made = SimpleNamespace(
-        MlflowClient=lambda: MadeClient(state), active_run=lambda: state["active"]
-    )
-    entities = SimpleNamespace(Metric=lambda *values: values, Param=lambda key, value: (key, value))
-    monkeypatch.setitem(sys.modules, "mlflow", made)
-    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
-    monkeypatch.setitem(
-        sys.modules, "mlflow.exceptions", SimpleNamespace(MlflowException=MadeError)
-    )
+
+    def create_experiment(name):
+        if state.get("offline"):
+            raise MadeError("no server answers\nat all")
+        return state["experiments"].setdefault(name, f"x{len(state['experiments'])}")
+
+    def get_experiment_by_name(name):
+        known = state["experiments"].get(name)
+        return known and SimpleNamespace(experiment_id=known)
+
+    def create_run(experiment, *, run_name, tags):
+        about = {"experiment": experiment, "name": run_name, "tags": tags}
+        state["runs"]["r0"] = {**about, "metrics": [], "params": {}, "status": ["RUNNING"]}
+        return SimpleNamespace(info=SimpleNamespace(run_id="r0"))
+
+    def log_batch(run, *, metrics=(), params=()):
+        assert len(params) <= 100
+        if metrics and state.get("breaks"):
+            raise MadeError("the connection was lost")
+        state["runs"][run]["metrics"] += metrics
+        state["runs"][run]["params"] |= dict(params)
+
+    def set_status(run, *, status):
+        state["runs"][run]["status"].append(status)
+
+    client = SimpleNamespace(
+        create_experiment=create_experiment, get_experiment_by_name=get_experiment_by_name,
+        create_run=create_run, log_batch=log_batch, update_run=set_status,
+        set_terminated=set_status,
+    )  # fmt: skip
+    modules = {
+        "mlflow": {"MlflowClient": lambda: client, "active_run": lambda: state["active"]},
+        "mlflow.entities": {"Metric": lambda *v: v, "Param": lambda key, value: (key, value)},
+        "mlflow.exceptions": {"MlflowException": MadeError},
+    }
+    for name, content in modules.items():
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**content))
     return state
 
 
@@ -83,18 +75,14 @@ def mlflow(monkeypatch):
 def wandb(monkeypatch):
     runs = []
 
-    class Run:
-        def __init__(self, **given):
-            self.given, self.rows, self.code, self.id = given, [], None, given["id"] or "w0"
-            runs.append(self)
+    def init(**given):
+        run = SimpleNamespace(given=given, rows=[], code=None, id=given["id"] or "w0")
+        run.log = lambda row, *, step: run.rows.append((step, row))
+        run.finish = lambda *, exit_code: setattr(run, "code", exit_code)
+        runs.append(run)
+        return run
 
-        def log(self, row, *, step):
-            self.rows.append((step, row))
-
-        def finish(self, *, exit_code):
-            self.code = exit_code
-
-    made = SimpleNamespace(run=None, init=lambda **k: Run(**k), Settings=lambda **k: k)
+    made = SimpleNamespace(run=None, init=init, Settings=lambda **k: k)
     monkeypatch.setitem(sys.modules, "wandb", made)
     monkeypatch.setitem(sys.modules, "wandb.errors", SimpleNamespace(Error=MadeError))
     return SimpleNamespace(module=made, runs=runs)

@@ -96,8 +96,8 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
         advice = "remove it to predict without it, or copy the run again"
         fitted = read_record(Temperature, run.temperature_file, advice=advice)
         predictor.temperature = predictor.metadata["temperature"] = float(fitted.temperature)
-    if run.threshold_file.is_file():
-        predictor.threshold = run.threshold()
+    if (stored := run.thresholds()) is not None:
+        predictor.threshold = stored.threshold
     return predictor
 
 
@@ -146,8 +146,8 @@ def _target_metadata(predictor: Predictor, run: RunFolder, config: RunConfig) ->
     if not task.unordered_classes:
         stored = read_record(StoredTargets, run.targets_file, advice="train the run again")
         stated["training_targets"] = stored.train
-    if task.has_findings and (thresholds := run.finding_thresholds()) is not None:
-        stated["thresholds"] = thresholds
+    if task.has_findings and (chosen := run.thresholds()) and chosen.findings is not None:
+        stated["thresholds"] = chosen.findings
     return stated
 
 

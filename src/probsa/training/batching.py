@@ -4,7 +4,8 @@ The plan of an epoch depends only on (seed, epoch), so a resumed run sees the sa
 processes may read ahead, and several ranks may share a batch, without changing the plan.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -31,19 +32,11 @@ def plan_epoch(
     max_instances: int | None = None,
     size: Callable[[str], int] | None = None,
 ) -> list[Batch]:
-    """Return the batches of an epoch (from 0), as names of bags in shuffled order.
+    """Return the batches of an epoch (from 0), as names of bags.
 
-    A batch ends after `batch_size` bags, or before it would exceed `max_instances` instances. A
-    bag that is larger than `max_instances` is a batch of its own.
-
-    Args:
-        names: the training bags.
-        seed: seed of the order.
-        epoch: number of the epoch.
-        batch_size: largest number of bags in a batch.
-        order: the bags in their order, if it is not a shuffle of the names.
-        max_instances: largest number of instances in a batch, or None for no limit.
-        size: returns the number of instances of a bag; needed for `max_instances`.
+    A batch ends after `batch_size` bags, or before it would exceed `max_instances` instances, which
+    `size` counts. A bag that is larger than `max_instances` is a batch of its own. The order is
+    shuffled unless it is given.
     """
     if order is None:
         shuffled = torch.randperm(len(names), generator=random_stream(seed, "order", epoch))
@@ -52,8 +45,7 @@ def plan_epoch(
     total = 0
     for name in order:
         n = size(name) if max_instances and size else 0
-        too_large = max_instances is not None and total + n > max_instances
-        if not batches or len(batches[-1]) == batch_size or too_large:
+        if not batches or len(batches[-1]) == batch_size or total + n > (max_instances or math.inf):
             batches.append([])
             total = 0
         batches[-1].append(name)
@@ -79,24 +71,18 @@ def shard(batch: Batch, *, rank: int, world: int) -> Shard:
 
 
 class BagReader(Dataset[Bags]):
-    """Reads the bags of a shard and packs them, with labels; worker processes can unpickle it.
+    """Reads the bags of a shard and packs them, with labels; worker processes can unpickle it."""
 
-    The model (by name) that the bags are for checks each of them.
-    """
-
-    def __init__(
-        self, bags: "BagSet", targets: Mapping[str, Target], *, model: str | None = None
-    ) -> None:
-        self.bags, self.targets, self.model = bags, dict(targets), model
+    def __init__(self, bags: "BagSet", targets: Mapping[str, Target], *, model: str) -> None:
+        self.bags, self.targets, self.model = bags, targets, model
 
     def __getitem__(self, batch: Shard) -> Bags:
         return pack([self.labelled(name) for name in batch.names])
 
     def labelled(self, name: str) -> Bag:
-        """Return a stored bag with its label; a BagError says why it cannot be used."""
+        """Return a bag with its label; a BagError says why the model cannot use it."""
         bag = self.bags.bag(name)
-        if self.model is not None:
-            fixed(self.model)[0].check_bag(bag, name=self.model)
+        fixed(self.model)[0].check_bag(bag, name=self.model)
         return replace(bag, y=as_label(self.targets.get(name)))
 
 
@@ -112,22 +98,18 @@ class Loader:
     """
 
     def __init__(self, reader: BagReader, *, workers: int = 0, pin: bool = False) -> None:
-        self.reader = reader
         self.shards: list[Shard] = []
         """Those of the next epoch; replaced before each one, so that workers keep their caches."""
-        self.loader: DataLoader[Bags] | None = None
-        if workers:
-            self.loader = DataLoader(
-                reader,
-                batch_size=None,
-                sampler=self.shards,
-                num_workers=workers,
-                persistent_workers=True,
-                pin_memory=pin,
-            )
+        self.batches: Iterable[Bags] = DataLoader(
+            reader,
+            batch_size=None,
+            sampler=self.shards,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            pin_memory=pin and workers > 0,
+        )
 
     def epoch(self, shards: Sequence[Shard]) -> Iterator[tuple[Shard, Bags]]:
         """Yield each shard with its bags, in order."""
         self.shards[:] = shards
-        read = map(self.reader.__getitem__, shards) if self.loader is None else self.loader
-        yield from zip(shards, read, strict=True)
+        yield from zip(shards, self.batches, strict=True)

@@ -1,10 +1,13 @@
 """Checkpoints: safetensors files, with everything that is not a tensor as JSON in the header.
 
 A checkpoint is written atomically, and is read without unpickling.
+Of files of original weights only tensors and plain values are loaded, never pickled objects.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import pickle
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.modules.module import (
     register_module_buffer_registration_hook,
@@ -20,14 +23,20 @@ from torch.nn.modules.module import (
 )
 
 from ..core import NonNegativeInt, as_record, parse_json, replacing
-from ..errors import CheckpointError, InputError, ProbSAError
-from ..models import Model, build, names
-from .config import tuples, without_retired
+from ..errors import CheckpointError, InputError, OutputExists, ProbSAError
+from ..models import Model, build, from_original, names
+from .config import leaves, tuples, without_retired
 
 R = TypeVar("R")
 
 FORMAT = 1
 ADVICE = "copy the file again, or train the run again"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Format:
+    format: int
+    version: str = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,11 +95,6 @@ class Progress:
     history: list[dict[str, int | float | None]] = field(default_factory=list)
     """The rows of metrics.csv."""
 
-    @property
-    def since_best(self) -> int:
-        """Number of epochs since the best one, which `patience` limits."""
-        return self.epoch - int(self.best.get("epoch") or 0)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _StoredProgress:
@@ -100,7 +104,6 @@ class _StoredProgress:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _StoredGroups:
     groups: list[dict[str, Any]]
-    """The parameter groups of the optimiser."""
 
 
 def progress_of(checkpoint: Checkpoint) -> Progress:
@@ -141,25 +144,20 @@ def load_checkpoint(path: Path) -> Checkpoint:
     if "probsa" not in header:
         raise CheckpointError(f"{path} is a safetensors file, but not one that probsa wrote")
     metadata = parse_json(header["probsa"], where=str(path), advice=ADVICE, error=CheckpointError)
-    if not isinstance(metadata, dict):
+    checkpoint = Checkpoint(tensors=tensors, metadata=metadata, path=path)
+    stated = checkpoint.stated(_Format)
+    if stated.format != FORMAT:
         raise CheckpointError(
-            f"{path} is damaged: its metadata are a {type(metadata).__name__}; expected keys and "
-            f"values. {ADVICE[0].upper()}{ADVICE[1:]}"
+            f"{path} has checkpoint format {stated.format} (probsa {stated.version:.20}); this "
+            f"probsa reads format {FORMAT}: use the version that wrote it"
         )
-    if metadata.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{path} has checkpoint format {str(metadata.get('format'))[:20]} "
-            f"(probsa {str(metadata.get('version'))[:20]}); this probsa reads format {FORMAT}: "
-            "use the version that wrote it"
-        )
-    return Checkpoint(tensors=tensors, metadata=metadata, path=path)
+    return checkpoint
 
 
 def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model:
-    """Build the model of a checkpoint from its name and arguments, and load its weights.
+    """Build the model of a checkpoint, which must be `expect` if given, and load its weights.
 
-    Its name must be `expect`, if that is given. Sizes that are stated but not stored take no
-    memory.
+    Sizes that are stated but not stored take no memory.
 
     Raises:
         CheckpointError: the model is not `expect` or is not registered, or the weights do not fit.
@@ -170,9 +168,7 @@ def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model
     if expect is not None and name != expect:
         raise CheckpointError(f"{path} holds a {name!r}, not a {expect!r}")
     if name not in names():
-        raise CheckpointError(
-            f"{path} holds a model {name!r}, which this installation does not have"
-        )
+        raise CheckpointError(f"{path} holds a model {name!r}, which is not installed here")
     tensors = checkpoint.part("model")
     try:
         # first without memory; a model of others that reads a tensor cannot be built so
@@ -181,9 +177,7 @@ def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model
             build(name, **arguments)
         model = build(name, **arguments)
         model.load_state_dict(tensors)
-    except ProbSAError as e:
-        raise CheckpointError(f"{path} does not fit the model {name!r}: {e}") from e
-    except (RuntimeError, TypeError, ValueError, ArithmeticError, MemoryError) as e:
+    except (ProbSAError, RuntimeError, TypeError, ValueError, ArithmeticError, MemoryError) as e:
         raise CheckpointError(f"{path} does not fit the model {name!r}: {_first(e)}") from e
     return model
 
@@ -214,16 +208,14 @@ def _first(error: Exception) -> str:
     return " ".join(map(str.strip, str(error).splitlines()[:2])) or type(error).__name__
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], list[Any]]:
-    """Return an optimiser's state as tensors by name, and its parameter groups."""
-    state = optimizer.state_dict()
-    tensors = {
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return an optimiser's state as tensors by their names in a checkpoint."""
+    return {
         f"optimizer.{i}.{k}": torch.as_tensor(v)
-        for i, values in state["state"].items()
+        for i, values in optimizer.state_dict()["state"].items()
         for k, v in values.items()
         if v is not None
     }
-    return tensors, state["param_groups"]
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
@@ -247,10 +239,84 @@ def damaged_state(path: Path) -> Iterator[None]:
     """Raise a CheckpointError that names the file for whatever goes wrong while it is restored."""
     try:
         yield
+    except ProbSAError:
+        raise
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as e:
-        if isinstance(e, ProbSAError):
-            raise
         raise CheckpointError(
             f"{path} cannot be continued from ({_first(e)}): its state of training is damaged, or "
             "belongs to another model. Train the run again"
+        ) from e
+
+
+WRAPPERS = ("state_dict", "model_state_dict", "model", "state")
+"""Keys under which training scripts store the state dict, next to an optimiser or an epoch."""
+
+
+def convert_checkpoint(
+    source: Path,
+    out: Path,
+    *,
+    reference: str,
+    arguments: Mapping[str, Any] | None = None,
+    classes: Sequence[str] | None = None,
+    overwrite: bool = False,
+) -> Model:
+    """Convert original weights into a checkpoint for `probsa.load`, and return the model.
+
+    `reference` names the original, as for `from_original`, and `arguments` are those of its
+    constructor, under its own names.
+
+    Raises:
+        CheckpointError: the file cannot be read safely, or its weights have another layout or size.
+        OutputExists: `out` exists and `overwrite` is not set.
+    """
+    if out.exists() and not overwrite:
+        raise OutputExists(f"{out} exists: give another name, or --overwrite")
+    model = from_original(reference, read_state(source), **dict(arguments or {}))
+    count = max(model.n_classes, 2)
+    class_names = tuple(classes) if classes else tuple(str(c) for c in range(count))
+    if len(class_names) != count:
+        raise CheckpointError(
+            f"{len(class_names)} names of classes ({', '.join(class_names)}) for a model of "
+            f"{count} classes"
+        )
+    metadata = {
+        "model": model.name,
+        "arguments": model.arguments,
+        "classes": class_names,
+        "reference": reference,
+        "source": source.name,
+    }
+    save_checkpoint(out, prefixed("model", model.state_dict()), metadata=metadata)
+    return model
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file by name; the keys of nested dictionaries are joined by dots.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, or not limited to tensors and plain values.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"there is no file {path}")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(content, Mapping):
+            raise CheckpointError(f"{path} holds a {type(content).__name__}, not a state dict")
+        for key in WRAPPERS:
+            inside = content.get(key)
+            if isinstance(inside, Mapping):
+                content = inside
+        return {k: v for k, v in leaves(content) if isinstance(v, Tensor)}
+    except (  # what PyTorch and the standard library raise for damaged files
+        SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError,
+        TypeError, LookupError, AttributeError, AssertionError, ImportError, struct.error,
+        MemoryError, OverflowError,
+    ) as e:  # fmt: skip
+        first = str(e).partition("\n")[0]
+        raise CheckpointError(
+            f"{path} cannot be read as plain tensors ({first}). A file that pickles whole objects "
+            "is not opened: if you trust it, save the model's state_dict(), and convert that file"
         ) from e

@@ -4,13 +4,15 @@ The fields state everything about a key: type, limits, default and help text. Fl
 `run.yaml` and the JSON schema are read and written from them (`section_keys`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeGuard, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+import yaml
 from docstring_parser import parse_from_object
 
 from ..core import (
@@ -24,13 +26,88 @@ from ..core import (
     UnitInterval,
     check_options,
     convert_value,
+    read_text,
+    unusual,
 )
 from ..datasets import CovariateOptions
 from ..errors import InputError, UnknownName
 from ..models import RETIRED_OPTIONS
 from ..tasks import TargetOptions
 from ..variational import KLWeight, LikelihoodOptions, RateSchedule
-from .yaml_files import parse_yaml
+
+MOST = 100_000
+"""Largest number of values in a run file, where an alias counts each time it is used."""
+LARGEST = 2**20
+"""Largest size of a run file in bytes."""
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Load YAML, but reject keys that are not text or are repeated (YAML would drop a value)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the signature of PyYAML
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node)
+            problem = "is not text: write it in quotes if it is intended"
+            if isinstance(key, str):
+                problem = "is given twice" if key in seen else None
+            if problem is not None:
+                problem = f"the key {key!r} {problem}"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+# YAML 1.1, which PyYAML follows, takes 1e-4 for text
+_StrictLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value that a text denotes in a run file; the text itself if it is not YAML."""
+    try:
+        return yaml.load(text, Loader=_StrictLoader)
+    except (yaml.YAMLError, ValueError):
+        return text
+
+
+def load_yaml(
+    path: Path, *, what: str = "run file", least: str = "data and model"
+) -> dict[str, Any]:
+    """Read a run file, or `what` else has the keys of runs and needs at `least` some of them.
+
+    Raises:
+        InputError: the file is missing, is not YAML, or is not a mapping; names the file.
+    """
+    if not path.is_file():
+        raise InputError(f"cannot read the {what} {path}: there is no such file")
+    text = read_text(path, advice=f"give a {what} in UTF-8", largest=LARGEST)
+    try:
+        values = yaml.load(text, Loader=_StrictLoader)
+    except (
+        yaml.YAMLError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as e:
+        mark = getattr(e, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark is not None else ""
+        problem = "it is nested too deeply" if isinstance(e, RecursionError) else str(e)
+        problem = getattr(e, "problem", None) or problem
+        raise InputError(f"the {what} {path}{where} cannot be read as YAML: {problem}") from e
+    if values is None:
+        raise InputError(f"the {what} {path} is empty: it needs at least {least}")
+    if not isinstance(values, dict):
+        raise InputError(f"the {what} {path} contains {type(values).__name__}, not keys and values")
+    if problem := unusual(values, most=MOST):
+        raise InputError(f"the {what} {path} cannot be used: {problem}")
+    return values
+
 
 T = TypeVar("T")
 
@@ -40,13 +117,16 @@ Tracker = Literal["mlflow", "wandb"]
 """Programs that follow runs; see `trackers`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DataConfig:
-    """The bags of a run, their labels, their parts, and how their graphs are built.
+class _Checked:
+    """Options of which an InputError names a value that is not a choice or outside its limits."""
 
-    Raises:
-        InputError: a value is not one of the choices, or lies outside its limits.
-    """
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig(_Checked):
+    """The bags of a run, their labels, their parts, and how their graphs are built."""
 
     features: Path
     """Folder with one feature file per slide or scan (TRIDENT, CLAM, torchmil or probsa layout)."""
@@ -85,17 +165,10 @@ class DataConfig:
     """Gigabytes that the features of one bag may take in memory. Files that state more are
     refused before they are read."""
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrainingConfig:
-    """How a model is trained; the defaults are those of the ProbSA paper.
-
-    Raises:
-        InputError: a value is not one of the choices, or lies outside its limits.
-    """
+class TrainingConfig(_Checked):
+    """How a model is trained; the defaults are those of the ProbSA paper."""
 
     epochs: PositiveInt = 100
     """Number of passes over the training bags."""
@@ -174,12 +247,9 @@ class TrainingConfig:
     """Send the values of each epoch to MLflow ('mlflow') or Weights & Biases ('wandb') as well.
     Their own environment variables say where, such as MLFLOW_TRACKING_URI or WANDB_MODE."""
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunConfig:
+class RunConfig(_Checked):
     """The complete configuration of a training run, stored as `run.yaml` in the run folder."""
 
     data: DataConfig
@@ -195,21 +265,15 @@ class RunConfig:
     """Seed of the order of the bags and of a random split, so that runs with different seeds get
     the same batches. By default, the same as seed."""
 
-    def __post_init__(self) -> None:
-        check_options(self)
-
     @property
     def order_seed(self) -> int:
         """The seed that determines which bags are in the batch of each step."""
         return self.seed if self.data_seed is None else self.data_seed
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values in the layout of a run file, with nested options written flat."""
-        values: dict[str, Any] = {
-            "data": {},
-            "model": {"name": self.model, **self.model_arguments},
-            "training": {},
-        }
+        """Return plain values in the layout of a run file."""
+        model = {"name": self.model, **self.model_arguments}
+        values: dict[str, Any] = {"data": {}, "model": model, "training": {}}
         for key in section_keys().values():
             part = values[key.section] if key.section else values
             part[key.short] = attrgetter(".".join(key.path))(self)
@@ -225,33 +289,20 @@ class RunConfig:
             InputError: a key is missing, or its value has another type.
             UnknownName: a key is unknown.
         """
-        flat = flatten(without_retired("", values))
-        if not isinstance(name := flat.pop("model.name", None), str):
-            raise InputError("model.name is missing, or is not text")
-        model = {k: flat.pop(k) for k in list(flat) if k.startswith("model.")}
-        known = section_keys()
-        for key in flat:
-            if key not in known:
-                raise UnknownName("key of a run", key, known)
-        return cls.of_keys(
-            {k: convert_value(v, known[k].annotation, key=k) for k, v in flat.items()},
-            model=name,
-            arguments={k.removeprefix("model."): tuples(v) for k, v in model.items()},
-        )
+        return cls.of_keys(tuples(flatten(without_retired("", values))))
 
     @classmethod
-    def of_keys(
-        cls, values: Mapping[str, Any], *, model: str, arguments: Mapping[str, Any]
-    ) -> "RunConfig":
-        """Return the run of a model with these values of `section_keys`.
-
-        Raises:
-            InputError: a key is missing.
-        """
-        nested: dict[str, Any] = {"model": model, "model_arguments": dict(arguments)}
+    def of_keys(cls, values: Mapping[str, Any]) -> "RunConfig":
+        """Return the run with these values by the full names of their keys, as `from_dict` does."""
+        known, nested = section_keys(), {"model_arguments": {}}
         for name, value in values.items():
-            *groups, last = section_keys()[name].path
-            part = nested
+            if name.startswith("model.") and name != "model.name":
+                nested["model_arguments"][name.removeprefix("model.")] = value
+                continue
+            if name not in known and name != "model.name":
+                raise UnknownName("key of a run", name, known)
+            *groups, last = known[name].path if name in known else ("model",)
+            part: dict[str, Any] = nested
             for group in groups:
                 part = part.setdefault(group, {})
             part[last] = value
@@ -301,12 +352,11 @@ class RunKey:
     name: str
     """With its section: `training.epochs`."""
     annotation: Any
-    default: Any
-    """None if there is no default; see `required`."""
-    required: bool
+    default: Any = None
+    required: bool = False
     help: str
     path: tuple[str, ...] = ()
-    """Where `RunConfig` has its value: `data`, `graph`, `neighbours`."""
+    """Where `RunConfig` has its value, if it is not of the model: `data`, `graph`, `neighbours`."""
 
     @property
     def section(self) -> str:
@@ -320,12 +370,7 @@ class RunKey:
     def read(self, value: Any, *, where: str = "") -> Any:
         """Return a value of a run file or a flag, which may be text, in the type of this key.
 
-        Args:
-            value: the value.
-            where: its source in error messages: ` in run.yaml`; empty for a flag.
-
-        Raises:
-            InputError: it does not fit; names the key, the source and what is expected.
+        An InputError names the key and `where` the value is from: ` in run.yaml`; nothing of flags.
         """
         readings = [value]
         if isinstance(value, str) and self.annotation is not str:
@@ -352,32 +397,23 @@ def section_keys() -> dict[str, RunKey]:
 
 
 def _keys_of(options: type[Any], *above: str) -> Iterator[RunKey]:
-    """Yield the keys of the fields of a dataclass, and of the groups of options among them.
-
-    Groups of a section are flat: `data.graph.neighbours` is `data.neighbours`, and `kind` has the
-    name of its group.
-    """
+    """Yield the keys of a dataclass; groups of a section are flat: `data.graph`, `data.stride`."""
     help_texts = attribute_help(options)
     for f in fields(options):
         path = (*above, f.name)
-        if is_group(f.type):
+        if isinstance(f.type, type) and is_dataclass(f.type):
             yield from _keys_of(f.type, *path)
         elif f.name not in ("model", "model_arguments"):
-            flat = path if len(path) < 3 else (path[0], path[1 if f.name == "kind" else 2])
             required = f.default is MISSING and f.default_factory is MISSING
+            short = path[-2] if f.name == "kind" else f.name
             yield RunKey(
-                name=".".join(flat),
+                name=f"{path[0]}.{short}" if above else short,
                 annotation=f.type,
                 default=None if required else f.default,
                 required=required,
                 help=help_texts.get(f.name, ""),
                 path=path,
             )
-
-
-def is_group(annotation: Any) -> TypeGuard[type[Any]]:
-    """Return whether a field holds options of its own."""
-    return isinstance(annotation, type) and is_dataclass(annotation)
 
 
 def attribute_help(options: type[Any]) -> dict[str, str]:
@@ -387,48 +423,36 @@ def attribute_help(options: type[Any]) -> dict[str, str]:
 
 
 @cache
-def _spellings() -> dict[str, str]:
-    """Return the names of keys by all their spellings: with and without section, nested or flat."""
-    spellings = {"model": "model.name"}
-    for key in section_keys().values():
-        for spelling in (".".join(key.path), key.name):
-            spellings |= {spelling: key.name, spelling.partition(".")[2] or spelling: key.name}
-    return spellings
-
-
 def full_name(key: str) -> str:
-    """Return a key with its section and its flat name; unknown keys are returned as they are.
+    """Return a key with its section; unknown keys are returned as they are.
 
-    >>> full_name("epochs"), full_name("graph.neighbours"), full_name("model")
-    ('training.epochs', 'data.neighbours', 'model.name')
+    >>> full_name("epochs"), full_name("data.graph"), full_name("model")
+    ('training.epochs', 'data.graph', 'model.name')
     """
-    return _spellings().get(key, key)
+    names = {"model": "model.name", **{k.short: k.name for k in section_keys().values()}}
+    return names.get(key, key)
 
 
-def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a run file by the full names of their keys.
+def flatten(values: Mapping[str, T], own: Collection[str] = ()) -> dict[str, T]:
+    """Return values by the full names of their keys; `own` are the arguments of the model.
 
-    >>> flatten({"epochs": 5, "model": "abmil", "data": {"graph": {"neighbours": 4}}})
+    >>> flatten({"epochs": 5, "model": "abmil", "data": {"neighbours": 4}})
     {'training.epochs': 5, 'model.name': 'abmil', 'data.neighbours': 4}
 
     Raises:
-        InputError: a key is given twice, for example nested and flat, or a section is a value.
+        InputError: a key is given twice, with and without its section, or a section is a value.
     """
-    flat = by_name((full_name(key), value) for key, value in leaves(values))
-    for section in SECTIONS:
-        if section in flat:
-            raise InputError(f"{section} is {flat[section]!r:.60}; expected keys and values")
-    return flat
-
-
-def by_name(items: Iterable[tuple[str, T]]) -> dict[str, T]:
-    """Return values by the names of their keys, none of which may occur twice."""
-    named: dict[str, T] = {}
-    for name, value in items:
-        if name in named:
+    flat: dict[str, T] = {}
+    for key, value in leaves(values):
+        name, argument = full_name(key), key.removeprefix("model.")
+        if name in SECTIONS:
+            raise InputError(f"{name} is {value!r:.60}; expected keys and values")
+        if argument in own:
+            name = f"model.{argument}"
+        if name in flat:
             raise InputError(f"the key {name} is given twice: remove one of the two")
-        named[name] = value
-    return named
+        flat[name] = value
+    return flat
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -20,20 +20,16 @@ def choose_device(wanted: str) -> torch.device:
     Raises:
         InputError: the device is unknown or not available.
     """
-    available = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-    }
+    has_mps = torch.backends.mps.is_available()
+    available = {"cuda": torch.cuda.is_available(), "mps": has_mps, "cpu": True}
     if wanted == "auto":
-        wanted = next(d for d in ("cuda", "mps", "cpu") if available[d])
+        wanted = next(device for device, there in available.items() if there)
     if wanted not in available:
         raise InputError(f"device is {wanted!r}; expected auto, cpu, cuda or mps")
     if not available[wanted]:
         raise InputError(f"device {wanted!r} was requested, but this machine (or torch) has none")
-    if wanted == "cuda":
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    return torch.device(wanted)
+    local = os.environ.get("LOCAL_RANK", "0")
+    return torch.device(f"cuda:{local}" if wanted == "cuda" else wanted)
 
 
 def gpu_count() -> int:

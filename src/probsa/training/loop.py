@@ -1,16 +1,21 @@
-"""Stage 8: the training of one model.
+"""Stage 8: from a run file to a run folder.
 
 An epoch trains on the plan's batches, validates, and applies the rule `select` (see `validation`).
-Batches, noise and dropout follow from (seed, epoch, step), so a run that is killed and resumed
-ends with the same weights. Under torchrun each batch is divided among the processes, and the
-gradients are those of the whole batch. Models that are fitted in one go have a single epoch.
+Batches, noise and dropout follow from (seed, epoch, step), so a run that is killed and resumed ends
+with the same weights. Under torchrun each batch is divided among the processes, and the gradients
+are those of the whole batch. Members of a run have folders and seeds of their own.
 """
 
 import math
+import os
+import shutil
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
+from itertools import zip_longest
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -18,14 +23,13 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from ..core import Bag, Bags, pack, random_stream, seed_of
+from ..core import Bag, Bags, counted, pack, random_stream, seed_of
 from ..datasets import balanced_epoch, deal_events
-from ..errors import InputError
-from ..models import Model, fixed
-from ..variational import kl_weight, objective
+from ..errors import InputError, ProbSAError
+from ..models import Model, Output, fixed
+from ..variational import Cox, kl_weight, objective
 from .batching import BagReader, Batch, Loader, Shard, plan_epoch, shard
 from .checkpoints import (
-    Checkpoint,
     Progress,
     damaged_state,
     load_checkpoint,
@@ -37,13 +41,12 @@ from .checkpoints import (
     save_checkpoint,
 )
 from .config import RunConfig
-from .devices import World, precision_context
+from .devices import World, choose_device, precision_context, thread_count, world
 from .optimizers import averaged_model, clip_gradients, make_optimizer, set_learning_rate
-from .preparation import PreparedData, build_model
+from .preparation import PreparedData, build_model, prepare, stack_targets
 from .reporting import Reporter
-from .run_folder import RunFolder
-from .targets import stack_targets
-from .trackers import TrackedRun
+from .run_folder import RunFolder, open_run
+from .trackers import TrackedRun, tracked
 from .validation import SCORES, check_selection, chosen_row, validation_scores
 
 EQUAL = 1e-6
@@ -92,13 +95,16 @@ class TrainingLoop:
         self.reader = BagReader(prepared.bags, prepared.targets, model=config.model)
         self.average: AveragedModel | None = None
         self._collapsed = False
-        if not model.fits_directly:
-            self._check()
-            self._begin(checkpoint)
-
-    def _begin(self, checkpoint: Checkpoint | None) -> None:
-        """Make what gradient steps need, and restore its state."""
-        model, settings = self.model, self.settings
+        if model.fits_directly:
+            return
+        settings = config.training
+        if self.world.size > 1 and (model.couples_bags or model.likelihood.couples_bags):
+            coupled = self.config.model if model.couples_bags else "the Cox likelihood"
+            raise InputError(
+                f"{coupled} couples the bags of a batch in training: {self.world.size} processes "
+                "would each see a part of it. Train it in one process"
+            )
+        check_selection(settings, model, validation=bool(self.prepared.split.val))
         self.optimizer = make_optimizer(model, settings)
         if settings.select == "ema-nll":
             self.average = averaged_model(model, decay=settings.ema_decay)
@@ -115,28 +121,11 @@ class TrainingLoop:
         self.plans = [self._plan(epoch) for epoch in range(self.epochs)]
         self.steps = sum(len(plan) for plan in self.plans)
 
-    def _check(self) -> None:
-        model, split, settings = self.model, self.prepared.split, self.settings
-        coupled = self.config.model if model.couples_bags else "the Cox likelihood"
-        if self.world.size > 1 and (model.couples_bags or model.likelihood.couples_bags):
-            raise InputError(
-                f"{coupled} couples the bags of a batch in training: {self.world.size} processes "
-                "would each see a part of it. Train it in one process"
-            )
-        if settings.schedule == "plateau" and not split.val:
-            raise InputError(
-                "schedule is 'plateau', which follows the validation loss, but there are no "
-                f"validation bags ({split.origin})"
-            )
-        check_selection(
-            settings.select, model, patience=settings.patience, validation=bool(split.val)
-        )
-
     def _plan(self, epoch: int) -> list[Batch]:
         train, seed, order = self.prepared.split.train, self.config.order_seed, None
         size = self.settings.batch_size
         y: list[Any] = [self.prepared.targets[name] for name in train]
-        if self.prepared.deals_events:
+        if self.model.likelihood.couples_bags:  # each batch needs events
             dealt = deal_events([int(e) for _, e in y], batch_size=size, seed=seed, epoch=epoch)
             return [tuple(train[k] for k in batch) for batch in dealt]
         if self.settings.sampling == "balanced":
@@ -148,11 +137,11 @@ class TrainingLoop:
 
     def run(self) -> None:
         """Train the remaining epochs; an InputError says that the run diverged."""
-        progress, patience = self.progress, self.settings.patience
+        progress, patience = self.progress, self.settings.patience or math.inf
         self.reporter.start(done=progress.epoch, epochs=self.epochs)
         try:
             while progress.epoch < self.epochs:
-                if patience is not None and progress.since_best >= patience:
+                if progress.epoch - (progress.best.get("epoch") or 0) >= patience:
                     break
                 started = time.perf_counter()
                 train_epoch = self.fit if self.model.fits_directly else self.train_epoch
@@ -166,8 +155,8 @@ class TrainingLoop:
                     self._save()
                 self.reporter.epoch(row)
         finally:
-            if self.__dict__.get("events") is not None:
-                self.events.close()
+            if events := self.__dict__.get("events"):
+                events.close()
         self.world.wait()
 
     def fit(self) -> dict[str, Any]:
@@ -212,10 +201,7 @@ class TrainingLoop:
         return {**row, **terms, **self.model.monitored()}
 
     def step(self, part: Shard, bags: Bags, kl_weight: float) -> dict[str, Tensor]:
-        """Take one step on this process's part of a batch; return the loss and its terms.
-
-        They are this process's share of the means over the whole batch.
-        """
+        """Take one step; return this process's shares of the batch's mean loss and terms."""
         bags = self._on_device(bags)
         # the means over a part count by its share of the batch's bags
         share = 0.0 if part.idle else len(part.names) / part.whole
@@ -246,14 +232,9 @@ class TrainingLoop:
         task = self.prepared.table.task
         names = self.prepared.split.val[self.world.rank :: self.world.size]
         batches: list[tuple[Tensor, Tensor]] = []
-        self.kept.eval()
-        self.kept.explains = False  # no one reads the explanations of an epoch
         for k in range(0, len(names), size := self.settings.batch_size):
-            bags = self._on_device(self.reader[Shard(names[k : k + size], size)])
-            with precision_context(self.settings.precision, self.device):
-                out = self.kept(bags)
+            out = self.predict(self.reader[Shard(names[k : k + size], size)])
             batches.append((out.probability.cpu().double(), out.logits.cpu().double()))
-        self.kept.explains = True
         ranks = self.world.gather((names, batches))
         if not self.prepared.split.val:
             return validation_scores([], task=task)
@@ -268,6 +249,16 @@ class TrainingLoop:
         self._note_collapse(p)
         targets = [self.prepared.targets[name] for name in names]
         return validation_scores(targets, p, nll=nll, task=task)
+
+    @torch.no_grad()
+    def predict(self, bags: Bags) -> Output:
+        """Return the output of the model that is validated, without explanations."""
+        self.kept.eval()
+        self.kept.explains = False
+        with precision_context(self.settings.precision, self.device):
+            out = self.kept(self._on_device(bags))
+        self.kept.explains = True
+        return out
 
     def _on_device(self, bags: Bags) -> Bags:
         return self.standardizer(bags.to(self.device, torch.float32))
@@ -309,41 +300,36 @@ class TrainingLoop:
         if progress.best["epoch"] == progress.epoch:
             best = prefixed("model", self.kept.state_dict())
             save_checkpoint(self.folder.best, {**best, **scaling}, metadata=metadata)
-        state, groups = {}, []
+        last = {**prefixed("model", model.state_dict()), **scaling}
+        metadata["groups"] = []
         if not model.fits_directly:
-            state, groups = optimizer_tensors(self.optimizer)
-        state |= prefixed("memory", model.memory())
+            last |= optimizer_tensors(self.optimizer)
+            metadata["groups"] = self.optimizer.state_dict()["param_groups"]
+        last |= prefixed("memory", model.memory())
         if self.average is not None:
-            state |= prefixed("average", self.kept.state_dict())
-        last = {**prefixed("model", model.state_dict()), **scaling, **state}
-        save_checkpoint(self.folder.last, last, metadata={**metadata, "groups": groups})
+            last |= prefixed("average", self.kept.state_dict())
+        save_checkpoint(self.folder.last, last, metadata=metadata)
         self.folder.write_metrics(progress.history)
-        row = progress.history[-1]
-        if self.events is not None:
-            for key, value in row.items():
-                if isinstance(value, float) and key != "seconds":
-                    self.events.add_scalar(key, value, row["epoch"])
+        for key, value in progress.history[-1].items():
+            if self.events is not None and isinstance(value, float) and key != "seconds":
+                self.events.add_scalar(key, value, progress.epoch)
         if self.tracker is not None:
             self.tracker.update(progress.history)
 
 
-class _StandardizedBags(Collection[Bag]):
+class _StandardizedBags(Sequence[Bag]):
     """Bags with their labels, standardised as in a run, and read one at a time."""
 
-    def __init__(self, loop: TrainingLoop, names: Sequence[str]) -> None:
+    def __init__(self, loop: TrainingLoop, names: tuple[str, ...]) -> None:
         self.loop, self.names = loop, names
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.names
-
-    def __iter__(self) -> Iterator[Bag]:
-        for name in self.names:
-            bag = self.loop.reader.labelled(name)
-            scaled = self.loop.standardizer(pack([replace(bag, x=bag.x.float())]))
-            yield replace(bag, x=scaled.x)
+    def __getitem__(self, k: int) -> Bag:  # pyright: ignore[reportIncompatibleMethodOverride]
+        bag = self.loop.reader.labelled(self.names[k])
+        scaled = self.loop.standardizer(pack([replace(bag, x=bag.x.float())]))
+        return replace(bag, x=scaled.x)
 
 
 def fits_directly(config: RunConfig) -> bool:
@@ -357,3 +343,183 @@ def _seed_dropout(seed: int, device: torch.device) -> None:
         torch.cuda.manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)
+
+
+STORED = "baseline"
+"""Key in the metadata of checkpoints whose baseline hazard is that of their weights."""
+
+
+def train(
+    config: RunConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    prepared: PreparedData | None = None,
+    reporter: Reporter | None = None,
+) -> RunFolder:
+    """Train a model or its members, or continue their training, and return the run folder.
+
+    Args:
+        config: the run.
+        out: the run folder to create. One that exists is refused without `resume` or `overwrite`.
+        resume: continue after the last complete epoch; a finished run is left as it is.
+        overwrite: first remove the run that is there.
+        prepared: its data, for bags in memory; None to open those that `config` names.
+        reporter: receives the progress.
+
+    Raises:
+        OutputExists: `out` exists, and neither `resume` nor `overwrite` is set.
+        InputError: `out` holds another run, labels, bags, split or model do not fit one another
+            (`TableError`, `GraphError`, `BagError`), or the run diverged.
+        CheckpointError: the checkpoint to resume from cannot be used.
+    """
+    reporter = reporter or Reporter()
+    device = choose_device(config.training.device)
+    forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+    with thread_count(config.training.threads), forked, world(device) as w:
+        if prepared is None:
+            prepared = prepare(config, previous=out if resume else None)
+        folder = RunFolder(out)
+        if w.first:
+            open_run(out, config, resume=resume, overwrite=overwrite)
+            prepared.write(folder)
+            table, left_out = prepared.table, prepared.left_out
+            if not table.of_task.unordered_classes or table.notes:
+                reporter.note(table.describe())
+            for note in table.notes:
+                reporter.note(f"note: {note}")
+            if left_out:
+                named = ", ".join(map(repr, left_out[:5])) + (", …" if len(left_out) > 5 else "")
+                reporter.remark(
+                    f"left out {counted(len(left_out), 'labelled bag')} without features "
+                    f"or instances ({named}): see {folder.notes_file}"
+                )
+        w.wait()
+        try:
+            with tracked(config, folder) if w.first else nullcontext() as tracker:
+                folders = folder.members(config.training.members)
+                for own, member in zip(folders, member_configs(config), strict=True):
+                    alone = own == folder  # a run without members is its only one
+                    if w.first and not alone:
+                        open_run(own.path, member, resume=True, overwrite=False)
+                        prepared.write(own)
+                    w.wait()
+                    # one process fits a model that is fitted in one go
+                    together = World() if fits_directly(member) else w
+                    try:
+                        if w.first or together.size > 1:
+                            TrainingLoop(
+                                member, own, prepared, device=device, world=together,
+                                reporter=reporter, tracker=tracker if alone else None,
+                            ).run()  # fmt: skip
+                    except InputError as e:
+                        if alone:
+                            raise
+                        raise InputError(f"{own.path}: {e}") from e
+                    if w.first:
+                        _store_baseline(own, prepared, device=device)
+                    w.wait()
+                if w.first and config.training.members > 1:
+                    folder.write_metrics(_mean_history(folders))
+                if tracker is not None:
+                    tracker.update(_mean_history(folders))
+        except ProbSAError:
+            if w.first and not any(out.rglob("*.safetensors")):
+                shutil.rmtree(out)  # it failed before an epoch ended: there is nothing to resume
+            raise
+        if w.first:
+            prepared.write(folder)  # again, as training may have added remarks on bags
+            if prepared.bags.notes:
+                remarks = counted(len(prepared.bags.notes), "bag")
+                reporter.remark(f"{remarks} with remarks: {folder.notes_file}")
+    return folder
+
+
+@torch.no_grad()
+def _store_baseline(folder: RunFolder, prepared: PreparedData, *, device: torch.device) -> None:
+    """Put the baseline hazard into the checkpoints of a run with a Cox likelihood.
+
+    It is Breslow's estimator on the training bags, each predicted with the noise of predictions.
+    """
+    for path in (folder.best, folder.last):
+        checkpoint = load_checkpoint(path)
+        model = restore_model(checkpoint).to(device).eval()
+        if checkpoint.metadata.get(STORED) or not isinstance(model.likelihood, Cox):
+            continue
+        model.explains = False
+        standardizer = prepared.standardizer.to(device)
+        reader = BagReader(prepared.bags, prepared.targets, model=model.name)
+        relative = [
+            model(standardizer(reader[Shard((n,), 1)].to(device, torch.float32)))
+            .logits[0, :, 0]
+            .double()
+            .exp()
+            .mean()
+            for n in prepared.split.train
+        ]
+        y = stack_targets(prepared.targets, prepared.split.train).to(device)
+        model.likelihood.set_baseline(torch.stack(relative), y)
+        state = prefixed("model.likelihood", model.likelihood.state_dict())
+        metadata = {**checkpoint.metadata, STORED: True}
+        save_checkpoint(path, {**checkpoint.tensors, **state}, metadata=metadata)
+
+
+def member_configs(config: RunConfig) -> list[RunConfig]:
+    """Return the run of each member: seeds seed, seed + 1, …, and the batches of the whole run."""
+    if config.training.members == 1:
+        return [config]
+    training = replace(config.training, members=1)
+    return [
+        replace(config, seed=config.seed + k, data_seed=config.order_seed, training=training)
+        for k in range(config.training.members)
+    ]
+
+
+def _mean_history(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:
+    """Return one row per epoch: means over the members that trained that long, summed seconds."""
+    members = [progress_of(load_checkpoint(f.last)).history for f in folders]
+    rows = []
+    for here in zip_longest(*members):
+        trained = [row for row in here if row is not None]
+        row: dict[str, Any] = {"epoch": len(rows) + 1}
+        for key in [k for k in trained[0] if k != "epoch"]:
+            values = [v for r in trained if (v := r[key]) is not None]
+            total = math.fsum(values)
+            row[key] = None if not values else total if key == "seconds" else total / len(values)
+        rows.append(row)
+    return rows
+
+
+def epoch_seconds(config: RunConfig, prepared: PreparedData) -> float:
+    """Return an estimate of the time of an epoch, with validation but without reading bags.
+
+    A batch is timed that is the largest, and a median one: time is taken to be linear in instances.
+    """
+    device, nowhere = choose_device(config.training.device), RunFolder(Path(os.devnull))
+    loop = TrainingLoop(
+        config, nowhere, prepared, device=device, reporter=Reporter(), world=World()
+    )
+    val, batch, total = prepared.split.val, config.training.batch_size, 0.0
+    parts = (loop.plans[0], [val[k : k + batch] for k in range(0, len(val), batch)])
+    with thread_count(config.training.threads):
+        for is_training, batches in zip((True, False), parts, strict=True):
+            sizes = np.array([sum(map(prepared.bags.size, names)) for names in batches])
+            order, seconds = sizes.argsort(), []
+            timed = order[[len(order) // 2, len(order) // 2, -1]] if batches else order
+            for k in timed:  # the first one warms up
+                part = Shard(batches[k], len(batches[k]))
+                bags, start = loop.reader[part], time.perf_counter()
+                loop.model.train(is_training)
+                value = (
+                    loop.step(part, bags, 1.0)["loss"]
+                    if is_training
+                    else loop.predict(bags).probability.sum()
+                )
+                value.item()
+                seconds.append(time.perf_counter() - start)
+            if batches:
+                middle, largest = sizes[timed[1:]]
+                slope = (seconds[2] - seconds[1]) / max(1, largest - middle)
+                total += float((seconds[1] + slope * (sizes - middle)).clip(0).sum())
+    return total

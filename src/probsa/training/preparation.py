@@ -1,50 +1,338 @@
-"""Stage 8: prepare the bags, labels, split and standardisation of a run.
+"""Stage 8: prepare what a run learns from: bags, labels, split, covariates and likelihood.
 
-Class weights, means and standard deviations are computed on the training part only.
+Class weights, means and standard deviations are computed on the training part only. The unit of a
+run is a bag (a slide or a scan), or a patient with all of their slides.
 """
 
+import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..cohorts import FeatureRecipe, PatchSet, Record
-from ..core import (
-    Bags,
-    as_typed,
-    counted,
-    read_json,
-    read_record,
-    seed_of,
-    write_json,
-)
+from ..core import Bags, as_typed, counted, max_bag_gb, read_json, read_record, seed_of, write_json
 from ..datasets import (
     SPLIT_PARTS,
     BagSet,
     CovariateEncoder,
+    CovariateTable,
     FeatureMetadata,
     LabelTable,
     PatientBags,
     Split,
     check_labels_match,
+    check_training_part,
     drop_bags,
+    fit_encoder,
     make_split,
+    open_bags,
     patient_table,
     read_clam_split,
+    read_covariates,
+    read_table,
 )
 from ..errors import CheckpointError, GraphError, InputError, TableError
-from ..models import Model, arguments, build, fixed
+from ..models import Model, arguments, build, check_task, fixed
+from ..statistics import choose_threshold
 from ..tasks import Target
-from ..variational import balanced_weights
+from ..variational import LikelihoodSpec, balanced_weights, fit_spec
 from .checkpoints import Checkpoint
-from .config import RunConfig
-from .data import fit_covariates, open_data, read_labels
+from .config import DataConfig, RunConfig
 from .run_folder import ADVICE, RunFolder
-from .targets import ClassPrior, class_prior, fit_likelihood, stack_targets, targets_of
+
+
+def read_labels(data: DataConfig, *, path: Path | None = None) -> LabelTable:
+    """Read the labels of a run, or another table with its classes, whose bags need no label.
+
+    Raises:
+        TableError: the table is invalid.
+    """
+    return read_table(
+        path or data.labels,
+        classes=data.classes,
+        target=data.targets,
+        covariates=data.covariates.columns,
+        labels_required=path is None,
+    )
+
+
+def open_data(data: DataConfig, *, features: Path | None = None) -> BagSet:
+    """Open the bags of a run, or those of another folder with the run's settings."""
+    # instance labels belong to the rows of the run's own features
+    is_own_folder = features is None or features.resolve() == data.features.resolve()
+    return open_bags(
+        features or data.features,
+        graph=data.graph,
+        cache_gb=data.cache_gb,
+        features=data.feature_set,
+        instance_labels=data.instance_labels if is_own_folder else None,
+        max_bag_gb=max_bag_gb(data.max_bag_gb),
+    )
+
+
+def open_units(
+    data: DataConfig, *, features: Path | None = None, labels: Path | None = None
+) -> tuple[BagSet, LabelTable]:
+    """Open the bags of a run, or other bags, and their labels, in the unit of the run.
+
+    Slides of a patient that have a line but no bag are left out, and noted. Bags of another table
+    need no label.
+
+    Raises:
+        TableError: the table cannot be used, or says nothing of patients that are needed.
+    """
+    bags, table = open_data(data, features=features), read_labels(data, path=labels)
+    if data.targets.unit != "patient":
+        return bags, table
+    return PatientBags(bags, table, missing="leave_out"), patient_table(table)
+
+
+def need_table(data: DataConfig, labels: Path | None) -> None:
+    """Refuse to predict patients without a table that says which slides belong to whom.
+
+    Raises:
+        InputError: the unit of the run is the patient, and there is no table.
+    """
+    if data.targets.unit == "patient" and labels is None:
+        raise InputError(
+            "the run was trained on patients: give --labels with a line for each slide and its "
+            "patient in the column 'group'; labels may be empty"
+        )
+
+
+def fit_covariates(
+    data: DataConfig, bags: BagSet, table: LabelTable, *, train: Sequence[str]
+) -> CovariateEncoder | None:
+    """Fit the encoder on the training patients, and give every labelled bag its covariates.
+
+    Return None for a run without covariates.
+
+    Raises:
+        TableError: a bag has no row, or a column is constant or of another kind.
+    """
+    if not data.covariates.columns:
+        return None
+    covariates = read_covariates(data.covariates.covariates or data.labels, data.covariates)
+    patients = {table.group(table.bags.index(name)): name for name in reversed(train)}
+    encoder = fit_encoder(covariates, _row_names(covariates, tuple(patients.values()), table))
+    _encode(bags, encoder, covariates, names=table.bags, table=table)
+    return encoder
+
+
+def attach_covariates(
+    run: RunFolder,
+    bags: BagSet,
+    *,
+    names: Sequence[str],
+    table: LabelTable | None,
+    path: Path | None = None,
+) -> dict[str, int]:
+    """Give bags to predict their covariates, encoded as those of a trained run.
+
+    Return how often each column is missing that no training patient lacked.
+
+    Args:
+        run: the folder of the run.
+        bags: the bags to predict, of which `names` get covariates.
+        names: names of bags.
+        table: what names their patients; None if a row is found by the bag alone.
+        path: the table of covariates; None for that of the run.
+
+    Raises:
+        TableError: a bag has no row.
+        InputError: a category is unknown, or the run's encoder is missing or damaged.
+    """
+    data = run.config().data
+    if not data.covariates.columns:
+        return {}
+    stored = read_json(run.covariates_file, advice=ADVICE)
+    encoder = CovariateEncoder.from_dict(stored, where=str(run.covariates_file))
+    covariates = read_covariates(path or data.covariates.covariates or data.labels, data.covariates)
+    return _encode(bags, encoder, covariates, names=names, table=table)
+
+
+def _encode(
+    bags: BagSet,
+    encoder: CovariateEncoder,
+    covariates: CovariateTable,
+    *,
+    names: Sequence[str],
+    table: LabelTable | None,
+) -> dict[str, int]:
+    rows = covariates.select(_row_names(covariates, names, table))
+    encoded = torch.from_numpy(encoder.encode(rows)).float()
+    bags.covariates = dict(zip(names, encoded, strict=True))
+    return encoder.count_new_missing(rows)
+
+
+def _row_names(
+    covariates: CovariateTable, names: Sequence[str], table: LabelTable | None
+) -> tuple[str, ...]:
+    """Return under which name the row of each bag is found: its own, or that of its patient."""
+    if table is None:
+        return tuple(names)
+    groups = {bag: table.group(row) for row, bag in enumerate(table.bags)}
+    return tuple(n if n in covariates.rows_of else groups.get(n, n) for n in names)
+
+
+MOST_WEIGHT = 20.0
+"""Largest weight of the positive bags of a rare finding."""
+
+
+def targets_of(table: LabelTable) -> dict[str, Target]:
+    """Return the target of every labelled bag."""
+    rows, labels = zip(table.bags, table.values, strict=True), table.of_task.labels
+    return {bag: labels.model_target(value) for bag, value in rows if value is not None}
+
+
+def fit_likelihood(config: RunConfig, table: LabelTable, split: Split) -> LikelihoodSpec | None:
+    """Return the likelihood of a run, fitted on its training bags; None for classes.
+
+    Raises:
+        InputError: the model cannot learn the task, an option does not suit it, or the training
+            bags do not determine the likelihood or lack a class, finding or event (`TableError`).
+    """
+    check_task(config.model, table.task)
+    _check_options(config, table)
+    check_training_part(table, split)
+    if table.of_task.unordered_classes:
+        return None
+    train = split.train
+    y = stack_targets(targets_of(table), train)
+    spec = fit_spec(
+        table.task,
+        y,
+        n_classes=len(table.classes),
+        options=config.data.likelihood,
+        one_logit=fixed(config.model)[0].one_field,
+    )
+    if table.of_task.has_findings and config.training.balanced:
+        weights = ((y == 0).sum(0) / (y == 1).sum(0)).clamp(max=MOST_WEIGHT)
+        spec = replace(spec, positive_weights=tuple(weights.tolist()))
+    return spec
+
+
+def stack_targets(targets: Mapping[str, Target], names: Sequence[str]) -> Tensor:
+    """Return the targets of some bags: (bags,) int64 or float64, or (bags, targets) float64."""
+    y = torch.tensor([targets[name] for name in names])
+    return y.double() if y.is_floating_point() else y
+
+
+def as_two_classes(table: LabelTable, train: Sequence[str]) -> dict[str, int]:
+    """Return classes in place of the targets of all labelled bags, to fit null maps on.
+
+    Classes and grades stay. Otherwise class 1 has any finding, the event, or a number above the
+    median of the training bags.
+    """
+    names = [bag for bag, value in zip(table.bags, table.values, strict=True) if value is not None]
+    classes = table.of_task.labels.as_two_classes(table.y(names), table.y(train))
+    return dict(zip(names, classes.tolist(), strict=True))
+
+
+def _check_options(config: RunConfig, table: LabelTable) -> None:
+    """Refuse options that do not suit the task or the model, or contradict each other."""
+    training, task, shares = config.training, table.of_task, config.training.prevalence
+    classes, sampled = task.unordered_classes, training.sampling == "balanced"
+    cox, by_rule = config.data.likelihood.survival == "cox", training.threshold != "f1"
+    if by_rule:
+        choose_threshold(np.array([True, False]), np.array([0.9, 0.1]), rule=training.threshold)
+    unsuitable = {
+        f"threshold {training.threshold!r} is for two classes": by_rule and not task.two_classes,
+        "sampling: balanced is for classes": sampled and not classes,
+        "prevalence is for classes": shares is not None and not classes,
+        "balanced weights the loss of classes": training.balanced
+        and not (classes or task.has_findings),
+        "temperature_scaling scales the probabilities of classes": training.temperature_scaling
+        and not classes,
+        "max_instances closes batches early, but Cox's loss needs events in each": cox
+        and training.max_instances is not None
+        and not classes,
+        "members above 1 average predictions, but quantiles cannot be averaged": training.members
+        > 1
+        and task.averages is None,
+    }
+    for problem, applies in unsuitable.items():
+        if applies:
+            raise InputError(f"{problem}, and the task is {task.name}: leave it out")
+    if sampled and training.balanced:
+        raise InputError(
+            "balanced weights the classes in the loss and sampling: balanced draws them equally "
+            "often: choose one of them"
+        )
+    if sampled and fixed(config.model)[0].fits_directly:
+        raise InputError(
+            f"sampling: balanced draws bags for gradient steps, but {config.model} is fitted in "
+            "one go: leave it out"
+        )
+    count = max(2, len(table.classes))
+    if shares is not None and not (
+        len(shares) == count and min(shares) > 0 and abs(sum(shares) - 1) <= 1e-6
+    ):
+        raise InputError(
+            f"prevalence is {list(shares)}: expected {count} shares above 0 that add up to 1"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassPrior:
+    """The shares of the classes in training, in the loss, and in the predictions (`prior.json`)."""
+
+    training: list[float]
+    """π: the shares of the training bags."""
+    effective: list[float]
+    """π': those that weights or sampling imply."""
+    predicted: list[float] | None
+    """Those that predictions are moved to; None to leave them at the effective ones."""
+
+    def shift(self, *, one_logit: bool) -> Tensor | None:
+        """Return what is added to the logits: log π*_c/π'_c; for one logit, the log odds ratio."""
+        if self.predicted is None:
+            return None
+        ratios = [math.log(p / q) for p, q in zip(self.predicted, self.effective, strict=True)]
+        values = [ratios[1] - ratios[0]] if one_logit else ratios
+        return torch.tensor(values, dtype=torch.float64)
+
+    def sentence(self) -> str:
+        """Return what a report says of it."""
+        if self.predicted is None:
+            return "probabilities are those of equally frequent classes, as in the training loss"
+        before, after = (
+            ", ".join(f"{p:.3g}" for p in shares) for shares in (self.effective, self.predicted)
+        )
+        return f"probabilities are moved from the class shares {before} of the loss to {after}"
+
+
+def class_prior(config: RunConfig, table: LabelTable, split: Split) -> ClassPrior | None:
+    """Return the prior of a run whose loss treats all classes alike, or with a `prevalence`.
+
+    It is None for other runs, and if a class has no training bag.
+    """
+    if not table.of_task.unordered_classes:
+        return None
+    training, count = config.training, max(2, len(table.classes))
+    counts = np.bincount(stack_targets(targets_of(table), split.train).numpy(), minlength=count)
+    shares = (counts / len(split.train)).tolist()
+    alike = training.balanced or training.sampling == "balanced"
+    effective = [1 / count] * count if alike else shares
+    given = None if training.prevalence is None else list(training.prevalence)
+    if not counts.all() or (given is None and effective == shares):
+        return None
+    wanted = given or (shares if training.prior_correction else None)
+    return ClassPrior(training=shares, effective=effective, predicted=wanted)
+
+
+def stored_prior(run: RunFolder) -> ClassPrior | None:
+    """Return the prior of a run folder; None if it has none."""
+    if not run.prior_file.is_file():
+        return None
+    return read_record(ClassPrior, run.prior_file, advice=ADVICE)
+
 
 TEST_PART = "it is in the test part, which must not be used in training or validation"
 
@@ -55,19 +343,13 @@ class Standardizer(nn.Module):
     mean: Tensor
     deviation: Tensor
 
-    def __init__(
-        self,
-        mean: Float[Tensor, " features"] | None = None,
-        deviation: Float[Tensor, " features"] | None = None,
-    ) -> None:
+    def __init__(self, mean: Tensor | None = None, deviation: Tensor | None = None) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(0) if mean is None else mean)
         self.register_buffer("deviation", torch.ones(0) if deviation is None else deviation)
 
     def forward(self, bags: Bags) -> Bags:
-        if not len(self.mean):
-            return bags
-        return replace(bags, x=(bags.x - self.mean) / self.deviation)
+        return replace(bags, x=(bags.x - self.mean) / self.deviation) if len(self.mean) else bags
 
     @classmethod
     def restored(cls, checkpoint: Checkpoint, *, in_dim: int | None) -> "Standardizer":
@@ -77,22 +359,15 @@ class Standardizer(nn.Module):
             CheckpointError: it is missing, or does not fit the model.
         """
         tensors = checkpoint.part("standardize")
-        mean, deviation = tensors.get("mean"), tensors.get("deviation")
-        fits = (
-            mean is not None
-            and deviation is not None
-            and tuple(mean.shape) in ((0,), (in_dim,))
-            and mean.shape == deviation.shape
-            and mean.is_floating_point()
-            and deviation.is_floating_point()
-            and bool(mean.isfinite().all() and deviation.isfinite().all() and (deviation > 0).all())
-        )
-        if not fits:
+        mean, std = (tensors.get(k, torch.zeros(1, 1)) for k in ("mean", "deviation"))
+        fits = mean.shape == std.shape and tuple(mean.shape) in ((0,), (in_dim,))
+        fits = fits and all(v.is_floating_point() and v.isfinite().all() for v in (mean, std))
+        if not fits or (std <= 0).any():
             raise CheckpointError(
                 f"{checkpoint.path} is damaged: its means and deviations of the features are not "
                 f"finite numbers for {in_dim} features. Copy the file again, or train the run again"
             )
-        return cls(mean, deviation)
+        return cls(mean, std)
 
     @classmethod
     def fit(cls, bags: BagSet, names: tuple[str, ...]) -> "Standardizer":
@@ -138,31 +413,27 @@ class PreparedData:
     left_out: tuple[str, ...] = ()
     """Labelled bags without features or instances; the notes give the reasons."""
 
-    @property
-    def deals_events(self) -> bool:
-        """Whether the loss compares the bags of a batch, so that each needs events."""
-        return self.model_arguments.get("likelihood", {}).get("kind") == "cox"
-
     def write(self, folder: RunFolder) -> None:
         """Write the split, what is known of the features, and the notes on bags to the folder."""
-        write_json(folder.split_file, self.split.to_dict())
-        write_json(folder.features_file, self.feature_metadata.to_dict())
-        if self.prior is not None:
-            write_json(folder.prior_file, asdict(self.prior))
-        if self.encoder is not None:
-            write_json(folder.covariates_file, self.encoder.to_dict())
-        if not self.table.of_task.unordered_classes:
-            given = [self.targets[name] for name in self.split.train]
-            train = [
-                [None if v != v else v for v in y] if isinstance(y, tuple) else y for y in given
-            ]
-            write_json(folder.targets_file, {"task": self.table.task, "train": train})
         files = self.split.train
         if isinstance(self.bags, PatientBags):
             files = tuple(s for patient in files for s in self.bags.slides_of(patient))
         recipe = FeatureRecipe.of_features(self.bags.folder, files)
-        if recipe is not None:
-            write_json(folder.recipe_file, recipe.to_dict())
+        targets = None
+        if not self.table.of_task.unordered_classes:
+            y = [self.targets[name] for name in self.split.train]
+            train = [[None if v != v else v for v in t] if isinstance(t, tuple) else t for t in y]
+            targets = {"task": self.table.task, "train": train}
+        for file, content in (
+            (folder.split_file, self.split.to_dict()),
+            (folder.features_file, self.feature_metadata.to_dict()),
+            (folder.prior_file, self.prior and asdict(self.prior)),
+            (folder.covariates_file, self.encoder and self.encoder.to_dict()),
+            (folder.targets_file, targets),
+            (folder.recipe_file, recipe and recipe.to_dict()),
+        ):
+            if content is not None:
+                write_json(file, content)
         if self.bags.notes:
             # a resumed run does not read every bag again: keep the notes of the earlier process
             file, advice = folder.notes_file, "remove it to continue without the earlier remarks"
@@ -223,10 +494,16 @@ def prepare_bags(
     if spec is not None:
         from_data["likelihood"] = spec.as_dict()
     else:
-        from_data["n_classes"] = _n_classes(config, table)
+        count, given = len(table.classes), config.model_arguments.get("n_classes")
+        if given is not None and max(given, 2) != max(count, 2):
+            raise InputError(
+                f"n_classes is {given}, but {table.path} has {count} classes: leave n_classes "
+                "out, or name every class with classes"
+            )
+        count = from_data["n_classes"] = given or (1 if count <= 2 else count)
         if config.training.balanced:
             y = stack_targets(targets, split.train)
-            from_data["class_weights"] = balanced_weights(y, from_data["n_classes"])
+            from_data["class_weights"] = balanced_weights(y, count)
     _check_graph(config, bags, split)
     encoder = fit_covariates(config.data, bags, table, train=split.train)
     if encoder is not None:
@@ -322,19 +599,6 @@ def _split(
     )
 
 
-def _n_classes(config: RunConfig, table: LabelTable) -> int:
-    """Return the run's `n_classes`, else that of the labels, where two classes need one logit."""
-    from_run = config.model_arguments.get("n_classes")
-    if from_run is not None:
-        if max(from_run, 2) != max(len(table.classes), 2):
-            raise InputError(
-                f"n_classes is {from_run}, but {table.path} has {len(table.classes)} classes: "
-                "leave n_classes out, or name every class with classes"
-            )
-        return int(from_run)
-    return 1 if len(table.classes) <= 2 else len(table.classes)
-
-
 def _check_graph(config: RunConfig, bags: BagSet, split: Split) -> None:
     """Reject a model that needs edges, such as one with a smoothness prior, if there are none."""
     if "edges" not in fixed(config.model)[0].needs:
@@ -342,10 +606,9 @@ def _check_graph(config: RunConfig, bags: BagSet, split: Split) -> None:
     larger = [name for name in split.train if bags.size(name) > 1]
     if not larger or any(bags.bag(name).edges.shape[1] for name in larger):
         return
+    what = "They have no coordinates: store those with the features"
     if any(bags.bag(name).coords is not None for name in larger):
         what = "Add --graph knn (in a run file, graph: knn) to join the nearest instances"
-    else:
-        what = "They have no coordinates: store those with the features"
     raise GraphError(
         f"{config.model} needs neighbours, but no training bag of {bags.folder} has an edge "
         f"(graph: {config.data.graph.kind}). {what}, or train a model that needs no graph: "

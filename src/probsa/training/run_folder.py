@@ -21,9 +21,8 @@ import yaml
 from ..core import Limits, TaskName, read_record, write_csv, write_json, write_text
 from ..errors import InputError, OutputExists, UnknownName
 from ..models import names
-from .config import RunConfig, leaves, plain
+from .config import RunConfig, leaves, load_yaml, plain
 from .runfile import run_keys
-from .yaml_files import load_yaml
 
 ADVICE = "copy the run again, or train it again"
 
@@ -33,10 +32,9 @@ class StoredThreshold:
     """The content of threshold.json."""
 
     threshold: Annotated[float, Limits(at_least=0, at_most=1)] | None
-    chosen: str = ""
-    """How it was chosen."""
+    """None without validation bags to choose it on, or for several findings."""
     findings: list[float] | None = None
-    """One threshold for each finding, for runs of several findings."""
+    """One threshold for each finding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,9 +92,9 @@ class RunFolder:
     """What distances from the training features are computed from, if the run has them."""
     maps = _Inside("maps")
 
-    def members(self) -> tuple["RunFolder", ...]:
-        """Return the run folders of the members of an ensemble; of another run, itself."""
-        count = self.config().training.members
+    def members(self, count: int | None = None) -> tuple["RunFolder", ...]:
+        """Return the folders of the members of an ensemble (`count`, if known); else the run's."""
+        count = self.config().training.members if count is None else count
         if count == 1:
             return (self,)
         return tuple(RunFolder(self.path / "members" / str(k)) for k in range(count))
@@ -111,16 +109,11 @@ class RunFolder:
         except (InputError, UnknownName) as e:
             raise InputError(f"{self.config_file} is damaged: {e}. Copy the run again") from e
 
-    def threshold(self) -> float | None:
-        """Read the threshold of the run; None if it had no validation bags to choose one on."""
-        return read_record(StoredThreshold, self.threshold_file, advice=ADVICE).threshold
-
-    def finding_thresholds(self) -> list[float] | None:
-        """Return the threshold of each finding; None for other tasks, and before predictions."""
+    def thresholds(self) -> StoredThreshold | None:
+        """Read the thresholds of the run; None before its predictions."""
         if not self.threshold_file.is_file():
             return None
-        advice = "predict again"
-        return read_record(StoredThreshold, self.threshold_file, advice=advice).findings
+        return read_record(StoredThreshold, self.threshold_file, advice=ADVICE)
 
     def sweep(self) -> None:
         """Remove temporary files and folders that a killed process left behind."""
@@ -150,7 +143,13 @@ def open_run(path: Path, config: RunConfig, *, resume: bool, overwrite: bool) ->
     if resume and path.is_dir():
         folder.sweep()
     if folder.config_file.is_file() and resume:
-        _same_run(folder, config)
+        changes = config_differences(folder.config(), config)
+        for key, (stored, requested) in changes.items():
+            more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""
+            raise InputError(
+                f"{path} was started with {key} = {stored!r}, not {requested!r}{more}: "
+                "a resumed run keeps its run file; start another in another --out"
+            )
         return folder
     if path.exists() and any(path.iterdir()):
         if resume:
@@ -180,17 +179,6 @@ def open_run(path: Path, config: RunConfig, *, resume: bool, overwrite: bool) ->
     return folder
 
 
-def _same_run(folder: RunFolder, config: RunConfig) -> None:
-    changes = config_differences(folder.config(), config)
-    if changes:
-        key, (stored, requested) = next(iter(changes.items()))
-        raise InputError(
-            f"{folder.path} was started with {key} = {stored!r}, not {requested!r}"
-            f"{f' (and {len(changes) - 1} more)' if len(changes) > 1 else ''}: "
-            "a resumed run keeps its run file; start another in another --out"
-        )
-
-
 EXECUTION_KEYS = frozenset(
     {"training.device", "training.workers", "training.threads", "training.tracker"}
     | {"data.cache_gb", "data.max_bag_gb"}
@@ -203,13 +191,12 @@ def config_differences(stored: RunConfig, requested: RunConfig) -> dict[str, tup
 
     A missing key has its default value. Settings that only affect execution are ignored.
     """
-    one, other = _flat(stored), _flat(requested)
+    one, other = ({**_defaults(c), **dict(leaves(c.to_dict()))} for c in (stored, requested))
     pairs = {k: (one.get(k), other.get(k)) for k in {**one, **other} if k not in EXECUTION_KEYS}
     return {k: (stated, wanted) for k, (stated, wanted) in pairs.items() if stated != wanted}
 
 
-def _flat(config: RunConfig) -> dict[str, Any]:
+def _defaults(config: RunConfig) -> dict[str, Any]:
     preset = config.model_arguments.get("preset", "paper")
     keys = run_keys(config.model, preset) if config.model in names() else {}
-    defaults = {k: plain(key.default) for k, key in keys.items() if key.section == "model"}
-    return {**defaults, **dict(leaves(config.to_dict()))}
+    return {k: plain(key.default) for k, key in keys.items() if key.section == "model"}

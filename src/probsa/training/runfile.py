@@ -3,10 +3,10 @@
 import inspect
 import textwrap
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from types import MappingProxyType
+from typing import Any
 
 import yaml
 from docstring_parser import parse as parse_docstring
@@ -20,14 +20,63 @@ from .config import (
     RunConfig,
     RunKey,
     attribute_help,
-    by_name,
     flatten,
+    leaves,
+    load_yaml,
     plain,
     section_keys,
 )
-from .recipes import default_recipe, names_model
 from .validation import check_selection
-from .yaml_files import load_yaml
+
+DEFAULT_RECIPE = Path(__file__).with_name("default.yaml")
+FOLDER = "recipes"
+
+
+def recipe_files() -> dict[str, Path]:
+    """Return the recipes that come with the package by name: `paper`, `standins`, …
+
+    A wheel has them in `probsa/recipes`; a checkout in `recipes`, the folder that wheels are
+    made from.
+    """
+    package = Path(__file__).parents[1]
+    folder = next((f for f in (package / FOLDER, package.parents[1] / FOLDER) if f.is_dir()), None)
+    found = {} if folder is None else {f.stem: f for f in sorted(folder.glob("*.yaml"))}
+    return found | {"default": DEFAULT_RECIPE}  # in the folder, it is a link
+
+
+def find_recipe(given: Path) -> Path:
+    """Return a file of the user, or the recipe of the package that `standins` or a path names.
+
+    Raises:
+        UnknownName: it is a bare name, and there is neither such a file nor such a recipe.
+    """
+    if given.exists():
+        return given
+    recipes = recipe_files()
+    of_package = given.parent in (Path(), Path(FOLDER)) and given.suffix in ("", ".yaml")
+    if of_package and given.stem in recipes:
+        return recipes[given.stem]
+    if given.name == str(given) and not given.suffix:
+        raise UnknownName("file or recipe", given.name, recipes)
+    return given
+
+
+@cache
+def default_recipe() -> Mapping[str, Any]:
+    """Return the values of the default recipe by the full names of their keys."""
+    return MappingProxyType(flatten(load_yaml(DEFAULT_RECIPE, what="default recipe")))
+
+
+def recipe_sentence(config: RunConfig) -> str:
+    """Return what a run by the default recipe trains, with its values of the recipe's keys."""
+    values = {key.rpartition(".")[2]: value for key, value in leaves(config.to_dict())}
+    keys = [key.rpartition(".")[2] for key in default_recipe() if key != "model.name"]
+    stated = ", ".join(f"{key} {values[key]}" for key in keys)
+    return (
+        f"no model is given: training {config.model} by the default recipe ({stated}). "
+        "For another model and the paper's recipe, add --model NAME"
+    )
+
 
 FROM_DATA = {"in_dim", "class_weights", "seed"}
 """Arguments of a model that are not keys of a run: the data or the run's seed determine them."""
@@ -39,31 +88,25 @@ Given = Mapping[str, tuple[Any, str]]
 
 
 @cache
-def run_keys(model: str, preset: str = "paper") -> dict[str, RunKey]:
+def run_keys(model: str, preset: str = PRESET.default) -> dict[str, RunKey]:
     """Return every key of a run with a model by name; the preset gives its arguments' defaults."""
     changed = {**(original(model) if preset == "original" else {}), PRESET.name: preset}
     changed["n_classes"] = None  # determined from the labels unless it is given
     texts = _argument_help(model)
-    keys = [
-        RunKey(
-            name="model.name", annotation=str, default=None, required=True, help="Registered name."
-        )
-    ]
+    keys = {k: v for k, v in section_keys().items() if v.section}
+    keys["model.name"] = RunKey(
+        name="model.name", annotation=str, required=True, help="Registered name."
+    )
     for argument, parameter in arguments(model).items():
-        if argument in FROM_DATA:
-            continue
         default = changed.get(argument, parameter.default)
-        keys.append(
-            RunKey(
+        if argument not in FROM_DATA:
+            keys[f"model.{argument}"] = RunKey(
                 name=f"model.{argument}",
                 annotation=parameter.annotation,
                 default=None if default is inspect.Parameter.empty else default,
-                required=False,
                 help=texts.get(argument, ""),
             )
-        )
-    in_sections = {k: v for k, v in section_keys().items() if v.section}
-    return {**in_sections, **{key.name: key for key in keys}, **section_keys()}
+    return keys | section_keys()
 
 
 def _argument_help(model: str) -> dict[str, str]:
@@ -91,25 +134,31 @@ def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
         UnknownName: a key or a model does not exist; suggests the nearest.
         InputError: a value has the wrong type; names the key, and the file that contains it.
     """
-    sources = [] if file is None else [(flatten(load_yaml(file)), f" in {file}")]
-    sources.append((flatten(flags), ""))
-    if not names_model(file, flags):
-        for values, _ in sources:
-            values.pop("model.name", None)
-        sources.insert(0, (dict(default_recipe()), BY_RECIPE))
-    layers = [{k: (v, where) for k, v in values.items()} for values, where in sources]
-    named = [
-        layer["model.name"] for layer in layers if layer.get("model.name", (None,))[0] is not None
+    layers = [
+        {k: (v, where) for k, v in values.items() if v is not None or k != "model.name"}
+        for values, where in _sources(file, flags)
     ]
-    model = _registered(named[-1] if named else None)
+    if not any("model.name" in layer for layer in layers):
+        layers.insert(0, {k: (v, BY_RECIPE) for k, v in default_recipe().items()})
+    model = _registered({k: v for layer in layers for k, v in layer.items()})
     given: dict[str, tuple[Any, str]] = {}
-    for layer in layers:
-        given |= _model_keys(model, layer)  # in full: a key overrides another spelling of itself
+    for layer in layers:  # in full: a key overrides another spelling of itself
+        given |= flatten(layer, arguments(model).keys() - FROM_DATA)
     task = TASKS.get(given.get("data.task", ("", ""))[0])  # None for `auto` and unknown names
     by_recipe = given.get("training.members", (1, ""))[1] == BY_RECIPE
     if by_recipe and task is not None and task.averages is None:
         given["training.members"] = (1, BY_RECIPE)
     return _run(model, given)
+
+
+def names_model(file: Path | None, flags: Mapping[str, Any]) -> bool:
+    """Return whether a run file or flags name a model; otherwise the run has the default recipe."""
+    return any(values.get("model.name") is not None for values, _ in _sources(file, flags))
+
+
+def _sources(file: Path | None, flags: Mapping[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    of_file = [] if file is None else [(flatten(load_yaml(file)), f" in {file}")]
+    return [*of_file, (flatten(flags), "")]
 
 
 def checked_run(values: Mapping[str, Any], *, where: str = "") -> RunConfig:
@@ -118,8 +167,8 @@ def checked_run(values: Mapping[str, Any], *, where: str = "") -> RunConfig:
     They must name a model. `where` is their source in error messages, such as ` in run.yaml`.
     """
     given = {key: (value, where) for key, value in values.items()}
-    model = _registered(given.get("model.name"))
-    return _run(model, _model_keys(model, given))
+    model = _registered(given)
+    return _run(model, flatten(given, arguments(model).keys() - FROM_DATA))
 
 
 def without_prior(config: RunConfig) -> RunConfig:
@@ -140,37 +189,19 @@ def without_prior(config: RunConfig) -> RunConfig:
     return checked_run(flatten({**config.to_dict(), "model": {"name": model, **kept}}))
 
 
-def _registered(given: tuple[Any, str] | None) -> str:
-    """Return the name of a model, which must be registered."""
-    if given is None:
+def _registered(given: Given) -> str:
+    """Return the name of the model, which must be registered."""
+    if "model.name" not in given:
         raise InputError(f"no model is given: add --model NAME, one of {', '.join(names())}")
-    name, where = given
+    name, where = given["model.name"]
     if name not in names():
         raise UnknownName(f"model{where}", str(name), names())
     return name
 
 
-def _model_keys(model: str, given: Given) -> dict[str, tuple[Any, str]]:
-    """Write the keys of the model's arguments in full: `ridge` and `model.prior.ridge` alike."""
-    nested = {
-        f"{group}.{f.name}": f.name
-        for group, options in option_groups(model).items()
-        for f in fields(options)
-    }
-    known = arguments(model).keys() - FROM_DATA
-
-    def name(key: str) -> str:
-        short = key.removeprefix("model.")
-        argument = nested.get(short, short)
-        return f"model.{argument}" if argument in known else key
-
-    return by_name((name(key), value) for key, value in given.items())
-
-
 def _run(model: str, given: Given) -> RunConfig:
     """Return the run of a model, with the keys of its arguments in full."""
-    preset = given.get("model.preset", (PRESET.default, ""))[0]
-    keys = run_keys(model, preset if preset in get_args(PRESET.annotation) else PRESET.default)
+    keys = run_keys(model, str(given.get("model.preset", (PRESET.default, ""))[0]))
     for key, (_, where) in given.items():
         if key not in keys:
             _refuse_of_other_models(model, key, where=where)
@@ -179,32 +210,25 @@ def _run(model: str, given: Given) -> RunConfig:
     for short in ("features", "labels"):
         if given.get(f"data.{short}", (None,))[0] is None:
             raise InputError(f"no {short} given: add --{short} PATH")
-    values = {k: keys[k].read(value, where=where) for k, (value, where) in given.items()}
-    own = {k: values.pop(k, key.default) for k, key in keys.items() if key.section == "model"}
-    config = RunConfig.of_keys(
-        values,
-        model=model,
-        arguments={
-            k.removeprefix("model."): v
-            for k, v in own.items()
-            if k != "model.name" and (k, v) != ("model.n_classes", None)
-        },
-    )
+    values = {k: key.default for k, key in keys.items() if key.section == "model"}
+    values |= {k: keys[k].read(value, where=where) for k, (value, where) in given.items()}
+    if values.get("model.n_classes", 0) is None:
+        del values["model.n_classes"]
+    config = RunConfig.of_keys(values | {"model.name": model})
     # only a constructor knows which values fit one another, as the heads and the width: it is asked
     # before a file is read
     try:
         built = build(model, in_dim=8, **config.model_arguments)
     except (ValueError, AssertionError, RuntimeError) as e:
         raise InputError(f"model {model}: {e}") from e
-    training = config.training
-    check_selection(training.select, built, patience=training.patience, validation=True)
+    check_selection(config.training, built, validation=True)
     return config
 
 
 def _refuse_of_other_models(model: str, key: str, *, where: str) -> None:
     """Raise an InputError if only other models have this argument."""
     argument = key.removeprefix("model.")
-    others = [n for n in names() if argument in arguments(n) and argument not in FROM_DATA]
+    others = [n for n in names() if argument in arguments(n).keys() - FROM_DATA]
     if others:
         some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
         raise InputError(
@@ -245,25 +269,22 @@ def run_schema(model: str | None) -> dict[str, Any]:
     """
     recipe = default_recipe() if model is None else {}
     name = str(recipe["model.name"]) if model is None else model
-    of_recipe = _model_keys(name, {key: (value, "") for key, value in recipe.items()})
-    parts: dict[str, dict[str, Any]] = {part: _object() for part in ("", *SECTIONS, "model")}
+    defaults = flatten(recipe, arguments(name).keys() - FROM_DATA)
+    parts: dict[str, dict[str, Any]] = {
+        part: {"type": "object", "additionalProperties": False, "properties": {}}
+        for part in ("", *SECTIONS, "model")
+    }
     for key in run_keys(name).values():
         schema = {**json_schema(key.annotation), "description": key.help}
-        default, _ = of_recipe.get(key.name, (key.default, ""))
-        if default is not None:
+        if (default := defaults.get(key.name, key.default)) is not None:
             schema["default"] = plain(default)
         parts[key.section]["properties"][key.short] = schema
         if key.required:
             parts[key.section].setdefault("required", []).append(key.short)
     whole = parts.pop("")
     whole["properties"] |= parts
-    whole["required"] = ["data", "model"]
+    whole["required"] = ["data"] if recipe else ["data", "model"]
     if recipe:
-        whole["required"].remove("model")
         del parts["model"]["required"]
         parts["model"]["properties"]["name"]["const"] = name
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole}
-
-
-def _object() -> dict[str, Any]:
-    return {"type": "object", "additionalProperties": False, "properties": {}}

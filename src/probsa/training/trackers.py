@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from ..core import NonNegativeInt, read_record, write_json
 from ..errors import InputError, MissingExtra
@@ -44,7 +44,11 @@ class StoredTracker:
 class TrackedRun(ABC):
     """A run as a tracker sees it; `run` names the tracker's run to continue, if there is one."""
 
-    kind: Tracker
+    kind: ClassVar[Tracker]
+    error: ClassVar[tuple[str, str]]
+    """Module and name of what the tracker raises."""
+    remedy: ClassVar[str]
+    """What users can do if the tracker does not answer."""
 
     def __init__(self, stored: StoredTracker | None, config: RunConfig, folder: RunFolder) -> None:
         self.file = folder.path / "tracker.json"
@@ -52,6 +56,11 @@ class TrackedRun(ABC):
         self.state = stored or StoredTracker(tracker=self.kind, run=name)
         self.stopped = False
         write_json(self.file, asdict(self.state))
+
+    @classmethod
+    def errors(cls) -> tuple[type[Exception], ...]:
+        """Return what the tracker raises."""
+        return (getattr(import_module(cls.error[0]), cls.error[1]), OSError)
 
     def update(self, history: Sequence[Row]) -> None:
         """Log the rows of metrics.csv that the tracker does not have yet.
@@ -72,18 +81,6 @@ class TrackedRun(ABC):
         self.state = replace(self.state, epoch=int(rows[-1]["epoch"] or 0))
         write_json(self.file, asdict(self.state))
 
-    def close(self, *, failed: bool) -> None:
-        """End the tracker's run, if it is not someone else's."""
-        try:
-            self.finish(failed=failed)
-        except self.errors() as error:
-            log.warning("note: %s could not end its run: %s", self.kind, _first(error))
-
-    @classmethod
-    @abstractmethod
-    def errors(cls) -> tuple[type[Exception], ...]:
-        """Return what the tracker raises."""
-
     @abstractmethod
     def start(self, run: str | None, config: RunConfig, folder: Path) -> str:
         """Begin or continue a run, and return the tracker's name of it."""
@@ -94,31 +91,37 @@ class TrackedRun(ABC):
 
     @abstractmethod
     def finish(self, *, failed: bool) -> None:
-        """End the run."""
+        """End the run, if it is not someone else's."""
 
 
 class MLflowRun(TrackedRun):
     """A run in MLflow; a child of the active run if there is one."""
 
     kind = "mlflow"
-
-    @classmethod
-    def errors(cls) -> tuple[type[Exception], ...]:
-        return (import_module("mlflow.exceptions").MlflowException, OSError)
+    error = ("mlflow.exceptions", "MlflowException")
+    remedy = "set MLFLOW_TRACKING_URI to a server or a database, such as sqlite:///mlflow.db"
 
     def start(self, run: str | None, config: RunConfig, folder: Path) -> str:
         mlflow = import_module("mlflow")
         self.client = mlflow.MlflowClient()
         if run is not None:
             self.client.update_run(run, status="RUNNING")
+            self.run = run
+            return run
+        active, tags = mlflow.active_run(), {}
+        if active is not None:
+            experiment, tags = active.info.experiment_id, {"mlflow.parentRunId": active.info.run_id}
         else:
-            run = self._create(folder.name, mlflow.active_run())
-            parameter = import_module("mlflow.entities").Param
-            parameters = [parameter(k, str(v)) for k, v in leaves(config.to_dict())]
-            for k in range(0, len(parameters), MOST):
-                self.client.log_batch(run, params=parameters[k : k + MOST])
-        self.run = run
-        return run
+            wanted = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+            known = self.client.get_experiment_by_name(wanted)
+            experiment = known.experiment_id if known else self.client.create_experiment(wanted)
+        created = self.client.create_run(experiment, run_name=folder.name, tags=tags)
+        self.run = str(created.info.run_id)
+        parameter = import_module("mlflow.entities").Param
+        parameters = [parameter(k, str(v)) for k, v in leaves(config.to_dict())]
+        for k in range(0, len(parameters), MOST):
+            self.client.log_batch(self.run, params=parameters[k : k + MOST])
+        return self.run
 
     def log(self, row: Mapping[str, float], *, epoch: int) -> None:
         metric, now = import_module("mlflow.entities").Metric, int(time.time() * 1000)
@@ -128,25 +131,13 @@ class MLflowRun(TrackedRun):
     def finish(self, *, failed: bool) -> None:
         self.client.set_terminated(self.run, status="FAILED" if failed else "FINISHED")
 
-    def _create(self, name: str, active: Any) -> str:
-        tags = {}
-        if active is not None:
-            experiment, tags = active.info.experiment_id, {"mlflow.parentRunId": active.info.run_id}
-        else:
-            wanted = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-            known = self.client.get_experiment_by_name(wanted)
-            experiment = known.experiment_id if known else self.client.create_experiment(wanted)
-        return str(self.client.create_run(experiment, run_name=name, tags=tags).info.run_id)
-
 
 class WandbRun(TrackedRun):
     """A run in Weights & Biases: the active one if there is one, else a run of its own."""
 
     kind = "wandb"
-
-    @classmethod
-    def errors(cls) -> tuple[type[Exception], ...]:
-        return (import_module("wandb.errors").Error, OSError)
+    error = ("wandb.errors", "Error")
+    remedy = "log in with `wandb login`, or set WANDB_MODE=offline"
 
     def start(self, run: str | None, config: RunConfig, folder: Path) -> str:
         wandb = import_module("wandb")
@@ -175,14 +166,7 @@ class WandbRun(TrackedRun):
             self.run.finish(exit_code=1 if failed else 0)
 
 
-TRACKERS: dict[Tracker, tuple[type[TrackedRun], str]] = {
-    "mlflow": (
-        MLflowRun,
-        "set MLFLOW_TRACKING_URI to a server or a database, such as sqlite:///mlflow.db",
-    ),
-    "wandb": (WandbRun, "log in with `wandb login`, or set WANDB_MODE=offline"),
-}
-"""What follows a run with each program, and what users can do if the program does not answer."""
+TRACKERS: dict[Tracker, type[TrackedRun]] = {"mlflow": MLflowRun, "wandb": WandbRun}
 
 
 @contextmanager
@@ -197,7 +181,7 @@ def tracked(config: RunConfig, folder: RunFolder) -> Iterator[TrackedRun | None]
     if tracker is None:
         yield None
         return
-    cls, remedy = TRACKERS[tracker]
+    cls = TRACKERS[tracker]
     try:
         errors = cls.errors()
     except ImportError as error:
@@ -210,14 +194,17 @@ def tracked(config: RunConfig, folder: RunFolder) -> Iterator[TrackedRun | None]
         run = cls(stored, config, folder)
     except errors as error:
         raise InputError(
-            f"{tracker} cannot track this run ({_first(error)}): {remedy}, or leave tracker out"
+            f"{tracker} cannot track this run ({_first(error)}): {cls.remedy}, or leave tracker out"
         ) from error
     failed = True
     try:
         yield run
         failed = False
     finally:
-        run.close(failed=failed)
+        try:
+            run.finish(failed=failed)
+        except errors as error:
+            log.warning("note: %s could not end its run: %s", tracker, _first(error))
 
 
 def _first(error: Exception) -> str:

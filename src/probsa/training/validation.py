@@ -17,7 +17,7 @@ from ..core import TaskName
 from ..errors import InputError
 from ..models import Model
 from ..tasks import TASKS, Target
-from .config import Select
+from .config import Select, TrainingConfig
 
 SMALLEST = 1e-12
 """Lower limit of the probabilities in the NLL."""
@@ -76,13 +76,14 @@ def chosen_row(rule: Select, history: Sequence[Row]) -> Row:
     return max(history, key=rank)
 
 
-def check_selection(rule: Select, model: Model, *, patience: int | None, validation: bool) -> None:
-    """Refuse a rule that makes no sense for a run with or without validation bags.
+def check_selection(settings: TrainingConfig, model: Model, *, validation: bool) -> None:
+    """Refuse settings that make no sense for a model, or without validation bags.
 
     Raises:
-        InputError: the weights of a model cannot be averaged, the rule compares epochs without
+        InputError: the weights of the model cannot be averaged, epochs are compared without
             validation bags, or `patience` ends what the rule counts on.
     """
+    rule, patience = settings.select, settings.patience
     reason = why_not_averaged(model) if rule == "ema-nll" else None
     if reason is not None:
         raise InputError(
@@ -94,10 +95,13 @@ def check_selection(rule: Select, model: Model, *, patience: int | None, validat
             f"select is {rule!r}, which keeps the weights at the end of all epochs, but patience "
             f"is {patience}, which ends training early: leave one of the two out"
         )
-    if not validation and rule not in ("last", "auroc"):
+    compares = {"nll": "select is 'nll'", "ema-nll": "select is 'ema-nll'"}.get(rule)
+    if settings.schedule == "plateau":
+        compares = "schedule is 'plateau'"
+    if compares and not validation:
         raise InputError(
-            f"select is {rule!r}, which compares epochs on validation bags, but there are none: "
-            "choose last, or give validation bags"
+            f"{compares}, which compares epochs on validation bags, but there are no validation "
+            "bags: choose another (select: last, schedule: constant), or give some"
         )
 
 

@@ -193,7 +193,7 @@ def _label(table: Predictions, row: int) -> int:
 
 def _threshold(path: Path) -> float:
     """Return the run's threshold; 0.5, as in its predictions, if it had no validation part."""
-    if not (path / "threshold.json").is_file():
+    stored = RunFolder(path).thresholds()
+    if stored is None:
         raise InputError("threshold.json is missing: run the grid again")
-    value = RunFolder(path).threshold()
-    return 0.5 if value is None else float(value)
+    return 0.5 if stored.threshold is None else float(stored.threshold)

@@ -39,13 +39,13 @@ def parser() -> ArgumentParser:
 def run(arguments: Sequence[str]) -> int:
     """Run `probsa convert-checkpoint`."""
     args = parse_arguments(parser(), arguments)
-    from ...training import conversion
+    from ...training import convert_checkpoint
     from ..terminal import OUT
 
     wrong = [text for text in args.argument if "=" not in text]
     if wrong:
         raise InputError(f"--argument is {wrong[0]!r}: expected NAME=VALUE, as in k_sample=8")
-    model = conversion.convert_checkpoint(
+    model = convert_checkpoint(
         args.file,
         args.out,
         reference=args.reference,
