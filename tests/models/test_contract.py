@@ -13,8 +13,7 @@ from torch import Tensor
 from probsa import Bag, pack
 from probsa.core import graphs
 from probsa.errors import InputError, UnknownName
-from probsa.models import Model, Output, arguments, build, facts, names, option_groups
-from probsa.models._registry import fixed, original
+from probsa.models import Model, Output, arguments, build, look_up, names
 from probsa.variational.field import Field
 from probsa.variational.objectives import objective
 from probsa.variational.posteriors import Posterior
@@ -123,12 +122,11 @@ def test_shapes_and_finite_losses(model, training):
 
 def test_the_facts_are_those_of_the_model(name, model):
     bags = pack(batch(model))
-    assert facts(name).has_kl == ("kl" in model.losses(model(bags), bags))
-    assert facts(name).has_kl == ("prior" in option_groups(name))
-    assert (model.family, model.baseline) == (facts(name).family, facts(name).baseline)
+    assert model.has_kl == ("kl" in model.losses(model(bags), bags)) == ("kappa" in arguments(name))
+    assert (model.family, model.baseline) == (look_up(name).family, look_up(name).baseline)
     if model.baseline is not None:
-        baseline = facts(model.baseline)
-        assert (baseline.family, baseline.has_kl) == (model.family, False)
+        baseline = look_up(model.baseline)
+        assert (baseline.family, baseline.model.has_kl) == (model.family, False)
 
 
 def test_the_probability_is_the_mean_over_samples(model):
@@ -374,7 +372,7 @@ def test_bfloat16_autocast_is_close_to_single_precision(name):
 def test_more_classes(name, classes):
     if "n_classes" not in arguments(name):
         pytest.skip("the model has one logit only")
-    if fixed(name)[0].binary:
+    if look_up(name).model.binary:
         with pytest.raises(InputError, match=f"n_classes is {classes}: .* two classes"):
             make(name, n_classes=classes)
         return
@@ -424,12 +422,12 @@ def test_a_wrong_name_is_answered_with_the_right_one(name):
         build(f"{name}x", in_dim=IN_DIM)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if original(n)])
+@pytest.mark.parametrize("name", [n for n in NAMES if look_up(n).original])
 def test_the_original_setting_is_one_argument(name):
     """Other arguments override the preset; a checkpoint stores the result of both."""
     small = {k: v for k, v in SMALL.items() if k in arguments(name)}
     model = build(name, in_dim=IN_DIM, preset="original", **small)
-    assert model.arguments == {**original(name), "in_dim": IN_DIM, **small}
+    assert model.arguments == {**look_up(name).original, "in_dim": IN_DIM, **small}
     bags = pack(batch(model, dtype=torch.float32))
     check_losses(model, model(bags), bags)
 

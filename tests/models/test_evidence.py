@@ -133,7 +133,7 @@ def test_kappa_moves_to_its_estimate(classes):
     total = model.batch_statistics(out, bags)
     with torch.no_grad():
         f = out.attention.rsample(500, generator=torch.Generator().manual_seed(1))
-        unit = model.prior_of(bags)
+        unit = prior.prior(bags)
         energies = torch.stack([unit.energy(own, bags) / unit.kappa for own in f.unbind(1)])
         energies = energies / torch.tensor(SIZES)  # like the KL
     assert float(total[0]) == len(SIZES) * classes

@@ -9,7 +9,7 @@ from support.stored import write_folder
 
 from probsa.benchmark.grid.entries import methods_of
 from probsa.cli.entry import main
-from probsa.models import _registry, build, catalogue_page, facts, names
+from probsa.models import _registry, build, catalogue_page, look_up, names
 from probsa.training import read_run, train
 from probsa.training.checkpoints import load_checkpoint
 
@@ -79,7 +79,7 @@ def installed(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("installed")
 def test_a_model_of_another_package_is_listed_and_built(capsys):
-    assert "meanmil" in names() and facts("meanmil").family == "global"
+    assert "meanmil" in names() and look_up("meanmil").family == "global"
     assert build("meanmil", in_dim=3).name == "meanmil"
     assert "## `meanmil`" in catalogue_page()
     assert main(["models", "--json"]) == 0

@@ -43,6 +43,7 @@ class CorrelatedAttention(nn.Module):
 
     def __init__(self, dim, bags):
         super().__init__()
+        self.prior = None
         self.mean = nn.Linear(dim, 1, bias=False)
         self.gamma = nn.Parameter(torch.tensor(2.0))
         self.delta = nn.Parameter(torch.tensor(0.4))

@@ -76,7 +76,7 @@ def test_every_argument_of_a_model_is_a_documented_key():
          "model: {name: abmil}\ntraining: {epochs: 5, kl_weight: 0.5}\n"),
         ("graph: knn\nneighbours: 4\nmodel: abmil-probsa-diag\nridge: 0.5\n",
          "data: {graph: {kind: knn, neighbours: 4}}\n"
-         "model: {name: abmil-probsa-diag, prior: {ridge: 0.5}}\n"),
+         "model: {name: abmil-probsa-diag, ridge: 0.5}\n"),
         ("model: abmil\nlearning_rate: 1e-3\nepochs: 7\n",
          "model: abmil\nlearning_rate: '0.001'\nepochs: '7'\n"),
         ("model: abmil\nfeature_set: 20\n", "model: abmil\nfeature_set: '20'\n"),
@@ -94,7 +94,7 @@ def test_types_are_those_of_the_signature_and_flags_win(tmp_path, write):
         own_parser(),
         ["--out", "o", "--model.samples", "8", "--kl-weight=cyclical", "--standardize", "--json",
          "--embed", "[256,128,64]", "--classes", "[a,b]", "--patience", "null", "--target", "5",
-         "--data.graph.neighbours", "4", "--graph", "knn", "--model.prior.ridge=0.5"],
+         "--data.graph.neighbours", "4", "--graph", "knn", "--model.ridge=0.5"],
     )  # fmt: skip
     config = read_run(write("model: {name: abmil-probsa-diag, samples: 4, embed: [8, 4]}\n"), flags)
     assert own.json and own.out == Path("o")
@@ -166,7 +166,7 @@ def test_what_is_wrong_is_named(model, key, value, said):
         ("model: {name: abmil, kappa: 3}\n", r"abmil has no argument kappa in .*run\.yaml"),
         ("model: {name: tabmil, embed: 8, heads: 3}\n", "model tabmil: heads is 3"),
         ("neighbours: 3\ndata: {graph: {neighbours: 4}}\n", r"data\.neighbours is given twice"),
-        ("model: {name: abmil-probsa-diag, ridge: 1, prior: {ridge: 0.5}}\n",
+        ("model: {name: abmil-probsa-diag, ridge: 1}\nridge: 0.5\n",
          r"model\.ridge is given twice"),
         ("model: abmil\nselect: last\npatience: 3\n", "leave one of the two out"),
         ("model: abmil\ntraining: 5\n", "training is 5; expected keys and values"),
@@ -291,7 +291,7 @@ def test_a_run_without_a_model_has_the_default_recipe(write, monkeypatch):
     sentence = recipe_sentence(read_run(None, {**DATA, "epochs": 3}))
     assert "training evidence-field" in sentence and "epochs 3," in sentence
     assert read_run(write(commented(config), data=""), {}) == config
-    recipe = {"model.name": "evidence-field", "model.prior.ridge": 3.0, "seed": 4}
+    recipe = {"model.name": "evidence-field", "model.ridge": 3.0, "seed": 4}
     monkeypatch.setattr("probsa.training.runfile.default_recipe", lambda: recipe)
     monkeypatch.setattr(recipes, "default_recipe", lambda: recipe)
     assert read_run(None, {**DATA, "ridge": 2}).model_arguments["ridge"] == 2
@@ -326,12 +326,12 @@ def test_the_papers_recipe_states_the_defaults():
         assert read_run(path, flags) == read_run(None, flags)
 
 
-@pytest.mark.parametrize("name", [n for n in models.names() if models.facts(n).baseline])
+@pytest.mark.parametrize("name", [n for n in models.names() if models.look_up(n).baseline])
 def test_a_kl_weight_of_0_means_the_plain_model(name):
     embed = {"model.embed": 24} if "embed" in models.arguments(name) else {}
     flags = {**DATA, "training.kl_weight": 0, "seed": 3, **embed}
     plain = without_prior(read_run(None, {**flags, "model.name": name}))
-    assert plain == read_run(None, {**flags, "model.name": models.facts(name).baseline})
+    assert plain == read_run(None, {**flags, "model.name": models.look_up(name).baseline})
     other = read_run(None, {**flags, "model.name": name, "training.kl_weight": 0.1})
     assert without_prior(other) is other
 

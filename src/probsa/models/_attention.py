@@ -9,16 +9,12 @@ from torch import Tensor, nn
 
 from ..core import Bags
 from ..layers import (
-    Activation,
     AttentionPosterior,
     BagExplainer,
     Embed,
-    PosteriorKind,
     Readout,
     SoftMaximum,
-    Trunk,
     WeightMoments,
-    Widths,
     cached_blocks,
     pool,
     pool_vectors,
@@ -30,21 +26,14 @@ from ..variational import (
     POINTS,
     PREDICT_POINTS,
     Dirichlet,
-    FieldOptions,
     GivenNoise,
-    LearnedPrior,
     Posterior,
-    PosteriorOptions,
-    PriorOptions,
     Streams,
     pool_normal,
     sample_blocks,
 )
 from ._base import Model, Output
 from ._explanation import Explanation, explain
-
-POOLING = "pooling"
-"""The argument that posteriors other than diagonal ones do not have."""
 
 
 class AttentionModel(Model):
@@ -60,8 +49,6 @@ class AttentionModel(Model):
     classifier: nn.Module
     pooling: SoftMaximum
     prior: Dirichlet | None = None
-    field_options: FieldOptions | None = None
-    """Options of a field posterior; with one, the attention holds the prior, with a learned κ."""
     kl_reduction: Literal["mean", "sum"] = "mean"
     samples: int = 1
     predict_samples: int = 1
@@ -69,79 +56,6 @@ class AttentionModel(Model):
     """Whether bags are pooled without samples, where the posterior has independent instances."""
     _pooled = _sampled = 0
     """Bags that were pooled in this epoch, and how many of them were sampled all the same."""
-
-    def build_embed(
-        self,
-        in_dim: int,
-        widths: Widths,
-        *,
-        activation: Literal["relu", "identity"],
-        dropout: float,
-    ) -> None:
-        """Build the first layers (P → D); a subclass that has an encoder sets it afterwards."""
-        self.embed = Embed(in_dim, widths, activation=activation, dropout=dropout)
-        self.encoder = None
-
-    def build_attention(
-        self,
-        *,
-        attention_dim: int,
-        trunk: Trunk,
-        score_bias: bool | None = None,
-        posterior: PosteriorKind = "dirac",
-        options: PosteriorOptions | None = None,
-        hidden: int | None = None,
-        hidden_dropout: float = 0.0,
-        columns: int | None = None,
-        activation: Activation = "tanh",
-        dropout: float = 0.0,
-    ) -> None:
-        """Build q(f | X) on the instance vectors, and ψ: linear, or with a `hidden` layer.
-
-        A model of evidence has a soft maximum in place of ψ. With `columns`, each class is pooled
-        by its own attention. `activation` and `dropout` are those of the trunk.
-        """
-        d = self.embed.out_dim
-        options = options or PosteriorOptions()
-        self.attention = AttentionPosterior(
-            d,
-            attention_dim,
-            kind=posterior,
-            trunk=trunk,
-            mean_bias=score_bias,
-            log_variance_bounds=options.log_variance_bounds,
-            initial_log_variance=options.initial_log_variance,
-            columns=columns,
-            activation=activation,
-            dropout=dropout,
-            prior=self._new_learned_prior() if posterior == "field" else None,
-        )
-        if self.score_kind == "evidence":
-            self.pooling = SoftMaximum(self.n_classes)
-        elif hidden is None:
-            self.classifier = nn.Linear(d, self.n_classes)
-        else:
-            between = nn.Sequential(nn.ReLU(), nn.Dropout(hidden_dropout))
-            self.classifier = nn.Sequential(
-                nn.Linear(d, hidden), between, nn.Linear(hidden, self.n_classes)
-            )
-
-    def build_prior(
-        self,
-        prior: PriorOptions,
-        posterior: PosteriorOptions,
-        *,
-        field: FieldOptions | None = None,
-    ) -> None:
-        """Build p(f | A) on the bag's graph, so that the losses include `kl`.
-
-        With options of a field, the posterior that is built afterwards is a `Field`.
-        """
-        self.samples, self.predict_samples = posterior.samples, posterior.predict_samples
-        self.closed_form = posterior.pooling == "closed_form"
-        self.kl_reduction = prior.kl_reduction
-        self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
-        self._prior_options, self.field_options = prior, field
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
         """Return `nll`, −E_q[log p(Y | X, f)], and with a prior `kl`, eq. (5): means over bags."""
@@ -152,22 +66,10 @@ class AttentionModel(Model):
 
     def kl(self, out: Output, bags: Bags) -> Float[Tensor, " bags"]:
         """Return KL(q ‖ p) of each bag, for a model with a prior."""
-        return out.attention.kl(self.prior_of(bags), bags)
-
-    @property
-    def learned_prior(self) -> LearnedPrior | None:
-        """The prior of a field posterior; None for other posteriors."""
-        return None if self.field_options is None else self.attention.prior
-
-    def prior_of(self, bags: Bags) -> Dirichlet:
-        """Return the prior of a batch, of a model that has one."""
-        assert self.prior is not None
-        learned = self.learned_prior
-        return self.prior if learned is None else learned.prior(bags)
-
-    def _new_learned_prior(self) -> LearnedPrior:
-        assert self.field_options is not None, "`build_prior` comes before `build_attention`"
-        return LearnedPrior(self._prior_options, self.field_options)
+        learned = self.attention.prior
+        prior = self.prior if learned is None else learned.prior(bags)
+        assert prior is not None
+        return out.attention.kl(prior, bags)
 
     def batch_statistics(self, out: Output, bags: Bags) -> Float[Tensor, "2"] | None:
         """Return Σ N_b and Σ E_q[fᵀ(L + εI) f], each reduced like the KL, to learn κ from."""
@@ -182,7 +84,8 @@ class AttentionModel(Model):
         return value / bags.offsets.diff() if self.kl_reduction == "mean" else value
 
     def monitored(self) -> dict[str, float]:
-        values = {} if self.learned_prior is None else {"kappa": float(self.learned_prior.kappa)}
+        learned = self.attention.prior
+        values = {} if learned is None else {"kappa": float(learned.kappa)}
         if self.closed_form and self._pooled:
             values["sampled_share"] = self._sampled / self._pooled
         return values
@@ -193,8 +96,8 @@ class AttentionModel(Model):
 
     def update_statistics(self, total: Float[Tensor, "2"]) -> None:
         """Move κ towards its estimate."""
-        if self.learned_prior is not None:
-            self.learned_prior.update(total)
+        if self.attention.prior is not None:
+            self.attention.prior.update(total)
 
     def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
         """Return the instance vectors H(X), contextualised if there is an encoder."""

@@ -1,11 +1,10 @@
 """The list of models and its page, docs/models.md, generated from the registry alone."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from ._assumptions import assumption_lines
 from ._base import Model, Provenance
-from ._registry import facts, fixed, names, original, summary
+from ._registry import look_up, names
 
 PAGE = """\
 # Models
@@ -40,24 +39,26 @@ def catalogue() -> Iterator[MethodEntry]:
 
     names_by_class: dict[type[Model], list[str]] = {}
     for name in names():
-        names_by_class.setdefault(fixed(name)[0], []).append(name)
+        names_by_class.setdefault(look_up(name).model, []).append(name)
     methods = readers()
     for cls, its_names in names_by_class.items():
-        preset = dict[str, object]()
-        for name in its_names:
-            preset |= original(name)
+        of_names = [look_up(name) for name in its_names]
         # original weights belong to the plain method, not to its ProbSA variant in the same file
-        baseline = facts(its_names[0]).baseline
-        variant = baseline is not None and fixed(baseline)[0].__module__ == cls.__module__
-        readable = sorted(k for k, of in methods.items() if of in (cls, cls.__module__))
+        baseline = of_names[0].baseline
+        variant = baseline is not None and look_up(baseline).model.__module__ == cls.__module__
+        needed = sorted({"edges": "a graph", "coords": "coordinates"}[n] for n in cls.needs)
+        if cls.min_instances > 1:
+            needed.append(f"{cls.min_instances} instances or more")
         yield MethodEntry(
             names=tuple(its_names),
-            summary=summary(its_names[0]).partition(" (")[0],
+            summary=of_names[0].summary.partition(" (")[0],
             provenance=cls.provenance,
-            needs=_needs(cls),
+            needs=" and ".join(needed) or "features only",
             score=cls.score_kind,
-            original=preset,
-            originals=() if variant else tuple(readable),
+            original={k: v for own in of_names for k, v in own.original.items()},
+            originals=()
+            if variant
+            else tuple(sorted(k for k, of in methods.items() if of in (cls, cls.__module__))),
         )
 
 
@@ -65,10 +66,8 @@ def catalogue_rows() -> dict[str, dict[str, str]]:
     """Return the description of each registered name that `probsa models --json` prints."""
     return {
         name: {
-            "summary": summary(name),
-            "paper": entry.provenance.paper,
-            "code": entry.provenance.code,
-            "licence": entry.provenance.licence,
+            "summary": look_up(name).summary,
+            **{k: getattr(entry.provenance, k) for k in ("paper", "code", "licence")},
             "needs": entry.needs,
             "score": entry.score,
         }
@@ -80,18 +79,11 @@ def catalogue_rows() -> dict[str, dict[str, str]]:
 def catalogue_lines() -> Iterator[str]:
     """Iterate over the lines that `probsa models` prints: a method's names, then its details."""
     for entry in catalogue():
-        yield from (f"{name:<22} {summary(name)}" for name in entry.names)
+        yield from (f"{name:<22} {look_up(name).summary}" for name in entry.names)
         provenance = entry.provenance
         yield f"    {provenance.paper}"
         yield f"    code: {provenance.code}; licence: {provenance.licence}"
         yield f"    needs: {entry.needs}"
-
-
-def _needs(model: type[Model]) -> str:
-    needed = sorted({"edges": "a graph", "coords": "coordinates"}[n] for n in model.needs)
-    if model.min_instances > 1:
-        needed.append(f"{model.min_instances} instances or more")
-    return " and ".join(needed) or "features only"
 
 
 def catalogue_page() -> str:
@@ -100,24 +92,22 @@ def catalogue_page() -> str:
 
 
 def _section(entry: MethodEntry) -> str:
-    provenance = asdict(entry.provenance)
+    of = entry.provenance
     lines = [
         f"## {', '.join(f'`{name}`' for name in entry.names)}",
         "",
         entry.summary,
         "",
-        f"- **Paper**: {provenance['paper']}",
-        f"- **Code**: {provenance['code']}; licence: {provenance['licence']}",
+        f"- **Paper**: {of.paper}",
+        f"- **Code**: {of.code}; licence: {of.licence}",
         f"- **Needs**: {entry.needs}. **Score of an instance**: {entry.score}.",
-        f"- **As in its paper**: {provenance['follows_paper']}",
-        f"- **As in its code**: {provenance['follows_code']}",
-        f"- **Changed by the ProbSA paper's comparison**: {provenance['fair']}",
+        f"- **As in its paper**: {of.follows_paper}",
+        f"- **As in its code**: {of.follows_code}",
+        f"- **Changed by the ProbSA paper's comparison**: {of.fair}",
     ]
     if entry.original:
         settings = ", ".join(f"`{k}={v!r}`" for k, v in sorted(entry.original.items()))
         lines.append(f'- **`preset="original"`**: {settings}')
     if entry.originals:
         lines.append(f"- **Reads the weights of**: {', '.join(f'`{k}`' for k in entry.originals)}")
-    lines.append("- **Tests of the assumption** ([assumptions.md](assumptions.md)):")
-    lines += [f"    - {line}" for line in assumption_lines(entry.names)]
     return "\n".join([*lines, ""])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError, UnknownName
 from ._base import Model
-from ._registry import build, fixed
+from ._registry import build, look_up
 from ._registry import names as _model_names
 
 State = dict[str, Tensor]
@@ -88,7 +88,7 @@ def readers() -> dict[str, type[Model] | str]:
     """
     _model_names()
     return {
-        name: fixed(source.model)[0]
+        name: look_up(source.model).model
         if source.model and source.read.__module__.startswith(f"{__package__}.")
         else source.read.__module__
         for name, source in _sources.items()

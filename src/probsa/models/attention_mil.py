@@ -7,8 +7,8 @@
 | `evidence-*` | MLP or transformer | Dirac, diagonal, field | a soft maximum of f itself |
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from jaxtyping import Float
@@ -19,34 +19,41 @@ from ..core import Limits, PositiveInt, Rate
 from ..errors import CheckpointError
 from ..layers import (
     Activation,
+    AttentionPosterior,
     BagExplainer,
+    Embed,
+    NystromOptions,
     PosteriorKind,
     Readout,
+    SoftMaximum,
     Transformer,
+    TransformerOptions,
     Trunk,
     Widths,
 )
 from ..variational import (
+    Dirichlet,
     FieldOptions,
+    LearnedPrior,
     Posterior,
     PosteriorOptions,
     PriorOptions,
     probability_positive,
 )
 from . import _torchmil as torchmil
-from ._attention import POOLING, AttentionModel
+from ._attention import AttentionModel
 from ._base import Provenance, ScoreKind
 from ._explanation import Explanation, explain
 from ._originals import State, only, original, part
 from ._registry import register
 
-LAYERS = ("layers", "heads")
+PARTS = ("encoder", "posterior", "branches")
+"""Arguments that names fix."""
+TRUNK = ("attention_activation", "attention_dropout", "score_bias")
+PRIOR = ("sampling", "prior", "field")
+POINT = ("field", "pooling")
+"""Arguments without effect on a point mass."""
 TORCHMIL = ("width", "out_proj", "use_mlp", "final_norm", "add_self")
-TRANSFORMER = (*LAYERS, *TORCHMIL)
-NETWORK = ("attention_activation", "attention_dropout", "score_bias")
-FIELD = "field_options"
-NO_PRIOR = ("posterior_options", "prior_options", FIELD)
-DEFAULTS = PosteriorOptions(), PriorOptions(), FieldOptions()
 QUADRATURE = 20
 """Nodes of the Gauss-Hermite quadrature over one instance's f."""
 
@@ -55,23 +62,14 @@ class AttentionMIL(AttentionModel):
     """Attention pooling of instance vectors, or of evidence.
 
     Args:
-        in_dim: number of features per instance.
         encoder: network H(X): `mlp` (ABMIL), or `transformer` (T-ABMIL).
         posterior: kind of q(f | X): `dirac` (Σ = 0), `diag` (diagonal Σ) or `field` (smooth on the
             bag's graph).
-        n_classes: 1 (one logit) or the number of classes.
-        embed: width or widths of the first layers; None uses the features unchanged.
-        activation: activation after each first layer; None: none before the transformer of
-            attention models, ReLU elsewhere.
+        branches: `single`: one attention map; `multi`: one per class, which pools for that class.
+        activation: activation after each first layer; None: none before an encoder of attention
+            models, ReLU elsewhere.
         dropout: dropout rate after each first layer, in the transformer, and after the classifier's
             hidden layer.
-        layers: number of transformer layers.
-        heads: number of attention heads per layer.
-        width: width D_qk = D_v of the attention; None: that of the instance vectors.
-        out_proj: whether a linear map follows the attention heads.
-        use_mlp: whether each layer ends with an MLP of four times the width.
-        final_norm: whether a layer norm follows the last layer.
-        add_self: whether the transformer's input is added again after every layer (torchmil).
         attention_dim: width D_f of the network that computes f.
         trunk: form of the network that computes f, and log σ² or the precision with it.
         attention_activation: activation that replaces tanh in the plain and the gated trunk.
@@ -80,12 +78,13 @@ class AttentionMIL(AttentionModel):
             None: only with the `mlp` trunk.
         classifier_hidden: width of a hidden layer with ReLU in the classifier ψ; None: ψ is linear,
             which makes samples cheap.
-        posterior_options: number of samples, and range of log σ².
-        prior_options: parameters of the prior, and reduction of the KL divergence.
-        field_options: whether κ is learned, with a field.
-        class_weights: class weights of the likelihood, one per class.
-        seed: seed of all randomness in prediction.
+        network: the encoder.
+        sampling: number of samples, and range of log σ².
+        prior: parameters of the prior, and reduction of the KL divergence.
+        field: whether κ is learned, with a field.
     """
+
+    encoder_type: ClassVar[Callable[..., nn.Module]] = Transformer
 
     def __init__(
         self,
@@ -93,70 +92,63 @@ class AttentionMIL(AttentionModel):
         in_dim: int,
         encoder: Literal["mlp", "transformer"] = "mlp",
         posterior: PosteriorKind = "dirac",
-        n_classes: int = 1,
+        branches: Literal["single", "multi"] = "single",
         embed: Widths = 512,
         activation: Literal["relu", "identity"] | None = None,
         dropout: Rate = 0.0,
-        layers: int = 2,
-        heads: int = 8,
-        width: int | None = None,
-        out_proj: bool = True,
-        use_mlp: bool = True,
-        final_norm: bool = True,
-        add_self: bool = False,
+        network: TransformerOptions | NystromOptions,
         attention_dim: PositiveInt = 128,
         trunk: Trunk = "tanh",
         attention_activation: Activation = "tanh",
         attention_dropout: Rate = 0.0,
         score_bias: bool | None = None,
         classifier_hidden: Annotated[int | None, Limits(at_least=1)] = None,
-        posterior_options: PosteriorOptions = DEFAULTS[0],
-        prior_options: PriorOptions = DEFAULTS[1],
-        field_options: FieldOptions = DEFAULTS[2],
-        class_weights: tuple[float, ...] | None = None,
-        seed: int = 0,
+        sampling: PosteriorOptions,
+        prior: PriorOptions,
+        field: FieldOptions,
+        **common: Any,
     ) -> None:
-        super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        evidence = self.score_kind == "evidence"
+        super().__init__(**common)
         if self.has_kl:
-            field = field_options if posterior == "field" else None
-            self.build_prior(prior_options, posterior_options, field=field)
-        linear = encoder == "transformer" and not evidence
-        self.build_embed(
-            in_dim,
-            embed,
-            activation=activation or ("identity" if linear else "relu"),
-            dropout=dropout,
-        )
-        if encoder == "transformer":
-            self.encoder = Transformer(
-                self.embed.out_dim,
-                layers=layers,
-                heads=heads,
-                width=width,
-                out_proj=out_proj,
-                use_mlp=use_mlp,
-                final_norm=final_norm,
-                add_self=add_self,
-                dropout=dropout,
-            )
-        self.build_attention(
-            attention_dim=attention_dim,
+            self.samples, self.predict_samples = sampling.samples, sampling.predict_samples
+            self.closed_form = sampling.pooling == "closed_form"
+            self.kl_reduction = prior.kl_reduction
+            self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
+        evidence = self.score_kind == "evidence"
+        plain = "identity" if encoder == "transformer" and not evidence else "relu"
+        self.embed = Embed(in_dim, embed, activation=activation or plain, dropout=dropout)
+        d = self.embed.out_dim
+        options = {"dropout": dropout, **asdict(network)}
+        self.encoder = self.encoder_type(d, **options) if encoder == "transformer" else None
+        by_class = self.n_classes > 1 if evidence else branches == "multi"
+        self.attention = AttentionPosterior(
+            d,
+            attention_dim,
+            kind=posterior,
             trunk=trunk,
+            mean_bias=evidence or score_bias,
+            log_variance_bounds=sampling.log_variance_bounds,
+            initial_log_variance=sampling.initial_log_variance,
+            columns=self.n_classes if by_class else None,
             activation=attention_activation,
             dropout=attention_dropout,
-            score_bias=evidence or score_bias,
-            posterior=posterior,
-            options=posterior_options,
-            hidden=classifier_hidden,
-            hidden_dropout=dropout,
-            columns=n_classes if evidence and n_classes > 1 else None,
+            prior=LearnedPrior(prior, field) if posterior == "field" else None,
         )
+        if evidence:
+            self.pooling = SoftMaximum(self.n_classes)
+        elif classifier_hidden is None:
+            self.classifier = nn.Linear(d, self.n_classes)
+        else:
+            self.classifier = nn.Sequential(
+                nn.Linear(d, classifier_hidden),
+                nn.Sequential(nn.ReLU(), nn.Dropout(dropout)),
+                nn.Linear(classifier_hidden, self.n_classes),
+            )
 
 
 @register(
     "abmil",
-    without=["encoder", "posterior", *TRANSFORMER, *NO_PRIOR],
+    without=[*PARTS, "network", *PRIOR],
     original={"embed": 500, "score_bias": True},
 )
 class ABMIL(AttentionMIL):
@@ -180,7 +172,7 @@ class ABMIL(AttentionMIL):
 @register(
     "tabmil",
     encoder="transformer",
-    without=["posterior", "attention_dropout", "score_bias", "classifier_hidden", *NO_PRIOR],
+    without=[*PARTS, "attention_dropout", "score_bias", "classifier_hidden", *PRIOR],
 )
 class TABMIL(AttentionMIL):
     """ABMIL over transformer-contextualised instances.
@@ -204,30 +196,17 @@ class TABMIL(AttentionMIL):
     )
 
 
-_T_PROBSA: dict[str, Any] = {"encoder": "transformer", "family": "global", "baseline": "tabmil"}
+_MLP: dict[str, Any] = {"encoder": "mlp"}
+_TRANSFORMER: dict[str, Any] = {"encoder": "transformer", "family": "global", "baseline": "tabmil"}
+_PROBSA = ("branches", *TRUNK)
 
 
-@register(
-    "abmil-probsa-dirac",
-    encoder="mlp",
-    posterior="dirac",
-    without=[*NETWORK, *TRANSFORMER, FIELD, POOLING],
-)
-@register(
-    "abmil-probsa-diag",
-    encoder="mlp",
-    posterior="diag",
-    without=[*NETWORK, *TRANSFORMER, FIELD],
-)
-@register(
-    "abmil-probsa-field",
-    encoder="mlp",
-    posterior="field",
-    without=[*NETWORK, *TRANSFORMER, POOLING],
-)
-@register("tabmil-probsa-dirac", posterior="dirac", without=[*NETWORK, FIELD, POOLING], **_T_PROBSA)
-@register("tabmil-probsa-diag", posterior="diag", without=[*NETWORK, FIELD], **_T_PROBSA)
-@register("tabmil-probsa-field", posterior="field", without=[*NETWORK, POOLING], **_T_PROBSA)
+@register("abmil-probsa-dirac", posterior="dirac", without=[*_PROBSA, "network", *POINT], **_MLP)
+@register("abmil-probsa-diag", posterior="diag", without=[*_PROBSA, "network", "field"], **_MLP)
+@register("abmil-probsa-field", posterior="field", without=[*_PROBSA, "network", "pooling"], **_MLP)
+@register("tabmil-probsa-dirac", posterior="dirac", without=[*_PROBSA, *POINT], **_TRANSFORMER)
+@register("tabmil-probsa-diag", posterior="diag", without=[*_PROBSA, "field"], **_TRANSFORMER)
+@register("tabmil-probsa-field", posterior="field", without=[*_PROBSA, "pooling"], **_TRANSFORMER)
 class ProbSA(AttentionMIL):
     """Attention with a distribution q(f | X) and a smoothness prior on the bag's graph.
 
@@ -253,12 +232,12 @@ class ProbSA(AttentionMIL):
     )
 
 
-_EVIDENCE = ("classifier_hidden", *NETWORK, *TORCHMIL)
+_EVIDENCE = ("classifier_hidden", "branches", *TRUNK, *TORCHMIL)
 
 
-@register("evidence-dirac", posterior="dirac", without=[*_EVIDENCE, FIELD, POOLING])
-@register("evidence-diag", posterior="diag", without=[*_EVIDENCE, FIELD])
-@register("evidence-field", posterior="field", without=[*_EVIDENCE, POOLING])
+@register("evidence-dirac", posterior="dirac", without=[*_EVIDENCE, *POINT])
+@register("evidence-diag", posterior="diag", without=[*_EVIDENCE, "field"])
+@register("evidence-field", posterior="field", without=[*_EVIDENCE, "pooling"])
 class Evidence(AttentionMIL):
     """The bag's logit is ℓ = α Σ_n softmax(β f)_n f_n + b, with f ~ q(f | X) and α, β > 0 learned.
 

@@ -7,31 +7,31 @@ by default no first dropout, D_f = 128 and one logit; bags smaller than k are al
 
 import re
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from ..core import Bags, PositiveInt, Rate, UnitInterval
+from ..core import Bags, Rate, UnitInterval
 from ..errors import CheckpointError
-from ..layers import InstanceEvidence, InstanceLoss, PosteriorKind, Trunk, Widths
-from ..variational import FieldOptions, PosteriorOptions, PriorOptions
-from ._attention import POOLING, AttentionModel
+from ..layers import InstanceEvidence, InstanceLoss, Trunk
 from ._base import Output, Provenance
 from ._originals import State, original, part
 from ._registry import register
+from .attention_mil import PRIOR, AttentionMIL
 
-PROBSA = ("posterior_options", "prior_options", "field_options")
-AUTHORS = {"attention_dim": 256, "dropout": 0.25}
+HIDDEN = ("encoder", "network", "attention_activation", "attention_dropout", "classifier_hidden")
+PLAIN: dict[str, Any] = {
+    "posterior": "dirac",
+    "without": [*HIDDEN, *PRIOR],
+    "original": {"attention_dim": 256, "dropout": 0.25},
+}
 
 
-@register(
-    "clam-sb", branches="single", posterior="dirac", prior="none", without=PROBSA, original=AUTHORS
-)
-@register(
-    "clam-mb", branches="multi", posterior="dirac", prior="none", without=PROBSA, original=AUTHORS
-)
-class CLAM(AttentionModel):
+@register("clam-sb", branches="single", **PLAIN)
+@register("clam-mb", branches="multi", **PLAIN)
+class CLAM(AttentionMIL):
     """Attention pooling, with instance classifiers trained on the most and least attended.
 
     The k most attended instances of a bag are labelled as evidence of its class, the k least
@@ -40,15 +40,7 @@ class CLAM(AttentionModel):
     the logits of each instance under each classifier.
 
     Args:
-        branches: `single`: one attention map; `multi`: one per class, which pools for that class.
-        posterior: kind of q(f | X): `dirac` (Σ = 0), `diag` (diagonal Σ) or `field` (smooth on the
-            bag's graph).
-        prior: kind of p(f | A): `none`, or `dirichlet` on the bag's graph.
-        activation: activation after each first layer.
         dropout: dropout rate after each first layer; with one, the attention network has 0.25.
-        attention_dim: width D_f of the attention network.
-        trunk: form of the attention network.
-        score_bias: whether w has a bias; it has no effect on the softmax.
         k_sample: number k of instances at each end.
         subtyping: whether classes are mutually exclusive, so that the most attended instances are
             no evidence of the other classes.
@@ -75,45 +67,21 @@ class CLAM(AttentionModel):
     def __init__(
         self,
         *,
-        in_dim: int,
-        branches: Literal["single", "multi"],
-        posterior: PosteriorKind,
-        prior: Literal["none", "dirichlet"],
-        n_classes: int = 1,
-        embed: Widths = 512,
-        activation: Literal["relu", "identity"] = "relu",
         dropout: Rate = 0.0,
-        attention_dim: PositiveInt = 128,
         trunk: Trunk = "gated",
         score_bias: bool = True,
         k_sample: int = 8,
         subtyping: bool = False,
         instance_loss: InstanceLoss = "ce",
         bag_weight: UnitInterval = 0.7,
-        posterior_options: PosteriorOptions,
-        prior_options: PriorOptions,
-        field_options: FieldOptions,
-        class_weights: tuple[float, ...] | None = None,
-        seed: int = 0,
+        **attention: Any,
     ) -> None:
-        super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
+        attention |= {"trunk": trunk, "score_bias": score_bias, "dropout": dropout}
+        super().__init__(attention_dropout=0.25 if dropout else 0.0, **attention)
         self.bag_weight = bag_weight
-        if prior == "dirichlet":
-            field = field_options if posterior == "field" else None
-            self.build_prior(prior_options, posterior_options, field=field)
-        self.build_embed(in_dim, embed, activation=activation, dropout=dropout)
-        self.build_attention(
-            attention_dim=attention_dim,
-            trunk=trunk,
-            score_bias=score_bias,
-            posterior=posterior,
-            options=posterior_options,
-            columns=n_classes if branches == "multi" else None,
-            dropout=0.25 if dropout else 0.0,
-        )
         self.evidence = InstanceEvidence(
             self.embed.out_dim,
-            classes=max(n_classes, 2),
+            classes=max(self.n_classes, 2),
             k=k_sample,
             others=subtyping,
             loss=instance_loss,
@@ -123,15 +91,8 @@ class CLAM(AttentionModel):
     def loss_weights(self) -> dict[str, float]:
         return {"nll": self.bag_weight, "instance": 1 - self.bag_weight}
 
-    def forward(
-        self,
-        bags: Bags,
-        *,
-        noise: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Output:
-        h = self.instances(bags)
-        out = self.attend(h, bags, noise=noise, generator=generator)
+    def attend(self, h: Float[Tensor, "n d"], bags: Bags, **noise: Any) -> Output:
+        out = super().attend(h, bags, **noise)
         # for all instances, although the loss reads 2k per bag: cheap beside the attention
         logits = self.evidence(h).to(out.attention.mean.dtype)
         return replace(out, extras={**out.extras, "instance_logits": logits})
@@ -145,20 +106,8 @@ class CLAM(AttentionModel):
         return {**terms, "instance": each.mean()}
 
 
-@register(
-    "clam-sb-probsa-diag",
-    branches="single",
-    posterior="diag",
-    prior="dirichlet",
-    without=["field_options"],
-)
-@register(
-    "clam-sb-probsa-field",
-    branches="single",
-    posterior="field",
-    prior="dirichlet",
-    without=[POOLING],
-)
+@register("clam-sb-probsa-diag", posterior="diag", without=[*HIDDEN, "branches", "field"])
+@register("clam-sb-probsa-field", posterior="field", without=[*HIDDEN, "branches", "pooling"])
 class CLAMProbSA(CLAM):
     """CLAM-SB with a normal q(f | X) and a smoothness prior; its mean selects the instances."""
 

@@ -164,7 +164,7 @@ class PatchGCN(AttentionModel):
         seed: int = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        self.build_embed(in_dim, embed, activation="relu", dropout=dropout)
+        self.embed = Embed(in_dim, embed, activation="relu", dropout=dropout)
         dim = self.embed.out_dim
         w = dim if width is None else width
         if conv == "gen" and w != dim:

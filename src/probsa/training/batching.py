@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ..core import Bag, Bags, pack, random_stream
-from ..models import fixed
+from ..models import look_up
 from ..tasks import Target
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class BagReader(Dataset[Bags]):
         """Return a stored bag with its label; a BagError says why it cannot be used."""
         bag = self.bags.bag(name)
         if self.model is not None:
-            fixed(self.model)[0].check_bag(bag, name=self.model)
+            look_up(self.model).model.check_bag(bag, name=self.model)
         return replace(bag, y=as_label(self.targets.get(name)))
 
 

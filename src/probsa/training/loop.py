@@ -21,7 +21,7 @@ from torch.optim.swa_utils import AveragedModel
 from ..core import Bag, Bags, pack, random_stream, seed_of
 from ..datasets import balanced_epoch, deal_events
 from ..errors import InputError
-from ..models import Model, fixed
+from ..models import Model, look_up
 from ..variational import kl_weight, objective
 from .batching import BagReader, Batch, Loader, Shard, plan_epoch, shard
 from .checkpoints import (
@@ -348,7 +348,7 @@ class _StandardizedBags(Collection[Bag]):
 
 def fits_directly(config: RunConfig) -> bool:
     """Return whether a run's model is fitted in one go."""
-    return fixed(config.model)[0].fits_directly
+    return look_up(config.model).model.fits_directly
 
 
 def _seed_dropout(seed: int, device: torch.device) -> None:

@@ -37,7 +37,7 @@ from ..datasets import (
     read_clam_split,
 )
 from ..errors import CheckpointError, GraphError, InputError, TableError
-from ..models import Model, arguments, build, fixed
+from ..models import Model, arguments, build, look_up
 from ..tasks import Target
 from ..variational import balanced_weights
 from .checkpoints import Checkpoint
@@ -337,7 +337,7 @@ def _n_classes(config: RunConfig, table: LabelTable) -> int:
 
 def _check_graph(config: RunConfig, bags: BagSet, split: Split) -> None:
     """Reject a model that needs edges, such as one with a smoothness prior, if there are none."""
-    if "edges" not in fixed(config.model)[0].needs:
+    if "edges" not in look_up(config.model).model.needs:
         return
     larger = [name for name in split.train if bags.size(name) > 1]
     if not larger or any(bags.bag(name).edges.shape[1] for name in larger):

@@ -3,23 +3,20 @@
 import inspect
 import textwrap
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
-from docstring_parser import parse as parse_docstring
 
 from ..core import json_schema
 from ..errors import InputError, UnknownName
-from ..models import PRESET, arguments, build, fixed, names, option_groups, original, plain_model
+from ..models import PRESET, arguments, build, look_up, names, plain_model
 from ..tasks import TASKS
 from .config import (
     SECTIONS,
     RunConfig,
     RunKey,
-    attribute_help,
     by_name,
     flatten,
     plain,
@@ -41,15 +38,15 @@ Given = Mapping[str, tuple[Any, str]]
 @cache
 def run_keys(model: str, preset: str = "paper") -> dict[str, RunKey]:
     """Return every key of a run with a model by name; the preset gives its arguments' defaults."""
-    changed = {**(original(model) if preset == "original" else {}), PRESET.name: preset}
+    registration = look_up(model)
+    changed = {**(registration.original if preset == "original" else {}), PRESET: preset}
     changed["n_classes"] = None  # determined from the labels unless it is given
-    texts = _argument_help(model)
     keys = [
         RunKey(
             name="model.name", annotation=str, default=None, required=True, help="Registered name."
         )
     ]
-    for argument, parameter in arguments(model).items():
+    for argument, parameter in registration.arguments.items():
         if argument in FROM_DATA:
             continue
         default = changed.get(argument, parameter.default)
@@ -59,22 +56,11 @@ def run_keys(model: str, preset: str = "paper") -> dict[str, RunKey]:
                 annotation=parameter.annotation,
                 default=None if default is inspect.Parameter.empty else default,
                 required=False,
-                help=texts.get(argument, ""),
+                help=registration.help.get(argument, ""),
             )
         )
     in_sections = {k: v for k, v in section_keys().items() if v.section}
     return {**in_sections, **{key.name: key for key in keys}, **section_keys()}
-
-
-def _argument_help(model: str) -> dict[str, str]:
-    help_texts: dict[str, str] = {}
-    for ancestor in reversed(fixed(model)[0].__mro__):
-        documented = parse_docstring(inspect.cleandoc(ancestor.__doc__ or "")).params
-        help_texts |= {p.arg_name: " ".join((p.description or "").split()) for p in documented}
-    for options in option_groups(model).values():
-        help_texts |= attribute_help(options)
-    preset = "Which defaults to use: those of the ProbSA paper, or those of the method's authors."
-    return {**help_texts, PRESET.name: preset}
 
 
 def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
@@ -151,17 +137,11 @@ def _registered(given: tuple[Any, str] | None) -> str:
 
 
 def _model_keys(model: str, given: Given) -> dict[str, tuple[Any, str]]:
-    """Write the keys of the model's arguments in full: `ridge` and `model.prior.ridge` alike."""
-    nested = {
-        f"{group}.{f.name}": f.name
-        for group, options in option_groups(model).items()
-        for f in fields(options)
-    }
+    """Write the keys of the model's arguments in full: `ridge` as `model.ridge`."""
     known = arguments(model).keys() - FROM_DATA
 
     def name(key: str) -> str:
-        short = key.removeprefix("model.")
-        argument = nested.get(short, short)
+        argument = key.removeprefix("model.")
         return f"model.{argument}" if argument in known else key
 
     return by_name((name(key), value) for key, value in given.items())
@@ -169,8 +149,8 @@ def _model_keys(model: str, given: Given) -> dict[str, tuple[Any, str]]:
 
 def _run(model: str, given: Given) -> RunConfig:
     """Return the run of a model, with the keys of its arguments in full."""
-    preset = given.get("model.preset", (PRESET.default, ""))[0]
-    keys = run_keys(model, preset if preset in get_args(PRESET.annotation) else PRESET.default)
+    preset = given.get("model.preset", ("paper", ""))[0]
+    keys = run_keys(model, "original" if preset == "original" else "paper")
     for key, (_, where) in given.items():
         if key not in keys:
             _refuse_of_other_models(model, key, where=where)

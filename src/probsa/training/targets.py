@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core import read_record
 from ..datasets import LabelTable, Split, check_training_part
 from ..errors import InputError
-from ..models import check_task, fixed
+from ..models import check_task, look_up
 from ..statistics import choose_threshold
 from ..tasks import Target
 from ..variational import LikelihoodSpec, fit_spec
@@ -51,7 +51,7 @@ def fit_likelihood(config: RunConfig, table: LabelTable, split: Split) -> Likeli
         y,
         n_classes=len(table.classes),
         options=config.data.likelihood,
-        one_logit=fixed(config.model)[0].one_field,
+        one_logit=look_up(config.model).model.one_field,
     )
     if table.of_task.has_findings and config.training.balanced:
         weights = ((y == 0).sum(0) / (y == 1).sum(0)).clamp(max=MOST_WEIGHT)
@@ -110,7 +110,7 @@ def _check_options(config: RunConfig, table: LabelTable) -> None:
             "balanced weights the classes in the loss and sampling: balanced draws them equally "
             "often: choose one of them"
         )
-    if sampled and fixed(config.model)[0].fits_directly:
+    if sampled and look_up(config.model).model.fits_directly:
         raise InputError(
             f"sampling: balanced draws bags for gradient steps, but {config.model} is fitted in "
             "one go: leave it out"
