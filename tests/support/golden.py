@@ -14,18 +14,9 @@ from torch import Tensor
 
 from probsa import Bag
 from probsa.models import Model, from_original
-from probsa.models._originals import renaming, source_of
-from probsa.models._torchmil import RULES
+from probsa.models._originals import renaming, sources
 
 from . import originals as originals
-
-ABMIL = (
-    (r"attention\.0\.|attention_V\.0\.", "attention.trunk.first."),
-    (r"attention_U\.0\.", "attention.trunk.gate."),
-    (r"attention\.2\.|attention_w\.", "attention.mean."),
-    (r"classifier\.0\.", "classifier."),
-)
-"""Names of AttentionDeepMIL, with ours."""
 
 
 def close(got: Tensor, want: Tensor, *, relative: float = 2e-5) -> None:
@@ -45,9 +36,16 @@ class Golden:
         self.metadata: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
 
     @property
+    def reference(self) -> str:
+        """The original whose set it is."""
+        stem = self.name.removeprefix("ckpt_")
+        return max((name for name in sources() if stem.startswith(name)), key=len)
+
+    @property
     def constructor(self) -> dict[str, Any]:
         """The arguments of the original constructor, as stored (some values are strings)."""
-        return self.metadata["constructor"]
+        version = {"nystrom_attention": "0.0.14"} if self.name == "transmil_nystrom014" else {}
+        return self.metadata["constructor"] | version
 
     @property
     def state(self) -> dict[str, Tensor]:
@@ -56,7 +54,7 @@ class Golden:
 
     def model(self, **more: Any) -> Model:
         """Return our model with the original's weights, built by `from_original`."""
-        return from_original(self.name, self.state, **{**self.constructor, **more})
+        return from_original(self.reference, self.state, **{**self.constructor, **more})
 
     def under(self, prefix: str) -> dict[str, Tensor]:
         """Return the tensors whose names start with `prefix.`, which is removed."""
@@ -96,7 +94,7 @@ class Golden:
 
     def names(self, model: Model) -> dict[str, str]:
         """Return our name of each of the original's parameters that has one in our model."""
-        rules = source_of(self.name).names or (*ABMIL, *RULES)
+        rules = sources()[self.reference].names
         renamed = {
             k: renaming(k.replace(".module.", "."), rules) for k in self.metadata["parameter_order"]
         }

@@ -1,20 +1,28 @@
 """The base class of ABMIL, T-ABMIL and ProbSA: instance vectors, q(f | X), pooling and ψ."""
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags
+from ..core import Bags, Limits, PositiveInt, Rate
 from ..layers import (
+    Activation,
     AttentionPosterior,
     BagExplainer,
     Embed,
+    NystromOptions,
+    PosteriorKind,
     Readout,
     SoftMaximum,
+    Transformer,
+    TransformerOptions,
+    Trunk,
     WeightMoments,
+    Widths,
     cached_blocks,
     pool,
     pool_vectors,
@@ -26,8 +34,12 @@ from ..variational import (
     POINTS,
     PREDICT_POINTS,
     Dirichlet,
+    FieldOptions,
     GivenNoise,
+    LearnedPrior,
     Posterior,
+    PosteriorOptions,
+    PriorOptions,
     Streams,
     pool_normal,
     sample_blocks,
@@ -39,15 +51,32 @@ from ._explanation import Explanation, explain
 class AttentionModel(Model):
     """Attention pooling: p(Y | X, f) = ψ(Hᵀ softmax(f)) with f ~ q(f | X).
 
-    Subclasses build the parts in `__init__`.
+    Args:
+        encoder: network H(X): `mlp` (ABMIL), or `transformer` (T-ABMIL).
+        posterior: kind of q(f | X): `dirac` (Σ = 0), `diag` (diagonal Σ) or `field` (smooth on the
+            bag's graph).
+        branches: `single`: one attention map; `multi`: one per class, which pools for that class.
+        activation: activation after each first layer; None: none before an encoder of attention
+            models, ReLU elsewhere.
+        dropout: dropout rate after each first layer, in the transformer, and after the classifier's
+            hidden layer.
+        attention_dim: width D_f of the network that computes f.
+        trunk: form of the network that computes f, and log σ² or the precision with it.
+        attention_activation: activation that replaces tanh in the plain and the gated trunk.
+        attention_dropout: dropout rate after each activation of the attention network.
+        score_bias: whether w has a bias (the original's does), which has no effect on the softmax;
+            None: only with the `mlp` trunk.
+        classifier_hidden: width of a hidden layer with ReLU in the classifier ψ; None: ψ is linear,
+            which makes samples cheap.
+        network: the encoder.
+        sampling: number of samples, and range of log σ².
+        prior: parameters of the prior, and reduction of the KL divergence.
+        field: whether κ is learned, with a field.
     """
 
-    embed: Embed
     encoder: nn.Module | None
     """Contextualises the packed instance vectors, given the sizes of the bags."""
-    attention: AttentionPosterior
     classifier: nn.Module
-    pooling: SoftMaximum
     prior: Dirichlet | None = None
     kl_reduction: Literal["mean", "sum"] = "mean"
     samples: int = 1
@@ -56,6 +85,67 @@ class AttentionModel(Model):
     """Whether bags are pooled without samples, where the posterior has independent instances."""
     _pooled = _sampled = 0
     """Bags that were pooled in this epoch, and how many of them were sampled all the same."""
+
+    encoder_type: ClassVar[Callable[..., nn.Module]] = Transformer
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        encoder: Literal["mlp", "transformer"] = "mlp",
+        posterior: PosteriorKind = "dirac",
+        branches: Literal["single", "multi"] = "single",
+        embed: Widths = 512,
+        activation: Literal["relu", "identity"] | None = None,
+        dropout: Rate = 0.0,
+        network: TransformerOptions | NystromOptions,
+        attention_dim: PositiveInt = 128,
+        trunk: Trunk = "tanh",
+        attention_activation: Activation = "tanh",
+        attention_dropout: Rate = 0.0,
+        score_bias: bool | None = None,
+        classifier_hidden: Annotated[int | None, Limits(at_least=1)] = None,
+        sampling: PosteriorOptions,
+        prior: PriorOptions,
+        field: FieldOptions,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        if self.has_kl:
+            self.samples, self.predict_samples = sampling.samples, sampling.predict_samples
+            self.closed_form = sampling.pooling == "closed_form"
+            self.kl_reduction = prior.kl_reduction
+            self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
+        evidence = self.score_kind == "evidence"
+        plain = "identity" if encoder == "transformer" and not evidence else "relu"
+        self.embed = Embed(in_dim, embed, activation=activation or plain, dropout=dropout)
+        d = self.embed.out_dim
+        options = {"dropout": dropout, **asdict(network)}
+        self.encoder = self.encoder_type(d, **options) if encoder == "transformer" else None
+        by_class = self.n_classes > 1 if evidence else branches == "multi"
+        self.attention = AttentionPosterior(
+            d,
+            attention_dim,
+            kind=posterior,
+            trunk=trunk,
+            mean_bias=evidence or score_bias,
+            log_variance_bounds=sampling.log_variance_bounds,
+            initial_log_variance=sampling.initial_log_variance,
+            columns=self.n_classes if by_class else None,
+            activation=attention_activation,
+            dropout=attention_dropout,
+            prior=LearnedPrior(prior, field) if posterior == "field" else None,
+        )
+        if evidence:
+            self.pooling = SoftMaximum(self.n_classes)
+        elif classifier_hidden is None:
+            self.classifier = nn.Linear(d, self.n_classes)
+        else:
+            self.classifier = nn.Sequential(
+                nn.Linear(d, classifier_hidden),
+                nn.Sequential(nn.ReLU(), nn.Dropout(dropout)),
+                nn.Linear(classifier_hidden, self.n_classes),
+            )
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
         """Return `nll`, −E_q[log p(Y | X, f)], and with a prior `kl`, eq. (5): means over bags."""
@@ -142,14 +232,20 @@ class AttentionModel(Model):
             streams: Streams = GivenNoise(bags.sizes, noise)
         else:
             streams = Streams(bags.sizes, self.streams(bags, generator) if q.stochastic else [])
-        if readout is None:
-            return self._by_vectors(q, h, streams)
+        samples = self.samples if self.training else self.predict_samples
+        learning = torch.is_grad_enabled()
+        if readout is None:  # ψ is not linear: the instance vectors are pooled
+            with without_autocast(h):
+                f = q.sample(samples, streams).T
+                z = pool_vectors(f, h, streams.sizes)
+            weights = None if learning else weight_moments(f, streams.sizes)
+            return self._output(q, self.classifier(z), weights)
         with without_autocast(h):
             if self.closed_form and noise is None:
                 return self._in_closed_form(q, readout, streams)
-            if not torch.is_grad_enabled():
-                return self._predicted(q, readout, streams)
-            f = q.sample(self._drawn, streams)
+            if not learning:
+                return self._predicted(q, readout, streams, samples)
+            f = q.sample(samples, streams)
             return self._output(q, pool(*readout(f), bags.sizes) + readout.bias)
 
     def _output(
@@ -168,21 +264,13 @@ class AttentionModel(Model):
             explanation=explanation,
         )
 
-    def _by_vectors(self, q: Posterior, h: Float[Tensor, "n d"], streams: Streams) -> Output:
-        """Pool the instance vectors, for a ψ that is not linear."""
-        with without_autocast(h):
-            f = q.sample(self._drawn, streams).T
-            z = pool_vectors(f, h, streams.sizes)
-        weights = None if torch.is_grad_enabled() else weight_moments(f, streams.sizes)
-        return self._output(q, self.classifier(z), weights)
-
-    def _predicted(self, q: Posterior, readout: Readout, streams: Streams) -> Output:
+    def _predicted(self, q: Posterior, readout: Readout, streams: Streams, samples: int) -> Output:
         """Predict without storing anything of size n x samples."""
         sizes = streams.sizes
         logits: list[list[Tensor]] = [[] for _ in sizes]
         moments: list[WeightMoments] = []
         explainers = self._explainers(readout, bags=len(sizes))
-        for f in sample_blocks(q, self._drawn, streams):
+        for f in sample_blocks(q, samples, streams):
             of_bags = (v.split(sizes, -1) for v in readout(f))
             for b, of_bag in enumerate(zip(*of_bags, strict=True)):
                 for scores, values in cached_blocks(*of_bag):
@@ -203,9 +291,8 @@ class AttentionModel(Model):
 
     def _in_closed_form(self, q: Posterior, readout: Readout, streams: Streams) -> Output:
         """Pool at a few points of the posterior."""
-        sizes, g = streams.sizes, readout.g
-        mean, variance, bags, scale = q.mean, q.variance, len(sizes), None
-        classes = 1
+        sizes, g, bags = streams.sizes, readout.g, len(streams.sizes)
+        mean, variance, classes, scale = q.mean, q.variance, 1, None
         if readout.alpha is not None and readout.beta is not None:  # scores βf, class after class
             classes, scale = len(readout.beta), readout.alpha / readout.beta
             beta = readout.beta.repeat_interleave(len(mean))
@@ -263,7 +350,3 @@ class AttentionModel(Model):
         del q
         assert readout.g is not None
         return explain(readout.g.T, explainers)
-
-    @property
-    def _drawn(self) -> int:
-        return self.samples if self.training else self.predict_samples

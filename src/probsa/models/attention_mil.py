@@ -7,44 +7,27 @@
 | `evidence-*` | MLP or transformer | Dirac, diagonal, field | a soft maximum of f itself |
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from jaxtyping import Float
 from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor, nn
 
-from ..core import Limits, PositiveInt, Rate
 from ..errors import CheckpointError
 from ..layers import (
-    Activation,
-    AttentionPosterior,
     BagExplainer,
-    Embed,
-    NystromOptions,
-    PosteriorKind,
     Readout,
-    SoftMaximum,
-    Transformer,
-    TransformerOptions,
-    Trunk,
-    Widths,
 )
 from ..variational import (
-    Dirichlet,
-    FieldOptions,
-    LearnedPrior,
     Posterior,
-    PosteriorOptions,
-    PriorOptions,
     probability_positive,
 )
-from . import _torchmil as torchmil
 from ._attention import AttentionModel
 from ._base import Provenance, ScoreKind
 from ._explanation import Explanation, explain
-from ._originals import State, only, original, part
+from ._originals import Original, original
 from ._registry import register
 
 PARTS = ("encoder", "posterior", "branches")
@@ -58,100 +41,12 @@ QUADRATURE = 20
 """Nodes of the Gauss-Hermite quadrature over one instance's f."""
 
 
-class AttentionMIL(AttentionModel):
-    """Attention pooling of instance vectors, or of evidence.
-
-    Args:
-        encoder: network H(X): `mlp` (ABMIL), or `transformer` (T-ABMIL).
-        posterior: kind of q(f | X): `dirac` (Σ = 0), `diag` (diagonal Σ) or `field` (smooth on the
-            bag's graph).
-        branches: `single`: one attention map; `multi`: one per class, which pools for that class.
-        activation: activation after each first layer; None: none before an encoder of attention
-            models, ReLU elsewhere.
-        dropout: dropout rate after each first layer, in the transformer, and after the classifier's
-            hidden layer.
-        attention_dim: width D_f of the network that computes f.
-        trunk: form of the network that computes f, and log σ² or the precision with it.
-        attention_activation: activation that replaces tanh in the plain and the gated trunk.
-        attention_dropout: dropout rate after each activation of the attention network.
-        score_bias: whether w has a bias (the original's does), which has no effect on the softmax;
-            None: only with the `mlp` trunk.
-        classifier_hidden: width of a hidden layer with ReLU in the classifier ψ; None: ψ is linear,
-            which makes samples cheap.
-        network: the encoder.
-        sampling: number of samples, and range of log σ².
-        prior: parameters of the prior, and reduction of the KL divergence.
-        field: whether κ is learned, with a field.
-    """
-
-    encoder_type: ClassVar[Callable[..., nn.Module]] = Transformer
-
-    def __init__(
-        self,
-        *,
-        in_dim: int,
-        encoder: Literal["mlp", "transformer"] = "mlp",
-        posterior: PosteriorKind = "dirac",
-        branches: Literal["single", "multi"] = "single",
-        embed: Widths = 512,
-        activation: Literal["relu", "identity"] | None = None,
-        dropout: Rate = 0.0,
-        network: TransformerOptions | NystromOptions,
-        attention_dim: PositiveInt = 128,
-        trunk: Trunk = "tanh",
-        attention_activation: Activation = "tanh",
-        attention_dropout: Rate = 0.0,
-        score_bias: bool | None = None,
-        classifier_hidden: Annotated[int | None, Limits(at_least=1)] = None,
-        sampling: PosteriorOptions,
-        prior: PriorOptions,
-        field: FieldOptions,
-        **common: Any,
-    ) -> None:
-        super().__init__(**common)
-        if self.has_kl:
-            self.samples, self.predict_samples = sampling.samples, sampling.predict_samples
-            self.closed_form = sampling.pooling == "closed_form"
-            self.kl_reduction = prior.kl_reduction
-            self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
-        evidence = self.score_kind == "evidence"
-        plain = "identity" if encoder == "transformer" and not evidence else "relu"
-        self.embed = Embed(in_dim, embed, activation=activation or plain, dropout=dropout)
-        d = self.embed.out_dim
-        options = {"dropout": dropout, **asdict(network)}
-        self.encoder = self.encoder_type(d, **options) if encoder == "transformer" else None
-        by_class = self.n_classes > 1 if evidence else branches == "multi"
-        self.attention = AttentionPosterior(
-            d,
-            attention_dim,
-            kind=posterior,
-            trunk=trunk,
-            mean_bias=evidence or score_bias,
-            log_variance_bounds=sampling.log_variance_bounds,
-            initial_log_variance=sampling.initial_log_variance,
-            columns=self.n_classes if by_class else None,
-            activation=attention_activation,
-            dropout=attention_dropout,
-            prior=LearnedPrior(prior, field) if posterior == "field" else None,
-        )
-        if evidence:
-            self.pooling = SoftMaximum(self.n_classes)
-        elif classifier_hidden is None:
-            self.classifier = nn.Linear(d, self.n_classes)
-        else:
-            self.classifier = nn.Sequential(
-                nn.Linear(d, classifier_hidden),
-                nn.Sequential(nn.ReLU(), nn.Dropout(dropout)),
-                nn.Linear(classifier_hidden, self.n_classes),
-            )
-
-
 @register(
     "abmil",
     without=[*PARTS, "network", *PRIOR],
     original={"embed": 500, "score_bias": True},
 )
-class ABMIL(AttentionMIL):
+class ABMIL(AttentionModel):
     """Attention pooling: z = Hᵀ softmax(f), with f_n = wᵀ tanh(V h_n).
 
     The defaults are those of the ProbSA paper's comparison; `preset="original"` is the authors'
@@ -174,7 +69,7 @@ class ABMIL(AttentionMIL):
     encoder="transformer",
     without=[*PARTS, "attention_dropout", "score_bias", "classifier_hidden", *PRIOR],
 )
-class TABMIL(AttentionMIL):
+class TABMIL(AttentionModel):
     """ABMIL over transformer-contextualised instances.
 
     A linear layer to 512 without activation, 2 pre-norm layers, 8 heads (ProbSA paper, appendix B).
@@ -207,7 +102,7 @@ _PROBSA = ("branches", *TRUNK)
 @register("tabmil-probsa-dirac", posterior="dirac", without=[*_PROBSA, *POINT], **_TRANSFORMER)
 @register("tabmil-probsa-diag", posterior="diag", without=[*_PROBSA, "field"], **_TRANSFORMER)
 @register("tabmil-probsa-field", posterior="field", without=[*_PROBSA, "pooling"], **_TRANSFORMER)
-class ProbSA(AttentionMIL):
+class ProbSA(AttentionModel):
     """Attention with a distribution q(f | X) and a smoothness prior on the bag's graph.
 
     The paper's four variants combine H with q (Dirac or Diag), table 1; `field` is this package's
@@ -238,7 +133,7 @@ _EVIDENCE = ("classifier_hidden", "branches", *TRUNK, *TORCHMIL)
 @register("evidence-dirac", posterior="dirac", without=[*_EVIDENCE, *POINT])
 @register("evidence-diag", posterior="diag", without=[*_EVIDENCE, "field"])
 @register("evidence-field", posterior="field", without=[*_EVIDENCE, "pooling"])
-class Evidence(AttentionMIL):
+class Evidence(AttentionModel):
     """The bag's logit is ℓ = α Σ_n softmax(β f)_n f_n + b, with f ~ q(f | X) and α, β > 0 learned.
 
     In attention pooling nothing makes the attention point at the lesion, nor up rather than down.
@@ -299,15 +194,13 @@ AUTHORS_KEYS = [
 ]
 
 
-@original("abmil", variants=("gated", "plain"), model="abmil", takes=(), names=AUTHORS_KEYS)
-def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, Any]:
+@original("abmil", model="abmil", names=AUTHORS_KEYS)
+def _from_authors(of: Original) -> dict[str, Any]:
     """Read `Attention` or `GatedAttention` of AttentionDeepMIL, after the feature extractor."""
-    del reference, arguments
-    gated = "attention_V.0.weight" in state
-    key = "attention_V.0.weight" if gated else "attention.0.weight"
-    first = part(state, key, layout="an ABMIL (AMLab-Amsterdam/AttentionDeepMIL)")
+    gated = "attention_V.0.weight" in of.state
+    first = of.tensor("attention_V.0.weight" if gated else "attention.0.weight")
     last = "attention_w.weight" if gated else "attention.2.weight"
-    branches = part(state, last, layout="an ABMIL").shape
+    branches = of.tensor(last).shape
     if branches[0] != 1:
         raise CheckpointError(
             f"{last} has shape {tuple(branches)}: {branches[0]} branches of attention, but the "
@@ -316,77 +209,7 @@ def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> di
     return {
         "in_dim": first.shape[1],
         "embed": None,
-        "attention_dim": first.shape[0],
+        "attention_dim": len(first),
         "trunk": "gated" if gated else "tanh",
         "score_bias": True,
-    }
-
-
-def _torchmil_encoder(state: State, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return our arguments of torchmil's encoder, without the norms that it does not use."""
-    encoder = torchmil.encoder_arguments(state, arguments, layout="torchmil's transformer")
-    for key in [k for k in state if ".norm2." in k and not encoder["use_mlp"]]:
-        del state[key]
-    return encoder
-
-
-@original("torchmil_abmil", variants=("gated",), model="abmil", names=torchmil.RULES)
-@original("torchmil_transformerabmil", variants=("noself",), model="tabmil", names=torchmil.RULES)
-def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Read torchmil's ABMIL or TransformerABMIL: no first layer and no bias on w."""
-    transformer = reference.startswith("torchmil_transformer")
-    dim, act, gated = (
-        ("pool_att_dim", "pool_act", "pool_gated")
-        if transformer
-        else ("att_dim", "att_act", "gated")
-    )
-    only(arguments, ("in_shape", dim, act, gated, *torchmil.ENCODER * transformer), reference)
-    first = torchmil.either(state, torchmil.FIRST, layout="torchmil's ABMIL")
-    is_gated = arguments.get(gated, any(k.startswith("pool.fc_gated.") for k in state))
-    return {
-        "in_dim": torchmil.in_dim(arguments, first.shape[1]),
-        "embed": None,
-        "attention_dim": arguments.get(dim, first.shape[0]),
-        "trunk": "gated" if is_gated else "tanh",
-        "attention_activation": arguments.get(act, "tanh"),
-        **(_torchmil_encoder(state, arguments) if transformer else {}),
-    }
-
-
-@original(
-    "torchmil_smoothabmil",
-    "torchmil_probsmoothabmil",
-    "torchmil_transformerprobsmoothabmil",
-    variants=("diag", "zero"),
-    model="abmil-probsa-diag",
-    takes=(
-        *("in_shape", "att_dim", "pool_att_dim", "covar_mode"),
-        *("n_samples_train", "n_samples_test", *torchmil.ENCODER),
-    ),
-    names=torchmil.RULES,
-)
-def _from_torchmil_probsa(
-    reference: str, state: State, arguments: dict[str, Any]
-) -> dict[str, Any]:
-    """Read torchmil's three models: no first layer, normalised Laplacian, κ = 1, no ridge."""
-    transformer = "transformer" in reference
-    layout = "torchmil's smooth attention"
-    hidden, width = torchmil.either(state, torchmil.HIDDEN, layout=layout).shape
-    diag = any(k.startswith("pool.log_diag_Sigma_nn.") for k in state)
-    posterior = {"diag": "diag", "zero": "dirac"}[
-        arguments.get("covar_mode", "diag" if diag else "zero")
-    ]
-    samples = arguments.get("n_samples_train", 1)
-    return {
-        "name": f"{'tabmil' if transformer else 'abmil'}-probsa-{posterior}",
-        "in_dim": torchmil.in_dim(arguments, width),
-        "embed": None,
-        "attention_dim": arguments.get("att_dim", arguments.get("pool_att_dim", hidden // 2)),
-        "trunk": "mlp",
-        "log_variance_bounds": None,
-        "samples": samples,
-        "predict_samples": arguments.get("n_samples_test", samples),
-        "laplacian": "normalized",
-        "ridge": 0.0,
-        **(_torchmil_encoder(state, arguments) if transformer else {}),
     }

@@ -5,7 +5,6 @@ by default no first dropout, D_f = 128 and one logit; bags smaller than k are al
 `clam-sb-probsa-diag` and `-field` are CLAM-SB with a normal posterior and a smoothness prior.
 """
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +15,11 @@ from torch import Tensor
 from ..core import Bags, Rate, UnitInterval
 from ..errors import CheckpointError
 from ..layers import InstanceEvidence, InstanceLoss, Trunk
+from ._attention import AttentionModel
 from ._base import Output, Provenance
-from ._originals import State, original, part
+from ._originals import Original, original
 from ._registry import register
-from .attention_mil import PRIOR, AttentionMIL
+from .attention_mil import PRIOR
 
 HIDDEN = ("encoder", "network", "attention_activation", "attention_dropout", "classifier_hidden")
 PLAIN: dict[str, Any] = {
@@ -31,7 +31,7 @@ PLAIN: dict[str, Any] = {
 
 @register("clam-sb", branches="single", **PLAIN)
 @register("clam-mb", branches="multi", **PLAIN)
-class CLAM(AttentionMIL):
+class CLAM(AttentionModel):
     """Attention pooling, with instance classifiers trained on the most and least attended.
 
     The k most attended instances of a bag are labelled as evidence of its class, the k least
@@ -122,26 +122,16 @@ class CLAMProbSA(CLAM):
 
 
 BLOCK = r"attention_net\.[23]\."  # 2 in older versions trained without dropout
-THEIRS = {
-    "k_sample": "k_sample",
-    "B": "k_sample",
-    "subtyping": "subtyping",
-    "dropout": "dropout",
-    "drop_out": "dropout",
-    "inst_loss": "instance_loss",
-    "instance_loss": "instance_loss",
-    "bag_weight": "bag_weight",
-}
-"""The original's arguments that change what is computed, with our names."""
+OPTIONS = ("k_sample", "subtyping", "dropout", "instance_loss", "bag_weight")
+"""The original's arguments that change what is computed, and are ours."""
+OTHER_NAMES = {"B": "k_sample", "drop_out": "dropout", "inst_loss": "instance_loss"}
 WIDTHS = {"small": 256, "big": 384}
 
 
 @original(
-    *("clam_sb", "clam_mb", "ckpt_clam_sb", "ckpt_clam_mb"),
-    variants=("gated", "plain"),
+    *("clam_sb", "clam_mb"),
     model="clam-sb",
-    # what their bags' loss was has no effect on predictions
-    takes=(*THEIRS, "gate", "n_classes", "embed_dim", "size_arg", "bag_loss"),
+    ignores=("bag_loss",),
     names=[
         (r".*instance_loss_fn", None),
         (r"attention_net\.0\.", "embed.net.0."),
@@ -152,73 +142,46 @@ WIDTHS = {"small": 256, "big": 384}
         (r"instance_classifiers\.", "evidence.classifiers."),
     ],
 )
-def _from_clam(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, Any]:
-    multi = "clam_mb" in reference
-    layout = "CLAM_MB" if multi else "CLAM_SB"
-    for key in [k for k in state if k.startswith("attention_net.module.")]:
+def _from_clam(of: Original) -> dict[str, Any]:
+    for key in [k for k in of.state if k.startswith("attention_net.module.")]:
         # DataParallel wrapped only the attention net
-        state[key.replace("attention_net.module.", "attention_net.")] = state.pop(key)
-    gated = any("attention_b" in k for k in state)
-    block = 3 if any(k.startswith("attention_net.3.") for k in state) else 2
-    inner = f"attention_net.{block}.{'attention_a' if gated else 'module'}.0.weight"
-    width, features = part(state, "attention_net.0.weight", layout=layout).shape
-    attention = part(state, inner, layout=layout)
+        of.state[key.replace("attention_net.module.", "attention_net.")] = of.state.pop(key)
+    gated = any("attention_b" in k for k in of.state)
+    block = 3 if any(k.startswith("attention_net.3.") for k in of.state) else 2
+    inner = of.tensor(f"attention_net.{block}.{'attention_a' if gated else 'module'}.0.weight")
+    width, features = of.tensor("attention_net.0.weight").shape
+    given, multi = of.arguments, "clam_mb" in of.reference
     if multi:
-        _stack_classifiers(state, d=width)
-    classes = part(state, "classifiers.weight", layout=layout).shape[0]
-    size = next((k for k, w in WIDTHS.items() if w == attention.shape[0]), None)
-    widths = "its rows: " + ", ".join(f"{w} for {k!r}" for k, w in WIDTHS.items())
-    for argument, value, key, meaning in (
-        ("gate", gated, f"attention_net.{block}.attention_b.0.weight", ""),
-        ("n_classes", classes, "classifiers.weight", "its rows, in CLAM_MB one layer each"),
-        ("embed_dim", features, "attention_net.0.weight", "its columns"),
-        ("size_arg", size, inner, widths),
-    ):
-        if (given := arguments.get(argument, value)) != value:
-            seen = (
-                f"{key} has shape {tuple(state[key].shape)}"
-                if key in state
-                else f"there is no {key}"
-            )
-            fits = "which fits no value of it" if value is None else f"so it is {value!r}"
-            raise CheckpointError(
-                f"{reference}: {argument} is {given!r}, but {seen}, {fits}"
-                + (f" ({meaning})" if meaning else "")
-            )
-    stem, _, variant = reference.rpartition("_")
-    if variant in ("gated", "plain") and variant != ("gated" if gated else "plain"):
-        raise CheckpointError(
-            f"{reference}: these weights are {'gated' if gated else 'plain'}, as attention_net "
-            f"{'has' if gated else 'lacks'} attention_b: give {stem}"
-        )
-    options = {THEIRS[k]: v for k, v in arguments.items() if k in THEIRS and v is not None}
+        _stack_classifiers(of, d=width)
+    if (size := given.get("size_arg")) not in (None, *WIDTHS):
+        raise CheckpointError(f"size_arg is {size!r}; expected {' or '.join(map(repr, WIDTHS))}")
+    theirs = {**{k: k for k in OPTIONS}, **OTHER_NAMES}
+    options = {ours: v for k, ours in theirs.items() if (v := given.get(k)) is not None}
     if isinstance(options.get("dropout"), bool):  # a flag until 2024
         options["dropout"] = 0.25 if options["dropout"] else 0.0
+    # where an argument contradicts the weights, a layer does not fit
     return {
         "name": "clam-mb" if multi else "clam-sb",
-        "in_dim": features,
+        "in_dim": given.get("embed_dim", features),
         "embed": width,
-        "n_classes": classes,
-        "attention_dim": attention.shape[0],
-        "trunk": "gated" if gated else "tanh",
+        "n_classes": given.get("n_classes", len(of.tensor("classifiers.weight"))),
+        "attention_dim": len(inner) if size is None else WIDTHS[size],
+        "trunk": "gated" if given.get("gate", gated) else "tanh",
         **options,
     }
 
 
-def _stack_classifiers(state: State, *, d: int) -> None:
+def _stack_classifiers(of: Original, *, d: int) -> None:
     """Stack CLAM_MB's classifiers, one layer per class, as the rows of one layer."""
-    if "classifiers.weight" in state:
+    if "classifiers.weight" in of.state:
         raise CheckpointError(
-            f"classifiers.weight has shape {tuple(state['classifiers.weight'].shape)}, where "
+            f"classifiers.weight has shape {tuple(of.state['classifiers.weight'].shape)}, where "
             f"CLAM_MB has a classifiers.<class>.weight of shape {(1, d)} for each class: the code "
             "of April 2024 made C × C logits from it, which no model here supports"
         )
-    count = sum(re.fullmatch(r"classifiers\.\d+\.weight", k) is not None for k in state)
+    count = max(of.count(r"classifiers\.(\d+)\.weight"), 1)
     for name, shape in (("weight", (1, d)), ("bias", (1,))):
-        keys = [f"classifiers.{c}.{name}" for c in range(max(count, 1))]
-        for key in keys:
-            if part(state, key, layout="CLAM_MB").shape != shape:
-                raise CheckpointError(
-                    f"{key} has shape {tuple(state[key].shape)} where {shape} is expected"
-                )
-        state[f"classifiers.{name}"] = torch.cat([state.pop(key) for key in keys])
+        rows = [of.tensor(f"classifiers.{c}.{name}", shape=shape) for c in range(count)]
+        of.state[f"classifiers.{name}"] = torch.cat(rows)
+        for c in range(count):
+            del of.state[f"classifiers.{c}.{name}"]

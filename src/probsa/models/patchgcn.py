@@ -27,7 +27,7 @@ from ..layers import (
     propagate,
 )
 from ._attention import AttentionModel
-from ._base import Provenance
+from ._base import Model, Provenance
 from ._registry import register
 
 EPSILON = 1e-7
@@ -163,7 +163,7 @@ class PatchGCN(AttentionModel):
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
+        Model.__init__(self, n_classes=n_classes, class_weights=class_weights, seed=seed)
         self.embed = Embed(in_dim, embed, activation="relu", dropout=dropout)
         dim = self.embed.out_dim
         w = dim if width is None else width

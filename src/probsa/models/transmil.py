@@ -20,7 +20,7 @@ from ..errors import InputError
 from ..layers import BagAttention, Embed, NystromLayer, NystromOptions, Widths
 from ..variational import Dirac
 from ._base import Model, Output, Provenance, ScoreKind
-from ._originals import State, original, part
+from ._originals import Original, Rules, original
 from ._registry import register
 from .attention_mil import PARTS, TRUNK, ProbSA
 
@@ -186,50 +186,43 @@ class TransMILProbSA(ProbSA):
         super().__init__(**attention)
 
 
-NAMES = [
+SQUARE: Rules = [
     (r"cls_token$", "encoder.cls_token"),
     (r"pos_layer\.proj\.", "encoder.ppeg.wide."),
     (r"pos_layer\.proj1\.", "encoder.ppeg.middle."),
     (r"pos_layer\.proj2\.", "encoder.ppeg.narrow."),
     (r"norm\.", "encoder.norm."),
-    (r"_fc1\.0\.", "embed.net.0."),
-    (r"_fc2\.", "classifier."),
-    *(
-        (rf"layer{k + 1}\.{theirs}\.", f"encoder.blocks.{k}.{ours}.")
-        for k in range(2)
-        for theirs, ours in (
-            ("norm", "norm"),
-            (r"attn\.to_qkv", "qkv"),
-            (r"attn\.to_out\.0", "out"),
-            (r"attn\.res_conv", "convolution"),
-        )
-    ),
 ]
+"""The authors' names of the encoder, which are torchmil's as well."""
+LAYERS: Rules = [
+    (rf"layer{k + 1}\.{theirs}\.", f"encoder.blocks.{k}.{ours}.")
+    for k in range(2)
+    for theirs, ours in (
+        ("norm", "norm"),
+        (r"attn\.to_qkv", "qkv"),
+        (r"attn\.to_out\.0", "out"),
+        (r"attn\.res_conv", "convolution"),
+    )
+]
+OUTER: Rules = [(r"_fc1\.0\.", "embed.net.0."), (r"_fc2\.", "classifier.")]
 
 
-@original(
-    "transmil",
-    variants=(r"nystrom[\d.]+",),
-    model="transmil",
-    takes=("n_classes", "nystrom_attention"),
-    names=NAMES,
-)
-def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, Any]:
-    layout = "the authors' TransMIL (_fc1, layer1, pos_layer, layer2, _fc2)"
-    dim, in_dim = part(state, "_fc1.0.weight", layout=layout, ndim=2).shape
-    version = arguments.get("nystrom_attention") or reference.partition("_nystrom")[2]
+@original("transmil", model="transmil", names=[*SQUARE, *LAYERS, *OUTER])
+def _from_original(of: Original) -> dict[str, Any]:
+    dim, in_dim = of.tensor("_fc1.0.weight").shape
+    version = of.arguments.get("nystrom_attention")
     last = str(version).rpartition(".")[2]
     if not last.isdigit() or int(last) < 14:
         raise InputError(
-            f"nystrom_attention is {version or 'not given'!r}: only weights that were trained with "
+            f"nystrom_attention is {version!r}: only weights that were trained with "
             "0.0.14 or later can be read. Earlier versions, as the 0.0.9 that TransMIL pins, keep "
             "the wrong rows of a padded bag. If yours is 0.0.14, give nystrom_attention=0.0.14"
         )
     return {
         "preset": "original",
         "in_dim": in_dim,
-        "n_classes": arguments.get("n_classes", len(part(state, "_fc2.weight", layout=layout))),
+        "n_classes": of.arguments.get("n_classes", len(of.tensor("_fc2.weight"))),
         "embed": dim,
-        "heads": len(part(state, "layer1.attn.res_conv.weight", layout=layout)),
+        "heads": len(of.tensor("layer1.attn.res_conv.weight")),
         "landmarks": dim // 2,
     }
