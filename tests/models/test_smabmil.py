@@ -173,7 +173,11 @@ def test_alpha_is_read_as_it_acts(mode, alpha):
         (state(extra=torch.zeros(1)), {}, "unknown are extra"),
         (state(), {"sm_alpha": 0.5}, "unknown are pool.sm.sm.coef"),
         (state(), {"spectral_norm": True}, "nothing given for .*parametrizations"),
-        ({"fc.weight": torch.zeros(1)}, {}, r"no 'pool.proj1.weight' .* is it torchmil's SmABMIL"),
+        (
+            {"fc.weight": torch.zeros(1)},
+            {},
+            r"no 'pool.proj1.weight' .* be that of torchmil_smabmil",
+        ),
     ],
 )
 def test_other_state_dicts_are_refused(weights, constructor, message):

@@ -51,8 +51,8 @@ class Original:
         """
         if key not in self.state:
             raise CheckpointError(
-                f"no {key!r} in this state dict: is it a {self.reference}? It holds "
-                f"{_some(sorted(self.state))}"
+                f"no {key!r} in this state dict, which should be that of {self.reference}. "
+                f"It holds {_some(sorted(self.state))}"
             )
         found = tuple(self.state[key].shape)
         flat = key.endswith("weight") and "norm" not in key and len(found) < 2
@@ -141,7 +141,7 @@ def from_original(reference: str, state: Mapping[str, Tensor], **arguments: Any)
     values = source.read(Original(reference=reference, state=tensors, arguments=given))
     for argument in given if source.ignores is not None else ():
         if argument not in (known := {*given.read, *(source.ignores or ())}):
-            raise UnknownName(f"argument of {reference}", argument, known)
+            raise UnknownName(f"argument of {reference}", argument, sorted(known))
     if source.model is not None:
         model = build(values.pop("name", source.model), **values)
         values = transplant(model, tensors, source.names)
