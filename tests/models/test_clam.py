@@ -11,7 +11,6 @@ from support.random_bags import F64, random_bag
 from torch import Tensor
 
 from probsa import pack
-from probsa.layers.evidence import choose
 from probsa.layers.pooling import pool_vectors
 from probsa.layers.smooth_svm import smooth_top1_svm
 from probsa.models import build
@@ -157,36 +156,6 @@ def test_small_bags_overlaps_and_one_logit(name, classes, subtyping):
     assert out.attention.mean.shape == ((45 + 21, classes) if name == "clam-mb" else (66,))
     want = by_hand(out, bags, k=5, classes=max(classes, 2), subtyping=subtyping)
     torch.testing.assert_close(model.losses(out, bags)["instance"], want)
-
-
-def test_what_is_chosen():
-    score = torch.tensor([0.5, 3.0, -1.0, 2.0, 0.1, 9.0, 7.0])
-    y = torch.tensor([1, 0])
-    chosen, other = choose(score, y, [5, 2], k=3, classes=2, others=True)
-    assert chosen.rows.tolist() == [1, 3, 0, 2, 4, 0, 5, 6, 6, 5]
-    assert chosen.targets.tolist() == [1, 1, 1, 0, 0, 0, 1, 1, 0, 0]
-    assert chosen.classes.tolist() == [1] * 6 + [0] * 4
-    assert other.rows.tolist() == [1, 3, 0, 5, 6]
-    assert other.targets.tolist() == [0] * 5
-    assert other.classes.tolist() == [0, 0, 0, 1, 1]
-
-
-def test_the_choice_has_no_gradient_and_the_chosen_have():
-    model = build("clam-sb", **SMALL).double()
-    bags = some_bags()
-    x = bags.x.requires_grad_()
-    out = model(bags)
-    instance = model.losses(out, bags)["instance"]
-    names = dict(model.named_parameters())
-    grads = torch.autograd.grad(instance, [x, *names.values()], allow_unused=True)
-    reached = {k for k, g in zip(names, grads[1:], strict=True) if g is not None}
-    assert reached == {"embed.net.0.weight", "embed.net.0.bias"} | {
-        f"evidence.classifiers.{c}.{p}" for c in (0, 1) for p in ("weight", "bias")
-    }
-    (chosen,) = model.evidence.choose(out.attention.mean, bags.y, bags.sizes)
-    touched = grads[0].abs().sum(1).nonzero().flatten().tolist()
-    assert set(touched) <= set(chosen.rows.tolist())
-    assert len(chosen.rows) == 8
 
 
 # Branches, posterior and prior

@@ -153,6 +153,9 @@ def test_a_bag_does_not_see_its_batch_mates(model, with_noise):
             same(together.logits[k], alone.logits[0])
             same(together.attention.mean[rows], alone.attention.mean)
             same(together.attention.variance[rows], alone.attention.variance)
+            if (explained := together.explanation) is not None:
+                same(explained.leave_one_out[rows], alone.explanation.leave_one_out)
+                same(explained.contributions[rows], alone.explanation.contributions)
             for key, value in together.extras.items():
                 if len(value) == len(whole.x):
                     same(value[rows], alone.extras[key])
@@ -277,23 +280,17 @@ def test_a_name_and_a_width_suffice(name):
     check_losses(model, model(bags), bags)
 
 
-@pytest.mark.parametrize("gradients", [True, False])
-def test_prediction_is_deterministic_and_knows_no_order_of_bags(model, gradients):
+def test_prediction_is_deterministic_and_knows_no_order_of_bags_and_no_gradients(model):
     model.eval()
-    bags = batch(model)
-    with torch.set_grad_enabled(gradients):
-        first, again = model(pack(bags)), model(pack(bags))
-        backwards = model(pack(bags[::-1]))
-    assert torch.equal(first.logits, again.logits)
-    same(first.logits, backwards.logits.flip(0))
-
-
-def test_prediction_is_the_same_with_and_without_gradients(model):
-    model.eval()
-    bags = pack(batch(model))
-    with torch.no_grad():
-        without = model(bags)
-    same(model(bags).logits, without.logits)
+    bags, logits = batch(model), []
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients):
+            first, again = model(pack(bags)), model(pack(bags))
+            backwards = model(pack(bags[::-1]))
+        assert torch.equal(first.logits, again.logits)
+        same(first.logits, backwards.logits.flip(0))
+        logits.append(first.logits)
+    same(*logits)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -383,6 +380,9 @@ def test_more_classes(name, classes):
     check_output(out, bags.sizes, classes)
     same(out.probability.sum(1), torch.ones(len(bags), dtype=F64))
     check_losses(model, out, bags)
+    predicted = model.eval()(bags)
+    with torch.no_grad():
+        same(predicted.logits, model(bags).logits)
     with pytest.raises(InputError, match=f"n_classes={classes} means 0 to {classes - 1}"):
         wrong = pack([make_bag("a", model.min_instances + 3, y=classes)])
         model.losses(model(wrong), wrong)
