@@ -27,6 +27,10 @@ def close(got: Tensor, want: Tensor, *, relative: float = 2e-5) -> None:
     assert worst <= relative * want.abs().max().item() + 1e-6
 
 
+WEIGHTED = ("torchmil_gtp", "torchmil_camil")
+"""Sets of models that read the weights of edges as they are."""
+
+
 class Golden:
     """The reference set with this name."""
 
@@ -64,6 +68,9 @@ class Golden:
     def expected(self, what: str, *, double: bool = False) -> Tensor:
         return self.tensors[f"expected64.{what}" if double else f"expected.{what}"]
 
+    def has(self, what: str) -> bool:
+        return f"expected.{what}" in self.tensors
+
     def bag(self, b: int, *, dtype: torch.dtype = torch.float32, **more: Any) -> Bag:
         """Return bag b with edges in both directions, and with x as a leaf that requires gradients.
 
@@ -74,7 +81,9 @@ class Golden:
             "name": f"bag{b}",
             "x": self.tensors[f"bag{b}.x"].to(dtype).clone().requires_grad_(),
             "edges": edges,
-            "weights": torch.ones(edges.shape[1], dtype=dtype),
+            "weights": torch.ones(edges.shape[1], dtype=dtype)
+            if self.name not in WEIGHTED
+            else self.tensors[f"bag{b}.edge_weight"],
             "y": int(self.tensors[f"bag{b}.y"]),
             "coords": self.tensors[f"bag{b}.coords"].flip(1),
             "stride": 1.0,

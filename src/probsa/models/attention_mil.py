@@ -15,7 +15,6 @@ from jaxtyping import Float
 from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor, nn
 
-from ..errors import CheckpointError
 from ..layers import (
     BagExplainer,
     Readout,
@@ -199,13 +198,6 @@ def _from_authors(of: Original) -> dict[str, Any]:
     """Read `Attention` or `GatedAttention` of AttentionDeepMIL, after the feature extractor."""
     gated = "attention_V.0.weight" in of.state
     first = of.tensor("attention_V.0.weight" if gated else "attention.0.weight")
-    last = "attention_w.weight" if gated else "attention.2.weight"
-    branches = of.tensor(last).shape
-    if branches[0] != 1:
-        raise CheckpointError(
-            f"{last} has shape {tuple(branches)}: {branches[0]} branches of attention, but the "
-            f"original's classifier takes {(1, *branches[1:])}, one only"
-        )
     return {
         "in_dim": first.shape[1],
         "embed": None,

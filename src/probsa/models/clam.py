@@ -151,8 +151,14 @@ def _from_clam(of: Original) -> dict[str, Any]:
     inner = of.tensor(f"attention_net.{block}.{'attention_a' if gated else 'module'}.0.weight")
     width, features = of.tensor("attention_net.0.weight").shape
     given, multi = of.arguments, "clam_mb" in of.reference
-    if multi:
-        _stack_classifiers(of, d=width)
+    if multi:  # one layer for each class: its row of one layer
+        count = max(of.count(r"classifiers\.(\d+)\.weight"), 1)
+        for name, shape in (("weight", (1, width)), ("bias", (1,))):
+            keys = [f"classifiers.{c}.{name}" for c in range(count)]
+            rows = torch.cat([of.tensor(key, shape=shape) for key in keys])
+            of.state[f"classifiers.{name}"] = rows
+            for key in keys:
+                del of.state[key]
     if (size := given.get("size_arg")) not in (None, *WIDTHS):
         raise CheckpointError(f"size_arg is {size!r}; expected {' or '.join(map(repr, WIDTHS))}")
     theirs = {**{k: k for k in OPTIONS}, **OTHER_NAMES}
@@ -169,19 +175,3 @@ def _from_clam(of: Original) -> dict[str, Any]:
         "trunk": "gated" if given.get("gate", gated) else "tanh",
         **options,
     }
-
-
-def _stack_classifiers(of: Original, *, d: int) -> None:
-    """Stack CLAM_MB's classifiers, one layer per class, as the rows of one layer."""
-    if "classifiers.weight" in of.state:
-        raise CheckpointError(
-            f"classifiers.weight has shape {tuple(of.state['classifiers.weight'].shape)}, where "
-            f"CLAM_MB has a classifiers.<class>.weight of shape {(1, d)} for each class: the code "
-            "of April 2024 made C × C logits from it, which no model here supports"
-        )
-    count = max(of.count(r"classifiers\.(\d+)\.weight"), 1)
-    for name, shape in (("weight", (1, d)), ("bias", (1,))):
-        rows = [of.tensor(f"classifiers.{c}.{name}", shape=shape) for c in range(count)]
-        of.state[f"classifiers.{name}"] = torch.cat(rows)
-        for c in range(count):
-            del of.state[f"classifiers.{c}.{name}"]
