@@ -119,6 +119,8 @@ REFUSED = [
         {},
         rf"{WEIGHT} has shape \(5,\); clam",
     ),
+    ("clam_sb_gated", {WEIGHT: torch.zeros(5, 4, 3)}, {}, "clam_sb: a tensor .* another form"),
+    ("torchmil_abmil", {}, {"in_shape": 8}, "torchmil_abmil: .* or an argument has another form"),
     (
         *("clam_sb_gated", {"attention_net.3.attention_c.weight": torch.zeros(2, 256)}, {}),
         r"attention_c.weight has shape \(2, 256\) where clam-sb .* \(1, \d+\)",

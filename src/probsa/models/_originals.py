@@ -138,7 +138,12 @@ def from_original(reference: str, state: Mapping[str, Tensor], **arguments: Any)
             tensors = {k.removeprefix(prefix): v for k, v in tensors.items()}
     if reference.startswith("torchmil"):  # its lazy layers
         tensors = {k.replace(".module.", "."): v for k, v in tensors.items()}
-    values = source.read(Original(reference=reference, state=tensors, arguments=given))
+    try:
+        values = source.read(Original(reference=reference, state=tensors, arguments=given))
+    except (TypeError, ValueError, IndexError) as e:
+        raise CheckpointError(
+            f"{reference}: a tensor or an argument has another form than the original's ({e})"
+        ) from e
     for argument in given if source.ignores is not None else ():
         if argument not in (known := {*given.read, *(source.ignores or ())}):
             raise UnknownName(f"argument of {reference}", argument, sorted(known))
