@@ -87,6 +87,7 @@ class AttentionModel(Model):
     """Bags that were pooled in this epoch, and how many of them were sampled all the same."""
 
     encoder_type: ClassVar[Callable[..., nn.Module]] = Transformer
+    """Makes an encoder from the width of the instance vectors and the options of `network`."""
 
     def __init__(
         self,
