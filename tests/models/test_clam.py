@@ -11,13 +11,11 @@ from support.random_bags import F64, random_bag
 from torch import Tensor
 
 from probsa import pack
-from probsa.errors import CheckpointError, UnknownName
-from probsa.layers import InstanceEvidence
 from probsa.layers.pooling import pool_vectors
 from probsa.layers.smooth_svm import smooth_top1_svm
-from probsa.models import build, from_original
+from probsa.models import build
 from probsa.variational.objectives import objective
-from probsa.variational.posteriors import Diagonal, Dirac
+from probsa.variational.posteriors import Diagonal
 
 SINGLE = ["clam_sb_gated", "clam_sb_plain", "ckpt_clam_sb"]
 MULTI = ["clam_mb_gated", "clam_mb_plain"]
@@ -160,51 +158,7 @@ def test_small_bags_overlaps_and_one_logit(name, classes, subtyping):
     torch.testing.assert_close(model.losses(out, bags)["instance"], want)
 
 
-def test_what_is_chosen():
-    score = torch.tensor([0.5, 3.0, -1.0, 2.0, 0.1, 9.0, 7.0])
-    y = torch.tensor([1, 0])
-    evidence = InstanceEvidence(1, classes=2, k=3, others=True, loss="ce")
-    chosen, other = evidence.choose(score, y, [5, 2])
-    assert chosen.rows.tolist() == [1, 3, 0, 2, 4, 0, 5, 6, 6, 5]
-    assert chosen.targets.tolist() == [1, 1, 1, 0, 0, 0, 1, 1, 0, 0]
-    assert chosen.classes.tolist() == [1] * 6 + [0] * 4
-    assert other.rows.tolist() == [1, 3, 0, 5, 6]
-    assert other.targets.tolist() == [0] * 5
-    assert other.classes.tolist() == [0, 0, 0, 1, 1]
-
-
-def test_the_choice_has_no_gradient_and_the_chosen_have():
-    model = build("clam-sb", **SMALL).double()
-    bags = some_bags()
-    x = bags.x.requires_grad_()
-    out = model(bags)
-    instance = model.losses(out, bags)["instance"]
-    names = dict(model.named_parameters())
-    grads = torch.autograd.grad(instance, [x, *names.values()], allow_unused=True)
-    reached = {k for k, g in zip(names, grads[1:], strict=True) if g is not None}
-    assert reached == {"embed.net.0.weight", "embed.net.0.bias"} | {
-        f"evidence.classifiers.{c}.{p}" for c in (0, 1) for p in ("weight", "bias")
-    }
-    (chosen,) = model.evidence.choose(out.attention.mean, bags.y, bags.sizes)
-    touched = grads[0].abs().sum(1).nonzero().flatten().tolist()
-    assert set(touched) <= set(chosen.rows.tolist())
-    assert len(chosen.rows) == 8
-
-
 # Branches, posterior and prior
-
-
-def test_each_branch_pools_for_its_class_alone():
-    model = build("clam-mb", **SMALL, n_classes=3).double()
-    bags = some_bags()
-    out = model(bags)
-    assert isinstance(out.attention, Dirac)
-    h = model.instances(bags)
-    for b, rows in enumerate((slice(0, 12), slice(12, 19))):
-        for c in range(3):
-            z = out.attention.mean[rows, c].softmax(0) @ h[rows]
-            logit = z @ model.classifier.weight[c] + model.classifier.bias[c]
-            torch.testing.assert_close(out.logits[b, 0, c], logit)
 
 
 def test_prior_and_posterior_come_from_elsewhere():
@@ -242,111 +196,6 @@ def test_dropout_brings_that_of_the_attention():
     assert rates() == [0.0]
     assert rates(dropout=0.1) == [0.1, 0.25]
     assert rates(preset="original") == [0.25, 0.25]
-
-
-# Layouts of checkpoints
-
-
-def small_state(*, gated=True, multi=False, classes=2, block=3) -> dict[str, Tensor]:
-    g = torch.Generator().manual_seed(0)
-    shapes = {"attention_net.0": (8, 6)}
-    inside = f"attention_net.{block}"
-    rows = classes if multi else 1
-    if gated:
-        shapes |= {f"{inside}.attention_{k}.0": (256, 8) for k in "ab"}
-        shapes[f"{inside}.attention_c"] = (rows, 256)
-    else:
-        shapes |= {f"{inside}.module.0": (256, 8), f"{inside}.module.{block}": (rows, 256)}
-    classifiers = {f"classifiers.{c}": (1, 8) for c in range(classes)}
-    shapes |= classifiers if multi else {"classifiers": (classes, 8)}
-    shapes |= {f"instance_classifiers.{c}": (2, 8) for c in range(classes)}
-    state = {f"{k}.weight": torch.randn(s, generator=g) for k, s in shapes.items()}
-    return state | {f"{k}.bias": torch.randn(s[0], generator=g) for k, s in shapes.items()}
-
-
-@pytest.mark.parametrize("multi", [False, True])
-@pytest.mark.parametrize("gated", [False, True])
-def test_layouts_of_the_same_weights(gated, multi):
-    reference = "clam_mb" if multi else "clam_sb"
-    plain = small_state(gated=gated, multi=multi)
-    bags = some_bags(dtype=torch.float32)
-    want = from_original(reference, plain)(bags).logits
-    wrapped = {k.replace("attention_net.", "attention_net.module."): v for k, v in plain.items()}
-    old = small_state(gated=gated, multi=multi, block=2)
-    everything = {f"module.{k}": v for k, v in plain.items()}
-    buffered = {**plain, "instance_loss_fn.labels": torch.arange(2)}
-    for state in (wrapped, old, everything, buffered):
-        assert torch.equal(from_original(reference, state)(bags).logits, want)
-
-
-def test_arguments_of_the_original():
-    state = small_state()
-    model = from_original(
-        "clam_sb", state, gate="True", size_arg="small", dropout="0.25", k_sample="3",
-        n_classes="2", subtyping="True", embed_dim="6", instance_loss="svm", bag_weight="0.5",
-    )  # fmt: skip
-    constructor = {"dropout": 0.25, "k_sample": 3, "subtyping": True, "instance_loss": "svm"}
-    assert constructor.items() <= model.arguments.items()
-    assert model.loss_weights == {"nll": 0.5, "instance": 0.5}
-    assert from_original("clam_sb", state, dropout="True").arguments["dropout"] == 0.25
-    assert from_original("clam_sb", state, dropout=False, inst_loss="None").evidence.kind == "ce"
-
-
-@pytest.mark.parametrize(
-    ("reference", "change", "constructor", "message"),
-    [
-        (
-            "clam_sb",
-            {},
-            {"n_classes": 3},
-            r"n_classes is 3, but classifiers.* \(2, .* is 2",
-        ),
-        (
-            "clam_sb",
-            {},
-            {"gate": "False"},
-            r"gate is False, but .*_b\.0\.weight .* is True",
-        ),
-        (
-            "clam_sb",
-            {},
-            {"size_arg": "big"},
-            r"size_arg is 'big', but .* \(256, .* is 'small'",
-        ),
-        ("clam_sb", {"classifiers.weight": None}, {}, "no 'classifiers.weight' .* CLAM_SB"),
-        ("clam_sb", {"attention_net.0.weight": None}, {}, "no 'attention_net.0.weight'"),
-        (
-            "clam_sb",
-            {"attention_net.3.attention_c.weight": torch.zeros(2, 256)},
-            {},
-            r"attention_c.weight has shape \(2, 256\) where clam-sb .* \(1, 256\)",
-        ),
-        (
-            "clam_sb",
-            {"instance_classifiers.1.weight": None},
-            {},
-            r"nothing given for evidence.classifiers.1.weight",
-        ),
-        ("clam_sb", {"head.weight": torch.zeros(1)}, {}, "unknown are head.weight"),
-        ("clam_mb", {}, {}, r"classifiers.weight has shape \(2, 8\).*C × C logits"),
-    ],
-    ids=lambda v: v if isinstance(v, str) else "",
-)
-def test_another_layout_is_refused(reference, change, constructor, message):
-    state = {**small_state(), **change}
-    with pytest.raises(CheckpointError, match=message):
-        from_original(reference, {k: v for k, v in state.items() if v is not None}, **constructor)
-
-
-def test_an_argument_that_the_original_has_not_is_refused():
-    with pytest.raises(UnknownName, match=r"'k_samples'.*'k_sample'"):
-        from_original("clam_sb", small_state(), k_samples=3)
-    with pytest.raises(UnknownName, match=r"'k_samples'.*'k_sample'"):
-        from_original("torchmil_clam_sb", {}, k_samples=3)
-    with pytest.raises(CheckpointError, match="att_act is 'relu': only 'tanh' can be read"):
-        from_original("torchmil_clam_sb", {}, att_act="relu")
-    with pytest.raises(CheckpointError, match=r"no 'pool.fc1.weight' .* torchmil's CLAM_SB"):
-        from_original("torchmil_clam_sb", {"a": torch.zeros(1)})
 
 
 # torchmil 1.0.2

@@ -13,8 +13,7 @@ from torch import Tensor
 from probsa import Bag, pack
 from probsa.core import graphs
 from probsa.errors import InputError, UnknownName
-from probsa.models import Model, Output, arguments, build, facts, names, option_groups
-from probsa.models._registry import fixed, original
+from probsa.models import Model, Output, arguments, build, look_up, names
 from probsa.variational.field import Field
 from probsa.variational.objectives import objective
 from probsa.variational.posteriors import Posterior
@@ -123,12 +122,11 @@ def test_shapes_and_finite_losses(model, training):
 
 def test_the_facts_are_those_of_the_model(name, model):
     bags = pack(batch(model))
-    assert facts(name).has_kl == ("kl" in model.losses(model(bags), bags))
-    assert facts(name).has_kl == ("prior" in option_groups(name))
-    assert (model.family, model.baseline) == (facts(name).family, facts(name).baseline)
+    assert model.has_kl == ("kl" in model.losses(model(bags), bags)) == ("kappa" in arguments(name))
+    assert (model.family, model.baseline) == (look_up(name).family, look_up(name).baseline)
     if model.baseline is not None:
-        baseline = facts(model.baseline)
-        assert (baseline.family, baseline.has_kl) == (model.family, False)
+        baseline = look_up(model.baseline)
+        assert (baseline.family, baseline.model.has_kl) == (model.family, False)
 
 
 def test_the_probability_is_the_mean_over_samples(model):
@@ -155,6 +153,9 @@ def test_a_bag_does_not_see_its_batch_mates(model, with_noise):
             same(together.logits[k], alone.logits[0])
             same(together.attention.mean[rows], alone.attention.mean)
             same(together.attention.variance[rows], alone.attention.variance)
+            if (explained := together.explanation) is not None:
+                same(explained.leave_one_out[rows], alone.explanation.leave_one_out)
+                same(explained.contributions[rows], alone.explanation.contributions)
             for key, value in together.extras.items():
                 if len(value) == len(whole.x):
                     same(value[rows], alone.extras[key])
@@ -279,23 +280,17 @@ def test_a_name_and_a_width_suffice(name):
     check_losses(model, model(bags), bags)
 
 
-@pytest.mark.parametrize("gradients", [True, False])
-def test_prediction_is_deterministic_and_knows_no_order_of_bags(model, gradients):
+def test_prediction_is_deterministic_and_knows_no_order_of_bags_and_no_gradients(model):
     model.eval()
-    bags = batch(model)
-    with torch.set_grad_enabled(gradients):
-        first, again = model(pack(bags)), model(pack(bags))
-        backwards = model(pack(bags[::-1]))
-    assert torch.equal(first.logits, again.logits)
-    same(first.logits, backwards.logits.flip(0))
-
-
-def test_prediction_is_the_same_with_and_without_gradients(model):
-    model.eval()
-    bags = pack(batch(model))
-    with torch.no_grad():
-        without = model(bags)
-    same(model(bags).logits, without.logits)
+    bags, logits = batch(model), []
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients):
+            first, again = model(pack(bags)), model(pack(bags))
+            backwards = model(pack(bags[::-1]))
+        assert torch.equal(first.logits, again.logits)
+        same(first.logits, backwards.logits.flip(0))
+        logits.append(first.logits)
+    same(*logits)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -374,7 +369,7 @@ def test_bfloat16_autocast_is_close_to_single_precision(name):
 def test_more_classes(name, classes):
     if "n_classes" not in arguments(name):
         pytest.skip("the model has one logit only")
-    if fixed(name)[0].binary:
+    if look_up(name).model.binary:
         with pytest.raises(InputError, match=f"n_classes is {classes}: .* two classes"):
             make(name, n_classes=classes)
         return
@@ -385,6 +380,9 @@ def test_more_classes(name, classes):
     check_output(out, bags.sizes, classes)
     same(out.probability.sum(1), torch.ones(len(bags), dtype=F64))
     check_losses(model, out, bags)
+    predicted = model.eval()(bags)
+    with torch.no_grad():
+        same(predicted.logits, model(bags).logits)
     with pytest.raises(InputError, match=f"n_classes={classes} means 0 to {classes - 1}"):
         wrong = pack([make_bag("a", model.min_instances + 3, y=classes)])
         model.losses(model(wrong), wrong)
@@ -414,22 +412,19 @@ def test_class_weights_reach_the_loss(name):
         same(weighed.losses(weighed(bags, noise=noise), bags)[term], want)
 
 
-def test_a_wrong_argument_is_answered_with_the_right_one(name):
-    with pytest.raises(UnknownName, match=f"no argument of {name} named 'in_dims'.*'in_dim'"):
-        build(name, in_dims=IN_DIM)
+def test_a_wrong_name_or_argument_is_answered_with_the_right_one():
+    with pytest.raises(UnknownName, match=r"no argument of abmil named 'in_dims'.*'in_dim'"):
+        build("abmil", in_dims=IN_DIM)
+    with pytest.raises(UnknownName, match=r"no model named 'abmilx'. Did you mean 'abmil'"):
+        build("abmilx", in_dim=IN_DIM)
 
 
-def test_a_wrong_name_is_answered_with_the_right_one(name):
-    with pytest.raises(UnknownName, match=f"no model named '{name}x'. Did you mean '{name}'"):
-        build(f"{name}x", in_dim=IN_DIM)
-
-
-@pytest.mark.parametrize("name", [n for n in NAMES if original(n)])
+@pytest.mark.parametrize("name", [n for n in NAMES if look_up(n).original])
 def test_the_original_setting_is_one_argument(name):
     """Other arguments override the preset; a checkpoint stores the result of both."""
     small = {k: v for k, v in SMALL.items() if k in arguments(name)}
     model = build(name, in_dim=IN_DIM, preset="original", **small)
-    assert model.arguments == {**original(name), "in_dim": IN_DIM, **small}
+    assert model.arguments == {**look_up(name).original, "in_dim": IN_DIM, **small}
     bags = pack(batch(model, dtype=torch.float32))
     check_losses(model, model(bags), bags)
 

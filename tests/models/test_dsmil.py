@@ -123,7 +123,7 @@ def test_wrapped_names_and_an_embedders_parts_are_read():
     state, bags = original_state(2), one_bag(features(9, 24))
     want = from_original("dsmil", state)(bags).logits
     wrapped = {f"module.{k}": v for k, v in state.items()}
-    assert torch.equal(from_original("ckpt_dsmil_tcga", wrapped)(bags).logits, want)
+    assert torch.equal(from_original("dsmil", wrapped)(bags).logits, want)
     # IClassifier: a network precedes the instance classifier, whose name has no number
     embedder = {k.replace("fc.0.", "fc."): v for k, v in state.items()}
     embedder["i_classifier.feature_extractor.conv1.weight"] = torch.zeros(4, 3, 7, 7)
@@ -153,7 +153,7 @@ def test_torchmils_other_layouts_are_read():
         ({}, {"K": 25}, r"i_classifier.fc.0.weight has shape \(2, 24\).*\(2, 25\)"),
         ({}, {"passing_v": True}, "nothing given for value.1.bias"),
         ({}, {"nonlinear": False}, "unknown are b_classifier.q.2"),
-        ({"b_classifier.fcc.weight": None}, {}, "no 'b_classifier.fcc.weight'.*is it a DSMIL"),
+        ({"b_classifier.fcc.weight": None}, {}, "no 'b_classifier.fcc.weight'.*be that of dsmil"),
         ({"b_classifier.q.0.weight": None}, {}, "no 'b_classifier.q.0.weight'"),
         ({"b_classifier.extra": (3,)}, {}, "unknown are b_classifier.extra"),
     ],
@@ -163,8 +163,11 @@ def test_another_state_dict_is_refused(change, constructor, message):
     state = {k: v for k, v in state.items() if change.get(k, ()) is not None}
     with pytest.raises(CheckpointError, match=message):
         from_original("dsmil", state, **constructor)
-    with pytest.raises(UnknownName, match=r"no argument of dsmil_c1 named 'passing'.*'passing_v'"):
-        from_original("dsmil_c1", state, passing=True)
+
+
+def test_another_argument_of_the_original_is_refused():
+    with pytest.raises(UnknownName, match=r"no argument of dsmil named 'passing'.*'passing_v'"):
+        from_original("dsmil", original_state(1), passing=True)
 
 
 # properties of the method

@@ -9,7 +9,7 @@ from support.stored import write_folder
 
 from probsa.benchmark.grid.entries import methods_of
 from probsa.cli.entry import main
-from probsa.models import _registry, build, catalogue_page, facts, names
+from probsa.models import _registry, build, catalogue_page, look_up, names
 from probsa.training import read_run, train
 from probsa.training.checkpoints import load_checkpoint
 
@@ -24,30 +24,16 @@ from probsa.variational import Dirac
 
 @register("meanmil")
 class MeanMIL(Model):
-    """The mean of the instances, classified.
-
-    Args:
-        in_dim: features of an instance.
-        n_classes: 1 (one logit) or the number of classes.
-        class_weights: class weights of the likelihood.
-        seed: seed of predictions.
-    """
+    """The mean of the instances, classified."""
 
     family = "global"
     provenance = Provenance(
         paper="Nobody", follows_paper="All.", follows_code="None.", fair="Nothing."
     )
 
-    def __init__(
-        self,
-        *,
-        in_dim: int,
-        n_classes: int = 1,
-        class_weights: tuple[float, ...] | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        self.classifier = torch.nn.Linear(in_dim, n_classes)
+    def __init__(self, *, in_dim: int, **common) -> None:
+        super().__init__(**common)
+        self.classifier = torch.nn.Linear(in_dim, self.n_classes)
 
     def forward(self, bags, *, noise=None, generator=None):
         logits = self.classifier(segment_mean(bags.x, bags.sizes))[:, None]
@@ -79,7 +65,7 @@ def installed(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("installed")
 def test_a_model_of_another_package_is_listed_and_built(capsys):
-    assert "meanmil" in names() and facts("meanmil").family == "global"
+    assert "meanmil" in names() and look_up("meanmil").family == "global"
     assert build("meanmil", in_dim=3).name == "meanmil"
     assert "## `meanmil`" in catalogue_page()
     assert main(["models", "--json"]) == 0

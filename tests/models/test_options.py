@@ -9,7 +9,6 @@ from probsa.errors import InputError
 from probsa.models import arguments, build, names, register
 
 BASE = {"in_dim": 6, "embed": 8, "attention_dim": 4}
-DIAG = {**BASE, "samples": 3}
 OTHERWISE = {
     "in_dim": None,  # the width of the features
     "posterior": None,  # fixed by the name
@@ -119,37 +118,6 @@ def test_without_its_kl_the_dirac_is_the_plain_method(plain, dirac):
     assert torch.equal(a.losses(out_a, bags())["nll"], b.losses(out_b, bags())["nll"])
 
 
-def test_a_hidden_layer_in_the_classifier_pools_vectors_first():
-    torch.manual_seed(0)
-    model = build("abmil-probsa-diag", **DIAG, classifier_hidden=5).double()
-    noise = torch.randn(11, 4, generator=torch.Generator().manual_seed(0), dtype=F64)
-    out = model(bags(), noise=noise)
-    h = model.instances(bags())
-    f = out.attention.rsample(4, noise=noise)
-    rows = []
-    for part_f, part_h in zip(f.split([7, 4]), h.split([7, 4]), strict=True):
-        rows.append(torch.stack([model.classifier(part_h.T @ s.softmax(0)) for s in part_f.T]))
-    torch.testing.assert_close(out.logits, torch.stack(rows), rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize("hidden", [None, 5])
-def test_prediction_gives_the_moments_of_the_normalised_weights(hidden):
-    torch.manual_seed(0)
-    model = build("abmil-probsa-diag", **BASE, classifier_hidden=hidden, predict_samples=4000)
-    model.double().eval()
-    with torch.no_grad():
-        out = model(bags())
-    f = out.attention.rsample(100_000, generator=torch.Generator().manual_seed(0))
-    a = torch.cat([part.softmax(0) for part in f.split([7, 4])])
-    mean, variance = out.extras["weight_mean"], out.extras["weight_variance"]
-    sums = torch.stack([part.sum() for part in mean.split([7, 4])])
-    torch.testing.assert_close(sums, torch.ones(2, dtype=F64), rtol=1e-12, atol=0)
-    # five standard errors of 4,000 samples
-    error = 5 * a.std(1) / 4000**0.5
-    assert bool(((mean - a.mean(1)).abs() < error).all())
-    torch.testing.assert_close(variance, a.var(1), rtol=0.25, atol=0)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -161,6 +129,13 @@ def test_prediction_gives_the_moments_of_the_normalised_weights(hidden):
         ("abmil", {"embed": 0}, "at least 1"),
         ("abmil", {"embed": (8, 0)}, "at least 1"),
         ("abmil", {"attention_dim": 0}, "at least 1"),
+        ("abmil", {"classifier_hidden": 0}, "classifier_hidden is 0; expected at least 1"),
+        ("abmil", {"trunk": "none"}, "trunk is 'none'"),
+        ("abmil", {"attention_dropout": 1.0}, "expected at least 0 and less than 1"),
+        ("tabmil", {"attention_activation": "elu"}, "attention_activation is 'elu'"),
+        ("abmil", {"attention_activation": "relu", "trunk": "mlp"}, "no effect on the 'mlp' trunk"),
+        ("tabmil", {"heads": 3}, "heads is 3"),
+        ("abmil", {"preset": "papers"}, "preset is 'papers'; expected 'paper' or 'original'"),
     ],
 )
 def test_what_is_no_option_is_refused(name, options, message):

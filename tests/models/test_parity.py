@@ -12,7 +12,7 @@ import torch
 from support.golden import Golden, close
 from torch import Tensor
 
-from probsa import Bag, pack
+from probsa import pack
 from probsa.layers import pool, pool_vectors
 
 TORCHMIL = [
@@ -44,10 +44,6 @@ LOSSES = {
 """Our names of their losses."""
 SCORES = {"torchmil_dtfdmil": "cam", "torchmil_dsmil": "weight_mean", "torchmil_gtp": None}
 """Extras that are their raw attention; torchmil's GraphCAM is in test_graphcam.py."""
-WEIGHTED = ("torchmil_gtp", "torchmil_camil")
-"""Models that read the weights of edges as they are."""
-PADDED = ("torchmil_dsmil", "torchmil_dtfdmil", "torchmil_gtp")
-"""Models of torchmil whose batches differ from ours, or have no stored batch of attentions."""
 
 
 def extra_names(golden: Golden, model) -> tuple[dict[str, str], dict]:
@@ -69,65 +65,44 @@ def extra_names(golden: Golden, model) -> tuple[dict[str, str], dict]:
     }
 
 
-class Reference:
-    """A reference set: their weights in our model, their bags and their numbers."""
-
-    def __init__(self, folder, name: str) -> None:
-        self.golden = Golden(folder, name)
-        self.model = self.golden.model()
-
-    def bag(self, b: int) -> Bag:
-        weights = self.golden.tensors.get(f"bag{b}.edge_weight")
-        weighted = self.golden.name in WEIGHTED
-        return self.golden.bag(b, **({"weights": weights} if weighted else {}))
-
-    def expected(self, what: str) -> Tensor:
-        return self.golden.expected(what)
-
-    def has(self, what: str) -> bool:
-        return f"expected.{what}" in self.golden.tensors
-
-    def scores(self, out) -> Tensor | None:
-        for start, extra in SCORES.items():
-            if self.golden.name.startswith(start):
-                return None if extra is None else out.extras[extra]
-        return out.attention.mean
-
-    def run(self, b: int):
-        bags = pack([bag := self.bag(b)])
-        return bag, bags, self.model(bags, noise=self.golden.noise(b))
+def scores(golden: Golden, out) -> Tensor | None:
+    """Return what their raw attention is in our output."""
+    for start, extra in SCORES.items():
+        if golden.name.startswith(start):
+            return None if extra is None else out.extras[extra]
+    return out.attention.mean
 
 
 @pytest.fixture(scope="module", params=TORCHMIL)
-def reference(request, shared_golden) -> Reference:
-    return Reference(shared_golden, request.param)
+def golden(request, shared_golden) -> Golden:
+    return Golden(shared_golden, request.param)
 
 
-@pytest.fixture
-def named(request, shared_golden) -> Reference:
-    return Reference(shared_golden, request.param)
+def run(golden: Golden, b: int):
+    """Return our model, a bag, and the output for it with their noise."""
+    model, bags = golden.model(), pack([bag := golden.bag(b)])
+    return model, bag, bags, model(bags, noise=golden.noise(b))
 
 
 @pytest.mark.parametrize("b", [0, 1, 2])
-def test_scores_logits_losses_and_every_gradient(reference, b):
-    bag, bags, out = reference.run(b)
-    model, golden = reference.model, reference.golden
-    scores = reference.scores(out)
-    if scores is not None and not reference.has(f"bag{b}.mu"):
-        close(scores, reference.expected(f"bag{b}.att_raw"))
+def test_scores_logits_losses_and_every_gradient(golden, b):
+    model, bag, bags, out = run(golden, b)
+    shown = scores(golden, out)
+    if shown is not None and not golden.has(f"bag{b}.mu"):
+        close(shown, golden.expected(f"bag{b}.att_raw"))
         if golden.name != "torchmil_dsmil":  # despite their name, theirs are after the softmax
-            close(scores.softmax(0), reference.expected(f"bag{b}.att"))
-    elif reference.has(f"bag{b}.mu"):
-        close(out.attention.mean, reference.expected(f"bag{b}.mu"))
+            close(shown.softmax(0), golden.expected(f"bag{b}.att"))
+    elif golden.has(f"bag{b}.mu"):
+        close(out.attention.mean, golden.expected(f"bag{b}.mu"))
     # theirs is the mean of the logits over samples
-    close(out.logits.mean(1)[0, 0], reference.expected(f"bag{b}.logit"))
+    close(out.logits.mean(1)[0, 0], golden.expected(f"bag{b}.logit"))
     if out.logits.shape[1] == 1:
-        close(out.probability[0, 0], reference.expected(f"bag{b}.prob"))
+        close(out.probability[0, 0], golden.expected(f"bag{b}.prob"))
     losses = model.losses(out, bags)
     compared = set()
     for theirs, name in LOSSES.items():
-        if reference.has(f"bag{b}.{theirs}"):
-            close(losses[name], reference.expected(f"bag{b}.{theirs}"))
+        if golden.has(f"bag{b}.{theirs}"):
+            close(losses[name], golden.expected(f"bag{b}.{theirs}"))
             compared.add(name)
     assert compared == set(losses)
     if golden.name == "torchmil_camil":  # its queries and keys are one parameter: test_camil.py
@@ -150,59 +125,60 @@ UNBATCHED = (
 
 
 @pytest.mark.parametrize(
-    "reference", [n for n in TORCHMIL if not n.startswith(UNBATCHED)], indirect=True
+    "golden", [n for n in TORCHMIL if not n.startswith(UNBATCHED)], indirect=True
 )
-def test_three_bags_at_once_without_padding(reference):
-    bags = pack([reference.bag(b) for b in range(3)])
-    noise = [reference.golden.noise(b) for b in range(3)]
-    out = reference.model(bags, noise=None if noise[0] is None else torch.cat(noise))
-    losses = reference.model.losses(out, bags)
-    if reference.golden.name == "torchmil_dsmil":  # padding may be its critical instance
-        alone = torch.stack([reference.expected(f"bag{b}.logit") for b in range(3)])
+def test_three_bags_at_once_without_padding(golden):
+    model = golden.model()
+    bags = pack([golden.bag(b) for b in range(3)])
+    noise = [golden.noise(b) for b in range(3)]
+    out = model(bags, noise=None if noise[0] is None else torch.cat(noise))
+    losses = model.losses(out, bags)
+    if golden.name == "torchmil_dsmil":  # padding may be its critical instance
+        alone = torch.stack([golden.expected(f"bag{b}.logit") for b in range(3)])
         close(out.logits[:, 0, 0], alone)
         return
-    close(out.logits.mean(1)[:, 0], reference.expected("batch.logit"))
+    close(out.logits.mean(1)[:, 0], golden.expected("batch.logit"))
     for theirs, name in LOSSES.items():
-        if reference.has(f"batch.{theirs}") and name != "kl":
-            close(losses[name], reference.expected(f"batch.{theirs}"))
+        if golden.has(f"batch.{theirs}") and name != "kl":
+            close(losses[name], golden.expected(f"batch.{theirs}"))
     if "kl" in losses:
         # theirs counts padding in the mean; ours is the mean of the separate bags
-        alone = torch.stack([reference.expected(f"bag{b}.kl") for b in range(3)])
+        alone = torch.stack([golden.expected(f"bag{b}.kl") for b in range(3)])
         close(losses["kl"], alone.mean())
-    if reference.scores(out) is not None:
-        padded = reference.expected("batch.att_raw")
-        parts = reference.scores(out).split(list(bags.sizes))
+    if scores(golden, out) is not None:
+        padded = golden.expected("batch.att_raw")
+        parts = scores(golden, out).split(list(bags.sizes))
         for got, want in zip(parts, padded, strict=True):
-            if not out.attention.stochastic and "smooth" not in reference.golden.name:
+            if not out.attention.stochastic and "smooth" not in golden.name:
                 close(got, want[: len(got)])
 
 
 ENERGY = [name for name in TORCHMIL if "smooth" in name]
 
 
-@pytest.mark.parametrize("named", ENERGY, indirect=True)
+@pytest.mark.parametrize("golden", ENERGY, indirect=True)
 @pytest.mark.parametrize("b", [0, 1, 2])
-def test_the_mean_path_the_variance_and_each_sample(named, b):
-    _, bags, out = named.run(b)
-    model, mean = named.model, out.attention.mean
-    close(mean.softmax(0), named.expected(f"bag{b}.mean_att"))
+def test_the_mean_path_the_variance_and_each_sample(golden, b):
+    model, _, bags, out = run(golden, b)
+    mean = out.attention.mean
+    close(mean.softmax(0), golden.expected(f"bag{b}.mean_att"))
     h = model.instances(bags)
     logit = pool(mean[None], model.classifier.weight @ h.T, bags.sizes)
-    close((logit + model.classifier.bias)[0, 0, 0], named.expected(f"bag{b}.mean_logit"))
-    if named.has(f"bag{b}.encoded"):
-        close(h, named.expected(f"bag{b}.encoded"))
+    close((logit + model.classifier.bias)[0, 0, 0], golden.expected(f"bag{b}.mean_logit"))
+    if golden.has(f"bag{b}.encoded"):
+        close(h, golden.expected(f"bag{b}.encoded"))
     z = pool_vectors(mean[:, None], h, bags.sizes)
-    close(z[0, 0], named.expected(f"bag{b}.mean_z"))
-    if not named.has(f"bag{b}.log_var"):
+    close(z[0, 0], golden.expected(f"bag{b}.mean_z"))
+    if not golden.has(f"bag{b}.log_var"):
         return
-    close(out.attention.variance.log(), named.expected(f"bag{b}.log_var"))
-    samples = named.expected(f"bag{b}.samples")
+    close(out.attention.variance.log(), golden.expected(f"bag{b}.log_var"))
+    samples = golden.expected(f"bag{b}.samples")
     # theirs are clipped at ±20 and ours are not, so compare those that were not clipped
     assert samples.abs().max().item() < 20
-    f = out.attention.rsample(4, noise=named.golden.noise(b))
+    f = out.attention.rsample(4, noise=golden.noise(b))
     close(f, samples)
-    close(f.softmax(0), named.expected(f"bag{b}.sample_att"))
-    close(out.logits[0, :, 0], named.expected(f"bag{b}.sample_logits"))
+    close(f.softmax(0), golden.expected(f"bag{b}.sample_att"))
+    close(out.logits[0, :, 0], golden.expected(f"bag{b}.sample_logits"))
 
 
 # every reference set of an original; the files of the models compare losses, intermediate values

@@ -134,7 +134,7 @@ def test_other_state_dicts_are_refused(weights, constructor, message):
     with pytest.raises(CheckpointError, match=message):
         from_original("torchmil_smabmil", state(**weights), **constructor)
     with pytest.raises(
-        CheckpointError, match=r"no 'pool.proj1.weight' .* is it torchmil's SmABMIL"
+        CheckpointError, match=r"no 'pool.proj1.weight' .* that of torchmil_smabmil"
     ):
         from_original("torchmil_smabmil", {"fc.weight": torch.zeros(1)})
 

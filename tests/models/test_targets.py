@@ -10,8 +10,7 @@ from scipy import integrate, stats
 
 from probsa import pack
 from probsa.errors import InputError
-from probsa.models import arguments, build, check_task, names
-from probsa.models._registry import fixed
+from probsa.models import arguments, build, check_task, look_up, names
 from probsa.tasks import TASKS
 from probsa.variational import LikelihoodSpec
 
@@ -36,7 +35,7 @@ TARGETS = {
 
 def model_for(name: str, spec: LikelihoodSpec):
     small = {k: v for k, v in SMALL.items() if k in arguments(name)}
-    one_logit = fixed(name)[0].one_field and bool(spec.starts)
+    one_logit = look_up(name).model.one_field and bool(spec.starts)
     values = {**spec.as_dict(), "one_logit": one_logit}
     torch.manual_seed(0)
     return build(name, in_dim=IN_DIM, likelihood=values, **small).double()
@@ -44,7 +43,7 @@ def model_for(name: str, spec: LikelihoodSpec):
 
 @pytest.mark.parametrize("name", names())
 def test_a_model_learns_every_target_that_it_can(name):
-    cls, _ = fixed(name)
+    cls = look_up(name).model
     for spec in SPECS:
         if cls.needs_classes or cls.binary:
             with pytest.raises(InputError, match=f"{name} cannot learn the task {spec.task}"):

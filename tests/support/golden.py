@@ -14,18 +14,9 @@ from torch import Tensor
 
 from probsa import Bag
 from probsa.models import Model, from_original
-from probsa.models._originals import renaming, source_of
-from probsa.models._torchmil import RULES
+from probsa.models._originals import renaming, sources
 
 from . import originals as originals
-
-ABMIL = (
-    (r"attention\.0\.|attention_V\.0\.", "attention.trunk.first."),
-    (r"attention_U\.0\.", "attention.trunk.gate."),
-    (r"attention\.2\.|attention_w\.", "attention.mean."),
-    (r"classifier\.0\.", "classifier."),
-)
-"""Names of AttentionDeepMIL, with ours."""
 
 
 def close(got: Tensor, want: Tensor, *, relative: float = 2e-5) -> None:
@@ -36,6 +27,10 @@ def close(got: Tensor, want: Tensor, *, relative: float = 2e-5) -> None:
     assert worst <= relative * want.abs().max().item() + 1e-6
 
 
+WEIGHTED = ("torchmil_gtp", "torchmil_camil")
+"""Sets of models that read the weights of edges as they are."""
+
+
 class Golden:
     """The reference set with this name."""
 
@@ -43,6 +38,12 @@ class Golden:
         self.name = name
         self.tensors = load_file(folder / f"{name}.safetensors")
         self.metadata: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+
+    @property
+    def reference(self) -> str:
+        """The original whose set it is."""
+        stem = self.name.removeprefix("ckpt_")
+        return max((name for name in sources() if stem.startswith(name)), key=len)
 
     @property
     def constructor(self) -> dict[str, Any]:
@@ -66,6 +67,9 @@ class Golden:
     def expected(self, what: str, *, double: bool = False) -> Tensor:
         return self.tensors[f"expected64.{what}" if double else f"expected.{what}"]
 
+    def has(self, what: str) -> bool:
+        return f"expected.{what}" in self.tensors
+
     def bag(self, b: int, *, dtype: torch.dtype = torch.float32, **more: Any) -> Bag:
         """Return bag b with edges in both directions, and with x as a leaf that requires gradients.
 
@@ -76,7 +80,9 @@ class Golden:
             "name": f"bag{b}",
             "x": self.tensors[f"bag{b}.x"].to(dtype).clone().requires_grad_(),
             "edges": edges,
-            "weights": torch.ones(edges.shape[1], dtype=dtype),
+            "weights": torch.ones(edges.shape[1], dtype=dtype)
+            if self.name not in WEIGHTED
+            else self.tensors[f"bag{b}.edge_weight"],
             "y": int(self.tensors[f"bag{b}.y"]),
             "coords": self.tensors[f"bag{b}.coords"].flip(1),
             "stride": 1.0,
@@ -96,7 +102,7 @@ class Golden:
 
     def names(self, model: Model) -> dict[str, str]:
         """Return our name of each of the original's parameters that has one in our model."""
-        rules = source_of(self.name).names or (*ABMIL, *RULES)
+        rules = sources()[self.reference].names
         renamed = {
             k: renaming(k.replace(".module.", "."), rules) for k in self.metadata["parameter_order"]
         }

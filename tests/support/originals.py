@@ -5,7 +5,6 @@ DSMIL, TransMIL and torchmil alone. Sizes follow from the shapes and from the co
 arguments, which are those of the stored sets and are not checked.
 """
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -15,16 +14,10 @@ from torch import Tensor, nn
 from probsa import Bag
 from probsa.layers import Relative
 from probsa.models import Model, build
-from probsa.models._originals import Rules, State, original, transplant
+from probsa.models._originals import Original, Rules, original, transplant
 from probsa.models.setmil import SETMIL as SETMIL_MODEL
 from probsa.models.setmil import Block
 from probsa.models.vmil import VMIL
-
-
-def count(state: State, pattern: str) -> int:
-    """Return how many names match a pattern."""
-    return sum(re.fullmatch(pattern, k) is not None for k in state)
-
 
 # the gated ABMIL of Patch-GCN's repository, whose hazards are σ of our logits
 
@@ -38,27 +31,29 @@ AMIL: Rules = [
 ]
 
 
-@original("ckpt_patchgcn_repo_amil", "patchgcn_repo_amil", variants=(r"[a-z]+\d",))
-def amil(reference: str, state: State, given: dict[str, Any]) -> Model:
-    """Build the original's `MIL_Attention_FC_surv`."""
-    del reference
-    sizes = {k.replace(".module.", "."): v.shape for k, v in state.items()}
+@original(
+    "patchgcn_repo_amil",
+    model="abmil",
+    ignores=None,
+    names=AMIL,
+)
+def amil(of: Original) -> dict[str, Any]:
+    """Read the original's `MIL_Attention_FC_surv`."""
+    sizes = {k.replace(".module.", "."): v.shape for k, v in of.state.items()}
     width, in_dim = sizes["attention_net.0.weight"]
-    drop = float(given.get("dropout", 0.25))
-    model = build(
-        "abmil",
-        in_dim=in_dim,
-        n_classes=sizes["classifier.weight"][0],
-        embed=width,
-        dropout=drop,
-        attention_dim=sizes["attention_net.3.attention_a.0.weight"][0],
-        trunk="gated",
+    drop = float(of.arguments.get("dropout", 0.25))
+    return {
+        "in_dim": in_dim,
+        "n_classes": sizes["classifier.weight"][0],
+        "embed": width,
+        "dropout": drop,
+        "attention_dim": sizes["attention_net.3.attention_a.0.weight"][0],
+        "trunk": "gated",
         # as in CLAM: always 0.25, but only if there is dropout elsewhere
-        attention_dropout=0.25 if drop else 0.0,
-        score_bias=True,
-        classifier_hidden=sizes["classifier.weight"][1],
-    )
-    return transplant(model, state, AMIL)
+        "attention_dropout": 0.25 if drop else 0.0,
+        "score_bias": True,
+        "classifier_hidden": sizes["classifier.weight"][1],
+    }
 
 
 # SETMIL
@@ -101,17 +96,17 @@ SETMIL: Rules = [
 ]  # fmt: skip
 
 
-@original("setmil", variants=("cross_bias", "default_irpe", "product_ctx"), names=SETMIL)
-def setmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+@original("setmil", ignores=None, names=SETMIL)
+def setmil(of: Original) -> Model:
     """Build SETMIL's original, with its other forms of relative positions."""
-    del reference
+    given = of.arguments
     model = build(
         "setmil",
         preset="original",
         in_dim=given["in_chans"],
         n_classes=given["num_classes"],
         reduction=given["channel_reduce_rate"],
-        reduced_dim=len(state["channel_reduce.reduce.attention.attn.proj.bias"]),
+        reduced_dim=len(of.state["channel_reduce.reduce.attention.attn.proj.bias"]),
         pyramid_dim=given["embed_dim"],
         layers=given["depth"],
         heads=given["num_heads"],
@@ -119,7 +114,7 @@ def setmil(reference: str, state: State, given: dict[str, Any]) -> Model:
     assert isinstance(model, SETMIL_MODEL)
     for blocks, key in ((model.pyramid, "token_t"), (model.blocks, "irpe")):
         relative_positions(blocks, class_token=key == "irpe", **positions(given[key]))
-    return transplant(model, state, SETMIL)
+    return transplant(model, of.state, SETMIL)
 
 
 def positions(settings: dict[str, Any]) -> dict[str, Any]:
@@ -178,24 +173,23 @@ class SpectralCNN(nn.Module):
         return self.net(x[None, None])[0].transpose(0, 1).flatten(1)
 
 
-@original("vmil", names=VMIL_NAMES)
-def vmil(reference: str, state: State, given: dict[str, Any]) -> Model:
+@original("vmil", ignores=None, names=VMIL_NAMES)
+def vmil(of: Original) -> Model:
     """Build VMIL's original, without the template layer that its transformer copies."""
-    del reference
-    embed, in_dim = state["trans_dim.0.weight"].shape
+    embed, in_dim = of.state["trans_dim.0.weight"].shape
     model = build(
         "vmil",
         preset="original",
         in_dim=in_dim,
         embed=embed,
-        layers=given["_nlayer"],
-        feedforward=len(state["transformer_encoder.layers.0.linear1.bias"]),
-        gamma=given["_gamma"],
+        layers=of.arguments["_nlayer"],
+        feedforward=len(of.state["transformer_encoder.layers.0.linear1.bias"]),
+        gamma=of.arguments["_gamma"],
     )
     cnn = SpectralCNN(in_dim)
     assert isinstance(model, VMIL)
     model.p_branch = nn.Sequential(cnn, nn.Linear(cnn.out_dim, embed), nn.ReLU())
-    return transplant(model, state, VMIL_NAMES)
+    return transplant(model, of.state, VMIL_NAMES)
 
 
 # GTP
@@ -214,20 +208,19 @@ GTP: Rules = [
 ]
 
 
-@original("gtp", model="gtp", names=GTP)
-def gtp(reference: str, state: State, given: dict[str, Any]) -> dict[str, Any]:
+@original("gtp", model="gtp", ignores=None, names=GTP)
+def gtp(of: Original) -> dict[str, Any]:
     """Read GTP's original: a batch-normalised graph convolution, ViT blocks of 8 heads."""
-    del reference, given
-    d = state["cls_token"].shape[-1]
+    d = of.state["cls_token"].shape[-1]
     return {
         "preset": "original",
-        "in_dim": state["conv1.weight"].shape[0],
-        "n_classes": len(state["transformer.head.bias"]),
+        "in_dim": of.state["conv1.weight"].shape[0],
+        "n_classes": len(of.state["transformer.head.bias"]),
         "width": d,
-        "clusters": len(state["pool1.bias"]),
-        "layers": count(state, r"transformer\.blocks\.\d+\.norm1\.weight"),
+        "clusters": len(of.state["pool1.bias"]),
+        "layers": of.count(r"transformer\.blocks\.(\d+)\.norm1\.weight"),
         "heads": 8,
-        "mlp_ratio": len(state["transformer.blocks.0.mlp.fc1.bias"]) / d,
+        "mlp_ratio": len(of.state["transformer.blocks.0.mlp.fc1.bias"]) / d,
     }
 
 
@@ -266,20 +259,19 @@ def iibmil_names() -> Rules:
     return rules
 
 
-@original("iibmil", model="iibmil", names=iibmil_names())
-def iibmil(reference: str, state: State, given: dict[str, Any]) -> dict[str, Any]:
+@original("iibmil", model="iibmil", ignores=None, names=iibmil_names())
+def iibmil(of: Original) -> dict[str, Any]:
     """Read IIB-MIL's original."""
-    del reference, given
-    z, raw = state["patch_encoder.res_0.weight"].shape
+    z, raw = of.state["patch_encoder.res_0.weight"].shape
     return {
         "preset": "original",
         "in_dim": raw,
-        "n_classes": len(state["wsi_classifier.weight"]),
+        "n_classes": len(of.state["wsi_classifier.weight"]),
         "width": z,
-        "layers": count(state, r"patch_encoder\.res_\d+\.weight"),
-        "hidden": len(state["patch_encoder.trans_0.layers.0.linear1.weight"]),
-        "queries": len(state["query_embed.weight"]),
-        "decoder_layers": count(state, r"wsi_aggregator\.decoder\.layers\.\d+\.linear1\.weight"),
+        "layers": of.count(r"patch_encoder\.res_(\d+)\.weight"),
+        "hidden": len(of.state["patch_encoder.trans_0.layers.0.linear1.weight"]),
+        "queries": len(of.state["query_embed.weight"]),
+        "decoder_layers": of.count(r"wsi_aggregator\.decoder\.layers\.(\d+)\.linear1\.weight"),
     }
 
 
@@ -299,23 +291,22 @@ DTFD: Rules = [
 ]
 
 
-@original("dtfd", model="dtfdmil", names=DTFD)
-def dtfd(reference: str, state: State, given: dict[str, Any]) -> dict[str, Any]:
+@original("dtfd", model="dtfdmil", ignores=None, names=DTFD)
+def dtfd(of: Original) -> dict[str, Any]:
     """Read DTFD-MIL from the state dicts of four modules, each with its module's prefix."""
-    del reference
-    embed, in_dim = state["dim_reduction.fc1.weight"].shape
-    groups = given.get("numGroup", 4)
+    embed, in_dim = of.state["dim_reduction.fc1.weight"].shape
+    groups = of.arguments.get("numGroup", 4)
     return {
         "in_dim": in_dim,
         "embed": embed,
-        "n_classes": len(state["classifier.fc.weight"]),
-        "attention_dim": len(state["attention.attention_V.0.weight"]),
-        "res_blocks": sum(k.endswith(".block.0.weight") for k in state),
-        "dropout": given.get("droprate", 0.0),
+        "n_classes": len(of.state["classifier.fc.weight"]),
+        "attention_dim": len(of.state["attention.attention_V.0.weight"]),
+        "res_blocks": sum(k.endswith(".block.0.weight") for k in of.state),
+        "dropout": of.arguments.get("droprate", 0.0),
         "n_groups": groups,
-        "distill": given.get("distill", "AFS").lower(),
-        "instances_per_group": given.get("total_instance", groups) // groups,
-        "predict_samples": given.get("num_MeanInference", 1),
+        "distill": of.arguments.get("distill", "AFS").lower(),
+        "instances_per_group": of.arguments.get("total_instance", groups) // groups,
+        "predict_samples": of.arguments.get("num_MeanInference", 1),
     }
 
 
@@ -337,21 +328,20 @@ PATCHGCN: Rules = [
 ]
 
 
-@original("patchgcn", variants=("biasmlp",), model="patchgcn", names=PATCHGCN)
-def patchgcn(reference: str, state: State, given: dict[str, Any]) -> dict[str, Any]:
+@original("patchgcn", model="patchgcn", ignores=None, names=PATCHGCN)
+def patchgcn(of: Original) -> dict[str, Any]:
     """Read `PatchGCN_Surv`, of any version of PyG; its survival bins become classes."""
-    del reference
-    embed, in_dim = state["fc.0.weight"].shape
-    rate = float(given.get("dropout", 0.25))
+    embed, in_dim = of.state["fc.0.weight"].shape
+    rate = float(of.arguments.get("dropout", 0.25))
     return {
         "in_dim": in_dim,
-        "n_classes": len(state["classifier.weight"]),
+        "n_classes": len(of.state["classifier.weight"]),
         "embed": embed,
-        "layers": count(state, r"layers\.\d+\.conv\.mlp\.0\.weight"),
-        "mlp_bias": "layers.0.conv.mlp.0.bias" in state,
-        "hidden": len(state["path_phi.0.weight"]),
-        "rho": len(state["path_rho.0.weight"]),
-        "attention_dim": len(state["path_attention_head.attention_a.0.weight"]),
+        "layers": of.count(r"layers\.(\d+)\.conv\.mlp\.0\.weight"),
+        "mlp_bias": "layers.0.conv.mlp.0.bias" in of.state,
+        "hidden": len(of.state["path_phi.0.weight"]),
+        "rho": len(of.state["path_rho.0.weight"]),
+        "attention_dim": len(of.state["path_attention_head.attention_a.0.weight"]),
         "dropout": rate,
         "attention_dropout": rate,
     }

@@ -13,7 +13,7 @@ from probsa.cli.entry import main
 from probsa.core import TextTable
 from probsa.errors import BagError, InputError, TableError
 from probsa.evaluation import evaluate, load
-from probsa.models import fixed, names
+from probsa.models import look_up, names
 from probsa.training import open_data, train
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
 from probsa.training.run_folder import RunFolder
@@ -69,7 +69,7 @@ def bag(n, *, edges=0, coords=False):
 
 @pytest.mark.parametrize("name", names())
 def test_each_model_refuses_bags_without_what_it_says_that_it_needs(name):
-    model = fixed(name)[0]
+    model = look_up(name).model
     model.check_bag(bag(5, coords=True))  # patches may be isolated
     lacking = {"edges": bag(5), "coords": bag(5, edges=4)}
     for need, one in lacking.items():
@@ -84,7 +84,7 @@ def test_each_model_refuses_bags_without_what_it_says_that_it_needs(name):
 
 
 def test_a_bag_with_too_few_instances_is_refused():
-    class Four(fixed("abmil")[0]):
+    class Four(look_up("abmil").model):
         min_instances = 4
 
     Four.check_bag(bag(4))

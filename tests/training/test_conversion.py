@@ -16,13 +16,13 @@ from probsa.errors import CheckpointError, OutputExists, UnknownName
 from probsa.models import from_original
 from probsa.training.checkpoints import convert_checkpoint, read_state
 
-REFERENCE = "ckpt_dsmil_c16"
+REFERENCE = "dsmil"
 
 
 @pytest.fixture(scope="module")
 def state(shared_golden):
     """The published weights, under their original names."""
-    tensors = load_file(shared_golden / f"{REFERENCE}.safetensors")
+    tensors = load_file(shared_golden / "ckpt_dsmil_c16.safetensors")
     return {k.removeprefix("state."): v for k, v in tensors.items() if k.startswith("state.")}
 
 

@@ -323,12 +323,12 @@ def test_the_papers_recipe_states_the_defaults():
         assert read_run(path, flags) == read_run(None, flags)
 
 
-@pytest.mark.parametrize("name", [n for n in models.names() if models.facts(n).baseline])
+@pytest.mark.parametrize("name", [n for n in models.names() if models.look_up(n).baseline])
 def test_a_kl_weight_of_0_means_the_plain_model(name):
     embed = {"model.embed": 24} if "embed" in models.arguments(name) else {}
     flags = {**DATA, "training.kl_weight": 0, "seed": 3, **embed}
     plain = without_prior(read_run(None, {**flags, "model.name": name}))
-    assert plain == read_run(None, {**flags, "model.name": models.facts(name).baseline})
+    assert plain == read_run(None, {**flags, "model.name": models.look_up(name).baseline})
     other = read_run(None, {**flags, "model.name": name, "training.kl_weight": 0.1})
     assert without_prior(other) is other
 

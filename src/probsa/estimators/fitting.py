@@ -11,7 +11,7 @@ from ..core import Bag, TextTable
 from ..datasets import BagList, LabelTable, Split, make_split
 from ..errors import GraphError, InputError, TableError
 from ..evaluation import Predictor, load, scale_run
-from ..models import fixed
+from ..models import look_up
 from ..training import RunConfig, prepare_bags, thread_count, train
 
 
@@ -72,7 +72,7 @@ def _split(table: LabelTable, *, validation: float | int, seed: int) -> Split:
 
 def _check_graphs(model: str, bags: Sequence[Bag]) -> None:
     """Refuse bags without coordinates for a model that needs neighbours, before training does."""
-    if "edges" not in fixed(model)[0].needs:
+    if "edges" not in look_up(model).model.needs:
         return
     for bag in bags:
         if bag.coords is None and len(bag) > 1 and not bag.edges.numel():

@@ -1,29 +1,31 @@
 """The base class of ABMIL, T-ABMIL and ProbSA: instance vectors, q(f | X), pooling and ψ."""
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags
+from ..core import Bags, Limits, PositiveInt, Rate
 from ..layers import (
     Activation,
     AttentionPosterior,
     BagExplainer,
     Embed,
+    NystromOptions,
     PosteriorKind,
     Readout,
     SoftMaximum,
+    Transformer,
+    TransformerOptions,
     Trunk,
     WeightMoments,
     Widths,
     cached_blocks,
     pool,
-    pool_vectors,
     weigh,
-    weight_moments,
     without_autocast,
 )
 from ..variational import (
@@ -42,25 +44,37 @@ from ..variational import (
 from ._base import Model, Output
 from ._explanation import Explanation, explain
 
-POOLING = "pooling"
-"""The argument that posteriors other than diagonal ones do not have."""
-
 
 class AttentionModel(Model):
     """Attention pooling: p(Y | X, f) = ψ(Hᵀ softmax(f)) with f ~ q(f | X).
 
-    Subclasses build the parts in `__init__`.
+    Args:
+        encoder: network H(X): `mlp` (ABMIL), or `transformer` (T-ABMIL).
+        posterior: kind of q(f | X): `dirac` (Σ = 0), `diag` (diagonal Σ) or `field` (smooth on the
+            bag's graph).
+        branches: `single`: one attention map; `multi`: one per class, which pools for that class.
+        activation: activation after each first layer; None: none before an encoder of attention
+            models, ReLU elsewhere.
+        dropout: dropout rate after each first layer, in the transformer, and after the classifier's
+            hidden layer.
+        attention_dim: width D_f of the network that computes f.
+        trunk: form of the network that computes f, and log σ² or the precision with it.
+        attention_activation: activation that replaces tanh in the plain and the gated trunk.
+        attention_dropout: dropout rate after each activation of the attention network.
+        score_bias: whether w has a bias (the original's does), which has no effect on the softmax;
+            None: only with the `mlp` trunk.
+        classifier_hidden: width of a hidden layer with ReLU in the classifier ψ; None: ψ is linear,
+            which makes samples cheap.
+        network: the encoder.
+        sampling: number of samples, and range of log σ².
+        prior: parameters of the prior, and reduction of the KL divergence.
+        field: whether κ is learned, with a field.
     """
 
-    embed: Embed
     encoder: nn.Module | None
     """Contextualises the packed instance vectors, given the sizes of the bags."""
-    attention: AttentionPosterior
     classifier: nn.Module
-    pooling: SoftMaximum
     prior: Dirichlet | None = None
-    field_options: FieldOptions | None = None
-    """Options of a field posterior; with one, the attention holds the prior, with a learned κ."""
     kl_reduction: Literal["mean", "sum"] = "mean"
     samples: int = 1
     predict_samples: int = 1
@@ -69,78 +83,67 @@ class AttentionModel(Model):
     _pooled = _sampled = 0
     """Bags that were pooled in this epoch, and how many of them were sampled all the same."""
 
-    def build_embed(
+    encoder_type: ClassVar[Callable[..., nn.Module]] = Transformer
+    """Makes an encoder from the width of the instance vectors and the options of `network`."""
+
+    def __init__(
         self,
+        *,
         in_dim: int,
-        widths: Widths,
-        *,
-        activation: Literal["relu", "identity"],
-        dropout: float,
-    ) -> None:
-        """Build the first layers (P → D); a subclass that has an encoder sets it afterwards."""
-        self.embed = Embed(in_dim, widths, activation=activation, dropout=dropout)
-        self.encoder = None
-
-    def build_attention(
-        self,
-        *,
-        attention_dim: int,
-        trunk: Trunk,
-        score_bias: bool | None = None,
+        encoder: Literal["mlp", "transformer"] = "mlp",
         posterior: PosteriorKind = "dirac",
-        options: PosteriorOptions | None = None,
-        hidden: int | None = None,
-        hidden_dropout: float = 0.0,
-        columns: int | None = None,
-        activation: Activation = "tanh",
-        dropout: float = 0.0,
+        branches: Literal["single", "multi"] = "single",
+        embed: Widths = 512,
+        activation: Literal["relu", "identity"] | None = None,
+        dropout: Rate = 0.0,
+        network: TransformerOptions | NystromOptions,
+        attention_dim: PositiveInt = 128,
+        trunk: Trunk = "tanh",
+        attention_activation: Activation = "tanh",
+        attention_dropout: Rate = 0.0,
+        score_bias: bool | None = None,
+        classifier_hidden: Annotated[int | None, Limits(at_least=1)] = None,
+        sampling: PosteriorOptions,
+        prior: PriorOptions,
+        field: FieldOptions,
+        **common: Any,
     ) -> None:
-        """Build q(f | X) on the instance vectors, and ψ: linear, or with a `hidden` layer.
-
-        A model of evidence has a soft maximum in place of ψ. With `columns`, each class is pooled
-        by its own attention. `activation` and `dropout` are those of the trunk.
-        """
+        super().__init__(**common)
+        if self.has_kl:
+            self.samples, self.predict_samples = sampling.samples, sampling.predict_samples
+            self.closed_form = sampling.pooling == "closed_form"
+            self.kl_reduction = prior.kl_reduction
+            self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
+        evidence = self.score_kind == "evidence"
+        plain = "identity" if encoder == "transformer" and not evidence else "relu"
+        self.embed = Embed(in_dim, embed, activation=activation or plain, dropout=dropout)
         d = self.embed.out_dim
-        options = options or PosteriorOptions()
+        options = {"dropout": dropout, **asdict(network)}
+        self.encoder = self.encoder_type(d, **options) if encoder == "transformer" else None
+        by_class = self.n_classes > 1 if evidence else branches == "multi"
         self.attention = AttentionPosterior(
             d,
             attention_dim,
             kind=posterior,
             trunk=trunk,
-            mean_bias=score_bias,
-            log_variance_bounds=options.log_variance_bounds,
-            initial_log_variance=options.initial_log_variance,
-            columns=columns,
-            activation=activation,
-            dropout=dropout,
-            prior=self._new_learned_prior() if posterior == "field" else None,
+            mean_bias=evidence or score_bias,
+            log_variance_bounds=sampling.log_variance_bounds,
+            initial_log_variance=sampling.initial_log_variance,
+            columns=self.n_classes if by_class else None,
+            activation=attention_activation,
+            dropout=attention_dropout,
+            prior=LearnedPrior(prior, field) if posterior == "field" else None,
         )
-        if self.score_kind == "evidence":
+        if evidence:
             self.pooling = SoftMaximum(self.n_classes)
-        elif hidden is None:
+        elif classifier_hidden is None:
             self.classifier = nn.Linear(d, self.n_classes)
         else:
-            between = nn.Sequential(nn.ReLU(), nn.Dropout(hidden_dropout))
             self.classifier = nn.Sequential(
-                nn.Linear(d, hidden), between, nn.Linear(hidden, self.n_classes)
+                nn.Linear(d, classifier_hidden),
+                nn.Sequential(nn.ReLU(), nn.Dropout(dropout)),
+                nn.Linear(classifier_hidden, self.n_classes),
             )
-
-    def build_prior(
-        self,
-        prior: PriorOptions,
-        posterior: PosteriorOptions,
-        *,
-        field: FieldOptions | None = None,
-    ) -> None:
-        """Build p(f | A) on the bag's graph, so that the losses include `kl`.
-
-        With options of a field, the posterior that is built afterwards is a `Field`.
-        """
-        self.samples, self.predict_samples = posterior.samples, posterior.predict_samples
-        self.closed_form = posterior.pooling == "closed_form"
-        self.kl_reduction = prior.kl_reduction
-        self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
-        self._prior_options, self.field_options = prior, field
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
         """Return `nll`, −E_q[log p(Y | X, f)], and with a prior `kl`, eq. (5): means over bags."""
@@ -151,22 +154,10 @@ class AttentionModel(Model):
 
     def kl(self, out: Output, bags: Bags) -> Float[Tensor, " bags"]:
         """Return KL(q ‖ p) of each bag, for a model with a prior."""
-        return out.attention.kl(self.prior_of(bags), bags)
-
-    @property
-    def learned_prior(self) -> LearnedPrior | None:
-        """The prior of a field posterior; None for other posteriors."""
-        return None if self.field_options is None else self.attention.prior
-
-    def prior_of(self, bags: Bags) -> Dirichlet:
-        """Return the prior of a batch, of a model that has one."""
-        assert self.prior is not None
-        learned = self.learned_prior
-        return self.prior if learned is None else learned.prior(bags)
-
-    def _new_learned_prior(self) -> LearnedPrior:
-        assert self.field_options is not None, "`build_prior` comes before `build_attention`"
-        return LearnedPrior(self._prior_options, self.field_options)
+        learned = self.attention.prior
+        prior = self.prior if learned is None else learned.prior(bags)
+        assert prior is not None
+        return out.attention.kl(prior, bags)
 
     def batch_statistics(self, out: Output, bags: Bags) -> Float[Tensor, "2"] | None:
         """Return Σ N_b and Σ E_q[fᵀ(L + εI) f], each reduced like the KL, to learn κ from."""
@@ -181,7 +172,8 @@ class AttentionModel(Model):
         return value / bags.offsets.diff() if self.kl_reduction == "mean" else value
 
     def monitored(self) -> dict[str, float]:
-        values = {} if self.learned_prior is None else {"kappa": float(self.learned_prior.kappa)}
+        learned = self.attention.prior
+        values = {} if learned is None else {"kappa": float(learned.kappa)}
         if self.closed_form and self._pooled:
             values["sampled_share"] = self._sampled / self._pooled
         return values
@@ -192,8 +184,8 @@ class AttentionModel(Model):
 
     def update_statistics(self, total: Float[Tensor, "2"]) -> None:
         """Move κ towards its estimate."""
-        if self.learned_prior is not None:
-            self.learned_prior.update(total)
+        if self.attention.prior is not None:
+            self.attention.prior.update(total)
 
     def instances(self, bags: Bags) -> Float[Tensor, "n d"]:
         """Return the instance vectors H(X), contextualised if there is an encoder."""
@@ -242,9 +234,9 @@ class AttentionModel(Model):
         with without_autocast(h):
             if self.closed_form and noise is None:
                 return self._in_closed_form(q, readout, streams)
-            if not torch.is_grad_enabled():
-                return self._predicted(q, readout, streams)
-            f = q.sample(self._drawn, streams)
+            if not learning:
+                return self._predicted(q, readout, streams, samples)
+            f = q.sample(samples, streams)
             return self._output(q, pool(*readout(f), bags.sizes) + readout.bias)
 
     def _output(
@@ -263,21 +255,13 @@ class AttentionModel(Model):
             explanation=explanation,
         )
 
-    def _by_vectors(self, q: Posterior, h: Float[Tensor, "n d"], streams: Streams) -> Output:
-        """Pool the instance vectors, for a ψ that is not linear."""
-        with without_autocast(h):
-            f = q.sample(self._drawn, streams).T
-            z = pool_vectors(f, h, streams.sizes)
-        weights = None if torch.is_grad_enabled() else weight_moments(f, streams.sizes)
-        return self._output(q, self.classifier(z), weights)
-
-    def _predicted(self, q: Posterior, readout: Readout, streams: Streams) -> Output:
+    def _predicted(self, q: Posterior, readout: Readout, streams: Streams, samples: int) -> Output:
         """Predict without storing anything of size n x samples."""
         sizes = streams.sizes
         logits: list[list[Tensor]] = [[] for _ in sizes]
         moments: list[WeightMoments] = []
         explainers = self._explainers(readout, bags=len(sizes))
-        for f in sample_blocks(q, self._drawn, streams):
+        for f in sample_blocks(q, samples, streams):
             of_bags = (v.split(sizes, -1) for v in readout(f))
             for b, of_bag in enumerate(zip(*of_bags, strict=True)):
                 for scores, values in cached_blocks(*of_bag):
@@ -336,7 +320,3 @@ class AttentionModel(Model):
         del q
         assert readout.g is not None
         return explain(readout.g.T, explainers)
-
-    @property
-    def _drawn(self) -> int:
-        return self.samples if self.training else self.predict_samples

@@ -98,9 +98,9 @@ class Model(nn.Module, ABC):
     order_matters: ClassVar[bool] = False
     """Whether the order of instances changes the output for the same noise of each instance.
 
-    Whatever this says, a stochastic model's noise in prediction belongs to the bag's name and to
-    the places of its instances: another name or order changes p by Monte Carlo error, which has
-    the standard deviation `std` · √(2 / samples). So do the random groups of `dtfdmil`.
+    In prediction, the noise of a stochastic model and the random groups of `dtfdmil` belong to the
+    bag's name and the places of its instances: another name or order changes p by Monte Carlo
+    error, of standard deviation `std` · √(2 / samples).
     """
     min_instances: ClassVar[int] = 1
     without_effect: frozenset[str] = frozenset()
@@ -161,11 +161,7 @@ class Model(nn.Module, ABC):
         """Run the model; `noise` (n, samples), if given, replaces the noise from `streams`."""
 
     def __call__(self, bags: Bags, **options: Any) -> Output:
-        """Run the model, and add the effect Bᵀx of the covariates to the logits of the image.
-
-        Raises:
-            InputError: the bags have covariates and the model has none, or the other way round.
-        """
+        """Run the model, and add the effect Bᵀx of the covariates to the logits of the image."""
         out: Output = super().__call__(bags, **options)
         given = 0 if bags.covariates is None else bags.covariates.shape[1]
         wanted = 0 if self.covariates is None else self.covariates.in_features
@@ -254,10 +250,6 @@ class Model(nn.Module, ABC):
 
         Called without gradients before the optimiser's step. Training adds up the sums of all
         processes that share the batch; each must return a tensor of the same shape, or None.
-
-        Args:
-            out: the output for the bags, from before the step.
-            bags: this process's part of the batch.
         """
         del out, bags
         return None
@@ -292,10 +284,7 @@ class Model(nn.Module, ABC):
 
         Training and prediction check every bag that they read. A bag of several instances with
         neither coordinates nor edges has no graph; patches that have coordinates may be isolated.
-
-        Args:
-            bag: the bag, with its graph.
-            name: the registered name of the model, for the message.
+        `name` is the registered name of the model, for the message.
 
         Raises:
             BagError: the bag has no coordinates, no graph, or too few instances.
@@ -316,11 +305,7 @@ class Model(nn.Module, ABC):
             raise BagError(f"bag {bag.name!r}: {model} {problem}: {remedy}")
 
     def check_coords(self, bags: Bags) -> Tensor:
-        """Return the coordinates; raise if they are missing.
-
-        Raises:
-            BagError: a bag of the batch has no coordinates.
-        """
+        """Return the coordinates; raise a BagError if a bag of the batch has none."""
         if bags.coords is None:
             raise BagError(
                 f"{self.name or type(self).__name__} lays instances out by their coordinates, but "

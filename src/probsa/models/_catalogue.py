@@ -1,11 +1,10 @@
 """The list of models and its page, docs/models.md, generated from the registry alone."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 
-from ._assumptions import assumption_lines
-from ._base import Model, Provenance
-from ._registry import facts, fixed, names, original, summary
+from ._base import Model
+from ._originals import sources
+from ._registry import look_up, names
 
 PAGE = """\
 # Models
@@ -20,104 +19,73 @@ Defaults are those of the ProbSA paper's comparison; `preset="original"` selects
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MethodEntry:
-    """A method, with all the names under which it is registered."""
-
-    names: tuple[str, ...]
-    summary: str
-    provenance: Provenance
-    needs: str
-    score: str
-    original: dict[str, object]
-    originals: tuple[str, ...]
-    """Original implementations whose state dicts can be converted to this model."""
-
-
-def catalogue() -> Iterator[MethodEntry]:
-    """Iterate over the methods, one per class, in the order of their first names."""
-    from ._originals import readers
-
-    names_by_class: dict[type[Model], list[str]] = {}
+def methods() -> dict[type[Model], list[str]]:
+    """Return the names of each method, one class each, in the order of their first names."""
+    found: dict[type[Model], list[str]] = {}
     for name in names():
-        names_by_class.setdefault(fixed(name)[0], []).append(name)
-    methods = readers()
-    for cls, its_names in names_by_class.items():
-        preset = dict[str, object]()
-        for name in its_names:
-            preset |= original(name)
-        # original weights belong to the plain method, not to its ProbSA variant in the same file
-        baseline = facts(its_names[0]).baseline
-        variant = baseline is not None and fixed(baseline)[0].__module__ == cls.__module__
-        readable = sorted(k for k, of in methods.items() if of in (cls, cls.__module__))
-        yield MethodEntry(
-            names=tuple(its_names),
-            summary=summary(its_names[0]).partition(" (")[0],
-            provenance=cls.provenance,
-            needs=_needs(cls),
-            score=cls.score_kind,
-            original=preset,
-            originals=() if variant else tuple(readable),
-        )
+        found.setdefault(look_up(name).model, []).append(name)
+    return found
+
+
+def needs(method: type[Model]) -> str:
+    """Return what the bags of a method must contain, in words."""
+    needed = sorted({"edges": "a graph", "coords": "coordinates"}[n] for n in method.needs)
+    if method.min_instances > 1:
+        needed.append(f"{method.min_instances} instances or more")
+    return " and ".join(needed) or "features only"
 
 
 def catalogue_rows() -> dict[str, dict[str, str]]:
     """Return the description of each registered name that `probsa models --json` prints."""
     return {
         name: {
-            "summary": summary(name),
-            "paper": entry.provenance.paper,
-            "code": entry.provenance.code,
-            "licence": entry.provenance.licence,
-            "needs": entry.needs,
-            "score": entry.score,
+            "summary": look_up(name).summary,
+            **{k: getattr(method.provenance, k) for k in ("paper", "code", "licence")},
+            "needs": needs(method),
+            "score": method.score_kind,
         }
-        for entry in catalogue()
-        for name in entry.names
+        for method, its_names in methods().items()
+        for name in its_names
     }
 
 
 def catalogue_lines() -> Iterator[str]:
     """Iterate over the lines that `probsa models` prints: a method's names, then its details."""
-    for entry in catalogue():
-        yield from (f"{name:<22} {summary(name)}" for name in entry.names)
-        provenance = entry.provenance
-        yield f"    {provenance.paper}"
-        yield f"    code: {provenance.code}; licence: {provenance.licence}"
-        yield f"    needs: {entry.needs}"
-
-
-def _needs(model: type[Model]) -> str:
-    needed = sorted({"edges": "a graph", "coords": "coordinates"}[n] for n in model.needs)
-    if model.min_instances > 1:
-        needed.append(f"{model.min_instances} instances or more")
-    return " and ".join(needed) or "features only"
+    for method, its_names in methods().items():
+        yield from (f"{name:<22} {look_up(name).summary}" for name in its_names)
+        of = method.provenance
+        yield f"    {of.paper}"
+        yield f"    code: {of.code}; licence: {of.licence}"
+        yield f"    needs: {needs(method)}"
 
 
 def catalogue_page() -> str:
     """Return the text of docs/models.md."""
-    return "\n".join([PAGE, *(_section(entry) for entry in catalogue())])
+    return "\n".join([PAGE, *(_section(*item) for item in methods().items())])
 
 
-def _section(entry: MethodEntry) -> str:
-    provenance = asdict(entry.provenance)
+def _section(method: type[Model], its_names: list[str]) -> str:
+    of, first = method.provenance, look_up(its_names[0])
     lines = [
-        f"## {', '.join(f'`{name}`' for name in entry.names)}",
+        f"## {', '.join(f'`{name}`' for name in its_names)}",
         "",
-        entry.summary,
+        first.summary.partition(" (")[0],
         "",
-        f"- **Paper**: {provenance['paper']}",
-        f"- **Code**: {provenance['code']}; licence: {provenance['licence']}",
-        f"- **Needs**: {entry.needs}. **Score of an instance**: {entry.score}.",
-        f"- **As in its paper**: {provenance['follows_paper']}",
-        f"- **As in its code**: {provenance['follows_code']}",
-        f"- **Changed by the ProbSA paper's comparison**: {provenance['fair']}",
+        f"- **Paper**: {of.paper}",
+        f"- **Code**: {of.code}; licence: {of.licence}",
+        f"- **Needs**: {needs(method)}. **Score of an instance**: {method.score_kind}.",
+        f"- **As in its paper**: {of.follows_paper}",
+        f"- **As in its code**: {of.follows_code}",
+        f"- **Changed by the ProbSA paper's comparison**: {of.fair}",
     ]
-    if entry.original:
-        settings = ", ".join(f"`{k}={v!r}`" for k, v in sorted(entry.original.items()))
-        lines.append(f'- **`preset="original"`**: {settings}')
-    if entry.originals:
-        lines.append(f"- **Reads the weights of**: {', '.join(f'`{k}`' for k in entry.originals)}")
-    lines.append("- **Tests of the assumption** ([assumptions.md](assumptions.md)):")
-    lines += [f"    - {line}" for line in assumption_lines(entry.names)]
+    if settings := {k: v for name in its_names for k, v in look_up(name).original.items()}:
+        shown = ", ".join(f"`{k}={v!r}`" for k, v in sorted(settings.items()))
+        lines.append(f'- **`preset="original"`**: {shown}')
+    read = sorted(
+        f"`{name}`"
+        for name, source in sources().items()
+        if source.model in its_names and source.read.__module__.startswith(f"{__package__}.")
+    )
+    if read:
+        lines.append(f"- **Reads the weights of**: {', '.join(read)}")
     return "\n".join([*lines, ""])

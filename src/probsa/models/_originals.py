@@ -1,50 +1,82 @@
 """Conversion of an original implementation's state dict to our model.
 
-Each original is registered with `@original("clam_sb", …)`: what its constructor takes, its names of
-the parameters with ours, and a function that reads our arguments from the shapes. A reference is
-one of these names, or one of them with a suffix that the original declares (`clam_sb_gated`).
+Each original is registered with `@original("clam_sb", …)`: its names of the parameters with ours,
+and a function that reads our arguments from the shapes and from those of its constructor.
 """
 
 import ast
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, UnknownName
 from ._base import Model
-from ._registry import build, fixed
+from ._registry import build
 from ._registry import names as _model_names
 
 State = dict[str, Tensor]
 Rules = Sequence[tuple[str, str | None]]
 """Pairs of a pattern of original names and our name, or None to drop it; the first match wins."""
-Reader = Callable[[str, State, dict[str, Any]], Any]
-N = TypeVar("N", int, float)
+
+
+class Given(dict[str, Any]):
+    """The arguments of an original's constructor, which remembers the names it was asked for."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.read: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Original:
+    """What is converted: a state dict, which may be changed, and its constructor's arguments."""
+
+    reference: str
+    state: State
+    arguments: Given
+
+    def tensor(self, key: str, *, shape: Sequence[int] | None = None) -> Tensor:
+        """Return one tensor, whose shape determines a dimension.
+
+        Raises:
+            CheckpointError: there is none, or it has another shape, or one dimension as a weight.
+        """
+        if key not in self.state:
+            raise CheckpointError(
+                f"no {key!r} in this state dict, which should be that of {self.reference}. "
+                f"It holds {_some(sorted(self.state))}"
+            )
+        found = tuple(self.state[key].shape)
+        flat = key.endswith("weight") and "norm" not in key and len(found) < 2
+        if flat or shape not in (None, found):
+            expected = shape or "2 or more dimensions"
+            raise CheckpointError(f"{key} has shape {found}; {self.reference} has {expected}")
+        return self.state[key]
+
+    def count(self, pattern: str) -> int:
+        """Return how many numbers the layers have whose names begin with a pattern."""
+        return len({found[1] for k in self.state if (found := re.match(pattern, k))})
+
+
+Reader = Callable[[Original], Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """An original implementation."""
+    """An original implementation; the fields are the arguments of `original`."""
 
     read: Reader
-    """Returns the arguments of our model, or the model with the original's weights."""
     model: str | None
-    """The registered name of our model; None if `read` returns a model."""
-    variants: tuple[str, ...]
-    takes: Collection[str] | None
+    ignores: Collection[str] | None
     names: Rules
-
-    def convert(self, reference: str, state: State, arguments: dict[str, Any]) -> Model:
-        if self.takes is not None:
-            only(arguments, self.takes, reference)
-        if self.model is None:
-            return self.read(reference, state, arguments)
-        values = self.read(reference, state, arguments)
-        return transplant(build(values.pop("name", self.model), **values), state, self.names)
 
 
 _sources: dict[str, Source] = {}
@@ -52,20 +84,18 @@ _sources: dict[str, Source] = {}
 
 def original(
     *originals: str,
-    variants: Sequence[str] = (),
     model: str | None = None,
-    takes: Collection[str] | None = None,
+    ignores: Collection[str] | None = (),
     names: Rules = (),
 ) -> Callable[[Reader], Reader]:
     """Register a function that reads the state dict and the arguments of these originals.
 
     Args:
         originals: names of the original.
-        variants: suffixes, as regular expressions, that references may add to a name after `_`.
-            The state dict and the arguments decide what is built, unless the function reads them.
-        model: our model. The function may change the state dict in place, and returns the model's
-            arguments (and its `name`, if it is another). Without it, it returns the model.
-        takes: the arguments of the original's constructor; None if the function checks them.
+        model: our model. The function returns the model's arguments (and its `name`, if it is
+            another). Without it, it returns the model with the original's weights.
+        ignores: arguments of the original's constructor that the function does not ask for, as they
+            have no effect on predictions; None: any.
         names: the original's names of the parameters, with ours.
     """
 
@@ -73,125 +103,63 @@ def original(
         for name in originals:
             if name in _sources:
                 raise ValueError(f"two functions read {name!r}")
-            _sources[name] = Source(
-                read=read, model=model, variants=tuple(variants), takes=takes, names=names
-            )
+            _sources[name] = Source(read=read, model=model, ignores=ignores, names=names)
         return read
 
     return add
 
 
-def readers() -> dict[str, type[Model] | str]:
-    """Return the model that each original becomes, by the original's name.
-
-    Originals that another package reads have the module of the function that reads them.
-    """
-    _model_names()
-    return {
-        name: fixed(source.model)[0]
-        if source.model and source.read.__module__.startswith(f"{__package__}.")
-        else source.read.__module__
-        for name, source in _sources.items()
-    }
+def sources() -> dict[str, Source]:
+    """Return the originals by name."""
+    _model_names()  # imports the files of the models, which register the originals
+    return _sources
 
 
 def from_original(reference: str, state: Mapping[str, Tensor], **arguments: Any) -> Model:
     """Convert an original state dict to our model, in `eval()` mode.
 
     Args:
-        reference: name of the original (`dsmil`), possibly with a suffix (`dsmil_c2`).
+        reference: name of the original (`dsmil`), to which a remark may be added
+            (`clam_sb_gated`).
         state: parameters under the original's names; their shapes determine the dimensions.
         arguments: arguments of the original's constructor that the shapes do not determine;
             strings that are Python literals are evaluated.
 
     Raises:
-        UnknownName: no such reference; suggests the nearest.
+        UnknownName: no such reference, or no such argument; suggests the nearest.
         CheckpointError: another layout or size; names the key and both shapes.
     """
-    given = {k: _value(v) for k, v in arguments.items()}
-    tensors = bare({k: v.detach() for k, v in state.items()})
-    return source_of(reference).convert(reference, tensors, given).eval()
-
-
-def source_of(reference: str) -> Source:
-    """Return the original that a reference means.
-
-    Raises:
-        UnknownName: there is none; suggests the nearest.
-    """
-    _model_names()  # imports the files of the models, which register the originals
-    matches = [name for name in _sources if _is_of(reference, name)]
-    if not matches:
-        plain = [f"{k}_{v}" for k, s in _sources.items() for v in s.variants if v.isidentifier()]
-        raise UnknownName("reference", reference, [*sorted(_sources), *plain])
-    return _sources[max(matches, key=len)]
-
-
-def _is_of(reference: str, name: str) -> bool:
-    """Return whether a reference is this name, or the name with one of its suffixes."""
-    start, suffix = reference[: len(name)], reference[len(name) :]
-    if start != name or not suffix:
-        return reference == name
-    return any(re.fullmatch(f"_(?:{v})", suffix) for v in _sources[name].variants)
-
-
-def bare(state: State) -> State:
-    """Remove the prefixes that wrappers (DataParallel, Lightning) put before every name."""
-    for prefix in ("state_dict.", "model.", "module."):
-        if state and all(k.startswith(prefix) for k in state):
-            state = {k.removeprefix(prefix): v for k, v in state.items()}
-    return state
-
-
-def part(state: State, key: str, *, layout: str, ndim: int | None = None) -> Tensor:
-    """Return one tensor of a state dict, whose shape determines a dimension.
-
-    Args:
-        state: the state dict.
-        key: name of the tensor.
-        layout: what the state dict should be, for messages.
-        ndim: its number of dimensions; None: at least two for the weight of a layer.
-
-    Raises:
-        CheckpointError: there is none, or it has another number of dimensions.
-    """
-    if key not in state:
+    source = _source(reference)
+    given = Given({k: _value(v) for k, v in arguments.items()})
+    tensors = {k: v.detach() for k, v in state.items()}
+    for prefix in ("state_dict.", "model.", "module."):  # of wrappers (DataParallel, Lightning)
+        if tensors and all(k.startswith(prefix) for k in tensors):
+            tensors = {k.removeprefix(prefix): v for k, v in tensors.items()}
+    if reference.startswith("torchmil"):  # its lazy layers
+        tensors = {k.replace(".module.", "."): v for k, v in tensors.items()}
+    try:
+        values = source.read(Original(reference=reference, state=tensors, arguments=given))
+    except (TypeError, ValueError, IndexError) as e:
         raise CheckpointError(
-            f"no {key!r} in this state dict: is it {layout}? It holds {_some(sorted(state))}"
-        )
-    found = state[key]
-    least = 2 if key.endswith("weight") and "norm" not in key else 0
-    if found.ndim < least or ndim not in (None, found.ndim):
-        expected = f"{ndim}" if ndim is not None else f"{least} or more"
-        raise CheckpointError(
-            f"{key} has shape {tuple(found.shape)}, where {layout} has {expected} dimensions"
-        )
-    return found
+            f"{reference}: a tensor or an argument has another form than the original's ({e})"
+        ) from e
+    for argument in given if source.ignores is not None else ():
+        if argument not in (known := {*given.read, *(source.ignores or ())}):
+            raise UnknownName(f"argument of {reference}", argument, sorted(known))
+    if source.model is not None:
+        model = build(values.pop("name", source.model), **values)
+        values = transplant(model, tensors, source.names)
+    return values.eval()
 
 
-def number(given: Mapping[str, Any], argument: str, default: N) -> N:
-    """Return an argument that is a number of the type of its default.
-
-    Raises:
-        CheckpointError: it is something else.
-    """
-    value = given.get(argument, default)
-    whole = isinstance(default, int)
-    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-        expected = "a whole number" if whole else "a number"
-        raise CheckpointError(f"{argument} is {value!r}; expected {expected}")
-    return type(default)(value)
-
-
-def only(given: Mapping[str, Any], known: Collection[str], reference: str) -> None:
-    """Reject arguments that the original's constructor does not take.
-
-    Raises:
-        UnknownName: suggests the nearest argument.
-    """
-    for argument in given:
-        if argument not in known:
-            raise UnknownName(f"argument of {reference}", argument, known)
+def _source(reference: str) -> Source:
+    """Return the original that a reference names; remarks follow an underscore."""
+    name = reference.removeprefix("ckpt_")
+    while name not in sources() and "_" in name:
+        name = name.rpartition("_")[0]
+    if name not in sources():
+        raise UnknownName("reference", reference, sorted(_sources))
+    return _sources[name]
 
 
 def transplant(model: Model, state: State, rules: Rules) -> Model:

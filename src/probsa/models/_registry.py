@@ -6,10 +6,13 @@ Other packages add models through the entry point group `probsa.models`.
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
-from functools import cache
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache, cached_property
 from importlib import import_module
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
+
+from docstring_parser import parse as parse_docstring
+from docstring_parser import parse_from_object
 
 from ..core import TaskName, check_value, load_plugins
 from ..errors import InputError, UnknownName
@@ -19,27 +22,25 @@ from ._base import Family, Model
 
 M = TypeVar("M", bound=type[Model])
 
-PRESET = inspect.Parameter(
-    "preset",
-    inspect.Parameter.KEYWORD_ONLY,
-    default="paper",
-    annotation=Literal["paper", "original"],
-)
-"""Selects the defaults, for models that register an original setting."""
-OPTIONS_SUFFIX = "_options"
-"""Suffix of the names of constructor parameters whose values are dataclasses of options."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
-    """Properties of a registered model that are known before it is built; see `Model`."""
+class Argument:
+    """An argument of a model: a key of run files, and a flag."""
 
-    family: Family
-    has_kl: bool
-    baseline: str | None
+    annotation: Any
+    default: Any
+    """`inspect.Parameter.empty` if there is none."""
+    group: tuple[str, type] | None = None
+    """The constructor's parameter that holds the value in a dataclass, and that dataclass."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+PRESET = "preset"
+"""The argument that selects the defaults of a model that registers an original setting."""
+PRESETS = Argument(annotation=Literal["paper", "original"], default="paper")
+PRESET_HELP = "Which defaults to use: those of the ProbSA paper, or those of the method's authors."
+
+
+@dataclass(frozen=True, kw_only=True)
 class Registration:
     """A model class under one of its names."""
 
@@ -47,12 +48,72 @@ class Registration:
     fixed: dict[str, object]
     """The constructor arguments that the name fixes."""
     without: frozenset[str]
-    """The arguments that are not offered under this name."""
-    original: dict[str, object] | None
-    facts: Facts
+    """The arguments, or groups of them, that are not offered under this name."""
+    original: dict[str, object]
+    """The arguments that `preset="original"` changes; empty if there is no such preset."""
+    family: Family
+    baseline: str | None
+
+    @cached_property
+    def arguments(self) -> dict[str, Argument]:
+        """The arguments under this name: the schema of run files and flags."""
+        hidden = {*self.fixed, *self.without}
+        offered = {
+            k: v
+            for k, v in constructor_arguments(self.model).items()
+            if k not in hidden and (v.group is None or v.group[0] not in hidden)
+        }
+        return offered | ({PRESET: PRESETS} if self.original else {})
+
+    @cached_property
+    def help(self) -> dict[str, str]:
+        """The help texts of the arguments, from the docstrings of the classes."""
+        parsed = [parse_docstring(inspect.cleandoc(c.__doc__ or "")) for c in self.model.__mro__]
+        groups = {c for v in self.arguments.values() if v.group for c in v.group[1].__mro__[:-1]}
+        documented = [*reversed(parsed), *map(parse_from_object, groups)]
+        texts = {p.arg_name: p.description or "" for d in documented for p in d.params}
+        return {PRESET: PRESET_HELP} | {k: " ".join(text.split()) for k, text in texts.items()}
+
+    @property
+    def summary(self) -> str:
+        """The first line of the class's docstring, followed by the arguments the name fixes."""
+        settings = ", ".join(f"{k}={v}" for k, v in self.fixed.items())
+        first_line = (inspect.getdoc(self.model) or "").partition("\n")[0]
+        return first_line + (f" ({settings})" if settings else "")
 
 
 _registrations: dict[str, Registration] = {}
+
+
+@cache
+def constructor_arguments(cls: type[Model]) -> dict[str, Argument]:
+    """Return the arguments of a class, with those that its constructor passes on to its base.
+
+    The fields of a parameter whose annotation is a dataclass, or a union that begins with one, are
+    arguments of their own.
+    """
+    found: dict[str, Argument] = {}
+    seen = {"self"}
+    for ancestor in cls.__mro__:
+        if "__init__" not in vars(ancestor):
+            continue
+        own = inspect.signature(ancestor.__init__).parameters
+        for key, parameter in own.items():
+            annotation = parameter.annotation
+            options = next(iter(get_args(annotation)), annotation)
+            if key in seen or parameter.kind is parameter.VAR_KEYWORD:
+                continue
+            if not (isinstance(options, type) and is_dataclass(options)):
+                found.setdefault(key, Argument(annotation=annotation, default=parameter.default))
+                continue
+            for f in fields(options):
+                default = inspect.Parameter.empty if f.default is MISSING else f.default
+                option = Argument(annotation=f.type, default=default, group=(key, options))
+                found.setdefault(f.name, option)
+        seen |= set(own)
+        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in own.values()):
+            break
+    return found
 
 
 def register(
@@ -68,7 +129,7 @@ def register(
 
     Args:
         name: name that `build` and run files use.
-        without: arguments that have no effect under this name and are not offered.
+        without: arguments, or groups of them, that have no effect under this name.
         original: defaults of the method's own authors where they differ from the signature's
             (the ProbSA paper's); selected by `preset="original"`.
         family: the model's family under this name, if it is not the class's.
@@ -80,9 +141,8 @@ def register(
         if name in _registrations:
             other = _registrations[name].model
             raise ValueError(f"two models are named {name!r}: {other} and {cls}")
-        parameters = inspect.signature(cls).parameters
-        groups = _option_groups(cls).values()
-        known = {*parameters, *(option for group in groups for option in _flat_parameters(group))}
+        every = constructor_arguments(cls)
+        known = {*every, *(v.group[0] for v in every.values() if v.group is not None)}
         unknown = sorted({*fixed, *without, *(original or {})} - known)
         if unknown:
             raise ValueError(f"{name}: {cls.__name__} has no {', '.join(unknown)}")
@@ -90,12 +150,9 @@ def register(
             model=cls,
             fixed=fixed,
             without=frozenset(without),
-            original=None if original is None else dict(original),
-            facts=Facts(
-                family=family or cls.family,
-                has_kl=cls.has_kl,
-                baseline=baseline or cls.baseline,
-            ),
+            original=dict(original or {}),
+            family=family or cls.family,
+            baseline=baseline or cls.baseline,
         )
         return cls
 
@@ -117,64 +174,20 @@ def names() -> list[str]:
     return sorted(_registrations)
 
 
-def _look_up(name: str) -> Registration:
+def look_up(name: str) -> Registration:
+    """Return a registered model.
+
+    Raises:
+        UnknownName: there is none; suggests the nearest.
+    """
     if name not in names():
         raise UnknownName("model", name, names())
     return _registrations[name]
 
 
-def _option_groups(cls: type[Model]) -> dict[str, type]:
-    groups: dict[str, type] = {}
-    for key, parameter in inspect.signature(cls).parameters.items():
-        group = parameter.annotation
-        if key.endswith(OPTIONS_SUFFIX) and isinstance(group, type) and is_dataclass(group):
-            groups[key.removesuffix(OPTIONS_SUFFIX)] = group
-    return groups
-
-
-def _flat_parameters(group: type) -> dict[str, inspect.Parameter]:
-    """Return the fields of a dataclass as keyword-only parameters."""
-    return {
-        f.name: inspect.Parameter(
-            f.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=inspect.Parameter.empty if f.default is MISSING else f.default,
-            annotation=f.type,
-        )
-        for f in fields(group)
-    }
-
-
-def option_groups(name: str) -> dict[str, type]:
-    """Return the dataclasses whose fields are arguments of a model, by the key that nests them.
-
-    >>> option_groups("abmil-probsa-diag")["prior"].__name__
-    'PriorOptions'
-    """
-    registration = _look_up(name)
-    groups = _option_groups(registration.model)
-    return {k: v for k, v in groups.items() if f"{k}{OPTIONS_SUFFIX}" not in registration.without}
-
-
-def arguments(name: str) -> dict[str, inspect.Parameter]:
-    """Return the arguments of a model under this name: the schema of run files and flags.
-
-    The fields of the model's option dataclasses are among them, as flat arguments.
-    """
-    registration = _look_up(name)
-    hidden = {*registration.fixed, *registration.without}
-    offered: dict[str, inspect.Parameter] = {}
-    groups = {f"{k}{OPTIONS_SUFFIX}": v for k, v in _option_groups(registration.model).items()}
-    for key, parameter in inspect.signature(registration.model).parameters.items():
-        if key not in hidden:
-            offered |= _flat_parameters(groups[key]) if key in groups else {key: parameter}
-    offered = {k: p for k, p in offered.items() if k not in hidden}
-    return offered if registration.original is None else {**offered, PRESET.name: PRESET}
-
-
-def original(name: str) -> dict[str, object]:
-    """Return the arguments that `preset="original"` changes; empty if there is no such preset."""
-    return dict(_look_up(name).original or {})
+def arguments(name: str) -> dict[str, Argument]:
+    """Return the arguments of a model under this name: the schema of run files and flags."""
+    return look_up(name).arguments
 
 
 def plain_model(name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
@@ -182,34 +195,9 @@ def plain_model(name: str, given: Mapping[str, Any]) -> tuple[str, dict[str, Any
 
     Without its prior, a variant is its plain baseline (Dirac), as in the paper's ablation. The
     answer is None for a model without a baseline.
-
-    Args:
-        name: registered name of a model.
-        given: its arguments.
     """
-    base = facts(name).baseline
-    if base is None:
-        return None
-    return base, {k: v for k, v in given.items() if k in arguments(base)}
-
-
-def facts(name: str) -> Facts:
-    """Return the family, baseline and abilities of a registered model."""
-    return _look_up(name).facts
-
-
-def summary(name: str) -> str:
-    """Return the first line of the class's docstring, followed by the arguments the name fixes."""
-    registration = _look_up(name)
-    settings = ", ".join(f"{k}={v}" for k, v in registration.fixed.items())
-    first_line = (inspect.getdoc(registration.model) or "").partition("\n")[0]
-    return first_line + (f" ({settings})" if settings else "")
-
-
-def fixed(name: str) -> tuple[type[Model], dict[str, object]]:
-    """Return the class behind a name, and the arguments that the name fixes."""
-    registration = _look_up(name)
-    return registration.model, registration.fixed
+    base = look_up(name).baseline
+    return None if base is None else (base, {k: given[k] for k in given if k in arguments(base)})
 
 
 def build(
@@ -221,8 +209,6 @@ def build(
 ) -> Model:
     """Build a model by name.
 
-    Options of the prior and the posterior are flat arguments (`ridge=0.01`), or come together as a
-    mapping or a dataclass (`prior={"ridge": 0.01}`, `prior=PriorOptions(ridge=0.01)`).
     `preset="original"` starts from the defaults of the method's authors instead of the ProbSA
     paper's; other arguments override both.
 
@@ -235,31 +221,32 @@ def build(
 
     Raises:
         UnknownName: no such model or argument; suggests the nearest.
-        InputError: an option is given twice, a value is not valid, or the model cannot learn the
-            target of the likelihood.
+        InputError: a value is not valid, or the model cannot learn the target of the likelihood.
     """
+    registration = look_up(name)
     spec = LikelihoodSpec.from_dict(likelihood) if isinstance(likelihood, Mapping) else likelihood
     if spec is not None:
         model_arguments = _for_target(name, model_arguments, spec)
-    model_arguments = _flattened(name, model_arguments)
-    known = arguments(name)
     for argument in model_arguments:
-        if argument not in known:
-            raise UnknownName(f"argument of {name}", argument, [*known, *option_groups(name)])
-    registration = _look_up(name)
-    preset = model_arguments.pop(PRESET.name, PRESET.default)
-    if preset not in ("paper", "original"):
-        raise UnknownName("preset", str(preset), ["paper", "original"])
+        if argument not in registration.arguments:
+            raise UnknownName(f"argument of {name}", argument, registration.arguments)
+    preset = model_arguments.pop(PRESET, PRESETS.default)
+    check_value(PRESET, preset, PRESETS.annotation)
     if preset == "original":
-        model_arguments = {**(registration.original or {}), **model_arguments}
+        model_arguments = {**registration.original, **model_arguments}
     for argument, value in model_arguments.items():
-        check_value(argument, value, known[argument].annotation)
-    values = {**registration.fixed, **model_arguments}
-    for key, group in _option_groups(registration.model).items():
-        options = {k: values.pop(k) for k in _flat_parameters(group) if k in values}
-        values[f"{key}{OPTIONS_SUFFIX}"] = group(**options)
+        check_value(argument, value, registration.arguments[argument].annotation)
+    every = constructor_arguments(registration.model)
+    values: dict[str, Any] = {}
+    groups: dict[tuple[str, type], dict[str, Any]] = {
+        v.group: {} for v in every.values() if v.group
+    }
+    for argument, value in {**registration.fixed, **model_arguments}.items():
+        group = every[argument].group
+        (values if group is None else groups[group])[argument] = value
+    values |= {key: options(**own) for (key, options), own in groups.items()}
     model = registration.model(**values)
-    model.family, model.baseline = registration.facts.family, registration.facts.baseline
+    model.family, model.baseline = registration.family, registration.baseline
     model.name, model.arguments = name, dict(model_arguments)
     if spec is not None:
         model.likelihood = build_likelihood(spec)
@@ -288,7 +275,7 @@ def check_task(name: str, task: TaskName) -> None:
 
 
 def _learns(name: str, task: TaskName) -> bool:
-    cls, target = _look_up(name).model, TASKS[task]
+    cls, target = look_up(name).model, TASKS[task]
     if cls.binary:
         return target.two_classes
     return target.unordered_classes or not cls.needs_classes
@@ -306,23 +293,3 @@ def _for_target(name: str, given: Mapping[str, Any], spec: LikelihoodSpec) -> di
             f"{columns} logits: leave n_classes out"
         )
     return {**given, "n_classes": columns}
-
-
-def _flattened(name: str, model_arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace each group of options among the arguments by its fields."""
-    flat = dict(model_arguments)
-    for key, group in option_groups(name).items():
-        options = flat.pop(key, {})
-        if isinstance(options, group):
-            options = asdict(options)
-        if not isinstance(options, Mapping):
-            raise InputError(
-                f"{key} is {options!r}; expected a mapping of {', '.join(_flat_parameters(group))}"
-            )
-        for option, value in options.items():
-            if option not in _flat_parameters(group):
-                raise UnknownName(f"option of {key}", str(option), _flat_parameters(group))
-            if option in flat:
-                raise InputError(f"{option} is given twice: by itself and in {key}")
-            flat[option] = value
-    return flat

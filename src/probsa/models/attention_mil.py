@@ -9,157 +9,43 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from jaxtyping import Float
 from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor, nn
 
-from ..core import Limits, PositiveInt, Rate
-from ..errors import CheckpointError
 from ..layers import (
-    Activation,
     BagExplainer,
-    PosteriorKind,
     Readout,
-    Transformer,
-    Trunk,
-    Widths,
 )
 from ..variational import (
-    FieldOptions,
     Posterior,
-    PosteriorOptions,
-    PriorOptions,
     probability_positive,
 )
-from . import _torchmil as torchmil
-from ._attention import POOLING, AttentionModel
+from ._attention import AttentionModel
 from ._base import Provenance, ScoreKind
 from ._explanation import Explanation, explain
-from ._originals import State, only, original, part
+from ._originals import Original, original
 from ._registry import register
 
-LAYERS = ("layers", "heads")
+PARTS = ("encoder", "posterior", "branches")
+"""Arguments that names fix."""
+TRUNK = ("attention_activation", "attention_dropout", "score_bias")
+PRIOR = ("sampling", "prior", "field")
+POINT = ("field", "pooling")
+"""Arguments without effect on a point mass."""
 TORCHMIL = ("width", "out_proj", "use_mlp", "final_norm", "add_self")
-TRANSFORMER = (*LAYERS, *TORCHMIL)
-NETWORK = ("attention_activation", "attention_dropout", "score_bias")
-FIELD = "field_options"
-NO_PRIOR = ("posterior_options", "prior_options", FIELD)
-DEFAULTS = PosteriorOptions(), PriorOptions(), FieldOptions()
 QUADRATURE = 20
 """Nodes of the Gauss-Hermite quadrature over one instance's f."""
 
 
-class AttentionMIL(AttentionModel):
-    """Attention pooling of instance vectors, or of evidence.
-
-    Args:
-        in_dim: number of features per instance.
-        encoder: network H(X): `mlp` (ABMIL), or `transformer` (T-ABMIL).
-        posterior: kind of q(f | X): `dirac` (Σ = 0), `diag` (diagonal Σ) or `field` (smooth on the
-            bag's graph).
-        n_classes: 1 (one logit) or the number of classes.
-        embed: width or widths of the first layers; None uses the features unchanged.
-        activation: activation after each first layer; None: none before the transformer of
-            attention models, ReLU elsewhere.
-        dropout: dropout rate after each first layer, in the transformer, and after the classifier's
-            hidden layer.
-        layers: number of transformer layers.
-        heads: number of attention heads per layer.
-        width: width D_qk = D_v of the attention; None: that of the instance vectors.
-        out_proj: whether a linear map follows the attention heads.
-        use_mlp: whether each layer ends with an MLP of four times the width.
-        final_norm: whether a layer norm follows the last layer.
-        add_self: whether the transformer's input is added again after every layer (torchmil).
-        attention_dim: width D_f of the network that computes f.
-        trunk: form of the network that computes f, and log σ² or the precision with it.
-        attention_activation: activation that replaces tanh in the plain and the gated trunk.
-        attention_dropout: dropout rate after each activation of the attention network.
-        score_bias: whether w has a bias (the original's does), which has no effect on the softmax;
-            None: only with the `mlp` trunk.
-        classifier_hidden: width of a hidden layer with ReLU in the classifier ψ; None: ψ is linear,
-            which makes samples cheap.
-        posterior_options: number of samples, and range of log σ².
-        prior_options: parameters of the prior, and reduction of the KL divergence.
-        field_options: whether κ is learned, with a field.
-        class_weights: class weights of the likelihood, one per class.
-        seed: seed of all randomness in prediction.
-    """
-
-    def __init__(
-        self,
-        *,
-        in_dim: int,
-        encoder: Literal["mlp", "transformer"] = "mlp",
-        posterior: PosteriorKind = "dirac",
-        n_classes: int = 1,
-        embed: Widths = 512,
-        activation: Literal["relu", "identity"] | None = None,
-        dropout: Rate = 0.0,
-        layers: int = 2,
-        heads: int = 8,
-        width: int | None = None,
-        out_proj: bool = True,
-        use_mlp: bool = True,
-        final_norm: bool = True,
-        add_self: bool = False,
-        attention_dim: PositiveInt = 128,
-        trunk: Trunk = "tanh",
-        attention_activation: Activation = "tanh",
-        attention_dropout: Rate = 0.0,
-        score_bias: bool | None = None,
-        classifier_hidden: Annotated[int | None, Limits(at_least=1)] = None,
-        posterior_options: PosteriorOptions = DEFAULTS[0],
-        prior_options: PriorOptions = DEFAULTS[1],
-        field_options: FieldOptions = DEFAULTS[2],
-        class_weights: tuple[float, ...] | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        evidence = self.score_kind == "evidence"
-        if self.has_kl:
-            field = field_options if posterior == "field" else None
-            self.build_prior(prior_options, posterior_options, field=field)
-        linear = encoder == "transformer" and not evidence
-        self.build_embed(
-            in_dim,
-            embed,
-            activation=activation or ("identity" if linear else "relu"),
-            dropout=dropout,
-        )
-        if encoder == "transformer":
-            self.encoder = Transformer(
-                self.embed.out_dim,
-                layers=layers,
-                heads=heads,
-                width=width,
-                out_proj=out_proj,
-                use_mlp=use_mlp,
-                final_norm=final_norm,
-                add_self=add_self,
-                dropout=dropout,
-            )
-        self.build_attention(
-            attention_dim=attention_dim,
-            trunk=trunk,
-            activation=attention_activation,
-            dropout=attention_dropout,
-            score_bias=evidence or score_bias,
-            posterior=posterior,
-            options=posterior_options,
-            hidden=classifier_hidden,
-            hidden_dropout=dropout,
-            columns=n_classes if evidence and n_classes > 1 else None,
-        )
-
-
 @register(
     "abmil",
-    without=["encoder", "posterior", *TRANSFORMER, *NO_PRIOR],
+    without=[*PARTS, "network", *PRIOR],
     original={"embed": 500, "score_bias": True},
 )
-class ABMIL(AttentionMIL):
+class ABMIL(AttentionModel):
     """Attention pooling: z = Hᵀ softmax(f), with f_n = wᵀ tanh(V h_n).
 
     The defaults are those of the ProbSA paper's comparison; `preset="original"` is the authors'
@@ -180,9 +66,9 @@ class ABMIL(AttentionMIL):
 @register(
     "tabmil",
     encoder="transformer",
-    without=["posterior", "attention_dropout", "score_bias", "classifier_hidden", *NO_PRIOR],
+    without=[*PARTS, "attention_dropout", "score_bias", "classifier_hidden", *PRIOR],
 )
-class TABMIL(AttentionMIL):
+class TABMIL(AttentionModel):
     """ABMIL over transformer-contextualised instances.
 
     A linear layer to 512 without activation, 2 pre-norm layers, 8 heads (ProbSA paper, appendix B).
@@ -204,31 +90,18 @@ class TABMIL(AttentionMIL):
     )
 
 
-_T_PROBSA: dict[str, Any] = {"encoder": "transformer", "family": "global", "baseline": "tabmil"}
+_MLP: dict[str, Any] = {"encoder": "mlp"}
+_TRANSFORMER: dict[str, Any] = {"encoder": "transformer", "family": "global", "baseline": "tabmil"}
+_PROBSA = ("branches", *TRUNK)
 
 
-@register(
-    "abmil-probsa-dirac",
-    encoder="mlp",
-    posterior="dirac",
-    without=[*NETWORK, *TRANSFORMER, FIELD, POOLING],
-)
-@register(
-    "abmil-probsa-diag",
-    encoder="mlp",
-    posterior="diag",
-    without=[*NETWORK, *TRANSFORMER, FIELD],
-)
-@register(
-    "abmil-probsa-field",
-    encoder="mlp",
-    posterior="field",
-    without=[*NETWORK, *TRANSFORMER, POOLING],
-)
-@register("tabmil-probsa-dirac", posterior="dirac", without=[*NETWORK, FIELD, POOLING], **_T_PROBSA)
-@register("tabmil-probsa-diag", posterior="diag", without=[*NETWORK, FIELD], **_T_PROBSA)
-@register("tabmil-probsa-field", posterior="field", without=[*NETWORK, POOLING], **_T_PROBSA)
-class ProbSA(AttentionMIL):
+@register("abmil-probsa-dirac", posterior="dirac", without=[*_PROBSA, "network", *POINT], **_MLP)
+@register("abmil-probsa-diag", posterior="diag", without=[*_PROBSA, "network", "field"], **_MLP)
+@register("abmil-probsa-field", posterior="field", without=[*_PROBSA, "network", "pooling"], **_MLP)
+@register("tabmil-probsa-dirac", posterior="dirac", without=[*_PROBSA, *POINT], **_TRANSFORMER)
+@register("tabmil-probsa-diag", posterior="diag", without=[*_PROBSA, "field"], **_TRANSFORMER)
+@register("tabmil-probsa-field", posterior="field", without=[*_PROBSA, "pooling"], **_TRANSFORMER)
+class ProbSA(AttentionModel):
     """Attention with a distribution q(f | X) and a smoothness prior on the bag's graph.
 
     The paper's four variants combine H with q (Dirac or Diag), table 1; `field` is this package's
@@ -253,13 +126,13 @@ class ProbSA(AttentionMIL):
     )
 
 
-_EVIDENCE = ("classifier_hidden", *NETWORK, *TORCHMIL)
+_EVIDENCE = ("classifier_hidden", "branches", *TRUNK, *TORCHMIL)
 
 
-@register("evidence-dirac", posterior="dirac", without=[*_EVIDENCE, FIELD, POOLING])
-@register("evidence-diag", posterior="diag", without=[*_EVIDENCE, FIELD])
-@register("evidence-field", posterior="field", without=[*_EVIDENCE, POOLING])
-class Evidence(AttentionMIL):
+@register("evidence-dirac", posterior="dirac", without=[*_EVIDENCE, *POINT])
+@register("evidence-diag", posterior="diag", without=[*_EVIDENCE, "field"])
+@register("evidence-field", posterior="field", without=[*_EVIDENCE, "pooling"])
+class Evidence(AttentionModel):
     """The bag's logit is ℓ = α Σ_n softmax(β f)_n f_n + b, with f ~ q(f | X) and α, β > 0 learned.
 
     In attention pooling nothing makes the attention point at the lesion, nor up rather than down.
@@ -320,94 +193,15 @@ AUTHORS_KEYS = [
 ]
 
 
-@original("abmil", variants=("gated", "plain"), model="abmil", takes=(), names=AUTHORS_KEYS)
-def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, Any]:
+@original("abmil", model="abmil", names=AUTHORS_KEYS)
+def _from_authors(of: Original) -> dict[str, Any]:
     """Read `Attention` or `GatedAttention` of AttentionDeepMIL, after the feature extractor."""
-    del reference, arguments
-    gated = "attention_V.0.weight" in state
-    key = "attention_V.0.weight" if gated else "attention.0.weight"
-    first = part(state, key, layout="an ABMIL (AMLab-Amsterdam/AttentionDeepMIL)")
-    last = "attention_w.weight" if gated else "attention.2.weight"
-    branches = part(state, last, layout="an ABMIL").shape
-    if branches[0] != 1:
-        raise CheckpointError(
-            f"{last} has shape {tuple(branches)}: {branches[0]} branches of attention, but the "
-            f"original's classifier takes {(1, *branches[1:])}, one only"
-        )
+    gated = "attention_V.0.weight" in of.state
+    first = of.tensor("attention_V.0.weight" if gated else "attention.0.weight")
     return {
         "in_dim": first.shape[1],
         "embed": None,
-        "attention_dim": first.shape[0],
+        "attention_dim": len(first),
         "trunk": "gated" if gated else "tanh",
         "score_bias": True,
-    }
-
-
-def _torchmil_encoder(state: State, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return our arguments of torchmil's encoder, without the norms that it does not use."""
-    encoder = torchmil.encoder_arguments(state, arguments, layout="torchmil's transformer")
-    for key in [k for k in state if ".norm2." in k and not encoder["use_mlp"]]:
-        del state[key]
-    return encoder
-
-
-@original("torchmil_abmil", variants=("gated",), model="abmil", names=torchmil.RULES)
-@original("torchmil_transformerabmil", variants=("noself",), model="tabmil", names=torchmil.RULES)
-def _from_torchmil(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Read torchmil's ABMIL or TransformerABMIL: no first layer and no bias on w."""
-    transformer = reference.startswith("torchmil_transformer")
-    dim, act, gated = (
-        ("pool_att_dim", "pool_act", "pool_gated")
-        if transformer
-        else ("att_dim", "att_act", "gated")
-    )
-    only(arguments, ("in_shape", dim, act, gated, *torchmil.ENCODER * transformer), reference)
-    first = torchmil.either(state, torchmil.FIRST, layout="torchmil's ABMIL")
-    is_gated = arguments.get(gated, any(k.startswith("pool.fc_gated.") for k in state))
-    return {
-        "in_dim": torchmil.in_dim(arguments, first.shape[1]),
-        "embed": None,
-        "attention_dim": arguments.get(dim, first.shape[0]),
-        "trunk": "gated" if is_gated else "tanh",
-        "attention_activation": arguments.get(act, "tanh"),
-        **(_torchmil_encoder(state, arguments) if transformer else {}),
-    }
-
-
-@original(
-    "torchmil_smoothabmil",
-    "torchmil_probsmoothabmil",
-    "torchmil_transformerprobsmoothabmil",
-    variants=("diag", "zero"),
-    model="abmil-probsa-diag",
-    takes=(
-        *("in_shape", "att_dim", "pool_att_dim", "covar_mode"),
-        *("n_samples_train", "n_samples_test", *torchmil.ENCODER),
-    ),
-    names=torchmil.RULES,
-)
-def _from_torchmil_probsa(
-    reference: str, state: State, arguments: dict[str, Any]
-) -> dict[str, Any]:
-    """Read torchmil's three models: no first layer, normalised Laplacian, κ = 1, no ridge."""
-    transformer = "transformer" in reference
-    layout = "torchmil's smooth attention"
-    hidden, width = torchmil.either(state, torchmil.HIDDEN, layout=layout).shape
-    diag = any(k.startswith("pool.log_diag_Sigma_nn.") for k in state)
-    posterior = {"diag": "diag", "zero": "dirac"}[
-        arguments.get("covar_mode", "diag" if diag else "zero")
-    ]
-    samples = arguments.get("n_samples_train", 1)
-    return {
-        "name": f"{'tabmil' if transformer else 'abmil'}-probsa-{posterior}",
-        "in_dim": torchmil.in_dim(arguments, width),
-        "embed": None,
-        "attention_dim": arguments.get("att_dim", arguments.get("pool_att_dim", hidden // 2)),
-        "trunk": "mlp",
-        "log_variance_bounds": None,
-        "samples": samples,
-        "predict_samples": arguments.get("n_samples_test", samples),
-        "laplacian": "normalized",
-        "ridge": 0.0,
-        **(_torchmil_encoder(state, arguments) if transformer else {}),
     }

@@ -5,32 +5,32 @@ by default no first dropout, D_f = 128 and one logit; bags smaller than k are al
 `clam-sb-probsa-diag` and `-field` are CLAM-SB with a normal posterior and a smoothness prior.
 """
 
-import re
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from ..core import Bags, PositiveInt, Rate, UnitInterval
+from ..core import Bags, Rate, UnitInterval
 from ..errors import CheckpointError
-from ..layers import InstanceEvidence, InstanceLoss, PosteriorKind, Trunk, Widths
-from ..variational import FieldOptions, PosteriorOptions, PriorOptions
-from ._attention import POOLING, AttentionModel
+from ..layers import InstanceEvidence, InstanceLoss, Trunk
+from ._attention import AttentionModel
 from ._base import Output, Provenance
-from ._originals import State, original, part
+from ._originals import Original, original
 from ._registry import register
+from .attention_mil import PRIOR
 
-PROBSA = ("posterior_options", "prior_options", "field_options")
-AUTHORS = {"attention_dim": 256, "dropout": 0.25}
+HIDDEN = ("encoder", "network", "attention_activation", "attention_dropout", "classifier_hidden")
+PLAIN: dict[str, Any] = {
+    "posterior": "dirac",
+    "without": [*HIDDEN, *PRIOR],
+    "original": {"attention_dim": 256, "dropout": 0.25},
+}
 
 
-@register(
-    "clam-sb", branches="single", posterior="dirac", prior="none", without=PROBSA, original=AUTHORS
-)
-@register(
-    "clam-mb", branches="multi", posterior="dirac", prior="none", without=PROBSA, original=AUTHORS
-)
+@register("clam-sb", branches="single", **PLAIN)
+@register("clam-mb", branches="multi", **PLAIN)
 class CLAM(AttentionModel):
     """Attention pooling, with instance classifiers trained on the most and least attended.
 
@@ -40,15 +40,7 @@ class CLAM(AttentionModel):
     the logits of each instance under each classifier.
 
     Args:
-        branches: `single`: one attention map; `multi`: one per class, which pools for that class.
-        posterior: kind of q(f | X): `dirac` (Σ = 0), `diag` (diagonal Σ) or `field` (smooth on the
-            bag's graph).
-        prior: kind of p(f | A): `none`, or `dirichlet` on the bag's graph.
-        activation: activation after each first layer.
         dropout: dropout rate after each first layer; with one, the attention network has 0.25.
-        attention_dim: width D_f of the attention network.
-        trunk: form of the attention network.
-        score_bias: whether w has a bias; it has no effect on the softmax.
         k_sample: number k of instances at each end.
         subtyping: whether classes are mutually exclusive, so that the most attended instances are
             no evidence of the other classes.
@@ -75,45 +67,21 @@ class CLAM(AttentionModel):
     def __init__(
         self,
         *,
-        in_dim: int,
-        branches: Literal["single", "multi"],
-        posterior: PosteriorKind,
-        prior: Literal["none", "dirichlet"],
-        n_classes: int = 1,
-        embed: Widths = 512,
-        activation: Literal["relu", "identity"] = "relu",
         dropout: Rate = 0.0,
-        attention_dim: PositiveInt = 128,
         trunk: Trunk = "gated",
         score_bias: bool = True,
         k_sample: int = 8,
         subtyping: bool = False,
         instance_loss: InstanceLoss = "ce",
         bag_weight: UnitInterval = 0.7,
-        posterior_options: PosteriorOptions,
-        prior_options: PriorOptions,
-        field_options: FieldOptions,
-        class_weights: tuple[float, ...] | None = None,
-        seed: int = 0,
+        **attention: Any,
     ) -> None:
-        super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
+        attention |= {"trunk": trunk, "score_bias": score_bias, "dropout": dropout}
+        super().__init__(attention_dropout=0.25 if dropout else 0.0, **attention)
         self.bag_weight = bag_weight
-        if prior == "dirichlet":
-            field = field_options if posterior == "field" else None
-            self.build_prior(prior_options, posterior_options, field=field)
-        self.build_embed(in_dim, embed, activation=activation, dropout=dropout)
-        self.build_attention(
-            attention_dim=attention_dim,
-            trunk=trunk,
-            score_bias=score_bias,
-            posterior=posterior,
-            options=posterior_options,
-            columns=n_classes if branches == "multi" else None,
-            dropout=0.25 if dropout else 0.0,
-        )
         self.evidence = InstanceEvidence(
             self.embed.out_dim,
-            classes=max(n_classes, 2),
+            classes=max(self.n_classes, 2),
             k=k_sample,
             others=subtyping,
             loss=instance_loss,
@@ -123,15 +91,8 @@ class CLAM(AttentionModel):
     def loss_weights(self) -> dict[str, float]:
         return {"nll": self.bag_weight, "instance": 1 - self.bag_weight}
 
-    def forward(
-        self,
-        bags: Bags,
-        *,
-        noise: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> Output:
-        h = self.instances(bags)
-        out = self.attend(h, bags, noise=noise, generator=generator)
+    def attend(self, h: Float[Tensor, "n d"], bags: Bags, **noise: Any) -> Output:
+        out = super().attend(h, bags, **noise)
         # for all instances, although the loss reads 2k per bag: cheap beside the attention
         logits = self.evidence(h).to(out.attention.mean.dtype)
         return replace(out, extras={**out.extras, "instance_logits": logits})
@@ -145,20 +106,8 @@ class CLAM(AttentionModel):
         return {**terms, "instance": each.mean()}
 
 
-@register(
-    "clam-sb-probsa-diag",
-    branches="single",
-    posterior="diag",
-    prior="dirichlet",
-    without=["field_options"],
-)
-@register(
-    "clam-sb-probsa-field",
-    branches="single",
-    posterior="field",
-    prior="dirichlet",
-    without=[POOLING],
-)
+@register("clam-sb-probsa-diag", posterior="diag", without=[*HIDDEN, "branches", "field"])
+@register("clam-sb-probsa-field", posterior="field", without=[*HIDDEN, "branches", "pooling"])
 class CLAMProbSA(CLAM):
     """CLAM-SB with a normal q(f | X) and a smoothness prior; its mean selects the instances."""
 
@@ -173,26 +122,16 @@ class CLAMProbSA(CLAM):
 
 
 BLOCK = r"attention_net\.[23]\."  # 2 in older versions trained without dropout
-THEIRS = {
-    "k_sample": "k_sample",
-    "B": "k_sample",
-    "subtyping": "subtyping",
-    "dropout": "dropout",
-    "drop_out": "dropout",
-    "inst_loss": "instance_loss",
-    "instance_loss": "instance_loss",
-    "bag_weight": "bag_weight",
-}
-"""The original's arguments that change what is computed, with our names."""
+OPTIONS = ("k_sample", "subtyping", "dropout", "instance_loss", "bag_weight")
+"""The original's arguments that change what is computed, and are ours."""
+OTHER_NAMES = {"B": "k_sample", "drop_out": "dropout", "inst_loss": "instance_loss"}
 WIDTHS = {"small": 256, "big": 384}
 
 
 @original(
-    *("clam_sb", "clam_mb", "ckpt_clam_sb", "ckpt_clam_mb"),
-    variants=("gated", "plain"),
+    *("clam_sb", "clam_mb"),
     model="clam-sb",
-    # what their bags' loss was has no effect on predictions
-    takes=(*THEIRS, "gate", "n_classes", "embed_dim", "size_arg", "bag_loss"),
+    ignores=("bag_loss",),
     names=[
         (r".*instance_loss_fn", None),
         (r"attention_net\.0\.", "embed.net.0."),
@@ -203,73 +142,36 @@ WIDTHS = {"small": 256, "big": 384}
         (r"instance_classifiers\.", "evidence.classifiers."),
     ],
 )
-def _from_clam(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, Any]:
-    multi = "clam_mb" in reference
-    layout = "CLAM_MB" if multi else "CLAM_SB"
-    for key in [k for k in state if k.startswith("attention_net.module.")]:
+def _from_clam(of: Original) -> dict[str, Any]:
+    for key in [k for k in of.state if k.startswith("attention_net.module.")]:
         # DataParallel wrapped only the attention net
-        state[key.replace("attention_net.module.", "attention_net.")] = state.pop(key)
-    gated = any("attention_b" in k for k in state)
-    block = 3 if any(k.startswith("attention_net.3.") for k in state) else 2
-    inner = f"attention_net.{block}.{'attention_a' if gated else 'module'}.0.weight"
-    width, features = part(state, "attention_net.0.weight", layout=layout).shape
-    attention = part(state, inner, layout=layout)
-    if multi:
-        _stack_classifiers(state, d=width)
-    classes = part(state, "classifiers.weight", layout=layout).shape[0]
-    size = next((k for k, w in WIDTHS.items() if w == attention.shape[0]), None)
-    widths = "its rows: " + ", ".join(f"{w} for {k!r}" for k, w in WIDTHS.items())
-    for argument, value, key, meaning in (
-        ("gate", gated, f"attention_net.{block}.attention_b.0.weight", ""),
-        ("n_classes", classes, "classifiers.weight", "its rows, in CLAM_MB one layer each"),
-        ("embed_dim", features, "attention_net.0.weight", "its columns"),
-        ("size_arg", size, inner, widths),
-    ):
-        if (given := arguments.get(argument, value)) != value:
-            seen = (
-                f"{key} has shape {tuple(state[key].shape)}"
-                if key in state
-                else f"there is no {key}"
-            )
-            fits = "which fits no value of it" if value is None else f"so it is {value!r}"
-            raise CheckpointError(
-                f"{reference}: {argument} is {given!r}, but {seen}, {fits}"
-                + (f" ({meaning})" if meaning else "")
-            )
-    stem, _, variant = reference.rpartition("_")
-    if variant in ("gated", "plain") and variant != ("gated" if gated else "plain"):
-        raise CheckpointError(
-            f"{reference}: these weights are {'gated' if gated else 'plain'}, as attention_net "
-            f"{'has' if gated else 'lacks'} attention_b: give {stem}"
-        )
-    options = {THEIRS[k]: v for k, v in arguments.items() if k in THEIRS and v is not None}
+        of.state[key.replace("attention_net.module.", "attention_net.")] = of.state.pop(key)
+    gated = any("attention_b" in k for k in of.state)
+    block = 3 if any(k.startswith("attention_net.3.") for k in of.state) else 2
+    inner = of.tensor(f"attention_net.{block}.{'attention_a' if gated else 'module'}.0.weight")
+    width, features = of.tensor("attention_net.0.weight").shape
+    given, multi = of.arguments, "clam_mb" in of.reference
+    if multi:  # one layer for each class: its row of one layer
+        count = max(of.count(r"classifiers\.(\d+)\.weight"), 1)
+        for name, shape in (("weight", (1, width)), ("bias", (1,))):
+            keys = [f"classifiers.{c}.{name}" for c in range(count)]
+            rows = torch.cat([of.tensor(key, shape=shape) for key in keys])
+            of.state[f"classifiers.{name}"] = rows
+            for key in keys:
+                del of.state[key]
+    if (size := given.get("size_arg")) not in (None, *WIDTHS):
+        raise CheckpointError(f"size_arg is {size!r}; expected {' or '.join(map(repr, WIDTHS))}")
+    theirs = {**{k: k for k in OPTIONS}, **OTHER_NAMES}
+    options = {ours: v for k, ours in theirs.items() if (v := given.get(k)) is not None}
     if isinstance(options.get("dropout"), bool):  # a flag until 2024
         options["dropout"] = 0.25 if options["dropout"] else 0.0
+    # where an argument contradicts the weights, a layer does not fit
     return {
         "name": "clam-mb" if multi else "clam-sb",
-        "in_dim": features,
+        "in_dim": given.get("embed_dim", features),
         "embed": width,
-        "n_classes": classes,
-        "attention_dim": attention.shape[0],
-        "trunk": "gated" if gated else "tanh",
+        "n_classes": given.get("n_classes", len(of.tensor("classifiers.weight"))),
+        "attention_dim": len(inner) if size is None else WIDTHS[size],
+        "trunk": "gated" if given.get("gate", gated) else "tanh",
         **options,
     }
-
-
-def _stack_classifiers(state: State, *, d: int) -> None:
-    """Stack CLAM_MB's classifiers, one layer per class, as the rows of one layer."""
-    if "classifiers.weight" in state:
-        raise CheckpointError(
-            f"classifiers.weight has shape {tuple(state['classifiers.weight'].shape)}, where "
-            f"CLAM_MB has a classifiers.<class>.weight of shape {(1, d)} for each class: the code "
-            "of April 2024 made C × C logits from it, which no model here supports"
-        )
-    count = sum(re.fullmatch(r"classifiers\.\d+\.weight", k) is not None for k in state)
-    for name, shape in (("weight", (1, d)), ("bias", (1,))):
-        keys = [f"classifiers.{c}.{name}" for c in range(max(count, 1))]
-        for key in keys:
-            if part(state, key, layout="CLAM_MB").shape != shape:
-                raise CheckpointError(
-                    f"{key} has shape {tuple(state[key].shape)} where {shape} is expected"
-                )
-        state[f"classifiers.{name}"] = torch.cat([state.pop(key) for key in keys])

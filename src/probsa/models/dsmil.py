@@ -19,7 +19,7 @@ from ..layers import Embed, Widths, full_precision
 from ..variational import Categorical, Dirac, Independent
 from ._base import Model, Output, Provenance, bag_rows
 from ._explanation import Explanation, explain_pooling
-from ._originals import State, original, part
+from ._originals import Original, original
 from ._registry import register
 
 Query = Literal["mlp", "linear"]
@@ -193,14 +193,8 @@ class DSMIL(Model):
 
 
 @original(
-    *("dsmil", "ckpt_dsmil"),
-    variants=(r"c\d+(?:_linear_v)?", "tcga"),
+    "dsmil",
     model="dsmil",
-    # `bag_score` is our argument: a state dict does not determine it
-    takes=(
-        *("K", "C", "input_size", "output_class", "nonlinear", "passing_v", "dropout_v"),
-        "bag_score",
-    ),
     names=[
         (r"i_classifier\.feature_extractor\.", None),  # bags hold the features that it extracts
         (r"i_classifier\.fc\.(0\.)?", "instance_classifier."),
@@ -210,14 +204,13 @@ class DSMIL(Model):
         (r"b_classifier\.fcc\.", "classifier."),
     ],
 )
-def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, Any]:
+def _from_authors(of: Original) -> dict[str, Any]:
     """Read MILNet of dsmil-wsi, of its code since 2022-09."""
-    del reference
-    layout = "a DSMIL (binli123/dsmil-wsi)"
-    c, k = part(state, "b_classifier.fcc.weight", layout=layout).shape[-2:]
-    linear = "b_classifier.q.weight" in state
-    first = part(state, f"b_classifier.q.{'' if linear else '0.'}weight", layout=layout)
-    layer = arguments.get("passing_v", "b_classifier.v.1.weight" in state)
+    arguments = of.arguments
+    c, k = of.tensor("b_classifier.fcc.weight").shape[-2:]
+    linear = "b_classifier.q.weight" in of.state
+    first = of.tensor(f"b_classifier.q.{'' if linear else '0.'}weight")
+    layer = arguments.get("passing_v", "b_classifier.v.1.weight" in of.state)
     return {
         "in_dim": arguments.get("K", arguments.get("input_size", k)),
         "n_classes": arguments.get("C", arguments.get("output_class", c)),
@@ -226,6 +219,7 @@ def _from_authors(reference: str, state: State, arguments: dict[str, Any]) -> di
         "query_dim": first.shape[0],
         "value": "mlp" if layer else "identity",
         "dropout": arguments.get("dropout_v", 0.0),
+        # our argument: a state dict does not determine it
         "bag_score": arguments.get("bag_score", "bag"),
         "labels": "independent",
     }

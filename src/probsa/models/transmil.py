@@ -7,7 +7,7 @@ first layer, no dropout, and no attention to the zeros that pad the landmarks; e
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from ..core import Bags, PositiveInt
 from ..errors import InputError
-from ..layers import BagAttention, Embed, NystromLayer, NystromOptions, PosteriorKind, Trunk, Widths
-from ..variational import Dirac, FieldOptions, PosteriorOptions, PriorOptions
-from ._attention import POOLING, AttentionModel
+from ..layers import BagAttention, Embed, NystromLayer, NystromOptions, Widths
+from ..variational import Dirac
 from ._base import Model, Output, Provenance, ScoreKind
-from ._originals import State, original, part
+from ._originals import Original, Rules, original
 from ._registry import register
+from .attention_mil import PARTS, TRUNK, ProbSA
 
 OWN: dict[str, object] = {"activation": "relu", "dropout": 0.1, "mask_padding": False}
 """The original's setting, for its 1024 features; its training settings belong in a run file."""
@@ -70,13 +70,25 @@ class PPEG(nn.Module):
         return torch.cat(parts)
 
 
-class SquareEncoder(nn.Module):
-    """Layers over each bag's class token and its square of instances, with PPEG after the first."""
+@dataclass(frozen=True, kw_only=True)
+class SquareOptions(NystromOptions):
+    """Nyström layers, with the convolutions of the square after the first."""
 
-    def __init__(self, dim: int, *, layers: int, options: NystromOptions) -> None:
+    layers: PositiveInt = 2
+    """Number of Nyström layers; the convolutions come after the first."""
+
+
+class SquareEncoder(nn.Module):
+    """Layers over each bag's class token and its square of instances, with PPEG after the first.
+
+    `options` are those of `SquareOptions`.
+    """
+
+    def __init__(self, dim: int, *, layers: int, **options: Any) -> None:
         super().__init__()
         self.cls_token = nn.Parameter(torch.randn(1, 1, dim))
-        self.blocks = nn.ModuleList(NystromLayer(dim, options) for _ in range(layers))
+        nystrom = NystromOptions(**options)
+        self.blocks = nn.ModuleList(NystromLayer(dim, nystrom) for _ in range(layers))
         self.ppeg = PPEG(dim)
         self.norm = nn.LayerNorm(dim)
 
@@ -116,7 +128,6 @@ class TransMIL(Model):
 
     Args:
         activation: activation after each first layer (the original: `relu`).
-        layers: number of Nyström layers; the convolutions come after the first.
     """
 
     family = "global"
@@ -128,19 +139,15 @@ class TransMIL(Model):
         self,
         *,
         in_dim: int,
-        n_classes: int = 1,
         embed: Widths = 512,
         activation: Literal["relu", "identity"] = "identity",
-        layers: PositiveInt = 2,
-        nystrom_options: NystromOptions,
-        class_weights: tuple[float, ...] | None = None,
-        seed: int = 0,
+        network: SquareOptions,
+        **common: Any,
     ) -> None:
-        super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
+        super().__init__(**common)
         self.embed = Embed(in_dim, embed, activation=activation)
-        d = self.embed.out_dim
-        self.encoder = SquareEncoder(d, layers=layers, options=nystrom_options)
-        self.classifier = nn.Linear(d, n_classes)
+        self.encoder = SquareEncoder(self.embed.out_dim, **asdict(network))
+        self.classifier = nn.Linear(self.embed.out_dim, self.n_classes)
 
     def forward(self, bags: Bags, **unused: object) -> Output:
         del unused  # the model is deterministic
@@ -154,25 +161,18 @@ class TransMIL(Model):
         return Output(logits=logits[:, None], attention=Dirac(score), likelihood=self.likelihood)
 
 
-@register("transmil-probsa-diag", original=OWN, posterior="diag", without=["field_options"])
-@register("transmil-probsa-field", original=OWN, posterior="field", without=[POOLING])
-class TransMILProbSA(AttentionModel):
-    """TransMIL's instance tokens, pooled by ProbSA instead of a class token.
+HIDDEN = (*PARTS, *TRUNK, "classifier_hidden")
 
-    Args:
-        posterior: kind of q(f | X): `dirac` (Σ = 0), `diag` (diagonal Σ) or `field` (smooth on the
-            bag's graph).
-        activation: activation after each first layer (TransMIL: `relu`).
-        layers: number of Nyström layers; the convolutions come after the first.
-        attention_dim: width D_f of the attention network.
-        trunk: form of the network that computes μ and log σ².
-    """
+
+@register("transmil-probsa-diag", original=OWN, posterior="diag", without=[*HIDDEN, "field"])
+@register("transmil-probsa-field", original=OWN, posterior="field", without=[*HIDDEN, "pooling"])
+class TransMILProbSA(ProbSA):
+    """TransMIL's instance tokens, pooled by ProbSA instead of a class token."""
 
     family = "global"
     baseline = "transmil"
-    has_kl = True
-    needs = frozenset({"edges"})
     order_matters = True
+    encoder_type = SquareEncoder
     provenance = replace(
         PROVENANCE,
         paper=f"{PROVENANCE.paper}; pooling of Castro-Macías et al., Probabilistic smooth "
@@ -181,69 +181,36 @@ class TransMILProbSA(AttentionModel):
         "attention pooling; this adds it to TransMIL.",
     )
 
-    def __init__(
-        self,
-        *,
-        in_dim: int,
-        posterior: PosteriorKind,
-        n_classes: int = 1,
-        embed: Widths = 512,
-        activation: Literal["relu", "identity"] = "identity",
-        layers: PositiveInt = 2,
-        nystrom_options: NystromOptions,
-        attention_dim: PositiveInt = 128,
-        trunk: Trunk = "tanh",
-        posterior_options: PosteriorOptions,
-        prior_options: PriorOptions,
-        field_options: FieldOptions,
-        class_weights: tuple[float, ...] | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
-        field = field_options if posterior == "field" else None
-        self.build_prior(prior_options, posterior_options, field=field)
-        self.build_embed(in_dim, embed, activation=activation, dropout=0.0)
-        self.encoder = SquareEncoder(self.embed.out_dim, layers=layers, options=nystrom_options)
-        self.build_attention(
-            attention_dim=attention_dim,
-            trunk=trunk,
-            posterior=posterior,
-            options=posterior_options,
-        )
+    def __init__(self, *, network: SquareOptions, **attention: Any) -> None:
+        attention |= {"encoder": "transformer", "network": network}
+        super().__init__(**attention)
 
 
-NAMES = [
+SQUARE: Rules = [
     (r"cls_token$", "encoder.cls_token"),
     (r"pos_layer\.proj\.", "encoder.ppeg.wide."),
     (r"pos_layer\.proj1\.", "encoder.ppeg.middle."),
     (r"pos_layer\.proj2\.", "encoder.ppeg.narrow."),
     (r"norm\.", "encoder.norm."),
-    (r"_fc1\.0\.", "embed.net.0."),
-    (r"_fc2\.", "classifier."),
-    *(
-        (rf"layer{k + 1}\.{theirs}\.", f"encoder.blocks.{k}.{ours}.")
-        for k in range(2)
-        for theirs, ours in (
-            ("norm", "norm"),
-            (r"attn\.to_qkv", "qkv"),
-            (r"attn\.to_out\.0", "out"),
-            (r"attn\.res_conv", "convolution"),
-        )
-    ),
 ]
+"""The authors' names of the encoder, which are torchmil's as well."""
+LAYERS: Rules = [
+    (rf"layer{k + 1}\.{theirs}\.", f"encoder.blocks.{k}.{ours}.")
+    for k in range(2)
+    for theirs, ours in (
+        ("norm", "norm"),
+        (r"attn\.to_qkv", "qkv"),
+        (r"attn\.to_out\.0", "out"),
+        (r"attn\.res_conv", "convolution"),
+    )
+]
+OUTER: Rules = [(r"_fc1\.0\.", "embed.net.0."), (r"_fc2\.", "classifier.")]
 
 
-@original(
-    "transmil",
-    variants=(r"nystrom[\d.]+",),
-    model="transmil",
-    takes=("n_classes", "nystrom_attention"),
-    names=NAMES,
-)
-def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> dict[str, Any]:
-    layout = "the authors' TransMIL (_fc1, layer1, pos_layer, layer2, _fc2)"
-    dim, in_dim = part(state, "_fc1.0.weight", layout=layout, ndim=2).shape
-    version = arguments.get("nystrom_attention") or reference.partition("_nystrom")[2]
+@original("transmil", model="transmil", names=[*SQUARE, *LAYERS, *OUTER])
+def _from_original(of: Original) -> dict[str, Any]:
+    dim, in_dim = of.tensor("_fc1.0.weight").shape
+    version = of.arguments.get("nystrom_attention") or of.reference.partition("_nystrom")[2]
     last = str(version).rpartition(".")[2]
     if not last.isdigit() or int(last) < 14:
         raise InputError(
@@ -254,8 +221,8 @@ def _from_original(reference: str, state: State, arguments: dict[str, Any]) -> d
     return {
         "preset": "original",
         "in_dim": in_dim,
-        "n_classes": arguments.get("n_classes", len(part(state, "_fc2.weight", layout=layout))),
+        "n_classes": of.arguments.get("n_classes", len(of.tensor("_fc2.weight"))),
         "embed": dim,
-        "heads": len(part(state, "layer1.attn.res_conv.weight", layout=layout)),
+        "heads": len(of.tensor("layer1.attn.res_conv.weight")),
         "landmarks": dim // 2,
     }

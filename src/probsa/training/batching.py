@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ..core import Bag, Bags, pack, random_stream
-from ..models import fixed
+from ..models import look_up
 from ..tasks import Target
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class BagReader(Dataset[Bags]):
     def labelled(self, name: str) -> Bag:
         """Return a bag with its label; a BagError says why the model cannot use it."""
         bag = self.bags.bag(name)
-        fixed(self.model)[0].check_bag(bag, name=self.model)
+        look_up(self.model).model.check_bag(bag, name=self.model)
         return replace(bag, y=as_label(self.targets.get(name)))
 
 

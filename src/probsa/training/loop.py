@@ -26,7 +26,7 @@ from torch.optim.swa_utils import AveragedModel
 from ..core import Bag, Bags, counted, pack, random_stream, seed_of
 from ..datasets import balanced_epoch, deal_events
 from ..errors import InputError, ProbSAError
-from ..models import Model, Output, fixed
+from ..models import Model, Output, look_up
 from ..variational import Cox, kl_weight, objective
 from .batching import BagReader, Batch, Loader, Shard, plan_epoch, shard
 from .checkpoints import (
@@ -334,7 +334,7 @@ class _StandardizedBags(Sequence[Bag]):
 
 def fits_directly(config: RunConfig) -> bool:
     """Return whether a run's model is fitted in one go."""
-    return fixed(config.model)[0].fits_directly
+    return look_up(config.model).model.fits_directly
 
 
 def _seed_dropout(seed: int, device: torch.device) -> None:

@@ -38,7 +38,7 @@ from ..datasets import (
     read_table,
 )
 from ..errors import CheckpointError, GraphError, InputError, TableError
-from ..models import Model, arguments, build, check_task, fixed
+from ..models import Model, arguments, build, check_task, look_up
 from ..statistics import choose_threshold
 from ..tasks import Target
 from ..variational import LikelihoodSpec, balanced_weights, fit_spec
@@ -210,7 +210,7 @@ def fit_likelihood(config: RunConfig, table: LabelTable, split: Split) -> Likeli
         y,
         n_classes=len(table.classes),
         options=config.data.likelihood,
-        one_logit=fixed(config.model)[0].one_field,
+        one_logit=look_up(config.model).model.one_field,
     )
     if table.of_task.has_findings and config.training.balanced:
         weights = ((y == 0).sum(0) / (y == 1).sum(0)).clamp(max=MOST_WEIGHT)
@@ -265,7 +265,7 @@ def _check_options(config: RunConfig, table: LabelTable) -> None:
             "balanced weights the classes in the loss and sampling: balanced draws them equally "
             "often: choose one of them"
         )
-    if sampled and fixed(config.model)[0].fits_directly:
+    if sampled and look_up(config.model).model.fits_directly:
         raise InputError(
             f"sampling: balanced draws bags for gradient steps, but {config.model} is fitted in "
             "one go: leave it out"
@@ -601,7 +601,7 @@ def _split(
 
 def _check_graph(config: RunConfig, bags: BagSet, split: Split) -> None:
     """Reject a model that needs edges, such as one with a smoothness prior, if there are none."""
-    if "edges" not in fixed(config.model)[0].needs:
+    if "edges" not in look_up(config.model).model.needs:
         return
     larger = [name for name in split.train if bags.size(name) > 1]
     if not larger or any(bags.bag(name).edges.shape[1] for name in larger):

@@ -9,17 +9,15 @@ from types import MappingProxyType
 from typing import Any
 
 import yaml
-from docstring_parser import parse as parse_docstring
 
 from ..core import json_schema
 from ..errors import InputError, UnknownName
-from ..models import PRESET, arguments, build, fixed, names, option_groups, original, plain_model
+from ..models import PRESET, arguments, build, look_up, names, plain_model
 from ..tasks import TASKS
 from .config import (
     SECTIONS,
     RunConfig,
     RunKey,
-    attribute_help,
     flatten,
     leaves,
     load_yaml,
@@ -88,36 +86,25 @@ Given = Mapping[str, tuple[Any, str]]
 
 
 @cache
-def run_keys(model: str, preset: str = PRESET.default) -> dict[str, RunKey]:
+def run_keys(model: str, preset: str = "paper") -> dict[str, RunKey]:
     """Return every key of a run with a model by name; the preset gives its arguments' defaults."""
-    changed = {**(original(model) if preset == "original" else {}), PRESET.name: preset}
+    registration = look_up(model)
+    changed = {**(registration.original if preset == "original" else {}), PRESET: preset}
     changed["n_classes"] = None  # determined from the labels unless it is given
-    texts = _argument_help(model)
     keys = {k: v for k, v in section_keys().items() if v.section}
     keys["model.name"] = RunKey(
         name="model.name", annotation=str, required=True, help="Registered name."
     )
-    for argument, parameter in arguments(model).items():
+    for argument, parameter in registration.arguments.items():
         default = changed.get(argument, parameter.default)
         if argument not in FROM_DATA:
             keys[f"model.{argument}"] = RunKey(
                 name=f"model.{argument}",
                 annotation=parameter.annotation,
                 default=None if default is inspect.Parameter.empty else default,
-                help=texts.get(argument, ""),
+                help=registration.help.get(argument, ""),
             )
     return keys | section_keys()
-
-
-def _argument_help(model: str) -> dict[str, str]:
-    help_texts: dict[str, str] = {}
-    for ancestor in reversed(fixed(model)[0].__mro__):
-        documented = parse_docstring(inspect.cleandoc(ancestor.__doc__ or "")).params
-        help_texts |= {p.arg_name: " ".join((p.description or "").split()) for p in documented}
-    for options in option_groups(model).values():
-        help_texts |= attribute_help(options)
-    preset = "Which defaults to use: those of the ProbSA paper, or those of the method's authors."
-    return {**help_texts, PRESET.name: preset}
 
 
 def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
@@ -201,7 +188,8 @@ def _registered(given: Given) -> str:
 
 def _run(model: str, given: Given) -> RunConfig:
     """Return the run of a model, with the keys of its arguments in full."""
-    keys = run_keys(model, str(given.get("model.preset", (PRESET.default, ""))[0]))
+    preset = given.get("model.preset", ("paper", ""))[0]
+    keys = run_keys(model, "original" if preset == "original" else "paper")
     for key, (_, where) in given.items():
         if key not in keys:
             _refuse_of_other_models(model, key, where=where)

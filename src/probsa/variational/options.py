@@ -1,7 +1,6 @@
 """Options of the smoothness prior and of the attention's posterior, with their defaults.
 
-Models that take these options expose the fields as arguments of their own (`ridge=0.01`); see
-`probsa.models.option_groups`.
+Models that take these options expose the fields as arguments of their own (`ridge=0.01`).
 """
 
 from dataclasses import dataclass

@@ -24,7 +24,7 @@ from ...datasets import (
     write_splits,
 )
 from ...errors import BagError, InputError, TableError
-from ...models import build, fixed
+from ...models import build, look_up
 from ...training import DataConfig, fit_likelihood, open_data, open_units, prepare
 from .data_sets import DataSet
 from .grid import Grid, Row, splits_folder
@@ -208,7 +208,7 @@ def _check_rows(rows: Sequence[Row], splits: Sequence[Split]) -> BagSet:
         data_config = replace(row.config.data, standardize=False, cache_gb=0.0)
         if data_config not in opened:
             opened[data_config] = _open(data_config)
-        for need in sorted(fixed(row.config.model)[0].needs):
+        for need in sorted(look_up(row.config.model).model.needs):
             _check_need(need, row, opened[data_config], splits[0])
     return next(iter(opened.values()))
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any, get_args
 
 from ...errors import InputError, UnknownName
-from ...models import arguments, facts, names, plain_model
+from ...models import arguments, look_up, names, plain_model
 from ...training import flatten, section_keys
 from ...variational import KLWeight
 from .methods_and_cells import Family, Method
@@ -46,10 +46,10 @@ def methods_of(given: Any, weights: Sequence[KLWeight], *, where: str) -> tuple[
         raise InputError(
             f"{where} names no models: give some, for example models: [abmil, abmil-probsa-diag]"
         )
-    plain_ones = [_entry(r, None, where=where) for r in items if not facts(r["name"]).has_kl]
-    entries: list[MethodEntry] = []
+    has_kl = {item["name"]: look_up(item["name"]).model.has_kl for item in items}
+    plain_ones, entries = [_entry(r, None, where=where) for r in items if not has_kl[r["name"]]], []
     for item in items:
-        for λ in _weights(item, weights, where=where) if facts(item["name"]).has_kl else [None]:
+        for λ in _weights(item, weights, where=where) if has_kl[item["name"]] else [None]:
             entry = _entry(item, λ, where=where)
             if λ == 0 and entry.method.baseline is not None:
                 entry = _baseline(entry, [*plain_ones, *entries])
@@ -116,7 +116,7 @@ def _spread(item: Any, *, where: str) -> list[dict[str, Any]]:
             f"the entry {name!r} of models in {where} has {sorted(unexpected)[0]!r}: an "
             "entry for several models takes only training and kl_weight"
         )
-    return [{**item, "name": n} for n in names() if name in ("all", facts(n).family)]
+    return [{**item, "name": n} for n in names() if name in ("all", look_up(n).family)]
 
 
 def _weights(

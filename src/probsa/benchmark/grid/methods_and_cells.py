@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...models import Family, facts, names
+from ...models import Family, look_up, names
 from ...training import RunConfig
 from ...variational import KLWeight
 
@@ -36,12 +36,12 @@ class Method:
     @property
     def family(self) -> Family:
         """The model's family; `local` if the model is not registered, as in a stored result."""
-        return facts(self.model).family if self.model in names() else "local"
+        return look_up(self.model).family if self.model in names() else "local"
 
     @property
     def baseline(self) -> str | None:
         """The model that λ = 0 stands for: `abmil` for `abmil-probsa-diag`, None for `abmil`."""
-        return facts(self.model).baseline if self.model in names() else None
+        return look_up(self.model).baseline if self.model in names() else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,8 +30,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run `probsa models`."""
     args = parse_arguments(parser(), arguments)
     from ...core import described
-    from ...models import arguments as model_arguments
-    from ...models import catalogue_lines, catalogue_page, catalogue_rows, summary
+    from ...models import catalogue_lines, catalogue_page, catalogue_rows, look_up
     from ..terminal import OUT
 
     if args.markdown:
@@ -41,16 +40,20 @@ def run(arguments: Sequence[str]) -> int:
         rows = catalogue_rows()
         lines = catalogue_lines()
     else:
-        parameters = model_arguments(args.name)
+        registration = look_up(args.name)
+        parameters = registration.arguments
         rows = {
-            k: {"type": _type_name(p.annotation), "default": _default(p)}
+            k: {
+                "type": _type_name(p.annotation),
+                "default": "(required)" if p.default is Parameter.empty else p.default,
+            }
             for k, p in parameters.items()
         }
         lines = [
             f"{k:<22} {described(p.annotation)} = {rows[k]['default']}"
             for k, p in parameters.items()
         ]
-        lines = [f"{args.name}: {summary(args.name)}", *lines]
+        lines = [f"{args.name}: {registration.summary}", *lines]
     if args.json:
         write_json(rows)
     else:
@@ -73,7 +76,3 @@ def _without_limits(annotation: Any) -> Any:
     if origin is tuple:
         return tuple[tuple(_without_limits(part) for part in parts)]
     return annotation
-
-
-def _default(parameter: Parameter) -> Any:
-    return "(required)" if parameter.default is parameter.empty else parameter.default

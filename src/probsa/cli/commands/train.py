@@ -159,13 +159,13 @@ def _help(arguments: Sequence[str]) -> str:
 
 
 def _dry_run(config: "RunConfig", own: Namespace) -> int:
-    from ...models import fixed
+    from ...models import look_up
     from ...training import epoch_seconds, prepare
     from ..terminal import duration
 
     prepared = prepare(config)
     epochs = config.training.epochs * config.training.members
-    directly = fixed(config.model)[0].fits_directly
+    directly = look_up(config.model).model.fits_directly
     epoch = None if directly else epoch_seconds(config, prepared)
     train, val = len(prepared.split.train), len(prepared.split.val)
     if own.json:
