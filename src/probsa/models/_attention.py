@@ -25,7 +25,9 @@ from ..layers import (
     Widths,
     cached_blocks,
     pool,
+    pool_vectors,
     weigh,
+    weight_moments,
     without_autocast,
 )
 from ..variational import (
@@ -229,8 +231,14 @@ class AttentionModel(Model):
         drawn = q.stochastic and noise is None
         own = self.streams(bags, generator) if drawn else ()
         streams = Streams(bags.sizes, own, noise=noise)
-        if readout is None:
-            return self._by_vectors(q, h, streams)
+        samples = self.samples if self.training else self.predict_samples
+        learning = torch.is_grad_enabled()
+        if readout is None:  # ψ is not linear: the instance vectors are pooled
+            with without_autocast(h):
+                f = q.sample(samples, streams).T
+                z = pool_vectors(f, h, streams.sizes)
+            weights = None if learning else weight_moments(f, streams.sizes)
+            return self._output(q, self.classifier(z), weights)
         with without_autocast(h):
             if self.closed_form and noise is None:
                 return self._in_closed_form(q, readout, streams)
