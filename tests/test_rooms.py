@@ -44,29 +44,29 @@ SINGLE_FILES = {"errors", "__main__"}
 # rebuilt gets its new size. Of the rebuilt ones, statistics, tasks and evaluation are still above
 # the budgets of the design (2,100, 900 and 5,500).
 BUDGETS = {
-    "core": 2917,
+    "core": 2949,
     "statistics": 2395,
-    "variational": 2527,
+    "variational": 2191,
     "tasks": 1449,
-    "slides": 3181,
-    "patches": 1387,
-    "features": 1826,
+    "slides": 3187,
+    "patches": 1395,
+    "features": 1892,
     "jobs": 1513,
-    "cohorts": 2497,
-    "datasets": 7835,
-    "layers": 2024,
-    "models": 5824,
-    "training": 3518,
-    "evaluation": 6588,
-    "maps": 3340,
+    "cohorts": 2609,
+    "datasets": 7837,
+    "layers": 1890,
+    "models": 4929,
+    "training": 3155,
+    "evaluation": 6575,
+    "maps": 3345,
     "view": 1609,
-    "exports": 1677,
+    "exports": 1678,
     "workflow": 1473,
     "estimators": 1290,
     "benchmark": 8049,
-    "cli": 3933,
+    "cli": 3948,
 }
-TESTS, BENCHMARKS = 49427, 2060
+TESTS, BENCHMARKS = 47967, 2060
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6

@@ -45,7 +45,7 @@ LAYOUTS = [
 def test_another_layout_of_the_same_weights(shared_golden, name, change):
     golden = Golden(shared_golden, name)
     bags = pack([golden.bag(0)])
-    model = from_original(golden.reference, change(golden.state), **golden.constructor)
+    model = from_original(golden.name, change(golden.state), **golden.constructor)
     assert torch.equal(model(bags).logits, golden.model()(bags).logits)
 
 
@@ -68,7 +68,7 @@ def test_arguments_of_the_constructor(shared_golden):
         ("torchmil_probsmoothabmil_zero", "abmil-probsa-dirac"),
     ):
         golden = Golden(shared_golden, name)
-        assert from_original(golden.reference, golden.state).name == model
+        assert from_original(golden.name, golden.state).name == model
     abmil = from_original("torchmil_abmil", Golden(shared_golden, "torchmil_abmil").state,
                           att_act="gelu")  # fmt: skip
     assert abmil.arguments["attention_activation"] == "gelu"
@@ -159,12 +159,12 @@ def test_what_does_not_fit_is_named(shared_golden, name, change, arguments, says
     golden = Golden(shared_golden, name)
     state = {k: v for k, v in {**golden.state, **change}.items() if v is not None}
     with pytest.raises(ProbSAError, match=says):
-        from_original(golden.reference, state, **{**golden.constructor, **arguments})
+        from_original(golden.name, state, **{**golden.constructor, **arguments})
 
 
 @pytest.mark.parametrize(
     ("reference", "meant"),
-    [("CLAM-SB", "clam_sb"), ("torchmil_abmill", "torchmil_abmil"), ("dsmil_c", "dsmil")],
+    [("CLAM-SB", "clam_sb"), ("torchmil_abmill", "torchmil_abmil"), ("dsmill", "dsmil")],
 )
 def test_a_name_that_is_not_known_is_refused_with_a_suggestion(reference, meant):
     with pytest.raises(

@@ -84,7 +84,7 @@ def test_the_derivative_of_the_kl_of_a_batch_vanishes_at_the_estimate_of_kappa(r
         terms.append(kl_divergence(own, prior) / (len(tau) if reduction == "mean" else 1))
     torch.stack(terms).mean().backward()
     assert abs(float(kappa.grad)) < 1e-10
-    assert float(model.learned_prior.kappa) == pytest.approx(kappa.item(), rel=1e-6)
+    assert float(model.attention.prior.kappa) == pytest.approx(kappa.item(), rel=1e-6)
 
 
 def exact_kl(q=None, **options):

@@ -46,6 +46,9 @@ from ..variational import (
 from ._base import Model, Output
 from ._explanation import Explanation, explain
 
+NETWORK, SAMPLING, PRIOR = TransformerOptions(), PosteriorOptions(), PriorOptions()
+FIELD = FieldOptions()
+
 
 class AttentionModel(Model):
     """Attention pooling: p(Y | X, f) = ψ(Hᵀ softmax(f)) with f ~ q(f | X).
@@ -98,16 +101,16 @@ class AttentionModel(Model):
         embed: Widths = 512,
         activation: Literal["relu", "identity"] | None = None,
         dropout: Rate = 0.0,
-        network: TransformerOptions | NystromOptions,
+        network: TransformerOptions | NystromOptions = NETWORK,
         attention_dim: PositiveInt = 128,
         trunk: Trunk = "tanh",
         attention_activation: Activation = "tanh",
         attention_dropout: Rate = 0.0,
         score_bias: bool | None = None,
         classifier_hidden: Annotated[int | None, Limits(at_least=1)] = None,
-        sampling: PosteriorOptions,
-        prior: PriorOptions,
-        field: FieldOptions,
+        sampling: PosteriorOptions = SAMPLING,
+        prior: PriorOptions = PRIOR,
+        field: FieldOptions = FIELD,
         **common: Any,
     ) -> None:
         super().__init__(**common)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError, UnknownName
+from ..errors import CheckpointError, InputError, UnknownName
 from ._base import Model
 from ._registry import build
 from ._registry import names as _model_names
@@ -40,6 +40,8 @@ class Original:
     """What is converted: a state dict, which may be changed, and its constructor's arguments."""
 
     reference: str
+    remark: str
+    """What follows the name of the original in the reference."""
     state: State
     arguments: Given
 
@@ -129,37 +131,42 @@ def from_original(reference: str, state: Mapping[str, Tensor], **arguments: Any)
         UnknownName: no such reference, or no such argument; suggests the nearest.
         CheckpointError: another layout or size; names the key and both shapes.
     """
-    source = _source(reference)
+    name = _original_of(reference)
+    source, remark = _sources[name], reference.removeprefix("ckpt_").removeprefix(name)
     given = Given({k: _value(v) for k, v in arguments.items()})
     tensors = {k: v.detach() for k, v in state.items()}
     for prefix in ("state_dict.", "model.", "module."):  # of wrappers (DataParallel, Lightning)
         if tensors and all(k.startswith(prefix) for k in tensors):
             tensors = {k.removeprefix(prefix): v for k, v in tensors.items()}
-    if reference.startswith("torchmil"):  # its lazy layers
+    if name.startswith("torchmil"):  # its lazy layers
         tensors = {k.replace(".module.", "."): v for k, v in tensors.items()}
     try:
-        values = source.read(Original(reference=reference, state=tensors, arguments=given))
+        values = source.read(
+            Original(reference=name, remark=remark, state=tensors, arguments=given)
+        )
+    except InputError:
+        raise
     except (TypeError, ValueError, IndexError) as e:
         raise CheckpointError(
-            f"{reference}: a tensor or an argument has another form than the original's ({e})"
+            f"{name}: a tensor or an argument has another form than the original's ({e})"
         ) from e
     for argument in given if source.ignores is not None else ():
         if argument not in (known := {*given.read, *(source.ignores or ())}):
-            raise UnknownName(f"argument of {reference}", argument, sorted(known))
+            raise UnknownName(f"argument of {name}", argument, sorted(known))
     if source.model is not None:
         model = build(values.pop("name", source.model), **values)
         values = transplant(model, tensors, source.names)
     return values.eval()
 
 
-def _source(reference: str) -> Source:
-    """Return the original that a reference names; remarks follow an underscore."""
+def _original_of(reference: str) -> str:
+    """Return the name of the original in a reference; remarks follow an underscore."""
     name = reference.removeprefix("ckpt_")
     while name not in sources() and "_" in name:
         name = name.rpartition("_")[0]
     if name not in sources():
         raise UnknownName("reference", reference, sorted(_sources))
-    return _sources[name]
+    return name
 
 
 def transplant(model: Model, state: State, rules: Rules) -> Model:

@@ -210,7 +210,7 @@ OUTER: Rules = [(r"_fc1\.0\.", "embed.net.0."), (r"_fc2\.", "classifier.")]
 @original("transmil", model="transmil", names=[*SQUARE, *LAYERS, *OUTER])
 def _from_original(of: Original) -> dict[str, Any]:
     dim, in_dim = of.tensor("_fc1.0.weight").shape
-    version = of.arguments.get("nystrom_attention") or of.reference.partition("_nystrom")[2]
+    version = of.arguments.get("nystrom_attention") or of.remark.removeprefix("_nystrom")
     last = str(version).rpartition(".")[2]
     if not last.isdigit() or int(last) < 14:
         raise InputError(

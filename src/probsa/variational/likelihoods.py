@@ -525,7 +525,9 @@ class Hazards(_Survival):
         """Return the hazards of the intervals; of a model with one logit, the risk."""
         return logits.sigmoid() if self.biases is None else self.sample_outputs(logits)[..., :1]
 
-    def _hazards(self, logits: Columns) -> tuple[Columns, Columns]:
+    def _hazards(
+        self, logits: Columns
+    ) -> tuple[Float[Tensor, "*batch k"], Float[Tensor, "*batch k_plus_1"]]:
         """Return the logits of h_k, and log Π_{j ≤ k} (1 − h_j) from k = 0 on, where it is 0."""
         stop = logits if self.biases is None else logits + self.biases.to(logits.dtype)
         return stop, F.pad(F.logsigmoid(-stop).cumsum(-1), (1, 0))
