@@ -66,7 +66,7 @@ BUDGETS = {
     "benchmark": 8049,
     "cli": 3948,
 }
-TESTS, BENCHMARKS = 47967, 2060
+TESTS, BENCHMARKS = 47973, 2060
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6

@@ -8,7 +8,7 @@ import torch
 from support.golden import Golden
 
 from probsa import pack
-from probsa.errors import ProbSAError, UnknownName
+from probsa.errors import InputError, ProbSAError, UnknownName
 from probsa.models import from_original
 from probsa.models._originals import sources
 
@@ -75,7 +75,7 @@ def test_arguments_of_the_constructor(shared_golden):
     transmil = Golden(shared_golden, "torchmil_transmil")
     assert transmil.model(n_landmarks=None).encoder.blocks[0].options.landmarks == 16
     first = {"fc1.weight": torch.randn(32, 48), "fc1.bias": torch.randn(32)}
-    with_layer = from_original(transmil.reference, transmil.state | first, **transmil.constructor)
+    with_layer = from_original(transmil.name, transmil.state | first, **transmil.constructor)
     bag = torch.randn(9, 48)
     torch.testing.assert_close(
         with_layer.embed(bag), torch.nn.functional.linear(bag, *first.values())
@@ -149,7 +149,7 @@ REFUSED = [
     # earlier attention packages keep the wrong rows of a padded bag, which gives other numbers
     *(
         ("transmil_nystrom014", {}, {"nystrom_attention": version}, "keep the wrong rows.*=0.0.14")
-        for version in (None, "0.0.9")
+        for version in ("0.0.13", "0.0.9")
     ),
 ]
 
@@ -178,3 +178,9 @@ def test_every_original_has_a_set_of_reference_outputs(shared_golden):
     assert set(sources()) == {
         Golden(shared_golden, s).reference for s in stems if s.startswith(tuple(sources()))
     } | {"patchgcn_repo_amil"}
+
+
+def test_transmil_needs_the_version_of_its_attention(shared_golden):
+    golden = Golden(shared_golden, "transmil_nystrom014")
+    with pytest.raises(InputError, match="nystrom_attention is 'not given'"):
+        from_original("transmil", golden.state, **golden.constructor)
