@@ -15,14 +15,8 @@ from jaxtyping import Float
 from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor, nn
 
-from ..layers import (
-    BagExplainer,
-    Readout,
-)
-from ..variational import (
-    Posterior,
-    probability_positive,
-)
+from ..layers import BagExplainer, Readout
+from ..variational import Posterior, probability_positive
 from ._attention import AttentionModel
 from ._base import Provenance, ScoreKind
 from ._explanation import Explanation, explain

@@ -16,15 +16,15 @@ from .likelihoods import fit_spec as fit_spec
 from .likelihoods import full_precision as full_precision
 from .likelihoods import likelihood_of as likelihood_of
 from .likelihoods import logits_of as logits_of
-from .objectives import KLWeight as KLWeight
-from .objectives import RateSchedule as RateSchedule
 from .objectives import kl_weight as kl_weight
 from .objectives import objective as objective
 from .objectives import rate_factor as rate_factor
 from .options import FieldOptions as FieldOptions
+from .options import KLWeight as KLWeight
 from .options import LikelihoodOptions as LikelihoodOptions
 from .options import PosteriorOptions as PosteriorOptions
 from .options import PriorOptions as PriorOptions
+from .options import RateSchedule as RateSchedule
 from .posteriors import BLOCK as BLOCK
 from .posteriors import Diagonal as Diagonal
 from .posteriors import Dirac as Dirac

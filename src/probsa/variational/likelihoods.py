@@ -610,9 +610,7 @@ class Cox(_Survival):
 
 FittedLikelihood = CumulativeLink | Findings | Gaussian | Hazards | Cox
 LIKELIHOODS: dict[str, type[FittedLikelihood]] = {
-    "ordinal": CumulativeLink,
-    "multilabel": Findings,
-    "regression": Gaussian,
+    **{cls.task: cls for cls in (CumulativeLink, Findings, Gaussian)},
     "hazards": Hazards,
     "cox": Cox,
 }

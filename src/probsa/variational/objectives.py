@@ -7,14 +7,12 @@ validation losses. A checkpoint holds all of these, so a resumed run continues i
 import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-KLWeight = float | Literal["linear", "cyclical"]
-RateSchedule = Literal["constant", "cosine", "step", "plateau"]
+from .options import KLWeight, RateSchedule
 
 CYCLES = 5
 LOWER = 1e-4

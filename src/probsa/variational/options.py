@@ -8,6 +8,9 @@ from typing import Annotated, Literal
 
 from ..core import Limits, NonNegativeFloat, PositiveFloat, PositiveInt, check_options
 
+KLWeight = float | Literal["linear", "cyclical"]
+RateSchedule = Literal["constant", "cosine", "step", "plateau"]
+
 
 class _Checked:
     def __post_init__(self) -> None:
