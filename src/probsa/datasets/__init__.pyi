@@ -1,6 +1,3 @@
-from .assumptions import ASSUMPTION_TESTS as ASSUMPTION_TESTS
-from .assumptions import AssumptionTest as AssumptionTest
-from .assumptions import write_assumption_bags as write_assumption_bags
 from .bag_list import IN_MEMORY as IN_MEMORY
 from .bag_list import BagList as BagList
 from .bag_set import BagSet as BagSet
@@ -11,9 +8,6 @@ from .conversion import ConversionOptions as ConversionOptions
 from .conversion import convert as convert
 from .copies import BagCopy as BagCopy
 from .copies import find_copies as find_copies
-from .correlated import correlated_cohort as correlated_cohort
-from .correlated import optimal_scores as optimal_scores
-from .correlated import write_correlated as write_correlated
 from .covariate_encoder import CovariateEncoder as CovariateEncoder
 from .covariate_encoder import fit_encoder as fit_encoder
 from .covariates import CovariateOptions as CovariateOptions
