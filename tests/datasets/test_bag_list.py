@@ -33,7 +33,7 @@ def test_what_it_refuses():
         BagList([])
     with pytest.raises(BagError, match="two bags are named 'a'"):
         BagList([one, one])
-    with pytest.raises(BagError, match="'b' has 4 features per instance, 'a' has 3"):
+    with pytest.raises(BagError, match=r"'b' .* has 4 features per instance, 'a' has 3"):
         BagList([one, wide]).bag("b")
     with pytest.raises(BagError, match="no bag named 'c'"):
         BagList([one]).bag("c")

@@ -13,7 +13,6 @@ from support.foreign import TOOLS, Slide, edges_by_cell, expected_edges, row_ord
 from probsa.core.store import read_bag, write_bag
 from probsa.datasets import open_bags
 from probsa.datasets.conversion import Conversion, ConversionOptions, convert
-from probsa.datasets.writers.registry import writer_class
 from probsa.errors import BagError, InputError, OutputExists, TableError, UnknownName
 
 TARGETS = ("trident", "clam", "torchmil", "probsa")
@@ -493,7 +492,7 @@ def test_real_tiles_go_to_every_format_and_keep_their_graphs(
 def test_formats_and_folders_that_do_not_exist(tmp_path: Path) -> None:
     source = foreign.trident(tmp_path / "x", slide())
     with pytest.raises(UnknownName, match=r"no format to write named 'Trident'.*mean 'trident'"):
-        writer_class("Trident")
+        run(source, tmp_path / "out", "trident", "Trident")
     with pytest.raises(InputError, match="is the source itself"):
         run(source, source, "trident", "clam")
     with pytest.raises(BagError, match="there is no folder"):

@@ -38,11 +38,7 @@ class BagList(BagSet):
     def bag(self, name: str) -> Bag:
         """Return a bag; see `BagSet.bag`."""
         bag = self._bags[self._open(name)]
-        if bag.x.shape[1] != self.in_dim:
-            raise BagError(
-                f"bag {name!r} has {bag.x.shape[1]} features per instance, {self._first!r} has "
-                f"{self.in_dim}: all must come from one encoder"
-            )
+        self._check_width(name, bag.x.shape[1])
         return bag
 
     def metadata(self, name: str) -> Metadata:
@@ -50,9 +46,6 @@ class BagList(BagSet):
         one_column = bag.coords is not None and bag.coords.shape[1] == 1
         kind = None if bag.coords is None else "ct" if one_column else "slide"
         return Metadata(kind=kind)
-
-    def formats(self) -> frozenset[str]:
-        return frozenset()
 
     def _read(self, name: str) -> StoredBag:
         bag = self._bags[name]

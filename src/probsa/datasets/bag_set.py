@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from ..core import (
 )
 from ..errors import BagError, EmptyBag, InputError, hint
 from .cache import Cache
+from .labels import LabelTable
 from .metadata import Metadata
 from .overlay import Overlay
 
@@ -48,6 +49,8 @@ class BagSet(ABC):
 
     unit: Literal["px", "um"] = "px"
     """Unit of coordinates and stride: level-0 pixels; micrometres if the resolution is unknown."""
+    tools: ClassVar[frozenset[str]] = frozenset()
+    """The tools that write files of this format."""
 
     def __init__(
         self, folder: Path, paths: dict[str, Path], *, graph: GraphOptions, cache_gb: float
@@ -120,14 +123,14 @@ class BagSet(ABC):
         empty_bags = []
         for name in self.names:
             try:
-                is_empty = self.size(name) == 0
+                if self.size(name):
+                    continue
             except EmptyBag:
-                is_empty = True
+                pass
             except BagError:
                 continue
-            if is_empty:
-                empty_bags.append(name)
-                self.notes[name] = "left out: it has no instances"
+            empty_bags.append(name)
+        self.notes |= dict.fromkeys(empty_bags, "left out: it has no instances")
         return tuple(empty_bags)
 
     def bag(self, name: str) -> Bag:
@@ -142,22 +145,30 @@ class BagSet(ABC):
         return self._with_covariates(self._new_bag(name) if bag is None else bag)
 
     def _with_covariates(self, bag: Bag) -> Bag:
-        if bag.name not in self.covariates:
-            return bag
-        return replace(bag, covariates=self.covariates[bag.name])
+        values = self.covariates.get(bag.name)
+        return bag if values is None else replace(bag, covariates=values)
 
-    def _new_bag(self, name: str) -> Bag:
-        """Read a bag and build its graph."""
-        stored = self.stored(name)
-        width = stored.features.shape[1]
+    def _check_width(self, name: str, width: int) -> None:
         if width != self.in_dim:
             raise BagError(
                 f"bag {name!r} ({self._files[name]}) has {width} features per instance, "
                 f"{self._first!r} has {self.in_dim}: all must come from one encoder"
             )
-        self._shapes[name] = (len(stored.features), width)
 
-        bag = _as_bag(stored)
+    def _new_bag(self, name: str) -> Bag:
+        """Read a bag and build its graph."""
+        stored = self.stored(name)
+        self._check_width(name, stored.features.shape[1])
+        self._shapes[name] = stored.features.shape
+        labels, coords = stored.instance_labels, stored.coords
+        bag = Bag(  # its tensors share memory with the arrays
+            name=name,
+            x=torch.from_numpy(stored.features),
+            edges=torch.zeros(2, 0, dtype=torch.long),
+            weights=torch.zeros(0),
+            coords=None if coords is None else torch.from_numpy(coords),
+            instance_labels=None if labels is None else torch.from_numpy(labels),
+        )
         graph = self._cache.graph(name)
         if graph is None:
             graph = build_graph(stored, options=self.graph)
@@ -194,9 +205,25 @@ class BagSet(ABC):
         """
         return (self.metadata(name),)
 
-    @abstractmethod
     def formats(self) -> frozenset[str]:
         """Return the tools that may have written these files, judging by the first file."""
+        return self.tools
+
+    def label_table(self) -> LabelTable | None:
+        """Return the labels that the tool stores beside its features, if it does."""
+        return None
+
+    def at_level_0(
+        self, bag: StoredBag, metadata: Metadata, remarks: list[str]
+    ) -> tuple[StoredBag, Metadata]:
+        """Return a bag with level-0 corners, for files that do not hold them; for `convert`.
+
+        What is uncertain is appended to `remarks`.
+
+        Raises:
+            BagError: the resolution is needed but unknown, or contradicts the coordinates.
+        """
+        return bag, metadata
 
     @abstractmethod
     def _read(self, name: str) -> StoredBag:
@@ -245,25 +272,11 @@ class BagSet(ABC):
             self.notes[stored.name] = "; ".join(notes)
 
 
-def _as_bag(stored: StoredBag) -> Bag:
-    """Convert to tensors that share memory with the arrays."""
-    labels, coords = stored.instance_labels, stored.coords
-    return Bag(
-        name=stored.name,
-        x=torch.from_numpy(stored.features),
-        edges=torch.zeros(2, 0, dtype=torch.long),
-        weights=torch.zeros(0),
-        coords=None if coords is None else torch.from_numpy(coords),
-        instance_labels=None if labels is None else torch.from_numpy(labels),
-    )
-
-
 def _describe_gaps(coords: Shaped[np.ndarray, " n"]) -> list[str]:
     """Describe irregular slice positions of a scan, in sentences."""
-    step = np.diff(coords)
-    if len(step) == 0:
+    if len(coords) < 2:
         return []
-    notes = []
+    step, notes = np.diff(coords), []
     if (step <= 0).any() and (step >= 0).any():
         row = int(np.flatnonzero(np.sign(step) != np.sign(np.median(step)))[:1].sum()) + 1
         notes.append(f"slice positions are not monotonic (row {row}); chained in row order")
@@ -272,8 +285,7 @@ def _describe_gaps(coords: Shaped[np.ndarray, " n"]) -> list[str]:
     median_step = float(np.median(step)) if len(step) else 0.0
     large_steps = np.flatnonzero(step > 1.5 * median_step)
     missing = []
-    for i in large_steps[:SHOWN]:
-        low, high = positions[i], positions[i + 1]
+    for low, high in positions[np.stack([large_steps, large_steps + 1], 1)][:SHOWN]:
         if median_step == 1 and high - low >= 2:
             missing.append(f"{low + 1:g}" if high - low < 3 else f"{low + 1:g}-{high - 1:g}")
         else:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..core import NumberedRow, TaskName, TextTable, counted, read_number
+from ..core import NumberedRow, TaskName, TextTable, counted, read_number, write_csv
 from ..errors import TableError, hint
 from ..tasks import (
     LABELS,
@@ -197,20 +197,34 @@ def _assignments(
     }
 
 
+def write_table(path: Path, table: LabelTable, bags: Iterable[str]) -> None:
+    """Write the rows of these bags, with the names of their classes."""
+    columns: dict[str, Sequence[object] | None] = {
+        "bag": table.bags,
+        "label": [None if y is None else table.classes[y] for y in table.labels],
+        "group": table.groups,
+        "fold": table.folds,
+        "split": table.splits,
+    }
+    present = {k: v for k, v in columns.items() if v is not None}
+    rows = [dict(zip(present, row, strict=True)) for row in zip(*present.values(), strict=True)]
+    wanted = set(bags)
+    write_csv(path, list(present), [row for row in rows if row["bag"] in wanted])
+
+
 def drop_bags(table: LabelTable, bags: Sequence[str]) -> LabelTable:
     """Return the table without these bags; the classes are kept."""
     excluded = set(bags)
-    rows = [row for row, b in enumerate(table.bags) if b not in excluded]
-    return replace(
-        table,
-        bags=tuple(table.bags[r] for r in rows),
-        labels=tuple(table.labels[r] for r in rows),
-        groups=None if table.groups is None else tuple(table.groups[r] for r in rows),
-        folds=None if table.folds is None else tuple(table.folds[r] for r in rows),
-        splits=None if table.splits is None else tuple(table.splits[r] for r in rows),
-        values=tuple(table.values[r] for r in rows),
-        lines=None if table.lines is None else tuple(table.lines[r] for r in rows),
-    )
+    return select_rows(table, [row for row, b in enumerate(table.bags) if b not in excluded])
+
+
+def select_rows(table: LabelTable, rows: Sequence[int]) -> LabelTable:
+    """Return the table with these rows only."""
+    columns = {
+        name: None if (column := getattr(table, name)) is None else tuple(column[r] for r in rows)
+        for name in ("bags", "labels", "groups", "folds", "splits", "values", "lines")
+    }
+    return replace(table, **columns)
 
 
 def check_labels_match(table: LabelTable, names: Sequence[str], *, allow_unlabelled: bool) -> None:

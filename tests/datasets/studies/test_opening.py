@@ -124,7 +124,7 @@ def test_a_second_run_forgets_what_the_first_wrote(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"dataset\.json was not finished"):
         read_study(out)
     (out / "dataset.json").write_text("{}")
-    with pytest.raises(InputError, match="is not a record of a data set"):
+    with pytest.raises(InputError, match=r"dataset\.json is damaged: name is missing"):
         read_study(out)
     (out / "dataset.json").unlink()
     with pytest.raises(OutputExists, match=r"a labels\.csv that probsa dataset did not write"):
