@@ -14,8 +14,7 @@ from jaxtyping import Float
 
 from ..core import TextTable, check_options, read_number
 from ..errors import InputError, TableError
-from ..tasks import SHOWN
-from .names import COLUMNS, SYNONYMS, nearest
+from .names import COLUMNS, SYNONYMS, listed, nearest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,10 +116,8 @@ class CovariateTable:
         if self.options.missing_rows == "refuse":
             absent = [n for n in names if n not in self.rows_of]
             if absent:
-                shown = ", ".join(repr(n) for n in absent[:SHOWN])
-                more = f" and {len(absent) - SHOWN} more" if len(absent) > SHOWN else ""
                 raise TableError(
-                    f"{self.path} has no row for {shown}{more}."
+                    f"{self.path} has no row for {listed(absent)}."
                     f"{nearest(absent[0], tuple(self.rows_of))} Add a row (empty cells are missing "
                     "values), or set missing_rows to as_missing"
                 )
@@ -139,11 +136,10 @@ class CovariateTable:
 
     def _row(self, name: str) -> int | None:
         """Return the row of a bag or patient, after checking that all its lines agree."""
-        first, *others = self.rows_of.get(name, (None,))
-        if first is None:
+        if name not in self.rows_of:
             return None
+        first, *others = self.rows_of[name]
         for other in others:
-            assert other is not None
             for column, one, two in zip(
                 self.options.columns, self._cells(first), self._cells(other), strict=True
             ):

@@ -6,7 +6,6 @@ and `splits.json`; stored splits that no longer fit the labels are rejected.
 """
 
 import json
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -14,14 +13,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from sklearn.model_selection import StratifiedGroupKFold
 
 from ..core import counted, write_csv, write_json
 from ..errors import InputError, TableError
 from ..tasks import SHOWN
 from .labels import LabelTable
 from .names import SPLIT_PARTS
-from .splits import Split, check_parts, make_split, read_clam_split
+from .splits import (
+    Split,
+    check_parts,
+    make_split,
+    read_clam_split,
+    split_of,
+    stratified_folds,
+)
 
 VERSION = 1
 """`probsa_splits` of the written JSON; later versions are rejected."""
@@ -70,19 +75,14 @@ def protocol_splits(
     where = f"the training part of {table.where}"
     check_parts(table, parts, f"train and val together are {where}")
     rows = [r for r, b in enumerate(table.bags) if parts.get(b) == "train"]
-    test, labels = tuple(b for b, p in parts.items() if p == "test"), table.of_task.labels
+    stratified_by = table.of_task.labels.stratified_by.format(*table.target)
     result = []
     for k, val_rows in enumerate(_validation_rows(table, rows, splits=splits, seed=seed)):
-        val_bags = {table.bags[r] for r in val_rows}
-        training_bags = [table.bags[r] for r in rows]
-        split = Split(
-            train=tuple(b for b in training_bags if b not in val_bags),
-            val=tuple(b for b in training_bags if b in val_bags),
-            test=test,
-            origin=f"split {k} of {splits} of {where}, "
-            f"{labels.stratified_by.format(*table.target)}, groups kept whole, seed {seed}",
+        val = dict.fromkeys((table.bags[r] for r in val_rows), "val")
+        origin = (
+            f"split {k} of {splits} of {where}, {stratified_by}, groups kept whole, seed {seed}"
         )
-        result.append(_with_notes(table, split))
+        result.append(_with_notes(table, split_of(parts | val, origin)))
     return result
 
 
@@ -184,28 +184,27 @@ def check_classes(table: LabelTable, split: Split, *, pooled: bool = False) -> l
     Raises:
         TableError: a class has no training bag, or, unless `pooled`, the test part has one class.
     """
-    present = table.of_task.labels.needed_strata(_counts(table, table.bags))
-    train = _counts(table, split.train)
-    if missing := sorted(present - set(train)):
-        bags_of_class = {
-            c: _counts(table, (*split.train, *split.val, *split.test))[c] for c in missing
-        }
+    present = table.of_task.labels.needed_strata(set(table.strata(table.bags)))
+
+    def missing(names: Sequence[str]) -> list[int]:
+        return sorted(present - set(table.strata(names)))
+
+    if untrained := missing(split.train):
+        strata = table.strata((*split.train, *split.val, *split.test))
+        count = sum(y in untrained for y in strata)
         raise TableError(
-            f"no bag {table.stratum_names(missing)} trains ({split.origin}): all "
-            f"{counted(sum(bags_of_class.values()), 'bag')} of it validate or test. More bags or "
-            "patients of that kind are needed, or fewer splits"
+            f"no bag {table.stratum_names(untrained)} trains ({split.origin}): all "
+            f"{counted(count, 'bag')} of it validate or test. More bags or patients of that kind "
+            "are needed, or fewer splits"
         )
     if not pooled:
         _check_two_classes(table, split.test, f"the test part ({split.origin})")
-    notes = []
-    for part, what in (("val", "validates"), ("test", "tests")):
-        names = getattr(split, part)
-        if names and (missing := sorted(present - set(_counts(table, names)))):
-            notes.append(
-                f"no bag {table.stratum_names(missing)} {what}, so "
-                f"{table.of_task.words.undefined} is undefined there"
-            )
-    return notes
+    return [
+        f"no bag {table.stratum_names(missing(names))} {what}, so "
+        f"{table.of_task.words.undefined} is undefined there"
+        for names, what in ((split.val, "validates"), (split.test, "tests"))
+        if names and missing(names)
+    ]
 
 
 def _with_notes(table: LabelTable, split: Split, *, pooled: bool = False) -> Split:
@@ -217,9 +216,7 @@ def _check_two_classes(table: LabelTable, names: Sequence[str], what: str) -> No
     """Raise if the labelled bags all have the same class, or none has an event."""
     if not names:
         raise TableError(f"{what} has no bag: state which bags to test on")
-    wanted = set(names)
-    labels = [y for b, y in zip(table.bags, table.labels, strict=True) if b in wanted]
-    known = [y for y in labels if y is not None]  # a test part may be entirely unlabelled
+    known = table.strata(names)  # a test part may be entirely unlabelled
     if (reason := table.of_task.labels.untestable(known, table.classes)) is not None:
         shown = ", ".join(repr(n) for n in names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
         raise TableError(f"{what} {reason} ({shown}). Methods cannot be compared on it")
@@ -246,17 +243,15 @@ def _validation_rows(
                 f"one patient ({str(min(class_groups))!r}): when that patient validates, none is "
                 "left to train on"
             )
-    splitter = StratifiedGroupKFold(n_splits=splits, shuffle=True, random_state=seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # rare classes are checked by the caller
-        try:
-            val_parts = [[rows[i] for i in val] for _, val in splitter.split(rows, y, groups)]
-        except ValueError as error:
-            most = int(np.bincount(y).max())
-            raise TableError(
-                f"{table.where}: the largest class trains with {counted(most, 'bag')}: too few for "
-                f"{splits} splits"
-            ) from error
+    try:
+        folds = stratified_folds(y, groups, splits, seed=seed)
+    except ValueError as error:
+        most = int(np.bincount(y).max())
+        raise TableError(
+            f"{table.where}: the largest class trains with {counted(most, 'bag')}: too few for "
+            f"{splits} splits"
+        ) from error
+    val_parts = [[rows[i] for i in val] for _, val in folds]
     if not all(val_parts):
         raise TableError(
             f"{splits} splits of {len(rows)} bags of {group_count} patients leave one without a "
@@ -268,26 +263,13 @@ def _validation_rows(
 def _check_fit(table: LabelTable, split: Split, path: Path) -> None:
     """Check that the split contains every bag of the table, with the same test part."""
     part_of = {n: p for p in SPLIT_PARTS for n in getattr(split, p)}
-    for row, bag in enumerate(table.bags):
-        part = None if table.splits is None else table.splits[row]
-        wanted = part is not None if table.splits is not None else table.labels[row] is not None
-        if wanted and bag not in part_of:
+    parts = table.splits or [None if y is None else "" for y in table.labels]
+    for bag, part in zip(table.bags, parts, strict=True):
+        if part is not None and bag not in part_of:
             raise TableError(f"bag {bag!r} of {table.where} is new: it is in no part of {path}")
-        if (
-            bag in part_of
-            and table.splits is not None
-            and (part_of[bag] == "test") != (part == "test")
-        ):
+        moved = bag in part_of and (part_of[bag] == "test") != (part == "test")
+        if moved and table.splits is not None:
             raise TableError(
                 f"bag {bag!r} is in {part_of[bag]} in {path}, but {part or 'unused'} in "
                 f"{table.where}"
             )
-
-
-def _counts(table: LabelTable, names: Sequence[str]) -> dict[int, int]:
-    wanted = set(names)
-    counts: dict[int, int] = {}
-    for bag, label in zip(table.bags, table.labels, strict=True):
-        if bag in wanted and label is not None:
-            counts[label] = counts.get(label, 0) + 1
-    return counts

@@ -62,16 +62,11 @@ def make_split(
     elif test_fold is not None:
         raise TableError(f"{table.where} has no column 'fold': leave --test-fold out, or add it")
     elif table.splits is not None:
-        parts = {
-            b: part for b, part in zip(table.bags, table.splits, strict=True) if part is not None
-        }
+        parts = {b: p for b, p in zip(table.bags, table.splits, strict=True) if p is not None}
         origin = f"from the column 'split' of {table.where}"
     else:
-        parts = {
-            b: "train"
-            for b, label in zip(table.bags, table.labels, strict=True)
-            if label is not None
-        }
+        labels = zip(table.bags, table.labels, strict=True)
+        parts = {b: "train" for b, label in labels if label is not None}
         origin = f"all labelled bags of {table.where}"
     check_parts(table, parts, origin)
     if "val" not in parts.values():
@@ -82,7 +77,7 @@ def make_split(
             f"{table.of_task.labels.stratified_by.format(*table.target)}, groups kept whole, seed "
             f"{seed}"
         )
-    return _split(parts, origin)
+    return split_of(parts, origin)
 
 
 def check_training_part(table: LabelTable, split: Split) -> None:
@@ -115,11 +110,7 @@ def read_clam_split(path: Path, table: LabelTable) -> Split:
     """
     splits = TextTable.read(path, expected=",train,val,test")
     header = tuple(splits.frame.columns)
-    index_columns = [
-        name
-        for name in header
-        if name not in SPLIT_PARTS and name.removesuffix("_label") not in SPLIT_PARTS
-    ]
+    index_columns = [n for n in header if n.removesuffix("_label") not in SPLIT_PARTS]
     if not set(SPLIT_PARTS) <= set(header) or len(index_columns) > 1:
         raise TableError(
             f"{path} has the columns {', '.join(name or '(no name)' for name in header)}: "
@@ -147,10 +138,11 @@ def read_clam_split(path: Path, table: LabelTable) -> Split:
             parts[name] = part
     origin = f"from {path}"
     check_parts(table, parts, origin)
-    return _split({bag: parts[bag] for bag in table.bags if bag in parts}, origin)
+    return split_of({bag: parts[bag] for bag in table.bags if bag in parts}, origin)
 
 
-def _split(parts: Mapping[str, str], origin: str) -> Split:
+def split_of(parts: Mapping[str, str], origin: str) -> Split:
+    """Return the split that puts each bag in its part."""
     named = {p: tuple(b for b, at in parts.items() if at == p) for p in SPLIT_PARTS}
     return Split(**named, origin=origin)
 
@@ -158,13 +150,11 @@ def _split(parts: Mapping[str, str], origin: str) -> Split:
 def _by_fold(table: LabelTable, test_fold: int | None) -> tuple[dict[str, str], str]:
     folds = table.folds or ()
     known = sorted(set(folds))
-    listed = ", ".join(str(k) for k in known)
+    shown = ", ".join(map(str, known))
     if test_fold is None:
-        raise TableError(
-            f"{table.where} gives folds ({listed}): say which to test with --test-fold"
-        )
+        raise TableError(f"{table.where} gives folds ({shown}): say which to test with --test-fold")
     if test_fold not in known:
-        raise TableError(f"{table.where} has no fold {test_fold}: it has {listed}")
+        raise TableError(f"{table.where} has no fold {test_fold}: it has {shown}")
     if len(known) < 3:
         raise TableError(
             f"{table.where} has {len(known)} folds: one tests and one validates, so training "
@@ -202,10 +192,25 @@ def check_parts(table: LabelTable, parts: Mapping[str, str], origin: str) -> Non
             )
 
 
+def stratified_folds(
+    y: np.ndarray, groups: np.ndarray, k: int, *, seed: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return k divisions into training and validation rows, with groups kept whole.
+
+    Raises:
+        ValueError: the largest class has fewer rows than folds.
+    """
+    splitter = StratifiedGroupKFold(n_splits=k, shuffle=True, random_state=seed)
+    with warnings.catch_warnings():
+        # scikit-learn warns of classes with fewer bags than folds; the callers check them.
+        warnings.simplefilter("ignore", UserWarning)
+        return list(splitter.split(y, y, groups))
+
+
 def _validation(
     table: LabelTable, parts: Mapping[str, str], *, share: float, seed: int
 ) -> Sequence[str]:
-    """Choose validation bags: the sklearn fold whose two parts cover the most classes."""
+    """Choose the validation bags."""
     if not 0 < share <= 0.5:
         raise InputError(f"validation is {share:g}: give a share above 0 and up to 0.5")
     rows = [row for row, bag in enumerate(table.bags) if parts.get(bag) == "train"]
@@ -219,16 +224,11 @@ def _validation(
             f"{table.where}: {len(rows)} bags in {len(set(groups))} groups are too few to take a "
             "validation part from: give a column 'split'"
         )
-    folds = StratifiedGroupKFold(n_splits=k, shuffle=True, random_state=seed)
-    with warnings.catch_warnings():
-        # sklearn warns of classes with fewer bags than folds; they are checked below.
-        warnings.simplefilter("ignore", UserWarning)
-        candidates = list(folds.split(rows, y, groups))
-
-    def classes_covered(candidate: tuple[np.ndarray, np.ndarray]) -> tuple[int, int]:
-        return len(set(y[candidate[0]])), len(set(y[candidate[1]]))
-
-    train, val = max(candidates, key=classes_covered)  # the first of the best
+    # the first of those whose two parts cover the most classes
+    train, val = max(
+        stratified_folds(y, groups, k, seed=seed),
+        key=lambda parts: tuple(len(set(y[part])) for part in parts),
+    )
     missing = table.of_task.labels.needed_strata(y.tolist()) - set(y[train].tolist())
     if missing:
         raise TableError(
