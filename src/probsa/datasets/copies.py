@@ -55,7 +55,6 @@ class BagCopy:
 class _Sketch:
     """The data kept for each bag."""
 
-    rows: int
     digest: bytes
     """Hash of the rows as a multiset, so independent of their order."""
     projected: Float[np.ndarray, "rows width"]
@@ -80,8 +79,12 @@ def find_copies(bags: BagSet, names: Sequence[str]) -> list[BagCopy]:
     mixing = np.random.default_rng(0).normal(size=(len(mean), WIDTH)).astype(np.float32)
     mixing /= np.sqrt(WIDTH)
     sketches = [_sketch(_features(bags, name), mean, scale, mixing) for name in names]
+    same: dict[bytes, list[int]] = {}
+    for k, sketch in enumerate(sketches):
+        same.setdefault(sketch.digest, []).append(k)
+    equal = {pair for group in same.values() for pair in combinations(group, 2)}
     copies = []
-    for i, j in sorted(_equal_pairs(sketches) | _candidate_pairs(sketches)):
+    for i, j in sorted(equal | _candidate_pairs(sketches)):
         if sketches[i].digest == sketches[j].digest:
             kind, share = "copy", 1.0
         else:
@@ -128,20 +131,10 @@ def _sketch(
     unrepeated = np.flatnonzero(np.isinf(neighbour_distances))
     picks = np.unique(np.linspace(0, max(len(unrepeated) - 1, 0), PROBES).astype(int))
     return _Sketch(
-        rows=len(x),
         digest=hashlib.blake2b(b"".join(digests)).digest(),
         projected=projected.astype(np.float32),
         probes=unrepeated[picks[: len(unrepeated)]],
     )
-
-
-def _equal_pairs(sketches: Sequence[_Sketch]) -> set[tuple[int, int]]:
-    """Return the pairs of bags with the same rows."""
-    by_digest: dict[bytes, list[int]] = {}
-    for k, s in enumerate(sketches):
-        by_digest.setdefault(s.digest, []).append(k)
-    alike = [group for group in by_digest.values() if len(group) > 1]
-    return {pair for group in alike for pair in combinations(group, 2)}
 
 
 def _candidate_pairs(sketches: Sequence[_Sketch]) -> set[tuple[int, int]]:
@@ -174,18 +167,9 @@ def _shared_probes(
     """Return the share of one bag's probes that the other contains, the larger of the two."""
     scaled = [_features(bags, names[index]).astype(np.float64) / scale for index in pair]
     shares = []
-    for rows, other_rows, index in (
-        (scaled[0], scaled[1], pair[0]),
-        (scaled[1], scaled[0], pair[1]),
-    ):
+    for index, rows, others in zip(pair, scaled, scaled[::-1], strict=True):
         probes = rows[sketches[index].probes]
-        hits = [_contains(other_rows, row) for row in probes]
-        shares.append(sum(hits) / len(hits) if sum(hits) >= LEAST else 0.0)
+        nearest = np.array([np.sqrt(((others - probe) ** 2).sum(1).min()) for probe in probes])
+        hits = int((nearest <= SAME * np.linalg.norm(probes, axis=1)).sum())
+        shares.append(hits / len(probes) if hits >= LEAST else 0.0)
     return max(shares)
-
-
-def _contains(
-    candidates: Float[np.ndarray, "rows features"], probe: Float[np.ndarray, " features"]
-) -> bool:
-    distance = np.sqrt(((candidates - probe) ** 2).sum(1).min())
-    return bool(distance <= SAME * np.linalg.norm(probe))

@@ -5,7 +5,7 @@ for the average patient's numbers and the most frequent categories.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -41,12 +41,11 @@ class CovariateEncoder:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the d encoded columns: `age`, `age_missing`, `sex=f`, …"""
-        names = []
-        for column in self.numeric:
-            names += [column, *self._indicator(column)]
+        own = {column: [column] for column in self.numeric}
         for column, levels in zip(self.categorical, self.levels, strict=True):
-            names += [f"{column}={level}" for level in levels[1:]] + self._indicator(column)
-        return tuple(names)
+            own[column] = [f"{column}={level}" for level in levels[1:]]
+        flags = {c: [f"{c}_missing"] if c in self.missing else [] for c in own}
+        return tuple(name for c in own for name in (*own[c], *flags[c]))
 
     def encode(self, rows: CovariateTable) -> Float[np.ndarray, "rows d"]:
         """Return the encoded rows of `CovariateTable.select`.
@@ -81,9 +80,7 @@ class CovariateEncoder:
 
         Unknown categories that are treated as missing are counted, too.
         """
-        counts = {
-            column: int(np.isnan(rows.numbers[:, k]).sum()) for k, column in enumerate(self.numeric)
-        }
+        counts = dict(zip(self.numeric, np.isnan(rows.numbers).sum(0).tolist(), strict=True))
         for k, column in enumerate(self.categorical):
             counts[column] = sum(not self._known(rows, row, k) for row in range(len(rows)))
         return {c: n for c, n in counts.items() if n and c not in self.missing}
@@ -101,9 +98,6 @@ class CovariateEncoder:
         """
         return as_record(cls, stored, where=where, complete=True)
 
-    def _indicator(self, column: str) -> list[str]:
-        return [f"{column}_missing"] if column in self.missing else []
-
     def _known(self, rows: CovariateTable, row: int, k: int) -> str:
         """Return the category in a row, empty if it is missing or unknown."""
         category, levels, column = rows.categories[row][k], self.levels[k], self.categorical[k]
@@ -112,8 +106,8 @@ class CovariateEncoder:
         if self.unknown_category == "as_missing":
             return ""
         raise InputError(
-            f"{rows.path}, line {rows.lines[row]}, {rows.name(row)!r}: the covariate {column!r} is "
-            f"{category!r}, which no training patient has. Known: {', '.join(levels)}."
+            f"{rows.path}, line {rows.lines[row]}, {rows.names[row]!r}: the covariate {column!r} "
+            f"is {category!r}, which no training patient has. Known: {', '.join(levels)}."
             f"{hint(category, levels)} Correct it, or set unknown_category to as_missing"
         )
 
@@ -133,12 +127,19 @@ def fit_encoder(table: CovariateTable, training_patients: Sequence[str]) -> Cova
     if not patients:
         raise InputError("there are no training patients to fit the covariates to")
     rows, options = table.select(patients), table.options
+
+    def constant(column: str, shown: str) -> TableError:
+        return TableError(
+            f"{table.path}: the covariate {column!r} is {shown} for all {len(patients)} training "
+            "patients for whom it is known, so it says nothing: leave it out"
+        )
+
     means, deviations, missing = [], [], []
     for k, column in enumerate(options.numeric):
         observed = rows.numbers[~np.isnan(rows.numbers[:, k]), k]
         if not len(observed) or observed.min() == observed.max():
             shown = f"{observed[0]:g}" if len(observed) else "missing"
-            raise _constant(table, column, shown, len(patients))
+            raise constant(column, shown)
         means.append(float(observed.mean()))
         deviations.append(float(observed.std()))
         if len(observed) < len(patients):
@@ -148,8 +149,10 @@ def fit_encoder(table: CovariateTable, training_patients: Sequence[str]) -> Cova
         counts = Counter(given[k] for given in rows.categories)
         lacking = counts.pop("", 0)
         if not counts or (len(counts) == 1 and not lacking):
-            raise _constant(table, column, next(iter(counts), "missing"), len(patients))
-        levels.append(tuple(_by_frequency(counts)))
+            raise constant(column, next(iter(counts), "missing"))
+        # the most frequent, the first by name of equals; then the others by name
+        reference = min(counts, key=lambda level: (-counts[level], level))
+        levels.append((reference, *sorted(set(counts) - {reference})))
         if lacking:
             missing.append(column)
     return CovariateEncoder(
@@ -160,18 +163,4 @@ def fit_encoder(table: CovariateTable, training_patients: Sequence[str]) -> Cova
         levels=tuple(levels),
         missing=tuple(missing),
         unknown_category=options.unknown_category,
-    )
-
-
-def _by_frequency(counts: Counter[str]) -> Iterator[str]:
-    """Return the most frequent level, the first by name of equals, then the others by name."""
-    reference = min(counts, key=lambda level: (-counts[level], level))
-    yield reference
-    yield from sorted(set(counts) - {reference})
-
-
-def _constant(table: CovariateTable, column: str, shown: str, patients: int) -> TableError:
-    return TableError(
-        f"{table.path}: the covariate {column!r} is {shown} for all {patients} training patients "
-        "for whom it is known, so it says nothing: leave it out"
     )

@@ -5,7 +5,7 @@ Which columns are numbers and which are categories is said by the user and never
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -48,14 +48,13 @@ class CovariateOptions:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if self.covariates is not None:
             object.__setattr__(self, "covariates", Path(self.covariates))
-        names = self.columns
-        if self.covariates is not None and not names:
-            raise InputError(
-                f"covariates is {self.covariates}, but no column is named: list its numbers with "
-                "numeric and its categories with categorical"
-            )
-        for name in names:
-            if names.count(name) > 1:
+            if not self.columns:
+                raise InputError(
+                    f"covariates is {self.covariates}, but no column is named: list its numbers "
+                    "with numeric and its categories with categorical"
+                )
+        for name in self.columns:
+            if self.columns.count(name) > 1:
                 raise InputError(
                     f"the covariate {name!r} is listed twice: give it once, under numeric or "
                     "under categorical"
@@ -78,33 +77,19 @@ class CovariateTable:
 
     path: Path
     options: CovariateOptions
-    bags: tuple[str, ...] | None
-    """The bag of each row; None if the file is of patients."""
-    groups: tuple[str, ...] | None
-    """The patient of each row; None if the file does not state it."""
+    names: tuple[str, ...]
+    """The bag of each row, or its patient in a file of patients."""
     lines: tuple[int, ...]
     """The line of each row in the file; 0 for a bag or patient without a row."""
     numbers: Float[np.ndarray, "rows numeric"]
     """NaN if missing."""
     categories: tuple[tuple[str, ...], ...]
     """One category for each categorical column, in each row; empty if missing."""
-    rows_of: Mapping[str, tuple[int, ...]] = field(init=False, compare=False, repr=False)
-    """The rows of each bag and of each patient."""
-
-    def __post_init__(self) -> None:
-        rows: dict[str, list[int]] = {}
-        for names in (self.bags, self.groups):
-            for row, name in enumerate(names or ()):
-                if row not in rows.setdefault(name, []):
-                    rows[name].append(row)
-        object.__setattr__(self, "rows_of", {n: tuple(sorted(r)) for n, r in rows.items()})
+    rows_of: Mapping[str, Sequence[int]]
+    """The rows of each bag and of each patient of the file."""
 
     def __len__(self) -> int:
         return len(self.lines)
-
-    def name(self, row: int) -> str:
-        """Return the bag of a row, or its patient in a file of patients."""
-        return (self.bags or self.groups or ())[row]
 
     def select(self, names: Sequence[str]) -> "CovariateTable":
         """Return one row for each bag or patient, in this order and under these names.
@@ -113,36 +98,32 @@ class CovariateTable:
             TableError: one has no row, unless `missing_rows` is `as_missing`; or the lines of a
                 patient disagree, where lines and values are named.
         """
-        if self.options.missing_rows == "refuse":
-            absent = [n for n in names if n not in self.rows_of]
-            if absent:
-                raise TableError(
-                    f"{self.path} has no row for {listed(absent)}."
-                    f"{nearest(absent[0], tuple(self.rows_of))} Add a row (empty cells are missing "
-                    "values), or set missing_rows to as_missing"
-                )
+        absent = [n for n in names if n not in self.rows_of]
+        if absent and self.options.missing_rows == "refuse":
+            raise TableError(
+                f"{self.path} has no row for {listed(absent)}."
+                f"{nearest(absent[0], tuple(self.rows_of))} Add a row (empty cells are missing "
+                "values), or set missing_rows to as_missing"
+            )
         rows = [self._row(name) for name in names]
-        no_numbers = np.full(self.numbers.shape[1], np.nan)
-        numbers = [no_numbers if r is None else self.numbers[r] for r in rows]
-        none = ("",) * len(self.options.categorical)
+        # one more row, the last, for those that have none
+        numbers = np.vstack([self.numbers, np.full(self.numbers.shape[1], np.nan)])
+        categories = (*self.categories, ("",) * len(self.options.categorical))
         return replace(
             self,
-            bags=tuple(names),
-            groups=None,
-            lines=tuple(0 if r is None else self.lines[r] for r in rows),
-            numbers=np.array(numbers).reshape(len(rows), self.numbers.shape[1]),
-            categories=tuple(none if r is None else self.categories[r] for r in rows),
+            names=tuple(names),
+            lines=tuple((*self.lines, 0)[r] for r in rows),
+            numbers=numbers[rows],
+            categories=tuple(categories[r] for r in rows),
+            rows_of={name: (row,) for row, name in enumerate(names)},
         )
 
-    def _row(self, name: str) -> int | None:
-        """Return the row of a bag or patient, after checking that all its lines agree."""
-        if name not in self.rows_of:
-            return None
-        first, *others = self.rows_of[name]
+    def _row(self, name: str) -> int:
+        """Return the row of a bag or patient, −1 if it has none; all its lines must agree."""
+        first, *others = self.rows_of.get(name, (-1,))
         for other in others:
-            for column, one, two in zip(
-                self.options.columns, self._cells(first), self._cells(other), strict=True
-            ):
+            cells = zip(self.options.columns, self._cells(first), self._cells(other), strict=True)
+            for column, one, two in cells:
                 if one != two:
                     raise TableError(
                         f"{self.path}: the lines of patient {name!r} disagree in {column!r}: line "
@@ -175,33 +156,27 @@ def read_covariates(path: Path, options: CovariateOptions) -> CovariateTable:
             "belong to no bag"
         )
     what = "bag" if keys[0] == "bag" else "patient"
-    names: dict[str, list[str]] = {key: [] for key in keys}
-    lines, numbers, categories = [], [], []
-    for name, (line, cells) in table.by_name(keys[0], what).items():
+    advice = (
+        ", or an empty cell if it is missing. If it holds categories, list it under categorical"
+    )
+    rows = table.by_name(keys[0], what)
+    numbers, rows_of = np.full((len(rows), len(options.numeric)), np.nan), dict[str, list[int]]()
+    for row, (name, (line, cells)) in enumerate(rows.items()):
         where = f"{path}, line {line}, {what} {name!r}"
-        lines.append(line)
-        for key in keys:
-            names[key].append(cells[key] or name)
-        numbers.append([_number(cells[c], c, where) for c in options.numeric])
-        categories.append(tuple(cells[c] for c in options.categorical))
+        for k, column in enumerate(options.numeric):
+            if text := cells[column]:
+                role = f"the covariate {column!r}"
+                numbers[row, k] = read_number(text, role, where=where, advice=advice)
+        for known in dict.fromkeys((name, cells.get("group") or name)):
+            rows_of.setdefault(known, []).append(row)
     return CovariateTable(
         path=path,
         options=options,
-        bags=tuple(names["bag"]) if "bag" in names else None,
-        groups=tuple(names["group"]) if "group" in names else None,
-        lines=tuple(lines),
-        numbers=np.array(numbers, dtype=np.float64).reshape(len(lines), len(options.numeric)),
-        categories=tuple(categories),
-    )
-
-
-def _number(text: str, column: str, where: str) -> float:
-    if not text:
-        return float("nan")
-    return read_number(
-        text,
-        f"the covariate {column!r}",
-        where=where,
-        advice=", or an empty cell if it is missing. If it holds categories, list it under "
-        "categorical",
+        names=tuple(rows),
+        lines=tuple(line for line, _ in rows.values()),
+        numbers=numbers,
+        categories=tuple(
+            tuple(cells[c] for c in options.categorical) for _, cells in rows.values()
+        ),
+        rows_of=rows_of,
     )

@@ -1,6 +1,6 @@
 """Stage 5: detect leaks of a split: a patient, a bag or a copy of it in several parts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -82,53 +82,46 @@ def refuse_leaks(
     return leaks
 
 
-def _bags(named: Sequence[tuple[str, str]]) -> list[Leak]:
+def _bags(named: Sequence[tuple[str, str]]) -> Iterator[Leak]:
     part_of: dict[str, str] = {}
-    leaks = []
     for name, part in named:
-        if part_of.setdefault(name, part) != part:
-            what = f"bag {name!r} is in {part_of[name]} and in {part}"
-            pair = (part_of[name], part)
-            leaks.append(Leak(kind="bag", first=name, second=name, parts=pair, what=what))
-    return leaks
+        if (first := part_of.setdefault(name, part)) != part:
+            what = f"bag {name!r} is in {first} and in {part}"
+            yield Leak(kind="bag", first=name, second=name, parts=(first, part), what=what)
 
 
-def _patients(table: LabelTable, named: Sequence[tuple[str, str]]) -> list[Leak]:
+def _patients(table: LabelTable, named: Sequence[tuple[str, str]]) -> Iterator[Leak]:
     """Return a leak for each further part that a patient's bags are in."""
     group_of = {b: table.group(row) for row, b in enumerate(table.bags)}
     first_bags: dict[str, dict[str, str]] = {}
     for name, part in named:
         first_bags.setdefault(group_of.get(name, name), {}).setdefault(part, name)
-    leaks = []
     for patient, parts in first_bags.items():
         (part, name), *others = parts.items()
         for other, second in others:
-            if second == name:  # already reported as a bag in two parts
-                continue
-            what = f"patient {patient!r} is in {part} (bag {name!r}) and in {other} ({second!r})"
-            pair = (part, other)
-            leaks.append(Leak(kind="patient", first=name, second=second, parts=pair, what=what))
-    return leaks
+            if second != name:  # else already reported as a bag in two parts
+                what = (
+                    f"patient {patient!r} is in {part} (bag {name!r}) and in {other} ({second!r})"
+                )
+                pair = (part, other)
+                yield Leak(kind="patient", first=name, second=second, parts=pair, what=what)
 
 
 def _copies(
     label_of: Mapping[str, int | None],
     named: Sequence[tuple[str, str]],
     copies: Sequence[BagCopy],
-) -> list[Leak]:
+) -> Iterator[Leak]:
     part_of = dict(named)
-    leaks = []
     for copy in copies:
-        if copy.first not in part_of or copy.second not in part_of:
+        one, two = copy.first, copy.second
+        if one not in part_of or two not in part_of:
             continue
-        pair = (part_of[copy.first], part_of[copy.second])
-        share = (
+        alike = (
             "the same features" if copy.kind == "copy" else f"{copy.share:.0%} of the rows alike"
         )
-        what = f"bags {copy.first!r} ({pair[0]}) and {copy.second!r} ({pair[1]}) have {share}"
-        if label_of.get(copy.first) != label_of.get(copy.second):
+        what = f"bags {one!r} ({part_of[one]}) and {two!r} ({part_of[two]}) have {alike}"
+        if label_of.get(one) != label_of.get(two):
             what += " but different labels"
-        leaks.append(
-            Leak(kind=copy.kind, first=copy.first, second=copy.second, parts=pair, what=what)
-        )
-    return leaks
+        pair = (part_of[one], part_of[two])
+        yield Leak(kind=copy.kind, first=one, second=two, parts=pair, what=what)
