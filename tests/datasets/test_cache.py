@@ -13,7 +13,7 @@ from probsa.core import Graph, GraphOptions, graphs
 from probsa.core.bags import Bag
 from probsa.core.store import StoredBag, read_bag, write_bag
 from probsa.datasets import BagSet, open_bags
-from probsa.datasets.cache import Cache
+from probsa.datasets.bag_set import Cache
 from probsa.datasets.formats.hdf5 import Hdf5Bags
 
 N, WIDTH = 12, 5

@@ -12,14 +12,15 @@ from probsa.core.bags import pack
 from probsa.core.store import write_bag
 from probsa.datasets import open_bags, read_table
 from probsa.datasets.labels import SPLIT_PARTS, LabelTable
-from probsa.datasets.protocol import (
+from probsa.datasets.splits import (
+    Split,
     check_classes,
     fold_splits,
     protocol_splits,
+    read_clam_split,
     read_splits,
     write_splits,
 )
-from probsa.datasets.splits import Split, read_clam_split
 from probsa.errors import InputError, TableError
 from probsa.training.batching import BagReader, Loader, Shard
 from probsa.training.config import DataConfig, RunConfig

@@ -1,8 +1,9 @@
-"""Stage 5: a folder of stored bags, read on demand and cached up to a given size."""
+"""Stage 5: sets of bags: a folder of stored bags, read on demand and cached, or bags in memory."""
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from ..core import (
     Graph,
     GraphOptions,
     StoredBag,
+    as_array,
     bag_limit,
     build_graph,
     graphs,
@@ -25,7 +27,6 @@ from ..core import (
     resolve_kind,
 )
 from ..errors import BagError, EmptyBag, InputError, hint
-from .cache import Cache
 from .labels import LabelTable
 from .metadata import Metadata
 from .overlay import Overlay
@@ -294,3 +295,112 @@ def _describe_gaps(coords: Shaped[np.ndarray, " n"]) -> list[str]:
         more = f" and {len(large_steps) - SHOWN} more gaps" if len(large_steps) > SHOWN else ""
         notes.append(f"slices {', '.join(missing)}{more} missing")
     return notes
+
+
+IN_MEMORY = Path("in-memory")
+"""Stands for the folder of bags that have none."""
+
+
+class BagList(BagSet):
+    """Bags in memory, by name; their graphs and features are used as they are.
+
+    Args:
+        bags: The bags, at least one, each with a name of its own.
+
+    Raises:
+        InputError: There are no bags.
+        BagError: Two bags have the same name.
+    """
+
+    def __init__(self, bags: Sequence[Bag]) -> None:
+        if not bags:
+            raise InputError("there are no bags: give at least one")
+        self._bags = {bag.name: bag for bag in bags}
+        super().__init__(
+            IN_MEMORY, dict.fromkeys(self._bags, IN_MEMORY), graph=GraphOptions(), cache_gb=0.0
+        )
+        if len(self._bags) < len(bags):
+            names = [bag.name for bag in bags]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise BagError(f"two bags are named {twice!r}: give each a name of its own")
+
+    def bag(self, name: str) -> Bag:
+        """Return a bag; see `BagSet.bag`."""
+        bag = self._bags[self._open(name)]
+        self._check_width(name, bag.x.shape[1])
+        return bag
+
+    def metadata(self, name: str) -> Metadata:
+        bag = self._bags[self._known(name)]
+        one_column = bag.coords is not None and bag.coords.shape[1] == 1
+        kind = None if bag.coords is None else "ct" if one_column else "slide"
+        return Metadata(kind=kind)
+
+    def _read(self, name: str) -> StoredBag:
+        bag = self._bags[name]
+        labels = bag.instance_labels
+        return StoredBag(
+            name=name,
+            features=as_array(bag.x),
+            coords=None if bag.coords is None else as_array(bag.coords),
+            instance_labels=None if labels is None else as_array(labels),
+            stride=bag.stride,
+        )
+
+    def _peek(self, name: str) -> tuple[int, int]:
+        instances, width = self._bags[name].x.shape
+        return int(instances), int(width)
+
+
+class Cache:
+    """Bags and graphs by name, evicted in least-recently-used order.
+
+    A graph takes about 1 % of the bytes of its bag, but building it takes longer than reading the
+    bag. Graphs are therefore evicted only once no bags are left.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.bags: OrderedDict[str, Bag] = OrderedDict()
+        self.graphs: OrderedDict[str, Graph] = OrderedDict()
+        self.bytes = 0
+
+    def bag(self, name: str) -> Bag | None:
+        """Return a bag, if cached, and mark it as the most recently used."""
+        if name in self.bags:
+            self.bags.move_to_end(name)
+        return self.bags.get(name)
+
+    def graph(self, name: str) -> Graph | None:
+        """Return a graph, if cached, and mark it as the most recently used."""
+        if name in self.graphs:
+            self.graphs.move_to_end(name)
+        return self.graphs.get(name)
+
+    def put_graph(self, name: str, graph: Graph) -> None:
+        """Store a graph, unless it alone exceeds the limit."""
+        if graph.nbytes > self.limit:
+            return
+        self.graphs[name] = graph
+        self.bytes += graph.nbytes
+        self._shrink()
+
+    def put_bag(self, name: str, bag: Bag) -> None:
+        """Store a bag, unless it cannot fit beside the graphs even after evicting all bags."""
+        if _bytes(bag) + sum(g.nbytes for g in self.graphs.values()) > self.limit:
+            return
+        self.bags[name] = bag
+        self.bytes += _bytes(bag)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        while self.bytes > self.limit and self.bags:
+            self.bytes -= _bytes(self.bags.popitem(last=False)[1])
+        while self.bytes > self.limit:
+            self.bytes -= self.graphs.popitem(last=False)[1].nbytes
+
+
+def _bytes(bag: Bag) -> int:
+    """Return the size of a bag without its graph, which is counted separately."""
+    parts = (bag.x, bag.coords, bag.instance_labels)
+    return sum(p.nbytes for p in parts if p is not None)

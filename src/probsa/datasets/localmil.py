@@ -20,7 +20,7 @@ from ..errors import InputError, TableError, hint
 from .bag_set import BagSet
 from .labels import LabelTable, read_table, write_table
 from .opening import open_bags
-from .protocol import fold_splits
+from .splits import fold_splits
 
 CARD, LABELS, FEATURES, DESCRIPTION = "card.json", "labels.csv", "features", "set.yaml"
 KNOWN = Path(__file__).with_name("localmil.yaml")
