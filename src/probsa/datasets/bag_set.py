@@ -124,13 +124,11 @@ class BagSet(ABC):
         empty_bags = []
         for name in self.names:
             try:
-                if self.size(name):
-                    continue
-            except EmptyBag:
-                pass
-            except BagError:
-                continue
-            empty_bags.append(name)
+                is_empty = not self.size(name)
+            except BagError as error:
+                is_empty = isinstance(error, EmptyBag)
+            if is_empty:
+                empty_bags.append(name)
         self.notes |= dict.fromkeys(empty_bags, "left out: it has no instances")
         return tuple(empty_bags)
 
@@ -143,10 +141,8 @@ class BagSet(ABC):
             InputError: the bag is sealed.
         """
         bag = self._cache.bag(self._open(name))
-        return self._with_covariates(self._new_bag(name) if bag is None else bag)
-
-    def _with_covariates(self, bag: Bag) -> Bag:
-        values = self.covariates.get(bag.name)
+        bag = self._new_bag(name) if bag is None else bag
+        values = self.covariates.get(name)
         return bag if values is None else replace(bag, covariates=values)
 
     def _check_width(self, name: str, width: int) -> None:

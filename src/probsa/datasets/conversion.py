@@ -159,7 +159,9 @@ def convert(
             "--overwrite to replace them"
         )
     with sole_writer(out):
-        sweep(out, guard=lambda path: path if _is_output(path, bags.names) else None)
+        own = {REPORT, "labels.csv", "splits.csv"}
+        stems = {*bags.names, *(f"{name}_patches" for name in bags.names)}
+        sweep(out, guard=lambda path: path if path.name in own or path.stem in stems else None)
         resolutions, rows = _resolutions(stated, bags.names), []
         for name in bags.names:
             row = _convert_bag(
@@ -199,12 +201,6 @@ def _finished(writer: Writer, rows: list[Row], table: LabelTable | None) -> Conv
     cells: list[dict[str, Any]] = [{**asdict(r), "lost": "; ".join(r.lost)} for r in rows]
     write_csv(result.report, list(cells[0]), cells)
     return result
-
-
-def _is_output(path: Path, names: Sequence[str]) -> bool:
-    """Return whether a file is one that the conversion of these bags writes."""
-    known = {*names, *(f"{name}_patches" for name in names)}
-    return path.name in (REPORT, "labels.csv", "splits.csv") or path.stem in known
 
 
 def _convert_bag(

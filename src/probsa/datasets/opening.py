@@ -1,6 +1,7 @@
 """Stage 5: open a folder of bags. Its format is recognised by its content."""
 
 import re
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -103,7 +104,10 @@ def _recognised(folder: Path) -> tuple[type[BagSet], list[Path]]:
     stored, tensors, arrays = hdf5_files(folder), pt_files(folder), npy_files(folder)
     _refuse_mixed(folder, stored, tensors, arrays)
     if stored:
-        return (StampBags if _any_stamp(stored) else Hdf5Bags), stored
+        for path in stored:
+            with suppress(BagError):  # raised again where the bag is read
+                return (StampBags if is_stamp(path) else Hdf5Bags), stored
+        return Hdf5Bags, stored
     if tensors and is_slideflow(folder, tensors):
         return SlideflowBags, tensors
     if tensors and folder.name == "pt_files":
@@ -134,16 +138,6 @@ def _recognised(folder: Path) -> tuple[type[BagSet], list[Path]]:
         "'feats' (STAMP's), slideflow's or CLAM's .pt, or torchmil's features/<encoder>/*.npy; "
         f"found {', '.join(contents) or 'nothing'}"
     )
-
-
-def _any_stamp(files: list[Path]) -> bool:
-    """Return whether the first readable HDF5 file was written by STAMP."""
-    for path in files:
-        try:
-            return is_stamp(path)
-        except BagError:  # raised again where the bag is read
-            continue
-    return False
 
 
 def _refuse_mixed(

@@ -99,11 +99,9 @@ class PatientBags(BagSet):
         """Return how many slides of a patient are used, and how many the table names."""
         return len(self.slides_of(name)), len(self._expected[name])
 
-    def bag(self, name: str) -> Bag:
-        """Return the bag of a patient; see `BagSet.bag`. It is not cached, but its slides are."""
-        slides = self._used[self._open(name)]
-        joined = join_bags(name, [self.slide_bags.bag(slide) for slide in slides], y=None)
-        return self._with_covariates(joined)
+    def _new_bag(self, name: str) -> Bag:
+        """Return the bag of a patient, which is not cached, but its slides are."""
+        return join_bags(name, [self.slide_bags.bag(slide) for slide in self._used[name]], y=None)
 
     def metadata(self, name: str) -> Metadata:
         """Return what all slides of a patient state alike; see `metadata_of` for each slide."""

@@ -66,7 +66,7 @@ def make_split(
             without a label would train or validate.
     """
     if table.folds is not None:
-        parts, origin = _by_fold(table, test_fold)
+        parts, origin = _by_fold(table, table.folds, test_fold)
     elif test_fold is not None:
         raise TableError(f"{table.where} has no column 'fold': leave --test-fold out, or add it")
     elif table.splits is not None:
@@ -155,8 +155,9 @@ def split_of(parts: Mapping[str, str], origin: str) -> Split:
     return Split(**named, origin=origin)
 
 
-def _by_fold(table: LabelTable, test_fold: int | None) -> tuple[dict[str, str], str]:
-    folds = table.folds or ()
+def _by_fold(
+    table: LabelTable, folds: Sequence[int], test_fold: int | None
+) -> tuple[dict[str, str], str]:
     known = sorted(set(folds))
     shown = ", ".join(map(str, known))
     if test_fold is None:

@@ -58,7 +58,10 @@ def digit_slides(*, bags: int, seed: int) -> list[DigitSlide]:
     mixing = np.linalg.qr(np.random.default_rng(seed_of(seed, "mixing")).normal(size=(64, 64)))[0]
     pools = _pools(seed)
     slides = []
-    for index, part in enumerate(_parts(bags)):
+    cuts, pairs = np.cumsum(list(PARTS.values())), (bags + 1) // 2
+    for index in range(bags):
+        # pairs (negative, positive) share a part, for balance
+        part = list(PARTS)[int(np.searchsorted(cuts, (index // 2 + 0.5) / pairs))]
         rng = np.random.default_rng(seed_of(seed, "slide", index))
         tissue = _tissue(rng)
         in_lesion = np.zeros_like(tissue)
@@ -123,13 +126,6 @@ def _pools(seed: int) -> dict[str, list[Int[np.ndarray, " k"]]]:
         for part, part_images in zip(PARTS, np.split(images, cuts), strict=True):
             pools[part].append(part_images)
     return pools
-
-
-def _parts(bags: int) -> list[str]:
-    """Return the part of each slide; pairs (negative, positive) share one, for balance."""
-    cuts = np.cumsum(list(PARTS.values()))
-    pairs = (bags + 1) // 2
-    return [list(PARTS)[int(np.searchsorted(cuts, (k // 2 + 0.5) / pairs))] for k in range(bags)]
 
 
 def _tissue(rng: np.random.Generator) -> Bool[np.ndarray, "rows columns"]:

@@ -72,7 +72,13 @@ def _draft(source: StudySource, _: OnBag | None) -> StudyDraft:
     if release is not None:
         _compare_with_release(source, study)
     elif annotations:
-        _note_unannotated(study)
+        tumours = [bag for bag, row in study.rows.items() if row["label"] == 1]
+        if unannotated := [bag for bag in tumours if bag not in study.annotations]:
+            study.lists["tumor_without_annotation"] = unannotated
+            study.notes.append(
+                f"{len(unannotated)} tumor slides have no annotation "
+                f"({', '.join(unannotated[:5])}): the labels of their patches are unknown."
+            )
     else:
         archive = next(iter(_below(source.root, (".zip",))), None)
         study.notes.append(
@@ -118,16 +124,6 @@ def _compare_with_release(source: StudySource, study: StudyDraft) -> None:
         study.notes.append(
             f"splits.csv assigns {len(moved)} slides ({', '.join(moved[:5])}) to another part "
             "than their names; the names are used."
-        )
-
-
-def _note_unannotated(study: StudyDraft) -> None:
-    tumours = [bag for bag, row in study.rows.items() if row["label"] == 1]
-    if unannotated := [bag for bag in tumours if bag not in study.annotations]:
-        study.lists["tumor_without_annotation"] = unannotated
-        study.notes.append(
-            f"{len(unannotated)} tumor slides have no annotation ({', '.join(unannotated[:5])}): "
-            "the labels of their patches are unknown."
         )
 
 

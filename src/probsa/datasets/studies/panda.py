@@ -7,7 +7,6 @@ masks of the two hospitals have different values. About a fifth of the slides ha
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -135,7 +134,13 @@ def _draft(source: StudySource, _: OnBag | None) -> StudyDraft:
             study.rows[bag] = {"label": stored_label(release, bag), "split": parts[bag]}
     _group_duplicates(source, study)
     providers = {bag: train[bag][1] for bag in study.rows if bag in train}
-    _add_notes(study, clinical or parts, providers)
+    study.missing = sorted(set(clinical or parts) - set(study.rows) - set(study.excluded))
+    study.strata = {"provider": providers}
+    split = Counter(row["split"] for row in study.rows.values())
+    study.notes.append(
+        f"{len(study.rows):,} of {TOTAL:,} slides: {split['train']:,} of {TRAINING:,} train "
+        f"(the partition's train and val), {split['test']:,} of {TEST:,} test."
+    )
     if release is not None:
         study.instance_labels_of = lambda bag: stored_instance_labels(release, bag)
     elif _has_masks(source, study):
@@ -183,16 +188,6 @@ def _group_duplicates(source: StudySource, study: StudyDraft) -> None:
         "stay together in validation parts. In the published partition, "
         f"{len(leaks)} test slides have near-duplicates in the training part, which makes the test "
         "metrics optimistic."
-    )
-
-
-def _add_notes(study: StudyDraft, known: Iterable[str], providers: dict[str, str]) -> None:
-    study.missing = sorted(set(known) - set(study.rows) - set(study.excluded))
-    study.strata = {"provider": providers}
-    parts = Counter(row["split"] for row in study.rows.values())
-    study.notes.append(
-        f"{len(study.rows):,} of {TOTAL:,} slides: {parts['train']:,} of {TRAINING:,} train "
-        f"(the partition's train and val), {parts['test']:,} of {TEST:,} test."
     )
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Shaped
 
 from ...core import TextTable, read_number
 from ...errors import BagError, InputError, SlideError, TableError
@@ -88,12 +87,9 @@ def read_answers(path: Path) -> dict[str, int]:
 
 
 def _draft(source: StudySource, on_file: OnBag | None) -> StudyDraft:
-    return _processed(source) if source.release is not None else _raw(source, on_file)
-
-
-def _processed(source: StudySource) -> StudyDraft:
     release = source.release
-    assert release is not None
+    if release is None:
+        return _raw(source, on_file)
     study = StudyDraft(release="the authors' processed folder", classes=CLASSES)
     parts = stored_parts(release)
     for bag in source.bags.names:
@@ -144,7 +140,11 @@ def _raw(source: StudySource, on_file: OnBag | None) -> StudyDraft:
     unseen = [bag for bag in source.bags.names if bag not in chosen]
     study.excluded |= dict.fromkeys(unseen, "no slice of it is in the download")
     study.missing = sorted(name for name, scan in listed.items() if not scan.slices & present)
-    _keep_patients_apart(study)
+    tested = {row["group"] for row in study.rows.values() if row["split"] == "test"}
+    for bag, row in list(study.rows.items()):  # nobody trains and tests
+        if row["split"] == "train" and row["group"] in tested:
+            study.excluded[bag] = "its patient is in the test part"
+            del study.rows[bag]
     _add_notes(study, listed=train is not None)
     study.instance_labels_of = lambda bag: _instance_labels(source, bag, chosen[bag], answers)
     return study
@@ -223,15 +223,6 @@ def _label(
     return label
 
 
-def _keep_patients_apart(study: StudyDraft) -> None:
-    """Exclude training scans of patients who are in the test part."""
-    tested = {row["group"] for row in study.rows.values() if row["split"] == "test"}
-    for bag, row in list(study.rows.items()):
-        if row["split"] == "train" and row["group"] in tested:
-            study.excluded[bag] = "its patient is in the test part"
-            del study.rows[bag]
-
-
 def _add_notes(study: StudyDraft, *, listed: bool = True) -> None:
     counts = {p: sum(r["split"] == p for r in study.rows.values()) for p in ("train", "test")}
     study.notes.append(
@@ -254,10 +245,12 @@ def _instance_labels(
     except SlideError as error:
         raise BagError(f"bag {bag!r}: its slices cannot be put in order: {error}") from error
     stored = source.bags.stored(bag)
-    rows = _slice_of_each_row(stored.coords, np.array([p.position for p in places]))
-    if stored.coords is None and len(stored.features) == len(places):
-        rows = list(range(len(places)))
-    if rows is None:
+    if stored.coords is None:
+        rows, fits = np.arange(len(places)), len(stored.features) == len(places)
+    else:
+        distances = np.abs(stored.coords[:, :1] - np.array([[p.position for p in places]]))
+        rows, fits = distances.argmin(axis=1), distances.min(axis=1).max() <= SAME_PLACE
+    if not fits:
         raise BagError(
             f"bag {bag!r} has {len(stored.features)} rows in {source.bags.folder}, which do not "
             f"match the positions of its {len(places)} slices in {source.root / IMAGES}: the "
@@ -266,16 +259,6 @@ def _instance_labels(
     # Of several slices at one position, features are extracted from the first.
     labels = [answers[places[index].planes[0].path.stem] for index in rows]
     return np.array(labels, np.int64), False
-
-
-def _slice_of_each_row(
-    coords: Shaped[np.ndarray, "n 1"] | None, positions: Shaped[np.ndarray, " slices"]
-) -> list[int] | None:
-    """Return the slice of each row; None if the rows do not match the slices."""
-    if coords is None:
-        return None
-    distances = np.abs(coords[:, :1] - positions[None])
-    return None if (distances.min(axis=1) > SAME_PLACE).any() else distances.argmin(axis=1).tolist()
 
 
 RELEASE = Release(
