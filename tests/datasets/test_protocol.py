@@ -81,10 +81,6 @@ def test_train_and_val_of_the_table_are_one_training_part():
     parts = ["val" if p == "train" and k % 4 < 2 else p for k, p in enumerate(table.splits)]
     mixed = replace(table, splits=tuple(parts))
     assert [s.val for s in protocol_splits(mixed)] == [s.val for s in protocol_splits(table)]
-    (own,) = protocol_splits(mixed, validation="table")
-    assert own.val == tuple(b for b, p in zip(table.bags, parts, strict=True) if p == "val")
-    with pytest.raises(TableError, match="no bag of the table is in 'val'"):
-        protocol_splits(table, validation="table")
 
 
 REFUSED = [

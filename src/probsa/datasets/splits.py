@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from sklearn.model_selection import StratifiedGroupKFold
@@ -257,20 +257,11 @@ VERSION = 1
 SPLITS_FILE = "splits.json"
 
 
-def protocol_splits(
-    table: LabelTable,
-    *,
-    splits: int = 5,
-    seed: int = 0,
-    validation: Literal["rotate", "table"] = "rotate",
-) -> list[Split]:
+def protocol_splits(table: LabelTable, *, splits: int = 5, seed: int = 0) -> list[Split]:
     """Divide the training part into train and validation; the test part is fixed.
 
-    Args:
-        table: Table with a column `split`; its train and val bags form the training part.
-        splits: Number k of splits; each uses 1/k of the training part for validation.
-        seed: Seed of the shuffle; the same seed gives the same splits.
-        validation: `table` uses the table's own `val` part instead, which gives one split.
+    The train and val bags of the column `split` form the training part, of which each of the k
+    `splits` uses another 1/k for validation.
 
     Raises:
         TableError: the table has folds or no `split` column; there are too few bags or patients; a
@@ -285,10 +276,6 @@ def protocol_splits(
             f"{table.where} does not say which bags are tested: add a column 'fold' (each fold is "
             "the test part once) or a column 'split' with train and test"
         )
-    if validation == "table":
-        if "val" not in table.splits:
-            raise TableError(f"no bag of {table.where} is in 'val', so it has no validation part")
-        return [_with_notes(table, make_split(table))]
     if splits < 2:
         raise InputError(f"splits is {splits}: give 2 or more, so that bags remain for training")
     parts = {
@@ -327,12 +314,7 @@ def fold_splits(table: LabelTable) -> list[Split]:
 
 
 def write_splits(folder: Path, splits: Sequence[Split], *, settings: Any = None) -> list[Path]:
-    """Write `splits_0.csv`, … in CLAM's format, then `splits.json` with their origin.
-
-    Args:
-        folder: Output folder, created if it does not exist.
-        splits: The splits in order.
-        settings: The settings that the splits were made with, stored in the JSON.
+    """Write `splits_0.csv`, … in CLAM's format, then `splits.json` with their origin and settings.
 
     Returns:
         The CSV files, which `data.split` of a run can name.
@@ -400,10 +382,7 @@ def read_splits_metadata(folder: Path) -> dict[str, Any]:
 def check_classes(table: LabelTable, split: Split, *, pooled: bool = False) -> list[str]:
     """Check the classes of each part, and return notes on classes missing from val or test.
 
-    Args:
-        table: The labels.
-        split: The parts.
-        pooled: Whether scores are pooled over splits, so that a test part may lack classes.
+    If scores are pooled over splits, a test part may lack classes.
 
     Raises:
         TableError: a class has no training bag, or, unless `pooled`, the test part has one class.
