@@ -67,7 +67,7 @@ def digit_slides(*, bags: int, seed: int) -> list[DigitSlide]:
         in_lesion = np.zeros_like(tissue)
         if index % 2:
             for _ in range(rng.integers(1, 3)):
-                in_lesion |= _blob(rng, tissue, cells=int(rng.integers(LESION[0], LESION[1] + 1)))
+                in_lesion |= blob(rng, tissue, cells=int(rng.integers(LESION[0], LESION[1] + 1)))
         digit_of_cell = _regions(rng, tissue)
         digit_of_cell[in_lesion] = LESION_DIGIT
         rows, columns = np.nonzero(tissue)
@@ -146,7 +146,7 @@ def _tissue(rng: np.random.Generator) -> Bool[np.ndarray, "rows columns"]:
     return tissue & (holes < 2.0 * holes.std())
 
 
-def _blob(
+def blob(
     rng: np.random.Generator, tissue: Bool[np.ndarray, "rows columns"], *, cells: int
 ) -> Bool[np.ndarray, "rows columns"]:
     """Grow a region from a random tissue cell, connected by sides."""
