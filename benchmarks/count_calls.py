@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 
 import probsa
 from probsa.cli.entry import main as command_line
-from probsa.datasets.simulated import write_simulated
+from probsa.datasets import write_digit_slides
 
 PACKAGE = str(Path(probsa.__file__).parent)
 STEP = (f"{PACKAGE}/training/", ".step")  # file and name of the function that takes a step
@@ -65,9 +65,9 @@ def main() -> None:
         functions: dict[str, set[CodeType]] = {"setup": set(), "step": set()}
         with tempfile.TemporaryDirectory() as name:
             data = Path(name)
-            write_simulated(data, bags=20, layout="contiguous", seed=0)
+            write_digit_slides(data, bags=20, seed=0)
             paths = ["--features", f"{data}/features", "--labels", f"{data}/labels.csv"]
-            flags = [*paths, "--test-fold", "0", "--batch-size", "4", "--out", f"{data}/run"]
+            flags = [*paths, "--batch-size", "4", "--out", f"{data}/run"]
             with called(functions):
                 command_line(["train", "--model", model, *flags])
         for part, codes in functions.items():

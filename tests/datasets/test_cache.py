@@ -13,7 +13,7 @@ from probsa.core import Graph, GraphOptions, graphs
 from probsa.core.bags import Bag
 from probsa.core.store import StoredBag, read_bag, write_bag
 from probsa.datasets import BagSet, open_bags
-from probsa.datasets.cache import Cache
+from probsa.datasets.bag_set import Cache
 from probsa.datasets.formats.hdf5 import Hdf5Bags
 
 N, WIDTH = 12, 5
@@ -36,7 +36,8 @@ class Counting(Hdf5Bags):
     """Record which bags are read and which graphs are built."""
 
     def __init__(self, folder: Path, *, cache_gb: float) -> None:
-        super().__init__(folder, graph=GraphOptions(), cache_gb=cache_gb)
+        paths = {path.stem: path for path in folder.glob("*.h5")}
+        super().__init__(folder, paths, graph=GraphOptions(), cache_gb=cache_gb)
         self.read: list[str] = []
 
     def _read(self, name: str) -> StoredBag:

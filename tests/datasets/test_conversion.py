@@ -13,8 +13,7 @@ from support.foreign import TOOLS, Slide, edges_by_cell, expected_edges, row_ord
 from probsa.core.store import read_bag, write_bag
 from probsa.datasets import open_bags
 from probsa.datasets.conversion import Conversion, ConversionOptions, convert
-from probsa.datasets.writers.registry import writer_class
-from probsa.errors import BagError, InputError, OutputExists, TableError, UnknownName
+from probsa.errors import BagError, InputError, OutputExists, ProbSAError
 
 TARGETS = ("trident", "clam", "torchmil", "probsa")
 
@@ -45,15 +44,20 @@ def held(path: Path, dataset: str = "coords") -> tuple[np.ndarray, dict[str, obj
         return f[dataset][...], dict(f[dataset].attrs), f[dataset].chunks
 
 
+def ours(folder: Path, s: Slide, **more: object) -> Path:
+    """Write a slide as probsa does."""
+    given = {"coords": s.corners, "kind": "slide", **more}
+    write_bag(folder / "s1.h5", features=s.features, **given)
+    return folder
+
+
 @pytest.mark.parametrize("scan", [20, 40])
 @pytest.mark.parametrize("to", TARGETS)
 @pytest.mark.parametrize("tool", TOOLS)
-def test_the_graph_survives_every_conversion(tmp_path: Path, tool: str, to: str, scan: int) -> None:
+def test_the_graph_survives_every_conversion(tmp_path, tool: str, to: str, scan: int) -> None:
     s = slide(scan=scan)
-    source = TOOLS[tool](tmp_path / "x", s)
-    one(source, tmp_path / "out", tool, to, slide_mpp=s.mpp)
-    bag = open_bags(tmp_path / "out").bag("s1")
-    rows = row_order(tool, s)
+    one(TOOLS[tool](tmp_path / "x", s), tmp_path / "out", tool, to, slide_mpp=s.mpp)
+    bag, rows = open_bags(tmp_path / "out").bag("s1"), row_order(tool, s)
     np.testing.assert_array_equal(bag.x.float().numpy(), s.features[rows])
     edges, weights = edges_by_cell(bag, rows)
     np.testing.assert_array_equal(edges, expected_edges(s)[0])
@@ -64,7 +68,7 @@ def test_the_graph_survives_every_conversion(tmp_path: Path, tool: str, to: str,
 
 
 @pytest.mark.parametrize("by", TARGETS)
-def test_there_and_back(tmp_path: Path, by: str) -> None:
+def test_there_and_back(tmp_path, by: str) -> None:
     """Convert from probsa to another format and back: everything that it stores is kept."""
     s = slide(scan=40)
     attributes = {
@@ -72,11 +76,12 @@ def test_there_and_back(tmp_path: Path, by: str) -> None:
         "level0_magnification": 40, "target_magnification": 20, "mpp": 0.5, "mpp_level0": 0.25,
         "level0_width": 9216, "level0_height": 11264, "pitch": 1024.0,
     }  # fmt: skip
-    write_bag(
-        tmp_path / "x" / "s1.h5", features=s.features, coords=s.corners, kind="slide",
-        instance_labels=s.labels, attributes=attributes, stamps={"encoder": "uni"},
-    )  # fmt: skip
-    lost = one(tmp_path / "x", tmp_path / "by", "probsa", by)
+    stamps = {"encoder": "uni@0123456789abcdef"}
+    source = ours(tmp_path / "x", s, instance_labels=s.labels, attributes=attributes, stamps=stamps)
+    lost = one(source, tmp_path / "by", "probsa", by)
+    # the folder is named after the encoder without the digest of its weights
+    folders = {p.name for p in (tmp_path / "by").rglob("features_*")}
+    assert folders == ({"features_uni"} if by in ("trident", "torchmil") else set())
     one(tmp_path / "by", tmp_path / "back", by, "probsa")
     back = read_bag(tmp_path / "back" / "s1.h5")
     np.testing.assert_array_equal(back.features, s.features)
@@ -88,32 +93,25 @@ def test_there_and_back(tmp_path: Path, by: str) -> None:
         assert converted == attributes
         assert lost == (() if by == "probsa" else ("instance labels",))
     else:
-        assert "resolution (0.25 µm per pixel)" in lost
-        assert "mpp_level0" not in converted
+        assert "resolution (0.25 µm per pixel)" in lost and "mpp_level0" not in converted
 
 
-def test_every_field_of_trident_s_files(tmp_path: Path) -> None:
-    s = slide(scan=40)
-    lost = one(
-        foreign.clam(tmp_path / "x", s), tmp_path / "out", "clam", "trident",
-        slide_mpp=s.mpp, encoder="hf/uni v1",
-    )  # fmt: skip
-    assert lost == ()
-    # CLAM cut 256 pixels at a downsample of 4: 10x of a 40x scan
-    job = tmp_path / "out" / "10x_256px_0px_overlap"
-    corners, attributes, _ = held(job / "patches" / "s1_patches.h5")
-    np.testing.assert_array_equal(corners, s.corners)
-    assert corners.dtype == np.int64
+def test_every_field_of_trident_s_files(tmp_path) -> None:
+    s, out = slide(scan=40), tmp_path / "out"
+    source = foreign.clam(tmp_path / "x", s)
+    assert one(source, out, "clam", "trident", slide_mpp=s.mpp, encoder="hf/uni v1") == ()
+    job = out / "10x_256px_0px_overlap"  # CLAM cut 256 pixels at a downsample of 4 of a 40x scan
+    path = job / "features_hf_uni_v1" / "s1.h5"
     expected = {
         "patch_size": 256, "patch_size_level0": 1024, "level0_magnification": 40,
-        "target_magnification": 10, "overlap": 0, "name": "s1", "savetodir": str(job),
+        "target_magnification": 10, "overlap": 0, "name": "s1",
         "level0_width": "None", "level0_height": "None",
     }  # fmt: skip
-    assert attributes | expected == attributes
-    path = job / "features_hf_uni_v1" / "s1.h5"
-    corners, attributes, _ = held(path)
-    assert attributes | expected | {"savetodir": str(path.parent)} == attributes
-    np.testing.assert_array_equal(corners, s.corners)
+    for file, folder in ((job / "patches" / "s1_patches.h5", job), (path, path.parent)):
+        corners, attributes, _ = held(file)
+        np.testing.assert_array_equal(corners, s.corners)
+        assert corners.dtype == np.int64
+        assert attributes | expected | {"savetodir": str(folder)} == attributes
     rows, metadata, _ = held(path, "features")
     np.testing.assert_array_equal(rows, s.features)
     assert metadata == {"name": "s1", "savetodir": str(path.parent), "encoder": "hf/uni v1"}
@@ -121,7 +119,7 @@ def test_every_field_of_trident_s_files(tmp_path: Path) -> None:
         assert set(f) == {"features", "coords"}
 
 
-def test_a_magnification_that_nobody_states_is_not_made_up(tmp_path: Path) -> None:
+def test_a_magnification_that_nobody_states_is_not_made_up(tmp_path) -> None:
     lost = one(foreign.clam(tmp_path / "x", slide()), tmp_path / "out", "clam", "trident")
     path = tmp_path / "out" / "level0_512px_0px_overlap" / "features_unknown" / "s1.h5"
     attributes = held(path)[1]
@@ -132,13 +130,12 @@ def test_a_magnification_that_nobody_states_is_not_made_up(tmp_path: Path) -> No
     assert held(path, "features")[1]["encoder"] == "None"
 
 
-def test_every_field_of_clam_s_files(tmp_path: Path) -> None:
-    s = slide(scan=40)
+def test_every_field_of_clam_s_files(tmp_path) -> None:
+    s, out = slide(scan=40), tmp_path / "out"
     source = foreign.trident(tmp_path / "x", s)
     for path in source.rglob("*.h5"):
         with h5py.File(path, "r+") as f:
             f["coords"].attrs.update(level0_width=9216, level0_height=11264)
-    out = tmp_path / "out"
     lost = one(source, out, "trident", "clam", slide_mpp=s.mpp)
     corners, attributes, chunks = held(out / "patches" / "s1.h5")
     np.testing.assert_array_equal(corners, s.corners)
@@ -169,58 +166,46 @@ def test_every_field_of_clam_s_files(tmp_path: Path) -> None:
     )
 
 
-def test_a_patch_of_a_broken_number_of_pixels_is_rounded_for_clam_and_said(tmp_path: Path) -> None:
+def test_a_patch_of_a_broken_number_of_pixels_is_rounded_and_said(tmp_path) -> None:
     s = slide()
     corners = np.rint(s.cells * 966.04).astype(np.int64)
     attributes = {"patch_size": 512, "size_level0": 966.04, "overlap": 0, "pitch": 966.04}
-    write_bag(
-        tmp_path / "x" / "s1.h5", features=s.features, coords=corners, kind="slide",
-        attributes=attributes,
-    )  # fmt: skip
-    lost = one(tmp_path / "x", tmp_path / "clam", "probsa", "clam")
+    source = ours(tmp_path / "x", s, coords=corners, attributes=attributes)
+    lost = one(source, tmp_path / "clam", "probsa", "clam")
     assert "patch size 966.04 (rounded to 966 pixels)" in lost
     assert "size of the slide (not stated by the source: no level_dim)" in lost
     attributes = held(tmp_path / "clam" / "patches" / "s1.h5")[1]
-    assert attributes["patch_size"] == 966
-    assert "level_dim" not in attributes
-    one(tmp_path / "x", tmp_path / "trident", "probsa", "trident")
+    assert attributes["patch_size"] == 966 and "level_dim" not in attributes
+    one(source, tmp_path / "trident", "probsa", "trident")
     path = next((tmp_path / "trident").rglob("s1.h5"))
     assert held(path)[1]["patch_size_level0"] == 966
     assert read_bag(path).stride == 966.04  # TRIDENT's attribute is rounded, probsa's is exact
 
 
-def test_every_file_of_torchmil_s_layout(tmp_path: Path) -> None:
+def test_every_file_of_torchmil_s_layout(tmp_path) -> None:
     slides = [slide("s1", scan=40), slide("s2", scan=40, seed=1), slide("s3", scan=40, seed=2)]
-    source = foreign.trident(tmp_path / "x", *slides)
+    source, out = foreign.trident(tmp_path / "x", *slides), tmp_path / "out"
     labels = tmp_path / "labels.csv"
     labels.write_text(
         "bag,label,group,split\ns1,tumour,p1,train\ns2,normal,p2,test\ns3,,p3,val\nother,normal,,\n"
     )
-    out = tmp_path / "out"
     done = run(source, out, "trident", "torchmil", labels=labels, classes=("normal", "tumour"))
     root = out / "patches_1024"
     files = {str(p.relative_to(root)) for p in root.rglob("*.npy")}
     folders = ("features/features_uni_v1", "coords")
-    assert files == {f"{f}/{s.name}.npy" for f in folders for s in slides} | {
-        "labels/s1.npy", "labels/s2.npy",
-    }  # fmt: skip
+    bags = {f"{f}/{s.name}.npy" for f in folders for s in slides}
+    assert files == bags | {"labels/s1.npy", "labels/s2.npy"}
     for s in slides:
         rows = np.load(root / "features" / "features_uni_v1" / f"{s.name}.npy")
         np.testing.assert_array_equal(rows, s.features)
-        assert rows.dtype == np.float32
         corners = np.load(root / "coords" / f"{s.name}.npy")
         np.testing.assert_array_equal(corners, s.corners)
-        assert corners.dtype == np.int64
-        # torchmil's graph joins cells at a distance of at most √2
-        cells = (corners / 1024 - (corners / 1024).min(0)).astype(int)
-        np.testing.assert_array_equal(cells, s.cells - s.cells.min(0))
+        assert (rows.dtype, corners.dtype) == (np.float32, np.int64)
     for name, y in (("s1", 1), ("s2", 0)):
         label = np.load(root / "labels" / f"{name}.npy")
         assert (label.tolist(), label.dtype) == ([y], np.int64)
-    with (out / "splits.csv").open() as f:
-        assert list(csv.reader(f)) == [
-            ["bag_name", "split"], ["s1", "train"], ["s2", "test"], ["s3", "train"],
-        ]  # fmt: skip
+    text = (out / "splits.csv").read_text()
+    assert text == "bag_name,split\ns1,train\ns2,test\ns3,train\n"
     assert done.lost == (
         "validation part (torchmil's splits have only train and test; written as train)",
         "groups",
@@ -228,12 +213,9 @@ def test_every_file_of_torchmil_s_layout(tmp_path: Path) -> None:
     assert [f"label (none in {labels})" in r.lost for r in done.rows] == [False, False, True]
 
 
-def test_torchmil_s_one_patch_size_gives_the_right_neighbours_to_every_scan(
-    tmp_path: Path,
-) -> None:
-    """torchmil truncates coords / 512, which gives wrong cells for other strides."""
-    slides = [slide(name, scan=40, seed=k) for k, name in enumerate("ab")]
-    slides += [slide("c", seed=2), slide("d", seed=3)]
+def test_torchmil_s_one_patch_size_gives_the_right_neighbours_to_every_scan(tmp_path) -> None:
+    """torchmil joins cells of coords / 1024, truncated, which is wrong for other strides."""
+    slides = [slide(n, scan=40 if n in "ab" else 20, seed=k) for k, n in enumerate("abcd")]
     source = foreign.trident(tmp_path / "x", *slides)
     path = next(source.rglob("features_*/d.h5"))
     with h5py.File(path, "r+") as f:  # another scanner resolution
@@ -249,7 +231,7 @@ def test_torchmil_s_one_patch_size_gives_the_right_neighbours_to_every_scan(
         assert scaled != np.array_equal(corners, s.corners)
 
 
-def test_instance_labels_go_to_torchmil_and_to_ours(tmp_path: Path) -> None:
+def test_instance_labels_go_to_torchmil_and_to_ours(tmp_path) -> None:
     s = slide()
     source = foreign.torchmil(tmp_path / "x", s, slide("s2", seed=1))
     run(source, tmp_path / "ours", "torchmil", "probsa")
@@ -265,60 +247,66 @@ def test_instance_labels_go_to_torchmil_and_to_ours(tmp_path: Path) -> None:
     assert text == "case_id,slide_id,label\ns1,s1,0\ns2,s2,1\n"
 
 
-def scan(path: Path) -> np.ndarray:
-    rows = slide().features[:5]
-    positions = np.arange(5.0)[:, None] * 2.5
-    labels = np.array([0, 1, 1, 0, 0])
-    write_bag(path, features=rows, kind="ct", coords=positions, instance_labels=labels)
-    return rows
-
-
-def test_scans(tmp_path: Path) -> None:
-    rows = scan(tmp_path / "x" / "ct.h5")
-    lost = one(tmp_path / "x", tmp_path / "torchmil", "probsa", "torchmil", encoder="resnet18")
+def test_scans(tmp_path) -> None:
+    rows, positions, source = slide().features[:5], np.arange(5.0)[:, None] * 2.5, tmp_path / "x"
+    marks = np.array([0, 1, 1, 0, 0])
+    path = source / "ct.h5"
+    write_bag(path, features=rows, kind="ct", coords=positions, instance_labels=marks)
+    lost = one(source, tmp_path / "torchmil", "probsa", "torchmil", encoder="resnet18")
     assert lost == ("slice positions (rows stay in their order)",)
     root = tmp_path / "torchmil"
     np.testing.assert_array_equal(np.load(root / "features" / "features_resnet18" / "ct.npy"), rows)
     assert np.load(root / "slice_labels" / "ct.npy").tolist() == [0, 1, 1, 0, 0]
     assert not (root / "coords").exists()
     assert open_bags(root).bag("ct").edges.tolist() == [[0, 1, 2, 3], [1, 2, 3, 4]]
-    assert one(tmp_path / "x", tmp_path / "ours", "probsa", "probsa") == ()
+    assert one(source, tmp_path / "ours", "probsa", "probsa") == ()
     assert read_bag(tmp_path / "ours" / "ct.h5").coords[:, 0].tolist() == [0, 2.5, 5, 7.5, 10]
-    why = why_not(tmp_path / "x", tmp_path / "trident", "probsa", "trident")
+    why = why_not(source, tmp_path / "trident", "probsa", "trident")
     assert "is a scan" in why and "torchmil or probsa" in why
-    assert "slice positions" in one(tmp_path / "x", tmp_path / "clam", "probsa", "clam")
+    assert "slice positions" in one(source, tmp_path / "clam", "probsa", "clam")
     assert {p.name for p in (tmp_path / "clam").iterdir()} == {"pt_files", "conversion.csv"}
 
 
-def test_a_slide_without_coordinates(tmp_path: Path) -> None:
-    write_bag(tmp_path / "x" / "s1.h5", features=slide().features, kind="slide")
+def test_a_slide_without_coordinates(tmp_path) -> None:
+    source = ours(tmp_path / "x", slide(), coords=None)
     for to in ("trident", "torchmil"):
-        why = why_not(tmp_path / "x", tmp_path / to, "probsa", to)
+        why = why_not(source, tmp_path / to, "probsa", to)
         assert "has no coordinates" in why and "clam or probsa" in why
-    assert one(tmp_path / "x", tmp_path / "clam", "probsa", "clam") == ("coordinates",)
+    assert one(source, tmp_path / "clam", "probsa", "clam") == ("coordinates",)
     tensor = torch.load(tmp_path / "clam" / "pt_files" / "s1.pt", weights_only=True)
     np.testing.assert_array_equal(tensor.numpy(), slide().features)
-    one(tmp_path / "x", tmp_path / "ours", "probsa", "probsa")
+    one(source, tmp_path / "ours", "probsa", "probsa")
     bag = read_bag(tmp_path / "ours" / "s1.h5")
     assert (bag.coords, bag.kind) == (None, "slide")
 
 
-def test_stamp_needs_the_resolution_of_each_slide(tmp_path: Path) -> None:
+def test_stamp_needs_the_resolution_of_each_slide(tmp_path) -> None:
     slides = [slide("a", scan=40), slide("b", seed=1), slide("c", seed=2)]
-    source = foreign.stamp(tmp_path / "x", *slides)
-    for to in TARGETS:
-        with pytest.raises(InputError, match=f"in µm, but {to} needs .* pixels: give --slide-mpp"):
-            run(source, tmp_path / "out", "stamp", to)
-    assert not (tmp_path / "out").exists()
-    table = tmp_path / "mpp.csv"
+    source, out, table = (
+        foreign.stamp(tmp_path / "x", *slides),
+        tmp_path / "out",
+        tmp_path / "mpp.csv",
+    )
+    for text, given, said in (
+        ("", None, "in µm, but probsa needs .* pixels: give --slide-mpp"),
+        ("slide,mpp\na,0\n", table, "line 2: µm per pixel is 0: expected"),
+        ("slide,mpp\na,x\n", table, "line 2: mpp of 'a' is 'x', expected a finite number"),
+        ("slide,um\na,1\n", table, "has no column 'mpp': it has slide, um"),
+        ("slide,mpp\na,1\na,2\n", table, "slide 'a' has two resolutions"),
+        ("", "-1", "µm per pixel is -1"),
+        ("", "gone.csv", "is 'gone.csv': expected µm"),
+    ):
+        table.write_text(text)
+        with pytest.raises(InputError, match=said):
+            run(source, out, "stamp", "probsa", slide_mpp=given)
+    assert not out.exists()
     table.write_text("slide,mpp\na.svs,0.2527\nb,0.5054\nb.x,0.4\n")
-    done = run(source, tmp_path / "out", "stamp", "probsa", slide_mpp=table)
+    done = run(source, out, "stamp", "probsa", slide_mpp=table)
     assert [r.status for r in done.rows] == ["converted", "converted", "failed"]
     assert f"{table} has no line for the slide 'c'" in done.rows[2].reason
     for s in slides[:2]:
-        bag = read_bag(tmp_path / "out" / f"{s.name}.h5")
+        bag, metadata = read_bag(out / f"{s.name}.h5"), held(out / f"{s.name}.h5")[1]
         np.testing.assert_array_equal(bag.coords, s.cells[s.order] * s.tile_px)
-        metadata = held(tmp_path / "out" / f"{s.name}.h5")[1]
         assert (metadata["patch_size"], metadata["size_level0"]) == (224, s.tile_px)
         assert metadata["mpp_level0"] == s.mpp
         assert metadata["mpp"] == pytest.approx(s.tile_px * s.mpp / 224)
@@ -326,27 +314,7 @@ def test_stamp_needs_the_resolution_of_each_slide(tmp_path: Path) -> None:
     assert "places between pixels (corners moved by up to 0.44 pixels" in done.rows[1].lost[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("slide,mpp\na,0\n", "line 2: µm per pixel is 0: expected"),
-        ("slide,mpp\na,x\n", "line 2: mpp of 'a' is 'x', expected a finite number"),
-        ("slide,um\na,1\n", "has no column 'mpp': it has slide, um"),
-        ("slide,mpp\na,1\na,2\n", "slide 'a' has two resolutions"),
-    ],
-)
-def test_tables_of_resolutions_that_say_nothing(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "mpp.csv").write_text(text)
-    source = foreign.stamp(tmp_path / "x", slide("a"))
-    with pytest.raises((TableError, InputError), match=message):
-        run(source, tmp_path / "out", "stamp", "probsa", slide_mpp=tmp_path / "mpp.csv")
-    for given, said in (("-1", "µm per pixel is -1"), ("gone.csv", "is 'gone.csv': expected µm")):
-        with pytest.raises(InputError, match=said):
-            run(source, tmp_path / "out", "stamp", "probsa", slide_mpp=given)
-    assert not (tmp_path / "out").exists()
-
-
-def test_slideflow_s_tiles_have_the_size_that_the_resolution_says(tmp_path: Path) -> None:
+def test_slideflow_s_tiles_have_the_size_that_the_resolution_says(tmp_path) -> None:
     s = slide()
     source = foreign.slideflow(tmp_path / "x", s, stride=2)
     one(source, tmp_path / "out", "slideflow", "probsa", slide_mpp=s.mpp)
@@ -358,21 +326,15 @@ def test_slideflow_s_tiles_have_the_size_that_the_resolution_says(tmp_path: Path
     assert "but tiles lie 512 apart: is the resolution right?" in why
     lost = one(source, tmp_path / "blind", "slideflow", "probsa")
     assert "patch size (not stated; 512 level-0 pixels by the coordinates)" in lost
-
-
-def test_a_single_tile_of_slideflow_s_needs_the_resolution(tmp_path: Path) -> None:
-    s = slide()
-    first = Slide(
-        name="s1", cells=s.cells[:1], features=s.features[:1], labels=s.labels[:1], scan=20
-    )
-    source = foreign.slideflow(tmp_path / "x", first)
+    parts = {"cells": s.cells[:1], "features": s.features[:1], "labels": s.labels[:1]}
+    source = foreign.slideflow(tmp_path / "single", Slide(name="s1", scan=20, **parts))
     assert open_bags(source).size("s1") == 1  # it can be used without conversion
     assert "a single tile" in why_not(source, tmp_path / "no", "slideflow", "probsa")
-    one(source, tmp_path / "out", "slideflow", "probsa", slide_mpp=first.mpp)
-    np.testing.assert_array_equal(read_bag(tmp_path / "out" / "s1.h5").coords, first.corners)
+    one(source, tmp_path / "one", "slideflow", "probsa", slide_mpp=s.mpp)
+    np.testing.assert_array_equal(read_bag(tmp_path / "one" / "s1.h5").coords, s.corners[:1])
 
 
-def test_clam_s_step_is_told_by_the_corners(tmp_path: Path) -> None:
+def test_clam_s_step_and_size_are_told_by_the_corners(tmp_path) -> None:
     source = foreign.clam(tmp_path / "x", slide())
     with h5py.File(source / "patches" / "s1.h5", "r+") as f:
         f["coords"].attrs["patch_size"] = 1024
@@ -384,24 +346,17 @@ def test_clam_s_step_is_told_by_the_corners(tmp_path: Path) -> None:
         f["coords"].attrs["patch_size"] = 256
     why = why_not(source, tmp_path / "no", "clam", "trident")
     assert "stated to lie 256 apart, but the coordinates say 512" in why
-
-
-def test_without_clam_s_patches_the_size_is_estimated_and_said(tmp_path: Path) -> None:
-    source = foreign.clam(tmp_path / "x", slide(), patches=False)
-    lost = one(source, tmp_path / "out", "clam", "probsa")
+    source = foreign.clam(tmp_path / "y", slide(), patches=False)
+    lost = one(source, tmp_path / "ours", "clam", "probsa")
     assert "patch size (not stated; 512 level-0 pixels by the coordinates)" in lost
-    assert read_bag(tmp_path / "out" / "s1.h5").stride == 512
-
-
-def test_clam_s_first_script_is_brought_to_level_0(tmp_path: Path) -> None:
+    assert read_bag(tmp_path / "ours" / "s1.h5").stride == 512
     s = slide(scan=40)
-    source = foreign.clam_first_script(tmp_path / "x", s)
-    lost = one(source, tmp_path / "out", "clam", "probsa")
+    lost = one(foreign.clam_first_script(tmp_path / "z", s), tmp_path / "first", "clam", "probsa")
     assert "corners were converted from the level of the patches to level 0" in lost
-    np.testing.assert_array_equal(read_bag(tmp_path / "out" / "s1.h5").coords, s.corners)
+    np.testing.assert_array_equal(read_bag(tmp_path / "first" / "s1.h5").coords, s.corners)
 
 
-def test_what_is_damaged_is_named_and_the_rest_is_done(tmp_path: Path) -> None:
+def test_what_is_damaged_is_named_and_the_rest_is_done(tmp_path) -> None:
     slides = [slide(f"s{k}", seed=k) for k in range(5)]
     source = foreign.trident(tmp_path / "x", *slides)
     files = {p.stem: p for p in source.rglob("features_uni_v1/*.h5")}
@@ -429,21 +384,17 @@ def test_what_is_damaged_is_named_and_the_rest_is_done(tmp_path: Path) -> None:
         rows = list(csv.DictReader(f))
     assert list(rows[0]) == ["bag", "status", "instances", "file", "reason", "lost"]
     assert {r["bag"]: r["status"] for r in rows} == status
-    assert rows[1]["file"] == "pt_files/s1.pt"
-    assert rows[1]["instances"] == str(len(slides[1].cells))
-    assert "float16 (written as float32)" in rows[1]["lost"]
-    assert "empty" in rows[5]["reason"]
+    assert (rows[1]["file"], rows[1]["instances"]) == ("pt_files/s1.pt", str(len(slides[1].cells)))
+    assert "float16 (written as float32)" in rows[1]["lost"] and "empty" in rows[5]["reason"]
 
 
-def test_instances_flagged_as_unreadable_stay_behind(tmp_path: Path) -> None:
+def test_instances_flagged_as_unreadable_stay_behind(tmp_path) -> None:
     s = slide()
     flags = np.zeros(len(s.cells), np.int8)
     flags[[2, 7]] = 1
-    write_bag(
-        tmp_path / "x" / "s1.h5", features=s.features, coords=s.corners, kind="slide",
-        unreadable=flags, attributes={"patch_size": 512, "patch_size_level0": 512},
-    )  # fmt: skip
-    lost = one(tmp_path / "x", tmp_path / "out", "probsa", "clam")
+    attributes = {"patch_size": 512, "patch_size_level0": 512}
+    source = ours(tmp_path / "x", s, unreadable=flags, attributes=attributes)
+    lost = one(source, tmp_path / "out", "probsa", "clam")
     assert "2 instances flagged as unreadable (left out)" in lost
     tensor = torch.load(tmp_path / "out" / "pt_files" / "s1.pt", weights_only=True)
     np.testing.assert_array_equal(tensor.numpy(), s.features[flags == 0])
@@ -452,9 +403,8 @@ def test_instances_flagged_as_unreadable_stay_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", TARGETS)
-def test_what_is_there_is_kept_unless_asked(tmp_path: Path, to: str) -> None:
-    source = foreign.trident(tmp_path / "x", slide())
-    out = tmp_path / "out"
+def test_what_is_there_is_kept_unless_asked(tmp_path, to: str) -> None:
+    source, out = foreign.trident(tmp_path / "x", slide()), tmp_path / "out"
     run(source, out, "trident", to)
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     foreign.trident(tmp_path / "x", slide(seed=1), slide("s2", seed=2))
@@ -467,7 +417,7 @@ def test_what_is_there_is_kept_unless_asked(tmp_path: Path, to: str) -> None:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_the_wrong_source_format_is_named(tmp_path: Path, tool: str) -> None:
+def test_the_wrong_source_format_is_named(tmp_path, tool: str) -> None:
     source = TOOLS[tool](tmp_path / "x", slide())
     for other in sorted({*TOOLS, "probsa"} - {tool}):
         with pytest.raises(BagError, match=f"not look like {other}'s files but like {tool}'s"):
@@ -475,9 +425,7 @@ def test_the_wrong_source_format_is_named(tmp_path: Path, tool: str) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_real_tiles_go_to_every_format_and_keep_their_graphs(
-    tmp_path: Path, shared_data: Path
-) -> None:
+def test_real_tiles_go_to_every_format_and_keep_their_graphs(tmp_path, shared_data) -> None:
     source = shared_data / "bags" / "colon_tiles"
     before = open_bags(source)
     for to in TARGETS:
@@ -485,45 +433,24 @@ def test_real_tiles_go_to_every_format_and_keep_their_graphs(
         assert done.count("converted") == len(before) == 100
         bags = open_bags(tmp_path / to)
         for name in before.names[::25]:
-            assert torch.equal(bags.bag(name).x, before.bag(name).x)
-            assert torch.equal(bags.bag(name).edges, before.bag(name).edges)
-            assert torch.equal(bags.bag(name).weights, before.bag(name).weights)
+            for part in ("x", "edges", "weights"):
+                assert torch.equal(getattr(bags.bag(name), part), getattr(before.bag(name), part))
 
 
-def test_formats_and_folders_that_do_not_exist(tmp_path: Path) -> None:
-    source = foreign.trident(tmp_path / "x", slide())
-    with pytest.raises(UnknownName, match=r"no format to write named 'Trident'.*mean 'trident'"):
-        writer_class("Trident")
-    with pytest.raises(InputError, match="is the source itself"):
-        run(source, source, "trident", "clam")
-    with pytest.raises(BagError, match="there is no folder"):
-        run(tmp_path / "gone", tmp_path / "out", "trident", "clam")
-
-
-def test_one_of_several_feature_sets(tmp_path: Path) -> None:
+def test_formats_folders_and_feature_sets_are_chosen(tmp_path) -> None:
     foreign.trident(tmp_path / "x", slide(seed=1), encoder="conch")
-    source = foreign.trident(tmp_path / "x", slide())
-    with pytest.raises(BagError, match="several folders of features"):
-        run(source, tmp_path / "out", "trident", "probsa")
-    one(source, tmp_path / "out", "trident", "probsa", feature_set="features_conch")
-    bag = read_bag(tmp_path / "out" / "s1.h5")
+    source, out = foreign.trident(tmp_path / "x", slide()), tmp_path / "out"
+    for given, to, message in (
+        (source, "Trident", r"no format to write named 'Trident'.*mean 'trident'"),
+        (out, "clam", "is the source itself"),
+        (tmp_path / "gone", "clam", "there is no folder"),
+        (source, "probsa", "several folders of features"),
+    ):
+        with pytest.raises(ProbSAError, match=message):
+            run(given, out, "trident", to)
+    one(source, out, "trident", "probsa", feature_set="features_conch")
+    bag = read_bag(out / "s1.h5")
     np.testing.assert_array_equal(bag.features.astype(np.float32), slide(seed=1).features)
     assert bag.features.dtype == np.float16
-    with h5py.File(tmp_path / "out" / "s1.h5") as f:
+    with h5py.File(out / "s1.h5") as f:
         assert f.attrs["probsa_encoder"] == "conch"
-
-
-def test_the_folder_of_features_is_named_after_the_encoder_without_its_weights(tmp_path):
-    from probsa.core.store import write_bag
-
-    write_bag(
-        tmp_path / "in" / "a.h5",
-        features=np.ones((2, 3), np.float32),
-        kind="slide",
-        coords=np.array([[0, 0], [512, 0]]),
-        attributes={"patch_size": 512, "patch_size_level0": 512, "overlap": 0,
-                    "target_magnification": 20},
-        stamps={"encoder": "resnet50@0123456789abcdef"},
-    )  # fmt: skip
-    convert(tmp_path / "in", tmp_path / "out", source_format="probsa", target_format="trident")
-    assert [p.parent.name for p in (tmp_path / "out").rglob("a.h5")] == ["features_resnet50"]

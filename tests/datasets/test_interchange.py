@@ -1,6 +1,7 @@
 """Files of other tools: every tool gives the same graph for a slide; invalid files are errors."""
 
 import json
+import zipfile
 from pathlib import Path
 
 import h5py
@@ -46,20 +47,6 @@ def test_corners_are_level_0_pixels(tmp_path: Path, tool: str) -> None:
     np.testing.assert_array_equal(bags.bag("s1").coords.numpy(), s.corners)
 
 
-@pytest.mark.parametrize("tool", TOOLS)
-def test_any_of_them_trains(tmp_path: Path, tool: str) -> None:
-    """`prepare`, as in `probsa train --features DIR`, reads the features and builds a graph."""
-    slides = [slide(f"s{k}", seed=k) for k in range(8)]
-    lines = [f"s{k},{k % 2},{k // 2 % 3}" for k in range(8)]
-    (tmp_path / "labels.csv").write_text("\n".join(["bag,label,fold", *lines]) + "\n")
-    data = DataConfig(
-        features=TOOLS[tool](tmp_path / "x", *slides), labels=tmp_path / "labels.csv", test_fold=0
-    )
-    prepared = prepare(RunConfig(model="abmil-probsa-diag", data=data))
-    assert prepared.model_arguments["in_dim"] == foreign.WIDTH
-    assert prepared.bags.bag("s3").edges.shape[1] == expected_edges(slides[3])[0].shape[1]
-
-
 def test_a_slide_without_tissue_is_left_out_of_training(tmp_path: Path) -> None:
     slides = [slide(f"s{k}", seed=k) for k in range(8)]
     root = foreign.trident(tmp_path / "x", *slides)
@@ -78,11 +65,13 @@ def test_a_slide_without_tissue_is_left_out_of_training(tmp_path: Path) -> None:
         prepared.bags.bag("a_none")
 
 
-def test_stamp_s_distance_between_tiles_is_the_one_of_its_corners(tmp_path: Path) -> None:
+def test_a_stride_is_stamp_s_own_or_the_given_one(tmp_path: Path) -> None:
     bags = open_bags(foreign.stamp(tmp_path, slide(scan=40)))
     assert bags.unit == "um"
     assert bags.bag("s1").stride == pytest.approx(1014 * 0.2527, abs=2e-3)  # not the stated 256
     assert bags.notes == {}
+    bags = open_bags(tmp_path, graph=GraphOptions(stride=256.5))
+    assert bags.bag("s1").stride == 256.5
 
 
 @pytest.mark.parametrize("version", ["1.3.0", "2.0.1", "2.4.0"])
@@ -97,48 +86,29 @@ def test_every_version_of_stamp_s_files(tmp_path: Path, version: str) -> None:
     )
 
 
-def stamp_file(folder: Path, **attributes: object) -> Path:
-    """Write STAMP's file of the slide; attributes of None are removed."""
-    path = next(foreign.stamp(folder, slide()).rglob("*.h5"))
-    with h5py.File(path, "r+") as f:
-        for key, value in attributes.items():
-            if value is None:
-                del f.attrs[key]
-            else:
-                f.attrs[key] = value
-    return path
+STAMP_FAULTS = {
+    r"s1\.h5 was written by STAMP 3\.1\.0, .* up to version 2": {"stamp_version": "3.1.0"},
+    "holds a patient-level embedding": {"feat_type": "patient"},
+    "does not state the unit of": {"tile_size_um": None, "unit": None},
+    "does not state the unit": {"tile_size_um": None, "unit": "mm"},
+    r"expected coords \(tiles, 2\) in micrometres, .* missing": {"coords": None},
+    r"coords 3\. Both must describe the same instances": {"coords": np.zeros((3, 2), np.float32)},
+    "slide-level embedding": {"feats": np.zeros(6, np.float16)},
+}
 
 
-def test_stamp_files_that_are_refused(tmp_path: Path) -> None:
-    def refused(match: str, **attributes: object) -> None:
-        path = stamp_file(tmp_path, **attributes)
-        with pytest.raises(BagError, match=match):
-            open_bags(tmp_path).stored("s1")
-        path.unlink()
-
-    refused(
-        r"s1\.h5 was written by STAMP 3\.1\.0, this probsa .* up to version 2",
-        stamp_version="3.1.0",
-    )
-    refused("holds a patient-level embedding", feat_type="patient")
-    refused("does not state the unit", tile_size_um=None, unit=None)
-    refused("does not state the unit", tile_size_um=None, unit="mm")
-    path = stamp_file(tmp_path)
+@pytest.mark.parametrize("message", STAMP_FAULTS)
+def test_stamp_files_that_are_refused(tmp_path: Path, message: str) -> None:
+    """A change of an array replaces it, a change of an attribute sets it; None removes either."""
+    path = next(foreign.stamp(tmp_path, slide()).rglob("*.h5"))
     with h5py.File(path, "r+") as f:
-        del f["coords"]
-    with pytest.raises(BagError, match=r"expected coords \(tiles, 2\) in micrometres, .* missing"):
-        open_bags(tmp_path).bag("s1")
-    with h5py.File(path, "r+") as f:
-        f["coords"] = np.zeros((3, 2), np.float32)
-    with pytest.raises(BagError, match=r"coords 3\. Both must describe the same instances"):
-        open_bags(tmp_path).bag("s1")
-    with h5py.File(path, "w") as f:
-        f["feats"] = np.zeros(6, np.float16)
-    with pytest.raises(BagError, match="slide-level embedding"):
-        open_bags(tmp_path).bag("s1")
-    with h5py.File(path, "w") as f:
-        f["feats"] = np.zeros((0, 6), np.float16)
-    assert open_bags(tmp_path).empty() == ("s1",)
+        for key, value in STAMP_FAULTS[message].items():
+            held = f if key in f else f.attrs
+            del held[key]
+            if value is not None:
+                held[key] = value
+    with pytest.raises(BagError, match=message):
+        open_bags(tmp_path).stored("s1")
 
 
 def test_stamp_s_multiplex_files_name_the_rows_otherwise(tmp_path: Path) -> None:
@@ -273,41 +243,65 @@ class Harmful:
         return (Path.touch, (self.path,))
 
 
-def test_pt_files_are_never_unpickled(tmp_path: Path) -> None:
+X = torch.arange(12.0).reshape(3, 4)
+TENSORS = {
+    "dict": ({"features": X}, "holds a dict, expected one tensor"),
+    "list": ([X[0], X[1]], "holds a list, expected one tensor.*eva"),
+    "one row": (X[0], r"shape \(4,\), expected \(instances, width\)"),
+    "other rows": (torch.zeros(5, 6), "features have 5 rows, coords 61"),
+    "one row repeated a hundred billion times": (torch.zeros(1).expand(10**11, 4), r"s1\.pt"),
+    "one row repeated a few times": (X[:1].expand(5, 4), "the tensor repeats its values"),
+    "no values": (torch.empty(10**12, 4, device="meta"), "a tensor of another kind"),
+    "sparse": (X.to_sparse(), "a tensor of another kind"),
+    "complex": (X.to(torch.complex64), "a tensor of another kind"),
+}
+
+
+@pytest.mark.parametrize("what", TENSORS)
+def test_pt_files_of_something_else(tmp_path: Path, what: str) -> None:
+    root, (held, message) = foreign.slideflow(tmp_path, slide()), TENSORS[what]
+    torch.save(held, root / "s1.pt")
+    with pytest.raises(BagError, match=message):
+        open_bags(root).bag("s1")
+    if what != "other rows":
+        with pytest.raises(BagError, match=message):
+            open_bags(root).size("s1")
+
+
+def test_pt_files_are_never_unpickled_and_damage_is_named(tmp_path: Path) -> None:
     root = foreign.slideflow(tmp_path, slide())
-    torch.save({"x": Harmful(tmp_path / "touched")}, root / "s1.pt")
+    path = root / "s1.pt"
+    whole = path.read_bytes()
+    torch.save({"x": Harmful(tmp_path / "touched")}, path)
     with pytest.raises(BagError, match=r"s1\.pt holds more than a tensor.*could run code"):
         open_bags(root).bag("s1")
     assert not (tmp_path / "touched").exists()
-
-
-@pytest.mark.parametrize("keep", [0, 10, 200, -1])
-def test_damaged_pt_files(tmp_path: Path, keep: int) -> None:
-    root = foreign.slideflow(tmp_path, slide())
-    whole = (root / "s1.pt").read_bytes()
-    (root / "s1.pt").write_bytes(whole[:keep])
-    for read in (open_bags(root).bag, open_bags(root).size):
-        with pytest.raises(BagError, match=r"s1\.pt (cannot be read|holds more than a tensor)"):
-            read("s1")
-
-
-def test_pt_files_of_something_else(tmp_path: Path) -> None:
-    root, s = foreign.slideflow(tmp_path, slide()), slide()
-    rows = [torch.from_numpy(row) for row in s.features]
-    for held, message in (
-        (rows, "holds a list, expected one tensor.*eva"),
-        ({"features": rows[0]}, "holds a dict, expected one tensor"),
-        (rows[0], r"shape \(6,\), expected \(instances, width\)"),
-        (torch.zeros(5, 6), "features have 5 rows, coords 61"),
+    for keep in (0, 10, 200, -1):
+        path.write_bytes(whole[:keep])
+        for read in (open_bags(root).bag, open_bags(root).size):
+            with pytest.raises(BagError, match=r"s1\.pt (cannot be read|holds more than a tens)"):
+                read("s1")
+    torch.save(torch.zeros(5 * 10**6, 4), tmp_path / "whole.zip")
+    with (
+        zipfile.ZipFile(tmp_path / "whole.zip") as z,
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed,
     ):
-        torch.save(held, root / "s1.pt")
-        with pytest.raises(BagError, match=message):
-            open_bags(root).bag("s1")
-    torch.save(torch.from_numpy(s.features)[None].bfloat16().requires_grad_(), root / "s1.pt")
-    expected = torch.from_numpy(s.features).bfloat16().float()
-    assert torch.equal(open_bags(root).bag("s1").x, expected)
+        for name in z.namelist():
+            packed.writestr(name, z.read(name))
+    with pytest.raises(BagError, match=r"s1\.pt: the archive states 80,"):
+        open_bags(root).bag("s1")
+
+
+def test_pt_files_of_bfloat16_and_of_no_tile(tmp_path: Path) -> None:
+    root, x = foreign.slideflow(tmp_path, slide()), torch.from_numpy(slide().features)
+    torch.save(x[None].bfloat16().requires_grad_(), root / "s1.pt")
+    assert torch.equal(open_bags(root).bag("s1").x, x.bfloat16().float())
     torch.save(torch.zeros(0, 6), root / "s1.pt")
     assert open_bags(root).empty() == ("s1",)
+    path = next(foreign.stamp(tmp_path / "stamp", slide()).rglob("*.h5"))
+    with h5py.File(path, "w") as f:
+        f["feats"] = np.zeros((0, 6), np.float16)
+    assert open_bags(tmp_path / "stamp").empty() == ("s1",)
 
 
 def test_what_is_not_read_says_what_it_looks_like(tmp_path: Path) -> None:
@@ -332,8 +326,3 @@ def test_slideflow_s_settings_that_are_no_json(tmp_path: Path) -> None:
     (root / "bags_config.json").write_text(json.dumps([1]))
     with pytest.raises(ValueError, match="expected a JSON object"):
         open_bags(root)
-
-
-def test_a_given_stride_wins_over_what_a_tool_states(tmp_path: Path) -> None:
-    bags = open_bags(foreign.stamp(tmp_path, slide()), graph=GraphOptions(stride=256.5))
-    assert bags.bag("s1").stride == 256.5

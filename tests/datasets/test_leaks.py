@@ -7,11 +7,9 @@ import pytest
 
 from probsa.core.store import write_bag
 from probsa.datasets import open_bags, read_table
-from probsa.datasets.copies import BagCopy, find_copies
 from probsa.datasets.labels import LabelTable
-from probsa.datasets.leaks import find_leaks, refuse_leaks
-from probsa.datasets.protocol import fold_splits
-from probsa.datasets.splits import Split, make_split
+from probsa.datasets.leaks import BagCopy, find_copies, find_leaks, refuse_leaks
+from probsa.datasets.splits import Split, fold_splits, make_split
 from probsa.errors import TableError
 
 REAL = ("ct_ich", "colon_tiles")

@@ -1,18 +1,21 @@
-"""Opening folders of bags of each tool; notes and errors."""
+"""Opening folders of bags of each tool, and bags in memory; notes and errors."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import torch
+from support.stored import write_folder
 
+from probsa import Bag
 from probsa.core import GraphOptions, graphs
 from probsa.core.bags import pack
 from probsa.core.store import write_bag
-from probsa.datasets import BagSet, check_labels_match, open_bags, read_table
-from probsa.errors import BagError, GraphError, InputError
+from probsa.datasets import BagList, BagSet, check_labels_match, open_bags, read_table
+from probsa.errors import BagError, GraphError, InputError, TableError
+from probsa.training import open_data, prepare
+from probsa.training.config import DataConfig, RunConfig
 
 N, WIDTH = 12, 5
 TRIDENT = {"patch_size": 512, "patch_size_level0": 1024, "overlap": 0, "name": "s"}
@@ -28,8 +31,7 @@ def corners(*, step: int, n: int = N) -> np.ndarray:
     return np.stack([i % 4, i // 4], axis=1) * step
 
 
-def lattice_edges(n: int = N) -> torch.Tensor:
-    return graphs.grid(torch.from_numpy(corners(step=1, n=n)), stride=1.0)
+LATTICE = graphs.grid(torch.from_numpy(corners(step=1)), stride=1.0)
 
 
 def slides(folder: Path, names: str = "abc", **options: object) -> Path:
@@ -39,14 +41,9 @@ def slides(folder: Path, names: str = "abc", **options: object) -> Path:
     return folder
 
 
-def scan(folder: Path, positions: list[float], *, name: str = "scan") -> BagSet:
-    position = np.array(positions)
-    write_bag(
-        folder / f"{name}.h5",
-        features=features(0, n=len(position)),
-        coords=position[:, None],
-        kind="ct",
-    )
+def scan(folder: Path, positions: list[float]) -> BagSet:
+    x, position = features(0, n=len(positions)), np.array(positions)[:, None]
+    write_bag(folder / "scan.h5", features=x, coords=position, kind="ct")
     return open_bags(folder)
 
 
@@ -54,93 +51,68 @@ def test_a_folder_of_our_files(tmp_path: Path) -> None:
     labels = np.arange(N) % 2
     slides(tmp_path, "b", instance_labels=labels, features=features(7, dtype="float16"))
     slides(tmp_path, "a", features=features(8, dtype="float16"))
+    slides(tmp_path / "patches", "abc")  # files of coordinates below are no bags
     bags = open_bags(tmp_path)
     assert (bags.names, bags.in_dim, bags.size("b"), len(bags)) == (("a", "b"), WIDTH, N, 2)
     bag = bags.bag("b")
-    assert (bag.name, bag.y, bag.stride) == ("b", None, 1024.0)
-    assert bag.x.dtype == torch.float16
+    assert (bag.name, bag.y, bag.stride, bag.x.dtype) == ("b", None, 1024.0, torch.float16)
     np.testing.assert_array_equal(bag.x.numpy(), features(7, dtype="float16"))
     assert torch.equal(bag.coords, torch.from_numpy(corners(step=1024)))
     assert torch.equal(bag.instance_labels, torch.from_numpy(labels))
-    assert torch.equal(bag.edges, lattice_edges())
+    assert torch.equal(bag.edges, LATTICE)
     assert torch.equal(bag.weights, graphs.edge_weights(bag.x, bag.edges))
-    assert bags.stored("b").inferred_kind == "slide"
-    assert bags.notes == {}
+    assert bags.stored("b").inferred_kind == "slide" and bags.notes == {}
     assert pack([bag, bags.bag("a")]).sizes == (N, N)
 
 
-def test_files_of_coordinates_below_are_no_bags(tmp_path: Path) -> None:
-    slides(tmp_path, "ab")
-    slides(tmp_path / "patches", "abc")
-    assert open_bags(tmp_path).names == ("a", "b")
-
-
-def test_a_trident_job(tmp_path: Path) -> None:
-    """Write TRIDENT's layout: no stamps, one feature folder per encoder beside `patches`."""
+def test_a_trident_job_with_two_encoders(tmp_path: Path) -> None:
     job = tmp_path / "20x_512px_0px_overlap"
     for encoder in ("features_uni", "features_resnet50"):
         (job / encoder).mkdir(parents=True)
-        with h5py.File(job / encoder / "s1.h5", "w") as f:
+        with h5py.File(job / encoder / "s1.h5", "w") as f:  # without stamps
             f.create_dataset("features", data=features(len(encoder)), chunks=(1, WIDTH))
             f["coords"] = corners(step=1024)
             f["coords"].attrs.update(TRIDENT)
-    (job / "patches").mkdir()
-    with h5py.File(job / "patches" / "s1_patches.h5", "w") as f:
-        f["coords"] = corners(step=1024)
-    with pytest.raises(
-        BagError, match=r"several folders of features: features_resnet50, features_"
+    for given, message in (
+        (None, r"several folders of features: features_resnet50, features_uni.*Choose"),
+        ("features_un", r"no folders .* named 'features_un'.*Did you mean 'features_"),
     ):
-        open_bags(job)
-    for bags in (open_bags(job, features="features_uni"), open_bags(job / "features_uni")):
-        bag = bags.bag("s1")
-        np.testing.assert_array_equal(bag.x.numpy(), features(len("features_uni")))
-        assert bag.stride == 1024
-        assert torch.equal(bag.edges, lattice_edges())
-    with pytest.raises(
-        BagError, match=r"no folders .* named 'features_un'.*Did you mean 'features_"
-    ):
-        open_bags(job, features="features_un")
+        with pytest.raises(BagError, match=message):
+            open_bags(job, features=given)
+    for bags in (open_bags(job, features="uni"), open_bags(job / "features_uni")):
+        np.testing.assert_array_equal(bags.bag("s1").x.numpy(), features(len("features_uni")))
+        assert torch.equal(bags.bag("s1").edges, LATTICE)
 
 
-def clam(root: Path, *, step: int = 1024, patch_size: int = 256) -> Path:
+def clam(root: Path, *, patch_size: int = 256) -> Path:
     (root / "h5_files").mkdir(parents=True)
     with h5py.File(root / "h5_files" / "slide_1.h5", "w") as f:
         f.create_dataset("features", data=features(3), chunks=(4, WIDTH))
-        f["coords"] = corners(step=step).astype(np.int32)
+        f["coords"] = corners(step=1024).astype(np.int32)
     patches = root.parent / "patches" if root.name == "FEAT" else root / "patches"
     patches.mkdir()
     with h5py.File(patches / "slide_1.h5", "w") as f:
-        f["coords"] = corners(step=step)
-        f["coords"].attrs.update(
-            {"patch_size": patch_size, "patch_level": 1, "downsample": np.array([4.0, 4.0])}
-        )
+        f["coords"] = corners(step=1024)
+        downsample = np.array([4.0, 4.0])
+        f["coords"].attrs.update(patch_size=patch_size, patch_level=1, downsample=downsample)
     return root
 
 
 @pytest.mark.parametrize("root", ["FEAT", "OUT"])  # patches one level up, and beside h5_files
 @pytest.mark.parametrize("given", [".", "h5_files"])
-def test_a_clam_folder_takes_the_patch_size_from_patches(
-    tmp_path: Path, root: str, given: str
-) -> None:
+def test_a_clam_folder_takes_the_patch_size_from_patches(tmp_path, root: str, given: str) -> None:
     bags = open_bags(clam(tmp_path / root) / given)
-    assert bags.names == ("slide_1",)
     bag = bags.bag("slide_1")
-    assert bag.stride == 1024
-    assert bag.coords.dtype == torch.int64
-    assert torch.equal(bag.edges, lattice_edges())
-    assert bags.notes == {}
+    assert (bags.names, bag.stride, bag.coords.dtype) == (("slide_1",), 1024, torch.int64)
+    assert torch.equal(bag.edges, LATTICE) and bags.notes == {}
 
 
-def test_clam_s_patch_size_is_cross_checked(tmp_path: Path) -> None:
+def test_clam_s_patch_size_is_cross_checked_or_estimated(tmp_path: Path) -> None:
     bags = open_bags(clam(tmp_path / "FEAT", patch_size=512))
     with pytest.raises(GraphError, match=r"slide_1: .* 2048 apart, but the coordinates say 1024"):
         bags.bag("slide_1")
     told = open_bags(tmp_path / "FEAT", graph=GraphOptions(stride=1024.0))
-    assert torch.equal(told.bag("slide_1").edges, lattice_edges())
-
-
-def test_without_any_stated_size_the_stride_is_estimated_and_noted(tmp_path: Path) -> None:
-    clam(tmp_path / "FEAT")
+    assert torch.equal(told.bag("slide_1").edges, LATTICE)
     (tmp_path / "patches" / "slide_1.h5").unlink()
     bags = open_bags(tmp_path / "FEAT")
     assert bags.bag("slide_1").stride == 1024
@@ -148,10 +120,10 @@ def test_without_any_stated_size_the_stride_is_estimated_and_noted(tmp_path: Pat
 
 
 def torchmil(root: Path, *, scans: bool = False, encoders: tuple[str, ...] = ("resnet50",)) -> Path:
-    label_kind = "slice_labels" if scans else "patch_labels"
     for i, name in enumerate(("w1", "w2")):
         parts = {f"features/features_{e}": features(10 * i + len(e)) for e in encoders}
-        parts |= {"labels": np.array([i]), label_kind: np.full((N, 1), i)}
+        parts |= {"labels": np.array([i])}
+        parts["slice_labels" if scans else "patch_labels"] = np.full((N, 1), i)
         if not scans:
             parts["coords"] = corners(step=512)
         for folder, values in parts.items():
@@ -160,56 +132,40 @@ def torchmil(root: Path, *, scans: bool = False, encoders: tuple[str, ...] = ("r
     return root
 
 
-def test_torchmil_slides(tmp_path: Path) -> None:
+def test_torchmil_slides_and_scans(tmp_path: Path) -> None:
     root = torchmil(tmp_path / "patches_512")
     for given in (tmp_path, root, root / "features" / "features_resnet50"):
         bags = open_bags(given)
         bag = bags.bag("w2")
         assert (bags.names, bags.in_dim, bags.size("w1")) == (("w1", "w2"), WIDTH, N)
         np.testing.assert_array_equal(bag.x.numpy(), features(18))
-        assert bag.instance_labels.tolist() == [1] * N
-        assert bag.stride == 512
-        assert torch.equal(bag.edges, lattice_edges())
-        assert bags.stored("w2").inferred_kind == "slide"
-
-
-def test_torchmil_scans_are_chained_in_row_order(tmp_path: Path) -> None:
-    bags = open_bags(torchmil(tmp_path, scans=True))
+        assert (bag.instance_labels.tolist(), bag.stride) == ([1] * N, 512)
+        assert torch.equal(bag.edges, LATTICE) and bags.stored("w2").inferred_kind == "slide"
+    bags = open_bags(torchmil(tmp_path / "ct", scans=True, encoders=("a", "bt")), features="bt")
     bag = bags.bag("w1")
     assert torch.equal(bag.edges, graphs.chain(N))
     assert (bag.coords, bag.stride, bags.stored("w1").inferred_kind) == (None, None, "ct")
-    assert bag.instance_labels.tolist() == [0] * N
-
-
-def test_one_of_several_encoders_is_chosen(tmp_path: Path) -> None:
-    root = torchmil(tmp_path, encoders=("UNI", "resnet50_bt"))
-    with pytest.raises(
-        BagError, match=r"features/features_UNI, features/features_resnet50_bt.*Choose"
-    ):
-        open_bags(root)
-    bags = open_bags(root, features="features_UNI")
-    np.testing.assert_array_equal(bags.bag("w1").x.numpy(), features(3))
+    np.testing.assert_array_equal(bag.x.numpy(), features(2))
 
 
 def test_damaged_torchmil_files(tmp_path: Path) -> None:
     root = torchmil(tmp_path / "patches_256")
-    bags = open_bags(root)
-    with pytest.raises(GraphError, match="256 apart, but the coordinates say 512"):
-        bags.bag("w1")
-    path = root / "features" / "features_resnet50" / "w1.npy"
+    path, coords = root / "features" / "features_resnet50" / "w1.npy", root / "coords" / "w1.npy"
     whole = path.read_bytes()
-    path.write_bytes(whole[:-8])
-    with pytest.raises(BagError, match=r"w1\.npy cannot be read as \.npy: it is damaged"):
+    with pytest.raises(GraphError, match="256 apart, but the coordinates say 512"):
         open_bags(root).bag("w1")
-    np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(BagError, match=r"w1\.npy cannot be read"):  # objects are not unpickled
-        open_bags(root).bag("w1")
-    (root / "coords" / "w2.npy").unlink()
-    with pytest.raises(BagError, match=r"bag 'w2': there is no .*coords/w2\.npy"):
-        bags.bag("w2")
-    np.save(root / "coords" / "w2.npy", corners(step=512)[:5])
-    with pytest.raises(BagError, match=r"bag 'w2' .*: features have 12 rows, coords 5"):
-        bags.bag("w2")
+    for damage, message in (
+        (lambda: np.save(coords, corners(step=512)[:5]), "'w1' .*: features have 12 rows, coords"),
+        (coords.unlink, r"bag 'w1': there is no .*coords/w1\.npy"),
+        # objects are not unpickled
+        (lambda: np.save(path, np.array([{"a": 1}]), allow_pickle=True), r"w1\.npy cannot be read"),
+        (lambda: path.write_bytes(whole[:-8]), r"w1\.npy cannot be read as \.npy: it is damaged"),
+    ):
+        damage()
+        if message.endswith("read") or "damaged" in message:
+            np.save(coords, corners(step=512))
+        with pytest.raises(BagError, match=message):
+            open_bags(root).bag("w1")
 
 
 def test_two_bags_of_one_name(tmp_path: Path) -> None:
@@ -231,6 +187,8 @@ def test_a_folder_without_bags(tmp_path: Path) -> None:
     (tmp_path / ".a.h5.x1.h5").touch()  # a temporary file of a killed writer
     with pytest.raises(BagError, match=r"found .*\.pt"):
         open_bags(tmp_path)
+    with pytest.raises(InputError, match="cache_gb is -1"):
+        open_bags(slides(tmp_path / "x"), cache_gb=-1.0)
 
 
 def test_a_name_or_a_width_that_does_not_fit(tmp_path: Path) -> None:
@@ -242,44 +200,27 @@ def test_a_name_or_a_width_that_does_not_fit(tmp_path: Path) -> None:
         open_bags(tmp_path).bag("z")
 
 
-@pytest.mark.parametrize(
-    ("graph", "edges"),
-    [
-        (GraphOptions(), lattice_edges()),
-        (GraphOptions(kind="grid"), lattice_edges()),
-        (GraphOptions(kind="chain"), graphs.chain(N)),
-        (GraphOptions(kind="none"), torch.zeros(2, 0, dtype=torch.long)),
-        (
-            GraphOptions(kind="knn", neighbours=3),
-            graphs.knn(torch.from_numpy(corners(step=1024)), k=3),
-        ),
-    ],
-)
-def test_each_kind_of_graph(tmp_path: Path, graph: GraphOptions, edges: torch.Tensor) -> None:
-    bag = open_bags(slides(tmp_path, "a"), graph=graph).bag("a")
-    assert torch.equal(bag.edges, edges)
-    assert bag.stride == 1024
+KNN = graphs.knn(torch.from_numpy(corners(step=1024)), k=3)
+GRAPHS = [
+    (GraphOptions(), LATTICE),
+    (GraphOptions(kind="grid"), LATTICE),
+    (GraphOptions(kind="chain"), graphs.chain(N)),
+    (GraphOptions(kind="none"), torch.zeros(2, 0, dtype=torch.long)),
+    (GraphOptions(kind="knn", neighbours=3), KNN),
+    *[(GraphOptions(edge_weights=kind), LATTICE) for kind in ("exp", "rbf", "binary")],
+    *[(GraphOptions(weight_scale=s), LATTICE) for s in (3.0, "median", "degree", None)],
+]
 
 
-@pytest.mark.parametrize(
-    "graph",
-    [
-        GraphOptions(edge_weights="exp"),
-        GraphOptions(edge_weights="rbf"),
-        GraphOptions(edge_weights="binary"),
-        GraphOptions(weight_scale=3.0),
-        GraphOptions(weight_scale="median"),
-        GraphOptions(weight_scale="degree"),
-        GraphOptions(weight_scale=None),
-    ],
-)
-def test_options_of_weights_reach_the_graph(tmp_path: Path, graph: GraphOptions) -> None:
+@pytest.mark.parametrize(("graph", "edges"), GRAPHS)
+def test_each_option_of_graphs(tmp_path: Path, graph: GraphOptions, edges: torch.Tensor) -> None:
     bag = open_bags(slides(tmp_path, "a"), graph=graph).bag("a")
-    expected = graphs.edge_weights(
-        bag.x, bag.edges, kind=graph.edge_weights, scale=graph.weight_scale
-    )
+    assert torch.equal(bag.edges, edges) and bag.stride == 1024
+    expected = graphs.edge_weights(bag.x, edges, kind=graph.edge_weights, scale=graph.weight_scale)
     assert torch.equal(bag.weights, expected)
-    assert not torch.equal(bag.weights, open_bags(tmp_path).bag("a").weights)
+    plain = GraphOptions(kind=graph.kind, neighbours=graph.neighbours)
+    if graph != plain:
+        assert not torch.equal(bag.weights, open_bags(tmp_path, graph=plain).bag("a").weights)
 
 
 def test_a_graph_that_needs_coordinates(tmp_path: Path) -> None:
@@ -292,21 +233,6 @@ def test_a_graph_that_needs_coordinates(tmp_path: Path) -> None:
     scan(tmp_path / "ct", [1, 2, 3])
     with pytest.raises(GraphError, match=r"bag 'scan' has one coordinate per instance.*chain"):
         open_bags(tmp_path / "ct", graph=GraphOptions(kind="grid")).bag("scan")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"neighbours": 0}, "neighbours is 0; expected at least 1"),
-        ({"stride": 0.0}, r"stride is 0\.0; expected more than 0"),
-        ({"weight_scale": -1.0}, r"weight_scale is -1\.0; expected"),
-    ],
-)
-def test_options_that_mean_nothing(tmp_path: Path, options: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        GraphOptions(**options)
-    with pytest.raises(InputError, match="cache_gb is -1"):
-        open_bags(slides(tmp_path), cache_gb=-1.0)
 
 
 @pytest.mark.parametrize(
@@ -341,35 +267,114 @@ def test_a_slide_of_scattered_patches_is_noted(tmp_path: Path) -> None:
     assert bags.notes == {"a": "80% of the patches have no neighbour"}
 
 
-def test_real_scans(shared_data: Path) -> None:
+def test_real_scans_and_tiles(shared_data: Path) -> None:
     folder = shared_data / "bags" / "ct_ich"
-    bags = open_bags(folder / "features")
-    t = read_table(folder / "labels.csv")
+    bags, t = open_bags(folder / "features"), read_table(folder / "labels.csv")
     check_labels_match(t, bags.names, allow_unlabelled=False)
-    assert (len(bags), bags.in_dim) == (82, 254)
-    assert sum(bags.size(n) for n in bags.names) == 2471
+    assert (len(bags), bags.in_dim, sum(map(bags.size, bags.names))) == (82, 254, 2471)
+    assert sum(t.labels) == 36
     for name, y in zip(t.bags, t.labels, strict=True):
         bag = bags.bag(name)
         assert torch.equal(bag.edges, graphs.chain(len(bag)))
         assert int(bag.instance_labels.max()) == y
-        assert bags.stored(name).inferred_kind == "ct"
         gaps = bool((bag.coords.diff(dim=0) != 1).any())
         assert (name in bags.notes) == gaps, name
     assert bags.notes["050"] == "slices 22 missing"
-    assert sum(int(y or 0) for y in t.labels) == 36
-
-
-def test_real_tiles(shared_data: Path) -> None:
     folder = shared_data / "bags" / "colon_tiles"
-    bags = open_bags(folder)
-    t = read_table(folder / "labels.csv")
+    bags, t = open_bags(folder), read_table(folder / "labels.csv")
     check_labels_match(t, bags.names, allow_unlabelled=False)
     assert (len(bags), bags.in_dim, bags.stored(bags.names[0]).inferred_kind) == (100, 102, "slide")
     expected = graphs.grid(torch.from_numpy(np.indices((10, 10)).reshape(2, -1).T.copy()))
-    for name in bags.names:
-        bag = bags.bag(name)
-        assert bag.stride == 50
-        assert torch.equal(bag.edges, expected)  # 10 × 10 tiles in either order
-        assert bool((bag.weights > 0).all())
-        assert torch.isfinite(bag.weights).all()
-    assert replace(bag, y=1).y == 1
+    for bag in map(bags.bag, bags.names):
+        assert bag.stride == 50 and torch.equal(bag.edges, expected)  # 10 × 10 tiles in any order
+        assert bool((bag.weights > 0).all()) and torch.isfinite(bag.weights).all()
+
+
+def test_bags_in_memory_are_like_a_folder(tmp_path: Path) -> None:
+    folder = open_bags(write_folder(tmp_path, bags=3)[0])
+    memory = BagList([folder.bag(name) for name in folder.names])
+    assert memory.names == folder.names and memory.in_dim == folder.in_dim
+    for name in memory.names:
+        assert memory.size(name) == folder.size(name)
+        assert torch.equal(memory.bag(name).x, folder.bag(name).x)
+        assert memory.metadata(name).kind == folder.metadata(name).kind == "ct"
+        mine, theirs = memory.stored(name), folder.stored(name)
+        assert (mine.features == theirs.features).all() and (mine.coords == theirs.coords).all()
+        assert (mine.instance_labels == theirs.instance_labels).all()
+    with pytest.raises(InputError, match="it is tested"):
+        memory.sealed(["000"], why="it is tested").bag("000")
+    one, wide = (Bag.from_arrays(torch.ones(2, d), name=n) for n, d in (("a", 3), ("b", 4)))
+    for bags, message in (
+        ([], "no bags"),
+        ([one, one], "two bags are named 'a'"),
+        ([one], "no bag named 'b'"),
+        ([one, wide], "'b' .* has 4 features per instance, 'a' has 3"),
+    ):
+        with pytest.raises(InputError, match=message):
+            BagList(bags).bag("b")
+
+
+# --- instance labels from a separate folder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> tuple[Path, Path, Path]:
+    (tmp_path / "instance_labels").mkdir()
+    return *write_folder(tmp_path), tmp_path / "instance_labels"
+
+
+def test_instance_labels_of_a_folder_go_before_those_of_the_bags(data, tmp_path: Path) -> None:
+    stored, labels, overlay = data
+    plain = open_bags(stored)
+    other = np.full(plain.size("001"), -1)
+    other[-1] = 1
+    np.save(overlay / "001.npy", other)
+    bags = open_bags(stored, instance_labels=overlay)
+    for held in (bags.stored("001"), bags.bag("001")):
+        assert held.instance_labels.tolist() == other.tolist()
+    assert bags.bag("000").instance_labels.tolist() == plain.bag("000").instance_labels.tolist()
+    # a run reads them with its own features alone
+    config = DataConfig(features=stored, labels=labels, instance_labels=overlay, test_fold=0)
+    assert open_data(config).stored("001").instance_labels.tolist() == other.tolist()
+    others, _ = write_folder(tmp_path / "others", seed=1)
+    assert (open_data(config, features=others).stored("001").instance_labels >= 0).all()
+    run = RunConfig(data=config, model="abmil")
+    assert RunConfig.from_dict(run.to_dict()).data.instance_labels == overlay
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.zeros(99, np.int64), r"bag '002' has \d instances.*002\.npy.*\(99,\)"),
+        (np.float32(0.5), r"002\.npy.*expected integers"),
+        (np.int64(-2), r"002\.npy.*expected integers"),
+    ],
+)
+def test_what_is_no_label_of_instances_is_refused(data, values, message: str) -> None:
+    stored, _, overlay = data
+    same = np.full(open_bags(stored).size("002"), values) if not values.ndim else values
+    np.save(overlay / "002.npy", same)
+    with pytest.raises(BagError, match=message):
+        open_bags(stored, instance_labels=overlay).stored("002")
+
+
+def test_a_folder_of_labels_of_other_bags_and_no_folder_are_refused(data) -> None:
+    stored, _, overlay = data
+    np.save(overlay / "slide_0.npy", np.zeros(3, np.int64))
+    with pytest.raises(BagError, match=r"none of the 1 files .* is named after a bag"):
+        open_bags(stored, instance_labels=overlay)
+    with pytest.raises(BagError, match="there is no folder"):
+        open_bags(stored, instance_labels=overlay / "absent")
+
+
+def test_bags_that_the_table_does_not_name_are_left_out_where_that_is_asked_for(data) -> None:
+    stored, labels, _ = data
+    lines = [line for line in labels.read_text().splitlines() if not line.startswith("004,")]
+    labels.write_text("\n".join(lines) + "\n")
+    config = {"features": stored, "labels": labels, "test_fold": 0}
+    with pytest.raises(TableError, match="'004'"):
+        prepare(RunConfig(data=DataConfig(**config), model="abmil"))
+    left_out = DataConfig(**config, unlabelled="leave_out")
+    split = prepare(RunConfig(data=left_out, model="abmil")).split
+    assert split.part_of("004") == "unused"
+    assert len(split.train + split.val + split.test) == 11

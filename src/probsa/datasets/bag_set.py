@@ -1,12 +1,13 @@
-"""Stage 5: a folder of stored bags, read on demand and cached up to a given size."""
+"""Stage 5: sets of bags: a folder of stored bags, read on demand and cached, or bags in memory."""
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from ..core import (
     Graph,
     GraphOptions,
     StoredBag,
+    as_array,
     bag_limit,
     build_graph,
     graphs,
@@ -25,7 +27,7 @@ from ..core import (
     resolve_kind,
 )
 from ..errors import BagError, EmptyBag, InputError, hint
-from .cache import Cache
+from .labels import LabelTable
 from .metadata import Metadata
 from .overlay import Overlay
 
@@ -48,6 +50,8 @@ class BagSet(ABC):
 
     unit: Literal["px", "um"] = "px"
     """Unit of coordinates and stride: level-0 pixels; micrometres if the resolution is unknown."""
+    tools: ClassVar[frozenset[str]] = frozenset()
+    """The tools that write files of this format."""
 
     def __init__(
         self, folder: Path, paths: dict[str, Path], *, graph: GraphOptions, cache_gb: float
@@ -120,14 +124,12 @@ class BagSet(ABC):
         empty_bags = []
         for name in self.names:
             try:
-                is_empty = self.size(name) == 0
-            except EmptyBag:
-                is_empty = True
-            except BagError:
-                continue
+                is_empty = not self.size(name)
+            except BagError as error:
+                is_empty = isinstance(error, EmptyBag)
             if is_empty:
                 empty_bags.append(name)
-                self.notes[name] = "left out: it has no instances"
+        self.notes |= dict.fromkeys(empty_bags, "left out: it has no instances")
         return tuple(empty_bags)
 
     def bag(self, name: str) -> Bag:
@@ -139,25 +141,31 @@ class BagSet(ABC):
             InputError: the bag is sealed.
         """
         bag = self._cache.bag(self._open(name))
-        return self._with_covariates(self._new_bag(name) if bag is None else bag)
+        bag = self._new_bag(name) if bag is None else bag
+        values = self.covariates.get(name)
+        return bag if values is None else replace(bag, covariates=values)
 
-    def _with_covariates(self, bag: Bag) -> Bag:
-        if bag.name not in self.covariates:
-            return bag
-        return replace(bag, covariates=self.covariates[bag.name])
-
-    def _new_bag(self, name: str) -> Bag:
-        """Read a bag and build its graph."""
-        stored = self.stored(name)
-        width = stored.features.shape[1]
+    def _check_width(self, name: str, width: int) -> None:
         if width != self.in_dim:
             raise BagError(
                 f"bag {name!r} ({self._files[name]}) has {width} features per instance, "
                 f"{self._first!r} has {self.in_dim}: all must come from one encoder"
             )
-        self._shapes[name] = (len(stored.features), width)
 
-        bag = _as_bag(stored)
+    def _new_bag(self, name: str) -> Bag:
+        """Read a bag and build its graph."""
+        stored = self.stored(name)
+        self._check_width(name, stored.features.shape[1])
+        self._shapes[name] = stored.features.shape
+        labels, coords = stored.instance_labels, stored.coords
+        bag = Bag(  # its tensors share memory with the arrays
+            name=name,
+            x=torch.from_numpy(stored.features),
+            edges=torch.zeros(2, 0, dtype=torch.long),
+            weights=torch.zeros(0),
+            coords=None if coords is None else torch.from_numpy(coords),
+            instance_labels=None if labels is None else torch.from_numpy(labels),
+        )
         graph = self._cache.graph(name)
         if graph is None:
             graph = build_graph(stored, options=self.graph)
@@ -194,9 +202,25 @@ class BagSet(ABC):
         """
         return (self.metadata(name),)
 
-    @abstractmethod
     def formats(self) -> frozenset[str]:
         """Return the tools that may have written these files, judging by the first file."""
+        return self.tools
+
+    def label_table(self) -> LabelTable | None:
+        """Return the labels that the tool stores beside its features, if it does."""
+        return None
+
+    def at_level_0(
+        self, bag: StoredBag, metadata: Metadata, remarks: list[str]
+    ) -> tuple[StoredBag, Metadata]:
+        """Return a bag with level-0 corners, for files that do not hold them; for `convert`.
+
+        What is uncertain is appended to `remarks`.
+
+        Raises:
+            BagError: the resolution is needed but unknown, or contradicts the coordinates.
+        """
+        return bag, metadata
 
     @abstractmethod
     def _read(self, name: str) -> StoredBag:
@@ -245,25 +269,11 @@ class BagSet(ABC):
             self.notes[stored.name] = "; ".join(notes)
 
 
-def _as_bag(stored: StoredBag) -> Bag:
-    """Convert to tensors that share memory with the arrays."""
-    labels, coords = stored.instance_labels, stored.coords
-    return Bag(
-        name=stored.name,
-        x=torch.from_numpy(stored.features),
-        edges=torch.zeros(2, 0, dtype=torch.long),
-        weights=torch.zeros(0),
-        coords=None if coords is None else torch.from_numpy(coords),
-        instance_labels=None if labels is None else torch.from_numpy(labels),
-    )
-
-
 def _describe_gaps(coords: Shaped[np.ndarray, " n"]) -> list[str]:
     """Describe irregular slice positions of a scan, in sentences."""
-    step = np.diff(coords)
-    if len(step) == 0:
+    if len(coords) < 2:
         return []
-    notes = []
+    step, notes = np.diff(coords), []
     if (step <= 0).any() and (step >= 0).any():
         row = int(np.flatnonzero(np.sign(step) != np.sign(np.median(step)))[:1].sum()) + 1
         notes.append(f"slice positions are not monotonic (row {row}); chained in row order")
@@ -272,8 +282,7 @@ def _describe_gaps(coords: Shaped[np.ndarray, " n"]) -> list[str]:
     median_step = float(np.median(step)) if len(step) else 0.0
     large_steps = np.flatnonzero(step > 1.5 * median_step)
     missing = []
-    for i in large_steps[:SHOWN]:
-        low, high = positions[i], positions[i + 1]
+    for low, high in positions[np.stack([large_steps, large_steps + 1], 1)][:SHOWN]:
         if median_step == 1 and high - low >= 2:
             missing.append(f"{low + 1:g}" if high - low < 3 else f"{low + 1:g}-{high - 1:g}")
         else:
@@ -282,3 +291,112 @@ def _describe_gaps(coords: Shaped[np.ndarray, " n"]) -> list[str]:
         more = f" and {len(large_steps) - SHOWN} more gaps" if len(large_steps) > SHOWN else ""
         notes.append(f"slices {', '.join(missing)}{more} missing")
     return notes
+
+
+IN_MEMORY = Path("in-memory")
+"""Stands for the folder of bags that have none."""
+
+
+class BagList(BagSet):
+    """Bags in memory, by name; their graphs and features are used as they are.
+
+    Args:
+        bags: The bags, at least one, each with a name of its own.
+
+    Raises:
+        InputError: There are no bags.
+        BagError: Two bags have the same name.
+    """
+
+    def __init__(self, bags: Sequence[Bag]) -> None:
+        if not bags:
+            raise InputError("there are no bags: give at least one")
+        self._bags = {bag.name: bag for bag in bags}
+        super().__init__(
+            IN_MEMORY, dict.fromkeys(self._bags, IN_MEMORY), graph=GraphOptions(), cache_gb=0.0
+        )
+        if len(self._bags) < len(bags):
+            names = [bag.name for bag in bags]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise BagError(f"two bags are named {twice!r}: give each a name of its own")
+
+    def bag(self, name: str) -> Bag:
+        """Return a bag; see `BagSet.bag`."""
+        bag = self._bags[self._open(name)]
+        self._check_width(name, bag.x.shape[1])
+        return bag
+
+    def metadata(self, name: str) -> Metadata:
+        bag = self._bags[self._known(name)]
+        one_column = bag.coords is not None and bag.coords.shape[1] == 1
+        kind = None if bag.coords is None else "ct" if one_column else "slide"
+        return Metadata(kind=kind)
+
+    def _read(self, name: str) -> StoredBag:
+        bag = self._bags[name]
+        labels = bag.instance_labels
+        return StoredBag(
+            name=name,
+            features=as_array(bag.x),
+            coords=None if bag.coords is None else as_array(bag.coords),
+            instance_labels=None if labels is None else as_array(labels),
+            stride=bag.stride,
+        )
+
+    def _peek(self, name: str) -> tuple[int, int]:
+        instances, width = self._bags[name].x.shape
+        return int(instances), int(width)
+
+
+class Cache:
+    """Bags and graphs by name, evicted in least-recently-used order.
+
+    A graph takes about 1 % of the bytes of its bag, but building it takes longer than reading the
+    bag. Graphs are therefore evicted only once no bags are left.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.bags: OrderedDict[str, Bag] = OrderedDict()
+        self.graphs: OrderedDict[str, Graph] = OrderedDict()
+        self.bytes = 0
+
+    def bag(self, name: str) -> Bag | None:
+        """Return a bag, if cached, and mark it as the most recently used."""
+        if name in self.bags:
+            self.bags.move_to_end(name)
+        return self.bags.get(name)
+
+    def graph(self, name: str) -> Graph | None:
+        """Return a graph, if cached, and mark it as the most recently used."""
+        if name in self.graphs:
+            self.graphs.move_to_end(name)
+        return self.graphs.get(name)
+
+    def put_graph(self, name: str, graph: Graph) -> None:
+        """Store a graph, unless it alone exceeds the limit."""
+        if graph.nbytes > self.limit:
+            return
+        self.graphs[name] = graph
+        self.bytes += graph.nbytes
+        self._shrink()
+
+    def put_bag(self, name: str, bag: Bag) -> None:
+        """Store a bag, unless it cannot fit beside the graphs even after evicting all bags."""
+        if _bytes(bag) + sum(g.nbytes for g in self.graphs.values()) > self.limit:
+            return
+        self.bags[name] = bag
+        self.bytes += _bytes(bag)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        while self.bytes > self.limit and self.bags:
+            self.bytes -= _bytes(self.bags.popitem(last=False)[1])
+        while self.bytes > self.limit:
+            self.bytes -= self.graphs.popitem(last=False)[1].nbytes
+
+
+def _bytes(bag: Bag) -> int:
+    """Return the size of a bag without its graph, which is counted separately."""
+    parts = (bag.x, bag.coords, bag.instance_labels)
+    return sum(p.nbytes for p in parts if p is not None)

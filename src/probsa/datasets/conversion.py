@@ -4,30 +4,40 @@ A bag that is damaged, or that the target format cannot represent, is reported; 
 converted.
 """
 
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from ..core import write_csv
-from ..errors import BagError, EmptyBag, GraphError, InputError, OutputExists
+import torch
+
+from ..core import StoredBag, check_file_name, graphs, write_csv
+from ..errors import BagError, EmptyBag, GraphError, InputError, OutputExists, UnknownName
 from ..jobs import sole_writer, sweep
+from ..slides import read_resolutions
 from .bag_set import BagSet
 from .choices import SourceFormat, TargetFormat
-from .completion import completed
-from .formats.torchmil import TorchmilBags
+from .formats.clam import ClamWriter
+from .formats.probsa import ProbsaWriter
+from .formats.torchmil import TorchmilWriter
+from .formats.trident import TridentWriter
+from .formats.writing import Writer
 from .labels import LabelTable, read_table
-from .names import SPLIT_PARTS
+from .metadata import Metadata
+from .names import nearest
 from .opening import open_bags
-from .resolutions import Resolutions, resolutions_of
-from .writers.base import Writer
-from .writers.registry import writer_class
 
 Status = Literal["converted", "empty", "failed"]
 
+WRITERS: dict[str, type[Writer]] = {
+    "trident": TridentWriter,
+    "clam": ClamWriter,
+    "torchmil": TorchmilWriter,
+    "probsa": ProbsaWriter,
+}
 REPORT = "conversion.csv"
-COLUMNS = ("bag", "status", "instances", "file", "reason", "lost")
 SHOWN = 3
 
 
@@ -36,7 +46,8 @@ class ConversionOptions:
     """Information that the source files may lack, and options for the output."""
 
     slide_mpp: float | str | Path | None = None
-    """µm per level-0 pixel: one value for all slides, or a table `slide,mpp`."""
+    """µm per level-0 pixel: one value for all slides, or a table `slide,mpp`, which may name a
+    slide with or without the suffix of its file."""
     labels: Path | None = None
     """Label table to convert; None: torchmil's labels are converted, if that is the source."""
     classes: tuple[str, ...] | None = None
@@ -50,7 +61,7 @@ class ConversionOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """The outcome for one bag."""
+    """The outcome for one bag; the fields are the columns of the report."""
 
     bag: str
     status: Status
@@ -59,10 +70,6 @@ class Row:
     reason: str = ""
     lost: tuple[str, ...] = ()
     """What could not be converted, or is uncertain."""
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the columns of the report, with `lost` as a tuple."""
-        return {k: getattr(self, k) for k in COLUMNS}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +104,7 @@ class Conversion:
             "empty": self.count("empty"),
             "failed": self.count("failed"),
             "lost": list(self.lost),
-            "bags": [r.to_dict() for r in self.rows],
+            "bags": [asdict(r) for r in self.rows],
         }
 
     def losses(self) -> Counter[str]:
@@ -120,68 +127,111 @@ def convert(
         BagError: there are no bags, or they are not in `source_format`.
         OutputExists: `out` already contains one of the bags and `overwrite` is not set.
         InputError, TableError: the options do not fit the bags.
+        UnknownName: there is no such format to write.
     """
     options = options or ConversionOptions()
-    writer_type = writer_class(target_format)
+    if target_format not in WRITERS:
+        raise UnknownName("format to write", target_format, WRITERS)
     if out.resolve() == source.resolve():
         raise InputError(f"{out} is the source itself: give another folder with --out")
-    resolutions = resolutions_of(options.slide_mpp)
+    stated = None if options.slide_mpp is None else read_resolutions(options.slide_mpp)
     bags = open_bags(source, features=options.feature_set)
     if source_format not in bags.formats():
         raise BagError(
             f"{source} does not look like {source_format}'s files but like "
             f"{' or '.join(sorted(bags.formats()))}'s: give the right format with --from"
         )
-    if bags.unit == "um" and options.slide_mpp is None:
+    if bags.unit == "um" and stated is None:
         raise InputError(
             f"the corners in {source} are in µm, but {target_format} needs level-0 pixels: give "
             "--slide-mpp, µm per pixel or a table slide,mpp. Training accepts both units"
         )
-    table = _label_table(options, bags)
+    table = bags.label_table()
+    if options.labels is not None:
+        table = read_table(options.labels, classes=options.classes, labels_required=False)
     encoder, stride = _common_metadata(bags)
-    writer = writer_type(out, encoder=options.encoder or encoder, stride=stride)
-    _refuse_present(writer, bags.names, overwrite=options.overwrite)
+    writer = WRITERS[target_format](out, encoder=options.encoder or encoder, stride=stride)
+    present = sorted(writer.files().keys() & set(bags.names))
+    if present and not options.overwrite:
+        shown = ", ".join(present[:SHOWN]) + (" …" if len(present) > SHOWN else "")
+        raise OutputExists(
+            f"{out} already holds {len(present)} of these bags ({shown}): give another --out, or "
+            "--overwrite to replace them"
+        )
     with sole_writer(out):
-        sweep(out, guard=lambda path: path if _is_output(path, bags.names) else None)
-        rows = []
+        own = {REPORT, "labels.csv", "splits.csv"}
+        stems = {*bags.names, *(f"{name}_patches" for name in bags.names)}
+        sweep(out, guard=lambda path: path if path.name in own or path.stem in stems else None)
+        resolutions, rows = _resolutions(stated, bags.names), []
         for name in bags.names:
-            rows.append(_convert_bag(bags, name, writer, resolutions=resolutions, encoder=encoder))
+            row = _convert_bag(
+                bags, name, writer, encoder=encoder, resolutions=resolutions, options=options
+            )
+            rows.append(row)
             if on_bag is not None:
                 on_bag(len(rows), len(bags))
         return _finished(writer, rows, table)
 
 
+def _resolutions(
+    stated: float | Mapping[str, float] | None, names: Sequence[str]
+) -> dict[str, float]:
+    """Return the stated resolution of each bag; a file name without its suffix also counts."""
+    if stated is None:
+        return {}
+    if not isinstance(stated, Mapping):
+        return dict.fromkeys(names, stated)
+    by_stem: dict[str, set[float]] = {}
+    for slide, mpp in stated.items():
+        by_stem.setdefault(Path(slide).stem, set()).add(mpp)
+    unique = {stem: next(iter(mpps)) for stem, mpps in by_stem.items() if len(mpps) == 1}
+    return unique | dict(stated)
+
+
 def _finished(writer: Writer, rows: list[Row], table: LabelTable | None) -> Conversion:
     """Write the labels of the converted bags, and the report."""
-    converted = [r.bag for r in rows if r.status == "converted"]
-    lost = writer.write_labels(table, converted) if table is not None and converted else []
+    converted, lost = [r.bag for r in rows if r.status == "converted"], []
     if table is not None:
-        rows = _with_missing_labels(rows, table)
+        if converted:
+            lost = writer.write_labels(table, converted)
+        known = {b for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
+        unlabelled, text = set(converted) - known, f"label (none in {table.where})"
+        rows = [replace(r, lost=(*r.lost, text)) if r.bag in unlabelled else r for r in rows]
     result = Conversion(out=writer.out, rows=tuple(rows), lost=tuple(lost))
-    write_csv(result.report, COLUMNS, [r.to_dict() | {"lost": "; ".join(r.lost)} for r in rows])
+    cells: list[dict[str, Any]] = [{**asdict(r), "lost": "; ".join(r.lost)} for r in rows]
+    write_csv(result.report, list(cells[0]), cells)
     return result
 
 
-def _is_output(path: Path, names: Sequence[str]) -> bool:
-    """Return whether a file is one that the conversion of these bags writes."""
-    known = {*names, *(f"{name}_patches" for name in names)}
-    return path.name in (REPORT, "labels.csv", "splits.csv") or path.stem in known
-
-
 def _convert_bag(
-    bags: BagSet, name: str, writer: Writer, *, resolutions: Resolutions, encoder: str | None
+    bags: BagSet,
+    name: str,
+    writer: Writer,
+    *,
+    encoder: str | None,
+    resolutions: Mapping[str, float],
+    options: ConversionOptions,
 ) -> Row:
     """Convert one bag; an error becomes the reason in its row."""
     try:
-        outgoing, remarks = completed(bags, name, resolutions=resolutions)
-        bag_encoder, width = outgoing.metadata.encoder, outgoing.stored.features.shape[1]
-        if bag_encoder != encoder or width != bags.in_dim:
+        lost: list[str] = []
+        mpp = resolutions.get(check_file_name(name))
+        metadata, bag = bags.metadata(name), bags.stored(name)
+        if bags.unit == "um" and mpp is None:
+            raise BagError(
+                f"bag {name!r}: its corners are in µm, and level-0 pixels need the resolution of "
+                f"the slide, which the files do not hold. {options.slide_mpp} has no line for the "
+                f"slide {name!r}.{nearest(name, list(resolutions))} Add one"
+            )
+        bag, metadata = _completed(bags, bag, metadata, lost, mpp=mpp)
+        width = bag.features.shape[1]
+        if metadata.encoder != encoder or width != bags.in_dim:
             raise BagError(
                 f"bag {name!r} has {width} features per instance from "
-                f"{bag_encoder or 'an unnamed encoder'}, the first bag {bags.in_dim} from "
+                f"{metadata.encoder or 'an unnamed encoder'}, the first bag {bags.in_dim} from "
                 f"{encoder or 'an unnamed encoder'}: convert the bags of each encoder separately"
             )
-        path, lost = writer.write(outgoing)
+        path = writer.write(bag, metadata, lost)
     except EmptyBag as error:
         return Row(bag=name, status="empty", instances=0, reason=str(error))
     except (BagError, GraphError) as error:
@@ -189,64 +239,72 @@ def _convert_bag(
     return Row(
         bag=name,
         status="converted",
-        instances=len(outgoing.stored.features),
+        instances=len(bag.features),
         file=path.relative_to(writer.out).as_posix(),
-        lost=tuple(dict.fromkeys([*remarks, *lost])),
+        lost=tuple(dict.fromkeys(lost)),
     )
+
+
+def _completed(
+    bags: BagSet, stored: StoredBag, metadata: Metadata, remarks: list[str], *, mpp: float | None
+) -> tuple[StoredBag, Metadata]:
+    """Return a bag in level-0 pixels, with all metadata that can be inferred."""
+    remarks += metadata.remarks
+    if metadata.unreadable:
+        remarks.append(f"{metadata.unreadable} instances flagged as unreadable (left out)")
+    if stored.inferred_kind != "slide":
+        return stored, metadata
+    given = metadata.mpp_level0
+    if given is None:
+        metadata = replace(metadata, mpp_level0=mpp)
+    elif given and mpp and abs(mpp / given - 1) > graphs.DISTANCE_TOLERANCE:
+        remarks.append(f"resolution given ({mpp:g}; the file says {given:g})")
+    if stored.coords is None:
+        return stored, metadata.completed()
+    stored, metadata = bags.at_level_0(stored, metadata, remarks)
+    return _with_spacing(stored, metadata, remarks)
+
+
+def _with_spacing(
+    stored: StoredBag, metadata: Metadata, remarks: list[str]
+) -> tuple[StoredBag, Metadata]:
+    """Complete the stride and the patch size so that they agree with the coordinates."""
+    coords = torch.from_numpy(stored.coords)
+    try:
+        stride = graphs.check_stride(coords, stride=stored.stride, name=stored.name)
+    except GraphError:
+        stride = graphs.check_stride(coords, stride=None)
+        side = metadata.size_level0 or 0.0
+        if metadata.overlap is not None or stride >= side or metadata.patch_size is None:
+            raise BagError(
+                f"bag {stored.name!r}: its patches are stated to lie {stored.stride:g} apart, but "
+                f"the coordinates say {stride:g}: the sizes belong to another run, or to another "
+                "magnification. Correct them at the source"
+            ) from None
+        # CLAM has a separate option for the step, which its files do not state.
+        metadata = replace(metadata, overlap=metadata.patch_size * (1 - stride / side))
+        remarks.append(f"step between patches (not stated; {stride:g} pixels by the coordinates)")
+    if metadata.size_level0 is None:
+        if len(coords) < 2:
+            raise BagError(
+                f"bag {stored.name!r} has one patch, and nothing states its size, which cannot be "
+                "inferred from one patch. Add the tool's file of patches, or leave the bag out"
+            )
+        remarks.append(f"patch size (not stated; {stride:g} level-0 pixels by the coordinates)")
+        metadata = replace(metadata, size_level0=stride)
+    return replace(stored, stride=stride), metadata.completed()
 
 
 def _common_metadata(bags: BagSet) -> tuple[str | None, float | None]:
     """Return the encoder of the first readable bag, and the most common stated stride."""
-    encoder, encoder_read, strides = None, False, Counter[float]()
+    encoders, strides = [], Counter[float]()
     for name in bags.names:
         try:
             metadata = bags.metadata(name)
-        except (BagError, EmptyBag):  # reported in the bag's row
+        except BagError:  # reported in the bag's row
             continue
-        if not encoder_read:
-            encoder, encoder_read = metadata.encoder, True
+        encoders.append(metadata.encoder)
         if metadata.size_level0:
-            relative_overlap = (
-                (metadata.overlap or 0.0) / metadata.patch_size if metadata.patch_size else 0.0
-            )
-            strides[metadata.size_level0 * (1 - relative_overlap)] += 1
-    return encoder, strides.most_common(1)[0][0] if strides else None
-
-
-def _refuse_present(writer: Writer, names: Sequence[str], *, overwrite: bool) -> None:
-    present = sorted(writer.present() & set(names))
-    if present and not overwrite:
-        shown = ", ".join(present[:SHOWN]) + (" …" if len(present) > SHOWN else "")
-        raise OutputExists(
-            f"{writer.out} already holds {len(present)} of these bags ({shown}): give another "
-            "--out, or --overwrite to replace them"
-        )
-
-
-def _label_table(options: ConversionOptions, bags: BagSet) -> LabelTable | None:
-    if options.labels is not None:
-        return read_table(options.labels, classes=options.classes, labels_required=False)
-    if not isinstance(bags, TorchmilBags):
-        return None
-    labels = {name: bags.label(name) for name in bags.names}
-    if all(y is None for y in labels.values()):
-        return None
-    parts = {b: p if p in SPLIT_PARTS else None for b, p in bags.parts().items()}
-    classes = max((y for y in labels.values() if y is not None), default=1) + 1
-    return LabelTable(
-        path=None,
-        bags=bags.names,
-        labels=tuple(labels.values()),
-        splits=tuple(parts.get(b) for b in bags.names) if parts else None,
-        classes=tuple(str(c) for c in range(max(2, classes))),
-    )
-
-
-def _with_missing_labels(rows: Sequence[Row], table: LabelTable) -> list[Row]:
-    labelled = {b for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
-    return [
-        replace(r, lost=(*r.lost, f"label (none in {table.where})"))
-        if r.status == "converted" and r.bag not in labelled
-        else r
-        for r in rows
-    ]
+            overlap = (metadata.overlap or 0.0) / (metadata.patch_size or math.inf)
+            strides[metadata.size_level0 * (1 - overlap)] += 1
+    return next(iter(encoders), None), strides.most_common(1)[0][0] if strides else None

@@ -1,21 +1,22 @@
-"""Stage 5: tables of clinical covariates, one row for each bag or patient.
+"""Stage 5: clinical covariates, one row for each bag or patient, and their encoding as a vector.
 
 Which columns are numbers and which are categories is said by the user and never guessed: a stage of
-1–4 may be either.
+1–4 may be either. Numbers are standardised and categories are compared with the most frequent one,
+so that zero stands for the average training patient's numbers and the most frequent categories.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 
-from ..core import TextTable, check_options, read_number
-from ..errors import InputError, TableError
-from ..tasks import SHOWN
-from .names import COLUMNS, SYNONYMS, nearest
+from ..core import TextTable, as_record, check_options, read_number
+from ..errors import InputError, TableError, hint
+from .names import COLUMNS, SYNONYMS, listed, nearest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,14 +50,13 @@ class CovariateOptions:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if self.covariates is not None:
             object.__setattr__(self, "covariates", Path(self.covariates))
-        names = self.columns
-        if self.covariates is not None and not names:
-            raise InputError(
-                f"covariates is {self.covariates}, but no column is named: list its numbers with "
-                "numeric and its categories with categorical"
-            )
-        for name in names:
-            if names.count(name) > 1:
+            if not self.columns:
+                raise InputError(
+                    f"covariates is {self.covariates}, but no column is named: list its numbers "
+                    "with numeric and its categories with categorical"
+                )
+        for name in self.columns:
+            if self.columns.count(name) > 1:
                 raise InputError(
                     f"the covariate {name!r} is listed twice: give it once, under numeric or "
                     "under categorical"
@@ -79,33 +79,19 @@ class CovariateTable:
 
     path: Path
     options: CovariateOptions
-    bags: tuple[str, ...] | None
-    """The bag of each row; None if the file is of patients."""
-    groups: tuple[str, ...] | None
-    """The patient of each row; None if the file does not state it."""
+    names: tuple[str, ...]
+    """The bag of each row, or its patient in a file of patients."""
     lines: tuple[int, ...]
     """The line of each row in the file; 0 for a bag or patient without a row."""
     numbers: Float[np.ndarray, "rows numeric"]
     """NaN if missing."""
     categories: tuple[tuple[str, ...], ...]
     """One category for each categorical column, in each row; empty if missing."""
-    rows_of: Mapping[str, tuple[int, ...]] = field(init=False, compare=False, repr=False)
-    """The rows of each bag and of each patient."""
-
-    def __post_init__(self) -> None:
-        rows: dict[str, list[int]] = {}
-        for names in (self.bags, self.groups):
-            for row, name in enumerate(names or ()):
-                if row not in rows.setdefault(name, []):
-                    rows[name].append(row)
-        object.__setattr__(self, "rows_of", {n: tuple(sorted(r)) for n, r in rows.items()})
+    rows_of: Mapping[str, Sequence[int]]
+    """The rows of each bag and of each patient of the file."""
 
     def __len__(self) -> int:
         return len(self.lines)
-
-    def name(self, row: int) -> str:
-        """Return the bag of a row, or its patient in a file of patients."""
-        return (self.bags or self.groups or ())[row]
 
     def select(self, names: Sequence[str]) -> "CovariateTable":
         """Return one row for each bag or patient, in this order and under these names.
@@ -114,39 +100,32 @@ class CovariateTable:
             TableError: one has no row, unless `missing_rows` is `as_missing`; or the lines of a
                 patient disagree, where lines and values are named.
         """
-        if self.options.missing_rows == "refuse":
-            absent = [n for n in names if n not in self.rows_of]
-            if absent:
-                shown = ", ".join(repr(n) for n in absent[:SHOWN])
-                more = f" and {len(absent) - SHOWN} more" if len(absent) > SHOWN else ""
-                raise TableError(
-                    f"{self.path} has no row for {shown}{more}."
-                    f"{nearest(absent[0], tuple(self.rows_of))} Add a row (empty cells are missing "
-                    "values), or set missing_rows to as_missing"
-                )
+        absent = [n for n in names if n not in self.rows_of]
+        if absent and self.options.missing_rows == "refuse":
+            raise TableError(
+                f"{self.path} has no row for {listed(absent)}."
+                f"{nearest(absent[0], tuple(self.rows_of))} Add a row (empty cells are missing "
+                "values), or set missing_rows to as_missing"
+            )
         rows = [self._row(name) for name in names]
-        no_numbers = np.full(self.numbers.shape[1], np.nan)
-        numbers = [no_numbers if r is None else self.numbers[r] for r in rows]
-        none = ("",) * len(self.options.categorical)
+        # one more row, the last, for those that have none
+        numbers = np.vstack([self.numbers, np.full(self.numbers.shape[1], np.nan)])
+        categories = (*self.categories, ("",) * len(self.options.categorical))
         return replace(
             self,
-            bags=tuple(names),
-            groups=None,
-            lines=tuple(0 if r is None else self.lines[r] for r in rows),
-            numbers=np.array(numbers).reshape(len(rows), self.numbers.shape[1]),
-            categories=tuple(none if r is None else self.categories[r] for r in rows),
+            names=tuple(names),
+            lines=tuple((*self.lines, 0)[r] for r in rows),
+            numbers=numbers[rows],
+            categories=tuple(categories[r] for r in rows),
+            rows_of={name: (row,) for row, name in enumerate(names)},
         )
 
-    def _row(self, name: str) -> int | None:
-        """Return the row of a bag or patient, after checking that all its lines agree."""
-        first, *others = self.rows_of.get(name, (None,))
-        if first is None:
-            return None
+    def _row(self, name: str) -> int:
+        """Return the row of a bag or patient, −1 if it has none; all its lines must agree."""
+        first, *others = self.rows_of.get(name, (-1,))
         for other in others:
-            assert other is not None
-            for column, one, two in zip(
-                self.options.columns, self._cells(first), self._cells(other), strict=True
-            ):
+            cells = zip(self.options.columns, self._cells(first), self._cells(other), strict=True)
+            for column, one, two in cells:
                 if one != two:
                     raise TableError(
                         f"{self.path}: the lines of patient {name!r} disagree in {column!r}: line "
@@ -179,33 +158,176 @@ def read_covariates(path: Path, options: CovariateOptions) -> CovariateTable:
             "belong to no bag"
         )
     what = "bag" if keys[0] == "bag" else "patient"
-    names: dict[str, list[str]] = {key: [] for key in keys}
-    lines, numbers, categories = [], [], []
-    for name, (line, cells) in table.by_name(keys[0], what).items():
+    advice = (
+        ", or an empty cell if it is missing. If it holds categories, list it under categorical"
+    )
+    rows = table.by_name(keys[0], what)
+    numbers, rows_of = np.full((len(rows), len(options.numeric)), np.nan), dict[str, list[int]]()
+    for row, (name, (line, cells)) in enumerate(rows.items()):
         where = f"{path}, line {line}, {what} {name!r}"
-        lines.append(line)
-        for key in keys:
-            names[key].append(cells[key] or name)
-        numbers.append([_number(cells[c], c, where) for c in options.numeric])
-        categories.append(tuple(cells[c] for c in options.categorical))
+        for k, column in enumerate(options.numeric):
+            if text := cells[column]:
+                role = f"the covariate {column!r}"
+                numbers[row, k] = read_number(text, role, where=where, advice=advice)
+        for known in dict.fromkeys((name, cells.get("group") or name)):
+            rows_of.setdefault(known, []).append(row)
     return CovariateTable(
         path=path,
         options=options,
-        bags=tuple(names["bag"]) if "bag" in names else None,
-        groups=tuple(names["group"]) if "group" in names else None,
-        lines=tuple(lines),
-        numbers=np.array(numbers, dtype=np.float64).reshape(len(lines), len(options.numeric)),
-        categories=tuple(categories),
+        names=tuple(rows),
+        lines=tuple(line for line, _ in rows.values()),
+        numbers=numbers,
+        categories=tuple(
+            tuple(cells[c] for c in options.categorical) for _, cells in rows.values()
+        ),
+        rows_of=rows_of,
     )
 
 
-def _number(text: str, column: str, where: str) -> float:
-    if not text:
-        return float("nan")
-    return read_number(
-        text,
-        f"the covariate {column!r}",
-        where=where,
-        advice=", or an empty cell if it is missing. If it holds categories, list it under "
-        "categorical",
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CovariateEncoder:
+    """How covariates become numbers; `to_dict` gives it for a JSON file.
+
+    A numeric column x becomes (x − mean) / sd, and 0 where it is missing; if it was missing in
+    training, a column `x_missing` of 0 and 1 follows. A categorical column becomes one column of
+    0 and 1 for each level but the first, and `x_missing` if it was missing in training.
+    """
+
+    numeric: tuple[str, ...]
+    means: tuple[float, ...]
+    deviations: tuple[float, ...]
+    """Population standard deviations of the observed training values."""
+    categorical: tuple[str, ...]
+    levels: tuple[tuple[str, ...], ...]
+    """Categories of each categorical column in training; the first, the most frequent one, is the
+    reference."""
+    missing: tuple[str, ...]
+    """Columns that were missing for a training patient, and so have a column `x_missing`."""
+    unknown_category: Literal["refuse", "as_missing"] = "refuse"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the d encoded columns: `age`, `age_missing`, `sex=f`, …"""
+        own = {column: [column] for column in self.numeric}
+        for column, levels in zip(self.categorical, self.levels, strict=True):
+            own[column] = [f"{column}={level}" for level in levels[1:]]
+        flags = {c: [f"{c}_missing"] if c in self.missing else [] for c in own}
+        return tuple(name for c in own for name in (*own[c], *flags[c]))
+
+    def encode(self, rows: CovariateTable) -> Float[np.ndarray, "rows d"]:
+        """Return the encoded rows of `CovariateTable.select`.
+
+        A value that is missing here but never was in training is 0: the mean, or the most frequent
+        category; `count_new_missing` counts these.
+
+        Raises:
+            InputError: the columns differ from those of training, or a category is unknown.
+        """
+        options = rows.options
+        if (options.numeric, options.categorical) != (self.numeric, self.categorical):
+            raise InputError(
+                f"{rows.path}: the covariates are {', '.join(options.columns) or 'none'}, expected "
+                f"{', '.join((*self.numeric, *self.categorical)) or 'none'} as in training"
+            )
+        blocks = [np.zeros((len(rows), 0))]
+        for k, column in enumerate(self.numeric):
+            x = rows.numbers[:, k]
+            scaled = (x - self.means[k]) / self.deviations[k]
+            blocks.append(np.where(np.isnan(x), 0.0, scaled)[:, None])
+            if column in self.missing:
+                blocks.append(np.isnan(x)[:, None])
+        for k, column in enumerate(self.categorical):
+            given = np.array([self._known(rows, row, k) for row in range(len(rows))], dtype=str)
+            shown = [*self.levels[k][1:], *([""] if column in self.missing else [])]
+            blocks += [(given == level)[:, None] for level in shown]
+        return np.concatenate(blocks, axis=1, dtype=np.float64)
+
+    def count_new_missing(self, rows: CovariateTable) -> dict[str, int]:
+        """Return how often each column is missing that no training patient lacked.
+
+        Unknown categories that are treated as missing are counted, too.
+        """
+        counts = dict(zip(self.numeric, np.isnan(rows.numbers).sum(0).tolist(), strict=True))
+        for k, column in enumerate(self.categorical):
+            counts[column] = sum(not self._known(rows, row, k) for row in range(len(rows)))
+        return {c: n for c, n in counts.items() if n and c not in self.missing}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-compatible values for `from_dict`."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any], *, where: str) -> "CovariateEncoder":
+        """Return the encoder that `to_dict` stored in the file `where`.
+
+        Raises:
+            InputError: a value is missing or of another type.
+        """
+        return as_record(cls, stored, where=where, complete=True)
+
+    def _known(self, rows: CovariateTable, row: int, k: int) -> str:
+        """Return the category in a row, empty if it is missing or unknown."""
+        category, levels, column = rows.categories[row][k], self.levels[k], self.categorical[k]
+        if not category or category in levels:
+            return category
+        if self.unknown_category == "as_missing":
+            return ""
+        raise InputError(
+            f"{rows.path}, line {rows.lines[row]}, {rows.names[row]!r}: the covariate {column!r} "
+            f"is {category!r}, which no training patient has. Known: {', '.join(levels)}."
+            f"{hint(category, levels)} Correct it, or set unknown_category to as_missing"
+        )
+
+
+def fit_encoder(table: CovariateTable, training_patients: Sequence[str]) -> CovariateEncoder:
+    """Return the encoder whose means, standard deviations and levels are those of training.
+
+    Args:
+        table: The covariates.
+        training_patients: The patients, each of whom counts once, however many slides they have.
+
+    Raises:
+        TableError: a patient has no row; or a column is empty or the same for all patients.
+        InputError: there are no patients.
+    """
+    patients = list(dict.fromkeys(training_patients))
+    if not patients:
+        raise InputError("there are no training patients to fit the covariates to")
+    rows, options = table.select(patients), table.options
+
+    def constant(column: str, shown: str) -> TableError:
+        return TableError(
+            f"{table.path}: the covariate {column!r} is {shown} for all {len(patients)} training "
+            "patients for whom it is known, so it says nothing: leave it out"
+        )
+
+    means, deviations, missing = [], [], []
+    for k, column in enumerate(options.numeric):
+        observed = rows.numbers[~np.isnan(rows.numbers[:, k]), k]
+        if not len(observed) or observed.min() == observed.max():
+            shown = f"{observed[0]:g}" if len(observed) else "missing"
+            raise constant(column, shown)
+        means.append(float(observed.mean()))
+        deviations.append(float(observed.std()))
+        if len(observed) < len(patients):
+            missing.append(column)
+    levels = []
+    for k, column in enumerate(options.categorical):
+        counts = Counter(given[k] for given in rows.categories)
+        lacking = counts.pop("", 0)
+        if not counts or (len(counts) == 1 and not lacking):
+            raise constant(column, next(iter(counts), "missing"))
+        # the most frequent, the first by name of equals; then the others by name
+        reference = min(counts, key=lambda level: (-counts[level], level))
+        levels.append((reference, *sorted(set(counts) - {reference})))
+        if lacking:
+            missing.append(column)
+    return CovariateEncoder(
+        numeric=options.numeric,
+        means=tuple(means),
+        deviations=tuple(deviations),
+        categorical=options.categorical,
+        levels=tuple(levels),
+        missing=tuple(missing),
+        unknown_category=options.unknown_category,
     )

@@ -4,6 +4,7 @@ Without this check, a model predicts for any features of the same width.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,18 +38,16 @@ class FeatureMetadata:
 
         Unreadable bags are skipped; reading them elsewhere raises an error.
         """
-        values: dict[str, set[Any]] = {"encoders": set(), "kinds": set()}
-        values |= {"patch_sizes": set(), "mpps": set()}
+        each: list[Metadata] = []
         for name in names:
-            try:
-                each = bags.metadata_of(name)
-            except BagError:
-                continue
-            for metadata in each:
-                values["encoders"].add(_encoder(metadata))
-                values["kinds"].add(metadata.kind)
-                values["patch_sizes"].add(metadata.patch_size)
-                values["mpps"].add(metadata.mpp and round(metadata.mpp, 4))
+            with suppress(BagError):
+                each += bags.metadata_of(name)
+        values: dict[str, set[Any]] = {
+            "encoders": {_encoder(m) for m in each},
+            "kinds": {m.kind for m in each},
+            "patch_sizes": {m.patch_size for m in each},
+            "mpps": {m.mpp and round(m.mpp, 4) for m in each},
+        }
         return cls(**{k: tuple(sorted(stated - {None, 0.0})) for k, stated in values.items()})
 
     @classmethod
@@ -72,45 +71,32 @@ class FeatureMetadata:
 
         Values that either side does not state are not compared.
         """
-        deviations, advice_parts = [], []
+        found: list[tuple[str, str]] = []
         kind, encoder = metadata.kind, _encoder(metadata)
-        if kind is not None and self.kinds and kind not in self.kinds:
+        mpp, side = metadata.mpp, metadata.patch_size
+        if kind and self.kinds and kind not in self.kinds:
             expected = " or ".join(KINDS.get(k, k) for k in self.kinds)
-            deviations.append(f"its instances are {KINDS[kind]}, expected {expected}")
-            advice_parts.append(f"give bags of {expected}")
-        if (
-            encoder is not None
-            and self.encoders
-            and not any(_one_encoder(encoder, e) for e in self.encoders)
-        ):
-            deviations.append(
-                f"its encoder is {encoder}, expected {' or '.join(self.encoders[:SHOWN])}"
-            )
+            given = f"its instances are {KINDS[kind]}, expected {expected}"
+            found.append((given, f"give bags of {expected}"))
+        if encoder and self.encoders and not any(_one_encoder(encoder, e) for e in self.encoders):
             name, _, digest = self.encoders[0].partition("@")
             weights = " and the weights of the training" if digest else ""
-            advice_parts.append(f"extract its features with --encoder {name}{weights}")
-        if (
-            metadata.mpp
-            and self.mpps
-            and not any(abs(metadata.mpp / mpp - 1) <= AGREES for mpp in self.mpps)
-        ):
-            nearest = min(self.mpps, key=lambda mpp: abs(mpp - (metadata.mpp or mpp)))
-            deviations.append(
-                f"its patches have {metadata.mpp:.4g} µm per pixel, {_expected(self.mpps)}"
-            )
-            advice_parts.append(f"patch it with --mpp {nearest:.4g}")
-        side = metadata.patch_size
+            given = f"its encoder is {encoder}, expected {' or '.join(self.encoders[:SHOWN])}"
+            found.append((given, f"extract its features with --encoder {name}{weights}"))
+        if mpp and self.mpps and all(abs(mpp / known - 1) > AGREES for known in self.mpps):
+            nearest = min(self.mpps, key=lambda known: abs(known - mpp))
+            given = f"its patches have {mpp:.4g} µm per pixel, {_expected(self.mpps)}"
+            found.append((given, f"patch it with --mpp {nearest:.4g}"))
         if side and self.patch_sizes and side not in self.patch_sizes:
             nearest = min(self.patch_sizes, key=lambda size: abs(size - side))
-            deviations.append(
-                f"its patches are {side:g} pixels wide, {_expected(self.patch_sizes)}"
-            )
-            advice_parts.append(f"patch it with --patch-size {nearest:g}")
-        if not deviations:
+            given = f"its patches are {side:g} pixels wide, {_expected(self.patch_sizes)}"
+            found.append((given, f"patch it with --patch-size {nearest:g}"))
+        if not found:
             return None
-        advice = "; ".join(advice_parts)
+        advice = "; ".join(part for _, part in found)
         return (
-            f"it differs from every bag that the model was trained on: {'; '.join(deviations)}. "
+            "it differs from every bag that the model was trained on: "
+            f"{'; '.join(given for given, _ in found)}. "
             f"{advice[0].upper()}{advice[1:]}; or give --other-features to predict it as it is"
         )
 

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..core import NumberedRow, TaskName, TextTable, counted, read_number
+from ..core import NumberedRow, TaskName, TextTable, counted, read_number, write_csv
 from ..errors import TableError, hint
 from ..tasks import (
     LABELS,
-    SHOWN,
     TASKS,
     Cells,
     TargetOptions,
@@ -23,7 +22,7 @@ from ..tasks import (
     task_of_classes,
     unknown_column_advice,
 )
-from .names import COLUMNS, HEADER, SPLIT_PARTS, SYNONYMS, nearest
+from .names import COLUMNS, HEADER, SPLIT_PARTS, SYNONYMS, listed, nearest
 
 CLASS_LABELS = TargetOptions()
 """The target of a table with a column `label` that holds classes."""
@@ -88,9 +87,15 @@ class LabelTable:
     def y(self, names: Iterable[str]) -> Float[np.ndarray, "labelled targets"]:
         """Return the targets of the bags among these that have a label, in the table's order."""
         wanted = set(names)
-        rows = [v for b, v in zip(self.bags, self.values, strict=True) if b in wanted]
-        found = [v for v in rows if v is not None]
+        rows = zip(self.bags, self.values, strict=True)
+        found = [v for b, v in rows if b in wanted and v is not None]
         return np.array(found, np.float64).reshape(len(found), len(self.target))
+
+    def strata(self, names: Iterable[str]) -> list[int]:
+        """Return the strata of the bags among these that have a label, in the table's order."""
+        wanted = set(names)
+        rows = zip(self.bags, self.labels, strict=True)
+        return [y for b, y in rows if b in wanted and y is not None]
 
     def stratum_names(self, strata: Iterable[int]) -> str:
         """Return strata in words that follow "bag", such as `of class tumour`."""
@@ -179,38 +184,53 @@ def read_table(
 def _assignments(
     path: Path, header: Sequence[str], rows_by_bag: Mapping[str, NumberedRow]
 ) -> dict[str, Any]:
-    """Return the groups, folds and parts of the bags, None for columns that the table lacks."""
+    """Return the groups, folds and parts of the bags, for the columns that the table has."""
 
-    def column(name: str, read: Callable[[str, str], object]) -> tuple[Any, ...] | None:
-        if name not in header:
-            return None
-        return tuple(
-            read(cells[name], f"{path}, line {line}, bag {bag!r}")
+    readers: dict[str, Callable[[str, str, str], object]] = {
+        "group": lambda text, bag, _: text or bag,
+        "fold": lambda text, _, where: int(
+            read_number(text, "the fold", where=where, low=0.0, whole=True)
+        ),
+        "split": _part,
+    }
+    return {
+        f"{name}s": tuple(
+            read(cells[name], bag, f"{path}, line {line}, bag {bag!r}")
             for bag, (line, cells) in rows_by_bag.items()
         )
-
-    groups = tuple(cells.get("group") or bag for bag, (_, cells) in rows_by_bag.items())
-    return {
-        "groups": groups if "group" in header else None,
-        "folds": column("fold", _fold),
-        "splits": column("split", _part),
+        for name, read in readers.items()
+        if name in header
     }
+
+
+def write_table(path: Path, table: LabelTable, bags: Iterable[str]) -> None:
+    """Write the rows of these bags, with the names of their classes."""
+    columns: dict[str, Sequence[object] | None] = {
+        "bag": table.bags,
+        "label": [None if y is None else table.classes[y] for y in table.labels],
+        "group": table.groups,
+        "fold": table.folds,
+        "split": table.splits,
+    }
+    present = {k: v for k, v in columns.items() if v is not None}
+    rows = [dict(zip(present, row, strict=True)) for row in zip(*present.values(), strict=True)]
+    wanted = set(bags)
+    write_csv(path, list(present), [row for row in rows if row["bag"] in wanted])
 
 
 def drop_bags(table: LabelTable, bags: Sequence[str]) -> LabelTable:
     """Return the table without these bags; the classes are kept."""
     excluded = set(bags)
-    rows = [row for row, b in enumerate(table.bags) if b not in excluded]
-    return replace(
-        table,
-        bags=tuple(table.bags[r] for r in rows),
-        labels=tuple(table.labels[r] for r in rows),
-        groups=None if table.groups is None else tuple(table.groups[r] for r in rows),
-        folds=None if table.folds is None else tuple(table.folds[r] for r in rows),
-        splits=None if table.splits is None else tuple(table.splits[r] for r in rows),
-        values=tuple(table.values[r] for r in rows),
-        lines=None if table.lines is None else tuple(table.lines[r] for r in rows),
-    )
+    return select_rows(table, [row for row, b in enumerate(table.bags) if b not in excluded])
+
+
+def select_rows(table: LabelTable, rows: Sequence[int]) -> LabelTable:
+    """Return the table with these rows only."""
+    columns = {
+        name: None if (column := getattr(table, name)) is None else tuple(column[r] for r in rows)
+        for name in ("bags", "labels", "groups", "folds", "splits", "values", "lines")
+    }
+    return replace(table, **columns)
 
 
 def check_labels_match(table: LabelTable, names: Sequence[str], *, allow_unlabelled: bool) -> None:
@@ -223,26 +243,19 @@ def check_labels_match(table: LabelTable, names: Sequence[str], *, allow_unlabel
     stored_names = set(names)
     without_bag = [b for b in table.bags if b not in stored_names]
     without_label = [] if allow_unlabelled else [n for n in names if n not in labelled]
-    if not without_bag and not without_label:
-        return
-    problems = []
-    if without_bag:
-        problems.append(f"{_listed(without_bag, 'label')} without a bag")
-    if without_label:
-        problems.append(f"{_listed(without_label, 'bag')} without a label")
-    suggestion = (
-        nearest(without_bag[0], names) if without_bag else nearest(without_label[0], table.bags)
-    )
-    raise TableError(
-        f"{table.where} and the bags do not match: {' and '.join(problems)}.{suggestion} "
-        "Add or remove lines, or give a folder with just the bags that are labelled"
-    )
-
-
-def _listed(names: Sequence[str], what: str) -> str:
-    shown = ", ".join(repr(n) for n in names[:SHOWN])
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{len(names)} {what}{'s' if len(names) > 1 else ''} ({shown}{more})"
+    problems = [
+        f"{counted(len(absent), what)} ({listed(absent)}) without a {other}"
+        for absent, what, other in ((without_bag, "label", "bag"), (without_label, "bag", "label"))
+        if absent
+    ]
+    if problems:
+        suggestion = (
+            nearest(without_bag[0], names) if without_bag else nearest(without_label[0], table.bags)
+        )
+        raise TableError(
+            f"{table.where} and the bags do not match: {' and '.join(problems)}.{suggestion} "
+            "Add or remove lines, or give a folder with just the bags that are labelled"
+        )
 
 
 def _check_extra(columns: Sequence[str], covariates: Sequence[str], path: Path) -> None:
@@ -267,30 +280,21 @@ def _ignored_columns(
 ) -> tuple[str, ...]:
     """Return a note for each ignored column that is probably a misspelt `group`, `fold`, `split`.
 
-    Args:
-        table: The table as it was read.
-        used: The columns of the bags that were found in it.
-        named: The columns that the user named, which are not misspelt.
+    Columns that the user named are not misspelt.
     """
     assigned = {"fold", "split"}
     absent = ({"group"} - set(used)) | (set() if assigned & set(used) else assigned)
     roles = {name: SYNONYMS.get(name, name) for name in (*COLUMNS, *SYNONYMS)}
     roles = {name: role for name, role in roles.items() if role in absent}
-    notes = []
-    for column, name in table.misspelt(roles).items():
-        if column not in named:
-            notes.append(
-                f"the column {column!r} of {table.path} is ignored: if it holds the {roles[name]} "
-                f"of the bags, rename it to {roles[name]!r}"
-            )
-    return tuple(notes)
+    return tuple(
+        f"the column {column!r} of {table.path} is ignored: if it holds the {roles[name]} of the "
+        f"bags, rename it to {roles[name]!r}"
+        for column, name in table.misspelt(roles).items()
+        if column not in named
+    )
 
 
-def _fold(text: str, where: str) -> int:
-    return int(read_number(text, "the fold", where=where, low=0.0, whole=True))
-
-
-def _part(text: str, where: str) -> str | None:
+def _part(text: str, _: str, where: str) -> str | None:
     if text in SPLIT_PARTS or not text:
         return text or None
     raise TableError(

@@ -6,23 +6,44 @@ OUT/<set>/card.json     what the set is, its counts, and a fingerprint of its ba
 """
 
 import hashlib
-import json
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ..core import write_csv, write_json
-from ..errors import InputError, TableError
+import yaml
+
+from ..core import as_record, read_record, write_json
+from ..errors import InputError, TableError, hint
 from .bag_set import BagSet
-from .labels import LabelTable, read_table
-from .localmil_description import SetDescription, describe
+from .labels import LabelTable, read_table, write_table
 from .opening import open_bags
+from .splits import fold_splits
 
-CARD, LABELS, FEATURES = "card.json", "labels.csv", "features"
+CARD, LABELS, FEATURES, DESCRIPTION = "card.json", "labels.csv", "features", "set.yaml"
+KNOWN = Path(__file__).with_name("localmil.yaml")
+AXES = {"chain": (1,), "grid": (2,), "knn": (1, 2, 3), "none": (None, 1, 2, 3)}
+"""The numbers of columns of coordinates that each graph can use."""
 OnSet = Callable[[str], None]
 """Called with the name of a set before it is prepared."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetDescription:
+    """Where a set comes from, and how its bags are used."""
+
+    title: str
+    source: str
+    licence: str
+    commit: str
+    """Version of the source: a commit, a release or a date."""
+    graph: Literal["chain", "grid", "knn", "none"]
+    """`chain` needs coordinates with one axis, `grid` with two, `knn` any; see `GraphOptions`."""
+    splits: Literal["fold"] = "fold"
+    """The column of labels.csv with the parts; each fold is tested once."""
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +105,16 @@ def prepare_localmil(
     for name in sets or found:
         if on_set is not None:
             on_set(name)
-        cards.append(_prepare(name, found[name], out / name))
+        source, folder = found[name], out / name
+        description, table = describe(name, source), read_table(source / LABELS)
+        bags = open_bags(source / FEATURES)
+        _check_table(table)
+        card = _card(name, description, bags, table)
+        folder.mkdir(parents=True, exist_ok=True)
+        _link(source / FEATURES, folder / FEATURES)
+        write_table(folder / LABELS, table, table.bags)
+        write_json(folder / CARD, card.to_dict())
+        cards.append(card)
     return cards
 
 
@@ -94,105 +124,100 @@ def read_card(folder: Path) -> SetCard | None:
     Raises:
         InputError: the card is damaged.
     """
-    path = folder / CARD
-    if not path.is_file():
-        return None
+    path, advice = folder / CARD, "prepare the set again with `probsa dataset localmil`"
+    return read_record(SetCard, path, advice=advice, complete=True) if path.is_file() else None
+
+
+def describe(name: str, folder: Path) -> SetDescription:
+    """Return the description of a set, from its `set.yaml` or from the known sets.
+
+    Raises:
+        InputError: there is none, or it is invalid.
+    """
+    names = [f.name for f in fields(SetDescription)]
+    path = own = folder / DESCRIPTION
+    expected = f"the keys {', '.join(names)}"
+    if own.is_file():
+        given, where = _read_yaml(path), str(path)
+    else:
+        given, where = _read_yaml(KNOWN).get(name), f"{KNOWN.name}, {name}"
+        if given is None:
+            raise InputError(f"the set {name!r} has no description: write {own} with {expected}")
+    if not isinstance(given, dict):
+        raise InputError(f"{where} has {given!r}: expected {expected}")
+    texts: dict[str, str] = {}
+    for key, value in given.items():
+        if key not in names:
+            advice = " Its heading has the key 'title'." if key == "name" else hint(str(key), names)
+            raise InputError(f"{where} has the unknown key {key!r}.{advice} Expected {expected}")
+        if isinstance(value, bool) or not isinstance(value, str | int | float | date | None):
+            raise InputError(
+                f"{key} in {where} is {value!r}: expected a text; put it in quotes, for example "
+                f'`{key}: "{value}"`'
+            )
+        texts[key] = "" if value is None else str(value).strip()
+    for f in fields(SetDescription):
+        if f.default is MISSING and not texts.get(f.name):
+            raise InputError(f"{where} lacks {f.name!r}: expected {expected}")
+    return as_record(SetDescription, texts, where=where, advice="correct it")
+
+
+def _read_yaml(path: Path) -> Any:
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
-        return SetCard(**{**given, "description": SetDescription(**given["description"])})
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f", line {mark.line + 1},"
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "no YAML"
         raise InputError(
-            f"{path} is not the card of a set of LocalMIL ({error}): prepare the set again with "
-            "`probsa dataset localmil`"
+            f"{path}{line} cannot be read as YAML: {problem}. Write one `key: text` per line, and "
+            "put a text that contains a colon in quotes"
         ) from error
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a date that does not exist
+        raise InputError(f"{path} cannot be read: {error}") from error
 
 
-def _prepare(name: str, source: Path, out: Path) -> SetCard:
-    description = describe(name, source)
-    table = read_table(source / LABELS)
+def _check_table(table: LabelTable) -> None:
+    """Refuse a table without folds of both classes, or with a group in two folds."""
     if table.folds is None:
         raise TableError(
             f"{table.where} has no column 'fold': LocalMIL tests each bag once, so give every bag "
             "the number of its fold"
         )
-    bags = open_bags(source / FEATURES)
-    _check_labels(table)
-    _check_folds(table)
-    card = _card(name, description, bags, table)
-    out.mkdir(parents=True, exist_ok=True)
-    _link(source / FEATURES, out / FEATURES)
-    columns = ["bag", "label", *(["group"] if table.groups else []), "fold"]
-    rows = [
-        {"bag": bag, "label": table.labels[k], "group": table.group(k), "fold": table.folds[k]}
-        for k, bag in enumerate(table.bags)
-    ]
-    write_csv(out / LABELS, columns, [{c: row[c] for c in columns} for row in rows])
-    write_json(out / CARD, card.to_dict())
-    return card
-
-
-def _check_labels(table: LabelTable) -> None:
     if set(table.labels) != {0, 1}:
         raise InputError(
             f"{table.where} has the labels {sorted({str(y) for y in table.labels})}: LocalMIL "
             "needs negative (0) and positive (1) bags, and no others"
         )
-
-
-def _check_folds(table: LabelTable) -> None:
-    """Refuse too few folds, a fold with one class, and a group in two folds.
-
-    Raises:
-        TableError: see above.
-    """
-    assert table.folds is not None
-    folds = sorted(set(table.folds))
-    if len(folds) < 3:
-        raise TableError(
-            f"{table.where} has {len(folds)} folds: LocalMIL tests on one, validates on another "
-            "and trains on the rest, so give three or more"
-        )
-    for fold in folds:
-        labels = {y for y, f in zip(table.labels, table.folds, strict=True) if f == fold}
-        if labels != {0, 1}:
+    for split in fold_splits(table):
+        if len(labels := set(table.strata(split.test))) < 2:
             raise TableError(
-                f"fold {fold} of {table.where} has bags of class {sorted(map(str, labels))} only: "
-                "each fold needs positive and negative bags"
-            )
-    fold_of: dict[str, int] = {}
-    for k, fold in enumerate(table.folds):
-        if fold_of.setdefault(table.group(k), fold) != fold:
-            raise TableError(
-                f"group {table.group(k)!r} of {table.where} is in folds "
-                f"{fold_of[table.group(k)]} and {fold}: give all its bags one fold"
+                f"{split.origin.partition(' tests')[0]} has bags of class {labels} only: each fold "
+                "needs positive and negative bags"
             )
 
 
 def _card(name: str, description: SetDescription, bags: BagSet, table: LabelTable) -> SetCard:
-    """Read every bag, check it, and count.
-
-    Raises:
-        InputError: see `prepare_localmil`.
-    """
-    assert table.folds is not None
-    digest, counts = hashlib.sha256(), dict.fromkeys(("labelled", "n", "positive"), 0)
-    for k in sorted(range(len(table.bags)), key=lambda k: table.bags[k]):
-        bag, y = bags.bag(table.bags[k]), table.labels[k]
-        _check_coords(bag.name, None if bag.coords is None else bag.coords.shape[1], description)
-        labels = bag.instance_labels
+    """Read every bag, check it, and count."""
+    digest, labelled, instances, positives = hashlib.sha256(), 0, 0, 0
+    for bag_name, y in sorted(zip(table.bags, table.labels, strict=True)):
+        bag = bags.bag(bag_name)
+        labels, axes = bag.instance_labels, None if bag.coords is None else bag.coords.shape[1]
+        if axes not in AXES[description.graph]:
+            has = "no coordinates" if axes is None else f"coordinates with {axes} axes"
+            raise InputError(
+                f"bag {bag_name!r} has {has}, but the description says graph: {description.graph}"
+            )
         positive = 0 if labels is None else int((labels > 0).sum())
-        digest.update(f"{bag.name},{y or 0},{len(bag)},{positive}\n".encode())
-        counts["n"] += len(bag)
-        if labels is None:
-            continue
         if positive and not y:
             raise InputError(
-                f"bag {bag.name!r} of {name} is negative, but {positive} of its instances are "
+                f"bag {bag_name!r} of {name} is negative, but {positive} of its instances are "
                 "positive: correct labels.csv or the instance labels"
             )
-        counts["labelled"] += 1
-        counts["positive"] += positive
-    if counts["positive"] == 0:
+        digest.update(f"{bag_name},{y or 0},{len(bag)},{positive}\n".encode())
+        labelled, instances = labelled + (labels is not None), instances + len(bag)
+        positives += positive
+    if not positives:
         raise InputError(
             f"no bag of {name} has a positive instance label: LocalMIL measures where a model sees "
             "evidence, so store instance_labels in the feature files"
@@ -201,24 +226,15 @@ def _card(name: str, description: SetDescription, bags: BagSet, table: LabelTabl
         name=name,
         description=description,
         bags=len(table.bags),
-        positive_bags=sum(1 for y in table.labels if y),
+        positive_bags=table.labels.count(1),
         groups=None if table.groups is None else len(set(table.groups)),
-        folds=len(set(table.folds)),
-        labelled_bags=counts["labelled"],
-        instances=counts["n"],
-        positive_instances=counts["positive"],
+        folds=len(set(table.folds or ())),
+        labelled_bags=labelled,
+        instances=instances,
+        positive_instances=positives,
         features=bags.in_dim,
         fingerprint=digest.hexdigest(),
     )
-
-
-def _check_coords(bag: str, axes: int | None, description: SetDescription) -> None:
-    wanted = {"chain": (1,), "grid": (2,), "knn": (1, 2, 3), "none": (None, 1, 2, 3)}
-    if axes not in wanted[description.graph]:
-        has = "no coordinates" if axes is None else f"coordinates with {axes} axes"
-        raise InputError(
-            f"bag {bag!r} has {has}, but the description says graph: {description.graph}"
-        )
 
 
 def _link(source: Path, target: Path) -> None:

@@ -1,8 +1,8 @@
 """What the files of a bag state besides its instances: sizes, resolution, encoder."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -45,6 +45,29 @@ class Metadata:
     remarks: tuple[str, ...] = ()
     """Changes made while reading the files."""
 
+    def completed(self) -> "Metadata":
+        """Fill in what follows from the rest: nominal magnifications and the patch resolution."""
+        side, patch_size, base = self.size_level0, self.patch_size, self.magnification_level0
+        if patch_size is None and side is not None:
+            patch_size = float(round(side))
+        if base is None and self.mpp_level0 is not None:
+            # beyond the bins, 10 / mpp
+            named = (float(name) for limit, name in BINS if self.mpp_level0 < limit)
+            base = next(named, 10 / self.mpp_level0)
+        ratio = patch_size / side if patch_size and side else None
+        magnification, mpp = self.magnification, self.mpp
+        if magnification is None and base is not None and ratio is not None:
+            magnification = base * ratio
+        if mpp is None and self.mpp_level0 is not None and ratio is not None:
+            mpp = self.mpp_level0 / ratio
+        return replace(
+            self,
+            patch_size=patch_size,
+            magnification_level0=base,
+            magnification=magnification,
+            mpp=mpp,
+        )
+
 
 def from_attributes(attributes: Mapping[str, object]) -> Metadata:
     """Read the attributes of `coords` in probsa's, TRIDENT's or CLAM's files.
@@ -52,30 +75,23 @@ def from_attributes(attributes: Mapping[str, object]) -> Metadata:
     Raises:
         BagError: `level_dim` is there, but is not a width and a height.
     """
-    level = int(numeric_attribute(attributes, "patch_level") or 0)
-    downsample = numeric_attribute(attributes, "downsample") or 1.0
-    width, height = (
-        numeric_attribute(attributes, "level0_width"),
-        numeric_attribute(attributes, "level0_height"),
-    )
+    number = partial(numeric_attribute, attributes)
+    level = int(number("patch_level") or 0)
+    width, height = number("level0_width"), number("level0_height")
     slide_size = None if width is None or height is None else (round(width), round(height))
     if slide_size is None and level == 0:
         slide_size = _level_dim(attributes)
-    mpp, mpp_level0 = (
-        numeric_attribute(attributes, "mpp"),
-        numeric_attribute(attributes, "mpp_level0"),
-    )
     return Metadata(
-        patch_size=numeric_attribute(attributes, "patch_size"),
+        patch_size=number("patch_size"),
         size_level0=size_level0(attributes),
-        overlap=numeric_attribute(attributes, "overlap"),
-        mpp=mpp,
-        mpp_level0=mpp_level0,
-        magnification=numeric_attribute(attributes, "target_magnification"),
-        magnification_level0=numeric_attribute(attributes, "level0_magnification"),
+        overlap=number("overlap"),
+        mpp=number("mpp"),
+        mpp_level0=number("mpp_level0"),
+        magnification=number("target_magnification"),
+        magnification_level0=number("level0_magnification"),
         slide_size=slide_size,
         level=level,
-        downsample=downsample,
+        downsample=number("downsample") or 1.0,
     )
 
 
@@ -90,13 +106,3 @@ def _level_dim(attributes: Mapping[str, object]) -> tuple[int, int] | None:
             "slide: cut its patches again, or remove the attribute"
         )
     return int(size[0]), int(size[1])
-
-
-def nominal(mpp: float) -> float:
-    """Return the nominal magnification of a resolution; beyond the bins, 10 / mpp."""
-    return next((float(name) for limit, name in BINS if mpp < limit), 10 / mpp)
-
-
-def positive(value: float | None) -> float | None:
-    """Return the value if it is finite and positive, else None."""
-    return value if value is not None and math.isfinite(value) and value > 0 else None

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ..errors import hint
+from ..tasks import SHOWN
 
 SYNONYMS = {
     "slide_id": "bag",
@@ -30,3 +31,9 @@ def nearest(name: str, known: Sequence[str]) -> str:
         )
     prefix_matches = [k for k in known if name.startswith(f"{k}.") or k.startswith(f"{name}.")]
     return f" Did you mean {prefix_matches[0]!r}?" if prefix_matches else hint(name, known)
+
+
+def listed(names: Sequence[str], *, quote: bool = True) -> str:
+    """Return the first few names for a message, and how many more there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(repr(n) if quote else n for n in names[:SHOWN]) + more

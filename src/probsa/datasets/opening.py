@@ -1,20 +1,28 @@
-"""Stage 5: open a folder of bags; its format is recognised, and each format has one module."""
+"""Stage 5: open a folder of bags. Its format is recognised by its content."""
 
-from collections.abc import Callable
+import re
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
-from ..core import bag_limit, hdf5_files, npy_files, pt_files
-from ..errors import BagError
-from .bag_set import BagSet, GraphOptions
+from ..core import GraphOptions, bag_limit, files_by_name, hdf5_files, npy_files, pt_files
+from ..errors import BagError, hint
+from .bag_set import BagSet
 from .formats.clam import ClamTensorBags
 from .formats.hdf5 import Hdf5Bags
-from .formats.slideflow import SlideflowBags, is_slideflow
-from .formats.stamp import StampBags
+from .formats.slideflow import INDEXES, SlideflowBags, is_slideflow
+from .formats.stamp import StampBags, is_stamp
 from .formats.torchmil import TorchmilBags
 from .overlay import Overlay
-from .recognition import chosen_folder, refusal, refuse_mixed, stamp_files
 
 DEFAULT_GRAPH = GraphOptions()
+SETS = ("", "features", "patches_*/features", "*px_overlap", "slices")
+"""Folders that may contain `features_<encoder>`: beside `patches` (TRIDENT, probsa), or `features`
+(torchmil)."""
+PREFIX = "features_"
+"""Optional prefix of the name when users choose a folder of features."""
+STAMP_FOLDER = re.compile(r".+-[0-9a-f]{8}")
+"""Name of STAMP's feature folders: <extractor>-<hash>."""
 
 
 def open_bags(
@@ -44,23 +52,107 @@ def open_bags(
     """
     if not folder.is_dir():
         raise BagError(f"there is no folder {folder}: give the one that holds the bags")
-    chosen = chosen_folder(folder, features)
+    chosen = _chosen_folder(folder, features)
     with bag_limit(max_bag_gb):
-        bags = _recognised(chosen)(chosen, graph=graph, cache_gb=cache_gb)
+        kind, files = _recognised(chosen)
+        bags = kind(chosen, files_by_name(files), graph=graph, cache_gb=cache_gb)
     if instance_labels is not None:
         bags.overlay = Overlay(instance_labels, bags.names)
     return bags
 
 
-def _recognised(folder: Path) -> Callable[..., BagSet]:
-    refuse_mixed(folder)
-    if files := hdf5_files(folder):
-        return StampBags if stamp_files(files) else Hdf5Bags
-    if files := pt_files(folder):
-        if is_slideflow(folder, files):
-            return SlideflowBags
-        if folder.name == "pt_files":
-            return ClamTensorBags
-    elif npy_files(folder):
-        return TorchmilBags
-    raise BagError(refusal(folder))
+def feature_folders(folder: Path) -> dict[str, Path]:
+    """Find the folders of features in a tool's output folder, by their relative path."""
+    folders: dict[str, Path] = {}
+    for pattern in SETS:
+        for parent in sorted(folder.glob(pattern)) if pattern else [folder]:
+            for path in sorted(parent.glob("features_*")):
+                if path.is_dir() and (npy_files(path) or hdf5_files(path)):
+                    folders[str(path.relative_to(folder))] = path
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and STAMP_FOLDER.fullmatch(path.name) and hdf5_files(path):
+            folders[path.name] = path
+    return folders
+
+
+def _chosen_folder(folder: Path, features: str | None) -> Path:
+    """Return the folder that contains the feature files."""
+    if features is None:
+        for clam in ("h5_files", "pt_files"):
+            if (folder / clam).is_dir():
+                return folder / clam
+    sets = feature_folders(folder)
+    if features is not None:
+        names = {key: (key, f.name, f.name.removeprefix(PREFIX)) for key, f in sets.items()}
+        matches = [key for key, known in names.items() if features in known]
+        if len(matches) == 1:
+            return sets[matches[0]]
+        raise BagError(
+            f"{len(matches) or 'no'} folders of features are named {features!r} in {folder}."
+            f"{hint(features, sets)} Available: {', '.join(sets) or 'none'}"
+        )
+    if len(sets) > 1 and not any(p.parent == folder for p in hdf5_files(folder)):
+        raise BagError(
+            f"{folder} holds several folders of features: {', '.join(sets)}. "
+            "Choose one with --feature-set, or give the path of one"
+        )
+    return next(iter(sets.values())) if len(sets) == 1 else folder
+
+
+def _recognised(folder: Path) -> tuple[type[BagSet], list[Path]]:
+    """Return the reader and the files of a folder."""
+    stored, tensors, arrays = hdf5_files(folder), pt_files(folder), npy_files(folder)
+    _refuse_mixed(folder, stored, tensors, arrays)
+    if stored:
+        for path in stored:
+            with suppress(BagError):  # raised again where the bag is read
+                return (StampBags if is_stamp(path) else Hdf5Bags), stored
+        return Hdf5Bags, stored
+    if tensors and is_slideflow(folder, tensors):
+        return SlideflowBags, tensors
+    if tensors and folder.name == "pt_files":
+        return ClamTensorBags, tensors
+    if arrays and not tensors:
+        return TorchmilBags, arrays
+    start = f"there are no bags in {folder}"
+    if any(folder.glob("*.zarr")):
+        raise BagError(
+            f"{start}: these .zarr stores look like LazySlide's or tiatoolbox's, which are not "
+            "supported. Save each slide's features and corners as .h5 with the datasets 'features' "
+            "(instances, width) and 'coords' (instances, 2), level-0 pixels, or run probsa extract"
+        )
+    if (folder / "manifest.csv").is_file() or any(folder.glob("coords_*.csv")):
+        raise BagError(
+            f"{start}: manifest.csv and lists in .pt look like eva's, whose rows may be in a "
+            "different order than their coordinates, so no graph can be built from them. Extract "
+            "the features with probsa extract, TRIDENT or CLAM"
+        )
+    if tensors:
+        raise BagError(
+            f"{start}: found only .pt files. CLAM's must be in a folder named pt_files; "
+            "slideflow's need <slide>.index.npz and bags_config.json beside them. Add these"
+        )
+    contents = sorted({p.suffix or f"{p.name}/" for p in folder.iterdir()})[:8]
+    raise BagError(
+        f"{start}: expected .h5 files with a dataset 'features' (ours, TRIDENT's, CLAM's) or "
+        "'feats' (STAMP's), slideflow's or CLAM's .pt, or torchmil's features/<encoder>/*.npy; "
+        f"found {', '.join(contents) or 'nothing'}"
+    )
+
+
+def _refuse_mixed(
+    folder: Path, stored: list[Path], tensors: list[Path], arrays: list[Path]
+) -> None:
+    """Reject a folder with different bags in several file formats; name a file of each."""
+    own = [p for p in stored if p.parent == folder]
+    bare = [p for p in arrays if not p.name.endswith(INDEXES)]
+    kinds = [files_by_name(files) for files in (own, tensors, bare) if files]
+    for first, second in pairwise(kinds):
+        if first.keys() != second.keys():
+            unpaired = sorted(first.keys() ^ second.keys())[0]
+            first_file = first.get(unpaired) or second[unpaired]
+            second_file = next(iter((second if unpaired in first else first).values()))
+            raise BagError(
+                f"{folder} holds different bags in several formats: {first_file.name} and "
+                f"{second_file.name}. Put each tool's files in a folder of their own"
+            )

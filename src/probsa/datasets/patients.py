@@ -10,10 +10,10 @@ from jaxtyping import Float, Shaped
 
 from ..core import Bag, StoredBag, counted, join_bags
 from ..errors import BagError, TableError
-from ..tasks import SHOWN
 from .bag_set import BagSet
-from .labels import LabelTable
+from .labels import LabelTable, select_rows
 from .metadata import Metadata
+from .names import listed
 
 
 def patient_table(table: LabelTable) -> LabelTable:
@@ -26,22 +26,16 @@ def patient_table(table: LabelTable) -> LabelTable:
         TableError: the table has no groups, or the slides of a patient disagree in the target, the
             fold or the part; names both lines and values.
     """
-    rows = list(_rows_by_patient(table).values())
-    for of_patient in rows:
-        for row in of_patient[1:]:
-            _check_agreement(table, of_patient[0], row)
-    first = [of_patient[0] for of_patient in rows]
-    names = tuple(table.group(r) for r in first)
-    values = tuple(table.values[r] for r in first)
+    rows = _rows_by_patient(table)
+    for first, *others in rows.values():
+        for row in others:
+            _check_agreement(table, first, row)
+    patients = select_rows(table, [first for first, *_ in rows.values()])
     return replace(
-        table,
-        bags=names,
-        groups=names,
-        labels=table.of_task.labels.bag_strata(values),
-        values=values,
-        folds=None if table.folds is None else tuple(table.folds[r] for r in first),
-        splits=None if table.splits is None else tuple(table.splits[r] for r in first),
-        lines=None if table.lines is None else tuple(table.lines[r] for r in first),
+        patients,
+        bags=tuple(rows),
+        groups=tuple(rows),
+        labels=table.of_task.labels.bag_strata(patients.values),
     )
 
 
@@ -105,11 +99,9 @@ class PatientBags(BagSet):
         """Return how many slides of a patient are used, and how many the table names."""
         return len(self.slides_of(name)), len(self._expected[name])
 
-    def bag(self, name: str) -> Bag:
-        """Return the bag of a patient; see `BagSet.bag`. It is not cached, but its slides are."""
-        slides = self._used[self._open(name)]
-        joined = join_bags(name, [self.slide_bags.bag(slide) for slide in slides], y=None)
-        return self._with_covariates(joined)
+    def _new_bag(self, name: str) -> Bag:
+        """Return the bag of a patient, which is not cached, but its slides are."""
+        return join_bags(name, [self.slide_bags.bag(slide) for slide in self._used[name]], y=None)
 
     def metadata(self, name: str) -> Metadata:
         """Return what all slides of a patient state alike; see `metadata_of` for each slide."""
@@ -135,18 +127,22 @@ class PatientBags(BagSet):
         first, strides = stored[0], {s.stride for s in stored}
         coords = [_centred(s.coords) for s in stored if s.coords is not None]
         intensity = [s.intensity for s in stored if s.intensity is not None]
+        labelled = any(s.instance_labels is not None for s in stored)
         labels = [
             np.full(len(s.features), -1) if s.instance_labels is None else s.instance_labels
             for s in stored
+            if labelled
         ]
+
+        def joined(arrays: list[np.ndarray]) -> np.ndarray | None:
+            return np.concatenate(arrays) if len(arrays) == len(stored) else None
+
         return StoredBag(
             name=name,
             features=np.concatenate([s.features for s in stored]),
-            coords=np.concatenate(coords) if len(coords) == len(stored) else None,
-            instance_labels=np.concatenate(labels)
-            if any(s.instance_labels is not None for s in stored)
-            else None,
-            intensity=np.concatenate(intensity) if len(intensity) == len(stored) else None,
+            coords=joined(coords),
+            instance_labels=joined(labels),
+            intensity=joined(intensity),
             kind=first.kind if all(s.kind == first.kind for s in stored) else None,
             stride=strides.pop() if len(strides) == 1 else None,
         )
@@ -160,12 +156,11 @@ class PatientBags(BagSet):
             if not absent:
                 continue
             start = "left out: " if patient in self.without_slides else ""
-            reasons = ", ".join(
-                f"{s} ({'no instances' if s in stored else 'no bag'})" for s in absent[:SHOWN]
-            ) + (", …" if len(absent) > SHOWN else "")
+            reasons = [f"{s} ({'no instances' if s in stored else 'no bag'})" for s in absent]
             used = len(slides) - len(absent)
             self.notes[patient] = (
-                f"{start}{used} of {counted(len(slides), 'slide')} used; missing: {reasons}"
+                f"{start}{used} of {counted(len(slides), 'slide')} used; missing: "
+                f"{listed(reasons, quote=False)}"
             )
 
 
@@ -182,27 +177,25 @@ def _rows_by_patient(table: LabelTable) -> dict[str, list[int]]:
             "with the patient of each slide, or use the unit 'bag'"
         )
     rows: dict[str, list[int]] = {}
-    for row in range(len(table.bags)):
-        rows.setdefault(table.group(row), []).append(row)
+    for row, patient in enumerate(table.groups):
+        rows.setdefault(patient, []).append(row)
     return rows
 
 
 def _check_agreement(table: LabelTable, first: int, second: int) -> None:
     """Check that two slides of a patient have the same target, fold and part."""
-    compared = [
-        (" and ".join(repr(c) for c in table.target), _target(table, first), _target(table, second))
-    ]
-    if table.folds is not None:
-        compared.append(("fold", str(table.folds[first]), str(table.folds[second])))
-    if table.splits is not None:
-        parts = [table.splits[r] or "unused" for r in (first, second)]
-        compared.append(("split", parts[0], parts[1]))
-    for what, one, other in compared:
-        if one != other:
+    compared = {" and ".join(map(repr, table.target)): lambda row: _target(table, row)}
+    if (folds := table.folds) is not None:
+        compared["fold"] = lambda row: str(folds[row])
+    if (splits := table.splits) is not None:
+        compared["split"] = lambda row: splits[row] or "unused"
+    for what, value in compared.items():
+        if value(first) != value(second):
             raise TableError(
                 f"{table.where}: the slides of patient {table.group(first)!r} disagree in {what}: "
-                f"{_place(table, first)} has {one}, {_place(table, second)} has {other}. With the "
-                "unit 'patient' all its slides need the same; correct one, or use the unit 'bag'"
+                f"{_place(table, first)} has {value(first)}, {_place(table, second)} has "
+                f"{value(second)}. With the unit 'patient' all its slides need the same; correct "
+                "one, or use the unit 'bag'"
             )
 
 
@@ -228,16 +221,14 @@ def _refuse_missing(
     absent = [(p, s) for p, slides in expected.items() for s in slides if s not in stored]
     if not absent:
         return
-    shown = ", ".join(f"{s!r} of {p!r}" for p, s in absent[:SHOWN])
-    more = f" and {len(absent) - SHOWN} more" if len(absent) > SHOWN else ""
+    shown = listed([f"{s!r} of {p!r}" for p, s in absent], quote=False)
     empty = [p for p, slides in expected.items() if not stored & set(slides)]
     left = (
-        f" {counted(len(empty), 'patient')} would have none left ({', '.join(empty[:SHOWN])}"
-        f"{', …' if len(empty) > SHOWN else ''})."
+        f" {counted(len(empty), 'patient')} would have none left ({listed(empty, quote=False)})."
         if empty
         else ""
     )
     raise TableError(
-        f"{table.where}: {counted(len(absent), 'slide')} without a bag ({shown}{more}).{left} Add "
+        f"{table.where}: {counted(len(absent), 'slide')} without a bag ({shown}).{left} Add "
         "the slides or remove their lines, or set missing to leave_out to train on the others"
     )

@@ -15,16 +15,9 @@ EVENTS_PER_BATCH = 2
 def balanced_epoch(labels: Sequence[int], *, seed: int, epoch: int) -> list[int]:
     """Draw an epoch in which every class occurs equally often, in shuffled order.
 
-    The epoch is as long as the list. Bags of a class are drawn with replacement. The numbers of
-    draws of two classes differ by one at most; which classes get one more changes with the epoch.
-
-    Args:
-        labels: Class of each training bag.
-        seed: Seed of the run.
-        epoch: Number of the epoch, from 0.
-
-    Returns:
-        Indices into `labels`.
+    The epoch is as long as `labels`, the classes of the training bags, and consists of indices into
+    it. Bags of a class are drawn with replacement. The numbers of draws of two classes differ by
+    one at most; which classes get one more changes with the epoch.
     """
     generator = random_stream(seed, "balanced epoch", epoch)
     y = torch.as_tensor(labels, dtype=torch.long)
@@ -44,18 +37,10 @@ def deal_events(
 ) -> list[tuple[int, ...]]:
     """Divide the bags of an epoch into batches over which the events are spread evenly.
 
-    Every bag is in exactly one batch. Sizes of batches, and their numbers of events, differ by one
-    at most. Cox's partial likelihood compares the bags of a batch, so one without events trains
-    nothing.
-
-    Args:
-        events: 1 for each training bag whose event was seen, 0 for a censored one.
-        batch_size: Largest number of bags in a batch, at least 8.
-        seed: Seed of the run.
-        epoch: Number of the epoch, from 0.
-
-    Returns:
-        Indices into `events`, for each batch.
+    Every bag is in exactly one batch of indices into `events`, which has 1 for each training bag
+    whose event was seen and 0 for a censored one. Sizes of batches, and their numbers of events,
+    differ by one at most. Cox's partial likelihood compares the bags of a batch, so one without
+    events trains nothing.
 
     Raises:
         InputError: the batches are smaller than 8, or there are fewer than two events for each.

@@ -1,16 +1,24 @@
-"""Stage 5: assign bags to training, validation and test; a group is never in several parts."""
+"""Stage 5: assign bags to training, validation and test; a group is never in several parts.
 
+The splits of an experiment have a fixed test part. Every other bag validates in exactly one of
+them. They are stored as CLAM's `splits_k.csv`, which runs can use, and `splits.json`; stored splits
+that no longer fit the labels are rejected.
+"""
+
+import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.model_selection import StratifiedGroupKFold
 
-from ..core import TextTable, as_record
+from ..core import TextTable, as_record, counted, write_csv, write_json
 from ..errors import InputError, TableError
+from ..tasks import SHOWN
 from .labels import LabelTable
 from .names import SPLIT_PARTS, nearest
 
@@ -58,20 +66,15 @@ def make_split(
             without a label would train or validate.
     """
     if table.folds is not None:
-        parts, origin = _by_fold(table, test_fold)
+        parts, origin = _by_fold(table, table.folds, test_fold)
     elif test_fold is not None:
         raise TableError(f"{table.where} has no column 'fold': leave --test-fold out, or add it")
     elif table.splits is not None:
-        parts = {
-            b: part for b, part in zip(table.bags, table.splits, strict=True) if part is not None
-        }
+        parts = {b: p for b, p in zip(table.bags, table.splits, strict=True) if p is not None}
         origin = f"from the column 'split' of {table.where}"
     else:
-        parts = {
-            b: "train"
-            for b, label in zip(table.bags, table.labels, strict=True)
-            if label is not None
-        }
+        labels = zip(table.bags, table.labels, strict=True)
+        parts = {b: "train" for b, label in labels if label is not None}
         origin = f"all labelled bags of {table.where}"
     check_parts(table, parts, origin)
     if "val" not in parts.values():
@@ -82,7 +85,7 @@ def make_split(
             f"{table.of_task.labels.stratified_by.format(*table.target)}, groups kept whole, seed "
             f"{seed}"
         )
-    return _split(parts, origin)
+    return split_of(parts, origin)
 
 
 def check_training_part(table: LabelTable, split: Split) -> None:
@@ -115,11 +118,7 @@ def read_clam_split(path: Path, table: LabelTable) -> Split:
     """
     splits = TextTable.read(path, expected=",train,val,test")
     header = tuple(splits.frame.columns)
-    index_columns = [
-        name
-        for name in header
-        if name not in SPLIT_PARTS and name.removesuffix("_label") not in SPLIT_PARTS
-    ]
+    index_columns = [n for n in header if n.removesuffix("_label") not in SPLIT_PARTS]
     if not set(SPLIT_PARTS) <= set(header) or len(index_columns) > 1:
         raise TableError(
             f"{path} has the columns {', '.join(name or '(no name)' for name in header)}: "
@@ -147,24 +146,24 @@ def read_clam_split(path: Path, table: LabelTable) -> Split:
             parts[name] = part
     origin = f"from {path}"
     check_parts(table, parts, origin)
-    return _split({bag: parts[bag] for bag in table.bags if bag in parts}, origin)
+    return split_of({bag: parts[bag] for bag in table.bags if bag in parts}, origin)
 
 
-def _split(parts: Mapping[str, str], origin: str) -> Split:
+def split_of(parts: Mapping[str, str], origin: str) -> Split:
+    """Return the split that puts each bag in its part."""
     named = {p: tuple(b for b, at in parts.items() if at == p) for p in SPLIT_PARTS}
     return Split(**named, origin=origin)
 
 
-def _by_fold(table: LabelTable, test_fold: int | None) -> tuple[dict[str, str], str]:
-    folds = table.folds or ()
+def _by_fold(
+    table: LabelTable, folds: Sequence[int], test_fold: int | None
+) -> tuple[dict[str, str], str]:
     known = sorted(set(folds))
-    listed = ", ".join(str(k) for k in known)
+    shown = ", ".join(map(str, known))
     if test_fold is None:
-        raise TableError(
-            f"{table.where} gives folds ({listed}): say which to test with --test-fold"
-        )
+        raise TableError(f"{table.where} gives folds ({shown}): say which to test with --test-fold")
     if test_fold not in known:
-        raise TableError(f"{table.where} has no fold {test_fold}: it has {listed}")
+        raise TableError(f"{table.where} has no fold {test_fold}: it has {shown}")
     if len(known) < 3:
         raise TableError(
             f"{table.where} has {len(known)} folds: one tests and one validates, so training "
@@ -202,10 +201,25 @@ def check_parts(table: LabelTable, parts: Mapping[str, str], origin: str) -> Non
             )
 
 
+def stratified_folds(
+    y: np.ndarray, groups: np.ndarray, k: int, *, seed: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return k divisions into training and validation rows, with groups kept whole.
+
+    Raises:
+        ValueError: the largest class has fewer rows than folds.
+    """
+    splitter = StratifiedGroupKFold(n_splits=k, shuffle=True, random_state=seed)
+    with warnings.catch_warnings():
+        # scikit-learn warns of classes with fewer bags than folds; the callers check them.
+        warnings.simplefilter("ignore", UserWarning)
+        return list(splitter.split(y, y, groups))
+
+
 def _validation(
     table: LabelTable, parts: Mapping[str, str], *, share: float, seed: int
 ) -> Sequence[str]:
-    """Choose validation bags: the sklearn fold whose two parts cover the most classes."""
+    """Choose the validation bags."""
     if not 0 < share <= 0.5:
         raise InputError(f"validation is {share:g}: give a share above 0 and up to 0.5")
     rows = [row for row, bag in enumerate(table.bags) if parts.get(bag) == "train"]
@@ -219,16 +233,11 @@ def _validation(
             f"{table.where}: {len(rows)} bags in {len(set(groups))} groups are too few to take a "
             "validation part from: give a column 'split'"
         )
-    folds = StratifiedGroupKFold(n_splits=k, shuffle=True, random_state=seed)
-    with warnings.catch_warnings():
-        # sklearn warns of classes with fewer bags than folds; they are checked below.
-        warnings.simplefilter("ignore", UserWarning)
-        candidates = list(folds.split(rows, y, groups))
-
-    def classes_covered(candidate: tuple[np.ndarray, np.ndarray]) -> tuple[int, int]:
-        return len(set(y[candidate[0]])), len(set(y[candidate[1]]))
-
-    train, val = max(candidates, key=classes_covered)  # the first of the best
+    # the first of those whose two parts cover the most classes
+    train, val = max(
+        stratified_folds(y, groups, k, seed=seed),
+        key=lambda parts: tuple(len(set(y[part])) for part in parts),
+    )
     missing = table.of_task.labels.needed_strata(y.tolist()) - set(y[train].tolist())
     if missing:
         raise TableError(
@@ -241,3 +250,229 @@ def _validation(
             "part without a bag: give a column 'split', or more groups"
         )
     return [table.bags[rows[position]] for position in val]
+
+
+VERSION = 1
+"""`probsa_splits` of the written JSON; later versions are rejected."""
+SPLITS_FILE = "splits.json"
+
+
+def protocol_splits(table: LabelTable, *, splits: int = 5, seed: int = 0) -> list[Split]:
+    """Divide the training part into train and validation; the test part is fixed.
+
+    The train and val bags of the column `split` form the training part, of which each of the k
+    `splits` uses another 1/k for validation.
+
+    Raises:
+        TableError: the table has folds or no `split` column; there are too few bags or patients; a
+            class is missing from a training part; the test part has a single class; a patient is in
+            both training and test.
+        InputError: fewer than two splits were requested.
+    """
+    if table.folds is not None:
+        raise TableError(f"{table.where} has folds, which define its splits: use those")
+    if table.splits is None:
+        raise TableError(
+            f"{table.where} does not say which bags are tested: add a column 'fold' (each fold is "
+            "the test part once) or a column 'split' with train and test"
+        )
+    if splits < 2:
+        raise InputError(f"splits is {splits}: give 2 or more, so that bags remain for training")
+    parts = {
+        b: "test" if p == "test" else "train"
+        for b, p in zip(table.bags, table.splits, strict=True)
+        if p is not None
+    }
+    where = f"the training part of {table.where}"
+    check_parts(table, parts, f"train and val together are {where}")
+    rows = [r for r, b in enumerate(table.bags) if parts.get(b) == "train"]
+    stratified_by = table.of_task.labels.stratified_by.format(*table.target)
+    result = []
+    for k, val_rows in enumerate(_validation_rows(table, rows, splits=splits, seed=seed)):
+        val = dict.fromkeys((table.bags[r] for r in val_rows), "val")
+        origin = (
+            f"split {k} of {splits} of {where}, {stratified_by}, groups kept whole, seed {seed}"
+        )
+        result.append(_with_notes(table, split_of(parts | val, origin)))
+    return result
+
+
+def fold_splits(table: LabelTable) -> list[Split]:
+    """Return one split per fold: fold k tests, fold k + 1 validates, the others train.
+
+    A fold with a single class is noted but accepted, as scores can be pooled over folds.
+
+    Raises:
+        TableError: there are fewer than three folds, a group is in several, all bags have one
+            class, or a class is missing from a training part.
+    """
+    if table.folds is None:
+        raise TableError(f"{table.where} has no column 'fold'")
+    _check_two_classes(table, table.bags, f"all bags of {table.where} together, each tested once,")
+    splits = [make_split(table, test_fold=k) for k in sorted(set(table.folds))]
+    return [_with_notes(table, split, pooled=True) for split in splits]
+
+
+def write_splits(folder: Path, splits: Sequence[Split], *, settings: Any = None) -> list[Path]:
+    """Write `splits_0.csv`, … in CLAM's format, then `splits.json` with their origin and settings.
+
+    Returns:
+        The CSV files, which `data.split` of a run can name.
+    """
+    paths = [folder / f"splits_{k}.csv" for k in range(len(splits))]
+    for path, split in zip(paths, splits, strict=True):
+        columns = zip_longest(*(getattr(split, p) for p in SPLIT_PARTS), fillvalue="")
+        rows = [
+            {"": k, **dict(zip(SPLIT_PARTS, row, strict=True))} for k, row in enumerate(columns)
+        ]
+        write_csv(path, ("", *SPLIT_PARTS), rows)
+    metadata = {
+        "probsa_splits": VERSION,
+        "settings": settings,
+        "splits": [
+            {"file": p.name, **{k: len(getattr(s, k)) for k in SPLIT_PARTS}, "origin": s.origin}
+            for p, s in zip(paths, splits, strict=True)
+        ],
+    }
+    write_json(folder / SPLITS_FILE, metadata)  # written last, to mark the folder as complete
+    return paths
+
+
+def read_splits(folder: Path, table: LabelTable) -> list[Split]:
+    """Read the splits that `write_splits` stored, and check that they still fit the table.
+
+    Raises:
+        TableError: there are no stored splits, or they no longer fit: bags were added or removed,
+            a group is in several parts, the test part differs, or a class has no training bag.
+    """
+    metadata = read_splits_metadata(folder)
+    advice = f"Put the table back as it was, or remove {folder} to make new splits"
+    splits = []
+    for entry in metadata["splits"]:
+        try:
+            split = read_clam_split(folder / entry["file"], table)
+            _check_fit(table, split, folder / entry["file"])
+            check_classes(table, split, pooled=table.folds is not None)
+        except TableError as error:
+            raise TableError(f"stored splits no longer fit: {error}. {advice}") from error
+        splits.append(replace(split, origin=entry["origin"]))
+    return splits
+
+
+def read_splits_metadata(folder: Path) -> dict[str, Any]:
+    """Read the JSON file of stored splits.
+
+    Raises:
+        TableError: the file is missing, damaged, or of a later version.
+    """
+    path = folder / SPLITS_FILE
+    try:
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+        version = metadata["probsa_splits"]
+        entries = [(e["file"], e["origin"]) for e in metadata["splits"]]
+    except FileNotFoundError as error:
+        raise TableError(f"there are no stored splits: {path} is missing") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise TableError(f"{path} is damaged: remove {folder} to make new splits") from error
+    if version != VERSION or not entries:
+        raise TableError(f"{path} is of version {version}, this probsa reads {VERSION}")
+    return metadata
+
+
+def check_classes(table: LabelTable, split: Split, *, pooled: bool = False) -> list[str]:
+    """Check the classes of each part, and return notes on classes missing from val or test.
+
+    If scores are pooled over splits, a test part may lack classes.
+
+    Raises:
+        TableError: a class has no training bag, or, unless `pooled`, the test part has one class.
+    """
+    present = table.of_task.labels.needed_strata(set(table.strata(table.bags)))
+
+    def missing(names: Sequence[str]) -> list[int]:
+        return sorted(present - set(table.strata(names)))
+
+    if untrained := missing(split.train):
+        strata = table.strata((*split.train, *split.val, *split.test))
+        count = sum(y in untrained for y in strata)
+        raise TableError(
+            f"no bag {table.stratum_names(untrained)} trains ({split.origin}): all "
+            f"{counted(count, 'bag')} of it validate or test. More bags or patients of that kind "
+            "are needed, or fewer splits"
+        )
+    if not pooled:
+        _check_two_classes(table, split.test, f"the test part ({split.origin})")
+    return [
+        f"no bag {table.stratum_names(missing(names))} {what}, so "
+        f"{table.of_task.words.undefined} is undefined there"
+        for names, what in ((split.val, "validates"), (split.test, "tests"))
+        if names and missing(names)
+    ]
+
+
+def _with_notes(table: LabelTable, split: Split, *, pooled: bool = False) -> Split:
+    notes = check_classes(table, split, pooled=pooled)
+    return replace(split, origin="; ".join([split.origin, *notes]))
+
+
+def _check_two_classes(table: LabelTable, names: Sequence[str], what: str) -> None:
+    """Raise if the labelled bags all have the same class, or none has an event."""
+    if not names:
+        raise TableError(f"{what} has no bag: state which bags to test on")
+    known = table.strata(names)  # a test part may be entirely unlabelled
+    if (reason := table.of_task.labels.untestable(known, table.classes)) is not None:
+        shown = ", ".join(repr(n) for n in names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
+        raise TableError(f"{what} {reason} ({shown}). Methods cannot be compared on it")
+
+
+def _validation_rows(
+    table: LabelTable, rows: Sequence[int], *, splits: int, seed: int
+) -> list[list[int]]:
+    """Return the validation rows of each split; every row validates once."""
+    y = table.of_task.labels.balanced_strata([table.labels[r] for r in rows], splits)
+    groups = np.array([table.group(r) for r in rows])
+    group_count = len(set(groups))
+    if group_count < splits:
+        raise TableError(
+            f"the training part of {table.where} has {counted(len(rows), 'bag')} of {group_count} "
+            f"patients: too few for {splits} splits, in each of which another patient validates"
+        )
+    for label in sorted(table.of_task.labels.needed_strata(y.tolist())):
+        class_groups = set(groups[y == label])
+        if len(class_groups) < 2:
+            count = counted(int((y == label).sum()), "bag")
+            raise TableError(
+                f"the training part of {table.where} has {count} {table.stratum_names([label])} of "
+                f"one patient ({str(min(class_groups))!r}): when that patient validates, none is "
+                "left to train on"
+            )
+    try:
+        folds = stratified_folds(y, groups, splits, seed=seed)
+    except ValueError as error:
+        most = int(np.bincount(y).max())
+        raise TableError(
+            f"{table.where}: the largest class trains with {counted(most, 'bag')}: too few for "
+            f"{splits} splits"
+        ) from error
+    val_parts = [[rows[i] for i in val] for _, val in folds]
+    if not all(val_parts):
+        raise TableError(
+            f"{splits} splits of {len(rows)} bags of {group_count} patients leave one without a "
+            "validation part: give fewer splits"
+        )
+    return val_parts
+
+
+def _check_fit(table: LabelTable, split: Split, path: Path) -> None:
+    """Check that the split contains every bag of the table, with the same test part."""
+    part_of = {n: p for p in SPLIT_PARTS for n in getattr(split, p)}
+    parts = table.splits or [None if y is None else "" for y in table.labels]
+    for bag, part in zip(table.bags, parts, strict=True):
+        if part is not None and bag not in part_of:
+            raise TableError(f"bag {bag!r} of {table.where} is new: it is in no part of {path}")
+        moved = bag in part_of and (part_of[bag] == "test") != (part == "test")
+        if moved and table.splits is not None:
+            raise TableError(
+                f"bag {bag!r} is in {part_of[bag]} in {path}, but {part or 'unused'} in "
+                f"{table.where}"
+            )

@@ -22,6 +22,12 @@ STRIDE = 256
 """Level-0 pixels between neighbouring patches."""
 PARTS = {"train": 0.5, "val": 0.2, "test": 0.3}
 """Share of the slides and of the digit images in each part."""
+SIZE = (16, 16)
+"""Columns and rows of a slide; tissue covers about half of it."""
+LESION = (6, 16)
+"""Minimum and maximum number of patches of a lesion; a positive slide has one or two."""
+NOISE = 0.65
+"""Standard deviation of the noise that is added to pixels in [0, 1]."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,48 +47,33 @@ class DigitSlide:
     """The row of each patch's image in scikit-learn's `load_digits`."""
 
 
-def digit_slides(
-    *,
-    bags: int,
-    seed: int,
-    size: tuple[int, int] = (16, 16),
-    lesion: tuple[int, int] = (6, 16),
-    noise: float = 0.65,
-) -> list[DigitSlide]:
+def digit_slides(*, bags: int, seed: int) -> list[DigitSlide]:
     """Make slides, half of them positive in each part; equal arguments give equal slides.
 
-    Args:
-        bags: Total number of slides.
-        seed: Random seed.
-        size: (columns, rows) of a slide; tissue covers about half of it.
-        lesion: Minimum and maximum number of patches of a lesion; a positive slide has one or two.
-        noise: Std of the noise added to pixels in [0, 1].
-
     Raises:
-        InputError: there are too few bags, the slides are too small, or lesions do not fit.
+        InputError: there are fewer than 12 bags.
     """
-    if bags < 12 or min(size) < 8:
-        raise InputError(f"digit slides need at least 12 bags and 8×8 cells, not {bags} and {size}")
-    if not 1 <= lesion[0] <= lesion[1] <= min(size) or noise < 0:
-        raise InputError(
-            f"lesions of {lesion} patches, noise {noise}: impossible on slides of {size}"
-        )
+    if bags < 12:
+        raise InputError(f"digit slides need at least 12 bags, not {bags}")
     mixing = np.linalg.qr(np.random.default_rng(seed_of(seed, "mixing")).normal(size=(64, 64)))[0]
     pools = _pools(seed)
     slides = []
-    for index, part in enumerate(_parts(bags)):
+    cuts, pairs = np.cumsum(list(PARTS.values())), (bags + 1) // 2
+    for index in range(bags):
+        # pairs (negative, positive) share a part, for balance
+        part = list(PARTS)[int(np.searchsorted(cuts, (index // 2 + 0.5) / pairs))]
         rng = np.random.default_rng(seed_of(seed, "slide", index))
-        tissue = _tissue(rng, size)
+        tissue = _tissue(rng)
         in_lesion = np.zeros_like(tissue)
         if index % 2:
             for _ in range(rng.integers(1, 3)):
-                in_lesion |= blob(rng, tissue, cells=int(rng.integers(lesion[0], lesion[1] + 1)))
+                in_lesion |= blob(rng, tissue, cells=int(rng.integers(LESION[0], LESION[1] + 1)))
         digit_of_cell = _regions(rng, tissue)
         digit_of_cell[in_lesion] = LESION_DIGIT
         rows, columns = np.nonzero(tissue)
         image_pools = [pools[part][digit] for digit in digit_of_cell[tissue]]
         digits = np.array([pool[rng.integers(len(pool))] for pool in image_pools])
-        pixels = _digits()[0][digits] + noise * rng.normal(size=(len(digits), 64))
+        pixels = _digits()[0][digits] + NOISE * rng.normal(size=(len(digits), 64))
         slides.append(
             DigitSlide(
                 name=f"slide_{index:03d}",
@@ -137,16 +128,9 @@ def _pools(seed: int) -> dict[str, list[Int[np.ndarray, " k"]]]:
     return pools
 
 
-def _parts(bags: int) -> list[str]:
-    """Return the part of each slide; pairs (negative, positive) share one, for balance."""
-    cuts = np.cumsum(list(PARTS.values()))
-    pairs = (bags + 1) // 2
-    return [list(PARTS)[int(np.searchsorted(cuts, (k // 2 + 0.5) / pairs))] for k in range(bags)]
-
-
-def _tissue(rng: np.random.Generator, size: tuple[int, int]) -> Bool[np.ndarray, "rows columns"]:
+def _tissue(rng: np.random.Generator) -> Bool[np.ndarray, "rows columns"]:
     """Draw an irregular piece of tissue, sometimes two, with holes."""
-    columns, rows = size
+    columns, rows = SIZE
     y, x = np.mgrid[:rows, :columns]
     rough = ndimage.gaussian_filter(rng.normal(size=(rows, columns)), 1.6)
     rough /= rough.std()
@@ -166,15 +150,15 @@ def blob(
     rng: np.random.Generator, tissue: Bool[np.ndarray, "rows columns"], *, cells: int
 ) -> Bool[np.ndarray, "rows columns"]:
     """Grow a region from a random tissue cell, connected by sides."""
-    blob = np.zeros_like(tissue)
+    region = np.zeros_like(tissue)
     start = rng.choice(np.argwhere(tissue))
-    blob[tuple(start)] = True
-    while blob.sum() < cells:
-        border = np.argwhere(ndimage.binary_dilation(blob) & tissue & ~blob)
+    region[tuple(start)] = True
+    while region.sum() < cells:
+        border = np.argwhere(ndimage.binary_dilation(region) & tissue & ~region)
         if not len(border):
             break
-        blob[tuple(rng.choice(border))] = True
-    return blob
+        region[tuple(rng.choice(border))] = True
+    return region
 
 
 def _regions(

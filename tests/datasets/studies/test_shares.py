@@ -11,8 +11,7 @@ import pytest
 import tifffile
 from PIL import Image, ImageDraw
 
-from probsa.datasets.studies.annotations import Area, read_area
-from probsa.datasets.studies.shares import mask_share, polygon_share
+from probsa.datasets.studies.annotations import Area, mask_share, polygon_share, read_area
 from probsa.errors import InputError, SlideError
 from probsa.patches import Polygon
 

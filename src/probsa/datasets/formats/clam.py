@@ -1,14 +1,16 @@
-"""CLAM's `patches/<bag>.h5` and `pt_files/<bag>.pt`.
+"""CLAM's `patches/<bag>.h5`, `h5_files/<bag>.h5` and `pt_files/<bag>.pt`.
 
 CLAM's feature files hold nothing but the instances; the patch size is in the files of `patches`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import h5py
 import numpy as np
+import torch
 from jaxtyping import Shaped
 
 from ...core import (
@@ -17,17 +19,20 @@ from ...core import (
     as_features,
     attributes_of,
     dataset_of,
-    files_by_name,
     numeric_attribute,
     open_hdf5,
-    pt_files,
+    replacing,
+    replacing_hdf5,
     stride_of,
     validate_bag,
+    write_csv,
 )
 from ...errors import BagError
-from ..bag_set import BagSet, GraphOptions
+from ..bag_set import BagSet
+from ..labels import LabelTable
 from ..metadata import Metadata, from_attributes
 from .tensors import load_tensor, tensor_shape
+from .writing import Writer, report_resolution, single
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,34 +46,6 @@ class PatchFile:
     """Factor that converts the coordinates in the feature file to level 0. It differs from 1 for
     CLAM's first script, which stored pixels (`imgs`), and coordinates at the level of patches."""
 
-    @property
-    def stride(self) -> float | None:
-        """Level-0 pixels between neighbouring patches."""
-        return stride_of(self.attributes)
-
-
-def read_patch_file(path: Path) -> PatchFile:
-    """Read a file of the folder `patches`.
-
-    Raises:
-        BagError: the file is damaged or holds no `coords`.
-    """
-    with open_hdf5(path) as f:
-        corners, pixels = dataset_of(f, "coords"), f.get("imgs")
-        if corners is None:
-            raise BagError(f"{path} has no dataset 'coords', so it is not a file of patches")
-        attributes, scale = attributes_of(corners), 1.0
-        if isinstance(pixels, h5py.Dataset):
-            attributes = {"patch_size": pixels.shape[1]} | attributes | attributes_of(pixels)
-            scale = numeric_attribute(attributes, "downsample") or 1.0
-        coords = at_level_0(as_coordinates(corners[...]), scale)
-    return PatchFile(coords=coords, attributes=attributes, scale=scale)
-
-
-def at_level_0(coords: np.ndarray, scale: float) -> np.ndarray:
-    """Convert corners from another level to level 0."""
-    return coords if scale == 1 else np.rint(coords * scale).astype(np.int64)
-
 
 def patches_folder(folder: Path) -> Path | None:
     """Find CLAM's or TRIDENT's `patches` in the feature folder, beside it, or one level up."""
@@ -76,14 +53,35 @@ def patches_folder(folder: Path) -> Path | None:
     return next((p / "patches" for p in parents if (p / "patches").is_dir()), None)
 
 
-def patch_file(folder: Path | None, name: str) -> PatchFile | None:
-    """Read CLAM's or TRIDENT's file of a bag in `patches`; None if there is none."""
-    if folder is None:
-        return None
-    for path in (folder / f"{name}.h5", folder / f"{name}_patches.h5"):
-        if path.is_file():
-            return read_patch_file(path)
+def patch_files(folder: Path | None, name: str) -> list[Path]:
+    """Return CLAM's or TRIDENT's file of a bag in `patches`, if there is one."""
+    files = [] if folder is None else [folder / f"{name}.h5", folder / f"{name}_patches.h5"]
+    return [path for path in files if path.is_file()]
+
+
+def read_patches(folder: Path | None, name: str) -> PatchFile | None:
+    """Read CLAM's or TRIDENT's file of a bag in `patches`; None if there is none.
+
+    Raises:
+        BagError: the file is damaged or holds no `coords`.
+    """
+    for path in patch_files(folder, name):
+        with open_hdf5(path) as f:
+            corners, pixels = dataset_of(f, "coords"), f.get("imgs")
+            if corners is None:
+                raise BagError(f"{path} has no dataset 'coords', so it is not a file of patches")
+            attributes, scale = attributes_of(corners), 1.0
+            if isinstance(pixels, h5py.Dataset):
+                attributes = {"patch_size": pixels.shape[1]} | attributes | attributes_of(pixels)
+                scale = numeric_attribute(attributes, "downsample") or 1.0
+            coords = at_level_0(as_coordinates(corners[...]), scale)
+            return PatchFile(coords=coords, attributes=attributes, scale=scale)
     return None
+
+
+def at_level_0(coords: np.ndarray, scale: float) -> np.ndarray:
+    """Convert corners from another level to level 0."""
+    return coords if scale == 1 else np.rint(coords * scale).astype(np.int64)
 
 
 class ClamTensorBags(BagSet):
@@ -92,20 +90,19 @@ class ClamTensorBags(BagSet):
     The rows of both are in the same order, since CLAM encodes the patches in their stored order.
     """
 
-    def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
-        super().__init__(folder, files_by_name(pt_files(folder)), graph=graph, cache_gb=cache_gb)
-        self._patches = patches_folder(folder)
+    tools = frozenset({"clam"})
+
+    @cached_property
+    def _patches(self) -> Path | None:
+        return patches_folder(self.folder)
 
     def metadata(self, name: str) -> Metadata:
         patches = self._corners(self._known(name))
         metadata = Metadata() if patches is None else from_attributes(patches.attributes)
         return replace(metadata, kind="slide")
 
-    def formats(self) -> frozenset[str]:
-        return frozenset({"clam"})
-
     def _corners(self, name: str) -> PatchFile | None:
-        patches = patch_file(self._patches, name)
+        patches = read_patches(self._patches, name)
         if patches is None and self._patches is not None:
             raise BagError(
                 f"bag {name!r}: there is no {self._patches / f'{name}.h5'}, which should hold the "
@@ -114,16 +111,87 @@ class ClamTensorBags(BagSet):
         return patches
 
     def _read(self, name: str) -> StoredBag:
-        path = self._files[name]
-        patches = self._corners(name)
+        path, patches = self._files[name], self._corners(name)
         bag = StoredBag(
             name=name,
             features=as_features(load_tensor(path), source=path),
             coords=None if patches is None else patches.coords,
             kind="slide",
-            stride=None if patches is None else patches.stride,
+            stride=None if patches is None else stride_of(patches.attributes),
         )
         return validate_bag(bag, source=path)
 
     def _peek(self, name: str) -> tuple[int, int]:
         return tensor_shape(self._files[name])
+
+
+class ClamWriter(Writer):
+    """Writes one encoder per folder, chunked as CLAM does. A bag without corners, such as a scan,
+    gets only `pt_files/<bag>.pt`, on which CLAM trains."""
+
+    patterns = ("pt_files/*.pt",)
+
+    def write(self, bag: StoredBag, metadata: Metadata, lost: list[str]) -> Path:
+        report_resolution(metadata, lost)
+        features, is_slide = single(bag.features, lost), bag.inferred_kind == "slide"
+        if bag.instance_labels is not None:
+            lost.append("instance labels")
+        if self.encoder is not None:
+            lost.append("name of the encoder")
+        if is_slide and bag.coords is not None:
+            self._write_patches(bag.name, bag.coords, metadata, lost)
+            width = features.shape[1]
+            with replacing_hdf5(self.out / "h5_files" / f"{bag.name}.h5") as f:
+                f.create_dataset(
+                    "features", data=features, chunks=(32, width), maxshape=(None, width)
+                )
+                f.create_dataset(
+                    "coords", data=bag.coords.astype(np.int32), chunks=(32, 2), maxshape=(None, 2)
+                )
+        else:
+            lost.append("coordinates" if is_slide else "slice positions")
+        path = self.out / "pt_files" / f"{bag.name}.pt"
+        with replacing(path) as temporary, temporary.open("wb") as f:
+            # PyTorch would store the name of the temporary file, and no two files would be equal
+            torch.save(torch.from_numpy(features), f)
+        return path
+
+    def _write_patches(
+        self, name: str, corners: np.ndarray, metadata: Metadata, lost: list[str]
+    ) -> None:
+        folder, downsample = self.out / "patches", metadata.downsample
+        side = (metadata.size_level0 or 0.0) / downsample
+        if abs(side - round(side)) > 1e-6:
+            lost.append(f"patch size {side:.6g} (rounded to {round(side)} pixels)")
+        elif metadata.level == 0 and metadata.patch_size not in (None, side):
+            lost.append(f"patch size at the encoder ({metadata.patch_size:g} pixels)")
+        if metadata.overlap:
+            lost.append(f"overlap ({metadata.overlap:g} pixels)")
+        attributes: dict[str, object] = {
+            "patch_size": np.int64(round(side)),
+            "patch_level": np.int64(metadata.level),
+            "downsample": np.array([downsample, downsample]),
+            "name": name,
+            "save_path": str(folder),
+        }
+        if metadata.slide_size is None:
+            lost.append("size of the slide (not stated by the source: no level_dim)")
+        else:
+            size = np.array([int(side / downsample) for side in metadata.slide_size], np.int64)
+            attributes |= {"level_dim": size, "downsampled_level_dim": size}
+        with replacing_hdf5(folder / f"{name}.h5") as f:
+            dataset = f.create_dataset(
+                "coords", data=corners.astype(np.int64), chunks=(1, 2), maxshape=(None, 2)
+            )
+            dataset.attrs.update(attributes)
+
+    def write_labels(self, table: LabelTable, bags: Sequence[str]) -> list[str]:
+        """Write CLAM's label table `case_id,slide_id,label`."""
+        wanted = set(bags)
+        rows = [
+            {"case_id": table.group(r), "slide_id": bag, "label": table.classes[y]}
+            for r, (bag, y) in enumerate(zip(table.bags, table.labels, strict=True))
+            if bag in wanted and y is not None
+        ]
+        write_csv(self.out / "labels.csv", ["case_id", "slide_id", "label"], rows)
+        return [] if table.splits is None and table.folds is None else ["folds and split"]

@@ -8,21 +8,19 @@ import h5py
 import numpy as np
 
 from ...core import (
-    BagKind,
     StoredBag,
     attributes_of,
     dataset_of,
-    files_by_name,
-    hdf5_files,
     open_hdf5,
     peek_bag,
     read_bag,
     read_kind,
+    stride_of,
 )
 from ...errors import BagError
-from ..bag_set import BagSet, GraphOptions
+from ..bag_set import BagSet
 from ..metadata import Metadata, from_attributes
-from .clam import PatchFile, at_level_0, patch_file, patches_folder
+from .clam import PatchFile, at_level_0, patch_files, patches_folder, read_patches
 
 
 class Hdf5Bags(BagSet):
@@ -32,14 +30,18 @@ class Hdf5Bags(BagSet):
     folder, beside it, or one level up.
     """
 
-    def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
-        super().__init__(folder, files_by_name(hdf5_files(folder)), graph=graph, cache_gb=cache_gb)
-        self._patches = patches_folder(folder)
+    @cached_property
+    def _patches(self) -> Path | None:
+        return patches_folder(self.folder)
 
     def metadata(self, name: str) -> Metadata:
         path = self._files[self._known(name)]
         with open_hdf5(path) as f:
-            attributes, kind = _attributes(f, "coords"), _kind(f, path)
+            attributes, kind = _attributes(f, "coords"), read_kind(f, path)
+            corners = f.get("coords")
+            if kind is None and isinstance(corners, h5py.Dataset):
+                shape: tuple[int, ...] = corners.shape or (1,)
+                kind = "ct" if len(shape) == 1 or shape[-1] == 1 else "slide"
             encoder = attributes_of(f).get(
                 "probsa_encoder", _attributes(f, "features").get("encoder")
             )
@@ -51,15 +53,14 @@ class Hdf5Bags(BagSet):
         if encoder_guessed:
             encoder = path.parent.name.removeprefix("features_")
         scaled = patches is not None and patches.scale != 1
+        remark = "corners were converted from the level of the patches to level 0"
         return replace(
             metadata,
             kind=kind,
             encoder_guessed=encoder_guessed,
             encoder=None if encoder in (None, "None") else str(encoder),
             unreadable=unreadable,
-            remarks=("corners were converted from the level of the patches to level 0",)
-            if scaled
-            else (),
+            remarks=(remark,) if scaled else (),
         )
 
     def formats(self) -> frozenset[str]:
@@ -79,15 +80,13 @@ class Hdf5Bags(BagSet):
             return frozenset({"trident"})
         if "patch_size_level0" in attributes:  # e.g. written by a user's own script, without stamps
             return frozenset({"trident", "probsa"})
-        patches = self._patches
-        if path.parent.name == "h5_files" or (patches and (patches / f"{path.stem}.h5").is_file()):
+        patches = [p.stem for p in patch_files(self._patches, path.stem)]
+        if path.parent.name == "h5_files" or path.stem in patches:
             return frozenset({"clam"})
-        if patches and (patches / f"{path.stem}_patches.h5").is_file():
-            return frozenset({"trident"})
-        return frozenset({"clam", "trident", "probsa"})
+        return frozenset({"trident"} if patches else {"clam", "trident", "probsa"})
 
     def _beside(self, name: str) -> PatchFile | None:
-        patches = patch_file(self._patches, name)
+        patches = read_patches(self._patches, name)
         if patches is None and self._has_patches:
             self._peek(name)  # raises EmptyBag, since an empty bag has no patches
             raise BagError(
@@ -99,11 +98,7 @@ class Hdf5Bags(BagSet):
     @cached_property
     def _has_patches(self) -> bool:
         """Whether the folder of patches, which may be another tool's, belongs to these bags."""
-        endings = ("", "_patches")
-        folder = self._patches
-        return folder is not None and any(
-            (folder / f"{name}{ending}.h5").is_file() for name in self._files for ending in endings
-        )
+        return any(patch_files(self._patches, name) for name in self._files)
 
     def _read(self, name: str) -> StoredBag:
         stored = read_bag(self._files[name])
@@ -113,7 +108,7 @@ class Hdf5Bags(BagSet):
         if patches is None or stored.coords is None:
             return stored
         coords = at_level_0(stored.coords, patches.scale)
-        return replace(stored, coords=coords, stride=patches.stride)
+        return replace(stored, coords=coords, stride=stride_of(patches.attributes))
 
     def _peek(self, name: str) -> tuple[int, int]:
         return peek_bag(self._files[name])
@@ -122,12 +117,3 @@ class Hdf5Bags(BagSet):
 def _attributes(f: h5py.File, dataset: str) -> dict[str, object]:
     item = f.get(dataset)
     return attributes_of(item) if isinstance(item, h5py.Dataset) else {}
-
-
-def _kind(f: h5py.File, path: Path) -> BagKind | None:
-    """Return the stated kind, or infer it from the columns of `coords`, without reading rows."""
-    kind, coords = read_kind(f, path), f.get("coords")
-    if kind is not None or not isinstance(coords, h5py.Dataset):
-        return kind
-    shape: tuple[int, ...] = coords.shape or (1,)
-    return "ct" if len(shape) == 1 or shape[-1] == 1 else "slide"

@@ -5,7 +5,9 @@ The index holds the centres of the tiles in level-0 pixels; `bags_config.json` h
 """
 
 import json
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,13 @@ from ...core import (
     StoredBag,
     as_coordinates,
     as_features,
-    files_by_name,
     graphs,
     load_array,
-    pt_files,
     validate_bag,
 )
 from ...errors import BagError, InputError
-from ..bag_set import BagSet, GraphOptions
-from ..metadata import Metadata, positive
+from ..bag_set import BagSet
+from ..metadata import Metadata
 from .tensors import load_tensor, tensor_shape
 
 INDEXES = (".index.npz", ".index.npy")
@@ -36,19 +36,21 @@ STRIDES = 8
 class SlideflowBags(BagSet):
     """The `.pt` files of a folder, with their indexes."""
 
-    def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
-        super().__init__(folder, files_by_name(pt_files(folder)), graph=graph, cache_gb=cache_gb)
+    tools = frozenset({"slideflow"})
+
+    def __init__(self, folder: Path, paths: dict[str, Path], **options: Any) -> None:
+        super().__init__(folder, paths, **options)
         self._config = _read_config(folder)
-        self._indexed = any(_find_index(path) is not None for path in self._files.values())
+        self._indexed = any(_find_index(path) is not None for path in paths.values())
 
     def metadata(self, name: str) -> Metadata:
         self._known(name)
-        pixels = positive(self._stated("tile_px"))
+        pixels = self._stated("tile_px")
         tile_um = self._config.get("tile_um")
         magnification = (
             re.fullmatch(r"(\d+(?:\.\d+)?)x", tile_um) if isinstance(tile_um, str) else None
         )
-        side_um = None if magnification is not None else positive(self._stated("tile_um"))
+        side_um = None if magnification is not None else self._stated("tile_um")
         extractor = self._config.get("extractor")
         extractor_name = extractor.get("class") if isinstance(extractor, dict) else extractor
         return Metadata(
@@ -61,7 +63,7 @@ class SlideflowBags(BagSet):
         )
 
     def _stated(self, key: str) -> float | None:
-        """Return a number of the configuration.
+        """Return a number of the configuration; None if it is not positive and finite.
 
         Raises:
             InputError: it is there, but is no number.
@@ -72,14 +74,11 @@ class SlideflowBags(BagSet):
                 f"{self.folder / CONFIG}: {key} is {value!r:.60}, expected a number: correct "
                 "it, or remove the key"
             )
-        return None if value is None else float(value)
+        return float(value) if value is not None and 0 < value < math.inf else None
 
-    def formats(self) -> frozenset[str]:
-        return frozenset({"slideflow"})
-
-    def centres(self, name: str) -> np.ndarray | None:
+    def _centres(self, name: str) -> np.ndarray | None:
         """Return the tile centres, (n, 2) in level-0 pixels; None if the folder has no index."""
-        path = self._files[self._known(name)]
+        path = self._files[name]
         index = _find_index(path)
         if index is None:
             if self._indexed:
@@ -93,15 +92,34 @@ class SlideflowBags(BagSet):
             raise BagError(f"{index}: the shape is {centres.shape}, expected (tiles, 2) in pixels")
         return centres
 
+    def at_level_0(
+        self, bag: StoredBag, metadata: Metadata, remarks: list[str]
+    ) -> tuple[StoredBag, Metadata]:
+        """Return the corners of the tiles, whose side follows from the resolution if known."""
+        centres, mpp = self._centres(bag.name), metadata.mpp_level0
+        assert centres is not None
+        if mpp is None:
+            if len(centres) < 2:
+                raise BagError(
+                    f"bag {bag.name!r} has a single tile, so its size cannot be inferred from the "
+                    "coordinates: give --slide-mpp, from which the size follows"
+                )
+            return bag, metadata
+        side, spacing = _side_level0(centres, metadata, mpp, name=bag.name), _stride(centres)
+        overlap = None
+        if spacing and metadata.patch_size and side / spacing > 1 + graphs.DISTANCE_TOLERANCE:
+            overlap = metadata.patch_size * (1 - spacing / side)
+        bag = replace(bag, coords=corners(centres, side), stride=spacing if overlap else side)
+        return bag, replace(metadata, size_level0=side, overlap=overlap)
+
     def _read(self, name: str) -> StoredBag:
-        path = self._files[name]
-        centres = self.centres(name)
-        stride = None if centres is None else stride_of_centres(centres)
+        path, centres = self._files[name], self._centres(name)
+        # The size of a single tile is unknown, so its centre is used instead of its corner.
+        side = None if centres is None else _stride(centres)
         bag = StoredBag(
             name=name,
             features=as_features(load_tensor(path), source=path),
-            # The size of a single tile is unknown, so its centre is used instead of its corner.
-            coords=None if centres is None else corners(centres, stride or 0.0),
+            coords=None if centres is None else corners(centres, side or 0.0),
             kind="slide",
         )
         return validate_bag(bag, source=path)
@@ -118,20 +136,20 @@ def corners(centres: np.ndarray, side: float) -> np.ndarray:
     return as_coordinates(np.ceil(centres.astype(np.float64) - side / 2 - 1e-6))
 
 
-def stride_of_centres(centres: np.ndarray) -> float | None:
+def _stride(centres: np.ndarray) -> float | None:
     """Return the level-0 pixels between neighbours; None for fewer than two tiles."""
     if len(centres) < 2:
         return None
     return graphs.check_stride(torch.from_numpy(centres.astype(np.float64)), stride=None)
 
 
-def side_level0(centres: np.ndarray, *, metadata: Metadata, mpp: float, name: str) -> float:
+def _side_level0(centres: np.ndarray, metadata: Metadata, mpp: float, *, name: str) -> float:
     """Return the side of a tile in level-0 pixels, given the resolution.
 
     Raises:
         BagError: the resolution does not explain the distances between the tiles.
     """
-    stride = stride_of_centres(centres)
+    stride = _stride(centres)
     if metadata.patch_size is None or metadata.mpp is None:
         if stride is not None:
             return stride

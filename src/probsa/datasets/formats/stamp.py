@@ -4,7 +4,7 @@ The files do not state the resolution of the slide, so level-0 pixels are unknow
 need them, but `convert` does. Rows are in the order in which STAMP's threads finished.
 """
 
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -17,15 +17,13 @@ from ...core import (
     as_features,
     attributes_of,
     dataset_of,
-    files_by_name,
     graphs,
-    hdf5_files,
     numeric_attribute,
     open_hdf5,
     validate_bag,
 )
 from ...errors import BagError, EmptyBag
-from ..bag_set import BagSet, GraphOptions
+from ..bag_set import BagSet
 from ..metadata import Metadata
 
 ROWS = ("feats", "patch_embeddings")
@@ -36,46 +34,75 @@ FIRST_PX, FIRST_UM = 224, 256.0
 """STAMP 1 stored corners in tile pixels: 224 of them are 256 µm."""
 WIDER = 1.1
 """Largest ratio of stride to tile size: STAMP rounds a tile up to whole pixels of the slide."""
+WHOLE = 0.1
+"""Level-0 pixels by which corners in µm may deviate from whole pixels without a remark."""
 
 
 class StampBags(BagSet):
     """The HDF5 files in a folder and its subfolders."""
 
     unit = "um"
-
-    def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
-        super().__init__(folder, files_by_name(hdf5_files(folder)), graph=graph, cache_gb=cache_gb)
+    tools = frozenset({"stamp"})
 
     def metadata(self, name: str) -> Metadata:
         path = self._files[self._known(name)]
         with open_hdf5(path) as f:
             attributes = attributes_of(f)
-            tile_um, tile_px = _tile_um(f, path), numeric_attribute(attributes, "tile_size_px")
-            extractor = attributes.get("extractor")
+            tile_um, _ = _tile_um(f, path)
+            tile_px, extractor = (
+                numeric_attribute(attributes, "tile_size_px"),
+                attributes.get("extractor"),
+            )
         tile_px = tile_px or (float(FIRST_PX) if tile_um == FIRST_UM else None)
         return Metadata(
             kind="slide",
             patch_size=tile_px,
-            mpp=None if not tile_px else tile_um / tile_px,
+            mpp=tile_um / tile_px if tile_px else None,
             encoder=None if extractor is None else str(extractor),
         )
 
-    def formats(self) -> frozenset[str]:
-        return frozenset({"stamp"})
+    def at_level_0(
+        self, bag: StoredBag, metadata: Metadata, remarks: list[str]
+    ) -> tuple[StoredBag, Metadata]:
+        """Convert from micrometres. The side of a tile is the stride, as STAMP's do not overlap."""
+        mpp = metadata.mpp_level0
+        assert bag.coords is not None and bag.stride is not None and mpp is not None
+        exact_pixels = bag.coords / mpp
+        pixels = np.rint(exact_pixels)
+        offset = float(np.abs(exact_pixels - pixels).max())
+        if offset > WHOLE:
+            remarks.append(
+                f"places between pixels (corners moved by up to {offset:.2g} pixels to be whole: "
+                f"is {mpp:g} µm per pixel the resolution at which the tiles were cut?)"
+            )
+        corners = torch.from_numpy(pixels)
+        stride = graphs.check_stride(corners, stride=bag.stride / mpp, name=bag.name)
+        estimate = graphs.check_stride(corners, stride=None)
+        if abs(estimate / stride - 1) <= graphs.DISTANCE_TOLERANCE:
+            stride = estimate  # in whole pixels, whereas µm are rounded
+        side = metadata.patch_size
+        target = metadata.mpp if side is None else stride * mpp / side
+        bag = replace(bag, coords=pixels.astype(np.int64), stride=stride)
+        return bag, replace(metadata, size_level0=stride, mpp=target)
 
     def _read(self, name: str) -> StoredBag:
         path = self._files[name]
         with open_hdf5(path) as f:
-            rows = _feature_dataset(f, path)
-            features = rows[...]
-            tile_um = _tile_um(f, path)
-            coords = _corners(f, path) * _scale(f)
+            features = _feature_dataset(f, path)[...]
+            tile_um, scale = _tile_um(f, path)
+            coords = _corners(f, path) * scale
+        stride = tile_um
+        if len(coords) > 1:
+            # The most common gap; the smallest would be sensitive to one misplaced tile.
+            estimate = graphs.check_stride(torch.from_numpy(coords), stride=None)
+            if tile_um * (1 - graphs.DISTANCE_TOLERANCE) <= estimate <= tile_um * WIDER:
+                stride = estimate  # a tile that was rounded up to whole pixels
         bag = StoredBag(
             name=name,
             features=as_features(features, source=path),
             coords=as_coordinates(coords),
             kind="slide",
-            stride=_stride(coords, tile_um),
+            stride=stride,
         )
         return validate_bag(bag, source=path)
 
@@ -135,43 +162,24 @@ def _corners(f: h5py.File, path: Path) -> np.ndarray:
     return corners
 
 
-def _tile_um(f: h5py.File, path: Path) -> float:
-    """Return the side of a tile in µm: as stated, or that of STAMP 1 if the corners fit it."""
+def _tile_um(f: h5py.File, path: Path) -> tuple[float, float]:
+    """Return the side of a tile in µm, and the µm of the unit of the corners.
+
+    The side is stated as `tile_size` in version 2.0 and as `tile_size_um` in later ones; in files
+    without it, it is that of STAMP 1 if the corners fit it.
+    """
     attributes = attributes_of(f)
-    tile = _stated_um(attributes)
-    if tile is not None:
-        return tile
-    unit = attributes.get("unit")
-    if unit in (None, "px") and _first_version(_corners(f, path)):
-        return FIRST_UM
+    unit, tile = attributes.get("unit"), None
+    if unit == "um":
+        tile = numeric_attribute(attributes, "tile_size")
+    tile = tile or numeric_attribute(attributes, "tile_size_um")
+    if tile:
+        return tile, 1.0
+    corners = _corners(f, path) if unit in (None, "px") else np.zeros((0, 2))
+    if len(corners) and not np.remainder(corners - corners.min(0), FIRST_PX).any():
+        return FIRST_UM, FIRST_UM / FIRST_PX
     raise BagError(
         f"{path} does not state the unit of its corners (attributes: "
         f"{', '.join(sorted(f.attrs)) or 'none'}), and they do not lie {FIRST_PX} apart as those "
         "of STAMP 1: extract the features again with a newer STAMP"
     )
-
-
-def _stated_um(attributes: Mapping[str, object]) -> float | None:
-    """Return the stated tile size: `tile_size` in version 2.0, `tile_size_um` in later ones."""
-    if attributes.get("unit") == "um" and numeric_attribute(attributes, "tile_size"):
-        return numeric_attribute(attributes, "tile_size")
-    return numeric_attribute(attributes, "tile_size_um") or None
-
-
-def _scale(f: h5py.File) -> float:
-    return 1.0 if _stated_um(attributes_of(f)) is not None else FIRST_UM / FIRST_PX
-
-
-def _first_version(corners: np.ndarray) -> bool:
-    return len(corners) > 0 and not np.remainder(corners - corners.min(0), FIRST_PX).any()
-
-
-def _stride(coords: np.ndarray, tile: float) -> float:
-    """Return the stride in µm: the estimate if it may be a tile rounded up, else the tile size.
-
-    The estimate is the most common gap; the smallest would be sensitive to one misplaced tile.
-    """
-    if len(coords) < 2:
-        return tile
-    stride = graphs.check_stride(torch.from_numpy(coords), stride=None)
-    return stride if tile * (1 - graphs.DISTANCE_TOLERANCE) <= stride <= tile * WIDER else tile

@@ -13,6 +13,11 @@ from ...core import check_size
 from ...errors import BagError, EmptyBag
 
 AGAIN = "copy or make it again"
+DAMAGED = (
+    RuntimeError, OSError, EOFError, ValueError, LookupError, TypeError, AttributeError,
+    AssertionError, ArithmeticError, MemoryError, struct.error, zipfile.BadZipFile,
+)  # fmt: skip
+"""What PyTorch and the decoders beneath it raise for damaged files."""
 
 
 def load_tensor(path: Path) -> np.ndarray:
@@ -21,7 +26,9 @@ def load_tensor(path: Path) -> np.ndarray:
     Raises:
         BagError: the file is missing or damaged, or does not hold a single tensor.
     """
-    return _without_bfloat16(_load(path, mapped=False)).numpy()
+    values = _load(path, mapped=False).detach()
+    # NumPy has no bfloat16
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
 def tensor_shape(path: Path) -> tuple[int, int]:
@@ -38,23 +45,17 @@ def tensor_shape(path: Path) -> tuple[int, int]:
     return shape[-2], shape[-1]
 
 
-def _without_bfloat16(tensor: Tensor) -> Tensor:
-    values = tensor.detach()
-    # NumPy has no bfloat16
-    return values.float() if values.dtype == torch.bfloat16 else values
-
-
 def _load(path: Path, *, mapped: bool) -> Tensor:
     if not path.is_file():
         raise BagError(f"there is no file {path}")
     try:
-        _check_members(path)
-        content = torch.load(
-            path,
-            map_location="cpu",
-            weights_only=True,
-            mmap=mapped and zipfile.is_zipfile(path),
-        )
+        packed = zipfile.is_zipfile(path)
+        if packed:
+            with zipfile.ZipFile(path) as archive:
+                stated = sum(member.file_size for member in archive.infolist())
+            stored = path.stat().st_size
+            check_size(path, what="the archive", stated=stated, stored=stored, again=AGAIN)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped and packed)
     except pickle.UnpicklingError as error:
         raise BagError(
             f"{path} holds more than a tensor, or no tensor at all: a pickled object, which is not "
@@ -63,20 +64,7 @@ def _load(path: Path, *, mapped: bool) -> Tensor:
         ) from error
     except BagError:
         raise
-    except (
-        RuntimeError,
-        OSError,
-        EOFError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        AssertionError,
-        ArithmeticError,
-        MemoryError,
-        struct.error,
-        zipfile.BadZipFile,
-    ) as error:
+    except DAMAGED as error:
         raise BagError(
             f"{path} cannot be read as .pt: it is damaged or in another format "
             f"({str(error).splitlines()[0] if str(error) else type(error).__name__}). "
@@ -92,16 +80,6 @@ def _load(path: Path, *, mapped: bool) -> Tensor:
     raise BagError(
         f"{path} holds a {type(content).__name__}, expected one tensor (instances, width){hint}"
     )
-
-
-def _check_members(path: Path) -> None:
-    """Compare the stated sizes of an archive's members with its own size."""
-    if not zipfile.is_zipfile(path):
-        return
-    size = path.stat().st_size
-    with zipfile.ZipFile(path) as archive:
-        stated = sum(member.file_size for member in archive.infolist())
-    check_size(path, what="the archive", stated=stated, stored=size, again=AGAIN)
 
 
 def _checked(tensor: Tensor, path: Path) -> Tensor:

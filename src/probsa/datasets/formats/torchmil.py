@@ -1,36 +1,39 @@
-"""Bags in torchmil's layout: one .npy file per bag and kind of data, in sibling folders."""
+"""torchmil's layout: one .npy file per bag and kind of data, in sibling folders.
+
+torchmil divides all coordinates by one patch size and truncates the result. It would find wrong
+neighbours, or none, for a bag with another stride. Written coordinates of such a bag are therefore
+scaled to multiples of the common stride, and this is reported.
+"""
 
 import re
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from ...core import (
+    DISTANCE_TOLERANCE,
     StoredBag,
     TextTable,
     as_coordinates,
     as_features,
     as_instance_labels,
-    files_by_name,
     load_array,
-    npy_files,
+    replacing,
     validate_bag,
+    write_csv,
 )
 from ...errors import BagError
-from ..bag_set import BagSet, GraphOptions
+from ..bag_set import BagSet
+from ..labels import LabelTable
 from ..metadata import Metadata
+from ..names import SPLIT_PARTS
+from .writing import Writer, corners_of, report_resolution, single
 
 INSTANCE_LABELS = ("patch_labels", "slice_labels")
-
-
-def read_parts(path: Path) -> dict[str, str]:
-    """Return the part of each bag in a file splits.csv.
-
-    Raises:
-        TableError: a column is missing, or a bag has no name or two lines.
-    """
-    table = TextTable.read(path, expected="bag_name,split").select("bag_name", "split")
-    return {bag: cells["split"] for bag, (_, cells) in table.by_name("bag_name").items()}
+PARTS = {"train": "train", "val": "train", "test": "test"}
+"""torchmil's splits have no validation part."""
 
 
 class TorchmilBags(BagSet):
@@ -40,56 +43,89 @@ class TorchmilBags(BagSet):
     A root named `patches_512` implies a stride of 512 level-0 pixels.
     """
 
-    def __init__(self, folder: Path, *, graph: GraphOptions, cache_gb: float) -> None:
-        super().__init__(folder, files_by_name(npy_files(folder)), graph=graph, cache_gb=cache_gb)
-        self._root = folder.parent.parent if folder.parent.name == "features" else folder.parent
-        size = re.match(r"patches_(\d+)", self._root.name)
-        self._stride = float(size[1]) if size else None
+    tools = frozenset({"torchmil"})
+
+    @cached_property
+    def root(self) -> Path:
+        """The folder of `features/`, `labels/` and the other kinds of data."""
+        parent = self.folder.parent
+        return parent.parent if parent.name == "features" else parent
+
+    @cached_property
+    def _is_slide(self) -> bool:
+        return (self.root / "coords").is_dir()
+
+    @property
+    def _stride(self) -> float | None:
+        size = re.match(r"patches_(\d+)", self.root.name)
+        return float(size[1]) if size and self._is_slide else None
 
     def metadata(self, name: str) -> Metadata:
-        slide = (self._root / "coords").is_dir()
         folder = self._files[self._known(name)].parent.name
         encoder = folder.removeprefix("features_")
         return Metadata(
-            kind="slide" if slide else "ct",
-            size_level0=self._stride if slide else None,
+            kind="slide" if self._is_slide else "ct",
+            size_level0=self._stride,
             encoder=None if encoder == folder else encoder,
             encoder_guessed=encoder != folder,
         )
 
-    def formats(self) -> frozenset[str]:
-        return frozenset({"torchmil"})
-
     def label(self, name: str) -> int | None:
-        """Return the bag's label, if there is a file for it."""
-        label = self._beside("labels", self._known(name))
+        """Return the bag's label; None if its file is missing or empty."""
+        label = self._beside("labels", name)
         if label is None or not label.size:
             return None
-        return int(as_instance_labels(label, source=self._root / "labels" / f"{name}.npy")[0])
+        return int(as_instance_labels(label, source=self.root / "labels" / f"{name}.npy")[0])
+
+    def instance_labels(self, name: str) -> np.ndarray | None:
+        """Return the labels of a bag's instances as they are stored, if there are any."""
+        arrays = (self._beside(folder, name) for folder in INSTANCE_LABELS)
+        labels = next((array for array in arrays if array is not None), None)
+        return None if labels is None else as_instance_labels(labels, source=self._files[name])
+
+    @property
+    def splits_file(self) -> Path | None:
+        """The path of splits.csv, if there is one."""
+        beside = (self.root / "splits.csv", self.root.parent / "splits.csv")
+        return next((p for p in beside if p.is_file()), None)
 
     def parts(self) -> dict[str, str]:
-        """Return the part of each bag in `splits.csv`; empty if there is no such file."""
-        for folder in (self._root, self._root.parent):
-            path = folder / "splits.csv"
-            if path.is_file():
-                return read_parts(path)
-        return {}
+        """Return the part of each bag in `splits.csv`; empty if there is no such file.
+
+        Raises:
+            TableError: a column is missing, or a bag has no name or two lines.
+        """
+        if self.splits_file is None:
+            return {}
+        table = TextTable.read(self.splits_file, expected="bag_name,split")
+        rows = table.select("bag_name", "split").by_name("bag_name")
+        return {bag: cells["split"] for bag, (_, cells) in rows.items()}
+
+    def label_table(self) -> LabelTable | None:
+        labels = tuple(self.label(name) for name in self.names)
+        if all(y is None for y in labels):
+            return None
+        parts = {b: p if p in SPLIT_PARTS else None for b, p in self.parts().items()}
+        classes = max((y for y in labels if y is not None), default=1) + 1
+        return LabelTable(
+            bags=self.names,
+            labels=labels,
+            splits=tuple(parts.get(b) for b in self.names) if parts else None,
+            classes=tuple(str(c) for c in range(max(2, classes))),
+        )
 
     def _read(self, name: str) -> StoredBag:
         path = self._files[name]
         coords = self._beside("coords", name)
-        is_slide = (self._root / "coords").is_dir()
-        if is_slide and coords is None:
-            raise BagError(f"bag {name!r}: there is no {self._root / 'coords' / path.name}")
-        arrays = (self._beside(folder, name) for folder in INSTANCE_LABELS)
-        labels = next((array for array in arrays if array is not None), None)
+        if self._is_slide and coords is None:
+            raise BagError(f"bag {name!r}: there is no {self.root / 'coords' / path.name}")
         bag = StoredBag(
             name=name,
             features=as_features(load_array(path), source=path),
             coords=None if coords is None else as_coordinates(coords),
-            instance_labels=None if labels is None else as_instance_labels(labels, source=path),
-            kind="slide" if is_slide else "ct",
-            stride=self._stride if is_slide else None,
+            instance_labels=self.instance_labels(name),
+            kind="slide" if self._is_slide else "ct",
+            stride=self._stride,
         )
         return validate_bag(bag, source=path)
 
@@ -102,5 +138,74 @@ class TorchmilBags(BagSet):
         return shape[-2], shape[-1]
 
     def _beside(self, kind: str, name: str) -> np.ndarray | None:
-        path = self._root / kind / f"{name}.npy"
+        path = self.root / kind / f"{name}.npy"
         return load_array(path) if path.is_file() else None
+
+
+class TorchmilWriter(Writer):
+    """Writes slides to `OUT/patches_<stride>/`, and scans to `OUT/`."""
+
+    patterns = ("features/{features}/*.npy", "patches_*/features/{features}/*.npy")
+
+    def write(self, bag: StoredBag, metadata: Metadata, lost: list[str]) -> Path:
+        report_resolution(metadata, lost)
+        features, root, kind = single(bag.features, lost), self.out, "slice_labels"
+        if bag.inferred_kind == "slide":
+            self.stride = self.stride or bag.stride
+            if self.stride:
+                root = self.out / f"patches_{round(self.stride)}"
+            corners, kind = self._corners(bag, corners_of(bag, "torchmil"), lost), "patch_labels"
+            _write(root / "coords" / f"{bag.name}.npy", corners)
+        elif bag.coords is not None:
+            lost.append("slice positions (rows stay in their order)")
+        if bag.instance_labels is not None:
+            _write(root / kind / f"{bag.name}.npy", bag.instance_labels.astype(np.int64))
+        if metadata.overlap:
+            lost.append(f"overlap ({metadata.overlap:g} pixels)")
+        path = root / "features" / self.features / f"{bag.name}.npy"
+        _write(path, features)
+        return path
+
+    def _corners(self, bag: StoredBag, corners: np.ndarray, lost: list[str]) -> np.ndarray:
+        stride = bag.stride
+        if stride is None or self.stride is None or stride == round(self.stride):
+            return corners.astype(np.int64)
+        common = round(self.stride)
+        lost.append(
+            f"coordinates in level-0 pixels (scaled from a stride of {stride:.6g} to {common}: "
+            "torchmil has one patch size for all bags)"
+        )
+        from_first = corners - corners.min(0)
+        cells = np.rint(from_first / stride)
+        if np.abs(from_first - cells * stride).max() <= DISTANCE_TOLERANCE * stride:
+            return (cells * common).astype(np.int64)
+        return np.rint(from_first * common / stride).astype(np.int64)
+
+    def write_labels(self, table: LabelTable, bags: Sequence[str]) -> list[str]:
+        """Write `labels/<bag>.npy` and `splits.csv`."""
+        wanted, lost, files = set(bags), [], self.files()
+        for bag, label in zip(table.bags, table.labels, strict=True):
+            if bag in wanted and label is not None:
+                root = files[bag].parent.parent.parent
+                _write(root / "labels" / f"{bag}.npy", np.array([label], np.int64))
+        if table.splits is not None:
+            rows = [
+                {"bag_name": bag, "split": PARTS[part]}
+                for bag, part in zip(table.bags, table.splits, strict=True)
+                if bag in wanted and part is not None
+            ]
+            write_csv(self.out / "splits.csv", ["bag_name", "split"], rows)
+            if "val" in table.splits:
+                lost.append(
+                    "validation part (torchmil's splits have only train and test; written as train)"
+                )
+        if table.folds is not None:
+            lost.append("folds")
+        if table.groups is not None:
+            lost.append("groups")
+        return lost
+
+
+def _write(path: Path, values: np.ndarray) -> None:
+    with replacing(path) as temporary, temporary.open("wb") as f:
+        np.save(f, values, allow_pickle=False)

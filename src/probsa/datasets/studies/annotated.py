@@ -3,21 +3,20 @@
 Files are named after their bags; for CAMELYON16, all spellings of the release are accepted.
 """
 
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Shaped, UInt8
 
-from ...core import load_array
+from ...core import as_typed, load_array, read_json
 from ...errors import InputError
-from ...patches import raster
 from ...slides import open_slide
 from .annotations import read_area
 from .camelyon16 import CORRECTED, DUPLICATE, MISLABELLED, NOT_EXHAUSTIVE, official
 from .study import STUDY_RECORD
 
+AGAIN = "run probsa dataset again"
 POLYGONS, MASKS = (".xml", ".json"), (".npy", ".png", ".tif", ".tiff")
 TOO_LARGE = 6
 """A mask exceeding the area of the patches by this factor in both directions is rejected, since it
@@ -71,16 +70,13 @@ def recorded_files(labels: Path, bags: Collection[str]) -> dict[str, Path] | Non
     path = labels.parent / STUDY_RECORD
     if not path.is_file():
         return None
-    try:
-        annotations = json.loads(path.read_text(encoding="utf-8")).get("annotations") or {}
-        files = {bag: Path(path) for bag, path in annotations.items() if bag in set(bags)}
-    except (ValueError, AttributeError, TypeError) as error:
-        raise InputError(f"{path} cannot be read ({error}): run probsa dataset again") from error
-    missing_files = [path for path in files.values() if not path.is_file()]
-    if missing_files:
-        raise InputError(
-            f"{missing_files[0]}, which {path} lists, is missing: run probsa dataset again"
-        )
+    record = read_json(path, advice=AGAIN)
+    given = record.get("annotations") if isinstance(record, dict) else record
+    given = as_typed(given or {}, dict[str, str], where=str(path), advice=AGAIN)
+    files = {bag: Path(given[bag]) for bag in bags if bag in given}
+    for file in files.values():
+        if not file.is_file():
+            raise InputError(f"{file}, which {path} lists, is missing: {AGAIN}")
     return files or None
 
 
@@ -121,13 +117,9 @@ def tumour_mask(
             )
         return (mask != 0).astype(np.uint8)
     area = read_area(path)
-    ends = [cover, *(polygon.box[2:] for polygon in area.inside)]
-    xs, ys = (
-        (np.arange(np.ceil(max(end[axis] for end in ends) / downsample) + 1) + 0.5) * downsample
-        for axis in (0, 1)
-    )
-    mask = raster(area.inside, xs, ys) & ~raster(area.outside, xs, ys)
-    return np.ascontiguousarray(mask.T).astype(np.uint8)
+    ends = np.array([cover, *(polygon.box[2:] for polygon in area.inside)]).max(0)
+    xs, ys = ((np.arange(np.ceil(end / downsample) + 1) + 0.5) * downsample for end in ends)
+    return np.ascontiguousarray(area.raster(xs, ys).T).astype(np.uint8)
 
 
 def count_annotation_kinds(files: Mapping[str, Path]) -> dict[str, int]:
@@ -153,18 +145,14 @@ def _read_mask(path: Path, *, downsample: int) -> Shaped[np.ndarray, "rows colum
             )
         return mask
     with open_slide(path) as image:
-        level = 0
-        if len(image.levels) > 1:
-            level = min(
-                range(len(image.levels)),
-                key=lambda index: abs(image.levels[index].downsample - downsample),
-            )
-        chosen = image.levels[level]
-        if len(image.levels) > 1 and abs(chosen.downsample / downsample - 1) > 0.05:
+        factors = [level.downsample for level in image.levels]
+        level = int(np.abs(np.array(factors) - downsample).argmin())
+        if len(factors) > 1 and abs(factors[level] / downsample - 1) > 0.05:
             raise InputError(
-                f"{path} has levels of 1/{', 1/'.join(f'{v.downsample:g}' for v in image.levels)}, "
+                f"{path} has levels of 1/{', 1/'.join(f'{v:g}' for v in factors)}, "
                 f"but none of 1/{downsample}: give a mask of that level only"
             )
+        chosen = image.levels[level]
         pixels = image.read(x=0, y=0, level=level, width=chosen.width, height=chosen.height)
     if (pixels != pixels[..., :1]).any():
         raise InputError(

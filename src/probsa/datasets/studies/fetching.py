@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ...core import replacing
 from ...errors import InputError, MissingExtra
-from ..recognition import PREFIX
+from ..opening import PREFIX
 
 LABELS = ("labels", "patch_labels", "slice_labels", "coords")
 """Folders, or archives with these names, that accompany the features."""

@@ -4,28 +4,31 @@ from pathlib import Path
 from typing import get_args
 
 from ...errors import InputError
-from ..bag_set import BagSet
 from ..choices import StudyName
-from ..opening import open_bags
-from ..recognition import feature_folders
+from ..formats.torchmil import TorchmilBags
+from ..opening import feature_folders, open_bags
 from . import camelyon16, panda, rsna, table
-from .processed import ProcessedFolder
+from .release import Release
 from .study import (
+    LABELS,
     STUDY_RECORD,
     OnBag,
-    StudyDraft,
+    Study,
+    StudyOptions,
     StudySource,
     check_out,
     read_study,
     write_study,
 )
-from .study import Study as Study
-from .study import StudyOptions as StudyOptions
 
 STUDY_NAMES: tuple[StudyName, ...] = get_args(StudyName)
 PLAIN = StudyOptions()
-_PUBLISHED = {"rsna": rsna, "panda": panda, "camelyon16": camelyon16}
-_EXPECTED = """\
+RELEASES: dict[StudyName, Release] = {
+    "rsna": rsna.RELEASE,
+    "panda": panda.RELEASE,
+    "camelyon16": camelyon16.RELEASE,  # the last, as it searches all subfolders
+}
+_EXPECTED = f"""\
 a folder that probsa dataset wrote: dataset.json, labels.csv
 the authors' processed CAMELYON16 or PANDA: splits.csv, patches_512/features/features_<encoder>/, \
 labels/, patch_labels/ and coords/ in patches_512/
@@ -33,7 +36,7 @@ the authors' processed RSNA: splits.csv, features/features_<encoder>/, labels/, 
 RSNA's download: stage_2_train/*.dcm, stage_2_train.csv
 PANDA's download: train.csv, train_images/, train_label_masks/
 CAMELYON16's download: normal_001.tif, …, annotations/*.xml, reference.csv
-a cohort: """
+a cohort: {table.NEEDED}"""
 
 
 def open_study(
@@ -69,26 +72,31 @@ def open_study(
     if not root.is_dir():
         raise InputError(f"there is no folder {root}")
     if (root / STUDY_RECORD).is_file():
-        return _read_prepared(name, root)
+        study = read_study(root)
+        if study.name != name:
+            raise InputError(f"{root} holds {study.name}, not {name}")
+        return study
     check_out(out)
-    processed = _processed(name, root) if features is None else None
-    if processed is not None:
-        folder = processed.base
-    elif features is not None:
-        folder = features
-    else:
+    release = None if name == "table" else RELEASES[name]
+    folder = features
+    if folder is None and release is not None:
+        folder = release.processed_folder(root)
+    elif folder is None:
         folder = root / "features" if (root / "features").is_dir() else root
     bags = open_bags(folder, features=feature_set, cache_gb=0.0)
-    features_root, chosen_set = _feature_folder(folder, bags)
+    processed = bags if isinstance(bags, TorchmilBags) else None
+    if release is not None and features is None and processed is None:
+        raise InputError(f"{bags.folder} holds no .npy files of a release: give it with --features")
+    sets = {path: key for key, path in feature_folders(folder).items()}
     source = StudySource(
         root=root,
         bags=bags,
         options=options,
-        features=features_root,
-        feature_set=chosen_set,
-        processed=processed,
+        features=folder if bags.folder in sets else bags.folder,
+        feature_set=sets.get(bags.folder),
+        release=processed if features is None else None,
     )
-    draft = _draft(name, source, on_bag)
+    draft = table.draft(source) if release is None else release.draft(source, on_bag)
     return write_study(name, draft, source, out=out, on_bag=on_bag)
 
 
@@ -103,40 +111,14 @@ def recognise_study(root: Path) -> StudyName:
     if (root / STUDY_RECORD).is_file():
         name = read_study(root).name
         return next(known for known in STUDY_NAMES if known == name)
-    # CAMELYON16 comes last, as it searches all subfolders.
-    if rsna.recognised(root):
-        return "rsna"
-    if panda.recognised(root):
-        return "panda"
-    if table.recognised(root):
+    for name, release in RELEASES.items():
+        if name == "camelyon16" and (root / LABELS).is_file():
+            break
+        if release.recognises(root):
+            return name
+    if (root / LABELS).is_file():
         return "table"
-    if camelyon16.recognised(root):
-        return "camelyon16"
     contents = ", ".join(sorted(p.name for p in root.iterdir())[:8]) or "nothing"
     raise InputError(
-        f"{root} is not a known data set; it holds {contents}. Expected one of\n"
-        f"{_EXPECTED}{table.NEEDED}"
+        f"{root} is not a known data set; it holds {contents}. Expected one of\n{_EXPECTED}"
     )
-
-
-def _read_prepared(name: StudyName, root: Path) -> Study:
-    study = read_study(root)
-    if study.name != name:
-        raise InputError(f"{root} holds {study.name}, not {name}")
-    return study
-
-
-def _processed(name: StudyName, root: Path) -> ProcessedFolder | None:
-    return None if name == "table" else _PUBLISHED[name].processed(root)
-
-
-def _draft(name: StudyName, source: StudySource, on_bag: OnBag | None) -> StudyDraft:
-    if name == "rsna":
-        return rsna.draft(source, on_bag)
-    return table.draft(source) if name == "table" else _PUBLISHED[name].draft(source)
-
-
-def _feature_folder(root: Path, bags: BagSet) -> tuple[Path, str | None]:
-    """Return the feature folder for a run's settings, as root and name if there may be several."""
-    name = next((key for key, path in feature_folders(root).items() if path == bags.folder), None)
-    return (bags.folder, None) if name is None else (root, name)

@@ -7,17 +7,16 @@ Source: Flanders et al., Radiology: AI 2020; Wu et al., MICCAI 2023 (the lists).
 
 import re
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Shaped
 
 from ...core import TextTable, read_number
 from ...errors import BagError, InputError, SlideError, TableError
 from ...slides import Header, read_header, stack
-from .processed import ProcessedFolder, find_processed, need_processed
+from .release import Release, stored_instance_labels, stored_label, stored_parts
 from .study import InstanceLabels, OnBag, StudyDraft, StudySource
 
 CLASSES = ("normal", "haemorrhage")
@@ -27,10 +26,6 @@ LISTS = {"test": ("testing_example.csv", "test_scans.csv"), "train": ("train_sca
 """File names under which the lists of scans are searched."""
 SAME_PLACE = 0.01
 """Tolerance in mm when matching rows of features to slices by position."""
-_RAW = (
-    "probsa patch ROOT/stage_2_train --out WORK, probsa extract WORK --encoder NAME, then "
-    "probsa dataset rsna ROOT --features WORK --test-scans CSV --out DIR"
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,48 +35,6 @@ class ListedScan:
     slices: frozenset[str]
     label: int | None
     """The label in the list, if it states one."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Series:
-    """A series of the download."""
-
-    headers: tuple[Header, ...]
-
-    @property
-    def slices(self) -> frozenset[str]:
-        return frozenset(h.path.stem for h in self.headers)
-
-    @property
-    def patient(self) -> str:
-        return self.headers[0].patient
-
-
-def recognised(root: Path) -> bool:
-    """Return whether a folder contains RSNA, raw or processed."""
-    if find_processed(root, kind="slice_labels") is not None:
-        return any((root / above / "slice_labels").is_dir() for above in ("", "dataset", "root"))
-    return (root / IMAGES).is_dir() or (root / ANSWERS).is_file()
-
-
-def processed(root: Path) -> ProcessedFolder:
-    """Return the authors' processed folder.
-
-    Raises:
-        InputError: there is no such folder, or a part of it is missing.
-    """
-    return need_processed(root, kind="slice_labels", release="RSNA", raw=_RAW)
-
-
-def draft(source: StudySource, on_file: OnBag | None = None) -> StudyDraft:
-    """Collect labels and parts of the scans that have features.
-
-    Raises:
-        InputError: a file of the release, or the list of test scans, is missing.
-        TableError: a table is invalid, or a slice has no label.
-        BagError: the rows of a bag are not the slices of its scan.
-    """
-    return _processed(source) if source.processed is not None else _raw(source, on_file)
 
 
 def read_scans(path: Path) -> dict[str, ListedScan]:
@@ -94,20 +47,18 @@ def read_scans(path: Path) -> dict[str, ListedScan]:
         "bag_name", "instance_name", optional=["bag_label"]
     )
     slices: dict[str, set[str]] = defaultdict(set)
-    labels: dict[str, set[int]] = defaultdict(set)
+    labels: dict[str, int] = {}
     for line, row in table.numbered:
         bag = row["bag_name"]
         slices[bag].add(row["instance_name"].removesuffix(".dcm"))
         if "bag_label" in row:
             where = f"{path}, line {line}, scan {bag!r}"
-            label = read_number(row["bag_label"], "bag_label", where=where, whole=True)
-            labels[bag].add(int(label))
-    ambiguous = next((b for b, y in labels.items() if len(y) > 1), None)
-    if ambiguous is not None:
-        raise TableError(f"{path}: scan {ambiguous!r} has two labels, expected one")
+            label = int(read_number(row["bag_label"], "bag_label", where=where, whole=True))
+            if labels.setdefault(bag, label) != label:
+                raise TableError(f"{path}: scan {bag!r} has two labels, expected one")
     return {
-        b: ListedScan(slices=frozenset(s), label=next(iter(labels[b]), None))
-        for b, s in slices.items()
+        bag: ListedScan(slices=frozenset(names), label=labels.get(bag))
+        for bag, names in slices.items()
     }
 
 
@@ -135,20 +86,19 @@ def read_answers(path: Path) -> dict[str, int]:
     return answers
 
 
-def _processed(source: StudySource) -> StudyDraft:
-    release = source.processed
-    assert release is not None
+def _draft(source: StudySource, on_file: OnBag | None) -> StudyDraft:
+    release = source.release
+    if release is None:
+        return _raw(source, on_file)
     study = StudyDraft(release="the authors' processed folder", classes=CLASSES)
-    parts = release.parts()
+    parts = stored_parts(release)
     for bag in source.bags.names:
         if bag not in parts:
             study.excluded[bag] = "it is not in splits.csv"
         else:
-            study.rows[bag] = {"label": release.label(bag), "split": parts[bag]}
+            study.rows[bag] = {"label": stored_label(release, bag), "split": parts[bag]}
     study.missing = sorted(set(parts) - set(source.bags.names))
-    study.instance_labels_of = lambda b: InstanceLabels(
-        values=release.instance_labels_of(b, size=source.bags.size(b)), stored=True
-    )
+    study.instance_labels_of = lambda bag: stored_instance_labels(release, bag)
     study.notes.append(
         "The processed folder does not identify patients, so scans of one patient may be in "
         "several parts."
@@ -161,7 +111,7 @@ def _raw(source: StudySource, on_file: OnBag | None) -> StudyDraft:
     study = StudyDraft(release="the raw download", classes=CLASSES)
     options = source.options
     answers = read_answers(options.labels or source.root / ANSWERS)
-    test, train = _list(source.root, options.test_scans, "test"), None
+    test = _list(source.root, options.test_scans, "test")
     if test is None:
         raise InputError(
             f"the test scans are unknown: {source.root} holds no {LISTS['test'][0]}. Give "
@@ -169,38 +119,34 @@ def _raw(source: StudySource, on_file: OnBag | None) -> StudyDraft:
             f"the {TEST} test scans"
         )
     train = _list(source.root, options.train_scans, "train")
-    by_slice = {
-        s: scan for scans in (test, train or {}) for scan in scans.values() for s in scan.slices
-    }
-    chosen, damaged = _chosen(source, None if train is None else set(by_slice), on_file)
-    study.lists["damaged_slices"] = sorted(damaged)
+    listed = {**test, **(train or {})}
+    scan_of = {s: scan for scan in (*test.values(), *(train or {}).values()) for s in scan.slices}
     test_slices = {s for scan in test.values() for s in scan.slices}
-    train_slices = None if train is None else {s for scan in train.values() for s in scan.slices}
-    for bag, series in chosen.items():
-        if series.slices & test_slices:
-            part = "test"
-        elif train_slices is None or series.slices & train_slices:
-            part = "train"
-        else:
+    chosen, damaged = _chosen(source, None if train is None else set(scan_of), on_file)
+    study.lists["damaged_slices"] = sorted(damaged)
+    present: set[str] = set()
+    for bag, headers in chosen.items():
+        slices = {h.path.stem for h in headers}
+        scan = next((scan_of[s] for s in slices if s in scan_of), None)
+        if scan is None and train is not None:
             study.excluded[bag] = "it is in no list"
             continue
-        listed = next(
-            (by_slice[s] for s in series.slices if s in by_slice),
-            None,
-        )
-        label = _label(bag, series, listed, answers=answers, damaged=damaged)
-        study.rows[bag] = {"label": label, "group": series.patient or bag, "split": part}
-    study.excluded |= {
-        b: "no slice of it is in the download" for b in source.bags.names if b not in chosen
-    }
-    present_slices = {s for bag in study.rows for s in chosen[bag].slices}
-    listed_scans = {**test, **(train or {})}
-    study.missing = sorted(
-        n for n, scan in listed_scans.items() if not scan.slices & present_slices
-    )
-    _keep_patients_apart(study)
+        present |= slices
+        study.rows[bag] = {
+            "label": _label(bag, slices, scan, answers=answers, damaged=damaged),
+            "group": headers[0].patient or bag,
+            "split": "test" if slices & test_slices else "train",
+        }
+    unseen = [bag for bag in source.bags.names if bag not in chosen]
+    study.excluded |= dict.fromkeys(unseen, "no slice of it is in the download")
+    study.missing = sorted(name for name, scan in listed.items() if not scan.slices & present)
+    tested = {row["group"] for row in study.rows.values() if row["split"] == "test"}
+    for bag, row in list(study.rows.items()):  # nobody trains and tests
+        if row["split"] == "train" and row["group"] in tested:
+            study.excluded[bag] = "its patient is in the test part"
+            del study.rows[bag]
     _add_notes(study, listed=train is not None)
-    study.instance_labels_of = partial(_instance_labels, source, chosen, answers)
+    study.instance_labels_of = lambda bag: _instance_labels(source, bag, chosen[bag], answers)
     return study
 
 
@@ -211,8 +157,8 @@ def _list(root: Path, option: Path | None, part: str) -> dict[str, ListedScan] |
 
 def _chosen(
     source: StudySource, listed_slices: set[str] | None, on_file: OnBag | None
-) -> tuple[dict[str, _Series], set[str]]:
-    """Return the series of each bag, by the UID at the end of its name, and the damaged files.
+) -> tuple[dict[str, Sequence[Header]], set[str]]:
+    """Return the slices of each bag, by the UID at the end of its name, and the damaged files.
 
     Args:
         source: The bags and the download.
@@ -247,23 +193,23 @@ def _chosen(
         uid = (re.findall(r"ID_[0-9a-f]+", bag) or [bag])[-1]
         series_ids = studies.get(uid, {uid})
         if len(series_ids) == 1 and (headers := series.get(next(iter(series_ids)))):
-            chosen[bag] = _Series(headers=tuple(headers))
+            chosen[bag] = headers
     return chosen, damaged
 
 
 def _label(
     bag: str,
-    series: _Series,
+    present: set[str],
     listed: ListedScan | None,
     *,
-    answers: dict[str, int],
+    answers: Mapping[str, int],
     damaged: set[str],
 ) -> int:
     """Return the label of a scan, positive if a slice is, and check it against the list."""
-    slices = series.slices if listed is None else listed.slices
-    if series.slices | (slices & damaged) != slices:
+    slices = present if listed is None else listed.slices
+    if present | (slices & damaged) != slices:
         raise TableError(
-            f"bag {bag!r} has {len(series.slices)} slices in the download, but {len(slices)} in "
+            f"bag {bag!r} has {len(present)} slices in the download, but {len(slices)} in "
             "its list: the download is incomplete, or the list belongs to another download"
         )
     for name in sorted(slices):
@@ -275,18 +221,6 @@ def _label(
             f"bag {bag!r} has the label {listed.label} in its list, but {label} in {ANSWERS}"
         )
     return label
-
-
-def _keep_patients_apart(study: StudyDraft) -> None:
-    """Exclude training scans of patients who are in the test part."""
-    test_patients = {row["group"] for row in study.rows.values() if row["split"] == "test"}
-    for bag in [
-        name
-        for name, row in study.rows.items()
-        if row["split"] == "train" and row["group"] in test_patients
-    ]:
-        study.excluded[bag] = "its patient is in the test part"
-        del study.rows[bag]
 
 
 def _add_notes(study: StudyDraft, *, listed: bool = True) -> None:
@@ -303,36 +237,36 @@ def _add_notes(study: StudyDraft, *, listed: bool = True) -> None:
 
 
 def _instance_labels(
-    source: StudySource, chosen: dict[str, _Series], answers: dict[str, int], bag: str
+    source: StudySource, bag: str, headers: Sequence[Header], answers: Mapping[str, int]
 ) -> InstanceLabels:
     """Label the rows of a bag by their slices, matched by position along the axis."""
-    headers = chosen[bag].headers
     try:
-        positions = stack([plane for header in headers for plane in header.planes]).places
+        places = stack([plane for header in headers for plane in header.planes]).places
     except SlideError as error:
         raise BagError(f"bag {bag!r}: its slices cannot be put in order: {error}") from error
     stored = source.bags.stored(bag)
-    slice_of_row = _rows_of(
-        stored.coords, np.array([p.position for p in positions]), len(stored.features)
-    )
-    if slice_of_row is None:
+    if stored.coords is None:
+        rows, fits = np.arange(len(places)), len(stored.features) == len(places)
+    else:
+        distances = np.abs(stored.coords[:, :1] - np.array([[p.position for p in places]]))
+        rows, fits = distances.argmin(axis=1), distances.min(axis=1).max() <= SAME_PLACE
+    if not fits:
         raise BagError(
             f"bag {bag!r} has {len(stored.features)} rows in {source.bags.folder}, which do not "
-            f"match the positions of its {len(positions)} slices in {source.root / IMAGES}: the "
+            f"match the positions of its {len(places)} slices in {source.root / IMAGES}: the "
             "features belong to other files. Extract them again"
         )
     # Of several slices at one position, features are extracted from the first.
-    labels = [answers[positions[index].planes[0].path.stem] for index in slice_of_row]
-    return InstanceLabels(values=np.array(labels, np.int64))
+    labels = [answers[places[index].planes[0].path.stem] for index in rows]
+    return np.array(labels, np.int64), False
 
 
-def _rows_of(
-    coords: Shaped[np.ndarray, "n 1"] | None,
-    positions: Shaped[np.ndarray, " slices"],
-    instances: int,
-) -> list[int] | None:
-    """Return the slice of each row; None if the rows do not match the slices."""
-    if coords is None:
-        return list(range(instances)) if instances == len(positions) else None
-    distances = np.abs(coords[:, :1] - positions[None])
-    return None if (distances.min(axis=1) > SAME_PLACE).any() else distances.argmin(axis=1).tolist()
+RELEASE = Release(
+    title="RSNA",
+    kind="slice_labels",
+    command="probsa patch ROOT/stage_2_train --out WORK, probsa extract WORK --encoder NAME, then "
+    "probsa dataset rsna ROOT --features WORK --test-scans CSV --out DIR",
+    is_bag=lambda _: True,
+    is_download=lambda root: (root / IMAGES).is_dir() or (root / ANSWERS).is_file(),
+    draft=_draft,
+)

@@ -5,7 +5,7 @@ OUT/instance_labels/      <bag>.npy if the feature files hold no instance labels
 OUT/dataset.json          bags, exclusions and corrections; written last
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,21 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from ...core import as_typed, named_file, read_json, replacing, write_csv, write_json
+from ...core import as_record, named_file, read_json, replacing, write_csv, write_json
 from ...errors import BagError, InputError, OutputExists
 from ..bag_set import BagSet
 from ..choices import StudyName
-from .processed import UNKNOWN as UNKNOWN
-from .processed import ProcessedFolder
+from ..formats.torchmil import TorchmilBags
+from ..names import SPLIT_PARTS
 
 LABELS, INSTANCES, STUDY_RECORD = "labels.csv", "instance_labels", "dataset.json"
+UNKNOWN = -1
+"""Label of instances whose label is unknown."""
 
 OnBag = Callable[[int, int], None]
 """Called with (done, total)."""
+InstanceLabels = tuple[Shaped[np.ndarray, " n"], bool]
+"""Labels of a bag's instances, and whether the feature files or a folder beside them hold them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,27 +80,12 @@ class Study:
 
     def settings(self) -> dict[str, Any]:
         """Return the keys of a run's `data` section."""
-        return {
-            "features": self.features,
-            "labels": self.labels,
-            "instance_labels": self.instance_labels,
-            "feature_set": self.feature_set,
-            "classes": self.classes,
-            "unlabelled": "leave_out",
-        }
+        keys = ("features", "labels", "instance_labels", "feature_set", "classes")
+        return {key: getattr(self, key) for key in keys} | {"unlabelled": "leave_out"}
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-compatible values."""
         return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InstanceLabels:
-    """Labels of a bag's instances."""
-
-    values: Shaped[np.ndarray, " n"]
-    stored: bool = False
-    """Whether the feature files, or a folder beside them, already hold these labels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,8 +97,27 @@ class StudySource:
     options: StudyOptions
     features: Path
     feature_set: str | None
-    processed: ProcessedFolder | None = None
-    """None: the raw download, with features extracted by the user."""
+    release: TorchmilBags | None = None
+    """The bags as those of the authors' processed folder; None: the user extracted the features."""
+
+    def patches(self, bag: str, *, why: str) -> tuple[Shaped[np.ndarray, "n 2"], float]:
+        """Return the corners of a bag's patches and their side, in level-0 pixels.
+
+        Raises:
+            BagError: the positions or the size of the patches are not stated.
+        """
+        coords, side = self.bags.stored(bag).coords, self.bags.metadata(bag).size_level0
+        if coords is None or side is None:
+            raise BagError(
+                f"bag {bag!r} in {self.bags.folder} does not state the positions and the size of "
+                f"its patches, which are needed to apply {why}: extract the features with probsa "
+                "extract, TRIDENT, or CLAM with its patches folder"
+            )
+        return coords, side
+
+    def unknown(self, bag: str) -> InstanceLabels:
+        """Return unknown labels for all instances of a bag."""
+        return np.full(self.bags.size(bag), UNKNOWN), False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -152,11 +160,9 @@ def write_study(
     """Write the folder of a data set.
 
     Raises:
-        OutputExists: `out` holds a labels.csv that probsa did not write.
         InputError: no bag is included.
         BagError: the number of instance labels differs from the number of instances.
     """
-    check_out(out)
     if not draft.rows:
         raise InputError(
             f"none of the {len(source.bags)} bags in {source.bags.folder} is one of {name}'s: "
@@ -164,12 +170,11 @@ def write_study(
             "release names its slides or scans"
         )
     write_json(out / STUDY_RECORD, {"name": name, "unfinished": True})
-    columns = [
-        c for c in ("label", "group", "fold", "split") if c in next(iter(draft.rows.values()))
-    ]
+    first = next(iter(draft.rows.values()))
+    columns = ("bag", *(c for c in ("label", "group", "fold", "split") if c in first))
     rows = [{"bag": bag, **row} for bag, row in sorted(draft.rows.items())]
-    write_csv(out / LABELS, ("bag", *columns), rows)
-    label_counts = _write_instance_labels(draft, source.bags, out, on_bag=on_bag)
+    write_csv(out / LABELS, columns, rows)
+    known, bare, changed = _write_instance_labels(draft, source.bags, out, on_bag=on_bag)
     written = out / INSTANCES
     instance_labels = written if written.is_dir() else draft.instance_labels
     study = Study(
@@ -179,8 +184,12 @@ def write_study(
         instance_labels=instance_labels and instance_labels.absolute(),
         feature_set=source.feature_set,
         classes=draft.classes,
-        notes=(*draft.notes, *_label_notes(draft, label_counts)),
-        counts=_counts(draft, label_counts),
+        notes=(*draft.notes, *_label_notes(draft, len(changed), known)),
+        counts={
+            **_counts(draft),
+            **known,
+            "labels that a derivation would change": len(changed),
+        },
     )
     record = {
         **study.to_dict(),
@@ -190,8 +199,8 @@ def write_study(
         "excluded": draft.excluded,
         "corrected": draft.corrected,
         "labels_derived": sorted(draft.derived),
-        "labels_a_derivation_would_change": label_counts.changed,
-        "without_known_instances": label_counts.bare,
+        "labels_a_derivation_would_change": changed,
+        "without_known_instances": bare,
         "without_features": draft.missing,
         **draft.lists,
         "annotations": {b: p.absolute() for b, p in draft.annotations.items()},
@@ -207,32 +216,15 @@ def read_study(folder: Path) -> Study:
     Raises:
         InputError: the folder is missing, or its record is unfinished or damaged.
     """
-    path = folder / STUDY_RECORD
-    try:
-        advice = "run probsa dataset again"
-        if not path.is_file():
-            raise InputError(f"there is no {path}: make it with probsa dataset")
-        record = read_json(path, advice=advice)
-        record = as_typed(record, dict[str, Any], where=str(path), advice=advice)
+    path, advice = folder / STUDY_RECORD, "run probsa dataset again"
+    if not path.is_file():
+        raise InputError(f"there is no {path}: make it with probsa dataset")
+    record = read_json(path, advice=advice)
+    if isinstance(record, dict):
         if record.get("unfinished"):
             raise InputError(f"{path} was not finished. Run probsa dataset again")
-        labels = record["instance_labels"]
-        return Study(
-            name=record["name"],
-            features=Path(record["features"]),
-            labels=folder.absolute() / LABELS,
-            instance_labels=None if labels is None else Path(labels),
-            feature_set=record["feature_set"],
-            classes=tuple(record["classes"]),
-            notes=tuple(record["notes"]),
-            counts=record["counts"],
-        )
-    except InputError:
-        raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path} is not a record of a data set ({error}): run probsa dataset again"
-        ) from error
+        record["labels"] = str(folder.absolute() / LABELS)
+    return as_record(Study, record, where=str(path), advice=advice, complete=True)
 
 
 def check_out(out: Path) -> None:
@@ -247,105 +239,83 @@ def check_out(out: Path) -> None:
         )
 
 
-@dataclass(kw_only=True, slots=True)
-class _InstanceCounts:
-    """Counts of the instance labels of a data set."""
-
-    bags: int = 0
-    """Number of bags with at least one instance of known label."""
-    instances: int = 0
-    positive: int = 0
-    bare: list[str] = field(default_factory=list)
-    """Bags without such an instance."""
-    changed: list[str] = field(default_factory=list)
-    """Bags whose label differs from the maximum of their instance labels."""
-
-
 def _write_instance_labels(
     draft: StudyDraft, bags: BagSet, out: Path, *, on_bag: OnBag | None
-) -> _InstanceCounts:
-    counts, written = _InstanceCounts(), set()
-    for index, (bag, row) in enumerate(sorted(draft.rows.items())):
-        if draft.instance_labels_of is None:
-            break
-        labels = draft.instance_labels_of(bag)
-        values = labels.values
+) -> tuple[dict[str, int], list[str], list[str]]:
+    """Write the instance labels that are not stored yet, and remove those of an earlier call.
+
+    Returns counts, the bags without an instance of known label, and the bags whose label differs
+    from the maximum of their instance labels.
+    """
+    keys = ("bags with known instances", "known instances", "positive instances")
+    counts, bare, changed, written = np.zeros(3, int), [], [], set[str]()
+    folder = out / INSTANCES
+    rows = sorted(draft.rows.items()) if draft.instance_labels_of else []
+    for index, (bag, row) in enumerate(rows, start=1):
+        assert draft.instance_labels_of is not None
+        values, stored = draft.instance_labels_of(bag)
         if len(values) != bags.size(bag):
             raise BagError(
                 f"bag {bag!r} has {bags.size(bag)} instances in {bags.folder}, but there are "
                 f"{len(values)} instance labels for it: they belong to other features"
             )
-        if not labels.stored:
-            written.add(f"{bag}.npy")
-            path = named_file(out / INSTANCES, bag, ".npy")
+        if not stored:
+            path = named_file(folder, bag, ".npy")
+            written.add(path.name)
             with replacing(path) as temporary, temporary.open("wb") as f:
                 np.save(f, values.astype(np.int8))
         known = values[values != UNKNOWN]
-        counts.bags += bool(len(known))
+        positive = int((known > 0).sum())
+        counts += (bool(len(known)), len(known), positive)
         if not len(known):
-            counts.bare.append(bag)
-        counts.instances += len(known)
-        counts.positive += int((known > 0).sum())
+            bare.append(bag)
         # If some instances are unknown, only a positive one determines the label of the bag.
-        is_decidable = len(known) == len(values) or (known > 0).any()
-        if is_decidable and bool((known > 0).any()) != (row["label"] not in (0, draft.classes[0])):
-            counts.changed.append(bag)
+        is_decidable = len(known) == len(values) or positive
+        if is_decidable and (positive > 0) != (row["label"] not in (0, draft.classes[0])):
+            changed.append(bag)
         if on_bag is not None:
-            on_bag(index + 1, len(draft.rows))
-    _remove_others(out / INSTANCES, written)
-    return counts
-
-
-def _remove_others(folder: Path, written: set[str]) -> None:
-    """Remove instance labels that an earlier call wrote."""
-    if not folder.is_dir():
-        return
+            on_bag(index, len(rows))
     for path in folder.glob("*.npy"):
         if path.name not in written:
             path.unlink()
-    if not written:
+    if folder.is_dir() and not written:
         folder.rmdir()
+    return dict(zip(keys, counts.tolist(), strict=True)), bare, changed
 
 
-def _counts(draft: StudyDraft, label_counts: _InstanceCounts) -> dict[str, int]:
+def _counts(draft: StudyDraft) -> dict[str, int]:
+    def by_class(rows: Iterable[Mapping[str, object]], prefix: str = "") -> dict[str, int]:
+        labels = [row["label"] for row in rows]
+        return {
+            f"{prefix}{name}": labels.count(index) + labels.count(name)
+            for index, name in enumerate(draft.classes)
+        }
+
     counts = {"bags": len(draft.rows)}
-    for part in ("train", "val", "test"):
-        rows = [r for r in draft.rows.values() if r.get("split") == part]
-        if rows:
-            counts[part] = len(rows)
-            counts |= {f"{part} {c}": n for c, n in _by_class(draft, rows).items()}
-    counts |= _by_class(draft, list(draft.rows.values()))
+    for part in SPLIT_PARTS:
+        if rows := [r for r in draft.rows.values() if r.get("split") == part]:
+            counts |= {part: len(rows), **by_class(rows, f"{part} ")}
+    counts |= by_class(draft.rows.values())
     for name, value_of in draft.strata.items():
-        for value in sorted(set(value_of.values())):
-            counts[f"{name} {value}"] = sum(v == value for v in value_of.values())
+        values = list(value_of.values())
+        counts |= {f"{name} {value}": values.count(value) for value in sorted(set(values))}
     return counts | {
         "excluded": len(draft.excluded),
         "without features": len(draft.missing),
         "labels derived": len(draft.derived),
-        "bags with known instances": label_counts.bags,
-        "known instances": label_counts.instances,
-        "positive instances": label_counts.positive,
-        "labels that a derivation would change": len(label_counts.changed),
     }
 
 
-def _by_class(draft: StudyDraft, rows: list[dict[str, object]]) -> dict[str, int]:
-    return {
-        name: sum(row["label"] in (index, name) for row in rows)
-        for index, name in enumerate(draft.classes)
-    }
-
-
-def _label_notes(draft: StudyDraft, label_counts: _InstanceCounts) -> list[str]:
+def _label_notes(draft: StudyDraft, changed: int, known: Mapping[str, int]) -> list[str]:
     notes = []
     if draft.derived:
         notes.append(
             f"The labels of {len(draft.derived)} bags are derived from instance labels, or taken "
             "from the release, because the clinical ones are not available."
         )
-    if label_counts.changed:
+    if changed:
         notes.append(
-            f"For {len(label_counts.changed)} of {label_counts.bags} bags, a label derived from "
+            f"For {changed} of {known['bags with known instances']} bags, a label derived from "
             "the instances would differ from the label used here."
         )
     if draft.missing:

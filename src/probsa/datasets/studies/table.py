@@ -1,7 +1,5 @@
 """A user's own cohort: a folder of features and a table bag,label[,group][,fold|split]."""
 
-from pathlib import Path
-
 import numpy as np
 
 from ...core import load_array
@@ -11,11 +9,6 @@ from ..overlay import Overlay
 from .study import INSTANCES, LABELS, UNKNOWN, InstanceLabels, StudyDraft, StudySource
 
 NEEDED = f"{LABELS} (bag,label[,group][,fold|split]) and features/"
-
-
-def recognised(root: Path) -> bool:
-    """Return whether a folder holds a label table."""
-    return (root / LABELS).is_file()
 
 
 def draft(source: StudySource) -> StudyDraft:
@@ -31,37 +24,24 @@ def draft(source: StudySource) -> StudyDraft:
     table = read_table(path, classes=source.options.classes)
     check_labels_match(table, source.bags.names, allow_unlabelled=True)
     study = StudyDraft(release=f"the table {path}", classes=table.classes)
-    for row_index, bag in enumerate(table.bags):
-        label = table.labels[row_index]
-        assert label is not None, "read_table asks for labels"
-        row: dict[str, object] = {"label": table.classes[label]}
-        if table.groups is not None:
-            row["group"] = table.groups[row_index]
-        if table.folds is not None:
-            row["fold"] = table.folds[row_index]
-        if table.splits is not None:
-            row["split"] = table.splits[row_index]
-        study.rows[bag] = row
+    names = [table.classes[y] for y in table.labels if y is not None]  # all have a label
+    columns = {"label": names, "group": table.groups, "fold": table.folds, "split": table.splits}
+    for row, bag in enumerate(table.bags):
+        study.rows[bag] = {c: values[row] for c, values in columns.items() if values is not None}
     unlisted = [b for b in source.bags.names if b not in study.rows]
     study.excluded = dict.fromkeys(unlisted, "the table does not name it")
-    folder = given_instances(source)
-    if folder is not None:
-        Overlay(folder, source.bags.names)
-        study.instance_labels = folder
-        study.instance_labels_of = lambda bag: _instance_labels(source, folder, bag)
-    return study
-
-
-def given_instances(source: StudySource) -> Path | None:
-    """Return the cohort's folder of instance labels, if there is one."""
     beside = source.root / INSTANCES
-    return source.options.instance_labels or (beside if beside.is_dir() else None)
+    folder = source.options.instance_labels or (beside if beside.is_dir() else None)
+    if folder is None:
+        return study
 
+    def instance_labels(bag: str) -> InstanceLabels:
+        """Read the labels from the folder; labels in the feature files are not considered here."""
+        if not (folder / f"{bag}.npy").is_file():
+            return np.full(source.bags.size(bag), UNKNOWN), True
+        labels = load_array(folder / f"{bag}.npy", mapped=True)
+        return labels.reshape(len(labels), -1)[:, 0], True
 
-def _instance_labels(source: StudySource, folder: Path, bag: str) -> InstanceLabels:
-    """Read the labels from the folder; labels in the feature files are not considered here."""
-    path = folder / f"{bag}.npy"
-    if path.is_file():
-        labels = load_array(path, mapped=True)
-        return InstanceLabels(values=labels.reshape(len(labels), -1)[:, 0], stored=True)
-    return InstanceLabels(values=np.full(source.bags.size(bag), UNKNOWN), stored=True)
+    Overlay(folder, source.bags.names)  # refuses a folder of other bags
+    study.instance_labels, study.instance_labels_of = folder, instance_labels
+    return study

@@ -1,1 +1,0 @@
-"""Writers of bag files, one module per format."""
