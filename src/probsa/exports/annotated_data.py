@@ -17,7 +17,7 @@ from ..core import replacing
 from ..errors import InputError, MissingExtra
 from ..evaluation import Prediction
 from .provenance import Provenance
-from .quantities import Quantities, quantities
+from .quantities import Channels, channels
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -84,7 +84,7 @@ def _annotated(bag: AnnotatedBag) -> "AnnData":
     from anndata import AnnData
 
     p, n = bag.p, len(bag.p.attention_mean)
-    held = quantities(p, classes=bag.classes)
+    held = channels(p, classes=bag.classes)
     columns: dict[str, Any] = {"patch": np.arange(n), "bag": pd.Categorical([p.name] * n)}
     positions: dict[str, Any] = {}
     for name, values in _values(p, held).items():
@@ -109,7 +109,7 @@ def _annotated(bag: AnnotatedBag) -> "AnnData":
     )
 
 
-def _values(p: Prediction, held: Quantities) -> dict[str, Float[np.ndarray, "n columns"]]:
+def _values(p: Prediction, held: Channels) -> dict[str, Float[np.ndarray, "n columns"]]:
     n = len(p.attention_mean)
     columns: dict[str, np.ndarray] = {"attention_mean": p.attention_mean}
     if "std" not in held.absent:
@@ -123,7 +123,7 @@ def _values(p: Prediction, held: Quantities) -> dict[str, Float[np.ndarray, "n c
 
 
 def _origin(bag: AnnotatedBag) -> dict[str, Any]:
-    held = quantities(bag.p, classes=bag.classes)
+    held = channels(bag.p, classes=bag.classes)
     return {
         **bag.about.entries,
         "classes": list(bag.classes),

@@ -15,10 +15,9 @@ from jaxtyping import Bool, Float
 from ..core import write_text
 from ..errors import MissingExtra
 from ..evaluation import Prediction
-from ..maps import Squares
+from ..maps import Layout
 from .provenance import Provenance
-from .quantities import Quantity, probabilities, quantities
-from .rasters import lattice_of
+from .quantities import Channel, channels, probabilities
 
 if TYPE_CHECKING:
     from shapely.geometry.base import BaseGeometry
@@ -33,7 +32,7 @@ DECIMALS = 3
 def write_contours(
     path: Path,
     p: Prediction,
-    patches: Squares,
+    patches: Layout,
     *,
     mpp: float | None,
     about: Provenance,
@@ -57,7 +56,7 @@ def write_contours(
         MissingExtra: shapely is not installed.
     """
     columns = probabilities(p, classes=classes)
-    deviations = {q.column: q.values for q in quantities(p, classes=classes).of("std")}
+    deviations = {q.column: q.values for q in channels(p, classes=classes).of("std")}
     cells = _Cells(patches)
     features = [
         _feature(region, q, level, inside, std=deviations.get(q.column), mpp=mpp, about=about)
@@ -69,7 +68,7 @@ def write_contours(
     write_text(path, json.dumps(collection, allow_nan=False) + "\n")
 
 
-def _levels(q: Quantity) -> Iterator[tuple[float, Bool[np.ndarray, " n"]]]:
+def _levels(q: Channel) -> Iterator[tuple[float, Bool[np.ndarray, " n"]]]:
     # compared in float32: a stored probability of 0.9 reaches the level 0.9
     for level in LEVELS:
         yield level, q.values >= np.float32(level)
@@ -78,14 +77,14 @@ def _levels(q: Quantity) -> Iterator[tuple[float, Bool[np.ndarray, " n"]]]:
 class _Cells:
     """The squares of a bag's patches, with shared edges where the patches lie on a lattice."""
 
-    def __init__(self, patches: Squares) -> None:
+    def __init__(self, patches: Layout) -> None:
         try:
             import shapely
         except ImportError as error:
             raise MissingExtra("shapely", "slides") from error
         self._shapely = shapely
         corners, side = patches.cells
-        lattice = lattice_of(patches)
+        lattice = patches.lattice
         # patches with gaps between them do not fill the cells of their lattice
         self._disjoint = lattice is not None and patches.stride < patches.side + 1
         if lattice is not None and self._disjoint:
@@ -109,7 +108,7 @@ class _Cells:
 
 def _feature(
     region: "BaseGeometry",
-    q: Quantity,
+    q: Channel,
     level: float,
     inside: Bool[np.ndarray, " n"],
     *,

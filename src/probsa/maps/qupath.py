@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core import replacing
 from ..evaluation import Prediction
-from .blending import Squares, squares
+from .layout import Layout, squares
 
 CHUNK = 1000
 """Number of tiles written at a time."""
@@ -100,7 +100,7 @@ def _probability(p: Prediction) -> np.ndarray:
     return np.broadcast_to(bag_probability, (len(p.attention_mean), len(bag_probability)))
 
 
-def _features(patches: Squares, columns: dict[str, np.ndarray]) -> Iterator[str]:
+def _features(patches: Layout, columns: dict[str, np.ndarray]) -> Iterator[str]:
     for start in range(0, len(patches.corners), CHUNK):
         rows = slice(start, start + CHUNK)
         low = np.rint(patches.corners[rows]).astype(np.int64).tolist()

@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ..evaluation import Line, Panel, Report
-from .panels import save_figure
+from .picture import save_figure
 
 PANEL = 3.6
 """Width and height of a panel in inches."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import MissingExtra, ProbSAError
-from .pages import READ_ERRORS, ViewData
+from ..maps import READ_ERRORS
+from .pages import ViewData
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

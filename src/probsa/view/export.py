@@ -8,8 +8,9 @@ from pathlib import Path
 from ..core import write_json
 from ..errors import OutputExists
 from ..jobs import replacing_folder
+from ..maps import READ_ERRORS, columns_of
 from .app import static_folder
-from .pages import READ_ERRORS, ViewData
+from .pages import ViewData
 from .scripts import without_folders
 
 MARK = "probsa-view.json"
@@ -102,7 +103,7 @@ class _Files:
 def _write_bag(data: ViewData, k: int, files: _Files) -> None:
     p = data.bag(k)
     files.write(f"map/{k}.js", data.map_script(k))
-    columns = 1 if p.attention_mean.ndim == 1 else p.attention_mean.shape[1]
+    columns = columns_of(p)
     for c in range(columns):
         files.write(f"values/{k}_{c}.js", data.values_script(k, c))
     files.write(f"thumb/{k}.jpg", data.thumbnail(k))

@@ -9,22 +9,46 @@ from PIL import Image
 from ..cohorts import WorkFolder
 from ..errors import InputError, ProbSAError
 from ..evaluation import Prediction, Predictions
-from ..maps import CohortSources, Squares, checked_squares, map_limits, place
+from ..maps import (
+    READ_ERRORS,
+    CohortSources,
+    Layout,
+    checked_squares,
+    columns_of,
+    map_limits,
+    place,
+    raster,
+)
 from ..patches import read_geojson, thumbnail
 from ..slides import Scan, Slide
-from .bag_pictures import THUMBNAIL, picture_of_values, slice_picture
-from .colours import TABLES, look_up_table
 from .opened import Kept
-from .quantities import check_comparable, chosen_column, galleries, quantities
-from .rasters import index_raster
-from .rows import Row, as_page, facts, list_rows, title_of
+from .quantities import (
+    TABLES,
+    as_page,
+    check_comparable,
+    chosen_column,
+    galleries,
+    look_up_table,
+    quantities,
+)
+from .rows import Row, facts, list_rows, title_of
 from .scan_pages import ScanView, scan_page, scan_view, slice_values
 from .scripts import packed, script, without_folders
-from .tiles import Pyramid, encoded, jpeg, patch_image, tile_image
+from .tiles import (
+    THUMBNAIL,
+    Pyramid,
+    jpeg,
+    patch_image,
+    picture_of_values,
+    slice_picture,
+    tile_image,
+)
 
-READ_ERRORS = (ProbSAError, OSError, RuntimeError, MemoryError)
-"""Errors that a damaged file can raise, including those of the decoding libraries."""
 OPEN_SLIDES, OPEN_SCANS, OPEN_BAGS = 8, 2, 4
+LONGEST = 8192
+"""Largest number of cells along a side of a raster, within what browsers allow for a canvas."""
+FINEST = 4
+"""Largest number of cells along the side of a patch that is not on a lattice."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +57,7 @@ class SlideView:
 
     slide: Slide
     pyramid: Pyramid
-    patches: Squares
+    patches: Layout
 
 
 class ViewData:
@@ -93,7 +117,7 @@ class ViewData:
             self.table.outputs, self.table.metadata.get("target") or ()
         )
         page = {
-            "rows": as_page(self.rows),
+            "rows": [asdict(row) for row in self.rows],
             "facts": [*self.about, *facts(self.table)],
             "classes": self.table.classes,
             "words": asdict(words),
@@ -114,7 +138,7 @@ class ViewData:
     def map_script(self, k: int) -> bytes:
         """Return the geometry of a bag: its raster, its slide or scan, and its tissue."""
         p = self.bag(k)
-        columns = 1 if p.attention_mean.ndim == 1 else p.attention_mean.shape[1]
+        columns = columns_of(p)
         named = self.table.classes if len(self.table.classes) == columns else range(columns)
         named = p.of_task.column_names(p, columns) or named
         page: dict[str, Any] = {
@@ -137,13 +161,13 @@ class ViewData:
             InputError: there is no such class.
         """
         p = self.bag(k)
-        columns = 1 if p.attention_mean.ndim == 1 else p.attention_mean.shape[1]
+        columns = columns_of(p)
         if not 0 <= column < columns:
             raise InputError(f"bag {p.name!r} has {columns} classes, not a class {column}")
         other, refused = self._other(p)
         found = quantities(p, column=column, other=other)
         page = {
-            "quantities": [q.to_page() for q in found],
+            "quantities": [as_page(key, q) for key, q in found.items()],
             "galleries": galleries(found),
             "difference": refused,
         }
@@ -168,13 +192,13 @@ class ViewData:
         p = self.bag(k)
         try:
             if self.sources is None:
-                return self._map_thumbnail(k, p)
+                return picture_of_values(p, self._layout(k))
             if p.coords is not None and p.coords.shape[-1] == 2:
                 return self._slide_thumbnail(k)
             with self._scans.use(k) as found:
                 return slice_picture(found.scan)
         except READ_ERRORS:
-            return self._map_thumbnail(k, p)
+            return picture_of_values(p, self._layout(k))
 
     def tile(self, k: int, address: tuple[int, int, int]) -> bytes:
         """Return a tile of a bag's slide, addressed by (level, column, row), as JPEG.
@@ -263,8 +287,7 @@ class ViewData:
 
     def _slide_page(self, k: int, p: Prediction) -> dict[str, Any]:
         page: dict[str, Any] = {"kind": "slide", "slide": None, "mpp": None, "tissue": []}
-        with self._layouts.use(k) as layout:
-            patches = Squares(corners=layout.corners, side=layout.size, stride=layout.size)
+        patches = self._layout(k)
         try:
             with self._slides.use(k) as shown:
                 patches = shown.patches
@@ -277,20 +300,23 @@ class ViewData:
                 }
         except READ_ERRORS as error:
             page |= self._without_picture(error)
-        raster = index_raster(layout, patches)
-        height, width = raster.index.shape
-        end = (raster.x0 + width * raster.cell, raster.y0 + height * raster.cell)
-        page.setdefault("size", (int(np.ceil(end[0])), int(np.ceil(end[1]))))
-        page["corners"] = packed(patches.corners, "f4")
-        page |= {"side": patches.side, "pitch": patches.stride}
-        page["raster"] = {
-            "x0": raster.x0,
-            "y0": raster.y0,
-            "cell": raster.cell,
-            "width": width,
-            "height": height,
-            "index": packed(raster.index, "i4"),
-            "note": raster.note,
+        cells = raster(patches, finest=FINEST, longest=LONGEST)
+        height, width = cells.owners.shape
+        end = (cells.left + width * cells.cell, cells.top + height * cells.cell)
+        page.setdefault("size", tuple(int(np.ceil(v)) for v in end))
+        page |= {
+            "corners": packed(patches.corners, "f4"),
+            "side": patches.side,
+            "pitch": patches.stride,
+            "raster": {
+                "x0": cells.left,
+                "y0": cells.top,
+                "cell": cells.cell,
+                "width": width,
+                "height": height,
+                "index": packed(cells.owners, "i4"),
+                "note": drawn(patches, cells.cell),
+            },
         }
         return page
 
@@ -322,9 +348,9 @@ class ViewData:
         polygons = () if tissue is None else tissue.polygons
         return [r.ravel().tolist() for v in polygons for r in (v.outer, *v.holes)]
 
-    def _map_thumbnail(self, k: int, p: Prediction) -> bytes:
+    def _layout(self, k: int) -> Layout:
         with self._layouts.use(k) as layout:
-            return picture_of_values(p, layout)
+            return layout
 
     def _slide_thumbnail(self, k: int) -> bytes:
         assert self.sources is not None
@@ -333,7 +359,7 @@ class ViewData:
             with Image.open(file) as image:
                 image.draft("RGB", (2 * THUMBNAIL, 2 * THUMBNAIL))
                 image.thumbnail((THUMBNAIL, THUMBNAIL))
-                return encoded(image)
+                return jpeg(image)
         with self._slides.use(k) as shown:
             return jpeg(np.asarray(thumbnail(shown.slide, THUMBNAIL)))
 
@@ -344,3 +370,17 @@ def _left_out(shown: SlideView) -> str:
     if scale == 1 or mpp is None:
         return ""
     return f"The slide is shown at {mpp * scale:.2g} µm per pixel; finer levels were left out."
+
+
+def drawn(patches: Layout, cell: float) -> str:
+    """Return what the page says about the drawing; empty for a plain lattice."""
+    _, side = patches.cells
+    notes = []
+    if patches.side > patches.stride:
+        notes.append("The patches overlap: each is drawn as the middle of its square.")
+    if cell != patches.stride:
+        notes.append(
+            f"The patches are not on one lattice: they are drawn to {100 * cell / side:.0f} % of "
+            "their side, later ones over earlier ones."
+        )
+    return " ".join(notes)

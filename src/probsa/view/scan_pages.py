@@ -38,7 +38,8 @@ def scan_view(p: Prediction, scan: Scan, *, most_pixels: int | None) -> ScanView
     height, width = scan.volume.shape[1:]
     factor = 1.0 if most_pixels is None else min(1.0, most_pixels / max(width, height))
     size = (max(1, round(width * factor)), max(1, round(height * factor)))
-    return ScanView(scan=scan, slices=match_slices(p, scan), size=size)
+    slices = match_slices(p, scan.positions, path=scan.path)
+    return ScanView(scan=scan, slices=slices, size=size)
 
 
 def scan_page(shown: ScanView) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Maps of several methods side by side: the right colours at the right places, read back."""
+"""Small maps of several methods, or of evidence and doubt: right colours at the right places."""
 
 import csv
 import itertools
@@ -7,18 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from PIL import Image
 from support.array_slide import ArraySlide
 from support.made_maps import CELLS, STRIDE, axes, rgb, scan, slide
 
 from probsa.errors import BagError, InputError
+from probsa.evaluation import doubt
 from probsa.evaluation.prediction import Prediction
-from probsa.maps.layout import place
-from probsa.maps.sidebyside import draw_side_by_side, side_by_side
+from probsa.maps import draw_doubt, place, side_by_side
+from probsa.maps.compare import RAYS, doubt_of, draw_side_by_side
 from probsa.slides import Scan
 
 LABELS = np.array([0, 1, 1, 0, 0, 0, 1, -1], np.int8)
+MEAN = np.array([-2.0, 3.0, -0.5, 0.25, -1.0, -4.0, 1.0, 2.0], np.float32)
+VARIANCE = np.array([1.0, 4.0, 0.25, 1.0, 9.0, 2.0, 0.01, 1.0], np.float32)
 
 
 def dirac(p: Prediction) -> Prediction:
@@ -44,7 +48,7 @@ def pixels(path: Path, figure: Figure, name: str, p: Prediction) -> np.ndarray:
     """Return the colour in the middle of each instance's square in one panel."""
     image = np.asarray(Image.open(path).convert("RGB"))
     ax, layout = axes(figure, name), place(p)
-    centres = ax.transData.transform(layout.corners + layout.size / 2)
+    centres = ax.transData.transform(layout.corners + layout.side / 2)
     return image[image.shape[0] - 1 - centres[:, 1].astype(int), centres[:, 0].astype(int)]
 
 
@@ -264,7 +268,7 @@ def test_slices_stand_where_their_values_are(tmp_path):
     side_by_side({"plain": p}, out=path, **given)
     figure = draw_side_by_side({"plain": p}, **given)
     shown = pixels(path, figure, "source", p)
-    assert (shown[:11] < 30).all() and (shown[13:] > 220).all()
+    assert (shown[:11] < 30).all() and (shown[14:] > 220).all()
     assert axes(figure, "source").get_position().height > (
         1.5 * axes(figure, "plain mean").get_position().height
     )
@@ -274,3 +278,80 @@ def test_a_slide_that_does_not_hold_the_patches_is_refused():
     small = Source(ArraySlide(np.zeros((300, 300, 3), np.uint8)))
     with pytest.raises(InputError, match="array"):
         draw_side_by_side(three(), bag="b", sources=small)
+
+
+# --- doubt ------------------------------------------------------------------------------------
+
+
+def evidence(**more):
+    return replace(
+        slide(instance_labels=LABELS), attention_mean=MEAN, attention_variance=VARIANCE,
+        score_kind="evidence", probability_positive=np.linspace(0, 1, 8, dtype=np.float32), **more,
+    )  # fmt: skip
+
+
+def drawn(p, others=None):
+    others = {"ABMIL": slide(at=1), "ProbSA": slide(at=2)} if others is None else others
+    return draw_doubt(p, name="own", others=others, title="a slide", caption="What it is.")
+
+
+def test_the_panels_of_doubt_and_their_values():
+    p = evidence()
+    figure = drawn(p)
+    names = [n for n in names_of(figure) if not n.endswith(" bar")]
+    assert names == [
+        "labels", "ABMIL mean", "ProbSA mean",
+        "evidence", "probability", "calls",
+        "deviation", "doubt", "plot",
+    ]  # fmt: skip
+    found = {q.key: q for q in doubt_of(p, name="own")}
+    np.testing.assert_allclose(found["evidence"].values, MEAN)
+    np.testing.assert_allclose(found["probability"].values, p.probability_positive)
+    np.testing.assert_allclose(found["deviation"].values, np.sqrt(VARIANCE))
+    np.testing.assert_allclose(found["doubt"].values, doubt(p))
+    # called positive: 1, 3, 6 and 7; the label of 7 is unknown
+    wrong = [0, 0, 1, 1, 0, 0, 0, np.nan]
+    np.testing.assert_array_equal(found["calls"].values, wrong)
+    assert axes(figure, "calls").get_title(loc="left").endswith("2 of 7")
+    limits = {key: found[key].limits for key in ("evidence", "probability", "doubt")}
+    assert limits == {"evidence": (-4, 4), "probability": (0, 1), "doubt": (0, 0.5)}
+    bar = axes(figure, "calls bar")
+    assert [t.get_text() for t in bar.get_yticklabels()] == ["right", "wrong"]
+
+
+def test_the_plot_has_a_dot_per_patch_and_lines_of_equal_doubt():
+    p = evidence()
+    ax = axes(drawn(p), "plot")
+    dots = [c for c in ax.collections if isinstance(c, PathCollection)]
+    shown = np.concatenate([np.asarray(c.get_offsets()) for c in dots])
+    expected = np.stack([MEAN, np.sqrt(VARIANCE)], 1)
+    np.testing.assert_allclose(shown[np.lexsort(shown.T)], expected[np.lexsort(expected.T)])
+    lines = [line for line in ax.lines if len(line.get_xdata()) == 3]
+    for line, probability in zip(lines, RAYS, strict=True):
+        m, s = line.get_xdata()[0], line.get_ydata()[0]
+        on_line = replace(p, attention_mean=np.float32([m]), attention_variance=np.float32([s**2]))
+        assert doubt(on_line)[0] == pytest.approx(probability, abs=1e-6)
+
+
+def test_an_ensemble_says_that_the_deviation_is_of_all_members():
+    parts = {"variance_within": VARIANCE / 2, "variance_between": VARIANCE / 2}
+    for more, said in (({}, False), (parts, True)):
+        (title,) = (q.title for q in doubt_of(evidence(**more), name="") if q.key == "deviation")
+        assert ("all members" in title) == said
+
+
+@pytest.mark.parametrize("empty", ["attention_variance", "attention_mean"])
+def test_a_bag_without_any_doubt_can_be_drawn(empty):
+    p = replace(evidence(), **{empty: np.zeros(8, np.float32)})
+    figure = drawn(p, {})
+    figure.canvas.draw()
+    assert len([n for n in names_of(figure) if not n.endswith(" bar")]) == 7
+
+
+def test_what_cannot_be_drawn_is_refused():
+    with pytest.raises(InputError, match=r"whose score is evidence \(this one is logit\)"):
+        drawn(slide(instance_labels=LABELS))
+    with pytest.raises(InputError, match="bags with instance labels"):
+        drawn(replace(evidence(), instance_labels=None))
+    with pytest.raises(InputError, match="the same instances"):
+        drawn(evidence(), {"ABMIL": slide(at=1, offset=(64, 0))})
