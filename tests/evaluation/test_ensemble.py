@@ -10,8 +10,8 @@ from probsa.errors import InputError
 from probsa.evaluation.ensemble import aligned, combine
 from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.scores import evidence
-from probsa.maps.quantities import quantities
 from probsa.maps import draw_map
+from probsa.maps.quantities import quantities
 from probsa.maps.scale import bag_limits
 
 

@@ -17,7 +17,7 @@ from probsa.errors import BagError, InputError
 from probsa.evaluation import doubt
 from probsa.evaluation.prediction import Prediction
 from probsa.maps import draw_doubt, place, side_by_side
-from probsa.maps.compare import RAYS, doubt_of, draw_side_by_side
+from probsa.maps.compare import RAYS, doubt_of
 from probsa.slides import Scan
 
 LABELS = np.array([0, 1, 1, 0, 0, 0, 1, -1], np.int8)
@@ -57,8 +57,8 @@ def expected(values: np.ndarray, limits: tuple[float, float], quantity: str) -> 
     return np.array([rgb(quantity, v) for v in share])
 
 
-def test_labels_come_first_and_a_variance_only_where_there_is_one():
-    figure = draw_side_by_side(three(), bag="b")
+def test_labels_come_first_and_a_variance_only_where_there_is_one(tmp_path):
+    figure = side_by_side(three(), out=tmp_path / "a.png", bag="b")
     panels = [n for n in names_of(figure) if not n.endswith(" bar")]
     assert panels == ["labels", "plain mean", "diag mean", "diag variance", "instance mean"]
 
@@ -68,10 +68,12 @@ def test_labels_come_first_and_a_variance_only_where_there_is_one():
     [(0.55, "varies by 10 %"), (0.502, "varies by 0.4 %"), (2.0, "varies 4-fold"),
      (51.0, "varies >100-fold")],
 )  # fmt: skip
-def test_a_variance_panel_says_how_much_there_is_to_see(high, said):
+def test_a_variance_panel_says_how_much_there_is_to_see(tmp_path, high, said):
     p = slide(at=0)
     v = np.linspace(0.5, high, len(p.attention_variance), dtype=np.float32)
-    figure = draw_side_by_side({"diag": replace(p, attention_variance=v)}, bag="b")
+    figure = side_by_side(
+        {"diag": replace(p, attention_variance=v)}, out=tmp_path / "a.png", bag="b"
+    )
     assert axes(figure, "diag variance").get_title(loc="left").splitlines()[-1].endswith(said)
 
 
@@ -79,8 +81,7 @@ def test_each_panel_has_its_own_scale_unless_one_is_asked_for(tmp_path):
     predictions = three()
     for scale in ("own", "common"):
         path = tmp_path / f"{scale}.png"
-        side_by_side(predictions, bag="b", out=path, scale=scale)
-        figure = draw_side_by_side(predictions, bag="b", scale=scale)
+        figure = side_by_side(predictions, bag="b", out=path, scale=scale)
         logits = [predictions[m].attention_mean for m in ("plain", "diag")]
         both = (min(v.min() for v in logits), max(v.max() for v in logits))
         for name, p in predictions.items():
@@ -98,8 +99,7 @@ def test_each_panel_has_its_own_scale_unless_one_is_asked_for(tmp_path):
 
 def test_labels_are_drawn_in_their_colours_and_unknown_ones_not_at_all(tmp_path):
     predictions = three()
-    side_by_side(predictions, bag="b", out=tmp_path / "a.png")
-    figure = draw_side_by_side(predictions, bag="b")
+    figure = side_by_side(predictions, bag="b", out=tmp_path / "a.png")
     drawn = pixels(tmp_path / "a.png", figure, "labels", predictions["plain"])
     colours = [rgb("labels", k) for k in (0, 1)]
     for colour, label in zip(drawn, LABELS, strict=True):
@@ -111,8 +111,13 @@ def test_labels_are_drawn_in_their_colours_and_unknown_ones_not_at_all(tmp_path)
 
 def test_what_is_written_is_said(tmp_path):
     predictions = three()
-    figure = draw_side_by_side(
-        predictions, bag="study · slide", label=1, caption="Chosen by lot.", scale="common"
+    figure = side_by_side(
+        predictions,
+        out=tmp_path / "a.png",
+        bag="study · slide",
+        label=1,
+        caption="Chosen by lot.",
+        scale="common",
     )
     words = " ".join(t.get_text().replace("\n", " ") for t in figure.texts)
     assert "study · slide · label 1" in words
@@ -149,8 +154,7 @@ def test_slices_are_strips_with_the_lesion_marked_on_each(tmp_path):
     labels = np.array([0, 0, 1, 1, 0, 0, 1, 0], np.int8)
     a = scan(range(1, 9), instance_labels=labels)
     predictions = {"plain": dirac(a), "diag": replace(a, attention_mean=-a.attention_mean)}
-    side_by_side(predictions, bag="b", out=tmp_path / "a.png")
-    figure = draw_side_by_side(predictions, bag="b")
+    figure = side_by_side(predictions, bag="b", out=tmp_path / "a.png")
     v = predictions["diag"].attention_mean
     drawn = pixels(tmp_path / "a.png", figure, "diag mean", a)
     assert np.abs(drawn.astype(int) - expected(v, (v.min(), v.max()), "mean")).max() <= 2
@@ -162,12 +166,14 @@ def test_slices_are_strips_with_the_lesion_marked_on_each(tmp_path):
     assert title == "plain · mean μ (logit) · p = 0.87"
 
 
-def test_twenty_methods_with_long_names_do_not_run_into_each_other():
+def test_twenty_methods_with_long_names_do_not_run_into_each_other(tmp_path):
     base = slide(at=1, instance_labels=LABELS)
     predictions = {
         f"a method of a rather long name, wide {k}, learning rate 0.0{k}": base for k in range(20)
     }
-    figure = draw_side_by_side(predictions, bag="a slide whose name goes on " * 5, label=0)
+    figure = side_by_side(
+        predictions, out=tmp_path / "a.png", bag="a slide whose name goes on " * 5, label=0
+    )
     figure.canvas.draw()
     page = figure.bbox
     boxes = [
@@ -186,7 +192,7 @@ def test_twenty_methods_with_long_names_do_not_run_into_each_other():
 
 
 @pytest.mark.parametrize("cells", [(200, 4), (3, 120), (1, 1)])
-def test_slides_of_any_shape_fit_the_page(cells):
+def test_slides_of_any_shape_fit_the_page(tmp_path, cells):
     grid = np.stack(np.meshgrid(*map(np.arange, cells)), axis=-1).reshape(-1, 2)
     n = len(grid)
     p = replace(
@@ -195,7 +201,7 @@ def test_slides_of_any_shape_fit_the_page(cells):
         attention_mean=np.linspace(0, 1, n, dtype=np.float32),
         attention_variance=np.linspace(0, 1, n, dtype=np.float32),
     )
-    figure = draw_side_by_side({"a": p, "b": p}, bag="b")
+    figure = side_by_side({"a": p, "b": p}, out=tmp_path / "a.png", bag="b")
     for ax in figure.axes:
         box = ax.get_position()
         assert 0 <= box.x0 < box.x1 <= 1 and 0 <= box.y0 < box.y1 <= 1
@@ -247,8 +253,7 @@ def test_the_slide_comes_first_and_its_pixels_are_at_their_coordinates(tmp_path)
     image[row : row + int(STRIDE), column : column + int(STRIDE)] = (200, 30, 90)
     given = {"bag": "b", "sources": Source(ArraySlide(image))}
     path = tmp_path / "a.png"
-    side_by_side(three(), out=path, **given)
-    figure = draw_side_by_side(three(), **given)
+    figure = side_by_side(three(), out=path, **given)
     assert [n for n in names_of(figure) if not n.endswith(" bar")][:2] == ["source", "labels"]
     shown = pixels(path, figure, "source", slide(at=0))
     assert [k for k, c in enumerate(shown) if tuple(c) == (200, 30, 90)] == [4]
@@ -265,8 +270,7 @@ def test_slices_stand_where_their_values_are(tmp_path):
     p = dirac(scan(positions))
     path = tmp_path / "a.png"
     given = {"bag": "b", "sources": Source(source)}
-    side_by_side({"plain": p}, out=path, **given)
-    figure = draw_side_by_side({"plain": p}, **given)
+    figure = side_by_side({"plain": p}, out=path, **given)
     shown = pixels(path, figure, "source", p)
     assert (shown[:11] < 30).all() and (shown[14:] > 220).all()
     assert axes(figure, "source").get_position().height > (
@@ -274,10 +278,10 @@ def test_slices_stand_where_their_values_are(tmp_path):
     )
 
 
-def test_a_slide_that_does_not_hold_the_patches_is_refused():
+def test_a_slide_that_does_not_hold_the_patches_is_refused(tmp_path):
     small = Source(ArraySlide(np.zeros((300, 300, 3), np.uint8)))
     with pytest.raises(InputError, match="array"):
-        draw_side_by_side(three(), bag="b", sources=small)
+        side_by_side(three(), out=tmp_path / "a.png", bag="b", sources=small)
 
 
 # --- doubt ------------------------------------------------------------------------------------

@@ -38,10 +38,10 @@ from .picture import (
 from .quantities import (
     KINDS,
     Quantity,
-    check_same_bag,
     flattened,
     quantities,
     quantity,
+    same_instances,
     value_of,
 )
 from .scale import bag_limits
@@ -76,8 +76,11 @@ def side_by_side(
     label: int | None = None,
     caption: str = "",
     sources: Sources | None = None,
-) -> None:
+) -> Figure:
     """Write one bag's maps by several methods as PNG, and their values as CSV beside it.
+
+    The axes of the figure are labelled `source`, `labels`, `<method> mean` and `<method> variance`,
+    their colour bars `<method> mean bar` and so on.
 
     Args:
         predictions: Predictions of this bag by method name, in drawing order.
@@ -95,42 +98,23 @@ def side_by_side(
         BagError: The bag has no instances, no finite attention or unusable coordinates.
         SlideError: The slide or scan cannot be read.
     """
-    figure = draw_side_by_side(
-        predictions, bag=bag, scale=scale, label=label, caption=caption, sources=sources
-    )
-    save_figure(figure, out)
-    columns = _table({name: _single(p) for name, p in predictions.items()})
-    write_csv(out.with_suffix(".csv"), list(columns), pd.DataFrame(columns).to_dict("records"))
-
-
-def draw_side_by_side(
-    predictions: Mapping[str, Prediction],
-    *,
-    bag: str,
-    scale: PanelScale = "own",
-    label: int | None = None,
-    caption: str = "",
-    sources: Sources | None = None,
-) -> Figure:
-    """Return one bag's maps by several methods as a figure; see `side_by_side`.
-
-    The axes are labelled `source`, `labels`, `<method> mean` and `<method> variance`, their colour
-    bars `<method> mean bar` and so on.
-    """
     check_same_bag(predictions, bag=bag)
     single = {name: _single(p) for name, p in predictions.items()}
     first = next(iter(single.values()))
     canvas = plain_canvas(place(first), small=True)
-    panels = _shared(list(_panels(single, strip=canvas.layout.strip)), scale=scale)
-    known = "" if label is None else f" · label {label}"
-    return _page(
+    panels = list(_panels(single, strip=canvas.layout.strip))
+    figure = _page(
         canvas,
-        panels,
-        title=f"{bag}{known}",
+        panels if scale == "own" else _shared(panels),
+        title=f"{bag}{'' if label is None else f' · label {label}'}",
         caption=f"{caption} {WORDS[scale]} p is p(Y = 1).".strip(),
         source=None if sources is None else lambda ax: _draw_source(ax, first, sources, canvas),
         lesions=_labelled(single) if canvas.layout.strip else None,
     )
+    save_figure(figure, out)
+    columns = _table(single)
+    write_csv(out.with_suffix(".csv"), list(columns), pd.DataFrame(columns).to_dict("records"))
+    return figure
 
 
 def draw_doubt(
@@ -173,6 +157,24 @@ def draw_doubt(
     ]
     canvas = plain_canvas(place(p), small=True)
     return _page(canvas, panels, title=title, caption=caption, plot=lambda ax: _plot(ax, p))
+
+
+def check_same_bag(predictions: Mapping[str, Prediction], *, bag: str) -> None:
+    """Check that there are predictions, all of the same instances.
+
+    Raises:
+        InputError: There are none, or they differ.
+    """
+    if not predictions:
+        raise InputError(f"bag {bag!r}: no predictions were given to draw")
+    (first, reference), *others = predictions.items()
+    for name, p in others:
+        if not same_instances(reference, p):
+            raise InputError(
+                f"bag {bag!r}: {first!r} and {name!r} were not given the same instances "
+                f"({len(reference.attention_mean)} and {len(p.attention_mean)}): predict both from "
+                "the same features"
+            )
 
 
 def doubt_of(p: Prediction, *, name: str) -> list[Quantity]:
@@ -288,10 +290,8 @@ def _two_lines(name: str) -> str:
     return "\n".join(lines if len(lines) < 3 else [name[:keep] + "…", name[-keep:]])
 
 
-def _shared(panels: list[Named], *, scale: PanelScale) -> list[Named]:
-    """With `common`, give the panels of one quantity and unit the same limits."""
-    if scale == "own":
-        return panels
+def _shared(panels: list[Named]) -> list[Named]:
+    """Give the panels of one quantity and unit the same limits."""
     ends: dict[tuple[str, str], tuple[float, float]] = {}
     for _, q in panels:
         low, high = ends.get((q.key, q.unit), q.limits)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..core import named_file
 from ..errors import ProbSAError, UnknownName
@@ -108,25 +109,15 @@ def _guard(path: Path, bags: Sequence[str]) -> Path | None:
 
 
 def _draw(
-    p: Prediction,
-    out: Path,
-    *,
-    over: tuple[Sources, OverlaySettings] | None,
-    scale: Scale,
-    title: str,
-    limits: ColourLimits | None,
+    p: Prediction, out: Path, *, over: tuple[Sources, OverlaySettings] | None, **how: Any
 ) -> list[tuple[str, str]]:
     failures = []
     if over is not None:
-        sources, overlay = over
         try:
-            problem = draw_over(
-                p, out, sources=sources, how=overlay, scale=scale, title=title, limits=limits
-            )
+            problem = draw_over(p, out, sources=over[0], how=over[1], **how)
         except READ_ERRORS as error:
             failures.append((p.name, f"the map is drawn without its slide or scan: {error}"))
         else:
             return [(p.name, problem)] if problem else []
-    figure = draw_map(p, scale=scale, title=title, limits=limits)
-    save_figure(figure, named_file(out, p.name, ".png"))
+    save_figure(draw_map(p, **how), named_file(out, p.name, ".png"))
     return failures

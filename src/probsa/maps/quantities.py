@@ -4,7 +4,7 @@ A `Quantity` is one value for each instance of a bag, with its colours and its w
 why there is none. `quantities` lists those of a map, and `value_of` returns any of the table.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,7 +13,6 @@ from jaxtyping import Float, UInt8
 from matplotlib import colormaps
 from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, Normalize
 
-from ..errors import InputError
 from ..evaluation import (
     MapScore,
     Prediction,
@@ -299,21 +298,3 @@ def same_instances(one: Prediction, other: Prediction) -> bool:
         return False
     a, b = one.coords, other.coords
     return a is b or (a is not None and b is not None and np.array_equal(a, b))
-
-
-def check_same_bag(predictions: Mapping[str, Prediction], *, bag: str) -> None:
-    """Check that there are predictions, all of the same instances.
-
-    Raises:
-        InputError: There are none, or they differ.
-    """
-    if not predictions:
-        raise InputError(f"bag {bag!r}: no predictions were given to draw")
-    (first, reference), *others = predictions.items()
-    for name, p in others:
-        if not same_instances(reference, p):
-            raise InputError(
-                f"bag {bag!r}: {first!r} and {name!r} were not given the same instances "
-                f"({len(reference.attention_mean)} and {len(p.attention_mean)}): predict both from "
-                "the same features"
-            )

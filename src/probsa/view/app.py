@@ -6,13 +6,14 @@ no path comes from a request.
 
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import MissingExtra, ProbSAError
 from ..maps import READ_ERRORS
-from .pages import ViewData
+from .pages import ADDRESSES, ViewData
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -63,26 +64,13 @@ def make_app(data: ViewData, *, token: str, port: int) -> "Starlette":
         raise MissingExtra("starlette", "view") from error
     page = (static_folder() / "index.html").read_bytes()
     routes = [
-        Route("/", _fixed(page, "text/html; charset=utf-8")),
-        Route("/data/slides.js", _answer(lambda r: data.slides_script(), SCRIPT)),
-        Route("/data/limits.js", _answer(lambda r: data.limits_script(), SCRIPT)),
-        Route("/data/map/{k:int}.js", _answer(lambda r: data.map_script(r["k"]), SCRIPT)),
-        Route(
-            "/data/values/{k:int}_{c:int}.js",
-            _answer(lambda r: data.values_script(r["k"], r["c"]), SCRIPT),
-        ),
-        Route(
-            "/data/slice/{k:int}_{i:int}.js",
-            _answer(lambda r: data.slice_script(r["k"], r["i"]), SCRIPT),
-        ),
-        Route("/data/thumb/{k:int}.jpg", _answer(lambda r: data.thumbnail(r["k"]), JPEG)),
-        Route(
-            "/data/patch/{k:int}_{row:int}.jpg",
-            _answer(lambda r: data.patch(r["k"], r["row"]), JPEG),
-        ),
-        Route(
-            "/data/tiles/{k:int}/{level:int}/{column:int}_{row:int}.jpg",
-            _answer(lambda r: data.tile(r["k"], (r["level"], r["column"], r["row"])), JPEG),
+        Route("/", _answer(lambda: page, "text/html; charset=utf-8")),
+        *(
+            Route(
+                "/data/" + address.replace("}", ":int}"),
+                _answer(partial(make, data), SCRIPT if address.endswith(".js") else JPEG),
+            )
+            for address, make in ADDRESSES.items()
         ),
         Mount("/static", StaticFiles(directory=static_folder())),
     ]
@@ -128,22 +116,13 @@ def _same(given: str, token: str) -> bool:
     return secrets.compare_digest(given.encode(), token.encode())
 
 
-def _fixed(content: bytes, kind: str) -> "Callable[[Request], Response]":
-    from starlette.responses import Response
-
-    def endpoint(request: "Request") -> Response:
-        return Response(content, media_type=kind)
-
-    return endpoint
-
-
-def _answer(make: Callable[[dict[str, int]], bytes], kind: str) -> "Callable[[Request], Response]":
+def _answer(make: Callable[..., bytes], kind: str) -> "Callable[[Request], Response]":
     """Return an endpoint, which starlette runs in a thread; errors of a bag are status 404."""
     from starlette.responses import PlainTextResponse, Response
 
     def endpoint(request: "Request") -> Response:
         try:
-            return Response(make(request.path_params), media_type=kind)
+            return Response(make(**request.path_params), media_type=kind)
         except READ_ERRORS as error:
             # a stated reason helps the user of this machine; other errors may name paths
             reason = str(error) if isinstance(error, ProbSAError) else type(error).__name__

@@ -1,5 +1,6 @@
 """Stage 10: all data of the page, by integer addresses; the server and the export share it."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -154,7 +155,7 @@ class ViewData:
             page |= self._chain_page(k, p)
         return script(f"map/{k}", page)
 
-    def values_script(self, k: int, column: int) -> bytes:
+    def values_script(self, k: int, c: int) -> bytes:
         """Return the quantities of one class of a bag, and the lists of its pictures.
 
         Raises:
@@ -162,21 +163,16 @@ class ViewData:
         """
         p = self.bag(k)
         columns = columns_of(p)
-        if not 0 <= column < columns:
-            raise InputError(f"bag {p.name!r} has {columns} classes, not a class {column}")
+        if not 0 <= c < columns:
+            raise InputError(f"bag {p.name!r} has {columns} classes, not a class {c}")
         other, refused = self._other(p)
-        found = quantities(p, column=column, other=other)
+        found = quantities(p, column=c, other=other)
         page = {
             "quantities": [as_page(key, q) for key, q in found.items()],
             "galleries": galleries(found),
             "difference": refused,
         }
-        return script(f"values/{k}_{column}", page)
-
-    def pictured(self, k: int, column: int) -> list[int]:
-        """Return the patches that have a picture beside the map of a class."""
-        lists = galleries(quantities(self.bag(k), column=column))
-        return [row for found in lists for row in found["rows"]]
+        return script(f"values/{k}_{c}", page)
 
     def slice_script(self, k: int, i: int) -> bytes:
         """Return one slice of a bag's scan, in Hounsfield units.
@@ -200,14 +196,14 @@ class ViewData:
         except READ_ERRORS:
             return picture_of_values(p, self._layout(k))
 
-    def tile(self, k: int, address: tuple[int, int, int]) -> bytes:
-        """Return a tile of a bag's slide, addressed by (level, column, row), as JPEG.
+    def tile(self, k: int, level: int, column: int, row: int) -> bytes:
+        """Return a tile of a bag's slide as JPEG.
 
         Raises:
             InputError, SlideError: there is no such slide or tile, or it cannot be decoded.
         """
         with self._slides.use(self._checked(k)) as shown:
-            return tile_image(shown.slide, shown.pyramid, address)
+            return tile_image(shown.slide, shown.pyramid, (level, column, row))
 
     def patch(self, k: int, row: int) -> bytes:
         """Return the picture of a patch as JPEG.
@@ -220,21 +216,32 @@ class ViewData:
                 raise InputError(f"bag {self.rows[k].name!r} has no patch {row}")
             return patch_image(shown.slide, shown.patches.corners[row], shown.patches.side)
 
-    def pyramid(self, k: int) -> Pyramid | None:
-        """Return the tiles of a bag's slide; None if there is no slide that can be read."""
+    def files(self, k: int) -> Iterator[tuple[str, dict[str, int]]]:
+        """Yield the addresses of everything that the page may ask of a bag, and their numbers."""
+        p = self.bag(k)
+        yield "map/{k}.js", {"k": k}
+        rows: set[int] = set()
+        for c in range(columns_of(p)):
+            yield "values/{k}_{c}.js", {"k": k, "c": c}
+            lists = galleries(quantities(p, column=c))
+            rows.update(row for found in lists for row in found["rows"])
+        yield "thumb/{k}.jpg", {"k": k}
         try:
-            with self._slides.use(self._checked(k)) as shown:
-                return shown.pyramid
-        except READ_ERRORS:
-            return None
-
-    def slice_count(self, k: int) -> int:
-        """Return the number of slices of a bag's scan; 0 if there is none that can be read."""
-        try:
-            with self._scans.use(self._checked(k)) as found:
-                return len(found.scan.volume)
-        except READ_ERRORS:
-            return 0
+            if p.coords is not None and p.coords.shape[-1] == 1:
+                with self._scans.use(k) as found:
+                    count = len(found.scan.volume)
+                yield from (("slice/{k}_{i}.js", {"k": k, "i": i}) for i in range(count))
+            if p.coords is None or p.coords.shape[-1] == 1:
+                return
+            with self._slides.use(k) as shown:
+                pyramid = shown.pyramid
+        except READ_ERRORS:  # a slide or scan that cannot be read has no pictures
+            return
+        yield from (("patch/{k}_{row}.jpg", {"k": k, "row": row}) for row in sorted(rows))
+        for level in range(pyramid.levels):
+            for column, row in np.ndindex(*pyramid.tiles(level)):
+                place = {"k": k, "level": level, "column": column, "row": row}
+                yield "tiles/{k}/{level}/{column}_{row}.jpg", place
 
     def _checked(self, k: int) -> int:
         if not 0 <= k < len(self.rows):
@@ -384,3 +391,16 @@ def drawn(patches: Layout, cell: float) -> str:
             "their side, later ones over earlier ones."
         )
     return " ".join(notes)
+
+
+ADDRESSES: dict[str, Callable[..., bytes]] = {
+    "slides.js": ViewData.slides_script,
+    "limits.js": ViewData.limits_script,
+    "map/{k}.js": ViewData.map_script,
+    "values/{k}_{c}.js": ViewData.values_script,
+    "slice/{k}_{i}.js": ViewData.slice_script,
+    "thumb/{k}.jpg": ViewData.thumbnail,
+    "patch/{k}_{row}.jpg": ViewData.patch,
+    "tiles/{k}/{level}/{column}_{row}.jpg": ViewData.tile,
+}
+"""What answers for each address below `data/`, on the server and in an export."""
