@@ -5,7 +5,7 @@ interpolated. The features are annotations as QuPath 0.4 and later read and writ
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,55 +55,33 @@ def write_contours(
         InputError: The model has no P(evidence).
         MissingExtra: shapely is not installed.
     """
+    try:
+        import shapely
+    except ImportError as error:
+        raise MissingExtra("shapely", "slides") from error
     columns = probabilities(p, classes=classes)
     deviations = {q.column: q.values for q in channels(p, classes=classes).of("std")}
-    cells = _Cells(patches)
-    features = [
-        _feature(region, q, level, inside, std=deviations.get(q.column), mpp=mpp, about=about)
-        for q in columns
-        for level, inside in _levels(q)
-        if (region := cells.union(inside)) is not None
-    ]
+    (first, side), lattice, stride = patches.cells, patches.lattice, patches.stride
+    last = first + side
+    # patches with gaps between them do not fill the cells of their lattice
+    join = shapely.union_all
+    if lattice is not None and stride < patches.side + 1:
+        # edges that are computed from the lattice meet exactly
+        join, low = shapely.coverage_union_all, np.array([lattice.left, lattice.top])
+        first, last = (low + (lattice.index + k) * stride for k in (0, 1))
+    corners = np.round(np.concatenate([first, last], axis=1), DECIMALS)
+    boxes = shapely.box(*corners.T)
+    features = []
+    for q in columns:
+        for level in LEVELS:
+            # compared in float32: a stored probability of 0.9 reaches the level 0.9
+            inside = q.values >= np.float32(level)
+            if inside.any():
+                region = shapely.normalize(join(boxes[inside]))
+                std = deviations.get(q.column)
+                features.append(_feature(region, q, level, inside, std=std, mpp=mpp, about=about))
     collection = {"type": "FeatureCollection", "probsa": about.entries, "features": features}
     write_text(path, json.dumps(collection, allow_nan=False) + "\n")
-
-
-def _levels(q: Channel) -> Iterator[tuple[float, Bool[np.ndarray, " n"]]]:
-    # compared in float32: a stored probability of 0.9 reaches the level 0.9
-    for level in LEVELS:
-        yield level, q.values >= np.float32(level)
-
-
-class _Cells:
-    """The squares of a bag's patches, with shared edges where the patches lie on a lattice."""
-
-    def __init__(self, patches: Layout) -> None:
-        try:
-            import shapely
-        except ImportError as error:
-            raise MissingExtra("shapely", "slides") from error
-        self._shapely = shapely
-        corners, side = patches.cells
-        lattice = patches.lattice
-        # patches with gaps between them do not fill the cells of their lattice
-        self._disjoint = lattice is not None and patches.stride < patches.side + 1
-        if lattice is not None and self._disjoint:
-            # edges that are computed from the lattice meet exactly
-            low = np.array([lattice.left, lattice.top])
-            first = low + lattice.index * patches.stride
-            last = low + (lattice.index + 1) * patches.stride
-        else:
-            first, last = corners, corners + side
-        first, last = np.round(first, DECIMALS), np.round(last, DECIMALS)
-        self._boxes = shapely.box(first[:, 0], first[:, 1], last[:, 0], last[:, 1])
-
-    def union(self, inside: Bool[np.ndarray, " n"]) -> "BaseGeometry | None":
-        """Return the union of some cells; None if there are none."""
-        boxes = self._boxes[inside]
-        if len(boxes) == 0:
-            return None
-        join = self._shapely.coverage_union_all if self._disjoint else self._shapely.union_all
-        return self._shapely.normalize(join(boxes))
 
 
 def _feature(

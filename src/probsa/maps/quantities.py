@@ -123,9 +123,6 @@ class Quantity:
     """Why there are no values."""
     flat: str = ""
     """Why all values have the same colour; empty if they do not."""
-    column: int | None = None
-    """Index of the class; None if there is one score for all classes."""
-    class_name: str = ""
 
     @property
     def kind(self) -> Kind:

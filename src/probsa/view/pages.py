@@ -1,8 +1,9 @@
 """Stage 10: all data of the page, by integer addresses; the server and the export share it."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -45,7 +46,8 @@ from .tiles import (
     tile_image,
 )
 
-OPEN_SLIDES, OPEN_SCANS, OPEN_BAGS = 8, 2, 4
+OPEN = 4
+"""Number of bags, and of slides or scans, that are kept open."""
 LONGEST = 8192
 """Largest number of cells along a side of a raster, within what browsers allow for a canvas."""
 FINEST = 4
@@ -59,6 +61,13 @@ class SlideView:
     slide: Slide
     pyramid: Pyramid
     patches: Layout
+
+    def close(self) -> None:
+        """Close the slide."""
+        self.slide.close()
+
+
+Picture = TypeVar("Picture", SlideView, ScanView)
 
 
 class ViewData:
@@ -89,14 +98,12 @@ class ViewData:
         self.table, self.sources, self.other = table, sources, other
         self.max_mpp, self.most_pixels, self.about = max_mpp, most_pixels, about
         self.rows: list[Row] = list_rows(table)
-        self._bags = Kept(self._read, most=OPEN_BAGS)
-        self._layouts = Kept(lambda k: place(self.bag(k)), most=OPEN_BAGS)
-        self._slides = Kept(self._open_slide, most=OPEN_SLIDES, close=lambda v: v.slide.close())
-        self._scans = Kept(self._open_scan, most=OPEN_SCANS)
+        self._bags = Kept(self._read, most=OPEN)
+        self._pictures = Kept(self._open, most=OPEN, close=lambda v: v.close())
 
     def close(self) -> None:
         """Close all slides."""
-        self._slides.close()
+        self._pictures.close()
 
     def bag(self, k: int) -> Prediction:
         """Return the prediction of a bag.
@@ -180,7 +187,7 @@ class ViewData:
         Raises:
             InputError: there is no such slice.
         """
-        with self._scans.use(self._checked(k)) as found:
+        with self._picture(k, ScanView) as found:
             return script(f"slice/{k}_{i}", slice_values(found, i))
 
     def thumbnail(self, k: int) -> bytes:
@@ -188,13 +195,13 @@ class ViewData:
         p = self.bag(k)
         try:
             if self.sources is None:
-                return picture_of_values(p, self._layout(k))
+                return picture_of_values(p, place(p))
             if p.coords is not None and p.coords.shape[-1] == 2:
                 return self._slide_thumbnail(k)
-            with self._scans.use(k) as found:
+            with self._picture(k, ScanView) as found:
                 return slice_picture(found.scan)
         except READ_ERRORS:
-            return picture_of_values(p, self._layout(k))
+            return picture_of_values(p, place(p))
 
     def tile(self, k: int, level: int, column: int, row: int) -> bytes:
         """Return a tile of a bag's slide as JPEG.
@@ -202,7 +209,7 @@ class ViewData:
         Raises:
             InputError, SlideError: there is no such slide or tile, or it cannot be decoded.
         """
-        with self._slides.use(self._checked(k)) as shown:
+        with self._picture(k, SlideView) as shown:
             return tile_image(shown.slide, shown.pyramid, (level, column, row))
 
     def patch(self, k: int, row: int) -> bytes:
@@ -211,7 +218,7 @@ class ViewData:
         Raises:
             InputError, SlideError: there is no such patch, or it cannot be decoded.
         """
-        with self._slides.use(self._checked(k)) as shown:
+        with self._picture(k, SlideView) as shown:
             if not 0 <= row < len(shown.patches.corners):
                 raise InputError(f"bag {self.rows[k].name!r} has no patch {row}")
             return patch_image(shown.slide, shown.patches.corners[row], shown.patches.side)
@@ -227,16 +234,15 @@ class ViewData:
             rows.update(row for found in lists for row in found["rows"])
         yield "thumb/{k}.jpg", {"k": k}
         try:
-            if p.coords is not None and p.coords.shape[-1] == 1:
-                with self._scans.use(k) as found:
-                    count = len(found.scan.volume)
-                yield from (("slice/{k}_{i}.js", {"k": k, "i": i}) for i in range(count))
-            if p.coords is None or p.coords.shape[-1] == 1:
-                return
-            with self._slides.use(k) as shown:
-                pyramid = shown.pyramid
+            with self._pictures.use(k) as shown:
+                picture = shown
         except READ_ERRORS:  # a slide or scan that cannot be read has no pictures
             return
+        if isinstance(picture, ScanView):
+            count = len(picture.scan.volume)
+            yield from (("slice/{k}_{i}.js", {"k": k, "i": i}) for i in range(count))
+            return
+        pyramid = picture.pyramid
         yield from (("patch/{k}_{row}.jpg", {"k": k, "row": row}) for row in sorted(rows))
         for level in range(pyramid.levels):
             for column, row in np.ndindex(*pyramid.tiles(level)):
@@ -267,13 +273,20 @@ class ViewData:
             return None, without_folders(str(error))
         return other, ""
 
-    def _open_slide(self, k: int) -> SlideView:
+    @contextmanager
+    def _picture(self, k: int, kind: type[Picture]) -> Iterator[Picture]:
+        with self._pictures.use(self._checked(k)) as shown:
+            if not isinstance(shown, kind):
+                raise InputError(f"bag {self.rows[k].name!r} has no such picture")
+            yield shown
+
+    def _open(self, k: int) -> SlideView | ScanView:
         p = self.bag(k)
         if self.sources is None:
-            raise InputError("no slides were given: add --slides FOLDER")
+            raise InputError("no slides or scans were given: add --slides FOLDER")
         source = self.sources.open(p)
         if isinstance(source, Scan):
-            raise InputError(f"bag {p.name!r} has patches, but {source.path} is a scan")
+            return scan_view(p, source, most_pixels=self.most_pixels)
         try:
             patches = checked_squares(p, source, sources=self.sources)
         except BaseException:
@@ -282,21 +295,11 @@ class ViewData:
         pyramid = Pyramid.of(source, max_mpp=self.max_mpp)
         return SlideView(slide=source, pyramid=pyramid, patches=patches)
 
-    def _open_scan(self, k: int) -> ScanView:
-        p = self.bag(k)
-        if self.sources is None:
-            raise InputError("no scans were given: add --slides FOLDER")
-        source = self.sources.open(p)
-        if not isinstance(source, Scan):
-            with source:
-                raise InputError(f"bag {p.name!r} has slices, but {source.path} is a slide")
-        return scan_view(p, source, most_pixels=self.most_pixels)
-
     def _slide_page(self, k: int, p: Prediction) -> dict[str, Any]:
         page: dict[str, Any] = {"kind": "slide", "slide": None, "mpp": None, "tissue": []}
-        patches = self._layout(k)
+        patches = None
         try:
-            with self._slides.use(k) as shown:
+            with self._picture(k, SlideView) as shown:
                 patches = shown.patches
                 page |= {
                     "slide": shown.pyramid.to_page(),
@@ -307,6 +310,7 @@ class ViewData:
                 }
         except READ_ERRORS as error:
             page |= self._without_picture(error)
+        patches = place(p) if patches is None else patches
         cells = raster(patches, finest=FINEST, longest=LONGEST)
         height, width = cells.owners.shape
         end = (cells.left + width * cells.cell, cells.top + height * cells.cell)
@@ -332,7 +336,7 @@ class ViewData:
         if p.coords is not None:
             page["positions"] = packed(p.coords[:, 0], "f4")
             try:
-                with self._scans.use(k) as found:
+                with self._picture(k, ScanView) as found:
                     page["scan"] = scan_page(found)
             except READ_ERRORS as error:
                 page |= self._without_picture(error)
@@ -355,10 +359,6 @@ class ViewData:
         polygons = () if tissue is None else tissue.polygons
         return [r.ravel().tolist() for v in polygons for r in (v.outer, *v.holes)]
 
-    def _layout(self, k: int) -> Layout:
-        with self._layouts.use(k) as layout:
-            return layout
-
     def _slide_thumbnail(self, k: int) -> bytes:
         assert self.sources is not None
         file = WorkFolder(self.sources.folder).thumbnail(self.rows[k].name)
@@ -367,7 +367,7 @@ class ViewData:
                 image.draft("RGB", (2 * THUMBNAIL, 2 * THUMBNAIL))
                 image.thumbnail((THUMBNAIL, THUMBNAIL))
                 return jpeg(image)
-        with self._slides.use(k) as shown:
+        with self._picture(k, SlideView) as shown:
             return jpeg(np.asarray(thumbnail(shown.slide, THUMBNAIL)))
 
 

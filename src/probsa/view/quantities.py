@@ -14,7 +14,7 @@ from ..maps import (
     Quantity,
     column_of,
     columns_of,
-    flatness,
+    flattened,
     quantity,
     same_instances,
     score_name,
@@ -119,12 +119,11 @@ def as_page(key: str, q: Quantity) -> dict[str, Any]:
     }
     if q.absent or not np.isfinite(q.values).any():
         return page | {"reason": q.absent or "No patch has a value."}
-    is_logit = key == "mean" and q.unit == "logit"
     return page | {
         "values": packed(q.values, "f4"),
         "range": q.limits,
         "signed": q.kind.signed,
-        "flat": flatness(q.values, logits=is_logit) if q.kind.relative else "",
+        "flat": flattened(q, logits=q.unit == "logit").flat,
     }
 
 

@@ -28,6 +28,9 @@ class ScanView:
     size: tuple[int, int]
     """(width, height) in pixels of the slices that the page gets."""
 
+    def close(self) -> None:
+        """Do nothing: the scan is in memory."""
+
 
 def scan_view(p: Prediction, scan: Scan, *, most_pixels: int | None) -> ScanView:
     """Return a scan for the page; slices longer than `most_pixels` are averaged to that.
