@@ -77,24 +77,14 @@ def test_a_variance_panel_says_how_much_there_is_to_see(tmp_path, high, said):
     assert axes(figure, "diag variance").get_title(loc="left").splitlines()[-1].endswith(said)
 
 
-def test_each_panel_has_its_own_scale_unless_one_is_asked_for(tmp_path):
-    predictions = three()
-    for scale in ("own", "common"):
-        path = tmp_path / f"{scale}.png"
-        figure = side_by_side(predictions, bag="b", out=path, scale=scale)
-        logits = [predictions[m].attention_mean for m in ("plain", "diag")]
-        both = (min(v.min() for v in logits), max(v.max() for v in logits))
-        for name, p in predictions.items():
-            own = (p.attention_mean.min(), p.attention_mean.max())
-            # only one method gives probabilities, so it never shares its scale
-            limits = both if scale == "common" and name != "instance" else own
-            drawn = pixels(path, figure, f"{name} mean", p)
-            target = expected(p.attention_mean, limits, "mean")
-            assert np.abs(drawn.astype(int) - target).max() <= 2, (scale, name)
-        p = predictions["diag"]
-        v = p.attention_variance
-        target = expected(v, (v.min(), v.max()), "variance")
-        assert np.abs(pixels(path, figure, "diag variance", p).astype(int) - target).max() <= 2
+def test_each_panel_has_its_own_scale(tmp_path):
+    predictions, path = three(), tmp_path / "a.png"
+    figure = side_by_side(predictions, bag="b", out=path)
+    for name, p in predictions.items():
+        for key, v in (("mean", p.attention_mean), ("variance", p.attention_variance)):
+            if v.any():
+                drawn = pixels(path, figure, f"{name} {key}", p).astype(int)
+                assert np.abs(drawn - expected(v, (v.min(), v.max()), key)).max() <= 2, name
 
 
 def test_labels_are_drawn_in_their_colours_and_unknown_ones_not_at_all(tmp_path):
@@ -117,13 +107,11 @@ def test_what_is_written_is_said(tmp_path):
         bag="study · slide",
         label=1,
         caption="Chosen by lot.",
-        scale="common",
     )
     words = " ".join(t.get_text().replace("\n", " ") for t in figure.texts)
     assert "study · slide · label 1" in words
     assert "Chosen by lot." in words
-    assert "share one scale" in words
-    assert "own scale" not in words
+    assert "own scale" in words
     title = axes(figure, "instance mean").get_title(loc="left")
     assert title == "instance\nmean μ (probability) · p = 0.25"
     assert axes(figure, "labels").get_title(loc="left") == "instance labels\n3 of 8 positive"

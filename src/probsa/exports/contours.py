@@ -44,9 +44,6 @@ def write_contours(
     largest standard deviation of the score, where it exists.
 
     Args:
-        path: Path of the GeoJSON file.
-        p: The bag's prediction.
-        patches: Positions of its patches.
         mpp: Micrometres per level-0 pixel, for areas in mm²; None: areas in pixels only.
         about: The origin of the values, the member `probsa` of the collection.
         classes: Class names in the order of their index.

@@ -214,13 +214,9 @@ def write_parametric_map(
 def write_segmentation(
     path: Path, chances: Sequence[Channel], *, grid: DicomGrid, about: Provenance
 ) -> None:
-    """Write where P(evidence) ≥ 0.5 as a binary segmentation, atomically; it may be empty.
+    """Write where P(evidence), one of `chances` per class, is ≥ 0.5 as a binary segmentation.
 
-    Args:
-        path: Path of the file.
-        chances: P(evidence), one item per class.
-        grid: Where the values lie.
-        about: The origin of the values.
+    It is written atomically, and may be empty.
 
     Raises:
         InputError: The source lacks an attribute that the object needs.
@@ -260,9 +256,7 @@ def write_segmentation(
 
 
 def _concept(key: str) -> Any:
-    return highdicom().sr.CodedConcept(
-        value=key.upper(), scheme_designator=SCHEME, meaning=MEANINGS[key]
-    )
+    return highdicom().sr.CodedConcept(key.upper(), SCHEME, MEANINGS[key])
 
 
 def _identity(

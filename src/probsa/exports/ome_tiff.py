@@ -41,12 +41,8 @@ def write_ome_tiff(
     have a value. Quantities that the model lacks are left out; the annotation says why.
 
     Args:
-        path: Path of the file, `….ome.tiff`.
-        p: The bag's prediction.
-        patches: Positions of its patches.
         size: (width, height) of the slide at level 0.
         mpp: Micrometres per level-0 pixel; None: sizes are stated in level-0 pixels.
-        about: The origin of the values.
         classes: Class names in the order of their index.
 
     Raises:

@@ -1,4 +1,3 @@
-from .compare import PanelScale as PanelScale
 from .compare import draw_doubt as draw_doubt
 from .compare import side_by_side as side_by_side
 from .draw import draw_map as draw_map

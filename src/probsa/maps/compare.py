@@ -2,8 +2,8 @@
 16, or the evidence of one model with the doubt about it, beside the maps of others.
 
 The slide or its slices come first if they are at hand, then the labels, then each method's mean
-and, if it has one, its variance. Scores of different methods are different quantities, so by
-default each panel has its own scale.
+and, if it has one, its variance. Scores of different methods are different quantities, so each
+panel has its own scale.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -48,19 +47,13 @@ from .scale import bag_limits
 from .sources import Sources, checked_squares, chosen_scale, shown_box
 from .strips import grey_slice, match_slices
 
-PanelScale = Literal["own", "common"]
-"""Whether each panel has its own scale, or all panels of one quantity share one."""
 TITLE_WIDTH = 32
 """Characters per line above a small panel."""
 SLIDE_PIXELS, SLICE_PIXELS = 1000, 160
 """Longer side of the picture of a slide, and side of a slice, in pixels."""
 SLICES = 3.0
 """Height of the row of slices, as a multiple of a strip's."""
-WORDS = {
-    "own": "Each panel has its own scale, from the bag's smallest to its largest value.",
-    "common": "Panels of one quantity (in brackets) share one scale, from the smallest to the "
-    "largest value of all of them.",
-}
+SCALE = "Each panel has its own scale, from the bag's smallest to its largest value. p is p(Y = 1)."
 RAYS = {0.05: "solid", 0.25: "dashed"}
 """P(wrong) along the lines of the plot of doubt, and their style."""
 Named = tuple[str, Quantity]
@@ -72,7 +65,6 @@ def side_by_side(
     *,
     bag: str,
     out: Path,
-    scale: PanelScale = "own",
     label: int | None = None,
     caption: str = "",
     sources: Sources | None = None,
@@ -86,8 +78,6 @@ def side_by_side(
         predictions: Predictions of this bag by method name, in drawing order.
         bag: The bag's name, for the title.
         out: Path of the PNG.
-        scale: `own`: the brightest instances are those that this method scores highest; `common`: a
-            colour means the same value in all panels of one quantity.
         label: The bag's true label, if it is known.
         caption: Text below the maps, before the sentence on the scale.
         sources: Finds the bag's slide or scan, which is drawn first; None: it is not drawn.
@@ -105,9 +95,9 @@ def side_by_side(
     panels = list(_panels(single, strip=canvas.layout.strip))
     figure = _page(
         canvas,
-        panels if scale == "own" else _shared(panels),
+        panels,
         title=f"{bag}{'' if label is None else f' · label {label}'}",
-        caption=f"{caption} {WORDS[scale]} p is p(Y = 1).".strip(),
+        caption=f"{caption} {SCALE}".strip(),
         source=None if sources is None else lambda ax: _draw_source(ax, first, sources, canvas),
         lesions=_labelled(single) if canvas.layout.strip else None,
     )
@@ -267,7 +257,7 @@ def _panels(single: Mapping[str, Prediction], *, strip: bool, only: str = "") ->
                 said = f"σ² ({p.score_kind}²) {_variation(p.attention_variance)}"
             flat = f" · {q.flat}" if q.flat and strip else ""
             title = f"{name if strip else _two_lines(name)}{separator}{said}{flat}"
-            yield f"{name} {q.key}", replace(q, title=title, unit=p.score_kind, bar="")
+            yield f"{name} {q.key}", replace(q, title=title, bar="")
 
 
 def _variation(variance: np.ndarray) -> str:
@@ -288,15 +278,6 @@ def _two_lines(name: str) -> str:
     lines = wrap(name, TITLE_WIDTH) or [name]
     keep = TITLE_WIDTH - 1
     return "\n".join(lines if len(lines) < 3 else [name[:keep] + "…", name[-keep:]])
-
-
-def _shared(panels: list[Named]) -> list[Named]:
-    """Give the panels of one quantity and unit the same limits."""
-    ends: dict[tuple[str, str], tuple[float, float]] = {}
-    for _, q in panels:
-        low, high = ends.get((q.key, q.unit), q.limits)
-        ends[q.key, q.unit] = min(low, q.limits[0]), max(high, q.limits[1])
-    return [(name, replace(q, limits=ends[q.key, q.unit], flat="")) for name, q in panels]
 
 
 def _ends_of_lesions(p: Prediction, canvas: Canvas) -> list[float]:

@@ -42,12 +42,6 @@ class Lattice:
     top: float
     """Position of the top-left corner of cell (0, 0)."""
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of (rows, columns)."""
-        columns, rows = (self.index.max(0) + 1).tolist()
-        return rows, columns
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:

@@ -21,7 +21,6 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
-from PIL import Image
 
 from ..core import replacing
 from ..slides import Region
@@ -364,9 +363,3 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as a PNG, atomically."""
     with replacing(path) as temporary, missing_letters():
         figure.savefig(temporary, format="png")
-
-
-def write_picture(path: Path, pixels: UInt8[np.ndarray, "height width 3"]) -> None:
-    """Write pixels as a PNG without axes, atomically."""
-    with replacing(path) as temporary:
-        Image.fromarray(pixels).save(temporary, format="png")

@@ -264,21 +264,16 @@ def showing(p: Prediction, score: MapScore | None) -> Prediction:
     )
 
 
-def score_of(p: Prediction) -> MapScore:
-    """Return which score is in the place of the attention."""
-    return SHOWN_KINDS.get(p.score_kind, "evidence" if p.score_has_level else "attention")
-
-
 def key_of(p: Prediction) -> str:
     """Return the row of `KINDS` of what is in the place of the attention."""
-    score = score_of(p)
-    return {"grade": "probability", "attention": "mean"}.get(score, score)
+    score = SHOWN_KINDS.get(p.score_kind, "evidence" if p.score_has_level else "mean")
+    return "probability" if score == "grade" else score
 
 
 def score_name(p: Prediction) -> str:
     """Return the name of the score that the map shows."""
     if p.score_kind in SHOWN_KINDS:
-        return score_of(p)
+        return SHOWN_KINDS[p.score_kind]
     if p.score_has_level:
         return "evidence mean μ"
     return f"{'attention' if p.score_kind in ('logit', 'weight') else 'instance score'} mean μ"

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+from PIL import Image
 
 from ..cohorts import PatchSet, Record, WorkFolder, find_inputs, open_source, read_coordinates
-from ..core import named_file
+from ..core import named_file, replacing
 from ..errors import BagError, InputError, SlideError, hint
 from ..evaluation import Prediction
 from ..patches import Patches
 from ..slides import Box, Scan, Slide, resolution_of
 from .draw import draw_map
 from .layout import Layout, check_fits, squares
-from .picture import ALPHA, blend, save_figure, slide_canvas, write_picture
+from .picture import ALPHA, blend, save_figure, slide_canvas
 from .quantities import Scale, columns_of, quantities
 from .scale import ColourLimits, bag_limits
 from .strips import draw_strip
@@ -193,8 +194,8 @@ def draw_over(
             for k, q in enumerate(found):
                 suffix = f"_class{k * classes // len(found)}" if classes > 1 else ""
                 if not q.absent:
-                    name = named_file(out, p.name, f"_{q.key}{suffix}.png")
-                    write_picture(name, blend(canvas, q))
+                    with replacing(named_file(out, p.name, f"_{q.key}{suffix}.png")) as file:
+                        Image.fromarray(blend(canvas, q)).save(file, format="png")
     if picture.undecoded:
         return f"{picture.undecoded} of {picture.blocks} parts of {slide.path} cannot be decoded"
     return ""

@@ -74,7 +74,8 @@ class ViewData:
     """The data of the page of one predictions folder.
 
     Bags are addressed by their position in `rows`, classes and patches by their numbers; no path
-    comes from a request. All methods may be called by several threads.
+    comes from a request. All methods may be called by several threads; what is not there or cannot
+    be read is one of `READ_ERRORS`.
 
     Args:
         table: The predictions.
@@ -163,11 +164,7 @@ class ViewData:
         return script(f"map/{k}", page)
 
     def values_script(self, k: int, c: int) -> bytes:
-        """Return the quantities of one class of a bag, and the lists of its pictures.
-
-        Raises:
-            InputError: there is no such class.
-        """
+        """Return the quantities of one class of a bag, and the lists of its pictures."""
         p = self.bag(k)
         columns = columns_of(p)
         if not 0 <= c < columns:
@@ -182,11 +179,7 @@ class ViewData:
         return script(f"values/{k}_{c}", page)
 
     def slice_script(self, k: int, i: int) -> bytes:
-        """Return one slice of a bag's scan, in Hounsfield units.
-
-        Raises:
-            InputError: there is no such slice.
-        """
+        """Return one slice of a bag's scan, in Hounsfield units."""
         with self._picture(k, ScanView) as found:
             return script(f"slice/{k}_{i}", slice_values(found, i))
 
@@ -204,20 +197,12 @@ class ViewData:
             return picture_of_values(p, place(p))
 
     def tile(self, k: int, level: int, column: int, row: int) -> bytes:
-        """Return a tile of a bag's slide as JPEG.
-
-        Raises:
-            InputError, SlideError: there is no such slide or tile, or it cannot be decoded.
-        """
+        """Return a tile of a bag's slide as JPEG."""
         with self._picture(k, SlideView) as shown:
             return tile_image(shown.slide, shown.pyramid, (level, column, row))
 
     def patch(self, k: int, row: int) -> bytes:
-        """Return the picture of a patch as JPEG.
-
-        Raises:
-            InputError, SlideError: there is no such patch, or it cannot be decoded.
-        """
+        """Return the picture of a patch as JPEG."""
         with self._picture(k, SlideView) as shown:
             if not 0 <= row < len(shown.patches.corners):
                 raise InputError(f"bag {self.rows[k].name!r} has no patch {row}")
