@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
-from support.array_slide import ArraySlide, halved
+from support.array_slide import ArraySlide
 from support.made_maps import (
     CELLS,
     STRIDE,
@@ -349,18 +349,6 @@ def test_a_square_is_its_colour_over_grey_tissue_and_the_rest_is_tissue(alpha):
     # the last patch has no value, so it shows tissue, as does everything outside patches
     assert (~covered).sum() > 1000
     np.testing.assert_array_equal(blended[~covered], picture.image[~covered])
-
-
-@pytest.mark.parametrize("scale", [2.0, 4.0, 5.3])
-def test_one_level_and_pyramid_give_the_same_overlay(scale):
-    image = pink()
-    p = bag(lattice())
-    blended = []
-    for source in (ArraySlide(image), ArraySlide(image, halved(image), halved(halved(image)))):
-        canvas = slide_canvas(whole(source, scale=scale), squares(p))
-        blended.append(blend(canvas, mean_of(p)).astype(int))
-    assert np.abs(blended[0] - blended[1]).max() <= (2 if scale != 5.3 else 12)
-    assert np.abs(blended[0] - blended[1]).mean() < 1.0
 
 
 def test_real_slide_and_its_pyramid_give_the_same_overlay(shared_data):

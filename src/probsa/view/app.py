@@ -1,17 +1,18 @@
-"""Stage 10: the web application of the page, which only this machine and its token may use.
+"""Stage 10: serve the page, which only this machine and its token may use.
 
 Bags, tiles and patches are addressed by integers, and only the files of `static/` are read by name:
 no path comes from a request.
 """
 
 import secrets
+import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import MissingExtra, ProbSAError
+from ..errors import InputError, MissingExtra, ProbSAError
 from ..maps import READ_ERRORS
 from .pages import ADDRESSES, ViewData
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-HOSTS = ["127.0.0.1", "localhost"]
+LOOPBACK = "127.0.0.1"
+HOSTS = [LOOPBACK, "localhost"]
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
@@ -80,6 +82,42 @@ def make_app(data: ViewData, *, token: str, port: int) -> "Starlette":
         Middleware(BaseHTTPMiddleware, dispatch=_guard(token, cookie=f"probsa-view-{port}")),
     ]
     return Starlette(routes=routes, middleware=middleware)
+
+
+def serve(data: ViewData, *, port: int = 0, ready: Callable[[str], None]) -> None:
+    """Serve the page on loopback until the process is interrupted.
+
+    Args:
+        data: The data of the page.
+        port: Port of the server; 0: a free one.
+        ready: Called with the address, which contains the token, once the port is open.
+
+    Raises:
+        InputError: the port is in use, or may not be used.
+        MissingExtra: the server is not installed.
+    """
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise MissingExtra("uvicorn", "view") from error
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((LOOPBACK, port))
+        except (OSError, OverflowError) as error:
+            raise InputError(f"--port {port} cannot be used ({error}): give another") from error
+        port = listening.getsockname()[1]
+        token = secrets.token_urlsafe(32)
+        config = uvicorn.Config(
+            make_app(data, token=token, port=port),
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+        )
+        listening.listen()
+        ready(f"http://{LOOPBACK}:{port}/?token={token}")
+        uvicorn.Server(config).run(sockets=[listening])
 
 
 Next = Callable[["Request"], Awaitable["Response"]]
