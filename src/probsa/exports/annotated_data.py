@@ -39,12 +39,7 @@ class AnnotatedBag:
 
 
 def write_annotated(path: Path, bags: Iterable[AnnotatedBag]) -> None:
-    """Write bags of one kind into one file, atomically; the rows of a bag keep their order.
-
-    Raises:
-        InputError: The bags are slides and scans, or their features or scores differ in width.
-        MissingExtra: anndata is not installed.
-    """
+    """Write bags of one kind into one file, atomically; the rows of a bag keep their order."""
     try:
         import anndata
     except ImportError as error:

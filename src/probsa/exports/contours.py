@@ -42,15 +42,6 @@ def write_contours(
 
     Measurements are the level, the number of patches, the area, the mean of P(evidence) and the
     largest standard deviation of the score, where it exists.
-
-    Args:
-        mpp: Micrometres per level-0 pixel, for areas in mm²; None: areas in pixels only.
-        about: The origin of the values, the member `probsa` of the collection.
-        classes: Class names in the order of their index.
-
-    Raises:
-        InputError: The model has no P(evidence).
-        MissingExtra: shapely is not installed.
     """
     try:
         import shapely

@@ -68,13 +68,7 @@ class DicomGrid:
 
 
 def grid_of_slide(record: Record, patches: Layout, *, size: tuple[int, int]) -> DicomGrid:
-    """Return the grid of the patches of a DICOM slide.
-
-    Raises:
-        InputError: The file is not the level of the pyramid that the patches were cut from, or does
-            not state where it lies on the glass.
-        MissingExtra: highdicom is not installed.
-    """
+    """Return the grid of the patches of a DICOM slide."""
     hd = highdicom()
     source = _read(Path(record.source))
     stated = (source.get("TotalPixelMatrixColumns"), source.get("TotalPixelMatrixRows"))
@@ -125,11 +119,6 @@ def grids_of_series(record: Record, p: Prediction) -> tuple[DicomGrid, DicomGrid
 
     In the first, for parametric maps, a slice has `COARSE` pixels along each side, which cover it
     exactly; the second has the pixels of the source.
-
-    Raises:
-        InputError: The series has no slice at one of the bag's positions, or is not placed in
-            space.
-        MissingExtra: highdicom is not installed.
     """
     hd = highdicom()
     positions, planes = series_planes(record)
@@ -170,12 +159,7 @@ def grids_of_series(record: Record, p: Prediction) -> tuple[DicomGrid, DicomGrid
 def write_parametric_map(
     path: Path, channel: Channel, *, grid: DicomGrid, about: Provenance
 ) -> None:
-    """Write one quantity as a parametric map of float32, atomically.
-
-    Raises:
-        InputError: The source lacks an attribute that the object needs.
-        MissingExtra: highdicom is not installed.
-    """
+    """Write one quantity as a parametric map of float32, atomically."""
     hd = highdicom()
     from pydicom.sr.codedict import codes
 
@@ -217,10 +201,6 @@ def write_segmentation(
     """Write where P(evidence), one of `chances` per class, is ≥ 0.5 as a binary segmentation.
 
     It is written atomically, and may be empty.
-
-    Raises:
-        InputError: The source lacks an attribute that the object needs.
-        MissingExtra: highdicom is not installed.
     """
     hd = highdicom()
     from pydicom.sr.codedict import codes
@@ -320,11 +300,7 @@ def _sources_of(grid: DicomGrid) -> Iterator[None]:
 
 
 def highdicom():  # noqa: ANN201 - the package is imported only when it is used
-    """Return the package highdicom.
-
-    Raises:
-        MissingExtra: It is not installed.
-    """
+    """Return the package highdicom."""
     try:
         import highdicom
     except ImportError as error:

@@ -42,11 +42,7 @@ class VolumeGrid:
 
 
 def grid_of_series(record: Record) -> VolumeGrid:
-    """Return the grid of a DICOM series.
-
-    Raises:
-        InputError: Its slices are unevenly spaced, or their headers do not place them.
-    """
+    """Return the grid of a DICOM series."""
     positions, planes = series_planes(record)
     corners = np.array([plane.position for plane in planes], np.float64)
     if len(corners) < 2:
@@ -72,11 +68,7 @@ def grid_of_series(record: Record) -> VolumeGrid:
 
 
 def grid_of_nifti(scan: Scan) -> VolumeGrid:
-    """Return the grid of a scan that was read from NIfTI, with the axes right, anterior, superior.
-
-    Raises:
-        MissingExtra: nibabel is not installed.
-    """
+    """Return the grid of a scan that is NIfTI, with the axes right, anterior, superior."""
     image = _nibabel().load(scan.path)
     slices, rows, columns = scan.volume.shape
     return VolumeGrid(
@@ -94,10 +86,6 @@ def write_nifti(
     """Write one quantity as `….nii.gz`, atomically; the same values give the same bytes.
 
     The header has 80 bytes for text; the origin of the values is an extension of the header.
-
-    Raises:
-        InputError: The scan has no slice at one of the positions of the bag.
-        MissingExtra: nibabel is not installed.
     """
     nibabel = _nibabel()
     from nibabel.nifti1 import Nifti1Extension

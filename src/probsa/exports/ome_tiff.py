@@ -39,15 +39,6 @@ def write_ome_tiff(
 
     Values are float32, and NaN where there is no patch. Coarser levels are means of the cells that
     have a value. Quantities that the model lacks are left out; the annotation says why.
-
-    Args:
-        size: (width, height) of the slide at level 0.
-        mpp: Micrometres per level-0 pixel; None: sizes are stated in level-0 pixels.
-        classes: Class names in the order of their index.
-
-    Raises:
-        InputError: The raster would be too large.
-        MissingExtra: tifffile or imagecodecs is not installed.
     """
     try:
         import imagecodecs

@@ -60,10 +60,6 @@ def channels(p: Prediction, *, classes: Sequence[str] = ()) -> Channels:
 
     The mean and the standard deviation are those of the model's own score, and P(evidence) is
     P(f > 0), or the score itself if it is a probability: as `probsa map` shows them.
-
-    Args:
-        p: The bag's prediction.
-        classes: Class names in the order of their index; without them, classes are numbered.
     """
     width = columns_of(p)
     chance = p.attention_mean if p.score_kind == "probability" else p.probability_positive
@@ -96,11 +92,7 @@ def channels(p: Prediction, *, classes: Sequence[str] = ()) -> Channels:
 
 
 def probabilities(p: Prediction, *, classes: Sequence[str] = ()) -> tuple[Channel, ...]:
-    """Return P(evidence) of each class.
-
-    Raises:
-        InputError: The model has none.
-    """
+    """Return P(evidence) of each class."""
     held = channels(p, classes=classes)
     if "probability" in held.absent:
         raise InputError(f"bag {p.name!r} has no P(evidence): {held.absent['probability']}")

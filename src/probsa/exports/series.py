@@ -14,11 +14,6 @@ def series_planes(record: Record) -> tuple[Float64[np.ndarray, " slices"], list[
     """Return the positions of the slices of a series in ascending order, and their headers.
 
     Each header states where the slice lies; there is one slice per file.
-
-    Raises:
-        InputError: Slices have no position, orientation or pixel spacing, or the files hold several
-            slices each.
-        SlideError: The series cannot be read.
     """
     headers = [h for file in record.files if (h := _readable(Path(file))) is not None]
     if not headers:

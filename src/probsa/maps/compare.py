@@ -150,11 +150,7 @@ def draw_doubt(
 
 
 def check_same_bag(predictions: Mapping[str, Prediction], *, bag: str) -> None:
-    """Check that there are predictions, all of the same instances.
-
-    Raises:
-        InputError: There are none, or they differ.
-    """
+    """Check that there are predictions, all of the same instances."""
     if not predictions:
         raise InputError(f"bag {bag!r}: no predictions were given to draw")
     (first, reference), *others = predictions.items()
@@ -289,12 +285,7 @@ def _ends_of_lesions(p: Prediction, canvas: Canvas) -> list[float]:
 
 
 def _draw_source(ax: Axes, p: Prediction, sources: Sources, canvas: Canvas) -> None:
-    """Draw the bag's slide, or slices of its scan, in the first panel.
-
-    Raises:
-        InputError: There is no slide or scan of that name, or the coordinates are not in it.
-        SlideError: The file cannot be read.
-    """
+    """Draw the bag's slide, or slices of its scan, in the first panel."""
     source = sources.open(p)
     layout, (left, right, bottom, top) = canvas.layout, canvas.extent
     if isinstance(source, Scan):

@@ -167,11 +167,7 @@ def squares(p: Prediction, *, side: float | None = None) -> Layout:
 
 
 def check_fits(patches: Layout, *, size: tuple[int, int], name: str, slide: str) -> None:
-    """Check that each patch begins on the slide; padded patches may reach beyond its edge.
-
-    Raises:
-        InputError: A patch begins outside: the slide or the level of the coordinates is wrong.
-    """
+    """Check that each patch begins on the slide; padded patches may reach beyond its edge."""
     low, high = patches.corners.min(0), patches.corners.max(0)
     if (low <= -patches.side).any() or (high >= np.array(size)).any():
         raise InputError(

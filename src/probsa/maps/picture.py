@@ -153,14 +153,9 @@ def new_page(
     names: Sequence[str | None], *, columns: int, size: tuple[float, float], dpi: int,
     heights: Sequence[float] | None = None,
 ) -> tuple[Figure, list[Axes]]:  # fmt: skip
-    """Return a page of panels in rows, with the names of their axes.
+    """Return a page of panels in rows, with the names of their axes; None is an empty place.
 
-    Args:
-        names: What each panel is called; None: an empty place.
-        columns: Number of panels in a row.
-        size: (width, height) of a panel in inches.
-        dpi: Pixels per inch.
-        heights: Height of each row, as a multiple of `size`'s.
+    `size` is that of a panel in inches, and `heights` those of the rows as multiples of it.
     """
     rows = -(-len(names) // columns)
     figure = new_figure(columns * size[0], sum(heights or [1.0] * rows) * size[1], dpi=dpi)
@@ -183,13 +178,8 @@ def finish(
 ) -> Figure:  # fmt: skip
     """Add the title above the panels and the caption below, and give the panels their size.
 
-    Args:
-        figure: A page of `new_page`.
-        ax: A panel; the others of the grid have its size.
-        size: Its (width, height) in inches.
-        title: Text above; a name that is too long loses its middle.
-        caption: Text below.
-        share: The panel's part of the width and the height of all panels; None: from the grid.
+    `size` is that of `ax` in inches, and `share` its part of the width and the height of all
+    panels; None: that of a place of its grid.
     """
     grid = ax.get_subplotspec().get_gridspec()  # type: ignore[union-attr]
     across, down = share or (1 / grid.ncols, 1 / grid.nrows)
@@ -227,14 +217,7 @@ def finish(
 
 
 def dress_axes(ax: Axes, canvas: Canvas, *, first: bool, last: bool) -> None:
-    """Set limits, ticks and labels of a panel.
-
-    Args:
-        ax: The panel.
-        canvas: What is drawn on it.
-        first: Whether it shows the labels of the y axis.
-        last: Whether it shows the labels of the x axis.
-    """
+    """Set limits, ticks and labels of a panel."""
     layout, (width, height) = canvas.layout, canvas.size
     ax.set(xlim=canvas.extent[:2], ylim=canvas.extent[2:], facecolor=np.array(BACKGROUND) / 255)
     ax.tick_params(labelsize=SMALL, length=3)

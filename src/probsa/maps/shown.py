@@ -36,10 +36,7 @@ class Shown:
 def meaning(score: MapScore, task: Task, *, own: bool = False) -> str:
     """Return what a score says about an instance, in a sentence; empty for attention.
 
-    Args:
-        score: The score of the map.
-        task: The task of the model, which says what evidence is for.
-        own: Whether it is the model's own score, which is not compared with other classes.
+    The model's `own` score is not compared with other classes.
     """
     words = task.words
     up, down = words.towards
@@ -58,16 +55,7 @@ def meaning(score: MapScore, task: Task, *, own: bool = False) -> str:
 
 
 def resolve(table: Predictions, score: ScoreChoice) -> Shown:
-    """Return what the maps of a predictions folder show.
-
-    Args:
-        table: The predictions.
-        score: The score asked for; `auto`: the run's choice that is stored with the predictions,
-            or the model's own score if none is stored.
-
-    Raises:
-        InputError: The predictions do not have this score.
-    """
+    """Return what the maps of a predictions folder show."""
     choice = MapScoreChoice.of(table.metadata, where=table.folder / "predictions.json")
     first = next(_readable(table), None)
     known = None if first is None else drawable_scores(first)

@@ -154,21 +154,7 @@ def draw_over(
 ) -> str:
     """Write `out/<bag>.png`: the page of a slide or the strip of a scan.
 
-    Args:
-        p: The bag's prediction.
-        out: The folder of the maps.
-        sources: Finds the bag's slide or scan.
-        how: Resolution and opacity of the map of a slide.
-        scale: Which scale `limits` belong to; the colour bars name it.
-        title: Text above the map, as for `draw_map`.
-        limits: Colour limits; None: those of this bag.
-
-    Returns: What could not be shown; empty if everything is shown.
-
-    Raises:
-        InputError: There is no slide of that name, or the coordinates do not belong to it.
-        SlideError: The slide cannot be read, or lacks the resolution that `how` asks for.
-        BagError: The coordinates are unusable, or no attention is finite.
+    Return what could not be shown; empty if everything is shown.
     """
     limits = limits or bag_limits(p)
     source = sources.open(p)
@@ -237,18 +223,10 @@ def shown_box(patches: Layout, *, size: tuple[int, int]) -> Box:
 def chosen_scale(
     box: Box, *, longest: int = LONGEST, resolution: float | None = None, mpp: float | None = None
 ) -> float:
-    """Return the level-0 pixels per pixel of the picture.
+    """Return the level-0 pixels per pixel of the picture, at most `MOST_PIXELS` of them.
 
-    Args:
-        box: The part of the slide that is shown.
-        longest: Length of the picture's longer side in pixels; smaller parts are enlarged by a
-            whole number.
-        resolution: Micrometres per pixel instead; never finer than the slide.
-        mpp: Micrometres per level-0 pixel.
-
-    Raises:
-        SlideError: A resolution is given and `mpp` is unknown.
-        InputError: The picture would have more than `MOST_PIXELS` pixels.
+    It follows from the longer side in pixels, smaller parts being enlarged by a whole number, or
+    from a resolution in µm per pixel, never finer than the slide with its `mpp`.
     """
     width, height = box[2] - box[0], box[3] - box[1]
     if resolution is None:

@@ -155,17 +155,6 @@ def draw_strip(
     """Return the map of a bag with the slices of its scan as a figure, for `save_figure`.
 
     Its axes are labelled `slices` and `values`, the colour bars `mean bar` and `variance bar`.
-
-    Args:
-        p: The bag's prediction; its coordinates are positions in millimetres.
-        scan: The series.
-        scale: Which scale `limits` belong to; the colour bars name it.
-        title: Text above the map, as for `draw_map`.
-        limits: Colour limits; None: those of this bag.
-
-    Raises:
-        InputError: The scan has no slice at one of the positions.
-        BagError: No attention is finite.
     """
     slices = match_slices(p, scan.positions, path=scan.path)
     position = np.asarray(scan.positions, np.float64)[slices]

@@ -46,16 +46,7 @@ def look_up_table(name: Colours) -> UInt8[np.ndarray, "256 3"]:
 def quantities(
     p: Prediction, *, column: int, other: Prediction | None = None
 ) -> dict[str, Quantity]:
-    """Return the quantities of one class by the page's keys, always in the same order.
-
-    Args:
-        p: The prediction.
-        column: Column of the attention, for methods with one attention per class.
-        other: The prediction of the same bag by another model, of which differences are shown.
-
-    Raises:
-        InputError: The instances of `other` are not those of `p`, or its score has another meaning.
-    """
+    """Return the quantities of one class by the page's keys, always in the same order."""
     unit, words = unit_of(p), p.of_task.words
 
     def stored(key: str, title: str, unit: str, absent: str = "") -> Quantity:
@@ -128,11 +119,7 @@ def as_page(key: str, q: Quantity) -> dict[str, Any]:
 
 
 def check_comparable(p: Prediction, other: Prediction) -> None:
-    """Check that the scores of two predictions of a bag can be subtracted.
-
-    Raises:
-        InputError: they have other instances, coordinates, classes, or scores of another meaning.
-    """
+    """Check that the scores of two predictions of a bag can be subtracted."""
     if p.score_kind != other.score_kind:
         raise InputError(
             f"The scores have different meanings ({p.score_kind} and {other.score_kind})."

@@ -98,11 +98,7 @@ class Pyramid:
 
 
 def tile_image(slide: Slide, pyramid: Pyramid, address: tuple[int, int, int]) -> bytes:
-    """Return a tile, addressed by (level, column, row), as JPEG.
-
-    Raises:
-        RegionError: there is no such tile, or it cannot be decoded.
-    """
+    """Return a tile, addressed by (level, column, row), as JPEG."""
     found = pyramid.box(*address)
     if found is None:
         raise RegionError(f"{slide.path} has no tile {address}")
@@ -111,11 +107,7 @@ def tile_image(slide: Slide, pyramid: Pyramid, address: tuple[int, int, int]) ->
 
 
 def patch_image(slide: Slide, corner: np.ndarray, side: float) -> bytes:
-    """Return the picture of a patch as JPEG; `corner` and `side` are in level-0 pixels.
-
-    Raises:
-        RegionError: it cannot be decoded.
-    """
+    """Return the picture of a patch as JPEG; `corner` and `side` are in level-0 pixels."""
     x, y = (float(v) for v in corner)
     scale = max(1.0, side / PATCH)
     pixels = slide.region((x, y, x + side, y + side), scale=scale).image
