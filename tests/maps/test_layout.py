@@ -6,7 +6,7 @@ from support.made_maps import SIDE, STRIDE, bag, lattice, prediction, scan, slid
 
 from probsa.errors import BagError, InputError
 from probsa.maps import place, raster, squares
-from probsa.maps.layout import check_fits, owners
+from probsa.maps.layout import owners
 
 
 def owner_at(found, x: float, y: float) -> int:
@@ -108,12 +108,7 @@ def test_neighbours_meet_where_the_stride_is_no_whole_number():
         assert (owners(s, corner=(0, 0), cell=1.0, shape=(60, 2300))[20, :2190] >= 0).all()
 
 
-def test_coordinates_of_another_slide_are_refused():
-    size = (640, 512)
-    check_fits(squares(bag([[-10, -10], [639, 511]])), size=size, name="a", slide="s.svs")
-    for wrong in ([[0, 0], [640, 0]], [[0, 0], [0, 512]], [[-64, 0], [0, 0]]):
-        with pytest.raises(InputError, match=r"'a' begin.*s\.svs is 640 × 512 pixels.*another"):
-            check_fits(squares(bag(wrong)), size=size, name="a", slide="s.svs")
+def test_bags_without_patches_have_no_squares():
     with pytest.raises(InputError, match="its instances are slices"):
         squares(prediction(np.arange(3)[:, None], [1, 2, 3], kind="ct"))
     with pytest.raises(InputError, match="has no coordinates"):

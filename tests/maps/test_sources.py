@@ -24,6 +24,7 @@ from probsa.maps.sources import (
     LONGEST_PANEL,
     CohortSources,
     OverlaySettings,
+    checked_squares,
     chosen_scale,
     draw_over,
     shown_box,
@@ -387,3 +388,11 @@ def test_all_of_the_slide_is_shown_where_the_patches_span_a_good_part_of_it():
         (np.array([[0, 480]]), (0.0, 448.0, 96.0, 512.0)),
     ):
         assert shown_box(squares(bag(corners)), size=(640, 512)) == box
+
+
+def test_coordinates_of_another_slide_are_refused():
+    slide = ArraySlide(pink(), name="s")
+    checked_squares(bag([[-10, -10], [639, 511]]), slide, sources=OneSlide(slide))
+    for wrong in ([[0, 0], [640, 0]], [[0, 0], [0, 512]], [[-64, 0], [0, 0]]):
+        with pytest.raises(InputError, match=r"'bag' begin.*s\.tiff is 640 × 512 pixels.*another"):
+            checked_squares(bag(wrong), slide, sources=OneSlide(slide))

@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 
-from ..cohorts import Record
 from ..core import named_file
 from ..datasets import BagSet, open_bags
 from ..errors import BagError, InputError, MissingExtra, ProbSAError, UnknownName
@@ -167,11 +166,9 @@ class _Export:
         """Refuse contours of a model without P(evidence), which its first readable bag shows."""
         for bag in self.table.bags:
             try:
-                p = self.table.instances(bag)
+                probabilities(self.table.instances(bag))
             except BagError:
                 continue
-            try:
-                probabilities(p)
             except InputError as error:
                 raise InputError(f"{error}. Give --geojson tiles for one tile per patch") from error
             return
@@ -206,7 +203,15 @@ class _Export:
     def _dicom(self, p: Prediction, about: Provenance) -> Files:
         record = self._placed().record(p)
         if record.kind == "slide":
-            grid = mask_grid = self._grid_of_slide(p, record)
+            with self._slide(p, what="DICOM") as slide:
+                if slide.format != "dicom":
+                    raise InputError(
+                        f"{record.source} is not DICOM: {NEEDS_DICOM}. Convert the slide (for "
+                        "example with wsidicomizer) and predict it again, or export it with "
+                        "--ome-tiff"
+                    )
+                patches = checked_squares(p, slide, sources=self._placed())
+                grid = mask_grid = dicom.grid_of_slide(record, patches, size=slide.size)
         elif record.format == "nifti":
             raise InputError(f"{record.source} is NIfTI: {NEEDS_DICOM}. Export it with --nifti")
         else:
@@ -271,16 +276,6 @@ class _Export:
                 "--no-features"
             )
         return stored.features
-
-    def _grid_of_slide(self, p: Prediction, record: Record) -> dicom.DicomGrid:
-        with self._slide(p, what="DICOM") as slide:
-            if slide.format != "dicom":
-                raise InputError(
-                    f"{record.source} is not DICOM: {NEEDS_DICOM}. Convert the slide (for example "
-                    "with wsidicomizer) and predict it again, or export it with --ome-tiff"
-                )
-            patches = checked_squares(p, slide, sources=self._placed())
-            return dicom.grid_of_slide(record, patches, size=slide.size)
 
     def _slide(self, p: Prediction, *, what: str) -> Slide:
         source = self._placed().open(p)

@@ -166,17 +166,6 @@ def squares(p: Prediction, *, side: float | None = None) -> Layout:
     return place(p, side=side)
 
 
-def check_fits(patches: Layout, *, size: tuple[int, int], name: str, slide: str) -> None:
-    """Check that each patch begins on the slide; padded patches may reach beyond its edge."""
-    low, high = patches.corners.min(0), patches.corners.max(0)
-    if (low <= -patches.side).any() or (high >= np.array(size)).any():
-        raise InputError(
-            f"the patches of {name!r} begin at x {low[0]:,.0f} to {high[0]:,.0f}, y {low[1]:,.0f} "
-            f"to {high[1]:,.0f}, but {slide} is {size[0]:,} × {size[1]:,} pixels at level 0: it is "
-            "another slide, or the coordinates are of another scan or level"
-        )
-
-
 def owners(
     layout: Layout, *, corner: tuple[float, float], cell: float, shape: tuple[int, int]
 ) -> Int[np.ndarray, "height width"]:

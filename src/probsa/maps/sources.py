@@ -15,7 +15,7 @@ from ..evaluation import Prediction
 from ..patches import Patches
 from ..slides import Box, Scan, Slide, resolution_of
 from .draw import draw_map
-from .layout import Layout, check_fits, squares
+from .layout import Layout, squares
 from .picture import ALPHA, blend, save_figure, slide_canvas
 from .quantities import Scale, columns_of, quantities
 from .scale import ColourLimits, bag_limits
@@ -195,7 +195,15 @@ def checked_squares(p: Prediction, slide: Slide, *, sources: Sources) -> Layout:
     """
     patches = sources.patches(p)
     located = squares(p, side=None if patches is None else patches.size_level0)
-    check_fits(located, size=slide.size, name=p.name, slide=str(slide.path))
+    low, high, size = located.corners.min(0), located.corners.max(0), slide.size
+    # each patch begins on the slide; padded patches may reach beyond its edge
+    if (low <= -located.side).any() or (high >= np.array(size)).any():
+        raise InputError(
+            f"the patches of {p.name!r} begin at x {low[0]:,.0f} to {high[0]:,.0f}, y "
+            f"{low[1]:,.0f} to {high[1]:,.0f}, but {slide.path} is {size[0]:,} × {size[1]:,} "
+            "pixels at level 0: it is another slide, or the coordinates are of another scan or "
+            "level"
+        )
     if patches is not None and tuple(patches.slide_size) != slide.size:
         width, height = patches.slide_size
         raise InputError(

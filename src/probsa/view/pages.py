@@ -78,15 +78,7 @@ class ViewData:
 
     Bags are addressed by their position in `rows`, classes and patches by their numbers; no path
     comes from a request. All methods may be called by several threads; what is not there or cannot
-    be read is one of `READ_ERRORS`.
-
-    Args:
-        table: The predictions.
-        sources: Finds slides and scans; None: maps are shown on a plain background.
-        other: Predictions of the same bags by another model, to show differences.
-        max_mpp: Finest resolution of slides in µm per pixel; None: that of the slides.
-        most_pixels: Longest side of the slices of scans in pixels; None: that of the scans.
-        about: Further facts about the run, as pairs of title and text.
+    be read is one of `READ_ERRORS`. `open_view` makes it and says what its options mean.
     """
 
     def __init__(
@@ -398,8 +390,8 @@ def open_view(
         against: A run or predictions of another model, to show differences.
         mpp: Micrometres per level-0 pixel of slides whose files do not state it, or a mapping from
             names of slides.
-        max_mpp: See `ViewData`.
-        most_pixels: See `ViewData`.
+        max_mpp: Finest resolution of slides in µm per pixel; None: that of the slides.
+        most_pixels: Longest side of the slices of scans in pixels; None: that of the scans.
 
     Raises:
         InputError, TableError: a folder does not exist, or is not what it should be.
