@@ -161,8 +161,9 @@ def test_a_map_of_a_training_bag_says_so(trained, tmp_path, monkeypatch):
         part = {r["bag"]: r["part"] for r in csv.DictReader(f)}
     titles = {}
     monkeypatch.setattr(
-        "probsa.maps.folder.render_map", lambda p, path, **given: titles.update({p.name: given})
+        "probsa.maps.folder.draw_map", lambda p, **given: titles.update({p.name: given})
     )
+    monkeypatch.setattr("probsa.maps.folder.save_figure", lambda figure, path: None)
     assert main(["map", str(preds), "--out", str(tmp_path / "m")]) == 0
     for bag, given in titles.items():
         heading = given["title"].splitlines()[0]

@@ -10,8 +10,8 @@ from probsa.errors import InputError
 from probsa.evaluation.ensemble import aligned, combine
 from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.scores import evidence
-from probsa.maps.panels import panels_of
-from probsa.maps.render import draw_map
+from probsa.maps import draw_map
+from probsa.maps.quantities import quantities
 from probsa.maps.scale import bag_limits
 
 
@@ -89,7 +89,7 @@ def test_the_share_of_the_neighbours_is_the_mean_of_the_members():
 
 def test_maps_show_the_parts():
     both = combine([made(0), made(1)], align=True)
-    titles = [v.title for v in panels_of(both, bag_limits(both), scale="per-bag")]
+    titles = [v.title for v in quantities(both, bag_limits(both), scale="per-bag")]
     assert titles == [
         "attention mean μ",
         "attention variance σ²",
@@ -98,8 +98,8 @@ def test_maps_show_the_parts():
     ]
     assert {ax.get_label() for ax in draw_map(both).axes} >= {"within", "between bar"}
     certain = replace(both, variance_within=np.zeros(6, np.float32))
-    panels = {v.quantity: v for v in panels_of(certain, bag_limits(certain), scale="per-bag")}
-    assert panels["within"].empty == "no variance within members" and not panels["between"].empty
+    panels = {v.key: v for v in quantities(certain, bag_limits(certain), scale="per-bag")}
+    assert panels["within"].absent == "no variance within members" and not panels["between"].absent
     several = combine([made(0, classes=3), made(1, classes=3)], align=True)
-    assert len(list(panels_of(several, bag_limits(several), scale="per-bag"))) == 12
-    assert len(list(panels_of(made(0), bag_limits(made(0)), scale="per-bag"))) == 2
+    assert len(list(quantities(several, bag_limits(several), scale="per-bag"))) == 12
+    assert len(list(quantities(made(0), bag_limits(made(0)), scale="per-bag"))) == 2

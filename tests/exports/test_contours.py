@@ -15,7 +15,7 @@ from support.made_maps import SIDE, bag, lattice, prediction
 from probsa.errors import InputError
 from probsa.exports.contours import LEVELS, write_contours
 from probsa.exports.provenance import STATEMENT
-from probsa.maps.blending import squares
+from probsa.maps import squares
 
 
 def written(p, tmp_path, *, side=None, mpp=0.5, classes=()):

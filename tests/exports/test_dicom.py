@@ -11,7 +11,7 @@ from support.made_dicom import uid, validation_errors, write_ct_series, write_di
 from support.made_exports import MODEL, evidence, predictions, slide_bag
 from support.made_maps import SIDE, bag, lattice, pink, prediction, scan_bag
 
-import probsa.exports.dicom_grids as dicom_grids
+import probsa.exports.dicom as dicom_grids
 from probsa.errors import MissingExtra
 from probsa.exports import ExportSettings, export_folder
 from probsa.maps import CohortSources

@@ -15,7 +15,7 @@ from support.made_maps import SIDE, bag, lattice
 
 from probsa.exports.ome_tiff import LONGEST, write_ome_tiff
 from probsa.exports.provenance import STATEMENT
-from probsa.maps.blending import squares
+from probsa.maps import squares
 
 SIZE = (640, 512)
 MPP = 0.25

@@ -9,7 +9,7 @@ import pytest
 from support.made_maps import CELLS, STRIDE, prediction, scan, slide
 
 from probsa.errors import InputError
-from probsa.maps.blending import squares
+from probsa.maps import squares
 from probsa.maps.qupath import measurements, write_qupath
 
 

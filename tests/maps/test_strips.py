@@ -11,6 +11,7 @@ from PIL import Image
 from support.made_maps import axes, prediction, rgb, scan_bag
 
 from probsa.errors import InputError
+from probsa.maps import match_slices, save_figure, showing
 from probsa.maps.strips import (
     DPI,
     FRAME,
@@ -19,15 +20,13 @@ from probsa.maps.strips import (
     SWATCH,
     TILE,
     draw_strip,
-    match_slices,
-    render_strip,
     selected,
     slice_tiles,
 )
-from probsa.slides import list_scans, open_scan
-from probsa.slides._base import Scan
+from probsa.slides import Scan, list_scans, open_scan
 
 POSITIVE, NEGATIVE, UNKNOWN = (213, 94, 0), (86, 180, 233), (128, 128, 128)
+UNEVEN = np.array([-30.0, -25.8, -24.6, -17.2, -12.0, -5.5, 0.0, 4.0, 8.0, 12.5, 20.0, 31.0])
 
 
 def volume(n=12, rows=TILE, columns=TILE) -> np.ndarray:
@@ -50,34 +49,49 @@ def scan(positions, *, spacing=(0.5, 0.5), **shape) -> Scan:
     )
 
 
-UNEVEN = np.array([-30.0, -25.8, -24.6, -17.2, -12.0, -5.5, 0.0, 4.0, 8.0, 12.5, 20.0, 31.0])
+def matched(p, positions):
+    return match_slices(p, positions, path=Path("series"))
 
 
-# --- which slice is which ---------------------------------------------------------------------
+def of_classes(p, *means):
+    k, mean = len(means), np.stack(means, 1)
+    chance = np.full(k, 0.1, np.float32) + 0.5 * (np.arange(k) == 1)
+    variance = np.stack([p.attention_variance] * k, 1)
+    return replace(p, attention_mean=mean, attention_variance=variance, probability=chance,
+                   std=chance / 9)  # fmt: skip
 
 
 def test_slices_are_found_by_position_in_whatever_order():
     rng = np.random.default_rng(0)
     order = rng.permutation(12)[:9]  # a bag may also omit slices
-    matched = match_slices(scan_bag(UNEVEN[order] + rng.uniform(-0.04, 0.04, 9)), scan(UNEVEN))
-    np.testing.assert_array_equal(matched, order)
-    shuffled = rng.permutation(12)
-    matched = match_slices(scan_bag(UNEVEN), scan(UNEVEN[shuffled]))
-    np.testing.assert_array_equal(UNEVEN[shuffled][matched], UNEVEN)
-    np.testing.assert_array_equal(match_slices(scan_bag([7.0]), scan([7.0])), [0])
+    found = matched(scan_bag(UNEVEN[order] + rng.uniform(-0.04, 0.04, 9)), UNEVEN)
+    np.testing.assert_array_equal(found, order)
+    shuffled = UNEVEN[rng.permutation(12)]
+    np.testing.assert_array_equal(shuffled[matched(scan_bag(UNEVEN), shuffled)], UNEVEN)
+    np.testing.assert_array_equal(matched(scan_bag([7.0]), [7.0]), [0])
 
 
-def test_positions_of_another_series_are_refused():
-    with pytest.raises(InputError, match=r"slice at 12\.7 mm.*nearest of its 12 lies at 12\.5 mm"):
-        match_slices(scan_bag(np.where(UNEVEN == 12.5, 12.7, UNEVEN)), scan(UNEVEN))
-    with pytest.raises(InputError, match="numbers of slices and not positions"):
-        match_slices(scan_bag(np.arange(12)), scan(UNEVEN))
-    for beyond in (-35.0, 40.0):
-        with pytest.raises(InputError, match=f"slice at {beyond:g} mm"):
-            match_slices(scan_bag([beyond]), scan(UNEVEN))
-    slide = prediction(np.array([[0, 0], [256, 0]]), [1.0, 2.0])
+@pytest.mark.parametrize(
+    ("positions", "said"),
+    [
+        (
+            np.where(UNEVEN == 12.5, 12.7, UNEVEN),
+            r"slice at 12\.7 mm.*nearest .* at 12\.5",
+        ),
+        (np.arange(12), "numbers of slices and not positions"),
+        ([-35.0], "slice at -35 mm"),
+        ([40.0], "slice at 40 mm"),
+        (UNEVEN + 1.0, "another series"),
+    ],
+)
+def test_positions_of_another_series_are_refused(positions, said):
+    with pytest.raises(InputError, match=said):
+        matched(scan_bag(positions), UNEVEN)
+
+
+def test_a_slide_has_no_slices():
     with pytest.raises(InputError, match="no positions of slices"):
-        match_slices(slide, scan(UNEVEN))
+        matched(prediction(np.array([[0, 0], [256, 0]]), [1.0, 2.0]), UNEVEN)
 
 
 def test_all_slices_are_shown_up_to_sixty_and_those_that_lead_beyond():
@@ -90,9 +104,6 @@ def test_all_slices_are_shown_up_to_sixty_and_those_that_lead_beyond():
         assert set(rows) == set(want)
     mean[5] = np.nan
     assert 5 not in selected(mean, position)
-
-
-# --- the picture of the slices ----------------------------------------------------------------
 
 
 def test_a_slice_is_windowed_and_its_colours_are_below_it():
@@ -136,10 +147,8 @@ def test_slices_do_not_touch_and_fill_few_columns(n):
     assert all(b[2] <= width and b[3] <= height for b in boxes)
     for a, b in itertools.combinations(boxes, 2):
         assert a[2] < b[0] or b[2] < a[0] or a[3] < b[1] or b[3] < a[1]
-    assert tiles.columns == min(n, max(4, {28: 7, 60: 10}.get(n, 0)))
-
-
-# --- the page ---------------------------------------------------------------------------------
+    columns = len(set(tiles.corners[:, 0].tolist()))
+    assert columns == min(n, max(4, {28: 7, 60: 10}.get(n, 0)))
 
 
 def test_the_pages_swatches_have_the_colours_of_the_values(tmp_path):
@@ -148,9 +157,9 @@ def test_the_pages_swatches_have_the_colours_of_the_values(tmp_path):
         UNEVEN[::-1], instance_labels=labels
     )  # rows run from the top of the head downwards
     path = tmp_path / "map.png"
-    render_strip(p, path, s)
-    picture = np.asarray(Image.open(path).convert("RGB")).astype(int)
     figure = draw_strip(p, s)
+    save_figure(figure, path)
+    picture = np.asarray(Image.open(path).convert("RGB")).astype(int)
     ax = axes(figure, "slices")
     box = ax.get_window_extent()
     left, top = round(box.x0), round(len(picture) - box.y1)
@@ -210,19 +219,12 @@ def test_the_line_has_all_slices_by_position_with_their_labels():
 
 def test_the_likeliest_class_is_shown_and_all_are_drawn():
     p = scan_bag(UNEVEN)
-    mean = np.stack([p.attention_mean, -p.attention_mean, 2 * p.attention_mean], 1)
-    p = replace(
-        p,
-        attention_mean=mean,
-        attention_variance=np.stack([p.attention_variance] * 3, 1),
-        probability=np.array([0.2, 0.7, 0.1], np.float32),
-        std=np.zeros(3, np.float32),
-    )
-    figure = draw_strip(p, scan(UNEVEN))
+    means = [p.attention_mean, -p.attention_mean, 2 * p.attention_mean]
+    figure = draw_strip(of_classes(p, *means), scan(UNEVEN))
     assert texts(axes(figure, "slices"))[1] == "1"
     assert "class 1" in axes(figure, "slices").get_title(loc="left")
-    for c in range(3):
-        np.testing.assert_allclose(line(figure, f"class {c}")[1], mean[:, c])
+    for c, mean in enumerate(means):
+        np.testing.assert_allclose(line(figure, f"class {c}")[1], mean)
 
 
 def test_dirac_has_no_swatch_and_no_band():
@@ -234,18 +236,21 @@ def test_dirac_has_no_swatch_and_no_band():
     assert "Dirac" in axes(figure, "slices").get_title(loc="left")
 
 
+def test_another_score_is_named():
+    p = scan_bag(UNEVEN)
+    p = replace(p, contribution=p.attention_mean, class_score=p.attention_mean)
+    figure = draw_strip(showing(p, "contribution"), scan(UNEVEN))
+    assert {"slices", "contribution bar", "values"} == {a.get_label() for a in figure.axes}
+    assert axes(figure, "values").get_ylabel() == "contribution (share of the logit)"
+    assert "below: contribution" in axes(figure, "slices").get_title(loc="left")
+
+
 @pytest.mark.parametrize(("n", "classes"), [(1, 1), (3, 5), (28, 1), (60, 1), (300, 2)])
 def test_everything_on_the_page_has_its_place(n, classes):
     position = np.arange(n) * 1.25 - 500
     p = scan_bag(position, instance_labels=np.arange(n) % 2, name="a-long-name-" * 9)
     if classes > 1:
-        p = replace(
-            p,
-            attention_mean=np.stack([p.attention_mean * k for k in range(1, classes + 1)], 1),
-            attention_variance=np.stack([p.attention_variance] * classes, 1),
-            probability=np.full(classes, 1 / classes, np.float32),
-            std=np.zeros(classes, np.float32),
-        )
+        p = of_classes(p, *(p.attention_mean * k for k in range(1, classes + 1)))
     figure = draw_strip(p, scan(position, rows=16, columns=16))
     figure.canvas.draw()
     boxes = {str(a.get_label()): a.get_tightbbox() for a in figure.axes}
@@ -271,7 +276,7 @@ def test_a_real_series_out_of_order(tmp_path, shared_data):
     s = open_scan(source)
     order = np.random.default_rng(3).permutation(28)
     p = scan_bag(s.positions[order].astype(np.float32), name=source.name)
-    np.testing.assert_array_equal(match_slices(p, s), order)
+    np.testing.assert_array_equal(matched(p, s.positions), order)
     figure = draw_strip(p, s)
     assert texts(axes(figure, "slices"))[0] == f"{s.positions.min():.1f}".replace("-", "−")
     with pytest.raises(InputError, match="another series"):

@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from probsa.evaluation.prediction import Prediction
-from probsa.maps import draw_map, render_map
-from probsa.maps.panels import PALETTE
+from probsa.maps import KINDS, draw_map, save_figure
 
 STRIDE = 256.0
 CELLS = np.array([[3, 0], [0, 1], [1, 1], [3, 1], [0, 2], [1, 2], [2, 2], [1, 4]])  # (column, row)
@@ -59,8 +58,9 @@ def axes(figure: Figure, label: str) -> Axes:
 def written(p: Prediction, tmp_path: Path, **how) -> tuple[np.ndarray, Figure]:
     """Return the PNG's pixels (rows from the top) and the map as a figure, for its geometry."""
     path = tmp_path / f"{p.name}.png"
-    render_map(p, path, **how)
-    return np.asarray(Image.open(path).convert("RGB")), draw_map(p, **how)
+    figure = draw_map(p, **how)
+    save_figure(figure, path)
+    return np.asarray(Image.open(path).convert("RGB")), figure
 
 
 def panel_pixels(picture: np.ndarray, ax: Axes) -> tuple[np.ndarray, tuple[int, int]]:
@@ -91,7 +91,7 @@ def square_of(picture: np.ndarray, ax: Axes, colour: np.ndarray) -> np.ndarray:
 
 
 def rgb(quantity: str, share: float) -> np.ndarray:
-    return np.rint(np.array(PALETTE[quantity](share)[:3]) * 255).astype(int)
+    return np.rint(np.array(KINDS[quantity].colours(share)[:3]) * 255).astype(int)
 
 
 def pixel_width(ax: Axes) -> float:

@@ -16,6 +16,9 @@ from probsa.datasets import open_bags
 from probsa.evaluation.predictor import Predictor
 from probsa.evaluation.storage import read_predictions
 from probsa.maps import draw_map, map_limits
+from probsa.maps.picture import BACKGROUND
+from probsa.maps.quantities import quantities
+from probsa.maps.scale import bag_limits
 from probsa.models import build
 from probsa.training.preparation import Standardizer
 
@@ -122,6 +125,9 @@ def test_a_map_has_a_row_for_each_class(run, tmp_path, scale):
         ax for ax in figure.axes if str(ax.get_label()) in ("mean", "mean 0", "mean 1", "mean 2")
     ]
     assert len(means) == columns
-    for c, ax in enumerate(means):
-        drawn = np.ma.compressed(ax.images[0].get_array())
-        np.testing.assert_allclose(np.sort(drawn), np.sort(p.attention_mean[:, c]), rtol=1e-6)
+    shown = quantities(p, limits or bag_limits(p), scale=scale)
+    found = [q for q in shown if q.key == "mean"]
+    for c, (ax, q) in enumerate(zip(means, found, strict=True)):
+        np.testing.assert_array_equal(q.values, p.attention_mean[:, c].astype(np.float64))
+        drawn = {tuple(v) for v in np.asarray(ax.images[0].get_array()).reshape(-1, 3).tolist()}
+        assert drawn == {BACKGROUND, *map(tuple, q.colours.tolist())}

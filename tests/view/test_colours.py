@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from probsa.maps import PALETTE
-from probsa.view.colours import TABLES, look_up_table
+from probsa.maps import KINDS
+from probsa.view.quantities import look_up_table
 
 # Machado, Oliveira and Fernandes (2009), severity 1, for linear red, green and blue
 SIMULATED = {
@@ -70,7 +70,5 @@ def test_the_two_labels_differ(vision):
 
 
 def test_the_tables_are_those_of_the_maps():
-    names = {"mean": "mean", "signed": "evidence", "deviation": "deviation"}
-    assert all(TABLES[own].name == PALETTE[other].name for own, other in names.items())
-    ends = np.rint(np.array([PALETTE["mean"](0.0), PALETTE["mean"](1.0)])[:, :3] * 255)
+    ends = np.rint(np.array([KINDS["mean"].colours(v) for v in (0.0, 1.0)])[:, :3] * 255)
     np.testing.assert_array_equal(look_up_table("mean")[[0, -1]], ends)

@@ -16,12 +16,12 @@ from support.made_views import SIDE, bags, cells, lesion, write_bags, write_slid
 from probsa.cli.entry import main
 from probsa.errors import InputError, OutputExists, RegionError
 from probsa.evaluation import read_predictions
-from probsa.maps import place, squares
+from probsa.maps import raster, squares
 from probsa.view import export_page, open_view
 from probsa.view.app import static_folder
 from probsa.view.export import MARK
-from probsa.view.quantities import quantities
-from probsa.view.rasters import index_raster
+from probsa.view.pages import drawn
+from probsa.view.quantities import as_page, quantities
 from probsa.view.rows import list_rows
 from probsa.view.scripts import script, without_folders
 from probsa.view.tiles import TILE, Pyramid, tile_image
@@ -55,34 +55,15 @@ def number(data, name: str) -> int:
     return [r.name for r in data.rows].index(name)
 
 
-def test_a_lattice_has_one_cell_per_patch():
-    p = lesion()
-    raster = index_raster(place(p), squares(p))
-    assert (raster.x0, raster.y0, raster.cell) == (3 * SIDE, 2 * SIDE, SIDE)
-    expected = np.full((8, 11), -1)
-    for row, (x, y) in enumerate(cells()):
-        expected[y - 2, x - 3] = row
-    np.testing.assert_array_equal(raster.index, expected)
-    assert raster.note == ""
-
-
-def test_overlapping_patches_are_drawn_in_the_middle_of_their_squares():
-    p = lesion()
-    raster = index_raster(place(p), squares(p, side=2.0 * SIDE))
-    assert (raster.x0, raster.y0) == (3 * SIDE + SIDE / 2, 2 * SIDE + SIDE / 2)
-    assert "overlap" in raster.note
-
-
-def test_patches_off_the_lattice_are_drawn_to_a_quarter_later_ones_on_top():
+def test_the_page_says_how_patches_are_drawn():
+    assert drawn(squares(lesion()), SIDE) == ""
+    assert "overlap" in drawn(squares(lesion(), side=2.0 * SIDE), SIDE)
     coords = np.array([[0, 0], [64, 0], [160, 32], [200, 32]])
-    p = prediction(coords, np.arange(4.0), stride=64.0)
-    raster = index_raster(place(p), squares(p, side=64.0))
-    assert raster.cell == 16
-    for row, (x, y) in enumerate(coords):
-        block = raster.index[y // 16 : y // 16 + 4, x // 16 : x // 16 + 4]
-        assert (block == row).any()
-    np.testing.assert_array_equal(raster.index[4, 8:], [-1, -1, 2, 2, 3, 3, 3, 3][-8:])
-    assert "not on one lattice" in raster.note
+    free = squares(prediction(coords, np.arange(4.0), stride=64.0))
+    cells = raster(free, finest=4)
+    np.testing.assert_array_equal(cells.owners[4, 8:], [-1, -1, 2, 2, 2, 3, 3, 3, 3])
+    assert "not on one lattice: they are drawn to 25 %" in drawn(free, cells.cell)
+    assert raster(squares(lesion()), longest=4).owners.shape == (3, 4)
 
 
 def test_tiles_together_are_the_slide():
@@ -115,23 +96,23 @@ def test_levels_finer_than_the_limit_are_left_out():
 
 def test_quantities_are_the_stored_values_and_missing_ones_have_reasons():
     p = lesion()
-    found = {q.key: q for q in quantities(p, column=0)}
+    found = quantities(p, column=0)
     np.testing.assert_array_equal(found["mean"].values, p.attention_mean)
     np.testing.assert_array_equal(found["deviation"].values, np.sqrt(p.attention_variance))
     np.testing.assert_array_equal(found["probability"].values, p.probability_positive)
     np.testing.assert_array_equal(found["labels"].values, np.r_[np.nan, p.instance_labels[1:]])
-    assert found["mean"].to_page()["range"] == (-4.0, 4.0)
-    dirac = {q.key: q for q in quantities(bags()[4], column=0)}
-    assert "no variance" in dirac["deviation"].to_page()["reason"]
-    assert "no zero" in dirac["probability"].to_page()["reason"]
-    assert "values" not in dirac["contribution"].to_page()
+    assert as_page("mean", found["mean"])["range"] == (-4.0, 4.0)
+    dirac = {k: as_page(k, q) for k, q in quantities(bags()[4], column=0).items()}
+    assert "no variance" in dirac["deviation"]["reason"]
+    assert "no zero" in dirac["probability"]["reason"]
+    assert "values" not in dirac["contribution"]
 
 
 def test_each_class_has_its_own_values():
     mean = np.arange(8.0).reshape(4, 2)
     p = prediction(None, mean, mean + 1, weight_mean=mean.astype(np.float32))
     for c in (0, 1):
-        found = {q.key: q.values for q in quantities(p, column=c)}
+        found = {k: q.values for k, q in quantities(p, column=c).items()}
         np.testing.assert_array_equal(found["mean"], mean[:, c])
         np.testing.assert_array_equal(found["deviation"], np.sqrt(mean[:, c] + 1, dtype="f4"))
 
@@ -206,7 +187,7 @@ def test_an_export_is_complete_or_not_there_at_all(tmp_path, view, monkeypatch):
 def test_tiles_of_an_export_are_the_pixels_of_the_slide(tmp_path, view):
     k = number(view, "lesion")
     done = export_page(view, tmp_path / "out")
-    level = view.pyramid(k).levels - 1
+    level = max(numbers.get("level", 0) for _, numbers in view.files(k))
     tile = Image.open(done.folder / f"data/tiles/{k}/{level}/1_1.jpg")
     expected = np.asarray(Image.open(tmp_path / "slides" / "lesion.png"))[253:509, 253:509]
     assert np.abs(np.asarray(tile).astype(int) - expected).mean() < 3

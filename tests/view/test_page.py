@@ -20,8 +20,8 @@ from support.made_views import bags as made_bags
 
 from probsa.slides import WINDOWS, Windows, windowed
 from probsa.view import export_page, open_view
-from probsa.view.colours import look_up_table
-from probsa.view.server import serve
+from probsa.view.app import serve
+from probsa.view.quantities import look_up_table
 
 
 @pytest.fixture(scope="module")

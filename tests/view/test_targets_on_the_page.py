@@ -11,7 +11,7 @@ from probsa.core import TextTable
 from probsa.evaluation import read_predictions, truth_of, verdict_of
 from probsa.exports import ExportSettings, export_folder
 from probsa.maps import render_folder
-from probsa.maps.panels import heading
+from probsa.maps.draw import heading
 from probsa.maps.qupath import measurements
 from probsa.maps.shown import resolve
 from probsa.training import read_run, train

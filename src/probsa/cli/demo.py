@@ -19,7 +19,7 @@ from ..core import GraphOptions, write_json, write_text
 from ..datasets import write_digit_slides
 from ..errors import OutputExists
 from ..evaluation import InstanceTable, Report, centre, instance_metrics, read_predictions
-from ..maps import render_doubt
+from ..maps import draw_doubt, save_figure
 from ..statistics import Metric
 from ..training import DataConfig, Reporter, RunConfig, TrainingConfig, read_run
 from ..workflow import train_and_report
@@ -215,13 +215,13 @@ def _draw(out: Path) -> list[DemoFigure]:
         path = out / "maps" / f"{bag}.png"
         of_bag = {m: table.instances(bag) for m, table in tables.items()}
         default = of_bag.pop(DEFAULT)
-        render_doubt(
+        figure = draw_doubt(
             default,
-            path,
             name="default",
             others={f"{COLUMNS[m]}, attention": p for m, p in of_bag.items()},
             title=f"{bag} · p = {default.probability[0]:.2f} by the default recipe",
         )
+        save_figure(figure, path)
         figures.append(DemoFigure(bag=bag, path=path, sentence=figure_sentence(default)))
     return figures
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Shaped
 
 from ..core import replacing
 from ..errors import InputError, MissingExtra
 from ..evaluation import Prediction
 from .provenance import Provenance
-from .quantities import Quantities, quantities
+from .quantities import channels
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -39,12 +39,7 @@ class AnnotatedBag:
 
 
 def write_annotated(path: Path, bags: Iterable[AnnotatedBag]) -> None:
-    """Write bags of one kind into one file, atomically; the rows of a bag keep their order.
-
-    Raises:
-        InputError: The bags are slides and scans, or their features or scores differ in width.
-        MissingExtra: anndata is not installed.
-    """
+    """Write bags of one kind into one file, atomically; the rows of a bag keep their order."""
     try:
         import anndata
     except ImportError as error:
@@ -64,16 +59,14 @@ def write_annotated(path: Path, bags: Iterable[AnnotatedBag]) -> None:
     if len(parts) > 1:
         whole = anndata.concat([part for _, part in parts], merge="same")
     whole.uns["probsa"] = {bag.p.name: _origin(bag) for bag, _ in parts}
-    if all(bag.side is not None for bag, _ in parts):
+    sides = {bag.p.name: bag.side for bag, _ in parts}
+    if None not in sides.values():
         whole.uns["spatial"] = {
-            bag.p.name: {
+            name: {
                 "images": {},
-                "scalefactors": {
-                    "spot_diameter_fullres": float(bag.side or 0),
-                    "tissue_hires_scalef": 1.0,
-                },
+                "scalefactors": {"spot_diameter_fullres": side, "tissue_hires_scalef": 1.0},
             }
-            for bag, _ in parts
+            for name, side in sides.items()
         }
     with replacing(path) as temporary:
         whole.write_h5ad(temporary, compression="gzip")
@@ -84,14 +77,23 @@ def _annotated(bag: AnnotatedBag) -> "AnnData":
     from anndata import AnnData
 
     p, n = bag.p, len(bag.p.attention_mean)
-    held = quantities(p, classes=bag.classes)
+    held = channels(p, classes=bag.classes)
     columns: dict[str, Any] = {"patch": np.arange(n), "bag": pd.Categorical([p.name] * n)}
     positions: dict[str, Any] = {}
-    for name, values in _values(p, held).items():
-        if values.shape[1] == 1:
-            columns[name] = values[:, 0]
-        else:
-            positions[name] = values
+    chances = [q.values for q in held.of("probability")]
+    for name, values in {
+        "attention_mean": p.attention_mean,
+        "attention_variance": None if "std" in held.absent else p.attention_variance,
+        "p_evidence": np.stack(chances, 1) if chances else None,
+        "weight_mean": p.weight_mean,
+        "contribution": p.contribution,
+    }.items():
+        if values is not None:
+            table = np.asarray(values, np.float32).reshape(n, -1)
+            if table.shape[1] == 1:
+                columns[name] = table[:, 0]
+            else:
+                positions[name] = table
     labels = np.full(n, -1) if p.instance_labels is None else np.sign(p.instance_labels)
     words = [LABELS[int(v)] for v in labels]
     columns["instance_label"] = pd.Categorical(words, categories=list(LABELS.values()))
@@ -109,21 +111,8 @@ def _annotated(bag: AnnotatedBag) -> "AnnData":
     )
 
 
-def _values(p: Prediction, held: Quantities) -> dict[str, Float[np.ndarray, "n columns"]]:
-    n = len(p.attention_mean)
-    columns: dict[str, np.ndarray] = {"attention_mean": p.attention_mean}
-    if "std" not in held.absent:
-        columns["attention_variance"] = p.attention_variance
-    if chances := held.of("probability"):
-        columns["p_evidence"] = np.stack([q.values for q in chances], 1)
-    columns["weight_mean"] = p.weight_mean
-    if p.contribution is not None:
-        columns["contribution"] = p.contribution
-    return {name: np.asarray(v, np.float32).reshape(n, -1) for name, v in columns.items()}
-
-
 def _origin(bag: AnnotatedBag) -> dict[str, Any]:
-    held = quantities(bag.p, classes=bag.classes)
+    held = channels(bag.p, classes=bag.classes)
     return {
         **bag.about.entries,
         "classes": list(bag.classes),

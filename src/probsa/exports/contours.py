@@ -5,7 +5,7 @@ interpolated. The features are annotations as QuPath 0.4 and later read and writ
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,9 @@ from jaxtyping import Bool, Float
 from ..core import write_text
 from ..errors import MissingExtra
 from ..evaluation import Prediction
-from ..maps import Squares
+from ..maps import Layout
 from .provenance import Provenance
-from .quantities import Quantity, probabilities, quantities
-from .rasters import lattice_of
+from .quantities import Channel, channels, probabilities
 
 if TYPE_CHECKING:
     from shapely.geometry.base import BaseGeometry
@@ -33,7 +32,7 @@ DECIMALS = 3
 def write_contours(
     path: Path,
     p: Prediction,
-    patches: Squares,
+    patches: Layout,
     *,
     mpp: float | None,
     about: Provenance,
@@ -43,73 +42,39 @@ def write_contours(
 
     Measurements are the level, the number of patches, the area, the mean of P(evidence) and the
     largest standard deviation of the score, where it exists.
-
-    Args:
-        path: Path of the GeoJSON file.
-        p: The bag's prediction.
-        patches: Positions of its patches.
-        mpp: Micrometres per level-0 pixel, for areas in mm²; None: areas in pixels only.
-        about: The origin of the values, the member `probsa` of the collection.
-        classes: Class names in the order of their index.
-
-    Raises:
-        InputError: The model has no P(evidence).
-        MissingExtra: shapely is not installed.
     """
+    try:
+        import shapely
+    except ImportError as error:
+        raise MissingExtra("shapely", "slides") from error
     columns = probabilities(p, classes=classes)
-    deviations = {q.column: q.values for q in quantities(p, classes=classes).of("std")}
-    cells = _Cells(patches)
-    features = [
-        _feature(region, q, level, inside, std=deviations.get(q.column), mpp=mpp, about=about)
-        for q in columns
-        for level, inside in _levels(q)
-        if (region := cells.union(inside)) is not None
-    ]
+    deviations = {q.column: q.values for q in channels(p, classes=classes).of("std")}
+    (first, side), lattice, stride = patches.cells, patches.lattice, patches.stride
+    last = first + side
+    # patches with gaps between them do not fill the cells of their lattice
+    join = shapely.union_all
+    if lattice is not None and stride < patches.side + 1:
+        # edges that are computed from the lattice meet exactly
+        join, low = shapely.coverage_union_all, np.array([lattice.left, lattice.top])
+        first, last = (low + (lattice.index + k) * stride for k in (0, 1))
+    corners = np.round(np.concatenate([first, last], axis=1), DECIMALS)
+    boxes = shapely.box(*corners.T)
+    features = []
+    for q in columns:
+        for level in LEVELS:
+            # compared in float32: a stored probability of 0.9 reaches the level 0.9
+            inside = q.values >= np.float32(level)
+            if inside.any():
+                region = shapely.normalize(join(boxes[inside]))
+                std = deviations.get(q.column)
+                features.append(_feature(region, q, level, inside, std=std, mpp=mpp, about=about))
     collection = {"type": "FeatureCollection", "probsa": about.entries, "features": features}
     write_text(path, json.dumps(collection, allow_nan=False) + "\n")
 
 
-def _levels(q: Quantity) -> Iterator[tuple[float, Bool[np.ndarray, " n"]]]:
-    # compared in float32: a stored probability of 0.9 reaches the level 0.9
-    for level in LEVELS:
-        yield level, q.values >= np.float32(level)
-
-
-class _Cells:
-    """The squares of a bag's patches, with shared edges where the patches lie on a lattice."""
-
-    def __init__(self, patches: Squares) -> None:
-        try:
-            import shapely
-        except ImportError as error:
-            raise MissingExtra("shapely", "slides") from error
-        self._shapely = shapely
-        corners, side = patches.cells
-        lattice = lattice_of(patches)
-        # patches with gaps between them do not fill the cells of their lattice
-        self._disjoint = lattice is not None and patches.stride < patches.side + 1
-        if lattice is not None and self._disjoint:
-            # edges that are computed from the lattice meet exactly
-            low = np.array([lattice.left, lattice.top])
-            first = low + lattice.index * patches.stride
-            last = low + (lattice.index + 1) * patches.stride
-        else:
-            first, last = corners, corners + side
-        first, last = np.round(first, DECIMALS), np.round(last, DECIMALS)
-        self._boxes = shapely.box(first[:, 0], first[:, 1], last[:, 0], last[:, 1])
-
-    def union(self, inside: Bool[np.ndarray, " n"]) -> "BaseGeometry | None":
-        """Return the union of some cells; None if there are none."""
-        boxes = self._boxes[inside]
-        if len(boxes) == 0:
-            return None
-        join = self._shapely.coverage_union_all if self._disjoint else self._shapely.union_all
-        return self._shapely.normalize(join(boxes))
-
-
 def _feature(
     region: "BaseGeometry",
-    q: Quantity,
+    q: Channel,
     level: float,
     inside: Bool[np.ndarray, " n"],
     *,

@@ -2,23 +2,28 @@
 
 One parametric map per quantity, and one segmentation of P(evidence) ≥ 0.5 with a segment per class.
 All identifiers and times follow from the predictions and the source, so that a repeated export
-gives the same objects.
+gives the same objects. Sources are read without their pixels.
 """
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Shaped
 
+from ..cohorts import Record
 from ..core import replacing
-from ..errors import InputError
-from .dicom_grids import DicomGrid, highdicom
+from ..errors import InputError, MissingExtra
+from ..evaluation import Prediction
+from ..maps import Layout, match_slices, raster
 from .provenance import Provenance
-from .quantities import Quantity
+from .quantities import Channel
+from .series import series_planes, steps_of
 
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
@@ -40,26 +45,130 @@ TEXT = 64
 """Longest text of the value representation LO."""
 FAULTS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """Errors of highdicom for sources that lack something."""
+TYPE_2 = (
+    "PatientID", "PatientName", "PatientBirthDate", "PatientSex", "StudyID", "StudyDate",
+    "StudyTime", "AccessionNumber", "ReferringPhysicianName",
+)  # fmt: skip
+"""Attributes that may be empty but must be present; de-identification may have removed them, and
+they are added to the copies in memory."""
+COARSE = 4
+"""Pixels along a side of a slice of a parametric map: each slice has a single value."""
+TILE = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DicomGrid:
+    """The source images of an object and the places of its frames."""
+
+    sources: tuple["Dataset", ...]
+    frames: Callable[[Shaped[np.ndarray, " n"]], Shaped[np.ndarray, "frames height width"]]
+    """Turns the value of each instance into frames; cells without an instance are NaN."""
+    geometry: dict[str, Any] = field(default_factory=dict)
+    """Arguments of highdicom's classes; empty: the geometry of the sources."""
+
+
+def grid_of_slide(record: Record, patches: Layout, *, size: tuple[int, int]) -> DicomGrid:
+    """Return the grid of the patches of a DICOM slide."""
+    hd = highdicom()
+    source = _read(Path(record.source))
+    stated = (source.get("TotalPixelMatrixColumns"), source.get("TotalPixelMatrixRows"))
+    if stated != size:
+        raise InputError(
+            f"{record.source} has {stated[0]} × {stated[1]} pixels, but level 0 of its slide has "
+            f"{size[0]} × {size[1]}: give the file of level 0"
+        )
+    try:
+        measures = source.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0]
+        row_spacing, column_spacing = (float(v) for v in measures.PixelSpacing)
+        along_row, along_column = np.array(source.ImageOrientationSlide, np.float64).reshape(2, 3)
+        place = source.TotalPixelMatrixOriginSequence[0]
+        origin = [
+            float(place.get(f"{axis}OffsetInSlideCoordinateSystem", 0.0)) for axis in "XYZ"
+        ]  # fmt: skip
+    except (AttributeError, IndexError, ValueError) as error:
+        raise InputError(
+            f"{record.source} does not state where it lies on the glass ({error}), which a DICOM "
+            "map needs: export it as OME-TIFF"
+        ) from error
+    cells = raster(patches)
+    # positions are those of the centres of pixels: half a cell from the corner of the first cell,
+    # less the half pixel by which the slide's own origin lies inside its first pixel
+    x, y = cells.left + (cells.cell - 1) / 2, cells.top + (cells.cell - 1) / 2
+    corner = origin + along_row * x * column_spacing + along_column * y * row_spacing
+    height, width = cells.owners.shape
+    return DicomGrid(
+        sources=(source,),
+        frames=lambda values: cells.fill(values)[None],
+        geometry={
+            "pixel_measures": hd.PixelMeasuresSequence(
+                pixel_spacing=_decimals(row_spacing * cells.cell, column_spacing * cells.cell),
+                slice_thickness=float(measures.get("SliceThickness") or 0.001),
+            ),
+            "plane_orientation": hd.PlaneOrientationSequence("SLIDE", source.ImageOrientationSlide),
+            "plane_positions": [
+                hd.PlanePositionSequence("SLIDE", _decimals(*corner), pixel_matrix_position=(1, 1))
+            ],
+            "tile_pixel_array": True,
+            "tile_size": (min(TILE, height), min(TILE, width)),
+        },
+    )
+
+
+def grids_of_series(record: Record, p: Prediction) -> tuple[DicomGrid, DicomGrid]:
+    """Return the grids of the slices of a CT series that are instances of the bag.
+
+    In the first, for parametric maps, a slice has `COARSE` pixels along each side, which cover it
+    exactly; the second has the pixels of the source.
+    """
+    hd = highdicom()
+    positions, planes = series_planes(record)
+    index = match_slices(p, positions, path=Path(record.source))
+    order = np.argsort(positions[index], kind="stable")
+    chosen = [planes[k] for k in index[order]]
+    first = chosen[0]
+    assert first.spacing is not None
+    sources = tuple(_read(plane.path) for plane in chosen)
+    gaps = np.diff(positions[index[order]])
+    thickness = float(np.median(gaps)) if len(gaps) else 1.0
+    # centres of the coarse pixels lie further inside than those of the source
+    wider = np.array([first.columns, first.rows]) / COARSE
+    corners = [plane.position + (wider - 1) / 2 @ steps_of(plane) for plane in chosen]
+    across, down = wider.tolist()
+    geometry = {
+        "pixel_measures": hd.PixelMeasuresSequence(
+            pixel_spacing=_decimals(first.spacing[0] * down, first.spacing[1] * across),
+            slice_thickness=float(sources[0].get("SliceThickness") or 0) or thickness,
+        ),
+        "plane_orientation": hd.PlaneOrientationSequence(
+            "PATIENT", sources[0].ImageOrientationPatient
+        ),
+        "plane_positions": [
+            hd.PlanePositionSequence("PATIENT", _decimals(*corner)) for corner in corners
+        ],
+    }
+
+    def frames(rows: int, columns: int) -> Callable[[np.ndarray], np.ndarray]:
+        return lambda values: np.repeat(values[order], rows * columns).reshape(-1, rows, columns)
+
+    return (
+        DicomGrid(sources=sources, frames=frames(COARSE, COARSE), geometry=geometry),
+        DicomGrid(sources=sources, frames=frames(first.rows, first.columns)),
+    )
 
 
 def write_parametric_map(
-    path: Path, quantity: Quantity, *, grid: DicomGrid, about: Provenance
+    path: Path, channel: Channel, *, grid: DicomGrid, about: Provenance
 ) -> None:
-    """Write one quantity as a parametric map of float32, atomically.
-
-    Raises:
-        InputError: The source lacks an attribute that the object needs.
-        MissingExtra: highdicom is not installed.
-    """
+    """Write one quantity as a parametric map of float32, atomically."""
     hd = highdicom()
     from pydicom.sr.codedict import codes
 
-    finite = quantity.values[np.isfinite(quantity.values)]
+    finite = channel.values[np.isfinite(channel.values)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
-    concept = _concept(quantity.key)
+    concept = _concept(channel.key)
     mapping = hd.pm.RealWorldValueMapping(
-        lut_label=quantity.key.upper(),
-        lut_explanation=f"{quantity.name} ({quantity.unit})"[:TEXT],
+        lut_label=channel.key.upper(),
+        lut_explanation=f"{channel.name} ({channel.unit})"[:TEXT],
         unit=codes.UCUM.NoUnits,
         value_range=(low, high),
         slope=1.0,
@@ -74,32 +183,24 @@ def write_parametric_map(
     with _sources_of(grid):
         dataset = hd.pm.ParametricMap(
             grid.sources,
-            grid.frames(quantity.values)[..., None],
+            grid.frames(channel.values)[..., None],
             real_world_value_mappings=[[mapping]],
             voi_lut_transformations=[window],
             contains_recognizable_visual_features=False,
-            **_identity(grid, quantity.key, quantity.suffix, about=about, name=quantity.name),
+            **_identity(grid, channel.key, channel.suffix, about=about, name=channel.name),
             **grid.geometry,
         )
     if "ImageOrientationPatient" in grid.sources[0]:
         dataset.Laterality = grid.sources[0].get("Laterality")  # type 2C: may be empty
-    _save(dataset, path, about=about, part=quantity.suffix)
+    _save(dataset, path, about=about, part=channel.suffix)
 
 
 def write_segmentation(
-    path: Path, chances: Sequence[Quantity], *, grid: DicomGrid, about: Provenance
+    path: Path, chances: Sequence[Channel], *, grid: DicomGrid, about: Provenance
 ) -> None:
-    """Write where P(evidence) ≥ 0.5 as a binary segmentation, atomically; it may be empty.
+    """Write where P(evidence), one of `chances` per class, is ≥ 0.5 as a binary segmentation.
 
-    Args:
-        path: Path of the file.
-        chances: P(evidence), one item per class.
-        grid: Where the values lie.
-        about: The origin of the values.
-
-    Raises:
-        InputError: The source lacks an attribute that the object needs.
-        MissingExtra: highdicom is not installed.
+    It is written atomically, and may be empty.
     """
     hd = highdicom()
     from pydicom.sr.codedict import codes
@@ -135,9 +236,7 @@ def write_segmentation(
 
 
 def _concept(key: str) -> Any:
-    return highdicom().sr.CodedConcept(
-        value=key.upper(), scheme_designator=SCHEME, meaning=MEANINGS[key]
-    )
+    return highdicom().sr.CodedConcept(key.upper(), SCHEME, MEANINGS[key])
 
 
 def _identity(
@@ -198,3 +297,31 @@ def _sources_of(grid: DicomGrid) -> Iterator[None]:
         raise InputError(f"{name} lacks what a DICOM map needs: {error}") from error
     finally:
         logger.setLevel(before)
+
+
+def highdicom():  # noqa: ANN201 - the package is imported only when it is used
+    """Return the package highdicom."""
+    try:
+        import highdicom
+    except ImportError as error:
+        raise MissingExtra("highdicom", "dicom") from error
+    return highdicom
+
+
+def _read(path: Path) -> "Dataset":
+    from pydicom import dcmread
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # values that violate the standard
+        dataset = dcmread(path, stop_before_pixels=True)
+    for keyword in TYPE_2:
+        if keyword not in dataset:
+            setattr(dataset, keyword, None)
+    if not dataset.get("FrameOfReferenceUID"):
+        raise InputError(f"{path} has no FrameOfReferenceUID, so a map cannot refer to its space")
+    return dataset
+
+
+def _decimals(*values: float) -> list[float]:
+    """Round to what a decimal string of 16 characters can hold, for any value below 10 m."""
+    return [float(f"{v:.9f}") for v in values]

@@ -2,39 +2,33 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from ..cohorts import Record
 from ..core import named_file
 from ..datasets import BagSet, open_bags
 from ..errors import BagError, InputError, MissingExtra, ProbSAError, UnknownName
 from ..evaluation import Prediction, Predictions, read_predictions
 from ..jobs import sweep, write_lock
-from ..maps import CohortSources, checked_squares, squares, write_qupath
+from ..maps import READ_ERRORS, CohortSources, checked_squares, squares, write_qupath
 from ..slides import Scan, Slide
+from . import dicom, nifti
 from .annotated_data import AnnotatedBag, write_annotated
 from .contours import write_contours
-from .dicom import write_parametric_map, write_segmentation
-from .dicom_grids import DicomGrid
-from .dicom_grids import grid_of_series as dicom_grid_of_series
-from .dicom_grids import grid_of_slide as dicom_grid_of_slide
-from .nifti import check_scan, grid_of_nifti, write_nifti
-from .nifti import grid_of_series as nifti_grid_of_series
 from .ome_tiff import write_ome_tiff
 from .provenance import Provenance, provenance
-from .quantities import probabilities, quantities
+from .quantities import channels, probabilities
 
 GeoJsonKind = Literal["contours", "tiles"]
 AnnDataKind = Literal["per-bag", "one-file"]
 ONE_FILE = "maps.h5ad"
 SUFFIXES = (".ome.tiff", ".geojson", ".dcm", ".nii.gz", ".h5ad")
 NEEDS_DICOM = "a DICOM map refers to the DICOM images that it describes"
-ERRORS = (ProbSAError, OSError, RuntimeError, MemoryError)
-"""Errors that one bag can raise, including those of the decoding libraries."""
-Failures = list[tuple[str, str]]
+Files = Iterator[tuple[str, Callable[[Path], None]]]
+"""The suffix of each file of a bag, and what writes it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,8 +54,8 @@ class ExportSettings:
 class Exported:
     """What an export has written and what it could not write."""
 
-    files: tuple[Path, ...] = ()
-    failures: Failures = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+    failures: list[tuple[str, str]] = field(default_factory=list)
     """(bag, reason) pairs."""
     absent: dict[str, str] = field(default_factory=dict)
     """Quantities that the model lacks, with the reasons."""
@@ -98,28 +92,35 @@ def export_folder(
     for bag in names:
         if bag not in table.bags:
             raise UnknownName("predicted bag", bag, table.bags)
-    export = _Export(table, out, settings, sources=sources)
+    export = _Export(table, settings, sources=sources)
     sweep(out, guard=lambda path: _guard(path, out, table.bags))
+    done = Exported()
     for k, bag in enumerate(names):
-        export.write(bag)
-        if progress is not None:
-            progress(k + 1, len(names))
-    export.finish()
-    return Exported(files=tuple(export.files), failures=export.failures, absent=dict(export.absent))
-
-
-def _check_probability(table: Predictions) -> None:
-    """Refuse contours of a model without P(evidence), which its first readable bag shows."""
-    for bag in table.bags:
         try:
             p = table.instances(bag)
-        except BagError:
-            continue
-        try:
-            probabilities(p)
-        except InputError as error:
-            raise InputError(f"{error}. Give --geojson tiles for one tile per patch") from error
-        return
+            about = provenance(table, p)
+            done.absent.update(channels(p).absent)
+        except READ_ERRORS as error:
+            done.failures.append((bag, str(error)))
+        else:
+            for name, files in export.formats().items():
+                try:
+                    for suffix, write in files(p, about):
+                        path = named_file(out, p.name, suffix)
+                        with write_lock(path):
+                            write(path)
+                        done.files.append(path)
+                except MissingExtra:  # it is missing for the other bags as well
+                    raise
+                except READ_ERRORS as error:
+                    done.failures.append((bag, f"the {name} file was not written: {error}"))
+        if progress is not None:
+            progress(k + 1, len(names))
+    if export.annotated:
+        with write_lock(out / ONE_FILE):
+            write_annotated(out / ONE_FILE, export.annotated)
+        done.files.append(out / ONE_FILE)
+    return done
 
 
 def _guard(path: Path, out: Path, bags: Sequence[str]) -> Path | None:
@@ -130,129 +131,122 @@ def _guard(path: Path, out: Path, bags: Sequence[str]) -> Path | None:
 
 
 class _Export:
-    """Writes the files of one bag after the other."""
+    """The chosen formats of a predictions folder, with what they need."""
 
     def __init__(
-        self,
-        table: Predictions,
-        out: Path,
-        settings: ExportSettings,
-        *,
-        sources: CohortSources | None,
+        self, table: Predictions, settings: ExportSettings, *, sources: CohortSources | None
     ) -> None:
-        for flag, chosen in (
-            ("--ome-tiff", settings.ome_tiff),
-            ("--dicom", settings.dicom),
-            ("--nifti", settings.nifti),
-        ):
-            if chosen and sources is None:
-                raise InputError(f"{flag} places the map on its slide or scan: add --slides FOLDER")
-        self.table, self.out, self.settings, self.sources = table, out, settings, sources
+        self.table, self.settings, self.sources = table, settings, sources
+        for flag in ("ome_tiff", "dicom", "nifti"):
+            if getattr(settings, flag) and sources is None:
+                raise InputError(
+                    f"--{flag.replace('_', '-')} places the map on its slide or scan: add --slides "
+                    "FOLDER"
+                )
         if settings.geojson == "contours":
-            _check_probability(table)
+            self._check_probability()
         self.features: BagSet | None = None
         if settings.anndata and settings.features is not None:
             self.features = open_bags(settings.features, cache_gb=0.0)
-        self.files: list[Path] = []
-        self.failures: Failures = []
-        self.absent: dict[str, str] = {}
-        self._annotated: list[AnnotatedBag] = []
+        self.annotated: list[AnnotatedBag] = []
 
-    def write(self, bag: str) -> None:
-        """Write the files of one bag; what fails is reported, and the other formats are written."""
-        try:
-            p = self.table.instances(bag)
-            about = provenance(self.table, p)
-        except ERRORS as error:
-            self.failures.append((bag, str(error)))
-            return
-        self.absent |= quantities(p).absent
-        for name, chosen, write in (
-            ("OME-TIFF", self.settings.ome_tiff, self._ome_tiff),
-            ("GeoJSON", self.settings.geojson, self._geojson),
-            ("DICOM", self.settings.dicom, self._dicom),
-            ("NIfTI", self.settings.nifti, self._nifti),
-            ("AnnData", self.settings.anndata, self._anndata),
-        ):
-            if not chosen:
-                continue
+    def formats(self) -> dict[str, Callable[[Prediction, Provenance], Files]]:
+        """Return what lists the files of a bag, by the name of each chosen format."""
+        chosen = self.settings
+        known = {
+            "OME-TIFF": (chosen.ome_tiff, self._ome_tiff),
+            "GeoJSON": (chosen.geojson, self._geojson),
+            "DICOM": (chosen.dicom, self._dicom),
+            "NIfTI": (chosen.nifti, self._nifti),
+            "AnnData": (chosen.anndata, self._anndata),
+        }
+        return {name: files for name, (wanted, files) in known.items() if wanted}
+
+    def _check_probability(self) -> None:
+        """Refuse contours of a model without P(evidence), which its first readable bag shows."""
+        for bag in self.table.bags:
             try:
-                for path in write(p, about):
-                    self.files.append(path)
-            except MissingExtra:  # it is missing for the other bags as well
-                raise
-            except ERRORS as error:
-                self.failures.append((bag, f"the {name} file was not written: {error}"))
+                probabilities(self.table.instances(bag))
+            except BagError:
+                continue
+            except InputError as error:
+                raise InputError(f"{error}. Give --geojson tiles for one tile per patch") from error
+            return
 
-    def finish(self) -> None:
-        """Write the file that holds all bags."""
-        if self._annotated:
-            with write_lock(self.out / ONE_FILE):
-                write_annotated(self.out / ONE_FILE, self._annotated)
-            self.files.append(self.out / ONE_FILE)
-
-    def _ome_tiff(self, p: Prediction, about: Provenance) -> Iterator[Path]:
-        path = named_file(self.out, p.name, ".ome.tiff")
+    def _ome_tiff(self, p: Prediction, about: Provenance) -> Files:
         with self._slide(p, what="OME-TIFF") as slide:
             patches = checked_squares(p, slide, sources=self._placed())
-            with write_lock(path):
-                write_ome_tiff(
-                    path, p, patches, size=slide.size, mpp=slide.mpp, about=about,
-                    classes=self.table.classes,
-                )  # fmt: skip
-        yield path
+            size, mpp = slide.size, slide.mpp
+        yield (
+            ".ome.tiff",
+            lambda path: write_ome_tiff(
+                path, p, patches, size=size, mpp=mpp, about=about, classes=self.table.classes
+            ),
+        )
 
-    def _geojson(self, p: Prediction, about: Provenance) -> Iterator[Path]:
-        path = named_file(self.out, p.name, ".geojson")
-        with write_lock(path):
-            if self.settings.geojson == "tiles":
-                write_qupath(
-                    path, p, classes=self.table.classes, side=self._side(p), about=about.entries
-                )
-            else:
-                write_contours(
-                    path, p, squares(p, side=self._side(p)), mpp=self._mpp(p), about=about,
-                    classes=self.table.classes,
-                )  # fmt: skip
-        yield path
+    def _geojson(self, p: Prediction, about: Provenance) -> Files:
+        side, classes = self._side(p), self.table.classes
+        if self.settings.geojson == "tiles":
+            yield (
+                ".geojson",
+                partial(write_qupath, p=p, classes=classes, side=side, about=about.entries),
+            )
+        else:
+            patches, mpp = squares(p, side=side), self._mpp(p)
+            yield (
+                ".geojson",
+                lambda path: write_contours(
+                    path, p, patches, mpp=mpp, about=about, classes=classes
+                ),
+            )
 
-    def _dicom(self, p: Prediction, about: Provenance) -> Iterator[Path]:
+    def _dicom(self, p: Prediction, about: Provenance) -> Files:
         record = self._placed().record(p)
         if record.kind == "slide":
-            grid = mask_grid = self._grid_of_slide(p, record)
+            with self._slide(p, what="DICOM") as slide:
+                if slide.format != "dicom":
+                    raise InputError(
+                        f"{record.source} is not DICOM: {NEEDS_DICOM}. Convert the slide (for "
+                        "example with wsidicomizer) and predict it again, or export it with "
+                        "--ome-tiff"
+                    )
+                patches = checked_squares(p, slide, sources=self._placed())
+                grid = mask_grid = dicom.grid_of_slide(record, patches, size=slide.size)
         elif record.format == "nifti":
             raise InputError(f"{record.source} is NIfTI: {NEEDS_DICOM}. Export it with --nifti")
         else:
-            grid = dicom_grid_of_series(record, p, coarse=True)
-            mask_grid = dicom_grid_of_series(record, p, coarse=False)
-        held = quantities(p, classes=self.table.classes)
-        for quantity in held.present:
-            path = named_file(self.out, p.name, f"_{quantity.suffix}.dcm")
-            with write_lock(path):
-                write_parametric_map(path, quantity, grid=grid, about=about)
-            yield path
+            grid, mask_grid = dicom.grids_of_series(record, p)
+        held = channels(p, classes=self.table.classes)
+        for channel in held.present:
+            yield (
+                f"_{channel.suffix}.dcm",
+                partial(dicom.write_parametric_map, channel=channel, grid=grid, about=about),
+            )
         if chances := held.of("probability"):
-            path = named_file(self.out, p.name, "_segmentation.dcm")
-            with write_lock(path):
-                write_segmentation(path, chances, grid=mask_grid, about=about)
-            yield path
+            yield (
+                "_segmentation.dcm",
+                partial(dicom.write_segmentation, chances=chances, grid=mask_grid, about=about),
+            )
 
-    def _nifti(self, p: Prediction, about: Provenance) -> Iterator[Path]:
-        check_scan(p)
+    def _nifti(self, p: Prediction, about: Provenance) -> Files:
+        if p.coords is None or p.coords.shape[-1] != 1:
+            raise InputError(
+                f"bag {p.name!r} is not a scan: NIfTI is written for scans, OME-TIFF for slides"
+            )
         record = self._placed().record(p)
         if record.format == "nifti":
             scan = self._placed().open(p)
             assert isinstance(scan, Scan)
-            grid = grid_of_nifti(scan)
+            grid = nifti.grid_of_nifti(scan)
         else:
-            grid = nifti_grid_of_series(record)
-        for quantity in quantities(p, classes=self.table.classes).present:
-            path = named_file(self.out, p.name, f"_{quantity.suffix}.nii.gz")
-            with write_lock(path):
-                write_nifti(path, p, quantity, grid=grid, about=about)
-            yield path
+            grid = nifti.grid_of_series(record)
+        for channel in channels(p, classes=self.table.classes).present:
+            yield (
+                f"_{channel.suffix}.nii.gz",
+                partial(nifti.write_nifti, p=p, channel=channel, grid=grid, about=about),
+            )
 
-    def _anndata(self, p: Prediction, about: Provenance) -> Iterator[Path]:
+    def _anndata(self, p: Prediction, about: Provenance) -> Files:
         is_slide = p.coords is not None and p.coords.shape[-1] == 2
         bag = AnnotatedBag(
             p=p,
@@ -262,12 +256,9 @@ class _Export:
             classes=self.table.classes,
         )
         if self.settings.anndata == "one-file":
-            self._annotated.append(bag)
-            return
-        path = named_file(self.out, p.name, ".h5ad")
-        with write_lock(path):
-            write_annotated(path, [bag])
-        yield path
+            self.annotated.append(bag)
+        else:
+            yield ".h5ad", lambda path: write_annotated(path, [bag])
 
     def _features(self, p: Prediction) -> np.ndarray:
         n = len(p.attention_mean)
@@ -285,16 +276,6 @@ class _Export:
                 "--no-features"
             )
         return stored.features
-
-    def _grid_of_slide(self, p: Prediction, record: Record) -> DicomGrid:
-        with self._slide(p, what="DICOM") as slide:
-            if slide.format != "dicom":
-                raise InputError(
-                    f"{record.source} is not DICOM: {NEEDS_DICOM}. Convert the slide (for example "
-                    "with wsidicomizer) and predict it again, or export it with --ome-tiff"
-                )
-            patches = checked_squares(p, slide, sources=self._placed())
-            return dicom_grid_of_slide(record, patches, size=slide.size)
 
     def _slide(self, p: Prediction, *, what: str) -> Slide:
         source = self._placed().open(p)

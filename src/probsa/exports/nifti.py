@@ -15,14 +15,16 @@ from ..cohorts import Record
 from ..core import replacing
 from ..errors import InputError, MissingExtra
 from ..evaluation import Prediction
-from ..maps import match_positions
+from ..maps import match_slices
 from ..slides import Scan
 from .provenance import Provenance
-from .quantities import Quantity
-from .series import check_even, series_slices
+from .quantities import Channel
+from .series import series_planes, steps_of
 
 TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 """DICOM's axes (left, posterior, superior) to NIfTI's (right, anterior, superior)."""
+TOLERANCE = 0.05
+"""Largest distance in millimetres between a slice and its place on an even grid."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,43 +42,38 @@ class VolumeGrid:
 
 
 def grid_of_series(record: Record) -> VolumeGrid:
-    """Return the grid of a DICOM series.
-
-    Raises:
-        InputError: Its slices are unevenly spaced, or their headers do not place them.
-    """
-    slices = series_slices(record)
-    corners = np.stack([s.corner for s in slices])
-    check_even(corners, source=record.source)
-    first = slices[0]
+    """Return the grid of a DICOM series."""
+    positions, planes = series_planes(record)
+    corners = np.array([plane.position for plane in planes], np.float64)
+    if len(corners) < 2:
+        raise InputError(f"{record.source} has a single slice: a NIfTI volume needs two")
+    even = np.linspace(corners[0], corners[-1], len(corners))
+    if np.linalg.norm(corners - even, axis=1).max() > TOLERANCE:
+        steps = np.linalg.norm(np.diff(corners, axis=0), axis=1)
+        raise InputError(
+            f"the slices of {record.source} are unevenly spaced ({steps.min():.2f} to "
+            f"{steps.max():.2f} mm), which no affine of a NIfTI file can state: export it as "
+            "DICOM, which places each slice"
+        )
     affine = np.eye(4)
-    affine[:3, 0] = first.orientation[0] * first.spacing[1]
-    affine[:3, 1] = first.orientation[1] * first.spacing[0]
-    affine[:3, 2] = (corners[-1] - corners[0]) / (len(slices) - 1)
+    affine[:3, :2] = steps_of(planes[0]).T
+    affine[:3, 2] = (corners[-1] - corners[0]) / (len(planes) - 1)
     affine[:3, 3] = corners[0]
     return VolumeGrid(
-        shape=(first.columns, first.rows, len(slices)),
+        shape=(planes[0].columns, planes[0].rows, len(planes)),
         affine=TO_RAS @ affine,
-        positions=np.array([s.position for s in slices]),
+        positions=positions,
         source=Path(record.source),
     )
 
 
 def grid_of_nifti(scan: Scan) -> VolumeGrid:
-    """Return the grid of a scan that was read from NIfTI, with the axes right, anterior, superior.
-
-    Raises:
-        MissingExtra: nibabel is not installed.
-    """
-    nibabel = _nibabel()
-    from nibabel.orientations import inv_ornt_aff, io_orientation
-
-    image = nibabel.load(scan.path)
+    """Return the grid of a scan that is NIfTI, with the axes right, anterior, superior."""
+    image = _nibabel().load(scan.path)
     slices, rows, columns = scan.volume.shape
-    turned = image.affine @ inv_ornt_aff(io_orientation(image.affine), image.shape[:3])
     return VolumeGrid(
         shape=(columns, rows, slices),
-        affine=turned,
+        affine=_nibabel().as_closest_canonical(image).affine,
         positions=np.asarray(scan.positions, np.float64),
         unit=str(image.header.get_xyzt_units()[0]),
         source=scan.path,
@@ -84,43 +81,26 @@ def grid_of_nifti(scan: Scan) -> VolumeGrid:
 
 
 def write_nifti(
-    path: Path, p: Prediction, quantity: Quantity, *, grid: VolumeGrid, about: Provenance
+    path: Path, p: Prediction, channel: Channel, *, grid: VolumeGrid, about: Provenance
 ) -> None:
     """Write one quantity as `….nii.gz`, atomically; the same values give the same bytes.
 
     The header has 80 bytes for text; the origin of the values is an extension of the header.
-
-    Raises:
-        InputError: The scan has no slice at one of the positions of the bag.
-        MissingExtra: nibabel is not installed.
     """
     nibabel = _nibabel()
     from nibabel.nifti1 import Nifti1Extension
 
-    index = match_positions(p, grid.positions, path=grid.source)
     along = np.full(grid.shape[2], np.nan, np.float32)
-    along[index] = quantity.values
+    along[match_slices(p, grid.positions, path=grid.source)] = channel.values
     image = nibabel.Nifti1Image(np.broadcast_to(along, grid.shape), grid.affine)
     image.set_sform(grid.affine, code="scanner")
     image.set_qform(None, code="unknown")  # it cannot state the shear of a tilted gantry
     image.header.set_xyzt_units(grid.unit)
-    image.header["descrip"] = f"probsa {quantity.name}; research use only".encode()[:79]
+    image.header["descrip"] = f"probsa {channel.name}; research use only".encode()[:79]
     text = "\n".join(f"{key}: {value}" for key, value in about.entries.items())
     image.header.extensions.append(Nifti1Extension("comment", text.encode()))
     with replacing(path) as temporary:
         temporary.write_bytes(gzip.compress(image.to_bytes(), compresslevel=6, mtime=0))
-
-
-def check_scan(p: Prediction) -> None:
-    """Refuse bags that are not scans.
-
-    Raises:
-        InputError: The bag's instances have no positions along a scan.
-    """
-    if p.coords is None or p.coords.shape[-1] != 1:
-        raise InputError(
-            f"bag {p.name!r} is not a scan: NIfTI is written for scans, OME-TIFF for slides"
-        )
 
 
 def _nibabel() -> Any:

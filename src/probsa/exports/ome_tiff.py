@@ -16,10 +16,9 @@ from jaxtyping import Float32
 from ..core import replacing
 from ..errors import MissingExtra
 from ..evaluation import Prediction
-from ..maps import Squares
+from ..maps import Layout, Raster, raster
 from .provenance import Provenance
-from .quantities import Quantities, quantities
-from .rasters import CellRaster, raster_of_slide
+from .quantities import Channels, channels
 
 LONGEST = 64
 """Levels are halved until no side is longer than this, in cells."""
@@ -29,7 +28,7 @@ TILE = 256
 def write_ome_tiff(
     path: Path,
     p: Prediction,
-    patches: Squares,
+    patches: Layout,
     *,
     size: tuple[int, int],
     mpp: float | None,
@@ -40,19 +39,6 @@ def write_ome_tiff(
 
     Values are float32, and NaN where there is no patch. Coarser levels are means of the cells that
     have a value. Quantities that the model lacks are left out; the annotation says why.
-
-    Args:
-        path: Path of the file, `….ome.tiff`.
-        p: The bag's prediction.
-        patches: Positions of its patches.
-        size: (width, height) of the slide at level 0.
-        mpp: Micrometres per level-0 pixel; None: sizes are stated in level-0 pixels.
-        about: The origin of the values.
-        classes: Class names in the order of their index.
-
-    Raises:
-        InputError: The raster would be too large.
-        MissingExtra: tifffile or imagecodecs is not installed.
     """
     try:
         import imagecodecs
@@ -60,12 +46,12 @@ def write_ome_tiff(
     except ImportError as error:
         raise MissingExtra("tifffile with imagecodecs", "slides") from error
     del imagecodecs
-    raster = raster_of_slide(patches, size=size)
-    held = quantities(p, classes=classes)
-    levels = [np.stack([raster.fill(q.values) for q in held.present])]
+    cells = raster(patches, size=size)
+    held = channels(p, classes=classes)
+    levels = [np.stack([cells.fill(q.values) for q in held.present])]
     while max(levels[-1].shape[1:]) > LONGEST:
         levels.append(np.stack([_halved(channel) for channel in levels[-1]]))
-    metadata = _metadata(p, raster, held, mpp=mpp, about=about)
+    metadata = _metadata(p, cells, held, mpp=mpp, about=about)
     with replacing(path) as temporary, tifffile.TiffWriter(
         temporary, bigtiff=True, ome=True
     ) as file:  # fmt: skip
@@ -87,7 +73,7 @@ def write_ome_tiff(
 
 
 def _metadata(
-    p: Prediction, raster: CellRaster, held: Quantities, *, mpp: float | None, about: Provenance
+    p: Prediction, cells: Raster, held: Channels, *, mpp: float | None, about: Provenance
 ) -> dict[str, Any]:
     """Return what the OME-XML states, by the names that tifffile knows."""
     unit, scale = ("pixel", 1.0) if mpp is None else ("µm", mpp)
@@ -98,9 +84,9 @@ def _metadata(
         "Description": about.entries["statement"],
         "UUID": str(about.identifier("ome-tiff")),
         "Creator": about.entries["software"],
-        "PhysicalSizeX": raster.cell * scale,
+        "PhysicalSizeX": cells.cell * scale,
         "PhysicalSizeXUnit": unit,
-        "PhysicalSizeY": raster.cell * scale,
+        "PhysicalSizeY": cells.cell * scale,
         "PhysicalSizeYUnit": unit,
         "Channel": {"Name": [q.label for q in held.present]},
         "Plane": {
@@ -110,8 +96,8 @@ def _metadata(
         },
         "MapAnnotation": {
             **about.entries,
-            "level0_pixels_per_cell": f"{raster.cell:g}",
-            "largest_misplacement_level0_pixels": f"{raster.misplaced:g}",
+            "level0_pixels_per_cell": f"{cells.cell:g}",
+            "largest_misplacement_level0_pixels": f"{cells.misplaced:g}",
             **{f"without_{key}": reason for key, reason in held.absent.items()},
         },
     }

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..core import named_file
 from ..errors import ProbSAError, UnknownName
-from ..evaluation import Prediction, Predictions, read_predictions, truth_of, verdict_of
+from ..evaluation import Prediction, read_predictions, truth_of, verdict_of
 from ..jobs import sweep, write_lock
-from .panels import Scale, heading
-from .render import render_map
-from .scale import ColourLimits, bag_limits, map_limits
-from .shown import ScoreChoice, resolve, showing
-from .source_maps import OverlaySettings, Sources, draw_over
+from .draw import draw_map, heading
+from .picture import save_figure
+from .quantities import Scale, showing
+from .scale import ColourLimits, bag_limits
+from .shown import ScoreChoice, map_limits, resolve
+from .sources import OverlaySettings, Sources, draw_over
 
 READ_ERRORS = (ProbSAError, OSError, RuntimeError, MemoryError)
 """Errors that a damaged file can raise, including those of the decoding libraries."""
@@ -56,16 +58,16 @@ def render_folder(
             raise UnknownName("predicted bag", bag, table.bags)
     shown = resolve(table, score)
     limits = map_limits(predictions, score=shown.score) if scale == "fixed" else None
-    labels = {bag: _label(table, k) for k, bag in enumerate(table.bags)}
-    parts = dict(zip(table.bags, table.parts, strict=True))
     failures = []
     sweep(out, guard=lambda path: _guard(path, table.bags))
     for k, bag in enumerate(names):
         try:
-            p = table.instances(bag)
+            p, row = table.instances(bag), table.bags.index(bag)
             # training bags look better than new ones, so the title says so
-            training_note = " · a training bag" if parts[bag] == "train" else ""
-            first = heading(p, label=labels[bag], said=verdict_of(table, p))
+            training_note = " · a training bag" if table.parts[row] == "train" else ""
+            is_class = table.of_task.unordered_classes  # other targets are given in words
+            label = table.labels[row] if is_class else truth_of(table, row) or None
+            first = heading(p, label=label, said=verdict_of(table, p))
             title = f"{first}{training_note}\n{shown.caption}".strip()
             for part, of_slide, own in _slides(showing(p, shown.score), title, limits):
                 used = "fixed" if part.name != bag else scale
@@ -95,11 +97,6 @@ def _slides(
         yield p.of_slide(name), f"{heading_of_slide}\n{caption}".strip(), limits
 
 
-def _label(table: Predictions, row: int) -> int | str | None:
-    """Return what a bag is labelled with: the number of its class, or its target in words."""
-    return table.labels[row] if table.of_task.unordered_classes else truth_of(table, row) or None
-
-
 def _guard(path: Path, bags: Sequence[str]) -> Path | None:
     """Return the map whose lock protects a file of its bag; None for other files."""
     if path.suffix != ".png":
@@ -112,24 +109,15 @@ def _guard(path: Path, bags: Sequence[str]) -> Path | None:
 
 
 def _draw(
-    p: Prediction,
-    out: Path,
-    *,
-    over: tuple[Sources, OverlaySettings] | None,
-    scale: Scale,
-    title: str,
-    limits: ColourLimits | None,
+    p: Prediction, out: Path, *, over: tuple[Sources, OverlaySettings] | None, **how: Any
 ) -> list[tuple[str, str]]:
     failures = []
     if over is not None:
-        sources, overlay = over
         try:
-            problem = draw_over(
-                p, out, sources=sources, how=overlay, scale=scale, title=title, limits=limits
-            )
+            problem = draw_over(p, out, sources=over[0], how=over[1], **how)
         except READ_ERRORS as error:
             failures.append((p.name, f"the map is drawn without its slide or scan: {error}"))
         else:
             return [(p.name, problem)] if problem else []
-    render_map(p, named_file(out, p.name, ".png"), scale=scale, title=title, limits=limits)
+    save_figure(draw_map(p, **how), named_file(out, p.name, ".png"))
     return failures

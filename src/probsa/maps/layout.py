@@ -1,13 +1,16 @@
-"""Stage 10: the position of each instance: on a lattice of cells, as a free square, or in a strip.
+"""Stage 10: the positions of a bag's instances, and the one raster that maps, exports and the
+viewer draw them on.
 
-Layouts have neither colours nor a scale: `place` computes positions, `to_raster` fills in values.
+A square of one colour is one patch: nothing is smoothed or interpolated. Of overlapping patches,
+each keeps the middle of its square; where these still overlap, the later row is on top.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Float32, Int
 
 from ..core import check_stride
 from ..errors import BagError, GraphError, InputError
@@ -16,11 +19,28 @@ from ..evaluation import Prediction
 LINE = 80
 """Largest number of instances without coordinates drawn as one strip; more are wrapped into
 lines."""
-MOST_CELLS = 16_000_000
-"""Largest lattice; patches on larger ones (such as two distant groups) are drawn as squares, whose
-cost does not grow with the gaps."""
 WIDEST_GAP = 10
 """Largest number of missing slices that a strip draws to scale; wider gaps are drawn this wide."""
+MOST_CELLS = 16_000_000
+"""Largest raster that is made finer to place the patches better."""
+FINEST = 8
+"""Largest number of cells along a side of a patch."""
+ROUNDING = 1.0
+"""Level-0 pixels by which corners, which are whole pixels, may leave their lattice; at most a
+quarter of the stride."""
+TOLERANCE = 0.02
+"""The same as a share of the stride."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lattice:
+    """The lattice of a bag's instances."""
+
+    index: Int[np.ndarray, "n 2"]
+    """(column, row) of each instance."""
+    left: float
+    top: float
+    """Position of the top-left corner of cell (0, 0)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,45 +48,88 @@ class Layout:
     """The positions of n instances, in the unit of the axes: x to the right, y downwards."""
 
     corners: Float[np.ndarray, "n 2"]
-    """Top-left (x, y) of each instance."""
-    size: float
+    """Top-left (x, y) of each instance; of patches in level-0 pixels."""
+    side: float
     """Side length of an instance's square."""
-    cells: Int[np.ndarray, "n 2"] | None
-    """(row, column) on one lattice that starts at the first corner; None if there is no such
-    lattice."""
-    strip: bool
+    stride: float
+    """Distance between neighbouring instances; less than the side if patches overlap."""
+    strip: bool = False
     """Whether the instances form one row of slices rather than a plane."""
-    x_label: str
-    y_label: str = ""
+    x_label: str = "x (level-0 pixels)"
+    y_label: str = "y (level-0 pixels)"
     numbers: tuple[str, ...] = ()
     """Labels below the instances of a strip."""
+
+    @property
+    def cells(self) -> tuple[Float[np.ndarray, "n 2"], float]:
+        """Corners and side of the coloured squares: the middle of each patch, as wide as the
+        stride.
+
+        Corners are whole pixels: if the stride is not a whole number, some neighbours are one pixel
+        further apart.
+        """
+        if self.stride >= self.side:
+            adjacent = self.stride < self.side + 1
+            return self.corners, float(np.ceil(self.stride - 1e-6)) if adjacent else self.side
+        return self.corners + (self.side - self.stride) / 2, self.stride
 
     @property
     def extent(self) -> tuple[float, float, float, float]:
         """Bounds (left, right, bottom, top) of all squares; top < bottom."""
         left, top = self.corners.min(0)
-        right, bottom = self.corners.max(0) + self.size
+        right, bottom = self.corners.max(0) + self.side
         return float(left), float(right), float(bottom), float(top)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Number of (rows, columns) of squares that fit into the extent."""
-        left, right, bottom, top = self.extent
-        rows, columns = np.rint(np.array([bottom - top, right - left]) / self.size).astype(int)
-        return int(rows), int(columns)
+    def lattice(self) -> Lattice | None:
+        """The lattice of the squares; None if they lie on none or two share a cell."""
+        corners, _ = self.cells
+        low = corners.min(0)
+        index = np.rint((corners - low) / self.stride).astype(np.int64)
+        offset = corners - low - index * self.stride
+        # corners are rounded if the stride is not a whole number, that of the first one as well
+        centre = (offset.min(0) + offset.max(0)) / 2
+        number = index[:, 0] * (index[:, 1].max() + 1) + index[:, 1]  # sorts faster than pairs
+        if np.abs(offset - centre).max() > self.allowed or len(np.unique(number)) < len(number):
+            return None
+        left, top = (low + centre).tolist()
+        return Lattice(index=index, left=left, top=top)
+
+    @property
+    def allowed(self) -> float:
+        """Largest distance between an instance and its cell."""
+        return max(TOLERANCE * self.stride, min(ROUNDING, self.stride / 4))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ValueRaster:
-    """Values on the lattice of a bag; NaN where the bag has no instance."""
+class Raster:
+    """A raster of square cells, each owned by one instance or by none.
 
-    image: Float[np.ndarray, "rows columns"]
-    extent: tuple[float, float, float, float]
-    """(left, right, bottom, top) in the unit of the coordinates; top < bottom."""
+    Cell (i, j) covers [left + j·cell, left + (j + 1)·cell) × [top + i·cell, …).
+    """
+
+    owners: Int[np.ndarray, "height width"]
+    """Row of the instance that owns each cell; −1 for none."""
+    left: float
+    top: float
+    """Position of the top-left corner."""
+    cell: float
+    """Side length of a cell."""
+    misplaced: float
+    """Largest distance between an instance's corner and that of its cells."""
+
+    def fill(self, values: Float[np.ndarray, " n"]) -> Float32[np.ndarray, "height width"]:
+        """Return the value of each cell; NaN where there is no instance."""
+        return np.append(values.astype(np.float32), np.float32(np.nan))[self.owners]
 
 
-def place(p: Prediction) -> Layout:
+def place(p: Prediction, *, side: float | None = None) -> Layout:
     """Return the positions of a bag's instances, chosen by its kind and its coordinates.
+
+    Args:
+        p: The bag's prediction.
+        side: Side length of a patch at level 0; None: the distance between neighbours, which is the
+            same if patches do not overlap.
 
     Raises:
         BagError: The bag has no instances, or its coordinates are not finite or have the wrong
@@ -78,57 +141,124 @@ def place(p: Prediction) -> Layout:
     if p.coords is None:
         return _in_order(n)
     coords = np.asarray(p.coords, dtype=np.float64)
-    if (
-        coords.ndim != 2
-        or len(coords) != n
-        or coords.shape[1] not in (1, 2)
-        or not np.isfinite(coords).all()
-    ):
+    known = coords.ndim == 2 and len(coords) == n and coords.shape[1] in (1, 2)
+    if not known or not np.isfinite(coords).all():
         raise BagError(
             f"bag {p.name!r}: its coordinates have shape {p.coords.shape} or are not finite; "
             f"a map needs ({n}, 2) corners of patches or ({n}, 1) positions of slices"
         )
-    return _slices(coords[:, 0]) if coords.shape[1] == 1 else _patches(coords, stride=p.stride)
+    if coords.shape[1] == 1:
+        return _slices(coords[:, 0])
+    stride = _stride(coords, stride=p.stride)
+    return Layout(corners=coords, side=side or stride, stride=stride)
 
 
-def to_raster(p: Prediction, values: Shaped[np.ndarray, " n"]) -> ValueRaster:
-    """Return the values of a bag's instances as an image: one pixel per patch or slice, NaN
-    elsewhere.
+def squares(p: Prediction, *, side: float | None = None) -> Layout:
+    """Return the positions of a bag's patches on its slide; see `place`.
 
     Raises:
-        InputError: The patches do not lie on a single lattice, so they can only be drawn as
-            squares.
+        BagError: The bag has no instances, or its coordinates are unusable.
+        InputError: The bag's instances have no positions on a slide.
     """
-    layout = place(p)
-    if layout.cells is None:
+    if p.coords is None or p.coords.shape[-1] != 2:
+        reason = "has no coordinates" if p.coords is None else "is a scan: its instances are slices"
+        raise InputError(f"bag {p.name!r} {reason}, so it has no squares on a slide")
+    return place(p, side=side)
+
+
+def owners(
+    layout: Layout, *, corner: tuple[float, float], cell: float, shape: tuple[int, int]
+) -> Int[np.ndarray, "height width"]:
+    """Return the row of the instance that owns each cell of a grid; −1 for none.
+
+    Args:
+        layout: The positions of the instances.
+        corner: (x, y) of the grid's top-left corner.
+        cell: Side length of a cell.
+        shape: (height, width) of the grid in cells.
+    """
+    height, width = shape
+    corners, side = layout.cells
+    low = (corners - corner) / cell
+    high = low + side / cell
+    # both edges are rounded so that neighbours meet; a patch smaller than a cell gets the cell at
+    # its centre
+    first, last = (np.rint(v + 1e-9).astype(np.int64) for v in (low, high))
+    first = np.where(last > first, first, np.floor((low + high) / 2).astype(np.int64))
+    first = first.clip(0, (width - 1, height - 1))
+    last = np.minimum(np.maximum(last, first + 1), (width, height))
+    rows = np.full((height, width), -1, np.int32)
+    if (last == first + 1).all():
+        rows[first[:, 1], first[:, 0]] = np.arange(len(first))
+        return rows
+    for row, ((x, y), (right, bottom)) in enumerate(zip(first, last, strict=True)):
+        rows[y:bottom, x:right] = row
+    return rows
+
+
+def raster(
+    layout: Layout,
+    *,
+    size: tuple[int, int] | None = None,
+    finest: int = FINEST,
+    longest: int | None = None,
+) -> Raster:
+    """Return the raster of a bag's instances; each is one cell if they lie on a lattice.
+
+    Otherwise cells are halved until they place the instances well enough.
+
+    Args:
+        layout: The positions of the instances.
+        size: (width, height) of the slide that the raster covers, from its corner (0, 0); None: the
+            raster begins at the first instance and ends at the last.
+        finest: Largest number of cells along a side of an instance.
+        longest: Largest number of cells along a side of the raster, which may be coarser for that.
+
+    Raises:
+        InputError: The raster would be too large.
+    """
+    corners, side = layout.cells
+    start, end = np.zeros(2), np.array(size, np.float64)
+    if size is None:
+        lattice = layout.lattice
+        start = corners.min(0) if lattice is None else np.array([lattice.left, lattice.top])
+        end = corners.max(0) + side
+    span, offsets = end - start, corners - start
+
+    def misplaced(cell: float) -> float:
+        return float(np.abs(offsets - np.rint(offsets / cell) * cell).max())
+
+    parts = 1
+    while parts < finest and misplaced(layout.stride / parts) > layout.allowed:
+        if math.prod(span / (layout.stride / (2 * parts))) > MOST_CELLS:
+            break
+        parts *= 2
+    cell = layout.stride / parts
+    if longest is not None:
+        cell = max(cell, float(span.max()) / longest)
+    width, height = (max(1, math.ceil(v / cell - 0.05)) for v in span)
+    if height * width > 4 * MOST_CELLS:
         raise InputError(
-            f"bag {p.name!r}: its patches do not lie on a single lattice, so they form no image; "
-            "render_map draws them as squares"
+            f"a raster of {width:,} × {height:,} cells of {cell:g} pixels is too large: the stored "
+            "stride of the patches is probably wrong"
         )
-    return fill(layout, values)
-
-
-def fill(layout: Layout, values: Shaped[np.ndarray, " n"]) -> ValueRaster:
-    """Return the values on the lattice of a layout as an image."""
-    assert layout.cells is not None, "only a lattice can be filled"
-    image = np.full(layout.shape, np.nan)
-    image[layout.cells[:, 0], layout.cells[:, 1]] = values
-    return ValueRaster(image=image, extent=layout.extent)
+    left, top = start.tolist()
+    return Raster(
+        owners=owners(layout, corner=(left, top), cell=cell, shape=(height, width)),
+        left=left,
+        top=top,
+        cell=cell,
+        misplaced=misplaced(cell),
+    )
 
 
 def _in_order(n: int) -> Layout:
     if n <= LINE:
         return _strip(np.arange(n), numbers=[str(k) for k in range(n)], label="instance")
     width = int(np.ceil(np.sqrt(2 * n)))
-    cells = np.stack(np.divmod(np.arange(n), width), axis=1)
-    return Layout(
-        corners=cells[:, ::-1].astype(np.float64),
-        size=1.0,
-        cells=cells,
-        strip=False,
-        x_label=f"instance, in lines of {width} (the bag has no coordinates)",
-        y_label="line",
-    )
+    lines = np.stack(np.divmod(np.arange(n), width)[::-1], axis=1).astype(np.float64)
+    label = f"instance, in lines of {width} (the bag has no coordinates)"
+    return Layout(corners=lines, side=1.0, stride=1.0, x_label=label, y_label="line")
 
 
 def _slices(position: np.ndarray) -> Layout:
@@ -136,34 +266,16 @@ def _slices(position: np.ndarray) -> Layout:
     step = np.abs(np.diff(position))
     unit = float(np.median(step[step > 0])) if (step > 0).any() else 1.0
     jump = np.maximum(1, np.rint(step / unit)).astype(np.int64)
-    columns = np.r_[0, np.minimum(jump, WIDEST_GAP + 1).cumsum()].astype(np.int64)
+    columns = np.r_[0, np.minimum(jump, WIDEST_GAP + 1).cumsum()]
     missing = int((jump - 1).sum())
     note = f" ({missing} missing)" if missing else ""
     return _strip(columns, numbers=[f"{v:g}" for v in position], label=f"slice number{note}")
 
 
 def _strip(columns: np.ndarray, *, numbers: list[str], label: str) -> Layout:
-    cells = np.stack([np.zeros_like(columns), columns], axis=1)
-    return Layout(
-        corners=cells[:, ::-1].astype(np.float64),
-        size=1.0,
-        cells=cells,
-        strip=True,
-        x_label=label,
-        numbers=tuple(numbers),
-    )
-
-
-def _patches(coords: np.ndarray, *, stride: float | None) -> Layout:
-    side = _stride(coords, stride=stride)
-    return Layout(
-        corners=coords,
-        size=side,
-        cells=_cells(coords, side),
-        strip=False,
-        x_label="x (level-0 pixels)",
-        y_label="y (level-0 pixels)",
-    )
+    corners = np.stack([columns, np.zeros_like(columns)], axis=1).astype(np.float64)
+    numbered = Layout(corners=corners, side=1.0, stride=1.0, strip=True, numbers=tuple(numbers))
+    return replace(numbered, x_label=label, y_label="")
 
 
 def _stride(coords: np.ndarray, *, stride: float | None) -> float:
@@ -177,15 +289,5 @@ def _stride(coords: np.ndarray, *, stride: float | None) -> float:
         return check_stride(torch.from_numpy(coords), stride=stride)
     except GraphError:
         measured = check_stride(torch.from_numpy(coords), stride=None)
-        return measured if _cells(coords, measured) is not None else float(stride or measured)
-
-
-def _cells(coords: np.ndarray, stride: float) -> np.ndarray | None:
-    """Return the (row, column) of each patch, or None if they do not fit a lattice one to one."""
-    cells = np.rint((coords - coords.min(0)) / stride).astype(np.int64)
-    if np.prod(cells.max(0) + 1.0) > MOST_CELLS:
-        return None
-    if np.abs(coords - coords.min(0) - cells * stride).max() > 0.02 * stride:
-        return None
-    number = cells[:, 0] * (cells[:, 1].max() + 1) + cells[:, 1]  # sorts faster than pairs
-    return cells[:, ::-1] if len(np.unique(number)) == len(cells) else None
+        own = Layout(corners=coords, side=measured, stride=measured).lattice is not None
+        return measured if own else float(stride or measured)

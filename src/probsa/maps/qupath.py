@@ -9,13 +9,12 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
 from ..core import replacing
 from ..evaluation import Prediction
-from .blending import Squares, squares
+from .layout import Layout, squares
 
 CHUNK = 1000
 """Number of tiles written at a time."""
@@ -53,11 +52,13 @@ def write_qupath(
         InputError: The bag's instances have no positions on a slide.
         BagError: The bag has no instances, or its coordinates are unusable.
     """
-    patches = squares(p, side=side)
+    patches, columns = squares(p, side=side), measurements(p, classes=classes)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         origin = "" if about is None else f'"probsa":{json.dumps(about)},'
-        file.write(f'{{"type":"FeatureCollection",{origin}"features":[')
-        _write(file, _features(patches, measurements(p, classes=classes)))
+        file.write(f'{{"type":"FeatureCollection",{origin}"features":[\n')
+        for start in range(0, len(patches.corners), CHUNK):
+            file.write(",\n" * (start > 0))
+            file.write(",\n".join(_features(patches, columns, slice(start, start + CHUNK))))
         file.write("\n]}\n")
 
 
@@ -100,33 +101,17 @@ def _probability(p: Prediction) -> np.ndarray:
     return np.broadcast_to(bag_probability, (len(p.attention_mean), len(bag_probability)))
 
 
-def _features(patches: Squares, columns: dict[str, np.ndarray]) -> Iterator[str]:
-    for start in range(0, len(patches.corners), CHUNK):
-        rows = slice(start, start + CHUNK)
-        low = np.rint(patches.corners[rows]).astype(np.int64).tolist()
-        high = np.rint(patches.corners[rows] + patches.side).astype(np.int64).tolist()
-        # the shortest decimal that identifies a float32: 0.1, not 0.10000000149011612
-        values = {name: [float(str(v)) for v in c[rows]] for name, c in columns.items()}
-        for k, ((x, y), (right, bottom)) in enumerate(zip(low, high, strict=True)):
-            ring = [[x, y], [right, y], [right, bottom], [x, bottom], [x, y]]
-            finite = {name: v[k] for name, v in values.items() if math.isfinite(v[k])}
-            yield json.dumps(
-                {
-                    "type": "Feature",
-                    "geometry": {"type": "Polygon", "coordinates": [ring]},
-                    "properties": {"objectType": "tile", "measurements": finite},
-                },
-                separators=(",", ":"),
-            )
-
-
-def _write(file: IO[str], features: Iterator[str]) -> None:
-    waiting: list[str] = []
-    separator = "\n"
-    for feature in features:
-        waiting.append(separator + feature)
-        separator = ",\n"
-        if len(waiting) == CHUNK:
-            file.write("".join(waiting))
-            waiting.clear()
-    file.write("".join(waiting))
+def _features(patches: Layout, columns: dict[str, np.ndarray], rows: slice) -> Iterator[str]:
+    low = np.rint(patches.corners[rows]).astype(np.int64).tolist()
+    high = np.rint(patches.corners[rows] + patches.side).astype(np.int64).tolist()
+    # the shortest decimal that identifies a float32: 0.1, not 0.10000000149011612
+    values = {name: [float(str(v)) for v in c[rows]] for name, c in columns.items()}
+    for k, ((x, y), (right, bottom)) in enumerate(zip(low, high, strict=True)):
+        ring = [[x, y], [right, y], [right, bottom], [x, bottom], [x, y]]
+        finite = {name: v[k] for name, v in values.items() if math.isfinite(v[k])}
+        feature = {
+            "type": "Feature",
+            "geometry": {"type": "Polygon", "coordinates": [ring]},
+            "properties": {"objectType": "tile", "measurements": finite},
+        }
+        yield json.dumps(feature, separators=(",", ":"))

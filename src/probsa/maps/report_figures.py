@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ..evaluation import Line, Panel, Report
-from .panels import save_figure
+from .picture import save_figure
 
 PANEL = 3.6
 """Width and height of a panel in inches."""
@@ -92,20 +91,17 @@ def _draw(ax: Axes, panel: Panel) -> None:
 def _line(ax: Axes, line: Line) -> None:
     is_null = line.style == "null"
     colour = COLOURS.get(line.name, "#7a7a7a" if is_null else MAIN)
+    limits = None
+    if line.low is not None and line.high is not None:  # nan where there is no interval
+        limits = np.array(line.low, np.float64), np.array(line.high, np.float64)
     if line.style == "points":
-        band = line.name == "band"
-        if line.low is not None and line.high is not None:
-            style = {"color": "#d0d0d0", "lw": 5, "zorder": 0} if band else {"color": MAIN, "lw": 1}
-            ax.vlines(line.x, _limits(line.low), _limits(line.high), **style)
+        style = {"color": "#d0d0d0", "lw": 5, "zorder": 0}
+        if limits is not None:
+            style = style if line.name == "band" else {"color": MAIN, "lw": 1}
+            ax.vlines(line.x, *limits, **style)
         ax.plot(line.x, line.y, color=MAIN, marker="o", ms=3.5, lw=0.8)
         return
-    if line.low is not None and line.high is not None:
-        low, high = _limits(line.low), _limits(line.high)
-        ax.fill_between(line.x, low, high, color=colour, alpha=0.12, lw=0)
+    if limits is not None:
+        ax.fill_between(line.x, *limits, color=colour, alpha=0.12, lw=0)
     width = 1.5 if line.style == "main" else 1
     ax.plot(line.x, line.y, color=colour, lw=width, ls="--" if is_null else "-", label=line.label)
-
-
-def _limits(values: Sequence[float | None]) -> Float[np.ndarray, " n"]:
-    """Return the limits of intervals; nan where there is none."""
-    return np.array(values, dtype=np.float64)

@@ -1,11 +1,11 @@
-"""Stage 10: which score a map shows, and the sentences below the map that say so and why."""
+"""Stage 10: what the maps of a predictions folder show: the score, the sentences below the map that
+say so and why, and the fixed scale."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
-from ..core import TaskName
 from ..errors import BagError, InputError
 from ..evaluation import (
     MAP_SCORES,
@@ -13,55 +13,14 @@ from ..evaluation import (
     MapScoreChoice,
     Prediction,
     Predictions,
-    available_scores,
     drawable_scores,
-    drawn_values,
+    read_predictions,
 )
-from ..tasks import TASKS
+from ..tasks import Task
+from .quantities import showing
+from .scale import ColourLimits, common_limits
 
 ScoreChoice = MapScore | Literal["auto"]
-SHOWN_KINDS: dict[str, MapScore] = {
-    "share of the logit": "contribution",
-    "class score, in logits": "evidence",
-    "f > 0": "probability",
-    "P(at least)": "grade",
-}
-"""`score_kind` of a prediction made by `showing`, which the maps print as the unit."""
-
-
-def meaning(score: MapScore, *, task: TaskName = "binary", own: bool = False) -> str:
-    """Return what a score says about an instance, in a sentence; empty for attention.
-
-    Args:
-        score: The score of the map.
-        task: The task of the model, which says what evidence is for.
-        own: Whether it is the model's own score, which is not compared with other classes.
-    """
-    words = TASKS[task].words
-    up, down = words.towards
-    if score == "contribution":
-        said = (
-            f"A contribution is the attention times the class score: red raises {words.raised}, "
-            + ("blue lowers it.")
-        )
-        return said + _relative(task)
-    if score == "evidence":
-        said = f"Evidence is what the instance says on its own: red {up}, blue {down}."
-        return said if own else said + _relative(task)
-    if score == "probability":
-        return f"The probability that the instance speaks for {words.aim}."
-    if score == "grade":
-        return (
-            "Each map shows the probability of a grade or a higher one, for a bag that consists "
-            "of this instance alone."
-        )
-    return ""
-
-
-def _relative(task: TaskName) -> str:
-    kind = TASKS[task]
-    several = kind.unordered_classes and not kind.two_classes
-    return " It is relative to the mean over the classes." if several else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,74 +33,71 @@ class Shown:
     """Text below the maps; empty for folders without a choice."""
 
 
-def showing(p: Prediction, score: MapScore | None) -> Prediction:
-    """Return the prediction with a score in the place of the attention.
+def meaning(score: MapScore, task: Task, *, own: bool = False) -> str:
+    """Return what a score says about an instance, in a sentence; empty for attention.
 
-    Raises:
-        InputError: the prediction does not have this score.
+    The model's `own` score is not compared with other classes.
     """
-    if score in (None, available_scores(p)[0]):
-        return p
-    values = drawn_values(p, score)
-    kind = next(kind for kind, name in SHOWN_KINDS.items() if name == score)
-    return replace(
-        p, attention_mean=values, attention_variance=np.zeros_like(values), score_kind=kind
-    )
-
-
-def score_of(p: Prediction) -> MapScore:
-    """Return which score is in the place of the attention."""
-    own: MapScore = "evidence" if p.score_has_level else "attention"
-    return SHOWN_KINDS.get(p.score_kind, own)
+    words = task.words
+    up, down = words.towards
+    several = task.unordered_classes and not task.two_classes
+    relative = " It is relative to the mean over the classes." if several else ""
+    return {
+        "attention": "",
+        "contribution": "A contribution is the attention times the class score: red raises "
+        f"{words.raised}, blue lowers it.{relative}",
+        "evidence": f"Evidence is what the instance says on its own: red {up}, blue {down}."
+        + ("" if own else relative),
+        "probability": f"The probability that the instance speaks for {words.aim}.",
+        "grade": "Each map shows the probability of a grade or a higher one, for a bag that "
+        "consists of this instance alone.",
+    }[score]
 
 
 def resolve(table: Predictions, score: ScoreChoice) -> Shown:
-    """Return what the maps of a predictions folder show.
-
-    Args:
-        table: The predictions.
-        score: The score asked for; `auto`: the run's choice that is stored with the predictions,
-            or the model's own score if none is stored.
-
-    Raises:
-        InputError: The predictions do not have this score.
-    """
+    """Return what the maps of a predictions folder show."""
     choice = MapScoreChoice.of(table.metadata, where=table.folder / "predictions.json")
-    known = _known(table)
+    first = next(_readable(table), None)
+    known = None if first is None else drawable_scores(first)
     own = None if known is None else known[0]
-    if score == "auto":
-        if choice is None or choice.chosen not in MAP_SCORES:
-            return Shown(score=None, caption=_of_other_tasks(table, own))
-        said = meaning(choice.chosen, task=table.task, own=choice.chosen == own)
-        return Shown(score=choice.chosen, caption=_sentence(f"{choice.reason}. {said}"))
-    if known is not None and score not in known:
+    if score != "auto" and known is not None and score not in known:
         raise InputError(
             f"the predictions in {table.folder} have no score {score!r}: they have "
             f"{', '.join(known)}"
         )
-    if choice is None and score == own:
-        return Shown(score=score, caption=_of_other_tasks(table, own))
-    other = "" if choice is None else f" (the validation bags chose {choice.chosen})"
-    said = meaning(score, task=table.task, own=score == own)
-    return Shown(score=score, caption=_sentence(f"{score}: as asked for{other}. {said}"))
+    chosen = choice is not None and choice.chosen in MAP_SCORES
+    if (score == "auto" and not chosen) or (choice is None and score == own):
+        # the model's own score needs words if it is evidence and the task has no class
+        silent = own is None or table.of_task.unordered_classes
+        caption = "" if own is None or silent else meaning(own, table.of_task, own=True)
+        return Shown(score=None if score == "auto" else score, caption=caption)
+    if score == "auto":
+        assert choice is not None
+        score, why = choice.chosen, choice.reason
+    else:
+        other = "" if choice is None else f" (the validation bags chose {choice.chosen})"
+        why = f"{score}: as asked for{other}"
+    text = f"{why}. {meaning(score, table.of_task, own=score == own)}".strip()
+    return Shown(score=score, caption=text[0].upper() + text[1:])
 
 
-def _of_other_tasks(table: Predictions, own: MapScore | None) -> str:
-    """Return the meaning of the model's own score, if it is evidence and the task has no class."""
-    if own is None or table.of_task.unordered_classes:
-        return ""
-    return meaning(own, task=table.task, own=True)
+def map_limits(folder: Path, *, score: MapScore | None = None) -> ColourLimits:
+    """Return the fixed scale of a predictions folder, computed from all its bags.
+
+    The limits of the mean are those of `score`; None: of the model's own score. Bags whose
+    per-instance file is missing or damaged are skipped; drawing them reports the error.
+
+    Raises:
+        InputError, TableError: The folder is not a predictions folder.
+        BagError: No bag has attention that could be read.
+    """
+    return common_limits(_readable(read_predictions(folder), score))
 
 
-def _sentence(text: str) -> str:
-    return (text[0].upper() + text[1:]).strip()
-
-
-def _known(table: Predictions) -> tuple[MapScore, ...] | None:
-    """Return the scores of the first bag that can be read; None if there is none."""
+def _readable(table: Predictions, score: MapScore | None = None) -> Iterator[Prediction]:
     for bag in table.bags:
         try:
-            return drawable_scores(table.instances(bag))
-        except BagError:
+            p = showing(table.instances(bag), score)
+        except (BagError, InputError):
             continue
-    return None
+        yield p

@@ -1,19 +1,49 @@
-"""Stage 10: find the slide or scan of a bag in a work folder, or by name in any folder.
-
-This module is loaded on use, since it imports the slide readers.
-"""
+"""Stage 10: the slides and scans of bags, and maps that are drawn over them."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+from PIL import Image
 
 from ..cohorts import PatchSet, Record, WorkFolder, find_inputs, open_source, read_coordinates
-from ..errors import BagError, InputError, hint
+from ..core import named_file, replacing
+from ..errors import BagError, InputError, SlideError, hint
 from ..evaluation import Prediction
 from ..patches import Patches
-from ..slides import Scan, Slide, resolution_of
+from ..slides import Box, Scan, Slide, resolution_of
+from .draw import draw_map
+from .layout import Layout, squares
+from .picture import ALPHA, blend, save_figure, slide_canvas
+from .quantities import Scale, columns_of, quantities
+from .scale import ColourLimits, bag_limits
+from .strips import draw_strip
+
+LONGEST = 1200
+"""Default length of the longer side of a picture, in pixels."""
+LONGEST_PANEL = 4000
+"""Largest side of a panel in pixels; overlays without axes may be larger."""
+MOST_PIXELS = 64_000_000
+"""Largest picture; a larger one suggests a mistaken resolution."""
+WHOLE_FROM = 0.3
+"""Fraction of the slide spanned by the patches from which the whole slide is shown."""
+MARGIN = 0.04
+"""Margin around the patches, as a fraction of their longer side."""
+
+
+@runtime_checkable
+class Sources(Protocol):
+    """Finds the slides and scans of bags; `CohortSources` looks in folders."""
+
+    def open(self, p: Prediction) -> Slide | Scan:
+        """Return the bag's slide, open for reading, or its scan; raise InputError or SlideError."""
+        ...
+
+    def patches(self, p: Prediction) -> Patches | None:
+        """Return how the bag's patches were cut, or None if that is unknown."""
+        ...
 
 
 class CohortSources:
@@ -87,3 +117,143 @@ class CohortSources:
             if len(np.unique(both, axis=0)) == len(both) - len(corners):
                 return patch_set, patches
         return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OverlaySettings:
+    """Settings of maps drawn over slides."""
+
+    longest: int = LONGEST
+    """Longer side of the picture in pixels."""
+    resolution: float | None = None
+    """Micrometres per pixel; replaces `longest`."""
+    alpha: float = ALPHA
+    """Opacity of the colours over the tissue."""
+    overlays: bool = False
+    """Whether to write `<bag>_mean.png` (for another score, its name) and `<bag>_variance.png`,
+    without axes, as well."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha <= 1:
+            raise InputError(f"alpha is {self.alpha:g}: give an opacity, 0 < alpha <= 1")
+        if self.longest < 100:
+            raise InputError(f"--longest is {self.longest}: a map needs 100 pixels or more")
+        if self.resolution is not None and not self.resolution > 0:
+            raise InputError(f"--resolution is {self.resolution:g}: give µm per pixel, above 0")
+
+
+def draw_over(
+    p: Prediction,
+    out: Path,
+    *,
+    sources: Sources,
+    how: OverlaySettings,
+    scale: Scale = "per-bag",
+    title: str | None = None,
+    limits: ColourLimits | None = None,
+) -> str:
+    """Write `out/<bag>.png`: the page of a slide or the strip of a scan.
+
+    Return what could not be shown; empty if everything is shown.
+    """
+    limits = limits or bag_limits(p)
+    source = sources.open(p)
+    path = named_file(out, p.name, ".png")
+    if isinstance(source, Scan):
+        save_figure(draw_strip(p, source, scale=scale, title=title, limits=limits), path)
+        return ""
+    with source as slide:
+        patches = checked_squares(p, slide, sources=sources)
+        box = shown_box(patches, size=slide.size)
+        fine = chosen_scale(box, longest=how.longest, resolution=how.resolution, mpp=slide.mpp)
+        coarse = max(fine, max(box[2] - box[0], box[3] - box[1]) / LONGEST_PANEL)
+        picture = slide.region(box, scale=coarse)
+        figure = draw_map(
+            p, over=(picture, patches), alpha=how.alpha, scale=scale, title=title, limits=limits
+        )
+        save_figure(figure, path)
+        if how.overlays:
+            picture = picture if fine == coarse else slide.region(box, scale=fine)
+            canvas = slide_canvas(picture, patches, alpha=how.alpha)
+            classes = columns_of(p)
+            found = [q for q in quantities(p, limits, scale=scale) if q.key != "labels"]
+            for k, q in enumerate(found):
+                suffix = f"_class{k * classes // len(found)}" if classes > 1 else ""
+                if not q.absent:
+                    with replacing(named_file(out, p.name, f"_{q.key}{suffix}.png")) as file:
+                        Image.fromarray(blend(canvas, q)).save(file, format="png")
+    if picture.undecoded:
+        return f"{picture.undecoded} of {picture.blocks} parts of {slide.path} cannot be decoded"
+    return ""
+
+
+def checked_squares(p: Prediction, slide: Slide, *, sources: Sources) -> Layout:
+    """Return the squares of the bag's patches.
+
+    Raises:
+        InputError: The patches do not lie in the slide, or were cut from another file.
+    """
+    patches = sources.patches(p)
+    located = squares(p, side=None if patches is None else patches.size_level0)
+    low, high, size = located.corners.min(0), located.corners.max(0), slide.size
+    # each patch begins on the slide; padded patches may reach beyond its edge
+    if (low <= -located.side).any() or (high >= np.array(size)).any():
+        raise InputError(
+            f"the patches of {p.name!r} begin at x {low[0]:,.0f} to {high[0]:,.0f}, y "
+            f"{low[1]:,.0f} to {high[1]:,.0f}, but {slide.path} is {size[0]:,} × {size[1]:,} "
+            "pixels at level 0: it is another slide, or the coordinates are of another scan or "
+            "level"
+        )
+    if patches is not None and tuple(patches.slide_size) != slide.size:
+        width, height = patches.slide_size
+        raise InputError(
+            f"the patches of {p.name!r} were cut from a slide of {width:,} × {height:,} pixels, "
+            f"but {slide.path} has {slide.size[0]:,} × {slide.size[1]:,}: the file was replaced"
+        )
+    return located
+
+
+def shown_box(patches: Layout, *, size: tuple[int, int]) -> Box:
+    """Return the part of a slide of this (width, height) that a map shows.
+
+    It is the patches with a margin, or the whole slide if they span much of it.
+    """
+    low, high = patches.corners.min(0), patches.corners.max(0) + patches.side
+    span = high - low
+    if span[0] * span[1] >= WHOLE_FROM * size[0] * size[1]:
+        return (0.0, 0.0, float(size[0]), float(size[1]))
+    margin = max(patches.side / 2, MARGIN * float(span.max()))
+    left, top = np.maximum(np.floor(low - margin), 0).tolist()
+    right, bottom = np.minimum(np.ceil(high + margin), size).tolist()
+    return (left, top, right, bottom)
+
+
+def chosen_scale(
+    box: Box, *, longest: int = LONGEST, resolution: float | None = None, mpp: float | None = None
+) -> float:
+    """Return the level-0 pixels per pixel of the picture, at most `MOST_PIXELS` of them.
+
+    It follows from the longer side in pixels, smaller parts being enlarged by a whole number, or
+    from a resolution in µm per pixel, never finer than the slide with its `mpp`.
+    """
+    width, height = box[2] - box[0], box[3] - box[1]
+    if resolution is None:
+        scale = max(width, height) / longest
+        if scale < 1:
+            return 1 / int(1 / scale)
+    elif mpp is None:
+        raise SlideError(
+            "the slide does not state its resolution, so --resolution cannot be applied: give "
+            "--slide-mpp (µm per level-0 pixel), or --longest instead"
+        )
+    else:
+        scale = max(1.0, resolution / mpp)
+    pixels = width * height / scale**2
+    if pixels > MOST_PIXELS:
+        coarsest_needed = scale * (pixels / MOST_PIXELS) ** 0.5
+        coarse = f", --resolution {coarsest_needed * mpp:.3g}" if mpp is not None else ""
+        raise InputError(
+            f"a picture of {width / scale:,.0f} × {height / scale:,.0f} pixels is too large: give "
+            f"at most --longest {int(max(width, height) / coarsest_needed)}{coarse}"
+        )
+    return scale

@@ -1,7 +1,10 @@
+from ._base import Box as Box
 from ._base import Level as Level
+from ._base import Region as Region
 from ._base import Scan as Scan
 from ._base import Slide as Slide
 from .dicom_headers import Header as Header
+from .dicom_headers import Plane as Plane
 from .dicom_headers import read_header as read_header
 from .finding import PLAIN_SUFFIXES as PLAIN_SUFFIXES
 from .finding import SLIDE_SUFFIXES as SLIDE_SUFFIXES

@@ -4,6 +4,7 @@ A slide is read by regions of a pyramid; a scan is a stack of slices with positi
 by path alone, so that each worker process can open its own.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,16 @@ from types import TracebackType
 
 import numpy as np
 from jaxtyping import Float, UInt8
+from PIL import Image
+
+from ..errors import RegionError
+
+Box = tuple[float, float, float, float]
+"""(left, top, right, bottom) in level-0 pixels."""
+BLOCK = 2048
+"""Side length of the blocks that `Slide.region` reads, in pixels of a level."""
+UNDECODED = 220
+"""Grey value of blocks that cannot be decoded."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +32,32 @@ class Level:
     height: int
     downsample: float
     """Level-0 pixels per pixel of this level: the mean of both axes, as OpenSlide states it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Region:
+    """Part of a slide as a picture."""
+
+    image: UInt8[np.ndarray, "height width 3"]
+    left: float
+    top: float
+    """Level-0 position of the picture's top left corner."""
+    scale: float
+    """Level-0 pixels per pixel of the picture, on both axes."""
+    mpp: float | None = None
+    """Micrometres per pixel of the picture."""
+    whole: bool = False
+    """Whether the whole slide is shown."""
+    undecoded: int = 0
+    """Number of blocks that could not be decoded; they are grey."""
+    blocks: int = 1
+
+    @property
+    def extent(self) -> tuple[float, float, float, float]:
+        """Bounds (left, right, bottom, top) in level-0 pixels."""
+        height, width = self.image.shape[:2]
+        right, bottom = self.left + width * self.scale, self.top + height * self.scale
+        return self.left, right, bottom, self.top
 
 
 class Slide(ABC):
@@ -58,6 +95,69 @@ class Slide(ABC):
         Raises:
             RegionError: the file cannot be decoded there.
         """
+
+    def region(self, box: Box, *, scale: float) -> Region:
+        """Return a part of the slide at any scale, in bounded memory.
+
+        The coarsest level that is fine enough is read in blocks and averaged to the picture's
+        pixels, so that a slide with a single level costs time but not memory.
+
+        Args:
+            box: The part to read.
+            scale: Level-0 pixels per pixel of the picture; below 1 it is one over a whole number,
+                and pixels are repeated rather than interpolated.
+
+        Raises:
+            RegionError: No block of the part can be decoded.
+        """
+        fine = max(1.0, scale)
+        width, height = (max(1, int((box[k + 2] - box[k]) / fine + 1e-6)) for k in (0, 1))
+        known = [v.downsample for v in self.levels if v.downsample <= fine * (1 + 1e-3)]
+        level = [v.downsample for v in self.levels].index(max(known)) if known else 0
+        step = max(1, int(BLOCK * self.levels[level].downsample / fine))
+        image = np.empty((height, width, 3), np.uint8)
+        blocks, failures = 0, []
+        for y in range(0, height, step):
+            for x in range(0, width, step):
+                part = image[y : y + step, x : x + step]
+                blocks += 1
+                try:
+                    corner = (box[0] + x * fine, box[1] + y * fine)
+                    part[:] = self._averaged(corner, level, shape=part.shape[:2], scale=fine)
+                except RegionError as error:
+                    part[:] = UNDECODED
+                    failures.append(error)
+        if len(failures) == blocks:
+            raise failures[-1]
+        if scale < 1:
+            image = image.repeat(round(1 / scale), axis=0).repeat(round(1 / scale), axis=1)
+        return Region(
+            image=image,
+            left=box[0],
+            top=box[1],
+            scale=scale,
+            mpp=None if self.mpp is None else self.mpp * scale,
+            whole=tuple(box) == (0, 0, *self.size),
+            undecoded=len(failures),
+            blocks=blocks,
+        )
+
+    def _averaged(
+        self, corner: tuple[float, float], level: int, *, shape: tuple[int, ...], scale: float
+    ) -> UInt8[np.ndarray, "height width 3"]:
+        """Return one block; each pixel is the mean of the pixels whose centres it covers."""
+        down = self.levels[level].downsample
+        height, width = shape
+        left, top = corner[0] / down, corner[1] / down
+        right, bottom = left + width * scale / down, top + height * scale / down
+        x, y = int(left + 1e-6), int(top + 1e-6)
+        w, h = (max(1, math.ceil(v - 1e-6)) for v in (right - x, bottom - y))
+        pixels = self.read(x=round(x * down), y=round(y * down), level=level, width=w, height=h)
+        if pixels.shape[:2] == (height, width):
+            return pixels
+        inside = (max(left - x, 0.0), max(top - y, 0.0), min(right - x, w), min(bottom - y, h))
+        reduced = Image.fromarray(pixels).resize((width, height), Image.Resampling.BOX, box=inside)
+        return np.asarray(reduced)
 
     @abstractmethod
     def close(self) -> None:

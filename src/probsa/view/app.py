@@ -1,24 +1,28 @@
-"""Stage 10: the web application of the page, which only this machine and its token may use.
+"""Stage 10: serve the page, which only this machine and its token may use.
 
 Bags, tiles and patches are addressed by integers, and only the files of `static/` are read by name:
 no path comes from a request.
 """
 
 import secrets
+import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import MissingExtra, ProbSAError
-from .pages import READ_ERRORS, ViewData
+from ..errors import InputError, MissingExtra, ProbSAError
+from ..maps import READ_ERRORS
+from .pages import ADDRESSES, ViewData
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
 
-HOSTS = ["127.0.0.1", "localhost"]
+LOOPBACK = "127.0.0.1"
+HOSTS = [LOOPBACK, "localhost"]
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
@@ -62,26 +66,13 @@ def make_app(data: ViewData, *, token: str, port: int) -> "Starlette":
         raise MissingExtra("starlette", "view") from error
     page = (static_folder() / "index.html").read_bytes()
     routes = [
-        Route("/", _fixed(page, "text/html; charset=utf-8")),
-        Route("/data/slides.js", _answer(lambda r: data.slides_script(), SCRIPT)),
-        Route("/data/limits.js", _answer(lambda r: data.limits_script(), SCRIPT)),
-        Route("/data/map/{k:int}.js", _answer(lambda r: data.map_script(r["k"]), SCRIPT)),
-        Route(
-            "/data/values/{k:int}_{c:int}.js",
-            _answer(lambda r: data.values_script(r["k"], r["c"]), SCRIPT),
-        ),
-        Route(
-            "/data/slice/{k:int}_{i:int}.js",
-            _answer(lambda r: data.slice_script(r["k"], r["i"]), SCRIPT),
-        ),
-        Route("/data/thumb/{k:int}.jpg", _answer(lambda r: data.thumbnail(r["k"]), JPEG)),
-        Route(
-            "/data/patch/{k:int}_{row:int}.jpg",
-            _answer(lambda r: data.patch(r["k"], r["row"]), JPEG),
-        ),
-        Route(
-            "/data/tiles/{k:int}/{level:int}/{column:int}_{row:int}.jpg",
-            _answer(lambda r: data.tile(r["k"], (r["level"], r["column"], r["row"])), JPEG),
+        Route("/", _answer(lambda: page, "text/html; charset=utf-8")),
+        *(
+            Route(
+                "/data/" + address.replace("}", ":int}"),
+                _answer(partial(make, data), SCRIPT if address.endswith(".js") else JPEG),
+            )
+            for address, make in ADDRESSES.items()
         ),
         Mount("/static", StaticFiles(directory=static_folder())),
     ]
@@ -91,6 +82,42 @@ def make_app(data: ViewData, *, token: str, port: int) -> "Starlette":
         Middleware(BaseHTTPMiddleware, dispatch=_guard(token, cookie=f"probsa-view-{port}")),
     ]
     return Starlette(routes=routes, middleware=middleware)
+
+
+def serve(data: ViewData, *, port: int = 0, ready: Callable[[str], None]) -> None:
+    """Serve the page on loopback until the process is interrupted.
+
+    Args:
+        data: The data of the page.
+        port: Port of the server; 0: a free one.
+        ready: Called with the address, which contains the token, once the port is open.
+
+    Raises:
+        InputError: the port is in use, or may not be used.
+        MissingExtra: the server is not installed.
+    """
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise MissingExtra("uvicorn", "view") from error
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((LOOPBACK, port))
+        except (OSError, OverflowError) as error:
+            raise InputError(f"--port {port} cannot be used ({error}): give another") from error
+        port = listening.getsockname()[1]
+        token = secrets.token_urlsafe(32)
+        config = uvicorn.Config(
+            make_app(data, token=token, port=port),
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+        )
+        listening.listen()
+        ready(f"http://{LOOPBACK}:{port}/?token={token}")
+        uvicorn.Server(config).run(sockets=[listening])
 
 
 Next = Callable[["Request"], Awaitable["Response"]]
@@ -127,22 +154,13 @@ def _same(given: str, token: str) -> bool:
     return secrets.compare_digest(given.encode(), token.encode())
 
 
-def _fixed(content: bytes, kind: str) -> "Callable[[Request], Response]":
-    from starlette.responses import Response
-
-    def endpoint(request: "Request") -> Response:
-        return Response(content, media_type=kind)
-
-    return endpoint
-
-
-def _answer(make: Callable[[dict[str, int]], bytes], kind: str) -> "Callable[[Request], Response]":
+def _answer(make: Callable[..., bytes], kind: str) -> "Callable[[Request], Response]":
     """Return an endpoint, which starlette runs in a thread; errors of a bag are status 404."""
     from starlette.responses import PlainTextResponse, Response
 
     def endpoint(request: "Request") -> Response:
         try:
-            return Response(make(request.path_params), media_type=kind)
+            return Response(make(**request.path_params), media_type=kind)
         except READ_ERRORS as error:
             # a stated reason helps the user of this machine; other errors may name paths
             reason = str(error) if isinstance(error, ProbSAError) else type(error).__name__

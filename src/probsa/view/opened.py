@@ -19,13 +19,7 @@ class _Entry:
 
 
 class Kept(Generic[Value]):
-    """The last few values by number; each is made on its first use, and used by one at a time.
-
-    Args:
-        make: makes the value of a number.
-        most: number of values kept; those in use are kept beyond that.
-        close: releases a value.
-    """
+    """The last few values by number; each is made on its first use, and used by one at a time."""
 
     def __init__(
         self,

@@ -1,30 +1,60 @@
 """Stage 10: all data of the page, by integer addresses; the server and the export share it."""
 
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image
 
 from ..cohorts import WorkFolder
 from ..errors import InputError, ProbSAError
-from ..evaluation import Prediction, Predictions
-from ..maps import CohortSources, Squares, checked_squares, map_limits, place
+from ..evaluation import Prediction, Predictions, read_predictions
+from ..maps import (
+    READ_ERRORS,
+    CohortSources,
+    Layout,
+    checked_squares,
+    columns_of,
+    map_limits,
+    place,
+    raster,
+)
 from ..patches import read_geojson, thumbnail
 from ..slides import Scan, Slide
-from .bag_pictures import THUMBNAIL, picture_of_values, slice_picture
-from .colours import TABLES, look_up_table
+from ..training import RunFolder
 from .opened import Kept
-from .quantities import check_comparable, chosen_column, galleries, quantities
-from .rasters import index_raster
-from .rows import Row, as_page, facts, list_rows, title_of
+from .quantities import (
+    TABLES,
+    as_page,
+    check_comparable,
+    chosen_column,
+    galleries,
+    look_up_table,
+    quantities,
+)
+from .rows import Row, facts, list_rows, title_of
 from .scan_pages import ScanView, scan_page, scan_view, slice_values
 from .scripts import packed, script, without_folders
-from .tiles import Pyramid, encoded, jpeg, patch_image, tile_image
+from .tiles import (
+    THUMBNAIL,
+    Pyramid,
+    jpeg,
+    patch_image,
+    picture_of_values,
+    slice_picture,
+    tile_image,
+)
 
-READ_ERRORS = (ProbSAError, OSError, RuntimeError, MemoryError)
-"""Errors that a damaged file can raise, including those of the decoding libraries."""
-OPEN_SLIDES, OPEN_SCANS, OPEN_BAGS = 8, 2, 4
+OPEN = 4
+"""Number of bags, and of slides or scans, that are kept open."""
+LONGEST = 8192
+"""Largest number of cells along a side of a raster, within what browsers allow for a canvas."""
+FINEST = 4
+"""Largest number of cells along the side of a patch that is not on a lattice."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,22 +63,22 @@ class SlideView:
 
     slide: Slide
     pyramid: Pyramid
-    patches: Squares
+    patches: Layout
+
+    def close(self) -> None:
+        """Close the slide."""
+        self.slide.close()
+
+
+Picture = TypeVar("Picture", SlideView, ScanView)
 
 
 class ViewData:
     """The data of the page of one predictions folder.
 
     Bags are addressed by their position in `rows`, classes and patches by their numbers; no path
-    comes from a request. All methods may be called by several threads.
-
-    Args:
-        table: The predictions.
-        sources: Finds slides and scans; None: maps are shown on a plain background.
-        other: Predictions of the same bags by another model, to show differences.
-        max_mpp: Finest resolution of slides in µm per pixel; None: that of the slides.
-        most_pixels: Longest side of the slices of scans in pixels; None: that of the scans.
-        about: Further facts about the run, as pairs of title and text.
+    comes from a request. All methods may be called by several threads; what is not there or cannot
+    be read is one of `READ_ERRORS`. `open_view` makes it and says what its options mean.
     """
 
     def __init__(
@@ -64,14 +94,12 @@ class ViewData:
         self.table, self.sources, self.other = table, sources, other
         self.max_mpp, self.most_pixels, self.about = max_mpp, most_pixels, about
         self.rows: list[Row] = list_rows(table)
-        self._bags = Kept(self._read, most=OPEN_BAGS)
-        self._layouts = Kept(lambda k: place(self.bag(k)), most=OPEN_BAGS)
-        self._slides = Kept(self._open_slide, most=OPEN_SLIDES, close=lambda v: v.slide.close())
-        self._scans = Kept(self._open_scan, most=OPEN_SCANS)
+        self._bags = Kept(self._read, most=OPEN)
+        self._pictures = Kept(self._open, most=OPEN, close=lambda v: v.close())
 
     def close(self) -> None:
         """Close all slides."""
-        self._slides.close()
+        self._pictures.close()
 
     def bag(self, k: int) -> Prediction:
         """Return the prediction of a bag.
@@ -93,7 +121,7 @@ class ViewData:
             self.table.outputs, self.table.metadata.get("target") or ()
         )
         page = {
-            "rows": as_page(self.rows),
+            "rows": [asdict(row) for row in self.rows],
             "facts": [*self.about, *facts(self.table)],
             "classes": self.table.classes,
             "words": asdict(words),
@@ -114,7 +142,7 @@ class ViewData:
     def map_script(self, k: int) -> bytes:
         """Return the geometry of a bag: its raster, its slide or scan, and its tissue."""
         p = self.bag(k)
-        columns = 1 if p.attention_mean.ndim == 1 else p.attention_mean.shape[1]
+        columns = columns_of(p)
         named = self.table.classes if len(self.table.classes) == columns else range(columns)
         named = p.of_task.column_names(p, columns) or named
         page: dict[str, Any] = {
@@ -130,37 +158,24 @@ class ViewData:
             page |= self._chain_page(k, p)
         return script(f"map/{k}", page)
 
-    def values_script(self, k: int, column: int) -> bytes:
-        """Return the quantities of one class of a bag, and the lists of its pictures.
-
-        Raises:
-            InputError: there is no such class.
-        """
+    def values_script(self, k: int, c: int) -> bytes:
+        """Return the quantities of one class of a bag, and the lists of its pictures."""
         p = self.bag(k)
-        columns = 1 if p.attention_mean.ndim == 1 else p.attention_mean.shape[1]
-        if not 0 <= column < columns:
-            raise InputError(f"bag {p.name!r} has {columns} classes, not a class {column}")
+        columns = columns_of(p)
+        if not 0 <= c < columns:
+            raise InputError(f"bag {p.name!r} has {columns} classes, not a class {c}")
         other, refused = self._other(p)
-        found = quantities(p, column=column, other=other)
+        found = quantities(p, column=c, other=other)
         page = {
-            "quantities": [q.to_page() for q in found],
+            "quantities": [as_page(key, q) for key, q in found.items()],
             "galleries": galleries(found),
             "difference": refused,
         }
-        return script(f"values/{k}_{column}", page)
-
-    def pictured(self, k: int, column: int) -> list[int]:
-        """Return the patches that have a picture beside the map of a class."""
-        lists = galleries(quantities(self.bag(k), column=column))
-        return [row for found in lists for row in found["rows"]]
+        return script(f"values/{k}_{c}", page)
 
     def slice_script(self, k: int, i: int) -> bytes:
-        """Return one slice of a bag's scan, in Hounsfield units.
-
-        Raises:
-            InputError: there is no such slice.
-        """
-        with self._scans.use(self._checked(k)) as found:
+        """Return one slice of a bag's scan, in Hounsfield units."""
+        with self._picture(k, ScanView) as found:
             return script(f"slice/{k}_{i}", slice_values(found, i))
 
     def thumbnail(self, k: int) -> bytes:
@@ -168,49 +183,51 @@ class ViewData:
         p = self.bag(k)
         try:
             if self.sources is None:
-                return self._map_thumbnail(k, p)
+                return picture_of_values(p, place(p))
             if p.coords is not None and p.coords.shape[-1] == 2:
                 return self._slide_thumbnail(k)
-            with self._scans.use(k) as found:
+            with self._picture(k, ScanView) as found:
                 return slice_picture(found.scan)
         except READ_ERRORS:
-            return self._map_thumbnail(k, p)
+            return picture_of_values(p, place(p))
 
-    def tile(self, k: int, address: tuple[int, int, int]) -> bytes:
-        """Return a tile of a bag's slide, addressed by (level, column, row), as JPEG.
-
-        Raises:
-            InputError, SlideError: there is no such slide or tile, or it cannot be decoded.
-        """
-        with self._slides.use(self._checked(k)) as shown:
-            return tile_image(shown.slide, shown.pyramid, address)
+    def tile(self, k: int, level: int, column: int, row: int) -> bytes:
+        """Return a tile of a bag's slide as JPEG."""
+        with self._picture(k, SlideView) as shown:
+            return tile_image(shown.slide, shown.pyramid, (level, column, row))
 
     def patch(self, k: int, row: int) -> bytes:
-        """Return the picture of a patch as JPEG.
-
-        Raises:
-            InputError, SlideError: there is no such patch, or it cannot be decoded.
-        """
-        with self._slides.use(self._checked(k)) as shown:
+        """Return the picture of a patch as JPEG."""
+        with self._picture(k, SlideView) as shown:
             if not 0 <= row < len(shown.patches.corners):
                 raise InputError(f"bag {self.rows[k].name!r} has no patch {row}")
             return patch_image(shown.slide, shown.patches.corners[row], shown.patches.side)
 
-    def pyramid(self, k: int) -> Pyramid | None:
-        """Return the tiles of a bag's slide; None if there is no slide that can be read."""
+    def files(self, k: int) -> Iterator[tuple[str, dict[str, int]]]:
+        """Yield the addresses of everything that the page may ask of a bag, and their numbers."""
+        p = self.bag(k)
+        yield "map/{k}.js", {"k": k}
+        rows: set[int] = set()
+        for c in range(columns_of(p)):
+            yield "values/{k}_{c}.js", {"k": k, "c": c}
+            lists = galleries(quantities(p, column=c))
+            rows.update(row for found in lists for row in found["rows"])
+        yield "thumb/{k}.jpg", {"k": k}
         try:
-            with self._slides.use(self._checked(k)) as shown:
-                return shown.pyramid
-        except READ_ERRORS:
-            return None
-
-    def slice_count(self, k: int) -> int:
-        """Return the number of slices of a bag's scan; 0 if there is none that can be read."""
-        try:
-            with self._scans.use(self._checked(k)) as found:
-                return len(found.scan.volume)
-        except READ_ERRORS:
-            return 0
+            with self._pictures.use(k) as shown:
+                picture = shown
+        except READ_ERRORS:  # a slide or scan that cannot be read has no pictures
+            return
+        if isinstance(picture, ScanView):
+            count = len(picture.scan.volume)
+            yield from (("slice/{k}_{i}.js", {"k": k, "i": i}) for i in range(count))
+            return
+        pyramid = picture.pyramid
+        yield from (("patch/{k}_{row}.jpg", {"k": k, "row": row}) for row in sorted(rows))
+        for level in range(pyramid.levels):
+            for column, row in np.ndindex(*pyramid.tiles(level)):
+                place = {"k": k, "level": level, "column": column, "row": row}
+                yield "tiles/{k}/{level}/{column}_{row}.jpg", place
 
     def _checked(self, k: int) -> int:
         if not 0 <= k < len(self.rows):
@@ -236,13 +253,20 @@ class ViewData:
             return None, without_folders(str(error))
         return other, ""
 
-    def _open_slide(self, k: int) -> SlideView:
+    @contextmanager
+    def _picture(self, k: int, kind: type[Picture]) -> Iterator[Picture]:
+        with self._pictures.use(self._checked(k)) as shown:
+            if not isinstance(shown, kind):
+                raise InputError(f"bag {self.rows[k].name!r} has no such picture")
+            yield shown
+
+    def _open(self, k: int) -> SlideView | ScanView:
         p = self.bag(k)
         if self.sources is None:
-            raise InputError("no slides were given: add --slides FOLDER")
+            raise InputError("no slides or scans were given: add --slides FOLDER")
         source = self.sources.open(p)
         if isinstance(source, Scan):
-            raise InputError(f"bag {p.name!r} has patches, but {source.path} is a scan")
+            return scan_view(p, source, most_pixels=self.most_pixels)
         try:
             patches = checked_squares(p, source, sources=self.sources)
         except BaseException:
@@ -251,22 +275,11 @@ class ViewData:
         pyramid = Pyramid.of(source, max_mpp=self.max_mpp)
         return SlideView(slide=source, pyramid=pyramid, patches=patches)
 
-    def _open_scan(self, k: int) -> ScanView:
-        p = self.bag(k)
-        if self.sources is None:
-            raise InputError("no scans were given: add --slides FOLDER")
-        source = self.sources.open(p)
-        if not isinstance(source, Scan):
-            with source:
-                raise InputError(f"bag {p.name!r} has slices, but {source.path} is a slide")
-        return scan_view(p, source, most_pixels=self.most_pixels)
-
     def _slide_page(self, k: int, p: Prediction) -> dict[str, Any]:
         page: dict[str, Any] = {"kind": "slide", "slide": None, "mpp": None, "tissue": []}
-        with self._layouts.use(k) as layout:
-            patches = Squares(corners=layout.corners, side=layout.size, stride=layout.size)
+        patches = None
         try:
-            with self._slides.use(k) as shown:
+            with self._picture(k, SlideView) as shown:
                 patches = shown.patches
                 page |= {
                     "slide": shown.pyramid.to_page(),
@@ -277,20 +290,24 @@ class ViewData:
                 }
         except READ_ERRORS as error:
             page |= self._without_picture(error)
-        raster = index_raster(layout, patches)
-        height, width = raster.index.shape
-        end = (raster.x0 + width * raster.cell, raster.y0 + height * raster.cell)
-        page.setdefault("size", (int(np.ceil(end[0])), int(np.ceil(end[1]))))
-        page["corners"] = packed(patches.corners, "f4")
-        page |= {"side": patches.side, "pitch": patches.stride}
-        page["raster"] = {
-            "x0": raster.x0,
-            "y0": raster.y0,
-            "cell": raster.cell,
-            "width": width,
-            "height": height,
-            "index": packed(raster.index, "i4"),
-            "note": raster.note,
+        patches = place(p) if patches is None else patches
+        cells = raster(patches, finest=FINEST, longest=LONGEST)
+        height, width = cells.owners.shape
+        end = (cells.left + width * cells.cell, cells.top + height * cells.cell)
+        page.setdefault("size", tuple(int(np.ceil(v)) for v in end))
+        page |= {
+            "corners": packed(patches.corners, "f4"),
+            "side": patches.side,
+            "pitch": patches.stride,
+            "raster": {
+                "x0": cells.left,
+                "y0": cells.top,
+                "cell": cells.cell,
+                "width": width,
+                "height": height,
+                "index": packed(cells.owners, "i4"),
+                "note": drawn(patches, cells.cell),
+            },
         }
         return page
 
@@ -299,7 +316,7 @@ class ViewData:
         if p.coords is not None:
             page["positions"] = packed(p.coords[:, 0], "f4")
             try:
-                with self._scans.use(k) as found:
+                with self._picture(k, ScanView) as found:
                     page["scan"] = scan_page(found)
             except READ_ERRORS as error:
                 page |= self._without_picture(error)
@@ -322,10 +339,6 @@ class ViewData:
         polygons = () if tissue is None else tissue.polygons
         return [r.ravel().tolist() for v in polygons for r in (v.outer, *v.holes)]
 
-    def _map_thumbnail(self, k: int, p: Prediction) -> bytes:
-        with self._layouts.use(k) as layout:
-            return picture_of_values(p, layout)
-
     def _slide_thumbnail(self, k: int) -> bytes:
         assert self.sources is not None
         file = WorkFolder(self.sources.folder).thumbnail(self.rows[k].name)
@@ -333,8 +346,8 @@ class ViewData:
             with Image.open(file) as image:
                 image.draft("RGB", (2 * THUMBNAIL, 2 * THUMBNAIL))
                 image.thumbnail((THUMBNAIL, THUMBNAIL))
-                return encoded(image)
-        with self._slides.use(k) as shown:
+                return jpeg(image)
+        with self._picture(k, SlideView) as shown:
             return jpeg(np.asarray(thumbnail(shown.slide, THUMBNAIL)))
 
 
@@ -344,3 +357,84 @@ def _left_out(shown: SlideView) -> str:
     if scale == 1 or mpp is None:
         return ""
     return f"The slide is shown at {mpp * scale:.2g} µm per pixel; finer levels were left out."
+
+
+def drawn(patches: Layout, cell: float) -> str:
+    """Return what the page says about the drawing; empty for a plain lattice."""
+    _, side = patches.cells
+    notes = []
+    if patches.side > patches.stride:
+        notes.append("The patches overlap: each is drawn as the middle of its square.")
+    if cell != patches.stride:
+        notes.append(
+            f"The patches are not on one lattice: they are drawn to {100 * cell / side:.0f} % of "
+            "their side, later ones over earlier ones."
+        )
+    return " ".join(notes)
+
+
+def open_view(
+    predictions: Path,
+    *,
+    slides: Path | None = None,
+    against: Path | None = None,
+    mpp: float | Mapping[str, float] | None = None,
+    max_mpp: float | None = None,
+    most_pixels: int | None = None,
+) -> ViewData:
+    """Open the predictions of a run, or a folder of predictions, for the page.
+
+    Args:
+        predictions: A run folder, or a folder that `probsa predict` wrote.
+        slides: A work folder of `probsa patch`, or a folder of slides or series.
+        against: A run or predictions of another model, to show differences.
+        mpp: Micrometres per level-0 pixel of slides whose files do not state it, or a mapping from
+            names of slides.
+        max_mpp: Finest resolution of slides in µm per pixel; None: that of the slides.
+        most_pixels: Longest side of the slices of scans in pixels; None: that of the scans.
+
+    Raises:
+        InputError, TableError: a folder does not exist, or is not what it should be.
+    """
+    folder, about = _predictions_of(Path(predictions))
+    return ViewData(
+        read_predictions(folder),
+        sources=None if slides is None else CohortSources(slides, mpp=mpp),
+        other=None if against is None else read_predictions(_predictions_of(Path(against))[0]),
+        max_mpp=max_mpp,
+        most_pixels=most_pixels,
+        about=about,
+    )
+
+
+def _predictions_of(path: Path) -> tuple[Path, tuple[tuple[str, str], ...]]:
+    """Return the predictions of a run folder with facts about the run, or the folder itself."""
+    run = RunFolder(path)
+    if run.config_file.is_file():
+        about = (("Run", path.resolve().name), ("Weights (SHA-256)", _digest(run)))
+        return run.predictions, tuple(fact for fact in about if fact[1])
+    return path, ()
+
+
+def _digest(run: RunFolder) -> str:
+    """Return the first digits of a hash of the run's weights; empty if they are not there."""
+    found = hashlib.sha256()
+    for member in run.members():
+        if not member.best.is_file():
+            return ""
+        with member.best.open("rb") as f:
+            found.update(hashlib.file_digest(f, "sha256").digest())
+    return found.hexdigest()[:16]
+
+
+ADDRESSES: dict[str, Callable[..., bytes]] = {
+    "slides.js": ViewData.slides_script,
+    "limits.js": ViewData.limits_script,
+    "map/{k}.js": ViewData.map_script,
+    "values/{k}_{c}.js": ViewData.values_script,
+    "slice/{k}_{i}.js": ViewData.slice_script,
+    "thumb/{k}.jpg": ViewData.thumbnail,
+    "patch/{k}_{row}.jpg": ViewData.patch,
+    "tiles/{k}/{level}/{column}_{row}.jpg": ViewData.tile,
+}
+"""What answers for each address below `data/`, on the server and in an export."""

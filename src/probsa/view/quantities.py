@@ -1,179 +1,125 @@
-"""Stage 10: the quantities of one class of a bag, their units, colours and ranges."""
+"""Stage 10: the quantities of one class of a bag for the page, and the lists of its pictures."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import UInt8
 
 from ..errors import InputError
-from ..evaluation import Prediction, available_scores, drawn_values
-from ..maps import flatness, score_name, unit_of, value_range
-from .colours import Colours
+from ..evaluation import Prediction
+from ..maps import (
+    KINDS,
+    NO_VARIANCE,
+    Quantity,
+    column_of,
+    columns_of,
+    flattened,
+    quantity,
+    same_instances,
+    score_name,
+    unit_of,
+    value_of,
+)
 from .scripts import packed
 
 GALLERY = 10
 """Number of patches in each list of pictures."""
+Colours = Literal["mean", "deviation", "probability", "signed", "difference", "labels"]
+TABLES: dict[Colours, str] = {
+    "mean": "mean",
+    "deviation": "deviation",
+    "probability": "probability",
+    "signed": "contribution",
+    "difference": "difference",
+    "labels": "labels",
+}
+"""Rows of the table of quantities, by the names that the page has for their colours."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Quantity:
-    """One value per instance, or the reason why there is none."""
-
-    key: str
-    title: str
-    unit: str
-    colours: Colours
-    values: Float[np.ndarray, " n"] | None
-    limits: tuple[float, float] | None = None
-    """Fixed limits of the colours; None: from the values."""
-    reason: str = ""
-    """Why there are no values; the page shows the quantity as unavailable."""
-
-    def to_page(self) -> dict[str, Any]:
-        """Return the quantity as the page reads it; `range` is that of this bag."""
-        page: dict[str, Any] = {
-            "key": self.key,
-            "title": self.title,
-            "unit": self.unit,
-            "colours": self.colours,
-            "fixed": self.limits is not None,
-        }
-        if self.values is None or not np.isfinite(self.values).any():
-            return page | {"reason": self.reason or "No patch has a value."}
-        signed = self.colours in ("signed", "difference")
-        low, high = value_range(self.values)
-        if signed:
-            low, high = -max(abs(low), abs(high)), max(abs(low), abs(high))
-        flat = ""
-        if self.limits is None and not signed:
-            flat = flatness(self.values, logits=self.key == "mean" and self.unit == "logit")
-        return page | {
-            "values": packed(self.values, "f4"),
-            "range": self.limits or (low, high),
-            "signed": signed,
-            "flat": flat,
-        }
+def look_up_table(name: Colours) -> UInt8[np.ndarray, "256 3"]:
+    """Return the red, green and blue of 256 equal steps from the lowest to the highest value."""
+    rgba = np.asarray(KINDS[TABLES[name]].colours(np.linspace(0, 1, 256)))
+    return np.rint(rgba[:, :3] * 255).astype(np.uint8)
 
 
-def quantities(p: Prediction, *, column: int, other: Prediction | None = None) -> list[Quantity]:
-    """Return the quantities of one class, always in the same order.
+def quantities(
+    p: Prediction, *, column: int, other: Prediction | None = None
+) -> dict[str, Quantity]:
+    """Return the quantities of one class by the page's keys, always in the same order."""
+    unit, words = unit_of(p), p.of_task.words
 
-    Args:
-        p: The prediction.
-        column: Column of the attention, for methods with one attention per class.
-        other: The prediction of the same bag by another model, of which differences are shown.
+    def stored(key: str, title: str, unit: str, absent: str = "") -> Quantity:
+        return value_of(p, key, title=title, column=column, unit=unit, absent=absent)
 
-    Raises:
-        InputError: The instances of `other` are not those of `p`, or its score has another meaning.
-    """
-    found = [*_own(p, column=column)]
-    return found if other is None else [*found, *_differences(p, other, column=column)]
-
-
-def _own(p: Prediction, *, column: int) -> Iterator[Quantity]:
     mean = column_of(p.attention_mean, column)
-    variance = column_of(p.attention_variance, column)
-    unit = unit_of(p)
-    yield Quantity(
-        key="mean",
-        title=score_name(p).removesuffix(" μ"),
-        unit=unit,
-        colours="signed" if p.score_has_level else "mean",
-        values=mean,
-    )
-    yield Quantity(
-        key="deviation",
-        title="standard deviation",
-        unit=unit,
-        colours="deviation",
-        values=np.sqrt(variance) if variance.any() else None,
-        reason="This model gives one value per patch and no variance.",
-    )
-    yield Quantity(
-        key="probability",
-        title="P(evidence > 0)",
-        unit="probability",
-        colours="probability",
-        values=_score(p, "probability", column=column),
-        limits=(0.0, 1.0),
-        reason=f"The score of this model ({p.score_kind}) has no zero that separates evidence for "
-        f"{p.of_task.words.aim} from evidence against it.",
-    )
-    yield from _steps(p)
-    yield Quantity(
-        key="contribution",
-        title=f"contribution to the {p.of_task.words.noun}",
-        unit="logit",
-        colours="signed",
-        values=_score(p, "contribution", column=column),
-        reason="This model has no closed form for what a patch adds to the prediction.",
-    )
-    yield Quantity(
-        key="weight",
-        title="attention weight",
-        unit="share of the bag",
-        colours="mean",
-        values=column_of(p.weight_mean, column) if p.weight_mean.any() else None,
-        reason="This model has no attention weights.",
-    )
-    labels = p.instance_labels
-    known = None if labels is None else np.where(labels < 0, np.nan, labels > 0)
-    yield Quantity(
-        key="labels",
-        title="true label",
-        unit="",
-        colours="labels",
-        values=known,
-        limits=(0.0, 1.0),
-        reason="The instances of this bag have no labels.",
-    )
-
-
-def _steps(p: Prediction) -> Iterator[Quantity]:
-    """Yield the probability of each grade or a higher one, of the patch on its own."""
-    if p.at_least is None:
-        return
-    columns = p.at_least.reshape(len(p.at_least), -1).T
-    names = p.outputs[1:] or [str(k + 1) for k in range(len(columns))]
-    for k, (name, values) in enumerate(zip(names, columns, strict=True)):
-        yield Quantity(
-            key=f"grade-{k + 1}",
-            title=f"P(at least {name}), alone",
-            unit="probability",
-            colours="probability",
-            values=values,
-            limits=(0.0, 1.0),
-        )
-
-
-def _differences(p: Prediction, other: Prediction, *, column: int) -> Iterator[Quantity]:
+    title = score_name(p).removesuffix(" μ")
+    own = "evidence" if p.score_has_level else "mean"
+    found = {
+        "mean": quantity(own, mean, title=title, unit=unit),
+        "deviation": stored("deviation", "standard deviation", unit, NO_VARIANCE),
+        "probability": stored(
+            "probability", "P(evidence > 0)", "probability",
+            f"The score of this model ({p.score_kind}) has no zero that separates evidence for "
+            f"{words.aim} from evidence against it.",
+        ),
+    }  # fmt: skip
+    if p.at_least is not None:  # each grade or a higher one, of the patch on its own
+        columns = p.at_least.reshape(len(mean), -1).T
+        names = p.outputs[1:] or [str(k + 1) for k in range(len(columns))]
+        for k, (name, values) in enumerate(zip(names, columns, strict=True), start=1):
+            title = f"P(at least {name}), alone"
+            found[f"grade-{k}"] = quantity("probability", values, title=title, unit="probability")
+    found |= {
+        "contribution": stored(
+            "contribution", f"contribution to the {words.noun}", "logit",
+            "This model has no closed form for what a patch adds to the prediction.",
+        ),
+        "weight": stored(
+            "weight", "attention weight", "share of the bag",
+            "This model has no attention weights.",
+        ),
+        "labels": stored("labels", "true label", "", "The instances of this bag have no labels."),
+    }  # fmt: skip
+    if other is None:
+        return found
     check_comparable(p, other)
-    yield Quantity(
-        key="difference",
-        title="difference of means, this − other",
-        unit=unit_of(p),
-        colours="difference",
-        values=column_of(p.attention_mean, column) - column_of(other.attention_mean, column),
+    score = mean - column_of(other.attention_mean, column)
+    theirs = value_of(other, "probability", title="", column=column)
+    chance = found["probability"].values - theirs.values
+    difference = quantity(
+        "difference", chance, title="difference of P, this − other", unit="probability"
     )
-    one, two = (_score(v, "probability", column=column) for v in (p, other))
-    yield Quantity(
-        key="difference-probability",
-        title="difference of P, this − other",
-        unit="probability",
-        colours="difference",
-        values=None if one is None or two is None else one - two,
-        reason="Not both models have P(evidence > 0).",
-    )
+    none = "" if np.isfinite(chance).any() else "Not both models have P(evidence > 0)."
+    title = "difference of means, this − other"
+    return found | {
+        "difference": quantity("difference", score, title=title, unit=unit),
+        "difference-probability": replace(difference, absent=none),
+    }
+
+
+def as_page(key: str, q: Quantity) -> dict[str, Any]:
+    """Return a quantity as the page reads it; `range` is that of this bag."""
+    colours = {"evidence": "signed", "contribution": "signed", "weight": "mean"}.get(q.key, q.key)
+    page: dict[str, Any] = {
+        "key": key,
+        "title": q.title,
+        "unit": q.unit,
+        "colours": colours,
+        "fixed": q.kind.limits is not None,
+    }
+    if q.absent or not np.isfinite(q.values).any():
+        return page | {"reason": q.absent or "No patch has a value."}
+    return page | {
+        "values": packed(q.values, "f4"),
+        "range": q.limits,
+        "signed": q.kind.signed,
+        "flat": flattened(q, logits=q.unit == "logit").flat,
+    }
 
 
 def check_comparable(p: Prediction, other: Prediction) -> None:
-    """Check that the scores of two predictions of a bag can be subtracted.
-
-    Raises:
-        InputError: they have other instances, coordinates, classes, or scores of another meaning.
-    """
+    """Check that the scores of two predictions of a bag can be subtracted."""
     if p.score_kind != other.score_kind:
         raise InputError(
             f"The scores have different meanings ({p.score_kind} and {other.score_kind})."
@@ -183,56 +129,35 @@ def check_comparable(p: Prediction, other: Prediction) -> None:
             f"The predictions have {len(p.attention_mean):,} and {len(other.attention_mean):,} "
             "instances, or other classes."
         )
-    if (p.coords is None) != (other.coords is None) or (
-        p.coords is not None and not np.array_equal(p.coords, np.asarray(other.coords))
-    ):
+    if not same_instances(p, other):
         raise InputError("The predictions are of instances at other coordinates.")
-
-
-def column_of(values: np.ndarray, column: int) -> Float[np.ndarray, " n"]:
-    """Return one class of a per-instance array, (n,) or (n, classes)."""
-    if values.ndim == 1:
-        return values
-    return values[:, column if column < values.shape[1] else -1]
 
 
 def chosen_column(p: Prediction) -> int:
     """Return the column that is shown first: that of the called class; see `Task`."""
-    columns = 1 if p.attention_mean.ndim == 1 else p.attention_mean.shape[1]
-    return p.of_task.column(p, columns, called=True)
+    return p.of_task.column(p, columns_of(p), called=True)
 
 
-def _score(p: Prediction, score: Any, *, column: int) -> Float[np.ndarray, " n"] | None:
-    if score not in available_scores(p):
-        return None
-    return column_of(drawn_values(p, score), column)
-
-
-def galleries(found: list[Quantity]) -> list[dict[str, Any]]:
+def galleries(found: dict[str, Quantity]) -> list[dict[str, Any]]:
     """Return two lists of patches for the pictures: the most and the least certain ones.
 
     With P(evidence > 0), these are the patches of largest P, and those nearest to 0.5; otherwise
     those of largest mean, and of largest standard deviation where there is one.
     """
-    by_key = {q.key: q for q in found}
-    mean, deviation = by_key["mean"].values, by_key["deviation"].values
-    probability = by_key["probability"].values
-    assert mean is not None
-    if probability is not None:
+    mean, deviation, chance = (found[key] for key in ("mean", "deviation", "probability"))
+    if not chance.absent:
         # many patches may have a P of 1 in float32: then the mean decides
-        rank = np.lexsort((-mean, -probability))
-        unsure = np.argsort(np.abs(probability - 0.5), kind="stable")
-        return [
-            _list("Highest P(evidence > 0)", "probability", rank),
-            _list("Least certain: P nearest to 0.5", "probability", unsure),
+        rank = np.lexsort((-mean.values, -chance.values))
+        unsure = np.argsort(np.abs(chance.values - 0.5), kind="stable")
+        lists = [
+            ("Highest P(evidence > 0)", "probability", rank),
+            ("Least certain: P nearest to 0.5", "probability", unsure),
         ]
-    score = by_key["mean"].title
-    lists = [_list(f"Highest {score}", "mean", np.argsort(-mean, kind="stable"))]
-    if deviation is not None:
-        rank = np.argsort(-deviation, kind="stable")
-        lists.append(_list("Least certain: largest s.d.", "deviation", rank))
-    return lists
-
-
-def _list(title: str, key: str, rank: np.ndarray) -> dict[str, Any]:
-    return {"title": title, "key": key, "rows": rank[:GALLERY].tolist()}
+    else:
+        lists = [(f"Highest {mean.title}", "mean", np.argsort(-mean.values, kind="stable"))]
+        if not deviation.absent:
+            rank = np.argsort(-deviation.values, kind="stable")
+            lists.append(("Least certain: largest s.d.", "deviation", rank))
+    return [
+        {"title": title, "key": key, "rows": rank[:GALLERY].tolist()} for title, key, rank in lists
+    ]

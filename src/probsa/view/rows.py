@@ -1,6 +1,6 @@
 """Stage 10: the list of bags on the page, and what is said of the run."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +146,3 @@ def title_of(folder: Path) -> str:
     """Return the name of a predictions folder, or of the run that it belongs to."""
     path = folder.resolve()
     return path.parent.name if RunFolder(path.parent).config_file.is_file() else path.name
-
-
-def as_page(rows: list[Row]) -> list[dict[str, Any]]:
-    """Return the rows as the page reads them."""
-    return [asdict(row) for row in rows]

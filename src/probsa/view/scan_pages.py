@@ -28,17 +28,17 @@ class ScanView:
     size: tuple[int, int]
     """(width, height) in pixels of the slices that the page gets."""
 
+    def close(self) -> None:
+        """Do nothing: the scan is in memory."""
+
 
 def scan_view(p: Prediction, scan: Scan, *, most_pixels: int | None) -> ScanView:
-    """Return a scan for the page; slices longer than `most_pixels` are averaged to that.
-
-    Raises:
-        InputError: the scan has no slice at the position of an instance.
-    """
+    """Return a scan for the page; slices longer than `most_pixels` are averaged to that."""
     height, width = scan.volume.shape[1:]
     factor = 1.0 if most_pixels is None else min(1.0, most_pixels / max(width, height))
     size = (max(1, round(width * factor)), max(1, round(height * factor)))
-    return ScanView(scan=scan, slices=match_slices(p, scan), size=size)
+    slices = match_slices(p, scan.positions, path=scan.path)
+    return ScanView(scan=scan, slices=slices, size=size)
 
 
 def scan_page(shown: ScanView) -> dict[str, Any]:
@@ -64,11 +64,7 @@ def scan_page(shown: ScanView) -> dict[str, Any]:
 
 
 def slice_values(shown: ScanView, i: int) -> dict[str, str]:
-    """Return slice `i`, by position, in whole Hounsfield units.
-
-    Raises:
-        InputError: there is no such slice.
-    """
+    """Return slice `i`, by position, in whole Hounsfield units."""
     if not 0 <= i < len(shown.scan.volume):
         raise InputError(f"{shown.scan.path} has no slice {i}: it has {len(shown.scan.volume)}")
     pixels = np.asarray(shown.scan.volume[i], np.float32)

@@ -1,4 +1,4 @@
-"""Stage 10: pictures of a slide for the page: tiles of a pyramid, patches and thumbnails.
+"""Stage 10: pictures for the page: tiles of a slide's pyramid, patches and thumbnails.
 
 The addresses are those of Deep Zoom: level k of a pyramid whose level 0 is a single pixel, and the
 column and row of a tile. Corners are level-0 pixels of the slide, whatever bounds it states.
@@ -13,8 +13,10 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from ..errors import RegionError
-from ..maps import view
-from ..slides import Slide
+from ..evaluation import Prediction
+from ..maps import Layout, column_of, quantity, raster
+from ..slides import WINDOWS, Box, Scan, Slide, Windows, slice_image
+from .quantities import chosen_column
 
 TILE = 254
 OVERLAP = 1
@@ -22,6 +24,11 @@ OVERLAP = 1
 QUALITY = 85
 PATCH = 144
 """Side of the picture of a patch, in pixels."""
+THUMBNAIL = 160
+"""Longer side of a thumbnail in pixels."""
+PLAIN = 70
+"""Grey value of the background."""
+BRAIN = Windows((WINDOWS["brain"], WINDOWS["brain"], WINDOWS["brain"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,21 +68,22 @@ class Pyramid:
         width, height = self.level_size(level)
         return -(-width // TILE), -(-height // TILE)
 
-    def has(self, level: int, column: int, row: int) -> bool:
-        """Return whether there is such a tile."""
-        if not 0 <= level < self.levels:
-            return False
-        columns, rows = self.tiles(level)
-        return 0 <= column < columns and 0 <= row < rows
+    def box(self, level: int, column: int, row: int) -> tuple[Box, float] | None:
+        """Return a tile's (left, top, right, bottom) in level-0 pixels, and its scale.
 
-    def box(self, level: int, column: int, row: int) -> tuple[tuple[float, ...], float]:
-        """Return a tile's (left, top, right, bottom) in level-0 pixels, and its scale."""
+        It is None if there is no such tile.
+        """
+        if not 0 <= level < self.levels:
+            return None
+        columns, rows = self.tiles(level)
+        if not (0 <= column < columns and 0 <= row < rows):
+            return None
         width, height = self.level_size(level)
         scale = self.scale * 2.0 ** (self.levels - 1 - level)
         left, top = max(0, column * TILE - OVERLAP), max(0, row * TILE - OVERLAP)
         right = min(width, (column + 1) * TILE + OVERLAP)
         bottom = min(height, (row + 1) * TILE + OVERLAP)
-        return tuple(scale * v for v in (left, top, right, bottom)), scale
+        return (scale * left, scale * top, scale * right, scale * bottom), scale
 
     def to_page(self) -> dict[str, Any]:
         """Return the size and the tiles as the page reads them."""
@@ -90,38 +98,51 @@ class Pyramid:
 
 
 def tile_image(slide: Slide, pyramid: Pyramid, address: tuple[int, int, int]) -> bytes:
-    """Return a tile, addressed by (level, column, row), as JPEG.
-
-    Raises:
-        RegionError: there is no such tile, or it cannot be decoded.
-    """
-    if not pyramid.has(*address):
+    """Return a tile, addressed by (level, column, row), as JPEG."""
+    found = pyramid.box(*address)
+    if found is None:
         raise RegionError(f"{slide.path} has no tile {address}")
-    box, scale = pyramid.box(*address)
-    left, top, right, bottom = box
-    return jpeg(view(slide, (left, top, right, bottom), scale=scale, mpp=None).image)
+    box, scale = found
+    return jpeg(slide.region(box, scale=scale).image)
 
 
 def patch_image(slide: Slide, corner: np.ndarray, side: float) -> bytes:
-    """Return the picture of a patch as JPEG; `corner` and `side` are in level-0 pixels.
-
-    Raises:
-        RegionError: it cannot be decoded.
-    """
+    """Return the picture of a patch as JPEG; `corner` and `side` are in level-0 pixels."""
     x, y = (float(v) for v in corner)
     scale = max(1.0, side / PATCH)
-    pixels = view(slide, (x, y, x + side, y + side), scale=scale, mpp=None).image
+    pixels = slide.region((x, y, x + side, y + side), scale=scale).image
     return jpeg(pixels, size=(PATCH, PATCH))
 
 
-def jpeg(pixels: UInt8[np.ndarray, "..."], *, size: tuple[int, int] | None = None) -> bytes:
+def slice_picture(scan: Scan) -> bytes:
+    """Return the middle slice of a scan as JPEG."""
+    height, width = scan.volume.shape[1:]
+    size = np.array([width * scan.spacing[1], height * scan.spacing[0]])
+    across, down = np.maximum(1, np.rint(size * THUMBNAIL / size.max())).astype(int).tolist()
+    return jpeg(slice_image(scan, len(scan.volume) // 2, BRAIN), size=(across, down))
+
+
+def picture_of_values(p: Prediction, layout: Layout) -> bytes:
+    """Return the mean of each instance at its place as JPEG."""
+    key = "evidence" if p.score_has_level else "mean"
+    colours = quantity(key, column_of(p.attention_mean, chosen_column(p)), title="").colours
+    cells = raster(layout, finest=4, longest=THUMBNAIL).owners
+    image = np.append(colours, np.full((1, 3), PLAIN, np.uint8), axis=0)[cells]
+    size = np.array(cells.shape[::-1]) * (THUMBNAIL / max(cells.shape))
+    width, height = np.maximum(1, np.rint(size)).astype(int).tolist()
+    size = (width, THUMBNAIL // 4 if layout.strip else height)
+    return jpeg(image, size=size, method=Image.Resampling.NEAREST)
+
+
+def jpeg(
+    pixels: UInt8[np.ndarray, "..."] | Image.Image,
+    *,
+    size: tuple[int, int] | None = None,
+    method: Image.Resampling = Image.Resampling.BICUBIC,
+) -> bytes:
     """Return an image as JPEG, optionally resized."""
-    image = Image.fromarray(pixels)
-    return encoded(image if size is None else image.resize(size, Image.Resampling.BICUBIC))
-
-
-def encoded(image: Image.Image) -> bytes:
-    """Return an image as JPEG."""
+    image = pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)
+    image = image if size is None else image.resize(size, method)
     out = io.BytesIO()
     image.convert("RGB").save(out, format="JPEG", quality=QUALITY)
     return out.getvalue()

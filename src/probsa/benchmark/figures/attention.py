@@ -14,7 +14,7 @@ from jaxtyping import Bool
 
 from ...errors import ProbSAError, UnknownName
 from ...evaluation import Prediction, read_predictions
-from ...maps import PanelScale, Sources, side_by_side
+from ...maps import Sources, side_by_side
 from ...slides import Slide
 from ..results.means import mean_over_splits
 from ..results.results import AnyScores, Scores, read_results, replicates_of
@@ -40,7 +40,6 @@ def attention_figures(
     bags: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
     seed: int = 0,
-    scale: PanelScale = "own",
     sources: Mapping[str, Sources] = MappingProxyType({}),
 ) -> FigureFiles:
     """Write `out`/figures/attention-<data>-<bag>.png, with the values as CSV beside it.
@@ -52,7 +51,6 @@ def attention_figures(
         methods: Names or labels in drawing order; None: ProbSA, its baseline and the four rivals
             with the best AUROC.
         seed: Seed of the runs; a method without runs of this seed uses its first.
-        scale: Whether panels have their own colour scale or share one.
         sources: The slides or scans of data sets, drawn above the maps.
 
     Raises:
@@ -78,7 +76,7 @@ def attention_figures(
         else:
             chosen = [ChosenBag(bag=b, why="") for b in bags if b in reference.bags]
         for choice in chosen:
-            files += _draw(out, choice, shown, seed=seed, scale=scale, sources=sources.get(data))
+            files += _draw(out, choice, shown, seed=seed, sources=sources.get(data))
     return files
 
 
@@ -161,7 +159,6 @@ def _draw(
     shown: Sequence[Scores],
     *,
     seed: int,
-    scale: PanelScale,
     sources: Sources | None,
 ) -> FigureFiles:
     data = shown[0].data
@@ -185,7 +182,7 @@ def _draw(
             sources = None
     try:
         side_by_side(
-            predictions, bag=f"{data} · {choice.bag}", out=path, scale=scale, label=label,
+            predictions, bag=f"{data} · {choice.bag}", out=path, label=label,
             caption=choice.why, sources=sources,
         )  # fmt: skip
     except ProbSAError as error:

@@ -1,4 +1,4 @@
-"""Maps of several methods side by side: the right colours at the right places, read back."""
+"""Small maps of several methods, or of evidence and doubt: right colours at the right places."""
 
 import csv
 import itertools
@@ -7,18 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from PIL import Image
 from support.array_slide import ArraySlide
 from support.made_maps import CELLS, STRIDE, axes, rgb, scan, slide
 
 from probsa.errors import BagError, InputError
+from probsa.evaluation import doubt
 from probsa.evaluation.prediction import Prediction
-from probsa.maps.layout import place
-from probsa.maps.sidebyside import draw_side_by_side, side_by_side
+from probsa.maps import draw_doubt, place, side_by_side
+from probsa.maps.compare import RAYS, doubt_of
 from probsa.slides import Scan
 
 LABELS = np.array([0, 1, 1, 0, 0, 0, 1, -1], np.int8)
+MEAN = np.array([-2.0, 3.0, -0.5, 0.25, -1.0, -4.0, 1.0, 2.0], np.float32)
+VARIANCE = np.array([1.0, 4.0, 0.25, 1.0, 9.0, 2.0, 0.01, 1.0], np.float32)
 
 
 def dirac(p: Prediction) -> Prediction:
@@ -44,7 +48,7 @@ def pixels(path: Path, figure: Figure, name: str, p: Prediction) -> np.ndarray:
     """Return the colour in the middle of each instance's square in one panel."""
     image = np.asarray(Image.open(path).convert("RGB"))
     ax, layout = axes(figure, name), place(p)
-    centres = ax.transData.transform(layout.corners + layout.size / 2)
+    centres = ax.transData.transform(layout.corners + layout.side / 2)
     return image[image.shape[0] - 1 - centres[:, 1].astype(int), centres[:, 0].astype(int)]
 
 
@@ -53,8 +57,8 @@ def expected(values: np.ndarray, limits: tuple[float, float], quantity: str) -> 
     return np.array([rgb(quantity, v) for v in share])
 
 
-def test_labels_come_first_and_a_variance_only_where_there_is_one():
-    figure = draw_side_by_side(three(), bag="b")
+def test_labels_come_first_and_a_variance_only_where_there_is_one(tmp_path):
+    figure = side_by_side(three(), out=tmp_path / "a.png", bag="b")
     panels = [n for n in names_of(figure) if not n.endswith(" bar")]
     assert panels == ["labels", "plain mean", "diag mean", "diag variance", "instance mean"]
 
@@ -64,38 +68,28 @@ def test_labels_come_first_and_a_variance_only_where_there_is_one():
     [(0.55, "varies by 10 %"), (0.502, "varies by 0.4 %"), (2.0, "varies 4-fold"),
      (51.0, "varies >100-fold")],
 )  # fmt: skip
-def test_a_variance_panel_says_how_much_there_is_to_see(high, said):
+def test_a_variance_panel_says_how_much_there_is_to_see(tmp_path, high, said):
     p = slide(at=0)
     v = np.linspace(0.5, high, len(p.attention_variance), dtype=np.float32)
-    figure = draw_side_by_side({"diag": replace(p, attention_variance=v)}, bag="b")
+    figure = side_by_side(
+        {"diag": replace(p, attention_variance=v)}, out=tmp_path / "a.png", bag="b"
+    )
     assert axes(figure, "diag variance").get_title(loc="left").splitlines()[-1].endswith(said)
 
 
-def test_each_panel_has_its_own_scale_unless_one_is_asked_for(tmp_path):
-    predictions = three()
-    for scale in ("own", "common"):
-        path = tmp_path / f"{scale}.png"
-        side_by_side(predictions, bag="b", out=path, scale=scale)
-        figure = draw_side_by_side(predictions, bag="b", scale=scale)
-        logits = [predictions[m].attention_mean for m in ("plain", "diag")]
-        both = (min(v.min() for v in logits), max(v.max() for v in logits))
-        for name, p in predictions.items():
-            own = (p.attention_mean.min(), p.attention_mean.max())
-            # only one method gives probabilities, so it never shares its scale
-            limits = both if scale == "common" and name != "instance" else own
-            drawn = pixels(path, figure, f"{name} mean", p)
-            target = expected(p.attention_mean, limits, "mean")
-            assert np.abs(drawn.astype(int) - target).max() <= 2, (scale, name)
-        p = predictions["diag"]
-        v = p.attention_variance
-        target = expected(v, (v.min(), v.max()), "variance")
-        assert np.abs(pixels(path, figure, "diag variance", p).astype(int) - target).max() <= 2
+def test_each_panel_has_its_own_scale(tmp_path):
+    predictions, path = three(), tmp_path / "a.png"
+    figure = side_by_side(predictions, bag="b", out=path)
+    for name, p in predictions.items():
+        for key, v in (("mean", p.attention_mean), ("variance", p.attention_variance)):
+            if v.any():
+                drawn = pixels(path, figure, f"{name} {key}", p).astype(int)
+                assert np.abs(drawn - expected(v, (v.min(), v.max()), key)).max() <= 2, name
 
 
 def test_labels_are_drawn_in_their_colours_and_unknown_ones_not_at_all(tmp_path):
     predictions = three()
-    side_by_side(predictions, bag="b", out=tmp_path / "a.png")
-    figure = draw_side_by_side(predictions, bag="b")
+    figure = side_by_side(predictions, bag="b", out=tmp_path / "a.png")
     drawn = pixels(tmp_path / "a.png", figure, "labels", predictions["plain"])
     colours = [rgb("labels", k) for k in (0, 1)]
     for colour, label in zip(drawn, LABELS, strict=True):
@@ -107,14 +101,17 @@ def test_labels_are_drawn_in_their_colours_and_unknown_ones_not_at_all(tmp_path)
 
 def test_what_is_written_is_said(tmp_path):
     predictions = three()
-    figure = draw_side_by_side(
-        predictions, bag="study · slide", label=1, caption="Chosen by lot.", scale="common"
+    figure = side_by_side(
+        predictions,
+        out=tmp_path / "a.png",
+        bag="study · slide",
+        label=1,
+        caption="Chosen by lot.",
     )
     words = " ".join(t.get_text().replace("\n", " ") for t in figure.texts)
     assert "study · slide · label 1" in words
     assert "Chosen by lot." in words
-    assert "share one scale" in words
-    assert "own scale" not in words
+    assert "own scale" in words
     title = axes(figure, "instance mean").get_title(loc="left")
     assert title == "instance\nmean μ (probability) · p = 0.25"
     assert axes(figure, "labels").get_title(loc="left") == "instance labels\n3 of 8 positive"
@@ -145,8 +142,7 @@ def test_slices_are_strips_with_the_lesion_marked_on_each(tmp_path):
     labels = np.array([0, 0, 1, 1, 0, 0, 1, 0], np.int8)
     a = scan(range(1, 9), instance_labels=labels)
     predictions = {"plain": dirac(a), "diag": replace(a, attention_mean=-a.attention_mean)}
-    side_by_side(predictions, bag="b", out=tmp_path / "a.png")
-    figure = draw_side_by_side(predictions, bag="b")
+    figure = side_by_side(predictions, bag="b", out=tmp_path / "a.png")
     v = predictions["diag"].attention_mean
     drawn = pixels(tmp_path / "a.png", figure, "diag mean", a)
     assert np.abs(drawn.astype(int) - expected(v, (v.min(), v.max()), "mean")).max() <= 2
@@ -158,12 +154,14 @@ def test_slices_are_strips_with_the_lesion_marked_on_each(tmp_path):
     assert title == "plain · mean μ (logit) · p = 0.87"
 
 
-def test_twenty_methods_with_long_names_do_not_run_into_each_other():
+def test_twenty_methods_with_long_names_do_not_run_into_each_other(tmp_path):
     base = slide(at=1, instance_labels=LABELS)
     predictions = {
         f"a method of a rather long name, wide {k}, learning rate 0.0{k}": base for k in range(20)
     }
-    figure = draw_side_by_side(predictions, bag="a slide whose name goes on " * 5, label=0)
+    figure = side_by_side(
+        predictions, out=tmp_path / "a.png", bag="a slide whose name goes on " * 5, label=0
+    )
     figure.canvas.draw()
     page = figure.bbox
     boxes = [
@@ -182,7 +180,7 @@ def test_twenty_methods_with_long_names_do_not_run_into_each_other():
 
 
 @pytest.mark.parametrize("cells", [(200, 4), (3, 120), (1, 1)])
-def test_slides_of_any_shape_fit_the_page(cells):
+def test_slides_of_any_shape_fit_the_page(tmp_path, cells):
     grid = np.stack(np.meshgrid(*map(np.arange, cells)), axis=-1).reshape(-1, 2)
     n = len(grid)
     p = replace(
@@ -191,7 +189,7 @@ def test_slides_of_any_shape_fit_the_page(cells):
         attention_mean=np.linspace(0, 1, n, dtype=np.float32),
         attention_variance=np.linspace(0, 1, n, dtype=np.float32),
     )
-    figure = draw_side_by_side({"a": p, "b": p}, bag="b")
+    figure = side_by_side({"a": p, "b": p}, out=tmp_path / "a.png", bag="b")
     for ax in figure.axes:
         box = ax.get_position()
         assert 0 <= box.x0 < box.x1 <= 1 and 0 <= box.y0 < box.y1 <= 1
@@ -243,8 +241,7 @@ def test_the_slide_comes_first_and_its_pixels_are_at_their_coordinates(tmp_path)
     image[row : row + int(STRIDE), column : column + int(STRIDE)] = (200, 30, 90)
     given = {"bag": "b", "sources": Source(ArraySlide(image))}
     path = tmp_path / "a.png"
-    side_by_side(three(), out=path, **given)
-    figure = draw_side_by_side(three(), **given)
+    figure = side_by_side(three(), out=path, **given)
     assert [n for n in names_of(figure) if not n.endswith(" bar")][:2] == ["source", "labels"]
     shown = pixels(path, figure, "source", slide(at=0))
     assert [k for k, c in enumerate(shown) if tuple(c) == (200, 30, 90)] == [4]
@@ -261,16 +258,92 @@ def test_slices_stand_where_their_values_are(tmp_path):
     p = dirac(scan(positions))
     path = tmp_path / "a.png"
     given = {"bag": "b", "sources": Source(source)}
-    side_by_side({"plain": p}, out=path, **given)
-    figure = draw_side_by_side({"plain": p}, **given)
+    figure = side_by_side({"plain": p}, out=path, **given)
     shown = pixels(path, figure, "source", p)
-    assert (shown[:11] < 30).all() and (shown[13:] > 220).all()
+    assert (shown[:11] < 30).all() and (shown[14:] > 220).all()
     assert axes(figure, "source").get_position().height > (
         1.5 * axes(figure, "plain mean").get_position().height
     )
 
 
-def test_a_slide_that_does_not_hold_the_patches_is_refused():
+def test_a_slide_that_does_not_hold_the_patches_is_refused(tmp_path):
     small = Source(ArraySlide(np.zeros((300, 300, 3), np.uint8)))
     with pytest.raises(InputError, match="array"):
-        draw_side_by_side(three(), bag="b", sources=small)
+        side_by_side(three(), out=tmp_path / "a.png", bag="b", sources=small)
+
+
+# --- doubt ------------------------------------------------------------------------------------
+
+
+def evidence(**more):
+    return replace(
+        slide(instance_labels=LABELS), attention_mean=MEAN, attention_variance=VARIANCE,
+        score_kind="evidence", probability_positive=np.linspace(0, 1, 8, dtype=np.float32), **more,
+    )  # fmt: skip
+
+
+def drawn(p, others=None):
+    others = {"ABMIL": slide(at=1), "ProbSA": slide(at=2)} if others is None else others
+    return draw_doubt(p, name="own", others=others, title="a slide", caption="What it is.")
+
+
+def test_the_panels_of_doubt_and_their_values():
+    p = evidence()
+    figure = drawn(p)
+    names = [n for n in names_of(figure) if not n.endswith(" bar")]
+    assert names == [
+        "labels", "ABMIL mean", "ProbSA mean",
+        "evidence", "probability", "calls",
+        "deviation", "doubt", "plot",
+    ]  # fmt: skip
+    found = {q.key: q for q in doubt_of(p, name="own")}
+    np.testing.assert_allclose(found["evidence"].values, MEAN)
+    np.testing.assert_allclose(found["probability"].values, p.probability_positive)
+    np.testing.assert_allclose(found["deviation"].values, np.sqrt(VARIANCE))
+    np.testing.assert_allclose(found["doubt"].values, doubt(p))
+    # called positive: 1, 3, 6 and 7; the label of 7 is unknown
+    wrong = [0, 0, 1, 1, 0, 0, 0, np.nan]
+    np.testing.assert_array_equal(found["calls"].values, wrong)
+    assert axes(figure, "calls").get_title(loc="left").endswith("2 of 7")
+    limits = {key: found[key].limits for key in ("evidence", "probability", "doubt")}
+    assert limits == {"evidence": (-4, 4), "probability": (0, 1), "doubt": (0, 0.5)}
+    bar = axes(figure, "calls bar")
+    assert [t.get_text() for t in bar.get_yticklabels()] == ["right", "wrong"]
+
+
+def test_the_plot_has_a_dot_per_patch_and_lines_of_equal_doubt():
+    p = evidence()
+    ax = axes(drawn(p), "plot")
+    dots = [c for c in ax.collections if isinstance(c, PathCollection)]
+    shown = np.concatenate([np.asarray(c.get_offsets()) for c in dots])
+    expected = np.stack([MEAN, np.sqrt(VARIANCE)], 1)
+    np.testing.assert_allclose(shown[np.lexsort(shown.T)], expected[np.lexsort(expected.T)])
+    lines = [line for line in ax.lines if len(line.get_xdata()) == 3]
+    for line, probability in zip(lines, RAYS, strict=True):
+        m, s = line.get_xdata()[0], line.get_ydata()[0]
+        on_line = replace(p, attention_mean=np.float32([m]), attention_variance=np.float32([s**2]))
+        assert doubt(on_line)[0] == pytest.approx(probability, abs=1e-6)
+
+
+def test_an_ensemble_says_that_the_deviation_is_of_all_members():
+    parts = {"variance_within": VARIANCE / 2, "variance_between": VARIANCE / 2}
+    for more, said in (({}, False), (parts, True)):
+        (title,) = (q.title for q in doubt_of(evidence(**more), name="") if q.key == "deviation")
+        assert ("all members" in title) == said
+
+
+@pytest.mark.parametrize("empty", ["attention_variance", "attention_mean"])
+def test_a_bag_without_any_doubt_can_be_drawn(empty):
+    p = replace(evidence(), **{empty: np.zeros(8, np.float32)})
+    figure = drawn(p, {})
+    figure.canvas.draw()
+    assert len([n for n in names_of(figure) if not n.endswith(" bar")]) == 7
+
+
+def test_what_cannot_be_drawn_is_refused():
+    with pytest.raises(InputError, match=r"whose score is evidence \(this one is logit\)"):
+        drawn(slide(instance_labels=LABELS))
+    with pytest.raises(InputError, match="bags with instance labels"):
+        drawn(replace(evidence(), instance_labels=None))
+    with pytest.raises(InputError, match="the same instances"):
+        drawn(evidence(), {"ABMIL": slide(at=1, offset=(64, 0))})

@@ -14,15 +14,21 @@ from probsa.cli.entry import main
 from probsa.cohorts.coordinates import Coordinates, write_coordinates
 from probsa.cohorts.records import Record
 from probsa.cohorts.work import PatchSet
-from probsa.errors import InputError
+from probsa.errors import InputError, SlideError
 from probsa.evaluation.storage import write_predictions
-from probsa.maps import map_limits, render_folder, render_map
-from probsa.maps.blending import blend, owners, squares
-from probsa.maps.panels import panels_of
+from probsa.maps import draw_map, map_limits, render_folder, save_figure, squares
+from probsa.maps.picture import blend, slide_canvas
+from probsa.maps.quantities import quantities
 from probsa.maps.scale import bag_limits
-from probsa.maps.source_maps import LONGEST_PANEL, OverlaySettings, draw_over
-from probsa.maps.sources import CohortSources
-from probsa.maps.tissue import view
+from probsa.maps.sources import (
+    LONGEST_PANEL,
+    CohortSources,
+    OverlaySettings,
+    checked_squares,
+    chosen_scale,
+    draw_over,
+    shown_box,
+)
 from probsa.patches import Patches
 from probsa.slides import list_scans, open_scan
 
@@ -52,8 +58,14 @@ def pictures(folder):
 
 
 def plain(p, path, **how):
-    render_map(p, path, **how)
+    save_figure(draw_map(p, **how), path)
     return np.asarray(Image.open(path))
+
+
+def overlay(image, p, quantity, *, scale=1.0, side=None, **how):
+    """The picture that `--overlays` writes."""
+    picture = ArraySlide(image).region((0.0, 0.0, 640.0, 512.0), scale=scale)
+    return blend(slide_canvas(picture, squares(p, side=side), **how), quantity)
 
 
 def pixels(path):
@@ -70,13 +82,10 @@ def test_a_folder_of_slides_is_drawn_over(tmp_path, capsys):
     )  # fmt: skip
     assert status == 0
     assert pictures(out) == ["a.geojson", "a.png", "a_mean.png", "a_variance.png"]
-    picture = view(ArraySlide(image), (0.0, 0.0, 640.0, 512.0), scale=1.0, mpp=None)
-    patch_rows = owners(squares(p), picture)
-    mean, variance = panels_of(p, bag_limits(p), scale="per-bag")
-    for panel in (mean, variance):
-        overlay = pixels(out / f"a_{panel.quantity}.png")
-        np.testing.assert_array_equal(overlay, blend(picture, patch_rows, panel, alpha=0.5))
-    np.testing.assert_array_equal(overlay[:96], image[:96])
+    for q in quantities(p, bag_limits(p), scale="per-bag"):
+        drawn = pixels(out / f"a_{q.key}.png")
+        np.testing.assert_array_equal(drawn, overlay(image, p, q, alpha=0.5))
+        np.testing.assert_array_equal(drawn[:96], image[:96])
     assert pixels(out / "a.png").shape[1] > 3 * 640
     assert len(json.loads((out / "a.geojson").read_text())["features"]) == 30
 
@@ -138,26 +147,18 @@ def test_without_its_slide_the_plain_map_is_drawn_and_the_reason_said(
         (["--resolution", "-1"], "--resolution is -1"),
         (["--slide-mpp", "0"], "--slide-mpp: µm per pixel is 0"),
         (["--longest", "900", "--resolution", "2"], "--longest is not allowed with --resolution"),
+        *((f, f"{f[0]} is for maps over slides: add --slides") for f in (
+            ["--overlays"], ["--alpha", "0.5"], ["--longest", "900"], ["--slide-mpp", "1"])),
+        (["--slides", "none"], "none"),
     ],
-)
+)  # fmt: skip
 def test_options_that_make_no_sense_are_refused(tmp_path, capsys, arguments, said):
     slide_file(tmp_path / "slides")
     preds, out = predictions(tmp_path / "p", replace(bag(lattice()), name="a")), tmp_path / "m"
-    status, text = run(capsys, preds, "--out", out, "--slides", tmp_path / "slides", *arguments)
-    assert status == 2
-    assert said in text
-    assert not out.exists()
-
-
-def test_options_of_slides_need_slides(tmp_path, capsys):
-    preds = predictions(tmp_path / "p", replace(bag(lattice()), name="a"))
-    for flag in (["--overlays"], ["--alpha", "0.5"], ["--longest", "900"], ["--slide-mpp", "1"]):
-        status, text = run(capsys, preds, "--out", tmp_path / "m", *flag)
-        assert status == 2
-        assert f"{flag[0]} is for maps over slides: add --slides" in text
-    status, text = run(capsys, preds, "--out", tmp_path / "m", "--slides", tmp_path / "none")
-    assert status == 2
-    assert str(tmp_path / "none") in text
+    if "add --slides" not in said and arguments[0] != "--slides":
+        arguments = ["--slides", tmp_path / "slides", *arguments]
+    status, text = run(capsys, preds, "--out", out, *arguments)
+    assert status == 2 and said in text and not out.exists()
 
 
 def test_a_fixed_scale_is_kept_over_slides(tmp_path):
@@ -169,13 +170,10 @@ def test_a_fixed_scale_is_kept_over_slides(tmp_path):
     over = CohortSources(slides), OverlaySettings(overlays=True, longest=640)
     failed = render_folder(preds, tmp_path / "m", bags=["a"], scale="fixed", over=over)
     assert failed == []
-    mean = next(panels_of(a, map_limits(preds), scale="fixed"))
-    picture = view(ArraySlide(image), (0.0, 0.0, 640.0, 512.0), scale=1.0, mpp=None)
-    expected = blend(picture, owners(squares(a), picture), mean)
+    mean = next(quantities(a, map_limits(preds), scale="fixed"))
+    expected = overlay(image, a, mean)
     np.testing.assert_array_equal(pixels(tmp_path / "m" / "a_mean.png"), expected)
-    per_bag = blend(
-        picture, owners(squares(a), picture), next(panels_of(a, bag_limits(a), scale="per-bag"))
-    )
+    per_bag = overlay(image, a, next(quantities(a, bag_limits(a), scale="per-bag")))
     assert np.abs(per_bag.astype(int) - expected).max() > 20
 
 
@@ -193,7 +191,7 @@ class OneSlide:
 
 
 def test_a_page_stays_small_where_the_overlay_is_large(tmp_path, monkeypatch):
-    monkeypatch.setattr("probsa.maps.source_maps.LONGEST_PANEL", 160)
+    monkeypatch.setattr("probsa.maps.sources.LONGEST_PANEL", 160)
     assert LONGEST_PANEL == 4000
     p = bag(lattice())
     how = OverlaySettings(longest=640, overlays=True)
@@ -203,7 +201,7 @@ def test_a_page_stays_small_where_the_overlay_is_large(tmp_path, monkeypatch):
 
 
 def test_what_could_not_be_decoded_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("probsa.maps.tissue.BLOCK", 256)
+    monkeypatch.setattr("probsa.slides._base.BLOCK", 256)
     slide = ArraySlide(pink(), broken=[(300, 300, 5, 5)], name="torn")
     said = draw_over(
         bag(lattice()), tmp_path, sources=OneSlide(slide), how=OverlaySettings(longest=640)
@@ -298,9 +296,8 @@ def test_a_work_folder_knows_slide_resolution_and_overlap(tmp_path, capsys):
     )
     assert (status, "left out" in said) == (0, False)
     image = pixels(tmp_path / "elsewhere" / "slide.png")
-    picture = view(ArraySlide(image), (0.0, 0.0, 640.0, 512.0), scale=2.0, mpp=0.5)
-    mean = next(panels_of(p, bag_limits(p), scale="per-bag"))
-    expected = blend(picture, owners(squares(p, side=128.0), picture), mean)
+    mean = next(quantities(p, bag_limits(p), scale="per-bag"))
+    expected = overlay(image, p, mean, scale=2.0, side=128.0)
     np.testing.assert_array_equal(pixels(out / "a_mean.png"), expected)
     ring = json.loads((out / "a.geojson").read_text())["features"][0]["geometry"]["coordinates"][0]
     assert ring[0] == coords[2].tolist()
@@ -365,3 +362,37 @@ def test_bags_without_coordinates_keep_their_map(tmp_path):
     np.testing.assert_array_equal(
         pixels(tmp_path / "m" / "bag.png"), plain(p, tmp_path / "plain.png")
     )
+
+
+def test_scale_follows_the_resolution_or_the_longest_side():
+    box = (100.0, 0.0, 40_100.0, 30_000.0)
+    assert chosen_scale(box, longest=1200) == pytest.approx(40_000 / 1200)
+    assert chosen_scale(box, resolution=10.0, mpp=0.25) == 40
+    assert (
+        chosen_scale((0.0, 0.0, 500.0, 500.0), resolution=0.1, mpp=0.25) == 1
+    )  # never finer than the slide
+    with pytest.raises(SlideError, match=r"--slide-mpp.*--longest"):
+        chosen_scale(box, resolution=10.0)
+    with pytest.raises(InputError, match=r"40,000 × 30,000 pixels is too large.*--resolution") as e:
+        chosen_scale(box, resolution=0.25, mpp=0.25)
+    coarse = float(str(e.value).split("--resolution ")[1])
+    assert chosen_scale(box, resolution=coarse * 1.01, mpp=0.25) > 4
+    with pytest.raises(InputError, match="at most --longest 9237"):
+        chosen_scale((0.0, 0.0, 400_000.0, 300_000.0), longest=20_000)
+
+
+def test_all_of_the_slide_is_shown_where_the_patches_span_a_good_part_of_it():
+    for corners, box in (
+        (lattice(), (0.0, 0.0, 640.0, 512.0)),
+        (lattice(2, 3), (32.0, 64.0, 64 + 128 + 32.0, 96 + 192 + 32.0)),
+        (np.array([[0, 480]]), (0.0, 448.0, 96.0, 512.0)),
+    ):
+        assert shown_box(squares(bag(corners)), size=(640, 512)) == box
+
+
+def test_coordinates_of_another_slide_are_refused():
+    slide = ArraySlide(pink(), name="s")
+    checked_squares(bag([[-10, -10], [639, 511]]), slide, sources=OneSlide(slide))
+    for wrong in ([[0, 0], [640, 0]], [[0, 0], [0, 512]], [[-64, 0], [0, 0]]):
+        with pytest.raises(InputError, match=r"'bag' begin.*s\.tiff is 640 × 512 pixels.*another"):
+            checked_squares(bag(wrong), slide, sources=OneSlide(slide))

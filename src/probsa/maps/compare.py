@@ -1,0 +1,354 @@
+"""Stage 10: small maps of one bag on one page: by several methods, as in the paper's figures 5 to
+16, or the evidence of one model with the doubt about it, beside the maps of others.
+
+The slide or its slices come first if they are at hand, then the labels, then each method's mean
+and, if it has one, its variance. Scores of different methods are different quantities, so each
+panel has its own scale.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from textwrap import wrap
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy.special import ndtri
+
+from ..core import write_csv
+from ..errors import InputError
+from ..evaluation import Prediction, instance_scores, instance_variances
+from ..slides import Scan
+from .layout import place
+from .picture import (
+    SMALL,
+    TINY,
+    Canvas,
+    draw_panel,
+    dress_axes,
+    finish,
+    new_page,
+    plain_canvas,
+    save_figure,
+)
+from .quantities import (
+    KINDS,
+    Quantity,
+    flattened,
+    quantities,
+    quantity,
+    same_instances,
+    value_of,
+)
+from .scale import bag_limits
+from .sources import Sources, checked_squares, chosen_scale, shown_box
+from .strips import grey_slice, match_slices
+
+TITLE_WIDTH = 32
+"""Characters per line above a small panel."""
+SLIDE_PIXELS, SLICE_PIXELS = 1000, 160
+"""Longer side of the picture of a slide, and side of a slice, in pixels."""
+SLICES = 3.0
+"""Height of the row of slices, as a multiple of a strip's."""
+SCALE = "Each panel has its own scale, from the bag's smallest to its largest value. p is p(Y = 1)."
+RAYS = {0.05: "solid", 0.25: "dashed"}
+"""P(wrong) along the lines of the plot of doubt, and their style."""
+Named = tuple[str, Quantity]
+"""The name of a panel's axes, and what it shows."""
+
+
+def side_by_side(
+    predictions: Mapping[str, Prediction],
+    *,
+    bag: str,
+    out: Path,
+    label: int | None = None,
+    caption: str = "",
+    sources: Sources | None = None,
+) -> Figure:
+    """Write one bag's maps by several methods as PNG, and their values as CSV beside it.
+
+    The axes of the figure are labelled `source`, `labels`, `<method> mean` and `<method> variance`,
+    their colour bars `<method> mean bar` and so on.
+
+    Args:
+        predictions: Predictions of this bag by method name, in drawing order.
+        bag: The bag's name, for the title.
+        out: Path of the PNG.
+        label: The bag's true label, if it is known.
+        caption: Text below the maps, before the sentence on the scale.
+        sources: Finds the bag's slide or scan, which is drawn first; None: it is not drawn.
+
+    Raises:
+        InputError: There are no predictions, they differ in their instances, or there is no slide
+            or scan of the bag.
+        BagError: The bag has no instances, no finite attention or unusable coordinates.
+        SlideError: The slide or scan cannot be read.
+    """
+    check_same_bag(predictions, bag=bag)
+    single = {name: _single(p) for name, p in predictions.items()}
+    first = next(iter(single.values()))
+    canvas = plain_canvas(place(first), small=True)
+    panels = list(_panels(single, strip=canvas.layout.strip))
+    figure = _page(
+        canvas,
+        panels,
+        title=f"{bag}{'' if label is None else f' · label {label}'}",
+        caption=f"{caption} {SCALE}".strip(),
+        source=None if sources is None else lambda ax: _draw_source(ax, first, sources, canvas),
+        lesions=_labelled(single) if canvas.layout.strip else None,
+    )
+    save_figure(figure, out)
+    columns = _table(single)
+    write_csv(out.with_suffix(".csv"), list(columns), pd.DataFrame(columns).to_dict("records"))
+    return figure
+
+
+def draw_doubt(
+    p: Prediction,
+    *,
+    name: str,
+    others: Mapping[str, Prediction],
+    title: str,
+    caption: str = "",
+) -> Figure:
+    """Return the maps of one bag as a figure: labels, other models, evidence and doubt.
+
+    Doubt is shown twice, as the standard deviation s and as P(wrong) = Φ(−|m|/s), and beside it
+    stand the calls that are wrong and a plot of s against the evidence m, so that a reader sees
+    what doubt adds to the mean. The axes are labelled `labels`, `<other> mean`, `evidence`,
+    `probability`, `calls`, `deviation`, `doubt` and `plot`.
+
+    Args:
+        p: The prediction whose evidence and doubt are shown; its bag has instance labels.
+        name: What the panels call its model.
+        others: Predictions of the same bag by other models, of which the mean is shown.
+        title: Text above the maps.
+        caption: Text below the maps.
+
+    Raises:
+        InputError: The model's score is not evidence, the bag has no instance labels, or the
+            predictions differ in their instances.
+        BagError: The bag has no instances, no finite attention or unusable coordinates.
+    """
+    if not p.score_has_level or p.instance_labels is None:
+        raise InputError(
+            f"bag {p.name!r}: doubt is shown for models whose score is evidence (this one is "
+            f"{p.score_kind}), and for bags with instance labels"
+        )
+    check_same_bag({**others, name: p}, bag=p.name)
+    panels = [
+        *_panels({"": p}, strip=False, only="labels"),
+        *_panels({n: _single(v) for n, v in others.items()}, strip=False, only="mean"),
+        *((q.key, q) for q in doubt_of(p, name=name)),
+    ]
+    canvas = plain_canvas(place(p), small=True)
+    return _page(canvas, panels, title=title, caption=caption, plot=lambda ax: _plot(ax, p))
+
+
+def check_same_bag(predictions: Mapping[str, Prediction], *, bag: str) -> None:
+    """Check that there are predictions, all of the same instances."""
+    if not predictions:
+        raise InputError(f"bag {bag!r}: no predictions were given to draw")
+    (first, reference), *others = predictions.items()
+    for name, p in others:
+        if not same_instances(reference, p):
+            raise InputError(
+                f"bag {bag!r}: {first!r} and {name!r} were not given the same instances "
+                f"({len(reference.attention_mean)} and {len(p.attention_mean)}): predict both from "
+                "the same features"
+            )
+
+
+def doubt_of(p: Prediction, *, name: str) -> list[Quantity]:
+    """Return the evidence of a model called `name`, and the doubt about it in several forms."""
+    wrong = value_of(p, "calls", title="")
+    said = f"{int(np.nansum(wrong.values)):,} of {int(np.isfinite(wrong.values).sum()):,}"
+    members = "" if p.variance_between is None else ", all members"
+    deviation = flattened(
+        quantity(
+            "deviation",
+            np.sqrt(instance_variances(p)),
+            title=f"doubt: standard deviation s\nof the evidence{members}",
+        )
+    )
+    flat = f", {deviation.flat}" if deviation.flat else ""
+    title = f"{name}: evidence m\nred: for the class, blue: against"
+    return [
+        quantity("evidence", instance_scores(p), title=title),
+        value_of(p, "probability", title=f"{name}:\nP(f > 0)", column=-1),
+        replace(wrong, title=f"calls (m > 0) that are wrong:\n{said}"),
+        replace(deviation, title=f"{deviation.title}{flat}"),
+        value_of(p, "doubt", title="doubt: P(wrong) = Φ(−|m|/s)"),
+    ]
+
+
+def _page(
+    canvas: Canvas,
+    panels: Sequence[Named],
+    *,
+    title: str,
+    caption: str,
+    source: Callable[[Axes], None] | None = None,
+    plot: Callable[[Axes], None] | None = None,
+    lesions: Prediction | None = None,
+) -> Figure:
+    """Return a page of small panels; `source` is drawn in the first, `plot` in the last."""
+    names = [*(["source"] if source else []), *(name for name, _ in panels)]
+    names += ["plot"] if plot else []
+    columns = 1 if canvas.layout.strip else min(len(names), round(6.8 / (canvas.size[0] + 0.82)))
+    tall = SLICES if source and canvas.layout.strip else 1.0
+    heights = [tall] + [1.0] * (-(-len(names) // columns) - 1)
+    figure, axes = new_page(
+        names, columns=columns, size=canvas.size, dpi=canvas.dpi, heights=heights
+    )
+    for k, ax in enumerate(axes):
+        if plot is None or k < len(axes) - 1:
+            dress_axes(ax, canvas, first=k % columns == 0, last=k + columns >= len(axes))
+    if source is not None:
+        source(axes[0])
+    if plot is not None:
+        plot(axes[-1])
+    for ax, (name, q) in zip(axes[int(source is not None) :], panels, strict=False):
+        draw_panel(ax, q, canvas)
+        if lesions is not None and not name.endswith("labels"):
+            for x in _ends_of_lesions(lesions, canvas):
+                ax.axvline(x, color="white", lw=2.2)
+                ax.axvline(x, color="#D55E00", lw=1.1)
+    share = (1 / columns, 1 / sum(heights))
+    return finish(figure, axes[-1], canvas.size, title=title, caption=caption, share=share)
+
+
+def _single(p: Prediction) -> Prediction:
+    """Return a prediction with one score per instance; see `instance_scores`."""
+    return replace(
+        p,
+        attention_mean=instance_scores(p),
+        attention_variance=instance_variances(p),
+        variance_within=None,
+        variance_between=None,
+    )
+
+
+def _labelled(single: Mapping[str, Prediction]) -> Prediction | None:
+    return next((p for p in single.values() if p.instance_labels is not None), None)
+
+
+def _panels(single: Mapping[str, Prediction], *, strip: bool, only: str = "") -> Iterator[Named]:
+    """Yield the labels, then each method's mean and, if it has one, its variance."""
+    separator = " · " if strip else "\n"
+    labels = _labelled(single)
+    if labels is not None and only in ("", "labels"):
+        *_, q = quantities(labels, bag_limits(labels), scale="per-bag")
+        yield "labels", replace(q, title=q.title.replace(": ", separator, 1), bar="")
+    for name, p in single.items():
+        for q in quantities(p, bag_limits(p), scale="per-bag"):
+            if q.key == "labels" or q.absent or only not in ("", q.key):
+                continue
+            said = f"mean μ ({p.score_kind}) · p = {_positive(p):.2f}"
+            if q.key == "variance":
+                said = f"σ² ({p.score_kind}²) {_variation(p.attention_variance)}"
+            flat = f" · {q.flat}" if q.flat and strip else ""
+            title = f"{name if strip else _two_lines(name)}{separator}{said}{flat}"
+            yield f"{name} {q.key}", replace(q, title=title, bar="")
+
+
+def _variation(variance: np.ndarray) -> str:
+    """Describe the range of a variance, since each panel uses all colours however small it is."""
+    low, high = float(np.nanmin(variance)), float(np.nanmax(variance))
+    if low <= 0 or high > 100 * low:
+        return "varies >100-fold"
+    times = high / low
+    return f"varies by {100 * (times - 1):.2g} %" if times < 2 else f"varies {times:.0f}-fold"
+
+
+def _positive(p: Prediction) -> float:
+    """Return p(Y = 1) or, with three or more classes, the probability of any class above 0."""
+    return float(p.probability[-1] if len(p.probability) < 3 else p.probability[1:].sum())
+
+
+def _two_lines(name: str) -> str:
+    lines = wrap(name, TITLE_WIDTH) or [name]
+    keep = TITLE_WIDTH - 1
+    return "\n".join(lines if len(lines) < 3 else [name[:keep] + "…", name[-keep:]])
+
+
+def _ends_of_lesions(p: Prediction, canvas: Canvas) -> list[float]:
+    """Return where runs of positive slices begin and end on a strip."""
+    assert p.instance_labels is not None
+    first = np.sort(canvas.layout.corners[p.instance_labels > 0, 0])
+    inside = np.isin(first, first + 1), np.isin(first + 1, first)
+    return [*first[~inside[0]].tolist(), *(first[~inside[1]] + 1).tolist()]
+
+
+def _draw_source(ax: Axes, p: Prediction, sources: Sources, canvas: Canvas) -> None:
+    """Draw the bag's slide, or slices of its scan, in the first panel."""
+    source = sources.open(p)
+    layout, (left, right, bottom, top) = canvas.layout, canvas.extent
+    if isinstance(source, Scan):
+        if not layout.strip:
+            raise InputError(f"bag {p.name!r} has no positions of slices, but its source is a scan")
+        n = len(layout.corners)
+        count = max(1, min(n, int(canvas.size[0] / (canvas.size[1] * SLICES))))
+        edges = np.linspace(left, right, count + 1)
+        matched = match_slices(p, source.positions, path=source.path)
+        for low, high in pairwise(edges.tolist()):
+            row = int(np.argmin(np.abs(layout.corners[:, 0] + 0.5 - (low + high) / 2)))
+            grey = grey_slice(source, int(matched[row]), (SLICE_PIXELS, SLICE_PIXELS))
+            extent = (low, high, bottom, top)
+            ax.imshow(grey, extent=extent, aspect="auto", cmap="gray", vmin=0, vmax=255)
+            ax.text(
+                low, top, f" {layout.numbers[row]}", color="white", fontsize=TINY, va="top",
+                clip_on=True,
+            )  # fmt: skip
+        title = f"{count} of {n} slices (brain window)"
+    else:
+        with source as slide:
+            box = shown_box(checked_squares(p, slide, sources=sources), size=slide.size)
+            picture = slide.region(box, scale=chosen_scale(box, longest=SLIDE_PIXELS))
+        ax.imshow(picture.image, extent=picture.extent, aspect="auto", interpolation="none")
+        title = "slide"
+    ax.set(xlim=(left, right), ylim=(bottom, top))
+    ax.set_title(title, fontsize=SMALL, loc="left", pad=4)
+
+
+def _plot(ax: Axes, p: Prediction) -> None:
+    """Plot the standard deviation of each instance against its evidence, and rays of P(wrong)."""
+    mean, deviation = instance_scores(p), np.sqrt(instance_variances(p))
+    assert p.instance_labels is not None
+    x, y = 1.08 * float(np.abs(mean).max()) or 1.0, 1.15 * float(deviation.max()) or 1.0
+    for probability, style in RAYS.items():
+        slope = float(-1 / ndtri(probability))
+        ax.plot([-x, 0, x], [slope * x, 0, slope * x], ls=style, color="0.45", lw=0.8, zorder=1)
+    for value in (0, 1):
+        rows = (p.instance_labels > 0) == value
+        ax.scatter(
+            mean[rows], deviation[rows], s=7, color=KINDS["labels"].colours(value), linewidths=0,
+            alpha=0.85, zorder=2 + value,
+        )  # fmt: skip
+    ax.axvline(0, color="0.7", lw=0.6, zorder=0)
+    ax.set(xlim=(-x, x), ylim=(0, y))
+    rays = ", ".join(f"{style}: {probability:g}" for probability, style in RAYS.items())
+    ax.set_title(f"s against m, one dot per patch\nP(wrong): {rays}", fontsize=SMALL, loc="left")
+    ax.set_xlabel("evidence m", fontsize=SMALL, labelpad=1)
+    ax.tick_params(labelsize=SMALL, length=2)
+    ax.locator_params(nbins=4)
+
+
+def _table(single: Mapping[str, Prediction]) -> dict[str, np.ndarray]:
+    """Return the columns of the CSV: instances with coordinates and labels, then the methods."""
+    first, labelled = next(iter(single.values())), _labelled(single)
+    columns: dict[str, np.ndarray] = {"instance": np.arange(len(first.attention_mean))}
+    if first.coords is not None:
+        names = ("position",) if first.coords.shape[1] == 1 else ("x", "y")
+        columns |= {name: first.coords[:, k] for k, name in enumerate(names)}
+    if labelled is not None and labelled.instance_labels is not None:
+        columns["label"] = labelled.instance_labels
+    for name, p in single.items():
+        columns[f"{name} mean"] = p.attention_mean
+        if p.attention_variance.any():
+            columns[f"{name} variance"] = p.attention_variance
+    return columns

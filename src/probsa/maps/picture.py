@@ -1,0 +1,348 @@
+"""Stage 10: the page of any picture: panels of one size, their axes and colour bars, and words.
+
+matplotlib's constrained layout finds the room for the words, and `finish` makes the page as large
+as it must be for the panels to have the size asked for, on whole pixels. There is no global state,
+so that maps can be drawn from several threads or processes.
+"""
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import fill
+
+import numpy as np
+from jaxtyping import Int, UInt8
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+from ..core import replacing
+from ..slides import Region
+from .layout import Layout, owners
+from .quantities import Quantity
+from .scale import numbers
+
+ALPHA = 0.6
+"""Opacity of the colours over the tissue."""
+LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
+"""Weights of red, green and blue (ITU-R BT.601)."""
+ROWS = 1024
+"""Rows of pixels blended at a time, to bound memory."""
+BACKGROUND = (220, 220, 220)
+"""Colour where there is no tissue: lighter than the lowest colour, greyer than the highest."""
+TINY, SMALL, NORMAL, LARGE = 7, 8, 9.5, 11
+"""Font sizes in points."""
+BAR = 0.14
+"""Width in inches of a colour bar."""
+CHARACTER = 0.065
+"""Width in inches of a character of the size `SMALL`, on average."""
+NARROWEST = 6.4
+"""Width in inches of the narrowest page, which may have a single panel."""
+ROUND = {"integer": True, "steps": [1, 2, 5, 10]}
+STACK_FROM = 2.5
+"""Ratio of width to height from which panels are stacked one below the other."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Canvas:
+    """What the panels of a page are drawn on: one picture, and who owns its pixels."""
+
+    image: UInt8[np.ndarray, "height width 3"]
+    owners: Int[np.ndarray, "height width"]
+    """Row of the instance that each pixel shows; −1 for none."""
+    extent: tuple[float, float, float, float]
+    """Bounds (left, right, bottom, top) in the unit of the axes; top < bottom."""
+    size: tuple[float, float]
+    """(width, height) of a panel in inches."""
+    dpi: int
+    layout: Layout
+    alpha: float = 1.0
+    """Opacity of the colours."""
+    small: bool = False
+    """Whether the page has many small panels, whose colour bars are labelled at their ends only."""
+
+    @property
+    def stacked(self) -> bool:
+        """Whether the panels stand one below the other."""
+        return self.layout.strip or self.size[0] > STACK_FROM * self.size[1]
+
+
+def plain_canvas(layout: Layout, *, small: bool = False) -> Canvas:
+    """Return the canvas of a map without its slide: panels with the shape of the tissue.
+
+    They may be wider or taller than the tissue; both axes keep the same unit. Slices of a strip
+    fill its width. The resolution is such that a patch covers at least 3 pixels, up to 600 dpi.
+    """
+    left, right, bottom, top = layout.extent
+    if layout.strip:
+        w, h = (5.6, 0.26) if small else (10.0, 0.5)
+        margin, unit = 0.0, (right - left) / w
+    else:
+        margin = max(0.25 * layout.side, 0.02 * max(right - left, bottom - top))
+        across, down = right - left + 2 * margin, bottom - top + 2 * margin
+        aspect = across / down
+        if small:
+            w = 6.8 / min(max(1, round(6.8 / (1.4 * aspect**0.5 + 0.82))), 3) - 0.82
+            h = min(max(w / aspect, 0.35), 3.2)
+        elif aspect > STACK_FROM:
+            w, h = 8.0, max(8.0 / aspect, 0.9)
+        else:
+            w, h = max(4.4 * min(aspect, 1.2), 1.5), min(4.4, 4.4 * 1.2 / aspect)
+        unit = max(across / w, down / h)
+    dpi = int(np.clip(np.ceil(3 * unit / layout.stride), 150, 600))
+    shape = (1 if layout.strip else round(h * dpi), round(w * dpi))
+    cell = unit / dpi
+    x, y = (left + right) / 2 - shape[1] / 2 * cell, (top + bottom) / 2 - shape[0] / 2 * cell
+    if layout.strip:
+        y, extent = top, (left, right, bottom, top)
+    else:
+        extent = (x, x + shape[1] * cell, y + shape[0] * cell, y)
+    return Canvas(
+        image=np.full((*shape, 3), BACKGROUND, np.uint8),
+        owners=owners(layout, corner=(x, y), cell=cell, shape=shape),
+        extent=extent,
+        size=(shape[1] / dpi, round(h * dpi) / dpi),
+        dpi=dpi,
+        layout=layout,
+        small=small,
+    )
+
+
+def slide_canvas(picture: Region, layout: Layout, *, alpha: float = ALPHA) -> Canvas:
+    """Return the canvas of a map over a slide: a pixel of the page for each of the picture."""
+    height, width = picture.image.shape[:2]
+    longest = 8.0 if width > STACK_FROM * height else 6.0
+    dpi = max(100, math.ceil(max(width, height) / longest))
+    corner = picture.left, picture.top
+    return Canvas(
+        image=picture.image,
+        owners=owners(layout, corner=corner, cell=picture.scale, shape=(height, width)),
+        extent=picture.extent,
+        size=(width / dpi, height / dpi),
+        dpi=dpi,
+        layout=layout,
+        alpha=alpha,
+    )
+
+
+def blend(canvas: Canvas, q: Quantity) -> UInt8[np.ndarray, "height width 3"]:
+    """Return alpha · colour + (1 − alpha) · grey where an instance has a value, else the picture.
+
+    The tissue below a colour is reduced to its luminance: a stain would change the hue, which
+    encodes the value.
+    """
+    has_value = np.append(np.isfinite(q.values), False)  # the last entry stands for row −1
+    colour = np.append(q.colours, np.zeros((1, 3), np.uint8), axis=0).astype(np.float32)
+    blended = canvas.image.copy()
+    for start in range(0, len(blended), ROWS):
+        rows = slice(start, start + ROWS)
+        inside = has_value[canvas.owners[rows]]
+        grey = blended[rows][inside] @ LUMINANCE
+        mixed = canvas.alpha * colour[canvas.owners[rows][inside]]
+        blended[rows][inside] = np.rint(mixed + (1 - canvas.alpha) * grey[:, None]).astype(np.uint8)
+    return blended
+
+
+def new_page(
+    names: Sequence[str | None], *, columns: int, size: tuple[float, float], dpi: int,
+    heights: Sequence[float] | None = None,
+) -> tuple[Figure, list[Axes]]:  # fmt: skip
+    """Return a page of panels in rows, with the names of their axes; None is an empty place.
+
+    `size` is that of a panel in inches, and `heights` those of the rows as multiples of it.
+    """
+    rows = -(-len(names) // columns)
+    figure = new_figure(columns * size[0], sum(heights or [1.0] * rows) * size[1], dpi=dpi)
+    grid = figure.add_gridspec(rows, columns, height_ratios=heights)
+    places = [(name, divmod(k, columns)) for k, name in enumerate(names) if name is not None]
+    return figure, [figure.add_subplot(grid[at], label=name) for name, at in places]
+
+
+def new_figure(width: float, height: float, *, dpi: int) -> Figure:
+    """Return a figure with room for panels of this size and their words, for `finish`."""
+    size = (2 * width + 3, 2 * height + 3)
+    figure = Figure(figsize=size, dpi=dpi, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def finish(
+    figure: Figure, ax: Axes, size: tuple[float, float], *, title: str, caption: str = "",
+    share: tuple[float, float] | None = None,
+) -> Figure:  # fmt: skip
+    """Add the title above the panels and the caption below, and give the panels their size.
+
+    `size` is that of `ax` in inches, and `share` its part of the width and the height of all
+    panels; None: that of a place of its grid.
+    """
+    grid = ax.get_subplotspec().get_gridspec()  # type: ignore[union-attr]
+    across, down = share or (1 / grid.ncols, 1 / grid.nrows)
+    above = figure.suptitle(" ", x=0.0, ha="left", fontsize=LARGE, fontweight="bold")
+    above.set_parse_math(False)  # a name may contain a dollar sign
+    engine = figure.get_layout_engine()
+    assert isinstance(engine, ConstrainedLayoutEngine)
+    engine.set(h_pad=0.08, w_pad=0.08, hspace=0.0, wspace=0.0)
+    width, height = figure.get_size_inches()
+    with missing_letters():
+        for k in range(3):  # the room for the words depends a little on the size of the page
+            engine.execute(figure)
+            box, page = ax.get_position(), figure.get_size_inches()
+            width += (size[0] - box.width * page[0]) / across
+            height += (size[1] - box.height * page[1]) / down
+            room = max(width, NARROWEST)
+            engine.set(rect=(0.0, 0.0, width / room, 1.0))  # a narrow page is blank at the right
+            figure.set_size_inches(
+                *(math.ceil(v * figure.dpi) / figure.dpi for v in (room, height))
+            )
+            above.set(text=fitted(title, width=room), x=0.1 / room)
+            if caption and k == 1:
+                below = figure.supxlabel(
+                    fill(caption, int((room - 0.3) / CHARACTER)), x=0.1 / room, ha="left",
+                    fontsize=SMALL, linespacing=1.2,
+                )  # fmt: skip
+                below.set_parse_math(False)
+        engine.execute(figure)
+    figure.set_layout_engine("none")
+    page = figure.get_size_inches() * figure.dpi
+    for each in figure.axes:
+        first, last_ = np.rint(each.get_position().get_points() * page)
+        each.set_position((*first / page, *(last_ - first) / page))
+    return figure
+
+
+def dress_axes(ax: Axes, canvas: Canvas, *, first: bool, last: bool) -> None:
+    """Set limits, ticks and labels of a panel."""
+    layout, (width, height) = canvas.layout, canvas.size
+    ax.set(xlim=canvas.extent[:2], ylim=canvas.extent[2:], facecolor=np.array(BACKGROUND) / 255)
+    ax.tick_params(labelsize=SMALL, length=3)
+    for spine in ax.spines.values():
+        spine.set_linewidth(0.6)
+    if layout.strip:
+        # every slice, or every second, fifth, … that fits
+        n = len(layout.corners)
+        longest = max(len(v) for v in layout.numbers) * 0.075 + 0.08
+        room = width / (canvas.extent[1] - canvas.extent[0])
+        step = next((s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500) if s * room >= longest), n)
+        middle = (layout.corners[:, 0] + layout.side / 2)[::step]
+        ax.set_yticks([])
+        ax.set_xticks(middle, layout.numbers[::step] if last else [""] * len(middle))
+    else:
+        for axis, least, bins in ((ax.xaxis, 1, width / 0.9), (ax.yaxis, 2, height / 0.6)):
+            axis.set_major_locator(MaxNLocator(max(least, int(bins)), **ROUND))
+            axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        ax.tick_params(labelleft=first, labelbottom=last)
+        if first and (height > 1.2 or not canvas.small):
+            ax.set_ylabel(layout.y_label, fontsize=SMALL)
+    if last:
+        ax.set_xlabel(layout.x_label, fontsize=SMALL)
+
+
+def set_title(ax: Axes, text: str, canvas: Canvas, *, beside: float = 0.0) -> None:
+    """Write the title of a panel, in several lines if it and `beside` inches are too narrow."""
+    if not canvas.small and not canvas.layout.strip:
+        text = fill(text, int((canvas.size[0] + beside + 0.1) / 0.078))
+    ax.set_title(text, fontsize=SMALL if canvas.small else NORMAL, loc="left", pad=4)
+
+
+def draw_panel(ax: Axes, q: Quantity, canvas: Canvas) -> None:
+    """Draw a quantity in a panel that `dress_axes` prepared, with its colour bar."""
+    # a colour bar beside a strip has no room for its text
+    is_bar = canvas.layout.strip and q.bar and not q.absent and q.kind.words is None
+    set_title(ax, q.bar if is_bar else q.title, canvas, beside=0.0 if q.absent else 0.7)
+    if q.absent:
+        ax.set(facecolor="white", xticks=[], yticks=[], xlabel="")
+        text = q.absent if canvas.layout.strip else fill(q.absent, int(canvas.size[0] / 0.085))
+        middle = {"ha": "center", "va": "center", "fontsize": NORMAL}
+        ax.text(0.5, 0.5, text, transform=ax.transAxes, **middle)
+        return
+    ax.imshow(blend(canvas, q), extent=canvas.extent, interpolation="none", aspect="auto")
+    width, height = canvas.size
+    below = canvas.stacked and not canvas.layout.strip
+    ends_only = canvas.small or (height < 1 and not below)
+    length, across = (width, height) if below else (height, width)
+    draw_bar(ax, q, below=below, length=length, across=across, ends_only=ends_only)
+
+
+def draw_bar(
+    ax: Axes, q: Quantity, *, below: bool, length: float, across: float, ends_only: bool = False,
+    cax: Axes | None = None,
+) -> None:  # fmt: skip
+    """Draw the colour bar of a panel, which names the quantity.
+
+    Args:
+        ax: The panel.
+        q: What it shows.
+        below: Whether the bar lies below the panel, instead of at its right.
+        length: Length of the bar in inches.
+        across: The other side of the panel.
+        ends_only: Whether the bar has no text and is labelled at its ends only.
+        cax: Axes for the bar; None: it takes some room of the panel.
+    """
+    figure = ax.figure
+    slack = 1e-6 * (q.limits[1] - q.limits[0])  # float32 values are compared with float64 limits
+    finite = q.values[np.isfinite(q.values)]
+    beyond = (finite < q.limits[0] - slack).any() + 2 * (finite > q.limits[1] + slack).any()
+    extend = ("neither", "min", "max", "both")[int(beyond)]
+    room = (
+        {"location": "bottom" if below else "right", "fraction": BAR / across,
+         "aspect": length / BAR, "ax": ax}
+        if cax is None else {"orientation": "horizontal", "cax": cax}
+    )  # fmt: skip
+    words = q.kind.words
+    bar = figure.colorbar(
+        ScalarMappable(q.norm, q.kind.colours), extend="neither" if words else extend, **room
+    )
+    bar.ax.set_label(f"{ax.get_label()} bar" if cax is None else f"{q.key} bar")
+    bar.outline.set_linewidth(0.6)  # type: ignore[operator]
+    bar.ax.tick_params(labelsize=SMALL, length=2)
+    ticks, middle = list(q.limits), sum(q.limits) / 2
+    only = float(finite[0]) if len(finite) and np.ptp(finite) == 0 else math.nan
+    if words:
+        upright = {"rotation": 90, "va": "center"} if not below and length >= 1 else {}
+        bar.set_ticks([0, 1], labels=list(words), **upright)
+    else:
+        if q.flat:
+            ticks = [middle]
+        elif q.limits[0] <= only <= q.limits[1]:  # its ends would be misleading
+            ticks = [only]
+        elif not ends_only:  # the positions that matplotlib chooses, without its offset
+            found = MaxNLocator(max(2, min(6, int(length / 0.6)))).tick_values(*q.limits)
+            low, high = q.limits[0] - slack, q.limits[1] + slack
+            ticks = [float(v) for v in found if low <= v <= high] or ticks
+        bar.set_ticks(ticks, labels=numbers(*ticks))
+    if not ends_only:
+        two_lines = CHARACTER * len(q.bar) > length
+        text = ",\n".join(q.bar.rsplit(", ", 1)) if two_lines else q.bar
+        bar.set_label(text, fontsize=SMALL, labelpad=2)
+
+
+def fitted(text: str, *, width: float) -> str:
+    """Return a text that fits the width; a long name loses its middle, since its ends identify
+    it."""
+    room = int((width - 0.6) / 0.098)
+    if len(text) <= room:
+        return text
+    name, _, rest = text.partition(" · ")
+    keep = max(8, (room - len(rest) - 6) // 2)
+    short = f"{name[:keep]}…{name[-keep:]}" if len(name) > 2 * keep else name
+    return f"{short} · {rest}" if rest else short
+
+
+@contextmanager
+def missing_letters() -> Iterator[None]:
+    """Say nothing of letters that the font lacks: they become boxes, which leaves the map right."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as a PNG, atomically."""
+    with replacing(path) as temporary, missing_letters():
+        figure.savefig(temporary, format="png")

@@ -1,0 +1,292 @@
+"""Stage 10: what can be shown of an instance, in one table for maps, viewer and exports.
+
+A `Quantity` is one value for each instance of a bag, with its colours and its words, or the reason
+why there is none. `quantities` lists those of a map, and `value_of` returns any of the table.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from matplotlib import colormaps
+from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, Normalize
+
+from ..evaluation import (
+    MapScore,
+    Prediction,
+    available_scores,
+    doubt,
+    drawn_values,
+    instance_scores,
+)
+from .scale import ColourLimits, flatness, seen, value_range
+
+Scale = Literal["fixed", "per-bag"]
+Values = Float[np.ndarray, " n"]
+NO_VARIANCE = "no variance: this model gives one value per patch (Dirac)"
+SHOWN_KINDS: dict[str, MapScore] = {
+    "share of the logit": "contribution",
+    "class score, in logits": "evidence",
+    "f > 0": "probability",
+    "P(at least)": "grade",
+}
+"""`score_kind` of a prediction made by `showing`, which the maps print as the unit."""
+
+
+def _known(p: Prediction) -> np.ndarray | None:
+    labels = p.instance_labels
+    return None if labels is None else np.where(labels < 0, np.nan, labels > 0)
+
+
+def _wrong(p: Prediction) -> np.ndarray | None:
+    known = _known(p)
+    if known is None:
+        return None
+    return np.where(np.isnan(known), np.nan, (instance_scores(p) > 0) != (known > 0))
+
+
+def _some(values: np.ndarray | None) -> np.ndarray | None:
+    return values if values is not None and values.any() else None
+
+
+def _score(name: MapScore) -> Callable[[Prediction], np.ndarray | None]:
+    return lambda p: drawn_values(p, name) if name in available_scores(p) else None
+
+
+def _deviation(p: Prediction) -> np.ndarray | None:
+    variance = _some(p.attention_variance)
+    return None if variance is None else np.sqrt(variance)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kind:
+    """What is always true of a quantity."""
+
+    of: Callable[[Prediction], np.ndarray | None]
+    """Values of a prediction, (n,) or (n, classes); None if it has none."""
+    colours: Colormap
+    signed: bool = False
+    """Whether the sign has a meaning, so that the colours are centred at 0."""
+    limits: tuple[float, float] | None = None
+    """Ends of the colours; None: from the values."""
+    relative: bool = False
+    """Whether the colours span the range of a bag, however small it is."""
+    words: tuple[str, str] | None = None
+    """Meaning of 0 and 1 if there are no other values."""
+
+
+# red speaks for the class, blue against it; readers with any colour vision can tell them apart, as
+# they can sky blue and vermillion of Okabe and Ito
+_RED_BLUE, _LABELS = colormaps["RdBu_r"], ListedColormap(["#56B4E9", "#D55E00"])
+_SCORE, _DOUBT = colormaps["cividis"], colormaps["inferno"]
+KINDS: dict[str, Kind] = {
+    "mean": Kind(of=lambda p: p.attention_mean, colours=_SCORE, relative=True),
+    "contribution": Kind(of=_score("contribution"), colours=_RED_BLUE, signed=True),
+    "evidence": Kind(of=_score("evidence"), colours=_RED_BLUE, signed=True),
+    "probability": Kind(of=_score("probability"), colours=_SCORE, limits=(0.0, 1.0)),
+    "weight": Kind(of=lambda p: _some(p.weight_mean), colours=_SCORE, relative=True),
+    "variance": Kind(of=lambda p: _some(p.attention_variance), colours=_DOUBT, relative=True),
+    "within": Kind(of=lambda p: p.variance_within, colours=_DOUBT, relative=True),
+    "between": Kind(of=lambda p: p.variance_between, colours=_DOUBT, relative=True),
+    "deviation": Kind(of=_deviation, colours=_DOUBT, relative=True),
+    "doubt": Kind(of=doubt, colours=_DOUBT, limits=(0.0, 0.5)),
+    "labels": Kind(
+        of=_known, colours=_LABELS, limits=(0.0, 1.0), words=("negative", "positive")
+    ),
+    "calls": Kind(
+        of=_wrong, colours=ListedColormap(["#ffffff", "#000000"]), limits=(0.0, 1.0),
+        words=("right", "wrong"),
+    ),
+    # brown and teal: a difference must not look like evidence for and against a class, and of the
+    # diverging maps of matplotlib this one has the most equal lightness on both sides, for readers
+    # with any colour vision (at most 6 of 100 apart; PuOr 24)
+    "difference": Kind(of=lambda p: None, colours=colormaps["BrBG"], signed=True),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quantity:
+    """One value for each instance of a bag, or the reason why there is none."""
+
+    key: str
+    """Row of `KINDS`."""
+    title: str
+    values: Values
+    unit: str = ""
+    limits: tuple[float, float] = (0.0, 1.0)
+    """Values at the ends of the colours."""
+    bar: str = ""
+    """Text at the colour bar."""
+    absent: str = ""
+    """Why there are no values."""
+    flat: str = ""
+    """Why all values have the same colour; empty if they do not."""
+
+    @property
+    def kind(self) -> Kind:
+        """What is always true of it."""
+        return KINDS[self.key]
+
+    @property
+    def norm(self) -> Normalize:
+        """The mapping from values to colours."""
+        if self.kind.words is not None:
+            return BoundaryNorm([-0.5, 0.5, 1.5], self.kind.colours.N)
+        if self.flat:  # a range much wider than the values, which get one colour, near the middle
+            middle = sum(self.limits) / 2
+            half = abs(middle) or 1.0
+            return Normalize(middle - 1000 * half, middle + 1010 * half, clip=True)
+        return Normalize(*self.limits, clip=True)
+
+    @property
+    def colours(self) -> UInt8[np.ndarray, "n 3"]:
+        """The colour of each instance's value."""
+        rgba = self.kind.colours(self.norm(np.nan_to_num(self.values)))
+        return np.rint(np.asarray(rgba)[:, :3] * 255).astype(np.uint8)
+
+
+def value_of(
+    p: Prediction, key: str, *, title: str, column: int = 0, unit: str = "", absent: str = ""
+) -> Quantity:
+    """Return one class of a quantity of the table, with the colours of its own range.
+
+    Args:
+        p: The bag's prediction.
+        key: Row of `KINDS`.
+        title: Text above a map.
+        column: Column of the values, if there is one for each class.
+        unit: Unit of the values.
+        absent: Reason to state if the prediction has no such values.
+    """
+    found = KINDS[key].of(p)
+    if found is None:
+        none = np.full(len(p.attention_mean), np.nan)
+        return Quantity(key=key, title=title, unit=unit, values=none, absent=absent)
+    return quantity(key, np.asarray(column_of(found, column)), title=title, unit=unit)
+
+
+def quantity(key: str, values: Values, *, title: str, unit: str = "") -> Quantity:
+    """Return given values as a quantity, with the colours of their own range."""
+    limits = KINDS[key].limits or (0.0, 1.0)
+    if KINDS[key].limits is None and np.isfinite(values).any():
+        limits = _centred(key, value_range(values))
+    return Quantity(key=key, title=title, unit=unit, values=values, limits=limits)
+
+
+def _centred(key: str, limits: tuple[float, float]) -> tuple[float, float]:
+    largest = max(abs(v) for v in limits) or 1.0
+    return (-largest, largest) if KINDS[key].signed else limits
+
+
+def column_of(values: np.ndarray, column: int) -> Values:
+    """Return one class of a per-instance array, (n,) or (n, classes)."""
+    if values.ndim == 1:
+        return values
+    return values[:, column if column < values.shape[1] else -1]
+
+
+def flattened(q: Quantity, *, logits: bool = False) -> Quantity:
+    """Return a quantity on a scale of its own, flat if its values are almost equal."""
+    if not q.kind.relative:
+        return q
+    return replace(q, flat=flatness(q.values, logits=logits and q.key == "mean"))
+
+
+def quantities(p: Prediction, limits: ColourLimits, *, scale: Scale) -> Iterator[Quantity]:
+    """Yield the quantities that a map shows of one class, then those of the next.
+
+    They are the score, its variance if it is the model's own (with the parts within and between
+    the members of an ensemble), and the labels; colour bars state the range. On a scale of the
+    bag's own, values that are almost equal are flat.
+    """
+    n, width, unit = len(p.attention_mean), columns_of(p), unit_of(p)
+    names = p.of_task.column_names(p, width) or [f"class {c}" for c in range(width)]
+    variance = f"{score_name(p).removesuffix(' mean μ')} variance"
+    # (row of `KINDS`, title, values, unit, reason if they are 0)
+    shown = [(key_of(p), score_name(p), p.attention_mean, unit, "")]
+    if p.score_kind not in SHOWN_KINDS:
+        shown.append(("variance", f"{variance} σ²", p.attention_variance, f"{unit}²", NO_VARIANCE))
+        for part in ("within", "between"):
+            values = getattr(p, f"variance_{part}")
+            if values is not None:
+                none = f"no variance {part} members"
+                shown.append((part, f"{variance} {part} members", values, f"{unit}²", none))
+    for c in range(width):
+        for key, title, array, of, none in shown:
+            title = f"{title}, {names[c]}" if width > 1 else title
+            # parts of a variance have the colours of their own range: in that of the sum, both
+            # would be dark
+            is_part = key in ("within", "between")
+            own = scale == "per-bag" or is_part
+            span = value_range(array) if is_part else limits.variance if none else limits.mean
+            values = np.asarray(column_of(array, c), np.float64)
+            q = Quantity(
+                key=key,
+                title=title,
+                unit=of,
+                values=values,
+                limits=KINDS[key].limits or _centred(key, span),
+                absent="" if array.any() else none,
+            )
+            q = flattened(q, logits=p.score_kind == "logit") if own else q
+            said = "0 to 1" if key == "probability" else f"{'per-bag' if own else scale} scale"
+            ends = f"{'' if own else 'this bag: '}{seen(values)}"
+            yield replace(q, bar=f"{title} ({of}), {q.flat or said} ({ends})")
+        known = _known(p)
+        if known is not None:
+            yield Quantity(
+                key="labels",
+                title=f"instance labels: {int(np.nansum(known)):,} of {n:,} positive",
+                values=known,
+                bar="true instance label, never used in training",
+            )
+
+
+def columns_of(p: Prediction) -> int:
+    """Return the number of scores of an instance: one, or one for each class."""
+    return 1 if p.attention_mean.ndim == 1 else p.attention_mean.shape[1]
+
+
+def showing(p: Prediction, score: MapScore | None) -> Prediction:
+    """Return the prediction with a score in the place of the attention.
+
+    Raises:
+        InputError: the prediction does not have this score.
+    """
+    if score in (None, available_scores(p)[0]):
+        return p
+    values = drawn_values(p, score)
+    kind = next(kind for kind, name in SHOWN_KINDS.items() if name == score)
+    return replace(
+        p, attention_mean=values, attention_variance=np.zeros_like(values), score_kind=kind
+    )
+
+
+def key_of(p: Prediction) -> str:
+    """Return the row of `KINDS` of what is in the place of the attention."""
+    score = SHOWN_KINDS.get(p.score_kind, "evidence" if p.score_has_level else "mean")
+    return "probability" if score == "grade" else score
+
+
+def score_name(p: Prediction) -> str:
+    """Return the name of the score that the map shows."""
+    if p.score_kind in SHOWN_KINDS:
+        return SHOWN_KINDS[p.score_kind]
+    if p.score_has_level:
+        return "evidence mean μ"
+    return f"{'attention' if p.score_kind in ('logit', 'weight') else 'instance score'} mean μ"
+
+
+def unit_of(p: Prediction) -> str:
+    """Return the unit of the scores, for colour bars."""
+    return p.of_task.words.evidence_unit if p.score_has_level else p.score_kind
+
+
+def same_instances(one: Prediction, other: Prediction) -> bool:
+    """Return whether two predictions are of the same instances, at the same coordinates."""
+    if len(one.attention_mean) != len(other.attention_mean):
+        return False
+    a, b = one.coords, other.coords
+    return a is b or (a is not None and b is not None and np.array_equal(a, b))

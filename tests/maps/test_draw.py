@@ -1,0 +1,446 @@
+"""Maps show the right colour at the right pixels, read back from the PNG, and fit their page."""
+
+import csv
+import gzip
+import itertools
+from dataclasses import replace
+
+import h5py
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+from support.array_slide import ArraySlide
+from support.made_maps import (
+    CELLS,
+    STRIDE,
+    axes,
+    bag,
+    lattice,
+    panel_pixels,
+    pink,
+    pixel_width,
+    prediction,
+    rgb,
+    scan,
+    slide,
+    square_of,
+    written,
+)
+
+from probsa.errors import BagError
+from probsa.maps import ColourLimits, draw_map, place, save_figure, squares
+from probsa.maps.draw import heading, round_length
+from probsa.maps.picture import BACKGROUND, LUMINANCE, blend, slide_canvas
+from probsa.maps.quantities import quantities
+from probsa.maps.scale import bag_limits, common_limits
+from probsa.maps.sources import chosen_scale
+from probsa.slides import open_slide
+
+
+def at_centre(picture, ax, where):
+    """The colour of a pixel of the picture at a place in a panel."""
+    x, y = ax.transData.transform(where)
+    return picture[int(len(picture) - y), int(x)].astype(int)
+
+
+def assert_square(picture, ax, key, corner, side=STRIDE):
+    square = square_of(picture, ax, rgb(key, 1.0))
+    x, y = corner
+    tolerance = 1.5 * pixel_width(ax)
+    np.testing.assert_allclose(square, [x, y, x + side, y + side], rtol=0, atol=tolerance)
+
+
+def whole(source, *, scale):
+    return source.region((0.0, 0.0, *map(float, source.size)), scale=scale)
+
+
+def mean_of(p):
+    return next(quantities(p, bag_limits(p), scale="per-bag"))
+
+
+def of_classes(p, *means, probability):
+    mean = np.stack(means, axis=1)
+    n = np.asarray(probability, np.float32)
+    return replace(p, attention_mean=mean, attention_variance=mean**2, probability=n, std=n / 9)
+
+
+@pytest.mark.parametrize(("at", "offset"), [(0, (0, 0)), (3, (10_000, 73_001)), (5, None)])
+def test_brightest_patch_is_at_its_coordinates(tmp_path, at, offset):
+    p = slide(at=at, offset=offset or (0, 0))
+    if offset is None:
+        p = replace(p, coords=p.coords + np.array([0, 77]) * (CELLS[:, :1] > 1))
+        assert place(p).lattice is None
+    picture, figure = written(p, tmp_path)
+    for key, row in (("mean", at), ("variance", (at + 1) % len(CELLS))):
+        assert_square(picture, axes(figure, key), key, p.coords[row])
+
+
+def test_x_goes_right_and_y_goes_down(tmp_path):
+    p = slide(at=0)  # the topmost patch, in the last column
+    picture, figure = written(p, tmp_path)
+    inside, _ = panel_pixels(picture, axes(figure, "mean"))
+    rows, columns = np.nonzero((np.abs(inside.astype(int) - rgb("mean", 1.0)) <= 1).all(-1))
+    assert rows.max() < len(inside) / 4
+    assert columns.min() > inside.shape[1] / 2
+
+
+def test_every_patch_has_its_own_colour_and_glass_has_none(tmp_path):
+    labels = np.array([1, 0, 0, 1, 0, 0, 0, -1])
+    p = slide(instance_labels=labels)
+    picture, figure = written(p, tmp_path)
+    known = np.where(labels < 0, np.nan, labels)
+    for key, values in (
+        ("mean", p.attention_mean), ("variance", p.attention_variance), ("labels", known),
+    ):  # fmt: skip
+        share = (values - np.nanmin(values)) / np.ptp(values[np.isfinite(values)])
+        for cell in np.ndindex(4, 5):
+            colour = at_centre(picture, axes(figure, key), (np.array(cell) + 0.5) * STRIDE)
+            row = np.flatnonzero((cell == CELLS).all(1))
+            missing = len(row) == 0 or np.isnan(share[row[0]])
+            expected = BACKGROUND if missing else rgb(key, share[row[0]])
+            assert np.abs(colour - expected).max() <= 2, (key, cell)
+    assert "2 of 8 positive" in axes(figure, "labels").get_title(loc="left")
+    assert len(draw_map(slide()).axes) == 4  # no panel without labels
+
+
+def test_brightest_slice_of_a_scan(tmp_path):
+    p = scan(range(5, 35))
+    picture, figure = written(p, tmp_path)
+    for quantity, row in (("mean", 10), ("variance", 15)):
+        ax = axes(figure, quantity)
+        left, _, right, _ = square_of(picture, ax, rgb(quantity, 1.0))
+        np.testing.assert_allclose([left, right], [row, row + 1], atol=1.5 * pixel_width(ax))
+    bottom = axes(figure, "variance")
+    numbers = [t.get_text() for t in bottom.get_xticklabels()]
+    assert numbers == [str(k) for k in range(5, 35)]
+    np.testing.assert_allclose(bottom.get_xticks(), np.arange(30) + 0.5)
+
+
+def test_missing_slices_are_gaps(tmp_path):
+    numbers = [4, 5, 6, 9, 10, 11, 12, 14]
+    picture, figure = written(scan(numbers), tmp_path)
+    for position in range(11):
+        colour = at_centre(picture, axes(figure, "mean"), (position + 0.5, 0.5))
+        gap = position + 4 not in numbers
+        assert (np.abs(colour - BACKGROUND).max() <= 1) == gap
+    assert "3 missing" in axes(figure, "variance").get_xlabel()
+
+
+@pytest.mark.parametrize("n", [7, 500])
+def test_bags_without_coordinates_are_drawn_in_row_order(tmp_path, n):
+    mean = np.zeros(n)
+    mean[n // 2] = 1
+    p = prediction(None, mean, mean + 1, stride=None)
+    picture, figure = written(p, tmp_path)
+    ax = axes(figure, "mean")
+    columns = 7 if n == 7 else 32
+    row, column = divmod(n // 2, columns)
+    square = square_of(picture, ax, rgb("mean", 1.0))
+    expected = [column, row, column + 1, row + 1]
+    if n == 7:  # the height of a strip has no unit
+        expected[1], expected[3], square[1], square[3] = (
+            0,
+            1,
+            np.rint(square[1]),
+            np.rint(square[3]),
+        )
+    np.testing.assert_allclose(square, expected, atol=1.5 * pixel_width(ax))
+
+
+@pytest.mark.parametrize("coords", [np.array([[512, 1024]]), np.array([[17]]), None])
+def test_one_instance(tmp_path, coords):
+    picture, figure = written(prediction(coords, [0.7], [0.2]), tmp_path)
+    left, top, right, bottom = square_of(picture, axes(figure, "mean"), rgb("mean", 0.5))
+    assert right > left and bottom > top
+    bar = axes(figure, "mean bar")
+    assert bar.get_ylim()[0] < 0.7 < bar.get_ylim()[1]
+    assert [t.get_text() for t in bar.get_yticklabels()] == ["0.7"]
+
+
+@pytest.mark.parametrize("likeliest", [0, 1, 2])
+def test_the_heading_and_each_panel_are_those_of_their_class(tmp_path, likeliest):
+    base = slide()
+    means = [np.roll(base.attention_mean, c) for c in range(3)]
+    p = of_classes(base, *means, probability=np.roll([0.6, 0.3, 0.1], likeliest))
+    picture, figure = written(p, tmp_path)
+    assert heading(p, label=2) == f"bag · p(class {likeliest}) = 0.60 ± 0.07 · label 2"
+    assert heading(p) in figure.texts[0].get_text()
+    for c in range(3):
+        ax = axes(figure, f"mean {c}")
+        assert ax.get_title(loc="left") == f"attention mean μ, class {c}"
+        assert f"class {c}" in axes(figure, f"variance {c} bar").get_ylabel()
+        assert_square(picture, ax, "mean", p.coords[c])  # the largest of class c is in row c
+    boxes = [axes(figure, f"mean {c}").get_position() for c in range(3)]
+    assert all(a.y0 > b.y1 and a.x0 == b.x0 for a, b in itertools.pairwise(boxes))
+
+
+def test_fixed_scale_means_the_same_colour_in_all_bags(tmp_path):
+    a = slide(at=0)
+    b = replace(slide(at=0), name="other", attention_mean=a.attention_mean * 4)
+    shared = 6  # this patch has the same mean in both
+    b.attention_mean[shared] = a.attention_mean[shared]
+    colour = {}
+    for scale, limits in (("fixed", common_limits([a, b])), ("per-bag", None)):
+        for p in (a, b):
+            picture, figure = written(p, tmp_path, scale=scale, limits=limits)
+            where = (CELLS[shared] + 0.5) * STRIDE
+            colour[scale, p.name] = at_centre(picture, axes(figure, "mean"), where)
+            assert f"{scale} scale" in axes(figure, "mean bar").get_ylabel()
+    assert (colour["fixed", "bag"] == colour["fixed", "other"]).all()
+    assert np.abs(colour["per-bag", "bag"] - colour["per-bag", "other"]).max() > 10
+
+
+@pytest.mark.parametrize(
+    ("limits", "arrows"),
+    [((-1.0, 3.0), "neither"), ((0.0, 3.0), "min"), ((-1.0, 2.0), "max"), ((0.0, 2.0), "both")],
+)
+def test_values_beyond_a_fixed_scale_are_clipped_and_said(tmp_path, limits, arrows):
+    fixed = ColourLimits(mean=limits, variance=(0.0, 1.0))
+    picture, figure = written(slide(at=0), tmp_path, scale="fixed", limits=fixed)
+    assert axes(figure, "mean bar")._colorbar.extend == arrows  # pyright: ignore
+    colour = at_centre(picture, axes(figure, "mean"), (CELLS[0] + 0.5) * STRIDE)
+    assert np.abs(colour - rgb("mean", 1.0)).max() <= 1
+
+
+def test_real_slide_geometry(tmp_path, shared_data):
+    """One bright patch is found among thousands, on a lattice and off it."""
+    table = shared_data / "labels_splits" / "camelyon16_ncrf_valid_patch_coords.csv.gz"
+    with gzip.open(table, "rt") as f:
+        rows = [r for r in csv.DictReader(f) if r["slide"] == "Tumor_104"]
+    free = np.array([[int(r["x_center"]), int(r["y_center"])] for r in rows])
+    snapped = np.unique(free // 256 * 256, axis=0)
+    for coords in (free, snapped):
+        mean = np.zeros(len(coords))
+        # choose a patch that no other covers, so that all of it is visible
+        apart = np.abs(coords[:, None] - coords[None]).max(-1) + np.eye(len(coords)) * 10**6
+        row = int(apart.min(1).argmax())
+        mean[row] = 1
+        p = prediction(coords, mean, mean + 1)
+        picture, figure = written(p, tmp_path)
+        ax = axes(figure, "variance")
+        x, y = coords[row]
+        np.testing.assert_allclose(
+            square_of(picture, ax, rgb("variance", 1.0)),
+            [x, y, x + 256, y + 256],
+            atol=1.5 * pixel_width(ax),
+        )
+
+
+def test_real_scans_and_tiles(tmp_path, shared_data):
+    for folder_name, kind in (("ct_ich", "ct"), ("colon_tiles", "slide")):
+        for path in sorted((shared_data / "bags" / folder_name / "features").iterdir())[:3]:
+            with h5py.File(path) as f:
+                coords, labels = f["coords"][:], f["instance_labels"][:]
+            mean = np.arange(len(coords)) * 1.0
+            p = prediction(
+                coords, mean, instance_labels=labels.astype(np.int64), kind=kind, stride=None
+            )
+            picture, figure = written(p, tmp_path)
+            ax = axes(figure, "mean")
+            left, *_ = square_of(picture, ax, rgb("mean", 1.0))
+            expected = coords[-1, 0] if kind == "slide" else coords[-1, 0] - coords[0, 0]
+            assert left == pytest.approx(expected, abs=1.5 * pixel_width(ax))
+
+
+@pytest.mark.parametrize("n", [20, 60])
+def test_slice_numbers_do_not_touch(n):
+    figure = draw_map(scan(range(100, 100 + n)))
+    figure.canvas.draw()
+    ax = axes(figure, "variance")
+    boxes = [t.get_window_extent() for t in ax.get_xticklabels()]
+    assert len(boxes) >= n // 5
+    assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
+
+
+def test_dirac_says_that_there_is_no_variance():
+    p = replace(slide(), attention_variance=np.zeros(len(CELLS), np.float32))
+    ax = axes(draw_map(p), "variance")
+    said = ax.texts[0].get_text().replace("\n", " ")
+    assert said == "no variance: this model gives one value per patch (Dirac)"
+    assert not ax.images
+    assert "variance bar" not in [a.get_label() for a in draw_map(p).axes]
+
+
+def test_bars_say_what_the_number_is():
+    figure = draw_map(slide(score_kind="probability", instance_labels=np.zeros(8, np.int64)))
+    labels = {a.get_label(): a.get_ylabel().replace("\n", " ") for a in figure.axes}
+    assert labels["mean bar"] == "instance score mean μ (probability), per-bag scale (−0.714 to 3)"
+    variance = "instance score variance σ² (probability²), per-bag scale (0.1 to 2)"
+    assert labels["variance bar"] == variance
+    assert "label" in labels["labels bar"]
+    logit = {a.get_label(): a.get_ylabel().replace("\n", " ") for a in draw_map(slide()).axes}
+    assert logit["mean bar"] == "attention mean μ (logit), per-bag scale (−0.714 to 3)"
+
+
+def test_title_names_bag_probability_and_label():
+    figure = draw_map(slide(), label=1)
+    assert figure.texts[0].get_text() == "bag · p = 0.87 ± 0.05 · label 1"
+    sure = replace(slide(), std=np.zeros(1, np.float32))
+    assert draw_map(sure).texts[0].get_text() == "bag · p = 0.87"
+    assert draw_map(slide(), title="mine").texts[0].get_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["a$b$", "x_" * 200 + "end", "スライド", "$\\frac{"])
+def test_any_name_can_be_drawn(tmp_path, name):
+    p = replace(slide(), name=name)
+    figure = draw_map(p)
+    save_figure(figure, tmp_path / "map.png")
+    if name.isascii():
+        figure.canvas.draw()
+        assert figure.texts[0].get_window_extent().x1 <= figure.bbox.x1
+    assert [f.name for f in tmp_path.iterdir()] == ["map.png"]
+
+
+def test_a_bag_without_attention_is_refused():
+    nan = replace(slide(), attention_mean=np.full(8, np.nan, np.float32))
+    with pytest.raises(BagError, match=r"'bag'.*mean.*finite"):
+        draw_map(nan)
+
+
+@pytest.mark.parametrize("shape", [(1, 60), (60, 1), (3, 40), (40, 12)])
+def test_extreme_slides_are_readable(tmp_path, shape):
+    """Nothing is cut off, panels do not overlap, cells are square and large enough to see."""
+    coords = np.argwhere(np.ones(shape))[:, ::-1] * 256
+    mean = np.zeros(len(coords))
+    mean[-1] = 1
+    picture, figure = written(
+        prediction(coords, mean, instance_labels=np.zeros(len(coords), np.int64)), tmp_path
+    )
+    figure.canvas.draw()
+    boxes = [a.get_tightbbox() for a in figure.axes]
+    for box in boxes:
+        assert box.x0 >= 0 and box.y0 >= 0
+        assert box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+    frames = [a.get_tightbbox() for a in figure.axes if "bar" not in str(a.get_label())]
+    for k, one in enumerate(frames):
+        assert not any(one.overlaps(two) for two in frames[k + 1 :])
+    ax = axes(figure, "mean")
+    left, top, right, bottom = square_of(picture, ax, rgb("mean", 1.0))
+    assert right - left == pytest.approx(bottom - top, abs=2.1 * pixel_width(ax))
+    assert (right - left) / pixel_width(ax) >= 3
+
+
+@pytest.mark.parametrize("title", ["a", "a\n" + "word " * 90], ids=["bare", "captioned"])
+@pytest.mark.parametrize("shape", [(5, 6), (2, 9)])
+def test_a_caption_covers_nothing(title, shape):
+    figure = draw_map(bag(lattice(*shape)), title=title)
+    boxes = [t.get_window_extent() for t in figure.texts]
+    assert len(boxes) == 1 + ("word" in title)
+    assert all(b.x0 >= 0 and b.y0 >= 0 and b.x1 <= figure.bbox.x1 for b in boxes)
+    lowest = min(a.get_tightbbox().y0 for a in figure.axes)
+    assert all(b.y1 < lowest for b in boxes[1:])
+
+
+# --- over slides ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [0.25, 0.6, 1.0])
+def test_a_square_is_its_colour_over_grey_tissue_and_the_rest_is_tissue(alpha):
+    p = bag(lattice(), mean=np.r_[np.linspace(-1, 1, 29), np.nan])
+    picture = whole(ArraySlide(pink()), scale=2.0)
+    blended = blend(slide_canvas(picture, squares(p), alpha=alpha), mean_of(p))
+    covered = np.zeros(picture.image.shape[:2], bool)
+    for k, (x, y) in enumerate(p.coords[:-1]):
+        part = np.s_[y // 2 : y // 2 + 32, x // 2 : x // 2 + 32]
+        covered[part] = True
+        grey = picture.image[part] @ LUMINANCE
+        expected = alpha * rgb("mean", k / 28) + (1 - alpha) * grey[..., None]
+        assert np.abs(blended[part] - expected).max() <= 1
+    # the last patch has no value, so it shows tissue, as does everything outside patches
+    assert (~covered).sum() > 1000
+    np.testing.assert_array_equal(blended[~covered], picture.image[~covered])
+
+
+def test_real_slide_and_its_pyramid_give_the_same_overlay(shared_data):
+    p = bag(lattice(12, 20, at=(600, 700)))
+    blended = []
+    for name in ("CMU-1-Small-Region.svs", "CMU-1-Small-Region_derived_pyramid.tiff"):
+        with open_slide(shared_data / "wsi" / name) as source:
+            canvas = slide_canvas(whole(source, scale=4.0), squares(p))
+            blended.append(blend(canvas, mean_of(p)).astype(float))
+    assert blended[0].shape == blended[1].shape == (741, 555, 3)
+    # the pyramid was recompressed, and its levels are not exact means
+    off = np.abs(blended[0] - blended[1]).max(-1)[canvas.owners >= 0]
+    assert off.mean() < 4
+    assert np.quantile(off, 0.99) < 25
+    one, two = (m @ LUMINANCE for m in blended)
+    shifts = [(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1)]
+    shifted = [np.abs(one - np.roll(two, shift, (0, 1))).mean() for shift in shifts]
+    assert shifts[int(np.argmin(shifted))] == (0, 0)
+
+
+@pytest.mark.parametrize("size", [(640, 512), (300, 900), (1500, 400)])
+def test_the_page_shows_the_pixels_of_picture_and_blend(tmp_path, size):
+    p = bag(lattice(3, 4), instance_labels=np.array([0, 1, -1] * 4))
+    over = whole(ArraySlide(pink(*size)), scale=1.0), squares(p)
+    drawn, figure = written(p, tmp_path, over=over, alpha=0.5)
+    canvas = slide_canvas(*over, alpha=0.5)
+    found = {q.key: blend(canvas, q) for q in quantities(p, bag_limits(p), scale="per-bag")}
+    inner = np.s_[3:-3, 3:-3]
+
+    def shown(name):
+        box = axes(figure, name).get_window_extent()
+        x, y = round(box.x0), round(len(drawn) - box.y1)
+        return drawn[y : y + round(box.height), x : x + round(box.width)]
+
+    for name in ("mean", "variance", "labels"):
+        assert shown(name).shape == found[name].shape
+        np.testing.assert_array_equal(shown(name)[inner], found[name][inner])
+    changed = (shown("tissue")[inner] != over[0].image[inner]).any(-1)  # the scale bar
+    rows, columns = np.nonzero(changed)
+    assert rows.min() > changed.shape[0] - 80
+    assert columns.min() > changed.shape[1] / 3 or size[0] < 400
+
+
+@pytest.mark.parametrize("size", [(640, 512), (250, 1600), (1600, 250), (64, 64)])
+@pytest.mark.parametrize("classes", [1, 2])
+def test_nothing_on_the_page_is_cut_off_or_overlaps(size, classes):
+    corners = lattice(2, 2, at=(0, 0)) if min(size) > 64 else np.array([[0, 0]])
+    p = bag(corners, instance_labels=np.arange(len(corners)) % 2, name="a-long-name-" * 9)
+    if classes > 1:
+        p = of_classes(p, p.attention_mean, p.attention_mean, probability=[0.2, 0.8])
+    source = ArraySlide(pink(*size), mpp=0.25)
+    scale = chosen_scale((0.0, 0.0, *map(float, size)), longest=600)
+    figure = draw_map(p, over=(whole(source, scale=scale), squares(p)))
+    figure.canvas.draw()
+    boxes = {str(a.get_label()): a.get_tightbbox() for a in figure.axes}
+    title = figure.texts[0].get_window_extent()
+    for box in (*boxes.values(), title):
+        assert box.x0 >= 0 and box.y0 >= 0
+        assert box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+    frames = [box for name, box in boxes.items() if "bar" not in name]
+    assert len(frames) == 1 + 3 * classes
+    assert not any(one.overlaps(two) for one, two in itertools.combinations(frames, 2))
+    assert not any(title.overlaps(box) for box in frames)
+
+
+@pytest.mark.parametrize(("mpp", "text"), [(0.5, "50 µm"), (8.0, "1 mm"), (None, "")])
+def test_the_scale_bar_is_as_long_as_it_says(mpp, text):
+    picture = whole(ArraySlide(pink(), mpp=mpp), scale=2.0)
+    ax = axes(draw_map(bag(lattice()), over=(picture, squares(bag(lattice())))), "tissue")
+    assert [t.get_text() for t in ax.texts] == ([text] if text else [])
+    bars = [v for v in ax.patches if to_rgb(v.get_facecolor()) == (0, 0, 0)]
+    assert len(bars) == (mpp is not None)
+    if mpp is not None:
+        number = float(text.split()[0]) * (1000 if "mm" in text else 1)
+        assert bars[0].get_width() * mpp == pytest.approx(number)
+        assert bars[0].get_x() >= 0 and bars[0].get_x() + bars[0].get_width() <= 640
+
+
+def test_round_lengths():
+    assert [round_length(v) for v in (1.0, 1.9, 2.0, 4.99, 5.0, 999.0, 1000.0, 0.3)] == [
+        1, 1, 2, 2, 5, 500, 1000, 0.2,
+    ]  # fmt: skip
+
+
+def test_the_page_says_what_is_shown():
+    p = bag(lattice())
+    picture = whole(ArraySlide(pink()), scale=2.0)
+    part = replace(picture, whole=False, undecoded=2, blocks=9)
+    for shown, said in (
+        (picture, "tissue, whole slide"),
+        (part, "tissue around the patches; grey: 2 of 9 parts unreadable"),
+    ):
+        figure = draw_map(p, over=(shown, squares(p)))
+        title = axes(figure, "tissue").get_title(loc="left")
+        assert title.replace("\n", " ") == said

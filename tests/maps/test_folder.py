@@ -1,0 +1,69 @@
+"""Maps of whole folders: which files there are, and what is said of the others."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.made_maps import prediction, slide, written
+
+from probsa.errors import BagError, UnknownName
+from probsa.evaluation.storage import write_predictions
+from probsa.maps import map_limits, render_folder
+from probsa.maps.scale import common_limits
+
+
+@pytest.fixture
+def preds(tmp_path):
+    bags = [replace(slide(at=k), name=f"s{k}") for k in range(3)]
+    write_predictions(
+        tmp_path / "preds", bags, labels={"s0": 1, "s1": 0}, parts={}, classes=["0", "1"],
+        threshold=0.5, metadata={},
+    )  # fmt: skip
+    return tmp_path / "preds"
+
+
+def test_common_limits_are_quantiles_over_all_instances():
+    rng = np.random.default_rng(0)
+    bags = [prediction(None, rng.normal(size=n), rng.random(n)) for n in (500, 30, 1)]
+    silent = replace(bags[0], attention_variance=np.zeros(500, np.float32))
+    limits = common_limits([*bags, silent])
+    mean = np.concatenate([b.attention_mean for b in (*bags, silent)]).astype(float)
+    variance = np.concatenate([b.attention_variance for b in bags]).astype(float)
+    np.testing.assert_allclose(limits.mean, np.quantile(mean, [0.01, 0.99]))
+    np.testing.assert_allclose(limits.variance, np.quantile(variance, [0.01, 0.99]))
+    with pytest.raises(BagError, match="got none"):
+        common_limits([])
+
+
+def test_a_folder_is_drawn_and_what_fails_is_named(tmp_path, preds):
+    out = tmp_path / "maps"
+    (preds / "instances" / "s1.h5").write_bytes(b"damaged")
+    progress = []
+    failed = render_folder(preds, out, progress=lambda *a: progress.append(a))
+    assert [bag for bag, _ in failed] == ["s1"]
+    assert "s1.h5" in failed[0][1]
+    assert sorted(f.name for f in out.iterdir()) == ["s0.png", "s2.png"]
+    assert progress == [(1, 3), (2, 3), (3, 3)]
+    with Image.open(out / "s2.png") as picture:
+        assert picture.format == "PNG"
+
+
+def test_only_the_bags_asked_for(tmp_path, preds):
+    out = tmp_path / "maps"
+    assert render_folder(preds, out, bags=["s2"]) == []
+    assert [f.name for f in out.iterdir()] == ["s2.png"]
+    with pytest.raises(UnknownName, match=r"s22.*Did you mean 's2'"):
+        render_folder(preds, out, bags=["s0", "s22"])
+    assert [f.name for f in out.iterdir()] == ["s2.png"]
+
+
+def test_a_folders_fixed_scale_is_that_of_all_its_bags(tmp_path, preds):
+    limits = map_limits(preds)
+    everything = common_limits([slide(at=k) for k in range(3)])
+    np.testing.assert_allclose(limits.mean, everything.mean, rtol=1e-6)
+    render_folder(preds, tmp_path / "a", bags=["s1"], scale="fixed")
+    p = replace(slide(at=1), name="s1")
+    alone, _ = written(p, tmp_path, scale="fixed", limits=limits, label=0)
+    shown = np.asarray(Image.open(tmp_path / "a" / "s1.png").convert("RGB"))
+    np.testing.assert_array_equal(shown, alone)
