@@ -23,17 +23,19 @@ from probsa.training.config import (
     load_yaml,
     without_retired,
 )
-from probsa.training.run_folder import EXECUTION_KEYS
-from probsa.training.runfile import (
+from probsa.training.recipes import (
     DEFAULT_RECIPE,
-    checked_run,
-    commented,
     default_recipe,
     find_recipe,
-    names_model,
-    read_run,
     recipe_files,
     recipe_sentence,
+)
+from probsa.training.run_folder import EXECUTION_KEYS
+from probsa.training.runfile import (
+    checked_run,
+    commented,
+    names_model,
+    read_run,
     run_keys,
     run_schema,
     without_prior,
@@ -290,7 +292,8 @@ def test_a_run_without_a_model_has_the_default_recipe(write, monkeypatch):
     assert "training evidence-field" in sentence and "epochs 3," in sentence
     assert read_run(write(commented(config), data=""), {}) == config
     recipe = {"model.name": "evidence-field", "ridge": 3.0, "seed": 4}
-    monkeypatch.setattr("probsa.training.runfile.default_recipe", lambda: recipe)
+    for module in ("recipes", "runfile"):
+        monkeypatch.setattr(f"probsa.training.{module}.default_recipe", lambda: recipe)
     assert read_run(None, {**DATA, "ridge": 2}).model_arguments["ridge"] == 2
     assert "(ridge 3.0, seed 4)" in recipe_sentence(read_run(None, DATA))
 
