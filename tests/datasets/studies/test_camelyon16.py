@@ -256,6 +256,8 @@ def test_what_is_missing_of_a_processed_folder_is_named(tmp_path: Path) -> None:
     marked.unlink()
     study = open_study("camelyon16", tmp_path, out=out)
     assert record(study)["without_known_instances"] == ["tumor_001"]
+    np.save(base / "labels" / "tumor_001.npy", np.array([0.5]))
+    refused(BagError, r"labels/tumor_001\.npy: .* not all whole numbers")
     (base / "labels" / "tumor_001.npy").unlink()
     refused(InputError, r"labels/tumor_001\.npy is missing")
     for folder in ("labels", "patch_labels", "coords"):
