@@ -158,15 +158,16 @@ def new_page(
     `size` is that of a panel in inches, and `heights` those of the rows as multiples of it.
     """
     rows = -(-len(names) // columns)
-    figure = new_figure(columns * size[0], sum(heights or [1.0] * rows) * size[1], dpi=dpi)
+    height = sum(heights or [1.0] * rows) * size[1]
+    figure = new_figure(columns * size[0], height, dpi=dpi, rows=rows, columns=columns)
     grid = figure.add_gridspec(rows, columns, height_ratios=heights)
     places = [(name, divmod(k, columns)) for k, name in enumerate(names) if name is not None]
     return figure, [figure.add_subplot(grid[at], label=name) for name, at in places]
 
 
-def new_figure(width: float, height: float, *, dpi: int) -> Figure:
-    """Return a figure with room for panels of this size and their words, for `finish`."""
-    size = (2 * width + 3, 2 * height + 3)
+def new_figure(width: float, height: float, *, dpi: int, rows: int, columns: int) -> Figure:
+    """Return a figure with room for panels of this size in all and their words, for `finish`."""
+    size = (width + 2 * columns + 1, height + 1.5 * rows + 1)
     figure = Figure(figsize=size, dpi=dpi, layout="constrained")
     FigureCanvasAgg(figure)
     return figure

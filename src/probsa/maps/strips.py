@@ -174,7 +174,7 @@ def draw_strip(
         scan, slices[rows].tolist(), swatches=[q.colours[rows] for q in shown], frames=frames
     )
     height, width = np.array(tiles.image.shape[:2]) / DPI
-    figure = new_figure(width, height + BAR + PLOT_HEIGHT, dpi=DPI)
+    figure = new_figure(width, height + BAR + PLOT_HEIGHT, dpi=DPI, rows=3, columns=len(shown))
     grid = figure.add_gridspec(3, len(shown), height_ratios=(height, BAR, PLOT_HEIGHT))
     top = figure.add_subplot(grid[0, :], label="slices")
     _draw_tiles(top, tiles, rows=rows, position=position, shown=shown, several=classes > 1)
