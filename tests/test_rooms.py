@@ -56,9 +56,9 @@ BUDGETS = {
     "datasets": 6508,
     "layers": 1890,
     "models": 4923,
-    "training": 3155,
+    "training": 3163,
     "evaluation": 6575,
-    "maps": 2515,
+    "maps": 2516,
     "view": 1352,
     "exports": 1325,
     "workflow": 1473,
@@ -66,7 +66,7 @@ BUDGETS = {
     "benchmark": 8046,
     "cli": 3948,
 }
-TESTS, BENCHMARKS = 46874, 2246
+TESTS, BENCHMARKS = 46879, 2246
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6
