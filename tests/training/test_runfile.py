@@ -13,7 +13,7 @@ from probsa.cli.commands._run_flags import parse_with_run_flags
 from probsa.cli.commands.train import own_parser
 from probsa.core import GraphOptions
 from probsa.errors import InputError, UnknownName
-from probsa.training import runfile
+from probsa.training import recipes
 from probsa.training.config import (
     RETIRED,
     DataConfig,
@@ -361,5 +361,5 @@ def test_recipes_are_found_by_name_and_fit_their_schema(tmp_path, monkeypatch):
     package = tmp_path / "site" / "probsa"
     (package / "recipes").mkdir(parents=True)
     (package / "recipes" / "mine.yaml").write_text("models: [abmil]\n")
-    monkeypatch.setattr(runfile, "__file__", str(package / "training" / "runfile.py"))
+    monkeypatch.setattr(recipes, "__file__", str(package / "training" / "recipes.py"))
     assert recipe_files()["mine"] == package / "recipes" / "mine.yaml"

@@ -258,7 +258,7 @@ def test_instances_without_coordinates_are_a_chart_and_a_table(shown):
     shown.press("Home", "ArrowDown")
     assert shown.text("#readout").startswith("instance 1 · attention mean −0.6667 ±")
     shown.choose("dirac")
-    assert "one value per patch and no variance" in shown.text("#quantities")
+    assert "no variance: this model gives one value per patch" in shown.text("#quantities")
     assert shown.faults == []
 
 
