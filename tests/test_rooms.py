@@ -50,7 +50,7 @@ BUDGETS = {
     "tasks": 1449,
     "slides": 3287,
     "patches": 1395,
-    "features": 1892,
+    "features": 1894,
     "jobs": 1513,
     "cohorts": 2609,
     "datasets": 6508,

@@ -108,12 +108,14 @@ def _input(name: str, how: Preprocessing | None) -> str:
 
 
 def _triple(values: tuple[float, float, float]) -> str:
-    return "(" + ", ".join(f"{v:g}" if v == float(f"{v:g}") else str(v) for v in values) + ")"
+    return "(" + ", ".join(f"{v:.8g}" for v in values) + ")"
 
 
 def _weights(card: Card) -> str:
     if card.weights is None:
         return "none"
+    if card.weights.package:
+        return f"in the package `{card.weights.package}` (`probsa[effnet]`)"
     places = [card.weights.url]
     if card.weights.repository:
         places.append(f"https://huggingface.co/{card.weights.repository}")
