@@ -4,7 +4,7 @@ import json
 
 import pytest
 from PIL import Image
-from support.made_slides import tissue, write_cohort
+from support.made_slides import tissue, write_slide
 
 from probsa.cli.entry import main
 from probsa.core import TextTable
@@ -58,9 +58,19 @@ def test_a_run_gives_one_hint_instead_of_a_paragraph_each(slides, tmp_path, caps
 
 @pytest.mark.parametrize("dry", [True, False])
 def test_a_line_states_the_geometry_of_slides_before_they_are_cut(tmp_path, capsys, dry):
-    """Slides of 0.5 µm per pixel, whose second level is half as fine: 128 pixels of 1 µm."""
-    write_cohort(tmp_path / "slides", slides=2, side=768)
-    flags = ["--out", tmp_path / "work", "--mpp", 1, *(["--dry-run"] if dry else [])]
+    """Two levels of 0.5 and 1 µm per pixel: patches of 64 pixels of 1 µm, 16 of which overlap."""
+    for name in ("a", "b"):
+        image = tissue(768, 768, boxes=[(64, 64, 700, 700)])
+        write_slide(tmp_path / "slides" / f"{name}.tif", image, levels=2)
+    flags = [
+        "--out",
+        tmp_path / "work",
+        "--mpp",
+        1,
+        "--overlap",
+        16,
+        *(["--dry-run"] if dry else []),
+    ]
     assert patch(tmp_path / "slides", *flags) == 0
     said = capsys.readouterr().out
     assert said.count("2 slides (") == 1
@@ -69,8 +79,8 @@ def test_a_line_states_the_geometry_of_slides_before_they_are_cut(tmp_path, caps
     first, second = json.loads(capsys.readouterr().out)["geometry"]
     assert {**first, "name": ""} == {**second, "name": ""}
     assert (first["mpp"], first["side"], first["side_um"]) == (0.5, 64, 64.0)
-    assert (first["side_level0"], first["stride_level0"]) == (128.0, 128.0)
-    assert first["side_level"] * first["factor"] == first["side_level0"]
+    assert (first["side_level0"], first["stride_level0"]) == (128.0, 96.0)
+    assert (first["level"], first["factor"], first["side_level"]) == (1, 2.0, 64.0)
 
 
 def test_geometry_says_why_a_slide_gives_no_patches(slides, tmp_path, capsys):

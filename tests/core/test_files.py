@@ -1,6 +1,8 @@
 """Files are written whole: flushed to disk, and only then renamed."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -100,7 +102,8 @@ def test_a_name_that_leads_elsewhere_names_no_file(tmp_path, name):
     assert files.named_file(tmp_path, "..a", ".h5") == tmp_path / "..a.h5"
 
 
-def test_the_umask_of_the_user_holds(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "UMASK", 0o027)
-    text(tmp_path / "a")
+def test_the_umask_of_the_user_holds(tmp_path):
+    code = "import sys; from pathlib import Path; from probsa.core import write_json; "
+    code += "write_json(Path(sys.argv[1]), 1)"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a")], check=True, umask=0o027)
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640

@@ -104,7 +104,6 @@ def by_hand(state: dict[str, Tensor], x: Tensor, *, query: str, layer: bool):
 @pytest.mark.parametrize(
     ("query", "layer", "constructor"),
     [
-        ("linear", True, {}),
         ("linear", True, {"nonlinear": 0, "passing_v": 1}),
         ("linear", False, {}),
         ("mlp", True, {"passing_v": True}),
@@ -163,6 +162,11 @@ def test_another_state_dict_is_refused(change, constructor, message):
     state = {k: v for k, v in state.items() if change.get(k, ()) is not None}
     with pytest.raises(CheckpointError, match=message):
         from_original("dsmil", state, **constructor)
+
+
+def test_weights_that_may_be_the_publications_are_refused():
+    with pytest.raises(CheckpointError, match="give nonlinear=False"):
+        from_original("dsmil", original_state(1, "linear", layer=True))
 
 
 def test_another_argument_of_the_original_is_refused():

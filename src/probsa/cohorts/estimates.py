@@ -177,7 +177,7 @@ def estimate_features(
     chosen = WorkFolder(out).choose(patch_set)
     folder = chosen.features(options.encoder)
     records = [r for r in chosen.records() if r.status == "done"]
-    todo = [r for r in records if not (named_file(folder, r.name, ".h5")).is_file()]
+    todo = [r for r in records if not named_file(folder, r.name, ".h5").is_file()]
     encoder = options.build()
     if options.threads:
         torch.set_num_threads(options.threads)

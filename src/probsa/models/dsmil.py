@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..core import Bags, PositiveInt, segment_argmax
+from ..errors import CheckpointError
 from ..layers import Embed, Widths, full_precision
 from ..variational import Categorical, Dirac, Independent
 from ._base import Model, Output, Provenance, bag_rows
@@ -205,12 +206,21 @@ class DSMIL(Model):
     ],
 )
 def _from_authors(of: Original) -> dict[str, Any]:
-    """Read MILNet of dsmil-wsi, of its code since 2022-09."""
+    """Read MILNet of dsmil-wsi, of its code since 2022-09.
+
+    The publication's code has no ReLU in v; a state dict with a linear q does not tell the two.
+    """
     arguments = of.arguments
     c, k = of.tensor("b_classifier.fcc.weight").shape[-2:]
     linear = "b_classifier.q.weight" in of.state
     first = of.tensor(f"b_classifier.q.{'' if linear else '0.'}weight")
     layer = arguments.get("passing_v", "b_classifier.v.1.weight" in of.state)
+    if linear and layer and not {"nonlinear", "passing_v"} & set(arguments):
+        raise CheckpointError(
+            "b_classifier.q.weight and b_classifier.v.1.weight are those of dsmil-wsi's code since "
+            "2022-09 with nonlinear=False, or of the publication's, which cannot be read: its v "
+            "has no ReLU. If yours is the former, give nonlinear=False"
+        )
     return {
         "in_dim": arguments.get("K", arguments.get("input_size", k)),
         "n_classes": arguments.get("C", arguments.get("output_class", c)),

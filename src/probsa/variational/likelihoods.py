@@ -236,6 +236,11 @@ class Findings(Likelihood):
 
     @classmethod
     def fit(cls, spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> LikelihoodSpec:
+        """Check that each of the findings (bags, findings) is present in a bag and absent in one.
+
+        Raises:
+            InputError: The training bags lack one of the two.
+        """
         for k, finding in enumerate(y.unbind(1)):
             known = finding[finding.isfinite()]
             if len(known.unique()) < 2:
@@ -340,6 +345,11 @@ class Gaussian(Likelihood):
 
     @classmethod
     def fit(cls, spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> LikelihoodSpec:
+        """Standardise the targets (bags,), in the user's unit, after the transform.
+
+        Raises:
+            InputError: The targets are all equal, or outside the transform's domain.
+        """
         y = y.double()
         if options.target_transform == "log1p":
             if bool((y <= -1).any()):
@@ -446,6 +456,11 @@ class _Survival(Likelihood):
 
     @classmethod
     def fit(cls, spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> LikelihoodSpec:
+        """Set the times, in the unit of the targets (bags, 2), and the horizon.
+
+        Raises:
+            InputError: Too few of the training bags have the event.
+        """
         events, cox = y[y[:, 1] > 0, 0].double().numpy(), options.survival == "cox"
         least = 2 if cox else options.bins
         if len(events) < least:
