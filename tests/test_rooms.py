@@ -46,7 +46,7 @@ SINGLE_FILES = {"errors", "__main__"}
 BUDGETS = {
     "core": 2949,
     "statistics": 2395,
-    "variational": 2190,
+    "variational": 2205,
     "tasks": 1449,
     "slides": 3287,
     "patches": 1395,
@@ -55,7 +55,7 @@ BUDGETS = {
     "cohorts": 2609,
     "datasets": 6508,
     "layers": 1890,
-    "models": 4923,
+    "models": 4933,
     "training": 3163,
     "evaluation": 6575,
     "maps": 2516,
@@ -66,7 +66,7 @@ BUDGETS = {
     "benchmark": 8046,
     "cli": 3948,
 }
-TESTS, BENCHMARKS = 46879, 2246
+TESTS, BENCHMARKS = 46918, 2246
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6

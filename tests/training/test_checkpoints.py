@@ -34,6 +34,15 @@ def test_a_round_trip_keeps_every_bit(saved):
         assert torch.equal(again.state_dict()[key], value)
 
 
+def test_retired_arguments_with_the_values_of_today_are_read(saved):
+    path, _ = saved
+    altered(path, arguments={"in_dim": 4, "embed": [8, 4], "init": "default"})
+    assert "init" not in restore_model(load_checkpoint(path)).arguments
+    altered(path, arguments={"in_dim": 4, "embed": [8, 4], "init": "another"})
+    with pytest.raises(CheckpointError, match="no argument of abmil named 'init'"):
+        restore_model(load_checkpoint(path))
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

@@ -181,3 +181,16 @@ def test_one_instance_with_everything_and_equal_weights():
     flat = pool(torch.zeros(300, dtype=F64), torch.zeros(300, dtype=F64), g=g)
     torch.testing.assert_close(flat.y[0], torch.full((PREDICT_POINTS, 1), 149.5, dtype=F64))
     torch.testing.assert_close(flat.weights()[0], torch.full((300,), 1 / 300, dtype=F64))
+
+
+def test_the_mean_is_right_to_second_order():
+    """With many light instances, the mean of a ratio is not the ratio of the means."""
+    source = torch.Generator().manual_seed(1)
+    mean = 0.3 * torch.randn(100, generator=source, dtype=F64)
+    variance, g = torch.full_like(mean, 0.81), mean[:, None]
+    g = g + torch.randn(100, 1, generator=source, dtype=F64)
+    pooled = pool(mean, variance, g=g, points=4096)
+    assert not pooled.sampled.any()
+    # the standard error of the mean of all draws is 1.8e-4
+    drawn = torch.stack([y.mean() for y, _, _ in draws(mean, variance, g, count=400)]).mean()
+    assert pooled.y.mean().item() == pytest.approx(drawn.item(), abs=7e-4)
