@@ -39,12 +39,13 @@ from probsa.benchmark.figures.uncertainty import SHORT, ErrorDetection, draw_unc
 from probsa.benchmark.figures.write import write_figures
 from probsa.benchmark.grid.variants import CHOSEN
 from probsa.benchmark.reports import write_report
-from probsa.benchmark.results import instances
-from probsa.benchmark.results.results import read_scores
+from probsa.benchmark.results.comparing import compare_methods
+from probsa.benchmark.results.instances import metrics_of
+from probsa.benchmark.results.results import read_results
 from probsa.benchmark.tables.instances import instances_table
 from probsa.errors import InputError, UnknownName
 from probsa.models import names
-from probsa.statistics import Metric, compare
+from probsa.statistics import Metric
 
 BAGS = [["a", "b", "c", "d"], ["e", "f", "g", "h"], ["i", "j", "k", "l"]]
 Y = dict(zip("abcdefghijkl", [0, 0, 1, 1] * 3, strict=True))
@@ -125,7 +126,7 @@ def refuse_collisions(figure: Figure) -> None:
 
 
 def test_what_lambda_brings_is_the_mean_difference_on_the_same_seeds(experiment):
-    result, missing = gains(read_scores(experiment))
+    result, missing = gains(read_results(experiment).scores)
     assert missing == []
     assert len(result) == 2 * 3 * 2
     y = list(Y.values())
@@ -156,7 +157,7 @@ def test_a_mean_is_over_all_data_sets_or_there_is_none():
 
 
 def test_ranks_are_taken_within_a_data_set_and_a_family(experiment):
-    result, missing = family_ranks(read_scores(experiment))
+    result, missing = family_ranks(read_results(experiment).scores)
     assert missing == []
     ours = {r.method: r.rank for r in result if r.metric == "AUROC"}
     # one λ per method: cyclical
@@ -180,7 +181,7 @@ def test_ranks_are_taken_within_a_data_set_and_a_family(experiment):
 
 
 def test_differences_are_to_the_baseline_of_the_family(experiment):
-    result, missing = differences(read_scores(experiment))
+    result, missing = differences(read_results(experiment).scores)
     assert missing == []
     assert {d.baseline for d in result} == {"abmil"}
     assert len(result) == 2 * 2 * 3
@@ -196,7 +197,7 @@ def test_differences_are_to_the_baseline_of_the_family(experiment):
 
 
 def test_two_data_sets_are_too_few_for_critical_differences(experiment):
-    result = critical(read_scores(experiment), "local", "auroc")
+    result = critical(read_results(experiment).scores, "local", "auroc")
     assert isinstance(result, str)
     assert "too few columns" in result
 
@@ -435,7 +436,7 @@ def test_all_figures_of_an_experiment(experiment, tmp_path):
 
 def test_what_finds_wrong_calls_is_the_same_in_figure_and_table(experiment):
     """Tables and figures agree: neither pools σ² of runs with different scales."""
-    own = [s for s in read_scores(experiment) if s.data == "one"]
+    own = [s for s in read_results(experiment).scores if s.data == "one"]
     below = instances_table(own).follow[0]
     keys = [c.key for c in below.columns]
     rows = {r[0].text: dict(zip(keys, r, strict=True)) for r in below.rows}
@@ -454,22 +455,20 @@ def test_tables_and_figures_compute_a_thing_once(experiment, tmp_path, monkeypat
     shutil.copytree(experiment / "cells" / "one", out / "cells" / "one")
     summaries, comparisons = [], []
 
-    def metrics_of(scores, **given):
+    def summarised(scores, **given):
         summaries.append(scores.method.name)
-        return instances.metrics_of(scores, **given)
+        return metrics_of(scores, **given)
 
-    def noted(y, scores, **given):
-        of = (*scores, given["metric"], given["folds"] is None, given["baseline"])
-        comparisons.append((*of, *[p.tobytes() for p in scores.values()]))
-        return compare(y, scores, **given)
+    def compared(scores, **given):
+        comparisons.append((given["baseline"], *(s.method.name for s in scores)))
+        return compare_methods(scores, **given)
 
-    monkeypatch.setattr("probsa.benchmark.results.cache.metrics_of", metrics_of)
-    monkeypatch.setattr("probsa.benchmark.results.pooled.compare", noted)
+    monkeypatch.setattr("probsa.benchmark.results.comparing.metrics_of", summarised)
+    monkeypatch.setattr("probsa.benchmark.results.comparing.compare_methods", compared)
     write_report(out, bags=["e"])
-    assert sorted(summaries) == sorted({s.method.name for s in read_scores(out)})
-    # the comparison, and two variants; pooled AUROC and F1, AUROC within folds; and the AUROC of
-    # all methods together in the leaderboard
-    assert len(comparisons) == len(set(comparisons)) == 3 * 3 + 1
+    assert sorted(summaries) == sorted({s.method.name for s in read_results(out).scores})
+    # the comparison, and two variants
+    assert len(comparisons) == len(set(comparisons)) == 3
 
 
 def test_the_same_bytes_every_time(tmp_path):
@@ -496,7 +495,7 @@ def test_the_smallest_experiment_has_the_figures_it_can_have(tmp_path):
 
 
 def test_bags_are_chosen_by_rule(experiment):
-    scores = [s for s in read_scores(experiment) if s.data == "one"]
+    scores = [s for s in read_results(experiment).scores if s.data == "one"]
     shown = [s.method.name for s in default_methods(scores)]
     assert shown == [
         "abmil", "abmil-probsa-dirac λ=cyclical", "abmil-probsa-diag λ=cyclical", "dsmil"

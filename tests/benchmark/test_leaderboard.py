@@ -40,7 +40,7 @@ def test_values_equal_those_computed_from_the_files(tmp_path):
     s = read_results(tmp_path).scores
     for scores in s:
         name = scores.method.name
-        nll = np.mean([log_loss(scores.y, p, labels=[0, 1]) for p in scores.p])
+        nll = np.mean([log_loss(scores.positive, p, labels=[0, 1]) for p in scores.p])
         assert board.of("nll", name).value == pytest.approx(nll, abs=1e-6)
     rng = np.random.default_rng((0, 0))
     for _ in Y:  # the draws of p come first

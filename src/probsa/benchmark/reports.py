@@ -10,7 +10,7 @@ from ..maps import Sources
 from .figures.write import write_figures
 from .leaderboard.writing import FOLDER as LEADERBOARD
 from .leaderboard.writing import write_leaderboard
-from .results.cache import ResultCache
+from .results.comparing import ResultCache
 from .results.results import read_results
 from .tables.writing import FOLDER, write_tables
 

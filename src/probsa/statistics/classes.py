@@ -40,7 +40,7 @@ NO_THRESHOLDS = "no thresholds were given: choose them on validation bags"
 
 
 def binary_metrics(
-    labels: Labels, p: Values, *, threshold: float | None = None, draws: Draws
+    labels: Labels, p: Values, *, threshold: float | Values | None = None, draws: Draws
 ) -> TargetMetrics:
     """Return the metrics of two classes, of which 1 is the positive one.
 

@@ -37,6 +37,8 @@ class Measure:
     """Whether its unit is that of the target."""
     low: float = 0.0
     high: float = 1.0
+    exchanged: Literal["auroc", "f1"] | None = None
+    """The metric by which methods are exchanged where no resample changes their difference."""
 
 
 LOSS = partial(Measure, higher_is_better=False, unit="number", high=np.inf)
@@ -78,8 +80,8 @@ class TargetData:
     """The targets of the training bags; None if the predictions do not state them."""
     thresholds: tuple[float, ...] | None = None
     """From which probability each finding is called."""
-    threshold: float | None = None
-    """p(Y = 1) from which a bag of two classes is called positive."""
+    threshold: float | Float[np.ndarray, " bags"] | None = None
+    """p(Y = 1) from which a bag of two classes is called positive: one, or that of each bag."""
     of_means: Float[np.ndarray, "bags columns"] | None = None
     """What the linear model of the mean features predicts; None if it is not stored."""
 
@@ -132,6 +134,8 @@ class Task(ABC):
     measures: ClassVar[tuple[Measure, ...]]
     """The metrics by which methods are compared. The first is the primary one, by which a model is
     judged against rivals."""
+    overview: ClassVar[int] = 1
+    """How many measures, from the first on, a table of several data sets shows."""
     validation_metric: ClassVar[str | None] = None
     """The metric of `validation_score`; None if the epoch is chosen by the loss alone."""
 

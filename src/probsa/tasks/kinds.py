@@ -88,7 +88,11 @@ class Binary(Unordered):
 
     name = "binary"
     two_classes = patient_has_highest = True
-    measures = (Measure("auroc", "AUROC", by_fold=True),)
+    overview = 2
+    measures = (
+        Measure("auroc", "AUROC", by_fold=True, exchanged="auroc"),
+        Measure("f1", "F1", exchanged="f1"),
+    )
 
     def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
         y, p = data.y[:, 0].astype(np.int64), data.predicted[:, -1]

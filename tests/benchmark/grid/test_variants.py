@@ -6,7 +6,7 @@ from support.made_experiments import write_folds
 from probsa.benchmark.figures.figure_data import differences, family_ranks, folds, gains
 from probsa.benchmark.grid.methods_and_cells import Method
 from probsa.benchmark.grid.variants import CHOSEN, chosen, family_baseline, variants_of
-from probsa.benchmark.results.results import read_results, read_scores
+from probsa.benchmark.results.results import read_results
 from probsa.benchmark.tables.ablation import ablation_table
 from probsa.benchmark.tables.comparison import comparison_table
 
@@ -17,7 +17,7 @@ BAD = {b: 1 - p for b, p in GOOD.items()}
 
 
 def labels_of(out) -> dict[str, list[str]]:
-    variants = variants_of(read_scores(out))
+    variants = variants_of(read_results(out).scores)
     return {k: [s.method.label for s in v] for k, v in variants.items()}
 
 
@@ -36,7 +36,7 @@ def test_one_made_for_a_variant_is_its_own(written):
     written("abmil", GOOD, label="abmil of slow")
     out = written("abmil-probsa-diag", GOOD, label="slow", kl_weight=1)
     assert labels_of(out) == {"slow": ["abmil of slow", "slow"]}
-    result, missing = gains(read_scores(out))
+    result, missing = gains(read_results(out).scores)
     assert missing == [] and {g.points for g in result} == {0.0}
 
 
@@ -51,7 +51,9 @@ def test_it_has_the_arguments_of_the_variant(written):
     result = labels_of(out)
     assert result["abmil-probsa-diag"] == ["b", "abmil-probsa-diag"]
     assert result["d"] == ["a small one", "d"]
-    points = {g.variant: g.points for g in gains(read_scores(out))[0] if g.metric == "AUROC"}
+    points = {
+        g.variant: g.points for g in gains(read_results(out).scores)[0] if g.metric == "AUROC"
+    }
     assert points == {"abmil-probsa-diag": 0.0, "d": 100.0}
 
 
@@ -68,7 +70,7 @@ def test_one_of_other_arguments_is_none(written):
     written("abmil-probsa-diag", GOOD, kl_weight=1, **of)
     out = written("abmil-probsa-diag", GOOD, kl_weight="cyclical", **of)
     assert labels_of(out) == {"small": ["small", "small"]}
-    result, missing = gains(read_scores(out))
+    result, missing = gains(read_results(out).scores)
     assert result == []
     assert missing[0] == "small λ=1 on toy: abmil with the same arguments was not run"
     assert ablation_table(read_results(out)) is None  # two λ, but no plain model
@@ -103,7 +105,7 @@ def test_a_kl_weight_is_the_same_on_all_data_sets(written):
         written("abmil", BAD, data=data)
         written("abmil-probsa-diag", GOOD, kl_weight=0.1, data=data)
     out = written("abmil-probsa-diag", GOOD, kl_weight=5, data="one")
-    shown = {(s.data, s.method.name) for s in chosen(read_scores(out))}
+    shown = {(s.data, s.method.name) for s in chosen(read_results(out).scores)}
     assert ("one", "abmil-probsa-diag λ=5") in shown
     assert ("two", "abmil-probsa-diag λ=0.1") not in shown
 

@@ -9,7 +9,6 @@ from support.made_predictions import cohort
 
 from probsa.benchmark.results.instances import metrics_of
 from probsa.benchmark.results.lesions import LesionTruth, lesions_found
-from probsa.benchmark.results.pooled import blocks
 from probsa.benchmark.results.results import read_results
 from probsa.evaluation import InstanceTable, instance_metrics
 from probsa.evaluation.lesions import (
@@ -62,7 +61,7 @@ def interval(metric):
 
 
 def test_instances_of_a_method(scores):
-    assert blocks(scores) == [0, 0, 1, 1]
+    assert scores.blocks == [0, 0, 1, 1]
     positive = slides_of(0)[1]
     tables = [
         InstanceTable.of(slides_of(split)[0], positive=lambda p: positive[p.name])

@@ -10,7 +10,7 @@ from probsa.benchmark.execution.running import run_grid
 from probsa.benchmark.grid.grid import read_grid
 from probsa.benchmark.results import null_maps
 from probsa.benchmark.results.null_maps import null_results
-from probsa.benchmark.results.results import read_scores
+from probsa.benchmark.results.results import read_results
 from probsa.benchmark.tables.instances import instances_table
 from probsa.evaluation import NULL_MAPS, evaluate
 
@@ -40,7 +40,7 @@ def test_they_are_fitted_once_per_split_and_kept(experiment, tmp_path, monkeypat
         return fit(bags, **parts)
 
     monkeypatch.setattr(null_maps, "fit_null_maps", counted)
-    scores = read_scores(out)
+    scores = read_results(out).scores
     table = instances_table(scores, bootstrap=20)
     assert len(fitted) == 3 == len({tuple(sorted(names)) for names in fitted})
     again = instances_table(scores, bootstrap=20)
@@ -50,7 +50,7 @@ def test_they_are_fitted_once_per_split_and_kept(experiment, tmp_path, monkeypat
 def test_the_null_maps_that_are_models_equal_them(experiment, tmp_path):
     """Each method's own test bags are scored by the null map of the same fold."""
     out = shutil.copytree(experiment, tmp_path / "out")
-    table = instances_table(read_scores(out), bootstrap=20).follow[-1]
+    table = instances_table(read_results(out).scores, bootstrap=20).follow[-1]
     rows = {row[0].text: [cell.value for cell in row[1:]] for row in table.rows}
     dice = table.columns.index(next(c for c in table.columns if c.key == "dice_of_map")) - 1
     for null, model in (("mean_features", "mean-pool"), ("single_instance", "instance-lr")):
@@ -63,7 +63,7 @@ def test_the_null_maps_that_are_models_equal_them(experiment, tmp_path):
 
 def test_the_pooled_table_has_the_null_maps(experiment, tmp_path):
     out = shutil.copytree(experiment, tmp_path / "out")
-    table = instances_table(read_scores(out), bootstrap=20)
+    table = instances_table(read_results(out).scores, bootstrap=20)
     keys = [c.key for c in table.columns[1:]]
     rows = {
         r[0].text: {k: cell.value for k, cell in zip(keys, r[1:], strict=True)} for r in table.rows
@@ -78,7 +78,7 @@ def test_the_pooled_table_has_the_null_maps(experiment, tmp_path):
 def test_dice_of_the_maps_is_that_of_a_report(experiment, tmp_path):
     """Over folds, it is the mean of the reports of all runs, weighted by their positive bags."""
     out = shutil.copytree(experiment, tmp_path / "out")
-    table = instances_table(read_scores(out), bootstrap=20).follow[-1]
+    table = instances_table(read_results(out).scores, bootstrap=20).follow[-1]
     (row,) = [r for r in table.rows if r[0].text == "mean-pool"]
     values, counts = [], []
     for run in out.glob("cells/*/mean-pool/*"):
@@ -94,7 +94,7 @@ def test_without_the_features_the_reason_is_given(experiment, tmp_path):
     for file in (out / "cells").rglob("run.yaml"):
         text = file.read_text().replace("/data/features", "/data/gone")
         file.write_text(text)
-    scores = read_scores(out)
+    scores = read_results(out).scores
     found = null_results(scores[0], bootstrap=5)
     assert not found.metrics and "gone" in found.missing["all"]
     table = instances_table(scores, bootstrap=5).follow[-1]

@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 from support.made_experiments import write_folds, write_run
 
-from probsa.benchmark.results.means import mean_over_splits, split_values
 from probsa.benchmark.results.results import (
     instances_of,
     read_cells,
     read_results,
-    read_scores,
-    replicates_of,
     validation_of,
 )
+from probsa.benchmark.results.sampling import means_of, values_by_split
 from probsa.errors import BagError, InputError
 
 FOLDS = [["a", "b", "c", "d"], ["e", "f", "g", "h"], ["i", "j", "k", "l"]]
@@ -34,10 +32,10 @@ def test_folds_are_pooled_into_one_replicate_a_seed(tmp_path):
     groups = {b: f"patient {b}" for b in Y}
     write_folds(tmp_path, Y, FOLDS, P, groups=groups, threshold=0.45)
     write_folds(tmp_path, Y, FOLDS, {b: 1 - v for b, v in P.items()}, seed=3)
-    (scores,) = read_scores(tmp_path)
+    (scores,) = read_results(tmp_path).scores
     assert (scores.data, scores.method.name, scores.folds) == ("toy", "abmil", True)
     assert scores.bags == tuple("abcdefghijkl")
-    assert scores.y.tolist() == [0, 0, 1, 1] * 3
+    assert scores.positive.astype(int).tolist() == [0, 0, 1, 1] * 3
     assert scores.groups.tolist()[:2] == ["patient a", "patient b"]
     np.testing.assert_allclose(scores.p, [list(P.values()), [1 - v for v in P.values()]], rtol=1e-6)
     # at the threshold of the run that gave it: 0.45 in seed 0, 0.5 in seed 3
@@ -45,7 +43,7 @@ def test_folds_are_pooled_into_one_replicate_a_seed(tmp_path):
     assert scores.calls[1].tolist() == [1 - v >= 0.5 for v in P.values()]
     assert scores.split.tolist() == [[0] * 4 + [1] * 4 + [2] * 4] * 2
     assert scores.seed.tolist() == [0, 3]
-    names = [[p.name for p in r] for r in replicates_of(scores)]
+    names = [[p.name for p in r] for r in scores.runs]
     assert names == [[f"split{k}-seed{s}" for k in range(3)] for s in (0, 3)]
 
 
@@ -61,7 +59,7 @@ def test_a_fixed_test_part_gives_a_replicate_a_split_and_seed(tmp_path):
             test={"c": 0.4, "b": p, "a": 0.35},
             val={"v": 0.1} if split else {"w": 0.2},
         )
-    (scores,) = read_scores(tmp_path)
+    (scores,) = read_results(tmp_path).scores
     assert scores.bags == ("a", "b", "c") and not scores.folds
     assert scores.split.tolist() == [[0] * 3, [0] * 3, [1] * 3]
     assert scores.seed.tolist() == [0, 1, 0]
@@ -69,8 +67,8 @@ def test_a_fixed_test_part_gives_a_replicate_a_split_and_seed(tmp_path):
     # without patients, each bag is a group
     assert scores.groups.tolist() == ["a", "b", "c"]
     # split 0: 1 and 1; split 1: one of two pairs
-    assert split_values(scores, "auroc") == {0: 1.0, 1: 0.5}
-    result = mean_over_splits(scores, "auroc")
+    assert values_by_split(scores)["auroc"] == {0: 1.0, 1: 0.5}
+    result = means_of(scores)["auroc"]
     assert (result.mean, result.splits) == (0.75, 2)
     assert result.sd == pytest.approx(0.5 / np.sqrt(2))
 
@@ -78,16 +76,16 @@ def test_a_fixed_test_part_gives_a_replicate_a_split_and_seed(tmp_path):
 def test_means_are_over_splits_of_means_over_seeds(tmp_path):
     write_folds(tmp_path, Y, FOLDS, P)
     write_folds(tmp_path, Y, FOLDS, {b: 1 - v for b, v in P.items()}, seed=1)
-    (scores,) = read_scores(tmp_path)
+    (scores,) = read_results(tmp_path).scores
     # seed 0: 1, 3/4, 3/4 by hand; seed 1 is its complement
-    assert split_values(scores, "auroc") == {0: 0.5, 1: 0.5, 2: 0.5}
-    only = read_scores(_alone(tmp_path, seed=1))[0]
-    assert split_values(only, "auroc") == {0: 1.0, 1: 0.75, 2: 0.5}
-    result = mean_over_splits(only, "auroc")
+    assert values_by_split(scores)["auroc"] == {0: 0.5, 1: 0.5, 2: 0.5}
+    only = read_results(_alone(tmp_path, seed=1)).scores[0]
+    assert values_by_split(only)["auroc"] == {0: 1.0, 1: 0.75, 2: 0.5}
+    result = means_of(only)["auroc"]
     assert result.mean == pytest.approx(0.75)
     assert result.sd == pytest.approx(0.25)
     # at 0.5: fold 0 right; fold 1: f and h called, h right; fold 2: j and l called, l right
-    assert split_values(only, "f1") == {0: 1.0, 1: 0.5, 2: 0.5}
+    assert values_by_split(only)["f1"] == {0: 1.0, 1: 0.5, 2: 0.5}
 
 
 def _alone(out, *, seed):
@@ -99,16 +97,16 @@ def _alone(out, *, seed):
 def test_a_fold_of_one_class_has_no_auroc_and_no_say(tmp_path):
     y = {**Y, "i": 0, "j": 0, "k": 0, "l": 0}
     write_folds(tmp_path, y, FOLDS, P)
-    (scores,) = read_scores(tmp_path)
-    assert set(split_values(scores, "auroc")) == {0, 1}
-    assert set(split_values(scores, "f1")) == {0, 1}
-    assert mean_over_splits(scores, "auroc").splits == 2
+    (scores,) = read_results(tmp_path).scores
+    assert set(values_by_split(scores)["auroc"]) == {0, 1}
+    assert set(values_by_split(scores)["f1"]) == {0, 1}
+    assert means_of(scores)["auroc"].splits == 2
 
 
 def test_no_call_at_all_is_an_f1_of_0(tmp_path):
     write_folds(tmp_path, Y, FOLDS, P, threshold=1.0)
-    (scores,) = read_scores(tmp_path)
-    assert split_values(scores, "f1") == {0: 0.0, 1: 0.0, 2: 0.0}
+    (scores,) = read_results(tmp_path).scores
+    assert values_by_split(scores)["f1"] == {0: 0.0, 1: 0.0, 2: 0.0}
 
 
 def test_a_seed_without_all_folds_is_left_out_and_named(tmp_path):
@@ -132,7 +130,7 @@ def test_cells_that_wait_have_no_say(tmp_path):
     (waiting / "run.yaml").write_text("model: dsmil\n")
     runs = read_cells(tmp_path)
     assert len(runs.done) == 3 and runs.unfinished == (waiting,)
-    assert [s.method.label for s in read_scores(tmp_path)] == ["abmil"]
+    assert [s.method.label for s in read_results(tmp_path).scores] == ["abmil"]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +151,7 @@ def test_cells_that_wait_have_no_say(tmp_path):
         (
             "predictions/predictions.csv",
             "bag,part,label,prediction,p_1,sd_1\ne,test,0,0,0.5,0\nf,test,,0,0.5,0\ng,test,1,0,1,0\nh,test,1,0,1,0\n",
-            "'f' has the label None",
+            "'f' has no label",
         ),
         (
             "predictions/predictions.csv",
@@ -196,18 +194,18 @@ def test_a_bag_that_two_folds_test_makes_no_replicate(tmp_path):
     folds = [["a", "b", "c", "d"], ["e", "f", "g", "h", "a"], ["i", "j", "k", "l"]]
     write_folds(tmp_path, Y, folds, P)
     with pytest.raises(InputError, match="bags are tested twice"):
-        read_scores(tmp_path)
+        read_results(tmp_path)
 
 
 def test_without_a_threshold_calls_are_at_one_half(tmp_path):
     write_folds(tmp_path, Y, FOLDS, P, threshold=None)
-    (scores,) = read_scores(tmp_path)
+    (scores,) = read_results(tmp_path).scores
     assert scores.calls[0].tolist() == [v >= 0.5 for v in P.values()]
 
 
 def test_a_probability_at_the_threshold_is_a_call(tmp_path):
     write_folds(tmp_path, Y, FOLDS, P, threshold=0.7)
-    (scores,) = read_scores(tmp_path)
+    (scores,) = read_results(tmp_path).scores
     assert P["c"] == 0.7 and scores.calls[0, 2]
     assert scores.calls.sum() == sum(v >= 0.7 for v in P.values())
 
@@ -222,7 +220,7 @@ def test_methods_and_data_sets_come_in_the_papers_order(tmp_path):
             ("abmil-probsa-dirac", 1),
         ]:
             write_folds(tmp_path, Y, FOLDS, P, data=data, model=model, kl_weight=kl)
-    names = [(s.data, s.method.name) for s in read_scores(tmp_path)]
+    names = [(s.data, s.method.name) for s in read_results(tmp_path).scores]
     assert names[:5] == [
         ("a", "abmil-probsa-dirac λ=1"),
         ("a", "abmil-probsa-diag λ=0.1"),
@@ -236,7 +234,7 @@ def test_methods_and_data_sets_come_in_the_papers_order(tmp_path):
 def test_per_instance_outputs_are_read_replicate_by_replicate(tmp_path):
     write_folds(tmp_path, Y, FOLDS, P, instances={"c": [0, 1, 1, 0]})
     paths = write_folds(tmp_path, Y, FOLDS, {b: 1 - v for b, v in P.items()}, seed=1, instances={})
-    (scores,) = read_scores(tmp_path)
+    (scores,) = read_results(tmp_path).scores
     reader = instances_of(scores)
     first = next(reader)
     assert [p.name for p in first] == list("abcdefghijkl")
@@ -258,7 +256,7 @@ def test_nothing_to_tabulate_says_what_there_is(tmp_path, made):
         shutil.rmtree(next(tmp_path.rglob("split1-seed0")))
     expected = "2 finished and 0 unfinished runs" if made else "0 finished and 0 unfinished runs"
     with pytest.raises(InputError, match=expected):
-        read_scores(tmp_path)
+        read_results(tmp_path)
 
 
 def test_the_cells_file_keeps_what_it_says(tmp_path):

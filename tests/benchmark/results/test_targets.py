@@ -8,12 +8,11 @@ from sklearn.metrics import roc_auc_score
 
 from probsa.benchmark.figures.figure_data import critical_by_primary
 from probsa.benchmark.grid.methods_and_cells import Method
-from probsa.benchmark.results.cache import ResultCache
-from probsa.benchmark.results.ranked import columns_of
+from probsa.benchmark.results.comparing import ResultCache, compare_methods
+from probsa.benchmark.results.ranked import ranked
 from probsa.benchmark.results.results import Results
-from probsa.benchmark.results.target_comparison import compare_targets
-from probsa.benchmark.results.target_samples import null_rivals, sample_targets
-from probsa.benchmark.results.target_scores import RunPart, TargetScores
+from probsa.benchmark.results.sampling import null_rivals
+from probsa.benchmark.results.scores import RunPart, Scores
 from probsa.benchmark.tables.ablation import ablation_table
 from probsa.benchmark.tables.comparison import comparison_table
 from probsa.benchmark.tables.formats import to_csv, to_latex, to_markdown
@@ -27,7 +26,7 @@ CLASSES = np.arange(24) // 2 % 3
 
 
 def scores_of(name, parts_of_seed, *, seeds=2, data="toy", folds=False, kl_weight=None, task=None):
-    return TargetScores(
+    return Scores(
         data=data,
         method=Method(label=name, model=task or name, kl_weight=kl_weight),
         bags=BAGS,
@@ -90,13 +89,11 @@ def classes(name, skill, *, folds):
 
 
 def compared(scores, baseline=None, resamples=400):
-    return compare_targets(
-        scores, baseline=baseline, sampled=lambda s: sample_targets(s, resamples=resamples)
-    )
+    return compare_methods(scores, baseline=baseline, resamples=resamples)
 
 
 def results_of(*scores):
-    return Results(all=scores, scores=(), targets=scores, unfinished=(), incomplete=(), skipped=())
+    return Results(scores=scores, unfinished=(), incomplete=(), skipped=())
 
 
 def errors(s):
@@ -109,7 +106,7 @@ def errors(s):
 
 def test_the_lowest_error_wins_and_differences_are_those_of_paired_means():
     good, bad = regression("good", 1.0), regression("bad", 8.0)
-    pooled = compared([bad, good], baseline="bad", resamples=2000).pooled["mae"]
+    pooled = compared([bad, good], baseline="bad", resamples=2000).deciding("mae")
     assert pooled.comparison.winner == pooled.comparison.best == "good"
     means = compare(
         None,
@@ -123,21 +120,21 @@ def test_the_lowest_error_wins_and_differences_are_those_of_paired_means():
     assert (ours.low, ours.high, ours.p) == pytest.approx((theirs.low, theirs.high, theirs.p))
     assert ours.high < 0
     # where higher is better, the same method wins
-    r_squared = compared([bad, good], baseline="bad").pooled["r_squared"].comparison
+    r_squared = compared([bad, good], baseline="bad").deciding("r_squared").comparison
     assert r_squared.best == "good" and r_squared.differences["good"].difference > 0
 
 
 def test_the_reason_for_no_winner_says_that_the_next_method_is_above():
     one, other = regression("one", 1.0), regression("other", 1.05)
-    reason = compared([one, other]).pooled["mae"].comparison.reason
+    reason = compared([one, other]).deciding("mae").comparison.reason
     assert "above it, Holm-adjusted" in reason
 
 
 def test_the_unit_of_the_target_decides_nothing():
     for unit in (1e-7, 1e6):
         pair = [regression("good", 1.0, unit=unit), regression("bad", 8.0, unit=unit)]
-        pooled = compared(pair).pooled["mae"]
-        reference = compared([regression("good", 1.0), regression("bad", 8.0)]).pooled["mae"]
+        pooled = compared(pair).deciding("mae")
+        reference = compared([regression("good", 1.0), regression("bad", 8.0)]).deciding("mae")
         assert pooled.comparison.winner == "good"
         own, expected = (p.comparison.differences["bad"] for p in (pooled, reference))
         assert own.p == pytest.approx(expected.p)
@@ -151,7 +148,7 @@ def test_the_best_mean_is_bold_ranked_first_and_shown_with_enough_digits():
     assert rows["good"][1].bold and not rows["bad"][1].bold
     assert rows["good"][1].value == pytest.approx(errors(good).mean())
     assert (rows["good"][2].value, rows["bad"][2].value) == (1, 2)
-    assert table.title.startswith("Comparison by MAE:")
+    assert "toy (regression): MAE, in the unit of the target; lower is better." in table.footnotes
     (following,) = table.follow
     assert [row[0].text for row in following.rows][2:] == [
         "mean of the training bags",
@@ -172,7 +169,7 @@ def test_ranks_and_critical_differences_put_the_lowest_error_first():
     sets = [f"set{k}" for k in range(8)]
     methods = {"abmil": 1.0, "dsmil": 4.0, "patchgcn": 8.0}
     scores = [regression(m, e, data=d) for d in sets for m, e in methods.items()]
-    columns = columns_of(scores)
+    columns = ranked(scores)
     assert columns.by_primary and columns.columns == tuple((d, "mae") for d in sets)
     assert columns.values["abmil"][0] == pytest.approx(-errors(scores[0]).mean())
     diagram = critical_by_primary(scores, "local")
@@ -182,7 +179,7 @@ def test_ranks_and_critical_differences_put_the_lowest_error_first():
 def test_areas_are_within_folds_and_calls_of_all_folds_together():
     scores = [classes("good", 4.0, folds=2), classes("bad", 0.2, folds=2)]
     found = compared(scores)
-    areas, calls = found.pooled["auroc"], found.pooled["accuracy"]
+    areas, calls = found.deciding("auroc"), found.deciding("accuracy")
     assert (areas.pooling, calls.pooling) == ("within", "pooled")
     wanted = [
         roc_auc_score(p.data.y[:, 0], p.data.predicted, multi_class="ovr")
@@ -202,18 +199,18 @@ def test_areas_are_within_folds_and_calls_of_all_folds_together():
 def test_f1_has_the_freedom_of_the_rarest_class():
     # four patients of each class: three degrees of freedom
     found = compared([classes("good", 1.0, folds=2), classes("bad", 0.2, folds=2)])
-    spread = {m: found.pooled[m].comparison.differences["bad"].spread for m in found.pooled}
+    spread = {m: found.deciding(m).comparison.differences["bad"].spread for m in ("f1", "accuracy")}
     assert (spread["f1"].freedom, spread["accuracy"].freedom) == (3, 9)
 
 
 def test_few_patients_of_a_class_in_a_fold_pool_the_folds():
     found = compared([classes("good", 4.0, folds=4), classes("bad", 0.2, folds=4)])
-    assert found.pooled["auroc"].pooling == "pooled"
+    assert found.deciding("auroc").pooling == "pooled"
 
 
 def test_methods_with_fewer_seeds_are_compared_over_those_that_they_share():
     base, few = regression("base", 8.0, seeds=3), regression("few", 1.0, seeds=2)
-    pooled = compared([base, few], baseline="base").pooled["mae"]
+    pooled = compared([base, few], baseline="base").deciding("mae")
     assert pooled.replicates == {"few": 2} and pooled.lacking == 1
     expected = errors(few).mean() - errors(base)[:2].mean()
     assert pooled.comparison.differences["few"].difference == pytest.approx(expected)
@@ -248,6 +245,6 @@ def test_an_undefined_metric_is_named_and_the_others_are_compared():
         return scores_of(name, parts)
 
     found = compared([constant("a"), constant("b")])
-    assert found.pooled["r_squared"] is None and "R² is undefined" in found.reasons["r_squared"]
-    assert "do not state it" in found.reasons["crps"]
-    assert found.pooled["mae"] is not None
+    assert found.deciding("r_squared") is None and "R² is undefined" in found.why_not("r_squared")
+    assert "do not state it" in found.why_not("crps")
+    assert found.deciding("mae") is not None

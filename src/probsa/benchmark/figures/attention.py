@@ -16,8 +16,9 @@ from ...errors import ProbSAError, UnknownName
 from ...evaluation import Prediction, read_predictions
 from ...maps import Sources, side_by_side
 from ...slides import Slide
-from ..results.means import mean_over_splits
-from ..results.results import AnyScores, Scores, read_results, replicates_of
+from ..results.results import read_results
+from ..results.sampling import means_of
+from ..results.scores import Scores, by_data
 from .figure_files import FigureFiles
 
 RIVALS = 4
@@ -58,11 +59,9 @@ def attention_figures(
         InputError: There is no finished run below `out`.
     """
     results = read_results(out)
-    scores = results.scores
-    _refuse_unknown(results.all, bags=bags, methods=methods)
+    _refuse_unknown(results.scores, bags=bags, methods=methods)
     files = FigureFiles()
-    for data in dict.fromkeys(s.data for s in scores):
-        data_scores = [s for s in scores if s.data == data]
+    for data, data_scores in by_data(results.two_classes).items():
         shown = default_methods(data_scores) if methods is None else _named(data_scores, methods)
         if not shown:
             files += FigureFiles(
@@ -89,7 +88,7 @@ def default_methods(scores: Sequence[Scores]) -> list[Scores]:
     """
     best = sorted(
         (s for s in scores if s.method.baseline is None),
-        key=lambda s: -(mean_over_splits(s, "auroc").mean or 0.0),
+        key=lambda s: -(means_of(s)["auroc"].mean or 0.0),
     )
     posteriors = [s for s in scores if s.method.baseline is not None]
     if not posteriors:
@@ -112,7 +111,7 @@ def default_bags(reference: Scores, *, seed: int) -> tuple[list[ChosenBag], list
     The chosen bag has the (lower) median p(Y = 1) of its kind by the reference method.
     """
     r = replicate(reference, seed=seed)
-    y, called = reference.y == 1, reference.calls[r]
+    y, called = reference.positive, reference.calls[r]
     kinds: list[tuple[str, Bool[np.ndarray, " bags"]]] = [
         ("positive bags that are called positive", y & called),
         ("positive bags that are called negative", y & ~called),
@@ -147,7 +146,7 @@ def prediction(scores: Scores, bag: str, *, seed: int) -> Prediction:
     """
     r = replicate(scores, seed=seed)
     split = scores.split[r, scores.bags.index(bag)]
-    runs = replicates_of(scores)[r]
+    runs = scores.runs[r]
     name = f"split{split}-seed{scores.seed[r]}"
     run = next(path for path in runs if path.name == name)
     return read_predictions(run / "predictions").instances(bag)
@@ -170,7 +169,7 @@ def _draw(
             predictions[s.method.name] = prediction(s, choice.bag, seed=seed)
         except (ProbSAError, OSError) as error:
             missing.append((name, f"without {s.method.name}: {error}"))
-    label = int(shown[0].y[shown[0].bags.index(choice.bag)])
+    label = int(shown[0].positive[shown[0].bags.index(choice.bag)])
     path = out / "figures" / f"{name}.png"
     if sources is not None and predictions:
         try:
@@ -190,7 +189,7 @@ def _draw(
     return FigureFiles(written=(path, path.with_suffix(".csv")), missing=tuple(missing))
 
 
-def _names(s: AnyScores) -> tuple[str, ...]:
+def _names(s: Scores) -> tuple[str, ...]:
     """Return the names that a method may be requested by."""
     return s.method.name, s.method.label, s.method.slug
 
@@ -204,7 +203,7 @@ def _named(scores: Sequence[Scores], methods: Sequence[str]) -> list[Scores]:
 
 
 def _refuse_unknown(
-    scores: Sequence[AnyScores], *, bags: Sequence[str] | None, methods: Sequence[str] | None
+    scores: Sequence[Scores], *, bags: Sequence[str] | None, methods: Sequence[str] | None
 ) -> None:
     known = {b for s in scores for b in s.bags}
     for bag in bags or ():

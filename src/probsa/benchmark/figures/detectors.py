@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from ...errors import ProbSAError
-from ..results.cache import ResultCache
-from ..results.results import Scores, instances_of
+from ..results.comparing import ResultCache
+from ..results.results import instances_of
+from ..results.scores import Scores
 from .uncertainty import SHORT, ErrorDetection
 
 

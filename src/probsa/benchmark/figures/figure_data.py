@@ -12,25 +12,23 @@ from ...statistics import (
 )
 from ..grid.methods_and_cells import Family
 from ..grid.variants import chosen, family_baseline, variants_of
-from ..results.cache import ResultCache
-from ..results.means import SplitMetric, split_values
+from ..results.comparing import Pooled, ResultCache
 from ..results.method_order import BASELINES
-from ..results.pooled import Pooled
-from ..results.ranked import Columns, columns_of
-from ..results.results import AnyScores, Scores
+from ..results.ranked import Ranked, ranked
+from ..results.sampling import values_by_split
+from ..results.scores import Scores
 from .folds import FoldScores
 from .forest import BaselineDifference
 from .improvement import Gain
 from .ranks import AverageRank
 
-TITLES: dict[SplitMetric, str] = {"auroc": "AUROC", "f1": "F1"}
-NAMES: dict[str, str] = {**TITLES}
+TITLES = {"auroc": "AUROC", "f1": "F1"}
 POINTS = 100.0
 
 
 def why_not(scores: Sequence[Scores]) -> str:
     """Return why nothing can be compared on one data set."""
-    if len(set(scores[0].y.tolist())) < 2:
+    if len(set(scores[0].positive.tolist())) < 2:
         return "its test bags have only one class"
     return f"{' and '.join(s.method.name for s in scores)} have no seed in common"
 
@@ -73,7 +71,7 @@ def _gain(s: Scores, compared: Pooled | None) -> Gain | None:
         data=s.data,
         variant=s.method.label,
         kl_weight=s.method.name.rpartition("λ=")[2],
-        metric=NAMES[compared.metric],
+        metric=compared.measure.title,
         pooling=compared.pooling,
         points=POINTS * difference.difference,
         low=_points(difference.low),
@@ -116,7 +114,7 @@ def _difference(s: Scores, compared: Pooled | None) -> BaselineDifference | None
     difference = comparison.differences[name]
     return BaselineDifference(
         data=s.data,
-        metric=NAMES[compared.metric],
+        metric=compared.measure.title,
         pooling=compared.pooling,
         method=name,
         model=s.method.model,
@@ -140,7 +138,7 @@ def family_ranks(scores: Sequence[Scores]) -> tuple[list[AverageRank], list[str]
     notes: list[str] = []
     for family in get_args(Family):
         family_scores = [s for s in chosen(scores) if s.method.family == family]
-        columns = columns_of(family_scores)
+        columns = ranked(family_scores)
         notes += [columns.note()] if columns.unranked else []
         methods = {s.method.name: s.method for s in family_scores}
         for metric, title in TITLES.items():
@@ -160,22 +158,20 @@ def family_ranks(scores: Sequence[Scores]) -> tuple[list[AverageRank], list[str]
     return result, notes
 
 
-def critical(
-    scores: Sequence[Scores], family: Family, metric: SplitMetric
-) -> CriticalDifference | str:
+def critical(scores: Sequence[Scores], family: Family, metric: str) -> CriticalDifference | str:
     """Return the critical difference of a family's methods with a value on every data set, or why
     there is none."""
-    columns = columns_of([s for s in chosen(scores) if s.method.family == family])
+    columns = ranked([s for s in chosen(scores) if s.method.family == family])
     return _critical(columns, columns.of(metric))
 
 
-def critical_by_primary(scores: Sequence[AnyScores], family: Family) -> CriticalDifference | str:
+def critical_by_primary(scores: Sequence[Scores], family: Family) -> CriticalDifference | str:
     """Return the same by the primary metric of each data set, whatever its task."""
-    columns = columns_of([s for s in chosen(scores) if s.method.family == family])
+    columns = ranked([s for s in chosen(scores) if s.method.family == family])
     return _critical(columns, columns.values)
 
 
-def _critical(columns: Columns, values: dict[str, list[float]]) -> CriticalDifference | str:
+def _critical(columns: Ranked, values: dict[str, list[float]]) -> CriticalDifference | str:
     sets = len({data for data, _ in columns.columns})
     if len(values) < 2 or sets < 2:
         counts = f"methods: {len(values)}, data sets in common: {sets}; two of each are needed"
@@ -191,7 +187,7 @@ def folds(scores: Sequence[Scores]) -> list[FoldScores]:
             data=s.data,
             method=s.method.name,
             model=s.method.model,
-            auroc=split_values(s, "auroc"),
+            auroc=values_by_split(s)["auroc"],
         )
         for s in chosen(scores)
     ]

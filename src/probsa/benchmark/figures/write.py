@@ -9,9 +9,9 @@ from ...maps import Sources
 from ...statistics import CriticalDifference
 from ..grid.methods_and_cells import Family
 from ..grid.variants import chosen, chosen_note
-from ..results.cache import ResultCache
-from ..results.results import AnyScores, Scores, read_results
-from ..results.target_scores import TargetScores
+from ..results.comparing import ResultCache
+from ..results.results import read_results
+from ..results.scores import Scores
 from .attention import attention_figures
 from .critical import write_critical
 from .detectors import error_detections
@@ -58,10 +58,11 @@ def write_figures(
         UnknownName: A bag or a method is not in the experiment.
     """
     results = read_results(out)
-    scores = list(results.scores)
-    others = _left_out(results.targets)
-    if results.targets:
-        others += _critical_by_primary(out / "figures", results.all)
+    scores = results.two_classes
+    others = FigureFiles()
+    if len(scores) < len(results.scores):
+        others += _left_out([s for s in results.scores if s not in scores])
+        others += _critical_by_primary(out / "figures", results.scores)
     if not scores:
         return others
     cache = cache or ResultCache()
@@ -124,7 +125,7 @@ def _critical(folder: Path, scores: Sequence[Scores]) -> FigureFiles:
     return files
 
 
-def _critical_by_primary(folder: Path, scores: Sequence[AnyScores]) -> FigureFiles:
+def _critical_by_primary(folder: Path, scores: Sequence[Scores]) -> FigureFiles:
     """Write the diagrams of experiments with data sets of several tasks."""
     files = FigureFiles()
     families: dict[Family, None] = dict.fromkeys(s.method.family for s in scores)
@@ -138,7 +139,7 @@ def _critical_by_primary(folder: Path, scores: Sequence[AnyScores]) -> FigureFil
 def _diagram(
     path: Path,
     result: CriticalDifference | str,
-    scores: Sequence[AnyScores],
+    scores: Sequence[Scores],
     family: Family,
     *,
     title: str,
@@ -162,12 +163,12 @@ def _diagram(
     return FigureFiles(written=tuple(written))
 
 
-def _left_out(targets: Sequence[TargetScores]) -> FigureFiles:
+def _left_out(targets: Sequence[Scores]) -> FigureFiles:
     """Report the data sets of which figures show nothing: those of other tasks than two classes."""
     return FigureFiles(
         missing=tuple(
             (f"figures of {data}", f"they show AUROC, F1 and calls, but the task is {task}")
-            for data, task in {s.data: s.task for s in targets}.items()
+            for data, task in {s.data: s.task.name for s in targets}.items()
         )
     )
 

@@ -1,22 +1,19 @@
 """Variants of a model by λ: their runs, their plain model (λ = 0), and the λ shown for each."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ...models import arguments
 from ...variational import KLWeight
 from ..results.method_order import BASELINES
-from ..results.results import AnyScores, Scores
-from ..results.target_scores import TargetScores
+from ..results.scores import Scores
 from .methods_and_cells import Family, Method
-
-S = TypeVar("S", Scores, TargetScores, AnyScores)
 
 CHOSEN = "cyclical if it was run, as in the paper, else linear, else the largest constant"
 """The rule that chooses one λ of a method for a comparison with others."""
 
 
-def chosen(scores: Sequence[S]) -> list[S]:
+def chosen(scores: Sequence[Scores]) -> list[Scores]:
     """Return the scores of one λ per method, the same on all data sets, by the rule `CHOSEN`."""
     best: dict[str, KLWeight | None] = {}
     for s in scores:
@@ -26,7 +23,7 @@ def chosen(scores: Sequence[S]) -> list[S]:
     return [s for s in scores if s.method.kl_weight == best[s.method.label]]
 
 
-def chosen_note(scores: Sequence[AnyScores]) -> str:
+def chosen_note(scores: Sequence[Scores]) -> str:
     """Return a note that states the rule if it left out any λ, else an empty text."""
     if len(chosen(scores)) == len(scores):
         return ""
@@ -39,16 +36,16 @@ def _priority(kl_weight: KLWeight | None) -> tuple[int, float]:
     return (0, 0.0) if kl_weight is None else (1, float(kl_weight))
 
 
-def variants_of(scores: Sequence[S]) -> dict[str, list[S]]:
+def variants_of(scores: Sequence[Scores]) -> dict[str, list[Scores]]:
     """Map the label of each method with a λ to the scores of its plain model and its own."""
-    variants: dict[str, list[S]] = {}
+    variants: dict[str, list[Scores]] = {}
     for label in dict.fromkeys(s.method.label for s in scores if s.method.baseline is not None):
         same_label = [s for s in scores if s.method.label == label]
         variants[label] = [*plain_of(scores, same_label[0].method), *same_label]
     return variants
 
 
-def plain_of(scores: Sequence[S], variant: Method) -> list[S]:
+def plain_of(scores: Sequence[Scores], variant: Method) -> list[Scores]:
     """Return the scores of a variant's plain model on each data set; empty if it was not run.
 
     This is the one created for the variant, else one with the same arguments, preferably labelled

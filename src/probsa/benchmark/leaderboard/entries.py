@@ -18,7 +18,8 @@ from ...evaluation import (
 )
 from ..execution.map_checks import MapChecks, read_map_checks
 from ..results.null_maps import null_tables
-from ..results.results import Scores, instances_of, replicates_of
+from ..results.results import instances_of
+from ..results.scores import Scores
 
 VALUES = ("auroc", "average_precision", "doubt_gain", "faithfulness")
 """The fields of `BagMeasures`."""
@@ -48,7 +49,7 @@ class Entry:
         """The log-likelihood of each bag's label: minus its NLL, so that more is better."""
         if self.scores is None:
             return None
-        p = np.where(self.scores.y == 1, self.scores.p, 1 - self.scores.p)
+        p = np.where(self.scores.positive, self.scores.p, 1 - self.scores.p)
         return np.log(np.clip(p, LEAST, 1))
 
 
@@ -61,14 +62,14 @@ def entry_of(scores: Scores) -> Entry | None:
     """
     measures: list[dict[str, BagMeasures]] = []
     labelled = False
-    positive = {bag for bag, y in zip(scores.bags, scores.y, strict=True) if y}
+    positive = {bag for bag, y in zip(scores.bags, scores.positive, strict=True) if y}
     for predictions in instances_of(scores):
         for p in predictions:
             labelled |= p.instance_labels is not None and bool((p.instance_labels >= 0).any())
         measures.append({p.name: bag_measures(p) for p in predictions if p.name in positive})
     if not labelled:
         return None
-    checks = [_checks(runs) for runs in replicates_of(scores)]
+    checks = [_checks(runs) for runs in scores.runs]
     values = values_of(measures, bags=scores.bags, checks=checks)
     return Entry(
         data=scores.data,
@@ -77,7 +78,7 @@ def entry_of(scores: Scores) -> Entry | None:
         groups=tuple(map(str, scores.groups.tolist())),
         values=values,
         scores=scores,
-        seconds=_seconds(scores.runs),
+        seconds=_seconds([path for runs in scores.runs for path in runs]),
     )
 
 

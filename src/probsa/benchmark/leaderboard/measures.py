@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float
 
 from ...core import counted
 from ...statistics import ALPHA, Difference, compare, holm, mean_interval
-from ..results.pooled import interval_of, pool
-from ..results.results import Scores
+from ..results.comparing import compare_methods
+from ..results.scores import Scores
 from .entries import Entry, defined
 
 RESAMPLES = 1000
@@ -126,19 +126,14 @@ def _mean(values: np.ndarray) -> float:
 def _aurocs(scores: Sequence[Scores], resamples: int) -> dict[str, Value]:
     if not scores:
         return {}
-    pooling = "within"
-    compared = pool(scores, metric="auroc", baseline=None, pooling="within", resamples=resamples)
-    if compared is None:
-        pooling = "pooled"
-        compared = pool(scores, metric="auroc", baseline=None, resamples=resamples)
+    compared = compare_methods(scores, baseline=None, resamples=resamples).deciding("auroc")
     if compared is None:
         return {}
-    values = {}
-    for s in scores:
-        v = interval_of(s, "auroc", pooling=pooling, resamples=resamples)
-        wins = compared.comparison.winner == s.method.name
-        values[s.method.name] = Value(value=v.value, low=v.low, high=v.high, wins=wins)
-    return values
+    winner = compared.comparison.winner
+    return {
+        name: Value(value=v.value, low=v.low, high=v.high, wins=winner == name)
+        for name, v in compared.values.items()
+    }
 
 
 def _nlls(entries: Sequence[Entry], resamples: int) -> dict[str, Value]:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from ...errors import ProbSAError
 from ..grid.variants import chosen
-from ..results.results import Results, Scores
+from ..results.results import Results
+from ..results.scores import Scores
 from ..tables.formats import write_table
 from .entries import Entry, entry_of, null_entries
 from .measures import RESAMPLES, set_board
@@ -26,7 +27,7 @@ def write_leaderboard(
 
     Returns: the files; none if no test bag has instance labels.
     """
-    entries, notes = _own(chosen(results.scores))
+    entries, notes = _own(chosen(results.two_classes))
     for own in list({e.data: e.scores for e in entries if e.scores is not None}.values()):
         nulls, missing = null_entries(own)
         entries += nulls

@@ -4,8 +4,8 @@ from collections.abc import Hashable, Mapping
 
 from ...evaluation import InstanceTable, Prediction, instance_metrics
 from ...statistics import Metric
-from .pooled import blocks
-from .results import Scores, instances_of, validation_of
+from .results import instances_of, validation_of
+from .scores import Scores
 
 BOOTSTRAP = 200
 
@@ -17,12 +17,12 @@ def metrics_of(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Me
         BagError: A bag's file is missing or damaged, or its attention is not finite.
         InputError: The replicates do not match.
     """
-    labels = dict(zip(scores.bags, scores.y.tolist(), strict=True))
+    labels = dict(zip(scores.bags, scores.positive.tolist(), strict=True))
 
     def positive(p: Prediction) -> bool:
         """Return the label of a test bag; of a validation bag, whether an instance is positive."""
         if p.name in labels:
-            return bool(labels[p.name])
+            return labels[p.name]
         return p.instance_labels is not None and bool((p.instance_labels > 0).any())
 
     tables = [InstanceTable.of(r, positive=positive) for r in instances_of(scores)]
@@ -40,7 +40,7 @@ def metrics_of(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Me
         validation=validation,
         groups=dict(zip(scores.bags, scores.groups.tolist(), strict=True)),
         folds=folds_of(scores),
-        blocks=blocks(scores),
+        blocks=scores.blocks,
         bootstrap=bootstrap,
     )
 

@@ -19,8 +19,8 @@ from ...evaluation import (
 )
 from ...statistics import Metric, SlideHits
 from ...training import RunFolder
-from .pooled import blocks
-from .results import Scores, instances_of
+from .results import instances_of
+from .scores import Scores
 
 BOOTSTRAP = 200
 PATCHES = 1_000_000
@@ -91,7 +91,7 @@ def on_slides(predictions: Sequence[Prediction]) -> bool:
 def truths_of(scores: Scores) -> tuple[list[LesionTruth], list[str]]:
     """Return a data set's lesions, and notes on why expected annotations cannot be used."""
     truths, notes = [LesionTruth(source="patches")], []
-    run = RunFolder(scores.runs[0])
+    run = RunFolder(scores.runs[0][0])
     if run.config_file.is_file():
         try:
             files = recorded_files(run.config().data.labels, scores.bags)
@@ -113,7 +113,7 @@ def lesions_found(
         BagError: A bag's file is missing or damaged.
         InputError: The scores cannot be calibrated, or an annotation cannot be used.
     """
-    positive = dict(zip(scores.bags, (scores.y > 0).tolist(), strict=True))
+    positive = dict(zip(scores.bags, scores.positive.tolist(), strict=True))
     hits_by_source: dict[LesionSource, list[list[SlideHits]]] = {t.source: [] for t in truths}
     patches_left = PATCHES
     for r, predictions in enumerate(instances_of(scores)):
@@ -148,8 +148,7 @@ def _froc(
     scores: Scores,
     bootstrap: int,
 ) -> LesionFroc:
-    all_blocks = blocks(scores)
-    used_blocks = None if all_blocks is None else all_blocks[: len(replicates)]
+    used_blocks = None if scores.blocks is None else scores.blocks[: len(replicates)]
     tumour_slides = [s for s in replicates[0] if s.tumour]
     return LesionFroc(
         metrics=froc_summary(replicates, groups=groups, blocks=used_blocks, bootstrap=bootstrap),
@@ -158,5 +157,5 @@ def _froc(
         lesions=sum(s.lesions for s in tumour_slides),
         isolated=sum(int(s.isolated.sum()) for s in tumour_slides),
         replicates=len(replicates),
-        replicates_available=len(scores.p),
+        replicates_available=len(scores.seed),
     )

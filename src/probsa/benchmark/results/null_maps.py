@@ -5,7 +5,7 @@ OUT/null_maps/<data>/split<k>/null_maps/<bag>.h5       their scores of the held-
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +26,8 @@ from ...evaluation import (
 from ...statistics import Metric
 from ...training import RunFolder, as_two_classes, open_units, read_split
 from .instances import BOOTSTRAP, folds_of
-from .pooled import replicate_keys
-from .results import Scores, instances_of, replicates_of
+from .results import instances_of
+from .scores import Scores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,33 +88,28 @@ def null_tables(scores: Scores) -> tuple[list[InstanceTable], dict[str, str]]:
         BagError: A bag's file is missing or damaged.
     """
     rows = _one_per_split(scores)
-    runs = [replicates_of(scores)[r] for r in rows]
+    runs = [scores.runs[r] for r in rows]
     folders, missing = _folders(runs, names=scores.bags)
-    labels = dict(zip(scores.bags, scores.y.tolist(), strict=True))
+    labels = dict(zip(scores.bags, scores.positive.tolist(), strict=True))
     tables = []
     for k, r in enumerate(rows):
-        predictions = next(instances_of(_replicate(scores, r)))
+        predictions = next(instances_of(scores.take([r])))
 
         def more(p: Prediction, k: int = k) -> Mapping[str, np.ndarray | str]:
             if not folders:
                 return {}
             return read_null_scores(folders[p.name][k], p.name, instances=len(p.attention_mean))
 
-        table = InstanceTable.of(predictions, positive=lambda p: bool(labels[p.name]), more=more)
+        table = InstanceTable.of(predictions, positive=lambda p: labels[p.name], more=more)
         tables.append(table)
         missing |= {k: v for k, v in table.missing.items() if k in NULL_MAPS}
     return tables, missing
 
 
-def _replicate(scores: Scores, row: int) -> Scores:
-    """Return a single replicate."""
-    return replace(scores.take([row]), runs=replicates_of(scores)[row])
-
-
 def _one_per_split(scores: Scores) -> list[int]:
     """Return the first replicate of each split, in the order of the splits."""
     first: dict[int, int] = {}
-    for row, (split, _) in enumerate(replicate_keys(scores)):
+    for row, (split, _) in enumerate(scores.keys):
         first.setdefault(split, row)
     return list(first.values())
 

@@ -1,18 +1,12 @@
-"""Read the run folders of an experiment into the form that tables need.
-
-A data set has either folds (each bag is tested once, by the run of its fold) or one test part that
-the runs of all splits predict. Each method then has several `replicates` of scores for every test
-bag: one per seed with folds (pooled over folds), one per split and seed with a fixed test part.
-"""
+"""Read the run folders of an experiment into the form that tables need."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Shaped
 
 from ...errors import InputError, ProbSAError
 from ...evaluation import Prediction, read_predictions
@@ -20,62 +14,24 @@ from ..grid.methods_and_cells import Method
 from .method_order import position
 from .run_folders import CELL, Run, Runs, Tested, Truth, read_object, read_tested
 from .run_folders import read_cells as read_cells
-from .target_scores import RunPart, TargetScores
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scores:
-    """The scores of one method on a data set of two classes: a row each replicate, a column each
-    test bag."""
-
-    data: str
-    method: Method
-    bags: tuple[str, ...]
-    y: Int[np.ndarray, " bags"]
-    groups: Shaped[np.ndarray, " bags"]
-    """Patients, the units that intervals resample."""
-    p: Float[np.ndarray, "replicates bags"]
-    """p(Y = 1)."""
-    calls: Bool[np.ndarray, "replicates bags"]
-    """Whether p reaches the threshold that its run chose on its validation part."""
-    split: Int[np.ndarray, "replicates bags"]
-    """Split of the run that gave each score."""
-    seed: Int[np.ndarray, " replicates"]
-    runs: tuple[Path, ...] = field(default=())
-    """The run folders, replicate after replicate, each by split."""
-    folds: bool = False
-    """Whether each bag is tested by the run of its own fold."""
-
-    def take(self, rows: Sequence[int]) -> "Scores":
-        """Return some of the replicates, in this order."""
-        each = len(self.runs) // len(self.p)
-        return replace(
-            self,
-            p=self.p[rows],
-            calls=self.calls[rows],
-            split=self.split[rows],
-            seed=self.seed[rows],
-            runs=tuple(path for r in rows for path in self.runs[r * each : (r + 1) * each]),
-        )
-
-
-AnyScores = Scores | TargetScores
+from .scores import RunPart, Scores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Results:
     """The scores that tables are made of, and what was left out of them."""
 
-    all: tuple[AnyScores, ...]
-    """Of every data set, by data set and then in the paper's order."""
     scores: tuple[Scores, ...]
-    """Of data sets of two classes."""
-    targets: tuple[TargetScores, ...]
-    """Of data sets of other tasks."""
+    """Of every data set, by data set and then in the paper's order."""
     unfinished: tuple[Path, ...]
     incomplete: tuple[str, ...]
     """Replicates that lack a fold, in words."""
     skipped: tuple[tuple[Path, str], ...]
+
+    @property
+    def two_classes(self) -> list[Scores]:
+        """The scores of data sets of two classes, whose instances are evaluated too."""
+        return [s for s in self.scores if s.task.two_classes]
 
     def left_out(self) -> tuple[str, ...]:
         """Return one sentence for everything that was left out."""
@@ -91,17 +47,6 @@ class Results:
         return tuple(sentences)
 
 
-def read_scores(out: Path) -> list[Scores]:
-    """Return the scores of every method and data set of two classes, from the run folders.
-
-    Only whole replicates count: with folds, a seed that lacks a fold is left out.
-
-    Raises:
-        InputError: There is no finished run or no whole replicate below `out`.
-    """
-    return list(read_results(out).scores)
-
-
 def read_results(out: Path) -> Results:
     """Return the scores and what was left out.
 
@@ -109,7 +54,7 @@ def read_results(out: Path) -> Results:
         InputError: There is no finished run or no whole replicate below `out`.
     """
     runs = read_cells(out)
-    scores: list[AnyScores] = []
+    scores: list[Scores] = []
     incomplete: list[str] = []
     skipped = list(runs.skipped)
     for data in sorted({run.data for run in runs.done}):
@@ -117,14 +62,12 @@ def read_results(out: Path) -> Results:
         skipped += data_set.skipped
         for key in sorted({_key(t.run) for t in data_set.tested}):
             complete, missing = data_set.scores(key)
-            scores += complete
+            scores += [] if complete is None else [complete]
             incomplete += missing
     if not scores:
         raise InputError(_no_results(out, runs, incomplete=incomplete, skipped=skipped))
     return Results(
-        all=tuple(scores),
-        scores=tuple(s for s in scores if isinstance(s, Scores)),
-        targets=tuple(s for s in scores if isinstance(s, TargetScores)),
+        scores=tuple(scores),
         unfinished=runs.unfinished,
         incomplete=tuple(incomplete),
         skipped=tuple(skipped),
@@ -138,7 +81,7 @@ def instances_of(scores: Scores) -> Iterator[list[Prediction]]:
         BagError: A bag's file is missing or damaged.
     """
     place = {bag: i for i, bag in enumerate(scores.bags)}
-    for runs in replicates_of(scores):
+    for runs in scores.runs:
         predictions = [p for path in runs for p in _part(path, "test")]
         yield sorted(predictions, key=lambda p: place[p.name])
 
@@ -149,7 +92,7 @@ def validation_of(scores: Scores) -> Iterator[dict[int, list[Prediction]]]:
     Raises:
         BagError: A bag's file is missing or damaged.
     """
-    for runs in replicates_of(scores):
+    for runs in scores.runs:
         yield {int(read_object(path / CELL)["split"]): _part(path, "val") for path in runs}
 
 
@@ -157,15 +100,6 @@ def _part(path: Path, part: Literal["val", "test"]) -> list[Prediction]:
     table = read_predictions(path / "predictions")
     rows = zip(table.bags, table.parts, strict=True)
     return [table.instances(bag) for bag, bag_part in rows if bag_part == part]
-
-
-def replicates_of(scores: Scores) -> list[tuple[Path, ...]]:
-    """Return the run folders of each replicate: one per fold, or a single one."""
-    runs_per_replicate = len(scores.runs) // len(scores.p)
-    return [
-        scores.runs[i : i + runs_per_replicate]
-        for i in range(0, len(scores.runs), runs_per_replicate)
-    ]
 
 
 Key = tuple[tuple[float, str, int, float], str, str]
@@ -208,8 +142,9 @@ class _DataSet:
                 continue
             relabelled = [b for b, y in t.y.items() if labels.setdefault(b, y) != y]
             same = arguments.setdefault(_key(t.run), t.run.method) == t.run.method
-            if t.task != tested[0].task:
-                why = f"its task is {t.task}, but that of the data set's first run {tested[0].task}"
+            if t.data.task != tested[0].data.task:
+                first = tested[0].data.task
+                why = f"its task is {t.data.task}, but that of the data set's first run {first}"
                 skipped.append((t.run.path, why))
             elif relabelled:
                 why = f"bag {relabelled[0]!r} is labelled differently in the data set's other runs"
@@ -221,8 +156,8 @@ class _DataSet:
         splits = tuple(sorted({run.split for run in runs}))
         return cls(tested=tuple(consistent), bags=bags, splits=splits, skipped=tuple(skipped))
 
-    def scores(self, key: Key) -> tuple[list[AnyScores], list[str]]:
-        """Return a method's scores if a replicate is whole, and the incomplete replicates in
+    def scores(self, key: Key) -> tuple[Scores | None, list[str]]:
+        """Return a method's scores, None if no replicate is whole, and the incomplete ones in
         words."""
         tested = sorted(
             (t for t in self.tested if _key(t.run) == key), key=lambda t: (t.run.seed, t.run.split)
@@ -237,10 +172,7 @@ class _DataSet:
                 whole.append(replicates[k])
             else:
                 missing.append(self._incomplete(replicates[k]))
-        if not whole:
-            return [], missing
-        of_targets = whole[0][0].target is not None
-        return [self._targets(whole) if of_targets else self._scores(whole)], missing
+        return self._scores(whole) if whole else None, missing
 
     def _is_whole(self, runs: Sequence[Tested]) -> bool:
         return sorted(bag for t in runs for bag in t.y) == list(self.bags)
@@ -256,46 +188,19 @@ class _DataSet:
 
     def _scores(self, replicates: Sequence[Sequence[Tested]]) -> Scores:
         first = replicates[0][0].run
-        rows = [{bag: t for t in runs for bag in t.y} for runs in replicates]
         groups = first.groups or {}
-        p = np.array([[row[b].p[b] for b in self.bags] for row in rows])
-        limit = np.array([[row[b].threshold for b in self.bags] for row in rows])
+        place = {bag: i for i, bag in enumerate(self.bags)}
+
+        def part(t: Tested) -> RunPart:
+            rows = np.array([place[bag] for bag in t.y])
+            return RunPart(split=t.run.split, rows=rows, data=t.data, path=t.run.path)
+
         return Scores(
             data=first.data,
             method=first.method,
             bags=self.bags,
-            y=np.array([rows[0][b].y[b] for b in self.bags]),
             groups=np.array([groups.get(b, b) for b in self.bags]),
-            p=p,
-            calls=p >= limit,
-            split=np.array([[row[b].run.split for b in self.bags] for row in rows]),
-            seed=np.array([runs[0].run.seed for runs in replicates]),
-            runs=tuple(t.run.path for runs in replicates for t in runs),
-            folds=first.folds,
-        )
-
-    def _targets(self, replicates: Sequence[Sequence[Tested]]) -> TargetScores:
-        first, groups = replicates[0][0].run, replicates[0][0].run.groups or {}
-        place = {bag: i for i, bag in enumerate(self.bags)}
-        parts = tuple(
-            tuple(
-                RunPart(
-                    split=t.run.split,
-                    rows=np.array([place[bag] for bag in t.y]),
-                    data=t.target,
-                    path=t.run.path,
-                )
-                for t in runs
-                if t.target is not None
-            )
-            for runs in replicates
-        )
-        return TargetScores(
-            data=first.data,
-            method=first.method,
-            bags=self.bags,
-            groups=np.array([groups.get(b, b) for b in self.bags]),
-            replicates=parts,
+            replicates=tuple(tuple(map(part, runs)) for runs in replicates),
             seed=np.array([runs[0].run.seed for runs in replicates]),
             folds=first.folds,
         )

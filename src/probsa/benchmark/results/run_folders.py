@@ -1,16 +1,16 @@
 """Read one run folder of an experiment: its cell.json and its test predictions."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ...core import TaskName, read_json
+from ...core import read_json
 from ...errors import InputError
-from ...evaluation import PREDICTIONS_TABLE, Predictions, read_predictions, target_data
-from ...tasks import TargetData, task_of_classes
+from ...evaluation import PREDICTIONS_TABLE, read_predictions, target_data
+from ...tasks import TargetData
 from ...training import RunFolder, read_split
 from ...variational import KLWeight
 from ..grid.methods_and_cells import Method
@@ -111,8 +111,8 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-Truth = int | tuple[float | None, ...]
-"""What a bag is labelled with: 0 or 1; for other tasks its targets, None where unknown."""
+Truth = tuple[float | None, ...]
+"""The targets of a bag, None where unknown; its class is one number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,19 +123,12 @@ class Tested:
     all: frozenset[str]
     """Every bag of its split."""
     y: Mapping[str, Truth]
-    p: Mapping[str, float]
-    """p(Y = 1); empty for other tasks than two classes."""
-    threshold: float
-    target: TargetData | None = None
-    """Targets and predictions of the bags, in the order of `y`; None for two classes."""
+    data: TargetData
+    """Targets and predictions of the bags, in the order of `y`."""
 
     @property
     def bags(self) -> tuple[str, ...]:
         return tuple(sorted(self.y))
-
-    @property
-    def task(self) -> TaskName:
-        return task_of_classes(2) if self.target is None else self.target.task
 
 
 def read_tested(run: Run) -> Tested:
@@ -152,43 +145,31 @@ def read_tested(run: Run) -> Tested:
         raise InputError(f"{len(missing)} test bags have no prediction ({missing[0]!r} first)")
     if not split.test:
         raise InputError("its split has no test part")
-    bags = frozenset((*split.train, *split.val, *split.test))
-    if not table.of_task.two_classes:
-        data, y = _target(table, split.test, [row[bag] for bag in split.test])
-        return Tested(run=run, all=bags, y=y, p={}, threshold=0.5, target=data)
-    return Tested(
-        run=run,
-        all=bags,
-        y={bag: _label(table, row[bag]) for bag in split.test},
-        p={bag: float(table.probability[row[bag], -1]) for bag in split.test},
-        threshold=_threshold(run.path),
-    )
-
-
-def _target(
-    table: Predictions, bags: Sequence[str], rows: Sequence[int]
-) -> tuple[TargetData, dict[str, Truth]]:
-    """Return the data of test bags of another task than two classes, and their targets."""
+    rows, task = [row[bag] for bag in split.test], table.of_task
     values = table.targets
     if values is None:  # one class or grade per bag
         values = np.array([[np.nan if y is None else y] for y in table.labels], dtype=np.float64)
-    y = values[list(rows)]
+    y = values[rows]
     known = np.isfinite(y)
-    lacking = ~(known.any(1) if table.of_task.has_findings else known.all(1))
+    lacking = ~(known.any(1) if task.has_findings else known.all(1))
+    if task.two_classes:
+        lacking |= ~np.isin(y[:, 0], (0, 1))
     if lacking.any():
-        raise InputError(f"test bag {bags[int(lacking.argmax())]!r} has no label")
-    truth: dict[str, Truth] = {
-        bag: tuple(float(v) if ok else None for v, ok in zip(of_bag, is_known, strict=True))
-        for bag, of_bag, is_known in zip(bags, y, known, strict=True)
-    }
-    return target_data(table, rows, y), truth
-
-
-def _label(table: Predictions, row: int) -> int:
-    value = table.labels[row]
-    if value not in (0, 1):
-        raise InputError(f"test bag {table.bags[row]!r} has the label {value}, expected 0 or 1")
-    return value
+        first = int(lacking.argmax())
+        what = "no label" if not known[first].any() else f"the label {y[first, 0]:g}, not 0 or 1"
+        raise InputError(f"test bag {split.test[first]!r} has {what}")
+    data = target_data(table, rows, y)
+    if task.two_classes:
+        data = replace(data, threshold=_threshold(run.path))
+    return Tested(
+        run=run,
+        all=frozenset((*split.train, *split.val, *split.test)),
+        y={
+            bag: tuple(float(v) if ok else None for v, ok in zip(of_bag, is_known, strict=True))
+            for bag, of_bag, is_known in zip(split.test, y, known, strict=True)
+        },
+        data=data,
+    )
 
 
 def _threshold(path: Path) -> float:

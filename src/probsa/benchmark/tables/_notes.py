@@ -2,42 +2,78 @@
 
 from collections.abc import Mapping, Sequence
 
-from ...statistics import (
-    Ranks,
-    critical_difference,
-    detectable_sentence,
-    holm,
-    signed_rank,
-)
-from ..results.pooled import Compared, Pooled
-from ..results.results import Scores
-from ._shared import METRICS
+from ...statistics import Ranks, critical_difference, detectable_sentence, holm, signed_rank
+from ..results.comparing import Compared, Pooled
+from ..results.ranked import Ranked
+from ..results.scores import Scores, by_data
+
+MEANS = "Values are mean ± s.d. over splits, after averaging seeds within a split"
+INTERVALS = "[lo, hi] are 95 % intervals over patients and replicates"
 
 
-def verdicts(compared: Compared) -> list[str]:
-    """Return the winner by each metric, or why there is none."""
-    return [_verdict(title, compared.deciding(m)) for m, title in METRICS]
+def metadata(scores: Sequence[Scores]) -> str:
+    """Return a sentence on the data behind one table: bags, patients, splits, seeds."""
+    s = scores[0]
+    patients = len(set(s.groups.tolist()))
+    patient_text = "" if patients == len(s.bags) else f" of {patients} patients"
+    splits = sorted({int(k) for of_method in scores for k in of_method.split.ravel()})
+    split_kind = "folds, each bag tested once per seed" if s.folds else "splits, one test part"
+    seeds = {of_method.method.name: sorted(set(of_method.seed.tolist())) for of_method in scores}
+    same_seeds = len({tuple(v) for v in seeds.values()}) == 1
+    first = next(iter(seeds.values()))
+    seed_text = (
+        _seeds(first) if same_seeds else "; ".join(f"{m}: {_seeds(v)}" for m, v in seeds.items())
+    )
+    return (
+        f"{s.data}: {len(s.bags)} test bags ({_labels(s)}){patient_text}; "
+        f"{len(splits)} {split_kind}; {seed_text}."
+    )
 
 
-def _verdict(title: str, compared: Pooled | None) -> str:
-    if compared is None:
-        return (
-            f"{title}: no comparison: there is only one class, or no replicate that two methods "
-            "share."
+def _labels(s: Scores) -> str:
+    """Return what the test bags are labelled with."""
+    if s.task.two_classes:
+        return f"{int(s.positive.sum())} positive"
+    found = s.task.labels.counts(s.targets, s.names)
+    return ", ".join(what if n == len(s.bags) else f"{n} {what}" for what, n in found.items())
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"{len(seeds)} seed{'' if len(seeds) == 1 else 's'} ({', '.join(map(str, seeds))})"
+
+
+def titles_of(scores: Scores) -> str:
+    """Return the metrics of a data set in words, the primary one first."""
+    *most, last = [m.title for m in scores.task.measures]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def measures_notes(scores: Sequence[Scores]) -> list[str]:
+    """Return a sentence for the data sets of each task that names what is shown of them."""
+    of_task: dict[str, list[str]] = {}
+    first = {s.task.name: s for s in reversed(scores)}
+    for data, (s, *_) in by_data(scores).items():
+        of_task.setdefault(s.task.name, []).append(data)
+    notes = []
+    for task, data in of_task.items():
+        measures = first[task].task.measures[: first[task].task.overview]
+        unit = ", in percent" if measures[0].unit == "percent" else ""
+        unit = ", in the unit of the target" if measures[0].of_target else unit
+        better = "higher" if measures[0].higher_is_better else "lower"
+        called = " F1 is at the threshold that each run chose on its validation part."
+        notes.append(
+            f"{', '.join(data)} ({task}): {' and '.join(m.title for m in measures)}{unit}; "
+            f"{better} is better.{called if first[task].task.two_classes else ''}"
         )
-    metric = f"{title} within folds" if compared.pooling == "within" else title
-    comparison = compared.comparison
-    if comparison.winner is not None:
-        return f"{metric}: {comparison.winner} wins."
-    return f"{metric}: no winner: {comparison.reason}."
+    return notes
 
 
 def bold_note(below: str) -> str:
     """Return the rule for bold means."""
     return (
-        "Bold: the best mean of its column, if it is also a winner. For AUROC, winners are decided "
-        "within folds (if each has two patients of either class), for F1 on the calls of all folds "
-        f"together. The rule is given below {below}."
+        "Bold: the best mean of its column, if it is also a winner. Winners by metrics that rank "
+        "bags, such as AUROC, are decided within folds (if each has two patients of every class), "
+        f"others over the bags of all folds together. The rule is given below {below}."
     )
 
 
@@ -52,6 +88,23 @@ def rank_note(ranks: Ranks | None) -> str:
         f"Average rank: over {ranks.ranks.shape[1]} (data set, metric) columns, 1 is best, ties "
         "share a rank; ± s.d. over columns (ddof = 1), as in the paper."
     )
+
+
+def ranks_notes(ranked: Ranked) -> list[str]:
+    """Return how ranks are computed, their tests, and which methods have none."""
+    left_out = [ranked.note()] if ranked.unranked else []
+    if not ranked.by_primary:
+        return [*left_out, rank_note(ranked.ranks)]
+    if ranked.ranks is None:
+        return [*left_out, "Average rank: needs two methods that have a value on every data set."]
+    # Wilcoxon's test is left out: it compares the sizes of differences in several units
+    n = ranked.ranks.ranks.shape[1]
+    return [
+        *left_out,
+        f"Average rank: over {n} data set{'' if n == 1 else 's'}, each by its primary metric; 1 is "
+        "best, ties share a rank; ± s.d. over data sets (ddof = 1). "
+        f"{_rank_tests(ranked.ranks)}.",
+    ]
 
 
 def _rank_tests(ranks: Ranks) -> str:
@@ -69,20 +122,6 @@ def _rank_tests(ranks: Ranks) -> str:
         or f"ranks further apart than {critical.difference:.2f} differ (Nemenyi, 0.05)"
     )
     return f"{friedman}; {nemenyi}"
-
-
-def primary_rank_note(ranks: Ranks | None) -> str:
-    """Return how ranks over data sets of several tasks are computed, and their tests.
-
-    Wilcoxon's test is left out: it compares the sizes of differences, which are in several units.
-    """
-    if ranks is None:
-        return "Average rank: needs two methods that have a value on every data set."
-    n = ranks.ranks.shape[1]
-    return (
-        f"Average rank: over {n} data set{'' if n == 1 else 's'}, each by its primary metric; 1 is "
-        f"best, ties share a rank; ± s.d. over data sets (ddof = 1). {_rank_tests(ranks)}."
-    )
 
 
 def pairs_note(values: Mapping[str, Sequence[float]], baseline: str | None) -> list[str]:
@@ -105,27 +144,87 @@ def pairs_note(values: Mapping[str, Sequence[float]], baseline: str | None) -> l
     ]
 
 
-def detectable(compared: Compared) -> list[str]:
-    """Return the smallest detectable difference of each metric that decides winners."""
-    deciding = [compared.deciding(m) for m, _ in METRICS]
+def rule_notes(scores: Scores, compared: Compared, *, to: str, over: str) -> list[str]:
+    """Return what values, differences and winners of one data set are.
+
+    Args:
+        scores: The scores of any of the methods.
+        compared: Their comparison.
+        to: What differences refer to, in words.
+        over: Over what Holm's correction is made, in words.
+    """
+    measures = scores.task.measures
+    lower = [m.title for m in measures if not m.higher_is_better]
+    percent = [m.title for m in measures if m.unit == "percent"]
+    of_target = [m.title for m in measures if m.of_target]
+    parts = [f"Lower is better for {', '.join(lower)}."] if lower else []
+    parts += [f"{', '.join(percent)}: in percent, their Δ in points."] if percent else []
+    parts += [f"{', '.join(of_target)}: in the unit of the target."] if of_target else []
+    if not compared.known:
+        return [" ".join(parts)]
+    caveats = compared.known[0].comparison.notes
     return [
+        f"{' '.join(parts)} Values are means over replicates; Δ is the paired difference {to}. "
+        f"{INTERVALS}; p is two-sided, from the bootstrap over patients, and Holm-corrected "
+        f"{over}. A winner is the best value whose paired difference to every other one has a "
+        "Holm-adjusted p of at most 0.05. The notes below give percentages as fractions: 0.01 is "
+        "a point.",
+        *(note[:1].upper() + note[1:] + "." for note in caveats),
+    ]
+
+
+def folds_notes(scores: Scores, compared: Compared) -> list[str]:
+    """Return why differences of pooled folds may deviate from those of means over folds."""
+    ranking = [m for m in scores.task.measures if m.by_fold]
+    if not (scores.folds and ranking and scores.task.compares_across_folds):
+        return []
+    title = ranking[0].title
+    explanation = (
+        f"Pooled {title} ranks the bags of all folds together, which penalises a method whose runs "
+        f"give probabilities at different levels. {title} within folds does not: its differences "
+        "are those between means over folds"
+    )
+    if compared.of(ranking[0].name, "within") is None:
+        return [
+            f"{explanation}, but it needs two patients of every class in every fold. Here pooled "
+            f"{title} decides the winner."
+        ]
+    return [f"{explanation}, and decide the winner by {title}."]
+
+
+def verdicts(scores: Scores, compared: Compared) -> list[str]:
+    """Return the winner by each metric or why there is none, what could be detected, and which
+    replicates are used if methods do not share all of them."""
+    measures = scores.task.measures
+    notes = [_verdict(m.title, m.name, compared) for m in measures]
+    notes += [
         detectable_sentence(
             p.comparison,
             within=p.pooling == "within",
             replicates=[n for n in p.replicates.values() if n],
+            title=m.title,
         )
-        for p in deciding
-        if p is not None
+        for m in measures[: scores.task.overview]
+        if (p := compared.deciding(m.name)) is not None
     ]
+    return [*notes, *_replicates(compared)]
 
 
-def replicates_note(compared: Compared) -> list[str]:
-    """Return which replicates differences and winners use, if methods do not share all of them."""
-    p = compared.pooled["auroc"]
-    if p is None or not p.lacking:
+def _verdict(title: str, name: str, compared: Compared) -> str:
+    pooled = compared.deciding(name)
+    if pooled is None:
+        return f"{title}: no comparison: {compared.why_not(name)}."
+    metric = f"{title} within folds" if pooled.pooling == "within" else title
+    winner, why = pooled.comparison.winner, pooled.comparison.reason
+    return f"{metric}: {winner} wins." if winner else f"{metric}: no winner: {why}."
+
+
+def _replicates(compared: Compared) -> list[str]:
+    pooled: Pooled | None = next((p for p in compared.known if p.lacking), None)
+    if pooled is None:
         return []
-    shared = ", ".join(f"{name} {n}" for name, n in p.replicates.items())
-    n = p.comparison.replicates
+    shared = ", ".join(f"{name} {n}" for name, n in pooled.replicates.items())
+    n = pooled.comparison.replicates
     winner = (
         f"the winner is determined over the {n} that all methods have"
         if n
@@ -133,22 +232,5 @@ def replicates_note(compared: Compared) -> list[str]:
     )
     return [
         "Not every method has every replicate: values are over all replicates of a method, Δ over "
-        f"those that it shares with {p.comparison.reference} ({shared}); {winner}."
+        f"those that it shares with {pooled.comparison.reference} ({shared}); {winner}."
     ]
-
-
-def folds_note(scores: Sequence[Scores], compared: Compared) -> list[str]:
-    """Return why differences of pooled folds may deviate from those of means over folds."""
-    if not scores[0].folds:
-        return []
-    explanation = (
-        "Pooled AUROC ranks the bags of all folds together, which penalises a method whose runs "
-        "give probabilities at different levels. AUROC within folds does not: its "
-        "differences are those between means over folds"
-    )
-    if compared.within is None:
-        return [
-            f"{explanation}, but it needs two patients of either class in every fold. Here pooled "
-            "AUROC decides the winner."
-        ]
-    return [f"{explanation}, and decide the winner by AUROC."]

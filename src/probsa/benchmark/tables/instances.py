@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from ...errors import ProbSAError
 from ...evaluation import INSTANCE_DETECTORS, detector_verdict
 from ...statistics import Metric, detectable_from_intervals
-from ..results.cache import ResultCache
+from ..results.comparing import ResultCache
 from ..results.instances import BOOTSTRAP
 from ..results.null_maps import nulls_or_reason
-from ..results.results import Scores
-from ._shared import key, metadata
+from ..results.scores import Scores
+from ._columns import METHOD
+from ._notes import metadata
 from .lesions import lesion_tables
-from .table import Column, ResultTable, TableCell, Unit, text_cell
+from .table import Column, ResultTable, TableCell, Unit, key, text_cell
 from .within_bags import Metrics, within_bags_table
 
 METRIC_COLUMNS: tuple[tuple[str, str, Unit], ...] = (
@@ -47,7 +48,7 @@ def instances_table(
         return None
     data, with_labels = scores[0].data, [s for s in scores if s.method.name in summaries]
     tables, lesion_notes = lesion_tables(scores, bootstrap=bootstrap)
-    columns = [Column(key="method", title="method")]
+    columns = [METHOD]
     columns += [Column(key=k, title=title, unit=unit) for k, title, unit in METRIC_COLUMNS]
     rows = [
         (text_cell(name), *(_cell(summary[k]) for k, _, _ in METRIC_COLUMNS))
@@ -104,7 +105,7 @@ def _reasons(summaries: Mapping[str, Metrics]) -> list[str]:
 def _detectors(data: str, summaries: Mapping[str, Metrics]) -> ResultTable:
     """Return the AUROC with which σ² and its null rivals find wrong instance calls."""
     columns = [
-        Column(key="method", title="method"),
+        METHOD,
         Column(key="error_rate", title="wrong calls", unit="percent"),
     ]
     columns += [Column(key=d, title=INSTANCE_DETECTORS[d], unit="percent") for d in SHOWN_DETECTORS]

@@ -12,9 +12,9 @@ from ..results.lesions import (
     lesions_found,
     truths_of,
 )
-from ..results.results import Scores
-from ._shared import key
-from .table import Column, ResultTable, TableCell, text_cell
+from ..results.scores import Scores
+from ._columns import METHOD
+from .table import Column, ResultTable, TableCell, key, text_cell
 
 RATES = ("1/4", "1/2", "1", "2", "4", "8")
 FILES: dict[LesionSource, str] = {"patches": "froc_patches", "annotations": "froc"}
@@ -61,7 +61,7 @@ def lesion_tables(
 
 def _table(data: str, methods: Mapping[str, LesionFroc], truth: LesionTruth) -> ResultTable:
     columns = [
-        Column(key="method", title="method"),
+        METHOD,
         Column(key="froc", title="FROC score", unit="percent"),
     ]
     columns += [

@@ -11,8 +11,8 @@ from ...evaluation import (
 )
 from ...statistics import Metric, detectable_from_intervals
 from ..results.null_maps import NullResults
-from ._shared import key
-from .table import Column, ResultTable, TableCell, text_cell
+from ._columns import METHOD
+from .table import Column, ResultTable, TableCell, key, text_cell
 
 Metrics = Mapping[str, Metric]
 
@@ -27,7 +27,7 @@ def within_bags_table(
         metrics: The instance metrics of the methods, by name.
         nulls: Those of the null maps, with as many resamples.
     """
-    columns = [Column(key="method", title="method")]
+    columns = [METHOD]
     columns += [Column(key=k, title=WITHIN_TITLES[k], unit="percent") for k in WITHIN_BAGS]
     columns.append(Column(key=DICE_OF_MAP, title="Dice", unit="percent"))
     rows = [_row(name, s) for name, s in metrics.items()]

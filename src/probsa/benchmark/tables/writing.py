@@ -3,16 +3,15 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ..results.cache import ResultCache
+from ..results.comparing import ResultCache
 from ..results.results import Results, read_results
-from ._shared import by_data
+from ..results.scores import by_data
 from .ablation import ablation_table
 from .comparison import comparison_table
 from .folds import folds_table
 from .formats import write_table
 from .instances import instances_table
 from .table import ResultTable
-from .target_tables import target_folds_table
 
 FOLDER = "tables"
 
@@ -56,10 +55,7 @@ def _tables(
         ("ablation", lambda: ablation_table(results, cache=cache)),
     ]
     for data, scores in by_data(results.scores).items():
-        tables.append((f"folds of {data}", lambda scores=scores: folds_table(scores)))
-        tables.append(
-            (f"instances of {data}", lambda scores=scores: instances_table(scores, cache=cache))
-        )
-    for data, targets in by_data(results.targets).items():
-        tables.append((f"folds of {data}", lambda s=targets: target_folds_table(s)))
+        tables.append((f"folds of {data}", lambda s=scores: folds_table(s)))
+    for data, scores in by_data(results.two_classes).items():
+        tables.append((f"instances of {data}", lambda s=scores: instances_table(s, cache=cache)))
     return tables

@@ -1,0 +1,135 @@
+"""What one method predicts for the test bags of one data set, replicate by replicate.
+
+A data set has either folds (each bag is tested once, by the run of its fold) or one test part that
+the runs of all splits predict. Each method then has several replicates of predictions for every
+test bag: one per seed with folds, one per split and seed with a fixed test part.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Shaped
+
+from ...tasks import TASKS, TargetData, Task
+from ..grid.methods_and_cells import Method
+
+PartValue = int | float | Float[np.ndarray, " tested"] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunPart:
+    """What one run predicts for the bags that it tests."""
+
+    split: int
+    rows: Int[np.ndarray, " tested"]
+    """The index of each tested bag among those of the data set."""
+    data: TargetData
+    """Their targets and predictions, with the run's own thresholds and times."""
+    path: Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scores:
+    """The predictions of one method on one data set."""
+
+    data: str
+    method: Method
+    bags: tuple[str, ...]
+    groups: Shaped[np.ndarray, " bags"]
+    """Patients, the units that intervals resample."""
+    replicates: tuple[tuple[RunPart, ...], ...]
+    """One part per fold, or a single one."""
+    seed: Int[np.ndarray, " replicates"]
+    folds: bool = False
+    """Whether each bag is tested by the run of its own fold."""
+
+    @property
+    def task(self) -> Task:
+        """The task of the data set."""
+        return TASKS[self.replicates[0][0].data.task]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the classes or findings."""
+        return self.replicates[0][0].data.names
+
+    @property
+    def targets(self) -> Float[np.ndarray, "bags targets"]:
+        """The targets of the bags; nan where unknown."""
+        parts = self.replicates[0]
+        targets = np.empty((len(self.bags), parts[0].data.y.shape[1]))
+        for part in parts:
+            targets[part.rows] = part.data.y
+        return targets
+
+    @property
+    def positive(self) -> Bool[np.ndarray, " bags"]:
+        """Which bags are positive; for data sets of two classes."""
+        return self.targets[:, 0] > 0
+
+    @property
+    def p(self) -> Float[np.ndarray, "replicates bags"]:
+        """p(Y = 1); for data sets of two classes."""
+        return self._by_bag([[part.data.predicted[:, -1] for part in r] for r in self.replicates])
+
+    @property
+    def calls(self) -> Bool[np.ndarray, "replicates bags"]:
+        """Whether p(Y = 1) reaches the threshold of its run."""
+        return self.p >= self._by_bag(
+            [[part.data.threshold for part in r] for r in self.replicates]
+        )
+
+    @property
+    def split(self) -> Int[np.ndarray, "replicates bags"]:
+        """The split of the run that tests each bag."""
+        return self._by_bag([[part.split for part in r] for r in self.replicates]).astype(np.int64)
+
+    def _by_bag(
+        self, values: Sequence[Sequence[PartValue]]
+    ) -> Float[np.ndarray, "replicates bags"]:
+        """Return the values of parts by bag; a number is that of all its bags."""
+        by_bag = np.empty((len(self.replicates), len(self.bags)))
+        for row, parts, of_parts in zip(by_bag, self.replicates, values, strict=True):
+            for part, value in zip(parts, of_parts, strict=True):
+                row[part.rows] = np.nan if value is None else value
+        return by_bag
+
+    @property
+    def runs(self) -> list[tuple[Path, ...]]:
+        """The run folders of each replicate, by split."""
+        return [tuple(part.path for part in parts) for parts in self.replicates]
+
+    @property
+    def keys(self) -> list[tuple[int, int]]:
+        """(split, seed) of each replicate; (-1, seed) with folds, which it pools."""
+        splits = [-1 if self.folds else parts[0].split for parts in self.replicates]
+        return list(zip(splits, self.seed.tolist(), strict=True))
+
+    @property
+    def blocks(self) -> list[int] | None:
+        """The split of each replicate if a replicate is a split and a seed, else None."""
+        splits = [k for k, _ in self.keys]
+        return splits if len(set(splits)) > 1 else None
+
+    def take(self, rows: Sequence[int]) -> "Scores":
+        """Return some of the replicates, in this order."""
+        return replace(
+            self, replicates=tuple(self.replicates[r] for r in rows), seed=self.seed[list(rows)]
+        )
+
+
+def align(scores: Sequence[Scores]) -> tuple[list[Scores], int]:
+    """Return the methods with their common replicates in one order, and how many were left out."""
+    common = sorted(set.intersection(*(set(s.keys) for s in scores)))
+    aligned = [s.take([s.keys.index(k) for k in common]) for s in scores]
+    return aligned, len(set().union(*(s.keys for s in scores))) - len(common)
+
+
+def by_data(scores: Sequence[Scores]) -> dict[str, list[Scores]]:
+    """Return the methods of each data set, in their order."""
+    grouped: dict[str, list[Scores]] = {}
+    for s in scores:
+        grouped.setdefault(s.data, []).append(s)
+    return grouped
