@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Shaped
 
 from ...statistics import (
     ONE_REPLICATE,
@@ -226,7 +226,7 @@ def _interval(scores: Scores, measure: Measure, pooling: Pooling, sampled: Sampl
     return Interval(value=value, low=max(d.low, measure.low), high=min(d.high, measure.high))
 
 
-def _predicted(scores: Scores, measure: Measure) -> Float[np.ndarray, "replicates items"]:
+def _predicted(scores: Scores, measure: Measure) -> Shaped[np.ndarray, "replicates items"]:
     """Return what decides whether methods are equal, and what is exchanged in the test of it."""
     if measure.exchanged is not None:
         return scores.calls if measure.exchanged == "f1" else scores.p

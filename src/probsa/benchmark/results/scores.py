@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from ...tasks import TASKS, TargetData, Task
 from ..grid.methods_and_cells import Method
 
-PartValue = int | float | Float[np.ndarray, " tested"] | None
+PartValue = int | float | Float[np.ndarray, " _"] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

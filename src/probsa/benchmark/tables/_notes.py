@@ -48,6 +48,12 @@ def titles_of(scores: Scores) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
+def shown_titles(scores: Sequence[Scores]) -> str:
+    """Return the metrics in the columns of a table of several data sets."""
+    shown = (m.title for s in scores for m in s.task.measures[: s.task.overview])
+    return ", ".join(dict.fromkeys(shown))
+
+
 def measures_notes(scores: Sequence[Scores]) -> list[str]:
     """Return a sentence for the data sets of each task that names what is shown of them."""
     of_task: dict[str, list[str]] = {}

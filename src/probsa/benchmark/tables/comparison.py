@@ -29,6 +29,7 @@ from ._notes import (
     pairs_note,
     ranks_notes,
     rule_notes,
+    shown_titles,
     titles_of,
     verdicts,
 )
@@ -66,7 +67,7 @@ def comparison_table(
     pairs = [] if ranks.by_primary else pairs_note(ranks.values, _baseline(scores, family))
     return ResultTable(
         name=f"comparison_{family}",
-        title=f"Comparison: {TITLES[family]}",
+        title=f"Comparison by {shown_titles(scores)}: {TITLES[family]}",
         columns=(METHOD, *(c for s, *_ in data.values() for c in mean_columns(s)), RANK),
         rows=tuple(rows),
         footnotes=(
