@@ -191,7 +191,8 @@ class _Reader:
                 f"{plane.label} decodes to {stored.shape}, but its header says "
                 f"{plane.rows} x {plane.columns}"
             )
-        values = _rescale(stored, dataset, plane)
+        with np.errstate(over="ignore"):  # refused below
+            values = _rescale(stored, dataset, plane)
         real = ~_declared_padding(stored, dataset)
         if self.hounsfield:
             real &= ~_undeclared_padding(values, real, lossy=self.lossy)
@@ -203,6 +204,11 @@ class _Reader:
             lowest, highest = _range(dataset)
             ends = _rescale(np.array([[lowest, highest]]), dataset, plane)
             values = ends.sum() - values
+        if not np.abs(values).max() <= np.finfo(np.float32).max:
+            raise SlideError(
+                f"{plane.label}: RescaleSlope {plane.slope:g} and RescaleIntercept "
+                f"{plane.intercept or 0:g} give values that no scanner measures"
+            )
         return np.where(real, values, np.nan).astype(np.float32)
 
 

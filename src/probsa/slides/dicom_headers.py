@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MissingExtra, SlideError
+from ..core import check_size
+from ..errors import BagError, MissingExtra, SlideError
 
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
@@ -36,6 +37,7 @@ DAMAGED = (
     struct.error,
     zlib.error,
 )
+_DEFLATED = "1.2.840.10008.1.2.1.99"
 _DIRECTORY = "1.2.840.10008.1.3.10"
 _STORAGE = "1.2.840.10008.5.1.4.1.1."
 _PARAMETRIC_MAP = _STORAGE + "30"
@@ -145,17 +147,39 @@ def read(path: Path, *, pixels: bool) -> "Dataset":
             f"{path} is not DICOM: it begins neither with a preamble nor with a DICOM header"
         )
     try:
+        _check_deflated(path)
         with path.open("rb") as f:
             dataset = dcmread(f, force=True, stop_before_pixels=not pixels)
             # pydicom stops before the pixels, so the remaining bytes show whether there are any
             left = path.stat().st_size - f.tell()
         _give_a_syntax(dataset)
+    except BagError as error:
+        raise SlideError(str(error)) from error
     except damaged as error:
         raise SlideError(f"{path} is damaged: {error}") from error
-    deflated = str(dataset.file_meta.TransferSyntaxUID) == "1.2.840.10008.1.2.1.99"
+    deflated = dataset.file_meta.TransferSyntaxUID == _DEFLATED
     if not pixels and "Rows" in dataset and left < 8 and not deflated:
         raise SlideError(f"{path} has the header of an image but no pixels: copy it again")
     return dataset
+
+
+def _check_deflated(path: Path) -> None:
+    """Compare what a deflated file unpacks to with the limits, before pydicom unpacks it whole."""
+    from pydicom.filereader import read_dataset, read_preamble
+
+    with path.open("rb") as f:
+        read_preamble(f, force=True)
+        meta = read_dataset(
+            f, is_implicit_VR=False, is_little_endian=True, stop_when=lambda tag, *_: tag >> 16 != 2
+        )
+        if meta.get("TransferSyntaxUID") != _DEFLATED:
+            return
+        stream, found, stored = zlib.decompressobj(-zlib.MAX_WBITS), 0, path.stat().st_size
+        while block := stream.unconsumed_tail or f.read(2**16):
+            found += len(stream.decompress(block, 2**20))
+            check_size(
+                path, what="its deflated part", stated=found, stored=stored, again="copy it again"
+            )
 
 
 def read_header(path: Path) -> Header:
@@ -309,6 +333,10 @@ class _Groups:
 def _plane(path: Path, dataset: "Dataset", groups: _Groups, frame: int | None) -> Plane:
     instance = number(dataset, "InstanceNumber") if frame is None else frame + 1
     rescale = "PixelValueTransformationSequence"
+    for key in ("RescaleSlope", "RescaleIntercept"):
+        stated = _text(groups.holder(rescale, key), key)
+        if stated and groups.number(rescale, key) is None:
+            raise SlideError(f"{path}: {key} is {stated}, where a finite number was expected")
     measures = "PixelMeasuresSequence"
     return Plane(
         path=path,

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from ..errors import MissingExtra, SlideError
 from ._base import Slide
+from .dicom_headers import read_header
+from .finding import check_files
 from .resolution import check_mpp
 from .truncation import check_complete, is_tiff
 
@@ -42,6 +44,9 @@ def open_slide(path: str | Path, *, mpp: float | None = None) -> Slide:
         )
     if not path.exists():
         raise SlideError(f"{path} does not exist")
+    if not path.is_file():
+        raise SlideError(f"{path} is a FIFO, a socket or a device, not a file")
+    check_files(path)
     with path.open("rb") as f:
         head = f.read(1024)
     name = slide_name(path)
@@ -53,7 +58,7 @@ def open_slide(path: str | Path, *, mpp: float | None = None) -> Slide:
     vendor = _vendor(path)
     # the unused 128 bytes at the start of a DICOM file may look like another format
     if vendor is None and head[128:132] == b"DICM":
-        raise SlideError(f"{path} {_dicom(path)}")
+        raise SlideError(_dicom(path))
     if is_tiff(head) and vendor in _PLAIN_TIFF_VENDORS:
         check_complete(path)
     if vendor not in (None, _GENERIC):
@@ -130,19 +135,14 @@ def _as_text(head: bytes) -> str | None:
 
 def _dicom(path: Path) -> str:
     try:
-        import pydicom
-    except ImportError:
-        modality = None
-    else:
-        from .dicom_headers import DAMAGED
-
-        try:
-            header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=["Modality"])
-        except DAMAGED:
-            return "is a damaged DICOM file"
-        modality = header.get("Modality")
+        modality = read_header(path).modality
+    except MissingExtra:
+        modality = ""
     if modality == "CT":
-        return "is a CT slice, not a slide: give the folder of its series"
+        return f"{path} is a CT slice, not a slide: give the folder of its series"
     if modality == "SM":
-        return "is a DICOM slide that OpenSlide cannot read (damaged, or not an image of a pyramid)"
-    return f"is a DICOM file of modality {modality or 'unknown'}, not a slide"
+        return (
+            f"{path} is a DICOM slide that OpenSlide cannot read (damaged, or not an image of a "
+            "pyramid)"
+        )
+    return f"{path} is a DICOM file of modality {modality or 'unknown'}, not a slide"

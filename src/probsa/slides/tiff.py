@@ -110,7 +110,7 @@ def map_reason(path: Path) -> str:
 
     A map that `probsa map` wrote has the name of its slide, and would be taken for that slide.
     """
-    if not path.name.lower().endswith((".ome.tif", ".ome.tiff")):
+    if not (path.name.lower().endswith((".ome.tif", ".ome.tiff")) and path.is_file()):
         return ""
     try:
         import tifffile
