@@ -87,12 +87,11 @@ def test_a_region_of_many_blocks_is_what_openslide_reads_at_once(tmp_path):
 
 def test_a_level_or_size_that_is_not_there_is_refused(shared_data):
     with open_slide(shared_data / "wsi" / TCGA) as slide:
-        with pytest.raises(InputError, match="no level 2; its levels: 0, 1"):
-            slide.read(x=0, y=0, level=2, width=1, height=1)
-        with pytest.raises(InputError, match="-1"):
-            slide.read(x=0, y=0, level=-1, width=1, height=1)
-        with pytest.raises(InputError, match="0 x 5"):
-            slide.read(x=0, y=0, level=0, width=0, height=5)
+        for level, width in ((2, 1), (-1, 1), (0, 0)):
+            with pytest.raises(
+                InputError, match=f"2 levels, so .* {width} x 5 pixels of level {level}"
+            ):
+                slide.read(x=0, y=0, level=level, width=width, height=5)
 
 
 def test_closing_twice_is_harmless_and_a_closed_slide_says_so(shared_data):
@@ -216,7 +215,7 @@ def test_a_slide_that_was_cut_short_is_refused_with_its_lengths(shared_data, tmp
         ("gz.tiff", gzip.compress(b"x" * 100, mtime=0), "is a gzip archive"),
         ("h5.svs", b"\x89HDF\r\n\x1a\n" + bytes(100), "is an HDF5 file"),
         ("odd.svs", b"\x01\x02\xfe\xca\x00\x99\x98\x97", "the bytes 01 02 fe ca 00 99 98 97"),
-        ("magic.tif", b"II*\0", "truncated: it has 4 bytes"),
+        ("magic.tif", b"II*\0", r"truncated \(.*\): it has 4 bytes"),
         ("big.tif", b"II+\0\x08\0\0\0\xff\0\0\0\0\0\0\0", "truncated: it has 16 bytes"),
         ("alone.mrxs", b"\xff\xd8\xff" + bytes(100), "folder alone/ is missing beside it"),
         ("none.dcm", bytes(128) + b"DICM" + bytes(64), "contains no image"),
