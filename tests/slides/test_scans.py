@@ -510,9 +510,11 @@ def test_what_the_header_lacks_is_said(tmp_path):
     assert scan.spacing == (0.5, 0.75)
 
 
-def test_large_volumes_say_what_they_take(tmp_path, monkeypatch):
-    monkeypatch.setattr("probsa.slides.dicom._LARGE", 100)
-    assert "GiB" in note(only(save(dataset(image()), tmp_path / "a.dcm")), "memory")
+@pytest.mark.parametrize("side", [8_000, 65_535])
+def test_slices_that_state_more_than_they_hold_are_refused_before_memory_is_taken(tmp_path, side):
+    path = save(dataset(image(), Rows=side, Columns=side), tmp_path / "a.dcm")
+    with pytest.raises(SlideError, match=r"a\.dcm: the volume (states|would take) .*: "):
+        only(path)
 
 
 def test_a_deflated_file():
