@@ -1,6 +1,7 @@
 """Slides through OpenSlide, and what is said of files that are none."""
 
 import gzip
+import os
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ from PIL import Image
 from support.written_slides import damage, texture, write_pyramid, write_svs
 
 from probsa.errors import InputError, RegionError, SlideError
-from probsa.slides import SLIDE_SUFFIXES, open_slide, resolution_advice, slide_files
+from probsa.slides import SLIDE_SUFFIXES, list_scans, open_slide, resolution_advice, slide_files
 from probsa.slides.resolution import from_openslide
 from probsa.slides.wsi import WsiSlide
 
@@ -86,12 +87,11 @@ def test_a_region_of_many_blocks_is_what_openslide_reads_at_once(tmp_path):
 
 def test_a_level_or_size_that_is_not_there_is_refused(shared_data):
     with open_slide(shared_data / "wsi" / TCGA) as slide:
-        with pytest.raises(InputError, match="no level 2; its levels: 0, 1"):
-            slide.read(x=0, y=0, level=2, width=1, height=1)
-        with pytest.raises(InputError, match="-1"):
-            slide.read(x=0, y=0, level=-1, width=1, height=1)
-        with pytest.raises(InputError, match="0 x 5"):
-            slide.read(x=0, y=0, level=0, width=0, height=5)
+        for level, width in ((2, 1), (-1, 1), (0, 0)):
+            with pytest.raises(
+                InputError, match=f"2 levels, so .* {width} x 5 pixels of level {level}"
+            ):
+                slide.read(x=0, y=0, level=level, width=width, height=5)
 
 
 def test_closing_twice_is_harmless_and_a_closed_slide_says_so(shared_data):
@@ -215,10 +215,10 @@ def test_a_slide_that_was_cut_short_is_refused_with_its_lengths(shared_data, tmp
         ("gz.tiff", gzip.compress(b"x" * 100, mtime=0), "is a gzip archive"),
         ("h5.svs", b"\x89HDF\r\n\x1a\n" + bytes(100), "is an HDF5 file"),
         ("odd.svs", b"\x01\x02\xfe\xca\x00\x99\x98\x97", "the bytes 01 02 fe ca 00 99 98 97"),
-        ("magic.tif", b"II*\0", "truncated: it has 4 bytes"),
+        ("magic.tif", b"II*\0", r"truncated \(.*\): it has 4 bytes"),
         ("big.tif", b"II+\0\x08\0\0\0\xff\0\0\0\0\0\0\0", "truncated: it has 16 bytes"),
         ("alone.mrxs", b"\xff\xd8\xff" + bytes(100), "folder alone/ is missing beside it"),
-        ("none.dcm", bytes(128) + b"DICM" + bytes(64), "not a slide"),
+        ("none.dcm", bytes(128) + b"DICM" + bytes(64), "contains no image"),
     ],
 )
 def test_a_file_that_is_no_slide_is_named_for_what_it_is(tmp_path, name, content, said):
@@ -306,6 +306,23 @@ def test_a_dicom_slide_is_read_and_stands_once_in_a_folder(tmp_path):
         assert np.abs(got - image).mean() < 4  # JPEG
 
 
+@pytest.mark.parametrize("name", ["x.dcm", "notes"])
+def test_a_fifo_among_the_files_of_a_slide_is_named_and_not_opened(tmp_path, name):
+    """OpenSlide opens whatever lies beside a DICOM slide, and would wait for a writer."""
+    image = texture(128, 128)
+    for k in (1, 2):
+        write_dicom_slide(tmp_path / f"{k}.dcm", image, uid=f"1.2.3.4.{k}", series=f"1.2.3.{k}")
+    os.mkfifo(tmp_path / name)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "alone.svs").symlink_to(tmp_path / name)
+    found = slide_files(tmp_path)
+    assert {p.name for p in found} == {"1.dcm", "2.dcm", "alone.svs"} | ({name} & {"x.dcm"})
+    for path in found:
+        with pytest.raises(SlideError, match=rf"{name} is no regular file|is a FIFO, a socket or"):
+            open_slide(path)
+    assert list_scans(tmp_path).skipped["SM"] == 2
+
+
 # folders
 
 
@@ -320,6 +337,8 @@ def test_slide_files_are_found_by_ending_and_parts_of_slides_are_not(tmp_path):
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "z" / "back").symlink_to(tmp_path)
     (tmp_path / "folder.svs").mkdir()
+    (tmp_path / "gone.svs").symlink_to(tmp_path / "nowhere")  # opening it says what is wrong
+    wanted.insert(4, "gone.svs")
     assert slide_files(tmp_path) == [tmp_path / name for name in wanted]
     assert slide_files(str(tmp_path / "b")) == [tmp_path / name for name in wanted[1:3]]
     assert slide_files(tmp_path / "notes.txt") == [tmp_path / "notes.txt"]  # named, so meant

@@ -39,7 +39,8 @@ class ArraySlide(Slide):
             for i, d in zip(images, downsamples or means, strict=True)
         )
 
-    def read(self, *, x, y, level, width, height):
+    def _read(self, corner, level, *, width, height):
+        x, y = corner
         self.reads.append((level, width, height))
         image = self.images[level]
         down = self.levels[level].downsample

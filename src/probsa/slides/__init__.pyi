@@ -13,9 +13,9 @@ from .finding import slide_files as slide_files
 from .opening import open_slide as open_slide
 from .opening import slide_name as slide_name
 from .resolution import check_mpp as check_mpp
+from .resolution import read_resolutions as read_resolutions
 from .resolution import resolution_advice as resolution_advice
-from .resolution_table import read_resolutions as read_resolutions
-from .resolution_table import resolution_of as resolution_of
+from .resolution import resolution_of as resolution_of
 from .scans import ScanFailure as ScanFailure
 from .scans import ScanListing as ScanListing
 from .scans import ScanSource as ScanSource

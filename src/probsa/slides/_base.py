@@ -6,15 +6,16 @@ by path alone, so that each worker process can open its own.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image
 
-from ..errors import RegionError
+from ..errors import BagError, InputError, ProbSAError, RegionError, SlideError
 
 Box = tuple[float, float, float, float]
 """(left, top, right, bottom) in level-0 pixels."""
@@ -22,6 +23,7 @@ BLOCK = 2048
 """Side length of the blocks that `Slide.region` reads, in pixels of a level."""
 UNDECODED = 220
 """Grey value of blocks that cannot be decoded."""
+WHITE = 255
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,13 +80,13 @@ class Slide(ABC):
     """The source of `mpp`: `openslide.mpp-x`, `OME PhysicalSizeX`, `given`, …"""
     properties: dict[str, str]
     """Further properties that the file states."""
+    closed = False
 
     @property
     def size(self) -> tuple[int, int]:
         """(width, height) at level 0."""
         return self.levels[0].width, self.levels[0].height
 
-    @abstractmethod
     def read(
         self, *, x: int, y: int, level: int, width: int, height: int
     ) -> UInt8[np.ndarray, "height width 3"]:
@@ -95,6 +97,44 @@ class Slide(ABC):
         Raises:
             RegionError: the file cannot be decoded there.
         """
+        if not (0 <= level < len(self.levels) and width > 0 and height > 0):
+            raise InputError(
+                f"{self.path.name} has {len(self.levels)} levels, so there are no {width} x "
+                f"{height} pixels of level {level}"
+            )
+        if self.closed:
+            raise SlideError(f"{self.path.name} is closed")
+        try:
+            return self._read((x, y), level, width=width, height=height)
+        except ProbSAError:
+            raise
+        except Exception as e:  # whatever a decoder raises on damaged data
+            raise RegionError(
+                f"{self.path.name}: level {level} cannot be decoded in the {width} x {height} "
+                f"pixels from level-0 corner ({x}, {y}): {e}"
+            ) from e
+
+    def _read(
+        self, corner: tuple[int, int], level: int, *, width: int, height: int
+    ) -> UInt8[np.ndarray, "height width 3"]:
+        at = self.levels[level]
+        left, top = (math.floor(v / at.downsample + 0.5) for v in corner)
+        x0, x1 = max(left, 0), min(left + width, at.width)
+        y0, y1 = max(top, 0), min(top + height, at.height)
+        out = np.full((height, width, 3), WHITE, np.uint8)
+        if x0 < x1 and y0 < y1:
+            part = self._pixels(level, slice(y0, y1), slice(x0, x1))
+            out[y0 - top : y1 - top, x0 - left : x1 - left] = part
+        return out
+
+    def _pixels(
+        self, level: int, rows: slice, columns: slice
+    ) -> UInt8[np.ndarray, "height width 3"]:
+        """Return a part of a level that lies within it, for readers without a `_read` of their own.
+
+        They need no interpolation: a corner belongs to the nearest pixel of the level.
+        """
+        raise NotImplementedError
 
     def region(self, box: Box, *, scale: float) -> Region:
         """Return a part of the slide at any scale, in bounded memory.
@@ -161,17 +201,12 @@ class Slide(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release the resources of the reader."""
+        """Release the resources of the reader; may be called more than once."""
 
     def __enter__(self) -> "Slide":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -197,3 +232,26 @@ class Scan:
     notes: tuple[str, ...] = ()
     """Remarks for the user: gantry tilt, uneven spacing, missing or duplicate slices, …"""
     properties: dict[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn whatever a decoder raises, and a size beyond the limits, into a `SlideError`."""
+    try:
+        yield
+    except BagError as error:
+        raise SlideError(str(error)) from error
+    except ProbSAError:
+        raise
+    except Exception as error:  # decoders of damaged files raise errors of any kind
+        raise SlideError(
+            f"{path} is damaged or truncated ({' '.join(str(error).split())}): it has "
+            f"{path.stat().st_size:,} bytes; copy it again"
+        ) from error
+
+
+def on_white(image: Image.Image) -> UInt8[np.ndarray, "height width 3"]:
+    """Blend an RGBA image with white."""
+    white = Image.new("RGB", image.size, "white")
+    white.paste(image, mask=image.getchannel("A"))
+    return np.asarray(white)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
+from ..core import check_size
 from ..errors import MissingExtra, SlideError
-from . import _base, series
-from .dicom_headers import DAMAGED, MAY_BE_OPENED, Header, Plane, number, quiet, read, read_header
+from . import series
+from ._base import Scan, reading
+from .dicom_headers import MAY_BE_OPENED, Header, Plane, number, quiet, read, read_header
 
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
@@ -24,10 +26,9 @@ AIR_LIMIT = -1024.0
 """Hounsfield units: scanners do not reconstruct lower values, so lower values are padding."""
 _LONELY = 100.0
 """Hounsfield units: undeclared padding is a value that is at least this far from all others."""
-_LARGE = 2 * 1024**3
 
 
-def open_series(name: str, path: Path, *, files: Sequence[Path]) -> _base.Scan:
+def open_series(name: str, path: Path, *, files: Sequence[Path]) -> Scan:
     """Read the slices of one series.
 
     Args:
@@ -44,33 +45,30 @@ def open_series(name: str, path: Path, *, files: Sequence[Path]) -> _base.Scan:
         stack = series.stack([plane for header in headers for plane in header.planes])
     except SlideError as error:
         raise SlideError(f"{path}: {error}") from error
-    modality = headers[0].modality
+    display, first = stack.display, headers[0]
     lossy = any(header.lossy for header in headers)
-    reader = _Reader(hounsfield=modality in ("CT", ""), lossy=lossy)
+    reader = _Reader(hounsfield=first.modality in ("CT", ""), lossy=lossy)
     with quiet():
-        decoded = _volume(path, stack, reader)
-    kept = decoded.planes
-    positions = np.array(decoded.positions)
+        scan = _volume(path, stack, reader)
+    planes = scan.planes
+    rows, columns = planes[0].spacing or (1.0, 1.0)
+    thick = Counter(p.thickness for p in planes if p.thickness).most_common()
     notes += [
         *stack.notes,
-        *series.tilt_notes(kept, stack.display),
-        *series.spacing_notes(positions, kept),
-        *decoded.notes,
-        *_value_notes(modality, decoded, reader),
-        *_header_notes(headers, kept),
+        *series.geometry_notes(np.array(scan.positions), planes, display),
+        *scan.notes,
+        *_notes(first.modality, scan, reader),
     ]
-    if decoded.volume.nbytes > _LARGE:
-        notes.append(f"The volume takes {decoded.volume.nbytes / 1024**3:.1f} GiB of memory.")
-    return _base.Scan(
+    return Scan(
         name=name,
         path=path,
         format="dicom",
-        volume=decoded.volume,
-        positions=positions,
-        spacing=_spacing(kept, stack.display),
-        thickness=_thickness(kept),
+        volume=scan.volume,
+        positions=np.array(scan.positions),
+        spacing=(columns, rows) if display.transpose else (rows, columns),
+        thickness=thick[0][0] if thick else None,
         notes=tuple(notes),
-        properties={**headers[0].properties, "TransferSyntax": reader.syntax},
+        properties={**first.properties, "TransferSyntax": reader.syntax},
     )
 
 
@@ -108,20 +106,29 @@ class _Volume:
     """The decoded slices and the notes about them."""
 
     volume: Float[np.ndarray, "slices height width"]
-    positions: list[float]
-    planes: list[Plane]
-    notes: list[str]
+    positions: list[float] = field(default_factory=list)
+    planes: list[Plane] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     smallest: float = np.nan
     """The smallest value that is not padding."""
-    padding: int = 0
-    """The number of padding values."""
+    padding: float = 0.0
+    """The share of padding."""
 
 
 def _volume(path: Path, stack: series.Stack, reader: "_Reader") -> _Volume:
     """Read the slices in order, with one file in memory at a time; fill padding at the end."""
     first = stack.places[0].planes[0]
     shape = (first.columns, first.rows) if stack.display.transpose else (first.rows, first.columns)
-    held = _Volume(np.empty((len(stack.places), *shape), np.float32), [], [], [])
+    files = {plane.path for place in stack.places for plane in place.planes}
+    with reading(path):
+        check_size(
+            path,
+            what="the volume",
+            stated=4 * len(stack.places) * first.rows * first.columns,
+            stored=sum(file.stat().st_size for file in files),
+            again="copy it again",
+        )
+    held = _Volume(np.empty((len(stack.places), *shape), np.float32))
     broken: list[str] = []
     twice: list[str] = []
     for place in stack.places:
@@ -140,10 +147,9 @@ def _volume(path: Path, stack: series.Stack, reader: "_Reader") -> _Volume:
                 held.planes.append(plane)
             else:
                 same = np.array_equal(held.volume[index], image, equal_nan=True)
-                pixels = "the same pixels" if same else "DIFFERENT pixels"
                 twice.append(
-                    f"{plane.label} lies at {place.position:.2f} mm, as does {kept.label}, "
-                    f"with {pixels}"
+                    f"{plane.label} lies at {place.position:.2f} mm, as does {kept.label}, with "
+                    f"{'the same pixels' if same else 'DIFFERENT pixels'}"
                 )
     if not held.planes:
         raise SlideError(f"{path} holds no slice that can be decoded: {series.listed(broken)}")
@@ -157,7 +163,7 @@ def _volume(path: Path, stack: series.Stack, reader: "_Reader") -> _Volume:
         raise SlideError(f"{path} holds nothing but padding")
     for image in held.volume:
         padding = np.isnan(image)
-        held.padding += int(padding.sum())
+        held.padding += float(padding.sum()) / held.volume.size
         image[padding] = held.smallest
     return held
 
@@ -191,7 +197,8 @@ class _Reader:
                 f"{plane.label} decodes to {stored.shape}, but its header says "
                 f"{plane.rows} x {plane.columns}"
             )
-        values = _rescale(stored, dataset, plane)
+        with np.errstate(over="ignore"):  # refused below
+            values = _rescale(stored, dataset, plane)
         real = ~_declared_padding(stored, dataset)
         if self.hounsfield:
             real &= ~_undeclared_padding(values, real, lossy=self.lossy)
@@ -200,9 +207,15 @@ class _Reader:
         if dataset.PhotometricInterpretation == "MONOCHROME1" and not self.hounsfield:
             # the photometric interpretation affects brightness values, not Hounsfield units
             self.inverted = True
-            lowest, highest = _range(dataset)
-            ends = _rescale(np.array([[lowest, highest]]), dataset, plane)
+            bits, signed = int(dataset.BitsStored), int(dataset.PixelRepresentation) == 1
+            lowest = -(2 ** (bits - 1)) if signed else 0
+            ends = _rescale(np.array([[lowest, lowest + 2**bits - 1]]), dataset, plane)
             values = ends.sum() - values
+        if not np.abs(values).max() <= np.finfo(np.float32).max:
+            raise SlideError(
+                f"{plane.label}: RescaleSlope {plane.slope:g} and RescaleIntercept "
+                f"{plane.intercept or 0:g} give values that no scanner measures"
+            )
         return np.where(real, values, np.nan).astype(np.float32)
 
 
@@ -211,12 +224,11 @@ def _decode(dataset: "Dataset", plane: Plane) -> Shaped[np.ndarray, "..."]:
 
     try:
         return pixel_array(dataset, index=plane.frame)
-    except DAMAGED as error:
+    except Exception as error:  # decoders of damaged frames raise errors of any kind
         compressed = dataset.file_meta.TransferSyntaxUID.is_compressed
         if compressed and importlib.util.find_spec("gdcm") is None:
             raise MissingExtra("python-gdcm", "ct") from error
-        reason = " ".join(str(error).split())
-        raise SlideError(f"{plane.label}: {reason}") from error
+        raise SlideError(f"{plane.label}: {' '.join(str(error).split())}") from error
 
 
 def _rescale(
@@ -230,39 +242,21 @@ def _rescale(
     return stored.astype(np.float64) * slope + (plane.intercept or 0.0)
 
 
-def _range(dataset: "Dataset") -> tuple[int, int]:
-    """Return the smallest and the largest value that can be stored."""
-    bits = int(dataset.BitsStored)
-    signed = int(dataset.PixelRepresentation) == 1
-    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
-
-
 def _declared_padding(
     stored: Shaped[np.ndarray, "h w"], dataset: "Dataset"
 ) -> Bool[np.ndarray, "h w"]:
     """Return where pixels equal PixelPaddingValue or lie in the declared padding range."""
-    value = _padding_value(dataset, "PixelPaddingValue", stored.dtype)
-    if value is None:
-        return np.zeros(stored.shape, dtype=bool)
-    limit = _padding_value(dataset, "PixelPaddingRangeLimit", stored.dtype)
-    ends = sorted((value, value if limit is None else limit))
-    return (stored >= ends[0]) & (stored <= ends[1])
-
-
-def _padding_value(dataset: "Dataset", key: str, kind: np.dtype) -> int | None:
-    """Return the value in the type of the pixels; writers confuse signs (-2000 for 63536)."""
-    value = dataset.get(key)
-    if isinstance(value, bytes) and len(value) == 2:
-        value = int.from_bytes(value, "little")
-    elif value is not None:
-        value = number(dataset, key)
-    if value is None or kind.kind not in "iu":
-        return None
-    value, limits = int(value), np.iinfo(kind)
-    if limits.min <= value <= limits.max:
-        return value
-    wrapped = value % 2**limits.bits
-    return wrapped - 2**limits.bits if wrapped > limits.max else wrapped
+    ends = []
+    for key in ("PixelPaddingValue", "PixelPaddingRangeLimit"):
+        value = dataset.get(key)
+        whole = isinstance(value, bytes) and len(value) == 2
+        value = int.from_bytes(value, "little") if whole else number(dataset, key)
+        if value is not None and stored.dtype.kind in "iu":
+            # in the type of the pixels, because writers confuse signs (-2000 for 63536)
+            ends.append(np.int64(value).astype(stored.dtype))
+        elif not ends:
+            return np.zeros(stored.shape, dtype=bool)
+    return (stored >= min(ends)) & (stored <= max(ends))
 
 
 def _undeclared_padding(
@@ -272,71 +266,53 @@ def _undeclared_padding(
 
     Lossy compression smears padding into many values; then all values that low are padding.
     """
-    known = values[real]
-    if not known.size or known.min() >= AIR_LIMIT:
+    known = np.unique(values[real])
+    if not known.size or known[0] >= AIR_LIMIT:
         return np.zeros(values.shape, dtype=bool)
     if lossy:
         return real & (values < AIR_LIMIT - _LONELY)
-    smallest = known.min()
-    others = known[known > smallest]
-    alone = not others.size or others.min() > smallest + _LONELY
-    return real & (values == smallest) if alone else np.zeros(values.shape, dtype=bool)
+    alone = known.size == 1 or known[1] > known[0] + _LONELY
+    return real & (values == known[0]) & alone
 
 
-def _value_notes(modality: str, held: _Volume, reader: _Reader) -> list[str]:
-    notes = []
-    planes = held.planes
-    if not reader.hounsfield:
-        notes.append(f"The modality is {modality}: values are not Hounsfield units.")
-    elif any(p.slope is None and p.intercept is None for p in planes):
-        notes.append("The rescale is missing: the stored values may not be Hounsfield units.")
-    else:
-        notes += series.air_notes(held.smallest)
-    units = {p.units for p in planes} - {"", "HU"}
-    if units and reader.hounsfield:
-        notes.append(f"RescaleType is {', '.join(sorted(units))}, perhaps not Hounsfield units.")
-    if len({(p.slope, p.intercept) for p in planes}) > 1:
-        notes.append("The rescale differs from slice to slice; each has its own.")
-    if reader.inverted:
-        notes.append("MONOCHROME1: the values were inverted, so that large is bright.")
-    if held.padding:
-        common = [f"{value:g}" for value, _ in reader.padding.most_common(3)]
-        more = ", …" if len(reader.padding) > 3 else ""
-        share = 100 * held.padding / held.volume.size
-        notes.append(
-            f"Padding ({', '.join(common)}{more}) is {share:.1f} % of the pixels; it is set to "
-            f"{held.smallest:g}, the smallest real value."
-        )
-    return notes
-
-
-def _header_notes(headers: Sequence[Header], planes: Sequence[Plane]) -> list[str]:
-    notes = []
-    if not headers[0].modality:
-        notes.append("The modality is missing: it is taken as CT.")
-    if any(header.lossy for header in headers):
-        notes.append("The pixels were compressed with loss.")
-    if len(planes) == 1:
-        notes.append("There is a single slice.")
+def _notes(modality: str, scan: _Volume, reader: _Reader) -> list[str]:
+    planes = scan.planes
     spacings = {p.spacing for p in planes}
-    if None in spacings:
-        notes.append("PixelSpacing is missing: 1 x 1 mm is assumed.")
-    elif len(spacings) > 1:
-        told = sorted(f"{s[0]:g} x {s[1]:g}" for s in spacings if s)
-        notes.append(f"PixelSpacing differs: {series.listed(told)} mm; the first slice's is kept.")
-    thick = Counter(p.thickness for p in planes if p.thickness)
-    if len(thick) > 1:
-        told = ", ".join(f"{count} x {t:g}" for t, count in thick.most_common())
-        notes.append(f"Slice thickness changes: {told} mm.")
-    return notes
-
-
-def _spacing(planes: Sequence[Plane], display: series.Display) -> tuple[float, float]:
-    rows, columns = planes[0].spacing or (1.0, 1.0)
-    return (columns, rows) if display.transpose else (rows, columns)
-
-
-def _thickness(planes: Sequence[Plane]) -> float | None:
-    """Return the most common thickness; the first one in case of a tie."""
-    known = Counter(p.thickness for p in planes if p.thickness)
-    return known.most_common(1)[0][0] if known else None
+    sides = series.listed(sorted(f"{s[0]:g} x {s[1]:g}" for s in spacings if s))
+    thick = Counter(p.thickness for p in planes if p.thickness).most_common()
+    stated = all(p.slope is not None or p.intercept is not None for p in planes)
+    units = ", ".join(sorted({p.units for p in planes} - {"", "HU"}))
+    common = [f"{value:g}" for value, _ in reader.padding.most_common(3)]
+    values = ", ".join(common) + (", …" if len(reader.padding) > 3 else "")
+    table = (
+        (not reader.hounsfield, f"The modality is {modality}: values are not Hounsfield units."),
+        (
+            reader.hounsfield and not stated,
+            "The rescale is missing: the stored values may not be Hounsfield units.",
+        ),
+        *((reader.hounsfield and stated, note) for note in series.air_notes(scan.smallest)),
+        (reader.hounsfield and units, f"RescaleType is {units}, perhaps not Hounsfield units."),
+        (
+            len({(p.slope, p.intercept) for p in planes}) > 1,
+            "The rescale differs from slice to slice; each has its own.",
+        ),
+        (reader.inverted, "MONOCHROME1: the values were inverted, so that large is bright."),
+        (
+            scan.padding,
+            f"Padding ({values}) is {100 * scan.padding:.1f} % of the pixels; it is set to "
+            f"{scan.smallest:g}, the smallest real value.",
+        ),
+        (not modality, "The modality is missing: it is taken as CT."),
+        (reader.lossy, "The pixels were compressed with loss."),
+        (len(planes) == 1, "There is a single slice."),
+        (None in spacings, "PixelSpacing is missing: 1 x 1 mm is assumed."),
+        (
+            None not in spacings and len(spacings) > 1,
+            f"PixelSpacing differs: {sides} mm; the first slice's is kept.",
+        ),
+        (
+            len(thick) > 1,
+            f"Slice thickness changes: {', '.join(f'{n} x {t:g}' for t, n in thick)} mm.",
+        ),
+    )
+    return [note for holds, note in table if holds]

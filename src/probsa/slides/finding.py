@@ -60,14 +60,30 @@ def slide_files(folder: str | Path) -> list[Path]:
     return sorted(slides)
 
 
+def check_files(path: Path) -> None:
+    """Refuse a slide with a FIFO, a socket or a device among its files: OpenSlide would hang.
+
+    OpenSlide opens every file beside a DICOM slide, and those in the folder of a .mrxs or .vms.
+    """
+    suffix, folder = path.suffix.lower(), path.parent
+    if suffix == ".mrxs":
+        folder = path.with_suffix("")
+    elif suffix not in (".vms", ".vmu") and not looks_like_dicom(path):
+        return
+    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            raise SlideError(f"{file} is no regular file: move it away from {path.name}")
+
+
 def _slides_among(paths: Iterable[Path]) -> list[Path]:
-    likely = [p for p in paths if p.suffix.lower() in SLIDE_SUFFIXES and p.is_file()]
+    likely = [p for p in paths if p.suffix.lower() in SLIDE_SUFFIXES]
     whole = [p.stem for p in likely if p.suffix.lower() in (".vms", ".vmu")]
-    dicom = [p for p in likely if p.suffix.lower() == ".dcm"]
+    # FIFOs and links to nothing are listed, so that opening them names them
+    dicom = [p for p in likely if p.suffix.lower() == ".dcm" and p.is_file()]
     others = [
         p
         for p in likely
-        if p.suffix.lower() != ".dcm"
+        if p not in dicom
         and not (p.suffix.lower() in PLAIN_SUFFIXES and any(p.stem.startswith(s) for s in whole))
     ]
     return others + _dicom_slides([p for p in dicom if _is_slide_class(p)])
@@ -91,9 +107,10 @@ def _dicom_slides(paths: list[Path]) -> list[Path]:
     series: dict[str, Path] = {}
     for path in sorted(paths, key=lambda p: (-p.stat().st_size, p)):
         try:
+            check_files(path)
             with openslide.OpenSlide(path) as slide:
                 key = slide.properties.get("dicom.SeriesInstanceUID", str(path))
-        except openslide.OpenSlideError:
+        except (SlideError, openslide.OpenSlideError):
             key = str(path)
         series.setdefault(key, path)
     return list(series.values())

@@ -4,21 +4,33 @@ OpenSlide reads the formats that it recognises as a vendor's, tifffile reads gen
 it sees more levels and is faster, and Pillow reads plain images. Readers are imported on demand.
 """
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from ..errors import MissingExtra, SlideError
 from ._base import Slide
+from .dicom_headers import read_header
+from .finding import check_files
 from .resolution import check_mpp
-from .truncation import check_complete, is_tiff
 
 _GENERIC = "generic-tiff"
-_PLAIN_TIFF_VENDORS = (None, _GENERIC, "aperio")
-"""Formats with a plain TIFF structure, in which truncation can be detected."""
 _READABLE = (
     "supported formats: those of OpenSlide (Aperio .svs, Hamamatsu .ndpi, Leica .scn, MIRAX .mrxs, "
     "Philips and Ventana .tif/.bif, Zeiss .czi, DICOM slides .dcm, …), tiled TIFF, OME-TIFF, "
     "PNG, JPEG, BMP, WebP and JPEG 2000"
 )
+_WEB_PAGE = "is a web page: the download was refused; open it in a browser to see why"
+_MAGIC = {
+    b"version https://git-lfs": "is a pointer of Git LFS, not the file itself: git lfs pull",
+    b"PK\x03\x04": "is a ZIP archive: unpack it",
+    b"\x1f\x8b": "is a gzip archive: unpack it",
+    b"7z\xbc\xaf": "is a 7z archive: unpack it",
+    b"\x89HDF": "is an HDF5 file, not a slide; if it holds features, pass its folder to --features",
+    b"%PDF": "is a PDF",
+    b"<!DOCTYPE": _WEB_PAGE,
+    b"<html": _WEB_PAGE,
+}
 
 
 def open_slide(path: str | Path, *, mpp: float | None = None) -> Slide:
@@ -42,28 +54,30 @@ def open_slide(path: str | Path, *, mpp: float | None = None) -> Slide:
         )
     if not path.exists():
         raise SlideError(f"{path} does not exist")
+    if not path.is_file():
+        raise SlideError(f"{path} is a FIFO, a socket or a device, not a file")
+    check_files(path)
     with path.open("rb") as f:
         head = f.read(1024)
     name = slide_name(path)
     from .images import PlainSlide, looks_plain
+    from .tiff import TiffSlide, check_complete, is_tiff
+    from .wsi import WsiSlide
 
     # a .mrxs file is itself a JPEG
     if looks_plain(head) and path.suffix.lower() != ".mrxs":
         return PlainSlide(path, name=name, mpp=mpp)
-    vendor = _vendor(path)
+    vendor = _require("openslide").OpenSlide.detect_format(path)
     # the unused 128 bytes at the start of a DICOM file may look like another format
     if vendor is None and head[128:132] == b"DICM":
-        raise SlideError(f"{path} {_dicom(path)}")
-    if is_tiff(head) and vendor in _PLAIN_TIFF_VENDORS:
+        raise SlideError(_dicom(path))
+    if vendor == "aperio":
+        _require("tifffile")
         check_complete(path)
     if vendor not in (None, _GENERIC):
-        from .wsi import WsiSlide
-
         return WsiSlide(path, name=name, mpp=mpp)
     if is_tiff(head):
-        from .tiff import TiffSlide
-
-        _need_tifffile()
+        _require("tifffile", "imagecodecs", "zarr")
         return TiffSlide(path, name=name, mpp=mpp, vendor=vendor)
     raise SlideError(f"{path} {_what_it_is(path, head)}; {_READABLE}")
 
@@ -74,21 +88,13 @@ def slide_name(path: Path) -> str:
     return stem[:-4] if stem.lower().endswith(".ome") and len(stem) > 4 else stem
 
 
-def _vendor(path: Path) -> str | None:
+def _require(*modules: str) -> Any:
+    """Import modules of the extra `slides`, and return the first."""
     try:
-        import openslide
+        first, *_ = map(import_module, modules)
     except ImportError as e:
-        raise MissingExtra("openslide-python with openslide-bin", "slides") from e
-    return openslide.OpenSlide.detect_format(path)
-
-
-def _need_tifffile() -> None:
-    try:
-        import imagecodecs
-        import tifffile
-    except ImportError as e:
-        raise MissingExtra("tifffile with imagecodecs", "slides") from e
-    del imagecodecs, tifffile
+        raise MissingExtra(" and ".join(modules), "slides") from e
+    return first
 
 
 def _what_it_is(path: Path, head: bytes) -> str:
@@ -102,47 +108,24 @@ def _what_it_is(path: Path, head: bytes) -> str:
     for begin, what in _MAGIC.items():
         if head.startswith(begin):
             return what
-    text = _as_text(head)
-    if text is not None:
-        return f"is a text file that begins with {text!r}"
+    text = head.decode("utf-8", errors="ignore")  # the 1024 bytes may end inside a character
+    lines = text.strip().splitlines()
+    if len(text.encode()) >= len(head) - 3 and all(c >= " " or c in "\t\r\n" for c in text):
+        return f"is a text file that begins with {lines[0][:40]!r}" if lines else "is blank"
     return f"is of an unknown kind: it begins with the bytes {head[:8].hex(' ')}"
 
 
-_MAGIC = {
-    b"version https://git-lfs": "is a pointer of Git LFS, not the file itself: git lfs pull",
-    b"PK\x03\x04": "is a ZIP archive: unpack it",
-    b"\x1f\x8b": "is a gzip archive: unpack it",
-    b"7z\xbc\xaf": "is a 7z archive: unpack it",
-    b"\x89HDF": "is an HDF5 file, not a slide; if it holds features, pass its folder to --features",
-    b"%PDF": "is a PDF",
-    b"<!DOCTYPE": "is a web page: the download was refused; open it in a browser to see why",
-    b"<html": "is a web page: the download was refused; open it in a browser to see why",
-}
-
-
-def _as_text(head: bytes) -> str | None:
-    # the 1024 bytes may end inside a character
-    text = head.decode("utf-8", errors="ignore")
-    if len(text.encode()) < len(head) - 3 or any(c < " " and c not in "\t\r\n" for c in text):
-        return None
-    return text.strip().splitlines()[0][:40] if text.strip() else None
-
-
 def _dicom(path: Path) -> str:
+    """Say why a DICOM file is no slide."""
     try:
-        import pydicom
-    except ImportError:
-        modality = None
-    else:
-        from .dicom_headers import DAMAGED
-
-        try:
-            header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=["Modality"])
-        except DAMAGED:
-            return "is a damaged DICOM file"
-        modality = header.get("Modality")
+        modality = read_header(path).modality
+    except MissingExtra:
+        modality = ""
     if modality == "CT":
-        return "is a CT slice, not a slide: give the folder of its series"
+        return f"{path} is a CT slice, not a slide: give the folder of its series"
     if modality == "SM":
-        return "is a DICOM slide that OpenSlide cannot read (damaged, or not an image of a pyramid)"
-    return f"is a DICOM file of modality {modality or 'unknown'}, not a slide"
+        return (
+            f"{path} is a DICOM slide that OpenSlide cannot read (damaged, or not an image of a "
+            "pyramid)"
+        )
+    return f"{path} is a DICOM file of modality {modality or 'unknown'}, not a slide"

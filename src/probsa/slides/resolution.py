@@ -6,9 +6,11 @@ and screens (72, 96, 300 … dots per inch), because it then does not describe t
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
-from ..errors import SlideError
+from ..core import TextTable, finite_number, read_number
+from ..errors import InputError, SlideError, TableError
 from ._base import Slide
 
 SMALLEST, LARGEST = 0.05, 100.0
@@ -18,12 +20,12 @@ _SQUARE = 0.01
 """A larger relative difference between the axes is mentioned in `Resolution.source`."""
 _INCH = 25_400.0
 _MICROMETRES = {"inch": _INCH, "centimeter": 10_000.0}
-_PRINT = (72, 75, 90, 96, 100, 120, 144, 150, 180, 200, 220, 240, 250, 300, 350, 360, 400, 600)
-_PRINT_DENSITIES = (*_PRINT, 720, 1200)
+_PRINT_DENSITIES = (
+    72, 75, 90, 96, 100, 120, 144, 150, 180, 200, 220, 240, 250, 300, 350, 360, 400, 600, 720, 1200,
+)  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Resolution:
+class Resolution(NamedTuple):
     """Micrometres per level-0 pixel and their source; both None if unknown."""
 
     mpp: float | None = None
@@ -51,11 +53,11 @@ def from_axes(x: float | None, y: float | None, *, source: str) -> Resolution:
 
 def from_openslide(properties: Mapping[str, str]) -> Resolution:
     """Read the resolution from OpenSlide's properties, or else from the TIFF tags among them."""
-    x, y = (_number(properties.get(f"openslide.mpp-{axis}")) for axis in "xy")
-    from_properties = from_axes(x, y, source="openslide.mpp-x")
-    if from_properties.mpp is not None:
-        return from_properties
-    per_x, per_y = (_number(properties.get(f"tiff.{axis}Resolution")) for axis in "XY")
+    x, y = (_positive(properties.get(f"openslide.mpp-{axis}")) for axis in "xy")
+    stated = from_axes(x, y, source="openslide.mpp-x")
+    if stated.mpp is not None:
+        return stated
+    per_x, per_y = (_positive(properties.get(f"tiff.{axis}Resolution")) for axis in "XY")
     return from_density(per_x, per_y, unit=properties.get("tiff.ResolutionUnit", ""))
 
 
@@ -64,21 +66,13 @@ def from_density(
 ) -> Resolution:
     """Convert pixels per `unit` (`inch` or `centimeter`; other units give no resolution)."""
     micrometres = _MICROMETRES.get(unit.lower())
-    if (
-        micrometres is None
-        or _is_print_density(x, micrometres)
-        or _is_print_density(y, micrometres)
-    ):
+    if micrometres is None:
         return Resolution()
+    for per_inch in (v * _INCH / micrometres for v in (x, y) if v):
+        # PNG rounds to whole pixels per metre, JFIF to whole pixels per centimetre
+        if any(abs(per_inch - d) < max(0.5 / 100 * d, 0.5) for d in _PRINT_DENSITIES):
+            return Resolution()
     return from_axes(*(micrometres / v if v else None for v in (x, y)), source=source)
-
-
-def _is_print_density(value: float | None, micrometres: float) -> bool:
-    if not value:
-        return False
-    per_inch = value * _INCH / micrometres
-    # PNG rounds to whole pixels per metre, JFIF to whole pixels per centimetre
-    return any(abs(per_inch - d) < max(0.5 / 100 * d, 0.5) for d in _PRINT_DENSITIES)
 
 
 def settle(stated: Resolution, given: float | None) -> Resolution:
@@ -99,16 +93,58 @@ def resolution_advice(slide: Slide) -> str | None:
     """Return advice for a slide of unknown resolution; None if the resolution is known."""
     if slide.mpp is not None:
         return None
-    power = _number(slide.properties.get("objective power"))
+    power = _positive(slide.properties.get("objective power"))
     if power:
         guess = f"{10 / power:.4g}"
         return f"objective power {power:g}: probably {guess}; give --slide-mpp {guess}"
     return "the file states no resolution and no objective power; give --slide-mpp"
 
 
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text) if text else None
-    except ValueError:
-        return None
-    return value if value is not None and math.isfinite(value) and value > 0 else None
+def _positive(text: str | None) -> float | None:
+    value = finite_number(text or "")
+    return value if value is not None and value > 0 else None
+
+
+def read_resolutions(value: str | float | Path) -> float | dict[str, float]:
+    """Return micrometres per level-0 pixel, of all slides or by the name of the slide.
+
+    Args:
+        value: a number, or the path of a CSV or TSV table with the columns `slide` and `mpp`.
+
+    Raises:
+        InputError: the value is neither a resolution nor a table.
+        TableError: the table has other columns, a line without a resolution, or two different
+            resolutions of one slide.
+    """
+    common = finite_number(str(value))
+    if common is not None:
+        return _checked(common, "--slide-mpp")
+    path = Path(str(value))
+    if not path.is_file():
+        raise InputError(
+            f"--slide-mpp is {str(value)!r}: expected µm per pixel (0.25), or a table `slide,mpp`"
+        )
+    by_slide: dict[str, float] = {}
+    for line, row in TextTable.read(path, expected="slide,mpp").select("slide", "mpp").numbered:
+        slide, where = row["slide"], f"{path}, line {line}"
+        mpp = _checked(read_number(row["mpp"], f"mpp of {slide!r}", where=where), where)
+        if by_slide.setdefault(slide, mpp) != mpp:
+            raise TableError(
+                f"{where}: slide {slide!r} has two resolutions, {by_slide[slide]:g} and {mpp:g}"
+            )
+    if not by_slide:
+        raise TableError(f"{path} lists no slide: expected a line `slide,mpp` for each")
+    return by_slide
+
+
+def resolution_of(resolutions: float | Mapping[str, float] | None, *names: str) -> float | None:
+    """Return the resolution of a slide known by these names; None if none is given for it."""
+    if isinstance(resolutions, Mapping):
+        return next((resolutions[name] for name in names if name in resolutions), None)
+    return resolutions
+
+
+def _checked(mpp: float, where: str) -> float:
+    if not 0 < mpp < 1000:
+        raise InputError(f"{where}: µm per pixel is {mpp:g}: expected a number between 0 and 1000")
+    return mpp

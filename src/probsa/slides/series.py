@@ -6,7 +6,7 @@ This is pure geometry on headers. Anomalies are returned as notes: short sentenc
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 
 import numpy as np
 from jaxtyping import Float
@@ -17,7 +17,6 @@ from .dicom_headers import Plane
 SAME_PLACE = 0.01
 """Millimetres: slices closer than this are at the same position."""
 _LISTED = 6
-_AIR = -500.0
 _AXES = ("sagittal", "coronal", "axial")
 
 
@@ -35,11 +34,6 @@ class Display:
     normal: tuple[float, ...] = (0.0, 0.0, 1.0)
     """Unit vector along which positions ascend (left, posterior, superior)."""
     plane: str = "axial"
-
-    @property
-    def turns(self) -> bool:
-        """True if the transformation is not the identity."""
-        return self.transpose or self.flip_rows or self.flip_columns
 
     def apply(self, image: Float[np.ndarray, "h w"]) -> Float[np.ndarray, "rows columns"]:
         """Return the stored image as it is displayed."""
@@ -73,32 +67,39 @@ def stack(planes: Sequence[Plane]) -> Stack:
             not share an orientation.
     """
     kept, notes = _one_orientation(planes)
-    _one_size(kept)
+    sizes = Counter((p.rows, p.columns) for p in kept).most_common()
+    if len(sizes) > 1:
+        listing = ", ".join(f"{count} of {h} x {w}" for (h, w), count in sizes)
+        odd_slice = next(p for p in kept if (p.rows, p.columns) == sizes[-1][0])
+        raise SlideError(
+            f"the series holds slices of several sizes ({listing} pixels; {odd_slice.label} is one "
+            "of the few): a volume has one size, so put each size into its own folder"
+        )
     display = display_of(kept[0].orientation)
     positions, position_notes = _positions(kept, display)
-    order = sorted(zip(positions, kept, strict=True), key=lambda pair: pair[0])
-    places: list[list[tuple[float, Plane]]] = []
-    for position, plane in order:
-        if places and position - places[-1][0][0] < SAME_PLACE:
-            places[-1].append((position, plane))
+    notes += position_notes
+    groups: list[tuple[float, list[Plane]]] = []
+    for position, plane in sorted(zip(positions, kept, strict=True), key=lambda pair: pair[0]):
+        if groups and position - groups[-1][0] < SAME_PLACE:
+            groups[-1][1].append(plane)
         else:
-            places.append([(position, plane)])
+            groups.append((position, [plane]))
     if display.plane != "axial":
-        position_notes.append(f"The slices are {display.plane}, not axial.")
-    elif display.turns:
-        position_notes.append(
-            "The images were turned: anterior is up, the patient's right is on the left."
-        )
+        notes.append(f"The slices are {display.plane}, not axial.")
+    elif display.transpose or display.flip_rows or display.flip_columns:
+        notes.append("The images were turned: anterior is up, the patient's right is on the left.")
+
+    def by_instance(plane: Plane) -> tuple[float, str, int]:
+        number = float("inf") if plane.instance is None else float(plane.instance)
+        return number, str(plane.path), plane.frame or 0
+
     return Stack(
         places=tuple(
-            Place(
-                position=group[0][0],
-                planes=tuple(sorted((p for _, p in group), key=_first_by_instance)),
-            )
-            for group in places
+            Place(position=position, planes=tuple(sorted(group, key=by_instance)))
+            for position, group in groups
         ),
         display=display,
-        notes=(*notes, *position_notes),
+        notes=tuple(notes),
     )
 
 
@@ -130,86 +131,71 @@ def display_of(orientation: tuple[float, ...] | None) -> Display:
     )
 
 
-def spacing_notes(positions: Float[np.ndarray, " n"], places: Sequence[Plane]) -> list[str]:
-    """Return notes on uneven spacing and on slices that seem to be missing.
+def geometry_notes(
+    positions: Float[np.ndarray, " n"], planes: Sequence[Plane], display: Display
+) -> list[str]:
+    """Return notes on gantry tilt, uneven spacing, and slices that seem to be missing.
 
     Args:
         positions: positions in mm, ascending.
-        places: the slice that was kept at each position.
-    """
-    if len(positions) < 3:
-        return []
-    gaps = np.diff(positions)
-    notes = []
-    usual = float(np.median(gaps))
-    if np.abs(gaps - usual).max() > max(0.05 * usual, SAME_PLACE):
-        runs = [(text, len(list(g))) for text, g in groupby(f"{gap:.2f}" for gap in gaps)]
-        listing = (
-            ", ".join(f"{count} x {text}" for text, count in runs) + " mm"
-            if len(runs) <= _LISTED
-            else f"{gaps.min():.2f} to {gaps.max():.2f} mm, median {usual:.2f} mm"
-        )
-        notes.append(f"Slices are unevenly spaced along their normal: {listing}.")
-    return notes + _missing(positions, places)
-
-
-def tilt_notes(planes: Sequence[Plane], display: Display) -> list[str]:
-    """Return a note on the gantry tilt that the file states and that the positions show.
-
-    Args:
-        planes: the slices in order.
+        planes: the slice that was kept at each position.
         display: the transformation to the standard display.
     """
-    stated = sorted({p.tilt for p in planes if p.tilt})
+    notes = []
+    stated, shown, turned = sorted({p.tilt for p in planes if p.tilt}), "", 0.0
     first, last = planes[0].position, planes[-1].position
-    shown_tilt = None
     if first and last and planes[0].orientation:
         direction = np.subtract(last, first)
         length = np.linalg.norm(direction)
         if length > SAME_PLACE:
             along = abs(np.dot(direction / length, display.normal))
-            shown_tilt = float(np.degrees(np.arccos(min(1.0, along))))
-    if not stated and (shown_tilt is None or shown_tilt < 0.5):
-        return []
-    said = " and ".join(f"{tilt:+.1f}" for tilt in stated) or "nothing"
-    shown = "" if shown_tilt is None else f"; the positions show {shown_tilt:.1f} degrees"
-    return [f"Gantry tilt: the file states {said}{' degrees' if stated else ''}{shown}."]
+            turned = float(np.degrees(np.arccos(min(1.0, along))))
+            shown = f"; the positions show {turned:.1f} degrees"
+    if stated or turned >= 0.5:
+        said = " and ".join(f"{tilt:+.1f}" for tilt in stated)
+        notes.append(
+            f"Gantry tilt: the file states {f'{said} degrees' if said else 'nothing'}{shown}."
+        )
+    if len(positions) < 3:
+        return notes
+    gaps = np.diff(positions)
+    usual = float(np.median(gaps))
+    if np.abs(gaps - usual).max() > max(0.05 * usual, SAME_PLACE):
+        runs = [f"{len(list(g))} x {text}" for text, g in groupby(f"{gap:.2f}" for gap in gaps)]
+        listing = f"{gaps.min():.2f} to {gaps.max():.2f} mm, median {usual:.2f} mm"
+        if len(runs) <= _LISTED:
+            listing = f"{', '.join(runs)} mm"
+        notes.append(f"Slices are unevenly spaced along their normal: {listing}.")
+    return notes + _missing(positions, gaps, planes)
 
 
 def air_notes(smallest: float) -> list[str]:
     """Return a note if no value is that of air: the data are raw, a mask, or wrongly rescaled."""
-    if smallest < _AIR:
+    if smallest < -500:
         return []
     return [f"The smallest value is {smallest:g}, but air is near -1000: these may not be HU."]
 
 
 def listed(items: Sequence[str]) -> str:
     """List a few items and the number of the others."""
-    position_notes = len(items) - _LISTED
-    return "; ".join(items[:_LISTED]) + (
-        f"; and {position_notes} more" if position_notes > 0 else ""
-    )
-
-
-def _first_by_instance(plane: Plane) -> tuple[float, str, int]:
-    number = float("inf") if plane.instance is None else float(plane.instance)
-    return (number, str(plane.path), plane.frame or 0)
+    more = f"; and {len(items) - _LISTED} more" if len(items) > _LISTED else ""
+    return "; ".join(items[:_LISTED]) + more
 
 
 def _one_orientation(planes: Sequence[Plane]) -> tuple[list[Plane], list[str]]:
     """Return the slices of the most common orientation; others belong to a scout image."""
     groups: list[list[Plane]] = []
     for plane in planes:
-        for group in groups:
-            if _alike(group[0].orientation, plane.orientation):
-                group.append(plane)
-                break
-        else:
+        known = (g for g in groups if _alike(g[0].orientation, plane.orientation))
+        group = next(known, None)
+        if group is None:
             groups.append([plane])
+        else:
+            group.append(plane)
     groups.sort(key=len, reverse=True)
-    if len(groups) == 1:
-        return groups[0], []
     others = [plane for group in groups[1:] for plane in group]
+    if not others:
+        return groups[0], []
     if len(groups[0]) <= len(others):
         listing = ", ".join(f"{len(g)} {display_of(g[0].orientation).plane}" for g in groups)
         raise SlideError(
@@ -227,36 +213,28 @@ def _alike(one: tuple[float, ...] | None, two: tuple[float, ...] | None) -> bool
     return bool(np.allclose(one, two, atol=0.02))
 
 
-def _one_size(planes: Sequence[Plane]) -> None:
-    sizes = Counter((p.rows, p.columns) for p in planes)
-    if len(sizes) > 1:
-        listing = ", ".join(f"{count} of {h} x {w}" for (h, w), count in sizes.most_common())
-        odd_slice = next(p for p in planes if (p.rows, p.columns) == sizes.most_common()[-1][0])
-        raise SlideError(
-            f"the series holds slices of several sizes ({listing} pixels; {odd_slice.label} is one "
-            "of the few): a volume has one size, so put each size into its own folder"
-        )
-
-
 def _positions(planes: Sequence[Plane], display: Display) -> tuple[list[float], list[str]]:
     """Return the position of each slice in mm, from the best source that all slices have.
 
     A source that gives all slices the same position is skipped.
     """
-    oriented = planes[0].orientation is not None
     projected = [
         None if p.position is None else float(np.dot(p.position, display.normal)) for p in planes
     ]
-    if gap_notes := _spread(projected):
-        listing = "ImageOrientationPatient is missing: the slices are taken as axial."
-        return gap_notes, [] if oriented else [listing]
-    if gap_notes := _spread([p.location for p in planes]):
-        return gap_notes, ["ImagePositionPatient is missing: slices are ordered by SliceLocation."]
-    numbers = [p.instance for p in planes]
-    known = [n for n in numbers if n is not None]
-    if len(known) == len(planes) == len(set(known)):
+    axial = "ImageOrientationPatient is missing: the slices are taken as axial."
+    by_location = "ImagePositionPatient is missing: slices are ordered by SliceLocation."
+    for values, notes in (
+        (projected, [] if planes[0].orientation else [axial]),
+        ([p.location for p in planes], [by_location]),
+    ):
+        known = [v for v in values if v is not None]
+        # two slices at one position may be duplicates; more without any other position mean nothing
+        if len(known) == len(planes) and (len(known) <= 2 or np.ptp(known) >= SAME_PLACE):
+            return known, notes
+    numbers = [p.instance for p in planes if p.instance is not None]
+    if len(numbers) == len(planes) == len(set(numbers)):
         step = next((s for s in (planes[0].between, planes[0].thickness) if s and s > 0), 1.0)
-        return [step * (n - min(known)) for n in known], [
+        return [step * (n - min(numbers)) for n in numbers], [
             "Positions are missing: slices are ordered by InstanceNumber, "
             f"{step:g} mm apart, and may run either way."
         ]
@@ -268,54 +246,31 @@ def _positions(planes: Sequence[Plane], display: Display) -> tuple[list[float], 
     )
 
 
-def _spread(values: Sequence[float | None]) -> list[float] | None:
-    known = [v for v in values if v is not None]
-    if len(known) < len(values):
-        return None
-    # two slices at one position may be duplicates; more without any other position mean nothing
-    apart = max(known) - min(known) >= SAME_PLACE
-    return known if apart or len(known) <= 2 else None
-
-
-def _missing(positions: Float[np.ndarray, " n"], planes: Sequence[Plane]) -> list[str]:
+def _missing(
+    positions: Float[np.ndarray, " n"], gaps: Float[np.ndarray, " m"], planes: Sequence[Plane]
+) -> list[str]:
     """Return a note on gaps where InstanceNumber jumps or the spacing is wide.
 
     If most gaps are equal, a wide gap exceeds 1.5 times the median. In a series whose spacing
     changes on purpose (thin at the base, thick above), it exceeds 1.5 times both its neighbours.
     """
-    gaps = np.diff(positions)
     median = np.median(gaps)
     even = np.mean(np.abs(gaps - median) <= 0.1 * median) >= 2 / 3
     beside = np.maximum(np.append(0, gaps[:-1]), np.append(gaps[1:], 0))
     usual = np.full_like(gaps, median) if even else beside
-    jumps = _jumps([p.instance for p in planes])
-    gap_notes = []
+    # numbers are informative if they run evenly along the axis
+    numbers = [p.instance for p in planes if p.instance is not None]
+    steps = np.diff(numbers) if len(numbers) == len(planes) else np.zeros(len(gaps), int)
+    step, count = Counter(steps.tolist()).most_common(1)[0]
+    numbered = (steps * step > 0).all() and count >= len(steps) * 2 / 3
+    found = []
     for i, gap in enumerate(gaps):
         where = f"between {positions[i]:.2f} and {positions[i + 1]:.2f} mm (a gap of {gap:.2f} mm)"
-        if jumps[i]:
-            several = f"{min(jumps[i])} to {max(jumps[i])}" if len(jumps[i]) > 1 else jumps[i][0]
-            gap_notes.append(f"InstanceNumber {several} {where}")
+        if numbered and abs(steps[i]) > abs(step):
+            gone = sorted(range(numbers[i] + step, numbers[i + 1], step))
+            several = f"{gone[0]} to {gone[-1]}" if len(gone) > 1 else gone[0]
+            found.append(f"InstanceNumber {several} {where}")
         elif gap > 1.5 * usual[i]:
-            count = max(1, round(gap / usual[i]) - 1)
-            gap_notes.append(f"about {count} {where}, where {usual[i]:.2f} mm is usual")
-    return [f"Slices seem to be missing: {listed(gap_notes)}."] if gap_notes else []
-
-
-def _jumps(numbers: Sequence[int | None]) -> list[list[int]]:
-    """Return, for each pair of neighbours, the missing InstanceNumbers between them.
-
-    Only numbers that run evenly along the axis are informative.
-    """
-    no_jumps: list[list[int]] = [[] for _ in numbers[1:]]
-    known = [n for n in numbers if n is not None]
-    if len(known) < len(numbers):
-        return no_jumps
-    steps = [b - a for a, b in pairwise(known)]
-    step, count = Counter(steps).most_common(1)[0]
-    one_way = step != 0 and all(s * step > 0 for s in steps)
-    if not one_way or count < len(steps) * 2 / 3:
-        return no_jumps
-    return [
-        sorted(range(a + step, b, step)) if abs(b - a) > abs(step) else []
-        for a, b in pairwise(known)
-    ]
+            many = max(1, round(gap / usual[i]) - 1)
+            found.append(f"about {many} {where}, where {usual[i]:.2f} mm is usual")
+    return [f"Slices seem to be missing: {listed(found)}."] if found else []

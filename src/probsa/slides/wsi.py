@@ -6,17 +6,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import UInt8
 
-from ..errors import RegionError, SlideError
-from ._base import Level, Slide
-from .regions import blocks, check, on_white
+from ._base import Level, Slide, on_white, reading
 from .resolution import from_openslide, settle
 
 if TYPE_CHECKING:
     import openslide
-    from PIL.Image import Image
 
-# size of the tile cache of one slide: OpenSlide's own default
-_CACHE_BYTES = 32 << 20
+_ROWS = 4096
+"""Rows that are read in one call, as by OpenSlide itself, to bound the memory of RGBA pixels."""
 
 
 class WsiSlide(Slide):
@@ -30,53 +27,42 @@ class WsiSlide(Slide):
         import openslide
 
         self.path, self.name = path, name
-        self._library = openslide
-        self._closed = False
         self._handle: openslide.OpenSlide | None = None
-        try:
+        with reading(path):
             handle = self._open()
             properties = dict(handle.properties)
-            sizes = handle.level_dimensions
-            downsamples = handle.level_downsamples
-            images = ", ".join(sorted(handle.associated_images))
-        except openslide.OpenSlideError as e:
-            self.close()
-            raise SlideError(
-                f"{path} cannot be opened by OpenSlide: {e}; the file is damaged, incomplete, or "
-                "of a variant that OpenSlide does not know"
-            ) from e
+            self.levels = tuple(
+                Level(width=w, height=h, downsample=d)
+                for (w, h), d in zip(handle.level_dimensions, handle.level_downsamples, strict=True)
+            )
         self.format = properties.get(openslide.PROPERTY_NAME_VENDOR, "unknown")
-        self.levels = tuple(
-            Level(width=w, height=h, downsample=d)
-            for (w, h), d in zip(sizes, downsamples, strict=True)
-        )
-        resolution = settle(from_openslide(properties), mpp)
-        self.mpp, self.mpp_source = resolution.mpp, resolution.source
-        self.properties = properties | _common_properties(
-            properties, images, openslide.__library_version__
-        )
+        self.mpp, self.mpp_source = settle(from_openslide(properties), mpp)
+        sides = [properties.get(f"openslide.level[0].tile-{side}") for side in ("width", "height")]
+        common = {
+            "reader": f"OpenSlide {openslide.__library_version__}",
+            "associated images": ", ".join(sorted(handle.associated_images)),
+            "tile size": " x ".join(side for side in sides if side),
+            "objective power": properties.get("openslide.objective-power"),
+        }
+        self.properties = properties | {k: v for k, v in common.items() if v}
 
-    def read(
-        self, *, x: int, y: int, level: int, width: int, height: int
+    def _read(
+        self, corner: tuple[int, int], level: int, *, width: int, height: int
     ) -> UInt8[np.ndarray, "height width 3"]:
-        """Return a region as RGB, decoded in blocks of 4096 x 4096 pixels; see `Slide.read`."""
-        check(self, level, width, height)
         out = np.empty((height, width, 3), np.uint8)
-        for b in blocks(x, y, width, height, downsample=self.levels[level].downsample):
+        for top in range(0, height, _ROWS):
+            at = (corner[0], int(corner[1] + top * self.levels[level].downsample))
+            size = (width, min(_ROWS, height - top))
             try:
-                image = self._open().read_region((b.x, b.y), level, (b.width, b.height))
-            except self._library.OpenSlideError as e:
+                out[top : top + _ROWS] = on_white(self._open().read_region(at, level, size))
+            except Exception:
                 self._release()
-                raise RegionError(
-                    f"{self.path.name}: level {level} cannot be decoded in the {b.width} x "
-                    f"{b.height} pixels from level-0 corner ({b.x}, {b.y}): {e}"
-                ) from e
-            out[b.top : b.top + b.height, b.left : b.left + b.width] = _rgb(image)
+                raise
         return out
 
     def close(self) -> None:
         """Release the handle and its cache; may be called more than once."""
-        self._closed = True
+        self.closed = True
         self._release()
 
     def _release(self) -> None:
@@ -85,28 +71,8 @@ class WsiSlide(Slide):
             self._handle = None
 
     def _open(self) -> "openslide.OpenSlide":
-        if self._closed:
-            raise SlideError(f"{self.path.name} is closed")
+        import openslide
+
         if self._handle is None:
-            self._handle = self._library.OpenSlide(self.path)
-            self._handle.set_cache(self._library.OpenSlideCache(_CACHE_BYTES))
+            self._handle = openslide.OpenSlide(self.path)
         return self._handle
-
-
-def _rgb(image: "Image") -> UInt8[np.ndarray, "height width 3"]:
-    pixels = np.asarray(image)
-    return on_white(pixels[..., :3], pixels[..., 3])
-
-
-def _common_properties(properties: dict[str, str], images: str, version: str) -> dict[str, str]:
-    """Return the properties that all readers state under the same names."""
-    common = {"reader": f"OpenSlide {version}", "associated images": images}
-    width, height = (
-        properties.get(f"openslide.level[0].tile-{side}") for side in ("width", "height")
-    )
-    if width and height:
-        common["tile size"] = f"{width} x {height}"
-    power = properties.get("openslide.objective-power")
-    if power:
-        common["objective power"] = power
-    return {k: v for k, v in common.items() if v}
