@@ -8,11 +8,11 @@ import json
 import cv2
 import numpy as np
 import pytest
-from support.array_slide import ArraySlide, painted
+from support.array_slide import ArraySlide, VastSlide, painted
 
 from probsa.errors import InputError, SlideError, UnknownName
-from probsa.patches import TissueOptions, cut, find_tissue, preset, presets, settings
-from probsa.patches.polygons import locate
+from probsa.patches import TissueOptions, cut, find_tissue, settings
+from probsa.patches.polygons import locate, ring_area
 from probsa.slides import open_slide
 
 NAMES = {
@@ -104,11 +104,6 @@ def golden_slides(shared_golden, shared_data):
         found[name].close()
 
 
-def golden_runs(shared_golden, name):
-    with (shared_golden / "patches" / "runs.csv").open(newline="") as f:
-        return [row for row in csv.DictReader(f) if row["slide"] == name]
-
-
 def joined(rings):
     return np.concatenate([np.zeros((0, 2), np.int32), *rings])
 
@@ -131,7 +126,9 @@ def assert_same_tissue(tissue, golden, run):
 def test_every_run_gives_the_contours_and_the_coordinates_of_clam(
     name, golden_slides, shared_golden
 ):
-    slide, runs = golden_slides[name], golden_runs(shared_golden, name)
+    with (shared_golden / "patches" / "runs.csv").open(newline="") as f:
+        runs = [row for row in csv.DictReader(f) if row["slide"] == name]
+    slide = golden_slides[name]
     golden = np.load(shared_golden / "patches" / f"{name}.npz")
     assert len(runs) == 22
     checked = kept = 0
@@ -176,46 +173,26 @@ def test_a_lattice_is_located_as_by_opencv_point_by_point():
             for x in xs
         ]
         np.testing.assert_array_equal(locate(ring, xs, ys), np.array(theirs))
-
-
-def test_a_lattice_without_points_is_located_too():
-    ring = np.array([(0, 0), (9, 0), (9, 9)], np.int32)
-    assert locate(ring, np.arange(0), np.arange(3)).shape == (0, 3)
-    assert locate(ring, np.arange(3), np.arange(0)).shape == (3, 0)
+        assert locate(ring, xs[:0], ys).shape == (0, len(ys))
+        assert locate(ring, xs, ys[:0]).shape == (len(xs), 0)
 
 
 def test_a_slide_without_any_contour_is_one_without_tissue():
     # CLAM ends here in an exception, and its whole folder with it
     slide = ArraySlide(np.full((1024, 1024, 3), 244, np.uint8), mpp=None)
-    for name in NAMES.values():
-        tissue = find_tissue(slide, preset(name).tissue)
-        patches = cut(slide, tissue, preset(name))
-        assert (len(tissue), tissue.area, len(patches)) == (0, 0, 0)
-        assert patches.coords.shape == (0, 2)
-
-
-class Vast(ArraySlide):
-    """44,000 x 40,000 pixels that are computed: tissue on the left half; memory for none of it."""
-
-    def __init__(self, *downsamples):
-        shapes = [np.broadcast_to(np.uint8(0), (40_000 // d, 44_000 // d, 3)) for d in downsamples]
-        super().__init__(*shapes, mpp=0.25, downsamples=[float(d) for d in downsamples])
-
-    def read(self, *, x, y, level, width, height):
-        self.reads.append((level, width, height))
-        at = x / self.levels[level].downsample + np.arange(width)
-        row = np.where(at[:, None] < self.levels[level].width / 2, (200, 120, 160), 244)
-        return np.broadcast_to(row.astype(np.uint8), (height, width, 3))
+    for chosen in map(settings, NAMES.values()):
+        tissue = find_tissue(slide, chosen.tissue)
+        assert (len(tissue), cut(slide, tissue, chosen).coords.shape) == (0, (0, 2))
 
 
 def test_beyond_the_size_where_clam_stops_the_mask_is_smaller_and_says_so():
-    slide = Vast(1, 4)
-    tissue = find_tissue(slide, preset("clam").tissue)
+    slide = VastSlide(44_000, 1, 4, square=22_000)
+    tissue = find_tissue(slide, settings("clam").tissue)
     assert tissue.notes == (
-        "Level 1 has 11000x10000 pixels, more than CLAM accepts; tissue is found on an image 64 "
+        "Level 1 has 11000x11000 pixels, more than CLAM accepts; tissue is found on an image 64 "
         "times smaller than the slide.",
     )
-    assert tissue.area == pytest.approx(44_000 * 40_000 / 2, rel=0.01)
+    assert sum(ring_area(p.outer) for p in tissue.polygons) == pytest.approx(22_000**2, rel=0.01)
     assert max(w * h for _, w, h in slide.reads) <= 2048 * 2048
 
 
@@ -224,7 +201,7 @@ def test_the_level_for_the_mask_is_the_largest_downsample_up_to_64():
         size = [4096, 2048, 1024, 512]
         images = [np.full((n, n, 3), 244, np.uint8) for n in size[: len(downsamples)]]
         slide = ArraySlide(*images, mpp=None, downsamples=downsamples)
-        return find_tissue(slide, preset("clam").tissue).level
+        return find_tissue(slide, settings("clam").tissue).level
 
     assert level(1.0, 4.0, 16.0, 64.16) == 2
     assert level(1.0, 4.0, 16.0, 64.0) == 3
@@ -264,41 +241,29 @@ def test_clam_with_micrometres_keeps_its_tissue_and_its_grid():
     assert found.mpp == 0.5
 
 
-def test_presets_are_listed_and_refused_by_name():
-    assert set(presets()) == {*NAMES.values(), "paper", "paper-text"}
-    assert all(text and "\n" not in text for text in presets().values())
-    assert "inferred" in presets()["paper"]
-    for name in presets():
-        assert preset(name).preset == name
-        assert preset(name) == settings(name)
-    with pytest.raises(UnknownName, match="Did you mean 'clam-biopsy'"):
-        preset("bwh-biopsy")
-    with pytest.raises(UnknownName, match="no setting named 'sise'"):
-        settings("clam", sise=3)
-    with pytest.raises(UnknownName, match="paper"):
-        settings("papr")
+def test_presets_and_settings_of_unknown_names():
+    for wrong, flags, says in (
+        ("bwh-biopsy", {}, "Did you mean 'clam-biopsy'"),
+        ("clam", {"sise": 3}, "no setting named 'sise'"),
+        ("papr", {}, "paper"),
+    ):
+        with pytest.raises(UnknownName, match=says):
+            settings(wrong, **flags)
 
 
 def test_the_papers_presets():
-    paper, text = preset("paper"), preset("paper-text")
-    assert (paper.size, paper.mpp, paper.level, paper.overlap) == (512, None, 0, 0)
-    assert (paper.grid, paper.rule, paper.tissue) == (
-        "contour",
-        "four_pt",
-        preset("clam-biopsy").tissue,
-    )
-    assert (text.size, text.mpp, text.tissue) == (512, 0.5, paper.tissue)
+    biopsy, paper, text = map(settings, ("clam-biopsy", "paper", "paper-text"))
+    assert paper == settings("clam-biopsy", size=512)
+    assert text == settings("clam-biopsy", size=512, mpp=0.5)
+    assert (biopsy.grid, biopsy.rule, biopsy.mpp) == ("contour", "four_pt", None)
     assert settings("paper-text", mpp=1.0).folder == "10x_512px_0px_overlap"
     assert paper.folder == "level0_512px_0px_overlap"
-    assert not paper.needs_mpp
-    assert text.needs_mpp
 
 
 def test_flags_win_over_the_preset():
     chosen = settings("clam", size=512, threshold=20, min_area=2.0, max_holes=1, mpp=None)
     assert (chosen.size, chosen.tissue.threshold, chosen.tissue.min_area) == (512, 20, 2)
     assert (chosen.tissue.max_holes, chosen.tissue.median, chosen.mpp) == (1, 7, None)
-    assert chosen.preset == "clam"
     assert settings("clam", min_tissue=0.5).rule == "share"
     assert settings("clam", min_tissue=0.5, rule="center").rule == "center"
     assert settings("paper-text", level=0).mpp is None
@@ -307,12 +272,6 @@ def test_flags_win_over_the_preset():
     assert settings() == settings(None, size=None)
     with pytest.raises(InputError, match="give one of --mpp and --level"):
         settings("clam", mpp=0.5, level=1)
-
-
-def test_the_name_of_a_preset_is_no_setting():
-    assert settings("clam", size=512).to_dict() == {
-        **settings("clam").to_dict(),
-        "size": 512,
-    }
-    assert "preset" not in settings("clam").to_dict()
-    assert json.loads(json.dumps(settings().to_dict())) == settings().to_dict()
+    with pytest.raises(InputError, match="give one of --mpp and --level"):
+        settings(mpp=0.5, level=0)
+    assert json.loads(json.dumps(chosen.to_dict())) == chosen.to_dict()

@@ -1,24 +1,27 @@
 """Our own tissue and lattice: the same for every scan of a slide, and shares as an area is."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
 from matplotlib.path import Path as Outline
-from support.array_slide import ArraySlide, halved, painted
+from support.array_slide import ArraySlide, VastSlide, halved, painted
 
 from probsa.core.graphs import grid
 from probsa.errors import InputError, RegionError, SlideError
 from probsa.patches import PatchSettings, Polygon, Tissue, TissueOptions, cut, find_tissue, settings
-from probsa.patches.polygons import raster
-from probsa.patches.reduction import factors, reduced
-from probsa.patches.rules import tissue_shares
+from probsa.patches.grid import tissue_shares
+from probsa.patches.pixels import factors, reduced
+from probsa.patches.polygons import raster, ring_area
 from probsa.slides import open_slide
 
 
 def patches_of(slide, chosen):
     return cut(slide, find_tissue(slide, chosen.tissue), chosen)
+
+
+def area(tissue):
+    """Area in level-0 pixels, without holes."""
+    return sum(ring_area(p.outer) - sum(map(ring_area, p.holes)) for p in tissue.polygons)
 
 
 def cells(patches):
@@ -89,19 +92,6 @@ def test_a_fragmented_slide_has_one_lattice_and_no_patch_over_another():
     assert (order == np.arange(len(found))).all()  # row by row
 
 
-def test_the_golden_fragments_lie_on_one_lattice(shared_golden):
-    golden = np.load(shared_golden / "patches" / "synth_fragmented.npz")
-    points, offsets = golden["x_at1__contours_xy"], golden["x_at1__contours_off"]
-    outlines = [points[a:b] for a, b in itertools.pairwise(offsets)]
-    slide = ArraySlide(np.broadcast_to(np.uint8(244), (4608, 5632, 3)), mpp=0.5)
-    tissue = Tissue(polygons=tuple(Polygon(outer=ring) for ring in outlines), slide_size=slide.size)
-    theirs = golden["x_at1__256_256__coords"]
-    assert len(np.unique(theirs % 256, axis=0)) == 15
-    found = cut(slide, tissue, settings(size=256, rule="four_pt"))
-    assert (found.coords % 256 == 0).all()
-    assert len(np.unique(found.coords, axis=0)) == len(found) > 150
-
-
 @pytest.mark.parametrize(
     ("ellipse", "many"),
     [((256, 256, 10, 10), 0), ((768, 768, 200, 200), 1), ((1024, 256, 300, 200), 2)],
@@ -150,7 +140,8 @@ def test_the_share_is_that_of_a_raster_of_single_pixels(overlap):
     assert (found[wanted == 0] == 0).all()
     assert np.abs(found - wanted).max() < 0.02
     assert np.abs(found.mean() - wanted.mean()) < 0.002
-    assert polygon.area == pytest.approx(mask.sum(), rel=0.01)
+    tissue = Tissue(polygons=(polygon,), slide_size=(700, 700))
+    assert area(tissue) == pytest.approx(mask.sum(), rel=0.01)
 
 
 def test_patches_have_the_share_that_was_asked_for():
@@ -169,6 +160,16 @@ def test_patches_have_the_share_that_was_asked_for():
                     assert ((x, y) in kept[least]) == (share > least)
     assert kept[0.9] < kept[0.25] < kept[0.0]
     assert len(kept[0.9]) > 3
+
+
+def test_a_square_that_only_rounding_gives_tissue_is_no_patch():
+    """Differences of cumulative sums gave 4e-16 for squares of 33 pixels, 22 apart."""
+    polygon, mask = irregular(13)
+    share = tissue_shares((polygon,), (0, 0), step=(22.0, 22.0), counts=(31, 31), size=33.0)
+    padded = np.pad(mask, (6, 60))
+    for i, j in np.argwhere(share > 0):
+        assert padded[22 * j : 22 * j + 45, 22 * i : 22 * i + 45].any()
+    assert share[share > 0].min() > 1e-6
 
 
 def test_pieces_over_one_another_count_once():
@@ -237,7 +238,7 @@ def test_the_tissue_does_not_move():
         left, top, right, bottom = piece.box
         assert (left + right) / 2 == pytest.approx(900, abs=8)
         assert (top + bottom) / 2 == pytest.approx(700, abs=8)
-        assert piece.area == pytest.approx(np.pi * 500 * 400, rel=0.03)
+        assert ring_area(piece.outer) == pytest.approx(np.pi * 500 * 400, rel=0.03)
 
 
 def test_pieces_and_holes_are_kept_by_their_area_in_micrometres():
@@ -292,7 +293,7 @@ def test_downsamples_that_are_not_whole():
     tissue = find_tissue(slide, TissueOptions(resolution=8.0, median=3))
     assert (tissue.level, tissue.scale) == (2, (64, 64))
     inside = (x - 2000) ** 2 + (y - 2000) ** 2 < 1500**2
-    assert tissue.area == pytest.approx(inside.sum(), rel=0.05)
+    assert area(tissue) == pytest.approx(inside.sum(), rel=0.05)
     found = cut(slide, tissue, settings(size=128, mpp=0.125 * 3.9999))
     assert found.size_level0 == pytest.approx(128 * 3.9999)
     assert np.unique(cells(found)[:, 0]).size >= 6
@@ -313,24 +314,8 @@ def test_with_and_without_padding():
     assert len(patches_of(slide, settings(size=300, min_tissue=0.29))) == 15
 
 
-class Pyramid(ArraySlide):
-    """100,000 x 100,000 pixels of which only the levels' sizes exist."""
-
-    def __init__(self, *downsamples):
-        sides = [100_000 // d for d in downsamples]
-        images = [np.broadcast_to(np.uint8(0), (n, n, 3)) for n in sides]
-        super().__init__(*images, mpp=0.25)
-
-    def read(self, *, x, y, level, width, height):
-        self.reads.append((level, width, height))
-        columns = (x + np.arange(width) * self.levels[level].downsample) // 5000 % 2
-        rows = (y + np.arange(height) * self.levels[level].downsample) // 5000 % 2
-        checks = (columns[None, :] == rows[:, None]) & (columns[None, :] == 0)
-        return np.where(checks[..., None], np.uint8([200, 120, 160]), np.uint8(244))
-
-
 def test_a_vast_slide_is_segmented_from_its_pyramid_in_small_blocks():
-    slide = Pyramid(1, 4, 16, 32)
+    slide = VastSlide(100_000, 1, 4, 16, 32, square=5000)
     found = patches_of(slide, settings(size=512))
     assert {level for level, _, _ in slide.reads} == {3}
     assert max(w * h for _, w, h in slide.reads) <= 2048**2
@@ -349,7 +334,7 @@ def test_the_mean_of_an_image_in_blocks_is_the_mean_of_the_image(monkeypatch):
     fine = image.repeat(27, axis=0).reshape(27, 300, 400, 3).mean(1)
     fine = fine.repeat(36, axis=1).reshape(27, 36, 400, 3).mean(2)
     assert np.abs(whole - fine).max() <= 0.51
-    monkeypatch.setattr("probsa.patches.reduction.BLOCK", 50)
+    monkeypatch.setattr("probsa.patches.pixels.BLOCK", 50)
     again = ArraySlide(image)
     np.testing.assert_array_equal(reduced(again, scale=scale).pixels, whole)
     assert max(max(w, h) for _, w, h in again.reads) <= 52
@@ -363,74 +348,69 @@ def test_what_cannot_be_decoded_is_said_and_the_rest_is_found():
     found = find_tissue(slide, options)
     (note,) = found.notes
     assert "cannot be decoded at level 0 and count as background" in note
-    assert 0 < whole.area - found.area < 1100**2
+    assert 0 < area(whole) - area(found) < 1100**2
     with pytest.raises(RegionError, match="more than half of level 0 cannot be decoded"):
         find_tissue(ArraySlide(FORTY, mpp=0.25, broken=((0, 0, 4097, 3074),)))
 
 
-def test_what_needs_a_resolution_says_how_to_give_it():
-    slide = ArraySlide(FORTY, mpp=None, name="TCGA")
-    with pytest.raises(SlideError, match=r"TCGA.tiff: .*--slide-mpp.*clam-biopsy"):
-        find_tissue(slide)
-    chosen = settings("clam-biopsy", mpp=0.5)
-    with pytest.raises(SlideError, match=r"TCGA.tiff: patches at 0.5 .*--slide-mpp.*without --mpp"):
-        cut(slide, find_tissue(slide, chosen.tissue), chosen)
-    assert len(patches_of(slide, settings("clam-biopsy", mask_level=0))) > 60
-    assert settings("clam", unit="um2").needs_mpp
+UNKNOWN, KNOWN = ArraySlide(FORTY, mpp=None, name="a"), ArraySlide(TWENTY, mpp=0.5, name="a")
 
 
-def test_what_does_not_fit_the_slide_is_refused():
-    slide = ArraySlide(TWENTY, mpp=0.5, name="a")
-    tissue = find_tissue(slide)
-    with pytest.raises(SlideError, match=r"a.tiff: its pixels are 0.5 µm, .* 0.2 µm requested"):
-        cut(slide, tissue, settings(mpp=0.2))
-    assert len(cut(slide, tissue, settings(mpp=0.25))) > 0
-    with pytest.raises(SlideError, match=r"a.tiff: there is no level 2 .* levels are 0 to 0"):
-        cut(slide, tissue, settings(level=2))
-    with pytest.raises(SlideError, match="no level 3 to find tissue at; its levels are 0 to 0"):
-        find_tissue(slide, settings(mask_level=3).tissue)
-    with pytest.raises(InputError, match="give a smaller overlap"):
-        cut(slide, tissue, settings(size=64, overlap=63, mpp=0.25))
+@pytest.mark.parametrize(
+    ("slide", "chosen", "kind", "says"),
+    [
+        (UNKNOWN, settings(), SlideError, r".*--slide-mpp.*clam-biopsy"),
+        (
+            UNKNOWN,
+            settings("clam-biopsy", mpp=0.5),
+            SlideError,
+            "patches at 0.5 .*--slide-mpp.*without --mpp",
+        ),
+        (KNOWN, settings(mpp=0.2), SlideError, "its pixels are 0.5 µm, .* 0.2 µm requested"),
+        (KNOWN, settings(level=2), SlideError, "no level 2 to cut .* levels are 0 to 0"),
+        (KNOWN, settings(mask_level=3), SlideError, "no level 3 to find tissue at; its .* 0 to 0"),
+        (KNOWN, settings(size=64, overlap=63, mpp=0.25), InputError, "give a smaller overlap"),
+    ],
+)
+def test_what_does_not_fit_the_slide_is_refused(slide, chosen, kind, says):
+    with pytest.raises(kind, match=f"^a.tiff: .*{says}"):
+        patches_of(slide, chosen)
+
+
+def test_what_just_fits_is_cut():
+    assert len(patches_of(KNOWN, settings(mpp=0.25))) > 0
+    assert len(patches_of(UNKNOWN, settings("clam-biopsy", mask_level=0))) > 60
+    assert settings("clam", unit="um2").tissue.needs_mpp
     other = Tissue(polygons=(), slide_size=(10, 10))
     with pytest.raises(InputError, match="belong to two slides"):
-        cut(slide, other, settings())
+        cut(KNOWN, other, settings())
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("kind", "wrong", "says"),
     [
-        ({"overlap": 512}, "give an overlap from 0 to 511"),
-        ({"overlap": -1}, "overlap must be a whole number from 0"),
-        ({"size": 0}, "patch size must be a whole number from 1"),
-        ({"mpp": 0.0}, "positive number; got 0"),
-        ({"mpp": float("nan")}, "positive number; got nan"),
-        ({"mpp": 0.5, "level": 1}, "give one of --mpp and --level"),
-        ({"min_tissue": 1.1}, "a share from 0 to 1; got 1.1"),
-        ({"level": -1, "mpp": None}, "level must be a whole number from 0"),
+        (PatchSettings, {"overlap": 512}, "overlap must be from 0 to 511; got 512"),
+        (PatchSettings, {"overlap": -1}, "overlap must be from 0 to 511; got -1"),
+        (PatchSettings, {"size": 0}, "size must be 1 or more; got 0"),
+        (PatchSettings, {"mpp": 0.0}, "mpp must be more than 0; got 0"),
+        (PatchSettings, {"mpp": float("nan")}, "more than 0; got nan"),
+        (PatchSettings, {"mpp": 0.5, "level": 1}, "give one of --mpp and --level"),
+        (PatchSettings, {"min_tissue": 1.1}, "from 0 to 1; got 1.1"),
+        (PatchSettings, {"level": -1, "mpp": None}, "level must be 0 or more"),
+        (TissueOptions, {"median": 4}, "median must be an odd number of pixels, or 0; got 4"),
+        (TissueOptions, {"threshold": 256}, "from 0 to 255; got 256"),
+        (TissueOptions, {"closing": -1}, "closing must be 0 or more"),
+        (TissueOptions, {"min_area": -1.0}, "min_area must be 0 or more; got -1"),
+        (TissueOptions, {"min_hole": float("inf")}, "min_hole must be 0 or more; got inf"),
+        (TissueOptions, {"max_holes": -2}, "max_holes must be 0 or more"),
+        (TissueOptions, {"resolution": 0.0}, "resolution must be more than 0"),
+        (TissueOptions, {"level": 1}, "not both"),
+        (TissueOptions, {"level": -1, "resolution": None}, "level must be 0 or more"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(wrong, says):
+def test_options_that_cannot_be_are_refused(kind, wrong, says):
     with pytest.raises(InputError, match=says):
-        PatchSettings(**wrong)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        ({"median": 4}, "side of the median filter must be odd, or 0 for none; got 4"),
-        ({"threshold": 256}, "from 0 to 255; got 256"),
-        ({"closing": -1}, "closing must be a whole number"),
-        ({"min_area": -1.0}, "min_area must be an area of 0 or more; got -1"),
-        ({"min_hole": float("inf")}, "min_hole must be an area"),
-        ({"max_holes": -2}, "max_holes must be a whole number"),
-        ({"resolution": 0.0}, "resolution must be a positive number"),
-        ({"level": 1}, "not both"),
-        ({"level": -1, "resolution": None}, "level must be a whole number"),
-    ],
-)
-def test_tissue_options_that_cannot_be_are_refused(wrong, says):
-    with pytest.raises(InputError, match=says):
-        TissueOptions(**wrong)
+        kind(**wrong)
 
 
 def test_folders_are_named_as_tridents():

@@ -59,6 +59,31 @@ class ArraySlide(Slide):
         pass
 
 
+class VastSlide(ArraySlide):
+    """A square slide whose pixels are computed: one square in four is tissue.
+
+    Args:
+        side: width and height of level 0.
+        downsamples: of the levels.
+        square: side of the squares.
+    """
+
+    def __init__(self, side, *downsamples, square):
+        shapes = [np.broadcast_to(np.uint8(0), (side // d, side // d, 3)) for d in downsamples]
+        super().__init__(*shapes, mpp=0.25)
+        self.square = square
+
+    def read(self, *, x, y, level, width, height):
+        self.reads.append((level, width, height))
+        down = self.levels[level].downsample
+        even_x, even_y = (
+            (start + np.arange(n) * down) // self.square % 2 == 0
+            for start, n in ((x, width), (y, height))
+        )
+        is_tissue = (even_x & even_y[:, None])[..., None]
+        return np.where(is_tissue, np.uint8([200, 120, 160]), np.uint8(244))
+
+
 def halved(image):
     """Return the next level of a pyramid: means of 2x2 pixels, without odd last rows or columns."""
     height, width = (n // 2 * 2 for n in image.shape[:2])

@@ -151,7 +151,8 @@ def _try_patching(
         else:
             tissue = read_geojson(named_file(contours, item.name, ".geojson"), slide.size)
         patches = cut(slide, tissue, settings)
-        pictures = thumbnail(slide), draw_overview(slide, tissue, patches)
+        picture = thumbnail(slide)
+    pictures = picture, draw_overview(picture, tissue, patches)
     return len(patches), sum(map(_jpeg_size, pictures))
 
 

@@ -123,10 +123,10 @@ class Patching(CohortStage):
         made_with = self._made_with(item)
         with open_slide(item.source, mpp=item.mpp) as slide:
             tissue = self._tissue(item, slide)
-            write_image(self.work.thumbnail(item.name), thumbnail(slide))
+            picture = thumbnail(slide)
+            write_image(self.work.thumbnail(item.name), picture)
             patches = cut(slide, tissue, self.settings)
-            overview = draw_overview(slide, tissue, patches)
-            write_image(self.work.overview(item.name), overview)
+            write_image(self.work.overview(item.name), draw_overview(picture, tissue, patches))
             self._write_contours(item, tissue)
             record = replace(
                 item.record(),

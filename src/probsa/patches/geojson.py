@@ -4,7 +4,7 @@ QuPath's exports can be read, too: lists, features and collections of edited or 
 """
 
 import json
-import math
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -61,53 +61,33 @@ def read_geojson(path: Path, size: tuple[int, int]) -> Tissue:
         raise InputError(f"{path}: this is not GeoJSON: {error}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    polygons = []
-    for k, feature in enumerate(_features(document, path)):
-        for rings in _polygons(feature, f"{path}: feature {k}{_label(feature)}"):
-            polygons.append(_polygon(rings, size, where=f"{path}: feature {k}{_label(feature)}"))
-    metadata = document.get("probsa") if isinstance(document, dict) else None
-    return Tissue(polygons=tuple(polygons), slide_size=size, **_mask_metadata(metadata))
-
-
-def _mask_metadata(metadata: Any) -> dict[str, Any]:
-    """Return the metadata of the mask that `write_geojson` stored, if it is intact."""
-    if not isinstance(metadata, dict):
-        return {}
-    level, scale, notes = metadata.get("level"), metadata.get("scale"), metadata.get("notes")
-    sound = isinstance(level, int | None) and (scale is None or _point(scale))
-    if not sound or not isinstance(notes, list):
-        return {}
-    pair = None if scale is None else (float(scale[0]), float(scale[1]))
-    return {"level": level, "scale": pair, "notes": tuple(map(str, notes))}
-
-
-def _features(document: Any, path: Path) -> list[Any]:
-    """Return the features of a collection or of QuPath's list, or the file's only feature."""
-    if isinstance(document, list):
-        return document
-    if isinstance(document, dict) and document.get("type") == "FeatureCollection":
+    features = [document] if _type(document) else document
+    if _type(document) == "FeatureCollection":
         features = document.get("features")
-        if isinstance(features, list):
-            return features
-        raise InputError(f"{path}: this FeatureCollection has no list of features")
-    if isinstance(document, dict) and isinstance(document.get("type"), str):
-        return [document]
-    raise InputError(
-        f"{path}: expected a GeoJSON FeatureCollection, a feature or a list of them; "
-        f"got {_kind(document)}"
-    )
-
-
-def _label(feature: Any) -> str:
-    """Return the name that the user gave to the feature, for messages."""
-    properties = feature.get("properties") if isinstance(feature, dict) else None
-    name = properties.get("name") if isinstance(properties, dict) else None
-    return f" ({name})" if isinstance(name, str) else ""
+    if not isinstance(features, list):
+        raise InputError(
+            f"{path}: expected a GeoJSON FeatureCollection with a list of features, a feature or a "
+            f"list of them; got {_type(document) or _shown(document)}"
+        )
+    polygons = []
+    for k, feature in enumerate(features):
+        properties = feature.get("properties") if isinstance(feature, dict) else None
+        name = properties.get("name") if isinstance(properties, dict) else None
+        where = f"{path}: feature {k}" + (f" ({name})" if isinstance(name, str) else "")
+        for rings in _polygons(feature, where):
+            if not isinstance(rings, list) or not rings:
+                raise InputError(f"{where}: a polygon must be a list of rings; got {_shown(rings)}")
+            outer, *holes = (_ring(ring, size, where=where) for ring in rings)
+            polygons.append(Polygon(outer=outer, holes=tuple(holes)))
+    metadata = document.get("probsa") if isinstance(document, dict) else None
+    notes = metadata.get("notes") if isinstance(metadata, dict) else None
+    known = tuple(map(str, notes)) if isinstance(notes, list) else ()
+    return Tissue(polygons=tuple(polygons), slide_size=size, notes=known)
 
 
 def _polygons(shape: Any, where: str) -> list[Any]:
     """Return the lists of rings in a feature or geometry."""
-    kind = shape.get("type") if isinstance(shape, dict) else None
+    kind = _type(shape)
     if kind == "Feature":
         return _polygons(shape.get("geometry"), where)
     if kind == "GeometryCollection" and isinstance(shape.get("geometries"), list):
@@ -117,27 +97,18 @@ def _polygons(shape: Any, where: str) -> list[Any]:
     if kind == "MultiPolygon" and isinstance(shape.get("coordinates"), list):
         return shape["coordinates"]
     raise InputError(
-        f"{where} is {kind if isinstance(kind, str) else _kind(shape)}: tissue must be a Polygon "
-        "or MultiPolygon. Delete it, or draw it as an area"
+        f"{where} is {kind or _shown(shape)}: tissue must be a Polygon or MultiPolygon. Delete it, "
+        "or draw it as an area"
     )
-
-
-def _polygon(rings: Any, size: tuple[int, int], *, where: str) -> Polygon:
-    if not isinstance(rings, list) or not rings:
-        raise InputError(f"{where}: a polygon must be a list of rings; got {_kind(rings)}")
-    outer, *holes = (_ring(ring, size, where=where) for ring in rings)
-    return Polygon(outer=outer, holes=tuple(holes))
 
 
 def _ring(ring: Any, size: tuple[int, int], *, where: str) -> Int[np.ndarray, "points 2"]:
     """Return a ring without its repeated last point."""
-    if not isinstance(ring, list) or not all(_point(p) for p in ring):
+    if not isinstance(ring, list) or not all(_is_point(p) for p in ring):
         raise InputError(f"{where}: a ring must be a list of points [x, y] of finite numbers")
     points = np.array([p[:2] for p in ring], np.float64).reshape(-1, 2)
     slack = SLACK * max(size)
-    outside = ((points < -slack) | (points > np.array(size) + slack)).any(axis=1)
-    if outside.any():
-        x, y = points[np.argmax(outside)]
+    for x, y in points[((points < -slack) | (points > np.array(size) + slack)).any(axis=1)]:
         raise InputError(
             f"{where}: the point ({x:g}, {y:g}) lies outside the slide, which has "
             f"{size[0]}x{size[1]} pixels at level 0. Coordinates must be level-0 pixels of this "
@@ -153,18 +124,19 @@ def _ring(ring: Any, size: tuple[int, int], *, where: str) -> Int[np.ndarray, "p
     return rounded
 
 
-def _point(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) >= 2
-        and all(isinstance(v, int | float) and math.isfinite(v) for v in value[:2])
-    )
+def _is_point(p: Any) -> bool:
+    numbers = isinstance(p, list) and len(p) > 1 and all(isinstance(v, int | float) for v in p[:2])
+    return numbers and all(abs(v) <= sys.float_info.max for v in p[:2])
 
 
-def _kind(value: Any) -> str:
+def _type(value: Any) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else None
+    return kind if isinstance(kind, str) else None
+
+
+def _shown(value: Any) -> str:
     """Describe a JSON value for messages."""
-    if isinstance(value, dict):
-        return "an object without a known type" if value else "an empty object"
-    if isinstance(value, list):
-        return "a list" if value else "an empty list"
+    if isinstance(value, dict | list):
+        kind = "list" if isinstance(value, list) else "object"
+        return f"a {kind} without a known type" if value else f"an empty {kind}"
     return "nothing" if value is None else repr(value)[:40]

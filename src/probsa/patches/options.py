@@ -1,18 +1,18 @@
 """Options of stage 2: which pixels are tissue, and which squares of it are patches.
 
-CLAM's settings are presets (`_presets.py`). Values are checked before a slide is opened.
+Values are checked before a slide is opened. CLAM's settings are presets (`presets.py`).
 """
 
-import math
+import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from ..errors import InputError
 
-Method = Literal["saturation", "otsu"]
-AreaUnit = Literal["um2", "patches"]
-Grid = Literal["global", "contour"]
 Rule = Literal["share", "four_pt", "four_pt_hard", "center", "basic"]
+Limits = tuple[float, float, str]
+ANY: Limits = (0.0, sys.float_info.max, "0 or more")
+POSITIVE: Limits = (sys.float_info.min, sys.float_info.max, "more than 0")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +25,7 @@ class TissueOptions:
     of 512 pixels at 0.5 µm, so no piece is dropped that could form a patch by itself.
     """
 
-    method: Method = "saturation"
+    method: Literal["saturation", "otsu"] = "saturation"
     """`otsu` determines the threshold of each slide from its histogram."""
     threshold: int = 8
     """Saturation threshold, 0 to 255; pixels above it are tissue. Not used by Otsu."""
@@ -39,7 +39,7 @@ class TissueOptions:
     """Smallest area of a hole; smaller holes count as tissue."""
     max_holes: int | None = None
     """Largest number of holes kept per piece; None for all."""
-    unit: AreaUnit = "um2"
+    unit: Literal["um2", "patches"] = "um2"
     """Unit of both areas; `patches` are squares of 512 level-0 pixels, CLAM's unit."""
     resolution: float | None = 8.0
     """Micrometres per pixel of the mask, by area averaging; None to use `level` as it is."""
@@ -47,28 +47,23 @@ class TissueOptions:
     """Level of the mask if `resolution` is None; None for CLAM's rule (downsample up to 64)."""
 
     def __post_init__(self) -> None:
-        _whole("threshold", self.threshold, least=0, most=255)
-        _whole("median", self.median, least=0)
-        _whole("closing", self.closing, least=0)
+        _check(
+            threshold=(self.threshold, (0.0, 255.0, "from 0 to 255")),
+            median=(self.median, ANY),
+            closing=(self.closing, ANY),
+            min_area=(self.min_area, ANY),
+            min_hole=(self.min_hole, ANY),
+            max_holes=(self.max_holes, ANY),
+            resolution=(self.resolution, POSITIVE),
+            level=(self.level, ANY),
+        )
         if self.median and self.median % 2 == 0:
+            raise InputError(f"median must be an odd number of pixels, or 0; got {self.median}")
+        if None not in (self.level, self.resolution):
             raise InputError(
-                f"the side of the median filter must be odd, or 0 for none; got {self.median}"
+                "the mask needs either a resolution in µm per pixel or a level, not both: "
+                f"got {self.resolution:g} and level {self.level}"
             )
-        for name in ("min_area", "min_hole"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise InputError(f"{name} must be an area of 0 or more; got {value:g}")
-        if self.max_holes is not None:
-            _whole("max_holes", self.max_holes, least=0)
-        if self.resolution is not None:
-            _positive("the mask's resolution", self.resolution)
-        if self.level is not None:
-            _whole("the mask's level", self.level, least=0)
-            if self.resolution is not None:
-                raise InputError(
-                    "the mask needs either a resolution in µm per pixel or a level, not both: "
-                    f"got {self.resolution:g} and level {self.level}"
-                )
 
     @property
     def needs_mpp(self) -> bool:
@@ -88,7 +83,7 @@ class PatchSettings:
     """Overlap of neighbouring patches in pixels."""
     level: int = 0
     """Level of the patches if `mpp` is None (CLAM's patch_level)."""
-    grid: Grid = "global"
+    grid: Literal["global", "contour"] = "global"
     """`global` is one lattice from the slide's corner; `contour` is CLAM's, one per piece."""
     rule: Rule = "share"
     """`share` uses `min_tissue`. CLAM's rules require tissue at any (`four_pt`) or all
@@ -99,27 +94,17 @@ class PatchSettings:
     padding: bool = True
     """Allow patches to extend beyond the right and bottom edge, where they are white."""
     tissue: TissueOptions = field(default_factory=TissueOptions)
-    preset: str | None = None
-    """Name of the preset that these settings are based on."""
 
     def __post_init__(self) -> None:
-        _whole("the patch size", self.size, least=1)
-        _whole("the overlap", self.overlap, least=0)
-        _whole("the level", self.level, least=0)
-        if self.overlap >= self.size:
-            raise InputError(
-                f"patches of {self.size} pixels cannot overlap by {self.overlap}: "
-                f"give an overlap from 0 to {self.size - 1}"
-            )
-        if self.mpp is not None:
-            _positive("the target µm per pixel (--mpp)", self.mpp)
-            if self.level:
-                raise InputError(
-                    f"patches are in pixels of {self.mpp:g} µm or in pixels of level {self.level}, "
-                    "not in both: give one of --mpp and --level"
-                )
-        if not 0 <= self.min_tissue <= 1:
-            raise InputError(f"min_tissue must be a share from 0 to 1; got {self.min_tissue:g}")
+        _check(
+            size=(self.size, (1.0, sys.float_info.max, "1 or more")),
+            mpp=(self.mpp, POSITIVE),
+            overlap=(self.overlap, (0.0, self.size - 1.0, f"from 0 to {self.size - 1}")),
+            level=(self.level, ANY),
+            min_tissue=(self.min_tissue, (0.0, 1.0, "from 0 to 1")),
+        )
+        if self.level and self.mpp is not None:
+            raise either(self.mpp, self.level)
 
     @property
     def folder(self) -> str:
@@ -127,24 +112,20 @@ class PatchSettings:
         scale = f"level{self.level}" if self.mpp is None else f"{10 / self.mpp:g}x"
         return f"{scale}_{self.size}px_{self.overlap}px_overlap"
 
-    @property
-    def needs_mpp(self) -> bool:
-        """True if cutting with these options requires the slide's resolution."""
-        return self.mpp is not None or self.tissue.needs_mpp
-
     def to_dict(self) -> dict[str, Any]:
-        """Return every value by name, for JSON and fingerprints, without the preset's name."""
-        values = asdict(self)
-        del values["preset"]
-        return values
+        """Return every value by name, for JSON and fingerprints."""
+        return asdict(self)
 
 
-def _whole(name: str, value: int, *, least: int, most: int | None = None) -> None:
-    if value < least or (most is not None and value > most):
-        upper = "" if most is None else f" to {most}"
-        raise InputError(f"{name} must be a whole number from {least}{upper}; got {value}")
+def either(mpp: float, level: int) -> InputError:
+    """Return the error of patches that have two sizes of a pixel."""
+    return InputError(
+        f"patches are in pixels of {mpp:g} µm or in pixels of level {level}, not in both: "
+        "give one of --mpp and --level"
+    )
 
 
-def _positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{name} must be a positive number; got {value:g}")
+def _check(**values: tuple[Any, Limits]) -> None:
+    for name, (value, (least, most, words)) in values.items():
+        if value is not None and not least <= value <= most:
+            raise InputError(f"{name} must be {words}; got {value:g}")

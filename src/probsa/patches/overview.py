@@ -1,13 +1,12 @@
 """Draw an overview for visual inspection: the slide, its outlined tissue and its patches."""
 
 import numpy as np
-from jaxtyping import Int
 from PIL import Image, ImageDraw
 
 from ..slides import Slide
-from ._base import Patches
+from .grid import Patches
+from .pixels import reduced
 from .polygons import Tissue
-from .reduction import reduced
 
 OUTLINE = (0, 70, 200, 255)
 HOLE = (215, 70, 0, 255)
@@ -22,23 +21,11 @@ def thumbnail(slide: Slide, longest: int = 1024) -> Image.Image:
     return Image.fromarray(reduced(slide, scale=max(1.0, max(slide.size) / longest)).pixels)
 
 
-def draw_overview(
-    slide: Slide,
-    tissue: Tissue,
-    patches: Patches,
-    *,
-    longest: int = 1024,
-    picture: Image.Image | None = None,
-) -> Image.Image:
-    """Draw patches in green, tissue outlines in blue and holes in orange on the thumbnail.
-
-    `picture` is the thumbnail if it exists already. Without tissue the result is the thumbnail.
-    """
-    if picture is None:
-        picture = thumbnail(slide, longest)
+def draw_overview(picture: Image.Image, tissue: Tissue, patches: Patches) -> Image.Image:
+    """Draw patches in green, tissue outlines in blue and holes in orange on a thumbnail."""
     overlay = Image.new("RGBA", picture.size, (0, 0, 0, 0))
     draw = ImageDraw.Draw(overlay)
-    scale = np.array(picture.size) / np.array(slide.size)
+    scale = np.array(picture.size) / np.array(tissue.slide_size)
     side = patches.size_level0 * scale
     border = BORDER if side.min() >= SMALLEST_BORDER else None
     corners = patches.coords * scale
@@ -46,21 +33,10 @@ def draw_overview(
         draw.rectangle((left, top, right, bottom), fill=FILL, outline=border)
     thick = max(2, round(max(picture.size) / 350))
     for polygon in tissue.polygons:
-        _outline(draw, polygon.outer * scale, OUTLINE, thick=thick)
-        for hole in polygon.holes:
-            _outline(draw, hole * scale, HOLE, thick=thick)
+        rings = [(polygon.outer, OUTLINE), *((hole, HOLE) for hole in polygon.holes)]
+        for ring, colour in rings:
+            points = np.rint(ring * scale).astype(np.int64)
+            moved = np.append(True, (np.diff(points, axis=0) != 0).any(axis=1))
+            line = [(int(x), int(y)) for x, y in points[moved]]  # a pixel is drawn once
+            draw.line([*line, line[0]], fill=colour, width=thick, joint="curve")
     return Image.alpha_composite(picture.convert("RGBA"), overlay).convert("RGB")
-
-
-def _outline(
-    draw: ImageDraw.ImageDraw,
-    ring: np.ndarray,
-    colour: tuple[int, int, int, int],
-    *,
-    thick: int,
-) -> None:
-    """Draw a closed line, with points on the same pixel drawn once."""
-    points: Int[np.ndarray, "n 2"] = np.rint(ring).astype(np.int64)
-    moved = np.append(True, (np.diff(points, axis=0) != 0).any(axis=1))
-    line = [(int(x), int(y)) for x, y in points[moved]]
-    draw.line([*line, line[0]], fill=colour, width=thick, joint="curve")

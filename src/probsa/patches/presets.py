@@ -1,0 +1,57 @@
+"""Named settings (four of CLAM, two of the paper), and how flags modify them."""
+
+from dataclasses import fields
+from typing import Any
+
+from ..errors import UnknownName
+from .options import PatchSettings, TissueOptions, either
+
+CUT = {"size": 256, "mpp": None, "grid": "contour", "rule": "four_pt"}
+CLAM = CUT | {
+    "unit": "patches", "resolution": None, "min_area": 100.0, "min_hole": 16.0, "max_holes": 8
+}  # fmt: skip
+"""CLAM's sthresh, mthresh and close are the defaults here; a_t and a_h are in its patches."""
+RESECTION = CLAM | {"threshold": 15, "median": 11}
+BIOPSY = RESECTION | {"closing": 2, "min_area": 1.0, "min_hole": 1.0, "max_holes": 2}
+PRESETS: dict[str, dict[str, Any]] = {
+    "clam": CLAM,  # keeps only pieces larger than 100 squares of 512 level-0 pixels
+    "clam-biopsy": BIOPSY,
+    "clam-resection": RESECTION,
+    "clam-tcga": CLAM | {"min_area": 16.0, "min_hole": 4.0},
+    # inferred from the files that the paper's authors published (CAMELYON16, PANDA)
+    "paper": BIOPSY | {"size": 512},
+    # 20x according to the paper's text for CAMELYON16; with --mpp 1.0 for its 10x on PANDA
+    "paper-text": BIOPSY | {"size": 512, "mpp": 0.5},
+}
+_TISSUE = {f.name: f.name for f in fields(TissueOptions) if f.name != "level"}
+_TISSUE["mask_level"] = "level"
+_KNOWN = _TISSUE.keys() | {f.name for f in fields(PatchSettings)} - {"tissue"}
+
+
+def settings(preset: str | None = None, **flags: Any) -> PatchSettings:
+    """Return a preset, or the defaults, modified by flags.
+
+    Args:
+        preset: `clam`, `clam-biopsy`, `clam-resection`, `clam-tcga`, `paper` or `paper-text`, which
+            docs/slides.md describes; None for the defaults.
+        flags: the fields of `PatchSettings` and `TissueOptions`, where `mask_level` is the level of
+            the latter; None means "not given". `level` replaces `mpp` (patches in pixels of that
+            level), `mask_level` replaces `resolution`, and `min_tissue` selects its rule.
+
+    Raises:
+        UnknownName: there is no such preset or setting.
+        InputError: a value is not valid.
+    """
+    if preset is not None and preset not in PRESETS:
+        raise UnknownName("preset", preset, PRESETS)
+    given = {name: value for name, value in flags.items() if value is not None}
+    for name in sorted(given.keys() - _KNOWN):
+        raise UnknownName("setting", name, _KNOWN)
+    if {"mpp", "level"} <= given.keys():
+        raise either(given["mpp"], given["level"])
+    implied: dict[str, Any] = {"rule": "share"} if "min_tissue" in given else {}
+    implied |= {"mpp": None} if "level" in given else {}
+    implied |= {"resolution": None} if "mask_level" in given else {}
+    values = {**(PRESETS[preset] if preset else {}), **implied, **given}
+    tissue = {_TISSUE[name]: values.pop(name) for name in values.keys() & _TISSUE.keys()}
+    return PatchSettings(tissue=TissueOptions(**tissue), **values)
