@@ -398,8 +398,10 @@ def test_a_record_of_another_name_writes_and_deletes_nothing(both, where, overwr
     for command in (
         lambda: extract_cohort(work, FEW, run=RunOptions(overwrite=overwrite)),
         lambda: patch_cohort(slides, work, settings=SMALL),
-        lambda: list(verify(work)),
     ):
         with pytest.raises(InputError, match=f"{first.name} is the record of {name!r}"):
             command()
+    # verify lists it and goes on
+    findings = {f.file: f.problem for f in verify(work).findings}
+    assert f"is the record of {name!r}" in findings[f"{NAME}/records/patch/{first.name}"]
     assert {p: p.read_bytes() for p in work.parent.rglob("*") if p.is_file()} == before

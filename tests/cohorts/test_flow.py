@@ -26,7 +26,7 @@ from probsa.core.files import temporary_files_below
 from probsa.core.store import read_bag
 from probsa.errors import InputError
 from probsa.features import build
-from probsa.jobs.leftovers import remove_leftovers
+from probsa.jobs.leftovers import sweep
 from probsa.jobs.locks import claim, lock_file
 from probsa.jobs.tasks import Task
 from probsa.patches import read_patch, settings
@@ -390,7 +390,8 @@ def test_what_a_killed_run_left_half_written_is_swept(slides, work, finished):
             Task(name=i.name, target=sweeping.set.patches_file(i.name), payload=i)
             for i in find_inputs(slides)
         ]
-        remove_leftovers(work, tasks, outputs=sweeping.outputs)
+        guard = {path: task.target for task in tasks for path in sweeping.outputs(task)}
+        sweep(work, guard=guard.get)
         left = {p.name for p in (work / "thumbnails").glob(".*.tmp")}
         assert left == {".slide0.jpg.abcd1234.tmp"}  # its owner is alive
     patch_cohort(slides, work, settings=SMALL)
@@ -417,7 +418,7 @@ def test_a_run_killed_between_a_bag_and_its_record_writes_the_record(work):
     report = extract_cohort(work, ExtractOptions(batch=7))
     assert report.counts == {"done": 3, "kept": 3}
     again = Record.read(folder / "slide1.json")
-    assert again is not None and again.outcome().status == "done"
+    assert again is not None and again.status == "done"
     assert again.count == before["slide1.json"].count
     assert sorted(p.name for p in folder.iterdir()) == sorted(before)
 

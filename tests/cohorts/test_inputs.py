@@ -58,8 +58,8 @@ def test_resolutions_by_number_and_by_table(tmp_path):
     for name in ("x", "y", "z"):
         write_slide(tmp_path / "s" / f"{name}.tiff", PINK, mpp=None)
     write_slide(tmp_path / "known" / "k.tiff", PINK)
-    assert [resolve_mpp(i).mpp for i in find_inputs(tmp_path / "s", mpp=0.25)] == [0.25, 0.25, 0.25]
-    assert [resolve_mpp(i).mpp for i in find_inputs(tmp_path / "known", mpp=0.25)] == [None]
+    assert [resolve_mpp(r, 0.25).mpp for r in find_inputs(tmp_path / "s")] == [0.25, 0.25, 0.25]
+    assert [resolve_mpp(r, 0.25).mpp for r in find_inputs(tmp_path / "known")] == [None]
     table = tmp_path / "mpp.csv"
     table.write_text("slide,mpp\nx,0.25\ny.tiff,0.5\n")
     found = find_inputs(tmp_path / "s", mpp=read_resolutions(str(table)))

@@ -111,7 +111,7 @@ def at_exit():
 
 processes._end_with_parent = lambda: None
 atexit.register(at_exit)
-processes._work(Pipe(), b"no pickle", None)
+processes._serve(Pipe(), b"no pickle", None)
 """
 
 

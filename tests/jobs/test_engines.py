@@ -17,7 +17,8 @@ from support.toy_stage import Toy, tasks_of, wait_for
 
 from probsa.core.files import write_json
 from probsa.errors import InputError, MissingExtra, ProbSAError
-from probsa.jobs import engines, processes, scheduler
+from probsa.jobs import engines, processes
+from probsa.jobs import tasks as tasks_module
 from probsa.jobs.engines import run_tasks
 from probsa.jobs.locks import claim, lock_file
 from probsa.jobs.tasks import TaskOutcome
@@ -27,7 +28,7 @@ NAMES = [f"t{i}" for i in range(10)]
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
-    monkeypatch.setattr(scheduler, "POLL", 0.02)
+    monkeypatch.setattr(tasks_module, "POLL", 0.02)
     monkeypatch.setattr(engines, "POLL", 0.02)
 
 
@@ -50,7 +51,7 @@ def ray_runs():
         # otherwise Ray writes a token into the home folder
         patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("PYTHONPATH", PATHS)
-        team = Actors(stage=Toy(Path()), gpus=False, workers=3)
+        team = Actors(Toy(Path()), gpus=False, workers=3)
         yield
         assert ray.is_initialized()  # runs do not shut down a cluster that they did not start
         team.close()
@@ -329,7 +330,7 @@ def test_what_another_finishes_before_we_lock_it_is_not_done_again(tmp_path):
             found = super().known(task)
             if task.name == "t4":
                 self.looks += 1
-                if self.looks == 2:
+                if self.looks == 1:
                     write_json(self.record_file(task), {"name": "t4", "status": "done"})
             return found
 
@@ -385,10 +386,11 @@ def test_bad_input(tmp_path, monkeypatch):
 def test_workers_take_turns_on_the_gpus(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, GPU-5")
     assert processes.visible_devices() == ["2", "GPU-5"]
-    team = processes.Processes(stage=Toy(tmp_path), devices=processes.visible_devices())
+    team = processes.Processes(Toy(tmp_path), devices=processes.visible_devices())
     try:
-        numbers = [team.add() for _ in range(3)]
-        assert [team.device_of[n] for n in numbers] == ["2", "GPU-5", "2"]
+        for _ in range(3):
+            team.add()
+        assert [device for _, _, device in team.workers.values()] == ["2", "GPU-5", "2"]
     finally:
         team.close()
-    assert not team.processes and not team.device_of
+    assert not team.workers

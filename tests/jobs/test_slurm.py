@@ -10,20 +10,15 @@ import pytest
 
 from probsa.errors import InputError
 from probsa.jobs import slurm
-from probsa.jobs.slurm import run_jobs
+from probsa.jobs.slurm import SlurmJobs, run_jobs
 
 pytest.importorskip("submitit")
 
 
 def run(function, folder, notes, *, on_poll=lambda: None, **options):
-    run_jobs(
-        function,
-        jobs=2,
-        folder=folder / "logs",
-        options={"cluster": "local", "timeout_min": 5, **options},
-        note=notes.append,
-        on_poll=on_poll,
-    )
+    options = {"cluster": "local", "timeout_min": 5, **options}
+    settings = SlurmJobs(folder=folder / "logs", options=options, note=notes.append)
+    run_jobs(function, jobs=2, settings=settings, on_poll=on_poll)
 
 
 def test_jobs_are_waited_for_and_failures_reported(tmp_path, monkeypatch):

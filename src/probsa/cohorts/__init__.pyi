@@ -6,6 +6,7 @@ from .extraction import ExtractOptions as ExtractOptions
 from .flow import RunOptions as RunOptions
 from .flow import extract_cohort as extract_cohort
 from .flow import patch_cohort as patch_cohort
+from .geometry import MAX_LINES as MAX_LINES
 from .geometry import SlideGeometry as SlideGeometry
 from .geometry import print_geometries as print_geometries
 from .geometry import write_mpp_table as write_mpp_table

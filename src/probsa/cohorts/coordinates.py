@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from jaxtyping import Shaped
 
-from ..core import attributes_of, dataset_of, open_hdf5, replacing_hdf5
-from ..errors import BagError
+from ..core import attributes_of, check_stride, dataset_of, open_hdf5, replacing_hdf5
+from ..errors import BagError, GraphError
 from ..patches import Patches
 from .work import digest
+
+TOLERANCE = 0.02
+"""Relative difference of two sizes that count as equal; TRIDENT rounds them to pixels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,9 +36,14 @@ class Coordinates:
         return digest(self.made_with, self.coords.tolist())
 
     def patches(self) -> Patches:
-        """Return the patches of a slide as they were cut."""
+        """Return the patches of a slide as they were cut.
+
+        Raises:
+            BagError: An attribute is missing, or what the attributes state of the size and the
+                distance of patches contradicts each other or the coordinates.
+        """
         a = self.attributes
-        return Patches(
+        patches = Patches(
             coords=self.coords,
             size=int(_number(a, "patch_size")),
             size_level0=_number(a, "size_level0"),
@@ -43,6 +52,34 @@ class Coordinates:
             mpp_level0=_number_or_none(a, "mpp_level0"),
             slide_size=(int(_number(a, "level0_width")), int(_number(a, "level0_height"))),
         )
+        name = f"the patches of {a.get('name', 'a slide')}"
+        if patches.mpp is not None and patches.mpp_level0:
+            expected = patches.size * patches.mpp / patches.mpp_level0
+            if abs(patches.size_level0 - expected) > TOLERANCE * expected:
+                raise BagError(
+                    f"{name} are stated to be {patches.size_level0:g} pixels of level 0 wide, but "
+                    f"{patches.size} pixels of {patches.mpp:g} µm are {expected:g} pixels of "
+                    f"{patches.mpp_level0:g} µm: run probsa patch again with --overwrite"
+                )
+        outside = self.coords.max(axis=0, initial=-1) >= patches.slide_size
+        if outside.any() or self.coords.min(initial=0) < 0:
+            raise BagError(
+                f"{name} reach from {self.coords.min(axis=0).tolist()} to "
+                f"{self.coords.max(axis=0).tolist()}, but the slide is stated to have "
+                f"{patches.slide_size[0]} × {patches.slide_size[1]} pixels: run probsa patch again "
+                "with --overwrite"
+            )
+        corners = torch.from_numpy(self.coords)
+        try:
+            check_stride(corners, stride=patches.stride)
+        except GraphError:
+            raise BagError(
+                f"{name} are stated to be {patches.size_level0:g} pixels of level 0 wide, thus "
+                f"{patches.stride:g} apart, but their coordinates are "
+                f"{check_stride(corners, stride=None):g} apart: run probsa patch again with "
+                "--overwrite"
+            ) from None
+        return patches
 
 
 def write_coordinates(path: Path, coordinates: Coordinates) -> None:

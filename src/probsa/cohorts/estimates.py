@@ -1,7 +1,7 @@
 """Estimate time and disk space of a run over a cohort from a few slides, without writing files."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
@@ -15,20 +15,15 @@ from rich.console import Console
 from ..core import named_file
 from ..errors import InputError
 from ..patches import PatchSettings, cut, draw_overview, find_tissue, read_geojson, thumbnail
-from ..slides import open_slide
+from ..slides import Slide, open_slide
 from .coordinates import read_coordinates
 from .extraction import ExtractOptions
 from .flow import shard_of
-from .geometry import (
-    SlideGeometry,
-    print_geometries,
-    resolution_hint,
-    slide_geometries,
-    without_resolution,
-)
-from .inputs import Input, Resolution, find_inputs, resolve_mpp
+from .geometry import SlideGeometry, print_geometries, resolution_hint
+from .inputs import Resolution, find_inputs, resolve_mpp
 from .pictures import JPEG_QUALITY
 from .reading import BROKEN, chunks_of, open_source, reading
+from .records import Record
 from .work import WorkFolder
 
 SAMPLE_SIZE = 5
@@ -107,51 +102,66 @@ def estimate_patches(
     Raises:
         InputError: There is nothing to read.
     """
-    items = shard_of(find_inputs(source, mpp=mpp), shard)
-    tried, failed = evenly_spaced(items, SAMPLE_SIZE), []
-    counts, picture_sizes, seconds = [], [], []
-    for item in tried:
+    records = shard_of(find_inputs(source, mpp=mpp), shard)
+    fallback = None if isinstance(mpp, Mapping) else mpp
+    geometries: list[SlideGeometry] = []
+    counts, picture_sizes, seconds, failed = [], [], [], []
+    tried = evenly_spaced(records, SAMPLE_SIZE)
+    for record in records:
         began = time.perf_counter()
         try:
-            count, size = _try_patching(item, settings, contours=contours)
-            counts.append(count)
-            picture_sizes.append(size)
-            seconds.append(time.perf_counter() - began)
+            if record.reason:
+                raise InputError(record.reason)
+            if record.kind == "ct":
+                if record in tried:
+                    counts.append(_slices(record))
+                    picture_sizes.append(0)
+                    seconds.append(time.perf_counter() - began)
+                continue
+            opened = resolve_mpp(record, fallback)
+            with open_slide(Path(record.source), mpp=opened.mpp) as slide:
+                geometries.append(SlideGeometry.of_slide(slide, settings, name=record.name))
+                if record in tried:
+                    count, size = _try_patching(slide, settings, contours, name=record.name)
+                    counts.append(count)
+                    picture_sizes.append(size)
+                    seconds.append(time.perf_counter() - began)
         except BROKEN as e:
-            failed.append((item.name, str(e)))
-    readable = len(items) * (len(counts) / max(1, len(tried)))
+            if record in tried:
+                failed.append((record.name, str(e)))
+    readable = len(records) * (len(counts) / max(1, len(tried)))
     instances = readable * float(np.mean(counts)) if counts else 0.0
-    geometries = tuple(slide_geometries(items, settings))
+    needed = settings.mpp is not None or settings.tissue.needs_mpp
     return Estimate(
         what="patches or slices",
-        items=len(items),
+        items=len(records),
         instances=instances,
         bytes=instances * BYTES_PER_ROW
         + readable * float(np.mean(picture_sizes) if picture_sizes else 0),
         seconds=readable * float(np.mean(seconds)) / workers if seconds else 0.0,
         tried=len(tried),
         failed=tuple(failed),
-        without_resolution=tuple(without_resolution(geometries, settings)),
-        geometry=geometries,
+        without_resolution=tuple(g.name for g in geometries if needed and g.mpp is None),
+        geometry=tuple(geometries),
     )
 
 
+def _slices(record: Record) -> int:
+    if record.format == "dicom":
+        return len(record.files)
+    return len(getattr(open_source(record), "positions", ()))
+
+
 def _try_patching(
-    item: Input, settings: PatchSettings, *, contours: Path | None
+    slide: Slide, settings: PatchSettings, contours: Path | None, *, name: str
 ) -> tuple[int, int]:
-    """Return the number of patches or slices of an input, and the bytes of its pictures."""
-    if item.reason:
-        raise InputError(item.reason)
-    if item.kind == "ct":
-        return len(item.files) if item.format == "dicom" else len(_positions(item)), 0
-    item = resolve_mpp(item)
-    with open_slide(item.source, mpp=item.mpp) as slide:
-        if contours is None:
-            tissue = find_tissue(slide, settings.tissue)
-        else:
-            tissue = read_geojson(named_file(contours, item.name, ".geojson"), slide.size)
-        patches = cut(slide, tissue, settings)
-        picture = thumbnail(slide)
+    """Return the number of patches of a slide, and the bytes of its pictures."""
+    if contours is None:
+        tissue = find_tissue(slide, settings.tissue)
+    else:
+        tissue = read_geojson(named_file(contours, name, ".geojson"), slide.size)
+    patches = cut(slide, tissue, settings)
+    picture = thumbnail(slide)
     pictures = picture, draw_overview(picture, tissue, patches)
     return len(patches), sum(map(_jpeg_size, pictures))
 
@@ -160,11 +170,6 @@ def _jpeg_size(image: Image.Image) -> int:
     buffer = BytesIO()
     image.save(buffer, format="JPEG", quality=JPEG_QUALITY)
     return buffer.tell()
-
-
-def _positions(item: Input) -> np.ndarray:
-    scan = open_source(item.record())
-    return getattr(scan, "positions", np.zeros(0))
 
 
 def estimate_features(

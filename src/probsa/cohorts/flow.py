@@ -1,17 +1,17 @@
 """Process a whole cohort: a folder of slides or studies to patches, and patches to features."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..core import named_file
 from ..errors import InputError
-from ..jobs import Engine, Task, TaskOutcome, cores, remove_leftovers, run_tasks
+from ..jobs import Engine, SlurmJobs, Task, TaskOutcome, cores, run_tasks, sweep
 from ..patches import PatchSettings
 from .extraction import Extraction, ExtractOptions
-from .geometry import SlideGeometry, slide_geometries
-from .inputs import Input, Resolution, find_inputs
+from .geometry import SlideGeometry
+from .inputs import Resolution, find_inputs
 from .patching import Patching
 from .records import NOUNS, Record
 from .report import CohortReport, write_report
@@ -31,13 +31,22 @@ class RunOptions:
 
     engine: Engine = "local"
     workers: int = 1
-    """Processes or actors that work at the same time; 0 chooses by cores and number of tasks."""
+    """Processes, actors or jobs that work at the same time; 0 chooses by cores and number of
+    tasks."""
+    isolated: bool = False
+    """Whether slides are cut in a process of its own even by one worker: a decoder that crashes
+    then costs one slide. Scripts that set this or several workers need a main guard. The readers
+    of an extraction are always processes of their own."""
     gpus: bool = False
     """Whether each worker has a GPU of its own."""
     shard: tuple[int, int] = (0, 1)
     """(i, n): do every n-th item, starting with item i (from 0), so that n machines share a run."""
     overwrite: bool = False
     """Redo everything."""
+    slurm: Mapping[str, Any] = field(default_factory=dict)
+    """Options of Slurm jobs: partition, account, timeout_min, …"""
+    note: Callable[[str], None] = lambda text: None
+    """Called with remarks on Slurm jobs."""
 
 
 DEFAULT_RUN = RunOptions()
@@ -52,7 +61,7 @@ def patch_cohort(
     mpp: Resolution | None = None,
     run: RunOptions = DEFAULT_RUN,
     on_outcome: OnOutcome | None = None,
-    on_geometry: Callable[[Sequence[SlideGeometry]], None] | None = None,
+    on_geometry: Callable[[SlideGeometry], None] | None = None,
 ) -> tuple[CohortReport, ...]:
     """Find the tissue and cut the patches of every slide; list the slices of every series.
 
@@ -67,7 +76,7 @@ def patch_cohort(
             precedence over the file, a value for all slides is used where the file has none.
         run: How the work is divided.
         on_outcome: Called with the outcome of each slide.
-        on_geometry: Called before the first slide is cut, with how each of them will be.
+        on_geometry: Called with how the patches of each slide are cut, as soon as it is known.
 
     Returns: One report per kind of input (slides, CT).
 
@@ -77,31 +86,34 @@ def patch_cohort(
     # workers of a cluster have other working directories
     source, out = source.absolute(), out.absolute()
     contours = None if contours is None else contours.absolute()
-    items = find_inputs(source, mpp=mpp)
+    records = find_inputs(source, mpp=mpp)
     if contours is not None and not contours.is_dir():
         raise InputError(f"there is no folder of contours {contours}")
+    fallback = None if isinstance(mpp, Mapping) else mpp
     work, reports = WorkFolder(out), []
-    kinds = ("slide", "ct")
-    total = sum(len(shard_of([i for i in items if i.kind == k], run.shard)) for k in kinds)
-    for kind in kinds:
-        items_of_kind = [i for i in items if i.kind == kind]
-        if not items_of_kind:
+
+    def tell(outcome: TaskOutcome, total: int) -> None:
+        if on_geometry is not None and isinstance(outcome, Record) and outcome.geometry is not None:
+            on_geometry(outcome.geometry)
+        if on_outcome is not None:
+            on_outcome(outcome, total)
+
+    of_kinds = [[r for r in records if r.kind == kind] for kind in ("slide", "ct")]
+    total = sum(len(shard_of(of_kind, run.shard)) for of_kind in of_kinds)
+    for what, of_kind in zip(("patches", "slices"), of_kinds, strict=True):
+        if not of_kind:
             continue
+        kind = of_kind[0].kind
         slide_settings = settings if kind == "slide" else None
         patch_set = _settle_settings(work, slide_settings, overwrite=run.overwrite)
-        stage = Patching(work, patch_set, settings=slide_settings, contours=contours)
-        if slide_settings is not None and on_geometry is not None:
-            shard = shard_of(items_of_kind, run.shard)
-            on_geometry(tuple(slide_geometries(shard, slide_settings)))
-        tasks = [
-            _task(i, patch_set.patches_file(i.name)) for i in shard_of(items_of_kind, run.shard)
-        ]
-        outcomes = _run_stage(stage, tasks, run=run, total=total, on_outcome=on_outcome)
-        what = "patches" if kind == "slide" else "slices"
+        stage = Patching(
+            work, patch_set, settings=slide_settings, contours=contours, fallback=fallback
+        )
+        tasks = [_task(r, patch_set.patches_file(r.name)) for r in shard_of(of_kind, run.shard)]
+        outcomes = _run_stage(stage, tasks, run=run, total=total, on_outcome=tell)
         table = patch_set.report(_report_name("patch", run.shard))
-        records = list(patch_set.records())
-        others = records if run.shard[1] == 1 else ()
-        reports.append(write_report(table, outcomes, records, what=what, others=others))
+        others = patch_set.records() if run.shard[1] == 1 else ()
+        reports.append(write_report(table, outcomes, what=what, others=others))
     return tuple(reports)
 
 
@@ -157,8 +169,13 @@ def extract_cohort(
             f"no slide of {chosen.path} has patches: see {chosen.report('patch')} for the reasons"
         )
     if slides is not None:
-        moved = {i.name: i for i in find_inputs(slides.absolute())}
-        records = [moved[r.name].moved(r) if r.name in moved else r for r in records]
+        here = {r.name: r for r in find_inputs(slides.absolute())}
+        records = [
+            replace(r, source=here[r.name].source, files=here[r.name].files)
+            if r.name in here
+            else r
+            for r in records
+        ]
     options = options.absolute()
     in_process = run.engine == "local" and run.workers == 1
     # If workers load encoders of their own, this process needs only its identity, not the GPU.
@@ -171,7 +188,14 @@ def extract_cohort(
     ]
     usable = ("", chosen.made_with)
     todo = [t for t in tasks if t.payload.settings in usable]
-    outcomes = [_outdated(t) for t in tasks if t.payload.settings not in usable]
+    outcomes = [
+        t.payload.failed(
+            "its patches were made with settings other than the folder's current ones: give "
+            f"--overwrite to probsa patch for this {t.noun} too, and then to probsa extract"
+        )
+        for t in tasks
+        if t.payload.settings not in usable
+    ]
     outcomes += _run_stage(stage, todo, run=run, total=len(todo), on_outcome=on_outcome)
     metadata = [f"{encoder.name}: {encoder.width} features; licence: {encoder.card.licence}"]
     if without_patches:
@@ -179,24 +203,14 @@ def extract_cohort(
     return write_report(
         chosen.report(_report_name(stage.name, run.shard)),
         outcomes,
-        records,
         what="instances",
         others=chosen.records(stage.name) if run.shard[1] == 1 else (),
         metadata=tuple(metadata),
     )
 
 
-def _task(item: Input | Record, target: Path) -> Task:
-    return Task(name=item.name, target=target, noun=NOUNS[item.kind], payload=item)
-
-
-def _outdated(task: Task) -> TaskOutcome:
-    """Return the outcome of a slide that an earlier `probsa patch --overwrite` left out."""
-    reason = (
-        "its patches were made with settings other than the folder's current ones: give "
-        f"--overwrite to probsa patch for this {task.noun} too, and then to probsa extract"
-    )
-    return TaskOutcome(name=task.name, status="failed", reason=reason, source=task.payload.source)
+def _task(record: Record, target: Path) -> Task:
+    return Task(name=record.name, target=target, noun=NOUNS[record.kind], payload=record)
 
 
 def _run_stage(
@@ -206,12 +220,13 @@ def _run_stage(
     run: RunOptions,
     total: int,
     on_outcome: OnOutcome | None,
-) -> list[TaskOutcome]:
+) -> list[Record]:
     """Run the tasks of a stage; `total` is the number of tasks of all stages of the run."""
     work = WorkFolder(stage.set.path.parent)
     report = stage.set.report(_report_name(stage.name, run.shard))
-    shared = (work.tissue_file, stage.set.settings_file, report)
-    remove_leftovers(work.path, tasks, outputs=stage.outputs, shared=shared)
+    guard = {path: task.target for task in tasks for path in stage.outputs(task)}
+    guard |= {path: path for path in (work.tissue_file, stage.set.settings_file, report)}
+    sweep(work.path, guard=guard.get)
     stage.prepare(tasks, overwrite=run.overwrite)
     # starting a process takes as long as a few slides
     default_workers = max(1, min(MAX_DEFAULT_WORKERS, cores(), len(tasks) // 4))
@@ -220,14 +235,17 @@ def _run_stage(
         if on_outcome is not None:
             on_outcome(outcome, total)
 
-    return run_tasks(
+    outcomes = run_tasks(
         stage,
         tasks,
         engine=run.engine,
         workers=run.workers or default_workers,
+        isolated=run.isolated and stage.crashes,
         gpus=run.gpus,
+        slurm=SlurmJobs(folder=work.path / "slurm", options=run.slurm, note=run.note),
         on_outcome=pass_on,
     )
+    return [outcome for outcome in outcomes if isinstance(outcome, Record)]
 
 
 def shard_of(items: Sequence[T], shard: tuple[int, int]) -> list[T]:

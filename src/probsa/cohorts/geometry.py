@@ -1,17 +1,16 @@
-"""The geometry of each slide's patches, before any is cut, and slides of unknown resolution."""
+"""The geometry of each slide's patches, and slides of unknown resolution."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
 
 from ..core import counted, write_csv
+from ..errors import ProbSAError
 from ..patches import PatchSettings, patch_geometry
-from ..slides import open_slide
-from .inputs import Input, resolve_mpp
-from .reading import BROKEN
+from ..slides import Slide
 
 ADVICE = "give --slide-mpp"
 """Words in the reason of every slide that failed because its resolution is unknown."""
@@ -44,39 +43,17 @@ class SlideGeometry:
     reason: str = ""
     """Why no patch can be cut."""
 
-    @property
-    def sentence(self) -> str:
-        """The geometry without the name."""
-        mpp = "unknown" if self.mpp is None else f"{self.mpp:.4g} ({self.mpp_source})"
-        if self.level is None:
-            return f"µm per pixel {mpp}: no patches"
-        um = "" if self.side_um is None else f" = {self.side_um:.4g} µm"
-        return (
-            f"µm per pixel {mpp}; patch {self.side} px{um}, read as {self.side_level:.5g} px of "
-            f"level {self.level} (factor {self.factor:.5g}), {self.side_level0:.5g} px of level 0, "
-            f"stride {self.stride_level0:.5g}"
-        )
-
-
-def slide_geometries(items: Sequence[Input], settings: PatchSettings) -> Iterator[SlideGeometry]:
-    """Yield the geometry of every slide that can be opened; its pixels are not read."""
-    for item in items:
-        if item.kind != "slide" or item.reason:
-            continue
+    @classmethod
+    def of_slide(cls, slide: Slide, settings: PatchSettings, *, name: str) -> "SlideGeometry":
+        """Return the geometry of an open slide, whose pixels are not read."""
+        mpp, source = slide.mpp, slide.mpp_source or ""
         try:
-            item = resolve_mpp(item)
-            with open_slide(item.source, mpp=item.mpp) as slide:
-                mpp, source = slide.mpp, slide.mpp_source or ""
-                try:
-                    patch = patch_geometry(slide, settings)
-                except BROKEN as e:
-                    yield SlideGeometry(name=item.name, mpp=mpp, mpp_source=source, reason=str(e))
-                    continue
-        except BROKEN:
-            continue
+            patch = patch_geometry(slide, settings)
+        except ProbSAError as e:
+            return cls(name=name, mpp=mpp, mpp_source=source, reason=str(e))
         side = patch.size[0]
-        yield SlideGeometry(
-            name=item.name,
+        return cls(
+            name=name,
             mpp=mpp,
             mpp_source=source,
             level=patch.level,
@@ -88,23 +65,31 @@ def slide_geometries(items: Sequence[Input], settings: PatchSettings) -> Iterato
             stride_level0=patch.step[0],
         )
 
+    @property
+    def sentence(self) -> str:
+        """The geometry without the name."""
+        mpp = "unknown" if self.mpp is None else f"{self.mpp:.4g} ({self.mpp_source})"
+        if self.level is None:
+            why = "the resolution is needed" if ADVICE in self.reason else self.reason
+            return f"µm per pixel {mpp}: no patches: {why}"
+        um = "" if self.side_um is None else f" = {self.side_um:.4g} µm"
+        return (
+            f"µm per pixel {mpp}; patch {self.side} px{um}, read as {self.side_level:.5g} px of "
+            f"level {self.level} (factor {self.factor:.5g}), {self.side_level0:.5g} px of level 0, "
+            f"stride {self.stride_level0:.5g}"
+        )
+
 
 def print_geometries(geometries: Sequence[SlideGeometry], console: Console) -> None:
     """Print a line for each slide; slides of the same geometry share one."""
     by_sentence = sorted(geometries, key=lambda g: g.sentence)
     groups = [(s, [g.name for g in of]) for s, of in groupby(by_sentence, lambda g: g.sentence)]
-    for sentence, names in islice(groups, MAX_LINES):
+    for sentence, names in groups[:MAX_LINES]:
         who = names[0] if len(names) == 1 else f"{len(names)} slides ({names[0]}, …)"
         console.print(f"{who}: {sentence}", markup=False, soft_wrap=True)
     if len(groups) > MAX_LINES:
         rest = sum(len(names) for _, names in groups[MAX_LINES:])
         console.print(f"and {counted(rest, 'slide')} more: --json lists all", markup=False)
-
-
-def without_resolution(geometries: Sequence[SlideGeometry], settings: PatchSettings) -> list[str]:
-    """Return the slides that neither the file nor the user states a resolution of, if needed."""
-    needed = settings.mpp is not None or settings.tissue.needs_mpp
-    return [g.name for g in geometries if needed and g.mpp is None]
 
 
 def resolution_hint(names: Sequence[str]) -> str:

@@ -91,15 +91,9 @@ class PixelReader(Dataset[ReadChunk]):
             return ReadChunk(chunk.job, chunk.start, chunk.stop, pixels, unreadable, intensity, "")
         except BROKEN as e:
             self._error = str(e) or type(e).__name__
-            no_pixels, no_flags = torch.zeros(0, 0, 0, 3, dtype=torch.uint8), torch.zeros(0).bool()
+            none = torch.zeros(0)
             return ReadChunk(
-                chunk.job,
-                chunk.start,
-                chunk.stop,
-                no_pixels,
-                no_flags,
-                torch.zeros(0),
-                self._error,
+                chunk.job, chunk.start, chunk.stop, none.byte(), none.bool(), none, self._error
             )
 
     def _source(self, chunk: Chunk) -> Slide | Scan:
@@ -192,7 +186,7 @@ def reading(chunks: Iterator[Chunk], *, windows: Windows, readers: int) -> Itera
         multiprocessing_context="spawn" if readers else None,
     )
     try:
-        with _without_sigchld_handler(), _children_ignore_sigint():
+        with _signals_of_readers():
             reads = iter(loader)
         yield from reads
     finally:
@@ -200,34 +194,24 @@ def reading(chunks: Iterator[Chunk], *, windows: Windows, readers: int) -> Itera
 
 
 @contextmanager
-def _without_sigchld_handler() -> Iterator[None]:
-    """Keep torch from installing its signal handler for dead readers.
+def _signals_of_readers() -> Iterator[None]:
+    """Let readers that are started here ignore SIGINT, and keep torch's handler from this process.
 
-    The handler may raise while another slide is being processed, which would then fail. Without
-    it, the loader itself checks every few seconds whether its readers are alive.
+    The parent shuts them down. torch's handler of SIGCHLD may raise while another slide is being
+    processed, which would then fail; without it, the loader itself checks every few seconds
+    whether its readers are alive.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGCHLD"):
         yield
         return
-    previous = signal.getsignal(signal.SIGCHLD)
+    before = signal.getsignal(signal.SIGCHLD)
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        if previous is not None:  # None: a handler that was not installed from Python
-            signal.signal(signal.SIGCHLD, previous)
-
-
-@contextmanager
-def _children_ignore_sigint() -> Iterator[None]:
-    """Let processes started here ignore SIGINT; the parent shuts them down."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
+        signal.signal(signal.SIGINT, interrupt)
+        if before is not None:  # None: a handler that was not installed from Python
+            signal.signal(signal.SIGCHLD, before)
 
 
 class _Once:

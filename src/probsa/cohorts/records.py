@@ -1,11 +1,12 @@
 """Records of a work folder: one small file per slide or CT series and stage."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ..core import BagKind
+from ..core import BagKind, read_record, write_json
 from ..errors import InputError
-from ..jobs import RecordFile, TaskOutcome
+from ..jobs import TaskOutcome
+from .geometry import SlideGeometry
 
 STATUSES = ("done", "no_tissue", "failed")
 NOUNS: dict[BagKind, str] = {"slide": "slide", "ct": "series"}
@@ -13,25 +14,22 @@ NOUNS: dict[BagKind, str] = {"slide": "slide", "ct": "series"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Record(RecordFile):
-    """What is known about one slide or series after a stage has processed it."""
+class Record(TaskOutcome):
+    """All that is known about one slide or series, before a stage has processed it and after.
 
-    name: str
+    Its `status` is one of `STATUSES`, `count` the number of patches, slices or instances.
+    """
+
     kind: BagKind
     source: str
-    """Path of the slide, or of the folder or file that contains the series."""
-    status: str = "failed"
-    """One of `STATUSES`."""
-    reason: str = ""
+    """Absolute path of the slide, or of the folder or file that contains the series."""
     files: tuple[str, ...] = ()
     """Files of the slices of a DICOM series, or the NIfTI file."""
     format: str = ""
     mpp: float | None = None
-    """Micrometres per level-0 pixel that were used."""
-    count: int = 0
-    """Number of patches, slices or instances."""
+    """Micrometres per level-0 pixel that were used or, before that, given for this slide."""
     unreadable: int = 0
-    """Number of those that could not be decoded."""
+    """Number of instances that could not be decoded."""
     seconds: float = 0.0
     made_with: str = ""
     """Digest of the source, the settings and everything else that the result depends on."""
@@ -39,7 +37,9 @@ class Record(RecordFile):
     """Digest of the slide or series from which the patches were made."""
     settings: str = ""
     """Digest of the settings of the patches."""
-    notes: tuple[str, ...] = field(default_factory=tuple)
+    notes: tuple[str, ...] = ()
+    geometry: SlideGeometry | None = None
+    """How the patches of the slide are cut."""
 
     @classmethod
     def read(cls, path: Path) -> "Record | None":
@@ -49,34 +49,23 @@ class Record(RecordFile):
             InputError: it is the record of another name. Files of that name would be written and
                 deleted, wherever it leads.
         """
-        record = super(Record, cls).read(path)
-        if record is not None and record.name != path.stem:
+        try:
+            record = read_record(cls, path)
+        except InputError:
+            return None
+        if record.name != path.stem:
             raise InputError(
                 f"{path} is the record of {record.name!r}, but a record has the name of its file: "
                 "it was changed by hand. Remove it, and run probsa patch again"
             )
-        return record
+        return record if record.status in STATUSES else replace(record, status="failed")
 
-    def outcome(self, *, kept: bool = False) -> TaskOutcome:
-        """Return the outcome for the report of a run; `kept` if nothing had to be done."""
-        return TaskOutcome(
-            name=self.name,
-            status=self.status if self.status in STATUSES else "failed",
-            reason=self.reason,
-            count=self.count,
-            unreadable=self.unreadable,
-            seconds=self.seconds,
-            source=self.source,
-            kept=kept,
-        )
+    def write(self, path: Path) -> None:
+        """Write the record atomically."""
+        values = asdict(self) | {"seconds": round(self.seconds, 3)}
+        del values["kept"]  # it is true of a run, not of the result
+        write_json(path, values)
 
-    def with_outcome(self, outcome: TaskOutcome) -> "Record":
-        """Return this record with the outcome of the task."""
-        return replace(
-            self,
-            status=outcome.status,
-            reason=outcome.reason,
-            count=outcome.count,
-            unreadable=outcome.unreadable,
-            seconds=round(outcome.seconds, 3),
-        )
+    def failed(self, reason: str) -> "Record":
+        """Return the record of the same slide or series after a failure."""
+        return replace(self, status="failed", reason=reason, count=0, unreadable=0, seconds=0.0)

@@ -1,7 +1,7 @@
 """The report on a run over a cohort: a table with one row per slide or series, and a summary."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..core import write_csv
-from ..jobs import TaskOutcome, write_lock
+from ..jobs import write_lock
 from .geometry import ADVICE, resolution_hint
 from .records import Record
 
@@ -28,7 +28,7 @@ class CohortReport:
 
     what: str
     """What the instances are called: patches, slices or instances."""
-    outcomes: tuple[TaskOutcome, ...]
+    outcomes: tuple[Record, ...]
     table: Path
     """CSV file with one row per outcome."""
     metadata: tuple[str, ...] = ()
@@ -95,8 +95,7 @@ class CohortReport:
 
 def write_report(
     path: Path,
-    outcomes: Sequence[TaskOutcome],
-    records: Iterable[Record],
+    outcomes: Iterable[Record],
     *,
     what: str,
     others: Iterable[Record] = (),
@@ -107,37 +106,29 @@ def write_report(
     Args:
         path: Path of the table.
         outcomes: The outcomes of this run.
-        records: The records of the same items, for the columns that outcomes lack (format,
-            resolution).
         what: What the instances are called.
         others: Records of earlier runs, which become rows for items that are not in this run.
         metadata: Further lines of the summary.
     """
-    records_by_name = {r.name: r for r in records}
-    new = {o.name: o for o in outcomes}
-    all_outcomes = {**{r.name: r.outcome(kept=True) for r in others}, **new}
-    rows = [_row(all_outcomes[name], records_by_name.get(name)) for name in sorted(all_outcomes)]
+    new = {r.name: r for r in outcomes}
+    rows = {r.name: r for r in others} | new
     with write_lock(path):
-        write_csv(path, HEADER, rows)
-    return CohortReport(
-        what=what,
-        outcomes=tuple(new[name] for name in sorted(new)),
-        table=path,
-        metadata=metadata,
-    )
+        write_csv(path, HEADER, [_row(rows[name]) for name in sorted(rows)])
+    ordered = tuple(new[name] for name in sorted(new))
+    return CohortReport(what=what, outcomes=ordered, table=path, metadata=metadata)
 
 
-def _row(o: TaskOutcome, r: Record | None) -> dict[str, object]:
+def _row(r: Record) -> dict[str, object]:
     return {
-        "name": o.name,
-        "status": o.status,
-        "reason": o.reason,
-        "instances": o.count,
-        "unreadable": o.unreadable,
-        "seconds": f"{o.seconds:.2f}",
-        "kind": r.kind if r else "",
-        "format": r.format if r else "",
-        "mpp": f"{r.mpp:.6g}" if r and r.mpp else "",
-        "notes": " ".join(r.notes) if r else "",
-        "source": o.source,
+        "name": r.name,
+        "status": r.status,
+        "reason": r.reason,
+        "instances": r.count,
+        "unreadable": r.unreadable,
+        "seconds": f"{r.seconds:.2f}",
+        "kind": r.kind,
+        "format": r.format,
+        "mpp": f"{r.mpp:.6g}" if r.mpp else "",
+        "notes": " ".join(r.notes),
+        "source": r.source,
     }

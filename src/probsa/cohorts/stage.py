@@ -5,22 +5,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from ..jobs import Stage, Task
+from ..jobs import Stage, Task, TaskOutcome
 from .records import Record
-from .work import PatchSet
+from .work import PatchSet, content_of
 
 
 class CohortStage(Stage):
-    """A stage whose tasks are slides or series and whose outcomes are records."""
+    """A stage whose tasks are slides or series; the payloads and outcomes are their records."""
 
     advice_on_death: ClassVar[str] = (
         "Try it with fewer workers or smaller batches; if it dies again, the file may be damaged "
         "in a way that crashes the reader"
     )
 
+    crashes: ClassVar[bool] = False
+    """Whether native decoders run in the process of a worker, and may crash it."""
     name: str
     """Name of the stage's records and report."""
     set: PatchSet
+
+    def __init__(self) -> None:
+        self._contents: dict[str, str] = {}
 
     @abstractmethod
     def outputs(self, task: Task) -> tuple[Path, ...]:
@@ -29,6 +34,20 @@ class CohortStage(Stage):
     def record_file(self, task: Task) -> Path:
         """Return the path of the record of a task."""
         return self.set.record(self.name, task.name)
+
+    def record(self, task: Task, outcome: TaskOutcome) -> None:
+        assert isinstance(outcome, Record)
+        outcome.write(self.record_file(task))
+
+    def failure(self, task: Task, reason: str) -> Record:
+        return task.payload.failed(reason)
+
+    def content(self, record: Record) -> str:
+        """Return the digest of a slide or series; each process reads its files only once."""
+        if record.name not in self._contents:
+            sources = record.files or (record.source,)
+            self._contents[record.name] = content_of(tuple(map(Path, sources)))
+        return self._contents[record.name]
 
     def prepare(self, tasks: Sequence[Task], *, overwrite: bool) -> None:
         """Remove the records of failures; with `overwrite`, remove all records and targets."""

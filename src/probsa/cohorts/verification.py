@@ -73,19 +73,33 @@ def verify(folder: Path) -> Verification:
     findings: list[Finding] = []
     files = 0
     for patch_set in sets.values():
-        for checks in (_check_patches(patch_set), _check_features(patch_set)):
+        records = _read_records(patch_set, findings)
+        for checks in (_check_patches(patch_set, records), _check_features(patch_set, records)):
             for was_read, finding in checks:
                 files += was_read
                 findings += [] if finding is None else [finding]
     if not sets:
         for path in hdf5_files(folder):
             files += 1
-            findings += _check_bag(path, folder)
+            try:
+                read_bag(path)
+            except BagError as e:
+                advice = "extract or copy it again, or remove it"
+                file = str(path.relative_to(folder))
+                findings.append(Finding(file=file, problem=str(e), advice=advice))
         if not files:
             raise InputError(
                 f"{folder} is not a work folder, and contains no bags (.h5): nothing to do"
             )
-    findings += _check_leftovers(folder)
+    advice = "run the command again, which removes it, or delete it"
+    left = [
+        (p, "a half-written file that a killed run left") for p in temporary_files_below(folder)
+    ]
+    left += [(p, "the lock of a process that has ended") for p in dead_locks(folder)]
+    findings += [
+        Finding(file=str(p.relative_to(folder)), problem=problem, advice=advice)
+        for p, problem in left
+    ]
     return Verification(folder=folder, files=files, findings=tuple(findings))
 
 
@@ -93,10 +107,24 @@ Check = tuple[bool, Finding | None]
 """Whether a file was read, and the problem with it, if any."""
 
 
-def _check_patches(patch_set: PatchSet) -> Iterator[Check]:
-    current, recorded = patch_set.made_with, set[str]()
-    for record in patch_set.records():
-        recorded.add(record.name)
+def _read_records(patch_set: PatchSet, findings: list[Finding]) -> list[Record]:
+    """Return the records of patching; note those that have another name than their file."""
+    records = []
+    for path in patch_set.record_files("patch"):
+        try:
+            record = Record.read(path)
+        except InputError as e:
+            file = str(path.relative_to(patch_set.path.parent))
+            advice = "remove the record, and run probsa patch again"
+            findings.append(Finding(file=file, problem=str(e), advice=advice))
+        else:
+            records += [] if record is None else [record]
+    return records
+
+
+def _check_patches(patch_set: PatchSet, records: list[Record]) -> Iterator[Check]:
+    current = patch_set.made_with
+    for record in records:
         file = f"{patch_set.path.name}/{record.name}"
         noun = NOUNS[record.kind]
         if record.status != "done":
@@ -120,6 +148,7 @@ def _check_patches(patch_set: PatchSet) -> Iterator[Check]:
         problem = _patches_problem(patch_set, record)
         advice = "run probsa patch again: it recreates damaged files"
         yield True, None if not problem else Finding(file=file, problem=problem, advice=advice)
+    recorded = {record.name for record in records}
     for path in sorted(patch_set.patches.glob("*_patches.h5")):
         if path.name.removesuffix("_patches.h5") not in recorded:
             problem = "no record says how it was made"
@@ -135,19 +164,28 @@ def _patches_problem(patch_set: PatchSet, record: Record) -> str:
         return str(e)
     if len(coordinates.coords) != record.count:
         return f"{len(coordinates.coords)} coordinates, {record.count} recorded"
+    if record.kind == "slide":
+        try:
+            coordinates.patches()
+        except BagError as e:
+            return str(e)
     same = coordinates.made_with == record.made_with
     return "" if same else "made with other settings than recorded"
 
 
-def _check_features(patch_set: PatchSet) -> Iterator[Check]:
-    done = {r.name: r for r in patch_set.records() if r.status == "done"}
+def _check_features(patch_set: PatchSet, records: list[Record]) -> Iterator[Check]:
+    done = {r.name: r for r in records if r.status == "done"}
     for name in patch_set.feature_sets():
         folder = patch_set.path / name
         files = {p.stem: p for p in sorted(folder.glob("*.h5")) if not p.name.startswith(".")}
         again = f"run probsa extract --encoder {_encoder_of(name, files.values())} again"
         for bag in sorted(done.keys() - files.keys()):
-            record = Record.read(patch_set.record(name, bag))
-            problem = record.reason if record is not None and record.reason else "no features yet"
+            try:
+                record = Record.read(patch_set.record(name, bag))
+                problem = record.reason if record is not None else ""
+            except InputError as e:
+                problem = str(e)
+            problem = problem or "no features yet"
             yield False, Finding(file=f"{name}/{bag}.h5", problem=problem, advice=again)
         for bag, path in files.items():
             problem = _features_problem(patch_set, done.get(bag), path)
@@ -197,25 +235,3 @@ def _patches_fingerprint(made_with: str) -> str:
         return str(json.loads(made_with)["patches"])
     except (ValueError, TypeError, LookupError, RecursionError):
         return ""
-
-
-def _check_bag(path: Path, folder: Path) -> list[Finding]:
-    try:
-        read_bag(path)
-    except BagError as e:
-        advice = "extract or copy it again, or remove it"
-        return [Finding(file=str(path.relative_to(folder)), problem=str(e), advice=advice)]
-    return []
-
-
-def _check_leftovers(folder: Path) -> list[Finding]:
-    """Look for half-written files and locks of dead processes."""
-    advice = "run the command again, which removes it, or delete it"
-    problems = [
-        (p, "a half-written file that a killed run left") for p in temporary_files_below(folder)
-    ]
-    problems += [(p, "the lock of a process that has ended") for p in dead_locks(folder)]
-    return [
-        Finding(file=str(p.relative_to(folder)), problem=problem, advice=advice)
-        for p, problem in problems
-    ]

@@ -63,9 +63,12 @@ class PatchSet:
     def report(self, stage: str) -> Path:
         return self.path / f"{stage}.csv"
 
+    def record_files(self, stage: str) -> list[Path]:
+        return sorted((self.path / "records" / stage).glob("*.json"))
+
     def records(self, stage: str = "patch") -> Iterator[Record]:
         """Yield every record of a stage, sorted by name."""
-        for path in sorted((self.path / "records" / stage).glob("*.json")):
+        for path in self.record_files(stage):
             record = Record.read(path)
             if record is not None:
                 yield record

@@ -1,60 +1,22 @@
-"""Remove half-written files and locks of killed runs, unless a living process needs them.
+"""Files that one process writes at a time, and removal of what killed processes left of them.
 
-A process that writes a file of a task holds the lock of that task. A process that writes a file
-that all tasks share holds a lock on that file (`write_lock`).
+A process that writes a file holds the lock of that file, or of the task that the file belongs to.
 """
 
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from ..core import temporary_files, temporary_files_below
 from ..errors import OutputExists
 from .locks import claim, dead_locks, lock_target
-from .tasks import Task
 
 POLL, PATIENCE = 0.05, 30.0
 """Seconds between two attempts to lock a shared file, and seconds until `write_lock` gives up."""
-
-
-def remove_leftovers(
-    folder: Path,
-    tasks: Sequence[Task],
-    *,
-    outputs: Callable[[Task], Iterable[Path]],
-    shared: Iterable[Path] = (),
-) -> None:
-    """Remove what killed runs left of the files of some tasks and of shared files.
-
-    If a process died after recording a task, its lock is removed here: no run claims that task
-    again.
-
-    Args:
-        folder: The folder that contains all of these files.
-        tasks: The tasks of the run.
-        outputs: Returns the files that a task writes.
-        shared: The files that the run writes for all tasks together.
-    """
-    half_written: dict[Path, list[Path]] = {}
-    for temporary in temporary_files_below(folder):
-        name = temporary.name[1:].removesuffix(".tmp").rpartition(".")[0]
-        half_written.setdefault(temporary.with_name(name), []).append(temporary)
-    dead = {lock_target(path): path for path in dead_locks(folder)}
-    if not half_written and not dead:
-        return
-    guard = {path: task.target for task in tasks for path in outputs(task)}
-    guard |= {path: path for path in shared}
-    remove_dead_locks(dead[target] for target in set(guard.values()) & dead.keys())
-    for path in half_written.keys() & guard.keys():
-        lock = claim(guard[path])
-        if lock is not None:  # None: its owner is alive and still writes the file
-            with lock:
-                for temporary in half_written[path]:
-                    temporary.unlink(missing_ok=True)
 
 
 @contextmanager

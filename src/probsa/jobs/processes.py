@@ -1,4 +1,8 @@
-"""Workers as processes of this machine, started by spawn: forking is not safe with threads."""
+"""Workers as processes of this machine.
+
+They are forked from a server that has imported the stage and nothing runs in, or started by spawn
+where that is impossible: forking this process would not be safe with threads.
+"""
 
 import multiprocessing
 import os
@@ -6,92 +10,119 @@ import pickle
 import signal
 import threading
 import time
-from dataclasses import dataclass, field
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from .tasks import Stage
-from .team import PATIENCE, Death, Team
-from .worker import Answer, Message, picklable, serve
+from ..errors import ProbSAError
+from .tasks import Stage, Task, TaskOutcome, work
 
-METHOD = "spawn"
-"""Start method of the worker processes."""
+METHODS = multiprocessing.get_all_start_methods()
+METHOD = "forkserver" if "forkserver" in METHODS else "spawn"
+PATIENCE = 5.0
+"""Seconds that a worker has to end by itself."""
 
 
-@dataclass(kw_only=True, slots=True)
-class Processes(Team):
-    """Worker processes, each connected to this process by a pipe."""
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Received instead of a message when a worker has died."""
+
+    how: str
+
+
+Message = TaskOutcome | Exception | Death | None
+"""What comes from a worker; None asks for a task, and must be answered."""
+
+
+class Team(ABC):
+    """Workers, identified by number, wherever they run."""
 
     stage: Stage
-    devices: list[str]
-    """The GPUs that workers take turns on; if empty, each worker sees all of them."""
-    pickled: bytes = b""
-    processes: dict[int, BaseProcess] = field(default_factory=dict)
-    pipes: dict[int, Connection] = field(default_factory=dict)
-    device_of: dict[int, str] = field(default_factory=dict)
-    """The GPU that each worker sees."""
-    started: int = 0
 
-    def __post_init__(self) -> None:
-        self.pickled = pickle.dumps(self.stage)
+    @abstractmethod
+    def add(self) -> None:
+        """Start a worker."""
 
-    def add(self) -> int:
+    @abstractmethod
+    def receive(self, seconds: float) -> list[tuple[int, Message]]:
+        """Return the messages that have come, with their workers; wait at most `seconds`."""
+
+    @abstractmethod
+    def answer(self, worker: int, task: Task | None) -> None:
+        """Give a worker that asked for it a task, or None if there is none now."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End every worker; kill those that have not stopped by themselves."""
+
+
+class Processes(Team):
+    """Worker processes, each connected to this process by a pipe.
+
+    Args:
+        stage: The stage that does the tasks.
+        devices: The GPUs that workers take turns on; if empty, each worker sees all of them.
+    """
+
+    def __init__(self, stage: Stage, *, devices: Sequence[str] = ()) -> None:
+        self.stage, self.pickled, self.devices = stage, pickle.dumps(stage), devices
+        self.workers: dict[int, tuple[BaseProcess, Connection, str | None]] = {}
+        self.started = 0
+
+    def add(self) -> None:
         context: Any = multiprocessing.get_context(METHOD)
-        our_end, worker_end = context.Pipe()
-        number, self.started = self.started, self.started + 1
-        used = list(self.device_of.values())
+        if METHOD == "forkserver":
+            context.set_forkserver_preload([type(self.stage).__module__])
+        ours, theirs = context.Pipe()
+        used = [device for _, _, device in self.workers.values()]
         device = min(self.devices, key=used.count, default=None)
-        process = context.Process(
-            target=_work,
-            args=(worker_end, self.pickled, device),
-            name=f"worker {number}",
-            daemon=False,
-        )
+        process = context.Process(target=_serve, args=(theirs, self.pickled, device), daemon=False)
         process.start()
-        worker_end.close()
-        self.processes[number], self.pipes[number] = process, our_end
-        if device is not None:
-            self.device_of[number] = device
-        return number
+        theirs.close()
+        self.workers[self.started] = process, ours, device
+        self.started += 1
 
-    def receive(self, seconds: float) -> list[tuple[int, Message | Death]]:
-        ready = wait(list(self.pipes.values()), seconds)
-        received: list[tuple[int, Message | Death]] = []
-        for number, pipe in list(self.pipes.items()):
-            # A child of the worker may keep the pipe open, so check the worker as well.
-            gone = self.processes[number].exitcode is not None
-            if pipe in ready or (gone and pipe.poll()):
+    def receive(self, seconds: float) -> list[tuple[int, Message]]:
+        ready = wait([pipe for _, pipe, _ in self.workers.values()], seconds)
+        received: list[tuple[int, Message]] = []
+        for number, (process, pipe, _) in list(self.workers.items()):
+            # a child of the worker may keep the pipe open, so check the worker as well
+            gone = process.exitcode is not None
+            if pipe in ready or gone:
                 try:
-                    received.append((number, pipe.recv()))
+                    if pipe in ready or pipe.poll():
+                        received.append((number, pipe.recv()))
+                        continue
                 except (EOFError, OSError):
-                    received.append((number, self._remove(number)))
-            elif gone:
-                received.append((number, self._remove(number)))
+                    pass
+                code = self._remove(number)
+                if code:  # else it has ended in order
+                    how = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+                    received.append((number, Death(how)))
         return received
 
-    def answer(self, worker: int, answer: Answer) -> None:
+    def answer(self, worker: int, task: Task | None) -> None:
         try:
-            self.pipes[worker].send(answer)
+            self.workers[worker][1].send(task)
         except OSError:
             return  # the worker has died, which `receive` will report
 
     def close(self) -> None:
         until = time.monotonic() + PATIENCE
-        for process in self.processes.values():
+        for process, _, _ in self.workers.values():
             process.terminate()
-        for number, process in list(self.processes.items()):
+        for number, (process, _, _) in list(self.workers.items()):
             process.join(max(0.0, until - time.monotonic()))
             self._remove(number)
 
-    def join(self, worker: int) -> None:
-        self.processes[worker].join(PATIENCE)
-
-    def _remove(self, number: int) -> Death:
-        """Make sure that a worker has ended, and forget it."""
-        process = self.processes.pop(number)
-        self.pipes.pop(number).close()
-        self.device_of.pop(number, None)
+    def _remove(self, number: int) -> int:
+        """Make sure that a worker has ended, forget it, and return its exit code."""
+        process, pipe, _ = self.workers.pop(number)
+        pipe.close()
         if process.exitcode is None:
             process.join(PATIENCE)
         if process.exitcode is None:
@@ -99,7 +130,7 @@ class Processes(Team):
             process.join()
         code = process.exitcode or 0
         process.close()
-        return Death(f"killed by signal {-code}" if code < 0 else f"exit status {code}")
+        return code
 
 
 def cores() -> int:
@@ -119,7 +150,7 @@ def visible_devices() -> list[str]:
     return [str(i) for i in range(torch.cuda.device_count())]
 
 
-def _work(pipe: Connection, pickled: bytes, device: str | None) -> None:
+def _serve(pipe: Connection, pickled: bytes, device: str | None) -> None:
     # Ctrl-C reaches all processes of the terminal; the parent process shuts the workers down.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _exit)
@@ -127,12 +158,12 @@ def _work(pipe: Connection, pickled: bytes, device: str | None) -> None:
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
 
-    def ask(message: Message) -> Answer:
-        pipe.send(message)
+    def ask() -> Task | None:
+        pipe.send(None)
         return pipe.recv()
 
     try:
-        serve(pickle.loads(pickled), ask)
+        work(pickle.loads(pickled), iter(ask, None), tell=pipe.send)
     except Exception as e:  # noqa: BLE001 - the parent process raises it
         pipe.send(picklable(e))
     finally:
@@ -151,3 +182,16 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
+
+
+def picklable(error: Exception) -> Exception:
+    """Return the error in a form that can be sent to another process, with its traceback."""
+    trace = "".join(traceback.format_exception(error))
+    error.add_note(f"In a worker process:\n{trace}")
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - pickling a foreign exception may raise anything
+        if isinstance(error, ProbSAError):
+            return ProbSAError(str(error))
+        return RuntimeError(trace)
+    return error

@@ -9,45 +9,34 @@ import pickle
 import queue
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import InputError, MissingExtra
-from .tasks import Stage
-from .team import PATIENCE, Death, Team
-from .worker import Answer, Message, picklable, serve
+from .processes import PATIENCE, Death, Message, Team, picklable
+from .tasks import Stage, Task, work
 
 
-@dataclass(kw_only=True, slots=True)
 class Actors(Team):
-    """Worker actors; each answer is sent by a call whose result is the worker's next message."""
+    """Worker actors; each call of an actor returns the worker's next message."""
 
-    stage: Stage
-    gpus: bool
-    workers: int
-    pickled: bytes = b""
-    ray: Any = None
-    owns_ray: bool = False
-    """Whether this object started or joined Ray and therefore has to shut it down."""
-    actors: dict[int, Any] = field(default_factory=dict)
-    calls: dict[Any, int] = field(default_factory=dict)
-    """The worker whose next message each Ray reference stands for."""
-    started: int = 0
-
-    def __post_init__(self) -> None:
-        self.pickled = pickle.dumps(self.stage)
+    def __init__(self, stage: Stage, *, gpus: bool, workers: int) -> None:
+        self.stage, self.pickled, self.gpus = stage, pickle.dumps(stage), gpus
+        self.actors: dict[int, Any] = {}
+        self.calls: dict[Any, int] = {}
+        """The worker whose next message each Ray reference stands for."""
         # Ray reads this when it starts: it sends no usage statistics unless the user allows it.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             import ray
         except ImportError:
             raise MissingExtra("ray", "cluster") from None
-        self.ray = ray
-        if not ray.is_initialized():
-            self._join_cluster()
-            self.owns_ray = True
+        self.ray: Any = ray
+        self.owns_ray = not ray.is_initialized()
+        """Whether this object started or joined Ray and therefore has to shut it down."""
+        if self.owns_ray:
+            self._join_cluster(workers)
 
-    def _join_cluster(self) -> None:
+    def _join_cluster(self, workers: int) -> None:
         """Join the cluster of this machine or of RAY_ADDRESS; start a local one if there is none.
 
         Raises:
@@ -62,74 +51,70 @@ class Actors(Team):
             if address:
                 raise InputError(f"no Ray cluster answers at RAY_ADDRESS={address}: {e}") from e
         # With fewer processors than actors, some actors would wait for ever.
-        processors = max(self.workers, os.cpu_count() or 1)
+        processors = max(workers, os.cpu_count() or 1)
         self.ray.init(address="local", include_dashboard=False, num_cpus=processors, **quiet)
         if self.gpus and not self.ray.cluster_resources().get("GPU"):
             self.ray.shutdown()
             raise InputError("one GPU per actor was requested, but Ray found no GPU")
 
-    def add(self) -> int:
-        number, self.started = self.started, self.started + 1
+    def add(self) -> None:
         needs = {"num_gpus": 1} if self.gpus else {"num_cpus": 1}
-        actor = self.ray.remote(_Actor).options(max_restarts=0, **needs).remote(self.pickled)
-        self.actors[number] = actor
-        self.calls[actor.step.remote(None)] = number
-        return number
+        number, remote = len(self.actors), self.ray.remote(_Actor).options(max_restarts=0, **needs)
+        self.actors[number] = remote.remote(self.pickled)
+        self.calls[self.actors[number].step.remote()] = number
 
-    def receive(self, seconds: float) -> list[tuple[int, Message | Death]]:
-        if not self.calls:  # all workers are idle
+    def receive(self, seconds: float) -> list[tuple[int, Message]]:
+        if not self.calls:
             time.sleep(seconds)
             return []
         ready, _ = self.ray.wait(list(self.calls), timeout=seconds)
-        received: list[tuple[int, Message | Death]] = []
+        received: list[tuple[int, Message]] = []
         for call in ready:
             number = self.calls.pop(call)
             try:
-                received.append((number, self.ray.get(call)))
+                message: Message = self.ray.get(call)
+                if message is not None:  # else the next call brings the answer
+                    self.calls[self.actors[number].step.remote()] = number
             except self.ray.exceptions.RayActorError as e:
                 # An actor that cannot be reached may still be alive: end it.
-                self.ray.kill(self.actors.pop(number))
-                received.append((number, Death(str(e).partition("\n")[0].rstrip("."))))
+                self.ray.kill(self.actors[number])
+                message = Death(str(e).partition("\n")[0].rstrip("."))
+            received.append((number, message))
         return received
 
-    def answer(self, worker: int, answer: Answer) -> None:
-        self.calls[self.actors[worker].step.remote(answer)] = worker
-
-    def join(self, worker: int) -> None:
-        """Do nothing: an actor that was told to stop stays alive until `close`."""
+    def answer(self, worker: int, task: Task | None) -> None:
+        self.calls[self.actors[worker].step.remote(task)] = worker
 
     def close(self) -> None:
         for actor in self.actors.values():
             self.ray.kill(actor)
         if self.calls:  # the calls end together with their actors
             self.ray.wait(list(self.calls), num_returns=len(self.calls), timeout=PATIENCE)
-        self.actors.clear()
-        self.calls.clear()
         if self.owns_ray:
             self.ray.shutdown()
 
 
 class _Actor:
-    """Runs the worker's loop in a thread, which advances with each call of `step`."""
+    """Runs the worker's loop in a thread, and passes on its messages."""
 
     def __init__(self, pickled: bytes) -> None:
         self.pickled = pickled
-        self.answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         threading.Thread(target=self.work, name="worker", daemon=True).start()
 
     def work(self) -> None:
         try:
-            serve(pickle.loads(self.pickled), self.ask)
-        except Exception as e:  # noqa: BLE001 - the scheduler raises it
+            work(pickle.loads(self.pickled), iter(self.ask, None), tell=self.messages.put)
+        except Exception as e:  # noqa: BLE001 - the supervisor raises it
             self.messages.put(picklable(e))
 
-    def ask(self, message: Message) -> Answer:
-        self.messages.put(message)
+    def ask(self) -> Task | None:
+        self.messages.put(None)
         return self.answers.get()
 
-    def step(self, answer: Answer | None) -> Message:
-        """Pass on the answer to the last message, and wait for the next message."""
-        if answer is not None:
-            self.answers.put(answer)
+    def step(self, *answer: Task | None) -> Message:
+        """Pass on the answer to the last message, if it asked for one; wait for the next."""
+        for task in answer:
+            self.answers.put(task)
         return self.messages.get()

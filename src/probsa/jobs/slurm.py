@@ -6,6 +6,7 @@ folder: all jobs make the same call.
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,58 +27,59 @@ POLL = 5.0
 """Seconds between two checks of the jobs."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SlurmJobs:
+    """Where and how jobs are run."""
+
+    folder: Path
+    """Folder for the logs of the jobs, on a disk that every machine can reach."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of a job, by Slurm's names (partition, account, …) or submitit's."""
+    note: Callable[[str], None] = lambda text: None
+    """Called with a line of text when the jobs are submitted and for each that fails."""
+
+
 def run_jobs(
     function: Callable[[], object],
     *,
     jobs: int,
-    folder: Path,
-    options: Mapping[str, Any],
-    note: Callable[[str], None],
-    on_poll: Callable[[], None],
+    settings: SlurmJobs,
+    on_poll: Callable[[], object],
 ) -> None:
     """Submit an array of jobs and wait until all have ended, whether or not they succeeded.
 
     Args:
         function: The picklable function that every job calls.
         jobs: Number of jobs.
-        folder: Folder for the logs of the jobs, on a disk that every machine can reach.
-        options: Options of a job, by Slurm's names (partition, account, …) or submitit's.
-        note: Called with a line of text when the jobs are submitted and for each that fails.
+        settings: Where and how they are run.
         on_poll: Called at every check of the jobs, and once more after the last has ended.
 
     Raises:
         MissingExtra: submitit is not installed.
         InputError: There is no Slurm on this machine, or it does not have one of the options.
     """
-    executor = _executor(folder, options)
-    with executor.batch():
-        submitted = [executor.submit(function) for _ in range(jobs)]
-    note(f"{jobs} jobs are submitted: {', '.join(j.job_id for j in submitted)}")
-    running = list(submitted)
+    try:
+        import submitit  # pyright: ignore[reportMissingImports]
+    except ImportError as e:
+        raise MissingExtra("submitit", "slurm") from e
+    options = {"name": "probsa", **settings.options}
+    cluster = options.pop("cluster", "slurm")
+    try:
+        executor = submitit.AutoExecutor(folder=settings.folder / "%j", cluster=cluster)
+        executor.update_parameters(
+            **{k if k in SUBMITIT_OPTIONS else f"{cluster}_{k}": v for k, v in options.items()}
+        )
+        with executor.batch():
+            running = [executor.submit(function) for _ in range(jobs)]
+    except (NameError, TypeError, ValueError, RuntimeError) as e:
+        raise InputError(f"no jobs can be submitted: {' '.join(str(e).split())}") from e
+    settings.note(f"{jobs} jobs are submitted: {', '.join(j.job_id for j in running)}")
     while running:
         ended = [j for j in running if j.done()]
         running = [j for j in running if j not in ended]
         for job in ended:
             if job.exception() is not None:
-                note(f"job {job.job_id} failed: see {job.paths.stderr}")
+                settings.note(f"job {job.job_id} failed: see {job.paths.stderr}")
         on_poll()
         if running:
             time.sleep(POLL)
-
-
-def _executor(folder: Path, options: Mapping[str, Any]) -> Any:
-    try:
-        import submitit  # pyright: ignore[reportMissingImports]
-    except ImportError as e:
-        raise MissingExtra("submitit", "slurm") from e
-    job_options = dict(options)
-    cluster = job_options.pop("cluster", "slurm")
-    try:
-        executor = submitit.AutoExecutor(folder=folder / "%j", cluster=cluster)
-        parameters = {
-            k if k in SUBMITIT_OPTIONS else f"{cluster}_{k}": v for k, v in job_options.items()
-        }
-        executor.update_parameters(**{"name": "probsa", **parameters})
-    except (NameError, TypeError, ValueError, RuntimeError) as e:
-        raise InputError(f"no jobs can be submitted: {' '.join(str(e).split())}") from e
-    return executor

@@ -1,10 +1,16 @@
-"""The work of a run: tasks, their outcomes, and the stage that carries them out."""
+"""The work of a run: tasks, their outcomes, the stage that does them, and the loop of a worker."""
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
+
+from .locks import Lock, claim
+
+POLL = 1.0
+"""Seconds between two attempts to claim tasks that other runs hold."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,19 +29,14 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskOutcome:
-    """How a task ended."""
+    """How a task ended. A stage may have a subclass with more fields."""
 
     name: str
-    status: str
+    status: str = "failed"
     """`done`, `failed`, or another status that the stage defines."""
     reason: str = ""
     count: int = 0
     """Number of items that the task consisted of."""
-    unreadable: int = 0
-    """Number of those items that could not be read."""
-    seconds: float = 0.0
-    source: str = ""
-    """Path of what the task was made from."""
     kept: bool = False
     """Whether the result of an earlier run was kept because it is up to date."""
 
@@ -51,10 +52,7 @@ class Stage(ABC):
 
     @abstractmethod
     def known(self, task: Task) -> TaskOutcome | None:
-        """Return the recorded outcome, or None if the task is still to be done.
-
-        It is called in the process that started the run.
-        """
+        """Return the recorded outcome, or None if the task is still to be done."""
 
     @abstractmethod
     def start(self) -> None:
@@ -74,8 +72,70 @@ class Stage(ABC):
 
     @abstractmethod
     def record(self, task: Task, outcome: TaskOutcome) -> None:
-        """Store the outcome on disk while the task is still locked.
+        """Store the outcome on disk while the task is still locked."""
 
-        It is called on the copy that ran the task, or, if the process of that copy died, on the
-        copy in the process that started the run.
-        """
+    def failure(self, task: Task, reason: str) -> TaskOutcome:
+        """Return the outcome of a task whose process died."""
+        return TaskOutcome(name=task.name, reason=reason)
+
+
+def work(stage: Stage, tasks: Iterable[Task], *, tell: Callable[[TaskOutcome], None]) -> None:
+    """Do tasks under their locks until each of them has an outcome.
+
+    Every worker runs this call: this process, several processes, Ray actors and Slurm jobs. To
+    avoid deadlock, a worker that holds tasks never waits for a lock of another run. A task whose
+    previous owner died is done last and by itself, so that no other task is lost with it.
+
+    Args:
+        stage: The stage that does the tasks.
+        tasks: The tasks; the next is drawn when the stage has room for it.
+        tell: Called with each outcome as soon as it is recorded.
+    """
+    held: dict[str, tuple[Task, Lock]] = {}
+    elsewhere: list[Task] = []
+    suspects: list[Task] = []
+
+    def take(task: Task) -> bool:
+        """Claim a task; return True if it can begin now."""
+        lock = claim(task.target)
+        outcome = stage.known(task)  # another run may have done it
+        if lock is None or outcome is not None:
+            if lock is not None:
+                lock.release()
+            if outcome is None:
+                elsewhere.append(task)
+            else:
+                tell(outcome)
+            return False
+        held[task.name] = task, lock
+        if lock.taken_over:
+            suspects.append(task)
+        return not lock.taken_over
+
+    def do(tasks: Iterator[Task]) -> None:
+        for outcome in stage.run(tasks):
+            task, lock = held.pop(outcome.name)
+            with lock:
+                mine = lock.still_mine()
+                if mine:
+                    stage.record(task, outcome)
+            if mine:
+                tell(outcome)
+            else:  # another run took it over, and will record it
+                elsewhere.append(task)
+        if len(held) > len(suspects):
+            raise RuntimeError(f"{type(stage).__name__}.run gave no outcome for {[*held]}")
+
+    stage.start()
+    try:
+        do(filter(take, tasks))
+        while elsewhere or suspects:
+            if suspects:
+                do(iter([suspects.pop(0)]))
+            waiting, elsewhere[:] = elsewhere[:], []
+            do(filter(take, waiting))
+            if elsewhere and not suspects:
+                time.sleep(POLL)
+    finally:
+        for _, lock in held.values():
+            lock.release()

@@ -66,7 +66,7 @@ class CohortSources:
         if self._sets:
             records = [record for s in self._sets for record in s.records()]
         else:
-            records = [item.record() for item in find_inputs(self.folder)]
+            records = find_inputs(self.folder)
         self._records = {r.name: r for r in records}
 
     def record(self, p: Prediction) -> Record:

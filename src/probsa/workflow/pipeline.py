@@ -190,7 +190,7 @@ def _features(
             work,
             settings=settings,
             mpp=options.slide_mpp,
-            run=RunOptions(workers=options.workers),
+            run=RunOptions(workers=options.workers, isolated=options.workers != 1),
             on_outcome=count,
         )
     sets = WorkFolder(work.absolute()).sets()

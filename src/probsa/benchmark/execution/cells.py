@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ...core import TextTable, read_json, temporary_files, write_csv, write_json
+from ...core import TextTable, read_json, read_record, temporary_files, write_csv, write_json
 from ...errors import BagError, InputError
-from ...jobs import RecordFile, write_lock
+from ...jobs import write_lock
 from ...training import RunFolder, config_differences
 from ...workflow import finish_run
 from ..grid.methods_and_cells import Cell
@@ -143,7 +143,7 @@ def _holds(file: Path, value: object) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CellFailure(RecordFile):
+class CellFailure:
     """The record of a cell that failed."""
 
     cell: str
@@ -157,15 +157,17 @@ def failure_file(cell: Cell, out: Path) -> Path:
 
 def failure_reason(cell: Cell, out: Path) -> str | None:
     """Return the reason why the last attempt at a cell failed; None if none is recorded."""
-    failure = CellFailure.read(failure_file(cell, out))
-    return None if failure is None else failure.reason
+    try:
+        return read_record(CellFailure, failure_file(cell, out)).reason
+    except InputError:  # there is none, or it is damaged
+        return None
 
 
 def record_failure(cell: Cell, out: Path, reason: str) -> None:
     """Record the reason why a cell failed."""
     file = failure_file(cell, out)
     with write_lock(file):
-        CellFailure(cell=cell.name, reason=reason).write(file)
+        write_json(file, {"cell": cell.name, "reason": reason})
 
 
 def forget_failures(cells: Iterable[Cell], out: Path) -> None:

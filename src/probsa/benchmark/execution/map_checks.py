@@ -10,7 +10,6 @@ OUT/cells/DATA/METHOD/split0-seed0/map_checks.json   the checks of a finished ce
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -29,7 +28,7 @@ from ...evaluation import (
     read_predictions,
     shown_precision,
 )
-from ...jobs import Stage, Task, TaskOutcome, run_tasks
+from ...jobs import Engine, SlurmJobs, Stage, Task, TaskOutcome, cores, run_tasks
 from ...training import RunFolder, open_units
 from ..grid.methods_and_cells import Cell
 
@@ -61,6 +60,7 @@ class CheckingMaps(Stage):
     bags: int
     """Largest number of bags that a model without a closed form predicts again."""
     threads: int
+    """Threads of a process; 0 for the cores that it may use."""
 
     def known(self, task: Task) -> TaskOutcome | None:
         """Return that a cell is done; what is damaged, or was asked of other bags, is not."""
@@ -74,7 +74,7 @@ class CheckingMaps(Stage):
 
     def start(self) -> None:
         """Set the number of threads of this process."""
-        torch.set_num_threads(self.threads)
+        torch.set_num_threads(self.threads or cores())
 
     def run(self, tasks: Iterator[Task]) -> Iterator[TaskOutcome]:
         """Check the maps of each cell and write its file; a cell that fails has its reason."""
@@ -96,9 +96,10 @@ def check_maps(
     out: Path,
     *,
     bags: int,
-    engine: Literal["local", "ray"],
+    engine: Engine,
     workers: int,
     threads: int,
+    slurm: SlurmJobs | None = None,
 ) -> list[TaskOutcome]:
     """Check the maps of all cells that have no checks yet; return the outcome of each cell.
 
@@ -110,11 +111,12 @@ def check_maps(
             those with at most `LEAVE_ONE_OUT_UP_TO` instances. Other models use all.
         engine: See `run_tasks`.
         workers: See `run_tasks`.
-        threads: Number of threads of a process.
+        threads: Number of threads of a process; 0 for the cores that it may use.
+        slurm: See `run_tasks`.
     """
     tasks = [Task(name=c.name, target=c.folder(out) / FILE, noun="run") for c in cells]
     stage = CheckingMaps(bags=bags, threads=threads)
-    return run_tasks(stage, tasks, engine=engine, workers=workers)
+    return run_tasks(stage, tasks, engine=engine, workers=workers, slurm=slurm)
 
 
 def read_map_checks(folder: Path) -> MapChecks | None:

@@ -6,22 +6,18 @@ Any number of processes and machines may run the same grid in the same folder.
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from ...errors import InputError, OutputExists
-from ...jobs import TaskOutcome, cores, run_jobs, run_tasks, write_lock
+from ...jobs import Engine, SlurmJobs, TaskOutcome, cores, run_tasks, write_lock
 from ..grid.checks import check_grid, store_checked
-from ..grid.grid import Grid, read_grid
+from ..grid.grid import Grid
 from ..grid.methods_and_cells import Cell
 from .cells import CellState, complete, forget_failures, is_done, state_of, write_states
 from .map_checks import check_maps
 from .training import Training, Watch, remove_cell_locks, task_of
-
-Engine = Literal["local", "ray", "slurm"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,65 +82,20 @@ def run_grid(
     watch = watch or Watch()
     for note in checked.notes:
         watch.note(f"note: {note}")
-    if engine == "slurm":
-        watch.grid(cells=len(cells), done=len(finished))
-        _run_on_slurm(grid, out, cells, jobs=workers, watch=watch, finished=finished)
-        return _settle(out, cells)
-    return _run_cells(grid, out, engine=engine, workers=workers, watch=watch, finished=finished)
-
-
-def _run_on_slurm(
-    grid: Grid, out: Path, cells: Sequence[Cell], *, jobs: int, watch: Watch, finished: set[str]
-) -> None:
-    """Let Slurm jobs run the grid, and report the cells that they finish."""
-    done = set(finished)
-
-    def report_progress() -> None:
-        newly_done = {c.name for c in cells if c.name not in done and is_done(c, out)}
-        if newly_done:
-            done.update(newly_done)
-            watch.settled(len(done))
-
-    run_jobs(
-        partial(run_job, out),
-        jobs=jobs,
-        folder=out / "slurm",
-        options=grid.slurm,
-        note=watch.note,
-        on_poll=report_progress,
-    )
-
-
-def run_job(out: Path) -> dict[str, int]:
-    """Run the grid in `out` as one of several jobs; return the number of cells in each state."""
-    grid = read_grid(out / "grid.yaml")
-    finished = {c.name for c in grid.cells(out) if is_done(c, out)}
-    states = _run_cells(grid, out, engine="local", workers=1, watch=Watch(), finished=finished)
-    return dict(count_states(states))
-
-
-def _run_cells(
-    grid: Grid,
-    out: Path,
-    *,
-    engine: Literal["local", "ray"],
-    workers: int,
-    watch: Watch,
-    finished: set[str],
-) -> list[CellState]:
-    """Run a grid that was checked before; `finished` names the cells that are done."""
-    cells = grid.cells(out)
     watch.grid(cells=len(cells), done=len(finished))
     groups = {d.name: d.groups for d in grid.data}
     for cell in cells:
         # A run made by hand, or by a process that was killed at its end, may lack cell.json.
         if cell.name in finished:
             complete(cell, out, groups=groups[cell.data], keep=grid.keep)
+    slurm = SlurmJobs(folder=out / "slurm", options=grid.slurm, note=watch.note)
+    # a job has cores of its own
+    threads = 0 if engine == "slurm" else max(1, cores() // workers)
     stage = Training(
         out=out,
         groups=groups,
         keep=grid.keep,
-        threads=max(1, cores() // workers),
+        threads=threads,
         watch=watch,
         known_done=set(finished),
     )
@@ -166,6 +117,7 @@ def _run_cells(
         engine=engine,
         workers=min(workers, len(cells)),
         gpus=workers > 1 and _use_gpus(cells),
+        slurm=slurm,
         on_outcome=on_outcome,
     )
     settled = _settle(out, cells)
@@ -176,7 +128,8 @@ def _run_cells(
             bags=grid.left_out_bags,
             engine=engine,
             workers=workers,
-            threads=max(1, cores() // workers),
+            threads=threads,
+            slurm=slurm,
         )
         for outcome in (o for o in outcomes if o.status == "failed"):
             watch.note(f"note: {outcome.name}: its maps were not checked: {outcome.reason}")

@@ -9,7 +9,7 @@ import torch
 
 from ...core import is_disk_full
 from ...errors import ProbSAError
-from ...jobs import Stage, Task, TaskOutcome, remove_dead_locks
+from ...jobs import Stage, Task, TaskOutcome, cores, remove_dead_locks
 from ...training import Reporter, RunConfig, train
 from ..grid.methods_and_cells import Cell
 from .cells import Keep, complete, failure_reason, finish, is_done, record_failure
@@ -56,7 +56,7 @@ class Training(Stage):
     """The patient of each bag, for each data set."""
     keep: Keep
     threads: int
-    """Threads of a process, for cells that do not set them."""
+    """Threads of a process, for cells that do not set them; 0 for the cores that it may use."""
     watch: Watch = field(default_factory=Watch)
     known_done: set[str] = field(default_factory=set)
     """Names of cells that are known to be done."""
@@ -74,6 +74,7 @@ class Training(Stage):
         return None
 
     def start(self) -> None:
+        self.threads = self.threads or cores()
         torch.set_num_threads(self.threads)
 
     def run(self, tasks: Iterator[Task]) -> Iterator[TaskOutcome]:

@@ -1,22 +1,26 @@
 """What `probsa patch` and `probsa extract` share: how the work is distributed."""
 
-from jsonargparse import ArgumentParser
+from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser, Namespace
 
 from ...errors import InputError
-from ._shared import add_json_flag
+from ._shared import add_json_flag, write_json
+
+if TYPE_CHECKING:
+    from ...cohorts import Estimate, RunOptions
 
 
 def add_work_flags(parser: ArgumentParser, *, workers: str) -> None:
-    """Add the flags for how the work is distributed.
-
-    Args:
-        parser: the command's parser.
-        workers: the help text of `--workers`.
-    """
+    """Add the flags for how the work is distributed; `workers` is the help of `--workers`."""
     add = parser.add_argument_group("work").add_argument
     add(
-        "--engine", choices=("local", "ray"), default="local",
-        help="Run on this machine, or on a Ray cluster. Default: local.",
+        "--engine", choices=("local", "ray", "slurm"), default="local",
+        help="Run on this machine, on a Ray cluster, or as Slurm jobs. Default: local.",
+    )  # fmt: skip
+    add(
+        "--slurm", default="", metavar="KEY=VALUE,…",
+        help="Settings of the Slurm jobs: partition, account, timeout_min, cpus_per_task, …",
     )  # fmt: skip
     add("--workers", type=int, metavar="N", help=workers)
     add(
@@ -31,16 +35,33 @@ def add_work_flags(parser: ArgumentParser, *, workers: str) -> None:
     add_json_flag(parser)
 
 
-def parse_shard(text: str) -> tuple[int, int]:
-    """Return `1/4` as (1, 4).
+def run_options(
+    args: Namespace, *, workers: int, isolated: bool, gpus: bool = False
+) -> "RunOptions":
+    """Return how the work is distributed, from the flags and the default number of workers.
 
     Raises:
-        InputError: the text is not such a pair.
+        InputError: a flag has no such value.
     """
-    part, _, parts = text.partition("/")
+    from ...cohorts import RunOptions
+    from ..terminal import ERR
+
+    part, _, parts = args.shard.partition("/")
     if not (part.isdigit() and parts.isdigit() and int(part) < int(parts)):
-        raise InputError(f"--shard is {text!r}: expected I/N, as in 0/4, 1/4, 2/4, 3/4")
-    return int(part), int(parts)
+        raise InputError(f"--shard is {args.shard!r}: expected I/N, as in 0/4, 1/4, 2/4, 3/4")
+    pairs = [pair.partition("=") for pair in args.slurm.split(",") if pair]
+    if not all(key and value for key, _, value in pairs):
+        raise InputError(f"--slurm is {args.slurm!r}: expected KEY=VALUE,…, as in partition=long")
+    return RunOptions(
+        engine=args.engine,
+        workers=worker_count(args.workers, default=workers),
+        isolated=isolated,
+        gpus=gpus,
+        shard=(int(part), int(parts)),
+        overwrite=args.overwrite,
+        slurm={key: int(value) if value.isdigit() else value for key, _, value in pairs},
+        note=ERR.print,
+    )
 
 
 def worker_count(workers: int | None, *, default: int) -> int:
@@ -51,4 +72,15 @@ def worker_count(workers: int | None, *, default: int) -> int:
     """
     if workers is not None and workers < 1:
         raise InputError(f"--workers is {workers}: expected 1 or more")
-    return default if workers is None else workers
+    return workers or default
+
+
+def report_estimate(estimate: "Estimate", *, as_json: bool) -> int:
+    """Write an estimate; return the exit status."""
+    from ..terminal import OUT
+
+    if as_json:
+        write_json(estimate.to_dict())
+    else:
+        estimate.render(OUT)
+    return 1 if estimate.tried and len(estimate.failed) == estimate.tried else 0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser
 
-from ._cohort import add_work_flags, parse_shard, worker_count
+from ._cohort import add_work_flags, report_estimate, run_options
 from ._shared import command_parser, parse_arguments, write_json
 
 DESCRIPTION = """\
@@ -66,16 +66,17 @@ def parser() -> ArgumentParser:
 def run(arguments: Sequence[str]) -> int:
     """Run `probsa extract`."""
     args = parse_arguments(parser(), arguments)
-    from ...cohorts import ExtractOptions, RunOptions, estimate_features, extract_cohort
+    from ...cohorts import ExtractOptions, estimate_features, extract_cohort
     from ...jobs import cores
     from ...slides import Windows
     from ...training import choose_device, gpu_count
     from ..terminal import OUT, counting_outcomes
 
     device = choose_device(args.device).type
-    workers = worker_count(args.workers, default=gpu_count() if device == "cuda" else 1)
-    cores_per_worker = max(1, cores() // workers)
-    readers = cores_per_worker // 2 if args.readers is None else args.readers
+    gpus = device == "cuda"
+    how = run_options(args, workers=gpu_count() if gpus else 1, isolated=False, gpus=gpus)
+    cores_per_worker = max(1, cores() // how.workers)
+    readers = max(1, cores_per_worker // 2) if args.readers is None else args.readers
     threads = max(1, cores_per_worker - readers) if args.threads is None else args.threads
     options = ExtractOptions(
         encoder=args.encoder,
@@ -89,25 +90,15 @@ def run(arguments: Sequence[str]) -> int:
         windows=Windows.parse(args.windows),
     )
     if args.dry_run:
-        estimate = estimate_features(args.work, options, patch_set=args.set, workers=workers)
-        if args.json:
-            write_json(estimate.to_dict())
-        else:
-            estimate.render(OUT)
-        return 1 if estimate.tried and len(estimate.failed) == estimate.tried else 0
+        estimate = estimate_features(args.work, options, patch_set=args.set, workers=how.workers)
+        return report_estimate(estimate, as_json=args.json)
     with counting_outcomes("extracting") as count:
         report = extract_cohort(
             args.work,
             options,
             patch_set=args.set,
             slides=args.slides,
-            run=RunOptions(
-                engine=args.engine,
-                workers=workers,
-                gpus=device == "cuda",
-                shard=parse_shard(args.shard),
-                overwrite=args.overwrite,
-            ),
+            run=how,
             on_outcome=count,
         )
     if args.json:

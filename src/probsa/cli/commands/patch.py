@@ -3,16 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser
 
 from ...errors import InputError, OutputExists
-from ._cohort import add_work_flags, parse_shard, worker_count
+from ._cohort import add_work_flags, report_estimate, run_options
 from ._shared import command_parser, parse_arguments, write_json
-
-if TYPE_CHECKING:
-    from ...cohorts import Estimate
 
 DESCRIPTION = """\
 Find the tissue of slides and cut it into patches, and list the slices of CT series.
@@ -57,15 +53,6 @@ def parser() -> ArgumentParser:
         "--min-tissue", type=float, metavar="FRACTION",
         help="Minimum fraction of tissue in a patch. Default: 0.25.",
     )  # fmt: skip
-    _add_flags_of_tissue(parser)
-    add_work_flags(
-        parser,
-        workers="Number of processes. Default: by the number of cores and slides, at most 8.",
-    )
-    return parser
-
-
-def _add_flags_of_tissue(parser: ArgumentParser) -> None:
     add = parser.add_argument_group("tissue").add_argument
     add("--otsu", action="store_true", help="Choose the threshold by Otsu's method per slide.")
     add(
@@ -89,45 +76,28 @@ def _add_flags_of_tissue(parser: ArgumentParser) -> None:
         help="Folder with one GeoJSON file per slide that outlines the tissue. Replaces tissue "
         "detection.",
     )  # fmt: skip
-
-
-def _report(estimate: "Estimate", *, table: Path | None, as_json: bool) -> int:
-    """Write an estimate and the table of slides of unknown resolution; return the exit status."""
-    from ...cohorts import write_mpp_table
-    from ..terminal import OUT
-
-    if table is not None and estimate.without_resolution:
-        write_mpp_table(table, estimate.without_resolution)
-    if as_json:
-        write_json(estimate.to_dict())
-    else:
-        estimate.render(OUT)
-    return 1 if estimate.tried and len(estimate.failed) == estimate.tried else 0
-
-
-def _check_table(path: Path | None, *, dry_run: bool) -> None:
-    """Refuse to write a table of resolutions in a run, or over a file that may be filled in."""
-    if path is None:
-        return
-    if not dry_run:
-        raise InputError("--mpp-table is written by --dry-run: add --dry-run")
-    if path.exists():
-        raise OutputExists(f"{path} exists: give another name, or --slide-mpp {path} to use it")
+    add_work_flags(
+        parser,
+        workers="Number of processes, actors or jobs. Default: by the number of cores and slides, "
+        "at most 8.",
+    )
+    return parser
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run `probsa patch`."""
     args = parse_arguments(parser(), arguments)
     from ...cohorts import (
-        RunOptions,
+        MAX_LINES,
         SlideGeometry,
         estimate_patches,
         patch_cohort,
         print_geometries,
+        write_mpp_table,
     )
     from ...patches import settings
     from ...slides import read_resolutions
-    from ..terminal import OUT, counting_outcomes
+    from ..terminal import ERR, OUT, counting_outcomes
 
     chosen = settings(
         args.preset,
@@ -144,25 +114,33 @@ def run(arguments: Sequence[str]) -> int:
         max_holes=args.max_holes,
     )
     mpp = None if args.slide_mpp is None else read_resolutions(args.slide_mpp)
-    workers = worker_count(args.workers, default=0)
-    shard = parse_shard(args.shard)
-    _check_table(args.mpp_table, dry_run=args.dry_run)
+    how = run_options(args, workers=0, isolated=True)
+    if args.mpp_table is not None and not args.dry_run:
+        raise InputError("--mpp-table is written by --dry-run: add --dry-run")
+    if args.mpp_table is not None and args.mpp_table.exists():  # it may be filled in
+        table = args.mpp_table
+        raise OutputExists(f"{table} exists: give another name, or --slide-mpp {table} to use it")
     if args.dry_run:
         estimate = estimate_patches(
             args.source,
             settings=chosen,
             contours=args.contours,
             mpp=mpp,
-            workers=max(1, workers),
-            shard=shard,
+            workers=max(1, how.workers),
+            shard=how.shard,
         )
-        return _report(estimate, table=args.mpp_table, as_json=args.json)
+        if args.mpp_table is not None and estimate.without_resolution:
+            write_mpp_table(args.mpp_table, estimate.without_resolution)
+        return report_estimate(estimate, as_json=args.json)
     geometries: list[SlideGeometry] = []
+    stated: set[str] = set()
 
-    def state(found: Sequence[SlideGeometry]) -> None:
-        geometries.extend(found)
-        if not args.json:
-            print_geometries(found, OUT)
+    def state(found: SlideGeometry) -> None:
+        """Print each geometry when the first slide has it: a wrong unit is seen at once."""
+        geometries.append(found)
+        if found.sentence not in stated and len(stated) < MAX_LINES:
+            print_geometries([found], ERR)
+        stated.add(found.sentence)
 
     with counting_outcomes("patching") as count:
         reports = patch_cohort(
@@ -171,9 +149,7 @@ def run(arguments: Sequence[str]) -> int:
             settings=chosen,
             contours=args.contours,
             mpp=mpp,
-            run=RunOptions(
-                engine=args.engine, workers=workers, shard=shard, overwrite=args.overwrite
-            ),
+            run=how,
             on_outcome=count,
             on_geometry=state,
         )
@@ -181,6 +157,7 @@ def run(arguments: Sequence[str]) -> int:
         sets, geometry = [r.to_dict() for r in reports], [asdict(g) for g in geometries]
         write_json({"work": str(args.out), "sets": sets, "geometry": geometry})
     else:
+        print_geometries(geometries, OUT)
         for report in reports:
             report.render(OUT)
     return 1 if any(r.failures for r in reports) else 0

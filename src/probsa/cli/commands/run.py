@@ -108,7 +108,7 @@ def _options(args: Namespace):  # noqa: ANN202 - the type is imported only when 
     from ...training import choose_device
     from ...workflow import PipelineOptions
 
-    readers = cores() // 2 if args.readers is None else args.readers
+    readers = max(1, cores() // 2) if args.readers is None else args.readers
     return PipelineOptions(
         weights=args.weights,
         device=choose_device(args.device).type,
