@@ -4,6 +4,7 @@ from .arrays import load_arrays as load_arrays
 from .bag_files import files_by_name as files_by_name
 from .bag_files import hdf5_files as hdf5_files
 from .bag_files import npy_files as npy_files
+from .bag_files import passed_over as passed_over
 from .bag_files import pt_files as pt_files
 from .bag_graphs import Graph as Graph
 from .bag_graphs import GraphChoice as GraphChoice
@@ -18,10 +19,12 @@ from .bags import pack as pack
 from .bags import repeat_bags as repeat_bags
 from .bags import select_instances as select_instances
 from .files import check_file_name as check_file_name
+from .files import csv_text as csv_text
 from .files import is_disk_full as is_disk_full
+from .files import is_there as is_there
 from .files import named_file as named_file
+from .files import not_a_file as not_a_file
 from .files import replacing as replacing
-from .files import replacing_hdf5 as replacing_hdf5
 from .files import temporary_files as temporary_files
 from .files import temporary_files_below as temporary_files_below
 from .files import write_csv as write_csv
@@ -40,6 +43,7 @@ from .hdf5 import HDF5_ERRORS as HDF5_ERRORS
 from .hdf5 import attributes_of as attributes_of
 from .hdf5 import dataset_of as dataset_of
 from .hdf5 import open_hdf5 as open_hdf5
+from .hdf5 import replacing_hdf5 as replacing_hdf5
 from .options import Limits as Limits
 from .options import NonNegativeFloat as NonNegativeFloat
 from .options import NonNegativeInt as NonNegativeInt
@@ -100,3 +104,6 @@ from .tables import finite_number as finite_number
 from .tables import read_number as read_number
 from .targets import TaskName as TaskName
 from .wording import counted as counted
+from .wording import printable as printable
+from .wording import protect_cell as protect_cell
+from .wording import restore_cell as restore_cell

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from ..errors import InputError, ProbSAError
+from .files import not_a_file
 from .options import check_value, described
 
 R = TypeVar("R")
@@ -42,7 +43,7 @@ def read_text(
         ProbSAError: (of the kind `error`) the file is missing, too large or not UTF-8.
     """
     if not path.is_file():  # a pipe would be waited for
-        raise error(f"there is no file {path}: {advice}")
+        raise error(f"{not_a_file(path)}: {advice}")
     try:
         size = path.stat().st_size
         if size > largest:
