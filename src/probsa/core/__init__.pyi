@@ -50,9 +50,11 @@ from .options import NonNegativeInt as NonNegativeInt
 from .options import PositiveFloat as PositiveFloat
 from .options import PositiveInt as PositiveInt
 from .options import Rate as Rate
+from .options import TaskName as TaskName
 from .options import UnitInterval as UnitInterval
 from .options import check_options as check_options
 from .options import check_value as check_value
+from .options import convert_value as convert_value
 from .options import described as described
 from .options import json_schema as json_schema
 from .patients import join_bags as join_bags
@@ -90,8 +92,6 @@ from .store import stride_of as stride_of
 from .store import validate_bag as validate_bag
 from .store import write_bag as write_bag
 from .stored import as_record as as_record
-from .stored import as_typed as as_typed
-from .stored import convert_value as convert_value
 from .stored import parse_json as parse_json
 from .stored import read_json as read_json
 from .stored import read_record as read_record
@@ -102,7 +102,6 @@ from .tables import NumberedRow as NumberedRow
 from .tables import TextTable as TextTable
 from .tables import finite_number as finite_number
 from .tables import read_number as read_number
-from .targets import TaskName as TaskName
 from .wording import counted as counted
 from .wording import printable as printable
 from .wording import protect_cell as protect_cell
