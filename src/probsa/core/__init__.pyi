@@ -15,6 +15,7 @@ from .bag_graphs import resolve_kind as resolve_kind
 from .bag_graphs import stored_arrays as stored_arrays
 from .bags import Bag as Bag
 from .bags import Bags as Bags
+from .bags import join_bags as join_bags
 from .bags import pack as pack
 from .bags import repeat_bags as repeat_bags
 from .bags import select_instances as select_instances
@@ -57,7 +58,6 @@ from .options import check_value as check_value
 from .options import convert_value as convert_value
 from .options import described as described
 from .options import json_schema as json_schema
-from .patients import join_bags as join_bags
 from .plugins import BrokenPlugin as BrokenPlugin
 from .plugins import broken_plugins as broken_plugins
 from .plugins import load_plugins as load_plugins
