@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from probsa.core import files
-from probsa.core.files import replacing, replacing_hdf5, write_csv, write_json
+from probsa.core import files, replacing_hdf5
+from probsa.core.files import replacing, write_csv, write_json
 from probsa.errors import BagError
 
 

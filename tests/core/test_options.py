@@ -41,7 +41,7 @@ Scheme = Annotated[float | Literal["linear", "cyclical"], Limits(at_least=0)]
         (tuple[PositiveInt, ...], (1, 2)),
         (tuple[str, ...] | None, ["a"]),
         (tuple[int, float], (1, 0.5)),
-        (dict[str, int], "what is not understood is not checked"),
+        (set[int], "what is not understood is not checked"),
         ("Undefined", 1),
         (Any, None),
     ],
@@ -69,9 +69,10 @@ def test_a_value_that_fits_passes(annotation, value):
         (Literal[1, 2], True, "key is True; expected 1 or 2"),
         (bool, 1, "key is 1; expected true or false"),
         (str, None, "key is None; expected text"),
-        (tuple[PositiveInt, ...], (1, 0), "key is (1, 0); expected a list (a whole number (at least"
-         " 1) each)"),
-        (tuple[int, int], (1,), "key is (1,); expected a list"),
+        (tuple[PositiveInt, ...], (1, 0), "key[1] is 0; expected at least 1"),
+        (tuple[int, ...] | None, 3, "key is 3; expected a list (a whole number each) or null"),
+        (tuple[int, int], (1,), "key is a list (1); expected a list of 2"),
+        (dict[str, PositiveInt], {"a": 0}, "key.a is 0; expected at least 1"),
     ],
 )  # fmt: skip
 def test_a_value_that_does_not_fit_is_named_with_what_is_expected(annotation, value, message):

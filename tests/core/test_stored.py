@@ -131,5 +131,5 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="there is no file"):
+    with pytest.raises(InputError, match="pipe is a named pipe, not a file"):
         read_json(tmp_path / "pipe")

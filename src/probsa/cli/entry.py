@@ -5,6 +5,7 @@ Exit status: 0 success, 1 some of many items failed, 2 wrong usage or input, 70 
 """
 
 import json
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -12,6 +13,7 @@ from types import ModuleType
 
 from jsonargparse import ArgumentParser
 
+from ..core import printable
 from ..errors import ProbSAError, UnknownName
 from ..jobs import sigterm_as_interrupt
 from .commands._shared import command_parser, parse_arguments, write
@@ -63,6 +65,15 @@ SHELLS = ("bash", "zsh")
 DEBUG = "--debug"
 
 
+class _Messages(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+if logging.lastResort is not None:  # writes the notes of the library to standard error
+    logging.lastResort.setFormatter(_Messages())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -81,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as e:  # --help and --version
         return int(e.code or 0)
     except KeyboardInterrupt:
-        sys.stderr.write("probsa: stopped\n")
+        write("probsa: stopped", error=True)
         return 130
     except Exception as e:  # noqa: BLE001 - the last line of defence
         if debug:
@@ -92,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _fail(message: str, error: Exception, arguments: Sequence[str], *, status: int) -> int:
     if "--json" in arguments:
         write(json.dumps({"error": message, "kind": type(error).__name__}))
-    sys.stderr.write(f"probsa: error: {message}\n")
+    write(f"probsa: error: {message}", error=True)
     return status
 
 

@@ -1,28 +1,47 @@
 """Progress bars and messages on stderr; stdout is for results."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
+from rich.text import Text
 
 from ..benchmark import Cell, Watch
+from ..core import printable
 from ..jobs import TaskOutcome
 from ..training import Reporter
 
 ESTIMATE_AFTER = 10.0
 """Seconds of training after which the time of the run is estimated."""
-ERR = Console(stderr=True, highlight=False)
-OUT = Console(highlight=False)
+
+
+class SafeConsole(Console):
+    """A console on which the names of files cannot act as escape codes."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
+
+ERR = SafeConsole(stderr=True, highlight=False)
+OUT = SafeConsole(highlight=False)
 
 
 def _bar() -> Progress:
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[text]}"),
+        TextColumn("{task.fields[text]}", markup=False),
         TimeRemainingColumn(),
         console=ERR,
         transient=False,

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from ..core import printable
+
 STATUS = 70
 """Exit status of an unforeseen error (EX_SOFTWARE of sysexits.h)."""
 LONGEST = 400
@@ -47,7 +49,7 @@ def describe(error: BaseException, arguments: Sequence[str]) -> str:
 
 def show_traceback(error: BaseException) -> None:
     """Print the traceback to stderr, for `--debug`."""
-    sys.stderr.write("".join(traceback.format_exception(error)))
+    sys.stderr.write(printable("".join(traceback.format_exception(error))))
 
 
 def _frames(trace: TracebackType | None) -> list[TracebackType]:

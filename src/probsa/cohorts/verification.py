@@ -9,7 +9,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ..core import hdf5_files, read_bag, read_stamp, temporary_files_below
+from ..core import (
+    hdf5_files,
+    not_a_file,
+    passed_over,
+    read_bag,
+    read_stamp,
+    temporary_files_below,
+)
 from ..errors import BagError, InputError
 from ..jobs import dead_locks
 from .coordinates import read_coordinates
@@ -79,14 +86,19 @@ def verify(folder: Path) -> Verification:
                 files += was_read
                 findings += [] if finding is None else [finding]
     if not sets:
-        for path in hdf5_files(folder):
-            files += 1
+        bags = hdf5_files(folder)
+        files = len(bags)
+        for path in bags:
             try:
                 read_bag(path)
             except BagError as e:
                 advice = "extract or copy it again, or remove it"
                 file = str(path.relative_to(folder))
                 findings.append(Finding(file=file, problem=str(e), advice=advice))
+        for path in passed_over(folder, bags):
+            advice = "give the folder that it leads to, or remove it"
+            file = str(path.relative_to(folder))
+            findings.append(Finding(file=file, problem=not_a_file(path), advice=advice))
         if not files:
             raise InputError(
                 f"{folder} is not a work folder, and contains no bags (.h5): nothing to do"

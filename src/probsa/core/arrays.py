@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BagError
+from .files import not_a_file
 from .sizes import check_size
 
 AGAIN = "copy or make it again"
@@ -97,7 +98,7 @@ def _check_header(f: Any, path: Path, *, what: str, bytes_left: Any) -> None:
 def _readable(path: Path) -> Iterator[None]:
     """Turn the errors of readers into one that names the file."""
     if not path.is_file():
-        raise BagError(f"there is no file {path}")
+        raise BagError(not_a_file(path))
     try:
         yield
     except BagError:

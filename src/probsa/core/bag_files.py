@@ -1,6 +1,11 @@
-"""Find the files of bags; a bag is named after its file."""
+"""Find the files of bags; a bag is named after its file.
 
-from collections.abc import Iterable
+What has the name of a bag but is no file, such as a broken link or a pipe, is listed as well: its
+reader says what it is, and never opens it.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..errors import BagError
@@ -27,14 +32,8 @@ def files_by_name(files: Iterable[Path]) -> dict[str, Path]:
 
 def hdf5_files(folder: Path) -> list[Path]:
     """List the HDF5 files in a folder and its subfolders, except those named `patches`."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in HDF5
-        and path.is_file()
-        and not path.name.startswith(".")
-        and "patches" not in path.relative_to(folder).parts[:-1]
-    )
+    found = (Path(entry.path) for entry in _entries(folder) if not entry.is_dir())
+    return sorted(path for path in found if path.suffix.lower() in HDF5)
 
 
 def pt_files(folder: Path) -> list[Path]:
@@ -45,3 +44,18 @@ def pt_files(folder: Path) -> list[Path]:
 def npy_files(folder: Path) -> list[Path]:
     """List the .npy files in a folder, without its subfolders."""
     return sorted(p for p in folder.glob("*.npy") if not p.name.startswith("."))
+
+
+def passed_over(folder: Path, bags: Iterable[Path]) -> list[Path]:
+    """List what is in a folder of bags and no file, such as a link to a folder, without `bags`."""
+    return sorted({Path(e.path) for e in _entries(folder) if not e.is_file()} - set(bags))
+
+
+def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
+    """Yield what is in a folder and its subfolders but hidden files, without following links."""
+    for entry in os.scandir(folder) if Path(folder).is_dir() else ():
+        if not entry.is_dir(follow_symlinks=False):
+            if not entry.name.startswith("."):
+                yield entry
+        elif entry.name != "patches":
+            yield from _entries(entry.path)

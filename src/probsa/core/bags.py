@@ -1,7 +1,12 @@
-"""Stage 5: bags of instances, concatenated into mini-batches without padding or masks."""
+"""Stage 5: bags of instances, concatenated into mini-batches without padding or masks.
+
+The slides of a patient are joined to one bag: they share a softmax, but no edge joins two.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import accumulate
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -14,6 +19,11 @@ from .segments import segment_index
 from .store import BagKind
 
 Label = int | float | Tensor | None
+
+ROWS = ("x", "coords", "instance_labels", "slide")
+"""Fields with a row for each instance."""
+PAIRS = {"edges": "weights", "arcs": "arc_weights"}
+"""Fields with pairs of rows, which are shifted where bags are joined, and the values of these."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,61 +175,112 @@ def pack(bags: Sequence[Bag]) -> Bags:
 
     Raises:
         BagError: there are no bags, a bag is empty, values are not finite, numbers of rows do not
-            agree, or bags differ in width, in the shape of their labels, in their covariates, or in
-            whether they have them.
+            agree, or bags differ in width, in the shape of their labels, in their covariates or
+            arcs, or in whether they have them.
     """
     if not bags:
         raise BagError("pack() got no bags: give at least one")
+    advice = "all bags of a batch must have the same, or the result of one depends on the others"
+    _compare("bag", bags, "features", "labels", "covariates", "arcs", "arc weights", advice=advice)
     for bag in bags:
-        _check(bag, width=bags[0].x.shape[1])
-    sizes = [len(bag.x) for bag in bags]
-    offsets = torch.tensor([0, *sizes]).cumsum(0)
-    starts = offsets.tolist()
-    graphs = [_unique_graph(bag) for bag in bags]
+        _check(bag)
+    bags = [replace(bag, **_unique_graph(bag)) for bag in bags]
+    device = bags[0].x.device
+    labels = [torch.as_tensor(bag.y) for bag in bags if bag.y is not None]
+    # a label of one value is a number, whatever its shape
+    y = (
+        torch.stack([y.reshape(()) if y.numel() == 1 else y.flatten() for y in labels])
+        if labels
+        else None
+    )
+    covariates = [bag.covariates for bag in bags if bag.covariates is not None]
     return Bags(
-        x=torch.cat([bag.x for bag in bags]),
-        offsets=offsets.to(bags[0].x.device),
-        edges=torch.cat([e + start for (e, _), start in zip(graphs, starts, strict=False)], dim=1),
-        weights=torch.cat([w for _, w in graphs]),
-        y=_labels([bag.y for bag in bags], bags[0].x.device),
+        **{name: _joined(bags, name) for name in (*ROWS, *PAIRS, *PAIRS.values())},
+        offsets=torch.tensor([0, *(len(bag) for bag in bags)]).cumsum(0).to(device),
+        y=None if y is None else (y if y.is_floating_point() else y.long()).to(device),
         names=tuple(bag.name for bag in bags),
-        coords=_concatenate(bags, "coords"),
         stride=tuple(bag.stride for bag in bags)
         if any(bag.stride is not None for bag in bags)
         else None,
-        arcs=_concatenate(bags, "arcs", starts=starts),
-        arc_weights=_concatenate(bags, "arc_weights"),
-        instance_labels=_concatenate(bags, "instance_labels"),
-        slide=_concatenate(bags, "slide"),
-        covariates=_covariates(bags),
+        covariates=torch.stack(covariates) if covariates else None,
+    )
+
+
+def join_bags(name: str, bags: Sequence[Bag], *, y: Label) -> Bag:
+    """Return the instances of several slides as one bag, in the order of the slides' names.
+
+    The graph is block-diagonal: rows of edges and arcs are shifted, and nothing joins two slides.
+    Coordinates stay those of each slide, so two instances at one place may lie on different slides;
+    `Bag.slide` tells them apart. Instances without a known label get -1. The stride is kept if all
+    slides have the same one. One slide gives a bag with the slide's own values.
+
+    Args:
+        name: Name of the patient; it seeds the noise of the prediction.
+        bags: The slides, each with a name of its own. Their labels are not used.
+        y: Label of the patient; None if it is not known.
+
+    Raises:
+        BagError: there are no slides; two have the same name; one was joined from slides itself;
+            or they differ in the number of features or coordinates, in their covariates, or in
+            whether they have coordinates or arcs.
+    """
+    patient = f"patient {name!r}"
+    if not bags:
+        raise BagError(f"{patient} has no slides: give at least one bag")
+    bags = sorted(bags, key=lambda bag: bag.name)
+    first, names = bags[0], tuple(bag.name for bag in bags)
+    for k, bag in enumerate(bags):
+        if bag.name in names[:k]:
+            raise BagError(f"{patient} has two slides named {bag.name!r}: rename one")
+        if bag.slides:
+            raise BagError(
+                f"{patient}: bag {bag.name!r} is itself joined from {len(bag.slides)} slides: give "
+                "the slides"
+            )
+        both = [b.covariates for b in (bag, first) if b.covariates is not None]
+        if len(both) == 1 or (both and not torch.equal(both[0], both[-1])):
+            raise BagError(
+                f"{patient}: slides {first.name!r} and {bag.name!r} have different covariates: "
+                "give the patient's to both, or to none"
+            )
+    facts = ("features", "coordinates per instance", "arcs", "arc weights")
+    _compare(f"{patient}: slide", bags, *facts, advice="the slides of a patient must agree")
+    if any(bag.instance_labels is not None for bag in bags):
+        unknown = [torch.full((len(b),), -1, dtype=torch.long, device=b.x.device) for b in bags]
+        known = [bag.instance_labels for bag in bags]
+        pairs = zip(bags, known, unknown, strict=True)
+        bags = [replace(b, instance_labels=u if k is None else k) for b, k, u in pairs]
+    sizes = torch.tensor([len(bag) for bag in bags])
+    slide = torch.arange(len(bags)).repeat_interleave(sizes).to(first.x.device)
+    joined = {name: _joined(bags, name) for name in (*ROWS, *PAIRS, *PAIRS.values())}
+    strides = {bag.stride for bag in bags}
+    return Bag(
+        **joined | {"slide": slide},
+        name=name,
+        y=y,
+        stride=strides.pop() if len(strides) == 1 else None,
+        slides=names,
+        covariates=first.covariates,
     )
 
 
 def repeat_bags(bags: Bags, count: int) -> Bags:
-    """Return `count` copies of the bags, one after another, without features: only with graphs.
+    """Return the graphs of `count` copies of the bags, one after another, without their features.
 
     For the classes of a model, which have values of their own for the instances of the same bags.
     """
     n, e = len(bags.x), bags.edges.shape[1]
-    shift = n * torch.arange(count, device=bags.edges.device).repeat_interleave(e)
     starts = n * torch.arange(count, device=bags.offsets.device)[:, None]
     offsets = (starts + bags.offsets[:-1]).flatten()
-    end = offsets.new_tensor([n * count])
-    return replace(
-        bags,
+    return Bags(
         x=bags.x.new_empty(n * count, 0),
-        offsets=torch.cat([offsets, end]),
-        edges=bags.edges.repeat(1, count) + shift,
+        offsets=torch.cat([offsets, offsets.new_tensor([n * count])]),
+        edges=bags.edges.repeat(1, count)
+        + n * torch.arange(count, device=bags.edges.device).repeat_interleave(e),
         weights=bags.weights.repeat(count),
-        y=None if bags.y is None else torch.cat([bags.y] * count),
+        y=None,
         names=bags.names * count,
         coords=None if bags.coords is None else bags.coords.repeat(count, 1),
-        stride=None,
-        arcs=None,
-        arc_weights=None,
-        instance_labels=None,
-        slide=None if bags.slide is None else bags.slide.repeat(count),
-        covariates=None if bags.covariates is None else bags.covariates.repeat(count, 1),
     )
 
 
@@ -234,141 +295,88 @@ def select_instances(bag: Bag, rows: Int[Tensor, " kept"]) -> Bag:
     """
     row_of = torch.full((len(bag),), -1, dtype=torch.long)
     row_of[rows] = torch.arange(len(rows))
-
-    def restricted(pairs: Tensor, values: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        new = row_of[pairs]
-        kept = (new >= 0).all(0)
-        return new[:, kept], None if values is None else values[kept]
-
-    edges, weights = restricted(bag.edges, bag.weights)
-    arcs, arc_weights = bag.arcs, bag.arc_weights
-    if arcs is not None:
-        arcs, arc_weights = restricted(arcs, arc_weights)
-    assert weights is not None
-    return replace(
-        bag,
-        x=bag.x[rows],
-        edges=edges,
-        weights=weights,
-        coords=None if bag.coords is None else bag.coords[rows],
-        arcs=arcs,
-        arc_weights=arc_weights,
-        instance_labels=None if bag.instance_labels is None else bag.instance_labels[rows],
-        slide=None if bag.slide is None else bag.slide[rows],
-    )
+    changes = {name: v[rows] for name in ROWS if (v := getattr(bag, name)) is not None}
+    for name, of_values in PAIRS.items():
+        pairs, values = getattr(bag, name), getattr(bag, of_values)
+        if pairs is not None:
+            new = row_of[pairs]
+            kept = (new >= 0).all(0)
+            changes |= {name: new[:, kept], of_values: None if values is None else values[kept]}
+    return replace(bag, **changes)
 
 
-def _check(bag: Bag, *, width: int) -> None:
-    instances = len(bag.x)
+def _joined(bags: Sequence[Bag], name: str) -> Any:
+    """Concatenate a tensor of all bags; None unless every bag has it."""
+    parts = [getattr(bag, name) for bag in bags]
+    if any(part is None for part in parts):
+        return None
+    if name not in PAIRS:
+        return torch.cat(parts)
+    starts = accumulate((len(bag) for bag in bags), initial=0)
+    return torch.cat([part + start for part, start in zip(parts, starts, strict=False)], dim=1)
+
+
+def _compare(what: str, bags: Sequence[Bag], *facts: str, advice: str) -> None:
+    """Refuse bags that differ from the first one in what they have."""
+    first, *rest = [(bag.name, _facts(bag)) for bag in bags]
+    for name, own in rest:
+        for fact in facts:
+            if own[fact] != first[1][fact]:
+                raise BagError(
+                    f"{what} {name!r} has {own[fact]} {fact}, {what.rpartition(' ')[2]} "
+                    f"{first[0]!r} has {first[1][fact]}: {advice}"
+                )
+
+
+def _facts(bag: Bag) -> dict[str, int | str]:
+    return {
+        "features": bag.x.shape[1],
+        "coordinates per instance": 0 if bag.coords is None else bag.coords.shape[1],
+        "covariates": 0 if bag.covariates is None else len(bag.covariates),
+        "labels": 0 if bag.y is None else torch.as_tensor(bag.y).numel(),
+        "arcs": "no" if bag.arcs is None else "some",
+        "arc weights": "no" if bag.arc_weights is None else "some",
+    }
+
+
+def _check(bag: Bag) -> None:
+    bag_, instances, pairs = f"bag {bag.name!r}", len(bag.x), bag.edges.shape[1]
     if instances == 0:
-        raise BagError(f"bag {bag.name!r} is empty: a bag needs at least one instance")
-    if bag.x.shape[1] != width:
-        raise BagError(f"bag {bag.name!r} has {bag.x.shape[1]} features, the first one {width}")
-    _check_lengths(bag, instances)
+        raise BagError(f"{bag_} is empty: a bag needs at least one instance")
+    expected = dict.fromkeys(ROWS, instances) | {"weights": pairs}
+    expected["arc_weights"] = 0 if bag.arcs is None else bag.arcs.shape[1]
+    for name, rows in expected.items():
+        value = getattr(bag, name)
+        if value is not None and len(value) != rows:
+            raise BagError(
+                f"{bag_}: {name} has {len(value)} rows where {rows} are expected "
+                f"({instances} instances, {pairs} edges)"
+            )
     # A NaN or inf anywhere makes the sum non-finite; a sum may also overflow, so check again.
     total = bag.x.sum(dtype=torch.float32 if bag.x.element_size() < 4 else None)
     if not bool(total.isfinite()) and not bool(bag.x.isfinite().all()):
         row = int((~bag.x.isfinite()).any(1).nonzero()[0])
-        raise BagError(f"bag {bag.name!r}: its features hold NaN or inf, first in row {row}")
-    for name, rows in (("edges", bag.edges), ("arcs", bag.arcs)):
-        if (
-            rows is not None
-            and rows.numel()
-            and not 0 <= int(rows.min()) <= int(rows.max()) < instances
-        ):
-            raise BagError(
-                f"bag {bag.name!r}: {name} name row {int(rows.max())} (or a negative one), "
-                f"but it has {instances} instances"
-            )
-    slide = bag.slide
-    if slide is not None and not 0 <= int(slide.min()) <= int(slide.max()) < len(bag.slides):
-        raise BagError(
-            f"bag {bag.name!r}: slide holds {int(slide.min())} to {int(slide.max())}, but slides "
-            f"has {len(bag.slides)} names: expected indices into it"
-        )
+        raise BagError(f"{bag_}: its features hold NaN or inf, first in row {row}")
+    if bag.covariates is not None and not bool(bag.covariates.isfinite().all()):
+        raise BagError(f"{bag_}: its covariates hold NaN or inf: encode missing values first")
+    limits = {"edges": instances, "arcs": instances, "slide": len(bag.slides)}
+    for name, limit in limits.items():
+        index = getattr(bag, name)
+        if index is not None and index.numel():
+            low, high = int(index.min()), int(index.max())
+            if low < 0 or high >= limit:
+                raise BagError(
+                    f"{bag_}: {name} holds the indices {low} to {high}, but it has {limit} "
+                    f"{'slides' if name == 'slide' else 'instances'}"
+                )
 
 
-def _check_lengths(bag: Bag, instances: int) -> None:
-    pairs = bag.edges.shape[1]
-    arcs = None if bag.arcs is None else bag.arcs.shape[1]
-    for name, value, expected in (
-        ("weights", bag.weights, pairs),
-        ("arc_weights", bag.arc_weights, arcs),
-        ("coords", bag.coords, instances),
-        ("instance_labels", bag.instance_labels, instances),
-        ("slide", bag.slide, instances),
-    ):
-        if value is not None and len(value) != expected:
-            raise BagError(
-                f"bag {bag.name!r}: {name} has {len(value)} rows where {expected} are expected "
-                f"({instances} instances, {pairs} edges)"
-            )
-
-
-def _unique_graph(bag: Bag) -> tuple[Tensor, Tensor]:
+def _unique_graph(bag: Bag) -> dict[str, Tensor]:
+    """Return the edges and weights of a bag with each pair once."""
     i, j = bag.edges
-    if bool((i < j).all()):  # the common case: edges as stored, so only repeats must be excluded
-        key = i * len(bag.x) + j
-        if bool((key[1:] > key[:-1]).all()):
-            return bag.edges, bag.weights
-    return undirected(bag.edges, bag.weights, name=bag.name)
-
-
-def _labels(labels: Sequence[Label], device: torch.device) -> Tensor | None:
-    missing = [y is None for y in labels]
-    if all(missing):
-        return None
-    if any(missing):
-        raise BagError("some bags of the batch have a label and some have none")
-    tensors = [torch.as_tensor(y) for y in labels]
-    # a label of one value is a number, whatever its shape
-    tensors = [y.reshape(()) if y.numel() == 1 else y for y in tensors]
-    shapes = sorted({tuple(y.shape) for y in tensors})
-    if len(shapes) > 1 or len(shapes[0]) > 1:
-        raise BagError(
-            f"the labels of the batch have the shapes {', '.join(map(str, shapes))}: expected a "
-            "number for each bag, or for each a tensor (targets,) of the same length"
-        )
-    y = torch.stack(tensors).to(device)
-    return y if y.is_floating_point() else y.long()
-
-
-def _covariates(bags: Sequence[Bag]) -> Tensor | None:
-    """Stack the covariates; they change the result, so all bags have them or none has."""
-    rows = [bag.covariates for bag in bags]
-    first = rows[0]
-    for bag, row in zip(bags, rows, strict=True):
-        if (row is None) != (first is None) or (
-            row is not None and first is not None and row.shape != first.shape
-        ):
-            counts = [0 if r is None else len(r) for r in (row, first)]
-            raise BagError(
-                f"bag {bag.name!r} has {counts[0]} covariates, bag {bags[0].name!r} has "
-                f"{counts[1]}: encode the covariates of all bags with one encoder"
-            )
-        if row is not None and not bool(row.isfinite().all()):
-            raise BagError(
-                f"bag {bag.name!r}: its covariates hold NaN or inf: encode missing values first"
-            )
-    return None if first is None else torch.stack([row for row in rows if row is not None])
-
-
-def _concatenate(
-    bags: Sequence[Bag], name: str, *, starts: Sequence[int] | None = None
-) -> Tensor | None:
-    """Concatenate the optional tensor `name` of all bags; None unless every bag has it.
-
-    Arcs change what a method computes, so a batch in which only some bags have them is rejected.
-    """
-    parts = [getattr(bag, name) for bag in bags]
-    if name.startswith("arc") and len({part is None for part in parts}) == 2:
-        without = next(bag.name for bag, part in zip(bags, parts, strict=True) if part is None)
-        raise BagError(
-            f"some bags of the batch have {name} and bag {without!r} has none: a bag's result "
-            "would depend on the rest of its batch. Give them to all bags, or to none"
-        )
-    if any(part is None for part in parts):
-        return None
-    if starts is None:
-        return torch.cat(parts)
-    return torch.cat([part + start for part, start in zip(parts, starts, strict=False)], dim=1)
+    edges, weights = bag.edges, bag.weights
+    key = i * len(bag.x) + j
+    # the common case: edges as stored, so only repeats must be excluded
+    if not (bool((i < j).all()) and bool((key[1:] > key[:-1]).all())):
+        edges, weights = undirected(edges, weights, name=bag.name)
+    return {"edges": edges, "weights": weights}

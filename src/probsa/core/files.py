@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import stat
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,9 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import h5py
-
 from ..errors import BagError
+from .wording import protect_cell
 
 WINDOWS = os.name == "nt"
 UMASK = os.umask(0)
@@ -23,6 +23,11 @@ UMASK = os.umask(0)
 os.umask(UMASK)
 PAUSES = (0.05, 0.2, 0.5)
 """Seconds between the attempts to replace a file that is open elsewhere (Windows)."""
+KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+)
 NOT_ON_WINDOWS = re.compile(r'[<>:"|?*\\]')
 
 
@@ -52,6 +57,30 @@ def named_file(folder: Path, name: str, suffix: str) -> Path:
     return folder / f"{check_file_name(name)}{suffix}"
 
 
+def not_a_file(path: Path) -> str:
+    """Say what is at a path that cannot be read as a file: nothing, a broken link, a pipe."""
+    if not os.path.lexists(path):
+        return f"there is no file {path}"
+    link = f"a link to {path.readlink()}, which " if path.is_symlink() else ""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return f"{path} is {link}cannot be found" if link else f"{path} cannot be found"
+    what = next((what for test, what in KINDS if test(mode)), "a device")
+    return f"{path} is {link and link + 'is '}{what}, not a file"
+
+
+def is_there(path: Path, *, folder: bool = False) -> bool:
+    """Return whether there is a file at a path, or a folder.
+
+    Raises:
+        BagError: there is neither, but a broken link or a pipe.
+    """
+    if not (path.is_file() or path.is_dir()) and os.path.lexists(path):
+        raise BagError(not_a_file(path))
+    return path.is_dir() if folder else path.is_file()
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path that is renamed to `path` on success and removed on failure."""
@@ -79,46 +108,6 @@ def _rename(source: Path, target: Path) -> None:
         except PermissionError:
             time.sleep(pause)
     source.replace(target)
-
-
-class _Sink(io.FileIO):
-    """A file that records its first error instead of raising it.
-
-    HDF5 crashes with a segmentation fault if a write fails, for example on a full disk.
-    """
-
-    error: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        remaining = memoryview(data).cast("B")
-        size = len(remaining)
-        try:
-            while self.error is None and len(remaining):
-                remaining = remaining[super().write(remaining) :]
-        except OSError as e:
-            self.error = e
-        return size
-
-    def truncate(self, size: int | None = None) -> int:
-        try:
-            return super().truncate(size)
-        except OSError as e:
-            self.error = self.error or e
-            return size or 0
-
-
-@contextmanager
-def replacing_hdf5(path: Path) -> Iterator[h5py.File]:
-    """Yield an open HDF5 file that replaces `path` once it is complete.
-
-    Raises:
-        OSError: the file could not be written, for example because the disk is full.
-    """
-    with replacing(path) as temporary, _Sink(temporary, "w+") as sink:
-        with h5py.File(sink, "w") as f:
-            yield f
-        if sink.error is not None:
-            raise OSError(sink.error.errno, sink.error.strerror, str(path))
 
 
 def temporary_files(path: Path) -> list[Path]:
@@ -158,9 +147,20 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, default=str) + "\n")
 
 
+def csv_text(header: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
+    """Return a table as the text of a CSV file; missing values become empty cells.
+
+    Texts that a spreadsheet or a terminal would obey are neutralised; see `protect_cell`.
+    """
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([protect_cell(name) for name in header])
+    for row in rows:
+        cells = [row.get(name, "") for name in header]
+        writer.writerow([protect_cell(str(c)) if isinstance(c, str | Path) else c for c in cells])
+    return buffer.getvalue()
+
+
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
-    """Write a table atomically; missing values become empty cells."""
-    with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as f:
-        writer = csv.DictWriter(f, header, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    """Write a table atomically; see `csv_text`."""
+    write_text(path, csv_text(header, rows))

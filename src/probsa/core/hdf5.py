@@ -4,6 +4,7 @@ Links to other files, data in other files and virtual datasets are refused: a fi
 from elsewhere should not make probsa read other files, or wait for a pipe.
 """
 
+import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import h5py
 import numpy as np
 
 from ..errors import BagError
+from .files import not_a_file, replacing
 from .sizes import check_size
 
 HDF5_ERRORS = (
@@ -68,6 +70,46 @@ LARGEST = 1e12
 """No number among these attributes is larger."""
 
 
+class _Sink(io.FileIO):
+    """A file that records its first error instead of raising it.
+
+    HDF5 crashes with a segmentation fault if a write fails, for example on a full disk.
+    """
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        remaining = memoryview(data).cast("B")
+        size = len(remaining)
+        try:
+            while self.error is None and len(remaining):
+                remaining = remaining[super().write(remaining) :]
+        except OSError as e:
+            self.error = e
+        return size
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as e:
+            self.error = self.error or e
+            return size or 0
+
+
+@contextmanager
+def replacing_hdf5(path: Path) -> Iterator[h5py.File]:
+    """Yield an open HDF5 file that replaces `path` once it is complete.
+
+    Raises:
+        OSError: the file could not be written, for example because the disk is full.
+    """
+    with replacing(path) as temporary, _Sink(temporary, "w+") as sink:
+        with h5py.File(sink, "w") as f:
+            yield f
+        if sink.error is not None:
+            raise OSError(sink.error.errno, sink.error.strerror, str(path))
+
+
 @contextmanager
 def open_hdf5(path: Path, *, again: str = AGAIN) -> Iterator[h5py.File]:
     """Open a file for reading, and raise BagError with its path if HDF5 cannot read it.
@@ -80,7 +122,7 @@ def open_hdf5(path: Path, *, again: str = AGAIN) -> Iterator[h5py.File]:
         BagError: the file is missing or damaged, or links to other files.
     """
     if not path.is_file():
-        raise BagError(f"there is no file {path}")
+        raise BagError(not_a_file(path))
     if not h5py.is_hdf5(path):
         raise BagError(
             f"{path} is not an HDF5 file. Was it only partly copied, or is it in another format? "
@@ -163,7 +205,8 @@ def check_attributes(attributes: Mapping[str, Any], path: Path) -> None:
 
 def _is_plausible(key: str, value: Any) -> bool:
     if key in TEXTS:
-        return isinstance(value, str) and value.isprintable()
+        # bags may have any name
+        return isinstance(value, str) and (key == "name" or value.isprintable())
     if key not in SIZES and key not in COUNTS:
         return True
     if isinstance(value, str):  # TRIDENT writes 'None' for what it does not know

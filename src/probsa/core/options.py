@@ -1,15 +1,17 @@
-"""Checks of option values against their annotations.
+"""Values and their annotations: checks, conversion of what was read from a file, and words.
 
-An annotation states everything that is known about an option: its type, the `Literal` choices, and,
+An annotation states everything that is known about a value: its type, the `Literal` choices, and,
 as `Annotated[int, Limits(at_least=1)]`, its numeric limits.
 """
 
 import math
-import types
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from ..errors import InputError, hint
 
@@ -53,6 +55,34 @@ PositiveFloat = Annotated[float, Limits(above=0)]
 NonNegativeFloat = Annotated[float, Limits(at_least=0)]
 UnitInterval = Annotated[float, Limits(at_least=0, at_most=1)]
 Rate = Annotated[float, Limits(at_least=0, below=1)]
+TaskName = Literal["binary", "multiclass", "ordinal", "multilabel", "regression", "survival"]
+"""What the label of a bag is; `probsa.tasks` holds what follows from it."""
+
+
+class _Kind(NamedTuple):
+    """A type without parts: the values that it has, in words, and in a JSON schema."""
+
+    values: type | tuple[type, ...]
+    words: str
+    schema: str
+
+
+KINDS = {
+    int: _Kind(Integral, "a whole number", "integer"),
+    float: _Kind(Real, "a number", "number"),
+    bool: _Kind(bool, "true or false", "boolean"),
+    str: _Kind(str, "text", "string"),
+    Path: _Kind((str, Path), "a path", "string"),
+    NoneType: _Kind(NoneType, "null", "null"),
+}
+
+
+class WrongValue(InputError):
+    """A value does not fit its annotation; `inside` if its kind does, but not all of it."""
+
+    def __init__(self, key: str, value: object, expected: str, *, inside: bool = False) -> None:
+        super().__init__(f"{key or 'its content'} is {shown(value)}; expected {expected}")
+        self.inside = inside
 
 
 def check_options(options: object) -> None:
@@ -71,43 +101,40 @@ def check_value(key: str, value: object, annotation: Any) -> None:
     Raises:
         InputError: names the key, the value and what is expected.
     """
-    expectation = _expectation(value, annotation)
-    if expectation is not None:
-        guess = hint(value, choices(annotation)) if isinstance(value, str) else ""
-        shown = repr(value) if isinstance(value, str) else value
-        raise InputError(f"{key} is {shown}; expected {expectation}{'.' + guess if guess else ''}")
+    _convert(value, annotation, key, build=False, inside=True)
 
 
-def choices(annotation: Any) -> list[str]:
-    """Return the texts that an annotation offers as choices."""
-    if get_origin(annotation) is Literal:
-        return [c for c in get_args(annotation) if isinstance(c, str)]
-    return [c for part in get_args(annotation) for c in choices(part)]
+def convert_value(value: Any, annotation: Any, *, key: str) -> Any:
+    """Check a value from a file, and convert it: lists to tuples, mappings to dataclasses.
+
+    Keys that are no fields of a dataclass are passed over: a later version may have written them.
+
+    Raises:
+        InputError: names the key, the value and what is expected.
+    """
+    return _convert(value, annotation, key, build=True)
 
 
 def json_schema(annotation: Any) -> dict[str, Any]:
     """Return the JSON schema of the values that an annotation describes."""
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        if get_origin(parts[0]) in (Union, types.UnionType):  # limits apply to its numbers
-            return json_schema(_spread_limits(parts))
+    schemas = []
+    for kind, limits in _alternatives(annotation):
+        parts = get_args(kind)
+        if get_origin(kind) is Literal:
+            schema = {"enum": list(parts)}
+        elif get_origin(kind) is tuple and parts[-1] is Ellipsis:
+            schema = {"type": "array", "items": json_schema(parts[0])}
+        elif get_origin(kind) is tuple:
+            each = [json_schema(part) for part in parts]
+            schema = {"type": "array", "prefixItems": each, "items": False, "minItems": len(each)}
+        else:
+            schema = {"type": KINDS[kind].schema if kind in KINDS else "string"}
         names = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
-        marks = [
-            (m.at_least, m.above, m.at_most, m.below) for m in parts[1:] if isinstance(m, Limits)
-        ]
-        limits = [(k, v) for mark in marks for k, v in zip(names, mark, strict=True)]
-        return json_schema(parts[0]) | {k: v for k, v in limits if v is not None}
-    if origin is Literal:
-        return {"enum": list(parts)}
-    if origin in (Union, types.UnionType):
-        return {"anyOf": [json_schema(part) for part in parts]}
-    if origin is tuple:
-        if parts[-1] is Ellipsis:
-            return {"type": "array", "items": json_schema(parts[0])}
-        each = [json_schema(part) for part in parts]
-        return {"type": "array", "prefixItems": each, "items": False, "minItems": len(each)}
-    kinds = {int: "integer", float: "number", bool: "boolean", type(None): "null"}
-    return {"type": kinds.get(annotation, "string")}
+        for mark in limits:
+            bounds = (mark.at_least, mark.above, mark.at_most, mark.below)
+            schema |= {k: v for k, v in zip(names, bounds, strict=True) if v is not None}
+        schemas.append(schema)
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
 def described(annotation: Any) -> str:
@@ -118,84 +145,108 @@ def described(annotation: Any) -> str:
     >>> described(PositiveInt | None)
     'a whole number (at least 1) or null'
     """
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if annotation in words:
-        return words[annotation]
-    if annotation in (None, type(None)):
-        return "null"
-    if origin is Annotated:
-        if get_origin(parts[0]) in (Union, types.UnionType):
-            return described(_spread_limits(parts))
-        words = " and ".join(str(mark) for mark in parts[1:] if isinstance(mark, Limits))
-        return f"{described(parts[0])} ({words})" if words else described(parts[0])
-    if origin is tuple:
-        return f"a list ({described(parts[0])} each)"
-    if origin is Literal:
-        return _listed([repr(p) for p in parts])
-    if origin in (Union, types.UnionType):
-        alternatives = []
-        for part in parts:
-            several = get_origin(part) is Literal
-            alternatives += [repr(p) for p in get_args(part)] if several else [described(part)]
-        return _listed(alternatives)
-    if isinstance(annotation, type) and is_dataclass(annotation):
-        return annotation.__name__
-    return "a path" if annotation is Path else "text"
-
-
-def _spread_limits(parts: tuple[Any, ...]) -> Any:
-    """Return the union of an `Annotated`, whose limits then stand at its numbers."""
-    limits = [mark for mark in parts[1:] if isinstance(mark, Limits)]
-    numbers = {p: Annotated[(p, *limits)] for p in (int, float)} if limits else {}
-    return Union[tuple(numbers.get(p, p) for p in get_args(parts[0]))]  # noqa: UP007
-
-
-def _listed(alternatives: list[str]) -> str:
-    *first, last = alternatives
+    words: list[str] = []
+    for kind, limits in _alternatives(annotation):
+        origin, parts = get_origin(kind), get_args(kind)
+        if origin is Literal:
+            words += [repr(part) for part in parts]
+        elif origin in (tuple, list):
+            words.append(f"a list ({described(parts[0])} each)")
+        elif isinstance(kind, type) and is_dataclass(kind):
+            words.append(kind.__name__)
+        else:
+            name = KINDS[kind].words if kind in KINDS else "text"
+            words.append(f"{name} ({' and '.join(map(str, limits))})" if limits else name)
+    *first, last = words
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def _expectation(value: object, annotation: Any) -> str | None:
-    """Return what is expected instead of the value, or None if the value fits."""
+def shown(value: object) -> str:
+    """Return a value for a message, in at most 60 characters."""
+    if isinstance(value, dict | list | tuple):
+        return f"{'keys and values' if isinstance(value, dict) else 'a list'} ({len(value)})"
+    text = (repr(value) if is_text(value) else ascii(value)) if isinstance(value, str) else value
+    return str(text) if len(str(text)) <= 60 else f"{str(text)[:57]}…"
+
+
+def is_text(value: str) -> bool:
+    """Return whether a text can be stored: it has no zero bytes and no halves of characters."""
+    return "\0" not in value and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _alternatives(annotation: Any) -> list[tuple[Any, tuple[Limits, ...]]]:
+    """Return the types of a union, with the limits of each; other types are one alternative."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        limits = [mark for mark in parts[1:] if isinstance(mark, Limits)]
-        if _expectation(value, parts[0]) is not None:
-            return described(annotation)
-        if isinstance(value, bool) or not isinstance(value, Real):
-            return None
-        violated = [str(limit) for limit in limits if not limit.contain(float(value))]
-        return " and ".join(violated) or None
-    if origin in (Union, types.UnionType):
-        expectations = [_expectation(value, part) for part in parts]
-        if None in expectations:
-            return None
-        # "at least 1" says more than "a whole number (at least 1) or null" to a wrong number
-        violated = [e for e, p in zip(expectations, parts, strict=True) if e != described(p)]
-        return violated[0] if violated else described(annotation)
-    if _fits(value, annotation):
-        return None
-    return described(annotation)
+        limits = tuple(mark for mark in parts[1:] if isinstance(mark, Limits))
+        inner = _alternatives(parts[0])
+        return [(kind, own + limits if kind in (int, float) else own) for kind, own in inner]
+    if origin in (Union, UnionType):
+        return [alternative for part in parts for alternative in _alternatives(part)]
+    return [(NoneType if annotation is None else annotation, ())]
 
 
-def _fits(value: object, annotation: Any) -> bool:
-    origin, parts = get_origin(annotation), get_args(annotation)
+def _convert(value: Any, annotation: Any, key: str, *, build: bool, inside: bool = False) -> Any:
+    """Return a value in the first type of a union that fits; `build` makes dataclasses."""
+    problems: list[WrongValue] = []
+    choices: list[str] = []
+    for kind, limits in _alternatives(annotation):
+        choices += [c for c in get_args(kind) if isinstance(c, str)]
+        try:
+            return _as_kind(value, kind, limits, key, build=build)
+        except WrongValue as problem:
+            problems.append(problem)
+    for problem in problems:  # "at least 1" says more than "a whole number (at least 1) or null"
+        if problem.inside:
+            raise problem
+    guess = hint(value, choices) if isinstance(value, str) else ""
+    expected = described(annotation) + (f".{guess}" if guess else "")
+    raise WrongValue(key, value, expected, inside=inside)
+
+
+def _as_kind(value: Any, kind: Any, limits: tuple[Limits, ...], key: str, *, build: bool) -> Any:
+    origin, parts = get_origin(kind), get_args(kind)
+    wrong, part_of = WrongValue(key, value, ""), partial(_convert, build=build, inside=True)
     if origin is Literal:
-        return any(type(value) is type(p) and value == p for p in parts)
-    if origin is tuple:
+        if not any(type(value) is type(part) and value == part for part in parts):
+            raise wrong
+        return value
+    if origin in (tuple, list):
         if not isinstance(value, tuple | list):
-            return False
-        each = [parts[0]] * len(value) if parts[-1] is Ellipsis else list(parts)
-        pairs = zip(value, each, strict=False)
-        return len(value) == len(each) and all(_expectation(v, p) is None for v, p in pairs)
-    if annotation in (None, type(None)):
-        return value is None
-    if annotation in (int, float):
-        number = Integral if annotation is int else Real
-        return isinstance(value, number) and not isinstance(value, bool)
-    if annotation is Path:
-        return isinstance(value, str | Path)
-    if annotation in (bool, str) or (isinstance(annotation, type) and is_dataclass(annotation)):
-        return isinstance(value, annotation)
-    return True
+            raise wrong
+        each = [parts[0]] * len(value) if parts[-1] is Ellipsis or origin is list else list(parts)
+        if len(value) != len(each):
+            raise WrongValue(key, value, f"a list of {len(parts)}", inside=True)
+        pairs = enumerate(zip(value, each, strict=True))
+        return origin(part_of(v, part, f"{key}[{k}]") for k, (v, part) in pairs)
+    if origin in (dict, Mapping) or kind is dict:
+        if not isinstance(value, dict):
+            raise WrongValue(key, value, "keys and values", inside=True)
+        of_keys, of_values = parts or (Any, Any)
+        return {
+            part_of(k, of_keys, f"a key of {key or 'it'}"): part_of(v, of_values, _below(key, k))
+            for k, v in value.items()
+        }
+    if isinstance(kind, type) and is_dataclass(kind):
+        if isinstance(value, kind):
+            return value
+        if not build or not isinstance(value, dict):
+            raise WrongValue(key, value, "keys and values", inside=build)
+        given = [(f, value[f.name]) for f in fields(kind) if f.name in value]
+        for f in fields(kind):
+            if f.name not in value and f.default is MISSING and f.default_factory is MISSING:
+                raise InputError(f"{_below(key, f.name)} is missing")
+        return kind(**{f.name: part_of(v, f.type, _below(key, f.name)) for f, v in given})
+    if kind not in KINDS:
+        return value
+    is_bool = isinstance(value, bool)
+    if not isinstance(value, KINDS[kind].values) or (is_bool and kind is not bool):
+        raise wrong
+    violated = [str(limit) for limit in limits if not limit.contain(float(value))]
+    if violated:
+        raise WrongValue(key, value, " and ".join(violated), inside=True)
+    return kind(value) if kind in (float, Path) else value
+
+
+def _below(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name

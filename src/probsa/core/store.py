@@ -15,8 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Shaped
 
 from ..errors import BagError, EmptyBag
-from .files import replacing_hdf5
-from .hdf5 import attributes_of, dataset_of, open_hdf5
+from .hdf5 import attributes_of, dataset_of, open_hdf5, replacing_hdf5
 
 BagKind = Literal["slide", "ct"]
 

@@ -5,14 +5,13 @@ type is checked.
 """
 
 import json
-import types
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar
 
 from ..errors import InputError, ProbSAError
-from .options import check_value, described
+from .files import not_a_file
+from .options import convert_value, is_text, shown
 
 R = TypeVar("R")
 
@@ -42,7 +41,7 @@ def read_text(
         ProbSAError: (of the kind `error`) the file is missing, too large or not UTF-8.
     """
     if not path.is_file():  # a pipe would be waited for
-        raise error(f"there is no file {path}: {advice}")
+        raise error(f"{not_a_file(path)}: {advice}")
     try:
         size = path.stat().st_size
         if size > largest:
@@ -87,7 +86,7 @@ def parse_json(
 
 
 def read_record(
-    cls: type[R],
+    kind: type[R],
     path: Path,
     *,
     advice: str = COPY,
@@ -100,11 +99,11 @@ def read_record(
         ProbSAError: (of the kind `error`) the file is missing or damaged; names the key.
     """
     value = read_json(path, advice=advice, error=error)
-    return as_record(cls, value, where=str(path), advice=advice, error=error, complete=complete)
+    return as_record(kind, value, where=str(path), advice=advice, error=error, complete=complete)
 
 
 def as_record(
-    cls: type[R],
+    kind: type[R],
     value: Any,
     *,
     where: str,
@@ -112,13 +111,10 @@ def as_record(
     error: type[ProbSAError] = InputError,
     complete: bool = False,
 ) -> R:
-    """Convert a mapping that was read from a file to a dataclass.
-
-    Lists become tuples where the annotation says so. Keys that are no fields are passed over: a
-    later version may have written them.
+    """Convert what was read from a file to a dataclass or another type, by `convert_value`.
 
     Args:
-        cls: the dataclass.
+        kind: the dataclass, or an annotation such as `dict[str, str]`.
         value: what was read.
         where: what error messages call it: its file.
         advice: what users can do about it.
@@ -130,38 +126,12 @@ def as_record(
     """
     try:
         if complete and isinstance(value, dict):
-            for f in fields(cls):  # pyright: ignore[reportArgumentType]
+            for f in fields(kind):  # pyright: ignore[reportArgumentType]
                 if f.name not in value:
-                    raise _WrongType(f"{f.name} is missing")
-        return _typed(value, cls, "")
+                    raise InputError(f"{f.name} is missing")
+        return convert_value(value, kind, key="")
     except ProbSAError as e:  # a dataclass checks its own fields too
         raise error(f"{where} is damaged: {e}. {_so(advice)}") from e
-
-
-def as_typed(
-    value: Any,
-    annotation: Any,
-    *,
-    where: str,
-    advice: str = COPY,
-    error: type[ProbSAError] = InputError,
-) -> Any:
-    """Convert a value as `as_record` does, to any annotation, such as `dict[str, str]`."""
-    try:
-        return _typed(value, annotation, "")
-    except _WrongType as e:
-        raise error(f"{where} is damaged: {e}. {_so(advice)}") from e
-
-
-def convert_value(value: Any, annotation: Any, *, key: str) -> Any:
-    """Check a value as `check_value` does, and convert it as `as_record` does.
-
-    Raises:
-        InputError: names the key, the value and what is expected.
-    """
-    if not is_dataclass(annotation):
-        check_value(key, value, annotation)
-    return _typed(value, annotation, key)
 
 
 def unusual(value: Any, *, most: int = MOST) -> str | None:
@@ -180,107 +150,9 @@ def unusual(value: Any, *, most: int = MOST) -> str | None:
             stack += [(v, depth + 1) for v in item]
         elif isinstance(item, int) and item.bit_length() > LONGEST:
             return f"it has a number of {item.bit_length()} bits"
-        elif isinstance(item, str) and not _is_text(item):
-            return f"it has the text {_shown(item)}, which has characters that no text can have"
+        elif isinstance(item, str) and not is_text(item):
+            return f"it has the text {shown(item)}, which has characters that no text can have"
     return None
-
-
-class _WrongType(InputError):
-    """A value has another type than its annotation."""
-
-
-def _typed(value: Any, annotation: Any, key: str) -> Any:
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if annotation is Any:
-        return value
-    if isinstance(annotation, type) and is_dataclass(annotation):
-        return annotation(**dict(_fields(value, annotation, key)))
-    if origin in (Union, types.UnionType):
-        return _one_of(value, annotation, parts, key)
-    if origin in (tuple, list):
-        return _sequence(value, annotation, key)
-    if origin in (dict, Mapping) or annotation is dict:
-        if not isinstance(value, dict):
-            raise _wrong(value, "keys and values", key)
-        of_keys, of_values = parts or (Any, Any)
-        return {
-            _typed(k, of_keys, f"a key of {key or 'it'}"): _typed(v, of_values, _below(key, k))
-            for k, v in value.items()
-        }
-    try:
-        check_value("value", value, annotation)
-    except InputError as e:
-        raise _wrong(value, described(annotation), key) from e
-    if origin is Annotated:
-        return _typed(value, parts[0], key)
-    return annotation(value) if annotation in (float, Path) else value
-
-
-def _fields(value: Any, cls: Any, key: str) -> Iterator[tuple[str, Any]]:
-    if not isinstance(value, dict):
-        raise _wrong(value, "keys and values", key)
-    for f in fields(cls):
-        if f.name in value:
-            yield f.name, _typed(value[f.name], f.type, _below(key, f.name))
-        elif f.default is MISSING and f.default_factory is MISSING:
-            raise _WrongType(f"{_below(key, f.name)} is missing")
-
-
-def _one_of(value: Any, annotation: Any, parts: tuple[Any, ...], key: str) -> Any:
-    problems = []
-    for part in parts:
-        try:
-            return _typed(value, part, key)
-        except _WrongType as e:
-            problems.append(e)
-    structured = (list, dict)
-    if isinstance(value, structured):  # the part that is a structure says what is wrong inside
-        for part, problem in zip(parts, problems, strict=True):
-            origin = get_origin(part)
-            if origin in (tuple, list, dict, Mapping) or is_dataclass(part):
-                raise problem
-    raise _wrong(value, described(annotation), key)
-
-
-def _sequence(value: Any, annotation: Any, key: str) -> Any:
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if not isinstance(value, list | tuple):
-        raise _wrong(value, "a list", key)
-    if origin is list or parts[-1] is Ellipsis:
-        each = [parts[0]] * len(value)
-    elif len(value) == len(parts):
-        each = list(parts)
-    else:
-        raise _wrong(value, f"a list of {len(parts)}", key)
-    items = [
-        _typed(v, part, f"{key}[{k}]") for k, (v, part) in enumerate(zip(value, each, strict=True))
-    ]
-    return items if origin is list else tuple(items)
-
-
-def _below(key: str, name: str) -> str:
-    return f"{key}.{name}" if key else name
-
-
-def _wrong(value: Any, expected: str, key: str) -> _WrongType:
-    return _WrongType(f"{key or 'its content'} is {_shown(value)}; expected {expected}")
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict | list | tuple):
-        return f"{'keys and values' if isinstance(value, dict) else 'a list'} ({len(value)})"
-    text = ascii(value) if isinstance(value, str) and not _is_text(value) else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
-
-
-def _is_text(value: str) -> bool:
-    if "\0" in value:
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _so(advice: str) -> str:

@@ -5,18 +5,19 @@ index of a table is the line in the file at which each row starts, for messages.
 """
 
 import codecs
+import csv
 import difflib
+import io
 import math
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..errors import TableError, hint
+from .wording import restore_cell
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -27,6 +28,8 @@ CLOSE = 0.8
 """How similar a name must be, from 0 to 1, to be a misspelling: `grup` and `group`, not `gold`."""
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 DELIMITERS = ",;\t"
+LAST = "!"
+"""A row that is put after the last one: a quotation mark that is still open contains it."""
 
 NumberedRow = tuple[int, dict[str, str]]
 """The line of a row and its cells by the names of their columns."""
@@ -59,13 +62,10 @@ class TextTable:
             TableError: The file is missing, empty, not text or cut short, a row is longer than the
                 first, or a column with values has no name; names the line.
         """
-        text = _text(path)
-        body = re.sub(rf"\A(?:[{DELIMITERS} ]*\n)+", "", text)
-        if not body.strip(f"{DELIMITERS} "):
+        frame = _parse(path, _text(path))
+        if frame.empty:
             wanted = f": expected a header {expected}" if expected else ""
             raise TableError(f"{path} is empty{wanted}")
-        frame = _parse(path, body, first=1 + text.count("\n") - body.count("\n"))
-        frame = frame.loc[(frame != "").any(axis=1).to_numpy(), :]
         if not header:
             return cls(path=path, frame=frame)
         names = list(frame.iloc[0])
@@ -238,45 +238,36 @@ def _text(path: Path) -> str:
     return text
 
 
-def _parse(path: Path, text: str, *, first: int) -> DataFrame:
-    """Return the cells of a text; the index is the line at which each row starts."""
+def _parse(path: Path, text: str) -> DataFrame:
+    """Return the rows with content; the index is the line at which each starts."""
     import pandas as pd
 
-    quoted = rf'(?m)(^|[{DELIMITERS}])"[^"]*"(?:"[^"]*")*'
-    outside_quotes = re.sub(quoted, r"\1", text) if '"' in text else text
+    body = re.sub(rf"\A(?:[{DELIMITERS} ]*\n)+", "", text)
+    if not body.strip(f"{DELIMITERS} "):
+        return pd.DataFrame()
+    outside_quotes = re.sub(rf'(?m)(^|[{DELIMITERS}])"[^"]*"(?:"[^"]*")*', r"\1", body)
     delimiter = max(DELIMITERS, key=outside_quotes.partition("\n")[0].count)
-    data = text.encode()
-
-    def parse(rows: int | None = None) -> DataFrame:
-        return pd.read_csv(
-            BytesIO(data), sep=delimiter, header=None, dtype=str, na_filter=False,
-            skip_blank_lines=False, nrows=rows, encoding="utf-8",
-        )  # fmt: skip
-
-    def next_lines(frame: DataFrame) -> list[int]:  # the line after each row
-        counts = np.ones(len(frame), dtype=int)
-        if '"' in text:
-            counts += sum(frame[c].str.count("\n").to_numpy() for c in frame)
-        return (first + counts.cumsum()).tolist()
-
-    try:
-        frame = parse()
-    except pd.errors.ParserError as error:
-        # The parser counts rows, from one or from zero, and not lines.
-        long = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
-        open_quote = re.search(r"EOF inside string starting at row (\d+)", str(error))
-        row = int(long[2]) - 1 if long else int(open_quote[1]) if open_quote else 0
-        where = f"{path}, line {next_lines(parse(row))[-1] if row else first}"
-        problem = "a quotation mark is never closed" if open_quote else str(error)
-        if long:
-            problem = f"{long[3]} cells, but the header has {long[1]}"
-        raise TableError(f"{where}: {problem}") from error
-    lines = [first, *next_lines(frame)[:-1]]
-    last = outside_quotes.rpartition("\n")[2]
-    if last and last.count(delimiter) + 1 < len(frame.columns):
+    read = csv.reader(io.StringIO(f"{body}\n{LAST}"), delimiter=delimiter)
+    line = first = 1 + text.count("\n") - body.count("\n")
+    rows: dict[int, list[str]] = {}
+    last: list[str] = []
+    with suppress(csv.Error):  # a cell of more than a hundred thousand characters
+        for row in read:
+            rows[line] = row
+            if len(row) > (width := len(rows[first])):
+                raise TableError(
+                    f"{path}, line {line}: {len(row)} cells, but the header has {width}"
+                )
+            line = first + read.line_num
+        line, last = rows.popitem()
+    if last != [LAST]:
+        raise TableError(f"{path}, line {line}: a quotation mark is never closed")
+    width = len(rows[first])
+    if not text.endswith("\n") and len(last := rows[max(rows)]) < width:
         raise TableError(
-            f"{path}, line {lines[-1]}: {last.count(delimiter) + 1} cells, but the header "
-            f"has {len(frame.columns)}: the file may be cut; copy it again, or end it with a "
-            "newline"
+            f"{path}, line {max(rows)}: {len(last)} cells, but the header has {width}: the file "
+            "may be cut; copy it again, or end it with a newline"
         )
-    return pd.DataFrame({c: frame[c].str.strip() for c in frame}).set_axis(lines)
+    filled = {n: [c.strip() for c in row] + [""] * (width - len(row)) for n, row in rows.items()}
+    cells = {n: [restore_cell(c) for c in row] for n, row in filled.items() if any(row)}
+    return pd.DataFrame(list(cells.values()), index=pd.Index(list(cells)), dtype=str)

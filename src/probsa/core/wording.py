@@ -1,4 +1,16 @@
-"""Numbers of things in messages."""
+"""Text for people: numbers of things, and names that are harmless on a terminal and in a table.
+
+A file may be named `=HYPERLINK(…)`, which a spreadsheet would run, or hold the escape codes of a
+terminal.
+"""
+
+import re
+
+HIDDEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but tab and newline, reversed writing, and bytes that are no text."""
+FORMULA = re.compile(r"[=+\-@＝＋－＠\t\n].", re.DOTALL)
+"""How cells begin that spreadsheets calculate."""
+SPELT = re.compile(r"\\(?:\\|x[0-9a-f]{2}|u[0-9a-f]{4})")
 
 
 def counted(number: int, thing: str, plural: str | None = None) -> str:
@@ -13,3 +25,45 @@ def counted(number: int, thing: str, plural: str | None = None) -> str:
     ('1 bag', '1,200 bags', '2 series')
     """
     return f"{number:,} {thing if number == 1 else plural or f'{thing}s'}"
+
+
+def printable(text: str) -> str:
+    r"""Return a text with escape codes and other hidden characters spelt out, for a terminal.
+
+    >>> printable("\x1b[31mslide")
+    '\\x1b[31mslide'
+    """
+    numbers = (lambda n: f"\\x{n:02x}", lambda n: f"\\u{n:04x}")
+    return HIDDEN.sub(lambda found: numbers[found[0] > "\xff"](ord(found[0])), text)
+
+
+def protect_cell(text: str) -> str:
+    r"""Return a text as a cell of a CSV file that no spreadsheet calculates and no terminal obeys.
+
+    A formula gets an apostrophe in front; hidden characters are spelt out behind one, and so are
+    backslashes then. Numbers and all other texts stay. `restore_cell` is the inverse.
+
+    >>> protect_cell("=1+1"), protect_cell("-1.5"), protect_cell("\x1b[31m")
+    ("'=1+1", '-1.5', "'\\x1b[31m")
+    """
+    return "'" + printable(text.replace("\\", "\\\\")) if _is_risky(text) else text
+
+
+def restore_cell(cell: str) -> str:
+    """Return the text of a cell that `protect_cell` wrote; others, of any tool, stay."""
+    if not cell.startswith("'"):
+        return cell
+    text = SPELT.sub(lambda found: found[0].encode().decode("unicode_escape"), cell[1:])
+    return text if _is_risky(text) and protect_cell(text) == cell else cell
+
+
+def _is_risky(text: str) -> bool:
+    """Return whether a text would be obeyed, or be taken for one that was protected."""
+    body = text.lstrip("'")
+    if HIDDEN.search(text) or (body != text and "\\" in text):
+        return True
+    try:
+        float(body)
+    except ValueError:
+        return bool(FORMULA.match(body))
+    return False

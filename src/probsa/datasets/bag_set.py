@@ -23,6 +23,7 @@ from ..core import (
     bag_limit,
     build_graph,
     graphs,
+    is_there,
     max_bag_gb,
     resolve_kind,
 )
@@ -250,6 +251,7 @@ class BagSet(ABC):
     def _known(self, name: str) -> str:
         if name not in self._files:
             raise BagError(f"no bag named {name!r} in {self.folder}.{hint(name, self.names)}")
+        is_there(self._files[name])  # raises for a broken link or a pipe
         return name
 
     def _note(self, stored: StoredBag, graph: Graph) -> None:

@@ -1,11 +1,22 @@
 """Stage 5: open a folder of bags. Its format is recognised by its content."""
 
+import logging
 import re
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from ..core import GraphOptions, bag_limit, files_by_name, hdf5_files, npy_files, pt_files
+from ..core import (
+    GraphOptions,
+    bag_limit,
+    files_by_name,
+    hdf5_files,
+    is_there,
+    not_a_file,
+    npy_files,
+    passed_over,
+    pt_files,
+)
 from ..errors import BagError, hint
 from .bag_set import BagSet
 from .formats.clam import ClamTensorBags
@@ -14,6 +25,8 @@ from .formats.slideflow import INDEXES, SlideflowBags, is_slideflow
 from .formats.stamp import StampBags, is_stamp
 from .formats.torchmil import TorchmilBags
 from .overlay import Overlay
+
+log = logging.getLogger(__name__)
 
 DEFAULT_GRAPH = GraphOptions()
 SETS = ("", "features", "patches_*/features", "*px_overlap", "slices")
@@ -55,6 +68,8 @@ def open_bags(
     chosen = _chosen_folder(folder, features)
     with bag_limit(max_bag_gb):
         kind, files = _recognised(chosen)
+        for path in passed_over(chosen, files):
+            log.warning("note: %s: it is passed over", not_a_file(path))
         bags = kind(chosen, files_by_name(files), graph=graph, cache_gb=cache_gb)
     if instance_labels is not None:
         bags.overlay = Overlay(instance_labels, bags.names)
@@ -79,7 +94,7 @@ def _chosen_folder(folder: Path, features: str | None) -> Path:
     """Return the folder that contains the feature files."""
     if features is None:
         for clam in ("h5_files", "pt_files"):
-            if (folder / clam).is_dir():
+            if is_there(folder / clam, folder=True):
                 return folder / clam
     sets = feature_folders(folder)
     if features is not None:

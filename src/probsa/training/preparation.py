@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..cohorts import FeatureRecipe, PatchSet, Record
-from ..core import Bags, as_typed, counted, max_bag_gb, read_json, read_record, seed_of, write_json
+from ..core import Bags, as_record, counted, max_bag_gb, read_json, read_record, seed_of, write_json
 from ..datasets import (
     SPLIT_PARTS,
     BagSet,
@@ -438,7 +438,7 @@ class PreparedData:
             # a resumed run does not read every bag again: keep the notes of the earlier process
             file, advice = folder.notes_file, "remove it to continue without the earlier remarks"
             stored = read_json(file, advice=advice) if file.is_file() else {}
-            earlier = as_typed(stored, dict[str, str], where=str(file), advice=advice)
+            earlier = as_record(dict[str, str], stored, where=str(file), advice=advice)
             write_json(file, dict(sorted({**earlier, **self.bags.notes}.items())))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...core import as_typed, read_json
+from ...core import as_record, read_json
 from ...datasets import (
     STUDY_NAMES,
     STUDY_RECORD,
@@ -207,7 +207,7 @@ def made_ready(
 
 def _made_before(out: Path, root: Path) -> Study | None:
     """Return the study that an earlier call made of the same folder, or None if unfinished."""
-    record = as_typed(read_json(out / STUDY_RECORD), dict[str, Any], where=str(out / STUDY_RECORD))
+    record = as_record(dict[str, Any], read_json(out / STUDY_RECORD), where=str(out / STUDY_RECORD))
     if record.get("unfinished"):
         return None
     if record.get("root") != str(root.absolute()):

@@ -1,13 +1,12 @@
 """A table as data: its numbers and what they mean; formats.py writes it for readers."""
 
-import csv
 import io
 import math
 import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ...core import DataFrame
+from ...core import DataFrame, csv_text, restore_cell
 
 Unit = Literal[
     "text", "percent", "points", "rank", "p", "number", "count", "difference"
@@ -77,7 +76,10 @@ class ResultTable:
         """Return a data frame with the columns and numbers of the table's CSV file."""
         import pandas as pd
 
-        return pd.read_csv(io.StringIO(to_csv(self)))
+        frame = pd.read_csv(io.StringIO(to_csv(self)))
+        for name in frame:
+            frame[name] = frame[name].map(lambda v: restore_cell(v) if isinstance(v, str) else v)
+        return frame
 
 
 def text_cell(text: str) -> TableCell:
@@ -92,14 +94,14 @@ def key(*parts: str) -> str:
 
 def to_csv(table: ResultTable) -> str:
     """Return the numbers of the table in its units (percent), with its text columns."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
     parts = [_csv_parts(table, i) for i in range(len(table.columns))]
-    writer.writerow([f"{c.key}{p}" for c, ps in zip(table.columns, parts, strict=True) for p in ps])
+    header = [f"{c.key}{p}" for c, ps in zip(table.columns, parts, strict=True) for p in ps]
+    rows = []
     for row in table.rows:
         cells = zip(row, table.columns, parts, strict=True)
-        writer.writerow([_csv_cell(e, c, part) for e, c, ps in cells for part in ps])
-    return buffer.getvalue()
+        values = [_csv_cell(e, c, part) for e, c, ps in cells for part in ps]
+        rows.append(dict(zip(header, values, strict=True)))
+    return csv_text(header, rows)
 
 
 def _csv_parts(table: ResultTable, i: int) -> list[str]:

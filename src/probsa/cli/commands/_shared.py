@@ -11,7 +11,7 @@ from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
-from ...core import MAX_BAG_GB
+from ...core import MAX_BAG_GB, printable
 from ...errors import InputError, hint
 
 TYPES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
@@ -104,9 +104,10 @@ def _explain(parser: ArgumentParser, message: str) -> str:
     return text
 
 
-def write(text: str) -> None:
-    """Write text to standard output."""
-    sys.stdout.write(text.rstrip("\n") + "\n")
+def write(text: str, *, error: bool = False) -> None:
+    """Write text to standard output, or to standard error, without anything a terminal obeys."""
+    stream = sys.stderr if error else sys.stdout
+    stream.write(printable(text.rstrip("\n")) + "\n")
 
 
 def write_json(value: Any) -> None:
@@ -121,5 +122,5 @@ def exit_status(failures: list[tuple[str, str]], *, as_json: bool) -> int:
     """
     if failures and not as_json:
         for bag, reason in failures:
-            sys.stderr.write(f"probsa: left out {bag}: {reason}\n")
+            write(f"probsa: left out {bag}: {reason}", error=True)
     return 1 if failures else 0

@@ -19,6 +19,7 @@ from ...core import (
     as_features,
     attributes_of,
     dataset_of,
+    is_there,
     numeric_attribute,
     open_hdf5,
     replacing,
@@ -50,13 +51,13 @@ class PatchFile:
 def patches_folder(folder: Path) -> Path | None:
     """Find CLAM's or TRIDENT's `patches` in the feature folder, beside it, or one level up."""
     parents = (folder, folder.parent, folder.parent.parent)
-    return next((p / "patches" for p in parents if (p / "patches").is_dir()), None)
+    return next((p / "patches" for p in parents if is_there(p / "patches", folder=True)), None)
 
 
 def patch_files(folder: Path | None, name: str) -> list[Path]:
     """Return CLAM's or TRIDENT's file of a bag in `patches`, if there is one."""
     files = [] if folder is None else [folder / f"{name}.h5", folder / f"{name}_patches.h5"]
-    return [path for path in files if path.is_file()]
+    return [path for path in files if is_there(path)]
 
 
 def read_patches(folder: Path | None, name: str) -> PatchFile | None:

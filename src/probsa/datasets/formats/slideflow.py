@@ -19,6 +19,7 @@ from ...core import (
     as_coordinates,
     as_features,
     graphs,
+    is_there,
     load_array,
     validate_bag,
 )
@@ -180,7 +181,7 @@ def is_slideflow(folder: Path, files: list[Path]) -> bool:
 
 def _find_index(path: Path) -> Path | None:
     candidates = (path.with_name(path.stem + ending) for ending in INDEXES)
-    return next((candidate for candidate in candidates if candidate.is_file()), None)
+    return next((candidate for candidate in candidates if is_there(candidate)), None)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

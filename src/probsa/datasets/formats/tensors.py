@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core import check_size
+from ...core import check_size, not_a_file
 from ...errors import BagError, EmptyBag
 
 AGAIN = "copy or make it again"
@@ -47,7 +47,7 @@ def tensor_shape(path: Path) -> tuple[int, int]:
 
 def _load(path: Path, *, mapped: bool) -> Tensor:
     if not path.is_file():
-        raise BagError(f"there is no file {path}")
+        raise BagError(not_a_file(path))
     try:
         packed = zipfile.is_zipfile(path)
         if packed:

@@ -19,6 +19,7 @@ from ...core import (
     as_coordinates,
     as_features,
     as_instance_labels,
+    is_there,
     load_array,
     replacing,
     validate_bag,
@@ -53,7 +54,7 @@ class TorchmilBags(BagSet):
 
     @cached_property
     def _is_slide(self) -> bool:
-        return (self.root / "coords").is_dir()
+        return is_there(self.root / "coords", folder=True)
 
     @property
     def _stride(self) -> float | None:
@@ -87,7 +88,7 @@ class TorchmilBags(BagSet):
     def splits_file(self) -> Path | None:
         """The path of splits.csv, if there is one."""
         beside = (self.root / "splits.csv", self.root.parent / "splits.csv")
-        return next((p for p in beside if p.is_file()), None)
+        return next((p for p in beside if is_there(p)), None)
 
     def parts(self) -> dict[str, str]:
         """Return the part of each bag in `splits.csv`; empty if there is no such file.
@@ -139,7 +140,7 @@ class TorchmilBags(BagSet):
 
     def _beside(self, kind: str, name: str) -> np.ndarray | None:
         path = self.root / kind / f"{name}.npy"
-        return load_array(path) if path.is_file() else None
+        return load_array(path) if is_there(path.parent, folder=True) and is_there(path) else None
 
 
 class TorchmilWriter(Writer):

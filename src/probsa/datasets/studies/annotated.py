@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Shaped, UInt8
 
-from ...core import as_typed, load_array, read_json
+from ...core import as_record, load_array, read_json
 from ...errors import InputError
 from ...slides import open_slide
 from .annotations import read_area
@@ -72,7 +72,7 @@ def recorded_files(labels: Path, bags: Collection[str]) -> dict[str, Path] | Non
         return None
     record = read_json(path, advice=AGAIN)
     given = record.get("annotations") if isinstance(record, dict) else record
-    given = as_typed(given or {}, dict[str, str], where=str(path), advice=AGAIN)
+    given = as_record(dict[str, str], given or {}, where=str(path), advice=AGAIN)
     files = {bag: Path(given[bag]) for bag in bags if bag in given}
     for file in files.values():
         if not file.is_file():

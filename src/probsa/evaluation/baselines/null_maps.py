@@ -21,7 +21,6 @@ from sklearn.preprocessing import SplineTransformer
 from ...core import (
     StoredBag,
     as_record,
-    as_typed,
     dataset_of,
     named_file,
     open_hdf5,
@@ -332,7 +331,7 @@ def about_null_maps(parent: Path) -> dict[str, Any] | None:
     path = parent / NULL_SCORES / ABOUT
     if not path.is_file():
         return None
-    return as_typed(read_json(path, advice=AGAIN), dict[str, Any], where=str(path), advice=AGAIN)
+    return as_record(dict[str, Any], read_json(path, advice=AGAIN), where=str(path), advice=AGAIN)
 
 
 def labelled_bags(predictions: Path) -> Iterator[str]:
