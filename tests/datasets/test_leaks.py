@@ -134,6 +134,14 @@ def test_three_copies_are_three_pairs_and_one_bag_is_none(tmp_path):
     assert find_copies(bags, ["a"]) == find_copies(bags, ["a", "a"]) == []
 
 
+def test_bags_that_cannot_be_read_are_left_out(tmp_path):
+    x = np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32)
+    bags = write(tmp_path, {"a": x, "b": x, "wide": np.hstack([x, x]), "z": x})
+    (tmp_path / "z.h5").write_bytes(b"damaged")
+    assert [(c.first, c.second) for c in find_copies(bags, bags.names)] == [("a", "b")]
+    assert find_copies(bags, ["wide", "z"]) == []
+
+
 # --- leaks
 
 

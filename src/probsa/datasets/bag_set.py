@@ -145,7 +145,8 @@ class BagSet(ABC):
         values = self.covariates.get(name)
         return bag if values is None else replace(bag, covariates=values)
 
-    def _check_width(self, name: str, width: int) -> None:
+    def check_width(self, name: str, width: int) -> None:
+        """Raise BagError if the features of a bag have another width than those of the others."""
         if width != self.in_dim:
             raise BagError(
                 f"bag {name!r} ({self._files[name]}) has {width} features per instance, "
@@ -155,7 +156,7 @@ class BagSet(ABC):
     def _new_bag(self, name: str) -> Bag:
         """Read a bag and build its graph."""
         stored = self.stored(name)
-        self._check_width(name, stored.features.shape[1])
+        self.check_width(name, stored.features.shape[1])
         self._shapes[name] = stored.features.shape
         labels, coords = stored.instance_labels, stored.coords
         bag = Bag(  # its tensors share memory with the arrays
@@ -323,7 +324,7 @@ class BagList(BagSet):
     def bag(self, name: str) -> Bag:
         """Return a bag; see `BagSet.bag`."""
         bag = self._bags[self._open(name)]
-        self._check_width(name, bag.x.shape[1])
+        self.check_width(name, bag.x.shape[1])
         return bag
 
     def metadata(self, name: str) -> Metadata:
