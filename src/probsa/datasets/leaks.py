@@ -221,7 +221,9 @@ def find_leaks(
         copies: The result of `find_copies`, if known already (from other splits); for patients that
             of their slides.
     """
-    named = [(n, p) for p in SPLIT_PARTS for n in dict.fromkeys(getattr(split, p))]
+    named: list[tuple[str, str]] = [
+        (n, p) for p in SPLIT_PARTS for n in dict.fromkeys(getattr(split, p))
+    ]
     group_of = {b: table.group(row) for row, b in enumerate(table.bags)}
     leaks: list[Leak] = []
 
