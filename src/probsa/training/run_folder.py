@@ -2,8 +2,7 @@
 
 run.yaml       the resolved run file          split.json    the part of each bag
 about.json     versions, machine              metrics.csv   one row per epoch
-notes.json     remarks on bags                features.json, targets.json, covariates.json
-leaks.csv      patients and copies of bags in several parts, if there are any
+notes.json, leaks.csv   remarks on bags       features.json, targets.json, covariates.json
 checkpoints/   best.safetensors, last    recipe.json   how those were made, if they state it
 members/<k>/   of an ensemble; later also predictions/, maps/, evaluation.json and other results
 """
