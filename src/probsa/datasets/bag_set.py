@@ -29,7 +29,7 @@ from ..core import (
 from ..errors import BagError, EmptyBag, InputError, hint
 from .labels import LabelTable
 from .metadata import Metadata
-from .overlay import Overlay
+from .overlay import overlaid
 
 SHOWN = 5
 """Maximum number of gaps of a scan that a note lists individually."""
@@ -69,8 +69,8 @@ class BagSet(ABC):
         isolated patches."""
         self.covariates: Mapping[str, Tensor] = {}
         """Encoded clinical covariates of the bags that have some, which `bag` adds."""
-        self.overlay: Overlay | None = None
-        """Instance labels that override those in the bags' files."""
+        self.overlay: Mapping[str, Path] = {}
+        """Files of instance labels that override those in the bags' files."""
         self._files = paths
         self._cache = Cache(int(cache_gb * 1e9))
         self._shapes: dict[str, tuple[int, int]] = {}
@@ -185,7 +185,7 @@ class BagSet(ABC):
         """
         with bag_limit(self.max_bag_gb):
             stored = self._read(self._open(name))
-        return stored if self.overlay is None else self.overlay.over(stored)
+        return overlaid(stored, self.overlay[name]) if name in self.overlay else stored
 
     @abstractmethod
     def metadata(self, name: str) -> Metadata:

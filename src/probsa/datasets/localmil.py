@@ -129,11 +129,7 @@ def read_card(folder: Path) -> SetCard | None:
 
 
 def describe(name: str, folder: Path) -> SetDescription:
-    """Return the description of a set, from its `set.yaml` or from the known sets.
-
-    Raises:
-        InputError: there is none, or it is invalid.
-    """
+    """Return the description of a set, from its `set.yaml` or from the known sets."""
     names = [f.name for f in fields(SetDescription)]
     path = own = folder / DESCRIPTION
     expected = f"the keys {', '.join(names)}"

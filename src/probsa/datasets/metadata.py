@@ -70,11 +70,7 @@ class Metadata:
 
 
 def from_attributes(attributes: Mapping[str, object]) -> Metadata:
-    """Read the attributes of `coords` in probsa's, TRIDENT's or CLAM's files.
-
-    Raises:
-        BagError: `level_dim` is there, but is not a width and a height.
-    """
+    """Read the attributes of `coords` in probsa's, TRIDENT's or CLAM's files."""
     number = partial(numeric_attribute, attributes)
     level = int(number("patch_level") or 0)
     width, height = number("level0_width"), number("level0_height")

@@ -13,7 +13,7 @@ from .formats.hdf5 import Hdf5Bags
 from .formats.slideflow import INDEXES, SlideflowBags, is_slideflow
 from .formats.stamp import StampBags, is_stamp
 from .formats.torchmil import TorchmilBags
-from .overlay import Overlay
+from .overlay import label_files
 
 DEFAULT_GRAPH = GraphOptions()
 SETS = ("", "features", "patches_*/features", "*px_overlap", "slices")
@@ -57,7 +57,7 @@ def open_bags(
         kind, files = _recognised(chosen)
         bags = kind(chosen, files_by_name(files), graph=graph, cache_gb=cache_gb)
     if instance_labels is not None:
-        bags.overlay = Overlay(instance_labels, bags.names)
+        bags.overlay = label_files(instance_labels, bags.names)
     return bags
 
 

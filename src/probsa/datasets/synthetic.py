@@ -56,11 +56,7 @@ class SyntheticSlide:
 
 
 def digit_slides(*, bags: int, seed: int) -> list[SyntheticSlide]:
-    """Make slides, half of them positive in each part; equal arguments give equal slides.
-
-    Raises:
-        InputError: there are fewer than 12 bags.
-    """
+    """Make slides, half of them positive in each part; equal arguments give equal slides."""
     if bags < 12:
         raise InputError(f"digit slides need at least 12 bags, not {bags}")
     mixing = np.linalg.qr(np.random.default_rng(seed_of(seed, "mixing")).normal(size=(64, 64)))[0]
@@ -126,9 +122,6 @@ def write_simulated(
         lesion: Minimum and maximum number of patches of a lesion.
         features: Number of features.
         signal: Shift of the patches of lesions, in std of the noise.
-
-    Raises:
-        InputError: there are too few bags, or the lattice cannot hold the lesions.
     """
     cells = size[0] * size[1]
     if bags < 2 * FOLDS or features < 1 or signal < 0 or not 1 <= lesion[0] <= lesion[1] < cells:

@@ -42,9 +42,6 @@ def read_area(path: Path) -> Area:
 
     `.xml` is ASAP's format. `.json` is `{"positive": [{"vertices": [[x, y], …]}, …], "negative":
     […]}`. Points and lines, which ASAP files may contain, are ignored.
-
-    Raises:
-        InputError: the file is damaged or in another format.
     """
     inside, outside = _xml_rings(path) if path.suffix.lower() == ".xml" else _json_rings(path)
     return Area(
@@ -153,9 +150,6 @@ def mask_share(
         positive: Values that count as positive.
         known: All values that may occur.
         size: (width, height) of the slide, if known.
-
-    Raises:
-        SlideError: the mask cannot be read, or its size differs from that of the slide.
     """
     shares = np.zeros(len(corners))
     counts = np.zeros(256, np.int64)

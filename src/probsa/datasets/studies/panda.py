@@ -36,11 +36,7 @@ _PARTITION = (
 
 
 def read_train(path: Path) -> dict[str, tuple[int, str]]:
-    """Read the ISUP grade and the hospital of each slide in train.csv.
-
-    Raises:
-        TableError: a column is missing, a grade is not 0 to 5, or a hospital is unknown.
-    """
+    """Read the ISUP grade and the hospital of each slide in train.csv."""
     slides = {}
     columns = ("image_id", "isup_grade", "data_provider")
     for line, row in TextTable.read(path, expected=",".join(columns)).select(*columns).numbered:
@@ -60,10 +56,6 @@ def read_partition(path: Path, *, grades: bool = False) -> dict[str, tuple[str, 
     Args:
         path: the table. Of its columns isup_0 to isup_5, that of the slide's grade is 1.
         grades: return the grade, 0 to 5, instead of whether it exceeds 0.
-
-    Raises:
-        TableError: a column is missing, a part is not train, val or test, or a slide does not have
-            exactly one grade.
     """
     wanted = GRADES if grades else GRADES[:1]
     table = TextTable.read(path, expected="slide_name,Partition,isup_0,…").select(

@@ -38,11 +38,7 @@ class ListedScan:
 
 
 def read_scans(path: Path) -> dict[str, ListedScan]:
-    """Read a list of scans with one line per slice.
-
-    Raises:
-        TableError: a column is missing, or a scan has two labels.
-    """
+    """Read a list of scans with one line per slice."""
     table = TextTable.read(path, expected="bag_name,instance_name").select(
         "bag_name", "instance_name", optional=["bag_label"]
     )
@@ -63,12 +59,7 @@ def read_scans(path: Path) -> dict[str, ListedScan]:
 
 
 def read_answers(path: Path) -> dict[str, int]:
-    """Read whether each slice shows any haemorrhage, from lines `ID_<slice>_any,<0 or 1>`.
-
-    Raises:
-        InputError: the file is missing.
-        TableError: the file is another table, or a slice has two labels.
-    """
+    """Read whether each slice shows any haemorrhage, from lines `ID_<slice>_any,<0 or 1>`."""
     if not path.is_file():
         raise InputError(
             f"{path} of RSNA's download is missing (lines ID_<slice>_any,0 or 1): download it too, "
