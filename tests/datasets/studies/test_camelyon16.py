@@ -244,19 +244,19 @@ def test_what_is_missing_of_a_processed_folder_is_named(tmp_path: Path) -> None:
     base = write_processed(tmp_path / "patches_512", {"tumor_001": (1, np.ones(3))})
     marked, out = base / "patch_labels" / "tumor_001.npy", tmp_path / "out"
 
-    def refused(error: type[InputError], message: str) -> None:
+    def named(error: type[InputError], message: str) -> None:
         refused(error, message, open_study, "camelyon16", tmp_path, out=out)
 
     np.save(marked, np.ones(5, np.int64))
-    refused(BagError, r"'tumor_001' has 3 instances .* 5 instance labels")
+    named(BagError, r"'tumor_001' has 3 instances .* 5 instance labels")
     marked.unlink()
     study = open_study("camelyon16", tmp_path, out=out)
     assert record(study)["without_known_instances"] == ["tumor_001"]
     np.save(base / "labels" / "tumor_001.npy", np.array([0.5]))
-    refused(BagError, r"labels/tumor_001\.npy: .* not all whole numbers")
+    named(BagError, r"labels/tumor_001\.npy: .* not all whole numbers")
     (base / "labels" / "tumor_001.npy").unlink()
-    refused(InputError, r"labels/tumor_001\.npy is missing")
+    named(InputError, r"labels/tumor_001\.npy is missing")
     for folder in ("labels", "patch_labels", "coords"):
         (base / folder).rename(base / "away")
-        refused(InputError, rf"patches_512/{folder} of CAMELYON16's processed")
+        named(InputError, rf"patches_512/{folder} of CAMELYON16's processed")
         (base / "away").rename(base / folder)
