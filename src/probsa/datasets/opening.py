@@ -102,7 +102,16 @@ def _chosen_folder(folder: Path, features: str | None) -> Path:
 def _recognised(folder: Path) -> tuple[type[BagSet], list[Path]]:
     """Return the reader and the files of a folder."""
     stored, tensors, arrays = hdf5_files(folder), pt_files(folder), npy_files(folder)
-    _refuse_mixed(folder, stored, tensors, arrays)
+    own = [p for p in stored if p.parent == folder]
+    bare = [p for p in arrays if not p.name.endswith(INDEXES)]
+    for first, second in pairwise(files_by_name(files) for files in (own, tensors, bare) if files):
+        for name in sorted(first.keys() ^ second.keys()):
+            unpaired = first.get(name) or second[name]
+            other = next(iter((second if name in first else first).values()))
+            raise BagError(
+                f"{folder} holds different bags in several formats: {unpaired.name} and "
+                f"{other.name}. Put each tool's files in a folder of their own"
+            )
     if stored:
         for path in stored:
             with suppress(BagError):  # raised again where the bag is read
@@ -138,21 +147,3 @@ def _recognised(folder: Path) -> tuple[type[BagSet], list[Path]]:
         "'feats' (STAMP's), slideflow's or CLAM's .pt, or torchmil's features/<encoder>/*.npy; "
         f"found {', '.join(contents) or 'nothing'}"
     )
-
-
-def _refuse_mixed(
-    folder: Path, stored: list[Path], tensors: list[Path], arrays: list[Path]
-) -> None:
-    """Reject a folder with different bags in several file formats; name a file of each."""
-    own = [p for p in stored if p.parent == folder]
-    bare = [p for p in arrays if not p.name.endswith(INDEXES)]
-    kinds = [files_by_name(files) for files in (own, tensors, bare) if files]
-    for first, second in pairwise(kinds):
-        if first.keys() != second.keys():
-            unpaired = sorted(first.keys() ^ second.keys())[0]
-            first_file = first.get(unpaired) or second[unpaired]
-            second_file = next(iter((second if unpaired in first else first).values()))
-            raise BagError(
-                f"{folder} holds different bags in several formats: {first_file.name} and "
-                f"{second_file.name}. Put each tool's files in a folder of their own"
-            )

@@ -16,10 +16,7 @@ from ..metadata import Metadata
 class Writer(ABC):
     """Writes bags to a folder, each file atomically.
 
-    Args:
-        out: The output folder.
-        encoder: Encoder of the features, used in folder names.
-        stride: Level-0 pixels between neighbours in most of the bags, if known.
+    Folders are named after the encoder of the features; `stride` is that of most of the bags.
     """
 
     patterns: ClassVar[tuple[str, ...]]

@@ -53,9 +53,8 @@ def read_train(path: Path) -> dict[str, tuple[int, str]]:
 def read_partition(path: Path, *, grades: bool = False) -> dict[str, tuple[str, int | None]]:
     """Read the part of each slide (`train` or `test`), and its label where a column states it.
 
-    Args:
-        path: the table. Of its columns isup_0 to isup_5, that of the slide's grade is 1.
-        grades: return the grade, 0 to 5, instead of whether it exceeds 0.
+    Of the columns isup_0 to isup_5, that of the slide's grade is 1. The label is the grade, or
+    whether it exceeds 0.
     """
     wanted = GRADES if grades else GRADES[:1]
     table = TextTable.read(path, expected="slide_name,Partition,isup_0,…").select(
