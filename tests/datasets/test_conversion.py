@@ -9,6 +9,7 @@ import pytest
 import torch
 from support import foreign
 from support.foreign import TOOLS, Slide, edges_by_cell, expected_edges, row_order, slide
+from support.refusals import refused
 
 from probsa.core.store import read_bag, write_bag
 from probsa.datasets import open_bags
@@ -297,8 +298,7 @@ def test_stamp_needs_the_resolution_of_each_slide(tmp_path) -> None:
         ("", "gone.csv", "is 'gone.csv': expected µm"),
     ):
         table.write_text(text)
-        with pytest.raises(InputError, match=said):
-            run(source, out, "stamp", "probsa", slide_mpp=given)
+        refused(InputError, said, run, source, out, "stamp", "probsa", slide_mpp=given)
     assert not out.exists()
     table.write_text("slide,mpp\na.svs,0.2527\nb,0.5054\nb.x,0.4\n")
     done = run(source, out, "stamp", "probsa", slide_mpp=table)
@@ -446,8 +446,7 @@ def test_formats_folders_and_feature_sets_are_chosen(tmp_path) -> None:
         (tmp_path / "gone", "clam", "there is no folder"),
         (source, "probsa", "several folders of features"),
     ):
-        with pytest.raises(ProbSAError, match=message):
-            run(given, out, "trident", to)
+        refused(ProbSAError, message, run, given, out, "trident", to)
     one(source, out, "trident", "probsa", feature_set="features_conch")
     bag = read_bag(out / "s1.h5")
     np.testing.assert_array_equal(bag.features.astype(np.float32), slide(seed=1).features)

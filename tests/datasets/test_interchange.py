@@ -10,6 +10,7 @@ import pytest
 import torch
 from support import foreign
 from support.foreign import TOOLS, edges_by_cell, expected_edges, row_order, slide
+from support.refusals import refused
 
 from probsa.core import GraphOptions
 from probsa.datasets import open_bags
@@ -61,8 +62,7 @@ def test_a_slide_without_tissue_is_left_out_of_training(tmp_path: Path) -> None:
     split = prepared.split
     assert {*split.train, *split.val, *split.test} == {s.name for s in slides}
     assert prepared.table.bags == tuple(s.name for s in slides)
-    with pytest.raises(EmptyBag, match=r"bag 'a_none' .* is empty"):
-        prepared.bags.bag("a_none")
+    refused(EmptyBag, r"bag 'a_none' .* is empty", prepared.bags.bag, "a_none")
 
 
 def test_a_stride_is_stamp_s_own_or_the_given_one(tmp_path: Path) -> None:
@@ -107,8 +107,7 @@ def test_stamp_files_that_are_refused(tmp_path: Path, message: str) -> None:
             del held[key]
             if value is not None:
                 held[key] = value
-    with pytest.raises(BagError, match=message):
-        open_bags(tmp_path).stored("s1")
+    refused(BagError, message, open_bags(tmp_path).stored, "s1")
 
 
 def test_stamp_s_multiplex_files_name_the_rows_otherwise(tmp_path: Path) -> None:
@@ -125,8 +124,7 @@ def test_slideflow_s_index_without_zip_and_without(tmp_path: Path) -> None:
     np.testing.assert_array_equal(bag.coords.numpy(), s.corners)
     root = foreign.slideflow(tmp_path / "npz", s, slide("s2", seed=1))
     (root / "s2.index.npz").unlink()
-    with pytest.raises(BagError, match=r"bag 's2': there is no s2\.index\.npz beside"):
-        open_bags(root).bag("s2")
+    refused(BagError, r"bag 's2': there is no s2\.index\.npz beside", open_bags(root).bag, "s2")
     (root / "s1.index.npz").unlink()
     bags = open_bags(root)
     assert bags.bag("s1").coords is None
@@ -162,8 +160,7 @@ def test_clam_s_tensors_alone_take_their_corners_from_patches(tmp_path: Path) ->
         edges_by_cell(bags.bag("s1"), np.arange(len(s.cells)))[0], expected_edges(s)[0]
     )
     (root / "patches" / "s2.h5").unlink()
-    with pytest.raises(BagError, match=r"bag 's2': there is no .*patches/s2\.h5"):
-        open_bags(root).bag("s2")
+    refused(BagError, r"bag 's2': there is no .*patches/s2\.h5", open_bags(root).bag, "s2")
     (root / "patches" / "s1.h5").unlink()
     (root / "patches").rmdir()
     assert open_bags(root).bag("s1").coords is None
@@ -201,8 +198,7 @@ def test_a_size_at_the_target_magnification_is_refused_not_an_empty_graph(tmp_pa
     for path in tmp_path.rglob("*.h5"):
         with h5py.File(path, "r+") as f:
             f["coords"].attrs["patch_size_level0"] = 512
-    with pytest.raises(GraphError, match="512 apart, but the coordinates say 1024"):
-        open_bags(tmp_path).bag("s1")
+    refused(GraphError, "512 apart, but the coordinates say 1024", open_bags(tmp_path).bag, "s1")
 
 
 def test_several_extractors_of_stamp(tmp_path: Path) -> None:
@@ -229,8 +225,7 @@ def test_folders_with_the_bags_of_two_tools(tmp_path: Path) -> None:
         open_bags(folder).bag("a")
     (folder / "0.h5").unlink()
     torch.save(torch.zeros(2, 3), folder / "c.pt")
-    with pytest.raises(BagError, match=r"several formats: a\.h5 and c\.pt.*a folder of their own"):
-        open_bags(folder)
+    refused(BagError, r"several formats: a\.h5 and c\.pt.*a folder of their own", open_bags, folder)
 
 
 class Harmful:
@@ -261,11 +256,9 @@ TENSORS = {
 def test_pt_files_of_something_else(tmp_path: Path, what: str) -> None:
     root, (held, message) = foreign.slideflow(tmp_path, slide()), TENSORS[what]
     torch.save(held, root / "s1.pt")
-    with pytest.raises(BagError, match=message):
-        open_bags(root).bag("s1")
+    refused(BagError, message, open_bags(root).bag, "s1")
     if what != "other rows":
-        with pytest.raises(BagError, match=message):
-            open_bags(root).size("s1")
+        refused(BagError, message, open_bags(root).size, "s1")
 
 
 def test_pt_files_are_never_unpickled_and_damage_is_named(tmp_path: Path) -> None:
@@ -273,14 +266,12 @@ def test_pt_files_are_never_unpickled_and_damage_is_named(tmp_path: Path) -> Non
     path = root / "s1.pt"
     whole = path.read_bytes()
     torch.save({"x": Harmful(tmp_path / "touched")}, path)
-    with pytest.raises(BagError, match=r"s1\.pt holds more than a tensor.*could run code"):
-        open_bags(root).bag("s1")
+    refused(BagError, r"s1\.pt holds more than a tensor.*could run code", open_bags(root).bag, "s1")
     assert not (tmp_path / "touched").exists()
     for keep in (0, 10, 200, -1):
         path.write_bytes(whole[:keep])
         for read in (open_bags(root).bag, open_bags(root).size):
-            with pytest.raises(BagError, match=r"s1\.pt (cannot be read|holds more than a tens)"):
-                read("s1")
+            refused(BagError, r"s1\.pt (cannot be read|holds more than a tens)", read, "s1")
     torch.save(torch.zeros(5 * 10**6, 4), tmp_path / "whole.zip")
     with (
         zipfile.ZipFile(tmp_path / "whole.zip") as z,
@@ -288,8 +279,7 @@ def test_pt_files_are_never_unpickled_and_damage_is_named(tmp_path: Path) -> Non
     ):
         for name in z.namelist():
             packed.writestr(name, z.read(name))
-    with pytest.raises(BagError, match=r"s1\.pt: the archive states 80,"):
-        open_bags(root).bag("s1")
+    refused(BagError, r"s1\.pt: the archive states 80,", open_bags(root).bag, "s1")
 
 
 def test_pt_files_of_bfloat16_and_of_no_tile(tmp_path: Path) -> None:
@@ -321,8 +311,6 @@ def test_what_is_not_read_says_what_it_looks_like(tmp_path: Path) -> None:
 def test_slideflow_s_settings_that_are_no_json(tmp_path: Path) -> None:
     root = foreign.slideflow(tmp_path, slide())
     (root / "bags_config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"bags_config\.json is not JSON"):
-        open_bags(root)
+    refused(ValueError, r"bags_config\.json is not JSON", open_bags, root)
     (root / "bags_config.json").write_text(json.dumps([1]))
-    with pytest.raises(ValueError, match="expected a JSON object"):
-        open_bags(root)
+    refused(ValueError, "expected a JSON object", open_bags, root)

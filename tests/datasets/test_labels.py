@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.refusals import refused
 
 from probsa.datasets import (
     LabelTable,
@@ -104,8 +105,7 @@ LINE_4 = r"labels\.csv, line 4, bag 'b': the label is 'tumor', expected a class 
     ],
 )
 def test_bad_tables(tmp_path, text: str, options: dict[str, object], message: str) -> None:
-    with pytest.raises(TableError, match=message):
-        table(tmp_path, text, **options)
+    refused(TableError, message, table, tmp_path, text, **options)
 
 
 def test_labels_and_bags_match_both_ways() -> None:
@@ -135,8 +135,7 @@ def test_labels_and_bags_match_both_ways() -> None:
 )
 def test_the_likely_cause_of_a_name_without_a_bag(row: str, bag: str, message: str) -> None:
     t = LabelTable(bags=(row,), labels=(0,), classes=("0", "1"))
-    with pytest.raises(TableError, match=message):
-        check_labels_match(t, (bag,), allow_unlabelled=True)
+    refused(TableError, message, check_labels_match, t, (bag,), allow_unlabelled=True)
 
 
 # --- splits
@@ -156,8 +155,7 @@ def test_folds_test_on_k_and_validate_on_the_next() -> None:
         (replace(t, folds=(0, 1) * 5), 0, "has 2 folds"),
         (replace(t, folds=None), 0, "no column 'fold'"),
     ):
-        with pytest.raises(TableError, match=message):
-            make_split(now, test_fold=fold)
+        refused(TableError, message, make_split, now, test_fold=fold)
 
 
 def test_a_split_column_is_taken_as_it_is() -> None:
@@ -173,8 +171,7 @@ def test_a_split_column_without_val_gives_up_part_of_train() -> None:
     split = make_split(t, validation=0.25)
     assert split.test == t.bags[40:] and len(split.val) == 10
     assert set(split.train) | set(split.val) == set(t.bags[:40])
-    with pytest.raises(TableError, match="no bag is left to train on"):
-        make_split(replace(t, splits=("test",) * 50))
+    refused(TableError, "no bag is left to train on", make_split, replace(t, splits=("test",) * 50))
 
 
 def test_the_validation_part_is_stratified_and_follows_the_seed() -> None:
@@ -221,8 +218,7 @@ def test_a_split_that_leaks_a_group_is_refused() -> None:
     make_split(t)
     leaking = replace(t, groups=("p", "q", "r", "p", "q", "p"))
     message = "group 'p' is in two parts: bag 'b000' in train, bag 'b005' in test"
-    with pytest.raises(TableError, match=message):
-        make_split(leaking)
+    refused(TableError, message, make_split, leaking)
     with pytest.raises(TableError, match="bag 'b000' in test, bag 'b005' in train"):
         make_split(replace(leaking, splits=None, folds=(0, 1, 2, 0, 1, 2)), test_fold=0)
 
@@ -239,8 +235,7 @@ def test_bags_without_a_label_neither_train_nor_validate() -> None:
 
 
 def test_too_little_to_validate_on() -> None:
-    with pytest.raises(TableError, match="4 bags in 1 groups are too few"):
-        make_split(made(4, positive=2, groups=1))
+    refused(TableError, "4 bags in 1 groups are too few", make_split, made(4, positive=2, groups=1))
     with pytest.raises(TableError, match=r"no bag of class [01] would be left to train on"):
         make_split(replace(made(4, positive=2), groups=("p", "p", "q", "q")))
     for share in (0.0, 0.6):
@@ -275,8 +270,7 @@ def test_clam_splits_are_ragged(tmp_path) -> None:
 def test_bad_clam_splits(tmp_path, text: str, message: str) -> None:
     t = LabelTable(bags=("049", "050"), labels=(0, 1), groups=("p", "p"), classes=("0", "1"))
     (tmp_path / "splits_0.csv").write_text(text)
-    with pytest.raises(TableError, match=message):
-        read_clam_split(tmp_path / "splits_0.csv", t)
+    refused(TableError, message, read_clam_split, tmp_path / "splits_0.csv", t)
 
 
 def test_the_five_folds_of_real_bags(shared_data: Path) -> None:

@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import yaml
+from support.refusals import refused
 
 from probsa.benchmark.grid.grid import read_grid
 from probsa.cli.entry import main
@@ -107,8 +108,7 @@ def test_without_a_column_of_groups_none_are_counted(tmp_path, capsys):
 
 def test_a_damaged_card_is_named(tmp_path):
     (tmp_path / "card.json").write_text('{"name": "toy"}')
-    with pytest.raises(InputError, match=r"card\.json is damaged: .* Prepare the set again"):
-        read_card(tmp_path)
+    refused(InputError, r"card\.json is damaged: .* Prepare the set again", read_card, tmp_path)
 
 
 def test_the_fingerprint_depends_on_the_instance_labels(tmp_path):
@@ -147,8 +147,7 @@ def _change(column, value, *, row=0):
 def test_unusable_descriptions_are_refused(tmp_path, description, message):
     given = None if description is None else {**DESCRIPTION, **description}
     _set(tmp_path / "in", description=given)
-    with pytest.raises(InputError, match=message):
-        prepare_localmil(tmp_path / "in", tmp_path / "out")
+    refused(InputError, message, prepare_localmil, tmp_path / "in", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -168,8 +167,7 @@ def test_unusable_descriptions_are_refused(tmp_path, description, message):
 )
 def test_unusable_labels_are_refused(tmp_path, change, message):
     _set(tmp_path / "in", labels=change)
-    with pytest.raises(InputError, match=message):
-        prepare_localmil(tmp_path / "in", tmp_path / "out")
+    refused(InputError, message, prepare_localmil, tmp_path / "in", tmp_path / "out")
 
 
 def test_sets_that_are_missing_or_without_instance_labels_are_refused(tmp_path):

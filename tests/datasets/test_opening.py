@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from support.refusals import refused
 from support.stored import write_folder
 
 from probsa import Bag
@@ -77,8 +78,7 @@ def test_a_trident_job_with_two_encoders(tmp_path: Path) -> None:
         (None, r"several folders of features: features_resnet50, features_uni.*Choose"),
         ("features_un", r"no folders .* named 'features_un'.*Did you mean 'features_"),
     ):
-        with pytest.raises(BagError, match=message):
-            open_bags(job, features=given)
+        refused(BagError, message, open_bags, job, features=given)
     for bags in (open_bags(job, features="uni"), open_bags(job / "features_uni")):
         np.testing.assert_array_equal(bags.bag("s1").x.numpy(), features(len("features_uni")))
         assert torch.equal(bags.bag("s1").edges, LATTICE)
@@ -152,8 +152,7 @@ def test_damaged_torchmil_files(tmp_path: Path) -> None:
     root = torchmil(tmp_path / "patches_256")
     path, coords = root / "features" / "features_resnet50" / "w1.npy", root / "coords" / "w1.npy"
     whole = path.read_bytes()
-    with pytest.raises(GraphError, match="256 apart, but the coordinates say 512"):
-        open_bags(root).bag("w1")
+    refused(GraphError, "256 apart, but the coordinates say 512", open_bags(root).bag, "w1")
     for damage, message in (
         (lambda: np.save(coords, corners(step=512)[:5]), "'w1' .*: features have 12 rows, coords"),
         (coords.unlink, r"bag 'w1': there is no .*coords/w1\.npy"),
@@ -164,37 +163,29 @@ def test_damaged_torchmil_files(tmp_path: Path) -> None:
         damage()
         if message.endswith("read") or "damaged" in message:
             np.save(coords, corners(step=512))
-        with pytest.raises(BagError, match=message):
-            open_bags(root).bag("w1")
+        refused(BagError, message, open_bags(root).bag, "w1")
 
 
 def test_two_bags_of_one_name(tmp_path: Path) -> None:
     slides(tmp_path / "x", "a")
     slides(tmp_path / "y", "a")
-    with pytest.raises(BagError, match=r"two bags are named 'a': .*x/a\.h5 and .*y/a\.h5"):
-        open_bags(tmp_path)
+    refused(BagError, r"two bags are named 'a': .*x/a\.h5 and .*y/a\.h5", open_bags, tmp_path)
     (tmp_path / "y" / "a.h5").rename(tmp_path / "x" / "a.hdf5")
-    with pytest.raises(BagError, match=r"two bags are named 'a': .*a\.h5 and .*a\.hdf5"):
-        open_bags(tmp_path / "x")
+    refused(BagError, r"two bags are named 'a': .*a\.h5 and .*a\.hdf5", open_bags, tmp_path / "x")
 
 
 def test_a_folder_without_bags(tmp_path: Path) -> None:
-    with pytest.raises(BagError, match=r"there is no folder .*gone"):
-        open_bags(tmp_path / "gone")
-    with pytest.raises(BagError, match=r"no bags in .*: expected \.h5 files .*; found nothing"):
-        open_bags(tmp_path)
+    refused(BagError, r"there is no folder .*gone", open_bags, tmp_path / "gone")
+    refused(BagError, r"no bags in .*: expected \.h5 files .*; found nothing", open_bags, tmp_path)
     (tmp_path / "slide.pt").touch()
     (tmp_path / ".a.h5.x1.h5").touch()  # a temporary file of a killed writer
-    with pytest.raises(BagError, match=r"found .*\.pt"):
-        open_bags(tmp_path)
-    with pytest.raises(InputError, match="cache_gb is -1"):
-        open_bags(slides(tmp_path / "x"), cache_gb=-1.0)
+    refused(BagError, r"found .*\.pt", open_bags, tmp_path)
+    refused(InputError, "cache_gb is -1", open_bags, slides(tmp_path / "x"), cache_gb=-1.0)
 
 
 def test_a_name_or_a_width_that_does_not_fit(tmp_path: Path) -> None:
     bags = open_bags(slides(tmp_path, ("slide_1", "slide_2")))
-    with pytest.raises(BagError, match=r"no bag named 'slide1' in .* Did you mean 'slide_"):
-        bags.bag("slide1")
+    refused(BagError, r"no bag named 'slide1' in .* Did you mean 'slide_", bags.bag, "slide1")
     write_bag(tmp_path / "z.h5", features=features(0)[:, :3], kind="slide")
     with pytest.raises(BagError, match=r"bag 'z' .* has 3 features per instance, 'slide_1' has 5"):
         open_bags(tmp_path).bag("z")
@@ -228,8 +219,7 @@ def test_a_graph_that_needs_coordinates(tmp_path: Path) -> None:
     assert open_bags(tmp_path).bag("a").edges.shape == (2, 0)
     for kind in ("grid", "knn"):
         bags = open_bags(tmp_path, graph=GraphOptions(kind=kind))
-        with pytest.raises(GraphError, match=f"bag 'a' has no coordinates.*'{kind}'"):
-            bags.bag("a")
+        refused(GraphError, f"bag 'a' has no coordinates.*'{kind}'", bags.bag, "a")
     scan(tmp_path / "ct", [1, 2, 3])
     with pytest.raises(GraphError, match=r"bag 'scan' has one coordinate per instance.*chain"):
         open_bags(tmp_path / "ct", graph=GraphOptions(kind="grid")).bag("scan")
@@ -301,8 +291,7 @@ def test_bags_in_memory_are_like_a_folder(tmp_path: Path) -> None:
         mine, theirs = memory.stored(name), folder.stored(name)
         assert (mine.features == theirs.features).all() and (mine.coords == theirs.coords).all()
         assert (mine.instance_labels == theirs.instance_labels).all()
-    with pytest.raises(InputError, match="it is tested"):
-        memory.sealed(["000"], why="it is tested").bag("000")
+    refused(InputError, "it is tested", memory.sealed(["000"], why="it is tested").bag, "000")
     one, wide = (Bag.from_arrays(torch.ones(2, d), name=n) for n, d in (("a", 3), ("b", 4)))
     for bags, message in (
         ([], "no bags"),
@@ -354,8 +343,7 @@ def test_what_is_no_label_of_instances_is_refused(data, values, message: str) ->
     stored, _, overlay = data
     same = np.full(open_bags(stored).size("002"), values) if not values.ndim else values
     np.save(overlay / "002.npy", same)
-    with pytest.raises(BagError, match=message):
-        open_bags(stored, instance_labels=overlay).stored("002")
+    refused(BagError, message, open_bags(stored, instance_labels=overlay).stored, "002")
 
 
 def test_a_folder_of_labels_of_other_bags_and_no_folder_are_refused(data) -> None:
@@ -363,8 +351,7 @@ def test_a_folder_of_labels_of_other_bags_and_no_folder_are_refused(data) -> Non
     np.save(overlay / "slide_0.npy", np.zeros(3, np.int64))
     with pytest.raises(BagError, match=r"none of the 1 files .* is named after a bag"):
         open_bags(stored, instance_labels=overlay)
-    with pytest.raises(BagError, match="there is no folder"):
-        open_bags(stored, instance_labels=overlay / "absent")
+    refused(BagError, "there is no folder", open_bags, stored, instance_labels=overlay / "absent")
 
 
 def test_bags_that_the_table_does_not_name_are_left_out_where_that_is_asked_for(data) -> None:
@@ -372,8 +359,7 @@ def test_bags_that_the_table_does_not_name_are_left_out_where_that_is_asked_for(
     lines = [line for line in labels.read_text().splitlines() if not line.startswith("004,")]
     labels.write_text("\n".join(lines) + "\n")
     config = {"features": stored, "labels": labels, "test_fold": 0}
-    with pytest.raises(TableError, match="'004'"):
-        prepare(RunConfig(data=DataConfig(**config), model="abmil"))
+    refused(TableError, "'004'", prepare, RunConfig(data=DataConfig(**config), model="abmil"))
     left_out = DataConfig(**config, unlabelled="leave_out")
     split = prepare(RunConfig(data=left_out, model="abmil")).split
     assert split.part_of("004") == "unused"

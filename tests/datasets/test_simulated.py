@@ -7,8 +7,8 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from probsa.datasets import open_bags, read_table
-from probsa.datasets.simulated import write_simulated
 from probsa.datasets.splits import fold_splits
+from probsa.datasets.synthetic import write_simulated
 from probsa.errors import InputError
 
 

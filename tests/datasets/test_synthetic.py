@@ -11,13 +11,14 @@ from scipy import ndimage
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
+from support.refusals import refused
 
 from probsa.datasets import open_bags, synthetic
 from probsa.datasets.synthetic import (
     LESION_DIGIT,
     LOOKALIKE_DIGITS,
     STRIDE,
-    DigitSlide,
+    SyntheticSlide,
     digit_slides,
     write_digit_slides,
 )
@@ -27,11 +28,11 @@ DIGIT = load_digits().target
 
 
 @pytest.fixture(scope="module")
-def slides() -> list[DigitSlide]:
+def slides() -> list[SyntheticSlide]:
     return digit_slides(bags=60, seed=3)
 
 
-def plane(s: DigitSlide, values) -> np.ndarray:
+def plane(s: SyntheticSlide, values) -> np.ndarray:
     image = np.zeros((16, 16), dtype=int)
     image[s.coords[:, 1] // STRIDE, s.coords[:, 0] // STRIDE] = values
     return image
@@ -73,7 +74,7 @@ def test_tissue_is_irregular(slides):
 
 
 def test_parts_are_balanced_and_share_no_digit(slides):
-    parts = {p: [s for s in slides if s.split == p] for p in ("train", "val", "test")}
+    parts = {p: [s for s in slides if s.part == p] for p in ("train", "val", "test")}
     assert {p: len(v) for p, v in parts.items()} == {"train": 30, "val": 12, "test": 18}
     for held in parts.values():
         assert sum(s.label for s in held) * 2 == len(held)
@@ -106,7 +107,7 @@ def test_single_patches_are_ambiguous_but_not_hopeless():
     slides = digit_slides(bags=80, seed=0)
     x, y = {}, {}
     for part in ("train", "test"):
-        part_slides = [s for s in slides if s.split == part]
+        part_slides = [s for s in slides if s.part == part]
         x[part] = np.concatenate([s.features for s in part_slides])
         y[part] = np.concatenate([s.instance_labels for s in part_slides])
     model = LogisticRegression(max_iter=500).fit(x["train"], y["train"])
@@ -114,8 +115,7 @@ def test_single_patches_are_ambiguous_but_not_hopeless():
 
 
 def test_too_few_slides_are_refused():
-    with pytest.raises(InputError, match="12 bags"):
-        digit_slides(seed=0, bags=4)
+    refused(InputError, "12 bags", digit_slides, seed=0, bags=4)
 
 
 def test_written_slides_are_read_back(tmp_path):
@@ -145,7 +145,7 @@ def test_written_slides_are_read_back(tmp_path):
     with (tmp_path / "labels.csv").open() as f:
         rows = list(csv.DictReader(f))
     assert [(r["bag"], r["label"], r["split"]) for r in rows] == [
-        (s.name, str(s.label), s.split) for s in slides
+        (s.name, str(s.label), s.part) for s in slides
     ]
     with h5py.File(tmp_path / "features" / "slide_000.h5") as f:
         assert f.attrs["probsa_kind"] == "slide"

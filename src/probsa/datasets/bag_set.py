@@ -30,7 +30,7 @@ from ..core import (
 from ..errors import BagError, EmptyBag, InputError, hint
 from .labels import LabelTable
 from .metadata import Metadata
-from .overlay import Overlay
+from .overlay import overlaid
 
 SHOWN = 5
 """Maximum number of gaps of a scan that a note lists individually."""
@@ -70,8 +70,8 @@ class BagSet(ABC):
         isolated patches."""
         self.covariates: Mapping[str, Tensor] = {}
         """Encoded clinical covariates of the bags that have some, which `bag` adds."""
-        self.overlay: Overlay | None = None
-        """Instance labels that override those in the bags' files."""
+        self.overlay: Mapping[str, Path] = {}
+        """Files of instance labels that override those in the bags' files."""
         self._files = paths
         self._cache = Cache(int(cache_gb * 1e9))
         self._shapes: dict[str, tuple[int, int]] = {}
@@ -146,7 +146,8 @@ class BagSet(ABC):
         values = self.covariates.get(name)
         return bag if values is None else replace(bag, covariates=values)
 
-    def _check_width(self, name: str, width: int) -> None:
+    def check_width(self, name: str, width: int) -> None:
+        """Raise BagError if the features of a bag have another width than those of the others."""
         if width != self.in_dim:
             raise BagError(
                 f"bag {name!r} ({self._files[name]}) has {width} features per instance, "
@@ -156,7 +157,7 @@ class BagSet(ABC):
     def _new_bag(self, name: str) -> Bag:
         """Read a bag and build its graph."""
         stored = self.stored(name)
-        self._check_width(name, stored.features.shape[1])
+        self.check_width(name, stored.features.shape[1])
         self._shapes[name] = stored.features.shape
         labels, coords = stored.instance_labels, stored.coords
         bag = Bag(  # its tensors share memory with the arrays
@@ -185,7 +186,7 @@ class BagSet(ABC):
         """
         with bag_limit(self.max_bag_gb):
             stored = self._read(self._open(name))
-        return stored if self.overlay is None else self.overlay.over(stored)
+        return overlaid(stored, self.overlay[name]) if name in self.overlay else stored
 
     @abstractmethod
     def metadata(self, name: str) -> Metadata:
@@ -325,7 +326,7 @@ class BagList(BagSet):
     def bag(self, name: str) -> Bag:
         """Return a bag; see `BagSet.bag`."""
         bag = self._bags[self._open(name)]
-        self._check_width(name, bag.x.shape[1])
+        self.check_width(name, bag.x.shape[1])
         return bag
 
     def metadata(self, name: str) -> Metadata:

@@ -8,6 +8,7 @@ so that zero stands for the average training patient's numbers and the most freq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,10 +84,8 @@ class CovariateTable:
     """The bag of each row, or its patient in a file of patients."""
     lines: tuple[int, ...]
     """The line of each row in the file; 0 for a bag or patient without a row."""
-    numbers: Float[np.ndarray, "rows numeric"]
-    """NaN if missing."""
-    categories: tuple[tuple[str, ...], ...]
-    """One category for each categorical column, in each row; empty if missing."""
+    cells: Mapping[str, np.ndarray]
+    """By column, a value for each row: a number, NaN if missing, or a text, empty if missing."""
     rows_of: Mapping[str, Sequence[int]]
     """The rows of each bag and of each patient of the file."""
 
@@ -108,35 +107,31 @@ class CovariateTable:
                 "values), or set missing_rows to as_missing"
             )
         rows = [self._row(name) for name in names]
-        # one more row, the last, for those that have none
-        numbers = np.vstack([self.numbers, np.full(self.numbers.shape[1], np.nan)])
-        categories = (*self.categories, ("",) * len(self.options.categorical))
+        missing = {c: np.nan if c in self.options.numeric else "" for c in self.cells}
         return replace(
             self,
             names=tuple(names),
+            # one more row, the last, for those that have none
             lines=tuple((*self.lines, 0)[r] for r in rows),
-            numbers=numbers[rows],
-            categories=tuple(categories[r] for r in rows),
+            cells={c: np.append(values, missing[c])[rows] for c, values in self.cells.items()},
             rows_of={name: (row,) for row, name in enumerate(names)},
         )
 
     def _row(self, name: str) -> int:
         """Return the row of a bag or patient, −1 if it has none; all its lines must agree."""
         first, *others = self.rows_of.get(name, (-1,))
-        for other in others:
-            cells = zip(self.options.columns, self._cells(first), self._cells(other), strict=True)
-            for column, one, two in cells:
-                if one != two:
-                    raise TableError(
-                        f"{self.path}: the lines of patient {name!r} disagree in {column!r}: line "
-                        f"{self.lines[first]} has {one or 'no value'}, line {self.lines[other]} "
-                        f"has {two or 'no value'}. Give a patient the same covariates in each line"
-                    )
+        for other, (column, values) in product(others, self.cells.items()):
+            one, two = (
+                value if isinstance(value, str) else "" if np.isnan(value) else f"{value:.12g}"
+                for value in (values[first], values[other])
+            )
+            if one != two:
+                raise TableError(
+                    f"{self.path}: the lines of patient {name!r} disagree in {column!r}: line "
+                    f"{self.lines[first]} has {one or 'no value'}, line {self.lines[other]} has "
+                    f"{two or 'no value'}. Give a patient the same covariates in each line"
+                )
         return first
-
-    def _cells(self, row: int) -> tuple[str, ...]:
-        numbers = ("" if np.isnan(x) else f"{x:.12g}" for x in self.numbers[row])
-        return (*numbers, *self.categories[row])
 
 
 def read_covariates(path: Path, options: CovariateOptions) -> CovariateTable:
@@ -162,13 +157,16 @@ def read_covariates(path: Path, options: CovariateOptions) -> CovariateTable:
         ", or an empty cell if it is missing. If it holds categories, list it under categorical"
     )
     rows = table.by_name(keys[0], what)
-    numbers, rows_of = np.full((len(rows), len(options.numeric)), np.nan), dict[str, list[int]]()
+    values: dict[str, list[float | str]] = {column: [] for column in options.columns}
+    rows_of: dict[str, list[int]] = {}
     for row, (name, (line, cells)) in enumerate(rows.items()):
         where = f"{path}, line {line}, {what} {name!r}"
-        for k, column in enumerate(options.numeric):
-            if text := cells[column]:
+        for column in options.columns:
+            cell: float | str = cells[column]
+            if column in options.numeric:
                 role = f"the covariate {column!r}"
-                numbers[row, k] = read_number(text, role, where=where, advice=advice)
+                cell = read_number(cell, role, where=where, advice=advice) if cell else np.nan
+            values[column].append(cell)
         for known in dict.fromkeys((name, cells.get("group") or name)):
             rows_of.setdefault(known, []).append(row)
     return CovariateTable(
@@ -176,10 +174,7 @@ def read_covariates(path: Path, options: CovariateOptions) -> CovariateTable:
         options=options,
         names=tuple(rows),
         lines=tuple(line for line, _ in rows.values()),
-        numbers=numbers,
-        categories=tuple(
-            tuple(cells[c] for c in options.categorical) for _, cells in rows.values()
-        ),
+        cells={column: np.array(cells) for column, cells in values.items()},
         rows_of=rows_of,
     )
 
@@ -230,15 +225,14 @@ class CovariateEncoder:
                 f"{', '.join((*self.numeric, *self.categorical)) or 'none'} as in training"
             )
         blocks = [np.zeros((len(rows), 0))]
-        for k, column in enumerate(self.numeric):
-            x = rows.numbers[:, k]
-            scaled = (x - self.means[k]) / self.deviations[k]
-            blocks.append(np.where(np.isnan(x), 0.0, scaled)[:, None])
+        for column, mean, sd in zip(self.numeric, self.means, self.deviations, strict=True):
+            x = rows.cells[column]
+            blocks.append(np.where(np.isnan(x), 0.0, (x - mean) / sd)[:, None])
             if column in self.missing:
                 blocks.append(np.isnan(x)[:, None])
-        for k, column in enumerate(self.categorical):
-            given = np.array([self._known(rows, row, k) for row in range(len(rows))], dtype=str)
-            shown = [*self.levels[k][1:], *([""] if column in self.missing else [])]
+        for column, levels in zip(self.categorical, self.levels, strict=True):
+            given = self._known(rows, column, levels)
+            shown = [*levels[1:], *([""] if column in self.missing else [])]
             blocks += [(given == level)[:, None] for level in shown]
         return np.concatenate(blocks, axis=1, dtype=np.float64)
 
@@ -247,9 +241,9 @@ class CovariateEncoder:
 
         Unknown categories that are treated as missing are counted, too.
         """
-        counts = dict(zip(self.numeric, np.isnan(rows.numbers).sum(0).tolist(), strict=True))
-        for k, column in enumerate(self.categorical):
-            counts[column] = sum(not self._known(rows, row, k) for row in range(len(rows)))
+        counts = {column: int(np.isnan(rows.cells[column]).sum()) for column in self.numeric}
+        for column, levels in zip(self.categorical, self.levels, strict=True):
+            counts[column] = int((self._known(rows, column, levels) == "").sum())
         return {c: n for c, n in counts.items() if n and c not in self.missing}
 
     def to_dict(self) -> dict[str, Any]:
@@ -265,18 +259,20 @@ class CovariateEncoder:
         """
         return as_record(cls, stored, where=where, complete=True)
 
-    def _known(self, rows: CovariateTable, row: int, k: int) -> str:
-        """Return the category in a row, empty if it is missing or unknown."""
-        category, levels, column = rows.categories[row][k], self.levels[k], self.categorical[k]
-        if not category or category in levels:
-            return category
-        if self.unknown_category == "as_missing":
-            return ""
-        raise InputError(
-            f"{rows.path}, line {rows.lines[row]}, {rows.names[row]!r}: the covariate {column!r} "
-            f"is {category!r}, which no training patient has. Known: {', '.join(levels)}."
-            f"{hint(category, levels)} Correct it, or set unknown_category to as_missing"
-        )
+    def _known(self, rows: CovariateTable, column: str, levels: Sequence[str]) -> np.ndarray:
+        """Return the category of each row, empty if it is missing or unknown."""
+        given = rows.cells[column]
+        known = np.isin(given, levels)
+        unknown = np.flatnonzero(~known & (given != ""))
+        if len(unknown) and self.unknown_category == "refuse":
+            row, category = unknown[0], str(given[unknown[0]])
+            raise InputError(
+                f"{rows.path}, line {rows.lines[row]}, {rows.names[row]!r}: the covariate "
+                f"{column!r} is {category!r}, which no training patient has. Known: "
+                f"{', '.join(levels)}.{hint(category, levels)} Correct it, or set "
+                "unknown_category to as_missing"
+            )
+        return np.where(known, given, "")
 
 
 def fit_encoder(table: CovariateTable, training_patients: Sequence[str]) -> CovariateEncoder:
@@ -302,8 +298,8 @@ def fit_encoder(table: CovariateTable, training_patients: Sequence[str]) -> Cova
         )
 
     means, deviations, missing = [], [], []
-    for k, column in enumerate(options.numeric):
-        observed = rows.numbers[~np.isnan(rows.numbers[:, k]), k]
+    for column in options.numeric:
+        observed = rows.cells[column][~np.isnan(rows.cells[column])]
         if not len(observed) or observed.min() == observed.max():
             shown = f"{observed[0]:g}" if len(observed) else "missing"
             raise constant(column, shown)
@@ -312,8 +308,8 @@ def fit_encoder(table: CovariateTable, training_patients: Sequence[str]) -> Cova
         if len(observed) < len(patients):
             missing.append(column)
     levels = []
-    for k, column in enumerate(options.categorical):
-        counts = Counter(given[k] for given in rows.categories)
+    for column in options.categorical:
+        counts = Counter(rows.cells[column].tolist())
         lacking = counts.pop("", 0)
         if not counts or (len(counts) == 1 and not lacking):
             raise constant(column, next(iter(counts), "missing"))

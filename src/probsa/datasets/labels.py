@@ -3,7 +3,7 @@
 Other targets than a class have columns of their own, which `TargetOptions` names.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..core import NumberedRow, TaskName, TextTable, counted, read_number, write_csv
+from ..core import TaskName, TextTable, counted, read_number, write_csv
 from ..errors import TableError, hint
 from ..tasks import (
     LABELS,
@@ -167,11 +167,19 @@ def read_table(
     values, found, notes = labels.read(
         Cells(path=path, rows=by_bag, columns=columns, classes=classes, required=labels_required)
     )
+    assignments: dict[str, Any] = {
+        f"{name}s": tuple(
+            _assigned(name, cells[name], bag, where=f"{path}, line {line}, bag {bag!r}")
+            for bag, (line, cells) in by_bag.items()
+        )
+        for name in ("group", "fold", "split")
+        if name in chosen.columns
+    }
     return LabelTable(
         path=path,
         bags=tuple(by_bag),
         labels=labels.bag_strata(values),
-        **_assignments(path, chosen.columns, by_bag),
+        **assignments,
         classes=tuple(found),
         task=labels.task,
         target=columns,
@@ -181,26 +189,17 @@ def read_table(
     )
 
 
-def _assignments(
-    path: Path, header: Sequence[str], rows_by_bag: Mapping[str, NumberedRow]
-) -> dict[str, Any]:
-    """Return the groups, folds and parts of the bags, for the columns that the table has."""
-
-    readers: dict[str, Callable[[str, str, str], object]] = {
-        "group": lambda text, bag, _: text or bag,
-        "fold": lambda text, _, where: int(
-            read_number(text, "the fold", where=where, low=0.0, whole=True)
-        ),
-        "split": _part,
-    }
-    return {
-        f"{name}s": tuple(
-            read(cells[name], bag, f"{path}, line {line}, bag {bag!r}")
-            for bag, (line, cells) in rows_by_bag.items()
-        )
-        for name, read in readers.items()
-        if name in header
-    }
+def _assigned(role: str, text: str, bag: str, *, where: str) -> str | int | None:
+    """Return the group, the fold or the part of a bag."""
+    if role == "group":
+        return text or bag
+    if role == "fold":
+        return int(read_number(text, "the fold", where=where, low=0.0, whole=True))
+    if text in SPLIT_PARTS or not text:
+        return text or None
+    raise TableError(
+        f"{where}: the split is {text!r}, expected train, val or test.{hint(text, SPLIT_PARTS)}"
+    )
 
 
 def write_table(path: Path, table: LabelTable, bags: Iterable[str]) -> None:
@@ -278,10 +277,7 @@ def _check_extra(columns: Sequence[str], covariates: Sequence[str], path: Path) 
 def _ignored_columns(
     table: TextTable, *, used: Sequence[str], named: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return a note for each ignored column that is probably a misspelt `group`, `fold`, `split`.
-
-    Columns that the user named are not misspelt.
-    """
+    """Return a note for each ignored column that is probably a misspelt group, fold or split."""
     assigned = {"fold", "split"}
     absent = ({"group"} - set(used)) | (set() if assigned & set(used) else assigned)
     roles = {name: SYNONYMS.get(name, name) for name in (*COLUMNS, *SYNONYMS)}
@@ -291,12 +287,4 @@ def _ignored_columns(
         f"bags, rename it to {roles[name]!r}"
         for column, name in table.misspelt(roles).items()
         if column not in named
-    )
-
-
-def _part(text: str, _: str, where: str) -> str | None:
-    if text in SPLIT_PARTS or not text:
-        return text or None
-    raise TableError(
-        f"{where}: the split is {text!r}, expected train, val or test.{hint(text, SPLIT_PARTS)}"
     )

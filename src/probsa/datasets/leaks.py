@@ -6,7 +6,8 @@ per row are kept. A slide patched again on another grid has different rows and i
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
@@ -15,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.spatial import KDTree
 
-from ..errors import TableError
+from ..errors import BagError, TableError
 from ..tasks import SHOWN
 from .bag_set import BagSet
 from .labels import LabelTable
@@ -45,6 +46,9 @@ FLAT = 0.05
 """Smallest std of a feature, as a share of its mean, so that rounding of a constant is ignored."""
 
 
+LeakKind = Literal["patient", "bag", "copy", "near-copy"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BagCopy:
     """Two bags that share instances."""
@@ -61,6 +65,7 @@ class BagCopy:
 class _Sketch:
     """The data kept for each bag."""
 
+    name: str
     digest: bytes
     """Hash of the rows as a multiset, so independent of their order."""
     projected: Float[np.ndarray, "rows width"]
@@ -73,47 +78,54 @@ def find_copies(bags: BagSet, names: Sequence[str]) -> list[BagCopy]:
 
     Args:
         bags: A folder of features.
-        names: The bags to compare with one another.
-
-    Raises:
-        BagError: a bag cannot be read.
+        names: The bags to compare with one another. Those that cannot be read are left out, as
+            whatever uses them reports them.
     """
     names = list(dict.fromkeys(names))
-    if len(names) < 2:
+    statistics = _feature_scale(bags, names) if len(names) > 1 else None
+    if statistics is None:
         return []
-    mean, scale = _feature_scale(bags, names)
+    mean, scale = statistics
     mixing = np.random.default_rng(0).normal(size=(len(mean), WIDTH)).astype(np.float32)
     mixing /= np.sqrt(WIDTH)
-    sketches = [_sketch(_features(bags, name), mean, scale, mixing) for name in names]
+    sketches: list[_Sketch] = []
+    for name in names:
+        with suppress(BagError):
+            x = _features(bags, name)
+            sketches.append(_sketch(name, x, mean=mean, scale=scale, mixing=mixing))
     same: dict[bytes, list[int]] = {}
     for k, sketch in enumerate(sketches):
         same.setdefault(sketch.digest, []).append(k)
     equal = {pair for group in same.values() for pair in combinations(group, 2)}
     copies = []
     for i, j in sorted(equal | _candidate_pairs(sketches)):
-        if sketches[i].digest == sketches[j].digest:
+        one, two = sketches[i], sketches[j]
+        if one.digest == two.digest:
             kind, share = "copy", 1.0
         else:
-            share = _shared_probes(bags, names, sketches, scale, pair=(i, j))
-            kind = "near-copy"
+            kind, share = "near-copy", _shared_probes(bags, scale, (one, two))
         if share >= SHARE:
-            copies.append(BagCopy(first=names[i], second=names[j], kind=kind, share=share))
+            copies.append(BagCopy(first=one.name, second=two.name, kind=kind, share=share))
     return copies
 
 
 def _features(bags: BagSet, name: str) -> Float[np.ndarray, "rows features"]:
-    return np.asarray(bags.stored(name).features, np.float32)
+    x = np.asarray(bags.stored(name).features, np.float32)
+    bags.check_width(name, x.shape[1])
+    return x
 
 
 def _feature_scale(
     bags: BagSet, names: Sequence[str]
-) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]]:
+) -> tuple[Float[np.ndarray, " features"], Float[np.ndarray, " features"]] | None:
     """Return the mean and std of each feature, as float32, over a sample of the bags."""
-    sampled = np.unique(np.linspace(0, len(names) - 1, SAMPLE).astype(int))
     count, total, squares = 0, np.zeros(()), np.zeros(())
-    for index in sampled:
-        x = _features(bags, names[int(index)]).astype(np.float64)
-        count, total, squares = count + len(x), total + x.sum(0), squares + (x**2).sum(0)
+    for index in np.unique(np.linspace(0, len(names) - 1, SAMPLE).astype(int)):
+        with suppress(BagError):
+            x = _features(bags, names[int(index)]).astype(np.float64)
+            count, total, squares = count + len(x), total + x.sum(0), squares + (x**2).sum(0)
+    if not count:
+        return None
     mean = total / count
     std = np.sqrt(np.maximum(squares / count - mean**2, 0))
     scale = np.maximum(std, FLAT * np.abs(mean))
@@ -122,21 +134,24 @@ def _feature_scale(
 
 
 def _sketch(
+    name: str,
     x: Float[np.ndarray, "rows features"],
+    *,
     mean: Float[np.ndarray, " features"],
     scale: Float[np.ndarray, " features"],
     mixing: Float[np.ndarray, "features width"],
 ) -> _Sketch:
     rows = x + np.float32(0)  # maps −0 to 0
     digests = sorted(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in rows)
-    lengths = np.linalg.norm(x / scale, axis=1, keepdims=True)
-    projected = ((x - mean) / scale) @ mixing / np.maximum(lengths, 1e-12)
-    tree = KDTree(projected)
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.linalg.norm(x / scale, axis=1, keepdims=True)
+        projected = np.nan_to_num(((x - mean) / scale) @ mixing / np.maximum(lengths, 1e-12))
     # The nearest row is the row itself, so the second is needed.
-    neighbour_distances = tree.query(projected, k=2, distance_upper_bound=2 * REACH * SAME)[0][:, 1]
-    unrepeated = np.flatnonzero(np.isinf(neighbour_distances))
+    nearest = KDTree(projected).query(projected, k=2, distance_upper_bound=2 * REACH * SAME)
+    unrepeated = np.flatnonzero(np.isinf(nearest[0][:, 1]))
     picks = np.unique(np.linspace(0, max(len(unrepeated) - 1, 0), PROBES).astype(int))
     return _Sketch(
+        name=name,
         digest=hashlib.blake2b(b"".join(digests)).digest(),
         projected=projected.astype(np.float32),
         probes=unrepeated[picks[: len(unrepeated)]],
@@ -163,25 +178,17 @@ def _candidate_pairs(sketches: Sequence[_Sketch]) -> set[tuple[int, int]]:
 
 
 def _shared_probes(
-    bags: BagSet,
-    names: Sequence[str],
-    sketches: Sequence[_Sketch],
-    scale: Float[np.ndarray, " features"],
-    *,
-    pair: tuple[int, int],
+    bags: BagSet, scale: Float[np.ndarray, " features"], pair: tuple[_Sketch, _Sketch]
 ) -> float:
     """Return the share of one bag's probes that the other contains, the larger of the two."""
-    scaled = [_features(bags, names[index]).astype(np.float64) / scale for index in pair]
+    scaled = [_features(bags, sketch.name).astype(np.float64) / scale for sketch in pair]
     shares = []
-    for index, rows, others in zip(pair, scaled, scaled[::-1], strict=True):
-        probes = rows[sketches[index].probes]
+    for sketch, rows, others in zip(pair, scaled, scaled[::-1], strict=True):
+        probes = rows[sketch.probes]
         nearest = np.array([np.sqrt(((others - probe) ** 2).sum(1).min()) for probe in probes])
         hits = int((nearest <= SAME * np.linalg.norm(probes, axis=1)).sum())
         shares.append(hits / len(probes) if hits >= LEAST else 0.0)
     return max(shares)
-
-
-LeakKind = Literal["patient", "bag", "copy", "near-copy"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,21 +220,45 @@ def find_leaks(
         split: The parts.
         copies: The result of `find_copies`, if known already (from other splits); for patients that
             of their slides.
-
-    Raises:
-        BagError: a bag cannot be read.
     """
-    parts = {p: tuple(dict.fromkeys(getattr(split, p))) for p in SPLIT_PARTS}
-    named = [(n, p) for p in SPLIT_PARTS for n in parts[p]]
+    named: list[tuple[str, str]] = [
+        (n, p) for p in SPLIT_PARTS for n in dict.fromkeys(getattr(split, p))
+    ]
+    group_of = {b: table.group(row) for row, b in enumerate(table.bags)}
+    leaks: list[Leak] = []
+
+    def add(kind: LeakKind, pair: tuple[str, str], parts: tuple[str, str], what: str) -> None:
+        leaks.append(Leak(kind=kind, first=pair[0], second=pair[1], parts=parts, what=what))
+
+    part_of: dict[str, str] = {}
+    for name, part in named:
+        if (first := part_of.setdefault(name, part)) != part:
+            add("bag", (name, name), (first, part), f"bag {name!r} is in {first} and in {part}")
+    first_bags: dict[str, dict[str, str]] = {}
+    for name, part in named:
+        first_bags.setdefault(group_of.get(name, name), {}).setdefault(part, name)
+    for patient, by_part in first_bags.items():
+        (part, name), *others = by_part.items()
+        for other, second in others:
+            if second != name:  # else already reported as a bag in two parts
+                places = f"{part} (bag {name!r}) and in {other} ({second!r})"
+                what = f"patient {patient!r} is in {places}"
+                add("patient", (name, second), (part, other), what)
     label_of = dict(zip(table.bags, table.labels, strict=True))
-    leaks = [*_bags(named), *_patients(table, named)]
     if isinstance(bags, PatientBags):  # copies are slides, whatever else their patients have
         slides = [(slide, n, p) for n, p in named for slide in bags.slides_of(n)]
         label_of = {slide: label_of.get(patient) for slide, patient, _ in slides}
         bags, named = bags.slide_bags, [(slide, p) for slide, _, p in slides]
-    if copies is None:
-        copies = find_copies(bags, [n for n, _ in named])
-    return [*leaks, *_copies(label_of, named, copies)]
+    part_of = dict(named)
+    for copy in find_copies(bags, list(part_of)) if copies is None else copies:
+        one, two = copy.first, copy.second
+        if one in part_of and two in part_of:
+            alike = f"{copy.share:.0%} of the rows alike"
+            what = f"bags {one!r} ({part_of[one]}) and {two!r} ({part_of[two]}) have "
+            what += "the same features" if copy.kind == "copy" else alike
+            what += "" if label_of.get(one) == label_of.get(two) else " but different labels"
+            add(copy.kind, (one, two), (part_of[one], part_of[two]), what)
+    return leaks
 
 
 def refuse_leaks(
@@ -237,7 +268,6 @@ def refuse_leaks(
 
     Raises:
         TableError: there are leaks across parts; names the first few, with advice.
-        BagError: a bag cannot be read.
     """
     leaks = find_leaks(bags, table, split, copies=copies)
     across = [leak.what for leak in leaks if leak.across]
@@ -248,48 +278,3 @@ def refuse_leaks(
             f"belong together one group in {table.where}, or leave one of them out"
         )
     return leaks
-
-
-def _bags(named: Sequence[tuple[str, str]]) -> Iterator[Leak]:
-    part_of: dict[str, str] = {}
-    for name, part in named:
-        if (first := part_of.setdefault(name, part)) != part:
-            what = f"bag {name!r} is in {first} and in {part}"
-            yield Leak(kind="bag", first=name, second=name, parts=(first, part), what=what)
-
-
-def _patients(table: LabelTable, named: Sequence[tuple[str, str]]) -> Iterator[Leak]:
-    """Return a leak for each further part that a patient's bags are in."""
-    group_of = {b: table.group(row) for row, b in enumerate(table.bags)}
-    first_bags: dict[str, dict[str, str]] = {}
-    for name, part in named:
-        first_bags.setdefault(group_of.get(name, name), {}).setdefault(part, name)
-    for patient, parts in first_bags.items():
-        (part, name), *others = parts.items()
-        for other, second in others:
-            if second != name:  # else already reported as a bag in two parts
-                what = (
-                    f"patient {patient!r} is in {part} (bag {name!r}) and in {other} ({second!r})"
-                )
-                pair = (part, other)
-                yield Leak(kind="patient", first=name, second=second, parts=pair, what=what)
-
-
-def _copies(
-    label_of: Mapping[str, int | None],
-    named: Sequence[tuple[str, str]],
-    copies: Sequence[BagCopy],
-) -> Iterator[Leak]:
-    part_of = dict(named)
-    for copy in copies:
-        one, two = copy.first, copy.second
-        if one not in part_of or two not in part_of:
-            continue
-        alike = (
-            "the same features" if copy.kind == "copy" else f"{copy.share:.0%} of the rows alike"
-        )
-        what = f"bags {one!r} ({part_of[one]}) and {two!r} ({part_of[two]}) have {alike}"
-        if label_of.get(one) != label_of.get(two):
-            what += " but different labels"
-        pair = (part_of[one], part_of[two])
-        yield Leak(kind=copy.kind, first=one, second=two, parts=pair, what=what)

@@ -111,7 +111,15 @@ def prepare_localmil(
         _check_table(table)
         card = _card(name, description, bags, table)
         folder.mkdir(parents=True, exist_ok=True)
-        _link(source / FEATURES, folder / FEATURES)
+        features = folder / FEATURES
+        if features.is_symlink():  # an earlier link, or a copy
+            features.unlink()
+        elif features.exists():
+            shutil.rmtree(features)
+        try:
+            features.symlink_to((source / FEATURES).resolve(), target_is_directory=True)
+        except OSError:
+            shutil.copytree(source / FEATURES, features)
         write_table(folder / LABELS, table, table.bags)
         write_json(folder / CARD, card.to_dict())
         cards.append(card)
@@ -129,11 +137,7 @@ def read_card(folder: Path) -> SetCard | None:
 
 
 def describe(name: str, folder: Path) -> SetDescription:
-    """Return the description of a set, from its `set.yaml` or from the known sets.
-
-    Raises:
-        InputError: there is none, or it is invalid.
-    """
+    """Return the description of a set, from its `set.yaml` or from the known sets."""
     names = [f.name for f in fields(SetDescription)]
     path = own = folder / DESCRIPTION
     expected = f"the keys {', '.join(names)}"
@@ -235,15 +239,3 @@ def _card(name: str, description: SetDescription, bags: BagSet, table: LabelTabl
         features=bags.in_dim,
         fingerprint=digest.hexdigest(),
     )
-
-
-def _link(source: Path, target: Path) -> None:
-    """Link a folder, or copy it where links are impossible; an earlier link is replaced."""
-    if target.is_symlink():
-        target.unlink()
-    elif target.exists():
-        shutil.rmtree(target)
-    try:
-        target.symlink_to(source.resolve(), target_is_directory=True)
-    except OSError:
-        shutil.copytree(source, target)

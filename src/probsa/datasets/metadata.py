@@ -70,17 +70,20 @@ class Metadata:
 
 
 def from_attributes(attributes: Mapping[str, object]) -> Metadata:
-    """Read the attributes of `coords` in probsa's, TRIDENT's or CLAM's files.
-
-    Raises:
-        BagError: `level_dim` is there, but is not a width and a height.
-    """
+    """Read the attributes of `coords` in probsa's, TRIDENT's or CLAM's files."""
     number = partial(numeric_attribute, attributes)
     level = int(number("patch_level") or 0)
     width, height = number("level0_width"), number("level0_height")
     slide_size = None if width is None or height is None else (round(width), round(height))
-    if slide_size is None and level == 0:
-        slide_size = _level_dim(attributes)
+    stated = attributes.get("level_dim", "None")
+    if slide_size is None and level == 0 and not (isinstance(stated, str) and stated == "None"):
+        size = np.asarray(stated).reshape(-1)
+        if size.dtype.kind not in "iuf" or len(size) != 2 or not np.isfinite(size).all():
+            raise BagError(
+                f"the attribute level_dim is {stated!r:.60}, expected the width and the height of "
+                "the slide: cut its patches again, or remove the attribute"
+            )
+        slide_size = (int(size[0]), int(size[1]))
     return Metadata(
         patch_size=number("patch_size"),
         size_level0=size_level0(attributes),
@@ -93,16 +96,3 @@ def from_attributes(attributes: Mapping[str, object]) -> Metadata:
         level=level,
         downsample=number("downsample") or 1.0,
     )
-
-
-def _level_dim(attributes: Mapping[str, object]) -> tuple[int, int] | None:
-    stated = attributes.get("level_dim", "None")
-    if isinstance(stated, str) and stated == "None":
-        return None
-    size = np.asarray(stated).reshape(-1)
-    if size.dtype.kind not in "iuf" or len(size) != 2 or not np.isfinite(size).all():
-        raise BagError(
-            f"the attribute level_dim is {stated!r:.60}, expected the width and the height of the "
-            "slide: cut its patches again, or remove the attribute"
-        )
-    return int(size[0]), int(size[1])

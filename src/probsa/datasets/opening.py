@@ -24,7 +24,7 @@ from .formats.hdf5 import Hdf5Bags
 from .formats.slideflow import INDEXES, SlideflowBags, is_slideflow
 from .formats.stamp import StampBags, is_stamp
 from .formats.torchmil import TorchmilBags
-from .overlay import Overlay
+from .overlay import label_files
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def open_bags(
             log.warning("note: %s: it is passed over", not_a_file(path))
         bags = kind(chosen, files_by_name(files), graph=graph, cache_gb=cache_gb)
     if instance_labels is not None:
-        bags.overlay = Overlay(instance_labels, bags.names)
+        bags.overlay = label_files(instance_labels, bags.names)
     return bags
 
 
@@ -117,7 +117,16 @@ def _chosen_folder(folder: Path, features: str | None) -> Path:
 def _recognised(folder: Path) -> tuple[type[BagSet], list[Path]]:
     """Return the reader and the files of a folder."""
     stored, tensors, arrays = hdf5_files(folder), pt_files(folder), npy_files(folder)
-    _refuse_mixed(folder, stored, tensors, arrays)
+    own = [p for p in stored if p.parent == folder]
+    bare = [p for p in arrays if not p.name.endswith(INDEXES)]
+    for first, second in pairwise(files_by_name(files) for files in (own, tensors, bare) if files):
+        for name in sorted(first.keys() ^ second.keys()):
+            unpaired = first.get(name) or second[name]
+            other = next(iter((second if name in first else first).values()))
+            raise BagError(
+                f"{folder} holds different bags in several formats: {unpaired.name} and "
+                f"{other.name}. Put each tool's files in a folder of their own"
+            )
     if stored:
         for path in stored:
             with suppress(BagError):  # raised again where the bag is read
@@ -153,21 +162,3 @@ def _recognised(folder: Path) -> tuple[type[BagSet], list[Path]]:
         "'feats' (STAMP's), slideflow's or CLAM's .pt, or torchmil's features/<encoder>/*.npy; "
         f"found {', '.join(contents) or 'nothing'}"
     )
-
-
-def _refuse_mixed(
-    folder: Path, stored: list[Path], tensors: list[Path], arrays: list[Path]
-) -> None:
-    """Reject a folder with different bags in several file formats; name a file of each."""
-    own = [p for p in stored if p.parent == folder]
-    bare = [p for p in arrays if not p.name.endswith(INDEXES)]
-    kinds = [files_by_name(files) for files in (own, tensors, bare) if files]
-    for first, second in pairwise(kinds):
-        if first.keys() != second.keys():
-            unpaired = sorted(first.keys() ^ second.keys())[0]
-            first_file = first.get(unpaired) or second[unpaired]
-            second_file = next(iter((second if unpaired in first else first).values()))
-            raise BagError(
-                f"{folder} holds different bags in several formats: {first_file.name} and "
-                f"{second_file.name}. Put each tool's files in a folder of their own"
-            )

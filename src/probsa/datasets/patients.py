@@ -1,12 +1,12 @@
 """Stage 5: patients as bags. All slides of a patient form one bag, named after the patient."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Literal
+from itertools import product
+from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Shaped
 
 from ..core import Bag, StoredBag, counted, join_bags
 from ..errors import BagError, TableError
@@ -27,9 +27,25 @@ def patient_table(table: LabelTable) -> LabelTable:
             fold or the part; names both lines and values.
     """
     rows = _rows_by_patient(table)
-    for first, *others in rows.values():
-        for row in others:
-            _check_agreement(table, first, row)
+    columns: dict[str, Sequence[Any]] = {
+        " and ".join(map(repr, table.target)): [
+            _target(table, row) for row in range(len(table.bags))
+        ]
+    }
+    if table.folds is not None:
+        columns["fold"] = table.folds
+    if table.splits is not None:
+        columns["split"] = [part or "unused" for part in table.splits]
+    lines = [""] * len(table.bags) if table.lines is None else [f"line {k}, " for k in table.lines]
+    places = [f"{line}bag {bag!r} has" for line, bag in zip(lines, table.bags, strict=True)]
+    for patient, (first, *others) in rows.items():
+        for row, (what, values) in product(others, columns.items()):
+            if values[first] != values[row]:
+                raise TableError(
+                    f"{table.where}: the slides of patient {patient!r} disagree in {what}: "
+                    f"{places[first]} {values[first]}, {places[row]} {values[row]}. With the unit "
+                    "'patient' all its slides need the same; correct one, or use the unit 'bag'"
+                )
     patients = select_rows(table, [first for first, *_ in rows.values()])
     return replace(
         patients,
@@ -68,8 +84,18 @@ class PatientBags(BagSet):
             for patient, rows in _rows_by_patient(table).items()
         }
         stored = set(slide_bags.names)
-        if missing == "refuse":
-            _refuse_missing(table, expected, stored)
+        absent = [
+            f"{s!r} of {p!r}" for p, each in expected.items() for s in each if s not in stored
+        ]
+        if absent and missing == "refuse":
+            empty = [p for p, slides in expected.items() if not stored & set(slides)]
+            none_left = f" {counted(len(empty), 'patient')} would have none left "
+            none_left += f"({listed(empty, quote=False)})."
+            raise TableError(
+                f"{table.where}: {counted(len(absent), 'slide')} without a bag "
+                f"({listed(absent, quote=False)}).{none_left if empty else ''} Add the slides or "
+                "remove their lines, or set missing to leave_out to train on the others"
+            )
         usable = stored - set(slide_bags.empty())
         used = {p: tuple(s for s in slides if s in usable) for p, slides in expected.items()}
         paths = {p: slide_bags.folder for p, slides in used.items() if slides}
@@ -89,7 +115,17 @@ class PatientBags(BagSet):
         """Patients of the table that are no bags, as none of their slides can be used."""
         self.notes = slide_bags.notes
         self._expected, self._used = expected, used
-        self._note_missing(stored)
+        for patient, slides in expected.items():
+            reasons = [
+                f"{s} ({'no instances' if s in stored else 'no bag'})"
+                for s in slides
+                if s not in used[patient]
+            ]
+            if reasons:
+                self.notes[patient] = (
+                    f"{'' if used[patient] else 'left out: '}{len(used[patient])} of "
+                    f"{counted(len(slides), 'slide')} used; missing: {listed(reasons, quote=False)}"
+                )
 
     def slides_of(self, name: str) -> tuple[str, ...]:
         """Return the slides that the bag of a patient consists of, in their order in the bag."""
@@ -125,7 +161,8 @@ class PatientBags(BagSet):
     def _read(self, name: str) -> StoredBag:
         stored = [self.slide_bags.stored(slide) for slide in self._used[name]]
         first, strides = stored[0], {s.stride for s in stored}
-        coords = [_centred(s.coords) for s in stored if s.coords is not None]
+        coords = [s.coords.astype(np.float64) for s in stored if s.coords is not None]
+        coords = [at - (at.min(0) + at.max(0)) / 2 for at in coords]  # slides share one frame
         intensity = [s.intensity for s in stored if s.intensity is not None]
         labelled = any(s.instance_labels is not None for s in stored)
         labels = [
@@ -150,25 +187,6 @@ class PatientBags(BagSet):
     def _peek(self, name: str) -> tuple[int, int]:
         return sum(self.slide_bags.size(s) for s in self._used[name]), self.slide_bags.in_dim
 
-    def _note_missing(self, stored: set[str]) -> None:
-        for patient, slides in self._expected.items():
-            absent = [s for s in slides if s not in self._used[patient]]
-            if not absent:
-                continue
-            start = "left out: " if patient in self.without_slides else ""
-            reasons = [f"{s} ({'no instances' if s in stored else 'no bag'})" for s in absent]
-            used = len(slides) - len(absent)
-            self.notes[patient] = (
-                f"{start}{used} of {counted(len(slides), 'slide')} used; missing: "
-                f"{listed(reasons, quote=False)}"
-            )
-
-
-def _centred(coords: Shaped[np.ndarray, "n axes"]) -> Float[np.ndarray, "n axes"]:
-    """Return a slide's coordinates from its middle, so that slides share one frame."""
-    place = coords.astype(np.float64)
-    return place - (place.min(0) + place.max(0)) / 2
-
 
 def _rows_by_patient(table: LabelTable) -> dict[str, list[int]]:
     if table.groups is None:
@@ -182,23 +200,6 @@ def _rows_by_patient(table: LabelTable) -> dict[str, list[int]]:
     return rows
 
 
-def _check_agreement(table: LabelTable, first: int, second: int) -> None:
-    """Check that two slides of a patient have the same target, fold and part."""
-    compared = {" and ".join(map(repr, table.target)): lambda row: _target(table, row)}
-    if (folds := table.folds) is not None:
-        compared["fold"] = lambda row: str(folds[row])
-    if (splits := table.splits) is not None:
-        compared["split"] = lambda row: splits[row] or "unused"
-    for what, value in compared.items():
-        if value(first) != value(second):
-            raise TableError(
-                f"{table.where}: the slides of patient {table.group(first)!r} disagree in {what}: "
-                f"{_place(table, first)} has {value(first)}, {_place(table, second)} has "
-                f"{value(second)}. With the unit 'patient' all its slides need the same; correct "
-                "one, or use the unit 'bag'"
-            )
-
-
 def _target(table: LabelTable, row: int) -> str:
     """Return the target of a row as text, which is the same for equal targets only."""
     value, label = table.values[row], table.labels[row]
@@ -207,28 +208,3 @@ def _target(table: LabelTable, row: int) -> str:
     if table.of_task.has_classes:
         return repr(table.classes[label])
     return ", ".join("unknown" if math.isnan(v) else repr(v).removesuffix(".0") for v in value)
-
-
-def _place(table: LabelTable, row: int) -> str:
-    line = "" if table.lines is None else f"line {table.lines[row]}, "
-    return f"{line}bag {table.bags[row]!r}"
-
-
-def _refuse_missing(
-    table: LabelTable, expected: Mapping[str, Sequence[str]], stored: set[str]
-) -> None:
-    """Raise if a line has no bag; names the patients that no slide would be left of."""
-    absent = [(p, s) for p, slides in expected.items() for s in slides if s not in stored]
-    if not absent:
-        return
-    shown = listed([f"{s!r} of {p!r}" for p, s in absent], quote=False)
-    empty = [p for p, slides in expected.items() if not stored & set(slides)]
-    left = (
-        f" {counted(len(empty), 'patient')} would have none left ({listed(empty, quote=False)})."
-        if empty
-        else ""
-    )
-    raise TableError(
-        f"{table.where}: {counted(len(absent), 'slide')} without a bag ({shown}).{left} Add "
-        "the slides or remove their lines, or set missing to leave_out to train on the others"
-    )

@@ -65,27 +65,40 @@ def make_split(
         TableError: the arguments do not fit the table, a group would be in two parts, or a bag
             without a label would train or validate.
     """
+    where = table.where
     if table.folds is not None:
-        parts, origin = _by_fold(table, table.folds, test_fold)
+        known = sorted(set(table.folds))
+        shown = ", ".join(map(str, known))
+        if test_fold is None:
+            raise TableError(f"{where} gives folds ({shown}): say which to test with --test-fold")
+        if test_fold not in known:
+            raise TableError(f"{where} has no fold {test_fold}: it has {shown}")
+        if len(known) < 3:
+            raise TableError(
+                f"{where} has {len(known)} folds: one tests and one validates, so training "
+                "needs a third. Give a column 'split' instead"
+            )
+        val_fold = known[(known.index(test_fold) + 1) % len(known)]
+        role = {test_fold: "test", val_fold: "val"}
+        parts = [role.get(k, "train") for k in table.folds]
+        origin = f"fold {test_fold} of {where} tests, fold {val_fold} validates"
     elif test_fold is not None:
-        raise TableError(f"{table.where} has no column 'fold': leave --test-fold out, or add it")
+        raise TableError(f"{where} has no column 'fold': leave --test-fold out, or add it")
     elif table.splits is not None:
-        parts = {b: p for b, p in zip(table.bags, table.splits, strict=True) if p is not None}
-        origin = f"from the column 'split' of {table.where}"
+        parts, origin = table.splits, f"from the column 'split' of {where}"
     else:
-        labels = zip(table.bags, table.labels, strict=True)
-        parts = {b: "train" for b, label in labels if label is not None}
-        origin = f"all labelled bags of {table.where}"
-    check_parts(table, parts, origin)
+        parts = [None if y is None else "train" for y in table.labels]
+        origin = f"all labelled bags of {where}"
+    parts = {b: p for b, p in zip(table.bags, parts, strict=True) if p is not None}
+    _check_parts(table, parts, origin)
     if "val" not in parts.values():
         val_bags = _validation(table, parts, share=validation, seed=seed)
         parts |= dict.fromkeys(val_bags, "val")
         origin += (
             f"; {len(val_bags)} bags of the training part validate: about {validation:.0%}, "
-            f"{table.of_task.labels.stratified_by.format(*table.target)}, groups kept whole, seed "
-            f"{seed}"
+            f"{_division(table, seed)}"
         )
-    return split_of(parts, origin)
+    return _split_of(parts, origin)
 
 
 def check_training_part(table: LabelTable, split: Split) -> None:
@@ -145,43 +158,24 @@ def read_clam_split(path: Path, table: LabelTable) -> Split:
                 )
             parts[name] = part
     origin = f"from {path}"
-    check_parts(table, parts, origin)
-    return split_of({bag: parts[bag] for bag in table.bags if bag in parts}, origin)
+    _check_parts(table, parts, origin)
+    return _split_of({bag: parts[bag] for bag in table.bags if bag in parts}, origin)
 
 
-def split_of(parts: Mapping[str, str], origin: str) -> Split:
+def _split_of(parts: Mapping[str, str], origin: str) -> Split:
     """Return the split that puts each bag in its part."""
     named = {p: tuple(b for b, at in parts.items() if at == p) for p in SPLIT_PARTS}
     return Split(**named, origin=origin)
 
 
-def _by_fold(
-    table: LabelTable, folds: Sequence[int], test_fold: int | None
-) -> tuple[dict[str, str], str]:
-    known = sorted(set(folds))
-    shown = ", ".join(map(str, known))
-    if test_fold is None:
-        raise TableError(f"{table.where} gives folds ({shown}): say which to test with --test-fold")
-    if test_fold not in known:
-        raise TableError(f"{table.where} has no fold {test_fold}: it has {shown}")
-    if len(known) < 3:
-        raise TableError(
-            f"{table.where} has {len(known)} folds: one tests and one validates, so training "
-            "needs a third. Give a column 'split' instead"
-        )
-    val_fold = known[(known.index(test_fold) + 1) % len(known)]
-    role = {test_fold: "test", val_fold: "val"}
-    parts = {b: role.get(k, "train") for b, k in zip(table.bags, folds, strict=True)}
-    return parts, f"fold {test_fold} of {table.where} tests, fold {val_fold} validates"
+def _division(table: LabelTable, seed: int) -> str:
+    """Say how a training part is divided."""
+    stratified = table.of_task.labels.stratified_by.format(*table.target)
+    return f"{stratified}, groups kept whole, seed {seed}"
 
 
-def check_parts(table: LabelTable, parts: Mapping[str, str], origin: str) -> None:
-    """Check that there are training bags, that all but test bags have labels, and that groups stay
-    together.
-
-    Raises:
-        TableError: one of these is violated; names the bag or the group.
-    """
+def _check_parts(table: LabelTable, parts: Mapping[str, str], origin: str) -> None:
+    """Check that bags train, that all but test bags have labels, and that groups stay together."""
     if "train" not in parts.values():
         raise TableError(f"no bag is left to train on ({origin})")
     first_bag_of: dict[str, str] = {}
@@ -201,14 +195,10 @@ def check_parts(table: LabelTable, parts: Mapping[str, str], origin: str) -> Non
             )
 
 
-def stratified_folds(
+def _stratified_folds(
     y: np.ndarray, groups: np.ndarray, k: int, *, seed: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return k divisions into training and validation rows, with groups kept whole.
-
-    Raises:
-        ValueError: the largest class has fewer rows than folds.
-    """
+    """Return k divisions into training and validation rows; ValueError if a class is too small."""
     splitter = StratifiedGroupKFold(n_splits=k, shuffle=True, random_state=seed)
     with warnings.catch_warnings():
         # scikit-learn warns of classes with fewer bags than folds; the callers check them.
@@ -235,7 +225,7 @@ def _validation(
         )
     # the first of those whose two parts cover the most classes
     train, val = max(
-        stratified_folds(y, groups, k, seed=seed),
+        _stratified_folds(y, groups, k, seed=seed),
         key=lambda parts: tuple(len(set(y[part])) for part in parts),
     )
     missing = table.of_task.labels.needed_strata(y.tolist()) - set(y[train].tolist())
@@ -284,16 +274,13 @@ def protocol_splits(table: LabelTable, *, splits: int = 5, seed: int = 0) -> lis
         if p is not None
     }
     where = f"the training part of {table.where}"
-    check_parts(table, parts, f"train and val together are {where}")
+    _check_parts(table, parts, f"train and val together are {where}")
     rows = [r for r, b in enumerate(table.bags) if parts.get(b) == "train"]
-    stratified_by = table.of_task.labels.stratified_by.format(*table.target)
     result = []
     for k, val_rows in enumerate(_validation_rows(table, rows, splits=splits, seed=seed)):
         val = dict.fromkeys((table.bags[r] for r in val_rows), "val")
-        origin = (
-            f"split {k} of {splits} of {where}, {stratified_by}, groups kept whole, seed {seed}"
-        )
-        result.append(_with_notes(table, split_of(parts | val, origin)))
+        origin = f"split {k} of {splits} of {where}, {_division(table, seed)}"
+        result.append(check_classes(table, _split_of(parts | val, origin)))
     return result
 
 
@@ -310,7 +297,7 @@ def fold_splits(table: LabelTable) -> list[Split]:
         raise TableError(f"{table.where} has no column 'fold'")
     _check_two_classes(table, table.bags, f"all bags of {table.where} together, each tested once,")
     splits = [make_split(table, test_fold=k) for k in sorted(set(table.folds))]
-    return [_with_notes(table, split, pooled=True) for split in splits]
+    return [check_classes(table, split, pooled=True) for split in splits]
 
 
 def write_splits(folder: Path, splits: Sequence[Split], *, settings: Any = None) -> list[Path]:
@@ -379,14 +366,8 @@ def read_splits_metadata(folder: Path) -> dict[str, Any]:
     return metadata
 
 
-def check_classes(table: LabelTable, split: Split, *, pooled: bool = False) -> list[str]:
-    """Check the classes of each part, and return notes on classes missing from val or test.
-
-    If scores are pooled over splits, a test part may lack classes.
-
-    Raises:
-        TableError: a class has no training bag, or, unless `pooled`, the test part has one class.
-    """
+def check_classes(table: LabelTable, split: Split, *, pooled: bool = False) -> Split:
+    """Check the classes of each part, and note those missing from val or, if `pooled`, test."""
     present = table.of_task.labels.needed_strata(set(table.strata(table.bags)))
 
     def missing(names: Sequence[str]) -> list[int]:
@@ -402,16 +383,12 @@ def check_classes(table: LabelTable, split: Split, *, pooled: bool = False) -> l
         )
     if not pooled:
         _check_two_classes(table, split.test, f"the test part ({split.origin})")
-    return [
+    notes = [
         f"no bag {table.stratum_names(missing(names))} {what}, so "
         f"{table.of_task.words.undefined} is undefined there"
         for names, what in ((split.val, "validates"), (split.test, "tests"))
         if names and missing(names)
     ]
-
-
-def _with_notes(table: LabelTable, split: Split, *, pooled: bool = False) -> Split:
-    notes = check_classes(table, split, pooled=pooled)
     return replace(split, origin="; ".join([split.origin, *notes]))
 
 
@@ -447,7 +424,7 @@ def _validation_rows(
                 "left to train on"
             )
     try:
-        folds = stratified_folds(y, groups, splits, seed=seed)
+        folds = _stratified_folds(y, groups, splits, seed=seed)
     except ValueError as error:
         most = int(np.bincount(y).max())
         raise TableError(
@@ -468,11 +445,10 @@ def _check_fit(table: LabelTable, split: Split, path: Path) -> None:
     part_of = {n: p for p in SPLIT_PARTS for n in getattr(split, p)}
     parts = table.splits or [None if y is None else "" for y in table.labels]
     for bag, part in zip(table.bags, parts, strict=True):
-        if part is not None and bag not in part_of:
+        stored = part_of.get(bag)
+        if part is not None and stored is None:
             raise TableError(f"bag {bag!r} of {table.where} is new: it is in no part of {path}")
-        moved = bag in part_of and (part_of[bag] == "test") != (part == "test")
-        if moved and table.splits is not None:
+        if stored and table.splits is not None and (stored == "test") != (part == "test"):
             raise TableError(
-                f"bag {bag!r} is in {part_of[bag]} in {path}, but {part or 'unused'} in "
-                f"{table.where}"
+                f"bag {bag!r} is in {stored} in {path}, but {part or 'unused'} in {table.where}"
             )

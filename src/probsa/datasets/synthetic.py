@@ -1,13 +1,16 @@
-"""Synthetic slides that need no download: scikit-learn's handwritten digits laid out as tissue.
+"""Synthetic slides that need no download: handwritten digits as tissue, and simulated cohorts.
 
-Positive slides contain contiguous lesions of one digit. All slides contain regions of similar
-digits, and noise makes single patches ambiguous. Train, val and test share no digit image.
+Digit slides have contiguous lesions of one digit, regions of similar digits, and noise that makes
+single patches ambiguous; train, val and test share no image of scikit-learn's. The patches of a
+simulated cohort are noise, N(0, I), in lesions shifted by `signal` along a fixed direction: the
+best score of one patch alone has AUROC Φ(signal / √2).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -29,30 +32,31 @@ LESION = (6, 16)
 NOISE = 0.65
 """Standard deviation of the noise that is added to pixels in [0, 1]."""
 
+FOLDS = 5
+"""Number of folds of a simulated cohort."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DigitSlide:
+class SyntheticSlide:
     """One slide of n patches."""
 
     name: str
-    features: Float[np.ndarray, "n 64"]
-    """float32; pixels in [0, 1] plus noise, multiplied by an orthogonal matrix."""
+    features: Float[np.ndarray, "n features"]
+    """float32; of digits, pixels in [0, 1] plus noise, multiplied by an orthogonal matrix."""
     coords: Int[np.ndarray, "n 2"]
     """Level-0 (x, y) of each patch's top-left corner."""
     label: int
+    """1 if the slide has a lesion."""
     instance_labels: Int[np.ndarray, " n"]
     """1 for patches of a lesion."""
-    split: str
-    digits: Int[np.ndarray, " n"] = field(repr=False)
+    part: str | int
+    """The split of a digit slide, the fold of a simulated one."""
+    digits: Int[np.ndarray, " n"] | None = field(default=None, repr=False)
     """The row of each patch's image in scikit-learn's `load_digits`."""
 
 
-def digit_slides(*, bags: int, seed: int) -> list[DigitSlide]:
-    """Make slides, half of them positive in each part; equal arguments give equal slides.
-
-    Raises:
-        InputError: there are fewer than 12 bags.
-    """
+def digit_slides(*, bags: int, seed: int) -> list[SyntheticSlide]:
+    """Make slides, half of them positive in each part; equal arguments give equal slides."""
     if bags < 12:
         raise InputError(f"digit slides need at least 12 bags, not {bags}")
     mixing = np.linalg.qr(np.random.default_rng(seed_of(seed, "mixing")).normal(size=(64, 64)))[0]
@@ -75,22 +79,87 @@ def digit_slides(*, bags: int, seed: int) -> list[DigitSlide]:
         digits = np.array([pool[rng.integers(len(pool))] for pool in image_pools])
         pixels = _digits()[0][digits] + NOISE * rng.normal(size=(len(digits), 64))
         slides.append(
-            DigitSlide(
+            SyntheticSlide(
                 name=f"slide_{index:03d}",
                 features=(pixels @ mixing).astype(np.float32),
                 coords=np.stack([columns, rows], axis=1) * STRIDE,
                 label=index % 2,
                 instance_labels=in_lesion[tissue].astype(np.int64),
-                split=part,
+                part=part,
                 digits=digits,
             )
         )
     return slides
 
 
-def write_digit_slides(folder: Path, *, bags: int, seed: int) -> Sequence[DigitSlide]:
+def write_digit_slides(folder: Path, *, bags: int, seed: int) -> Sequence[SyntheticSlide]:
     """Write `features/<slide>.h5` and `labels.csv` (with a split column); return the slides."""
-    slides = digit_slides(bags=bags, seed=seed)
+    return _write(folder, digit_slides(bags=bags, seed=seed), column="split")
+
+
+def write_simulated(
+    folder: Path,
+    *,
+    bags: int,
+    layout: Literal["contiguous", "null"],
+    seed: int,
+    size: tuple[int, int] = (12, 12),
+    lesion: tuple[int, int] = (8, 20),
+    features: int = 32,
+    signal: float = 1.0,
+) -> Sequence[SyntheticSlide]:
+    """Write `features/<bag>.h5` and `labels.csv` (with folds), and return the bags.
+
+    Half of the bags have one lesion, whose patches are connected by sides. Equal arguments give
+    equal bags, and both layouts of a seed share noise and lesions.
+
+    Args:
+        folder: Output folder; existing files are replaced.
+        bags: Number of bags, at least 10 so that every fold has both classes.
+        layout: `null`: lesions without signal in the features.
+        seed: Random seed.
+        size: (columns, rows) of the lattice.
+        lesion: Minimum and maximum number of patches of a lesion.
+        features: Number of features.
+        signal: Shift of the patches of lesions, in std of the noise.
+    """
+    cells = size[0] * size[1]
+    if bags < 2 * FOLDS or features < 1 or signal < 0 or not 1 <= lesion[0] <= lesion[1] < cells:
+        raise InputError(
+            f"{bags} bags of {size[0]} × {size[1]} instances with {features} features, lesions of "
+            f"{lesion[0]} to {lesion[1]}, signal {signal:g}: give {2 * FOLDS} bags or more, 1 "
+            f"feature or more, lesions of 1 to {cells - 1}, and a signal of at least 0"
+        )
+    direction = np.random.default_rng(seed_of(seed, "direction")).normal(size=features)
+    direction *= (0.0 if layout == "null" else signal) / np.linalg.norm(direction)
+    y, x = np.divmod(np.arange(cells), size[0])
+    slides = []
+    for k in range(bags):
+        noise, counts, places = (
+            np.random.default_rng(seed_of(seed, stream, k))
+            for stream in ("noise", "lesion", "places")
+        )
+        values = noise.normal(size=(cells, features))
+        count = int(counts.integers(*lesion, endpoint=True))
+        marked = blob(places, np.ones(size[::-1], dtype=bool), cells=count).reshape(-1)
+        marked &= bool(k % 2)
+        values[marked] += direction
+        slides.append(
+            SyntheticSlide(
+                name=f"sim_{k:04d}",
+                features=values.astype(np.float32),
+                coords=np.stack([x, y], axis=1) * STRIDE,
+                label=k % 2,
+                instance_labels=marked.astype(np.int64),
+                part=k // 2 % FOLDS,
+            )
+        )
+    return _write(folder, slides, column="fold")
+
+
+def _write(
+    folder: Path, slides: Sequence[SyntheticSlide], *, column: str
+) -> Sequence[SyntheticSlide]:
     for slide in slides:
         write_bag(
             folder / "features" / f"{slide.name}.h5",
@@ -100,8 +169,8 @@ def write_digit_slides(folder: Path, *, bags: int, seed: int) -> Sequence[DigitS
             instance_labels=slide.instance_labels,
             attributes={"patch_size": STRIDE, "patch_size_level0": STRIDE, "overlap": 0},
         )
-    rows = [{"bag": slide.name, "label": slide.label, "split": slide.split} for slide in slides]
-    write_csv(folder / "labels.csv", ("bag", "label", "split"), rows)
+    rows = [{"bag": slide.name, "label": slide.label, column: slide.part} for slide in slides]
+    write_csv(folder / "labels.csv", ("bag", "label", column), rows)
     return slides
 
 

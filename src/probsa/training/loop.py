@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -357,6 +357,7 @@ def train(
     overwrite: bool = False,
     prepared: PreparedData | None = None,
     reporter: Reporter | None = None,
+    check: Callable[[RunFolder, PreparedData], None] | None = None,
 ) -> RunFolder:
     """Train a model or its members, or continue their training, and return the run folder.
 
@@ -367,6 +368,7 @@ def train(
         overwrite: first remove the run that is there.
         prepared: its data, for bags in memory; None to open those that `config` names.
         reporter: receives the progress.
+        check: called by the first process before it trains.
 
     Raises:
         OutputExists: `out` exists, and neither `resume` nor `overwrite` is set.
@@ -395,6 +397,8 @@ def train(
                     f"left out {counted(len(left_out), 'labelled bag')} without features "
                     f"or instances ({named}): see {folder.notes_file}"
                 )
+            if check is not None:
+                check(folder, prepared)
         w.wait()
         try:
             with tracked(config, folder) if w.first else nullcontext() as tracker:

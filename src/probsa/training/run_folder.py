@@ -2,7 +2,7 @@
 
 run.yaml       the resolved run file          split.json    the part of each bag
 about.json     versions, machine              metrics.csv   one row per epoch
-notes.json     remarks on bags                features.json, targets.json, covariates.json
+notes.json, leaks.csv   remarks on bags       features.json, targets.json, covariates.json
 checkpoints/   best.safetensors, last    recipe.json   how those were made, if they state it
 members/<k>/   of an ensemble; later also predictions/, maps/, evaluation.json and other results
 """
@@ -80,6 +80,8 @@ class RunFolder:
     """How the training features were made from slides or scans, if they state it."""
     notes_file = _Inside("notes.json")
     """Remarks on single bags; the file exists only if there are any."""
+    leaks_file = _Inside("leaks.csv")
+    """Patients, bags and copies of bags in several parts; the file exists only if there are any."""
     threshold_file = _Inside("threshold.json")
     """p(Y = 1) from which the run calls a bag positive."""
     metrics_file = _Inside("metrics.csv")

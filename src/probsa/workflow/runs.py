@@ -1,15 +1,17 @@
 """Train a run; predict, evaluate and draw its held-out bags."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from ..core import write_json
-from ..datasets import BagSet
+from ..core import TextTable, counted, write_csv, write_json
+from ..datasets import BagSet, find_leaks
 from ..evaluation import (
     Prediction,
     Predictor,
@@ -28,6 +30,8 @@ from ..maps import render_folder
 from ..statistics import choose_threshold
 from ..tasks import TASKS, Target
 from ..training import (
+    DataConfig,
+    PreparedData,
     Reporter,
     RunConfig,
     RunFolder,
@@ -52,6 +56,8 @@ class Trained:
     report: Report
     maps: int
     failures: Failures
+    leaks: tuple[dict[str, str], ...] = ()
+    """The rows of leaks.csv: patients, bags and copies of bags in several parts of the split."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -59,6 +65,7 @@ class Trained:
             "run": str(self.run.path),
             "evaluation": self.report.to_dict(),
             "maps": self.maps,
+            "leaks": list(self.leaks),
             "failed": [{"bag": b, "reason": r} for b, r in self.failures],
         }
 
@@ -89,10 +96,45 @@ def train_and_report(
         The run and its evaluation; None in all but the first of several training processes.
     """
     with thread_count(config.training.threads):
-        run = train(config, out, resume=resume, overwrite=overwrite, reporter=reporter)
+        run = train(
+            config, out, resume=resume, overwrite=overwrite, reporter=reporter,
+            check=partial(_check_leaks, data=config.data, reporter=reporter),
+        )  # fmt: skip
         if int(os.environ.get("RANK", "0")) != 0:
             return None
         return finish_run(run, maps=maps, reporter=reporter, on_bag=on_bag)
+
+
+LEAKS = {"patient": "patient", "bag": "bag", "copy": "copied bag", "near-copy": "near-copied bag"}
+"""What each kind of leak is called in a sentence."""
+
+
+def _check_leaks(
+    run: RunFolder, prepared: PreparedData, *, data: DataConfig, reporter: Reporter | None
+) -> None:
+    """Write the leaks between the parts of a split to the folder of a run, and state them."""
+    bags, _ = open_units(data)  # those that are prepared refuse the test part
+    leaks = [k for k in find_leaks(bags, prepared.table, prepared.split) if k.across]
+    run.leaks_file.unlink(missing_ok=True)
+    if leaks:
+        columns = ("kind", "first", "first_part", "second", "second_part", "what")
+        rows = [(k.kind, k.first, k.parts[0], k.second, k.parts[1], k.what) for k in leaks]
+        write_csv(run.leaks_file, columns, [dict(zip(columns, r, strict=True)) for r in rows])
+        if reporter is not None:
+            reporter.remark(_leaks_sentence(_stored_leaks(run), run.leaks_file))
+
+
+def _stored_leaks(run: RunFolder) -> tuple[dict[str, str], ...]:
+    return tuple(TextTable.read(run.leaks_file).rows) if run.leaks_file.is_file() else ()
+
+
+def _leaks_sentence(leaks: Sequence[Mapping[str, str]], file: Path) -> str:
+    found = Counter(leak["kind"] for leak in leaks)
+    counts = ", ".join(counted(found[k], name) for k, name in LEAKS.items() if found[k])
+    return (
+        f"{counts} in more than one of train, val and test, so the evaluation may be too good: "
+        f"see {file}"
+    )
 
 
 def finish_run(
@@ -123,7 +165,9 @@ def finish_run(
         bootstrap=bootstrap,
     )
     # the training bags have labels but are not predicted: they are not missing
-    report = replace(report, without_prediction=())
+    leaks = _stored_leaks(run)
+    warning = (_leaks_sentence(leaks, run.leaks_file),) if leaks else ()
+    report = replace(report, without_prediction=(), warnings=(*report.warnings, *warning))
     compared = compare_covariates(run, bootstrap=bootstrap, reporter=reporter) if extras else None
     if compared is not None:
         report = replace(report, sections=(*report.sections, compared))
@@ -136,7 +180,7 @@ def finish_run(
         )
     # written last, because this file marks a run as finished
     write_json(run.path / "evaluation.json", report.to_dict())
-    return Trained(run=run, report=report, maps=len(drawn), failures=failures)
+    return Trained(run=run, report=report, maps=len(drawn), failures=failures, leaks=leaks)
 
 
 def predict_run(

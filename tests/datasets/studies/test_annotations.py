@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image
+from support.refusals import refused
 
 from probsa.datasets.studies.annotated import annotation_files, tumour_mask
 from probsa.errors import InputError
@@ -28,8 +29,7 @@ def test_files_are_matched_by_name(tmp_path):
         annotation_files(tmp_path, ["tumor_001"])
     with pytest.raises(InputError, match=r"named after a bag: expected, for example, else\.xml"):
         annotation_files(tmp_path, ["else"])
-    with pytest.raises(InputError, match="there is no folder"):
-        annotation_files(tmp_path / "gone", ["else"])
+    refused(InputError, "there is no folder", annotation_files, tmp_path / "gone", ["else"])
 
 
 def test_files_that_are_not_masks(tmp_path):
@@ -39,24 +39,19 @@ def test_files_that_are_not_masks(tmp_path):
     np.save(tmp_path / "a.npy", np.eye(20)[:10])
     np.testing.assert_array_equal(read("a.npy"), np.eye(20)[:10])
     np.save(tmp_path / "b.npy", np.ones((2, 2, 3)))
-    with pytest.raises(InputError, match=r"shape \(2, 2, 3\), expected numbers of shape \(rows"):
-        read("b.npy")
+    refused(InputError, r"shape \(2, 2, 3\), expected numbers of shape \(rows", read, "b.npy")
     (tmp_path / "c.npy").write_text("no")
-    with pytest.raises(InputError, match=r"c\.npy cannot be read as \.npy"):
-        read("c.npy")
+    refused(InputError, r"c\.npy cannot be read as \.npy", read, "c.npy")
     np.save(tmp_path / "d.npy", np.ones((320, 640)))
-    with pytest.raises(InputError, match="640 × 320 pixels, but the slide's patches end at 20 × 1"):
-        read("d.npy")
+    refused(InputError, "640 × 320 pixels, but the slide's patches end at 20 × 1", read, "d.npy")
     colour = np.zeros((10, 20, 3), np.uint8)
     colour[..., 0] = 200
     Image.fromarray(colour).save(tmp_path / "e.png")
-    with pytest.raises(InputError, match="is a colour image, expected a mask"):
-        read("e.png")
+    refused(InputError, "is a colour image, expected a mask", read, "e.png")
     with tifffile.TiffWriter(tmp_path / "f.tif") as f:
         for k in (1, 2):
             f.write(np.ones((512 // k, 512 // k), np.uint8), subfiletype=k - 1, tile=(128, 128))
-    with pytest.raises(InputError, match=r"levels of 1/1, 1/2, but none of 1/32"):
-        read("f.tif")
+    refused(InputError, r"levels of 1/1, 1/2, but none of 1/32", read, "f.tif")
 
 
 def test_polygons_of_the_release_fill_their_pixels(shared_data, tmp_path):

@@ -15,6 +15,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 from support.made_studies import write_processed, write_splits
+from support.refusals import refused
 from support.stored import write_folder
 
 from probsa.cli.entry import main
@@ -69,8 +70,7 @@ def test_a_cohorts_own_labels_of_instances(cohort: Path, tmp_path: Path) -> None
         open_study("table", cohort, out=tmp_path / "out")
     for path in overrides.iterdir():
         path.rename(path.with_stem(f"x{path.stem}"))
-    with pytest.raises(BagError, match="none of the 2 files"):
-        open_study("table", cohort, out=tmp_path / "out")
+    refused(BagError, "none of the 2 files", open_study, "table", cohort, out=tmp_path / "out")
 
 
 @pytest.mark.parametrize("classes", [None, ("benign", "cancer")])
@@ -105,8 +105,7 @@ def test_a_second_run_forgets_what_the_first_wrote(tmp_path: Path) -> None:
         ("[", r"dataset\.json is damaged"),
     ):
         (out / "dataset.json").write_text(text)
-        with pytest.raises(InputError, match=message):
-            read_study(out)
+        refused(InputError, message, read_study, out)
     (out / "dataset.json").unlink()
     with pytest.raises(OutputExists, match=r"a labels\.csv that probsa dataset did not write"):
         open_study("camelyon16", root, out=out)
@@ -224,14 +223,11 @@ def test_a_hub_without_these_features_or_with_a_broken_archive(hub: Hub, tmp_pat
         ("features_ctrans", "holds no features named features_ctrans"),
         (None, "give --feature-set"),
     ):
-        with pytest.raises(InputError, match=said):
-            fetch(name)
+        refused(InputError, said, fetch, name)
     (hub.packed / "dataset" / "patches_512" / "labels.tar.gz").write_bytes(b"cut")
-    with pytest.raises(InputError, match=r"labels\.tar\.gz cannot be unpacked"):
-        fetch("features_UNI")
+    refused(InputError, r"labels\.tar\.gz cannot be unpacked", fetch, "features_UNI")
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
-    with pytest.raises(MissingExtra, match="huggingface_hub is not installed"):
-        fetch("features_UNI")
+    refused(MissingExtra, "huggingface_hub is not installed", fetch, "features_UNI")
 
 
 def test_the_command_prints_a_table_for_people(tmp_path: Path, capsys) -> None:

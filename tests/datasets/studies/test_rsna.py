@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.made_studies import rows_of, write_processed, write_splits
+from support.refusals import refused
 
 from probsa.cli.entry import main
 from probsa.core.store import write_bag
@@ -239,11 +240,9 @@ def test_what_is_missing_is_named(made: Release, listed: Path, tmp_path: Path) -
         opened(made.root, test_scans=listed)
     bare = tmp_path / "bare"
     (bare / "stage_2_train").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"stage_2_train\.csv of RSNA's download is missing"):
-        opened(bare)
+    refused(InputError, r"stage_2_train\.csv of RSNA's download is missing", opened, bare)
     (bare / "stage_2_train.csv").write_text("ID,Label\nID_0_any,0\n")
-    with pytest.raises(InputError, match=r"the test scans are unknown.*--test-scans"):
-        opened(bare)
+    refused(InputError, r"the test scans are unknown.*--test-scans", opened, bare)
     (bare / "stage_2_train").rmdir()
     with pytest.raises(InputError, match=r"stage_2_train of RSNA's download is missing"):
         opened(bare, test_scans=listed)
@@ -254,14 +253,11 @@ def test_what_is_missing_is_named(made: Release, listed: Path, tmp_path: Path) -
 def test_answers_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "stage_2_train.csv"
     path.write_text("ID,Label\nID_a_any,0\nID_a_any,1\n")
-    with pytest.raises(TableError, match="line 3: slice 'ID_a'"):
-        read_answers(path)
+    refused(TableError, "line 3: slice 'ID_a'", read_answers, path)
     path.write_text("image_id,isup\na,1\n")
-    with pytest.raises(TableError, match=r"is it stage_2_train\.csv"):
-        read_answers(path)
+    refused(TableError, r"is it stage_2_train\.csv", read_answers, path)
     path.write_text("bag_name,slice\na,1\n")
-    with pytest.raises(TableError, match="no column 'instance_name'"):
-        read_scans(path)
+    refused(TableError, "no column 'instance_name'", read_scans, path)
 
 
 def test_from_the_download_by_commands(made: Release, tmp_path: Path, capsys) -> None:

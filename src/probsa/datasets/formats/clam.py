@@ -61,11 +61,7 @@ def patch_files(folder: Path | None, name: str) -> list[Path]:
 
 
 def read_patches(folder: Path | None, name: str) -> PatchFile | None:
-    """Read CLAM's or TRIDENT's file of a bag in `patches`; None if there is none.
-
-    Raises:
-        BagError: the file is damaged or holds no `coords`.
-    """
+    """Read CLAM's or TRIDENT's file of a bag in `patches`; None if there is none."""
     for path in patch_files(folder, name):
         with open_hdf5(path) as f:
             corners, pixels = dataset_of(f, "coords"), f.get("imgs")

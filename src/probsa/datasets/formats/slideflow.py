@@ -64,11 +64,7 @@ class SlideflowBags(BagSet):
         )
 
     def _stated(self, key: str) -> float | None:
-        """Return a number of the configuration; None if it is not positive and finite.
-
-        Raises:
-            InputError: it is there, but is no number.
-        """
+        """Return a number of the configuration; None if it is not positive and finite."""
         value = self._config.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise InputError(
@@ -145,11 +141,7 @@ def _stride(centres: np.ndarray) -> float | None:
 
 
 def _side_level0(centres: np.ndarray, metadata: Metadata, mpp: float, *, name: str) -> float:
-    """Return the side of a tile in level-0 pixels, given the resolution.
-
-    Raises:
-        BagError: the resolution does not explain the distances between the tiles.
-    """
+    """Return the side of a tile in level-0 pixels, given the resolution."""
     stride = _stride(centres)
     if metadata.patch_size is None or metadata.mpp is None:
         if stride is not None:

@@ -21,22 +21,14 @@ DAMAGED = (
 
 
 def load_tensor(path: Path) -> np.ndarray:
-    """Load the tensor of a file as an array.
-
-    Raises:
-        BagError: the file is missing or damaged, or does not hold a single tensor.
-    """
+    """Load the tensor of a file as an array."""
     values = _load(path, mapped=False).detach()
     # NumPy has no bfloat16
     return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
 def tensor_shape(path: Path) -> tuple[int, int]:
-    """Return the number of instances and features of a file's tensor, without its values.
-
-    Raises:
-        BagError: the file is missing or damaged, or its tensor has another shape.
-    """
+    """Return the number of instances and features of a file's tensor, without its values."""
     shape = tuple(_load(path, mapped=True).shape)
     if shape[:1] == (0,):
         raise EmptyBag(f"bag {path.stem!r} ({path}) is empty: a bag needs at least one instance")

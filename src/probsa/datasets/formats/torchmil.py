@@ -91,11 +91,7 @@ class TorchmilBags(BagSet):
         return next((p for p in beside if is_there(p)), None)
 
     def parts(self) -> dict[str, str]:
-        """Return the part of each bag in `splits.csv`; empty if there is no such file.
-
-        Raises:
-            TableError: a column is missing, or a bag has no name or two lines.
-        """
+        """Return the part of each bag in `splits.csv`; empty if there is no such file."""
         if self.splits_file is None:
             return {}
         table = TextTable.read(self.splits_file, expected="bag_name,split")

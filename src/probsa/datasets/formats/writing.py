@@ -16,10 +16,7 @@ from ..metadata import Metadata
 class Writer(ABC):
     """Writes bags to a folder, each file atomically.
 
-    Args:
-        out: The output folder.
-        encoder: Encoder of the features, used in folder names.
-        stride: Level-0 pixels between neighbours in most of the bags, if known.
+    Folders are named after the encoder of the features; `stride` is that of most of the bags.
     """
 
     patterns: ClassVar[tuple[str, ...]]
@@ -41,10 +38,7 @@ class Writer(ABC):
     def write(self, bag: StoredBag, metadata: Metadata, lost: list[str]) -> Path:
         """Write a bag of level-0 corners or slice positions, and return its feature file.
 
-        What the format cannot represent is appended to `lost`.
-
-        Raises:
-            BagError: the format cannot represent the bag at all.
+        What the format cannot represent is appended to `lost`; BagError if it is the whole bag.
         """
 
     def write_labels(self, table: LabelTable, bags: Sequence[str]) -> list[str]:
@@ -75,11 +69,7 @@ def single(features: np.ndarray, lost: list[str]) -> np.ndarray:
 
 
 def corners_of(bag: StoredBag, tool: str) -> np.ndarray:
-    """Return the corners of a slide's patches.
-
-    Raises:
-        BagError: the bag has none.
-    """
+    """Return the corners of a slide's patches."""
     if bag.coords is None:
         raise BagError(
             f"bag {bag.name!r} has no coordinates, which {tool}'s files require for slides: "

@@ -42,9 +42,6 @@ def read_area(path: Path) -> Area:
 
     `.xml` is ASAP's format. `.json` is `{"positive": [{"vertices": [[x, y], …]}, …], "negative":
     […]}`. Points and lines, which ASAP files may contain, are ignored.
-
-    Raises:
-        InputError: the file is damaged or in another format.
     """
     inside, outside = _xml_rings(path) if path.suffix.lower() == ".xml" else _json_rings(path)
     return Area(
@@ -103,14 +100,9 @@ def _ring(corners: Any, where: str) -> Shaped[np.ndarray, "points 2"]:
 def polygon_share(
     area: Area, corners: Shaped[np.ndarray, "n 2"], *, side: float
 ) -> Float[np.ndarray, " n"]:
-    """Return the share of each patch's pixels whose centres lie in the area.
+    """Return the share of each patch's level-0 pixels whose centres lie in the area.
 
     Pixels are counted only if an outline may cross the patch; otherwise one point decides.
-
-    Args:
-        area: The annotated area.
-        corners: Level-0 (x, y) of each patch's top-left corner.
-        side: Side of the patches in level-0 pixels.
     """
     crossed = np.zeros(len(corners), bool)
     within = {kind: np.zeros(len(corners), bool) for kind in ("inside", "outside")}
@@ -122,8 +114,7 @@ def polygon_share(
             nearby = np.flatnonzero(over)
             cut = _crossed(polygon.outer, corners[nearby], side)
             crossed[nearby[cut]] = True
-            uncut = nearby[~cut]
-            if len(uncut):
+            if len(uncut := nearby[~cut]):
                 from matplotlib.path import Path as Outline
 
                 contains[uncut] |= Outline(polygon.outer).contains_points(corners[uncut] + side / 2)
@@ -144,18 +135,8 @@ def mask_share(
 ) -> tuple[Float[np.ndarray, " n"], tuple[int, ...]]:
     """Return the share of each patch's pixels that a mask marks as positive, and unknown values.
 
-    Pixels outside the slide count as negative.
-
-    Args:
-        path: An image as large as the slide at level 0, whose first channel holds the values.
-        corners: Level-0 (x, y) of each patch's top-left corner.
-        side: Side of the patches in level-0 pixels.
-        positive: Values that count as positive.
-        known: All values that may occur.
-        size: (width, height) of the slide, if known.
-
-    Raises:
-        SlideError: the mask cannot be read, or its size differs from that of the slide.
+    The mask is as large as the slide at level 0, of the given (width, height) if known; its first
+    channel holds the values. Pixels outside the slide count as negative.
     """
     shares = np.zeros(len(corners))
     counts = np.zeros(256, np.int64)

@@ -74,10 +74,7 @@ def fetch_release(
 
 
 def _unpack(archive: Path) -> None:
-    """Extract only the arrays of an archive, into the folder with the archive's name.
-
-    Some archives contain the folder, others its files, so only the file names are used.
-    """
+    """Extract the arrays of an archive, which may be in a folder, into one with its name."""
     folder = archive.with_name(archive.name.removesuffix(".tar.gz"))
     try:
         with tarfile.open(archive) as tar:

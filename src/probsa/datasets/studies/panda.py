@@ -36,11 +36,7 @@ _PARTITION = (
 
 
 def read_train(path: Path) -> dict[str, tuple[int, str]]:
-    """Read the ISUP grade and the hospital of each slide in train.csv.
-
-    Raises:
-        TableError: a column is missing, a grade is not 0 to 5, or a hospital is unknown.
-    """
+    """Read the ISUP grade and the hospital of each slide in train.csv."""
     slides = {}
     columns = ("image_id", "isup_grade", "data_provider")
     for line, row in TextTable.read(path, expected=",".join(columns)).select(*columns).numbered:
@@ -57,13 +53,8 @@ def read_train(path: Path) -> dict[str, tuple[int, str]]:
 def read_partition(path: Path, *, grades: bool = False) -> dict[str, tuple[str, int | None]]:
     """Read the part of each slide (`train` or `test`), and its label where a column states it.
 
-    Args:
-        path: the table. Of its columns isup_0 to isup_5, that of the slide's grade is 1.
-        grades: return the grade, 0 to 5, instead of whether it exceeds 0.
-
-    Raises:
-        TableError: a column is missing, a part is not train, val or test, or a slide does not have
-            exactly one grade.
+    Of the columns isup_0 to isup_5, that of the slide's grade is 1. The label is the grade, or
+    whether it exceeds 0.
     """
     wanted = GRADES if grades else GRADES[:1]
     table = TextTable.read(path, expected="slide_name,Partition,isup_0,…").select(

@@ -52,11 +52,7 @@ class Release:
         return any(self.is_bag(p.stem) for p in base.glob("labels/*.npy"))
 
     def processed_folder(self, root: Path) -> Path:
-        """Return the folder of features/ and labels/ in the authors' processed folder.
-
-        Raises:
-            InputError: there is no such folder, or a part of it is missing.
-        """
+        """Return the folder of features/ and labels/ in the authors' processed folder."""
         base, layout = find_processed(root), "features/features_<encoder>/*.npy"
         needed = ("labels", self.kind)
         if self.kind == "patch_labels":
@@ -77,11 +73,7 @@ class Release:
 
 
 def find_processed(root: Path) -> Path | None:
-    """Find the processed folder at a path, or just below it; None if there is none.
-
-    Raises:
-        InputError: its archives have not been unpacked.
-    """
+    """Find the processed folder at a path, or just below it; None if there is none."""
     packed: Path | None = None
     for parent in (root / part for part in ABOVE):
         bases = sorted(parent.glob("patches_*"), key=lambda p: (p.name != PREFERRED, p.name))
@@ -100,11 +92,7 @@ def find_processed(root: Path) -> Path | None:
 
 
 def stored_label(release: TorchmilBags, bag: str) -> int:
-    """Return the label that the release stores: positive if any instance is.
-
-    Raises:
-        InputError: the file is missing or empty.
-    """
+    """Return the label that the release stores: positive if any instance is."""
     label = release.label(bag)
     if label is None:
         raise InputError(
@@ -121,12 +109,7 @@ def stored_instance_labels(release: TorchmilBags, bag: str) -> InstanceLabels:
 
 
 def stored_parts(release: TorchmilBags) -> dict[str, str]:
-    """Return the part of each bag, `train` or `test`.
-
-    Raises:
-        InputError: splits.csv is missing.
-        TableError: its columns or values are invalid.
-    """
+    """Return the part of each bag, `train` or `test`."""
     parts, root = release.parts(), release.root
     if release.splits_file is None:
         raise InputError(

@@ -38,11 +38,7 @@ class ListedScan:
 
 
 def read_scans(path: Path) -> dict[str, ListedScan]:
-    """Read a list of scans with one line per slice.
-
-    Raises:
-        TableError: a column is missing, or a scan has two labels.
-    """
+    """Read a list of scans with one line per slice."""
     table = TextTable.read(path, expected="bag_name,instance_name").select(
         "bag_name", "instance_name", optional=["bag_label"]
     )
@@ -63,12 +59,7 @@ def read_scans(path: Path) -> dict[str, ListedScan]:
 
 
 def read_answers(path: Path) -> dict[str, int]:
-    """Read whether each slice shows any haemorrhage, from lines `ID_<slice>_any,<0 or 1>`.
-
-    Raises:
-        InputError: the file is missing.
-        TableError: the file is another table, or a slice has two labels.
-    """
+    """Read whether each slice shows any haemorrhage, from lines `ID_<slice>_any,<0 or 1>`."""
     if not path.is_file():
         raise InputError(
             f"{path} of RSNA's download is missing (lines ID_<slice>_any,0 or 1): download it too, "
@@ -111,14 +102,17 @@ def _raw(source: StudySource, on_file: OnBag | None) -> StudyDraft:
     study = StudyDraft(release="the raw download", classes=CLASSES)
     options = source.options
     answers = read_answers(options.labels or source.root / ANSWERS)
-    test = _list(source.root, options.test_scans, "test")
+    lists = {"test": options.test_scans, "train": options.train_scans}
+    for part, names in LISTS.items():
+        here = (source.root / name for name in names if (source.root / name).is_file())
+        lists[part] = lists[part] or next(here, None)
+    test, train = (None if path is None else read_scans(path) for path in lists.values())
     if test is None:
         raise InputError(
             f"the test scans are unknown: {source.root} holds no {LISTS['test'][0]}. Give "
             "--test-scans, a table bag_name,instance_name with a line for each slice of each of "
             f"the {TEST} test scans"
         )
-    train = _list(source.root, options.train_scans, "train")
     listed = {**test, **(train or {})}
     scan_of = {s: scan for scan in (*test.values(), *(train or {}).values()) for s in scan.slices}
     test_slices = {s for scan in test.values() for s in scan.slices}
@@ -150,20 +144,12 @@ def _raw(source: StudySource, on_file: OnBag | None) -> StudyDraft:
     return study
 
 
-def _list(root: Path, option: Path | None, part: str) -> dict[str, ListedScan] | None:
-    path = option or next((root / n for n in LISTS[part] if (root / n).is_file()), None)
-    return None if path is None else read_scans(path)
-
-
 def _chosen(
     source: StudySource, listed_slices: set[str] | None, on_file: OnBag | None
 ) -> tuple[dict[str, Sequence[Header]], set[str]]:
     """Return the slices of each bag, by the UID at the end of its name, and the damaged files.
 
-    Args:
-        source: The bags and the download.
-        listed_slices: Slices of all listed scans; only these of the 752,803 files are opened.
-        on_file: Called with (done, total).
+    Of the 752,803 files, only those of `listed_slices` are opened, if these are known.
     """
     images = source.root / IMAGES
     if not images.is_dir():

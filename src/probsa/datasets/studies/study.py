@@ -101,11 +101,7 @@ class StudySource:
     """The bags as those of the authors' processed folder; None: the user extracted the features."""
 
     def patches(self, bag: str, *, why: str) -> tuple[Shaped[np.ndarray, "n 2"], float]:
-        """Return the corners of a bag's patches and their side, in level-0 pixels.
-
-        Raises:
-            BagError: the positions or the size of the patches are not stated.
-        """
+        """Return the corners of a bag's patches and their side, in level-0 pixels."""
         coords, side = self.bags.stored(bag).coords, self.bags.metadata(bag).size_level0
         if coords is None or side is None:
             raise BagError(
@@ -157,12 +153,7 @@ def write_study(
     out: Path,
     on_bag: OnBag | None = None,
 ) -> Study:
-    """Write the folder of a data set.
-
-    Raises:
-        InputError: no bag is included.
-        BagError: the number of instance labels differs from the number of instances.
-    """
+    """Write the folder of a data set."""
     if not draft.rows:
         raise InputError(
             f"none of the {len(source.bags)} bags in {source.bags.folder} is one of {name}'s: "
@@ -228,11 +219,7 @@ def read_study(folder: Path) -> Study:
 
 
 def check_out(out: Path) -> None:
-    """Reject an output folder with labels that probsa did not write.
-
-    Raises:
-        OutputExists: there are such labels.
-    """
+    """Reject an output folder with labels that probsa did not write."""
     if (out / LABELS).exists() and not (out / STUDY_RECORD).exists():
         raise OutputExists(
             f"{out} holds a {LABELS} that probsa dataset did not write: give another --out"

@@ -5,19 +5,14 @@ import numpy as np
 from ...core import load_array
 from ...errors import InputError
 from ..labels import check_labels_match, read_table
-from ..overlay import Overlay
+from ..overlay import label_files
 from .study import INSTANCES, LABELS, UNKNOWN, InstanceLabels, StudyDraft, StudySource
 
 NEEDED = f"{LABELS} (bag,label[,group][,fold|split]) and features/"
 
 
 def draft(source: StudySource) -> StudyDraft:
-    """Collect the bags of the table, all of which must have features; exclude other bags.
-
-    Raises:
-        InputError: there is no table.
-        TableError: the table is invalid, or names a bag without features.
-    """
+    """Collect the bags of the table, all of which must have features; exclude other bags."""
     path = source.options.labels or source.root / LABELS
     if not path.is_file():
         raise InputError(f"there is no table {path}: a cohort needs {NEEDED}, or --labels")
@@ -35,13 +30,14 @@ def draft(source: StudySource) -> StudyDraft:
     if folder is None:
         return study
 
+    files = label_files(folder, source.bags.names)
+
     def instance_labels(bag: str) -> InstanceLabels:
         """Read the labels from the folder; labels in the feature files are not considered here."""
-        if not (folder / f"{bag}.npy").is_file():
+        if bag not in files:
             return np.full(source.bags.size(bag), UNKNOWN), True
-        labels = load_array(folder / f"{bag}.npy", mapped=True)
+        labels = load_array(files[bag], mapped=True)
         return labels.reshape(len(labels), -1)[:, 0], True
 
-    Overlay(folder, source.bags.names)  # refuses a folder of other bags
     study.instance_labels, study.instance_labels_of = folder, instance_labels
     return study
