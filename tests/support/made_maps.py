@@ -9,11 +9,24 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from probsa.evaluation.prediction import Prediction
-from probsa.maps import KINDS, draw_map, save_figure
+from probsa.maps import KINDS, CohortSources, draw_map, save_figure
 
 STRIDE = 256.0
 CELLS = np.array([[3, 0], [0, 1], [1, 1], [3, 1], [0, 2], [1, 2], [2, 2], [1, 4]])  # (column, row)
 SIDE = 64
+
+
+class OneSource(CohortSources):
+    """One slide or scan in memory, whatever the bag."""
+
+    def __init__(self, source, patches=None):
+        self.source, self.cut = source, patches
+
+    def open(self, p):
+        return self.source
+
+    def patches(self, p):
+        return self.cut
 
 
 def prediction(coords, mean, variance=None, **overrides) -> Prediction:

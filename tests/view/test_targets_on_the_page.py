@@ -10,9 +10,9 @@ from support.made_targets import TARGETS, run_keys, write_targets
 from probsa.core import TextTable
 from probsa.evaluation import read_predictions, truth_of, verdict_of
 from probsa.exports import ExportSettings, export_folder
+from probsa.exports.geojson import measurements
 from probsa.maps import render_folder
 from probsa.maps.draw import heading
-from probsa.maps.qupath import measurements
 from probsa.maps.shown import resolve
 from probsa.training import read_run, train
 from probsa.view import open_view

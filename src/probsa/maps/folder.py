@@ -6,7 +6,7 @@ from typing import Any
 
 from ..core import named_file
 from ..errors import ProbSAError, UnknownName
-from ..evaluation import Prediction, read_predictions, truth_of, verdict_of
+from ..evaluation import Prediction, Predictions, read_predictions, truth_of, verdict_of
 from ..jobs import sweep, write_lock
 from .draw import draw_map, heading
 from .picture import save_figure
@@ -52,32 +52,58 @@ def render_folder(
         InputError, TableError: The folder is not a predictions folder, or it has no such score.
     """
     table = read_predictions(predictions)
+    failures: list[tuple[str, str]] = []
+    found = predicted_bags(table, bags, failures=failures, progress=progress)
+    shown = resolve(table, score)
+    limits = map_limits(predictions, score=shown.score) if scale == "fixed" else None
+    sweep(out, guard=lambda path: _guard(path, table.bags))
+    for p in found:
+        row = table.bags.index(p.name)
+        # training bags look better than new ones, so the title says so
+        training_note = " · a training bag" if table.parts[row] == "train" else ""
+        is_class = table.of_task.unordered_classes  # other targets are given in words
+        label = table.labels[row] if is_class else truth_of(table, row) or None
+        first = heading(p, label=label, said=verdict_of(table, p))
+        title = f"{first}{training_note}\n{shown.caption}".strip()
+        try:
+            for part, of_slide, own in _slides(showing(p, shown.score), title, limits):
+                used = "fixed" if part.name != p.name else scale
+                with write_lock(named_file(out, part.name, ".png")):
+                    failures += _draw(part, out, over=over, scale=used, title=of_slide, limits=own)
+        except (ProbSAError, OSError) as error:
+            failures.append((p.name, str(error)))
+    return failures
+
+
+def predicted_bags(
+    table: Predictions,
+    bags: Sequence[str] | None,
+    *,
+    failures: list[tuple[str, str]],
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[Prediction]:
+    """Return the given bags of a table (None: all); reasons of unreadable ones join `failures`.
+
+    Raises:
+        UnknownName: A bag is not in the table.
+    """
     names = list(table.bags if bags is None else bags)
     for bag in names:
         if bag not in table.bags:
             raise UnknownName("predicted bag", bag, table.bags)
-    shown = resolve(table, score)
-    limits = map_limits(predictions, score=shown.score) if scale == "fixed" else None
-    failures = []
-    sweep(out, guard=lambda path: _guard(path, table.bags))
-    for k, bag in enumerate(names):
-        try:
-            p, row = table.instances(bag), table.bags.index(bag)
-            # training bags look better than new ones, so the title says so
-            training_note = " · a training bag" if table.parts[row] == "train" else ""
-            is_class = table.of_task.unordered_classes  # other targets are given in words
-            label = table.labels[row] if is_class else truth_of(table, row) or None
-            first = heading(p, label=label, said=verdict_of(table, p))
-            title = f"{first}{training_note}\n{shown.caption}".strip()
-            for part, of_slide, own in _slides(showing(p, shown.score), title, limits):
-                used = "fixed" if part.name != bag else scale
-                with write_lock(named_file(out, part.name, ".png")):
-                    failures += _draw(part, out, over=over, scale=used, title=of_slide, limits=own)
-        except (ProbSAError, OSError) as error:
-            failures.append((bag, str(error)))
-        if progress is not None:
-            progress(k + 1, len(names))
-    return failures
+
+    def read() -> Iterator[Prediction]:
+        for k, bag in enumerate(names, start=1):
+            try:
+                p = table.instances(bag)
+            except READ_ERRORS as error:
+                failures.append((bag, str(error)))
+            else:
+                yield p
+            if progress is not None:
+                progress(k, len(names))
+
+    return read()
 
 
 def _slides(
