@@ -13,7 +13,7 @@ from probsa.exports import ExportSettings, export_folder
 from probsa.exports.geojson import measurements
 from probsa.maps import render_folder
 from probsa.maps.draw import heading
-from probsa.maps.shown import resolve
+from probsa.maps.folder import resolve
 from probsa.training import read_run, train
 from probsa.view import ViewData
 from probsa.workflow import predict_run

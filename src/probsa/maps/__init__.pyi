@@ -2,6 +2,8 @@ from .compare import draw_doubt as draw_doubt
 from .compare import side_by_side as side_by_side
 from .draw import draw_map as draw_map
 from .folder import READ_ERRORS as READ_ERRORS
+from .folder import ScoreChoice as ScoreChoice
+from .folder import map_limits as map_limits
 from .folder import predicted_bags as predicted_bags
 from .folder import render_folder as render_folder
 from .layout import Layout as Layout
@@ -27,8 +29,6 @@ from .report_figures import write_report_figures as write_report_figures
 from .scale import ColourLimits as ColourLimits
 from .scale import flatness as flatness
 from .scale import value_range as value_range
-from .shown import ScoreChoice as ScoreChoice
-from .shown import map_limits as map_limits
 from .sources import CohortSources as CohortSources
 from .sources import OverlaySettings as OverlaySettings
 from .sources import Sources as Sources
