@@ -10,21 +10,18 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image
-from support.made_exports import ABOUT, slide_bag
+from support.made_exports import ABOUT, slide_bag, values_of, written
 from support.made_maps import SIDE, bag, lattice
 
 from probsa.exports.ome_tiff import LONGEST, write_ome_tiff
 from probsa.exports.provenance import STATEMENT
-from probsa.maps import squares
 
 SIZE = (640, 512)
 MPP = 0.25
 
 
-def written(p, tmp_path, *, size=SIZE, mpp=MPP, name="a", classes=()) -> Path:
-    path = tmp_path / f"{name}.ome.tiff"
-    write_ome_tiff(path, p, squares(p), size=size, mpp=mpp, about=ABOUT, classes=classes)
-    return path
+def ome_tiff(p, folder, *, mpp=MPP, **how) -> Path:
+    return written(write_ome_tiff, p, folder, mpp=mpp, **how)
 
 
 def levels(path):
@@ -43,19 +40,18 @@ def ome_of(text: str):
 
 def test_each_patch_has_its_values_at_its_place_and_the_rest_is_nan(tmp_path):
     p = slide_bag(at=(64, 96))  # not on multiples of the stride: cells of half a patch
-    (image,), _ = levels(written(p, tmp_path))
+    (image,), _ = levels(ome_tiff(p, tmp_path))
     assert image.dtype == np.float32 and image.shape == (3, 512 // 32, 640 // 32)
     expected = np.full(image.shape, np.nan, np.float32)
-    quantities = p.attention_mean, np.sqrt(p.attention_variance), p.probability_positive
     for row, (x, y) in enumerate(p.coords // 32):
-        for channel, values in enumerate(quantities):
+        for channel, values in enumerate(values_of(p).values()):
             expected[channel, y : y + 2, x : x + 2] = values[row]
     np.testing.assert_array_equal(image, expected)
 
 
 def test_another_reader_sees_the_same_pixels(tmp_path):
     p = slide_bag(np.random.default_rng(0).random(600), rows=20, columns=30, at=(7, 3))
-    path = written(p, tmp_path, size=(2000, 1300))
+    path = ome_tiff(p, tmp_path, size=(2000, 1300))
     stored, _ = levels(path)
     with Image.open(path) as image:  # libtiff decodes the tiles
         assert image.n_frames == 3
@@ -82,15 +78,14 @@ def _any_of_four(known):
 
 def test_physical_sizes_register_it_with_the_slide(tmp_path):
     p = slide_bag()
-    path = written(p, tmp_path)
-    (image,), text = levels(path)
+    (image,), text = levels(ome_tiff(p, tmp_path / "a"))
     pixels = ome_of(text).images[0].pixels
     assert pixels.physical_size_x == pixels.physical_size_y == pytest.approx(MPP * SIDE / 2)
     assert pixels.physical_size_x_unit.value == "µm"
     width = image.shape[2] * pixels.physical_size_x
     assert 0 <= width - SIZE[0] * MPP < pixels.physical_size_x
     assert {(plane.position_x, plane.position_y) for plane in pixels.planes} == {(0.0, 0.0)}
-    unknown = ome_of(levels(written(p, tmp_path, mpp=None, name="b"))[1]).images[0].pixels
+    unknown = ome_of(levels(ome_tiff(p, tmp_path / "b", mpp=None))[1]).images[0].pixels
     assert unknown.physical_size_x_unit.value == "pixel"
     assert unknown.physical_size_x == SIDE / 2
 
@@ -98,7 +93,7 @@ def test_physical_sizes_register_it_with_the_slide(tmp_path):
 def test_the_metadata_are_valid_and_state_the_origin(tmp_path):
     xmlschema = pytest.importorskip("xmlschema", reason="xmlschema checks the OME-XML")
     ome_types = pytest.importorskip("ome_types", reason="ome-types has the schema of OME")
-    text = levels(written(slide_bag(), tmp_path))[1]
+    text = levels(ome_tiff(slide_bag(), tmp_path))[1]
     schema = Path(ome_types.__file__).with_name("ome-2016-06.xsd")
     xmlschema.validate(io.StringIO(text), schema, allow="local")
     with pytest.raises(xmlschema.XMLSchemaValidationError):
@@ -114,19 +109,18 @@ def test_the_metadata_are_valid_and_state_the_origin(tmp_path):
 def test_quantities_that_a_model_lacks_are_left_out_with_the_reason(tmp_path):
     p = bag(lattice())
     p = replace(p, attention_variance=np.zeros(30, np.float32))
-    (image,), text = levels(written(p, tmp_path))
+    (image,), text = levels(ome_tiff(p, tmp_path / "a"))
     assert image.shape == (16, 20)  # one channel
     stated = dict(ome_of(text).structured_annotations.map_annotations[0].value)
     assert "no variance" in stated["without_std"]
     assert "the model's score is a logit" in stated["without_probability"]
     two = replace(p, attention_mean=np.stack([p.attention_mean, -p.attention_mean], 1))
-    (image,), text = levels(written(two, tmp_path, name="b", classes=("benign", "tumour")))
+    (image,), text = levels(ome_tiff(two, tmp_path / "b", classes=("benign", "tumour")))
     names = [channel.name for channel in ome_of(text).images[0].pixels.channels]
     assert names == ["mean (logit) benign", "mean (logit) tumour"]
     np.testing.assert_array_equal(image[0], -image[1])
 
 
 def test_the_same_predictions_give_the_same_bytes(tmp_path):
-    p = slide_bag()
-    assert written(p, tmp_path).read_bytes() == written(p, tmp_path, name="b").read_bytes()
-    assert sorted(f.name for f in tmp_path.iterdir()) == ["a.ome.tiff", "b.ome.tiff"]
+    once, again = (ome_tiff(slide_bag(), tmp_path / name) for name in "ab")
+    assert once.read_bytes() == again.read_bytes()

@@ -10,10 +10,10 @@ from support.made_maps import axes, panel_pixels, prediction, rgb, scan, slide, 
 from probsa.errors import InputError
 from probsa.evaluation.storage import read_predictions, write_predictions
 from probsa.maps import KINDS, ColourLimits, draw_map, map_limits, render_folder, showing
+from probsa.maps.folder import resolve
 from probsa.maps.picture import BACKGROUND
 from probsa.maps.quantities import quantities
 from probsa.maps.scale import FLAT, bag_limits, flatness, numbers, seen
-from probsa.maps.shown import resolve
 
 ROWS = np.arange(60)
 COORDS = (np.stack([ROWS % 10, ROWS // 10], 1) * 256).astype(np.int64)

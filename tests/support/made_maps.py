@@ -1,19 +1,36 @@
 """Predictions for maps, and helpers that read the drawn pixels."""
 
+import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 from PIL import Image
 
 from probsa.evaluation.prediction import Prediction
-from probsa.maps import KINDS, draw_map, save_figure
+from probsa.evaluation.storage import write_predictions
+from probsa.maps import KINDS, CohortSources, draw_map, save_figure
 
 STRIDE = 256.0
 CELLS = np.array([[3, 0], [0, 1], [1, 1], [3, 1], [0, 2], [1, 2], [2, 2], [1, 4]])  # (column, row)
 SIDE = 64
+
+
+class OneSource(CohortSources):
+    """One slide or scan in memory, whatever the bag."""
+
+    def __init__(self, source, patches=None):
+        self.source, self.cut = source, patches
+
+    def open(self, p):
+        return self.source
+
+    def patches(self, p):
+        return self.cut
 
 
 def prediction(coords, mean, variance=None, **overrides) -> Prediction:
@@ -61,6 +78,36 @@ def written(p: Prediction, tmp_path: Path, **how) -> tuple[np.ndarray, Figure]:
     figure = draw_map(p, **how)
     save_figure(figure, path)
     return np.asarray(Image.open(path).convert("RGB")), figure
+
+
+def of_classes(p: Prediction, *means: np.ndarray, probability) -> Prediction:
+    """Return the prediction with a score and a variance for each class."""
+    mean, chance = np.stack(means, axis=1), np.asarray(probability, np.float32)
+    return replace(
+        p, attention_mean=mean, attention_variance=mean**2, probability=chance, std=chance / 9
+    )
+
+
+def write_folder(folder: Path, *bags: Prediction, classes=("0", "1"), labels=None, **metadata):
+    """Write a predictions folder and return its path."""
+    write_predictions(
+        folder, bags, labels=labels or {}, parts={}, classes=list(classes), threshold=0.5,
+        metadata=metadata,
+    )  # fmt: skip
+    return folder
+
+
+def assert_fits(figure: Figure) -> dict[str, Bbox]:
+    """Check that nothing is cut off and no panels or texts overlap; return the boxes of axes."""
+    figure.canvas.draw()
+    boxes = {str(a.get_label()): a.get_tightbbox() for a in figure.axes}
+    texts = [t.get_window_extent() for t in figure.texts]
+    for box in (*boxes.values(), *texts):
+        assert box.x0 >= 0 and box.y0 >= 0
+        assert box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+    frames = [box for name, box in boxes.items() if not name.endswith(" bar")] + texts
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(frames, 2))
+    return boxes
 
 
 def panel_pixels(picture: np.ndarray, ax: Axes) -> tuple[np.ndarray, tuple[int, int]]:

@@ -53,7 +53,7 @@ def test_lightness_rises_with_the_value(name, vision):
 
 
 @pytest.mark.parametrize("vision", SIMULATED)
-@pytest.mark.parametrize("name", ["signed", "difference"])
+@pytest.mark.parametrize("name", ["evidence", "difference"])
 def test_the_sides_of_a_diverging_map_are_equally_dark_and_differ(name, vision):
     colours = lab(name, vision)
     lightness = colours[:, 0]

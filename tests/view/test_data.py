@@ -17,7 +17,7 @@ from probsa.cli.entry import main
 from probsa.errors import InputError, OutputExists, RegionError
 from probsa.evaluation import read_predictions
 from probsa.maps import raster, squares
-from probsa.view import export_page, open_view
+from probsa.view import ViewData, export_page
 from probsa.view.app import static_folder
 from probsa.view.export import MARK
 from probsa.view.pages import drawn
@@ -44,7 +44,7 @@ def read(script_text: bytes):
 
 @pytest.fixture
 def view(tmp_path):
-    data = open_view(
+    data = ViewData(
         write_bags(tmp_path / "preds"), slides=write_slides(tmp_path / "slides"), mpp=0.5
     )
     yield data

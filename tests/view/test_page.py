@@ -19,7 +19,7 @@ from support.made_views import (
 from support.made_views import bags as made_bags
 
 from probsa.slides import WINDOWS, Windows, windowed
-from probsa.view import export_page, open_view
+from probsa.view import ViewData, export_page
 from probsa.view.app import serve
 from probsa.view.quantities import look_up_table
 
@@ -36,7 +36,7 @@ def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("view")
     other = [lesion(), *made_bags()[1:]]
     changed = lesion(attention_mean=(lesion().attention_mean + 0.5).astype(np.float32))
-    data = open_view(
+    data = ViewData(
         write_bags(folder / "preds"),
         slides=write_slides(folder / "slides"),
         against=write_bags(folder / "other", [changed, *other[1:]]),
@@ -278,7 +278,7 @@ def scanned(browser, tmp_path_factory):
         positions, np.arange(5.0), np.full(5, 0.1), name="head", kind="ct", stride=None,
         instance_labels=np.array([1, 0, 0, 0, -1], np.int8),
     )  # fmt: skip
-    data = open_view(write_bags(folder / "p", [p]), slides=folder / "scans")
+    data = ViewData(write_bags(folder / "p", [p]), slides=folder / "scans")
     export_page(data, folder / "page")
     page = Shown(browser, (folder / "page" / "index.html").as_uri())
     yield page, volume
@@ -357,7 +357,7 @@ def served(tmp_path_factory):
         name="large", score_kind="evidence",
         probability_positive=rng.random(side * side).astype(np.float32),
     )  # fmt: skip
-    data = open_view(write_bags(tmp_path_factory.mktemp("large") / "preds", [p]))
+    data = ViewData(write_bags(tmp_path_factory.mktemp("large") / "preds", [p]))
     addresses: list[str] = []
     ready = threading.Event()
 

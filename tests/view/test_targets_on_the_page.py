@@ -10,12 +10,12 @@ from support.made_targets import TARGETS, run_keys, write_targets
 from probsa.core import TextTable
 from probsa.evaluation import read_predictions, truth_of, verdict_of
 from probsa.exports import ExportSettings, export_folder
+from probsa.exports.geojson import measurements
 from probsa.maps import render_folder
 from probsa.maps.draw import heading
-from probsa.maps.qupath import measurements
-from probsa.maps.shown import resolve
+from probsa.maps.folder import resolve
 from probsa.training import read_run, train
-from probsa.view import open_view
+from probsa.view import ViewData
 from probsa.workflow import predict_run
 
 
@@ -67,7 +67,7 @@ def words_of(table):
 
 def test_the_page_has_the_words_of_the_task(tables):
     for task, table in tables.items():
-        view = open_view(table.folder)
+        view = ViewData(table.folder)
         script = view.slides_script().decode()
         page = json.loads(script[script.index("{") : script.rindex("}") + 1])
         row = next(r for r in page["rows"] if r["name"] == "s06")
@@ -85,11 +85,11 @@ def test_the_page_has_the_words_of_the_task(tables):
 
 def test_labels_that_contradict_predictions_are_marked(tables):
     table = tables["regression"]
-    rows = {r.name: r for r in open_view(table.folder).rows}
+    rows = {r.name: r for r in ViewData(table.folder).rows}
     for row in TextTable.read(table.folder / "predictions.csv").rows:
         outside = not float(row["q05"]) <= float(row["label"]) <= float(row["q95"])
         assert rows[row["bag"]].wrong == outside
-    assert all(r.wrong is None for r in open_view(tables["survival"].folder).rows)
+    assert all(r.wrong is None for r in ViewData(tables["survival"].folder).rows)
 
 
 def test_exports_name_their_columns(tables, tmp_path):

@@ -17,12 +17,11 @@ import numpy as np
 from jaxtyping import Shaped
 
 from ..cohorts import Record
-from ..core import replacing
 from ..errors import InputError, MissingExtra
 from ..evaluation import Prediction
-from ..maps import Layout, match_slices, raster
+from ..maps import Layout, checked_squares, match_slices, raster
+from .bag import Channel, ExportBag
 from .provenance import Provenance
-from .quantities import Channel
 from .series import series_planes, steps_of
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ TYPE_2 = (
 )  # fmt: skip
 """Attributes that may be empty but must be present; de-identification may have removed them, and
 they are added to the copies in memory."""
+NEEDS_DICOM = "a DICOM map refers to the DICOM images that it describes"
 COARSE = 4
 """Pixels along a side of a slice of a parametric map: each slice has a single value."""
 TILE = 256
@@ -67,8 +67,29 @@ class DicomGrid:
     """Arguments of highdicom's classes; empty: the geometry of the sources."""
 
 
-def grid_of_slide(record: Record, patches: Layout, *, size: tuple[int, int]) -> DicomGrid:
-    """Return the grid of the patches of a DICOM slide."""
+def write_dicom(bag: ExportBag) -> None:
+    """Write one parametric map per quantity, and the segmentation if there is P(evidence)."""
+    record = bag.placed.record(bag.p)
+    if record.kind == "slide":
+        with bag.slide("DICOM") as slide:
+            if slide.format != "dicom":
+                raise InputError(
+                    f"{record.source} is not DICOM: {NEEDS_DICOM}. Convert the slide (for example "
+                    "with wsidicomizer) and predict it again, or export it with --ome-tiff"
+                )
+            patches = checked_squares(bag.p, slide, sources=bag.placed)
+            grid = mask_grid = _of_slide(record, patches, size=slide.size)
+    elif record.format == "nifti":
+        raise InputError(f"{record.source} is NIfTI: {NEEDS_DICOM}. Export it with --nifti")
+    else:
+        grid, mask_grid = _of_series(record, bag.p)
+    for channel in bag.channels:
+        _save(bag, _parametric_map(bag, channel, grid), part=channel.suffix)
+    if chances := bag.of("probability"):
+        _save(bag, _segmentation(bag, chances, mask_grid), part="segmentation")
+
+
+def _of_slide(record: Record, patches: Layout, *, size: tuple[int, int]) -> DicomGrid:
     hd = highdicom()
     source = _read(Path(record.source))
     stated = (source.get("TotalPixelMatrixColumns"), source.get("TotalPixelMatrixRows"))
@@ -114,8 +135,8 @@ def grid_of_slide(record: Record, patches: Layout, *, size: tuple[int, int]) -> 
     )
 
 
-def grids_of_series(record: Record, p: Prediction) -> tuple[DicomGrid, DicomGrid]:
-    """Return the grids of the slices of a CT series that are instances of the bag.
+def _of_series(record: Record, p: Prediction) -> tuple[DicomGrid, DicomGrid]:
+    """Return the grids of the slices that are instances of the bag.
 
     In the first, for parametric maps, a slice has `COARSE` pixels along each side, which cover it
     exactly; the second has the pixels of the source.
@@ -156,10 +177,8 @@ def grids_of_series(record: Record, p: Prediction) -> tuple[DicomGrid, DicomGrid
     )
 
 
-def write_parametric_map(
-    path: Path, channel: Channel, *, grid: DicomGrid, about: Provenance
-) -> None:
-    """Write one quantity as a parametric map of float32, atomically."""
+def _parametric_map(bag: ExportBag, channel: Channel, grid: DicomGrid) -> "Dataset":
+    """Return one quantity as a parametric map of float32."""
     hd = highdicom()
     from pydicom.sr.codedict import codes
 
@@ -187,26 +206,23 @@ def write_parametric_map(
             real_world_value_mappings=[[mapping]],
             voi_lut_transformations=[window],
             contains_recognizable_visual_features=False,
-            **_identity(grid, channel.key, channel.suffix, about=about, name=channel.name),
+            **_identity(bag, grid, channel.key, channel.suffix, name=channel.name),
             **grid.geometry,
         )
     if "ImageOrientationPatient" in grid.sources[0]:
         dataset.Laterality = grid.sources[0].get("Laterality")  # type 2C: may be empty
-    _save(dataset, path, about=about, part=channel.suffix)
+    return dataset
 
 
-def write_segmentation(
-    path: Path, chances: Sequence[Channel], *, grid: DicomGrid, about: Provenance
-) -> None:
-    """Write where P(evidence), one of `chances` per class, is ≥ 0.5 as a binary segmentation.
-
-    It is written atomically, and may be empty.
-    """
+def _segmentation(bag: ExportBag, chances: Sequence[Channel], grid: DicomGrid) -> "Dataset":
+    """Return where P(evidence), one of `chances` per class, is ≥ 0.5; it may be empty."""
     hd = highdicom()
     from pydicom.sr.codedict import codes
 
     algorithm = hd.AlgorithmIdentificationSequence(
-        name=about.model[:TEXT], family=codes.DCM.ArtificialIntelligence, version=about.version
+        name=bag.about.model[:TEXT],
+        family=codes.DCM.ArtificialIntelligence,
+        version=bag.about.version,
     )
     segments = [
         hd.seg.SegmentDescription(
@@ -227,12 +243,12 @@ def write_segmentation(
             "BINARY",
             segments,
             omit_empty_frames=bool(mask.any()),
-            **_identity(grid, "segmentation", "segmentation", about=about, name="P(evidence)"),
+            **_identity(bag, grid, "segmentation", "segmentation", name="P(evidence)"),
             **grid.geometry,
         )
     if "ImageOrientationSlide" in grid.sources[0]:
         dataset.PatientOrientation = None  # type 2C, and unknown on a slide
-    _save(dataset, path, about=about, part="segmentation")
+    return dataset
 
 
 def _concept(key: str) -> Any:
@@ -240,9 +256,9 @@ def _concept(key: str) -> Any:
 
 
 def _identity(
-    grid: DicomGrid, series: str, part: str, *, about: Provenance, name: str
+    bag: ExportBag, grid: DicomGrid, series: str, part: str, *, name: str
 ) -> dict[str, Any]:
-    source = str(grid.sources[0].SeriesInstanceUID)
+    source, about = str(grid.sources[0].SeriesInstanceUID), bag.about
     return {
         "series_instance_uid": _uid(about, source, "series", series),
         "series_number": SERIES[series],
@@ -262,8 +278,9 @@ def _uid(about: Provenance, *parts: str) -> str:
     return f"2.25.{about.identifier('dicom', *parts).int}"
 
 
-def _save(dataset: "Dataset", path: Path, *, about: Provenance, part: str) -> None:
+def _save(bag: ExportBag, dataset: "Dataset", *, part: str) -> None:
     """Replace what highdicom drew at random or read from the clock, and write the file."""
+    about = bag.about
     day, time = about.predicted.strftime("%Y%m%d"), about.predicted.strftime("%H%M%S")
     for what in ("Content", "InstanceCreation", "Series"):
         if f"{what}Date" in dataset or what == "Content":
@@ -278,8 +295,8 @@ def _save(dataset: "Dataset", path: Path, *, about: Provenance, part: str) -> No
     dataset.ImageComments = "; ".join(
         f"{key}: {value}" for key, value in about.entries.items() if key != "predicted"
     )
-    with replacing(path) as temporary:
-        dataset.save_as(temporary, enforce_file_format=True)
+    with bag.file(f"_{part}.dcm") as path:
+        dataset.save_as(path, enforce_file_format=True)
 
 
 @contextmanager

@@ -6,99 +6,76 @@ level-0 pixels that it covers, so that viewers align it with the slide without a
 
 import math
 import warnings
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
 
-from ..core import replacing
 from ..errors import MissingExtra
-from ..evaluation import Prediction
-from ..maps import Layout, Raster, raster
-from .provenance import Provenance
-from .quantities import Channels, channels
+from ..maps import Raster, checked_squares, raster
+from .bag import ExportBag, lacking
 
 LONGEST = 64
 """Levels are halved until no side is longer than this, in cells."""
 TILE = 256
 
 
-def write_ome_tiff(
-    path: Path,
-    p: Prediction,
-    patches: Layout,
-    *,
-    size: tuple[int, int],
-    mpp: float | None,
-    about: Provenance,
-    classes: Sequence[str] = (),
-) -> None:
+def write_ome_tiff(bag: ExportBag) -> None:
     """Write one channel per quantity (mean, std, probability; per class where there are classes).
 
     Values are float32, and NaN where there is no patch. Coarser levels are means of the cells that
     have a value. Quantities that the model lacks are left out; the annotation says why.
     """
+    with bag.slide("OME-TIFF") as slide:
+        cells, mpp = (
+            raster(checked_squares(bag.p, slide, sources=bag.placed), size=slide.size),
+            slide.mpp,
+        )
     try:
         import imagecodecs
         import tifffile
     except ImportError as error:
         raise MissingExtra("tifffile with imagecodecs", "slides") from error
     del imagecodecs
-    cells = raster(patches, size=size)
-    held = channels(p, classes=classes)
-    levels = [np.stack([cells.fill(q.values) for q in held.present])]
+    levels = [np.stack([cells.fill(q.values) for q in bag.channels])]
     while max(levels[-1].shape[1:]) > LONGEST:
         levels.append(np.stack([_halved(channel) for channel in levels[-1]]))
-    metadata = _metadata(p, cells, held, mpp=mpp, about=about)
-    with replacing(path) as temporary, tifffile.TiffWriter(
-        temporary, bigtiff=True, ome=True
-    ) as file:  # fmt: skip
+    metadata = _metadata(bag, cells, mpp=mpp)
+    with bag.file(".ome.tiff") as path, tifffile.TiffWriter(path, bigtiff=True, ome=True) as file:
         for k, level in enumerate(levels):
             side = min(TILE, 16 * math.ceil(max(level.shape[1:]) / 16))
+            more = {"metadata": None, "subfiletype": 1}
             file.write(
                 level,
                 photometric="minisblack",
                 tile=(side, side),
                 compression="zlib",
                 predictor=3,
-                software=about.entries["software"],
-                **(
-                    {"metadata": metadata, "subifds": len(levels) - 1}
-                    if k == 0
-                    else {"metadata": None, "subfiletype": 1}
-                ),
+                software=bag.about.entries["software"],
+                **(more if k else {"metadata": metadata, "subifds": len(levels) - 1}),
             )
 
 
-def _metadata(
-    p: Prediction, cells: Raster, held: Channels, *, mpp: float | None, about: Provenance
-) -> dict[str, Any]:
+def _metadata(bag: ExportBag, cells: Raster, *, mpp: float | None) -> dict[str, Any]:
     """Return what the OME-XML states, by the names that tifffile knows."""
     unit, scale = ("pixel", 1.0) if mpp is None else ("µm", mpp)
-    count = len(held.present)
+    entries, count = bag.about.entries, len(bag.channels)
+    plane = {"Position{}": 0.0, "Position{}Unit": unit}
+    size = {"PhysicalSize{}": cells.cell * scale, "PhysicalSize{}Unit": unit}
     return {
         "axes": "CYX",
-        "Name": f"{p.name} (probsa map)",
-        "Description": about.entries["statement"],
-        "UUID": str(about.identifier("ome-tiff")),
-        "Creator": about.entries["software"],
-        "PhysicalSizeX": cells.cell * scale,
-        "PhysicalSizeXUnit": unit,
-        "PhysicalSizeY": cells.cell * scale,
-        "PhysicalSizeYUnit": unit,
-        "Channel": {"Name": [q.label for q in held.present]},
-        "Plane": {
-            f"Position{axis}{suffix}": [value] * count
-            for axis in "XY"
-            for suffix, value in (("", 0.0), ("Unit", unit))
-        },
+        "Name": f"{bag.p.name} (probsa map)",
+        "Description": entries["statement"],
+        "UUID": str(bag.about.identifier("ome-tiff")),
+        "Creator": entries["software"],
+        **{key.format(axis): value for axis in "XY" for key, value in size.items()},
+        "Channel": {"Name": [q.label for q in bag.channels]},
+        "Plane": {key.format(axis): [v] * count for axis in "XY" for key, v in plane.items()},
         "MapAnnotation": {
-            **about.entries,
+            **entries,
             "level0_pixels_per_cell": f"{cells.cell:g}",
             "largest_misplacement_level0_pixels": f"{cells.misplaced:g}",
-            **{f"without_{key}": reason for key, reason in held.absent.items()},
+            **{f"without_{key}": reason for key, reason in lacking(bag.p).items()},
         },
     }
 

@@ -38,7 +38,7 @@ class Provenance:
 
     @cached_property
     def entries(self) -> dict[str, str]:
-        """Return the origin as text, by key, for the metadata of a file."""
+        """The origin as text, by key, for the metadata of a file."""
         return {
             "software": f"probsa {self.version}",
             "model": self.model,

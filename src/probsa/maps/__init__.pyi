@@ -2,6 +2,9 @@ from .compare import draw_doubt as draw_doubt
 from .compare import side_by_side as side_by_side
 from .draw import draw_map as draw_map
 from .folder import READ_ERRORS as READ_ERRORS
+from .folder import ScoreChoice as ScoreChoice
+from .folder import map_limits as map_limits
+from .folder import predicted_bags as predicted_bags
 from .folder import render_folder as render_folder
 from .layout import Layout as Layout
 from .layout import Raster as Raster
@@ -12,6 +15,7 @@ from .picture import save_figure as save_figure
 from .quantities import KINDS as KINDS
 from .quantities import NO_VARIANCE as NO_VARIANCE
 from .quantities import Quantity as Quantity
+from .quantities import class_names as class_names
 from .quantities import column_of as column_of
 from .quantities import columns_of as columns_of
 from .quantities import flattened as flattened
@@ -21,13 +25,10 @@ from .quantities import score_name as score_name
 from .quantities import showing as showing
 from .quantities import unit_of as unit_of
 from .quantities import value_of as value_of
-from .qupath import write_qupath as write_qupath
 from .report_figures import write_report_figures as write_report_figures
 from .scale import ColourLimits as ColourLimits
 from .scale import flatness as flatness
 from .scale import value_range as value_range
-from .shown import ScoreChoice as ScoreChoice
-from .shown import map_limits as map_limits
 from .sources import CohortSources as CohortSources
 from .sources import OverlaySettings as OverlaySettings
 from .sources import Sources as Sources

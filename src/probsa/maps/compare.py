@@ -6,11 +6,12 @@ and, if it has one, its variance. Scores of different methods are different quan
 panel has its own scale.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,10 +28,8 @@ from .picture import (
     SMALL,
     TINY,
     Canvas,
-    draw_panel,
-    dress_axes,
-    finish,
-    new_page,
+    Panel,
+    draw_page,
     plain_canvas,
     save_figure,
 )
@@ -56,8 +55,6 @@ SLICES = 3.0
 SCALE = "Each panel has its own scale, from the bag's smallest to its largest value. p is p(Y = 1)."
 RAYS = {0.05: "solid", 0.25: "dashed"}
 """P(wrong) along the lines of the plot of doubt, and their style."""
-Named = tuple[str, Quantity]
-"""The name of a panel's axes, and what it shows."""
 
 
 def side_by_side(
@@ -92,15 +89,20 @@ def side_by_side(
     single = {name: _single(p) for name, p in predictions.items()}
     first = next(iter(single.values()))
     canvas = plain_canvas(place(first), small=True)
-    panels = list(_panels(single, strip=canvas.layout.strip))
-    figure = _page(
-        canvas,
-        panels,
-        title=f"{bag}{'' if label is None else f' · label {label}'}",
-        caption=f"{caption} {SCALE}".strip(),
-        source=None if sources is None else lambda ax: _draw_source(ax, first, sources, canvas),
-        lesions=_labelled(single) if canvas.layout.strip else None,
-    )
+    strip = canvas.layout.strip
+    panels = list(_panels(single, strip=strip))
+    if sources is not None:
+        panels.insert(0, ("source", lambda ax: _draw_source(ax, first, sources, canvas)))
+    title = f"{bag}{'' if label is None else f' · label {label}'}"
+    tall = SLICES if strip and sources is not None else 1.0
+    figure = _page(canvas, panels, title=title, caption=f"{caption} {SCALE}".strip(), first=tall)
+    labelled = _labelled(single)
+    ends = [] if labelled is None or not strip else _ends_of_lesions(labelled, canvas)
+    for ax in figure.axes:
+        if str(ax.get_label()).endswith((" mean", " variance")):
+            for x in ends:
+                ax.axvline(x, color="white", lw=2.2)
+                ax.axvline(x, color="#D55E00", lw=1.1)
     save_figure(figure, out)
     columns = _table(single)
     write_csv(out.with_suffix(".csv"), list(columns), pd.DataFrame(columns).to_dict("records"))
@@ -140,13 +142,13 @@ def draw_doubt(
             f"{p.score_kind}), and for bags with instance labels"
         )
     check_same_bag({**others, name: p}, bag=p.name)
-    panels = [
+    panels: list[Panel] = [
         *_panels({"": p}, strip=False, only="labels"),
         *_panels({n: _single(v) for n, v in others.items()}, strip=False, only="mean"),
         *((q.key, q) for q in doubt_of(p, name=name)),
     ]
-    canvas = plain_canvas(place(p), small=True)
-    return _page(canvas, panels, title=title, caption=caption, plot=lambda ax: _plot(ax, p))
+    panels.append(("plot", lambda ax: _plot(ax, p)))
+    return _page(plain_canvas(place(p), small=True), panels, title=title, caption=caption)
 
 
 def check_same_bag(predictions: Mapping[str, Prediction], *, bag: str) -> None:
@@ -186,40 +188,10 @@ def doubt_of(p: Prediction, *, name: str) -> list[Quantity]:
     ]
 
 
-def _page(
-    canvas: Canvas,
-    panels: Sequence[Named],
-    *,
-    title: str,
-    caption: str,
-    source: Callable[[Axes], None] | None = None,
-    plot: Callable[[Axes], None] | None = None,
-    lesions: Prediction | None = None,
-) -> Figure:
-    """Return a page of small panels; `source` is drawn in the first, `plot` in the last."""
-    names = [*(["source"] if source else []), *(name for name, _ in panels)]
-    names += ["plot"] if plot else []
-    columns = 1 if canvas.layout.strip else min(len(names), round(6.8 / (canvas.size[0] + 0.82)))
-    tall = SLICES if source and canvas.layout.strip else 1.0
-    heights = [tall] + [1.0] * (-(-len(names) // columns) - 1)
-    figure, axes = new_page(
-        names, columns=columns, size=canvas.size, dpi=canvas.dpi, heights=heights
-    )
-    for k, ax in enumerate(axes):
-        if plot is None or k < len(axes) - 1:
-            dress_axes(ax, canvas, first=k % columns == 0, last=k + columns >= len(axes))
-    if source is not None:
-        source(axes[0])
-    if plot is not None:
-        plot(axes[-1])
-    for ax, (name, q) in zip(axes[int(source is not None) :], panels, strict=False):
-        draw_panel(ax, q, canvas)
-        if lesions is not None and not name.endswith("labels"):
-            for x in _ends_of_lesions(lesions, canvas):
-                ax.axvline(x, color="white", lw=2.2)
-                ax.axvline(x, color="#D55E00", lw=1.1)
-    share = (1 / columns, 1 / sum(heights))
-    return finish(figure, axes[-1], canvas.size, title=title, caption=caption, share=share)
+def _page(canvas: Canvas, panels: Sequence[Panel], **words: Any) -> Figure:
+    """Return a page of small panels, as many side by side as fit the width of a text."""
+    columns = min(len(panels), round(6.8 / (canvas.size[0] + 0.82)))
+    return draw_page(canvas, panels, columns=1 if canvas.layout.strip else columns, **words)
 
 
 def _single(p: Prediction) -> Prediction:
@@ -237,7 +209,7 @@ def _labelled(single: Mapping[str, Prediction]) -> Prediction | None:
     return next((p for p in single.values() if p.instance_labels is not None), None)
 
 
-def _panels(single: Mapping[str, Prediction], *, strip: bool, only: str = "") -> Iterator[Named]:
+def _panels(single: Mapping[str, Prediction], *, strip: bool, only: str = "") -> Iterator[Panel]:
     """Yield the labels, then each method's mean and, if it has one, its variance."""
     separator = " · " if strip else "\n"
     labels = _labelled(single)

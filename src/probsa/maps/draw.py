@@ -5,6 +5,7 @@ first, and all panels show the same part of the slide.
 """
 
 import math
+from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,15 +19,13 @@ from .picture import (
     ALPHA,
     SMALL,
     Canvas,
-    draw_panel,
-    dress_axes,
-    finish,
-    new_page,
+    Panel,
+    draw_page,
     plain_canvas,
     set_title,
     slide_canvas,
 )
-from .quantities import Quantity, Scale, columns_of, quantities
+from .quantities import Scale, columns_of, quantities
 from .scale import ColourLimits, bag_limits
 
 
@@ -80,28 +79,19 @@ def draw_map(
     found = list(quantities(p, limits or bag_limits(p), scale=scale))
     classes = columns_of(p)
     per_class = len(found) // classes
-    # (name, quantity) of each place; the tissue is shown in the first row only
-    places: list[tuple[str | None, Quantity | None]] = []
+    panels: list[Panel] = []
     for k, q in enumerate(found):
+        # the tissue is shown in the first row only
         if over is not None and k % per_class == 0 and (k == 0 or not canvas.stacked):
-            places.append((None if k else "tissue", None))
-        places.append((q.key + (f" {k // per_class}" if classes > 1 else ""), q))
-    columns = 1 if canvas.stacked else len(places) // classes
-    names = [name for name, _ in places]
-    figure, axes = new_page(names, columns=columns, size=canvas.size, dpi=canvas.dpi)
-    for ax, k in zip(axes, (k for k, name in enumerate(names) if name), strict=True):
-        first, last = k % columns == 0 or names[k - 1] is None, k == len(names) - 1
-        dress_axes(ax, canvas, first=first, last=last or not canvas.layout.strip)
-        q = places[k][1]
-        if q is not None:
-            draw_panel(ax, q, canvas)
-        elif over is not None:
-            _draw_tissue(ax, over[0], canvas)
+            draw = partial(_draw_tissue, picture=over[0], canvas=canvas)
+            panels.append(("tissue", None if k else draw))
+        panels.append((q.key + (f" {k // per_class}" if classes > 1 else ""), q))
+    columns = 1 if canvas.stacked else len(panels) // classes
     first_line, _, caption = (heading(p, label=label) if title is None else title).partition("\n")
-    return finish(figure, axes[0], canvas.size, title=first_line, caption=caption)
+    return draw_page(canvas, panels, columns=columns, title=first_line, caption=caption)
 
 
-def _draw_tissue(ax: Axes, picture: Region, canvas: Canvas) -> None:
+def _draw_tissue(ax: Axes, *, picture: Region, canvas: Canvas) -> None:
     part = "tissue, whole slide" if picture.whole else "tissue around the patches"
     if picture.undecoded:
         part += f"; grey: {picture.undecoded} of {picture.blocks} parts unreadable"

@@ -2,21 +2,41 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from ..core import named_file
-from ..errors import ProbSAError, UnknownName
-from ..evaluation import Prediction, read_predictions, truth_of, verdict_of
+from ..errors import BagError, InputError, ProbSAError, UnknownName
+from ..evaluation import (
+    MAP_SCORES,
+    MapScore,
+    MapScoreChoice,
+    Prediction,
+    Predictions,
+    drawable_scores,
+    read_predictions,
+    truth_of,
+    verdict_of,
+)
 from ..jobs import sweep, write_lock
+from ..tasks import Task
 from .draw import draw_map, heading
 from .picture import save_figure
 from .quantities import Scale, showing
-from .scale import ColourLimits, bag_limits
-from .shown import ScoreChoice, map_limits, resolve
+from .scale import ColourLimits, bag_limits, common_limits
 from .sources import OverlaySettings, Sources, draw_over
 
 READ_ERRORS = (ProbSAError, OSError, RuntimeError, MemoryError)
 """Errors that a damaged file can raise, including those of the decoding libraries."""
+ScoreChoice = MapScore | Literal["auto"]
+
+
+class Shown(NamedTuple):
+    """The score that the maps of a folder show."""
+
+    score: MapScore | None
+    """None: each prediction's own."""
+    caption: str
+    """Text below the maps; empty for folders without a choice."""
 
 
 def render_folder(
@@ -52,32 +72,58 @@ def render_folder(
         InputError, TableError: The folder is not a predictions folder, or it has no such score.
     """
     table = read_predictions(predictions)
+    failures: list[tuple[str, str]] = []
+    found = predicted_bags(table, bags, failures=failures, progress=progress)
+    shown = resolve(table, score)
+    limits = map_limits(predictions, score=shown.score) if scale == "fixed" else None
+    sweep(out, guard=lambda path: _guard(path, table.bags))
+    for p in found:
+        row = table.bags.index(p.name)
+        # training bags look better than new ones, so the title says so
+        training_note = " · a training bag" if table.parts[row] == "train" else ""
+        is_class = table.of_task.unordered_classes  # other targets are given in words
+        label = table.labels[row] if is_class else truth_of(table, row) or None
+        first = heading(p, label=label, said=verdict_of(table, p))
+        title = f"{first}{training_note}\n{shown.caption}".strip()
+        try:
+            for part, of_slide, own in _slides(showing(p, shown.score), title, limits):
+                used = "fixed" if part.name != p.name else scale
+                with write_lock(named_file(out, part.name, ".png")):
+                    failures += _draw(part, out, over=over, scale=used, title=of_slide, limits=own)
+        except (ProbSAError, OSError) as error:
+            failures.append((p.name, str(error)))
+    return failures
+
+
+def predicted_bags(
+    table: Predictions,
+    bags: Sequence[str] | None,
+    *,
+    failures: list[tuple[str, str]],
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[Prediction]:
+    """Return the given bags of a table (None: all); reasons of unreadable ones join `failures`.
+
+    Raises:
+        UnknownName: A bag is not in the table.
+    """
     names = list(table.bags if bags is None else bags)
     for bag in names:
         if bag not in table.bags:
             raise UnknownName("predicted bag", bag, table.bags)
-    shown = resolve(table, score)
-    limits = map_limits(predictions, score=shown.score) if scale == "fixed" else None
-    failures = []
-    sweep(out, guard=lambda path: _guard(path, table.bags))
-    for k, bag in enumerate(names):
-        try:
-            p, row = table.instances(bag), table.bags.index(bag)
-            # training bags look better than new ones, so the title says so
-            training_note = " · a training bag" if table.parts[row] == "train" else ""
-            is_class = table.of_task.unordered_classes  # other targets are given in words
-            label = table.labels[row] if is_class else truth_of(table, row) or None
-            first = heading(p, label=label, said=verdict_of(table, p))
-            title = f"{first}{training_note}\n{shown.caption}".strip()
-            for part, of_slide, own in _slides(showing(p, shown.score), title, limits):
-                used = "fixed" if part.name != bag else scale
-                with write_lock(named_file(out, part.name, ".png")):
-                    failures += _draw(part, out, over=over, scale=used, title=of_slide, limits=own)
-        except (ProbSAError, OSError) as error:
-            failures.append((bag, str(error)))
-        if progress is not None:
-            progress(k + 1, len(names))
-    return failures
+
+    def read() -> Iterator[Prediction]:
+        for k, bag in enumerate(names, start=1):
+            try:
+                p = table.instances(bag)
+            except READ_ERRORS as error:
+                failures.append((bag, str(error)))
+            else:
+                yield p
+            if progress is not None:
+                progress(k, len(names))
+
+    return read()
 
 
 def _slides(
@@ -121,3 +167,73 @@ def _draw(
             return [(p.name, problem)] if problem else []
     save_figure(draw_map(p, **how), named_file(out, p.name, ".png"))
     return failures
+
+
+def meaning(score: MapScore, task: Task, *, own: bool = False) -> str:
+    """Return what a score says about an instance, in a sentence; empty for attention.
+
+    The model's `own` score is not compared with other classes.
+    """
+    words = task.words
+    up, down = words.towards
+    several = task.unordered_classes and not task.two_classes
+    relative = " It is relative to the mean over the classes." if several else ""
+    return {
+        "attention": "",
+        "contribution": "A contribution is the attention times the class score: red raises "
+        f"{words.raised}, blue lowers it.{relative}",
+        "evidence": f"Evidence is what the instance says on its own: red {up}, blue {down}."
+        + ("" if own else relative),
+        "probability": f"The probability that the instance speaks for {words.aim}.",
+        "grade": "Each map shows the probability of a grade or a higher one, for a bag that "
+        "consists of this instance alone.",
+    }[score]
+
+
+def resolve(table: Predictions, score: ScoreChoice) -> Shown:
+    """Return what the maps of a predictions folder show."""
+    choice = MapScoreChoice.of(table.metadata, where=table.folder / "predictions.json")
+    first = next(_readable(table), None)
+    known = () if first is None else drawable_scores(first)
+    own = known[0] if known else None
+    if score != "auto" and known and score not in known:
+        raise InputError(
+            f"the predictions in {table.folder} have no score {score!r}: they have "
+            f"{', '.join(known)}"
+        )
+    chosen = choice is not None and choice.chosen in MAP_SCORES
+    if (score == "auto" and not chosen) or (choice is None and score == own):
+        # the model's own score needs words if it is evidence and the task has no class
+        silent = own is None or table.of_task.unordered_classes
+        caption = "" if own is None or silent else meaning(own, table.of_task, own=True)
+        return Shown(None if score == "auto" else score, caption)
+    if score == "auto":
+        assert choice is not None
+        score, why = choice.chosen, choice.reason
+    else:
+        other = "" if choice is None else f" (the validation bags chose {choice.chosen})"
+        why = f"{score}: as asked for{other}"
+    text = f"{why}. {meaning(score, table.of_task, own=score == own)}".strip()
+    return Shown(score, text[0].upper() + text[1:])
+
+
+def map_limits(folder: Path, *, score: MapScore | None = None) -> ColourLimits:
+    """Return the fixed scale of a predictions folder, computed from all its bags.
+
+    The limits of the mean are those of `score`; None: of the model's own score. Bags whose
+    per-instance file is missing or damaged are skipped; drawing them reports the error.
+
+    Raises:
+        InputError, TableError: The folder is not a predictions folder.
+        BagError: No bag has attention that could be read.
+    """
+    return common_limits(_readable(read_predictions(folder), score))
+
+
+def _readable(table: Predictions, score: MapScore | None = None) -> Iterator[Prediction]:
+    for bag in table.bags:
+        try:
+            p = showing(table.instances(bag), score)
+        except (BagError, InputError):
+            continue
+        yield p

@@ -7,7 +7,7 @@ so that maps can be drawn from several threads or processes.
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,10 @@ NARROWEST = 6.4
 ROUND = {"integer": True, "steps": [1, 2, 5, 10]}
 STACK_FROM = 2.5
 """Ratio of width to height from which panels are stacked one below the other."""
+
+
+Panel = tuple[str, Quantity | Callable[[Axes], None] | None]
+"""The name of a panel's axes, and what it shows or what draws it; None is an empty place."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,20 +153,34 @@ def blend(canvas: Canvas, q: Quantity) -> UInt8[np.ndarray, "height width 3"]:
     return blended
 
 
-def new_page(
-    names: Sequence[str | None], *, columns: int, size: tuple[float, float], dpi: int,
-    heights: Sequence[float] | None = None,
-) -> tuple[Figure, list[Axes]]:  # fmt: skip
-    """Return a page of panels in rows, with the names of their axes; None is an empty place.
+def draw_page(
+    canvas: Canvas, panels: Sequence[Panel], *, columns: int, title: str, caption: str = "",
+    first: float = 1.0,
+) -> Figure:  # fmt: skip
+    """Return a page of panels in rows; the first row is `first` times as high as the others.
 
-    `size` is that of a panel in inches, and `heights` those of the rows as multiples of it.
+    The labels of the axes are the names of the panels; a colour bar is called `<name> bar`.
     """
-    rows = -(-len(names) // columns)
-    height = sum(heights or [1.0] * rows) * size[1]
-    figure = new_figure(columns * size[0], height, dpi=dpi, rows=rows, columns=columns)
+    rows, (width, height) = -(-len(panels) // columns), canvas.size
+    heights = [first] + [1.0] * (rows - 1)
+    total = sum(heights) * height
+    figure = new_figure(columns * width, total, dpi=canvas.dpi, rows=rows, columns=columns)
     grid = figure.add_gridspec(rows, columns, height_ratios=heights)
-    places = [(name, divmod(k, columns)) for k, name in enumerate(names) if name is not None]
-    return figure, [figure.add_subplot(grid[at], label=name) for name, at in places]
+    axes = []
+    for k, (name, shown) in enumerate(panels):
+        if shown is None:
+            continue
+        axes.append(ax := figure.add_subplot(grid[divmod(k, columns)], label=name))
+        if name != "plot":  # which has axes of its own
+            begins = k % columns == 0 or panels[k - 1][1] is None
+            between = k + columns < len(panels) and (canvas.small or canvas.layout.strip)
+            dress_axes(ax, canvas, first=begins, last=not between)
+        if isinstance(shown, Quantity):
+            draw_panel(ax, shown, canvas)
+        else:
+            shown(ax)
+    share = (1 / columns, 1 / sum(heights))
+    return finish(figure, axes[-1], canvas.size, title=title, caption=caption, share=share)
 
 
 def new_figure(width: float, height: float, *, dpi: int, rows: int, columns: int) -> Figure:
@@ -174,16 +192,15 @@ def new_figure(width: float, height: float, *, dpi: int, rows: int, columns: int
 
 
 def finish(
-    figure: Figure, ax: Axes, size: tuple[float, float], *, title: str, caption: str = "",
-    share: tuple[float, float] | None = None,
+    figure: Figure, ax: Axes, size: tuple[float, float], *, title: str, caption: str,
+    share: tuple[float, float],
 ) -> Figure:  # fmt: skip
     """Add the title above the panels and the caption below, and give the panels their size.
 
     `size` is that of `ax` in inches, and `share` its part of the width and the height of all
-    panels; None: that of a place of its grid.
+    panels.
     """
-    grid = ax.get_subplotspec().get_gridspec()  # type: ignore[union-attr]
-    across, down = share or (1 / grid.ncols, 1 / grid.nrows)
+    across, down = share
     above = figure.suptitle(" ", x=0.0, ha="left", fontsize=LARGE, fontweight="bold")
     above.set_parse_math(False)  # a name may contain a dollar sign
     engine = figure.get_layout_engine()

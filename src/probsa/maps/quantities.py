@@ -4,7 +4,7 @@ A `Quantity` is one value for each instance of a bag, with its colours and its w
 why there is none. `quantities` lists those of a map, and `value_of` returns any of the table.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -185,6 +185,12 @@ def column_of(values: np.ndarray, column: int) -> Values:
     if values.ndim == 1:
         return values
     return values[:, column if column < values.shape[1] else -1]
+
+
+def class_names(p: Prediction, columns: int, classes: Sequence[str] = ()) -> list[str]:
+    """Return what the columns of a per-instance array are of; without a name, their numbers."""
+    names = p.of_task.column_names(p, columns) or classes
+    return [names[c] if c < len(names) else str(c) for c in range(columns)]
 
 
 def flattened(q: Quantity, *, logits: bool = False) -> Quantity:

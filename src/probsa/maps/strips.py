@@ -6,8 +6,8 @@ slices with the highest mean; the plot below covers all slices.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int, UInt8
@@ -57,8 +57,7 @@ CYCLE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442", "#000
 """The colours of Okabe and Ito, which colour-blind readers can tell apart."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tiles:
+class Tiles(NamedTuple):
     """The slices as one picture, and their positions in it."""
 
     image: UInt8[np.ndarray, "height width 3"]
@@ -110,10 +109,9 @@ def selected(mean: np.ndarray, position: np.ndarray) -> Int[np.ndarray, " shown"
 def grey_slice(scan: Scan, index: int, size: tuple[int, int]) -> UInt8[np.ndarray, "height width"]:
     """Return a slice in the brain window, with this (width, height) in pixels."""
     pixels = Image.fromarray(slice_image(scan, index, BRAIN)[..., 0])
-    fine = size[0] >= scan.volume.shape[2]
-    return np.asarray(
-        pixels.resize(size, Image.Resampling.NEAREST if fine else Image.Resampling.BOX)
-    )
+    finer = size[0] >= scan.volume.shape[2]
+    method = Image.Resampling.NEAREST if finer else Image.Resampling.BOX
+    return np.asarray(pixels.resize(size, method))
 
 
 def slice_tiles(
@@ -141,7 +139,7 @@ def slice_tiles(
         for j, colour in enumerate(swatches):
             top = y + h + j * SWATCH
             image[top : top + SWATCH, x : x + w] = colour[k]
-    return Tiles(image=image, corners=corners, size=(w, h))
+    return Tiles(image, corners, (w, h))
 
 
 def draw_strip(
@@ -166,10 +164,9 @@ def draw_strip(
     shown = [q for q in found if q.key != "labels" and not q.absent]
     rows = selected(shown[0].values, position)
     frames = None
-    if p.instance_labels is not None:  # the colour of each slice's true label; grey: unknown
-        (labels,) = (q for q in found if q.key == "labels")
-        known = np.isfinite(labels.values[rows])[:, None]
-        frames = np.where(known, labels.colours[rows], 128).astype(np.uint8)
+    for q in (q for q in found if q.key == "labels"):  # frames of this colour; grey: unknown
+        known = np.isfinite(q.values[rows])[:, None]
+        frames = np.where(known, q.colours[rows], 128).astype(np.uint8)
     tiles = slice_tiles(
         scan, slices[rows].tolist(), swatches=[q.colours[rows] for q in shown], frames=frames
     )

@@ -5,4 +5,3 @@ from .export import SLICE_PIXELS as SLICE_PIXELS
 from .export import Exported as Exported
 from .export import export_page as export_page
 from .pages import ViewData as ViewData
-from .pages import open_view as open_view

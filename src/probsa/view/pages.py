@@ -12,12 +12,14 @@ from PIL import Image
 
 from ..cohorts import WorkFolder
 from ..errors import InputError, ProbSAError
-from ..evaluation import Prediction, Predictions, read_predictions
+from ..evaluation import Prediction, read_predictions
 from ..maps import (
+    KINDS,
     READ_ERRORS,
     CohortSources,
     Layout,
     checked_squares,
+    class_names,
     columns_of,
     map_limits,
     place,
@@ -28,7 +30,6 @@ from ..slides import Scan, Slide
 from ..training import RunFolder
 from .opened import Kept
 from .quantities import (
-    TABLES,
     as_page,
     check_comparable,
     chosen_column,
@@ -65,10 +66,6 @@ class SlideView:
     pyramid: Pyramid
     patches: Layout
 
-    def close(self) -> None:
-        """Close the slide."""
-        self.slide.close()
-
 
 Picture = TypeVar("Picture", SlideView, ScanView)
 
@@ -78,24 +75,40 @@ class ViewData:
 
     Bags are addressed by their position in `rows`, classes and patches by their numbers; no path
     comes from a request. All methods may be called by several threads; what is not there or cannot
-    be read is one of `READ_ERRORS`. `open_view` makes it and says what its options mean.
+    be read is one of `READ_ERRORS`.
+
+    Args:
+        predictions: A run folder, or a folder that `probsa predict` wrote.
+        slides: A work folder of `probsa patch`, or a folder of slides or series.
+        against: A run or predictions of another model, to show differences.
+        mpp: Micrometres per level-0 pixel of slides whose files do not state it, or a mapping from
+            names of slides.
+        max_mpp: Finest resolution of slides in µm per pixel; None: that of the slides.
+        most_pixels: Longest side of the slices of scans in pixels; None: that of the scans.
+
+    Raises:
+        InputError, TableError: a folder does not exist, or is not what it should be.
     """
 
     def __init__(
         self,
-        table: Predictions,
+        predictions: Path,
         *,
-        sources: CohortSources | None = None,
-        other: Predictions | None = None,
+        slides: Path | None = None,
+        against: Path | None = None,
+        mpp: float | Mapping[str, float] | None = None,
         max_mpp: float | None = None,
         most_pixels: int | None = None,
-        about: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        self.table, self.sources, self.other = table, sources, other
-        self.max_mpp, self.most_pixels, self.about = max_mpp, most_pixels, about
-        self.rows: list[Row] = list_rows(table)
+        folder, self.about = _predictions_of(Path(predictions))
+        self.table = read_predictions(folder)
+        self.sources = None if slides is None else CohortSources(slides, mpp=mpp)
+        other = None if against is None else _predictions_of(Path(against))[0]
+        self.other = None if other is None else read_predictions(other)
+        self.max_mpp, self.most_pixels = max_mpp, most_pixels
+        self.rows: list[Row] = list_rows(self.table)
         self._bags = Kept(self._read, most=OPEN)
-        self._pictures = Kept(self._open, most=OPEN, close=lambda v: v.close())
+        self._pictures = Kept(self._open, most=OPEN, close=_close)
 
     def close(self) -> None:
         """Close all slides."""
@@ -126,7 +139,7 @@ class ViewData:
             "classes": self.table.classes,
             "words": asdict(words),
             "threshold": self.table.threshold,
-            "colours": {name: packed(look_up_table(name), "u1") for name in TABLES},
+            "colours": {name: packed(look_up_table(name), "u1") for name in KINDS},
             "other": None if self.other is None else title_of(self.other.folder),
             "pictures": self.sources is not None,
             "remarks": remarks,
@@ -143,12 +156,11 @@ class ViewData:
         """Return the geometry of a bag: its raster, its slide or scan, and its tissue."""
         p = self.bag(k)
         columns = columns_of(p)
-        named = self.table.classes if len(self.table.classes) == columns else range(columns)
-        named = p.of_task.column_names(p, columns) or named
+        named = class_names(p, columns, self.table.classes)
         page: dict[str, Any] = {
             "name": p.name,
             "n": len(p.attention_mean),
-            "classes": [str(name) for name in named] if columns > 1 else [],
+            "classes": named if columns > 1 else [],
             "column": chosen_column(p),
             "reason": "",
         }
@@ -373,38 +385,9 @@ def drawn(patches: Layout, cell: float) -> str:
     return " ".join(notes)
 
 
-def open_view(
-    predictions: Path,
-    *,
-    slides: Path | None = None,
-    against: Path | None = None,
-    mpp: float | Mapping[str, float] | None = None,
-    max_mpp: float | None = None,
-    most_pixels: int | None = None,
-) -> ViewData:
-    """Open the predictions of a run, or a folder of predictions, for the page.
-
-    Args:
-        predictions: A run folder, or a folder that `probsa predict` wrote.
-        slides: A work folder of `probsa patch`, or a folder of slides or series.
-        against: A run or predictions of another model, to show differences.
-        mpp: Micrometres per level-0 pixel of slides whose files do not state it, or a mapping from
-            names of slides.
-        max_mpp: Finest resolution of slides in µm per pixel; None: that of the slides.
-        most_pixels: Longest side of the slices of scans in pixels; None: that of the scans.
-
-    Raises:
-        InputError, TableError: a folder does not exist, or is not what it should be.
-    """
-    folder, about = _predictions_of(Path(predictions))
-    return ViewData(
-        read_predictions(folder),
-        sources=None if slides is None else CohortSources(slides, mpp=mpp),
-        other=None if against is None else read_predictions(_predictions_of(Path(against))[0]),
-        max_mpp=max_mpp,
-        most_pixels=most_pixels,
-        about=about,
-    )
+def _close(shown: SlideView | ScanView) -> None:
+    if isinstance(shown, SlideView):
+        shown.slide.close()
 
 
 def _predictions_of(path: Path) -> tuple[Path, tuple[tuple[str, str], ...]]:

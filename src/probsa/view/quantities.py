@@ -1,7 +1,7 @@
 """Stage 10: the quantities of one class of a bag for the page, and the lists of its pictures."""
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
@@ -25,21 +25,11 @@ from .scripts import packed
 
 GALLERY = 10
 """Number of patches in each list of pictures."""
-Colours = Literal["mean", "deviation", "probability", "signed", "difference", "labels"]
-TABLES: dict[Colours, str] = {
-    "mean": "mean",
-    "deviation": "deviation",
-    "probability": "probability",
-    "signed": "contribution",
-    "difference": "difference",
-    "labels": "labels",
-}
-"""Rows of the table of quantities, by the names that the page has for their colours."""
 
 
-def look_up_table(name: Colours) -> UInt8[np.ndarray, "256 3"]:
+def look_up_table(key: str) -> UInt8[np.ndarray, "256 3"]:
     """Return the red, green and blue of 256 equal steps from the lowest to the highest value."""
-    rgba = np.asarray(KINDS[TABLES[name]].colours(np.linspace(0, 1, 256)))
+    rgba = np.asarray(KINDS[key].colours(np.linspace(0, 1, 256)))
     return np.rint(rgba[:, :3] * 255).astype(np.uint8)
 
 
@@ -100,12 +90,11 @@ def quantities(
 
 def as_page(key: str, q: Quantity) -> dict[str, Any]:
     """Return a quantity as the page reads it; `range` is that of this bag."""
-    colours = {"evidence": "signed", "contribution": "signed", "weight": "mean"}.get(q.key, q.key)
     page: dict[str, Any] = {
         "key": key,
         "title": q.title,
         "unit": q.unit,
-        "colours": colours,
+        "colours": q.key,
         "fixed": q.kind.limits is not None,
     }
     if q.absent or not np.isfinite(q.values).any():

@@ -2,20 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..core import HDF5_ERRORS, TextTable, open_hdf5
 from ..errors import BagError
-from ..evaluation import (
-    FAILED,
-    Prediction,
-    Predictions,
-    stated_of,
-    truth_of,
-    verdict_of,
-)
+from ..evaluation import FAILED, Predictions, stated_of, truth_of
 from ..tasks import class_name
 from ..training import RunFolder
 from .scripts import without_folders
@@ -55,58 +48,42 @@ def list_rows(table: Predictions) -> list[Row]:
     rows.sort(key=lambda r: -(r.spread or 0.0))
     file = table.folder / FAILED
     left_out = TextTable.read(file).rows if file.is_file() else []
-    known = set(table.bags)
+    reasons = {r["bag"]: without_folders(r.get("reason", "")) for r in left_out if r.get("bag")}
     return rows + [
-        Row(
-            name=r["bag"],
-            failed=without_folders(r.get("reason", "")) or "It could not be predicted.",
-        )
-        for r in left_out
-        if r.get("bag") and r["bag"] not in known
+        Row(name=name, failed=reason or "It could not be predicted.")
+        for name, reason in reasons.items()
+        if name not in table.bags
     ]
 
 
 def _row(table: Predictions, k: int) -> Row:
-    p = _prediction(table, k)
-    said = verdict_of(table, p)
-    count, failed = _count(table.instance_path(table.bags[k]))
+    name, label = table.bags[k], table.labels[k]
+    p = _Predicted(table.probability[k], table.std[k], table.outputs)
+    said = table.of_task.verdict(p, stated_of(table))
+    wrong = None if label is None else class_name(table.classes, label) != said.call
+    if table.targets is not None:
+        wrong = table.of_task.contradicts(p, table.targets[k].tolist(), stated_of(table))
+    count, failed = _count(table.instance_path(name))
     return Row(
-        name=table.bags[k],
+        name=name,
         part=table.parts[k],
         label=truth_of(table, k),
         call=said.call,
         probability=said.value,
         spread=said.spread,
         n=count,
-        wrong=_wrong(table, k, p, said.call),
+        wrong=wrong,
         unsure=said.unsure,
         failed=failed,
     )
 
 
-def _prediction(table: Predictions, k: int) -> Prediction:
-    """Return the prediction of a bag without its instances."""
-    none = np.zeros(0)
-    return Prediction(
-        name=table.bags[k],
-        probability=table.probability[k],
-        std=table.std[k],
-        coords=None,
-        attention_mean=none,
-        attention_variance=none,
-        weight_mean=none,
-        weight_variance=none,
-        degree=none,
-        task=table.task,
-        outputs=table.outputs,
-    )
+class _Predicted(NamedTuple):
+    """What a task reads of a bag's prediction; see `Predicted`."""
 
-
-def _wrong(table: Predictions, k: int, p: Prediction, call: str) -> bool | None:
-    if table.targets is not None:
-        return p.of_task.contradicts(p, table.targets[k].tolist(), stated_of(table))
-    label = table.labels[k]
-    return None if label is None else class_name(table.classes, label) != call
+    probability: np.ndarray
+    std: np.ndarray
+    outputs: tuple[str, ...]
 
 
 def _count(path: Path) -> tuple[int | None, str]:
@@ -117,10 +94,7 @@ def _count(path: Path) -> tuple[int | None, str]:
         with open_hdf5(path) as f:
             return int(f["attention_mean"].shape[0]), ""  # type: ignore[union-attr]
     except (BagError, *HDF5_ERRORS, AttributeError, IndexError) as error:
-        return (
-            None,
-            f"The file of its outputs is damaged: {without_folders(str(error))}",
-        )
+        return None, f"The file of its outputs is damaged: {without_folders(str(error))}"
 
 
 def facts(table: Predictions) -> list[tuple[str, str]]:

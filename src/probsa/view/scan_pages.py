@@ -28,9 +28,6 @@ class ScanView:
     size: tuple[int, int]
     """(width, height) in pixels of the slices that the page gets."""
 
-    def close(self) -> None:
-        """Do nothing: the scan is in memory."""
-
 
 def scan_view(p: Prediction, scan: Scan, *, most_pixels: int | None) -> ScanView:
     """Return a scan for the page; slices longer than `most_pixels` are averaged to that."""
@@ -45,21 +42,19 @@ def scan_page(shown: ScanView) -> dict[str, Any]:
     """Return what the page needs to know before it shows a slice."""
     scan = shown.scan
     height, width = scan.volume.shape[1:]
-    reduced = shown.size != (width, height)
+    across, down = shown.size
+    reduced = f"Slices are shown at {across} × {down} of {width} × {height} pixels."
     return {
         "count": len(scan.volume),
-        "width": shown.size[0],
-        "height": shown.size[1],
+        "width": across,
+        "height": down,
         "aspect": width * scan.spacing[1] / (height * scan.spacing[0]),
         "positions": packed(np.asarray(scan.positions), "f4"),
         "slices": packed(shown.slices, "i4"),
         "windows": {name: list(window) for name, window in WINDOWS.items()},
         "sides": not any(word in note for note in scan.notes for word in NO_SIDES),
         "notes": list(scan.notes),
-        "reduced": f"Slices are shown at {shown.size[0]} × {shown.size[1]} of {width} × {height} "
-        "pixels."
-        if reduced
-        else "",
+        "reduced": "" if shown.size == (width, height) else reduced,
     }
 
 

@@ -26,7 +26,7 @@ from ..evaluation import FAILED, read_predictions
 from ..maps import CohortSources, OverlaySettings, render_folder
 from ..patches import PatchSettings
 from ..training import RunFolder
-from ..view import MAX_MPP, SLICE_PIXELS, export_page, open_view
+from ..view import MAX_MPP, SLICE_PIXELS, ViewData, export_page
 from .folders import predict_folder
 from .writing import Failures
 
@@ -135,7 +135,7 @@ def _write_page(
     mpp: float | Mapping[str, float] | None,
     watch: Watch,
 ) -> None:
-    data = open_view(
+    data = ViewData(
         result.predictions, slides=work, mpp=mpp, max_mpp=MAX_MPP, most_pixels=SLICE_PIXELS
     )
     try:

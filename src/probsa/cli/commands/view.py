@@ -73,11 +73,11 @@ def run(arguments: Sequence[str]) -> int:
     args = parse_arguments(parser(), arguments)
     _check(args)
     from ...slides import read_resolutions
-    from ...view import MAX_MPP, SLICE_PIXELS, open_view
+    from ...view import MAX_MPP, SLICE_PIXELS, ViewData
 
     reduced = args.export is not None and not args.full
     with stated_limit(args):
-        data = open_view(
+        data = ViewData(
             args.predictions,
             slides=args.slides,
             against=args.against,

@@ -1,0 +1,176 @@
+"""Stage 10: write maps as GeoJSON for QuPath, in level-0 pixels: regions, or one tile per patch.
+
+A region is the exact union of the cells of the patches that reach a level of P(evidence): nothing
+is smoothed. Features are as QuPath 0.4 and later read and write them. For tiles, use File > Import
+objects, then Measure > Measurement maps.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import InputError, MissingExtra, ProbSAError
+from ..evaluation import Prediction
+from ..maps import class_names
+from .bag import Channel, ExportBag, lacking
+
+if TYPE_CHECKING:
+    from shapely.geometry.base import BaseGeometry
+
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+COLOURS = ((68, 1, 84), (49, 104, 142), (53, 183, 121), (253, 231, 37))
+"""Red, green and blue of each level: viridis, whose lightness rises with the level."""
+DECIMALS = 3
+"""Decimals of coordinates, in level-0 pixels."""
+CHUNK = 1000
+"""Number of tiles that are held as text at a time."""
+
+
+def write_contours(bag: ExportBag) -> None:
+    """Write one annotation per level that any patch reaches.
+
+    Measurements are the level, the number of patches, the area, the mean of P(evidence) and the
+    largest standard deviation of the score, where it exists.
+    """
+    try:
+        import shapely
+    except ImportError as error:
+        raise MissingExtra("shapely", "slides") from error
+    if reason := lacking(bag.p).get("probability"):
+        raise InputError(f"bag {bag.p.name!r} has no P(evidence): {reason}")
+    patches, mpp = bag.squares, _resolution(bag)
+    (first, side), lattice, stride = patches.cells, patches.lattice, patches.stride
+    last = first + side
+    # patches with gaps between them do not fill the cells of their lattice
+    join = shapely.union_all
+    if lattice is not None and stride < patches.side + 1:
+        # edges that are computed from the lattice meet exactly
+        join, low = shapely.coverage_union_all, np.array([lattice.left, lattice.top])
+        first, last = (low + (lattice.index + k) * stride for k in (0, 1))
+    boxes = shapely.box(*np.round(np.concatenate([first, last], axis=1), DECIMALS).T)
+    features = []
+    for q in bag.of("probability"):
+        for level in LEVELS:
+            # compared in float32: a stored probability of 0.9 reaches the level 0.9
+            inside = q.values >= np.float32(level)
+            if inside.any():
+                region = shapely.normalize(join(boxes[inside]))
+                features.append(_annotation(bag, region, q, level=level, mpp=mpp))
+    _write(bag, features)
+
+
+def write_tiles(bag: ExportBag) -> None:
+    """Write the patches of a bag as tiles with their `measurements`, in constant memory."""
+    _write(bag, _tiles(bag))
+
+
+def measurements(p: Prediction, classes: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """Return the values of a bag's n patches, each (n,), by the name that QuPath shows.
+
+    `mean` and `variance` are those of the attention score; `weight` is the mean share of the bag's
+    attention. `probability` is the patch's own if the score is one (`score_kind`), else the bag's
+    probability of the positive class; for other tasks than classes it is called `prediction`, with
+    the name of each predicted column. Where the model has them, `contribution`, `evidence` (the
+    class score), `leave one out`, `positive probability`, P(f > 0), and for grades `alone`, the
+    probability of each grade or a higher one of the patch on its own, follow. With one column per
+    class, each class has its own measurement, such as `mean tumour`.
+    """
+    n = len(p.attention_mean)
+    said = "probability" if p.of_task.unordered_classes else "prediction"
+    # the second of two classes is the positive one, as in predictions.csv
+    two = p.of_task.unordered_classes and len(p.probability) < 3
+    of_bag = p.probability[-1:] if two else p.probability
+    columns = {
+        "mean": p.attention_mean,
+        "variance": p.attention_variance,
+        said: p.attention_mean if p.score_kind == "probability" else np.tile(of_bag, (n, 1)),
+        "weight": p.weight_mean,
+        "contribution": p.contribution,
+        "evidence": p.class_score,
+        "leave one out": p.leave_one_out,
+        "positive probability": p.probability_positive,
+        "alone": p.at_least,
+    }
+    named: dict[str, np.ndarray] = {}
+    for quantity, values in columns.items():
+        if values is not None:
+            table = np.asarray(values).reshape(n, -1)
+            width = table.shape[1]
+            own = p.outputs if quantity == "prediction" else ()
+            names = own or class_names(p, width, classes)
+            keys = [quantity] if width == 1 else [f"{quantity} {name}" for name in names]
+            named |= dict(zip(keys, table.T, strict=True))
+    return named
+
+
+def _resolution(bag: ExportBag) -> float | None:
+    """Return the slide's µm per pixel; None if the slide is not there or does not state it."""
+    if bag.sources is None:
+        return None
+    try:
+        with bag.slide("GeoJSON") as slide:
+            return slide.mpp
+    except ProbSAError:
+        return None
+
+
+def _annotation(
+    bag: ExportBag, region: "BaseGeometry", q: Channel, *, level: float, mpp: float | None
+) -> dict[str, Any]:
+    from shapely.geometry import mapping
+
+    name = f"P(evidence) ≥ {level:g}" + (f" {q.class_name}" if q.class_name else "")
+    inside = q.values >= np.float32(level)
+    held: dict[str, float] = {
+        "level": level,
+        "patches": int(inside.sum()),
+        "area px²": region.area,
+        "mean P(evidence)": float(q.values[inside].mean(dtype=np.float64)),
+    }
+    if mpp is not None:
+        held["area mm²"] = region.area * mpp**2 / 1e6
+    for std in (s for s in bag.of("std") if s.column == q.column):
+        held["largest standard deviation"] = float(std.values[inside].max())
+    return {
+        "type": "Feature",
+        "id": str(bag.about.identifier("contour", q.suffix, f"{level:g}")),
+        "geometry": mapping(region),
+        "properties": {
+            "objectType": "annotation",
+            "name": name,
+            "classification": {"name": name, "color": COLOURS[LEVELS.index(level)]},
+            "isLocked": True,
+            "measurements": held,
+        },
+    }
+
+
+def _tiles(bag: ExportBag) -> Iterator[dict[str, Any]]:
+    patches, columns = bag.squares, measurements(bag.p, bag.classes)
+    for start in range(0, len(patches.corners), CHUNK):
+        rows = slice(start, start + CHUNK)
+        low = np.rint(patches.corners[rows]).astype(np.int64).tolist()
+        high = np.rint(patches.corners[rows] + patches.side).astype(np.int64).tolist()
+        # the shortest decimal that identifies a float32: 0.1, not 0.10000000149011612
+        values = {name: [float(str(v)) for v in c[rows]] for name, c in columns.items()}
+        for k, ((x, y), (right, bottom)) in enumerate(zip(low, high, strict=True)):
+            ring = [[x, y], [right, y], [right, bottom], [x, bottom], [x, y]]
+            finite = {name: v[k] for name, v in values.items() if math.isfinite(v[k])}
+            yield {
+                "type": "Feature",
+                "geometry": {"type": "Polygon", "coordinates": [ring]},
+                "properties": {"objectType": "tile", "measurements": finite},
+            }
+
+
+def _write(bag: ExportBag, features: Iterable[dict[str, Any]]) -> None:
+    with bag.file(".geojson") as path, path.open("w", encoding="utf-8") as file:
+        origin = json.dumps(bag.about.entries)
+        file.write(f'{{"type":"FeatureCollection","probsa":{origin},"features":[')
+        for k, feature in enumerate(features):
+            text = json.dumps(feature, separators=(",", ":"), allow_nan=False)
+            file.write(f"{',' * (k > 0)}\n{text}")
+        file.write("\n]}\n")
