@@ -58,7 +58,7 @@ def open_nifti(name: str, path: Path) -> Scan:
         kinds = (nibabel.Nifti1Image, nibabel.Nifti2Image)
         kind = next((k for k in kinds if k.path_maybe_image(path)[0]), None)
         if kind is None:
-            raise SlideError(f"{path} is not NIfTI, although its name says so")
+            raise SlideError(f"{path} is damaged, or not NIfTI, although its name says so")
         image = kind.from_filename(path)
         _check_volume(path, image)
         data = np.asarray(image.get_fdata(dtype=np.float32, caching="unchanged"))
