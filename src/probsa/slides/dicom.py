@@ -17,7 +17,7 @@ from ..core import check_size
 from ..errors import MissingExtra, SlideError
 from . import series
 from ._base import Scan, reading
-from .dicom_headers import MAY_BE_OPENED, Header, Plane, number, quiet, read, read_header
+from .dicom_headers import MAY_BE_OPENED, Header, Plane, number, read, read_header
 
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
@@ -48,7 +48,7 @@ def open_series(name: str, path: Path, *, files: Sequence[Path]) -> Scan:
     display, first = stack.display, headers[0]
     lossy = any(header.lossy for header in headers)
     reader = _Reader(hounsfield=first.modality in ("CT", ""), lossy=lossy)
-    with quiet():
+    with reading(path):
         volume, read_notes = reader.volume(path, stack)
     planes, positions = reader.planes, np.array(reader.positions)
     rows, columns = planes[0].spacing or (1.0, 1.0)
@@ -124,14 +124,13 @@ class _Reader:
         """
         first = stack.places[0].planes[0]
         files = {plane.path for place in stack.places for plane in place.planes}
-        with reading(path):
-            check_size(
-                path,
-                what="the volume",
-                stated=4 * len(stack.places) * first.rows * first.columns,
-                stored=sum(file.stat().st_size for file in files),
-                again="copy it again",
-            )
+        check_size(
+            path,
+            what="the volume",
+            stated=4 * len(stack.places) * first.rows * first.columns,
+            stored=sum(file.stat().st_size for file in files),
+            again="copy it again",
+        )
         images: list[np.ndarray] = []
         broken: list[str] = []
         twice: list[str] = []

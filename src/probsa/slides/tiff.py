@@ -5,12 +5,9 @@ OME-TIFFs, and does not read striped TIFFs. Only the tiles or strips of a region
 """
 
 import functools
-import logging
 import math
 import re
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,7 +56,7 @@ class TiffSlide(Slide):
 
         self.path, self.name = path, name
         self._arrays: list[tuple[TiffPage, Any]] = []
-        with _quiet(), reading(path):
+        with reading(path):
             self._file = tifffile.TiffFile(path)
             try:
                 self._open(vendor, mpp)
@@ -136,7 +133,7 @@ def map_reason(path: Path) -> str:
     try:
         import tifffile
 
-        with _quiet(), reading(path), tifffile.TiffFile(path) as file:
+        with reading(path), tifffile.TiffFile(path) as file:
             reason = _not_colours(file)
     except (ImportError, SlideError):
         return ""  # opening it as a slide explains what is wrong
@@ -157,7 +154,7 @@ def check_complete(path: Path) -> None:
     """Refuse a TIFF that was cut short; a truncated copy may open, with fewer levels or tiles."""
     import tifffile
 
-    with _quiet(), reading(path), tifffile.TiffFile(path) as file:
+    with reading(path), tifffile.TiffFile(path) as file:
         _check_pages(file)
 
 
@@ -190,17 +187,6 @@ def _check_pages(file: "TiffFile") -> None:
     handle.seek(file.pages.next_page_offset or 0)
     if handle.read(form.offsetsize) != bytes(form.offsetsize):
         raise truncated
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress tifffile's log messages; relevant problems are checked here and raised."""
-    logger = logging.getLogger("tifffile")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 def _pages(file: "TiffFile") -> "list[TiffPage]":
