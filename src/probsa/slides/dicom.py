@@ -208,12 +208,15 @@ class _Reader:
 
 def _decode(dataset: "Dataset", plane: Plane) -> Shaped[np.ndarray, "..."]:
     from pydicom.pixels.utils import pixel_array
+    from pydicom.uid import JPEG2000TransferSyntaxes
 
+    syntax = dataset.file_meta.TransferSyntaxUID
+    # on some damaged streams of JPEG 2000, gdcm ends the process
+    plugin = "pillow" if syntax in JPEG2000TransferSyntaxes else ""
     try:
-        return pixel_array(dataset, index=plane.frame)
+        return pixel_array(dataset, index=plane.frame, decoding_plugin=plugin)
     except Exception as error:  # decoders of damaged frames raise errors of any kind
-        compressed = dataset.file_meta.TransferSyntaxUID.is_compressed
-        if compressed and importlib.util.find_spec("gdcm") is None:
+        if syntax.is_compressed and not plugin and importlib.util.find_spec("gdcm") is None:
             raise MissingExtra("python-gdcm", "ct") from error
         raise SlideError(f"{plane.label}: {' '.join(str(error).split())}") from error
 
