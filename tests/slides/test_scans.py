@@ -3,10 +3,12 @@
 What is expected is computed here from raw pixel arrays, never by the reader under test.
 """
 
+import gzip
 import pickle
 import random
 import re
 import shutil
+import struct
 import sys
 import warnings
 import zipfile
@@ -24,10 +26,10 @@ from pydicom.uid import (
     CTImageStorage,
     EnhancedCTImageStorage,
     ExplicitVRLittleEndian,
-    ImplicitVRLittleEndian,
     generate_uid,
 )
 
+from probsa.core import bag_limit
 from probsa.errors import InputError, MissingExtra, SlideError, UnknownName
 from probsa.slides import (
     WINDOWS,
@@ -373,14 +375,15 @@ def test_a_tilted_nifti_agrees_with_the_tilted_series(ge, tmp_path):
 
 def test_the_rescale_is_each_slices_own(tmp_path):
     images = [image(i) for i in range(4)]
-    slopes, intercepts = [1, 2, 0.5, 1], [-1024, -2000, 100.5, 0]
-    for i in range(4):
-        save(
-            dataset(images[i], z=i, RescaleSlope=slopes[i], RescaleIntercept=intercepts[i]),
-            tmp_path / f"{i}.dcm",
-        )
+    rescales = [(1, -1024), (2, -2000), (0.5, 100.5), (1, 0)]
+    for i, (slope, intercept) in enumerate(rescales):
+        d = dataset(images[i], z=i, RescaleSlope=slope, RescaleIntercept=intercept)
+        save(d, tmp_path / f"{i}.dcm")
     scan = only(tmp_path)
-    want = [images[i] * slopes[i] + intercepts[i] for i in range(4)]
+    want = [
+        pixels * slope + intercept
+        for pixels, (slope, intercept) in zip(images, rescales, strict=True)
+    ]
     np.testing.assert_array_equal(scan.volume, np.float32(want))
     assert note(scan, "rescale differs")
 
@@ -388,7 +391,7 @@ def test_the_rescale_is_each_slices_own(tmp_path):
 @pytest.mark.parametrize(
     ("key", "text", "said"),
     [
-        ("RescaleSlope", "1e308", r"RescaleSlope 1e\+308 .* give values that no scanner measures"),
+        ("RescaleSlope", "1e308", "RescaleSlope 1e.308 .* give values that no scanner measures"),
         ("RescaleSlope", "-1e38", "give values that no scanner measures"),
         ("RescaleSlope", "nan", "RescaleSlope is nan, where a finite number was expected"),
         ("RescaleIntercept", "inf", "RescaleIntercept is inf, where a finite number"),
@@ -434,10 +437,9 @@ def test_a_range_of_padding(tmp_path):
     pixels[0] = np.arange(-2005, -1997)
     d = dataset(pixels, PixelPaddingValue=-2003, PixelPaddingRangeLimit=-2000, RescaleIntercept=0)
     d.Modality = "MR"  # nothing but the declaration tells padding
-    scan = only(save(d, tmp_path / "a.dcm"))
     want = pixels.astype(np.float32)
     want[0, 2:6] = -2005
-    np.testing.assert_array_equal(scan.volume[0], want)
+    np.testing.assert_array_equal(only(save(d, tmp_path / "a.dcm")).volume[0], want)
 
 
 @pytest.mark.parametrize("value", [-2000, -1500, -3024])
@@ -457,8 +459,7 @@ def test_padding_that_nobody_declared(tmp_path, value):
 
 def test_lossy_padding_is_smeared(tmp_path):
     """A head of the CQ500 set in lossy JPEG 2000: padding rings down to -3995 HU and up again."""
-    raw = pydicom.dcmread(local("693_J2KI.dcm"))
-    values = raw.pixel_array.astype(np.float32) - 1024
+    values = pydicom.dcmread(local("693_J2KI.dcm")).pixel_array.astype(np.float32) - 1024
     scan = only(local("693_J2KI.dcm"))
     real = values >= -1124
     assert 0.5 < real.mean() < 0.95
@@ -467,45 +468,35 @@ def test_lossy_padding_is_smeared(tmp_path):
     assert note(scan, "with loss")
 
 
-def test_nothing_but_padding_is_refused(tmp_path):
-    pixels = np.full((4, 4), -2000, np.int16)
-    with pytest.raises(SlideError, match=r"a\.dcm holds nothing but padding"):
-        only(save(dataset(pixels, PixelPaddingValue=-2000), tmp_path / "a.dcm"))
+TISSUE = f"smallest value is {image().min()}"
 
 
-def test_other_modalities_are_read_and_said_to_be_no_hounsfield_units():
-    scan = only(local("MR_small.dcm"))
-    np.testing.assert_array_equal(
-        scan.volume[0], pydicom.dcmread(local("MR_small.dcm")).pixel_array
-    )
-    assert "MR" in note(scan, "not Hounsfield")
+@pytest.mark.parametrize(
+    ("changes", "said", "intercept"),
+    [
+        ({"Modality": "MR"}, "modality is MR: values are not Hounsfield", -1024),
+        ({"RescaleSlope": None, "RescaleIntercept": None}, "rescale is missing", 0),
+        ({"RescaleType": "US"}, "RescaleType is US", -1024),
+        ({"RescaleIntercept": 0}, TISSUE, 0),
+        ({"Modality": None}, "modality is missing: it is taken as CT", -1024),
+        ({"PixelSpacing": None}, "PixelSpacing is missing: 1 x 1 mm is assumed", -1024),
+        ({"SliceThickness": None}, "There is a single slice", -1024),
+        ({"ImageOrientationPatient": None}, "taken as axial", -1024),
+        ({"ImagePositionPatient": None}, "Positions are missing", -1024),
+    ],
+)
+def test_what_the_header_lacks_is_said(tmp_path, changes, said, intercept):
+    scan = only(save(dataset(image(), **changes), tmp_path / "a.dcm"))
+    np.testing.assert_array_equal(scan.volume[0], image() + float(intercept))
+    assert note(scan, said)
+    assert scan.spacing == ((1.0, 1.0) if "PixelSpacing" in changes else (0.5, 0.75))
+    assert scan.thickness == (None if "SliceThickness" in changes else 5.0)
 
 
-def test_a_missing_or_foreign_rescale_is_said(tmp_path):
-    d = dataset(image(), RescaleSlope=None, RescaleIntercept=None)
-    scan = only(save(d, tmp_path / "a" / "a.dcm"))
-    np.testing.assert_array_equal(scan.volume[0], image())
-    assert note(scan, "rescale is missing")
-    scan = only(save(dataset(image(), RescaleType="US"), tmp_path / "b" / "a.dcm"))
-    assert note(scan, "RescaleType is US")
-
-
-def test_values_without_air_are_doubted(tmp_path):
-    scan = only(save(dataset(image(), RescaleIntercept=0), tmp_path / "a.dcm"))
-    assert f"smallest value is {image().min()}" in note(scan, "smallest value")
-    mask = nifti(tmp_path / "mask.nii", np.eye(4)[..., None].astype(np.uint8))
-    assert "smallest value is 0" in note(only(mask), "these may not be HU")
-
-
-def test_what_the_header_lacks_is_said(tmp_path):
-    d = dataset(image(), Modality=None, PixelSpacing=None, SliceThickness=None)
-    scan = only(save(d, tmp_path / "a.dcm"))
-    assert (scan.spacing, scan.thickness) == ((1.0, 1.0), None)
-    assert note(scan, "PixelSpacing is missing") and note(scan, "taken as CT")
-    folder = tmp_path / "two"
-    series(folder, [0, 5])
-    save(dataset(image(), z=10, PixelSpacing=[0.4, 0.4]), folder / "z.dcm")
-    scan = only(folder)
+def test_pixel_spacings_that_differ_are_said(tmp_path):
+    series(tmp_path, [0, 5])
+    save(dataset(image(), z=10, PixelSpacing=[0.4, 0.4]), tmp_path / "z.dcm")
+    scan = only(tmp_path)
     assert "0.4 x 0.4; 0.5 x 0.75 mm" in note(scan, "PixelSpacing differs")
     assert scan.spacing == (0.5, 0.75)
 
@@ -515,11 +506,6 @@ def test_slices_that_state_more_than_they_hold_are_refused_before_memory_is_take
     path = save(dataset(image(), Rows=side, Columns=side), tmp_path / "a.dcm")
     with pytest.raises(SlideError, match=r"a\.dcm: the volume (states|would take) .*: "):
         only(path)
-
-
-def test_a_deflated_file():
-    raw = pydicom.dcmread(local("image_dfl.dcm")).pixel_array
-    np.testing.assert_array_equal(only(local("image_dfl.dcm")).volume[0], raw)
 
 
 @pytest.mark.parametrize("preamble", [True, False])
@@ -538,8 +524,7 @@ def test_a_modality_lut_is_looked_up(tmp_path):
     lut = Dataset()
     lut.LUTDescriptor = [300, 900, 16]
     lut.ModalityLUTType = "HU"
-    table = np.arange(300, dtype=np.uint16) * 3
-    lut.add_new("LUTData", "OW", table.tobytes())
+    lut.add_new("LUTData", "OW", (np.arange(300, dtype=np.uint16) * 3).tobytes())
     d = dataset(image().astype(np.uint16), RescaleSlope=None, RescaleIntercept=None)
     d.ModalityLUTSequence = Sequence([lut])
     scan = only(save(d, tmp_path / "a.dcm"))
@@ -561,43 +546,37 @@ def test_monochrome1_is_inverted_where_values_are_brightness(tmp_path):
 # where slices lie
 
 
-def test_without_positions_slice_location_orders_and_a_note_says_so(tmp_path):
-    images = [image(i) for i in range(4)]
-    for i, z in enumerate([7.5, 0, 5, 2.5]):
-        d = dataset(images[i], instance=9 - i, ImagePositionPatient=None, SliceLocation=z)
-        save(d, tmp_path / f"{i}.dcm")
+@pytest.mark.parametrize(
+    ("headers", "positions", "order", "said"),
+    [
+        (
+            [{"ImagePositionPatient": None, "SliceLocation": z} for z in (7.5, 0, 5, 2.5)],
+            [0, 2.5, 5, 7.5], (1, 3, 2, 0), "SliceLocation",
+        ),
+        (  # slices are 5 mm thick
+            [{"ImagePositionPatient": None, "InstanceNumber": n} for n in (30, 10, 20)],
+            [0, 50, 100], (1, 2, 0), "InstanceNumber",
+        ),
+        (  # all at one place says as little as none
+            [{"InstanceNumber": n} for n in (30, 10, 20)],
+            [0, 50, 100], (1, 2, 0), "InstanceNumber",
+        ),
+        (
+            [{"ImageOrientationPatient": None, "z": z} for z in (5, 0, 10)],
+            [0, 5, 10], (1, 0, 2), "taken as axial",
+        ),
+    ],
+)  # fmt: skip
+def test_the_best_source_that_all_slices_have_orders_them(
+    tmp_path, headers, positions, order, said
+):
+    images = [image(i) for i in range(len(headers))]
+    for i, more in enumerate(headers):
+        save(dataset(images[i], **more), tmp_path / f"{i}.dcm")
     scan = only(tmp_path)
-    np.testing.assert_array_equal(scan.positions, [0, 2.5, 5, 7.5])
-    np.testing.assert_array_equal(scan.volume, np.stack([images[i] for i in (1, 3, 2, 0)]) - 1024.0)
-    assert note(scan, "SliceLocation")
-
-
-@pytest.mark.parametrize("places", [None, [0, 0, 0]])
-def test_without_any_position_the_number_orders(tmp_path, places):
-    """All at one place says as little as none."""
-    images = [image(i) for i in range(3)]
-    for i, number in enumerate([30, 10, 20]):
-        more = {} if places else {"ImagePositionPatient": None}
-        save(dataset(images[i], instance=number, **more), tmp_path / f"{i}.dcm")
-    scan = only(tmp_path)
-    np.testing.assert_array_equal(scan.positions, [0, 50, 100])  # 5 mm thick
-    np.testing.assert_array_equal(scan.volume, np.stack([images[i] for i in (1, 2, 0)]) - 1024.0)
-    assert note(scan, "InstanceNumber")
-
-
-def test_slices_that_nothing_orders_are_refused(tmp_path):
-    for i in range(3):
-        save(dataset(image(i), ImagePositionPatient=None), tmp_path / f"{i}.dcm")
-    with pytest.raises(SlideError, match="the positions of the slices are unknown"):
-        only(tmp_path)
-
-
-def test_a_missing_orientation_is_taken_as_axial(tmp_path):
-    images = series(tmp_path, [5, 0, 10], ImageOrientationPatient=None)
-    scan = only(tmp_path)
-    np.testing.assert_array_equal(scan.positions, [0, 5, 10])
-    np.testing.assert_array_equal(scan.volume[0], images[1] - 1024.0)
-    assert note(scan, "taken as axial")
+    np.testing.assert_array_equal(scan.positions, positions)
+    np.testing.assert_array_equal(scan.volume, np.stack([images[i] for i in order]) - 1024.0)
+    assert note(scan, said)
 
 
 @pytest.mark.parametrize(
@@ -614,13 +593,11 @@ def test_other_planes_are_shown_head_up_and_said(tmp_path, orientation, word, ax
         place = [0.0, 0.0, 0.0]
         place[axis] = at
         turned = {"ImagePositionPatient": place, "ImageOrientationPatient": [*orientation]}
-        d = dataset(images[i], **turned)
-        save(d, tmp_path / f"{i}.dcm")
+        save(dataset(images[i], **turned), tmp_path / f"{i}.dcm")
     scan = only(tmp_path)
     np.testing.assert_array_equal(scan.positions, [0, 3, 6])
-    np.testing.assert_array_equal(
-        scan.volume, np.stack([images[i][flip] for i in (1, 2, 0)]) - 1024.0
-    )
+    want = np.stack([images[i][flip] for i in (1, 2, 0)]) - 1024.0
+    np.testing.assert_array_equal(scan.volume, want)
     assert note(scan, f"{word}, not axial")
 
 
@@ -633,32 +610,39 @@ def test_a_scout_among_the_slices_is_left_out_and_named(tmp_path):
     assert "scout.dcm" in note(scan, "a different plane")
 
 
-def test_no_majority_of_one_orientation_is_refused(tmp_path):
-    series(tmp_path, [0, 5])
-    for i in range(2):
-        d = dataset(image(i), ImageOrientationPatient=[1, 0, 0, 0, 0, -1])
-        save(d, tmp_path / f"c{i}.dcm")
-    with pytest.raises(SlideError, match=r"2 orientations \(2 axial, 2 coronal\)"):
+CORONAL = [1, 0, 0, 0, 0, -1]
+TURNED = {"ImageOrientationPatient": CORONAL}
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ([{"ImagePositionPatient": None}] * 3, "the positions of the slices are unknown"),
+        ([{"z": 0}, {"z": 5}, TURNED, TURNED], r"2 orientations \(2 axial, 2 coronal\)"),
+        (
+            [{"z": 0}, {"z": 5}, {"z": 9}, {"z": 12, "Rows": 5, "PixelData": bytes(80)}],
+            r"3 of 6 x 8, 1 of 5 x 8 pixels; 3\.dcm",
+        ),
+        ([{"ImageOrientationPatient": [1, 0, 0, 1, 0, 0]}], "not a pair of orthogonal axes"),
+        ([{"NumberOfFrames": 2, "PixelData": bytes(192)}], "2 frames but no position for each"),
+        ([{"PhotometricInterpretation": "PALETTE COLOR"}], r"a colour image \(PALETTE COLOR\)"),
+        ([{"PixelPaddingValue": 0, "PixelData": bytes(96)}], "holds nothing but padding"),
+        ([{"PixelData": bytes(90)}], r"0\.dcm"),
+    ],
+)
+def test_slices_that_form_no_volume_are_refused(tmp_path, headers, said):
+    for i, more in enumerate(headers):
+        save(dataset(image(i), **more), tmp_path / f"{i}.dcm")
+    with pytest.raises(SlideError, match=said):
         only(tmp_path)
 
 
-def test_slices_of_several_sizes_are_refused_with_the_odd_one(tmp_path):
-    series(tmp_path, [0, 5, 10])
-    save(dataset(image(0, (6, 7)), z=15), tmp_path / "odd.dcm")
-    with pytest.raises(SlideError, match=r"3 of 6 x 8, 1 of 6 x 7 pixels; odd\.dcm"):
-        only(tmp_path)
-
-
-def test_even_spacing_is_not_remarked_and_rounding_is_no_gap(tmp_path):
-    series(tmp_path, [round(0.625 * i, 2) for i in range(12)], RescaleIntercept=-1800)
-    assert only(tmp_path).notes == ()
-
-
-def test_gaps_in_an_even_series_count_the_slices(tmp_path):
-    z = [0, 5, 10, 25, 30, 35, 40, 50, 55]
-    for i, at in enumerate(z):
-        save(dataset(image(i), z=at, InstanceNumber=None), tmp_path / f"{i}.dcm")
-    told = note(only(tmp_path), "missing")
+def test_even_spacing_is_not_remarked_and_gaps_count_the_slices(tmp_path):
+    even = tmp_path / "even"
+    series(even, [round(0.625 * i, 2) for i in range(12)], RescaleIntercept=-1800)
+    assert only(even).notes == ()
+    series(tmp_path / "gaps", [0, 5, 10, 25, 30, 35, 40, 50, 55], InstanceNumber=None)
+    told = note(only(tmp_path / "gaps"), "missing")
     assert "about 2 between 10.00 and 25.00 mm" in told
     assert "about 1 between 40.00 and 50.00 mm" in told
 
@@ -666,7 +650,8 @@ def test_gaps_in_an_even_series_count_the_slices(tmp_path):
 # frames, compression
 
 
-def enhanced(frames: np.ndarray, z, *, intercepts) -> Dataset:
+def test_an_enhanced_file_of_several_frames(tmp_path):
+    frames = np.stack([image(i) for i in range(4)])
     d = dataset(frames, RescaleSlope=None, RescaleIntercept=None, ImagePositionPatient=None)
     del d.ImageOrientationPatient, d.PixelSpacing, d.SliceThickness
     d.file_meta.MediaStorageSOPClassUID = d.SOPClassUID = EnhancedCTImageStorage
@@ -678,19 +663,13 @@ def enhanced(frames: np.ndarray, z, *, intercepts) -> Dataset:
     shared.PixelMeasuresSequence = Sequence([measures])
     d.SharedFunctionalGroupsSequence = Sequence([shared])
     d.PerFrameFunctionalGroupsSequence = Sequence()
-    for place, intercept in zip(z, intercepts, strict=True):
+    for i, z in enumerate([10, 0, 7.5, 2.5]):
         position, values, frame = Dataset(), Dataset(), Dataset()
-        position.ImagePositionPatient = [0, 0, place]
-        values.RescaleSlope, values.RescaleIntercept, values.RescaleType = 1, intercept, "HU"
+        position.ImagePositionPatient = [0, 0, z]
+        values.RescaleSlope, values.RescaleIntercept, values.RescaleType = 1, -i, "HU"
         frame.PlanePositionSequence = Sequence([position])
         frame.PixelValueTransformationSequence = Sequence([values])
         d.PerFrameFunctionalGroupsSequence.append(frame)
-    return d
-
-
-def test_an_enhanced_file_of_several_frames(tmp_path):
-    frames = np.stack([image(i) for i in range(4)])
-    d = enhanced(frames, [10, 0, 7.5, 2.5], intercepts=[0, -1, -2, -3])
     scan = only(save(d, tmp_path / "e.dcm"))
     want = [frames[1] - 1, frames[3] - 3, frames[2] - 2, frames[0]]
     np.testing.assert_array_equal(scan.volume, np.float32(want))
@@ -698,30 +677,23 @@ def test_an_enhanced_file_of_several_frames(tmp_path):
     assert (scan.spacing, scan.thickness) == ((0.4, 0.6), 2.5)
 
 
-def test_frames_without_positions_are_refused(tmp_path):
-    d = dataset(np.stack([image(0), image(1)]), NumberOfFrames=2)
-    with pytest.raises(SlideError, match="2 frames but no position for each"):
-        only(save(d, tmp_path / "a.dcm"))
-
-
 @pytest.mark.parametrize(
     "name",
-    [
-        "MR_small_RLE.dcm",
-        "MR_small_jp2klossless.dcm",
-        "MR_small_jpeg_ls_lossless.dcm",
-        "MR_small_bigendian.dcm",
-        "MR_small_implicit.dcm",
-        "MR_small_padded.dcm",
-    ],
+    ["RLE", "jp2klossless", "jpeg_ls_lossless", "bigendian", "implicit", "padded"],
 )
 def test_lossless_syntaxes_give_the_pixels_of_the_plain_file(name):
     plain = pydicom.dcmread(local("MR_small.dcm"))
+    path = local(f"MR_small_{name}.dcm")
+    scan = only(path)
     raw = np.frombuffer(plain.PixelData, np.int16).reshape(64, 64)
-    scan = only(local(name))
     np.testing.assert_array_equal(scan.volume[0], raw)
-    syntax = pydicom.dcmread(local(name)).file_meta.TransferSyntaxUID.name
+    syntax = pydicom.dcmread(path).file_meta.TransferSyntaxUID.name
     assert scan.properties["TransferSyntax"] == syntax
+
+
+def test_a_deflated_file():
+    raw = pydicom.dcmread(local("image_dfl.dcm")).pixel_array
+    np.testing.assert_array_equal(only(local("image_dfl.dcm")).volume[0], raw)
 
 
 def test_the_signs_of_a_jpeg2000_stream_that_contradicts_its_header():
@@ -734,30 +706,24 @@ def test_the_signs_of_a_jpeg2000_stream_that_contradicts_its_header():
 
 
 @pytest.mark.parametrize(
-    "syntax",
+    ("syntax", "kind"),
     [
-        pydicom.uid.RLELossless,
-        pydicom.uid.JPEGLosslessSV1,
-        pydicom.uid.JPEGLSLossless,
-        pydicom.uid.JPEG2000Lossless,
+        (pydicom.uid.RLELossless, "RLELossless"),
+        (pydicom.uid.JPEGLosslessSV1, "JPEGLosslessProcess14_1"),
+        (pydicom.uid.JPEGLSLossless, "JPEGLSLossless"),
+        (pydicom.uid.JPEG2000Lossless, "JPEG2000Lossless"),
     ],
 )
-def test_a_compressed_copy_of_the_real_series_is_the_same(ge, ge_slices, tmp_path, syntax):
+def test_a_compressed_copy_of_the_real_series_is_the_same(ge, ge_slices, tmp_path, syntax, kind):
     # pydicom writes JPEG by pylibjpeg, which is not ours: gdcm's own tools do it here
     import gdcm
 
-    kinds = {
-        pydicom.uid.RLELossless: gdcm.TransferSyntax.RLELossless,
-        pydicom.uid.JPEGLSLossless: gdcm.TransferSyntax.JPEGLSLossless,
-        pydicom.uid.JPEGLosslessSV1: gdcm.TransferSyntax.JPEGLosslessProcess14_1,
-        pydicom.uid.JPEG2000Lossless: gdcm.TransferSyntax.JPEG2000Lossless,
-    }
     for number in (3, 1, 2):
         reader = gdcm.ImageReader()
         reader.SetFileName(str(ge / f"{number:02d}.dcm"))
         assert reader.Read()
         change = gdcm.ImageChangeTransferSyntax()
-        change.SetTransferSyntax(gdcm.TransferSyntax(kinds[syntax]))
+        change.SetTransferSyntax(gdcm.TransferSyntax(getattr(gdcm.TransferSyntax, kind)))
         change.SetInput(reader.GetImage())
         assert change.Change()
         writer = gdcm.ImageWriter()
@@ -767,26 +733,29 @@ def test_a_compressed_copy_of_the_real_series_is_the_same(ge, ge_slices, tmp_pat
         assert writer.Write()
         written = pydicom.dcmread(tmp_path / f"{9 - number}.dcm")
         assert written.file_meta.TransferSyntaxUID == syntax
-    scan = only(tmp_path)
-    np.testing.assert_array_equal(scan.volume, expected_ge(ge_slices, [1, 2, 3]))
+    np.testing.assert_array_equal(only(tmp_path).volume, expected_ge(ge_slices, [1, 2, 3]))
 
 
-def test_a_stream_that_cannot_be_decoded_is_refused_by_name(tmp_path):
+@pytest.mark.parametrize("seed", [68, 142])
+def test_a_stream_that_cannot_be_decoded_is_refused_by_name(tmp_path, seed):
+    """gdcm, with which pydicom begins, ends the process on these."""
     d = pydicom.dcmread(local("MR_small_jp2klossless.dcm"))
-    d.PixelData = d.PixelData[:60] + b"\0" * 200 + d.PixelData[260:]
+    rng, data = random.Random(seed), bytearray(d.PixelData)
+    for _ in range(rng.choice([1, 3, 20])):
+        data[rng.randrange(20, len(data) - 8)] = rng.randrange(256)
+    d.PixelData = bytes(data)
     with pytest.raises(SlideError, match=r"bad\.dcm"):
         only(save(d, tmp_path / "bad.dcm"))
 
 
-def test_a_missing_decoder_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-
+def test_a_missing_decoder_names_the_extra(monkeypatch):
     def fail(*args, **kwargs):
         raise RuntimeError("all plugins are missing dependencies")
 
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("pydicom.pixels.utils.pixel_array", fail)
     with pytest.raises(MissingExtra, match=r"python-gdcm.*probsa\[ct\]"):
-        only(local("MR_small_jp2klossless.dcm"))
+        only(local("MR_small_jpeg_ls_lossless.dcm"))
 
 
 @pytest.mark.parametrize(("package", "name"), [("pydicom", "a.dcm"), ("nibabel", "a.nii")])
@@ -820,24 +789,14 @@ def test_the_rsna_slice_of_illegal_uids_is_read_without_a_warning(shared_data):
     assert scan.properties["SeriesInstanceUID"] == "ID_0ab5820b2a"
 
 
-def test_ct_small(shared_data):
-    path = shared_data / "ct_volumes" / "pydicom_CT_small.dcm"
-    d = pydicom.dcmread(path)
-    scan = only(path)
-    np.testing.assert_array_equal(scan.volume[0], d.pixel_array - 1024.0)
-    assert (scan.name, scan.thickness, scan.spacing) == (path.stem, 5.0, (0.661468, 0.661468))
-    assert note(scan, "single slice")
-
-
-def test_a_file_without_the_preamble(tmp_path):
+@pytest.mark.parametrize("implicit", [True, False])
+def test_a_file_without_the_preamble(tmp_path, implicit):
     d = dataset(image())
-    for syntax, implicit in ((ExplicitVRLittleEndian, False), (ImplicitVRLittleEndian, True)):
-        path = tmp_path / f"{implicit}.dcm"
-        d.file_meta.TransferSyntaxUID = syntax
-        bare = Dataset({e.tag: e for e in d})
-        bare.save_as(path, implicit_vr=implicit, little_endian=True, enforce_file_format=False)
-        assert path.read_bytes()[:2] == b"\x08\x00"
-        np.testing.assert_array_equal(only(path).volume[0], image() - 1024.0)
+    bare = Dataset({e.tag: e for e in d})
+    path = tmp_path / "a.dcm"
+    bare.save_as(path, implicit_vr=implicit, little_endian=True, enforce_file_format=False)
+    assert path.read_bytes()[:2] == b"\x08\x00"
+    np.testing.assert_array_equal(only(path).volume[0], image() - 1024.0)
 
 
 def test_what_lies_beside_the_slices_is_skipped_and_counted(tmp_path):
@@ -851,30 +810,16 @@ def test_what_lies_beside_the_slices_is_skipped_and_counted(tmp_path):
     d = dataset(image(), ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"], SeriesInstanceUID="1.9")
     save(d, tmp_path / "p1" / "scout.dcm")
     listing = list_scans(tmp_path)
-    assert listing.skipped == {
-        "DICOMDIR": 1,
-        "ECG": 1,
-        "RTDOSE": 1,
-        "RTPLAN": 1,
-        "SR": 1,
-        "hidden file": 1,
-        "localizer": 1,
-        "other file": 1,
-        "screenshot": 1,
-    }
-    assert listing.failures == ()
+    kinds = (
+        "DICOMDIR", "ECG", "RTDOSE", "RTPLAN", "SR", "hidden file", "localizer", "other file",
+        "screenshot",
+    )  # fmt: skip
+    assert listing.skipped == dict.fromkeys(kinds, 1) and listing.failures == ()
     (source,) = listing.sources
     assert source.name == "p1"
     np.testing.assert_array_equal(open_scan(source).volume, np.stack(images) - 1024.0)
     # by its own name, the scout is opened all the same
     assert "localizer" in note(only(tmp_path / "p1" / "scout.dcm"), "not a slice")
-
-
-def test_colours_are_refused(tmp_path):
-    d = dataset(image())
-    d.PhotometricInterpretation = "PALETTE COLOR"
-    with pytest.raises(SlideError, match=r"a\.dcm is a colour image \(PALETTE COLOR\)"):
-        only(save(d, tmp_path / "a.dcm"))
 
 
 def test_damaged_files_do_not_keep_the_others_from_being_read(tmp_path):
@@ -903,19 +848,7 @@ def test_damaged_files_do_not_keep_the_others_from_being_read(tmp_path):
     assert "several sizes" in note(one, "Other scans beside it")
 
 
-def test_truncated_pixels_of_a_single_file_are_refused_by_name():
-    with pytest.raises(SlideError, match=r"MR_truncated\.dcm.*8130 vs 8192 bytes"):
-        only(local("MR_truncated.dcm"))
-
-
-@pytest.mark.parametrize("content", ["", "hello " * 60])
-def test_an_empty_or_foreign_dcm_is_refused_by_name(tmp_path, content):
-    (tmp_path / "a.dcm").write_text(content)
-    with pytest.raises(SlideError, match=r"a\.dcm is (empty|not DICOM)"):
-        open_scans(tmp_path / "a.dcm")
-
-
-def test_what_is_no_scan_is_refused(tmp_path):
+def test_what_is_no_scan_is_refused_by_name(tmp_path):
     (tmp_path / "slide.svs").write_text("II*" * 100)
     assert list_scans(tmp_path / "slide.svs").failures == ()  # it may be a slide
     for path, reason in [
@@ -923,6 +856,7 @@ def test_what_is_no_scan_is_refused(tmp_path):
         (tmp_path, "1 x other file"),
         (tmp_path / "nothing", "no file or folder"),
         (local("test-SR.dcm"), "1 x SR"),
+        (local("MR_truncated.dcm"), r"MR_truncated\.dcm.*8130 vs 8192 bytes"),
     ]:
         with pytest.raises(SlideError, match=reason):
             open_scans(path)
@@ -936,28 +870,18 @@ def test_names_are_unique_and_do_not_depend_on_neighbours(tmp_path):
     series(tmp_path / "p2" / "CT", [0, 5])
     before = [s.name for s in list_scans(tmp_path).sources]
     assert before == ["p1_CT", "p2_CT"]
+    for scan in open_scans(tmp_path):  # of one UID in two folders
+        assert scan.volume.shape[0] == 2 and "1 other folder" in note(scan, "series too")
     # two series of one number, and one without any
     for uid, number in (("1.7", 4), ("1.8", 4), ("1.9", None)):
-        save(
-            dataset(image(), SeriesInstanceUID=uid, SeriesNumber=number),
-            tmp_path / "flat" / f"{uid}.dcm",
-        )
-    affine = np.eye(4)
-    nibabel.save(nibabel.Nifti1Image(np.zeros((2, 2, 2), np.int16), affine), tmp_path / "p3.nii.gz")
-    listing = list_scans(tmp_path)
-    names = [s.name for s in listing.sources]
+        d = dataset(image(), SeriesInstanceUID=uid, SeriesNumber=number)
+        save(d, tmp_path / "flat" / f"{uid}.dcm")
+    nifti(tmp_path / "p3.nii.gz", np.zeros((2, 2, 2), np.int16))
+    names = [s.name for s in list_scans(tmp_path).sources]
     assert len(set(names)) == 6
     assert {*before, "p3", "flat_1.9"} < set(names)
     assert sum(bool(re.fullmatch(r"flat_4_[0-9a-f]{8}", name)) for name in names) == 2
     assert names == [s.name for s in list_scans(tmp_path).sources]
-
-
-def test_one_uid_in_two_folders_stays_two_scans_and_is_told(tmp_path):
-    series(tmp_path / "a", [0, 5])
-    series(tmp_path / "b", [0, 5])
-    for scan in open_scans(tmp_path):
-        assert scan.volume.shape[0] == 2
-        assert "1 other folder" in note(scan, "series too")
 
 
 def test_nothing_of_the_patient_is_kept(tmp_path):
@@ -996,23 +920,22 @@ def test_nifti_scale_and_units(tmp_path):
     assert scan.notes == ()
 
 
-def test_nifti_of_four_dimensions(tmp_path):
+def test_nifti_of_one_volume_in_four_dimensions_or_of_version_2(tmp_path):
     data = RNG.normal(size=(4, 3, 2, 1)).astype(np.float32)
-    scan = only(nifti(tmp_path / "one.nii.gz", data))
-    np.testing.assert_array_equal(scan.volume, data[..., 0].transpose(2, 1, 0)[:, ::-1, ::-1])
-    for shape in ((4, 3, 2, 5), (4, 3)):
-        path = nifti(tmp_path / "more.nii", np.zeros(shape, np.float32))
-        with pytest.raises(SlideError, match=r"more\.nii has the shape 4 x 3"):
-            only(path)
+    second = tmp_path / "second.nii"
+    nibabel.save(nibabel.Nifti2Image(data[..., 0], np.eye(4)), second)
+    for path in (nifti(tmp_path / "one.nii.gz", data), second):
+        want = data[..., 0].transpose(2, 1, 0)[:, ::-1, ::-1]
+        np.testing.assert_array_equal(only(path).volume, want)
 
 
 def test_nifti_that_says_nothing_of_its_axes_or_units(tmp_path):
     data = RNG.integers(0, 9, (3, 4, 5)).astype(np.int16)
-    stored = nibabel.Nifti1Image(data, None)
-    nibabel.save(stored, tmp_path / "a.nii")
+    nibabel.save(nibabel.Nifti1Image(data, None), tmp_path / "a.nii")
     scan = only(tmp_path / "a.nii")
     assert scan.volume.shape == (5, 4, 3)
     assert note(scan, "no orientation") and note(scan, "no unit")
+    assert "smallest value is 0" in note(scan, "these may not be HU")
 
 
 def test_nifti_values_that_are_no_numbers(tmp_path):
@@ -1025,22 +948,56 @@ def test_nifti_values_that_are_no_numbers(tmp_path):
     assert note(scan, "6.2 % of the voxels are not numbers")
 
 
-def test_damaged_nifti_is_refused_by_name(tmp_path):
-    data = RNG.integers(0, 999, (20, 20, 20)).astype(np.int16)
-    for name in ("a.nii", "b.nii.gz"):
-        path = nifti(tmp_path / name, data)
-        path.write_bytes(path.read_bytes()[:-3000])
-    (tmp_path / "c.nii").write_bytes(b"")
-    (tmp_path / "d.nii").write_text("not NIfTI, " * 100)
-    (tmp_path / "e.nii.gz").write_text("not gzip, " * 100)
-    nifti(tmp_path / "f.nii", np.zeros((2, 2, 2), np.complex64))
-    words = ["damaged", "damaged", "empty", "not NIfTI", "damaged|not NIfTI", "complex64"]
-    sources = list_scans(tmp_path).sources
-    assert [s.name for s in sources] == list("abcdef")
-    for source, word in zip(sources, words, strict=True):
-        with pytest.raises(SlideError, match=word) as caught:
-            open_scan(source)
-        assert source.path.name in str(caught.value)
+SMALL = np.arange(120, dtype=np.int16).reshape(5, 6, 4)
+
+
+def altered(path: Path, form: str, at: int, *values: float) -> None:
+    """Overwrite a part of the header."""
+    zipped = path.suffix == ".gz"
+    data = bytearray(gzip.decompress(path.read_bytes()) if zipped else path.read_bytes())
+    struct.pack_into(form, data, at, *values)
+    path.write_bytes(gzip.compress(data) if zipped else bytes(data))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize("ending", [".nii", ".nii.gz"])
+@pytest.mark.parametrize(
+    ("data", "change", "said"),
+    [
+        (SMALL, cut, "damaged"),
+        (SMALL, lambda p: p.write_bytes(b""), "empty"),
+        (SMALL, lambda p: p.write_text("not NIfTI, " * 100), "damaged|not NIfTI"),
+        (np.zeros((2, 2, 2), np.complex64), None, "complex64"),
+        (np.zeros((4, 3, 2, 5), np.float32), None, "has the shape 4 x 3"),
+        (np.zeros((4, 3), np.float32), None, "has the shape 4 x 3"),
+        (np.full((2, 2, 2), np.nan, np.float32), None, "no finite value"),
+        # dimensions, and the place of the voxels
+        (SMALL, lambda p: altered(p, "<hhhh", 40, 3, *[32767] * 3), "max-bag-gb|states"),
+        (SMALL, lambda p: altered(p, "<hhhh", 40, 3, *[1500] * 3), "max-bag-gb|states"),
+        (SMALL, lambda p: altered(p, "<hhhh", 40, 3, 500, 500, 200), "max-bag-gb|states"),
+        (SMALL, lambda p: altered(p, "<f", 108, np.inf), ""),
+    ],
+)  # fmt: skip
+def test_damaged_nifti_is_refused_by_name(tmp_path, ending, data, change, said):
+    path = nifti(tmp_path / f"a{ending}", data)
+    if change:
+        change(path)
+    (source,) = list_scans(tmp_path).sources
+    with pytest.raises(SlideError, match=rf"a\.nii.*({said})"):
+        open_scan(source)
+
+
+def test_slices_beyond_those_stated_and_a_volume_beyond_the_limit(tmp_path):
+    path = nifti(tmp_path / "a.nii", SMALL)
+    assert only(path).volume.shape == (4, 6, 5)
+    with bag_limit(1e-8), pytest.raises(SlideError, match="max-bag-gb"):
+        only(path)
+    altered(path, "<hhhh", 40, 3, 5, 6, 2)
+    with pytest.raises(SlideError, match="5 x 6 x 2 voxels, 120 bytes, but 240 are stored"):
+        only(path)
 
 
 # windows
@@ -1074,7 +1031,6 @@ def test_windows_are_parsed_by_name_and_number():
         ("brain,subdural,bome", UnknownName, "Did you mean 'bone'"),
         ("brain,subdural,600:x", InputError, "LEVEL:WIDTH"),
         ("40:80,80:200,600:0", InputError, "is not valid"),
-        ("40:80,80:200,600:-5", InputError, "is not valid"),
         ("40:80,80:200,nan:5", InputError, "is not valid"),
         ("40:80,80:200,1:2:3", InputError, "LEVEL:WIDTH"),
     ],

@@ -4,7 +4,9 @@ A slide is read by regions of a pyramid; a scan is a stack of slices with positi
 by path alone, so that each worker process can open its own.
 """
 
+import logging
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -236,9 +238,19 @@ class Scan:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn whatever a decoder raises, and a size beyond the limits, into a `SlideError`."""
+    """Turn whatever a decoder raises, and a size beyond the limits, into a `SlideError`.
+
+    What decoders log or warn of is suppressed: values that violate a standard are common.
+    """
+    loggers = [logging.getLogger(name) for name in ("tifffile", "nibabel.global")]
+    before = [logger.disabled for logger in loggers]
     try:
-        yield
+        for logger in loggers:
+            logger.disabled = True
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            yield
     except BagError as error:
         raise SlideError(str(error)) from error
     except ProbSAError:
@@ -248,6 +260,9 @@ def reading(path: Path) -> Iterator[None]:
             f"{path} is damaged or truncated ({' '.join(str(error).split())}): it has "
             f"{path.stat().st_size:,} bytes; copy it again"
         ) from error
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
 
 
 def on_white(image: Image.Image) -> UInt8[np.ndarray, "height width 3"]:

@@ -17,7 +17,7 @@ from ..core import check_size
 from ..errors import MissingExtra, SlideError
 from . import series
 from ._base import Scan, reading
-from .dicom_headers import MAY_BE_OPENED, Header, Plane, number, quiet, read, read_header
+from .dicom_headers import MAY_BE_OPENED, Header, Plane, number, read, read_header
 
 if TYPE_CHECKING:
     from pydicom.dataset import Dataset
@@ -48,23 +48,19 @@ def open_series(name: str, path: Path, *, files: Sequence[Path]) -> Scan:
     display, first = stack.display, headers[0]
     lossy = any(header.lossy for header in headers)
     reader = _Reader(hounsfield=first.modality in ("CT", ""), lossy=lossy)
-    with quiet():
-        scan = _volume(path, stack, reader)
-    planes = scan.planes
+    with reading(path):
+        volume, read_notes = reader.volume(path, stack)
+    planes, positions = reader.planes, np.array(reader.positions)
     rows, columns = planes[0].spacing or (1.0, 1.0)
     thick = Counter(p.thickness for p in planes if p.thickness).most_common()
-    notes += [
-        *stack.notes,
-        *series.geometry_notes(np.array(scan.positions), planes, display),
-        *scan.notes,
-        *_notes(first.modality, scan, reader),
-    ]
+    notes += [*stack.notes, *series.geometry_notes(positions, planes, display), *read_notes]
+    notes += _value_notes(first.modality, volume, reader)
     return Scan(
         name=name,
         path=path,
         format="dicom",
-        volume=scan.volume,
-        positions=np.array(scan.positions),
+        volume=volume,
+        positions=positions,
         spacing=(columns, rows) if display.transpose else (rows, columns),
         thickness=thick[0][0] if thick else None,
         notes=tuple(notes),
@@ -102,25 +98,32 @@ def _headers(path: Path, files: Sequence[Path]) -> tuple[list[Header], list[str]
 
 
 @dataclass(slots=True)
-class _Volume:
-    """The decoded slices and the notes about them."""
+class _Reader:
+    """Decode planes, and keep the last file open because it may contain several frames."""
 
-    volume: Float[np.ndarray, "slices height width"]
-    positions: list[float] = field(default_factory=list)
+    hounsfield: bool
+    lossy: bool
     planes: list[Plane] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    smallest: float = np.nan
-    """The smallest value that is not padding."""
-    padding: float = 0.0
-    """The share of padding."""
+    """The slices that were read, in order of position."""
+    positions: list[float] = field(default_factory=list)
+    padding: Counter[float] = field(default_factory=Counter)
+    """The values of padding pixels, with their counts."""
+    share: float = 0.0
+    """The share of padding in the volume."""
+    inverted: bool = False
+    syntax: str = ""
+    _path: Path | None = None
+    _dataset: "Dataset | None" = None
 
+    def volume(
+        self, path: Path, stack: series.Stack
+    ) -> tuple[Float[np.ndarray, "slices height width"], list[str]]:
+        """Read the slices in order, with one file in memory at a time; padding becomes smallest.
 
-def _volume(path: Path, stack: series.Stack, reader: "_Reader") -> _Volume:
-    """Read the slices in order, with one file in memory at a time; fill padding at the end."""
-    first = stack.places[0].planes[0]
-    shape = (first.columns, first.rows) if stack.display.transpose else (first.rows, first.columns)
-    files = {plane.path for place in stack.places for plane in place.planes}
-    with reading(path):
+        Returns the volume, and notes on the slices that were left out.
+        """
+        first = stack.places[0].planes[0]
+        files = {plane.path for place in stack.places for plane in place.planes}
         check_size(
             path,
             what="the volume",
@@ -128,58 +131,42 @@ def _volume(path: Path, stack: series.Stack, reader: "_Reader") -> _Volume:
             stored=sum(file.stat().st_size for file in files),
             again="copy it again",
         )
-    held = _Volume(np.empty((len(stack.places), *shape), np.float32))
-    broken: list[str] = []
-    twice: list[str] = []
-    for place in stack.places:
-        kept: Plane | None = None
-        index = len(held.planes)
-        for plane in place.planes:
-            try:
-                image = stack.display.apply(reader.read(plane))
-            except SlideError as error:
-                broken.append(str(error))
-                continue
-            if kept is None:
-                kept = plane
-                held.volume[index] = image
-                held.positions.append(place.position)
-                held.planes.append(plane)
-            else:
-                same = np.array_equal(held.volume[index], image, equal_nan=True)
-                twice.append(
-                    f"{plane.label} lies at {place.position:.2f} mm, as does {kept.label}, with "
-                    f"{'the same pixels' if same else 'DIFFERENT pixels'}"
-                )
-    if not held.planes:
-        raise SlideError(f"{path} holds no slice that can be decoded: {series.listed(broken)}")
-    if twice:
-        held.notes.append(f"Duplicate slices left out: {series.listed(twice)}.")
-    if broken:
-        held.notes.append(f"Slices that cannot be decoded left out: {series.listed(broken)}.")
-    held.volume = held.volume[: len(held.planes)]
-    held.smallest = float(np.fmin.reduce([np.fmin.reduce(image, None) for image in held.volume]))
-    if np.isnan(held.smallest):
-        raise SlideError(f"{path} holds nothing but padding")
-    for image in held.volume:
-        padding = np.isnan(image)
-        held.padding += float(padding.sum()) / held.volume.size
-        image[padding] = held.smallest
-    return held
-
-
-@dataclass(slots=True)
-class _Reader:
-    """Decode planes, and keep the last file open because it may contain several frames."""
-
-    hounsfield: bool
-    lossy: bool
-    padding: Counter[float] = field(default_factory=Counter)
-    """The values of padding pixels, with their counts."""
-    inverted: bool = False
-    syntax: str = ""
-    _path: Path | None = None
-    _dataset: "Dataset | None" = None
+        images: list[np.ndarray] = []
+        broken: list[str] = []
+        twice: list[str] = []
+        for place in stack.places:
+            kept: Plane | None = None
+            for plane in place.planes:
+                try:
+                    image = stack.display.apply(self.read(plane))
+                except SlideError as error:
+                    broken.append(str(error))
+                    continue
+                if kept is None:
+                    kept = plane
+                    images.append(image)
+                    self.positions.append(place.position)
+                    self.planes.append(plane)
+                else:
+                    same = np.array_equal(images[-1], image, equal_nan=True)
+                    twice.append(
+                        f"{plane.label} lies at {place.position:.2f} mm, as does {kept.label}, "
+                        f"with {'the same pixels' if same else 'DIFFERENT pixels'}"
+                    )
+        if not images:
+            raise SlideError(f"{path} holds no slice that can be decoded: {series.listed(broken)}")
+        volume = np.stack(images)
+        images.clear()
+        padding = np.isnan(volume)
+        if padding.all():
+            raise SlideError(f"{path} holds nothing but padding")
+        self.share, volume[padding] = float(padding.mean()), np.nanmin(volume)
+        notes = []
+        if twice:
+            notes.append(f"Duplicate slices left out: {series.listed(twice)}.")
+        if broken:
+            notes.append(f"Slices that cannot be decoded left out: {series.listed(broken)}.")
+        return volume, notes
 
     def read(self, plane: Plane) -> Float[np.ndarray, "h w"]:
         """Return the stored image, rescaled, as float32; padding is NaN.
@@ -221,12 +208,15 @@ class _Reader:
 
 def _decode(dataset: "Dataset", plane: Plane) -> Shaped[np.ndarray, "..."]:
     from pydicom.pixels.utils import pixel_array
+    from pydicom.uid import JPEG2000TransferSyntaxes
 
+    syntax = dataset.file_meta.TransferSyntaxUID
+    # on some damaged streams of JPEG 2000, gdcm ends the process
+    plugin = "pillow" if syntax in JPEG2000TransferSyntaxes else ""
     try:
-        return pixel_array(dataset, index=plane.frame)
+        return pixel_array(dataset, index=plane.frame, decoding_plugin=plugin)
     except Exception as error:  # decoders of damaged frames raise errors of any kind
-        compressed = dataset.file_meta.TransferSyntaxUID.is_compressed
-        if compressed and importlib.util.find_spec("gdcm") is None:
+        if syntax.is_compressed and not plugin and importlib.util.find_spec("gdcm") is None:
             raise MissingExtra("python-gdcm", "ct") from error
         raise SlideError(f"{plane.label}: {' '.join(str(error).split())}") from error
 
@@ -275,8 +265,10 @@ def _undeclared_padding(
     return real & (values == known[0]) & alone
 
 
-def _notes(modality: str, scan: _Volume, reader: _Reader) -> list[str]:
-    planes = scan.planes
+def _value_notes(
+    modality: str, volume: Float[np.ndarray, "slices height width"], reader: _Reader
+) -> list[str]:
+    planes, smallest = reader.planes, float(volume.min())
     spacings = {p.spacing for p in planes}
     sides = series.listed(sorted(f"{s[0]:g} x {s[1]:g}" for s in spacings if s))
     thick = Counter(p.thickness for p in planes if p.thickness).most_common()
@@ -290,7 +282,7 @@ def _notes(modality: str, scan: _Volume, reader: _Reader) -> list[str]:
             reader.hounsfield and not stated,
             "The rescale is missing: the stored values may not be Hounsfield units.",
         ),
-        *((reader.hounsfield and stated, note) for note in series.air_notes(scan.smallest)),
+        *((reader.hounsfield and stated, note) for note in series.air_notes(smallest)),
         (reader.hounsfield and units, f"RescaleType is {units}, perhaps not Hounsfield units."),
         (
             len({(p.slope, p.intercept) for p in planes}) > 1,
@@ -298,9 +290,9 @@ def _notes(modality: str, scan: _Volume, reader: _Reader) -> list[str]:
         ),
         (reader.inverted, "MONOCHROME1: the values were inverted, so that large is bright."),
         (
-            scan.padding,
-            f"Padding ({values}) is {100 * scan.padding:.1f} % of the pixels; it is set to "
-            f"{scan.smallest:g}, the smallest real value.",
+            reader.share,
+            f"Padding ({values}) is {100 * reader.share:.1f} % of the pixels; it is set to "
+            f"{smallest:g}, the smallest real value.",
         ),
         (not modality, "The modality is missing: it is taken as CT."),
         (reader.lossy, "The pixels were compressed with loss."),

@@ -4,10 +4,7 @@ A file contains slices, or is an object of another kind, which the header names.
 multi-frame objects give one `Plane` per frame, from their functional groups.
 """
 
-import warnings
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -108,14 +105,6 @@ class Header:
         return self.photometric in ("MONOCHROME1", "MONOCHROME2")
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Suppress pydicom's warnings about values that violate the standard."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        yield
-
-
 def looks_like_dicom(path: Path) -> bool:
     """Return True if the file begins with the preamble, or with a header of group 2 or 8."""
     with path.open("rb") as f:
@@ -184,7 +173,7 @@ def read_header(path: Path) -> Header:
     Raises:
         SlideError: the file is damaged, or is an image without a position.
     """
-    with quiet(), reading(path):
+    with reading(path):
         dataset = read(path, pixels=False)
         other = _other(path, dataset)
         return Header(

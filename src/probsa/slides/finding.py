@@ -34,7 +34,7 @@ def slide_files(folder: str | Path) -> list[Path]:
 
     The following are skipped: hidden files and folders, the parts of multi-file slides (the folder
     of a .mrxs, the images of a .vms), and DICOM files that are not slides. A DICOM slide is
-    represented by its largest file.
+    represented by its largest file. FIFOs and links to nothing are listed: opening them names them.
 
     Raises:
         SlideError: the path does not exist.
@@ -77,16 +77,11 @@ def check_files(path: Path) -> None:
 
 def _slides_among(paths: Iterable[Path]) -> list[Path]:
     likely = [p for p in paths if p.suffix.lower() in SLIDE_SUFFIXES]
-    whole = [p.stem for p in likely if p.suffix.lower() in (".vms", ".vmu")]
-    # FIFOs and links to nothing are listed, so that opening them names them
+    whole = tuple(p.stem for p in likely if p.suffix.lower() in (".vms", ".vmu"))
     dicom = [p for p in likely if p.suffix.lower() == ".dcm" and p.is_file()]
-    others = [
-        p
-        for p in likely
-        if p not in dicom
-        and not (p.suffix.lower() in PLAIN_SUFFIXES and any(p.stem.startswith(s) for s in whole))
-    ]
-    return others + _dicom_slides([p for p in dicom if _is_slide_class(p)])
+    parts = [p for p in likely if p.suffix.lower() in PLAIN_SUFFIXES and p.stem.startswith(whole)]
+    others = {*likely} - {*dicom, *parts}
+    return [*others, *_largest_of_series([p for p in dicom if _is_slide_class(p)])]
 
 
 def _is_slide_class(path: Path) -> bool:
@@ -96,7 +91,7 @@ def _is_slide_class(path: Path) -> bool:
     return first >= 0 and head.startswith(_SM_CLASS, first)
 
 
-def _dicom_slides(paths: list[Path]) -> list[Path]:
+def _largest_of_series(paths: list[Path]) -> list[Path]:
     """Return the largest file of each series, which holds level 0, and files that do not open."""
     if len(paths) < 2:
         return paths

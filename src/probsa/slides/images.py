@@ -3,7 +3,6 @@
 They have no tiles, so the whole image is decoded when it is opened.
 """
 
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,10 +36,8 @@ class PlainSlide(Slide):
         from PIL import Image, __version__
 
         self.path, self.name = path, name
-        with reading(path), warnings.catch_warnings():
-            # Pillow warns above 89 million pixels and refuses twice as many; only refuse here
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            try:
+        with reading(path):
+            try:  # Pillow warns above 89 million pixels and refuses twice as many; only refuse here
                 with Image.open(path, formats=FORMATS) as image:
                     self._image = _rgb(image, path)
             except Image.DecompressionBombError as e:

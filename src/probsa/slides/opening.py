@@ -118,14 +118,11 @@ def _what_it_is(path: Path, head: bytes) -> str:
 def _dicom(path: Path) -> str:
     """Say why a DICOM file is no slide."""
     try:
-        modality = read_header(path).modality
+        modality = read_header(path).modality or "unknown"
     except MissingExtra:
-        modality = ""
-    if modality == "CT":
-        return f"{path} is a CT slice, not a slide: give the folder of its series"
-    if modality == "SM":
-        return (
-            f"{path} is a DICOM slide that OpenSlide cannot read (damaged, or not an image of a "
-            "pyramid)"
-        )
-    return f"{path} is a DICOM file of modality {modality or 'unknown'}, not a slide"
+        modality = "unknown"
+    known = {
+        "CT": "is a CT slice, not a slide: give the folder of its series",
+        "SM": "is a DICOM slide that OpenSlide cannot read (damaged, or not an image of a pyramid)",
+    }
+    return f"{path} {known.get(modality, f'is a DICOM file of modality {modality}, not a slide')}"

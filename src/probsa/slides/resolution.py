@@ -4,7 +4,6 @@ A stated resolution is ignored if it lies outside 0.05 to 100 µm, or if it is a
 and screens (72, 96, 300 … dots per inch), because it then does not describe the slide.
 """
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -32,12 +31,10 @@ class Resolution(NamedTuple):
     source: str | None = None
 
 
-def check_mpp(mpp: float | None) -> None:
-    """Refuse a resolution that is not a positive number."""
-    if mpp is not None and not (math.isfinite(mpp) and mpp > 0):
-        raise SlideError(
-            f"the resolution is {mpp} micrometres per pixel: expected a number above 0"
-        )
+def check_mpp(mpp: float | None, where: str = "the resolution") -> None:
+    """Refuse a resolution that is no number of micrometres per pixel."""
+    if mpp is not None and not 0 < mpp < 1000:
+        raise SlideError(f"{where}: µm per pixel is {mpp:g}: expected a number between 0 and 1000")
 
 
 def from_axes(x: float | None, y: float | None, *, source: str) -> Resolution:
@@ -118,7 +115,8 @@ def read_resolutions(value: str | float | Path) -> float | dict[str, float]:
     """
     common = finite_number(str(value))
     if common is not None:
-        return _checked(common, "--slide-mpp")
+        check_mpp(common, "--slide-mpp")
+        return common
     path = Path(str(value))
     if not path.is_file():
         raise InputError(
@@ -127,7 +125,8 @@ def read_resolutions(value: str | float | Path) -> float | dict[str, float]:
     by_slide: dict[str, float] = {}
     for line, row in TextTable.read(path, expected="slide,mpp").select("slide", "mpp").numbered:
         slide, where = row["slide"], f"{path}, line {line}"
-        mpp = _checked(read_number(row["mpp"], f"mpp of {slide!r}", where=where), where)
+        mpp = read_number(row["mpp"], f"mpp of {slide!r}", where=where)
+        check_mpp(mpp, where)
         if by_slide.setdefault(slide, mpp) != mpp:
             raise TableError(
                 f"{where}: slide {slide!r} has two resolutions, {by_slide[slide]:g} and {mpp:g}"
@@ -142,9 +141,3 @@ def resolution_of(resolutions: float | Mapping[str, float] | None, *names: str) 
     if isinstance(resolutions, Mapping):
         return next((resolutions[name] for name in names if name in resolutions), None)
     return resolutions
-
-
-def _checked(mpp: float, where: str) -> float:
-    if not 0 < mpp < 1000:
-        raise InputError(f"{where}: µm per pixel is {mpp:g}: expected a number between 0 and 1000")
-    return mpp

@@ -5,12 +5,13 @@ A damaged series does not prevent the others from being listed or opened.
 
 import hashlib
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from ..errors import SlideError
-from . import _base, nifti
+from . import nifti
+from ._base import Scan
 from .dicom_headers import MAY_BE_OPENED, SUFFIXES, Header, looks_like_dicom, read_header
 from .series import listed
 
@@ -56,25 +57,84 @@ def list_scans(path: Path | str) -> ScanListing:
 
     A DICOM series consists of the files in one folder that share a SeriesInstanceUID. Its name is
     the folder's path below `path` (parts joined by `_`), followed by the SeriesNumber if the folder
-    contains several series.
+    contains several series. A file that the user names may be any grey image.
 
     Raises:
         SlideError: the path does not exist.
         MissingExtra: there are DICOM files, but pydicom is not installed.
     """
     path = Path(path)
-    if path.is_file():
-        return _list_file(path)
-    if not path.is_dir():
+    named = path.is_file()
+    if not named and not path.is_dir():
         raise SlideError(f"there is no file or folder {path}")
-    collector = _Collector(path)
-    for file in sorted(path.rglob("*")):
-        if file.is_file():
-            collector.take(file)
-    return collector.listing()
+    root = path.parent if named else path
+    series: dict[tuple[Path, str], list[Header]] = defaultdict(list)
+    niftis: list[Path] = []
+    broken: dict[Path, list[tuple[Path, str]]] = defaultdict(list)
+    skipped: Counter[str] = Counter()
+    for file in [path] if named else sorted(p for p in path.rglob("*") if p.is_file()):
+        if not named and any(part.startswith(".") for part in file.relative_to(root).parts):
+            skipped["hidden file"] += 1
+        elif nifti.is_nifti(file):
+            niftis.append(file)
+        else:
+            try:
+                if not (file.suffix.lower() in SUFFIXES or looks_like_dicom(file)):
+                    skipped["other file"] += 1
+                    continue
+                header = read_header(file)
+            except (SlideError, OSError) as error:
+                broken[file.parent].append((file, str(error)))
+                continue
+            if header.other is None or (named and header.other in MAY_BE_OPENED):
+                series[file.parent, header.series].append(header)
+            else:
+                skipped[header.other] += 1
+
+    def name_of(folder: Path, file: str = "") -> str:
+        # the path below the root, so that a new folder beside it changes no name
+        parts = [*folder.relative_to(root).parts, *([file] if file else [])]
+        return "_".join(parts) or root.resolve().name
+
+    sources, failures = [], []
+    in_folder = Counter(folder for folder, _ in series)
+    folders = Counter(uid for _, uid in series)
+    for (folder, uid), headers in series.items():
+        name = name_of(folder, path.stem if named else "")
+        if in_folder[folder] > 1:
+            name += f"_{headers[0].number or uid or 'series'}"
+        notes = []
+        if uid and folders[uid] > 1:
+            notes.append(f"{folders[uid] - 1} other folder(s) hold slices of this series too.")
+        if folder in broken:
+            beside = listed([file.name for file, _ in broken[folder]])
+            notes.append(f"Files beside the slices cannot be read: {beside}.")
+        sources.append(
+            ScanSource(
+                name=name,
+                path=path if named else folder,
+                files=tuple(header.path for header in headers),
+                format="dicom",
+                notes=tuple(notes),
+            )
+        )
+    for file in niftis:
+        name = name_of(file.parent, nifti.stem(file))
+        sources.append(ScanSource(name=name, path=file, files=(file,), format="nifti"))
+    for folder, unreadable in broken.items():
+        # one failure per folder, so that a study of 300 damaged files is one failure
+        files, reasons = zip(*unreadable, strict=True)
+        name = name_of(folder, files[0].stem if len(files) == 1 else "unreadable")
+        failures.append(ScanFailure(name=name, files=files, reason=listed(reasons)))
+    taken = Counter(item.name for item in [*sources, *failures])
+    return ScanListing(
+        sources=tuple(_with_unique_name(s, taken) for s in sources),
+        failures=tuple(_with_unique_name(f, taken) for f in failures),
+        skipped=dict(sorted(skipped.items())),
+    )
 
 
-def open_scan(source: ScanSource) -> _base.Scan:
+def open_scan(source: ScanSource) -> Scan:
     """Read one scan.
 
     Raises:
@@ -86,10 +146,10 @@ def open_scan(source: ScanSource) -> _base.Scan:
     from .dicom import open_series
 
     scan = open_series(source.name, source.path, files=source.files)
-    return _with_notes(scan, source.notes)
+    return replace(scan, notes=(*scan.notes, *source.notes))
 
 
-def open_scans(path: Path | str) -> list[_base.Scan]:
+def open_scans(path: Path | str) -> list[Scan]:
     """Read every scan in a file or below a folder; notes on the scans name those that failed.
 
     All scans are in memory at once. For many scans, use `list_scans` and `open_scan`.
@@ -100,7 +160,7 @@ def open_scans(path: Path | str) -> list[_base.Scan]:
     listing = list_scans(path)
     if len(listing.sources) == 1 and not listing.failures:
         return [open_scan(listing.sources[0])]
-    scans: list[_base.Scan] = []
+    scans: list[Scan] = []
     failed = [f"{failure.name}: {failure.reason}" for failure in listing.failures]
     for source in listing.sources:
         try:
@@ -114,121 +174,7 @@ def open_scans(path: Path | str) -> list[_base.Scan]:
             f"{path} holds no scan that can be read, neither DICOM slices nor NIfTI: {reason}"
         )
     beside = (f"Other scans beside it cannot be read: {listed(failed)}.",) if failed else ()
-    return [_with_notes(scan, beside) for scan in scans]
-
-
-def _with_notes(scan: _base.Scan, notes: tuple[str, ...]) -> _base.Scan:
-    return replace(scan, notes=(*scan.notes, *notes)) if notes else scan
-
-
-def _list_file(path: Path) -> ScanListing:
-    """Return a listing of a file that the user named; any grey image is accepted."""
-    if nifti.is_nifti(path):
-        source = ScanSource(name=nifti.stem(path), path=path, files=(path,), format="nifti")
-        return ScanListing(sources=(source,), failures=(), skipped={})
-    try:
-        if not (path.suffix.lower() in SUFFIXES or looks_like_dicom(path)):
-            return ScanListing(sources=(), failures=(), skipped={"other file": 1})
-        header = read_header(path)
-    except (SlideError, OSError) as error:
-        failure = ScanFailure(name=path.stem, files=(path,), reason=str(error))
-        return ScanListing(sources=(), failures=(failure,), skipped={})
-    if header.other is not None and header.other not in MAY_BE_OPENED:
-        return ScanListing(sources=(), failures=(), skipped={header.other: 1})
-    source = ScanSource(name=path.stem, path=path, files=(path,), format="dicom")
-    return ScanListing(sources=(source,), failures=(), skipped={})
-
-
-@dataclass(slots=True)
-class _Collector:
-    """Collects and classifies the files below a folder."""
-
-    root: Path
-    series: dict[tuple[Path, str], list[Header]] = field(default_factory=lambda: defaultdict(list))
-    niftis: list[Path] = field(default_factory=list)
-    broken: dict[Path, list[tuple[Path, str]]] = field(default_factory=lambda: defaultdict(list))
-    skipped: Counter[str] = field(default_factory=Counter)
-
-    def take(self, file: Path) -> None:
-        """Classify one file."""
-        if any(part.startswith(".") for part in file.relative_to(self.root).parts):
-            self.skipped["hidden file"] += 1
-        elif nifti.is_nifti(file):
-            self.niftis.append(file)
-        else:
-            self._take_other(file)
-
-    def _take_other(self, file: Path) -> None:
-        try:
-            if not (file.suffix.lower() in SUFFIXES or looks_like_dicom(file)):
-                self.skipped["other file"] += 1
-                return
-            header = read_header(file)
-        except (SlideError, OSError) as error:
-            self.broken[file.parent].append((file, str(error)))
-            return
-        if header.other is None:
-            self.series[file.parent, header.series].append(header)
-        else:
-            self.skipped[header.other] += 1
-
-    def listing(self) -> ScanListing:
-        """Return the scans and failures, with unique names."""
-        sources = [*self._dicom_sources(), *self._nifti_sources()]
-        failures = self._failures()
-        taken = Counter(item.name for item in [*sources, *failures])
-        return ScanListing(
-            sources=tuple(_with_unique_name(s, taken) for s in sources),
-            failures=tuple(_with_unique_name(f, taken) for f in failures),
-            skipped=dict(sorted(self.skipped.items())),
-        )
-
-    def _dicom_sources(self) -> list[ScanSource]:
-        in_folder = Counter(folder for folder, _ in self.series)
-        folders = Counter(uid for _, uid in self.series)
-        sources = []
-        for (folder, uid), headers in self.series.items():
-            name = self._name(folder)
-            if in_folder[folder] > 1:
-                name += f"_{headers[0].number or uid or 'series'}"
-            notes = []
-            if uid and folders[uid] > 1:
-                notes.append(f"{folders[uid] - 1} other folder(s) hold slices of this series too.")
-            if unreadable := self.broken.get(folder):
-                file_names = listed([file.name for file, _ in unreadable])
-                notes.append(f"Files beside the slices cannot be read: {file_names}.")
-            files = tuple(header.path for header in headers)
-            sources.append(
-                ScanSource(name=name, path=folder, files=files, format="dicom", notes=tuple(notes))
-            )
-        return sources
-
-    def _nifti_sources(self) -> list[ScanSource]:
-        return [
-            ScanSource(
-                name=self._name(file.parent, nifti.stem(file)),
-                path=file,
-                files=(file,),
-                format="nifti",
-            )
-            for file in self.niftis
-        ]
-
-    def _failures(self) -> list[ScanFailure]:
-        """Return one failure per folder, so that a study of 300 damaged files is one failure."""
-        failures = []
-        for folder, unreadable in self.broken.items():
-            file_name = unreadable[0][0].stem if len(unreadable) == 1 else "unreadable"
-            name = self._name(folder, file_name)
-            reason = listed([reason for _, reason in unreadable])
-            files = tuple(file for file, _ in unreadable)
-            failures.append(ScanFailure(name=name, files=files, reason=reason))
-        return failures
-
-    def _name(self, folder: Path, file: str = "") -> str:
-        """Return the path below the root, so that a new folder beside it changes no name."""
-        parts = [*folder.relative_to(self.root).parts, *([file] if file else [])]
-        return "_".join(parts) or self.root.resolve().name
+    return [replace(scan, notes=(*scan.notes, *beside)) for scan in scans]
 
 
 def _with_unique_name(item: _Named, taken: Counter[str]) -> _Named:

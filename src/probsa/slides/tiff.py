@@ -5,12 +5,9 @@ OME-TIFFs, and does not read striped TIFFs. Only the tiles or strips of a region
 """
 
 import functools
-import logging
 import math
 import re
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,7 +56,7 @@ class TiffSlide(Slide):
 
         self.path, self.name = path, name
         self._arrays: list[tuple[TiffPage, Any]] = []
-        with _quiet(), reading(path):
+        with reading(path):
             self._file = tifffile.TiffFile(path)
             try:
                 self._open(vendor, mpp)
@@ -68,7 +65,7 @@ class TiffSlide(Slide):
                 raise
 
     def _open(self, vendor: str | None, mpp: float | None) -> None:
-        check_pages(self._file)
+        _check_pages(self._file)
         if reason := _not_colours(self._file):
             raise SlideError(f"{self.path} {reason}")
         if self._file.is_ome:
@@ -78,16 +75,10 @@ class TiffSlide(Slide):
         first = pages[0]
         self.format = "ome-tiff" if self._file.is_ome else vendor or "tiff"
         self._arrays += [(page, _array(page)) for page in pages]
+        across, down = first.imagewidth, first.imagelength
         self.levels = tuple(
-            Level(
-                width=page.imagewidth,
-                height=page.imagelength,
-                downsample=(
-                    first.imagewidth / page.imagewidth + first.imagelength / page.imagelength
-                )
-                / 2,
-            )
-            for page in pages
+            Level(width=w, height=h, downsample=(across / w + down / h) / 2)
+            for w, h in ((page.imagewidth, page.imagelength) for page in pages)
         )
         self.mpp, self.mpp_source = settle(stated if stated.mpp else _from_tags(first), mpp)
         properties |= {
@@ -142,7 +133,7 @@ def map_reason(path: Path) -> str:
     try:
         import tifffile
 
-        with _quiet(), reading(path), tifffile.TiffFile(path) as file:
+        with reading(path), tifffile.TiffFile(path) as file:
             reason = _not_colours(file)
     except (ImportError, SlideError):
         return ""  # opening it as a slide explains what is wrong
@@ -160,18 +151,14 @@ def _not_colours(file: "TiffFile") -> str:
 
 
 def check_complete(path: Path) -> None:
-    """Refuse a TIFF that was cut short; a truncated copy may open, with fewer levels or tiles.
-
-    Raises:
-        SlideError: directories or tiles lie beyond the end of the file, or directories form a loop.
-    """
+    """Refuse a TIFF that was cut short; a truncated copy may open, with fewer levels or tiles."""
     import tifffile
 
-    with _quiet(), reading(path), tifffile.TiffFile(path) as file:
-        check_pages(file)
+    with reading(path), tifffile.TiffFile(path) as file:
+        _check_pages(file)
 
 
-def check_pages(file: "TiffFile") -> None:
+def _check_pages(file: "TiffFile") -> None:
     """Compare what the directories of a TIFF list with the length of the file."""
     handle, form, seen = file.filehandle, file.tiff, set()
     truncated = SlideError(
@@ -200,17 +187,6 @@ def check_pages(file: "TiffFile") -> None:
     handle.seek(file.pages.next_page_offset or 0)
     if handle.read(form.offsetsize) != bytes(form.offsetsize):
         raise truncated
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress tifffile's log messages; relevant problems are checked here and raised."""
-    logger = logging.getLogger("tifffile")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 def _pages(file: "TiffFile") -> "list[TiffPage]":
@@ -244,7 +220,7 @@ def _ome(file: "TiffFile") -> "tuple[list[TiffPage], Resolution, dict[str, str]]
     for level in series[largest].levels:
         if len(level.pages) != 1:
             raise SlideError(
-                f"{file.filename} holds {len(level.pages)} planes of axes {level.axes} "
+                f"{file.filehandle.path} holds {len(level.pages)} planes of axes {level.axes} "
                 "(channels, depths or times), but a bright-field slide is one RGB plane: "
                 "convert it (for example with raw2ometiff --rgb)"
             )
@@ -285,42 +261,43 @@ def _array(page: "TiffPage") -> Any:
     import tifffile
     import zarr
 
-    name = page.parent.filename
-    if page.dtype != np.dtype(np.uint8) or page.bitspersample != 8:
-        raise SlideError(
-            f"{name} has {page.bitspersample} bits per channel ({page.dtype}), but slides "
-            "have 8: scale it to 8 bits with suitable black and white points"
-        )
-    kind, extra = _word(page.photometric), [int(e) for e in page.extrasamples]
-    count = {"RGB": 3, "MINISBLACK": 1, "YCBCR": 3}.get(kind)
-    if count is None or (kind == "YCBCR" and page.compression not in _CONVERTED):
-        raise SlideError(
-            f"{name} stores colours as {kind} with compression {_word(page.compression)}; "
-            + _TO_RGB
-        )
-    if page.planarconfig != 1 and page.samplesperpixel > 1:
-        raise SlideError(
-            f"{name} has {page.samplesperpixel} channels in planes of their own; {_TO_RGB}"
-        )
-    if page.samplesperpixel != count and not (count == 3 and extra in ([0], [_STRAIGHT])):
-        raise SlideError(
-            f"{name} has {page.samplesperpixel} channels where {count} were expected: it is not "
-            "a bright-field image; give an image with three colours"
-        )
-    if page.compression not in tifffile.TIFF.DECOMPRESSORS:
-        raise SlideError(
-            f"{name} is compressed by {_word(page.compression)}, for which there is no decoder; "
-            + _TO_TILES
-        )
+    kind, coding = _word(page.photometric), _word(page.compression)
+    samples, extra = page.samplesperpixel, [int(e) for e in page.extrasamples]
+    count = {"RGB": 3, "MINISBLACK": 1, "YCBCR": 3}.get(kind, 0)
+    size = math.prod(page.chunks)
+    for refused, reason in (
+        (
+            page.dtype != np.uint8 or page.bitspersample != 8,
+            f"has {page.bitspersample} bits per channel ({page.dtype}), but slides "
+            "have 8: scale it to 8 bits with suitable black and white points",
+        ),
+        (
+            not count or (kind == "YCBCR" and page.compression not in _CONVERTED),
+            f"stores colours as {kind} with compression {coding}; {_TO_RGB}",
+        ),
+        (
+            page.planarconfig != 1 and samples > 1,
+            f"has {samples} channels in planes of their own; {_TO_RGB}",
+        ),
+        (
+            samples != count and not (count == 3 and extra in ([0], [_STRAIGHT])),
+            f"has {samples} channels where {count} were expected: it is not a bright-field image; "
+            "give an image with three colours",
+        ),
+        (
+            page.compression not in tifffile.TIFF.DECOMPRESSORS,
+            f"is compressed by {coding}, for which there is no decoder; {_TO_TILES}",
+        ),
+        (
+            size > _LARGEST_PIECE and not page.is_memmappable,
+            f"has pieces of {page.chunks[1]} x {page.chunks[0]} pixels, each of which must be "
+            f"decoded as a whole; {_TO_TILES}",
+        ),
+    ):
+        if refused:
+            raise SlideError(f"{page.parent.filehandle.path} {reason}")
     if page.is_memmappable:
         return None
-    size = math.prod(page.chunks)
-    if size > _LARGEST_PIECE:
-        raise SlideError(
-            f"{name}: its {page.imagewidth} x {page.imagelength} pixels are compressed in pieces "
-            f"of {page.chunks[1]} x {page.chunks[0]}, each of which must be decoded as a whole; "
-            + _TO_TILES
-        )
     decode = page.decode
 
     @functools.lru_cache(max(1, _CACHE_BYTES // size))
