@@ -5,6 +5,7 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser
 
+from ...errors import InputError
 from ._cohort import add_work_flags, parse_shard, worker_count
 from ._shared import command_parser, parse_arguments, write_json
 
@@ -20,8 +21,9 @@ def parser() -> ArgumentParser:
     add = parser.add_argument
     add("work", type=Path, help="Work folder that probsa patch made.")
     add(
-        "--encoder", default="handcrafted", metavar="NAME",
-        help="Encoder; see probsa encoders. Default: handcrafted.",
+        "--encoder", metavar="NAME",
+        help="Encoder; see probsa encoders. Default: that of the features in the folder; in a new "
+        "one effnet-lite0-middle if probsa[effnet] is installed, else handcrafted.",
     )  # fmt: skip
     add(
         "--weights", metavar="FILE|URL|hub",
@@ -63,6 +65,26 @@ def parser() -> ArgumentParser:
     return parser
 
 
+def _default_encoder(work: Path, patch_set: str | None) -> tuple[str, str]:
+    """Return the encoder of the features in a work folder, or the default one, and why."""
+    from ...cohorts import FeatureRecipe, WorkFolder
+    from ...features import default_encoder
+
+    chosen = WorkFolder(work).choose(patch_set)
+    folders = [chosen.path / name for name in chosen.feature_sets()]
+    recipes = [
+        FeatureRecipe.of_features(f, sorted(p.stem for p in f.glob("*.h5"))) for f in folders
+    ]
+    known = {recipe.encoder for recipe in recipes if recipe is not None}
+    name, why = default_encoder()
+    if not known or name in known:
+        return name, why
+    if len(known) > 1:
+        listed = ", ".join(sorted(known))
+        raise InputError(f"{chosen.path} has features of {listed}: name one with --encoder")
+    return known.pop(), "the work folder has features of it"
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run `probsa extract`."""
     args = parse_arguments(parser(), arguments)
@@ -72,13 +94,18 @@ def run(arguments: Sequence[str]) -> int:
     from ...training import choose_device, gpu_count
     from ..terminal import OUT, counting_outcomes
 
+    encoder = args.encoder
+    if encoder is None:
+        encoder, why = _default_encoder(args.work, args.set)
+        if not args.json:
+            OUT.print(f"Encoder: {encoder} ({why})", markup=False, soft_wrap=True)
     device = choose_device(args.device).type
     workers = worker_count(args.workers, default=gpu_count() if device == "cuda" else 1)
     cores_per_worker = max(1, cores() // workers)
     readers = cores_per_worker // 2 if args.readers is None else args.readers
     threads = max(1, cores_per_worker - readers) if args.threads is None else args.threads
     options = ExtractOptions(
-        encoder=args.encoder,
+        encoder=encoder,
         weights=args.weights,
         device=device,
         precision=args.precision,
