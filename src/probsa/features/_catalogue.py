@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ._registry import FALLBACK, OPEN, PREFERRED, describe, entry, names
+from ._registry import FALLBACK, OPEN, PREFERRED, entry, names
 
 PAGE = """\
 # Encoders
@@ -54,13 +54,8 @@ cannot be mixed by accident.
 """
 
 
-def catalogue_rows(which: str | None = None) -> list[dict[str, object]]:
-    """Return the properties of one encoder or of all, as `probsa encoders --json` prints them."""
-    return [describe(name) for name in ([which] if which else names())]
-
-
 def catalogue_lines(which: str | None = None) -> Iterator[str]:
-    """Yield the same properties as lines of text."""
+    """Yield the properties of one encoder or of all as lines of text."""
     for name in [which] if which else names():
         card, (weights, needs, taken, given) = entry(name).card, _facts(name)
         yield f"{name:<16} {card.summary}"
