@@ -151,8 +151,7 @@ def _try_patching(
         else:
             tissue = read_geojson(named_file(contours, item.name, ".geojson"), slide.size)
         patches = cut(slide, tissue, settings)
-        picture = thumbnail(slide)
-    pictures = picture, draw_overview(picture, tissue, patches)
+        pictures = (picture := thumbnail(slide)), draw_overview(picture, tissue, patches)
     return len(patches), sum(map(_jpeg_size, pictures))
 
 

