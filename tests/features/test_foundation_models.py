@@ -118,94 +118,34 @@ def random_state(name: str, seed: int = 0) -> dict[str, torch.Tensor]:
     return state
 
 
-def timm_model(architecture: str, state: dict[str, torch.Tensor], **arguments):
+def timm_model(architecture, state, **arguments):
     depth = len({key.split(".")[1] for key in state if key.startswith("blocks.")})
-    network = _network.optional("timm").create_model(architecture, depth=depth, **arguments)
+    create = _network.optional("timm").create_model
+    network = create(architecture, depth=depth, num_classes=0, **{"img_size": 224, **arguments})
     network.load_state_dict(state)
     return network.eval()
 
 
-def swiglu():
-    layer = _network.optional("timm.layers").SwiGLUPacked
-    return {"mlp_layer": layer, "act_layer": nn.SiLU}
+def vit(architecture, *, swiglu=False, pool=lambda tokens: tokens, **arguments):
+    """The recipe of a transformer of timm."""
+
+    def features_of(state, x):
+        layers = _network.optional("timm.layers")
+        gated = {"mlp_layer": layers.SwiGLUPacked, "act_layer": nn.SiLU} if swiglu else {}
+        return pool(timm_model(architecture, state, init_values=1e-5, **arguments, **gated)(x))
+
+    return features_of
 
 
-def uni2(state, x):
-    network = timm_model(
-        "vit_giant_patch14_224",
-        state,
-        img_size=224,
-        patch_size=14,
-        num_heads=24,
-        init_values=1e-5,
-        embed_dim=1536,
-        mlp_ratio=2.66667 * 2,
-        num_classes=0,
-        no_embed_class=True,
-        reg_tokens=8,
-        dynamic_img_size=True,
-        **swiglu(),
-    )
-    return network(x)
-
-
-def virchow2(state, x):
-    network = timm_model(
-        "vit_huge_patch14_224",
-        state,
-        img_size=224,
-        init_values=1e-5,
-        num_classes=0,
-        reg_tokens=4,
-        mlp_ratio=5.3375,
-        global_pool="",
-        dynamic_img_size=True,
-        **swiglu(),
-    )
-    tokens = network(x)
+def class_and_mean(tokens):
     assert tokens.shape[1:] == (261, 1280)
     return torch.cat((tokens[:, 0], tokens[:, 5:].mean(1)), dim=-1)
-
-
-def h_optimus_1(state, x):
-    network = timm_model(
-        "vit_giant_patch14_reg4_dinov2",
-        state,
-        img_size=224,
-        num_classes=0,
-        global_pool="token",
-        init_values=1e-5,
-        dynamic_img_size=False,
-    )
-    return network(x)
-
-
-def gigapath(state, x):
-    network = timm_model(
-        "vit_giant_patch14_dinov2",
-        state,
-        img_size=224,
-        patch_size=16,
-        embed_dim=1536,
-        num_heads=24,
-        init_values=1e-5,
-        mlp_ratio=5.33334,
-        num_classes=0,
-    )
-    return network(x)
 
 
 def conch(state, x):
     """The pooler as PyTorch's own attention, with its matrices put together."""
     of = {k.partition(".")[2]: v for k, v in state.items() if k.startswith("trunk.")}
-    trunk = timm_model(
-        "vit_large_patch16_224",
-        of,
-        img_size=448,
-        num_classes=0,
-        global_pool="",
-        init_values=1e-6,
-    )
+    trunk = timm_model("vit_large_patch16_224", of, global_pool="", init_values=1e-6, img_size=448)
     pooler = {k.partition(".")[2]: v for k, v in state.items() if k.startswith("attn_pool")}
     attention = nn.MultiheadAttention(768, 8, bias=False, kdim=1024, vdim=1024, batch_first=True)
     to_k, to_v = pooler["to_kv.weight"].chunk(2)
@@ -224,24 +164,38 @@ def conch(state, x):
     return norm(pooled[:, 0], (768,), state["ln_contrast.weight"], state["ln_contrast.bias"])
 
 
-def phikon(state, x):
+def phikon_network():
     transformers = _network.optional("transformers")
     config = transformers.Dinov2Config(
         hidden_size=1024, num_hidden_layers=2, num_attention_heads=16, image_size=224, patch_size=16
     )
-    network = transformers.Dinov2Model(config).eval()
+    return transformers.Dinov2Model(config).eval()
+
+
+def phikon(state, x):
+    network = phikon_network()
     network.load_state_dict(state)
     return network(pixel_values=x).last_hidden_state[:, 0, :]
 
 
 RECIPES = {
-    "uni2-h": uni2,
-    "virchow2": virchow2,
-    "h-optimus-1": h_optimus_1,
+    "uni2-h": vit(
+        "vit_giant_patch14_224", swiglu=True, patch_size=14, num_heads=24, embed_dim=1536,
+        mlp_ratio=2.66667 * 2, no_embed_class=True, reg_tokens=8, dynamic_img_size=True,
+    ),
+    "virchow2": vit(
+        "vit_huge_patch14_224", swiglu=True, pool=class_and_mean, reg_tokens=4, mlp_ratio=5.3375,
+        global_pool="", dynamic_img_size=True,
+    ),
+    "h-optimus-1": vit(
+        "vit_giant_patch14_reg4_dinov2", global_pool="token", dynamic_img_size=False
+    ),
     "conch-v1.5": conch,
     "phikon-v2": phikon,
-    "gigapath": gigapath,
-}
+    "gigapath": vit(
+        "vit_giant_patch14_dinov2", patch_size=16, embed_dim=1536, num_heads=24, mlp_ratio=5.33334
+    ),
+}  # fmt: skip
 
 
 def close(found, wanted, share=2e-5):
@@ -278,26 +232,25 @@ def test_saved_and_loaded_it_gives_what_its_card_computes(name, shallow, tmp_pat
         file.unlink()
 
 
-@pytest.mark.parametrize("name", ["uni2-h", "conch-v1.5"])
-def test_the_keys_of_another_are_refused_by_name_and_shape(name, shallow, tmp_path):
-    save_file(random_state(shallow("phikon-v2")), tmp_path / "phikon.safetensors")
-    with pytest.raises(WeightsError) as caught:
-        features.build(shallow(name), weights=tmp_path / "phikon.safetensors")
-    said = str(caught.value)
-    key = {"uni2-h": "cls_token (1, 1, 1536)", "conch-v1.5": "trunk.cls_token (1, 1, 1024)"}[name]
-    assert f"not the weights of {name}. missing: {key}" in said
-    assert "left over: embeddings.cls_token" in said
-
-
-def test_a_network_with_other_registers_is_refused(shallow, tmp_path):
-    """GigaPath's and H-optimus-1's networks are of one width and depth."""
-    save_file(random_state(shallow("gigapath")), tmp_path / "w.safetensors")
-    with pytest.raises(WeightsError) as caught:
-        features.build(shallow("h-optimus-1"), weights=tmp_path / "w.safetensors")
-    said = str(caught.value)
-    assert "missing: reg_token (1, 4, 1536)" in said
-    assert "pos_embed (1, 197, 1536) instead of (1, 256, 1536)" in said
+@pytest.mark.parametrize(
+    ("of", "name", "says"),
+    [
+        ("phikon-v2", "uni2-h", ("missing: cls_token (1, 1, 1536)", "left over: embeddings.cls_t")),
+        ("phikon-v2", "conch-v1.5", ("missing: trunk.cls_token (1, 1, 1024)", "left over: embed")),
+        # networks of one width and depth
+        (
+            "gigapath",
+            "h-optimus-1",
+            ("reg_token (1, 4, 1536)", "pos_embed (1, 197, 1536) instead of (1, 256, 1536)"),
+        ),
+    ],
+)
+def test_the_keys_of_another_are_refused_by_name_and_shape(shallow, tmp_path, of, name, says):
+    save_file(random_state(shallow(of)), tmp_path / "w.safetensors")
+    with pytest.raises(WeightsError, match=f"not the weights of {name}. missing: ") as caught:
+        features.build(shallow(name), weights=tmp_path / "w.safetensors")
     (tmp_path / "w.safetensors").unlink()
+    assert all(part in str(caught.value) for part in says)
 
 
 @pytest.mark.parametrize("name", CARDS)
@@ -318,13 +271,9 @@ def test_without_weights_it_says_what_to_do(name):
 
 def test_phikon_is_read_as_transformers_writes_it_and_as_it_wrote_it(shallow, tmp_path):
     """The hub's file has the names of transformers 4; version 5 has its own."""
-    transformers = _network.optional("transformers")
     shallow("phikon-v2")
     torch.manual_seed(0)
-    config = transformers.Dinov2Config(
-        hidden_size=1024, num_hidden_layers=2, num_attention_heads=16, image_size=224, patch_size=16
-    )
-    network = transformers.Dinov2Model(config).eval()
+    network = phikon_network()
     network.save_pretrained(tmp_path / "saved")
     encoder = features.build("phikon-v2", weights=tmp_path / "saved")
     x = torch.randint(0, 256, (1, 224, 224, 3), dtype=torch.uint8)

@@ -1,8 +1,6 @@
 """The statistics that need no weights: values, invariances, and whether they tell tissues apart."""
 
 import csv
-import io
-import zipfile
 
 import numpy as np
 import pytest
@@ -44,8 +42,7 @@ def tiles(shared_data):
 
 def test_there_are_128_numbers_with_names_of_their_own(encoder):
     assert encoder.width == len(NAMES) == len(set(NAMES)) == 128
-    assert sum(len(block.members) for block in BLOCKS) == 128
-    assert all(block.metadata for block in BLOCKS)
+    assert all(meaning for _, _, meaning in BLOCKS)
 
 
 # values
@@ -244,16 +241,6 @@ def test_smaller_patches_are_refused(encoder):
 # real images
 
 
-def test_real_tiles_of_one_tissue_are_nearer_to_each_other(encoder, tiles):
-    """Quarters of nine tiles: a quarter's nearest neighbour is of its tile; chance is 3 in 35."""
-    quarters = torch.cat([tiles[:, i : i + 112, j : j + 112] for i in (0, 112) for j in (0, 112)])
-    found = encoder.encode(quarters)
-    scaled = (found - found.mean(0)) / found.std(0).clamp(min=1e-6)
-    away = torch.cdist(scaled, scaled).fill_diagonal_(float("inf"))
-    right = (away.argmin(1) % 9 == torch.arange(36) % 9).float().mean()
-    assert float(right) > 0.75
-
-
 def test_background_is_not_stained_and_nuclei_are_blue(encoder, tiles):
     rows = dict(zip(CLASSES, map(of, encoder.encode(tiles)), strict=True))
     assert rows["BACK"]["stained_share"] < 0.05
@@ -286,24 +273,3 @@ def test_a_linear_probe_finds_epithelium_in_images_it_has_not_seen(encoder, shar
     probe.fit(x[seen], y[seen])
     assert 0.1 < y.mean() < 0.9
     assert roc_auc_score(y[~seen], probe.predict_proba(x[~seen])[:, 1]) > 0.8
-
-
-def test_windows_of_a_slice_are_channels_like_others(encoder, shared_data):
-    """A real head CT: neighbouring slices are alike, slices far apart are not."""
-    with zipfile.ZipFile(shared_data / "ct_ich" / "slices_224.zip") as archive:
-        files = sorted(f for f in archive.namelist() if f.startswith("049/"))
-        scan = np.stack(
-            [np.array(Image.open(io.BytesIO(archive.read(f))).convert("L")) for f in files]
-        ).astype(int)
-    windows = [
-        (scan - low) * 255 // (high - low) for low, high in ((0, 255), (60, 160), (120, 255))
-    ]
-    x = torch.from_numpy(np.clip(np.stack(windows, -1), 0, 255).astype(np.uint8))
-    found = encoder.encode(x)
-    assert torch.isfinite(found).all()
-    scaled = (found - found.mean(0)) / found.std(0).clamp(min=1e-6)
-    away = torch.cdist(scaled, scaled)
-    n = len(files)
-    near = torch.stack([away[i, i + 1] for i in range(n - 1)]).mean()
-    far = torch.stack([away[i, (i + n // 2) % n] for i in range(n)]).mean()
-    assert float(near) < 0.6 * float(far)

@@ -81,19 +81,6 @@ def test_cut_after_the_third_stage_it_gives_1024_numbers(files):
     close(found, wanted)
 
 
-def test_features_are_what_timm_pools(files):
-    timm = _network.optional("timm")
-    network = timm.create_model("resnet50", num_classes=0)
-    state = torch.load(files / "resnet50.pth", weights_only=True)
-    del state["fc.weight"], state["fc.bias"]
-    network.load_state_dict(state)
-    encoder = features.build("resnet50", weights=files / "resnet50.pth")
-    x = tiles(2)
-    with torch.no_grad():
-        wanted = network.eval()(normalised(x, encoder))
-    close(encoder.encode(x), wanted)
-
-
 def test_any_model_of_timm_by_its_name(files, built):
     through_timm = features.build("timm:resnet50.tv_in1k", weights=files / "resnet50.pth")
     how = through_timm.preprocessing
@@ -176,23 +163,6 @@ def test_the_release_of_barlow_twins_has_no_classifier_and_its_own_normalisation
     (tmp_path / "bt_rn50_ep200.torch").unlink()
 
 
-def test_barlow_twins_weights_are_for_non_commercial_use_and_not_bundled():
-    with pytest.raises(WeightsError) as caught:
-        features.build("resnet50-bt")
-    said = str(caught.value)
-    assert "non-commercial use only" in said
-    assert "benchmark-ssl-pathology/releases/download/pretrained-weights/bt_rn50_ep200" in said
-
-
-def test_imagenet_weights_that_are_missing_say_where_they_are():
-    with pytest.raises(WeightsError) as caught:
-        features.build("resnet50", weights="nowhere.pth")
-    said = str(caught.value)
-    assert "nowhere.pth: no such file" in said
-    assert "https://download.pytorch.org/models/resnet50-0676ba61.pth" in said
-    assert "https://huggingface.co/timm/resnet50.tv_in1k" in said
-
-
 def test_the_addresses_are_networks_own():
     models = _network.optional("torchvision.models")
     for name, theirs in (
@@ -203,8 +173,10 @@ def test_the_addresses_are_networks_own():
         assert (
             features.describe(name)["weights"] == "timm/" + name.removesuffix("-1024") + ".tv_in1k"
         )
-        with pytest.raises(WeightsError, match=theirs.url):
+        with pytest.raises(WeightsError, match=f"nowhere.pth: no such file.*{theirs.url}"):
             features.build(name, weights="nowhere.pth")
+    with pytest.raises(WeightsError, match=r"releases/download.*non-commercial use only"):
+        features.build("resnet50-bt")
 
 
 def test_weights_of_another_depth_are_refused(files, tmp_path):

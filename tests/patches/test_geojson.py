@@ -54,19 +54,21 @@ def test_what_is_written_is_read_and_cut_the_same(slide, tmp_path):
 
 
 def test_the_file_is_what_qupath_reads(slide, tmp_path):
-    tissue = find_tissue(slide)
-    write_geojson(tmp_path / "x.geojson", tissue)
+    write_geojson(tmp_path / "x.geojson", find_tissue(slide))
     whole = json.loads((tmp_path / "x.geojson").read_text())
     assert whole["type"] == "FeatureCollection"
     assert len({f["id"] for f in whole["features"]}) == 2
     for f in whole["features"]:
-        assert f["type"] == "Feature"
-        assert f["properties"]["objectType"] == "annotation"
-        assert f["properties"]["classification"]["name"] == "Tissue"
-        assert f["geometry"]["type"] == "Polygon"
+        about = f["properties"]
+        kinds = (
+            f["type"],
+            f["geometry"]["type"],
+            about["objectType"],
+            about["classification"]["name"],
+        )
+        assert kinds == ("Feature", "Polygon", "annotation", "Tissue")
         for ring in f["geometry"]["coordinates"]:
-            assert ring[0] == ring[-1]
-            assert len(ring) >= 4
+            assert ring[0] == ring[-1] and len(ring) >= 4
             assert all(isinstance(v, int) for point in ring for v in point)
 
 
@@ -78,6 +80,13 @@ def test_no_tissue_is_written_and_read_as_none(tmp_path):
 
 
 WITH_HOLE = [[SQUARE[:-1], HOLE[:-1]]]
+BOTH = {
+    "type": "GeometryCollection",
+    "geometries": [
+        {"type": "Polygon", "coordinates": [SQUARE, HOLE]},
+        {"type": "MultiPolygon", "coordinates": [[FAR]]},
+    ],
+}
 
 
 @pytest.mark.parametrize(
@@ -92,21 +101,7 @@ WITH_HOLE = [[SQUARE[:-1], HOLE[:-1]]]
             [feature([[SQUARE, HOLE], [FAR]], "MultiPolygon", classification={"name": "Tumor"})],
             [*WITH_HOLE, [FAR]],
         ),
-        (
-            [
-                {
-                    "type": "Feature",
-                    "geometry": {
-                        "type": "GeometryCollection",
-                        "geometries": [
-                            {"type": "Polygon", "coordinates": [SQUARE, HOLE]},
-                            {"type": "MultiPolygon", "coordinates": [[FAR]]},
-                        ],
-                    },
-                }
-            ],
-            [*WITH_HOLE, [FAR]],
-        ),
+        ([{"type": "Feature", "geometry": BOTH}], [*WITH_HOLE, [FAR]]),
         ([feature([[[x + 0.4, y - 0.4, 7.0] for x, y in SQUARE], HOLE])], WITH_HOLE),
         ("\ufeff[]", []),  # some editors write a byte order mark
         ({"type": "FeatureCollection", "features": []}, []),

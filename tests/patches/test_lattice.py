@@ -1,5 +1,7 @@
 """Our own tissue and lattice: the same for every scan of a slide, and shares as an area is."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -104,6 +106,15 @@ def test_slides_of_no_one_and_two_patches(ellipse, many):
     assert grid(torch.from_numpy(found.coords), stride=found.stride).shape == (2, max(many - 1, 0))
 
 
+GLASS = ArraySlide(np.full((700, 700, 3), 244, np.uint8), mpp=0.5)
+
+
+def corners_of(polygon, **flags):
+    """The corners of the patches of a polygon on glass."""
+    tissue = Tissue(polygons=(polygon,), slide_size=GLASS.size)
+    return {tuple(c) for c in cut(GLASS, tissue, settings(**flags)).coords}
+
+
 def irregular(seed, *, size=700):
     """A star with a hole, and its share of a fine raster by matplotlib's own test."""
     rng = np.random.default_rng(seed)
@@ -127,15 +138,8 @@ def test_the_share_is_that_of_a_raster_of_single_pixels(overlap):
         (polygon,), (0, 0), step=(float(step), float(step)), counts=(n, n), size=float(side)
     )
     padded = np.pad(mask, (0, 200))
-    wanted = np.array(
-        [
-            [
-                padded[j * step : j * step + side, i * step : i * step + side].mean()
-                for j in range(n)
-            ]
-            for i in range(n)
-        ]
-    )
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (side, side))
+    wanted = windows[::step, ::step].mean(axis=(2, 3))[:n, :n].T
     assert wanted.max() > 0.99
     assert (found[wanted == 0] == 0).all()
     assert np.abs(found - wanted).max() < 0.02
@@ -146,18 +150,14 @@ def test_the_share_is_that_of_a_raster_of_single_pixels(overlap):
 
 def test_patches_have_the_share_that_was_asked_for():
     polygon, mask = irregular(5)
-    slide = ArraySlide(np.full((700, 700, 3), 244, np.uint8), mpp=0.5)
-    tissue = Tissue(polygons=(polygon,), slide_size=(700, 700))
     padded = np.pad(mask, (0, 64))
     kept = {}
     for least in (0.0, 0.25, 0.9):
-        chosen = settings(size=64, min_tissue=least)
-        kept[least] = {tuple(c) for c in cut(slide, tissue, chosen).coords}
-        for x in range(0, 700, 64):
-            for y in range(0, 700, 64):
-                share = padded[y : y + 64, x : x + 64].mean()
-                if abs(share - least) > 0.02:
-                    assert ((x, y) in kept[least]) == (share > least)
+        kept[least] = corners_of(polygon, size=64, min_tissue=least)
+        for x, y in itertools.product(range(0, 700, 64), repeat=2):
+            share = padded[y : y + 64, x : x + 64].mean()
+            if abs(share - least) > 0.02:
+                assert ((x, y) in kept[least]) == (share > least)
     assert kept[0.9] < kept[0.25] < kept[0.0]
     assert len(kept[0.9]) > 3
 
@@ -182,23 +182,15 @@ def test_pieces_over_one_another_count_once():
 @pytest.mark.parametrize("rule", ["four_pt", "four_pt_hard", "center", "basic"])
 def test_the_points_of_clam_on_one_lattice(rule):
     polygon, _ = irregular(9)
-    slide = ArraySlide(np.full((700, 700, 3), 244, np.uint8), mpp=0.5)
-    tissue = Tissue(polygons=(polygon,), slide_size=(700, 700))
-    found = {tuple(c) for c in cut(slide, tissue, settings(size=40, rule=rule)).coords}
+    found = corners_of(polygon, size=40, rule=rule)
     outer, hole = Outline(polygon.outer), Outline(polygon.holes[0])
+    steps = {"center": (20,), "basic": (0,)}.get(rule, (10, 30))
+    combine = all if rule == "four_pt_hard" else any
     wanted = set()
-    for x in range(0, 700, 40):
-        for y in range(0, 700, 40):
-            points = {
-                "four_pt": [(x + a, y + b) for a in (10, 30) for b in (10, 30)],
-                "center": [(x + 20, y + 20)],
-                "basic": [(x, y)],
-            }[rule.removesuffix("_hard")]
-            inside = outer.contains_points(points)
-            if (inside.all() if "hard" in rule else inside.any()) and not hole.contains_point(
-                (x + 20, y + 20)
-            ):
-                wanted.add((x, y))
+    for x, y in itertools.product(range(0, 700, 40), repeat=2):
+        inside = outer.contains_points([(x + a, y + b) for a in steps for b in steps])
+        if combine(inside) and not hole.contains_point((x + 20, y + 20)):
+            wanted.add((x, y))
     assert found == wanted
     assert len(found) > 30
 

@@ -41,21 +41,17 @@ def patches(*coords, size=64, scale=1.0, slide=None):
     )
 
 
-def test_at_its_own_resolution_a_patch_is_as_stored():
-    slide = ArraySlide(RANDOM)
+def test_at_its_own_resolution_and_at_that_of_a_level_a_patch_is_as_stored():
+    small = halved(halved(RANDOM))
+    slide = ArraySlide(RANDOM, halved(RANDOM), small)
     chosen = patches((3, 5), (0, 0), (101, 333))
     for k, (x, y) in enumerate(chosen.coords):
         found = read_patch(slide, chosen, k)
         np.testing.assert_array_equal(found, RANDOM[y : y + 64, x : x + 64])
         assert found.dtype == np.uint8
-
-
-def test_a_level_of_the_patchs_resolution_is_as_stored():
-    small = halved(halved(RANDOM))
-    slide = ArraySlide(RANDOM, halved(RANDOM), small)
     found = read_patch(slide, patches((80, 120), size=64, scale=4.0), 0)
     np.testing.assert_array_equal(found, small[30:94, 20:84])
-    assert slide.reads == [(2, 64, 64)]
+    assert slide.reads[-1] == (2, 64, 64)
 
 
 @pytest.mark.parametrize("times", [2, 4])
@@ -103,16 +99,11 @@ def test_a_level_a_little_coarser_than_the_patch_stands_in_for_it():
 
 def test_a_patch_over_the_edge_is_white_there():
     slide = ArraySlide(RANDOM)
-    found = read_patch(slide, patches((620, 500)), 0)
-    np.testing.assert_array_equal(found[:12, :20], RANDOM[500:, 620:])
-    assert (found[12:] == 255).all()
-    assert (found[:, 20:] == 255).all()
+    wanted = np.full((64, 64, 3), 255, np.uint8)
+    wanted[:12, :20] = RANDOM[500:, 620:]
+    np.testing.assert_array_equal(read_patch(slide, patches((620, 500)), 0), wanted)
     half = read_patch(slide, patches((576, 448), size=64, scale=2.0), 0)
-    assert (half[32:] == 255).all()
-    assert (half[:, 32:] == 255).all()
-
-
-def test_every_patch_of_odd_scales_has_its_size():
+    assert (half[32:] == 255).all() and (half[:, 32:] == 255).all()
     slide = ArraySlide(RANDOM, halved(RANDOM))
     for scale in np.linspace(0.5, 5, 46):
         for corner in ((0, 0), (639, 511), (317, 201)):
@@ -121,10 +112,8 @@ def test_every_patch_of_odd_scales_has_its_size():
 
 def test_what_cannot_be_decoded_is_an_error():
     slide = ArraySlide(RANDOM, broken=((300, 300, 10, 10),))
-    chosen = patches((0, 0), (280, 280))
-    np.testing.assert_array_equal(read_patch(slide, chosen, 0), RANDOM[:64, :64])
     with pytest.raises(RegionError, match="broken at"):
-        read_patch(slide, chosen, 1)
+        read_patch(slide, patches((280, 280)), 0)
 
 
 def test_a_real_slide_gives_the_pixels_of_its_file(shared_data):
@@ -138,18 +127,6 @@ def test_a_real_slide_gives_the_pixels_of_its_file(shared_data):
         x, y = (int(v) for v in found.coords[k])
         region = theirs.read_region((x, y), 0, (256, 256)).convert("RGB")
         np.testing.assert_array_equal(read_patch(slide, found, k), np.asarray(region))
-
-
-def test_a_slide_and_its_pyramid_look_alike(shared_data):
-    seen = []
-    for name in ("CMU-1-Small-Region.svs", "CMU-1-Small-Region_derived_pyramid.tiff"):
-        with open_slide(shared_data / "wsi" / name) as slide:
-            chosen = patches((800, 1000), size=128, scale=4.0, slide=slide)
-            seen.append(read_patch(slide, chosen, 0).astype(float))
-    alike = np.abs(seen[0] - seen[1]).mean()  # but for the pyramid's JPEG
-    assert alike < 10
-    for moved in (seen[0][1:] - seen[1][:-1], seen[0][:, 1:] - seen[1][:, :-1]):
-        assert np.abs(moved).mean() > 1.4 * alike
 
 
 def test_a_thumbnail_has_the_length_asked_for_and_no_more():

@@ -14,6 +14,7 @@ from probsa.core.store import read_bag
 from probsa.evaluation.storage import read_predictions
 
 ALONE = ("--readers", "0", "--threads", "1")
+EXTRACT = ("--encoder", "handcrafted", *ALONE)
 CUT = ("--patch-size", "256", "--mpp", "0.5", "--workers", "1")
 
 
@@ -46,7 +47,7 @@ def trained(tmp_path_factory):
         image = tissue(600, 600, boxes=[(0, 0, 512, 512)], seed=k)
         write_slide(folder / "slides" / f"s{k}.tiff", image)
     run("patch", folder / "slides", "--out", folder / "work", *CUT)
-    run("extract", folder / "work", *ALONE)
+    run("extract", folder / "work", *EXTRACT)
     labels = write_labels(folder / "labels.csv", [f"s{k}" for k in range(10)])
     train(folder / "work", labels, folder / "run")
     return folder / "run"
@@ -57,7 +58,7 @@ def test_slides_to_maps(trained, shared_data, tmp_path, capsys):
     table.write_text("slide,mpp\nTCGA-CR-7395-01A-01-TS1,0.5\n")
     work, names = tmp_path / "work", ["CMU-1-Small-Region", "CMU-1-Small-Region_derived_pyramid"]
     run("patch", shared_data / "wsi", "--out", work, *CUT, "--slide-mpp", table)
-    run("extract", work, *ALONE)
+    run("extract", work, *EXTRACT)
     run("verify", work)
     run("predict", trained, "--features", work, "--out", tmp_path / "preds")
     run("map", tmp_path / "preds", "--slides", work, "--out", tmp_path / "maps",
@@ -92,7 +93,7 @@ def test_a_head_ct_to_maps(shared_data, tmp_path):
         axes = np.diag([-3.0, -3.0, 5.0, 1.0])
         nibabel.save(nibabel.Nifti1Image(volume, axes), folder / f"s{k}.nii.gz")
     run("patch", folder, "--out", tmp_path / "work", "--workers", 1)
-    run("extract", tmp_path / "work", *ALONE)
+    run("extract", tmp_path / "work", *EXTRACT)
     last = read_bag(tmp_path / "work" / "slices" / "features_handcrafted" / "s9.h5")
     np.testing.assert_allclose(np.sort(last.intensity), np.sort(volume.mean((0, 1))), rtol=1e-4)
     labels = write_labels(tmp_path / "labels.csv", [f"s{k}" for k in range(10)])
@@ -104,7 +105,7 @@ def test_a_head_ct_to_maps(shared_data, tmp_path):
     for path, number in zip(paths, rng.permutation(len(paths)), strict=True):
         path.rename(path.parent / f"shuffled{number:02}.dcm")
     run("patch", tmp_path / "ge", "--out", tmp_path / "ge_work")
-    run("extract", tmp_path / "ge_work", *ALONE)
+    run("extract", tmp_path / "ge_work", *EXTRACT)
     stored = read_bag(tmp_path / "ge_work" / "slices" / "features_handcrafted" / "head.h5")
     assert stored.kind == "ct" and stored.coords.shape == (28, 1)
     assert (np.diff(stored.coords[:, 0]) > 0).all()
@@ -144,7 +145,7 @@ def test_a_folder_of_odd_files(shared_data, tmp_path, capsys):
     assert "truncated" in rows["truncated"]["reason"] and "text" in rows["text"]["reason"]
     assert all(name in said.err for name in ("truncated", "text", "glass", "unknown"))
     # a slide that failed before is not a failure here
-    run("extract", tmp_path / "work", "--set", "20x_256px_0px_overlap", *ALONE)
+    run("extract", tmp_path / "work", "--set", "20x_256px_0px_overlap", *EXTRACT)
     assert json.loads(_json(capsys, "verify", tmp_path / "work", status=1))["files"] == 4
 
 
@@ -202,7 +203,7 @@ def test_a_dry_run_writes_nothing(tmp_path, capsys):
     assert json.loads(drawn)["instances"] == 12
     run(*patch)
     before = sorted((tmp_path / "w").rglob("*"))
-    said = json.loads(_json(capsys, "extract", tmp_path / "w", "--dry-run", *ALONE, status=0))
+    said = json.loads(_json(capsys, "extract", tmp_path / "w", "--dry-run", *EXTRACT, status=0))
     assert (said["items"], said["instances"]) == (3, 48) and said["seconds"] > 0
     assert said["bytes"] == 48 * (128 * 4 + 16)
     assert sorted((tmp_path / "w").rglob("*")) == before

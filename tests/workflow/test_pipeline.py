@@ -17,6 +17,7 @@ from probsa.training import RunFolder, read_run, train
 from probsa.workflow import StatedRecipe, recipe_of_runs
 
 ALONE = ("--readers", "0")
+EXTRACT = ("--encoder", "handcrafted", *ALONE)
 CUT = ("--patch-size", "128", "--mpp", "0.5", "--overlap", "32", "--otsu")
 NOTHING = StatedRecipe()
 
@@ -37,7 +38,7 @@ def home(tmp_path_factory):
     """Return a folder with a run, new slides, and the results of `probsa run` on these."""
     folder = tmp_path_factory.mktemp("home")
     command("patch", slides(folder / "slides", 4), "--out", folder / "work", *CUT, "--workers", 1)
-    command("extract", folder / "work", *ALONE)
+    command("extract", folder / "work", *EXTRACT)
     rows = "".join(f"s{k},{k % 2},{'train' if k < 2 else 'val'}\n" for k in range(4))
     (folder / "labels.csv").write_text(f"bag,label,split\n{rows}")
     data = {"features": str(folder / "work"), "labels": str(folder / "labels.csv")}
@@ -59,7 +60,7 @@ def values_of(folder):
 
 def test_the_results_are_those_of_the_four_commands(home, tmp_path):
     command("patch", home / "new", "--out", tmp_path / "work", *CUT, "--workers", 1)
-    command("extract", tmp_path / "work", *ALONE)
+    command("extract", tmp_path / "work", *EXTRACT)
     command("predict", home / "run", "--features", tmp_path / "work", "--out", tmp_path / "p")
     command("map", tmp_path / "p", "--slides", tmp_path / "work", "--out", tmp_path / "maps")
     for name in ("predictions.csv", "predictions.json"):

@@ -5,9 +5,9 @@ from ._base import Precision as Precision
 from ._base import Preprocessing as Preprocessing
 from ._catalogue import catalogue_lines as catalogue_lines
 from ._catalogue import catalogue_page as catalogue_page
-from ._catalogue import catalogue_rows as catalogue_rows
 from ._network import optional as optional
 from ._registry import build as build
+from ._registry import default_encoder as default_encoder
 from ._registry import describe as describe
 from ._registry import names as names
 from ._registry import readiness as readiness

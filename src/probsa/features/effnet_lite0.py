@@ -123,14 +123,11 @@ class EffNetLite0(Encoder):
         self.stem = Convolution(3, STEM, side=3, stride=2)
         self.blocks = nn.ModuleList()
         inside = STEM
-        for count, side, stride, expansion, channels in STAGES:
+        for count, side, first, expansion, channels in STAGES:
             blocks = nn.Sequential()
-            for k in range(count):
-                blocks.append(
-                    Block(
-                        inside, channels, side=side, stride=1 if k else stride, expansion=expansion
-                    )
-                )
+            for stride in (first, *(count - 1) * [1]):
+                shape = {"side": side, "stride": stride, "expansion": expansion}
+                blocks.append(Block(inside, channels, **shape))
                 inside = channels
             self.blocks.append(blocks)
         self.head = Convolution(inside, HEAD)
@@ -139,21 +136,17 @@ class EffNetLite0(Encoder):
         """Rename the keys of the file, `_blocks.3._bn1.weight`, after our modules."""
         theirs = [("_conv_stem", "_bn0")]
         for k, block in enumerate(m for m in self.modules() if isinstance(m, Block)):
-            layers = LAYERS[-len(block) :]
-            theirs += [(f"_blocks.{k}.{c}", f"_blocks.{k}.{norm}") for c, norm in layers]
+            theirs += [(f"_blocks.{k}.{c}", f"_blocks.{k}.{n}") for c, n in LAYERS[-len(block) :]]
         theirs.append(("_conv_head", "_bn1"))
         ours = [name for name, module in self.named_modules() if isinstance(module, Convolution)]
-        renamed = {
-            old: new
-            for (convolution, norm), name in zip(theirs, ours, strict=True)
-            for old, new in ((convolution, f"{name}.convolution"), (norm, f"{name}.norm"))
+        renamed = {}
+        for (convolution, norm), name in zip(theirs, ours, strict=True):
+            renamed |= {convolution: f"{name}.convolution", norm: f"{name}.norm"}
+        parts = {key: key.rpartition(".") for key in state}
+        return {
+            f"{renamed.get(module, module)}{dot}{leaf}": state[key]
+            for key, (module, dot, leaf) in parts.items()
         }
-
-        def key(name: str) -> str:
-            module, _, leaf = name.rpartition(".")
-            return f"{renamed[module]}.{leaf}" if module in renamed else name
-
-        return {key(name): tensor for name, tensor in state.items()}
 
     def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
         """Return the means over the positions of the maps."""

@@ -5,7 +5,6 @@ features. All of them are finite, even for patches of a single colour.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import pi
 
 import torch
@@ -15,16 +14,6 @@ from torch import Tensor
 from ..errors import InputError
 from ._base import Card, Encoder
 from ._registry import register
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A group of related features."""
-
-    name: str
-    members: tuple[str, ...]
-    metadata: str
-
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SCALES = (1, 2, 4)
@@ -51,36 +40,36 @@ def _distribution_names(
     return tuple(f"{channel}_{what}" for channel in channels.split() for what in of)
 
 
-BLOCKS = (
-    Block(
+BLOCKS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    (
         "colour",
         _distribution_names("red green blue"),
         "mean, standard deviation and the 5, 25, 50, 75 and 95 % quantiles of each channel, 0 to 1",
     ),
-    Block(
+    (
         "stains",
         (*_distribution_names("haematoxylin eosin residual"), "stain_correlation", "stained_share"),
         "the same for haematoxylin, eosin and the residual (densities by Ruifrok's vectors); "
         "the correlation of the first two; the share of pixels with a mean optical density over "
         "0.15",
     ),
-    Block(
+    (
         "saturation",
         ("saturation_mean", "saturation_sd", "saturation_q50", "saturation_q95"),
         "(max - min) / max of the channels: mean, standard deviation, 50 and 95 % quantiles",
     ),
-    Block(
+    (
         "grey",
         ("grey_skewness", "grey_kurtosis", "grey_entropy"),
         "luma: skewness, excess kurtosis, entropy in bits / 8",
     ),
-    Block(
+    (
         "patterns",
         tuple(f"pattern{k}_scale{s}" for s in SCALES for k in range(PATTERNS)),
         "shares of the rotation-invariant uniform local binary patterns of eight neighbours "
         "(0 to 8 brighter neighbours in one run; 9 for all others), at scales 1, 2 and 4",
     ),
-    Block(
+    (
         "gradients",
         tuple(
             f"{what}_scale{s}"
@@ -90,12 +79,12 @@ BLOCKS = (
         "mean and standard deviation of the magnitude of the grey gradient, and its shares in "
         "eight directions of 22.5 degrees, at scales 1, 2 and 4",
     ),
-    Block(
+    (
         "grain",
         tuple(f"{channel}_shift{d}" for channel in ("grey", "haematoxylin") for d in SHIFTS),
         "autocorrelation of grey and of haematoxylin at distances of 1, 2, 4 and 8 pixels",
     ),
-    Block(
+    (
         "bands",
         tuple(
             f"haematoxylin_band{s}_{what}" for s in SCALES for what in ("mean", "sd", "skewness")
@@ -104,7 +93,8 @@ BLOCKS = (
         "squares of 2, 4 and 8 pixels (nuclei against their surroundings)",
     ),
 )
-NAMES = tuple(member for block in BLOCKS for member in block.members)
+"""The names of groups of features, those of their members, and their meaning."""
+NAMES = tuple(member for _, members, _ in BLOCKS for member in members)
 
 
 @register(
@@ -278,11 +268,8 @@ def _edges(grey: Float[Tensor, "n height width"]) -> Float[Tensor, "n 10"]:
     kind: Int[Tensor, "n pixels"] = turn.round().to(torch.int8) % DIRECTIONS
     total = size.sum(dim=1)
     shares = [_ratio((size * (kind == k)).sum(dim=1), total) for k in range(DIRECTIONS)]
-    return torch.stack((size.mean(dim=1), _std(size), *shares), dim=1)
-
-
-def _std(x: Float[Tensor, "n pixels"]) -> Float[Tensor, " n"]:
-    return (x - x.mean(dim=1, keepdim=True)).square().mean(dim=1).sqrt()
+    sd = (size - size.mean(dim=1, keepdim=True)).square().mean(dim=1).sqrt()
+    return torch.stack((size.mean(dim=1), sd, *shares), dim=1)
 
 
 def _grain(x: Float[Tensor, "n height width"]) -> Float[Tensor, "n 4"]:

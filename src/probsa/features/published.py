@@ -31,20 +31,12 @@ def published(
 ) -> Callable[[E], E]:
     """Return a decorator that registers an encoder of the Hugging Face Hub.
 
-    Args:
-        name: its name.
-        repository: its repository on the hub.
-        preprocessing: its preprocessing.
-        paper: where it is described.
-        files: its file of weights.
-        package: the package that it needs.
-        network: arguments of the class.
-        card: `width`, `summary` and what else a `Card` has; gated and non-commercial by default.
+    `network` are arguments of the class; `card` is what else a `Card` has.
     """
     source = f"https://huggingface.co/{repository}{paper and f' ({paper})'}"
     weights = Origin(repository=repository, files=files)
-    given = {"licence": CC_BY_NC_ND, "gated": True, **card}
-    full = Card(source=source, weights=weights, packages=(package,), **given)
+    card = {"licence": CC_BY_NC_ND, "gated": True, **card}
+    full = Card(source=source, weights=weights, packages=(package,), **card)
     return register(name, preprocessing=preprocessing, card=full, **network or {})
 
 

@@ -6,7 +6,7 @@ torchvision's recipe for photographs would crop the border, and so lose tissue. 
 et al., CVPR 2023) is the encoder of the ProbSA paper's slide features.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -17,61 +17,49 @@ from ._registry import register
 IMAGENET = Preprocessing(size=224, mean=IMAGENET_MEAN, std=IMAGENET_STD, resampling="bilinear")
 
 Depth = Literal[18, 50]
-BLOCKS: dict[Depth, tuple[int, int, int, int]] = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
+STAGES: dict[Depth, tuple[int, ...]] = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
+SIDES: dict[Depth, tuple[int, ...]] = {18: (3, 3), 50: (1, 3, 1)}
+"""Convolutions of a block: two, or a bottleneck whose output is four times as wide."""
 
 
-class Basic(nn.Module):
-    """Two 3x3 convolutions with a shortcut."""
+class Block(nn.Module):
+    """relu(shortcut(x) + residual(x)); the first convolution of 3x3 has the stride."""
 
-    expansion = 1
-
-    def __init__(self, inside: int, planes: int, *, stride: int) -> None:
+    def __init__(self, inside: int, planes: int, *, sides: tuple[int, ...], stride: int) -> None:
         super().__init__()
-        self.conv1 = _convolution(inside, planes, side=3, stride=stride)
-        self.bn1 = nn.BatchNorm2d(planes)
-        self.conv2 = _convolution(planes, planes, side=3)
-        self.bn2 = nn.BatchNorm2d(planes)
-        self.downsample = _shortcut(inside, planes, stride=stride)
+        self.count, channels = len(sides), inside
+        for k, side in enumerate(sides, start=1):
+            outside = 4 * planes if k == 3 else planes
+            by = stride if k == sides.index(3) + 1 else 1
+            self.add_module(f"conv{k}", _convolution(channels, outside, side=side, stride=by))
+            self.add_module(f"bn{k}", nn.BatchNorm2d(outside))
+            channels = outside
+        self.downsample = None
+        if stride > 1 or inside != channels:
+            shortcut = _convolution(inside, channels, side=1, stride=stride)
+            self.downsample = nn.Sequential(shortcut, nn.BatchNorm2d(channels))
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c2 h2 w2"]:
-        """Return relu(shortcut(x) + residual(x))."""
-        residual = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+        residual = x
+        for k in range(1, self.count + 1):
+            residual = self.get_submodule(f"conv{k}")(residual.relu() if k > 1 else residual)
+            residual = self.get_submodule(f"bn{k}")(residual)
         return (residual + (x if self.downsample is None else self.downsample(x))).relu()
 
 
-class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions with a shortcut; the output is four times as wide."""
-
-    expansion = 4
-
-    def __init__(self, inside: int, planes: int, *, stride: int) -> None:
-        super().__init__()
-        outside = planes * self.expansion
-        self.conv1 = _convolution(inside, planes, side=1)
-        self.bn1 = nn.BatchNorm2d(planes)
-        self.conv2 = _convolution(planes, planes, side=3, stride=stride)
-        self.bn2 = nn.BatchNorm2d(planes)
-        self.conv3 = _convolution(planes, outside, side=1)
-        self.bn3 = nn.BatchNorm2d(outside)
-        self.downsample = _shortcut(inside, outside, stride=stride)
-
-    def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c2 h2 w2"]:
-        """Return relu(shortcut(x) + residual(x))."""
-        residual = self.bn1(self.conv1(x)).relu()
-        residual = self.bn2(self.conv2(residual)).relu()
-        residual = self.bn3(self.conv3(residual))
-        return (residual + (x if self.downsample is None else self.downsample(x))).relu()
-
-
-def _convolution(inside: int, outside: int, *, side: int, stride: int = 1) -> nn.Conv2d:
+def _convolution(inside: int, outside: int, *, side: int, stride: int) -> nn.Conv2d:
     return nn.Conv2d(inside, outside, side, stride=stride, padding=side // 2, bias=False)
 
 
-def _shortcut(inside: int, outside: int, *, stride: int) -> nn.Module | None:
-    if stride == 1 and inside == outside:
-        return None
-    return nn.Sequential(
-        _convolution(inside, outside, side=1, stride=stride), nn.BatchNorm2d(outside)
+def _torchvision(name: str, digest: str, *, source: str = "", **card: Any) -> Card:
+    return Card(
+        licence="BSD-3-Clause (torchvision).",
+        source=source or "https://docs.pytorch.org/vision/stable/models/resnet.html",
+        weights=Origin(
+            url=f"https://download.pytorch.org/models/{name}-{digest}.pth",
+            repository=f"timm/{name}.tv_in1k",
+        ),
+        **card,
     )
 
 
@@ -79,45 +67,34 @@ def _shortcut(inside: int, outside: int, *, stride: int) -> nn.Module | None:
     "resnet18",
     depth=18,
     preprocessing=IMAGENET,
-    card=Card(
+    card=_torchvision(
+        "resnet18",
+        "f37072fd",
         width=512,
         summary="ResNet-18 trained on ImageNet photographs; mean of the last maps.",
-        licence="BSD-3-Clause (torchvision).",
-        source="https://docs.pytorch.org/vision/stable/models/resnet.html",
-        weights=Origin(
-            url="https://download.pytorch.org/models/resnet18-f37072fd.pth",
-            repository="timm/resnet18.tv_in1k",
-        ),
     ),
 )
 @register(
     "resnet50",
     preprocessing=IMAGENET,
-    card=Card(
+    card=_torchvision(
+        "resnet50",
+        "0676ba61",
         width=2048,
         summary="ResNet-50 trained on ImageNet photographs; mean of the last maps.",
-        licence="BSD-3-Clause (torchvision).",
-        source="https://docs.pytorch.org/vision/stable/models/resnet.html",
-        weights=Origin(
-            url="https://download.pytorch.org/models/resnet50-0676ba61.pth",
-            repository="timm/resnet50.tv_in1k",
-        ),
     ),
 )
 @register(
     "resnet50-1024",
     stages=3,
     preprocessing=IMAGENET,
-    card=Card(
+    card=_torchvision(
+        "resnet50",
+        "0676ba61",
         width=1024,
         summary="ResNet-50 trained on ImageNet, cut after its third stage as CLAM does; mean of "
         "those maps.",
-        licence="BSD-3-Clause (torchvision).",
         source="https://doi.org/10.1038/s41551-020-00682-w",
-        weights=Origin(
-            url="https://download.pytorch.org/models/resnet50-0676ba61.pth",
-            repository="timm/resnet50.tv_in1k",
-        ),
     ),
 )
 @register(
@@ -150,18 +127,18 @@ class ResNet(Encoder):
 
     def __init__(self, *, depth: Depth = 50, stages: Literal[3, 4] = 4) -> None:
         super().__init__()
-        block = Bottleneck if depth == 50 else Basic
         self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
         self.stages = stages
         inside = 64
-        for k, count in enumerate(BLOCKS[depth][:stages]):
-            planes, layers = 64 * 2**k, []
+        for k, count in enumerate(STAGES[depth][:stages]):
+            layer = nn.Sequential()
             for i in range(count):
-                layers.append(block(inside, planes, stride=2 if k and not i else 1))
-                inside = planes * block.expansion
-            self.add_module(f"layer{k + 1}", nn.Sequential(*layers))
+                stride = 2 if k and not i else 1
+                layer.append(Block(inside, 64 * 2**k, sides=SIDES[depth], stride=stride))
+                inside = 64 * 2**k * (4 if depth == 50 else 1)
+            self.add_module(f"layer{k + 1}", layer)
         self.heads = ("fc.", *(f"layer{k}." for k in range(stages + 1, 5)))
 
     def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:

@@ -64,7 +64,7 @@ class TimmModel(Network):
             packages=("timm",),
         )
         classifier = card.get("classifier") or ()
-        classifiers = (classifier,) if isinstance(classifier, str) else tuple(classifier)
+        classifiers = (classifier,) if isinstance(classifier, str) else classifier
         self.heads = tuple(f"{c}." for c in classifiers)
 
 

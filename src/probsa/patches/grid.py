@@ -207,12 +207,8 @@ def tissue_shares(
 ) -> Float[np.ndarray, "columns rows"]:
     """Return the share of each square's area that is tissue, from points at its cell centres.
 
-    Args:
-        polygons: pieces of tissue.
-        origin: corner of the first square.
-        step: distance between squares (horizontal, vertical).
-        counts: number of squares (horizontal, vertical).
-        size: side of a square; the area outside the slide contains no tissue.
+    `origin` is the corner of the first square, `counts` the numbers of squares, `step` and `size`
+    their distance and side. The area outside the slide contains no tissue.
     """
     width, height = ((n - 1) * s + size for n, s in zip(counts, step, strict=True))
     n = max(1, min(SAMPLES, int(size / math.sqrt(width * height / MOST_SAMPLES))))

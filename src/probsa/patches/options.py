@@ -104,7 +104,7 @@ class PatchSettings:
             min_tissue=(self.min_tissue, (0.0, 1.0, "from 0 to 1")),
         )
         if self.level and self.mpp is not None:
-            raise either(self.mpp, self.level)
+            raise pixel_size_conflict(self.mpp, self.level)
 
     @property
     def folder(self) -> str:
@@ -117,7 +117,7 @@ class PatchSettings:
         return asdict(self)
 
 
-def either(mpp: float, level: int) -> InputError:
+def pixel_size_conflict(mpp: float, level: int) -> InputError:
     """Return the error of patches that have two sizes of a pixel."""
     return InputError(
         f"patches are in pixels of {mpp:g} µm or in pixels of level {level}, not in both: "

@@ -4,7 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 from ..errors import UnknownName
-from .options import PatchSettings, TissueOptions, either
+from .options import PatchSettings, TissueOptions, pixel_size_conflict
 
 CUT = {"size": 256, "mpp": None, "grid": "contour", "rule": "four_pt"}
 CLAM = CUT | {
@@ -48,7 +48,7 @@ def settings(preset: str | None = None, **flags: Any) -> PatchSettings:
     for name in sorted(given.keys() - _KNOWN):
         raise UnknownName("setting", name, _KNOWN)
     if {"mpp", "level"} <= given.keys():
-        raise either(given["mpp"], given["level"])
+        raise pixel_size_conflict(given["mpp"], given["level"])
     implied: dict[str, Any] = {"rule": "share"} if "min_tissue" in given else {}
     implied |= {"mpp": None} if "level" in given else {}
     implied |= {"resolution": None} if "mask_level" in given else {}

@@ -268,7 +268,8 @@ def test_from_the_download_by_commands(made: Release, tmp_path: Path, capsys) ->
         for name, _ in slices:
             (images / name).symlink_to(made.root / "stage_2_train" / name)
     assert main(["patch", str(images), "--out", str(work), "--json"]) == 0
-    assert main(["extract", str(work), "--readers", "0", "--threads", "1", "--json"]) == 0
+    alone = ["--encoder", "handcrafted", "--readers", "0", "--threads", "1"]
+    assert main(["extract", str(work), *alone, "--json"]) == 0
     capsys.readouterr()
     command = ["dataset", "rsna", str(made.root), "--features", str(work)]
     assert main([*command, "--out", str(tmp_path / "out"), "--json"]) == 0

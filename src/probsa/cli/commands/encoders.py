@@ -24,13 +24,14 @@ def parser() -> ArgumentParser:
 def run(arguments: Sequence[str]) -> int:
     """Run `probsa encoders`."""
     args = parse_arguments(parser(), arguments)
-    from ...features import catalogue_lines, catalogue_page, catalogue_rows, readiness
+    from ...features import catalogue_lines, catalogue_page, describe, names, readiness
     from ..terminal import OUT
 
     if args.markdown:
         OUT.print(catalogue_page(), markup=False, soft_wrap=True, highlight=False, end="")
     elif args.json:
-        rows = [{**row, "here": readiness(str(row["name"]))} for row in catalogue_rows(args.name)]
+        listed = [args.name] if args.name else names()
+        rows = [{**describe(name), "here": readiness(name)} for name in listed]
         write_json(rows if args.name is None else rows[0])
     else:
         lines = [*catalogue_lines(args.name)]

@@ -20,8 +20,9 @@ def parser() -> ArgumentParser:
     add = parser.add_argument
     add("work", type=Path, help="Work folder that probsa patch made.")
     add(
-        "--encoder", default="handcrafted", metavar="NAME",
-        help="Encoder; see probsa encoders. Default: handcrafted.",
+        "--encoder", metavar="NAME",
+        help="Encoder; see probsa encoders. Default: that of the features in the folder; in a new "
+        "one effnet-lite0-middle if probsa[effnet] is installed, else handcrafted.",
     )  # fmt: skip
     add(
         "--weights", metavar="FILE|URL|hub",
@@ -63,6 +64,18 @@ def parser() -> ArgumentParser:
     return parser
 
 
+def _default_encoder(work: Path, patch_set: str | None) -> tuple[str, str]:
+    """Return the encoder that made the features in a work folder, or the default one, and why."""
+    from ...cohorts import FeatureRecipe, WorkFolder
+    from ...features import default_encoder
+
+    chosen = WorkFolder(work).choose(patch_set)
+    folders = [chosen.path / name for name in chosen.feature_sets()]
+    bags = [sorted(p.stem for p in folder.glob("*.h5")) for folder in folders]
+    recipes = map(FeatureRecipe.of_features, folders, bags)
+    return default_encoder({recipe.encoder for recipe in recipes if recipe is not None})
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run `probsa extract`."""
     args = parse_arguments(parser(), arguments)
@@ -72,6 +85,9 @@ def run(arguments: Sequence[str]) -> int:
     from ...training import choose_device, gpu_count
     from ..terminal import OUT, counting_outcomes
 
+    encoder, why = (args.encoder, "") if args.encoder else _default_encoder(args.work, args.set)
+    if why and not args.json:
+        OUT.print(f"Encoder: {encoder} ({why})", markup=False, soft_wrap=True)
     device = choose_device(args.device).type
     gpus = device == "cuda"
     how = run_options(args, workers=gpu_count() if gpus else 1, isolated=False, gpus=gpus)
@@ -79,7 +95,7 @@ def run(arguments: Sequence[str]) -> int:
     readers = max(1, cores_per_worker // 2) if args.readers is None else args.readers
     threads = max(1, cores_per_worker - readers) if args.threads is None else args.threads
     options = ExtractOptions(
-        encoder=args.encoder,
+        encoder=encoder,
         weights=args.weights,
         device=device,
         precision=args.precision,

