@@ -10,10 +10,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from support.crashing import CrashingPatching, CrashingReader
 from support.made_slides import tissue, write_cohort, write_slide
 from support.processes import fork_workers
 
-from probsa.cohorts import extraction, reading
+from probsa.cohorts import flow, reading
 from probsa.cohorts.coordinates import read_coordinates
 from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import RunOptions, extract_cohort, patch_cohort
@@ -331,23 +332,39 @@ def test_two_slides_of_one_name_and_an_empty_folder(tmp_path):
         extract_cohort(tmp_path / "none", ExtractOptions())
 
 
+def left(work: Path) -> list[str]:
+    return [p.name for p in work.rglob(".*") if p.suffix in (".lock", ".tmp")]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_decoder_that_crashes_costs_one_slide(slides, tmp_path, monkeypatch, workers):
+    fork_workers(monkeypatch)
+    monkeypatch.setattr(flow, "Patching", CrashingPatching)
+    out, told = tmp_path / "work", []
+    run = RunOptions(workers=workers, isolated=True)
+    (report,) = patch_cohort(
+        slides, out, settings=SMALL, run=run, on_outcome=lambda o, total: told.append(o.name)
+    )
+    assert [o.status for o in report.outcomes] == ["done", "failed", "done"]
+    assert "died twice while working on this slide (killed by signal 11)" in report.failures[0][1]
+    assert told[-1] == "slide1" and len(told) == 3
+    rows = TextTable.read(out / NAME / "patch.csv").rows
+    assert "signal 11" in rows[1]["reason"] and rows[1]["source"].endswith("slide1.tiff")
+    assert left(out) == []
+    # the next run tries it again
+    monkeypatch.undo()
+    (report,) = patch_cohort(slides, out, settings=SMALL)
+    assert report.counts == {"done": 3, "kept": 2}
+
+
 def test_a_slide_that_kills_readers_fails_alone(work, monkeypatch):
     """Readers read ahead: they die at slide1 while slide0 is still in progress."""
     shutil.rmtree(work / NAME / "features_handcrafted")
-    real = reading.reading
-
-    def dying(chunks, *, windows, readers):
-        ahead = []
-        for chunk in chunks:
-            if chunk.record.name == "slide1":
-                raise RuntimeError(f"{reading.READERS_DIED} (pid 1) is killed by signal: Killed")
-            ahead.append(chunk)
-        yield from real(iter(ahead), windows=windows, readers=0)
-
-    monkeypatch.setattr(extraction, "reading", dying)
+    monkeypatch.setattr(reading, "PixelReader", CrashingReader)
     report = extract_cohort(work, ExtractOptions(batch=7, readers=1))
     assert [o.status for o in report.outcomes] == ["done", "failed", "done"]
     assert "killed twice while reading this slide" in report.failures[0][1]
+    assert left(work) == []
 
 
 @pytest.mark.parametrize("wrong", [{"batch": 0}, {"readers": -1}, {"threads": -1}])

@@ -294,7 +294,7 @@ def _verify(folder: Path, _: Path) -> Outcome:
     said = command("verify", folder, "--json")
     locks = sorted(folder.rglob(".*.lock"))
     if locks and locks[0].is_file():
-        held = library(lambda: claim(locks[0].with_name("slide9.h5"), heartbeat=1000.0))
+        held = library(lambda: claim(locks[0].with_name("slide9.h5")))
         taken = held.results.get("value")
         if taken is not None:
             taken.release()

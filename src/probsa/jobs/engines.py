@@ -9,14 +9,17 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..errors import InputError, ProbSAError
 from .interrupts import sigterm_as_interrupt
 from .locks import claim
-from .processes import Death, Processes, Team, visible_devices
+from .processes import Death, Processes, visible_devices
 from .slurm import SlurmJobs, run_jobs
 from .tasks import POLL, Stage, Task, TaskOutcome, work
+
+if TYPE_CHECKING:
+    from .ray_actors import Actors
 
 Engine = Literal["local", "ray", "slurm"]
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
@@ -95,7 +98,13 @@ def run_tasks(
             elif todo and engine == "local" and workers == 1 and not isolated:
                 work(stage, todo, tell=tell)
             elif todo:
-                _supervise(_team(stage, engine, gpus=gpus, workers=workers), todo, workers, tell)
+                if engine == "local":
+                    team = Processes(stage, devices=visible_devices() if gpus else [])
+                else:
+                    from .ray_actors import Actors
+
+                    team = Actors(stage, gpus=gpus, workers=workers)
+                _supervise(team, todo, workers, tell)
     except OSError as e:
         if e.errno in FULL_DISK and e.filename is None:
             raise OSError(e.errno, e.strerror, str(tasks[0].target.parent)) from e
@@ -103,15 +112,7 @@ def run_tasks(
     return [outcomes[task.name] for task in tasks]
 
 
-def _team(stage: Stage, engine: Engine, *, gpus: bool, workers: int) -> Team:
-    if engine == "local":
-        return Processes(stage, devices=visible_devices() if gpus else [])
-    from .ray_actors import Actors
-
-    return Actors(stage, gpus=gpus, workers=workers)
-
-
-def _supervise(team: Team, tasks: Sequence[Task], workers: int, tell: Tell) -> None:
+def _supervise(team: "Processes | Actors", tasks: Sequence[Task], workers: int, tell: Tell) -> None:
     """Give tasks to the workers of a team, and end the team in any case."""
     held: defaultdict[int, dict[str, Task]] = defaultdict(dict)
     """The tasks that each worker has been given and has not finished."""

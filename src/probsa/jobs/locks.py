@@ -17,14 +17,12 @@ import socket
 import tempfile
 import threading
 import time
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 
-from ..core import as_record, temporary_files
+from ..core import temporary_files
 
 LARGEST = 4096
 """Largest size in bytes of the content of a lock file."""
@@ -41,23 +39,7 @@ if hasattr(os, "register_at_fork"):  # a forked process holds no locks
     os.register_at_fork(after_in_child=_HELD.clear)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Owner:
-    """A process that holds a lock, as described in the lock file."""
-
-    token: str
-    """Random: no two locks have the same content."""
-    host: str
-    place: str
-    """Host name, boot identifier and process namespace, within which `pid` is unique."""
-    pid: int
-    started: str
-    """When the process started, as the system writes it: a later process may reuse `pid`."""
-    since: str = ""
-    """When the lock was taken; for people who look at the file."""
-
-
-class Lock:
+class Lock(AbstractContextManager["Lock"]):
     """A lock that this process holds; as a context manager it is released at the end."""
 
     def __init__(self, path: Path, content: bytes, *, taken_over: bool) -> None:
@@ -78,15 +60,7 @@ class Lock:
             if self.still_mine():
                 self.path.unlink(missing_ok=True)
 
-    def __enter__(self) -> "Lock":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 
@@ -128,15 +102,15 @@ def claim(target: Path) -> Lock | None:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     path = lock_file(target)
-    me = Owner(
-        token=secrets.token_hex(6),
-        host=socket.gethostname(),
-        place=_place(),
-        pid=os.getpid(),
-        started=_start_time(os.getpid()) or "",
-        since=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
-    content = json.dumps(asdict(me)).encode()
+    owner = {
+        "token": secrets.token_hex(6),  # no two locks have the same content
+        "host": socket.gethostname(),
+        "place": _place(),
+        "pid": os.getpid(),
+        "started": _start_time(os.getpid()) or "",
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    content = json.dumps(owner).encode()
     taken_over = _acquire(path, content)
     if taken_over is None:
         return None
@@ -217,13 +191,16 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe would be waited for
 
 
-def _owner(content: bytes) -> Owner | None:
-    """Return the owner; None if its lock is damaged, or still being written."""
+def _owner(content: bytes) -> tuple[str, int, str] | None:
+    """Return place, number and start time of the owner; None if its lock is damaged."""
     try:
-        owner = as_record(Owner, json.loads(content), where="the lock")
-    except (ValueError, RecursionError):
+        owner = json.loads(content)
+        place, pid, started = owner["place"], owner["pid"], owner["started"]
+    except (ValueError, TypeError, LookupError, RecursionError):
         return None
-    return owner if 0 < owner.pid < 2**31 else None
+    if not isinstance(place, str) or not isinstance(started, str):
+        return None
+    return (place, pid, started) if isinstance(pid, int) and 0 < pid < 2**31 else None
 
 
 def _dead_content(path: Path) -> bytes | None:
@@ -232,11 +209,11 @@ def _dead_content(path: Path) -> bytes | None:
     if found is None:
         return None
     content, touched = found
-    owner = _owner(content)
-    if owner is not None and owner.place == _place():
-        started = _start_time(owner.pid)
-        if started is not None:
-            return None if started and started == owner.started else content
+    place, pid, started = _owner(content) or ("", 0, "")
+    if place == _place():
+        now = _start_time(pid)
+        if now is not None:  # a later process may have the same number
+            return None if now and now == started else content
     with tempfile.TemporaryFile(dir=path.parent) as f:  # the file server's clock may differ
         return content if os.fstat(f.fileno()).st_mtime - touched > STALE_AFTER else None
 

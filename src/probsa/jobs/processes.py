@@ -11,7 +11,6 @@ import signal
 import threading
 import time
 import traceback
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -38,29 +37,7 @@ Message = TaskOutcome | Exception | Death | None
 """What comes from a worker; None asks for a task, and must be answered."""
 
 
-class Team(ABC):
-    """Workers, identified by number, wherever they run."""
-
-    stage: Stage
-
-    @abstractmethod
-    def add(self) -> None:
-        """Start a worker."""
-
-    @abstractmethod
-    def receive(self, seconds: float) -> list[tuple[int, Message]]:
-        """Return the messages that have come, with their workers; wait at most `seconds`."""
-
-    @abstractmethod
-    def answer(self, worker: int, task: Task | None) -> None:
-        """Give a worker that asked for it a task, or None if there is none now."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End every worker; kill those that have not stopped by themselves."""
-
-
-class Processes(Team):
+class Processes:
     """Worker processes, each connected to this process by a pipe.
 
     Args:
@@ -74,6 +51,7 @@ class Processes(Team):
         self.started = 0
 
     def add(self) -> None:
+        """Start a worker."""
         context: Any = multiprocessing.get_context(METHOD)
         if METHOD == "forkserver":
             context.set_forkserver_preload([type(self.stage).__module__])
@@ -87,6 +65,7 @@ class Processes(Team):
         self.started += 1
 
     def receive(self, seconds: float) -> list[tuple[int, Message]]:
+        """Return the messages that have come, with their workers; wait at most `seconds`."""
         ready = wait([pipe for _, pipe, _ in self.workers.values()], seconds)
         received: list[tuple[int, Message]] = []
         for number, (process, pipe, _) in list(self.workers.items()):
@@ -106,12 +85,14 @@ class Processes(Team):
         return received
 
     def answer(self, worker: int, task: Task | None) -> None:
+        """Give a worker that asked for it a task, or None if there is none now."""
         try:
             self.workers[worker][1].send(task)
         except OSError:
             return  # the worker has died, which `receive` will report
 
     def close(self) -> None:
+        """End every worker; kill those that have not stopped by themselves."""
         until = time.monotonic() + PATIENCE
         for process, _, _ in self.workers.values():
             process.terminate()

@@ -12,12 +12,12 @@ import time
 from typing import Any
 
 from ..errors import InputError, MissingExtra
-from .processes import PATIENCE, Death, Message, Team, picklable
+from .processes import PATIENCE, Death, Message, picklable
 from .tasks import Stage, Task, work
 
 
-class Actors(Team):
-    """Worker actors; each call of an actor returns the worker's next message."""
+class Actors:
+    """Worker actors with the methods of `Processes`; a call returns a worker's next message."""
 
     def __init__(self, stage: Stage, *, gpus: bool, workers: int) -> None:
         self.stage, self.pickled, self.gpus = stage, pickle.dumps(stage), gpus

@@ -4,6 +4,8 @@ The function must share the work itself, for example by `run_tasks`, whose locks
 folder: all jobs make the same call.
 """
 
+import getpass
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -75,11 +77,22 @@ def run_jobs(
         raise InputError(f"no jobs can be submitted: {' '.join(str(e).split())}") from e
     settings.note(f"{jobs} jobs are submitted: {', '.join(j.job_id for j in running)}")
     while running:
-        ended = [j for j in running if j.done()]
+        queued = _queued() if cluster == "slurm" else None
+        ended = [j for j in running if j.done() or (queued is not None and j.job_id not in queued)]
         running = [j for j in running if j not in ended]
         for job in ended:
-            if job.exception() is not None:
+            if not job.done() or job.exception() is not None:
                 settings.note(f"job {job.job_id} failed: see {job.paths.stderr}")
         on_poll()
         if running:
             time.sleep(POLL)
+
+
+def _queued() -> set[str] | None:
+    """Return the jobs of this user that wait or run; None if Slurm does not answer.
+
+    submitit asks the accounting of the cluster for jobs that were killed, which many have not.
+    """
+    command = ["squeue", "--noheader", "--array", "--format=%i", f"--user={getpass.getuser()}"]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    return set(asked.stdout.split()) if asked.returncode == 0 else None

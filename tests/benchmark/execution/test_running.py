@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
 
 import pytest
 import yaml
@@ -25,7 +24,6 @@ from probsa.benchmark.reports import write_report
 from probsa.core import TextTable
 from probsa.errors import BagError, InputError, OutputExists
 from probsa.evaluation.storage import read_predictions
-from probsa.jobs import locks
 from probsa.jobs.locks import claim
 from probsa.training import train
 from probsa.training.checkpoints import load_checkpoint
@@ -381,9 +379,9 @@ def dead_lock(target):
     """Write the lock of a process that ended without releasing it."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    owner = asdict(locks._myself()) | {"pid": process.pid, "token": "dead"}
-    target.parent.mkdir(parents=True, exist_ok=True)
-    locks.lock_file(target).write_text(json.dumps(owner))
+    with claim(target) as lock:
+        owner = json.loads(lock.path.read_text())
+    lock.path.write_text(json.dumps(owner | {"pid": process.pid}))
 
 
 def test_what_the_killed_left_goes(folder, tmp_path):
