@@ -7,12 +7,9 @@ from .bag_files import npy_files as npy_files
 from .bag_files import passed_over as passed_over
 from .bag_files import pt_files as pt_files
 from .bag_graphs import Graph as Graph
-from .bag_graphs import GraphChoice as GraphChoice
 from .bag_graphs import as_array as as_array
-from .bag_graphs import as_graph_options as as_graph_options
 from .bag_graphs import build_graph as build_graph
 from .bag_graphs import resolve_kind as resolve_kind
-from .bag_graphs import stored_arrays as stored_arrays
 from .bags import Bag as Bag
 from .bags import Bags as Bags
 from .bags import join_bags as join_bags
@@ -31,9 +28,11 @@ from .files import temporary_files_below as temporary_files_below
 from .files import write_csv as write_csv
 from .files import write_json as write_json
 from .files import write_text as write_text
+from .graph_options import GraphChoice as GraphChoice
 from .graph_options import GraphKind as GraphKind
 from .graph_options import GraphOptions as GraphOptions
 from .graph_options import WeightKind as WeightKind
+from .graph_options import as_graph_options as as_graph_options
 from .graphs import DISTANCE_TOLERANCE as DISTANCE_TOLERANCE
 from .graphs import chain as chain
 from .graphs import check_stride as check_stride
@@ -82,6 +81,7 @@ from .store import StoredBag as StoredBag
 from .store import as_coordinates as as_coordinates
 from .store import as_features as as_features
 from .store import as_instance_labels as as_instance_labels
+from .store import make_bag as make_bag
 from .store import numeric_attribute as numeric_attribute
 from .store import peek_bag as peek_bag
 from .store import read_bag as read_bag

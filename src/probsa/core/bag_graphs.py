@@ -1,29 +1,16 @@
 """The graph of one bag, from its arrays: the same for stored bags and for arrays in memory."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from ..errors import BagError, EmptyBag, GraphError, InputError, UnknownName
+from ..errors import GraphError
 from . import graphs
 from .graph_options import GraphKind, GraphOptions
-from .options import check_value
-from .store import (
-    BagKind,
-    StoredBag,
-    as_coordinates,
-    as_features,
-    as_instance_labels,
-    validate_bag,
-)
-
-GraphChoice: TypeAlias = GraphOptions | Mapping[str, Any] | str | None
-"""How a graph is built: options, the same by name, the name of a kind, or None for defaults."""
+from .store import StoredBag
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,35 +24,6 @@ class Graph:
     @property
     def nbytes(self) -> int:
         return self.edges.nbytes + self.weights.nbytes
-
-
-def as_graph_options(choice: object) -> GraphOptions:
-    """Return the options of a graph.
-
-    Args:
-        choice: a `GraphChoice`: options, a mapping from their names (as in run files), the name of
-            a kind, or None.
-
-    Raises:
-        UnknownName: an option does not exist.
-        InputError: a value is not one of the choices, or lies outside its limits.
-    """
-    if isinstance(choice, GraphOptions):
-        return choice
-    if isinstance(choice, str):
-        choice = {"kind": choice}
-    if choice is not None and not isinstance(choice, Mapping):
-        raise InputError(
-            f"graph is {choice!r}; expected a kind such as 'knn', or options such as "
-            "{'kind': 'knn', 'weight_scale': 'degree'}"
-        )
-    values: dict[str, Any] = dict(choice or {})
-    known = GraphOptions.__dataclass_fields__
-    for name, value in values.items():
-        if name not in known:
-            raise UnknownName("option of a graph", str(name), known)
-        check_value(name, value, known[name].type)
-    return GraphOptions(**values)
 
 
 def resolve_kind(kind: GraphKind, bag: StoredBag) -> GraphKind:
@@ -113,44 +71,6 @@ def build_graph(stored: StoredBag, *, options: GraphOptions) -> Graph:
     assert scale is not None  # GraphOptions reads null as 'median'
     weights = graphs.edge_weights(x, edges, kind=options.edge_weights, scale=scale)
     return Graph(edges=edges, weights=weights, stride=stride)
-
-
-def stored_arrays(
-    name: str,
-    features: object,
-    coords: object = None,
-    *,
-    instance_labels: object = None,
-    kind: BagKind | None = None,
-    stride: float | int | None = None,
-) -> StoredBag:
-    """Return arrays or tensors as the content of a bag, after the checks of bags in files.
-
-    Memory is shared where the arrays can be used as they are.
-
-    Raises:
-        BagError: the bag is empty, its numbers of rows differ, or a value is not usable.
-    """
-    x = np.asarray([] if features is None else as_array(features))
-    if x.shape[:1] == (0,):
-        raise EmptyBag(f"bag {name!r} is empty: a bag needs at least one instance. Leave it out")
-    source = f"bag {name!r}"
-    try:
-        places = None if coords is None else as_coordinates(as_array(coords))
-    except BagError as error:
-        raise BagError(f"{source}: {error}") from error
-    labels = None
-    if instance_labels is not None:
-        labels = as_instance_labels(as_array(instance_labels), source=source)
-    bag = StoredBag(
-        name=name,
-        features=as_features(x, source=source),
-        coords=places,
-        instance_labels=labels,
-        kind=kind,
-        stride=None if stride is None else float(stride),
-    )
-    return validate_bag(bag)
 
 
 def as_array(values: object) -> Shaped[np.ndarray, "..."]:

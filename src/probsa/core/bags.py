@@ -13,10 +13,11 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from ..errors import BagError
-from .bag_graphs import GraphChoice, as_graph_options, build_graph, stored_arrays
+from .bag_graphs import as_array, build_graph
+from .graph_options import GraphChoice, as_graph_options
 from .graphs import degrees, undirected
 from .segments import segment_index
-from .store import BagKind
+from .store import BagKind, make_bag
 
 Label = int | float | Tensor | None
 
@@ -90,8 +91,13 @@ class Bag:
             GraphError: the coordinates are missing or contradict the stride.
             InputError, UnknownName: an option of the graph cannot be used.
         """
-        stored = stored_arrays(
-            name, features, coords, instance_labels=instance_labels, kind=kind, stride=stride
+        stored = make_bag(
+            name,
+            as_array([] if features is None else features),
+            coords=None if coords is None else as_array(coords),
+            instance_labels=None if instance_labels is None else as_array(instance_labels),
+            kind=kind,
+            stride=None if stride is None else float(stride),
         )
         built = build_graph(stored, options=as_graph_options(graph))
         labels = stored.instance_labels
