@@ -39,7 +39,6 @@ from .graphs import check_stride as check_stride
 from .graphs import degrees as degrees
 from .graphs import edge_weights as edge_weights
 from .graphs import grid as grid
-from .hdf5 import HDF5_ERRORS as HDF5_ERRORS
 from .hdf5 import attributes_of as attributes_of
 from .hdf5 import dataset_of as dataset_of
 from .hdf5 import open_hdf5 as open_hdf5
@@ -72,10 +71,6 @@ from .segments import segment_mean as segment_mean
 from .segments import segment_softmax as segment_softmax
 from .segments import segment_sum as segment_sum
 from .segments import segment_topk as segment_topk
-from .sizes import MAX_BAG_GB as MAX_BAG_GB
-from .sizes import bag_limit as bag_limit
-from .sizes import check_size as check_size
-from .sizes import max_bag_gb as max_bag_gb
 from .store import BagKind as BagKind
 from .store import StoredBag as StoredBag
 from .store import as_coordinates as as_coordinates
@@ -102,6 +97,11 @@ from .tables import NumberedRow as NumberedRow
 from .tables import TextTable as TextTable
 from .tables import finite_number as finite_number
 from .tables import read_number as read_number
+from .untrusted import MAX_BAG_GB as MAX_BAG_GB
+from .untrusted import bag_limit as bag_limit
+from .untrusted import check_size as check_size
+from .untrusted import decoding as decoding
+from .untrusted import max_bag_gb as max_bag_gb
 from .wording import counted as counted
 from .wording import printable as printable
 from .wording import protect_cell as protect_cell

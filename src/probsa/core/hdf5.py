@@ -14,20 +14,9 @@ import h5py
 import numpy as np
 
 from ..errors import BagError
-from .files import not_a_file, replacing
-from .sizes import check_size
+from .files import replacing
+from .untrusted import check_size, decoding
 
-HDF5_ERRORS = (
-    OSError,
-    RuntimeError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    MemoryError,
-)
-"""Errors that h5py and NumPy raise for damaged files, in which even a data type may be invalid."""
 AGAIN = "copy or extract it again"
 SIZES = (
     "patch_size",
@@ -121,24 +110,24 @@ def open_hdf5(path: Path, *, again: str = AGAIN) -> Iterator[h5py.File]:
     Raises:
         BagError: the file is missing or damaged, or links to other files.
     """
-    if not path.is_file():
-        raise BagError(not_a_file(path))
-    if not h5py.is_hdf5(path):
-        raise BagError(
-            f"{path} is not an HDF5 file. Was it only partly copied, or is it in another format? "
-            f"If so, {again}"
-        )
-    try:
+    with decoding(path, kind="HDF5", again=again):
+        if not h5py.is_hdf5(path):
+            raise BagError(
+                f"{path} is not an HDF5 file. Was it only partly copied, or is it in another "
+                f"format? If so, {again}"
+            )
         with h5py.File(path, "r") as f:
-            _refuse_links(f, path)
+            found = f.visititems_links(_external)  # an error raised inside it would be lost
+            if found is not None:
+                raise BagError(
+                    f"{path}: {found[0]!r} is a link to the file {found[1]!r}, which is not read: "
+                    "copy the values into the file (h5repack), or leave the link out"
+                )
             yield f
-    except BagError:
-        raise
-    except HDF5_ERRORS as error:
-        raise BagError(
-            f"{path} cannot be read as HDF5: it is truncated or damaged ({error}). "
-            f"{again[:1].upper()}{again[1:]}"
-        ) from error
+
+
+def _external(name: str | bytes, link: object) -> tuple[str | bytes, str] | None:
+    return (name, str(link.filename)) if isinstance(link, h5py.ExternalLink) else None
 
 
 def dataset_of(f: h5py.File, name: str, *, again: str = AGAIN) -> h5py.Dataset | None:
@@ -216,15 +205,3 @@ def _is_plausible(key: str, value: Any) -> bool:
         return False
     least = 0.0 if key in COUNTS else np.nextafter(0.0, 1.0)
     return bool(((numbers >= least) & (numbers <= LARGEST)).all())
-
-
-def _refuse_links(f: h5py.File, path: Path) -> None:
-    def external(name: str | bytes, link: object) -> tuple[str | bytes, str] | None:
-        return (name, str(link.filename)) if isinstance(link, h5py.ExternalLink) else None
-
-    found = f.visititems_links(external)  # an error raised inside it would be lost
-    if found is not None:
-        raise BagError(
-            f"{path}: {found[0]!r} is a link to the file {found[1]!r}, which is not read: copy the "
-            "values into the file (h5repack), or leave the link out"
-        )
