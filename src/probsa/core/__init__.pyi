@@ -65,7 +65,6 @@ from .randomness import seed_of as seed_of
 from .segments import Sizes as Sizes
 from .segments import segment_argmax as segment_argmax
 from .segments import segment_index as segment_index
-from .segments import segment_logsumexp as segment_logsumexp
 from .segments import segment_max as segment_max
 from .segments import segment_mean as segment_mean
 from .segments import segment_softmax as segment_softmax

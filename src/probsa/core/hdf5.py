@@ -5,7 +5,8 @@ from elsewhere should not make probsa read other files, or wait for a pipe.
 """
 
 import io
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,41 +19,17 @@ from .files import replacing
 from .untrusted import check_size, decoding
 
 AGAIN = "copy or extract it again"
-SIZES = (
-    "patch_size",
-    "patch_size_level0",
-    "size_level0",
-    "pitch",
-    "downsample",
-    "custom_downsample",
-    "level0_width",
-    "level0_height",
-    "level_dim",
-    "mpp",
-    "mpp_level0",
-    "level0_magnification",
-    "target_magnification",
-    "tile_size",
-    "tile_size_um",
-    "tile_size_px",
+SIZES = re.compile(
+    "patch_size(_level0)?|size_level0|pitch|(custom_)?downsample|level0_(width|height)|level_dim|"
+    "mpp(_level0)?|(level0|target)_magnification|tile_size(_um|_px)?"
 )
 """Attributes that are positive numbers."""
 COUNTS = ("overlap", "patch_level")
 """Attributes that are numbers from 0."""
 PAIRS = ("level_dim", "downsample")
 """Attributes with a number for each axis."""
-TEXTS = (
-    "encoder",
-    "extractor",
-    "feat_type",
-    "kind",
-    "name",
-    "probsa_encoder",
-    "probsa_kind",
-    "probsa_made_with",
-    "score_kind",
-    "stamp_version",
-    "unit",
+TEXTS = re.compile(
+    "(probsa_)?(encoder|kind)|probsa_made_with|extractor|feat_type|name|score_kind|stamp_version|unit"
 )
 """Attributes that are text."""
 LARGEST = 1e12
@@ -169,39 +146,31 @@ def attributes_of(item: h5py.Dataset | h5py.File) -> dict[str, Any]:
     Raises:
         BagError: one of them is not what it should be: a positive number, or a text.
     """
-    path = Path(str(item.file.filename))
     attributes = dict(item.attrs)
-    check_attributes(attributes, path)
+    for key, value in attributes.items():
+        if expected := _missed(key, value):
+            raise BagError(
+                f"{item.file.filename}: the attribute {key!r} is {str(value)[:80]!r}, expected "
+                f"{expected}: correct or remove the attribute, or make the file again"
+            )
     return attributes
 
 
-def check_attributes(attributes: Mapping[str, Any], path: Path) -> None:
-    """Check the attributes that probsa uses; see `attributes_of`.
-
-    Raises:
-        BagError: one of them is not what it should be.
-    """
-    for key, value in attributes.items():
-        if not _is_plausible(key, value):
-            kind = "a text" if key in TEXTS else "a number"
-            if key in SIZES:
-                kind = "a positive number"
-            raise BagError(
-                f"{path}: the attribute {key!r} is {str(value)[:80]!r}, expected {kind}: correct "
-                "or remove the attribute, or make the file again"
-            )
-
-
-def _is_plausible(key: str, value: Any) -> bool:
-    if key in TEXTS:
+def _missed(key: str, value: Any) -> str:
+    """Return what an attribute should be; empty if it is, or if probsa does not use it."""
+    if TEXTS.fullmatch(key):
         # bags may have any name
-        return isinstance(value, str) and (key == "name" or value.isprintable())
-    if key not in SIZES and key not in COUNTS:
-        return True
+        good = isinstance(value, str) and (key == "name" or value.isprintable())
+        return "" if good else "a text"
+    if not SIZES.fullmatch(key) and key not in COUNTS:
+        return ""
+    expected, least = (
+        ("a number", 0.0) if key in COUNTS else ("a positive number", np.nextafter(0, 1))
+    )
     if isinstance(value, str):  # TRIDENT writes 'None' for what it does not know
-        return value == "None"
+        return "" if value == "None" else expected
     numbers = np.asarray(value)
-    if numbers.dtype.kind not in "iuf" or numbers.size not in ((1, 2) if key in PAIRS else (1,)):
-        return False
-    least = 0.0 if key in COUNTS else np.nextafter(0.0, 1.0)
-    return bool(((numbers >= least) & (numbers <= LARGEST)).all())
+    counts = (1, 2) if key in PAIRS else (1,)
+    if numbers.dtype.kind not in "iuf" or numbers.size not in counts:
+        return expected
+    return "" if ((numbers >= least) & (numbers <= LARGEST)).all() else expected
