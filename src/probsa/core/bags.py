@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from ..errors import BagError
-from .bag_graphs import as_array, build_graph
 from .graph_options import GraphChoice, as_graph_options
-from .graphs import degrees, undirected
+from .graphs import build_graph, degrees, undirected
 from .segments import segment_index
 from .store import BagKind, make_bag
 
@@ -170,6 +170,16 @@ class Bags:
         if dtype is not None:
             moved["x"] = moved["x"].to(dtype)
         return replace(self, **moved)
+
+
+def as_array(values: object) -> Shaped[np.ndarray, "..."]:
+    """Return the values of a tensor (on any device), an array or nested lists, writable."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    array = np.asarray(values)
+    # PyTorch warns of memory that cannot be written to, such as joblib's memory maps
+    return array if array.flags.writeable else array.copy()
 
 
 def pack(bags: Sequence[Bag]) -> Bags:
