@@ -79,12 +79,16 @@ def validate_bag(bag: StoredBag, *, source: Path | None = None) -> StoredBag:
             "(level-0 x and y of a patch) or 1 (position of a slice)"
         )
     for what, values in (("features", bag.features), ("coords", bag.coords)):
-        row = None if values is None else _first_bad_row(values)
-        if row is not None:
-            raise BagError(
-                f"{label}: {what} of row {row} (counted from 0) hold NaN or infinity. "
-                "Extract that bag again, or leave the file out"
-            )
+        if values is None:
+            continue
+        for start in range(0, instances, BLOCK):
+            good = np.isfinite(values[start : start + BLOCK]).all(axis=1)
+            if not good.all():
+                row = start + int(np.argmin(good))
+                raise BagError(
+                    f"{label}: {what} of row {row} (counted from 0) hold NaN or infinity. "
+                    "Extract that bag again, or leave the file out"
+                )
     return bag
 
 
@@ -375,11 +379,3 @@ def as_coordinates(coords: np.ndarray, *, source: Path | str = "a bag") -> np.nd
     columns = columns.astype(np.float64)
     all_integers = np.isfinite(columns).all() and bool((columns == np.rint(columns)).all())
     return columns.astype(np.int64) if all_integers else columns
-
-
-def _first_bad_row(values: np.ndarray) -> int | None:
-    for start in range(0, len(values), BLOCK):
-        good = np.isfinite(values[start : start + BLOCK]).all(axis=1)
-        if not good.all():
-            return start + int(np.flatnonzero(~good)[0])
-    return None
