@@ -206,19 +206,6 @@ def test_elsewhere_and_in_another_dtype_the_bags_stay_the_same():
             assert same, field.name
 
 
-def test_one_instance_beside_fifty_thousand():
-    many = 50_000
-    i = torch.arange(many - 1)
-    large = bag(
-        x=torch.ones(many, 3), edges=torch.stack([i, i + 1]), weights=torch.ones(many - 1), name="b"
-    )
-    single = bag(x=torch.ones(1, 3), edges=torch.zeros(2, 0, dtype=torch.long), weights=i[:0] * 1.0)
-    bags = pack([single, large, single])
-    assert bags.offsets.tolist() == [0, 1, many + 1, many + 2]
-    assert bags.edges[:, 0].tolist() == [1, 2]
-    assert bags.edges[:, -1].tolist() == [many - 1, many]
-
-
 def test_selected_instances_keep_their_graph_among_themselves():
     bag = Bag(
         name="a",

@@ -22,9 +22,8 @@ from probsa.core.graphs import (
     edge_weights,
     grid,
     knn,
-    undirected,
 )
-from probsa.errors import BagError, GraphError
+from probsa.errors import GraphError
 
 Pairs = set[tuple[int, int]]
 
@@ -221,22 +220,6 @@ def test_degrees_are_the_row_sums_of_the_dense_matrix(n: int, seed: int) -> None
     torch.testing.assert_close(
         degrees(edges, a[edges[0], edges[1]], n), (a + a.T).sum(1), rtol=1e-12, atol=0
     )
-
-
-def test_pairs_given_both_ways_are_merged() -> None:
-    edges = torch.tensor([[0, 1, 2, 2, 2], [1, 0, 2, 0, 1]])
-    weights = torch.tensor([0.5, 0.5, 9.0, 0.25, 3.0])
-    once, merged = undirected(edges, weights)
-    assert once.tolist() == [[0, 0, 1], [1, 2, 2]]
-    assert merged.tolist() == [0.5, 0.25, 3.0]
-    none, empty = undirected(torch.tensor([[3], [3]]), torch.ones(1))
-    assert (none.shape, empty.shape) == ((2, 0), (0,))
-
-
-def test_pairs_whose_weights_disagree_are_refused() -> None:
-    edges, weights = torch.tensor([[4, 1, 0], [1, 4, 1]]), torch.tensor([0.5, 0.75, 1.0])
-    with pytest.raises(BagError, match=r"bag 'b': the pair \(1, 4\) is given more than once"):
-        undirected(edges, weights, name="b")
 
 
 def dense_weight(x: np.ndarray, edges: Tensor, kind: str, scale: float | str) -> np.ndarray:

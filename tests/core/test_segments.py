@@ -9,7 +9,6 @@ from support.as_on_a_gpu import GpuLike, as_on_a_gpu
 from probsa.core.segments import (
     segment_argmax,
     segment_index,
-    segment_logsumexp,
     segment_max,
     segment_mean,
     segment_softmax,
@@ -22,7 +21,6 @@ REDUCTIONS = {
     "sum": (segment_sum, lambda v: v.sum(0)),
     "mean": (segment_mean, lambda v: v.mean(0)),
     "max": (segment_max, lambda v: v.max(0).values),
-    "logsumexp": (segment_logsumexp, lambda v: v.exp().sum(0).log()),
 }
 SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=7)
 
@@ -89,28 +87,9 @@ def test_ties_share_the_gradient_of_the_maximum():
     assert v.grad.tolist() == [0.5, 0.0, 0.5, 1.0]
 
 
-@pytest.mark.parametrize("name", [*REDUCTIONS, "softmax"])
-def test_a_bag_of_one_beside_a_bag_of_fifty_thousand(name):
-    sizes = (1, 50_000, 1)
-    v = values(50_002).requires_grad_()
-    alone = v.detach().clone().requires_grad_()
-    if name == "softmax":
-        result = segment_softmax(v, sizes)
-        want = torch.cat([p.softmax(0) for p in alone.split(list(sizes))])
-        assert result[0] == 1 and result[-1] == 1
-    else:
-        ours, plain = REDUCTIONS[name]
-        result, want = ours(v, sizes), by_loop(plain, alone, sizes)
-    torch.testing.assert_close(result, want, rtol=1e-12, atol=1e-15)
-    weights = values(len(result), seed=1)
-    (result * weights).sum().backward()
-    (want * weights).sum().backward()
-    torch.testing.assert_close(v.grad, alone.grad, rtol=1e-12, atol=1e-15)
-
-
 def test_an_empty_batch_reduces_to_nothing():
     v = torch.zeros(0, 3, requires_grad=True)
-    for ours in (segment_sum, segment_mean, segment_max, segment_logsumexp, segment_softmax):
+    for ours in (segment_sum, segment_mean, segment_max, segment_softmax):
         result = ours(v, ())
         assert result.shape == (0, 3)
         result.sum().backward()
@@ -127,30 +106,18 @@ def test_an_empty_segment_sums_to_nought():
     assert v.grad.tolist() == [2, 2, 4]
 
 
-@pytest.mark.parametrize("shift", [1e4, -1e4])
-def test_values_of_ten_thousand_neither_overflow_nor_vanish(shift):
-    # integers, so that the shift is exact
-    v = torch.tensor([0.0, 3.0, 1.0, 2.0, 2.0])
-    a = segment_softmax(v + shift, (1, 4))
-    torch.testing.assert_close(
-        a, torch.cat([v[:1].softmax(0), v[1:].softmax(0)]), rtol=1e-6, atol=0
-    )
-    lse = segment_logsumexp((v + shift).double(), (1, 4))
-    want = torch.stack([v[0].double(), v[1:].double().exp().sum().log()]) + shift
-    torch.testing.assert_close(lse, want, rtol=1e-15, atol=0)
-
-
 def test_index_counts_bags_not_instances():
     assert segment_index((2, 1, 3)).tolist() == [0, 0, 1, 2, 2, 2]
 
 
 @pytest.mark.parametrize("name", [*REDUCTIONS, "softmax", "argmax"])
 @pytest.mark.parametrize("trailing", [(), (3,)])
-def test_the_code_for_gpus_is_the_same_function(name, trailing):
+@pytest.mark.parametrize("shift", [0, 1e4, -1e4])  # whose exponentials overflow or vanish
+def test_the_code_for_gpus_is_the_same_function(name, trailing, shift):
     ours = {"softmax": segment_softmax, "argmax": segment_argmax}.get(name)
     ours = ours or REDUCTIONS[name][0]
     sizes = (1, 7, 3, 1)
-    v = values(12, *trailing)
+    v = values(12, *trailing) + shift
     if name == "argmax":
         v = v.round()  # so that there are ties
     on_cpu, on_gpu = (v.clone().requires_grad_() for _ in range(2))

@@ -8,15 +8,16 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from ..errors import BagError
-from .bag_graphs import GraphChoice, as_graph_options, build_graph, stored_arrays
-from .graphs import degrees, undirected
+from .graph_options import GraphChoice, as_graph_options
+from .graphs import build_graph, degrees, undirected
 from .segments import segment_index
-from .store import BagKind
+from .store import BagKind, make_bag
 
 Label = int | float | Tensor | None
 
@@ -90,8 +91,13 @@ class Bag:
             GraphError: the coordinates are missing or contradict the stride.
             InputError, UnknownName: an option of the graph cannot be used.
         """
-        stored = stored_arrays(
-            name, features, coords, instance_labels=instance_labels, kind=kind, stride=stride
+        stored = make_bag(
+            name,
+            as_array([] if features is None else features),
+            coords=None if coords is None else as_array(coords),
+            instance_labels=None if instance_labels is None else as_array(instance_labels),
+            kind=kind,
+            stride=None if stride is None else float(stride),
         )
         built = build_graph(stored, options=as_graph_options(graph))
         labels = stored.instance_labels
@@ -164,6 +170,16 @@ class Bags:
         if dtype is not None:
             moved["x"] = moved["x"].to(dtype)
         return replace(self, **moved)
+
+
+def as_array(values: object) -> Shaped[np.ndarray, "..."]:
+    """Return the values of a tensor (on any device), an array or nested lists, writable."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    array = np.asarray(values)
+    # PyTorch warns of memory that cannot be written to, such as joblib's memory maps
+    return array if array.flags.writeable else array.copy()
 
 
 def pack(bags: Sequence[Bag]) -> Bags:

@@ -1,9 +1,11 @@
 """The options of the graph of neighbouring instances; imports nothing heavy."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
-from .options import PositiveFloat, PositiveInt, check_options
+from ..errors import InputError, UnknownName
+from .options import PositiveFloat, PositiveInt, check_options, convert_value
 
 GraphKind = Literal["auto", "chain", "grid", "knn", "none"]
 WeightKind = Literal["inverse", "exp", "rbf", "binary"]
@@ -41,3 +43,28 @@ class GraphOptions:
         if self.weight_scale is None:
             object.__setattr__(self, "weight_scale", "median")
         check_options(self)
+
+
+GraphChoice: TypeAlias = GraphOptions | Mapping[str, Any] | str | None
+"""How a graph is built: options, the same by name, the name of a kind, or None for defaults."""
+
+
+def as_graph_options(choice: object) -> GraphOptions:
+    """Return the options of a graph, from a `GraphChoice`.
+
+    Raises:
+        UnknownName: an option does not exist.
+        InputError: a value is not one of the choices, or lies outside its limits.
+    """
+    if isinstance(choice, GraphOptions):
+        return choice
+    values = {"kind": choice} if isinstance(choice, str) else {} if choice is None else choice
+    if not isinstance(values, Mapping):
+        raise InputError(
+            f"graph is {choice!r}; expected a kind such as 'knn', or options such as "
+            "{'kind': 'knn', 'weight_scale': 'degree'}"
+        )
+    for name in values:
+        if name not in (known := GraphOptions.__dataclass_fields__):
+            raise UnknownName("option of a graph", str(name), known)
+    return convert_value(dict(values), GraphOptions, key="graph")

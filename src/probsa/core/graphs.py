@@ -4,7 +4,7 @@ Graphs are undirected; each pair is stored once (i < j), sorted, without self-lo
 edges equals the paper's ½ Σ_ij. They are built once per bag, without any N×N array.
 """
 
-from typing import Literal
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,7 +13,8 @@ from scipy.spatial import KDTree
 from torch import Tensor
 
 from ..errors import BagError, GraphError
-from .graph_options import WeightKind, WeightScale
+from .graph_options import GraphKind, GraphOptions, WeightKind, WeightScale
+from .store import StoredBag
 
 ENOUGH = 8
 """Fewest gaps between patches of one row or column that can contradict a stated stride."""
@@ -23,6 +24,66 @@ CROWDED = 32
 """Mean number of neighbours above which a graph is rejected; a full lattice has 8."""
 DISTANCE_TOLERANCE = 0.02
 """Relative tolerance within which two distances count as equal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Graph:
+    """The edges of one bag with their weights, and the stride used to build them."""
+
+    edges: Int[Tensor, "2 e"]
+    weights: Float[Tensor, " e"]
+    stride: float | None
+
+    @property
+    def nbytes(self) -> int:
+        return self.edges.nbytes + self.weights.nbytes
+
+
+def resolve_kind(kind: GraphKind, bag: StoredBag) -> GraphKind:
+    """Return the kind of graph that a bag gets, in place of 'auto'."""
+    if kind != "auto":
+        return kind
+    if bag.inferred_kind == "ct":
+        return "chain"
+    if bag.coords is None:
+        return "none"
+    return "chain" if bag.coords.shape[1] == 1 else "grid"
+
+
+def build_graph(stored: StoredBag, *, options: GraphOptions) -> Graph:
+    """Build the graph of one bag; see `GraphOptions`.
+
+    Raises:
+        GraphError: the graph needs coordinates that are missing or contradict the stride.
+    """
+    kind, name = resolve_kind(options.kind, stored), stored.name
+    stride = stored.stride if options.stride is None else options.stride
+    x = torch.from_numpy(stored.features)
+    if kind in ("grid", "knn") and stored.coords is None:
+        raise GraphError(
+            f"bag {name!r} has no coordinates, which the graph {kind!r} is built from: "
+            "give --graph chain or --graph none"
+        )
+    coords = x[:, :0] if stored.coords is None else torch.from_numpy(stored.coords)
+    if kind == "chain":
+        edges = chain(len(x))
+    elif kind == "knn":
+        edges = knn(coords, k=options.neighbours)
+    elif kind == "none":
+        edges = torch.zeros(2, 0, dtype=torch.long)
+    else:
+        if coords.shape[1] != 2:
+            raise GraphError(
+                f"bag {name!r} has one coordinate per instance, but the graph 'grid' needs x "
+                "and y: give --graph chain"
+            )
+        if len(x) > 1:
+            stride = check_stride(coords, stride=stride, name=name)
+        edges = grid(coords, stride=stride, name=name)
+    scale = options.weight_scale
+    assert scale is not None  # GraphOptions reads null as 'median'
+    weights = edge_weights(x, edges, kind=options.edge_weights, scale=scale)
+    return Graph(edges=edges, weights=weights, stride=stride)
 
 
 def chain(n: int) -> Int[Tensor, "2 e"]:
@@ -232,32 +293,22 @@ def edge_weights(
     """
     if edges.shape[1] == 0:
         return torch.ones(0)
-    weights = _unscaled(x, edges, kind=kind, scale=1.0 if scale == "degree" else scale)
+    weights = torch.ones(edges.shape[1])
+    if kind != "binary":
+        distance = _distances(x, edges)
+        median = float(np.median(distance.numpy()))
+        if kind == "exp":
+            weights = (-distance / x.shape[1]).exp()
+        # if half of the neighbours are identical, there is no scale
+        elif kind == "rbf" and median:
+            weights = (-distance.square() / (2 * median**2)).exp()
+        elif median:
+            numerator = median if scale == "median" else 1.0 if scale == "degree" else scale
+            weights = numerator / distance.clamp_min(1e-3 * median)
     if scale != "degree":
         return weights
     degree = degrees(edges, weights.double(), len(x))
     return (weights / degree[degree > 0].mean()).to(weights.dtype)
-
-
-def _unscaled(
-    x: Float[Tensor, "n features"],
-    edges: Int[Tensor, "2 e"],
-    *,
-    kind: WeightKind,
-    scale: Literal["median"] | float,
-) -> Float[Tensor, " e"]:
-    """Return the weights before they are divided by a mean degree."""
-    if kind == "binary":
-        return torch.ones(edges.shape[1])
-    distance = _distances(x, edges)
-    median = float(np.median(distance.numpy()))
-    if kind == "exp":
-        return (-distance / x.shape[1]).exp()
-    if median == 0:  # at least half of the neighbours are identical, so there is no scale
-        return torch.ones_like(distance)
-    if kind == "rbf":
-        return (-distance.square() / (2 * median**2)).exp()
-    return (median if scale == "median" else scale) / distance.clamp_min(1e-3 * median)
 
 
 def _distances(x: Tensor, edges: Tensor, *, block: int = 256) -> Float[Tensor, " e"]:

@@ -5,7 +5,8 @@ from elsewhere should not make probsa read other files, or wait for a pipe.
 """
 
 import io
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,56 +15,21 @@ import h5py
 import numpy as np
 
 from ..errors import BagError
-from .files import not_a_file, replacing
-from .sizes import check_size
+from .files import replacing
+from .untrusted import check_size, decoding
 
-HDF5_ERRORS = (
-    OSError,
-    RuntimeError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    MemoryError,
-)
-"""Errors that h5py and NumPy raise for damaged files, in which even a data type may be invalid."""
 AGAIN = "copy or extract it again"
-SIZES = (
-    "patch_size",
-    "patch_size_level0",
-    "size_level0",
-    "pitch",
-    "downsample",
-    "custom_downsample",
-    "level0_width",
-    "level0_height",
-    "level_dim",
-    "mpp",
-    "mpp_level0",
-    "level0_magnification",
-    "target_magnification",
-    "tile_size",
-    "tile_size_um",
-    "tile_size_px",
+SIZES = re.compile(
+    "patch_size(_level0)?|size_level0|pitch|(custom_)?downsample|level0_(width|height)|level_dim|"
+    "mpp(_level0)?|(level0|target)_magnification|tile_size(_um|_px)?"
 )
 """Attributes that are positive numbers."""
 COUNTS = ("overlap", "patch_level")
 """Attributes that are numbers from 0."""
 PAIRS = ("level_dim", "downsample")
 """Attributes with a number for each axis."""
-TEXTS = (
-    "encoder",
-    "extractor",
-    "feat_type",
-    "kind",
-    "name",
-    "probsa_encoder",
-    "probsa_kind",
-    "probsa_made_with",
-    "score_kind",
-    "stamp_version",
-    "unit",
+TEXTS = re.compile(
+    "(probsa_)?(encoder|kind)|probsa_made_with|extractor|feat_type|name|score_kind|stamp_version|unit"
 )
 """Attributes that are text."""
 LARGEST = 1e12
@@ -121,24 +87,24 @@ def open_hdf5(path: Path, *, again: str = AGAIN) -> Iterator[h5py.File]:
     Raises:
         BagError: the file is missing or damaged, or links to other files.
     """
-    if not path.is_file():
-        raise BagError(not_a_file(path))
-    if not h5py.is_hdf5(path):
-        raise BagError(
-            f"{path} is not an HDF5 file. Was it only partly copied, or is it in another format? "
-            f"If so, {again}"
-        )
-    try:
+    with decoding(path, kind="HDF5", again=again):
+        if not h5py.is_hdf5(path):
+            raise BagError(
+                f"{path} is not an HDF5 file. Was it only partly copied, or is it in another "
+                f"format? If so, {again}"
+            )
         with h5py.File(path, "r") as f:
-            _refuse_links(f, path)
+            found = f.visititems_links(_external)  # an error raised inside it would be lost
+            if found is not None:
+                raise BagError(
+                    f"{path}: {found[0]!r} is a link to the file {found[1]!r}, which is not read: "
+                    "copy the values into the file (h5repack), or leave the link out"
+                )
             yield f
-    except BagError:
-        raise
-    except HDF5_ERRORS as error:
-        raise BagError(
-            f"{path} cannot be read as HDF5: it is truncated or damaged ({error}). "
-            f"{again[:1].upper()}{again[1:]}"
-        ) from error
+
+
+def _external(name: str | bytes, link: object) -> tuple[str | bytes, str] | None:
+    return (name, str(link.filename)) if isinstance(link, h5py.ExternalLink) else None
 
 
 def dataset_of(f: h5py.File, name: str, *, again: str = AGAIN) -> h5py.Dataset | None:
@@ -180,51 +146,31 @@ def attributes_of(item: h5py.Dataset | h5py.File) -> dict[str, Any]:
     Raises:
         BagError: one of them is not what it should be: a positive number, or a text.
     """
-    path = Path(str(item.file.filename))
     attributes = dict(item.attrs)
-    check_attributes(attributes, path)
+    for key, value in attributes.items():
+        if expected := _missed(key, value):
+            raise BagError(
+                f"{item.file.filename}: the attribute {key!r} is {str(value)[:80]!r}, expected "
+                f"{expected}: correct or remove the attribute, or make the file again"
+            )
     return attributes
 
 
-def check_attributes(attributes: Mapping[str, Any], path: Path) -> None:
-    """Check the attributes that probsa uses; see `attributes_of`.
-
-    Raises:
-        BagError: one of them is not what it should be.
-    """
-    for key, value in attributes.items():
-        if not _is_plausible(key, value):
-            kind = "a text" if key in TEXTS else "a number"
-            if key in SIZES:
-                kind = "a positive number"
-            raise BagError(
-                f"{path}: the attribute {key!r} is {str(value)[:80]!r}, expected {kind}: correct "
-                "or remove the attribute, or make the file again"
-            )
-
-
-def _is_plausible(key: str, value: Any) -> bool:
-    if key in TEXTS:
+def _missed(key: str, value: Any) -> str:
+    """Return what an attribute should be; empty if it is, or if probsa does not use it."""
+    if TEXTS.fullmatch(key):
         # bags may have any name
-        return isinstance(value, str) and (key == "name" or value.isprintable())
-    if key not in SIZES and key not in COUNTS:
-        return True
+        good = isinstance(value, str) and (key == "name" or value.isprintable())
+        return "" if good else "a text"
+    if not SIZES.fullmatch(key) and key not in COUNTS:
+        return ""
+    expected, least = (
+        ("a number", 0.0) if key in COUNTS else ("a positive number", np.nextafter(0, 1))
+    )
     if isinstance(value, str):  # TRIDENT writes 'None' for what it does not know
-        return value == "None"
+        return "" if value == "None" else expected
     numbers = np.asarray(value)
-    if numbers.dtype.kind not in "iuf" or numbers.size not in ((1, 2) if key in PAIRS else (1,)):
-        return False
-    least = 0.0 if key in COUNTS else np.nextafter(0.0, 1.0)
-    return bool(((numbers >= least) & (numbers <= LARGEST)).all())
-
-
-def _refuse_links(f: h5py.File, path: Path) -> None:
-    def external(name: str | bytes, link: object) -> tuple[str | bytes, str] | None:
-        return (name, str(link.filename)) if isinstance(link, h5py.ExternalLink) else None
-
-    found = f.visititems_links(external)  # an error raised inside it would be lost
-    if found is not None:
-        raise BagError(
-            f"{path}: {found[0]!r} is a link to the file {found[1]!r}, which is not read: copy the "
-            "values into the file (h5repack), or leave the link out"
-        )
+    counts = (1, 2) if key in PAIRS else (1,)
+    if numbers.dtype.kind not in "iuf" or numbers.size not in counts:
+        return expected
+    return "" if ((numbers >= least) & (numbers <= LARGEST)).all() else expected

@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,10 @@ def load_plugins(group: str) -> None:
             point.load()
         except (Exception, SystemExit) as e:  # noqa: BLE001 - others' code may raise anything
             broken = BrokenPlugin(
-                name=point.name, group=group, package=_package(point), reason=_first_line(e)
+                name=point.name,
+                group=group,
+                package="" if point.dist is None else point.dist.name,
+                reason=f"{type(e).__name__}: {e}".partition("\n")[0][:300],
             )
             _broken[group, point.name] = broken
             log.warning("note: %s", broken)
@@ -45,11 +48,3 @@ def load_plugins(group: str) -> None:
 def broken_plugins() -> list[BrokenPlugin]:
     """Return the plug-ins that have failed so far."""
     return list(_broken.values())
-
-
-def _package(point: EntryPoint) -> str:
-    return point.dist.name if point.dist is not None else ""
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0][:300]

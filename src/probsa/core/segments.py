@@ -65,15 +65,6 @@ def segment_max(v: Float[Tensor, "n *d"], sizes: Sizes) -> Float[Tensor, "bags *
     return _each(v, sizes, lambda part: part.amax(0))
 
 
-def segment_logsumexp(v: Float[Tensor, "n *d"], sizes: Sizes) -> Float[Tensor, "bags *d"]:
-    """Return log Σ exp over the instances of each bag."""
-    if v.is_cuda:
-        top = segment_max(v.detach(), sizes)
-        shifted = (v - top[segment_index(sizes, v.device)]).exp()
-        return segment_sum(shifted, sizes).log() + top
-    return _each(v, sizes, lambda part: part.logsumexp(0))
-
-
 def segment_softmax(v: Float[Tensor, "n *d"], sizes: Sizes) -> Float[Tensor, "n *d"]:
     """Return the softmax over the instances of each bag, for each trailing column."""
     if v.is_cuda:

@@ -7,12 +7,13 @@ as well. Files are written atomically.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
 import h5py
 import numpy as np
-from jaxtyping import Bool, Shaped
+from jaxtyping import Shaped
 
 from ..errors import BagError, EmptyBag
 from .hdf5 import attributes_of, dataset_of, open_hdf5, replacing_hdf5
@@ -23,6 +24,8 @@ FORMAT = 1
 """`probsa_version` of written files; files of a later version are rejected."""
 LARGEST_COORDINATE = 2.0**53
 """Coordinates above it, or below its negative, are damaged: float64 has no such fractions."""
+ROWS = ("features", "coords", "instance_labels", "intensity")
+"""Datasets with a row for each instance, which are fields of `StoredBag`."""
 BLOCK = 8192
 """Rows checked at once for finite values, so that no second copy of the bag is needed."""
 
@@ -60,14 +63,11 @@ def validate_bag(bag: StoredBag, *, source: Path | None = None) -> StoredBag:
     label = f"bag {bag.name!r}" + ("" if source is None else f" ({source})")
     instances = len(bag.features)
     if instances == 0:
-        raise EmptyBag(f"{label} is empty: a bag needs at least one instance. Leave the file out")
+        raise EmptyBag(f"{label} is empty: a bag needs at least one instance. Leave it out")
     if 0 in bag.features.shape:
         raise BagError(f"{label}: its instances have no features: extract that bag again")
-    for what, rows in (
-        ("coords", bag.coords),
-        ("instance_labels", bag.instance_labels),
-        ("intensity", bag.intensity),
-    ):
+    for what in ROWS[1:]:
+        rows = getattr(bag, what)
         if rows is not None and len(rows) != instances:
             raise BagError(
                 f"{label}: features have {instances} rows, {what} {len(rows)}. "
@@ -79,13 +79,46 @@ def validate_bag(bag: StoredBag, *, source: Path | None = None) -> StoredBag:
             "(level-0 x and y of a patch) or 1 (position of a slice)"
         )
     for what, values in (("features", bag.features), ("coords", bag.coords)):
-        row = None if values is None else _first_bad_row(values)
-        if row is not None:
-            raise BagError(
-                f"{label}: {what} of row {row} (counted from 0) hold NaN or infinity. "
-                "Extract that bag again, or leave the file out"
-            )
+        if values is None:
+            continue
+        for start in range(0, instances, BLOCK):
+            good = np.isfinite(values[start : start + BLOCK]).all(axis=1)
+            if not good.all():
+                row = start + int(np.argmin(good))
+                raise BagError(
+                    f"{label}: {what} of row {row} (counted from 0) hold NaN or infinity. "
+                    "Extract that bag again, or leave the file out"
+                )
     return bag
+
+
+def make_bag(
+    name: str,
+    features: np.ndarray,
+    *,
+    coords: np.ndarray | None = None,
+    instance_labels: np.ndarray | None = None,
+    intensity: np.ndarray | None = None,
+    kind: BagKind | None = None,
+    stride: float | None = None,
+    source: Path | None = None,
+) -> StoredBag:
+    """Return arrays as a bag, in the types of `StoredBag` and checked; `source` is their file.
+
+    Raises:
+        BagError: the bag is empty, its numbers of rows differ, or a value cannot be used.
+    """
+    where, labels = source or f"bag {name!r}", instance_labels
+    bag = StoredBag(
+        name=name,
+        features=as_features(features, source=where),
+        coords=None if coords is None else as_coordinates(coords, source=where),
+        instance_labels=None if labels is None else as_instance_labels(labels, source=where),
+        intensity=None if intensity is None else intensity.reshape(-1).astype(np.float32),
+        kind=kind,
+        stride=stride,
+    )
+    return validate_bag(bag, source=source)
 
 
 def read_bag(path: Path, *, keep_unreadable: bool = False) -> StoredBag:
@@ -101,50 +134,27 @@ def read_bag(path: Path, *, keep_unreadable: bool = False) -> StoredBag:
         dataset = _features(f, path)
         features = np.empty(dataset.shape, dataset.dtype)
         dataset.read_direct(features)
-        corners, marks = dataset_of(f, "coords"), dataset_of(f, "instance_labels")
-        levels = dataset_of(f, "intensity")
-        intensity = None if levels is None else levels[...].reshape(-1).astype(np.float32)
-        coords = None if corners is None else as_coordinates(corners[...])
+        found = {name: dataset_of(f, name) for name in (*ROWS[1:], "unreadable")}
+        kind, corners = read_kind(f, path), found["coords"]
         stride = None if corners is None else stride_of(attributes_of(corners))
-        labels = None if marks is None else as_instance_labels(marks[...], source=path)
-        kind = read_kind(f, path)
-        flags = None if keep_unreadable else dataset_of(f, "unreadable")
-        unreadable = None if flags is None else flags[...].reshape(-1) != 0
-    bag = StoredBag(
-        name=path.stem,
-        features=as_features(features, source=path),
-        coords=coords,
-        instance_labels=labels,
-        intensity=intensity,
-        kind=kind,
-        stride=stride,
-    )
-    return validate_bag(bag if unreadable is None else _without(bag, unreadable, path), source=path)
-
-
-def _without(bag: StoredBag, unreadable: Bool[np.ndarray, " n"], path: Path) -> StoredBag:
-    """Return the bag without the instances that could not be read."""
-    validate_bag(bag, source=path)
-    if len(unreadable) != len(bag.features):
+        arrays = {name: None if d is None else d[...] for name, d in found.items()}
+    flags = arrays.pop("unreadable")
+    bag = make_bag(path.stem, features, **arrays, kind=kind, stride=stride, source=path)
+    if flags is None or keep_unreadable:
+        return bag
+    readable = flags.reshape(-1) == 0
+    if len(readable) != len(bag.features):
         raise BagError(
             f"bag {bag.name!r} ({path}): features have {len(bag.features)} rows, unreadable "
-            f"{len(unreadable)}. Extract the features again"
+            f"{len(readable)}. Extract the features again"
         )
-    if not unreadable.any():
-        return bag
-    if unreadable.all():
+    if not readable.any():
         raise EmptyBag(
-            f"bag {bag.name!r} ({path}): none of its {len(unreadable)} instances could be read "
+            f"bag {bag.name!r} ({path}): none of its {len(readable)} instances could be read "
             "when its features were made. Leave the file out"
         )
-    readable = ~unreadable
-    return replace(
-        bag,
-        features=bag.features[readable],
-        coords=None if bag.coords is None else bag.coords[readable],
-        instance_labels=None if bag.instance_labels is None else bag.instance_labels[readable],
-        intensity=None if bag.intensity is None else bag.intensity[readable],
-    )
+    rows = {name: v for name in ROWS if (v := getattr(bag, name)) is not None}
+    return bag if readable.all() else replace(bag, **{k: v[readable] for k, v in rows.items()})
 
 
 def peek_bag(path: Path) -> tuple[int, int]:
@@ -202,16 +212,11 @@ def write_bag(  # noqa: PLR0913 - the datasets of a file
     """
     if kind not in get_args(BagKind):
         raise BagError(f"bag {path.stem!r}: kind is {kind!r}, expected 'slide' or 'ct'")
-    labels = None if instance_labels is None else instance_labels.astype(np.int64)
-    bag = StoredBag(
-        name=path.stem,
-        features=as_features(features, source=path),
-        coords=None if coords is None else as_coordinates(coords),
-        instance_labels=labels,
-        intensity=intensity,
-        kind=kind,
-    )
-    validate_bag(bag, source=path)
+    bag = make_bag(
+        path.stem, features, coords=coords, instance_labels=instance_labels, intensity=intensity,
+        source=path,
+    )  # fmt: skip
+    labels = bag.instance_labels
     with replacing_hdf5(path) as f:
         f.attrs["probsa_kind"] = kind
         f.attrs["probsa_version"] = FORMAT
@@ -223,8 +228,8 @@ def write_bag(  # noqa: PLR0913 - the datasets of a file
         if labels is not None:
             small = labels.min() >= -128 and labels.max() <= 127
             f.create_dataset("instance_labels", data=labels.astype(np.int8) if small else labels)
-        if intensity is not None:
-            f.create_dataset("intensity", data=intensity.astype(np.float32))
+        if bag.intensity is not None:
+            f.create_dataset("intensity", data=bag.intensity)
         if unreadable is not None and unreadable.any():
             f.create_dataset("unreadable", data=unreadable.astype(np.int8))
         for key, value in (attributes or {}).items():
@@ -251,17 +256,15 @@ def _features(f: h5py.File, path: Path) -> h5py.Dataset:
     shape = dataset.shape
     if shape[:1] == (0,):
         raise EmptyBag(
-            f"bag {path.stem!r} ({path}) is empty: a bag needs at least one instance. "
-            "Leave the file out"
+            f"bag {path.stem!r} ({path}) is empty: a bag needs at least one instance. Leave it out"
         )
     if len(shape) == 2 or (len(shape) == 3 and shape[0] == 1):
         return dataset
-    hint = (
-        ". This is a slide-level embedding; patch embeddings are required"
-        if len(shape) == 1
-        else ""
+    hint = ". This is a slide-level embedding; patch embeddings are required"
+    raise BagError(
+        f"{path}: features have the shape {shape}, expected (instances, width)"
+        f"{hint if len(shape) == 1 else ''}"
     )
-    raise BagError(f"{path}: features have the shape {shape}, expected (instances, width){hint}")
 
 
 def read_kind(f: h5py.File, path: Path) -> BagKind | None:
@@ -281,34 +284,25 @@ def read_kind(f: h5py.File, path: Path) -> BagKind | None:
 
 def stride_of(attributes: Mapping[str, object]) -> float | None:
     """Return the stride in level-0 pixels, from probsa's, TRIDENT's or CLAM's attributes."""
-    exact = numeric_attribute(
-        attributes, "pitch"
-    )  # written by probsa, as TRIDENT's sizes are rounded
-    if exact:
+    number, size = partial(numeric_attribute, attributes), size_level0(attributes)
+    if exact := number("pitch"):  # written by probsa, as TRIDENT's sizes are rounded
         return exact
-    patch_size, overlap = (
-        numeric_attribute(attributes, "patch_size"),
-        numeric_attribute(attributes, "overlap") or 0.0,
-    )
-    level0_size = size_level0(attributes)
-    if not patch_size or level0_size is None:
-        return level0_size
-    return (patch_size - overlap) * level0_size / patch_size
+    patch_size = number("patch_size")
+    if not patch_size or size is None:
+        return size
+    return (patch_size - (number("overlap") or 0.0)) * size / patch_size
 
 
 def size_level0(attributes: Mapping[str, object]) -> float | None:
     """Return the patch side in level-0 pixels, from probsa's, TRIDENT's or CLAM's attributes."""
+    number = partial(numeric_attribute, attributes)
     for key in ("size_level0", "patch_size_level0"):
-        size = numeric_attribute(attributes, key)
-        if size is not None:
+        if (size := number(key)) is not None:
             return size
-    patch_size, downsample = (
-        numeric_attribute(attributes, "patch_size"),
-        numeric_attribute(attributes, "downsample"),
-    )
-    if downsample is None and not numeric_attribute(attributes, "patch_level"):
+    patch_size, downsample = number("patch_size"), number("downsample")
+    if downsample is None and not number("patch_level"):
         # TRIDENT's name for the downsample of CLAM's coordinates, relative to their level.
-        downsample = numeric_attribute(attributes, "custom_downsample")
+        downsample = number("custom_downsample")
     return None if patch_size is None or downsample is None else patch_size * downsample
 
 
@@ -326,8 +320,10 @@ def as_features(values: np.ndarray, *, source: Path | str) -> Shaped[np.ndarray,
     """Return (n, width) in float16 or float32, native byte order; (1, n, width) is squeezed.
 
     Raises:
-        BagError: the values are not numbers, or have another shape.
+        BagError: the values are not numbers, have another shape, or there are none.
     """
+    if values.shape[:1] == (0,):
+        raise EmptyBag(f"{source} is empty: a bag needs at least one instance. Leave it out")
     if values.ndim == 3 and values.shape[0] == 1:
         values = values[0]
     if values.ndim != 2:
@@ -359,7 +355,7 @@ def as_instance_labels(values: np.ndarray, *, source: Path | str) -> Shaped[np.n
     return labels.astype(np.int64)
 
 
-def as_coordinates(coords: np.ndarray) -> np.ndarray:
+def as_coordinates(coords: np.ndarray, *, source: Path | str = "a bag") -> np.ndarray:
     """Return coordinates as (n, axes), integers as int64 so that corners compare exactly.
 
     Raises:
@@ -369,22 +365,17 @@ def as_coordinates(coords: np.ndarray) -> np.ndarray:
         coords = coords[0]
     if coords.ndim == 0 or coords.dtype.kind not in "iuf":
         raise BagError(
-            f"coords are of type {coords.dtype} and shape {coords.shape}, expected numbers of "
-            "shape (instances, 2), or (instances, 1) for slices: extract the features again"
+            f"{source}: coords are of type {coords.dtype} and shape {coords.shape}, expected "
+            "numbers of shape (instances, 2), or (instances, 1) for slices: extract the features "
+            "again"
         )
     columns = coords.reshape(len(coords), math.prod(coords.shape[1:]))
     if columns.size and np.abs(columns[np.isfinite(columns)]).max(initial=0) > LARGEST_COORDINATE:
-        raise BagError("coords hold numbers above 2⁵³, which are no pixels: extract them again")
+        raise BagError(
+            f"{source}: coords hold numbers above 2⁵³, which are no pixels: extract them again"
+        )
     if columns.dtype.kind in "iu":
         return columns.astype(np.int64)
     columns = columns.astype(np.float64)
     all_integers = np.isfinite(columns).all() and bool((columns == np.rint(columns)).all())
     return columns.astype(np.int64) if all_integers else columns
-
-
-def _first_bad_row(values: np.ndarray) -> int | None:
-    for start in range(0, len(values), BLOCK):
-        good = np.isfinite(values[start : start + BLOCK]).all(axis=1)
-        if not good.all():
-            return start + int(np.flatnonzero(~good)[0])
-    return None

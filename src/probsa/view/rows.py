@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core import HDF5_ERRORS, TextTable, open_hdf5
+from ..core import TextTable, open_hdf5
 from ..errors import BagError
 from ..evaluation import FAILED, Predictions, stated_of, truth_of
 from ..tasks import class_name
@@ -93,7 +93,7 @@ def _count(path: Path) -> tuple[int | None, str]:
     try:
         with open_hdf5(path) as f:
             return int(f["attention_mean"].shape[0]), ""  # type: ignore[union-attr]
-    except (BagError, *HDF5_ERRORS, AttributeError, IndexError) as error:
+    except BagError as error:
         return None, f"The file of its outputs is damaged: {without_folders(str(error))}"
 
 

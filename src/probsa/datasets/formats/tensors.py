@@ -1,7 +1,6 @@
 """Read `.pt` files of other tools: one tensor per bag, without unpickling other objects."""
 
 import pickle
-import struct
 import zipfile
 from pathlib import Path
 
@@ -9,15 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...core import check_size, not_a_file
+from ...core import check_size, decoding
 from ...errors import BagError, EmptyBag
 
 AGAIN = "copy or make it again"
-DAMAGED = (
-    RuntimeError, OSError, EOFError, ValueError, LookupError, TypeError, AttributeError,
-    AssertionError, ArithmeticError, MemoryError, struct.error, zipfile.BadZipFile,
-)  # fmt: skip
-"""What PyTorch and the decoders beneath it raise for damaged files."""
 
 
 def load_tensor(path: Path) -> np.ndarray:
@@ -38,30 +32,23 @@ def tensor_shape(path: Path) -> tuple[int, int]:
 
 
 def _load(path: Path, *, mapped: bool) -> Tensor:
-    if not path.is_file():
-        raise BagError(not_a_file(path))
-    try:
+    with decoding(path, kind=".pt", again=AGAIN):
         packed = zipfile.is_zipfile(path)
         if packed:
             with zipfile.ZipFile(path) as archive:
                 stated = sum(member.file_size for member in archive.infolist())
             stored = path.stat().st_size
             check_size(path, what="the archive", stated=stated, stored=stored, again=AGAIN)
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped and packed)
-    except pickle.UnpicklingError as error:
-        raise BagError(
-            f"{path} holds more than a tensor, or no tensor at all: a pickled object, which is not "
-            "loaded since it could run code. Save the features alone, as one tensor (instances, "
-            "width)"
-        ) from error
-    except BagError:
-        raise
-    except DAMAGED as error:
-        raise BagError(
-            f"{path} cannot be read as .pt: it is damaged or in another format "
-            f"({str(error).splitlines()[0] if str(error) else type(error).__name__}). "
-            "Copy or make it again"
-        ) from error
+        try:
+            content = torch.load(
+                path, map_location="cpu", weights_only=True, mmap=mapped and packed
+            )
+        except pickle.UnpicklingError as error:
+            raise BagError(
+                f"{path} holds more than a tensor, or no tensor at all: a pickled object, which is "
+                "not loaded since it could run code. Save the features alone, as one tensor "
+                "(instances, width)"
+            ) from error
     if isinstance(content, Tensor):
         return _checked(content, path)
     hint = (

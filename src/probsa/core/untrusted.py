@@ -1,14 +1,19 @@
-"""How much memory the content of one file may need, and whether the file can hold what it states.
+"""Files of unknown origin: what they may need of memory, and errors that name them.
 
-Files of unknown origin may state any size; all readers ask here before they allocate memory.
+They may state any size, so that all readers ask here before they allocate memory.
 """
 
+import struct
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
 from ..errors import BagError
+from .files import not_a_file
 
 MAX_BAG_GB = 8.0
 """Default of `--max-bag-gb`: gigabytes (10⁹ bytes) that the arrays of one file may take."""
@@ -16,6 +21,13 @@ MOST_COMPRESSED = 100
 """Largest plausible ratio of stated to stored bytes. Features compress to about a half."""
 ALWAYS_ALLOWED = 64 * 10**6
 """Bytes below which an array may be compressed further, as labels that are all zero are."""
+
+DAMAGED = (
+    OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
+    MemoryError, EOFError, AssertionError, SyntaxError, struct.error, tokenize.TokenError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What h5py, NumPy, PyTorch and the decoders beneath them raise for damaged files."""
 
 _LIMIT: ContextVar[float | None] = ContextVar("max_bag_gb", default=None)
 
@@ -34,6 +46,32 @@ def max_bag_gb(default: float = MAX_BAG_GB) -> float:
     """Return the largest size of one bag that is set, or a default."""
     stated = _LIMIT.get()
     return default if stated is None else stated
+
+
+@contextmanager
+def decoding(path: Path, *, kind: str, again: str) -> Iterator[None]:
+    """Turn the errors of whatever decodes a file into one that names it.
+
+    Args:
+        path: the file.
+        kind: what it is read as.
+        again: what to do if it is damaged.
+
+    Raises:
+        BagError: there is no file, or it cannot be decoded.
+    """
+    if not path.is_file():
+        raise BagError(not_a_file(path))
+    try:
+        yield
+    except BagError:
+        raise
+    except DAMAGED as error:
+        reason = (str(error) or type(error).__name__).partition("\n")[0]
+        raise BagError(
+            f"{path} cannot be read as {kind}: it is damaged, truncated or in another format "
+            f"({reason}). {again[:1].upper()}{again[1:]}"
+        ) from error
 
 
 def check_size(path: Path, *, what: str, stated: int, stored: int, again: str) -> None:
