@@ -183,7 +183,7 @@ REFUSED = [
         for c in ("2", "NA", "yes", "0.5")
     ],
     ("multilabel", "bag,x\na,1\n", {"target": "x"}, "one finding, 'x', .* give --task binary"),
-    ("multilabel", "bag,a\nx,0\n", {"target": "a,b"}, r"columns as a list: --target '\[a, b\]'"),
+    ("multilabel", "bag,a,b\nx,0,1\n", {"target": "a,b"}, r"as a list: --target '\[a, b\]'"),
     *[
         ("regression", f"bag;label\na;{c}\n", {}, f"{VALUE} '{c}'")
         for c in ("high", "inf", "nan", "1_000", "1,5")
