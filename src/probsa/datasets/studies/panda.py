@@ -87,10 +87,7 @@ def read_partition(path: Path, *, grades: bool = False) -> dict[str, tuple[str, 
 
 def _draft(source: StudySource, _: OnBag | None) -> StudyDraft:
     release, grades = source.release, source.options.grades
-    study = StudyDraft(
-        release="the raw download" if release is None else "the authors' processed folder",
-        classes=GRADES if grades else CLASSES,
-    )
+    study = StudyDraft(classes=GRADES if grades else CLASSES)
     train = _train(source)
     path = source.options.partition or _first(source.root, "*partition*.csv")
     partition = {} if path is None else read_partition(path, grades=grades)

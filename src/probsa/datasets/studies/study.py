@@ -21,6 +21,7 @@ from ..formats.torchmil import TorchmilBags
 from ..names import SPLIT_PARTS
 
 LABELS, INSTANCES, STUDY_RECORD = "labels.csv", "instance_labels", "dataset.json"
+RELEASES = ("the raw download", "the authors' processed folder")
 UNKNOWN = -1
 """Label of instances whose label is unknown."""
 
@@ -120,9 +121,9 @@ class StudySource:
 class StudyDraft:
     """The content of a data set, as collected by its module."""
 
-    release: str
-    """Description of the source folder."""
     classes: tuple[str, ...]
+    release: str | None = None
+    """Description of the source, if it is not that of a published data set."""
     rows: dict[str, dict[str, object]] = field(default_factory=dict)
     """Label, split or fold, and group of each included bag."""
     instance_labels_of: Callable[[str], InstanceLabels] | None = None
@@ -185,7 +186,7 @@ def write_study(
     record = {
         **study.to_dict(),
         "root": source.root.absolute(),
-        "release": draft.release,
+        "release": draft.release or RELEASES[source.release is not None],
         "share": source.options.share,
         "excluded": draft.excluded,
         "corrected": draft.corrected,
