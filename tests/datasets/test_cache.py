@@ -102,10 +102,10 @@ def test_the_cache_never_holds_more_than_it_says() -> None:
     for step in range(600):
         name, n = str(generator.integers(40)), int(generator.choice([1, 5, 20, 60, 600]))
         before = (set(cache.bags), set(cache.graphs))
-        if cache.bag(name) is None:
+        if cache.get(cache.bags, name) is None:
             edges = graphs.chain(n)  # 600 of them exceed the limit
             graph = Graph(edges=edges, weights=torch.ones(n - 1), stride=None)
-            if cache.graph(name) is None:
+            if cache.get(cache.graphs, name) is None:
                 cache.put_graph(name, graph)
             x = torch.zeros(n, 20)
             cache.put_bag(name, Bag(name=name, x=x, edges=edges, weights=graph.weights))

@@ -1,11 +1,14 @@
 """Opening folders of bags of each tool, and bags in memory; notes and errors."""
 
+import shutil
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import torch
+from support import foreign
+from support.foreign import expected_edges, slide
 from support.refusals import refused
 from support.stored import write_folder
 
@@ -67,56 +70,49 @@ def test_a_folder_of_our_files(tmp_path: Path) -> None:
 
 
 def test_a_trident_job_with_two_encoders(tmp_path: Path) -> None:
+    for seed, encoder in enumerate(("uni", "resnet50")):
+        foreign.trident(tmp_path, slide(seed=seed), encoder=encoder)
     job = tmp_path / "20x_512px_0px_overlap"
-    for encoder in ("features_uni", "features_resnet50"):
-        (job / encoder).mkdir(parents=True)
-        with h5py.File(job / encoder / "s1.h5", "w") as f:  # without stamps
-            f.create_dataset("features", data=features(len(encoder)), chunks=(1, WIDTH))
-            f["coords"] = corners(step=1024)
-            f["coords"].attrs.update(TRIDENT)
     for given, message in (
         (None, r"several folders of features: features_resnet50, features_uni.*Choose"),
         ("features_un", r"no folders .* named 'features_un'.*Did you mean 'features_"),
     ):
         refused(BagError, message, open_bags, job, features=given)
     for bags in (open_bags(job, features="uni"), open_bags(job / "features_uni")):
-        np.testing.assert_array_equal(bags.bag("s1").x.numpy(), features(len("features_uni")))
-        assert torch.equal(bags.bag("s1").edges, LATTICE)
+        np.testing.assert_array_equal(bags.bag("s1").x.float(), slide().features)
 
 
-def clam(root: Path, *, patch_size: int = 256) -> Path:
-    (root / "h5_files").mkdir(parents=True)
-    with h5py.File(root / "h5_files" / "slide_1.h5", "w") as f:
-        f.create_dataset("features", data=features(3), chunks=(4, WIDTH))
-        f["coords"] = corners(step=1024).astype(np.int32)
-    patches = root.parent / "patches" if root.name == "FEAT" else root / "patches"
-    patches.mkdir()
-    with h5py.File(patches / "slide_1.h5", "w") as f:
-        f["coords"] = corners(step=1024)
-        downsample = np.array([4.0, 4.0])
-        f["coords"].attrs.update(patch_size=patch_size, patch_level=1, downsample=downsample)
-    return root
+def clam(folder: Path, root: str) -> tuple[Path, Path]:
+    """Write CLAM's folder, and return it and that of patches, which for FEAT is one level up."""
+    path = foreign.clam(folder / root, slide(scan=40))
+    patches = folder / "patches" if root == "FEAT" else path / "patches"
+    (path / "patches").rename(patches)
+    shutil.rmtree(path / "pt_files")
+    return path, patches / "s1.h5"
 
 
 @pytest.mark.parametrize("root", ["FEAT", "OUT"])  # patches one level up, and beside h5_files
 @pytest.mark.parametrize("given", [".", "h5_files"])
 def test_a_clam_folder_takes_the_patch_size_from_patches(tmp_path, root: str, given: str) -> None:
-    bags = open_bags(clam(tmp_path / root) / given)
-    bag = bags.bag("slide_1")
-    assert (bags.names, bag.stride, bag.coords.dtype) == (("slide_1",), 1024, torch.int64)
-    assert torch.equal(bag.edges, LATTICE) and bags.notes == {}
+    bags = open_bags(clam(tmp_path, root)[0] / given)
+    bag = bags.bag("s1")
+    assert (bags.names, bag.stride, bag.coords.dtype) == (("s1",), 1024, torch.int64)
+    assert bag.edges.shape == expected_edges(slide())[0].shape and bags.notes == {}
 
 
 def test_clam_s_patch_size_is_cross_checked_or_estimated(tmp_path: Path) -> None:
-    bags = open_bags(clam(tmp_path / "FEAT", patch_size=512))
-    with pytest.raises(GraphError, match=r"slide_1: .* 2048 apart, but the coordinates say 1024"):
-        bags.bag("slide_1")
-    told = open_bags(tmp_path / "FEAT", graph=GraphOptions(stride=1024.0))
-    assert torch.equal(told.bag("slide_1").edges, LATTICE)
-    (tmp_path / "patches" / "slide_1.h5").unlink()
-    bags = open_bags(tmp_path / "FEAT")
-    assert bags.bag("slide_1").stride == 1024
-    assert bags.notes == {"slide_1": "stride estimated as 1024"}
+    path, patches = clam(tmp_path, "FEAT")
+    with h5py.File(patches, "r+") as f:
+        f["coords"].attrs["patch_size"] = 512
+    refused(
+        GraphError, "s1: .* 2048 apart, but the coordinates say 1024", open_bags(path).bag, "s1"
+    )
+    told = open_bags(path, graph=GraphOptions(stride=1024.0)).bag("s1")
+    assert told.edges.shape == expected_edges(slide())[0].shape
+    patches.unlink()
+    bags = open_bags(path)
+    assert bags.bag("s1").stride == 1024
+    assert bags.notes == {"s1": "stride estimated as 1024"}
 
 
 def torchmil(root: Path, *, scans: bool = False, encoders: tuple[str, ...] = ("resnet50",)) -> Path:

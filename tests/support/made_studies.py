@@ -2,11 +2,13 @@
 
 import csv
 import gzip
+import json
 from pathlib import Path
 
 import numpy as np
 
 from probsa.core.store import write_bag
+from probsa.datasets import Study, open_bags
 
 ASAP_XML = """<ASAP_Annotations><Annotations>
 <Annotation Name="a" Type="Polygon" PartOfGroup="_0"><Coordinates>{}</Coordinates></Annotation>
@@ -72,3 +74,15 @@ def write_processed(
 def write_splits(path: Path, parts: dict[str, str]) -> None:
     lines = ["bag_name,split", *(f"{b},{p}" for b, p in parts.items())]
     path.write_text("\n".join(lines) + "\n")
+
+
+def marks(study: Study) -> dict[str, list[int]]:
+    """Return the labels of the instances of each bag of a study."""
+    labels = {"instance_labels": study.instance_labels}
+    bags = open_bags(study.features, features=study.feature_set, **labels)
+    return {b: bags.stored(b).instance_labels.tolist() for b in bags.names}
+
+
+def record(study: Study) -> dict:
+    """Return what dataset.json says of a study."""
+    return json.loads((study.folder / "dataset.json").read_text())

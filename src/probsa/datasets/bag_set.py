@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from .labels import LabelTable
 from .metadata import Metadata
 from .overlay import overlaid
 
+T = TypeVar("T")
 SHOWN = 5
 """Maximum number of gaps of a scan that a note lists individually."""
 
@@ -141,7 +142,7 @@ class BagSet(ABC):
             GraphError: the coordinates are missing or contradict the stride.
             InputError: the bag is sealed.
         """
-        bag = self._cache.bag(self._open(name))
+        bag = self._cache.get(self._cache.bags, self._open(name))
         bag = self._new_bag(name) if bag is None else bag
         values = self.covariates.get(name)
         return bag if values is None else replace(bag, covariates=values)
@@ -168,7 +169,7 @@ class BagSet(ABC):
             coords=None if coords is None else torch.from_numpy(coords),
             instance_labels=None if labels is None else torch.from_numpy(labels),
         )
-        graph = self._cache.graph(name)
+        graph = self._cache.get(self._cache.graphs, name)
         if graph is None:
             graph = build_graph(stored, options=self.graph)
             self._note(stored, graph)
@@ -364,17 +365,11 @@ class Cache:
         self.graphs: OrderedDict[str, Graph] = OrderedDict()
         self.bytes = 0
 
-    def bag(self, name: str) -> Bag | None:
-        """Return a bag, if cached, and mark it as the most recently used."""
-        if name in self.bags:
-            self.bags.move_to_end(name)
-        return self.bags.get(name)
-
-    def graph(self, name: str) -> Graph | None:
-        """Return a graph, if cached, and mark it as the most recently used."""
-        if name in self.graphs:
-            self.graphs.move_to_end(name)
-        return self.graphs.get(name)
+    def get(self, kind: OrderedDict[str, T], name: str) -> T | None:
+        """Return a bag or a graph, if cached, and mark it as the most recently used."""
+        if name in kind:
+            kind.move_to_end(name)
+        return kind.get(name)
 
     def put_graph(self, name: str, graph: Graph) -> None:
         """Store a graph, unless it alone exceeds the limit."""

@@ -24,7 +24,7 @@ from .formats.probsa import ProbsaWriter
 from .formats.torchmil import TorchmilWriter
 from .formats.trident import TridentWriter
 from .formats.writing import Writer
-from .labels import LabelTable, read_table
+from .labels import read_table
 from .metadata import Metadata
 from .names import nearest
 from .opening import open_bags
@@ -162,7 +162,7 @@ def convert(
         own = {REPORT, "labels.csv", "splits.csv"}
         stems = {*bags.names, *(f"{name}_patches" for name in bags.names)}
         sweep(out, guard=lambda path: path if path.name in own or path.stem in stems else None)
-        resolutions, rows = _resolutions(stated, bags.names), []
+        resolutions, rows = _resolutions(stated, bags.names), list[Row]()
         for name in bags.names:
             row = _convert_bag(
                 bags, name, writer, encoder=encoder, resolutions=resolutions, options=options
@@ -170,7 +170,17 @@ def convert(
             rows.append(row)
             if on_bag is not None:
                 on_bag(len(rows), len(bags))
-        return _finished(writer, rows, table)
+        converted, lost = [r.bag for r in rows if r.status == "converted"], []
+        if table is not None:
+            if converted:
+                lost = writer.write_labels(table, converted)
+            known = {b for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
+            unlabelled, text = set(converted) - known, f"label (none in {table.where})"
+            rows = [replace(r, lost=(*r.lost, text)) if r.bag in unlabelled else r for r in rows]
+        result = Conversion(out=out, rows=tuple(rows), lost=tuple(lost))
+        cells: list[dict[str, Any]] = [{**asdict(r), "lost": "; ".join(r.lost)} for r in rows]
+        write_csv(result.report, list(cells[0]), cells)
+    return result
 
 
 def _resolutions(
@@ -186,21 +196,6 @@ def _resolutions(
         by_stem.setdefault(Path(slide).stem, set()).add(mpp)
     unique = {stem: next(iter(mpps)) for stem, mpps in by_stem.items() if len(mpps) == 1}
     return unique | dict(stated)
-
-
-def _finished(writer: Writer, rows: list[Row], table: LabelTable | None) -> Conversion:
-    """Write the labels of the converted bags, and the report."""
-    converted, lost = [r.bag for r in rows if r.status == "converted"], []
-    if table is not None:
-        if converted:
-            lost = writer.write_labels(table, converted)
-        known = {b for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
-        unlabelled, text = set(converted) - known, f"label (none in {table.where})"
-        rows = [replace(r, lost=(*r.lost, text)) if r.bag in unlabelled else r for r in rows]
-    result = Conversion(out=writer.out, rows=tuple(rows), lost=tuple(lost))
-    cells: list[dict[str, Any]] = [{**asdict(r), "lost": "; ".join(r.lost)} for r in rows]
-    write_csv(result.report, list(cells[0]), cells)
-    return result
 
 
 def _convert_bag(
@@ -223,7 +218,19 @@ def _convert_bag(
                 f"the slide, which the files do not hold. {options.slide_mpp} has no line for the "
                 f"slide {name!r}.{nearest(name, list(resolutions))} Add one"
             )
-        bag, metadata = _completed(bags, bag, metadata, lost, mpp=mpp)
+        lost += metadata.remarks
+        if metadata.unreadable:
+            lost.append(f"{metadata.unreadable} instances flagged as unreadable (left out)")
+        if bag.inferred_kind == "slide":
+            given = metadata.mpp_level0
+            if given is None:
+                metadata = replace(metadata, mpp_level0=mpp)
+            elif given and mpp and abs(mpp / given - 1) > graphs.DISTANCE_TOLERANCE:
+                lost.append(f"resolution given ({mpp:g}; the file says {given:g})")
+            if bag.coords is not None:
+                bag, metadata = bags.at_level_0(bag, metadata, lost)
+                bag, metadata = _with_spacing(bag, metadata, lost)
+            metadata = metadata.completed()
         width = bag.features.shape[1]
         if metadata.encoder != encoder or width != bags.in_dim:
             raise BagError(
@@ -243,26 +250,6 @@ def _convert_bag(
         file=path.relative_to(writer.out).as_posix(),
         lost=tuple(dict.fromkeys(lost)),
     )
-
-
-def _completed(
-    bags: BagSet, stored: StoredBag, metadata: Metadata, remarks: list[str], *, mpp: float | None
-) -> tuple[StoredBag, Metadata]:
-    """Return a bag in level-0 pixels, with all metadata that can be inferred."""
-    remarks += metadata.remarks
-    if metadata.unreadable:
-        remarks.append(f"{metadata.unreadable} instances flagged as unreadable (left out)")
-    if stored.inferred_kind != "slide":
-        return stored, metadata
-    given = metadata.mpp_level0
-    if given is None:
-        metadata = replace(metadata, mpp_level0=mpp)
-    elif given and mpp and abs(mpp / given - 1) > graphs.DISTANCE_TOLERANCE:
-        remarks.append(f"resolution given ({mpp:g}; the file says {given:g})")
-    if stored.coords is None:
-        return stored, metadata.completed()
-    stored, metadata = bags.at_level_0(stored, metadata, remarks)
-    return _with_spacing(stored, metadata, remarks)
 
 
 def _with_spacing(
@@ -292,7 +279,7 @@ def _with_spacing(
             )
         remarks.append(f"patch size (not stated; {stride:g} level-0 pixels by the coordinates)")
         metadata = replace(metadata, size_level0=stride)
-    return replace(stored, stride=stride), metadata.completed()
+    return replace(stored, stride=stride), metadata
 
 
 def _common_metadata(bags: BagSet) -> tuple[str | None, float | None]:

@@ -1,6 +1,5 @@
 """CAMELYON16, raw and processed: names, corrections, polygons."""
 
-import json
 import tarfile
 from pathlib import Path
 
@@ -10,6 +9,8 @@ from support.made_studies import (
     SIDE,
     asap_xml,
     lattice,
+    marks,
+    record,
     rows_of,
     write_processed,
     write_slide,
@@ -17,7 +18,7 @@ from support.made_studies import (
 )
 from support.refusals import refused
 
-from probsa.datasets import open_bags, read_table
+from probsa.datasets import read_table
 from probsa.datasets.studies.annotations import read_area
 from probsa.datasets.studies.camelyon16 import OFFICIAL, official
 from probsa.datasets.studies.opening import (
@@ -61,19 +62,9 @@ def raw(tmp_path: Path) -> Download:
     return Download(tmp_path)
 
 
-def marks(study: Study) -> dict[str, list[int]]:
-    labels = {"instance_labels": study.instance_labels}
-    bags = open_bags(study.features, features=study.feature_set, **labels)
-    return {b: bags.stored(b).instance_labels.tolist() for b in bags.names}
-
-
 def labels_of(study: Study) -> dict[str, int]:
     table = read_table(study.labels)
     return dict(zip(table.bags, table.labels, strict=True))
-
-
-def record(study: Study) -> dict:
-    return json.loads((study.folder / "dataset.json").read_text())
 
 
 def test_official_names() -> None:

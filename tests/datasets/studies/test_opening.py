@@ -14,7 +14,7 @@ from huggingface_hub.errors import (
     OfflineModeIsEnabled,
     RepositoryNotFoundError,
 )
-from support.made_studies import write_processed, write_splits
+from support.made_studies import record, write_processed, write_splits
 from support.refusals import refused
 from support.stored import write_folder
 
@@ -45,8 +45,7 @@ def test_a_cohort_keeps_its_columns(cohort: Path, tmp_path: Path) -> None:
     assert table.folds == tuple(k // 2 % 3 for k in range(10))
     assert table.groups == tuple(f"p{k // 2}" for k in range(10))
     assert table.labels == (0, 1) * 5 and study.classes == classes
-    record = json.loads((tmp_path / "o" / "dataset.json").read_text())
-    assert set(record["excluded"]) == {"010", "011"}
+    assert set(record(study)["excluded"]) == {"010", "011"}
     config = DataConfig(**study.settings(), test_fold=0)
     split = prepare(RunConfig(data=config, model="abmil")).split
     assert len(split.test) == 4 and split.part_of("010") == "unused"
@@ -87,8 +86,7 @@ def test_what_a_derivation_would_change_is_counted_whatever_classes_are_called(
     options = StudyOptions(classes=classes)
     study = open_study("table", cohort, out=tmp_path / "out", options=options)
     assert study.counts["labels that a derivation would change"] == 2
-    record = json.loads((tmp_path / "out" / "dataset.json").read_text())
-    assert record["labels_a_derivation_would_change"] == list(bags.names[-2:])
+    assert record(study)["labels_a_derivation_would_change"] == list(bags.names[-2:])
 
 
 def test_a_second_run_forgets_what_the_first_wrote(tmp_path: Path) -> None:

@@ -1,17 +1,24 @@
 """PANDA: the tables of the whole release, the masks of both hospitals, and errors."""
 
 import gzip
-import json
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tifffile
-from support.made_studies import lattice, rows_of, write_processed, write_slide, write_splits
+from support.made_studies import (
+    lattice,
+    marks,
+    record,
+    rows_of,
+    write_processed,
+    write_slide,
+    write_splits,
+)
 from support.refusals import refused
 
-from probsa.datasets import make_split, open_bags, read_table
+from probsa.datasets import make_split, read_table
 from probsa.datasets.studies.opening import Study, StudyOptions, open_study, recognise_study
 from probsa.datasets.studies.panda import read_partition, read_train
 from probsa.errors import InputError, TableError
@@ -84,16 +91,6 @@ def authors(tmp_path: Path) -> Path:
     bags = {k: (k == RADBOUD, np.zeros(2)) for k in NAMES}
     write_processed(tmp_path / "authors" / "patches_512", bags)
     return tmp_path / "authors"
-
-
-def marks(study: Study) -> dict[str, list[int]]:
-    labels = {"instance_labels": study.instance_labels}
-    bags = open_bags(study.features, features=study.feature_set, **labels)
-    return {b: bags.stored(b).instance_labels.tolist() for b in bags.names}
-
-
-def record(study: Study) -> dict:
-    return json.loads((study.folder / "dataset.json").read_text())
 
 
 def test_the_whole_tables(tables: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.made_studies import rows_of, write_processed, write_splits
+from support.made_studies import record, rows_of, write_processed, write_splits
 from support.refusals import refused
 
 from probsa.cli.entry import main
@@ -92,6 +92,14 @@ class Release:
                 kind="ct",
             )
 
+    def linked(self, work: Path, *, without: str = "-") -> Path:
+        """Link the features, but for those of one bag, into another folder."""
+        work.mkdir()
+        for path in self.work.glob("*.h5"):
+            if without not in path.name:
+                (work / path.name).symlink_to(path)
+        return work
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, listed: Path, shared_data) -> Release:
@@ -161,8 +169,8 @@ def test_the_lists_say_who_takes_part(made: Release, tmp_path: Path) -> None:
     options = StudyOptions(train_scans=lists)
     study = open_study("rsna", made.root, out=tmp_path / "out", features=made.work, options=options)
     assert (study.counts["train"], study.counts["test"]) == (2, 6)
-    record = json.loads((tmp_path / "out" / "dataset.json").read_text())
-    assert len(record["excluded"]) == 2 and record["without_features"] == ["ID_00000000aa"]
+    held = record(study)
+    assert len(held["excluded"]) == 2 and held["without_features"] == ["ID_00000000aa"]
     assert not any("not the task" in note for note in study.notes)
 
 
@@ -171,10 +179,7 @@ def test_nobody_trains_and_tests(made: Release, shared_data, tmp_path: Path) -> 
     real = shared_data / "rsna_ich_sa_mil" / "ID_000012eaf.dcm"
     images = made.root / "stage_2_train"
     bag = "ID_00000000ff"
-    work = tmp_path / "work"
-    work.mkdir()
-    for path in made.work.glob("*.h5"):
-        (work / path.name).symlink_to(path)
+    work = made.linked(tmp_path / "work")
     answers = tmp_path / "answers.csv"
     text = (made.root / "stage_2_train.csv").read_text()
     answers.write_text(text + "ID_fffffffff_any,0\n")
@@ -185,20 +190,16 @@ def test_nobody_trains_and_tests(made: Release, shared_data, tmp_path: Path) -> 
             kind="ct",
         )  # fmt: skip
         options = StudyOptions(labels=answers)
-        open_study("rsna", made.root, out=tmp_path / "out", features=work, options=options)
+        study = open_study("rsna", made.root, out=tmp_path / "o", features=work, options=options)
     finally:
         (images / "ID_fffffffff.dcm").unlink()
-    record = json.loads((tmp_path / "out" / "dataset.json").read_text())
-    assert record["excluded"] == {f"stage_2_train_{bag}": "its patient is in the test part"}
+    assert record(study)["excluded"] == {f"stage_2_train_{bag}": "its patient is in the test part"}
 
 
 def test_features_of_other_slices_are_refused(made: Release, tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
-    for path in made.work.glob("*.h5"):
-        (work / path.name).symlink_to(path)
-    name = sorted(work.iterdir())[0]
-    name.unlink()
+    name = sorted(made.work.glob("*.h5"))[0]
+    work = made.linked(tmp_path / "work", without=name.name)
+    name = work / name.name
     write_bag(name, features=np.ones((4, 1)), coords=np.array([[0.0], [5], [10], [14]]), kind="ct")
     with pytest.raises(BagError, match=rf"'{name.stem}' has 4 rows .* positions of its 4 slices"):
         open_study("rsna", made.root, out=tmp_path / "out", features=work)
@@ -212,11 +213,7 @@ def test_a_damaged_slice_is_left_out_and_the_scan_keeps_its_label(made, tmp_path
     lost = next(s for s in list_scans(path.parent).sources if bag in s.name)
     path.write_bytes(whole[:300])
     try:
-        work = tmp_path / "work"
-        work.mkdir()
-        for other in made.work.glob("*.h5"):
-            if bag not in other.name:
-                (work / other.name).symlink_to(other)
+        work = made.linked(tmp_path / "work", without=bag)
         scan = open_scan(next(s for s in list_scans(path.parent).sources if bag in s.name))
         write_bag(
             work / f"{lost.name}.h5", features=np.ones((3, 1)), coords=scan.positions[:, None],
@@ -225,8 +222,7 @@ def test_a_damaged_slice_is_left_out_and_the_scan_keeps_its_label(made, tmp_path
         study = open_study("rsna", made.root, out=tmp_path / "out", features=work)
     finally:
         path.write_bytes(whole)
-    record = json.loads((tmp_path / "out" / "dataset.json").read_text())
-    assert record["damaged_slices"] == [name.removesuffix(".dcm")]
+    assert record(study)["damaged_slices"] == [name.removesuffix(".dcm")]
     table = read_table(study.labels)
     assert table.labels[table.bags.index(lost.name)] == 1
 

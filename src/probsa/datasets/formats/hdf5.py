@@ -1,5 +1,6 @@
 """Bags in HDF5 files, one per bag, written by probsa, TRIDENT or CLAM (with its `patches`)."""
 
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -65,10 +66,8 @@ class Hdf5Bags(BagSet):
 
     def formats(self) -> frozenset[str]:
         for path in self._files.values():
-            try:
+            with suppress(BagError):  # raised again where the bag is read
                 return self._formats(path)
-            except BagError:  # raised again where the bag is read
-                continue
         return frozenset({"clam", "trident", "probsa"})
 
     def _formats(self, path: Path) -> frozenset[str]:

@@ -4,10 +4,9 @@ The index holds the centres of the tiles in level-0 pixels; `bags_config.json` h
 µm. Corners are centre − size / 2. Without a resolution, the size is inferred from the centres.
 """
 
-import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,10 @@ from ...core import (
     graphs,
     is_there,
     load_array,
+    read_record,
     validate_bag,
 )
-from ...errors import BagError, InputError
+from ...errors import BagError
 from ..bag_set import BagSet
 from ..metadata import Metadata
 from .tensors import load_tensor, tensor_shape
@@ -34,6 +34,17 @@ STRIDES = 8
 """Largest `stride_div` of slideflow that is recognised; tiles overlap if it exceeds 1."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BagsConfig:
+    """What is used of `bags_config.json`."""
+
+    tile_px: float | None = None
+    """Side of a tile, as passed to the encoder."""
+    tile_um: float | str | None = None
+    """Side of a tile in µm, or a magnification such as `20x`."""
+    extractor: dict[str, Any] | str | None = None
+
+
 class SlideflowBags(BagSet):
     """The `.pt` files of a folder, with their indexes."""
 
@@ -41,37 +52,31 @@ class SlideflowBags(BagSet):
 
     def __init__(self, folder: Path, paths: dict[str, Path], **options: Any) -> None:
         super().__init__(folder, paths, **options)
-        self._config = _read_config(folder)
+        path, advice = folder / CONFIG, "correct it, or make it again"
+        self._config = BagsConfig()
+        if path.is_file():
+            self._config = read_record(BagsConfig, path, advice=advice)
         self._indexed = any(_find_index(path) is not None for path in paths.values())
 
     def metadata(self, name: str) -> Metadata:
         self._known(name)
-        pixels = self._stated("tile_px")
-        tile_um = self._config.get("tile_um")
-        magnification = (
-            re.fullmatch(r"(\d+(?:\.\d+)?)x", tile_um) if isinstance(tile_um, str) else None
+        config, magnification = self._config, None
+        if isinstance(config.tile_um, str):
+            magnification = re.fullmatch(r"(\d+(?:\.\d+)?)x", config.tile_um)
+        pixels, side_um = (
+            value if isinstance(value, float) and 0 < value < math.inf else None
+            for value in (config.tile_px, config.tile_um)
         )
-        side_um = None if magnification is not None else self._stated("tile_um")
-        extractor = self._config.get("extractor")
-        extractor_name = extractor.get("class") if isinstance(extractor, dict) else extractor
+        extractor = config.extractor
+        encoder = extractor.get("class") if isinstance(extractor, dict) else extractor
         return Metadata(
             kind="slide",
             patch_size=pixels,
             mpp=side_um / pixels if side_um and pixels else None,
             magnification=None if magnification is None else float(magnification[1]),
             # HDF5 cannot store texts with NUL
-            encoder=None if extractor_name is None else str(extractor_name).replace("\0", ""),
+            encoder=None if encoder is None else str(encoder).replace("\0", ""),
         )
-
-    def _stated(self, key: str) -> float | None:
-        """Return a number of the configuration; None if it is not positive and finite."""
-        value = self._config.get(key)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise InputError(
-                f"{self.folder / CONFIG}: {key} is {value!r:.60}, expected a number: correct "
-                "it, or remove the key"
-            )
-        return float(value) if value is not None and 0 < value < math.inf else None
 
     def _centres(self, name: str) -> np.ndarray | None:
         """Return the tile centres, (n, 2) in level-0 pixels; None if the folder has no index."""
@@ -174,16 +179,3 @@ def is_slideflow(folder: Path, files: list[Path]) -> bool:
 def _find_index(path: Path) -> Path | None:
     candidates = (path.with_name(path.stem + ending) for ending in INDEXES)
     return next((candidate for candidate in candidates if is_there(candidate)), None)
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG
-    if not path.is_file():
-        return {}
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON ({error}): copy or make it again") from error
-    if not isinstance(config, dict):
-        raise InputError(f"{path}: expected a JSON object with tile_px and tile_um")
-    return config

@@ -43,10 +43,7 @@ def official(name: str) -> str | None:
 
 def _draft(source: StudySource, _: OnBag | None) -> StudyDraft:
     release = source.release
-    study = StudyDraft(
-        release="the raw download" if release is None else "the authors' processed folder",
-        classes=CLASSES,
-    )
+    study = StudyDraft(classes=CLASSES)
     names = _included(source, study)
     reference, annotations = _reference(source), _annotations(source.root)
     has_test_annotations = any(slide.startswith("test_") for slide in annotations)

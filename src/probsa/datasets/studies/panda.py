@@ -87,11 +87,15 @@ def read_partition(path: Path, *, grades: bool = False) -> dict[str, tuple[str, 
 
 def _draft(source: StudySource, _: OnBag | None) -> StudyDraft:
     release, grades = source.release, source.options.grades
-    study = StudyDraft(
-        release="the raw download" if release is None else "the authors' processed folder",
-        classes=GRADES if grades else CLASSES,
-    )
-    train = _train(source)
+    study = StudyDraft(classes=GRADES if grades else CLASSES)
+    path, train = source.options.labels or _first(source.root, "train.csv"), {}
+    if path is not None:
+        train = read_train(path)
+    elif release is None:
+        raise InputError(
+            f"{source.root / 'train.csv'} of PANDA's raw download is missing (image_id, "
+            "data_provider, isup_grade, gleason_score): download it too, or give --labels"
+        )
     path = source.options.partition or _first(source.root, "*partition*.csv")
     partition = {} if path is None else read_partition(path, grades=grades)
     parts = {k: part for k, (part, _) in partition.items()}
@@ -132,24 +136,21 @@ def _draft(source: StudySource, _: OnBag | None) -> StudyDraft:
         f"{len(study.rows):,} of {TOTAL:,} slides: {split['train']:,} of {TRAINING:,} train "
         f"(the partition's train and val), {split['test']:,} of {TEST:,} test."
     )
+    folder = source.root / MASKS
     if release is not None:
         study.instance_labels_of = lambda bag: stored_instance_labels(release, bag)
-    elif _has_masks(source, study):
+    elif not folder.is_dir():
+        study.notes.append(f"There is no {folder}, so patches have no labels.")
+    else:
         study.instance_labels_of = lambda bag: _by_mask(source, study, bag, providers.get(bag))
+        without_mask = [bag for bag in study.rows if not _mask(source, bag).is_file()]
+        study.lists |= {"without_mask": without_mask, "damaged_masks": []}
+        if without_mask:
+            study.notes.append(
+                f"{len(without_mask)} slides have no mask in {folder} "
+                f"({', '.join(without_mask[:3])}): the labels of their patches are unknown."
+            )
     return study
-
-
-def _train(source: StudySource) -> dict[str, tuple[int, str]]:
-    """Return the grade and the hospital of each slide; only the raw download needs train.csv."""
-    path = source.options.labels or _first(source.root, "train.csv")
-    if path is not None:
-        return read_train(path)
-    if source.release is not None:
-        return {}
-    raise InputError(
-        f"{source.root / 'train.csv'} of PANDA's raw download is missing (image_id, "
-        "data_provider, isup_grade, gleason_score): download it too, or give --labels"
-    )
 
 
 def _first(root: Path, pattern: str) -> Path | None:
@@ -180,21 +181,6 @@ def _group_duplicates(source: StudySource, study: StudyDraft) -> None:
         f"{len(leaks)} test slides have near-duplicates in the training part, which makes the test "
         "metrics optimistic."
     )
-
-
-def _has_masks(source: StudySource, study: StudyDraft) -> bool:
-    folder = source.root / MASKS
-    if not folder.is_dir():
-        study.notes.append(f"There is no {folder}, so patches have no labels.")
-        return False
-    without_mask = [bag for bag in study.rows if not _mask(source, bag).is_file()]
-    study.lists |= {"without_mask": without_mask, "damaged_masks": []}
-    if without_mask:
-        study.notes.append(
-            f"{len(without_mask)} slides have no mask in {folder} ({', '.join(without_mask[:3])}): "
-            "the labels of their patches are unknown."
-        )
-    return True
 
 
 def _mask(source: StudySource, bag: str) -> Path:

@@ -81,7 +81,7 @@ def _draft(source: StudySource, on_file: OnBag | None) -> StudyDraft:
     release = source.release
     if release is None:
         return _raw(source, on_file)
-    study = StudyDraft(release="the authors' processed folder", classes=CLASSES)
+    study = StudyDraft(classes=CLASSES)
     parts = stored_parts(release)
     for bag in source.bags.names:
         if bag not in parts:
@@ -99,7 +99,7 @@ def _draft(source: StudySource, on_file: OnBag | None) -> StudyDraft:
 
 
 def _raw(source: StudySource, on_file: OnBag | None) -> StudyDraft:
-    study = StudyDraft(release="the raw download", classes=CLASSES)
+    study = StudyDraft(classes=CLASSES)
     options = source.options
     answers = read_answers(options.labels or source.root / ANSWERS)
     lists = {"test": options.test_scans, "train": options.train_scans}

@@ -21,6 +21,7 @@ from ..formats.torchmil import TorchmilBags
 from ..names import SPLIT_PARTS
 
 LABELS, INSTANCES, STUDY_RECORD = "labels.csv", "instance_labels", "dataset.json"
+RELEASES = ("the raw download", "the authors' processed folder")
 UNKNOWN = -1
 """Label of instances whose label is unknown."""
 
@@ -120,9 +121,9 @@ class StudySource:
 class StudyDraft:
     """The content of a data set, as collected by its module."""
 
-    release: str
-    """Description of the source folder."""
     classes: tuple[str, ...]
+    release: str | None = None
+    """Description of the source, if it is not that of a published data set."""
     rows: dict[str, dict[str, object]] = field(default_factory=dict)
     """Label, split or fold, and group of each included bag."""
     instance_labels_of: Callable[[str], InstanceLabels] | None = None
@@ -166,6 +167,18 @@ def write_study(
     rows = [{"bag": bag, **row} for bag, row in sorted(draft.rows.items())]
     write_csv(out / LABELS, columns, rows)
     known, bare, changed = _write_instance_labels(draft, source.bags, out, on_bag=on_bag)
+    if draft.derived:
+        draft.notes.append(
+            f"The labels of {len(draft.derived)} bags are derived from instance labels, or taken "
+            "from the release, because the clinical ones are not available."
+        )
+    if changed:
+        draft.notes.append(
+            f"For {len(changed)} of {known['bags with known instances']} bags, a label derived "
+            "from the instances would differ from the label used here."
+        )
+    if draft.missing:
+        draft.notes.append(f"{len(draft.missing)} members of the release have no features here.")
     written = out / INSTANCES
     instance_labels = written if written.is_dir() else draft.instance_labels
     study = Study(
@@ -175,7 +188,7 @@ def write_study(
         instance_labels=instance_labels and instance_labels.absolute(),
         feature_set=source.feature_set,
         classes=draft.classes,
-        notes=(*draft.notes, *_label_notes(draft, len(changed), known)),
+        notes=tuple(draft.notes),
         counts={
             **_counts(draft),
             **known,
@@ -185,7 +198,7 @@ def write_study(
     record = {
         **study.to_dict(),
         "root": source.root.absolute(),
-        "release": draft.release,
+        "release": draft.release or RELEASES[source.release is not None],
         "share": source.options.share,
         "excluded": draft.excluded,
         "corrected": draft.corrected,
@@ -291,20 +304,3 @@ def _counts(draft: StudyDraft) -> dict[str, int]:
         "without features": len(draft.missing),
         "labels derived": len(draft.derived),
     }
-
-
-def _label_notes(draft: StudyDraft, changed: int, known: Mapping[str, int]) -> list[str]:
-    notes = []
-    if draft.derived:
-        notes.append(
-            f"The labels of {len(draft.derived)} bags are derived from instance labels, or taken "
-            "from the release, because the clinical ones are not available."
-        )
-    if changed:
-        notes.append(
-            f"For {changed} of {known['bags with known instances']} bags, a label derived from "
-            "the instances would differ from the label used here."
-        )
-    if draft.missing:
-        notes.append(f"{len(draft.missing)} members of the release have no features here.")
-    return notes

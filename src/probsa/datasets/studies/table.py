@@ -18,7 +18,7 @@ def draft(source: StudySource) -> StudyDraft:
         raise InputError(f"there is no table {path}: a cohort needs {NEEDED}, or --labels")
     table = read_table(path, classes=source.options.classes)
     check_labels_match(table, source.bags.names, allow_unlabelled=True)
-    study = StudyDraft(release=f"the table {path}", classes=table.classes)
+    study = StudyDraft(classes=table.classes, release=f"the table {path}")
     names = [table.classes[y] for y in table.labels if y is not None]  # all have a label
     columns = {"label": names, "group": table.groups, "fold": table.folds, "split": table.splits}
     for row, bag in enumerate(table.bags):
