@@ -235,6 +235,8 @@ def test_another_score_is_named():
     assert {"slices", "contribution bar", "values"} == {a.get_label() for a in figure.axes}
     assert axes(figure, "values").get_ylabel() == "contribution (share of the logit)"
     assert "below: contribution" in axes(figure, "slices").get_title(loc="left")
+    figure = draw_strip(replace(p, score_kind="evidence"), scan(UNEVEN))
+    assert axes(figure, "values").get_ylabel() == "evidence (logit), ± σ"
 
 
 @pytest.mark.parametrize(("n", "classes"), [(1, 1), (3, 5), (28, 1), (60, 1), (300, 2)])
