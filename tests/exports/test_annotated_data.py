@@ -5,21 +5,13 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
-from support.made_exports import MODEL, evidence, predictions, slide_bag
+from support.made_exports import MODEL, evidence, export, slide_bag
 from support.made_maps import SIDE, bag, lattice, scan_bag
 
 from probsa.core import write_bag
 from probsa.errors import InputError
-from probsa.exports import ExportSettings, export_folder
 
 anndata = pytest.importorskip("anndata", reason="the extra `anndata` is not installed")
-
-
-def export(folder, *bags, kind="per-bag", features=None, classes=("0", "1")):
-    preds = predictions(folder / "preds", *bags, classes=classes)
-    settings = ExportSettings(anndata=kind, features=features)
-    done = export_folder(preds, folder / "out", settings)
-    return folder / "out", [reason for _, reason in done.failures]
 
 
 def features_of(folder, p, *, width=5, seed=0):
@@ -35,7 +27,7 @@ def test_a_slide_with_features_and_values_of_each_patch(tmp_path):
     labels = np.array([1, 0, -1] * 10)
     p = replace(slide_bag(), instance_labels=labels, weight_mean=np.linspace(0, 1, 30, dtype="f4"))
     values = features_of(tmp_path / "features", p)
-    out, failures = export(tmp_path, p, features=tmp_path / "features")
+    out, failures = export(tmp_path, None, p, features=tmp_path / "features", anndata="per-bag")
     assert failures == []
     read = anndata.read_h5ad(out / "a.h5ad")
     np.testing.assert_array_equal(read.X, values)
@@ -61,7 +53,7 @@ def test_a_slide_with_features_and_values_of_each_patch(tmp_path):
 def test_all_slides_in_one_file(tmp_path):
     a, b = slide_bag(name="a"), slide_bag(name="b", columns=3, rows=2)
     both = [features_of(tmp_path / "features", p, seed=k) for k, p in enumerate((a, b))]
-    out, failures = export(tmp_path, a, b, kind="one-file", features=tmp_path / "features")
+    out, failures = export(tmp_path, None, a, b, anndata="one-file", features=tmp_path / "features")
     assert failures == [] and [f.name for f in out.iterdir()] == ["maps.h5ad"]
     read = anndata.read_h5ad(out / "maps.h5ad")
     np.testing.assert_array_equal(read.X, np.concatenate(both))
@@ -73,7 +65,7 @@ def test_all_slides_in_one_file(tmp_path):
 
 def test_without_features_and_without_what_the_model_lacks(tmp_path):
     p = replace(bag(lattice()), name="a", attention_variance=np.zeros(30, np.float32))
-    out, _ = export(tmp_path / "plain", p)
+    out, _ = export(tmp_path / "plain", None, p, anndata="per-bag")
     read = anndata.read_h5ad(out / "a.h5ad")
     assert read.shape == (30, 0)
     assert not {"attention_variance", "p_evidence"} & set(read.obs)
@@ -81,12 +73,14 @@ def test_without_features_and_without_what_the_model_lacks(tmp_path):
     assert set(read.obs["instance_label"]) == {"unknown"}
     two = np.stack([p.attention_mean, -p.attention_mean], 1)
     classes = replace(p, attention_mean=two, attention_variance=two**2, weight_mean=two)
-    out, _ = export(tmp_path / "classes", classes, classes=("benign", "tumour"))
+    out, _ = export(
+        tmp_path / "classes", None, classes, classes=("benign", "tumour"), anndata="per-bag"
+    )
     read = anndata.read_h5ad(out / "a.h5ad")
     np.testing.assert_array_equal(read.obsm["attention_mean"], two)
     assert list(read.uns["probsa"]["a"]["classes"]) == ["benign", "tumour"]
     scan = evidence(scan_bag([0.0, 2.5, 5.0]), name="head")
-    out, _ = export(tmp_path / "scan", scan)
+    out, _ = export(tmp_path / "scan", None, scan, anndata="per-bag")
     read = anndata.read_h5ad(out / "head.h5ad")
     assert list(read.obs["position_mm"]) == [0.0, 2.5, 5.0] and "spatial" not in read.obsm
 
@@ -94,12 +88,14 @@ def test_without_features_and_without_what_the_model_lacks(tmp_path):
 def test_features_that_were_not_predicted_and_bags_that_differ_are_refused(tmp_path):
     p = slide_bag()
     features_of(tmp_path / "other", replace(p, coords=p.coords + 1))
-    out, (said,) = export(tmp_path / "moved", p, features=tmp_path / "other")
+    out, (said,) = export(
+        tmp_path / "moved", None, p, features=tmp_path / "other", anndata="per-bag"
+    )
     assert "are not those that were predicted" in said and "--no-features" in said
     assert not out.exists() or not list(out.iterdir())
     features_of(tmp_path / "few", slide_bag(columns=2))
-    _, (said,) = export(tmp_path / "fewer", p, features=tmp_path / "few")
+    _, (said,) = export(tmp_path / "fewer", None, p, features=tmp_path / "few", anndata="per-bag")
     assert "they have 10 instances, the prediction 30" in said
     scan = evidence(scan_bag([0.0, 2.5, 5.0]), name="head")
     with pytest.raises(InputError, match=r"different kinds of bags \(ct, slide\)"):
-        export(tmp_path / "mixed", p, scan, kind="one-file")
+        export(tmp_path / "mixed", None, p, scan, anndata="one-file")

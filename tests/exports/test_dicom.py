@@ -8,7 +8,7 @@ import numpy as np
 import pydicom
 import pytest
 from support.made_dicom import uid, validation_errors, write_ct_series, write_dicom_slide
-from support.made_exports import MODEL, evidence, predictions, slide_bag
+from support.made_exports import MODEL, QUANTITIES, evidence, export, slide_bag, values_of
 from support.made_maps import SIDE, bag, lattice, pink, prediction, scan_bag
 
 import probsa.exports.dicom as dicom_grids
@@ -22,7 +22,7 @@ hd = pytest.importorskip("highdicom", reason="the extra `dicom` is not installed
 MPP, ORIGIN = 0.5, (20.0, 40.0)
 POSITIONS = np.array([0.0, 2.5, 5.0, 8.0, 10.0, 12.5])
 CHANCE = np.array([0.1, 0.9, 0.5, 0.4, 0.95, 0.0])
-NAMES = ("mean", "std", "probability", "segmentation")
+NAMES = (*QUANTITIES, "segmentation")
 ALLOWED: set[str] = set()
 """Errors of dciodvfy that our objects may have beyond those of their sources."""
 needs_dciodvfy = pytest.mark.skipif(
@@ -30,13 +30,10 @@ needs_dciodvfy = pytest.mark.skipif(
 )
 
 
-def export(folder, sources, *bags, status=0):
-    preds = predictions(folder / "preds", *bags)
-    done = export_folder(
-        preds, folder / "out", ExportSettings(dicom=True), sources=CohortSources(sources)
-    )
-    assert len(done.failures) == status, done.failures
-    return folder / "out" if status == 0 else done.failures[0][1]
+def exported(folder, sources, *bags):
+    out, failures = export(folder, sources, *bags, dicom=True)
+    assert failures == []
+    return out
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +42,7 @@ def slide(tmp_path_factory):
     folder = tmp_path_factory.mktemp("slide")
     source = write_dicom_slide(folder / "slides" / "a.dcm", pink(), mpp=MPP, origin=ORIGIN)
     p = slide_bag(at=(67, 101))
-    return source, p, export(folder, source.parent, p)
+    return source, p, exported(folder, source.parent, p)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +52,7 @@ def series(tmp_path_factory):
     write_ct_series(folder / "cts" / "head", POSITIONS, tilt=0.2)
     (source,) = list_scans(folder / "cts").sources
     p = evidence(scan_bag(open_scan(source).positions[[4, 0, 1, 3, 5]]), CHANCE[:5], name="head")
-    return source, p, export(folder, folder / "cts", p)
+    return source, p, exported(folder, folder / "cts", p)
 
 
 @needs_dciodvfy
@@ -70,10 +67,7 @@ def test_a_validator_finds_no_error_that_the_source_does_not_have(slide, series)
 
 def test_the_values_of_a_slide_are_exact(slide):
     _, p, out = slide
-    std = np.sqrt(p.attention_variance)
-    for name, values in zip(
-        NAMES[:3], (p.attention_mean, std, p.probability_positive), strict=True
-    ):
+    for name, values in values_of(p).items():
         matrix = hd.imread(out / f"a_{name}.dcm").get_total_pixel_matrix()
         np.testing.assert_array_equal(matrix.astype(np.float32), values.reshape(5, 6))
         plain = pydicom.dcmread(out / f"a_{name}.dcm")
@@ -106,7 +100,7 @@ def test_the_cells_lie_where_their_patches_lie_on_the_glass(slide):
 def test_values_and_places_of_a_series(series):
     source, p, out = series
     files = {float(ds.ImagePositionPatient[2]): ds for ds in map(pydicom.dcmread, source.files)}
-    for name, values in (("mean", p.attention_mean), ("probability", p.probability_positive)):
+    for name, values in values_of(p).items():
         of_slice = dict(zip(p.coords[:, 0].tolist(), values, strict=True))
         plain = pydicom.dcmread(out / f"head_{name}.dcm")
         shape = plain.NumberOfFrames, plain.Rows, plain.Columns
@@ -151,7 +145,7 @@ def test_a_map_of_several_tiles(slide, tmp_path):
     coords = np.argwhere(np.ones((200, 300)))[:, ::-1] * 2 + 1
     n = len(coords)
     p = evidence(prediction(coords, np.arange(float(n)), stride=2.0), name="a")
-    out = export(tmp_path, source.parent, p)
+    out = exported(tmp_path, source.parent, p)
     plain = pydicom.dcmread(out / "a_mean.dcm")
     assert plain.NumberOfFrames == 2 and (plain.Rows, plain.Columns) == (200, 256)
     matrix = hd.imread(out / "a_mean.dcm").get_total_pixel_matrix()
@@ -182,7 +176,7 @@ def test_a_repeated_export_gives_the_same_objects(slide, tmp_path):
         file = f"a_{name}.dcm"
         assert (again / file).read_bytes() == (out / file).read_bytes()
     other = replace(p, attention_mean=p.attention_mean + 1)
-    export(tmp_path / "other", source.parent, other)
+    exported(tmp_path / "other", source.parent, other)
     uids = {
         key: {
             getattr(pydicom.dcmread(folder / f"a_{name}.dcm"), key)
@@ -201,7 +195,7 @@ def test_a_de_identified_series_of_a_scanner(shared_data, tmp_path):
     first = pydicom.dcmread(source.files[0], stop_before_pixels=True)
     assert "PatientBirthDate" not in first and "PatientSex" not in first
     p = evidence(scan_bag(open_scan(source).positions), np.zeros(28), name=source.name)
-    out = export(tmp_path, tmp_path / "cts", p)
+    out = exported(tmp_path, tmp_path / "cts", p)
     empty = hd.seg.segread(out / "head_segmentation.dcm")  # no slice reaches 0.5
     assert not empty.pixel_array.any()
     if shutil.which("dciodvfy") is not None:
@@ -226,14 +220,12 @@ def test_a_class_is_a_segment(slide, tmp_path):
     source, p, _ = slide
     both = np.stack([p.probability_positive, np.zeros(30, np.float32)], 1)
     two = replace(p, probability_positive=both, attention_mean=both, attention_variance=both + 1)
-    out = export(tmp_path, source.parent, two)
+    out = exported(tmp_path, source.parent, two)
     seg = hd.seg.segread(out / "a_segmentation.dcm")
-    assert [s.SegmentLabel for s in seg.SegmentSequence] == [
-        "P(evidence) >= 0.5 0",
-        "P(evidence) >= 0.5 1",
-    ]
+    labels = [s.SegmentLabel for s in seg.SegmentSequence]
+    assert labels == ["P(evidence) >= 0.5 0", "P(evidence) >= 0.5 1"]
     assert sorted(f.name for f in out.glob("*class*")) == [
-        f"a_{name}_class{c}.dcm" for name in sorted(NAMES[:3]) for c in (0, 1)
+        f"a_{name}_class{c}.dcm" for name in sorted(QUANTITIES) for c in (0, 1)
     ]
 
 
@@ -243,9 +235,9 @@ def test_other_sources_are_refused_with_advice(slide, tmp_path, monkeypatch):
     (tmp_path / "slides").mkdir()
     Image.fromarray(pink()).save(tmp_path / "slides" / "a.png")
     p = evidence(bag(lattice()), name="a")
-    said = export(tmp_path, tmp_path / "slides", p, status=1)
+    out, (said,) = export(tmp_path, tmp_path / "slides", p, dicom=True)
     assert "a.png is not DICOM" in said and "wsidicomizer" in said and "--ome-tiff" in said
-    assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+    assert not out.exists() or list(out.iterdir()) == []
     monkeypatch.setitem(__import__("sys").modules, "highdicom", None)
     with pytest.raises(MissingExtra, match=r"highdicom is not installed: pip install 'probsa\[dic"):
         dicom_grids.highdicom()

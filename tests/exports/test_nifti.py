@@ -9,22 +9,10 @@ import numpy as np
 import pydicom
 import pytest
 from support.made_dicom import write_ct_series
-from support.made_exports import MODEL, evidence, predictions, slide_bag
+from support.made_exports import MODEL, evidence, export, slide_bag, values_of
 from support.made_maps import scan_bag
 
-from probsa.exports import ExportSettings, export_folder
-from probsa.maps import CohortSources
 from probsa.slides import list_scans, open_scan
-
-NAMES = ("mean", "std", "probability")
-
-
-def export(folder, sources, *bags):
-    preds = predictions(folder / "preds", *bags)
-    done = export_folder(
-        preds, folder / "out", ExportSettings(nifti=True), sources=CohortSources(sources)
-    )
-    return folder / "out", [reason for _, reason in done.failures]
 
 
 def bag_of(folder, rows=slice(None)):
@@ -37,10 +25,9 @@ def bag_of(folder, rows=slice(None)):
 def test_a_series_has_its_values_where_its_slices_are(tmp_path):
     write_ct_series(tmp_path / "cts" / "head", np.arange(7) * 2.5, tilt=0.3)
     source, p = bag_of(tmp_path / "cts", [5, 0, 1, 2, 6, 4])  # without slice 3
-    out, failures = export(tmp_path, tmp_path / "cts", p)
+    out, failures = export(tmp_path, tmp_path / "cts", p, nifti=True)
     assert failures == []
-    expected = p.attention_mean, np.sqrt(p.attention_variance), p.probability_positive
-    for name, values in zip(NAMES, expected, strict=True):
+    for name, values in values_of(p).items():
         image = nibabel.load(out / f"head_{name}.nii.gz")
         data = image.get_fdata(dtype=np.float32)
         assert data.shape == (20, 24, 7) and image.get_data_dtype() == np.float32
@@ -64,7 +51,7 @@ def test_a_series_has_its_values_where_its_slices_are(tmp_path):
     assert f"model: {MODEL}" in extension.get_content().decode()
     before = (out / "head_mean.nii.gz").read_bytes()
     assert before[:2] == b"\x1f\x8b" and gzip.decompress(before)
-    assert export(tmp_path / "again", tmp_path / "cts", p)[1] == []
+    assert export(tmp_path / "again", tmp_path / "cts", p, nifti=True)[1] == []
     again = (tmp_path / "again" / "out" / "head_mean.nii.gz").read_bytes()
     stamp = b"predicted: "  # the second that the predictions were written
     assert _without(gzip.decompress(again), stamp) == _without(gzip.decompress(before), stamp)
@@ -84,7 +71,7 @@ def test_a_scan_that_is_nifti_keeps_its_space(tmp_path, axes):
     (tmp_path / "cts").mkdir()
     nibabel.save(nibabel.Nifti1Image(volume, affine), tmp_path / "cts" / "s.nii.gz")
     _, p = bag_of(tmp_path / "cts")
-    out, failures = export(tmp_path, tmp_path / "cts", p)
+    out, failures = export(tmp_path, tmp_path / "cts", p, nifti=True)
     assert failures == []
     image = nibabel.load(out / "s_mean.nii.gz")
     data = image.get_fdata(dtype=np.float32)
@@ -99,15 +86,16 @@ def test_what_has_no_even_grid_is_refused(tmp_path, shared_data):
     with zipfile.ZipFile(shared_data / "ct_volumes" / "ge_head_ct_dicom.zip") as z:
         z.extractall(tmp_path / "cts" / "head")
     _, p = bag_of(tmp_path / "cts")
-    out, (said,) = export(tmp_path, tmp_path / "cts", p)
+    out, (said,) = export(tmp_path, tmp_path / "cts", p, nifti=True)
     assert "unevenly spaced (1.14 to 7.38 mm)" in said and "as DICOM" in said
     moved = replace(p, coords=p.coords + 1)
-    _, (said,) = export(tmp_path / "moved", tmp_path / "cts", moved)
+    _, (said,) = export(tmp_path / "moved", tmp_path / "cts", moved, nifti=True)
     assert "unevenly" in said
-    _, (said,) = export(tmp_path / "slide", tmp_path / "cts", slide_bag(name="head"))
+    _, (said,) = export(tmp_path / "slide", tmp_path / "cts", slide_bag(name="head"), nifti=True)
     assert "is not a scan" in said and "OME-TIFF for slides" in said
     assert not out.exists()
     write_ct_series(tmp_path / "even" / "head", np.arange(4) * 2.5)
     _, p = bag_of(tmp_path / "even")
-    _, (said,) = export(tmp_path / "m", tmp_path / "even", replace(p, coords=p.coords + 1))
+    moved = replace(p, coords=p.coords + 1)
+    _, (said,) = export(tmp_path / "m", tmp_path / "even", moved, nifti=True)
     assert "has a slice at 1 mm" in said

@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PIL import Image
-from support.made_maps import prediction, slide, written
+from support.made_maps import prediction, slide, write_folder, written
 
 from probsa.errors import BagError, UnknownName
-from probsa.evaluation.storage import write_predictions
 from probsa.maps import map_limits, render_folder
 from probsa.maps.scale import common_limits
 
@@ -16,11 +15,7 @@ from probsa.maps.scale import common_limits
 @pytest.fixture
 def preds(tmp_path):
     bags = [replace(slide(at=k), name=f"s{k}") for k in range(3)]
-    write_predictions(
-        tmp_path / "preds", bags, labels={"s0": 1, "s1": 0}, parts={}, classes=["0", "1"],
-        threshold=0.5, metadata={},
-    )  # fmt: skip
-    return tmp_path / "preds"
+    return write_folder(tmp_path / "preds", *bags, labels={"s0": 1, "s1": 0})
 
 
 def test_common_limits_are_quantiles_over_all_instances():

@@ -5,10 +5,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.made_maps import axes, panel_pixels, prediction, rgb, scan, slide, square_of, written
+from support.made_maps import (
+    axes,
+    panel_pixels,
+    prediction,
+    rgb,
+    scan,
+    slide,
+    square_of,
+    write_folder,
+    written,
+)
 
 from probsa.errors import InputError
-from probsa.evaluation.storage import read_predictions, write_predictions
+from probsa.evaluation.storage import read_predictions
 from probsa.maps import KINDS, ColourLimits, draw_map, map_limits, render_folder, showing
 from probsa.maps.folder import resolve
 from probsa.maps.picture import BACKGROUND
@@ -49,13 +59,6 @@ def explained(p, *, classes=None, seed=0):
     return replace(
         p, contribution=contribution, class_score=3 * contribution, leave_one_out=contribution / 9
     )
-
-
-def folder(path, *bags, classes=("0", "1"), **metadata):
-    write_predictions(
-        path, bags, labels={}, parts={}, classes=list(classes), threshold=None, metadata=metadata
-    )
-    return path
 
 
 def panels(p):
@@ -203,7 +206,7 @@ def test_only_the_models_own_score_has_a_variance_panel():
 
 
 def test_a_score_that_a_prediction_lacks_names_those_it_has(tmp_path):
-    preds = folder(tmp_path / "p", explained(slide()), slide(name="b"))
+    preds = write_folder(tmp_path / "p", explained(slide()), slide(name="b"))
     with pytest.raises(InputError, match="'probability': they have attention, contribution, evid"):
         render_folder(preds, tmp_path / "maps", score="probability")
     assert not (tmp_path / "maps").exists()
@@ -212,26 +215,26 @@ def test_a_score_that_a_prediction_lacks_names_those_it_has(tmp_path):
 
 
 def test_auto_shows_what_the_run_chose_and_says_why(tmp_path):
-    table = read_predictions(folder(tmp_path / "p", explained(slide()), map_score=CHOICE))
+    table = read_predictions(write_folder(tmp_path / "p", explained(slide()), map_score=CHOICE))
     shown = resolve(table, "auto")
     assert shown.score == "contribution"
     assert shown.caption.startswith("Contribution: removing its top instances lowers")
     assert "red raises the logit" in shown.caption
     asked = resolve(table, "evidence")
     assert asked.caption.startswith("Evidence: as asked for (the validation bags chose contrib")
-    bare = read_predictions(folder(tmp_path / "q", explained(slide())))
+    bare = read_predictions(write_folder(tmp_path / "q", explained(slide())))
     assert (resolve(bare, "auto").score, resolve(bare, "auto").caption) == (None, "")
 
 
 @pytest.mark.parametrize("record", [{"chosen": "contribution"}, "contribution"])
 def test_a_damaged_record_of_the_choice_is_refused(tmp_path, record):
-    preds = folder(tmp_path / "p", explained(slide()), map_score=record)
+    preds = write_folder(tmp_path / "p", explained(slide()), map_score=record)
     with pytest.raises(InputError, match=r"predictions\.json: map_score"):
         render_folder(preds, tmp_path / "new")
 
 
 def test_a_fixed_scale_is_that_of_the_score(tmp_path):
-    preds = folder(tmp_path / "p", explained(slide()), explained(slide(name="b"), seed=1))
+    preds = write_folder(tmp_path / "p", explained(slide()), explained(slide(name="b"), seed=1))
     means = map_limits(preds).mean
     contributions = map_limits(preds, score="contribution").mean
     assert means != contributions
@@ -255,7 +258,7 @@ def test_scores_of_several_classes_are_relative_to_their_mean():
 
 def test_each_threshold_of_grades_has_a_map(tmp_path):
     p = four_grades()
-    preds = folder(tmp_path / "p", p, classes=list(p.outputs))
+    preds = write_folder(tmp_path / "p", p, classes=list(p.outputs))
     for each in (p, read_predictions(preds).instances(p.name)):
         shown = panels(showing(each, "grade"))
         assert [v.title for v in shown] == [f"grade, at least {g}" for g in ("low", "mid", "high")]

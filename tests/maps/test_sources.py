@@ -8,14 +8,22 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.array_slide import ArraySlide
-from support.made_maps import bag, lattice, pink, prediction, scan_bag
+from support.made_maps import (
+    OneSource,
+    bag,
+    lattice,
+    of_classes,
+    pink,
+    prediction,
+    scan_bag,
+    write_folder,
+)
 
 from probsa.cli.entry import main
 from probsa.cohorts.coordinates import Coordinates, write_coordinates
 from probsa.cohorts.records import Record
 from probsa.cohorts.work import PatchSet
 from probsa.errors import InputError, SlideError
-from probsa.evaluation.storage import write_predictions
 from probsa.maps import draw_map, map_limits, render_folder, save_figure, squares
 from probsa.maps.picture import blend, slide_canvas
 from probsa.maps.quantities import quantities
@@ -31,13 +39,6 @@ from probsa.maps.sources import (
 )
 from probsa.patches import Patches
 from probsa.slides import list_scans, open_scan
-
-
-def predictions(folder, *bags):
-    write_predictions(
-        folder, bags, labels={}, parts={}, classes=["0", "1"], threshold=0.5, metadata={}
-    )
-    return folder
 
 
 def slide_file(folder, name="a", **size):
@@ -75,7 +76,7 @@ def pixels(path):
 def test_a_folder_of_slides_is_drawn_over(tmp_path, capsys):
     image = slide_file(tmp_path / "slides")
     p = replace(bag(lattice()), name="a")
-    preds, out = predictions(tmp_path / "p", p), tmp_path / "maps"
+    preds, out = write_folder(tmp_path / "p", p), tmp_path / "maps"
     status, _ = run(
         capsys, preds, "--out", out, "--slides", tmp_path / "slides", "--overlays",
         "--longest", 640, "--alpha", 0.5, "--geojson", "tiles",
@@ -92,7 +93,7 @@ def test_a_folder_of_slides_is_drawn_over(tmp_path, capsys):
 
 def test_the_resolution_sets_the_pixels_of_the_overlay(tmp_path, capsys):
     slide_file(tmp_path / "slides")
-    preds = predictions(tmp_path / "p", replace(bag(lattice()), name="a"))
+    preds = write_folder(tmp_path / "p", replace(bag(lattice()), name="a"))
     base = (preds, "--slides", tmp_path / "slides", "--overlays")
     out = tmp_path / "maps"
     status, said = run(capsys, *base, "--out", out, "--resolution", 2)
@@ -118,16 +119,13 @@ def test_without_its_slide_the_plain_map_is_drawn_and_the_reason_said(
 ):
     slides = tmp_path / "slides"
     slide_file(slides, name="b")
-    slide_file(
-        slides,
-        name="aa" if damage == "gone" else "a",
-        **{"another": {"width": 256}}.get(damage, {}),
-    )
+    width = 256 if damage == "another" else 640
+    slide_file(slides, name="aa" if damage == "gone" else "a", width=width)
     if damage == "damaged":
         whole = (slides / "a.png").read_bytes()
         (slides / "a.png").write_bytes(whole[: len(whole) // 3])
     a, b = (replace(bag(lattice()), name=name) for name in "ab")
-    preds, out = predictions(tmp_path / "p", a, b), tmp_path / "maps"
+    preds, out = write_folder(tmp_path / "p", a, b), tmp_path / "maps"
     status, text = run(capsys, preds, "--out", out, "--slides", slides, "--json")
     assert status == 1
     (failed,) = json.loads(text)["failed"]
@@ -154,7 +152,7 @@ def test_without_its_slide_the_plain_map_is_drawn_and_the_reason_said(
 )  # fmt: skip
 def test_options_that_make_no_sense_are_refused(tmp_path, capsys, arguments, said):
     slide_file(tmp_path / "slides")
-    preds, out = predictions(tmp_path / "p", replace(bag(lattice()), name="a")), tmp_path / "m"
+    preds, out = write_folder(tmp_path / "p", replace(bag(lattice()), name="a")), tmp_path / "m"
     if "add --slides" not in said and arguments[0] != "--slides":
         arguments = ["--slides", tmp_path / "slides", *arguments]
     status, text = run(capsys, preds, "--out", out, *arguments)
@@ -166,7 +164,7 @@ def test_a_fixed_scale_is_kept_over_slides(tmp_path):
     image = slide_file(slides)
     a = replace(bag(lattice()), name="a")
     b = replace(bag(lattice(), mean=np.arange(30.0) * 4), name="b")
-    preds = predictions(tmp_path / "p", a, b)
+    preds = write_folder(tmp_path / "p", a, b)
     over = CohortSources(slides), OverlaySettings(overlays=True, longest=640)
     failed = render_folder(preds, tmp_path / "m", bags=["a"], scale="fixed", over=over)
     assert failed == []
@@ -177,25 +175,12 @@ def test_a_fixed_scale_is_kept_over_slides(tmp_path):
     assert np.abs(per_bag.astype(int) - expected).max() > 20
 
 
-class OneSlide:
-    """Sources with one slide in memory."""
-
-    def __init__(self, slide, patches=None):
-        self.slide, self.cut = slide, patches
-
-    def open(self, p):
-        return self.slide
-
-    def patches(self, p):
-        return self.cut
-
-
 def test_a_page_stays_small_where_the_overlay_is_large(tmp_path, monkeypatch):
     monkeypatch.setattr("probsa.maps.sources.LONGEST_PANEL", 160)
     assert LONGEST_PANEL == 4000
     p = bag(lattice())
     how = OverlaySettings(longest=640, overlays=True)
-    assert draw_over(p, tmp_path, sources=OneSlide(ArraySlide(pink())), how=how) == ""
+    assert draw_over(p, tmp_path, sources=OneSource(ArraySlide(pink())), how=how) == ""
     assert pixels(tmp_path / "bag_mean.png").shape == (512, 640, 3)
     assert pixels(tmp_path / "bag.png").shape[1] < 4 * 640
 
@@ -204,12 +189,12 @@ def test_what_could_not_be_decoded_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("probsa.slides._base.BLOCK", 256)
     slide = ArraySlide(pink(), broken=[(300, 300, 5, 5)], name="torn")
     said = draw_over(
-        bag(lattice()), tmp_path, sources=OneSlide(slide), how=OverlaySettings(longest=640)
+        bag(lattice()), tmp_path, sources=OneSource(slide), how=OverlaySettings(longest=640)
     )
     assert said == "1 of 6 parts of torn.tiff cannot be decoded"
     assert (tmp_path / "bag.png").is_file()
-    preds = predictions(tmp_path / "p", bag(lattice()))
-    over = OneSlide(slide), OverlaySettings(longest=640)
+    preds = write_folder(tmp_path / "p", bag(lattice()))
+    over = OneSource(slide), OverlaySettings(longest=640)
     assert render_folder(preds, tmp_path / "m", over=over) == [("bag", said)]
 
 
@@ -217,17 +202,11 @@ def test_one_overlay_a_class_and_none_of_what_has_no_variance(tmp_path):
     p = bag(lattice())
     silent = replace(p, attention_variance=np.zeros(30, np.float32))
     how = OverlaySettings(longest=640, overlays=True)
-    draw_over(silent, tmp_path / "a", sources=OneSlide(ArraySlide(pink())), how=how)
+    draw_over(silent, tmp_path / "a", sources=OneSource(ArraySlide(pink())), how=how)
     assert pictures(tmp_path / "a") == ["bag.png", "bag_mean.png"]
-    both = replace(
-        p,
-        attention_mean=np.stack([p.attention_mean, -p.attention_mean], 1),
-        attention_variance=np.stack([p.attention_variance] * 2, 1),
-        instance_labels=np.zeros(30, np.int64),
-        probability=np.array([0.2, 0.8], np.float32),
-        std=np.zeros(2, np.float32),
-    )
-    draw_over(both, tmp_path / "b", sources=OneSlide(ArraySlide(pink())), how=how)
+    both = replace(p, instance_labels=np.zeros(30, np.int64))
+    both = of_classes(both, p.attention_mean, -p.attention_mean, probability=[0.2, 0.8])
+    draw_over(both, tmp_path / "b", sources=OneSource(ArraySlide(pink())), how=how)
     names = [f"bag_{q}_class{c}.png" for q in ("mean", "variance") for c in (0, 1)]
     assert pictures(tmp_path / "b") == ["bag.png", *names]
     one, two = (pixels(tmp_path / "b" / f"bag_mean_class{c}.png").astype(int) for c in (0, 1))
@@ -242,14 +221,9 @@ def test_one_overlay_a_class_and_none_of_what_has_no_variance(tmp_path):
 
 def cut(coords, *, size=64, overlap=0, slide=(640, 512), mpp=0.5) -> Patches:
     return Patches(
-        coords=coords,
-        size=size,
-        size_level0=float(size),
-        overlap=overlap,
-        mpp=mpp,
-        mpp_level0=mpp,
-        slide_size=slide,
-    )
+        coords=coords, size=size, size_level0=float(size), overlap=overlap, mpp=mpp,
+        mpp_level0=mpp, slide_size=slide,
+    )  # fmt: skip
 
 
 def work_folder(path, sets, *, source, name="a", mpp=0.5):
@@ -280,20 +254,11 @@ def test_a_work_folder_knows_slide_resolution_and_overlap(tmp_path, capsys):
     patches = CohortSources(work).patches(p)
     assert patches is not None
     assert (patches.size, patches.stride) == (128, 64)
-    preds, out = predictions(tmp_path / "p", p), tmp_path / "m"
+    preds, out = write_folder(tmp_path / "p", p), tmp_path / "m"
     status, said = run(
-        capsys,
-        preds,
-        "--out",
-        out,
-        "--slides",
-        work,
-        "--overlays",
-        "--resolution",
-        1,
-        "--geojson",
-        "tiles",
-    )
+        capsys, preds, "--out", out, "--slides", work, "--overlays", "--resolution", 1,
+        "--geojson", "tiles",
+    )  # fmt: skip
     assert (status, "left out" in said) == (0, False)
     image = pixels(tmp_path / "elsewhere" / "slide.png")
     mean = next(quantities(p, bag_limits(p), scale="per-bag"))
@@ -312,10 +277,9 @@ def test_a_slide_that_was_replaced_since_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"cut from a slide of 640 × 512.*has 800 × 512"):
         draw_over(p, tmp_path, sources=CohortSources(work), how=OverlaySettings())
     (tmp_path / "slides" / "a.png").unlink()
-    preds = predictions(tmp_path / "p", p)
-    ((_, reason),) = render_folder(
-        preds, tmp_path / "m", over=(CohortSources(work), OverlaySettings())
-    )
+    preds = write_folder(tmp_path / "p", p)
+    over = CohortSources(work), OverlaySettings()
+    ((_, reason),) = render_folder(preds, tmp_path / "m", over=over)
     assert "a.png" in reason
     assert (tmp_path / "m" / "a.png").is_file()
 
@@ -331,19 +295,12 @@ def test_a_folder_of_series_is_drawn_slice_by_slice(tmp_path, capsys, shared_dat
     p = replace(scan_bag(positions), name=source.name)
     wrong = replace(scan_bag(np.arange(28)), name=source.name)
     base = ("--slides", tmp_path / "studies")
-    status, _ = run(capsys, predictions(tmp_path / "p", p), "--out", tmp_path / "m", *base)
+    status, _ = run(capsys, write_folder(tmp_path / "p", p), "--out", tmp_path / "m", *base)
     assert status == 0
     drawn = pixels(tmp_path / "m" / f"{p.name}.png")
     assert drawn.shape[0] > 1400  # four rows of slices and a plot
-    status, said = run(
-        capsys,
-        predictions(tmp_path / "q", wrong),
-        "--out",
-        tmp_path / "n",
-        *base,
-        "--geojson",
-        "tiles",
-    )
+    wrong_folder = write_folder(tmp_path / "q", wrong)
+    status, said = run(capsys, wrong_folder, "--out", tmp_path / "n", *base, "--geojson", "tiles")
     assert status == 1
     assert "numbers of slices and not positions" in said
     assert "the GeoJSON file was not written: bag" in said and "its instances are slices" in said
@@ -355,22 +312,20 @@ def test_a_folder_of_series_is_drawn_slice_by_slice(tmp_path, capsys, shared_dat
 def test_bags_without_coordinates_keep_their_map(tmp_path):
     slide_file(tmp_path / "slides", name="bag")
     p = prediction(None, np.arange(5.0))
-    preds = predictions(tmp_path / "p", p)
+    preds = write_folder(tmp_path / "p", p)
     over = CohortSources(tmp_path / "slides"), OverlaySettings()
     ((_, reason),) = render_folder(preds, tmp_path / "m", over=over)
     assert "has no coordinates" in reason
-    np.testing.assert_array_equal(
-        pixels(tmp_path / "m" / "bag.png"), plain(p, tmp_path / "plain.png")
-    )
+    shown = pixels(tmp_path / "m" / "bag.png")
+    np.testing.assert_array_equal(shown, plain(p, tmp_path / "plain.png"))
 
 
 def test_scale_follows_the_resolution_or_the_longest_side():
     box = (100.0, 0.0, 40_100.0, 30_000.0)
     assert chosen_scale(box, longest=1200) == pytest.approx(40_000 / 1200)
     assert chosen_scale(box, resolution=10.0, mpp=0.25) == 40
-    assert (
-        chosen_scale((0.0, 0.0, 500.0, 500.0), resolution=0.1, mpp=0.25) == 1
-    )  # never finer than the slide
+    # never finer than the slide
+    assert chosen_scale((0.0, 0.0, 500.0, 500.0), resolution=0.1, mpp=0.25) == 1
     with pytest.raises(SlideError, match=r"--slide-mpp.*--longest"):
         chosen_scale(box, resolution=10.0)
     with pytest.raises(InputError, match=r"40,000 × 30,000 pixels is too large.*--resolution") as e:
@@ -392,7 +347,7 @@ def test_all_of_the_slide_is_shown_where_the_patches_span_a_good_part_of_it():
 
 def test_coordinates_of_another_slide_are_refused():
     slide = ArraySlide(pink(), name="s")
-    checked_squares(bag([[-10, -10], [639, 511]]), slide, sources=OneSlide(slide))
+    checked_squares(bag([[-10, -10], [639, 511]]), slide, sources=OneSource(slide))
     for wrong in ([[0, 0], [640, 0]], [[0, 0], [0, 512]], [[-64, 0], [0, 0]]):
         with pytest.raises(InputError, match=r"'bag' begin.*s\.tiff is 640 × 512 pixels.*another"):
-            checked_squares(bag(wrong), slide, sources=OneSlide(slide))
+            checked_squares(bag(wrong), slide, sources=OneSource(slide))

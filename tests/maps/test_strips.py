@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.made_maps import axes, prediction, rgb, scan_bag
+from support.made_maps import assert_fits, axes, of_classes, prediction, rgb, scan_bag
 
 from probsa.errors import InputError
 from probsa.maps import match_slices, save_figure, showing
@@ -53,12 +53,9 @@ def matched(p, positions):
     return match_slices(p, positions, path=Path("series"))
 
 
-def of_classes(p, *means):
-    k, mean = len(means), np.stack(means, 1)
-    chance = np.full(k, 0.1, np.float32) + 0.5 * (np.arange(k) == 1)
-    variance = np.stack([p.attention_variance] * k, 1)
-    return replace(p, attention_mean=mean, attention_variance=variance, probability=chance,
-                   std=chance / 9)  # fmt: skip
+def called_second(p, *means):
+    """Return a prediction of several classes, of which the second is called."""
+    return of_classes(p, *means, probability=[0.1, 0.6, *[0.1] * (len(means) - 2)])
 
 
 def test_slices_are_found_by_position_in_whatever_order():
@@ -74,10 +71,7 @@ def test_slices_are_found_by_position_in_whatever_order():
 @pytest.mark.parametrize(
     ("positions", "said"),
     [
-        (
-            np.where(UNEVEN == 12.5, 12.7, UNEVEN),
-            r"slice at 12\.7 mm.*nearest .* at 12\.5",
-        ),
+        (np.where(UNEVEN == 12.5, 12.7, UNEVEN), r"slice at 12\.7 mm.*nearest .* at 12\.5"),
         (np.arange(12), "numbers of slices and not positions"),
         ([-35.0], "slice at -35 mm"),
         ([40.0], "slice at 40 mm"),
@@ -153,9 +147,7 @@ def test_slices_do_not_touch_and_fill_few_columns(n):
 
 def test_the_pages_swatches_have_the_colours_of_the_values(tmp_path):
     s, labels = scan(UNEVEN), np.array([0, 1, -1] * 4)
-    p = scan_bag(
-        UNEVEN[::-1], instance_labels=labels
-    )  # rows run from the top of the head downwards
+    p = scan_bag(UNEVEN[::-1], instance_labels=labels)  # from the top of the head downwards
     path = tmp_path / "map.png"
     figure = draw_strip(p, s)
     save_figure(figure, path)
@@ -220,7 +212,7 @@ def test_the_line_has_all_slices_by_position_with_their_labels():
 def test_the_likeliest_class_is_shown_and_all_are_drawn():
     p = scan_bag(UNEVEN)
     means = [p.attention_mean, -p.attention_mean, 2 * p.attention_mean]
-    figure = draw_strip(of_classes(p, *means), scan(UNEVEN))
+    figure = draw_strip(called_second(p, *means), scan(UNEVEN))
     assert texts(axes(figure, "slices"))[1] == "1"
     assert "class 1" in axes(figure, "slices").get_title(loc="left")
     for c, mean in enumerate(means):
@@ -243,6 +235,8 @@ def test_another_score_is_named():
     assert {"slices", "contribution bar", "values"} == {a.get_label() for a in figure.axes}
     assert axes(figure, "values").get_ylabel() == "contribution (share of the logit)"
     assert "below: contribution" in axes(figure, "slices").get_title(loc="left")
+    figure = draw_strip(replace(p, score_kind="evidence"), scan(UNEVEN))
+    assert axes(figure, "values").get_ylabel() == "evidence (logit), ± σ"
 
 
 @pytest.mark.parametrize(("n", "classes"), [(1, 1), (3, 5), (28, 1), (60, 1), (300, 2)])
@@ -250,13 +244,9 @@ def test_everything_on_the_page_has_its_place(n, classes):
     position = np.arange(n) * 1.25 - 500
     p = scan_bag(position, instance_labels=np.arange(n) % 2, name="a-long-name-" * 9)
     if classes > 1:
-        p = of_classes(p, *(p.attention_mean * k for k in range(1, classes + 1)))
+        p = called_second(p, *(p.attention_mean * k for k in range(1, classes + 1)))
     figure = draw_strip(p, scan(position, rows=16, columns=16))
-    figure.canvas.draw()
-    boxes = {str(a.get_label()): a.get_tightbbox() for a in figure.axes}
-    for box in (*boxes.values(), figure.texts[0].get_window_extent()):
-        assert box.x0 >= 0 and box.y0 >= 0
-        assert box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1
+    boxes = assert_fits(figure)
     assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes.values(), 2))
     legend = axes(figure, "values").get_legend().get_window_extent()
     assert legend.x0 >= 0

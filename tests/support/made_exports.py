@@ -7,10 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 from support.array_slide import ArraySlide
-from support.made_maps import OneSource, bag, lattice
+from support.made_maps import OneSource, bag, lattice, write_folder
 
 from probsa.evaluation.prediction import Prediction
-from probsa.evaluation.storage import write_predictions
 from probsa.exports import ExportSettings, export_folder
 from probsa.exports.bag import ExportBag
 from probsa.exports.provenance import Provenance
@@ -48,11 +47,7 @@ def values_of(p: Prediction) -> dict[str, np.ndarray]:
 
 
 def predictions(folder: Path, *bags: Prediction, classes=("0", "1")) -> Path:
-    write_predictions(
-        folder, bags, labels={}, parts={}, classes=list(classes), threshold=0.5,
-        metadata={"model": MODEL, "epoch": 3},
-    )  # fmt: skip
-    return folder
+    return write_folder(folder, *bags, classes=classes, model=MODEL, epoch=3)
 
 
 def export(folder: Path, sources: Path | None, *bags, classes=("0", "1"), **formats):

@@ -170,20 +170,14 @@ def doubt_of(p: Prediction, *, name: str) -> list[Quantity]:
     wrong = value_of(p, "calls", title="")
     said = f"{int(np.nansum(wrong.values)):,} of {int(np.isfinite(wrong.values).sum()):,}"
     members = "" if p.variance_between is None else ", all members"
-    deviation = flattened(
-        quantity(
-            "deviation",
-            np.sqrt(instance_variances(p)),
-            title=f"doubt: standard deviation s\nof the evidence{members}",
-        )
-    )
-    flat = f", {deviation.flat}" if deviation.flat else ""
+    title = f"doubt: standard deviation s\nof the evidence{members}"
+    deviation = flattened(quantity("deviation", np.sqrt(instance_variances(p)), title=title))
     title = f"{name}: evidence m\nred: for the class, blue: against"
     return [
         quantity("evidence", instance_scores(p), title=title),
         value_of(p, "probability", title=f"{name}:\nP(f > 0)", column=-1),
         replace(wrong, title=f"calls (m > 0) that are wrong:\n{said}"),
-        replace(deviation, title=f"{deviation.title}{flat}"),
+        replace(deviation, title=", ".join(filter(None, (deviation.title, deviation.flat)))),
         value_of(p, "doubt", title="doubt: P(wrong) = Φ(−|m|/s)"),
     ]
 

@@ -6,7 +6,7 @@ each keeps the middle of its square; where these still overlap, the later row is
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -274,8 +274,10 @@ def _slices(position: np.ndarray) -> Layout:
 
 def _strip(columns: np.ndarray, *, numbers: list[str], label: str) -> Layout:
     corners = np.stack([columns, np.zeros_like(columns)], axis=1).astype(np.float64)
-    numbered = Layout(corners=corners, side=1.0, stride=1.0, strip=True, numbers=tuple(numbers))
-    return replace(numbered, x_label=label, y_label="")
+    return Layout(
+        corners=corners, side=1.0, stride=1.0, strip=True, numbers=tuple(numbers), x_label=label,
+        y_label="",
+    )  # fmt: skip
 
 
 def _stride(coords: np.ndarray, *, stride: float | None) -> float:

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.layout_engine import ConstrainedLayoutEngine, PlaceHolderLayoutEngine
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from ..core import replacing
@@ -363,4 +363,7 @@ def missing_letters() -> Iterator[None]:
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as a PNG, atomically."""
     with replacing(path) as temporary, missing_letters():
-        figure.savefig(temporary, format="png")
+        if isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine):  # see `finish`
+            FigureCanvasAgg(figure).print_png(temporary)  # unlike savefig, it draws once
+        else:
+            figure.savefig(temporary, format="png")

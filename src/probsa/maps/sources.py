@@ -63,9 +63,8 @@ class CohortSources:
         self.folder = Path(folder)
         self._mpp = mpp
         self._sets = tuple(WorkFolder(self.folder).sets().values())
-        if self._sets:
-            records = [record for s in self._sets for record in s.records()]
-        else:
+        records = [record for s in self._sets for record in s.records()]
+        if not self._sets:
             records = find_inputs(self.folder)
         self._records = {r.name: r for r in records}
 
@@ -81,9 +80,8 @@ class CohortSources:
                 f"{self.folder} has no slide or scan named {p.name!r}."
                 f"{hint(p.name, self._records)} It has {len(self._records)} others"
             )
-        patch_set = self._set_of(p)
-        stored = None if patch_set is None else Record.read(patch_set[0].record("patch", p.name))
-        record = stored or listed
+        found = self._set_of(p)
+        record = (found and Record.read(found[0].record("patch", p.name))) or listed
         if isinstance(self._mpp, Mapping):
             mpp = resolution_of(self._mpp, p.name, Path(record.source).name)
             return record if mpp is None else replace(record, mpp=mpp)
@@ -100,8 +98,8 @@ class CohortSources:
 
     def patches(self, p: Prediction) -> Patches | None:
         """Return how the bag's patches were cut, or None without a work folder."""
-        patch_set = self._set_of(p)
-        return None if patch_set is None else patch_set[1]
+        found = self._set_of(p)
+        return None if found is None else found[1]
 
     def _set_of(self, p: Prediction) -> tuple[PatchSet, Patches] | None:
         """Return the patch set that contains all corners of the bag, with its patches."""

@@ -32,6 +32,7 @@ from .quantities import (
     key_of,
     quantities,
     score_name,
+    unit_of,
 )
 from .scale import ColourLimits, bag_limits, numbers
 
@@ -251,7 +252,7 @@ def _draw_values(ax: Axes, p: Prediction, position: np.ndarray, *, rows: np.ndar
     ax.set_xlabel("position along the scan (mm)", fontsize=SMALL)
     score = score_name(p).removesuffix(" mean μ")
     deviation = "" if p.score_kind in SHOWN_KINDS else ", ± σ"
-    ax.set_ylabel(f"{score} ({p.score_kind}){deviation}", fontsize=SMALL)
+    ax.set_ylabel(f"{score} ({unit_of(p)}){deviation}", fontsize=SMALL)
     ax.tick_params(labelsize=SMALL, length=3)
     ax.xaxis.set_major_locator(MaxNLocator(10))
     ax.margins(x=0.01, y=0.12)
