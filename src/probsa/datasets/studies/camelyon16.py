@@ -67,7 +67,23 @@ def _draft(source: StudySource, _: OnBag | None) -> StudyDraft:
         if path:
             study.annotations[bag] = path
     if release is not None:
-        _compare_with_release(source, study)
+        stored = {bag: stored_label(release, bag) for bag in study.rows}
+        differing = [bag for bag, row in study.rows.items() if stored[bag] != row["label"]]
+        study.lists["stored_labels_that_are_not_the_clinical"] = differing
+        if differing:
+            study.notes.append(
+                f"For {len(differing)} slides ({', '.join(differing[:5])}"
+                f"{', …' if len(differing) > 5 else ''}), the stored label differs from the "
+                "clinical one, which is used."
+            )
+        parts = {} if release.splits_file is None else stored_parts(release)
+        moved = [bag for bag, r in study.rows.items() if parts.get(bag, r["split"]) != r["split"]]
+        if moved:
+            study.lists["in_another_part_of_splits.csv"] = moved
+            study.notes.append(
+                f"splits.csv assigns {len(moved)} slides ({', '.join(moved[:5])}) to another part "
+                "than their names; the names are used."
+            )
     elif annotations:
         tumours = [bag for bag, row in study.rows.items() if row["label"] == 1]
         if unannotated := [bag for bag in tumours if bag not in study.annotations]:
@@ -100,28 +116,6 @@ def _draft(source: StudySource, _: OnBag | None) -> StudyDraft:
 
     study.instance_labels_of = instance_labels
     return study
-
-
-def _compare_with_release(source: StudySource, study: StudyDraft) -> None:
-    """Note where the labels and parts of the processed folder differ from those used."""
-    assert source.release is not None
-    stored = {bag: stored_label(source.release, bag) for bag in study.rows}
-    differing = [bag for bag, row in study.rows.items() if stored[bag] != row["label"]]
-    study.lists["stored_labels_that_are_not_the_clinical"] = differing
-    if differing:
-        study.notes.append(
-            f"For {len(differing)} slides ({', '.join(differing[:5])}"
-            f"{', …' if len(differing) > 5 else ''}), the stored label differs from the clinical "
-            "one, which is used."
-        )
-    parts = {} if source.release.splits_file is None else stored_parts(source.release)
-    moved = [bag for bag, r in study.rows.items() if parts.get(bag, r["split"]) != r["split"]]
-    if moved:
-        study.lists["in_another_part_of_splits.csv"] = moved
-        study.notes.append(
-            f"splits.csv assigns {len(moved)} slides ({', '.join(moved[:5])}) to another part "
-            "than their names; the names are used."
-        )
 
 
 def _included(source: StudySource, study: StudyDraft) -> dict[str, str]:
