@@ -162,14 +162,13 @@ def test_patches_have_the_share_that_was_asked_for():
     assert len(kept[0.9]) > 3
 
 
-def test_a_square_that_only_rounding_gives_tissue_is_no_patch():
-    """Differences of cumulative sums gave 4e-16 for squares of 33 pixels, 22 apart."""
-    polygon, mask = irregular(13)
-    share = tissue_shares((polygon,), (0, 0), step=(22.0, 22.0), counts=(31, 31), size=33.0)
-    padded = np.pad(mask, (6, 60))
-    for i, j in np.argwhere(share > 0):
-        assert padded[22 * j : 22 * j + 45, 22 * i : 22 * i + 45].any()
-    assert share[share > 0].min() > 1e-6
+def test_squares_beyond_the_tissue_have_none_of_it():
+    """Differences of cumulative sums gave one of these a share of 1e-16, which made it a patch."""
+    ring = np.array([(105, 43), (192, 3), (82, 10)], np.int32)
+    polygons = (Polygon(outer=ring),)
+    share = tissue_shares(polygons, (0, 0), step=(22.0, 22.0), counts=(9, 9), size=33.0)
+    assert share[5, 1] > 0.05
+    assert (share[:, 2:] == 0).all()
 
 
 def test_pieces_over_one_another_count_once():

@@ -159,7 +159,7 @@ def test_wrong_usage(tmp_path, capsys):
     write_slide(tmp_path / "s" / "x.tiff", tissue(600, 600, boxes=[(0, 0, 500, 500)]))
     patch = ("patch", tmp_path / "s", "--out", tmp_path / "w")
     for words, expected in (
-        ((*patch, "--patch-size", 256, "--overlap", 256), "cannot overlap by 256"),
+        ((*patch, "--patch-size", 256, "--overlap", 256), "overlap must be from 0 to 255"),
         ((*patch, "--preset", "clan"), "Did you mean 'clam'?"),
         ((*patch, "--shard", "3/2"), "expected I/N"),
         ((*patch, "--workers", 0), "--workers is 0"),

@@ -31,8 +31,8 @@ average precision of maps within bags, after 40 epochs.
 - `effnet-lite0`: only where bags matter and maps do not.
 - `handcrafted`: for H&E without any download; its maps are as good.
 
-On CT, no map beats one that looks at no pixel: the distance from the centre of the scan has an
-average precision of .633. The encoders below that were trained on slides were not measured.
+On CT, a map that looks at no pixel, the distance from the centre of the scan, is as good as the
+best of these (.633). The encoders below that were trained on slides were not measured.
 
 ## Weights
 
