@@ -7,7 +7,7 @@ multi-frame objects give one `Plane` per frame, from their functional groups.
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..core import check_size
 from ..errors import MissingExtra, SlideError
@@ -29,21 +29,29 @@ _SECONDARY_CAPTURE = _STORAGE + "7"
 # CT, MR, PET, NM and their enhanced forms: an object of these classes without an image is broken
 _IMAGE_CLASSES = tuple(_STORAGE + end for end in ("2", "2.1", "2.2", "4", "4.1", "20", "128"))
 _DESCRIBED = (
-    "Modality", "Manufacturer", "ManufacturerModelName", "SeriesDescription", "SeriesNumber",
-    "ConvolutionKernel", "KVP", "PatientPosition", "SeriesInstanceUID",
-)  # fmt: skip
-_GROUPS = {
-    "ImagePositionPatient": "PlanePositionSequence",
-    "ImageOrientationPatient": "PlaneOrientationSequence",
-    "PixelSpacing": "PixelMeasuresSequence",
-    "SliceThickness": "PixelMeasuresSequence",
-    "SpacingBetweenSlices": "PixelMeasuresSequence",
-    "RescaleSlope": "PixelValueTransformationSequence",
-    "RescaleIntercept": "PixelValueTransformationSequence",
-    "RescaleType": "PixelValueTransformationSequence",
-    "GantryDetectorTilt": "CTAcquisitionDetailsSequence",
+    "Modality",
+    "Manufacturer",
+    "ManufacturerModelName",
+    "SeriesDescription",
+    "SeriesNumber",
+    "ConvolutionKernel",
+    "KVP",
+    "PatientPosition",
+    "SeriesInstanceUID",
+)
+_FIELDS = {
+    "position": ("PlanePositionSequence", "ImagePositionPatient", 3),
+    "orientation": ("PlaneOrientationSequence", "ImageOrientationPatient", 6),
+    "spacing": ("PixelMeasuresSequence", "PixelSpacing", 2),
+    "thickness": ("PixelMeasuresSequence", "SliceThickness", 1),
+    "between": ("PixelMeasuresSequence", "SpacingBetweenSlices", 1),
+    "slope": ("PixelValueTransformationSequence", "RescaleSlope", 1),
+    "intercept": ("PixelValueTransformationSequence", "RescaleIntercept", 1),
+    "units": ("PixelValueTransformationSequence", "RescaleType", 0),
+    "tilt": ("CTAcquisitionDetailsSequence", "GantryDetectorTilt", 1),
 }
-"""The functional group that holds a value of a frame, in its own or in the shared groups."""
+"""Fields of `Plane`: the functional group of a frame (or shared by all) that holds the value, its
+keyword, and the count of numbers; 0 is text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -251,19 +259,14 @@ def _planes(path: Path, dataset: "Dataset") -> tuple[Plane, ...]:
 
 
 def _plane(path: Path, dataset: "Dataset", groups: tuple, frame: int | None) -> Plane:
-    def holder(key: str) -> "Dataset":
-        items = (group.get(_GROUPS[key]) for group in groups)
-        return next((item[0] for item in items if item and key in item[0]), dataset)
-
-    def values(key: str, count: int) -> tuple[float, ...] | None:
-        return numbers(holder(key), key, count)
-
-    def value(key: str) -> float | None:
-        return number(holder(key), key)
-
-    for key in ("RescaleSlope", "RescaleIntercept"):
-        if (stated := _text(holder(key), key)) and value(key) is None:
-            raise SlideError(f"{path}: {key} is {stated}, where a finite number was expected")
+    fields: dict[str, Any] = {}
+    for field, (group, key, count) in _FIELDS.items():
+        items = (place.get(group) for place in groups)
+        holder = next((item[0] for item in items if item and key in item[0]), dataset)
+        text, values = _text(holder, key), numbers(holder, key, count)
+        if field in ("slope", "intercept") and text and values is None:
+            raise SlideError(f"{path}: {key} is {text}, where a finite number was expected")
+        fields[field] = values if count > 1 else (values or (None,))[0] if count else text
     instance = number(dataset, "InstanceNumber") if frame is None else frame + 1
     return Plane(
         path=path,
@@ -271,14 +274,6 @@ def _plane(path: Path, dataset: "Dataset", groups: tuple, frame: int | None) -> 
         rows=int(dataset.Rows),
         columns=int(dataset.Columns),
         instance=None if instance is None else int(instance),
-        position=values("ImagePositionPatient", 3),
-        orientation=values("ImageOrientationPatient", 6),
         location=number(dataset, "SliceLocation") if frame is None else None,
-        spacing=values("PixelSpacing", 2),
-        thickness=value("SliceThickness"),
-        between=value("SpacingBetweenSlices"),
-        slope=value("RescaleSlope"),
-        intercept=value("RescaleIntercept"),
-        units=_text(holder("RescaleType"), "RescaleType"),
-        tilt=value("GantryDetectorTilt"),
+        **fields,
     )

@@ -19,9 +19,8 @@ _SQUARE = 0.01
 """A larger relative difference between the axes is mentioned in `Resolution.source`."""
 _INCH = 25_400.0
 _MICROMETRES = {"inch": _INCH, "centimeter": 10_000.0}
-_PRINT_DENSITIES = (
-    72, 75, 90, 96, 100, 120, 144, 150, 180, 200, 220, 240, 250, 300, 350, 360, 400, 600, 720, 1200,
-)  # fmt: skip
+_PRINT = (72, 75, 90, 96, 100, 120, 144, 150, 180, 200, 220, 240, 250, 300, 350, 360, 400, 600)
+_PRINT_DENSITIES = (*_PRINT, 720, 1200)
 
 
 class Resolution(NamedTuple):
