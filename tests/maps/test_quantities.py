@@ -19,7 +19,7 @@ from support.made_maps import (
 
 from probsa.errors import InputError
 from probsa.evaluation.storage import read_predictions
-from probsa.maps import KINDS, ColourLimits, draw_map, map_limits, render_folder, showing
+from probsa.maps import ColourLimits, draw_map, map_limits, render_folder, showing
 from probsa.maps.folder import resolve
 from probsa.maps.picture import BACKGROUND
 from probsa.maps.quantities import quantities
@@ -178,12 +178,6 @@ def test_background_is_far_from_every_colour(key):
     colours = np.array([rgb(key, s) for s in np.linspace(0, 1, 64)])
     distance = np.linalg.norm(colours - BACKGROUND, axis=1)
     assert distance.min() > 40 and distance[0] > 120
-
-
-def test_every_row_of_the_table_has_colours():
-    for key, kind in KINDS.items():
-        assert len(kind.colours(0.5)) == 4
-        assert kind.words is None or kind.limits == (0.0, 1.0), key
 
 
 def test_a_probability_goes_from_0_to_1():

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from probsa.maps import KINDS
 from probsa.view.quantities import look_up_table
 
 # Machado, Oliveira and Fernandes (2009), severity 1, for linear red, green and blue
@@ -67,8 +66,3 @@ def test_the_sides_of_a_diverging_map_are_equally_dark_and_differ(name, vision):
 def test_the_two_labels_differ(vision):
     colours = lab("labels", vision)
     assert np.linalg.norm(colours[0] - colours[-1]) > 30
-
-
-def test_the_tables_are_those_of_the_maps():
-    ends = np.rint(np.array([KINDS["mean"].colours(v) for v in (0.0, 1.0)])[:, :3] * 255)
-    np.testing.assert_array_equal(look_up_table("mean")[[0, -1]], ends)
