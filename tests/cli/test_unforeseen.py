@@ -47,7 +47,7 @@ def test_debug_shows_the_traceback(monkeypatch, capsys, tmp_path):
 def test_the_innermost_path_of_the_package_is_named(tmp_path, monkeypatch):
     from probsa.core import TextTable, tables
 
-    def fails(*texts, first):
+    def fails(*texts):
         raise ZeroDivisionError("odd")
 
     (tmp_path / "t.csv").write_text("a\n1\n")

@@ -374,7 +374,7 @@ def test_what_is_damaged_is_named_and_the_rest_is_done(tmp_path) -> None:
     failed = dict.fromkeys(("s0", "s2", "s3", "s4"), "failed")
     assert status == {"s1": "converted", "s5": "empty"} | failed
     reasons = dict(done.failures)
-    assert "s0.h5 cannot be read as HDF5: it is truncated" in reasons["s0"]
+    assert "s0.h5 cannot be read as HDF5: it is damaged, truncated" in reasons["s0"]
     assert "row 3" in reasons["s2"] and "NaN" in reasons["s2"]
     assert "features have" in reasons["s3"] and "coords 4" in reasons["s3"]
     assert "from conch, the first bag 6 from uni_v1" in reasons["s4"]

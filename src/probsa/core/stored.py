@@ -103,7 +103,7 @@ def read_record(
 
 
 def as_record(
-    kind: type[R],
+    kind: type[R] | Any,
     value: Any,
     *,
     where: str,
