@@ -171,7 +171,7 @@ class Extraction(CohortStage):
         failed: list[Record] = []
         fresh = self._draw(tasks, drawn, failed)
         suspects: list[int] = []
-        """Slides that were in progress when a reader died: they are done one by one, last of all,
+        """Slides that were in progress when a reader died: they are done one by one,
         since any of them may have killed it."""
         o = self.options
         # draw the first slide before starting readers: there may be nothing to read
