@@ -44,29 +44,29 @@ SINGLE_FILES = {"errors", "__main__"}
 # rebuilt gets its new size. Of the rebuilt ones, statistics, tasks and evaluation are still above
 # the budgets of the design (2,100, 900 and 5,500).
 BUDGETS = {
-    "core": 2949,
+    "core": 2682,
     "statistics": 2395,
     "variational": 2205,
-    "tasks": 1449,
-    "slides": 3287,
-    "patches": 1395,
-    "features": 1894,
-    "jobs": 1513,
-    "cohorts": 2609,
-    "datasets": 6508,
+    "tasks": 1457,
+    "slides": 2461,
+    "patches": 1076,
+    "features": 1815,
+    "jobs": 1142,
+    "cohorts": 2536,
+    "datasets": 6193,
     "layers": 1890,
     "models": 4933,
-    "training": 3163,
-    "evaluation": 6575,
-    "maps": 2516,
-    "view": 1352,
-    "exports": 1325,
-    "workflow": 1473,
+    "training": 3169,
+    "evaluation": 6574,
+    "maps": 2392,
+    "view": 1286,
+    "exports": 1275,
+    "workflow": 1517,
     "estimators": 1290,
-    "benchmark": 8046,
-    "cli": 3948,
+    "benchmark": 7206,
+    "cli": 3998,
 }
-TESTS, BENCHMARKS = 46918, 2246
+TESTS, BENCHMARKS = 46810, 2246
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6

@@ -349,6 +349,25 @@ def test_the_pixels_of_a_slide_that_is_given_up_are_not_read(both, monkeypatch):
     assert report.counts == {"failed": 2} and len(seen) == 2 and len(reads) == 4
 
 
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_dying_reader_that_is_not_heard_any_more_costs_nothing(both, monkeypatch, nth):
+    """What it had sent cannot be received: torch raises the error of the socket."""
+    _, work = both
+    again(work)
+    real, begun = module.DataLoader.__iter__, []
+
+    def dying(loader):
+        begun.append(loader)
+        for k, chunk in enumerate(real(loader)):
+            if k == nth and len(begun) == 1:
+                raise ConnectionResetError("Connection reset by peer")
+            yield chunk
+
+    monkeypatch.setattr(module.DataLoader, "__iter__", dying)
+    report = extract_cohort(work, ExtractOptions(batch=8, readers=1))
+    assert report.counts == {"done": 2} and len(begun) > 1
+
+
 # Findings of verify
 
 

@@ -114,27 +114,15 @@ def test_batches_and_readers_change_nothing(work, finished):
         np.testing.assert_allclose(here.features, there.features, rtol=1e-5, atol=1e-6)
 
 
-def test_several_workers_make_the_same(slides, finished, tmp_path, monkeypatch):
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_several_workers_make_the_same(slides, finished, tmp_path, monkeypatch, engine):
     fork_workers(monkeypatch)
-    out, run = tmp_path / "work", RunOptions(workers=2)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    out, run = tmp_path / "work", RunOptions(engine=engine, workers=2)
     (patched,) = patch_cohort(slides, out, settings=SMALL, run=run)
     report = extract_cohort(out, ExtractOptions(batch=7, threads=1), run=run)
     assert patched.counts == report.counts == {"done": 3}
     assert datasets(out) == datasets(finished)
-
-
-def test_both_engines_make_the_same_of_real_slides(shared_data, tmp_path, monkeypatch):
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    slides, chosen = tmp_path / "slides", settings("clam-biopsy", size=512)
-    slides.mkdir()
-    for path in (shared_data / "wsi").glob("CMU-1-*"):
-        (slides / path.name).symlink_to(path)
-    for run in (RunOptions(), RunOptions(engine="ray", workers=2)):
-        out = tmp_path / run.engine
-        (patched,) = patch_cohort(slides, out, settings=chosen, run=run)
-        report = extract_cohort(out, ExtractOptions(threads=1), run=run)
-        assert patched.counts == report.counts == {"done": 2}
-    assert datasets(tmp_path / "local") == datasets(tmp_path / "ray")
 
 
 def test_a_damaged_or_lost_file_is_made_anew(slides, work, finished):

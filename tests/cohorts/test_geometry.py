@@ -1,13 +1,21 @@
 """The geometry that is stated before slides are cut, and slides of unknown resolution."""
 
 import json
+import re
 
+import h5py
 import pytest
 from PIL import Image
 from support.made_slides import tissue, write_slide
 
 from probsa.cli.entry import main
+from probsa.cohorts.coordinates import read_coordinates
+from probsa.cohorts.extraction import ExtractOptions
+from probsa.cohorts.flow import extract_cohort
+from probsa.cohorts.verification import verify
+from probsa.cohorts.work import WorkFolder
 from probsa.core import TextTable
+from probsa.errors import BagError
 from probsa.slides import read_resolutions
 
 NAMES = [f"s{k:02d}" for k in range(12)]
@@ -88,3 +96,34 @@ def test_geometry_says_why_a_slide_gives_no_patches(slides, tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)["geometry"]
     assert {g["name"] for g in found} == set(NAMES)
     assert all(g["level"] is None and "give --slide-mpp" in g["reason"] for g in found)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("patch_size", 128, "64 pixels of level 0 wide, but 128 pixels of 0.5 µm are 128"),
+        ("size_level0", 128.0, "128 pixels of level 0 wide, but 64 pixels of 0.5 µm are 64"),
+        ("overlap", 32, "64 pixels of level 0 wide, thus 32 apart, but .* are 64 apart"),
+        ("level0_width", 100, r"reach from \[64, 64\] to .*, but .* 100 × 768 pixels"),
+    ],
+)
+def test_a_stated_size_that_the_coordinates_contradict_is_refused(tmp_path, key, value, words):
+    write_slide(tmp_path / "s.tif", tissue(768, 768, boxes=[(64, 64, 640, 640)]))
+    assert patch(tmp_path / "s.tif", "--out", tmp_path / "work", "--mpp", "0.5") == 0
+    patch_set = WorkFolder(tmp_path / "work").choose()
+    path = patch_set.patches_file("s")
+    assert len(read_coordinates(path).patches()) >= 100
+    with h5py.File(path, "r+") as f:
+        f["coords"].attrs[key] = value
+    with pytest.raises(BagError, match=words):
+        read_coordinates(path).patches()
+    assert re.search(words, verify(tmp_path / "work").findings[0].problem)
+    failed = extract_cohort(tmp_path / "work", ExtractOptions())
+    assert failed.counts == {"failed": 1} and re.search(words, failed.failures[0][1])
+
+
+def test_the_line_of_a_slide_without_patches_gives_the_reason(tmp_path, capsys):
+    write_slide(tmp_path / "s.tif", tissue(300, 300, boxes=[(0, 0, 300, 300)]))
+    assert patch(tmp_path / "s.tif", "--out", tmp_path / "work", "--level", "3") == 1
+    assert "no patches: " in (said := capsys.readouterr()).out
+    assert "there is no level 3 to cut patches at" in said.out.partition("no patches: ")[2]

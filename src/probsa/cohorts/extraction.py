@@ -171,7 +171,7 @@ class Extraction(CohortStage):
         failed: list[Record] = []
         fresh = self._draw(tasks, drawn, failed)
         suspects: list[int] = []
-        """Slides that were in progress when a reader died: they are done one by one, last of all,
+        """Slides that were in progress when a reader died: they are done one by one,
         since any of them may have killed it."""
         o = self.options
         # draw the first slide before starting readers: there may be nothing to read
@@ -250,8 +250,8 @@ class Extraction(CohortStage):
         n = record.count
         features = np.zeros((n, self.encoder.width), self.options.dtype)
         unreadable, intensity = np.zeros(n, bool), np.zeros(n, np.float32)
-        try:
-            for chunk in chunks:
+        for chunk in chunks:  # an error of the readers themselves is none of this slide
+            try:
                 if chunk.error:
                     raise BagError(chunk.error)
                 rows = slice(chunk.start, chunk.stop)
@@ -263,27 +263,30 @@ class Extraction(CohortStage):
                     features[rows][readable] = self._to_disk_dtype(encoded.numpy())
                 unreadable[rows] = ~readable
                 intensity[rows] = chunk.intensity.numpy()
-            if unreadable.all():
-                raise BagError("none of its instances could be read: the file is damaged")
-            write_bag(
-                slide.task.target,
-                features=features,
-                kind=record.kind,
-                coords=slide.coordinates.coords,
-                unreadable=unreadable,
-                intensity=intensity,
-                attributes={k: v for k, v in slide.coordinates.attributes.items() if k != "kind"},
-                stamps={
-                    "made_with": json.dumps(slide.made_with, sort_keys=True),
-                    "encoder": self.identity,
-                    "source": record.source,
-                },
-            )
-        except BROKEN as e:
-            # torch may report a dead reader at any moment: it need not be this slide's fault
-            if is_disk_full(e) or str(e).startswith(READERS_DIED):
-                raise
-            return record.failed(str(e) or type(e).__name__)
+                if chunk.stop == n:
+                    if unreadable.all():
+                        raise BagError("none of its instances could be read: the file is damaged")
+                    write_bag(
+                        slide.task.target,
+                        features=features,
+                        kind=record.kind,
+                        coords=slide.coordinates.coords,
+                        unreadable=unreadable,
+                        intensity=intensity,
+                        attributes={
+                            k: v for k, v in slide.coordinates.attributes.items() if k != "kind"
+                        },
+                        stamps={
+                            "made_with": json.dumps(slide.made_with, sort_keys=True),
+                            "encoder": self.identity,
+                            "source": record.source,
+                        },
+                    )
+            except BROKEN as e:
+                # torch may report a dead reader at any moment: it need not be this slide's fault
+                if is_disk_full(e) or str(e).startswith(READERS_DIED):
+                    raise
+                return record.failed(str(e) or type(e).__name__)
         done = _with_unreadable(record, int(unreadable.sum()))
         return replace(done, seconds=time.perf_counter() - slide.began)
 

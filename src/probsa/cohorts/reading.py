@@ -189,6 +189,10 @@ def reading(chunks: Iterator[Chunk], *, windows: Windows, readers: int) -> Itera
         with _signals_of_readers():
             reads = iter(loader)
         yield from reads
+    except (OSError, EOFError) as e:
+        if readers:  # what a dying reader had sent cannot be received
+            raise RuntimeError(f"{READERS_DIED} is not heard any more: {e}") from e
+        raise
     finally:
         pixels.close()
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,7 @@ class Verification:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the verification as JSON values."""
-        findings = [
-            {"file": f.file, "problem": f.problem, "advice": f.advice} for f in self.findings
-        ]
+        findings = [asdict(f) for f in self.findings]
         return {"folder": str(self.folder), "files": self.files, "findings": findings}
 
     def render(self, console: Console) -> None:
