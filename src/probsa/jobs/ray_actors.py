@@ -16,6 +16,10 @@ from .processes import PATIENCE, Death, Message, picklable
 from .tasks import Stage, Task, work
 
 
+class Ended:
+    """Comes from an actor whose loop has ended in order: no task is left for it."""
+
+
 class Actors:
     """Worker actors with the methods of `Processes`; a call returns a worker's next message."""
 
@@ -72,7 +76,10 @@ class Actors:
         for call in ready:
             number = self.calls.pop(call)
             try:
-                message: Message = self.ray.get(call)
+                message = self.ray.get(call)
+                if isinstance(message, Ended):  # its processor is needed for the next actor
+                    self.ray.kill(self.actors[number])
+                    continue
                 if message is not None:  # else the next call brings the answer
                     self.calls[self.actors[number].step.remote()] = number
             except self.ray.exceptions.RayActorError as e:
@@ -100,12 +107,13 @@ class _Actor:
     def __init__(self, pickled: bytes) -> None:
         self.pickled = pickled
         self.answers: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.messages: queue.SimpleQueue[Message | Ended] = queue.SimpleQueue()
         threading.Thread(target=self.work, name="worker", daemon=True).start()
 
     def work(self) -> None:
         try:
             work(pickle.loads(self.pickled), iter(self.ask, None), tell=self.messages.put)
+            self.messages.put(Ended())
         except Exception as e:  # noqa: BLE001 - the supervisor raises it
             self.messages.put(picklable(e))
 
@@ -113,7 +121,7 @@ class _Actor:
         self.messages.put(None)
         return self.answers.get()
 
-    def step(self, *answer: Task | None) -> Message:
+    def step(self, *answer: Task | None) -> Message | Ended:
         """Pass on the answer to the last message, if it asked for one; wait for the next."""
         for task in answer:
             self.answers.put(task)
