@@ -51,7 +51,7 @@ BUDGETS = {
     "slides": 2461,
     "patches": 1076,
     "features": 1815,
-    "jobs": 1142,
+    "jobs": 1150,
     "cohorts": 2536,
     "datasets": 6193,
     "layers": 1890,
