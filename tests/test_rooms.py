@@ -44,7 +44,7 @@ SINGLE_FILES = {"errors", "__main__"}
 # rebuilt gets its new size. Of the rebuilt ones, statistics, tasks and evaluation are still above
 # the budgets of the design (2,100, 900 and 5,500).
 BUDGETS = {
-    "core": 2682,
+    "core": 2695,
     "statistics": 2395,
     "variational": 2205,
     "tasks": 1457,
@@ -57,7 +57,7 @@ BUDGETS = {
     "layers": 1890,
     "models": 4933,
     "training": 3169,
-    "evaluation": 6574,
+    "evaluation": 6578,
     "maps": 2392,
     "view": 1286,
     "exports": 1275,
@@ -66,7 +66,7 @@ BUDGETS = {
     "benchmark": 7206,
     "cli": 3998,
 }
-TESTS, BENCHMARKS = 46810, 2246
+TESTS, BENCHMARKS = 46831, 2246
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6

@@ -122,6 +122,18 @@ def test_a_stated_size_that_the_coordinates_contradict_is_refused(tmp_path, key,
     assert failed.counts == {"failed": 1} and re.search(words, failed.failures[0][1])
 
 
+@pytest.mark.parametrize("kind", ["u2", "u8"])
+def test_coordinates_of_unsigned_numbers_are_read(tmp_path, kind):
+    write_slide(tmp_path / "s.tif", tissue(768, 768, boxes=[(64, 64, 640, 640)]))
+    assert patch(tmp_path / "s.tif", "--out", tmp_path / "work", "--mpp", "0.5") == 0
+    path = WorkFolder(tmp_path / "work").choose().patches_file("s")
+    with h5py.File(path, "r+") as f:
+        coords, attributes = f["coords"][:], dict(f["coords"].attrs)
+        del f["coords"]
+        f.create_dataset("coords", data=coords.astype(kind)).attrs.update(attributes)
+    assert len(read_coordinates(path).patches()) == len(coords)
+
+
 def test_the_line_of_a_slide_without_patches_gives_the_reason(tmp_path, capsys):
     write_slide(tmp_path / "s.tif", tissue(300, 300, boxes=[(0, 0, 300, 300)]))
     assert patch(tmp_path / "s.tif", "--out", tmp_path / "work", "--level", "3") == 1

@@ -1,6 +1,7 @@
 """Files that state more than they hold, or point elsewhere, are refused before they are read."""
 
 import os
+import zipfile
 
 import h5py
 import numpy as np
@@ -144,14 +145,20 @@ def test_headers_of_arrays(tmp_path, header, zipped):
     data = npy_bytes(X, header=header)
     path = tmp_path / ("a.npz" if zipped else "a.npy")
     if zipped:
-        import zipfile
-
         with zipfile.ZipFile(path, "w") as z:
             z.writestr("x.npy", data)
     else:
         path.write_bytes(data)
     with pytest.raises(BagError, match=r"a\.np[yz]"):
         load_array(path)
+
+
+def test_the_stated_size_of_an_array_in_an_archive_is_refused_before_memory_is_taken(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as z:
+        z.writestr("x.npy", npy_bytes(X, header={"shape": (10**12,)}))
+    for load in (load_array, load_arrays):
+        with pytest.raises(BagError, match=r"a\.npz: the array 'x.npy' would take .* GB of memory"):
+            load(tmp_path / "a.npz")
 
 
 def test_whole_arrays_are_read(tmp_path):

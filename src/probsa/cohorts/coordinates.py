@@ -61,7 +61,7 @@ class Coordinates:
                     f"{patches.size} pixels of {patches.mpp:g} µm are {expected:g} pixels of "
                     f"{patches.mpp_level0:g} µm: run probsa patch again with --overwrite"
                 )
-        outside = self.coords.max(axis=0, initial=-1) >= patches.slide_size
+        outside = self.coords.max(axis=0, initial=0) >= patches.slide_size
         if outside.any() or self.coords.min(initial=0) < 0:
             raise BagError(
                 f"{name} reach from {self.coords.min(axis=0).tolist()} to "

@@ -24,8 +24,8 @@ ALWAYS_ALLOWED = 64 * 10**6
 
 DAMAGED = (
     OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
-    MemoryError, EOFError, AssertionError, SyntaxError, struct.error, tokenize.TokenError,
-    zipfile.BadZipFile, zlib.error,
+    MemoryError, EOFError, AssertionError, SyntaxError, SystemError, struct.error,
+    tokenize.TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 """What h5py, NumPy, PyTorch and the decoders beneath them raise for damaged files."""
 

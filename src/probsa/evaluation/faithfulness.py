@@ -5,6 +5,7 @@ has a low first curve and a high second one, which read backwards is that of ins
 relevant instances. Bags that the model calls positive count: only their maps claim evidence.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -172,9 +173,12 @@ class DeletionCurves:
         enough = len(self.counts) > (1 if self.most_first else 0)
         if not (ascending and enough and self.counts[-1] <= self.instances):
             raise InputError("counts are not ascending numbers of instances")
+        both = self.most_first, self.least_first
         if self.most_first.keys() != self.least_first.keys():
             raise InputError("most_first and least_first have other orders")
-        steps = {len(v) for c in (self.most_first, self.least_first) for v in c.values()}
+        if not all(math.isfinite(p) for c in both for of in c.values() for p in of):
+            raise InputError("a probability of a curve is not finite")
+        steps = {len(v) for c in both for v in c.values()}
         if steps - {len(self.counts)}:
             raise InputError(f"expected {len(self.counts)} probabilities in each curve")
 
