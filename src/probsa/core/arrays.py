@@ -3,7 +3,6 @@
 import math
 import zipfile
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -59,7 +58,7 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _stated_size(f: IO[bytes]) -> int:
+def _stated_size(f: zipfile.ZipExtFile) -> int:
     """Return how many bytes an array takes by its header."""
     first = np.lib.format.read_magic(f) == (1, 0)
     # the header of version 3 differs from that of version 2 in the names of fields alone
