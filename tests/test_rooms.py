@@ -44,7 +44,7 @@ SINGLE_FILES = {"errors", "__main__"}
 # rebuilt gets its new size. Of the rebuilt ones, statistics, tasks and evaluation are still above
 # the budgets of the design (2,100, 900 and 5,500).
 BUDGETS = {
-    "core": 2694,
+    "core": 2695,
     "statistics": 2395,
     "variational": 2205,
     "tasks": 1457,

@@ -44,7 +44,7 @@ class Coordinates:
         """
         a = self.attributes
         patches = Patches(
-            coords=self.coords,
+            coords=self.coords.astype(np.int64),
             size=int(_number(a, "patch_size")),
             size_level0=_number(a, "size_level0"),
             overlap=int(_number(a, "overlap")),

@@ -3,6 +3,7 @@
 import math
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,8 +59,8 @@ def load_arrays(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _stated_size(f: zipfile.ZipExtFile) -> int:
-    """Return how many bytes an array takes by its header."""
+def _stated_size(f: Any) -> int:
+    """Return how many bytes the array of an open .npy file takes by its header."""
     first = np.lib.format.read_magic(f) == (1, 0)
     # the header of version 3 differs from that of version 2 in the names of fields alone
     read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
