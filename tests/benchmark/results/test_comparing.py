@@ -217,3 +217,21 @@ def test_one_replicate_is_said():
         pair = [scores(n, seeds=seeds) for n in ("a", "bb")]
         notes = compared(pair, baseline="a").comparison.notes
         assert notes == ((ONE_REPLICATE,) if len(seeds) == 1 else ())
+
+
+def test_f1_has_the_freedom_of_the_patients_with_a_positive_bag():
+    y = (np.arange(N) % 6 == 0).astype(int)
+    pair = [scores(n, skill=k, y=y) for n, k in (("a", 0.3), ("bb", 1.0))]
+    freedom = {
+        m: compared(pair, m, baseline="a").comparison.differences["bb"].spread.freedom
+        for m in ("auroc", "f1")
+    }
+    assert freedom == {"auroc": N - 2, "f1": y.sum() - 1}
+
+
+def test_methods_with_the_same_calls_have_the_same_f1():
+    a = scores("a")
+    b = scores("bb", p=0.5 + 0.9 * (a.p - 0.5) ** 3)
+    found = compare_methods([a, b], baseline="a")
+    d = found.deciding("f1").comparison.differences["bb"]
+    assert (d.difference, d.p, d.reason) == (0.0, 1.0, "both give the same scores")
