@@ -109,7 +109,7 @@ class MeanPool(LinearModel):
         "arXiv:1802.04712, without their network",
         follows_paper="The mean of the instances, classified.",
         follows_code="Nothing.",
-        fair="Not part of the comparison. C is the one of 10⁻⁴, …, 10² with the lowest NLL of the "
+        fair="Not part of it. C is the one of 10⁻⁴, …, 10² with the lowest NLL of the "
         "validation bags (1 without any).",
     )
 
@@ -131,7 +131,7 @@ class InstanceRegression(LinearModel):
         follows_paper="Each instance has the label of its bag; here a bag has the mean of its "
         "instances' logits.",
         follows_code="Nothing.",
-        fair="Not part of the comparison. C as for `mean-pool`.",
+        fair="Not part of it. C as for `mean-pool`.",
     )
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
