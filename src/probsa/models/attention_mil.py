@@ -143,7 +143,7 @@ class Evidence(AttentionModel):
         paper="none; a method of this package, built on arXiv:2507.14932 (prior and posterior) and "
         "on additive MIL (Javed et al., NeurIPS 2022, arXiv:2206.01794)",
         follows_paper="The prior, the ELBO and the two factorised posteriors of arXiv:2507.14932.",
-        follows_code="Nothing.",
+        follows_code="Written for this package.",
         fair="Not part of it.",
     )
 

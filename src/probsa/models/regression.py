@@ -108,7 +108,7 @@ class MeanPool(LinearModel):
         paper="none; a plain rival, `embedding level, mean` in Ilse, Tomczak & Welling, ICML 2018, "
         "arXiv:1802.04712, without their network",
         follows_paper="The mean of the instances, classified.",
-        follows_code="Nothing.",
+        follows_code="Written for this package.",
         fair="Not part of it. C is the one of 10⁻⁴, …, 10² with the lowest NLL of the "
         "validation bags (1 without any).",
     )
@@ -130,7 +130,7 @@ class InstanceRegression(LinearModel):
         "versus multiple instance learning, ICML 2005, https://doi.org/10.1145/1102351.1102439",
         follows_paper="Each instance has the label of its bag; here a bag has the mean of its "
         "instances' logits.",
-        follows_code="Nothing.",
+        follows_code="Written for this package.",
         fair="Not part of it. C as for `mean-pool`.",
     )
 
