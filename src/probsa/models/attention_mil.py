@@ -73,14 +73,14 @@ class TABMIL(AttentionModel):
 
     family = "global"
     provenance = Provenance(
-        paper="Castro-Macías et al., Sm: enhanced localization in multiple instance learning, "
-        "NeurIPS 2024, arXiv:2410.03276; here as in arXiv:2507.14932, appendix B",
+        paper="Castro-Macías et al., Sm, NeurIPS 2024, arXiv:2410.03276; here as in "
+        "arXiv:2507.14932, appendix B",
         code="Franblueee/torchmil",
         licence="Apache-2.0",
         follows_paper="Two pre-norm layers with an MLP of four times the width.",
         follows_code="A final layer norm; heads scaled by 1/√d. `out_proj=False, add_self=True` is "
         "torchmil's encoder.",
-        fair="Nothing; this is the comparison's own baseline.",
+        fair="The comparison's own baseline.",
     )
 
 
@@ -115,8 +115,7 @@ class ProbSA(AttentionModel):
         follows_paper="The tanh trunk of ABMIL, D − A, the mean of probabilities over samples.",
         follows_code="The KL of a bag is divided by its size. `trunk='mlp'`, "
         "`laplacian='normalized'` and `ridge=0` give the rest of torchmil's model.",
-        fair="Nothing; this is the paper's own method. The `field` posterior is not part of it: it "
-        "is an addition of this package.",
+        fair="Its own method. The `field` posterior is an addition of this package.",
     )
 
 
@@ -144,8 +143,8 @@ class Evidence(AttentionModel):
         paper="none; a method of this package, built on arXiv:2507.14932 (prior and posterior) and "
         "on additive MIL (Javed et al., NeurIPS 2022, arXiv:2206.01794)",
         follows_paper="The prior, the ELBO and the two factorised posteriors of arXiv:2507.14932.",
-        follows_code="Nothing.",
-        fair="Not part of the comparison.",
+        follows_code="Written for this package.",
+        fair="Not part of it.",
     )
 
     def pooling_scalars(self) -> Iterator[nn.Parameter]:

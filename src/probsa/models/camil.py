@@ -49,10 +49,9 @@ class CAMIL(Model):
     needs = frozenset({"edges"})
     order_matters = True  # landmarks and the convolution follow the order of storage
     provenance = Provenance(
-        paper="Fourkioti, De Vries & Bakal, CAMIL: context-aware multiple instance learning for "
-        "cancer detection and subtyping in whole slide images, ICLR 2024, arXiv:2305.05314",
+        paper="Fourkioti, De Vries & Bakal, CAMIL, ICLR 2024, arXiv:2305.05314",
         code="olgarithmics/ICLR_CAMIL",
-        licence="none; written from its description",
+        licence="none",
         follows_paper="q, k and v from the transformer's output, the fusion by σ(l), gated "
         "attention from t.",
         follows_code="Scores are scaled by 1/√d; `models.nearest_arcs` gives its neighbours. The "

@@ -51,16 +51,13 @@ class CLAM(AttentionModel):
     without_effect = frozenset({"attention.mean.bias"})
     needs_classes = True
     provenance = Provenance(
-        paper="Lu et al., Data-efficient and weakly supervised computational pathology on "
-        "whole-slide images, Nature Biomedical Engineering 2021, arXiv:2004.09666",
+        paper="Lu et al., CLAM, Nature Biomedical Engineering 2021, arXiv:2004.09666",
         code="mahmoodlab/CLAM",
-        licence="GPL-3.0, for non-commercial academic purposes according to its README; this "
-        "package contains neither its code nor its weights",
+        licence="GPL-3.0; non-commercial according to its README",
         follows_paper="Gated attention with one branch or one per class, k = 8, weights 0.7 and "
         "0.3.",
         follows_code="Cross-entropy by default instead of `svm`, no `subtyping`, k instances at "
-        "each end even if they overlap. A bag smaller than k, for which the code fails, gives all "
-        "its instances.",
+        "each end even if they overlap. A bag smaller than k gives all its instances.",
         fair="One linear layer to 512 with ReLU and no dropout, D_f = 128, one logit.",
     )
 

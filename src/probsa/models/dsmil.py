@@ -51,9 +51,7 @@ class DSMIL(Model):
 
     needs_classes = True
     provenance = Provenance(
-        paper="Li, Li & Eliceiri, Dual-stream multiple instance learning network for whole slide "
-        "image classification with self-supervised contrastive learning, CVPR 2021, "
-        "arXiv:2011.08939",
+        paper="Li, Li & Eliceiri, DSMIL, CVPR 2021, arXiv:2011.08939",
         code="binli123/dsmil-wsi",
         licence="MIT",
         follows_paper="Two streams with losses of weight 0.5 each. `query='linear', "

@@ -126,8 +126,7 @@ class DTFDMIL(Model):
     without_effect = frozenset({"attention.mean.bias", "bag_attention.mean.bias"})
     needs_classes = True
     provenance = Provenance(
-        paper="Zhang et al., DTFD-MIL: double-tier feature distillation multiple instance learning "
-        "for histopathology whole slide image classification, CVPR 2022, arXiv:2203.12081",
+        paper="Zhang et al., DTFD-MIL, CVPR 2022, arXiv:2203.12081",
         code="hrzhang1123/DTFD-MIL",
         licence="MIT",
         follows_paper="Random pseudo-bags with the bag's label, two tiers, and `mas` besides the "

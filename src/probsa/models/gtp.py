@@ -56,12 +56,10 @@ class GTP(Model):
 
     family = "global"
     provenance = Provenance(
-        paper="Zheng, Gindra, Green, Burks, Betke, Beane & Kolachalama, A graph-transformer for "
-        "whole slide image classification, IEEE Transactions on Medical Imaging 41, 2022, "
-        "arXiv:2205.09671",
+        paper="Zheng et al., A graph-transformer for whole slide image classification, IEEE "
+        "Transactions on Medical Imaging 41, 2022, arXiv:2205.09671",
         code="vkola-lab/tmi2022",
-        licence="MIT; its GraphCAM derives from hila-chefer/Transformer-Explainability, MIT. "
-        "Reimplemented here; its weights can be converted",
+        licence="MIT; its GraphCAM derives from hila-chefer/Transformer-Explainability, MIT",
         follows_paper="Min-cut pooling into clusters, a ViT over them, GraphCAM.",
         follows_code="(A + I)X without normalisation by degree, rows of length 1, batch "
         "normalisation and no activation, where the paper has a usual GCN with ReLU; GraphCAM "

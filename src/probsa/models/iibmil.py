@@ -98,11 +98,9 @@ class IIBMIL(Model):
     family = "global"
     needs_classes = True
     provenance = Provenance(
-        paper="Ren, Zhao, He et al., IIB-MIL: integrated instance-level and bag-level "
-        "multiple instances learning with label disambiguation for pathological image analysis, "
-        "MICCAI 2023, https://doi.org/10.1007/978-3-031-43987-2_54",
+        paper="Ren et al., IIB-MIL, MICCAI 2023, https://doi.org/10.1007/978-3-031-43987-2_54",
         code="TencentAILabHealthcare/IIB-MIL (no training loop)",
-        licence="none stated; reimplemented from a description, without its code or weights",
+        licence="none stated",
         follows_paper="Soft instance labels from momentum prototypes, a warm-up of 10 epochs, λ = "
         "5.",
         follows_code="The assignment of the momenta (prototypes 0.99, labels 0.95 to 0.8), K as a "

@@ -120,18 +120,14 @@ class PatchGCN(AttentionModel):
     needs = frozenset({"edges"})
     without_effect = frozenset({"attention.mean.bias"})
     provenance = Provenance(
-        paper="Chen, Lu, Shaban, Chen, Chen, Williamson & Mahmood, Whole slide images are 2D point "
-        "clouds: context-aware survival prediction using patch-based graph convolutional "
-        "networks, MICCAI 2021, arXiv:2107.13048",
+        paper="Chen et al., Patch-GCN, MICCAI 2021, arXiv:2107.13048",
         code="mahmoodlab/Patch-GCN",
-        licence="GPL-3.0, for non-commercial academic purposes according to its README; this "
-        "package contains neither its code nor its weights",
+        licence="GPL-3.0; non-commercial according to its README",
         follows_paper="GENConv with a learned softmax temperature, residual layers, dense "
         "connections, gated attention.",
         follows_code="A bare first convolution; no dropout in the graph layers (the authors' "
         "version of their library ignored it; `layer_dropout=0.1` is what they intended) and none "
-        "after rho (removed in 2024). Of the survival analysis only the network is included; its "
-        "last layer gives classes.",
+        "after rho (removed in 2024). Of the survival analysis only the network is included.",
         fair="One linear layer to 512, convolutions 512 wide, D_f = 128, no rho, no dropout, "
         "one logit.",
     )

@@ -108,8 +108,8 @@ class MeanPool(LinearModel):
         paper="none; a plain rival, `embedding level, mean` in Ilse, Tomczak & Welling, ICML 2018, "
         "arXiv:1802.04712, without their network",
         follows_paper="The mean of the instances, classified.",
-        follows_code="Nothing.",
-        fair="Not part of the comparison. C is the one of 10⁻⁴, …, 10² with the lowest NLL of the "
+        follows_code="Written for this package.",
+        fair="Not part of it. C is the one of 10⁻⁴, …, 10² with the lowest NLL of the "
         "validation bags (1 without any).",
     )
 
@@ -130,8 +130,8 @@ class InstanceRegression(LinearModel):
         "versus multiple instance learning, ICML 2005, https://doi.org/10.1145/1102351.1102439",
         follows_paper="Each instance has the label of its bag; here a bag has the mean of its "
         "instances' logits.",
-        follows_code="Nothing.",
-        fair="Not part of the comparison. C as for `mean-pool`.",
+        follows_code="Written for this package.",
+        fair="Not part of it. C as for `mean-pool`.",
     )
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:

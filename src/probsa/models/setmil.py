@@ -197,12 +197,9 @@ class SETMIL(Model):
 
     family = "global"
     provenance = Provenance(
-        paper="Zhao et al., SETMIL: spatial encoding transformer-based multiple instance learning "
-        "for pathological image analysis, MICCAI 2022, "
-        "https://doi.org/10.1007/978-3-031-16434-7_7",
+        paper="Zhao et al., SETMIL, MICCAI 2022, https://doi.org/10.1007/978-3-031-16434-7_7",
         code="TencentAILabHealthcare/SETMIL",
-        licence="none stated (parts from T2T-ViT, Clear BSD, and from iRPE, MIT); written from a "
-        "description alone",
+        licence="none stated (parts from T2T-ViT, Clear BSD, and from iRPE, MIT)",
         follows_paper="Pyramid of windows, class token, transformer with relative positions, "
         "cross-entropy.",
         follows_code="The attention logits of a window are scaled by its width, its values are "

@@ -105,9 +105,7 @@ class SmABMIL(Model):
 
     needs = frozenset({"edges"})
     provenance = Provenance(
-        paper="Castro-Macías, Morales-Álvarez, Wu, Molina & Katsaggelos, Sm: enhanced localization "
-        "in multiple instance learning for medical imaging classification, NeurIPS 2024, "
-        "arXiv:2410.03276",
+        paper="Castro-Macías et al., Sm, NeurIPS 2024, arXiv:2410.03276",
         code="Franblueee/SmMIL is announced but empty; the authors' library is Franblueee/torchmil",
         licence="Apache-2.0",
         follows_paper="The operator in its exact and its approximate mode; early, mid and late; α "

@@ -27,11 +27,9 @@ from .attention_mil import PARTS, TRUNK, ProbSA
 OWN: dict[str, object] = {"activation": "relu", "dropout": 0.1, "mask_padding": False}
 """The original's setting, for its 1024 features; its training settings belong in a run file."""
 PROVENANCE = Provenance(
-    paper="Shao et al., TransMIL: transformer based correlated multiple instance learning for "
-    "whole slide image classification, NeurIPS 2021, arXiv:2106.00908",
+    paper="Shao et al., TransMIL, NeurIPS 2021, arXiv:2106.00908",
     code="szc19990412/TransMIL",
-    licence="none (the README says GPLv3 and non-commercial); written from its description, and "
-    "its weights are not distributed here",
+    licence="none (the README says GPLv3 and non-commercial)",
     follows_paper="A class token and a square of tokens, two Nyström layers of 8 heads with 256 "
     "landmarks, three depthwise convolutions between them.",
     follows_code="A convolution of 33 taps over the values, no MLP in the layers. The pinned "
@@ -175,10 +173,8 @@ class TransMILProbSA(ProbSA):
     encoder_type = SquareEncoder
     provenance = replace(
         PROVENANCE,
-        paper=f"{PROVENANCE.paper}; pooling of Castro-Macías et al., Probabilistic smooth "
-        "attention, 2025, arXiv:2507.14932",
-        fair="Not part of the comparison. The paper says that ProbSA can be added to any "
-        "attention pooling; this adds it to TransMIL.",
+        paper=f"{PROVENANCE.paper}; with the pooling of arXiv:2507.14932",
+        fair="Not part of it.",
     )
 
     def __init__(self, *, network: SquareOptions, **attention: Any) -> None:

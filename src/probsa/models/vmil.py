@@ -58,8 +58,7 @@ class VMIL(Model):
     weighted_term = "m_step"
     needs_classes = True
     provenance = Provenance(
-        paper="Yang, Jiao, Wu & Li, Variational multiple-instance learning with embedding "
-        "correlation modeling for hyperspectral target detection, IEEE TNNLS 2024, "
+        paper="Yang, Jiao, Wu & Li, VMIL-ECM, IEEE TNNLS 2024, "
         "https://ieeexplore.ieee.org/document/10803098",
         code="BoYangXDU/VMIL-ECM",
         licence="MIT",
