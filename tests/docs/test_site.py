@@ -60,6 +60,7 @@ def site(tmp_path_factory):
         env={**os.environ, "NO_COLOR": "1"},
     )  # fmt: skip
     assert built.returncode == 0, built.stdout + built.stderr
+    assert "griffe:" not in built.stdout + built.stderr, "a docstring, which stops MkDocs"
     parsed = {}
     for path in (folder / "site").rglob("*.html"):
         parsed[path] = _Page()
