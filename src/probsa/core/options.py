@@ -152,6 +152,8 @@ def described(annotation: Any) -> str:
             words += [repr(part) for part in parts]
         elif origin in (tuple, list):
             words.append(f"a list ({described(parts[0])} each)")
+        elif origin in (dict, Mapping) or kind is dict:
+            words.append("keys and values")
         elif isinstance(kind, type) and is_dataclass(kind):
             words.append(kind.__name__)
         else:

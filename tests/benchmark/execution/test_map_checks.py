@@ -199,10 +199,3 @@ def test_bags_above_the_limit_are_passed_over(run, folder, monkeypatch):
         assert set(read_map_checks(cell.folder(out)).correlations) == small
         large |= positive - small
     assert large
-
-
-def test_wrong_numbers_are_refused(folder):
-    with pytest.raises(InputError, match=r"left_out_bags in .* is -1: expected a whole number"):
-        grid_of(folder, left_out_bags=-1)
-    with pytest.raises(InputError, match=r"left_out_bags in .* is 1 with keep: none"):
-        grid_of(folder, keep="none")

@@ -16,9 +16,9 @@ from ...errors import BagError, InputError
 from ...jobs import write_lock
 from ...training import RunFolder, config_differences
 from ...workflow import finish_run
+from ..grid.entries import Keep
 from ..grid.methods_and_cells import Cell
 
-Keep = Literal["best", "all", "none"]
 CellStatus = Literal["done", "failed", "waiting"]
 COLUMNS = ("data", "method", "split", "seed", "status", "seconds", "reason", "folder")
 

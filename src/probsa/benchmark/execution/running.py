@@ -87,14 +87,14 @@ def run_grid(
     for cell in cells:
         # A run made by hand, or by a process that was killed at its end, may lack cell.json.
         if cell.name in finished:
-            complete(cell, out, groups=groups[cell.data], keep=grid.keep)
-    slurm = SlurmJobs(folder=out / "slurm", options=grid.slurm, note=watch.note)
+            complete(cell, out, groups=groups[cell.data], keep=grid.file.keep)
+    slurm = SlurmJobs(folder=out / "slurm", options=grid.file.slurm or {}, note=watch.note)
     # a job has cores of its own
     threads = 0 if engine == "slurm" else max(1, cores() // workers)
     stage = Training(
         out=out,
         groups=groups,
-        keep=grid.keep,
+        keep=grid.file.keep,
         threads=threads,
         watch=watch,
         known_done=set(finished),
@@ -121,11 +121,11 @@ def run_grid(
         on_outcome=on_outcome,
     )
     settled = _settle(out, cells)
-    if grid.left_out_bags:
+    if grid.file.left_out_bags:
         outcomes = check_maps(
             [s.cell for s in settled if s.status == "done"],
             out,
-            bags=grid.left_out_bags,
+            bags=grid.file.left_out_bags,
             engine=engine,
             workers=workers,
             threads=threads,

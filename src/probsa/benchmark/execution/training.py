@@ -11,8 +11,9 @@ from ...core import is_disk_full
 from ...errors import ProbSAError
 from ...jobs import Stage, Task, TaskOutcome, cores, remove_dead_locks
 from ...training import Reporter, RunConfig, train
+from ..grid.entries import Keep
 from ..grid.methods_and_cells import Cell
-from .cells import Keep, complete, failure_reason, finish, is_done, record_failure
+from .cells import complete, failure_reason, finish, is_done, record_failure
 
 
 def task_of(cell: Cell, out: Path) -> Task:
