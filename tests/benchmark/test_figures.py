@@ -406,8 +406,6 @@ def test_uncertainty_has_a_bar_each_and_reasons_where_there_is_none():
 def test_every_method_has_its_own_look():
     looks = {n: style_of(n) for n in names()}
     assert len(set(looks.values())) == len(looks)
-    assert style_of("dsmil", "dsmil wide").colour == looks["dsmil"].colour
-    assert style_of("dsmil", "dsmil wide").marker != looks["dsmil"].marker
     assert style_of("a plugin's") == style_of("a plugin's")
 
 

@@ -144,6 +144,8 @@ def described(annotation: Any) -> str:
     "a number, 'linear' or 'cyclical'"
     >>> described(PositiveInt | None)
     'a whole number (at least 1) or null'
+    >>> described(list[dict[str, Any]])
+    'a list (keys and values each)'
     """
     words: list[str] = []
     for kind, limits in _alternatives(annotation):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,16 +18,14 @@ from .style import (
     GREY,
     TEXT,
     TITLE,
-    TITLES,
     WITHIN,
     FigureData,
     distinct,
-    in_points,
     method_panels,
     note,
+    paired_rows,
     reach,
     style_of,
-    why_not,
 )
 
 KEY = (
@@ -65,10 +63,7 @@ class BaselineDifference:
 
 
 def differences(scores: Sequence[Scores], cache: ResultCache | None = None) -> FigureData:
-    """Return every method against its family's baseline, one λ each.
-
-    With folds, AUROC is computed within folds, as in the means over them.
-    """
+    """Return every method against its family's baseline, one λ each."""
     cache = cache or ResultCache()
     result: list[BaselineDifference] = []
     missing: list[str] = []
@@ -82,35 +77,24 @@ def differences(scores: Sequence[Scores], cache: ResultCache | None = None) -> F
             if own:
                 missing.append(f"{data}, {family}: needs {BASELINES[family]} and another method")
             continue
-        compared = cache.compared(own, baseline=base.method.name)
-        for s in (s for s in own if s is not base):
-            by_metric = [_difference(s, compared.deciding(m)) for m in TITLES]
-            result += [d for d in by_metric if d is not None]
-            if None in by_metric:
-                missing.append(f"{s.method.name} on {data}: {why_not([base, s])}")
+        rows, reasons = paired_rows(own, base, _difference, cache)
+        result += rows
+        missing += reasons
     return FigureData(result, missing, chosen_note(scores))
 
 
-def _difference(s: Scores, compared: Pooled | None) -> BaselineDifference | None:
-    name = s.method.name
-    if compared is None or name not in compared.comparison.differences:
-        return None
-    comparison = compared.comparison
-    difference = comparison.differences[name]
+def _difference(s: Scores, pooled: Pooled, common: dict[str, Any]) -> BaselineDifference:
+    name, comparison = s.method.name, pooled.comparison
+    p, spread = comparison.adjusted[name], comparison.differences[name].spread
     return BaselineDifference(
-        data=s.data,
-        metric=compared.measure.title,
-        pooling=compared.pooling,
         method=name,
         model=s.method.model,
         baseline=comparison.reference,
-        **in_points(difference),
-        p=comparison.adjusted[name],
-        distinct=comparison.adjusted[name] <= ALPHA,
+        p=p,
+        distinct=p <= ALPHA,
         winner=comparison.winner == name,
-        detectable=None
-        if difference.spread is None
-        else 100.0 * min(1.0, minimum_detectable(difference.spread)),
+        detectable=None if spread is None else 100.0 * min(1.0, minimum_detectable(spread)),
+        **common,
     )
 
 

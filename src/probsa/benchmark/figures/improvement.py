@@ -5,7 +5,7 @@ Thin lines are data sets with their intervals, the thick line is their mean.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,18 +20,16 @@ from .style import (
     GREY,
     MARKERS,
     TEXT,
-    TITLES,
     WITHIN,
     FigureData,
     distinct,
     dress,
-    in_points,
     note,
+    paired_rows,
     reach,
     sheet,
     shortened,
     style_of,
-    why_not,
 )
 
 MEAN = "mean over data sets"
@@ -57,16 +55,14 @@ class Gain:
 
 
 def gains(scores: Sequence[Scores], cache: ResultCache | None = None) -> FigureData:
-    """Return every λ against its plain baseline on the same seeds, and the means over data sets.
-
-    With folds, AUROC is computed within folds, as in the means over them.
-    """
+    """Return every λ against its plain baseline on the same seeds, and the means over data sets."""
     cache = cache or ResultCache()
     found: list[Gain] = []
     missing: list[str] = []
     for variant_scores in variants_of(scores).values():
         for data in distinct(s.data for s in variant_scores if s.method.kl_weight is not None):
-            plain, *others = data_scores = [s for s in variant_scores if s.data == data]
+            data_scores = [s for s in variant_scores if s.data == data]
+            plain = data_scores[0]
             if plain.method.kl_weight is not None:
                 base = plain.method.baseline
                 missing += [
@@ -74,27 +70,15 @@ def gains(scores: Sequence[Scores], cache: ResultCache | None = None) -> FigureD
                     for s in data_scores
                 ]
                 continue
-            compared = cache.compared(data_scores, baseline=plain.method.name)
-            for s in others:
-                by_metric = [_gain(s, compared.deciding(m)) for m in TITLES]
-                found += [g for g in by_metric if g is not None]
-                if None in by_metric:
-                    missing.append(f"{s.method.name} on {data}: {why_not([plain, s])}")
+            rows, reasons = paired_rows(data_scores, plain, _gain, cache)
+            found += rows
+            missing += reasons
     return FigureData([*found, *means(found)], missing)
 
 
-def _gain(s: Scores, compared: Pooled | None) -> Gain | None:
-    difference = None if compared is None else compared.comparison.differences.get(s.method.name)
-    if compared is None or difference is None:
-        return None
-    return Gain(
-        data=s.data,
-        variant=s.method.label,
-        kl_weight=s.method.name.rpartition("λ=")[2],
-        metric=compared.measure.title,
-        pooling=compared.pooling,
-        **in_points(difference),
-    )
+def _gain(s: Scores, _: Pooled, common: dict[str, Any]) -> Gain:
+    kl_weight = s.method.name.rpartition("λ=")[2]
+    return Gain(variant=s.method.label, kl_weight=kl_weight, **common)
 
 
 def means(gains: Sequence[Gain]) -> list[Gain]:

@@ -1,10 +1,10 @@
-"""The common style of an experiment's figures: colours and markers by method, sizes, files.
+"""What the figures of an experiment share: style, pairs of methods, and files.
 
 Colours are those of Okabe and Ito and Tol's muted ones, which colour-blind readers can tell apart;
 related methods share a colour and differ in the marker.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from textwrap import wrap
@@ -19,7 +19,7 @@ from matplotlib.text import Text
 
 from ...core import write_csv
 from ...maps import save_figure
-from ...statistics import Difference
+from ..results.comparing import Pooled, ResultCache
 from ..results.scores import Scores
 
 Key = TypeVar("Key", bound=Hashable)
@@ -106,16 +106,10 @@ OTHERS = ("#0077BB", "#EE7733", "#009988", "#CC3311", "#EE3377", "#BBBB33", "#44
 BEYOND = "Lines cut at the edge of a panel continue beyond it; the CSV has their ends."
 
 
-def style_of(model: str, label: str | None = None) -> Style:
-    """Return the style of a model; another label in a grid changes only the marker."""
-    known = STYLES.get(model)
-    pick = crc32((label or model).encode())
-    if known is None:
-        return Style(OTHERS[pick % len(OTHERS)], MARKERS[pick % len(MARKERS)])
-    if label is None or label == model:
-        return known
-    others = MARKERS.replace(known.marker, "")
-    return Style(known.colour, others[pick % len(others)])
+def style_of(model: str) -> Style:
+    """Return the style of a model, whatever label a grid gives it."""
+    pick = crc32(model.encode())
+    return STYLES.get(model) or Style(OTHERS[pick % len(OTHERS)], MARKERS[pick % len(MARKERS)])
 
 
 def sheet(width: float, height: float) -> Figure:
@@ -192,17 +186,42 @@ def note(figure: Figure, *texts: str) -> None:
         figure.supxlabel("\n".join(lines), fontsize=TEXT, x=0.01, ha="left")
 
 
-def in_points(difference: Difference) -> dict[str, Any]:
-    """Return a difference and the ends of its interval in hundredths, as fields of a row."""
-    values = {"points": difference.difference, "low": difference.low, "high": difference.high}
-    return {k: None if v is None else 100.0 * v for k, v in values.items()}
+def paired_rows(
+    group: Sequence[Scores],
+    base: Scores,
+    make: Callable[[Scores, Pooled, dict[str, Any]], Any],
+    cache: ResultCache,
+) -> tuple[list[Any], list[str]]:
+    """Compare the methods of a data set with one of them by each metric of figures.
 
+    With folds, AUROC is computed within folds, as in the means over them.
 
-def why_not(scores: Sequence[Scores]) -> str:
-    """Return why nothing can be compared on one data set."""
-    if len(set(scores[0].positive.tolist())) < 2:
-        return "its test bags have only one class"
-    return f"{' and '.join(s.method.name for s in scores)} have no seed in common"
+    Args:
+        group: The methods' scores on the data set.
+        base: The one that differences refer to.
+        make: Makes a row from a method, its comparison and the fields that all rows have.
+        cache: Comparisons that were made before.
+
+    Returns: The rows, and why some are missing.
+    """
+    compared = cache.compared(group, baseline=base.method.name)
+    rows, missing = [], []
+    for s in (s for s in group if s is not base):
+        for metric in TITLES:
+            found = compared.deciding(metric)
+            difference = found and found.comparison.differences.get(s.method.name)
+            if found is None or difference is None:
+                one_class = len(set(base.positive.tolist())) < 2
+                why = f"{base.method.name} and {s.method.name} have no seed in common"
+                why = "its test bags have only one class" if one_class else why
+                missing.append(f"{s.method.name} on {s.data}: {why}")
+                continue
+            common: dict[str, Any] = {"data": s.data, "metric": found.measure.title}
+            common["pooling"] = found.pooling
+            ends = {"points": difference.difference, "low": difference.low, "high": difference.high}
+            common |= {k: None if v is None else 100.0 * v for k, v in ends.items()}
+            rows.append(make(s, found, common))
+    return rows, distinct(missing)
 
 
 def distinct(values: Iterable[Key]) -> list[Key]:

@@ -162,13 +162,9 @@ def named_sets(given: Any, *, where: str) -> dict[str, dict[str, Any]]:
 def prepare_set(
     given: Mapping[str, Any], *, out: Path, feature_set: str | None, where: str
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the dotted keys of a data set's runs, after opening it if it is a study, and notes.
+    """Return the dotted keys of a data set's runs, and notes.
 
-    Args:
-        given: The keys from `named_sets`.
-        out: Where a study's labels are written, unless they exist.
-        feature_set: Which folder of features to use.
-        where: Where the keys were given, for error messages.
+    A study is opened with its folder of features, and its labels are written to `out`.
 
     Raises:
         InputError, TableError, BagError: The folder is not as expected.

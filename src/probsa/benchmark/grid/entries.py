@@ -66,8 +66,9 @@ class ExceptionRule:
 
     def holds(self, data: str, method: Method) -> bool:
         """Return whether the rule applies to a method on a data set."""
-        of_data, models = listed(self.data), listed(self.models)
-        return (not of_data or data in of_data) and (not models or _matches(method, models))
+        names = (method.model, method.label)
+        matches = any(fnmatchcase(n, p) for p in listed(self.models) for n in names)
+        return (not self.data or data in listed(self.data)) and (not self.models or matches)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,11 +150,7 @@ def run_keys(
 ) -> dict[str, Any]:
     """Add the section to the keys of a run: `{epochs: 5}` becomes `{training.epochs: 5}`.
 
-    Args:
-        given: The keys and their values.
-        where: Where the keys were given, for error messages.
-        section: The only section that is allowed.
-        others: Other keys that are allowed there, for the suggestions of an error message.
+    Only keys of `section` are allowed, if it is given; `others` are suggested as well.
 
     Raises:
         UnknownName: A run has no such key.
@@ -228,10 +225,6 @@ def check_exceptions(
     if not others:
         return ()
     return (f"no data is called {', '.join(others)}: exceptions for these have no effect",)
-
-
-def _matches(method: Method, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(n, p) for p in patterns for n in (method.model, method.label))
 
 
 def _spread(item: Any, *, where: str) -> list[ModelEntry]:

@@ -154,14 +154,18 @@ def read_grid(
             several = name in LISTS and isinstance(value, str) and "," in value
             own[name] = f"[{value}]" if several and value[0] not in "[{" else value
         elif name.startswith("slurm."):
-            slurm[name.removeprefix("slurm.")] = RunKey(name=name, annotation=Any, help="").read(
-                value
-            )
+            option = RunKey(name=name, annotation=Any, help="")
+            slurm[option.short] = option.read(value)
         else:
             for_runs[key] = value
     last = ExceptionRule(others=run_keys(for_runs, where="the flags", others=GRID_KEYS))
     given = load_yaml(path, what="grid", least="models") | own
     file = read_record(GridFile, given, where=where)
+    if file.left_out_bags and file.keep == "none":
+        raise InputError(
+            f"left_out_bags in {where} is {file.left_out_bags} with keep: none: the models predict "
+            "bags again, so keep their best checkpoints, or give left_out_bags: 0"
+        )
     for_all = run_keys(file.others, where=where, others=GRID_KEYS)
     name = file.name or path.stem
     rules = exceptions_of(file, where=where)
@@ -212,11 +216,6 @@ def read_grid(
         slurm=(file.slurm or {}) | slurm,
         others=for_all,
     )
-    if file.left_out_bags and file.keep == "none":
-        raise InputError(
-            f"left_out_bags in {where} is {file.left_out_bags} with keep: none: the models predict "
-            "bags again, so keep their best checkpoints, or give left_out_bags: 0"
-        )
     entries = methods_of(models, kl_weights(file.kl_weight, where=where), where=where)
     notes += check_exceptions(rules, ready, entries)
     rows: list[Row] = []
@@ -227,10 +226,19 @@ def read_grid(
             for rule in rules:
                 if rule.holds(data_name, entry.method):
                     run, seeds = run | rule.others, rule.seeds or seeds
-            config = _config(run, entry.method, where=where)
+            method = entry.method
+            config = checked_run(
+                {
+                    "training.tensorboard": False,
+                    **run,
+                    "model.name": method.model,
+                    **{f"model.{k}": v for k, v in method.arguments.items()},
+                    "training.kl_weight": 0.0 if method.kl_weight is None else method.kl_weight,
+                },
+                where=f" in {where}",
+            )
             data_set = data_set or _data_set(data_name, keys, config, file, where=where)
-            row = Row(data=data_set, method=entry.method, config=config, seeds=number_list(seeds))
-            rows.append(row)
+            rows.append(Row(data=data_set, method=method, config=config, seeds=number_list(seeds)))
     return Grid(file=file, rows=tuple(rows), notes=tuple(notes))
 
 
@@ -249,15 +257,6 @@ def _short(key: str) -> str:
     """Return a run's key without its section, as flags usually give it: `epochs`."""
     section, _, rest = key.partition(".")
     return rest if section in SECTIONS and rest else key
-
-
-def _config(run: Mapping[str, Any], method: Method, *, where: str) -> RunConfig:
-    """Return the config of a method's runs; the defaults are the paper's, without TensorBoard
-    files."""
-    keys = {"training.tensorboard": False, **run, "model.name": method.model}
-    keys |= {f"model.{k}": v for k, v in method.arguments.items()}
-    keys["training.kl_weight"] = 0.0 if method.kl_weight is None else method.kl_weight
-    return checked_run(keys, where=f" in {where}")
 
 
 def _data_set(
