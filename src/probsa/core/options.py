@@ -144,8 +144,6 @@ def described(annotation: Any) -> str:
     "a number, 'linear' or 'cyclical'"
     >>> described(PositiveInt | None)
     'a whole number (at least 1) or null'
-    >>> described(list[dict[str, Any]])
-    'a list (keys and values each)'
     """
     words: list[str] = []
     for kind, limits in _alternatives(annotation):
@@ -154,12 +152,11 @@ def described(annotation: Any) -> str:
             words += [repr(part) for part in parts]
         elif origin in (tuple, list):
             words.append(f"a list ({described(parts[0])} each)")
-        elif origin in (dict, Mapping) or kind is dict:
-            words.append("keys and values")
         elif isinstance(kind, type) and is_dataclass(kind):
             words.append(kind.__name__)
         else:
-            name = KINDS[kind].words if kind in KINDS else "text"
+            other = "keys and values" if origin in (dict, Mapping) else "text"
+            name = KINDS[kind].words if kind in KINDS else other
             words.append(f"{name} ({' and '.join(map(str, limits))})" if limits else name)
     *first, last = words
     return f"{', '.join(first)} or {last}" if first else last
@@ -243,8 +240,7 @@ def _as_kind(value: Any, kind: Any, limits: tuple[Limits, ...], key: str, *, bui
         return kind(**{f.name: part_of(v, f.type, _below(key, f.name)) for f, v in given})
     if kind not in KINDS:
         return value
-    is_bool = isinstance(value, bool)
-    if not isinstance(value, KINDS[kind].values) or (is_bool and kind is not bool):
+    if not isinstance(value, KINDS[kind].values) or (kind is not bool and isinstance(value, bool)):
         raise wrong
     violated = [str(limit) for limit in limits if not limit.contain(float(value))]
     if violated:
