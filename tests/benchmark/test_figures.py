@@ -16,26 +16,18 @@ from sklearn.metrics import f1_score, roc_auc_score
 from support.made_experiments import write_run
 
 from probsa.benchmark.figures.attention import attention_figures, default_bags, default_methods
-from probsa.benchmark.figures.critical import draw_critical, write_critical
-from probsa.benchmark.figures.detectors import error_detections
-from probsa.benchmark.figures.figure_data import (
-    critical,
-    differences,
-    family_ranks,
-    gains,
+from probsa.benchmark.figures.critical import RankedMethod, critical, draw_critical
+from probsa.benchmark.figures.folds import FoldScore, draw_folds
+from probsa.benchmark.figures.forest import BaselineDifference, differences, draw_forest
+from probsa.benchmark.figures.improvement import MEAN, Gain, draw_improvement, gains, means
+from probsa.benchmark.figures.ranks import AverageRank, draw_ranks, family_ranks
+from probsa.benchmark.figures.style import shortened, style_of, write
+from probsa.benchmark.figures.uncertainty import (
+    SHORT,
+    ErrorDetection,
+    draw_uncertainty,
+    error_detections,
 )
-from probsa.benchmark.figures.folds import FoldScores, draw_folds, write_folds
-from probsa.benchmark.figures.forest import BaselineDifference, draw_forest, write_forest
-from probsa.benchmark.figures.improvement import (
-    MEAN,
-    Gain,
-    draw_improvement,
-    means,
-    write_improvement,
-)
-from probsa.benchmark.figures.ranks import AverageRank, draw_ranks, write_ranks
-from probsa.benchmark.figures.style import shortened, style_of
-from probsa.benchmark.figures.uncertainty import SHORT, ErrorDetection, draw_uncertainty
 from probsa.benchmark.figures.write import write_figures
 from probsa.benchmark.grid.variants import CHOSEN
 from probsa.benchmark.reports import write_report
@@ -45,7 +37,6 @@ from probsa.benchmark.results.results import read_results
 from probsa.benchmark.tables.instances import instances_table
 from probsa.errors import InputError, UnknownName
 from probsa.models import names
-from probsa.statistics import Metric
 
 BAGS = [["a", "b", "c", "d"], ["e", "f", "g", "h"], ["i", "j", "k", "l"]]
 Y = dict(zip("abcdefghijkl", [0, 0, 1, 1] * 3, strict=True))
@@ -126,8 +117,9 @@ def refuse_collisions(figure: Figure) -> None:
 
 
 def test_what_lambda_brings_is_the_mean_difference_on_the_same_seeds(experiment):
-    result, missing = gains(read_results(experiment).scores)
-    assert missing == []
+    every, missing, _ = gains(read_results(experiment).scores)
+    result = [g for g in every if g.data != MEAN]
+    assert missing == [] and every == [*result, *means(result)]
     assert len(result) == 2 * 3 * 2
     y = list(Y.values())
     for g in result:
@@ -157,7 +149,7 @@ def test_a_mean_is_over_all_data_sets_or_there_is_none():
 
 
 def test_ranks_are_taken_within_a_data_set_and_a_family(experiment):
-    result, missing = family_ranks(read_results(experiment).scores)
+    result, missing, _ = family_ranks(read_results(experiment).scores)
     assert missing == []
     ours = {r.method: r.rank for r in result if r.metric == "AUROC"}
     # one λ per method: cyclical
@@ -181,7 +173,7 @@ def test_ranks_are_taken_within_a_data_set_and_a_family(experiment):
 
 
 def test_differences_are_to_the_baseline_of_the_family(experiment):
-    result, missing = differences(read_results(experiment).scores)
+    result, missing, _ = differences(read_results(experiment).scores)
     assert missing == []
     assert {d.baseline for d in result} == {"abmil"}
     assert len(result) == 2 * 2 * 3
@@ -206,7 +198,7 @@ def test_two_data_sets_are_too_few_for_critical_differences(experiment):
 
 
 def many_gains() -> list[Gain]:
-    return [
+    found = [
         Gain(data=d, variant=v, kl_weight=kl, metric=m, points=float(i), low=i - 1.0, high=i + 1.0)
         for i, (m, v, d, kl) in enumerate(
             itertools.product(
@@ -217,6 +209,7 @@ def many_gains() -> list[Gain]:
             )
         )
     ]
+    return [*found, *means(found)]
 
 
 def test_improvement_draws_data_sets_and_their_mean():
@@ -257,7 +250,8 @@ def test_notes_say_what_is_compared_and_leave_room_for_all_else():
 
 def test_intervals_that_span_everything_run_out_of_the_panel():
     few = [g for g in many_gains() if g.metric == "AUROC"]
-    wide = [replace(g, low=-90.0, high=95.0) if i % 4 == 0 else g for i, g in enumerate(few)]
+    own = [g for g in few if g.data != MEAN]
+    wide = [replace(g, low=-90.0, high=95.0) if g in own[::4] else g for g in few]
     for given, cut in ((few, False), (wide, True)):
         figure = draw_improvement(given)
         low, high = panel(figure, "AUROC abmil-probsa-dirac").get_ylim()
@@ -308,12 +302,20 @@ def test_ranks_are_where_they_should_be():
     refuse_collisions(figure)
 
 
+def ranked_methods(ranks, cliques, *, cd) -> list[RankedMethod]:
+    return [
+        RankedMethod(
+            method=name, model=model, average_rank=rank, cd=cd,
+            cliques=" ".join(str(k + 1) for k, members in enumerate(cliques) if i in members),
+        )
+        for i, ((name, model), rank) in enumerate(zip(twenty(), ranks, strict=False))
+    ]  # fmt: skip
+
+
 def test_critical_differences_are_to_scale_and_bars_join_cliques(tmp_path):
-    methods = [n for n, _ in twenty()]
     ranks = [1 + 0.95 * i for i in range(20)]
-    figure = draw_critical(
-        methods, ranks, cd=4.0, cliques=[range(5), range(3, 9), range(12, 20)], title="AUROC"
-    )
+    rows = ranked_methods(ranks, [range(5), range(3, 9), range(12, 20)], cd=4.0)
+    figure = draw_critical(rows, title="AUROC")
     refuse_collisions(figure)
     (ax,) = figure.axes
     bars = [line for line in ax.lines if line.get_linewidth() == 3]
@@ -330,13 +332,12 @@ def test_critical_differences_are_to_scale_and_bars_join_cliques(tmp_path):
         line for line in ax.lines if line.get_linewidth() == 1.4 and len(set(line.get_ydata())) == 1
     ]
     assert cd.get_xdata()[1] - cd.get_xdata()[0] == pytest.approx(4 * inch)
-    write_critical(tmp_path / "c.png", methods, ranks, cd=4.0, cliques=[range(5), range(3, 9)])
-    rows = table(tmp_path / "c.csv")
-    assert [r["cliques"] for r in rows[:6]] == ["1", "1", "1", "1 2", "1 2", "2"]
+    write(figure, tmp_path / "c.png", rows)
+    assert [r["cliques"] for r in table(tmp_path / "c.csv")[:6]] == ["1"] * 3 + ["1 2"] * 2 + ["2"]
 
 
 def test_a_critical_difference_that_is_too_long_says_so():
-    figure = draw_critical(["a", "b"], [1.2, 1.8], cd=9.0, cliques=[range(2)])
+    figure = draw_critical(ranked_methods([1.2, 1.8], [range(2)], cd=9.0))
     assert any("longer than the page" in t.get_text() for t in visible_texts(figure))
     refuse_collisions(figure)
 
@@ -362,34 +363,36 @@ def test_only_a_winner_is_marked(tmp_path):
         points = [line for line in ax.lines if line.get_marker() != "None"]
         filled = [line.get_xdata()[0] for line in points if line.get_markerfacecolor() != "white"]
         assert sorted(filled) == [-7, 10]
-    write_forest(tmp_path / "f.png", rows)
+    write(figure, tmp_path / "f.png", rows)
     assert [r["winner"] for r in table(tmp_path / "f.csv")].count("True") == 2
 
 
 def test_splits_have_a_point_each(tmp_path):
     scores = [
-        FoldScores(data=d, method=name, model=model, auroc={k: 0.9 - k / 10 for k in range(5)})
+        FoldScore(data=d, method=name, model=model, split=k, auroc=0.9 - k / 10)
         for d in ("one", "two")
         for name, model in twenty()
+        for k in range(5)
     ]
     figure = draw_folds(scores)
     refuse_collisions(figure)
     points = [line for line in panel(figure, "one").lines if line.get_marker() == "o"]
     assert [len(line.get_xdata()) for line in points] == [5] * 20
-    write_folds(tmp_path / "f.png", scores)
+    write(figure, tmp_path / "f.png", scores)
     assert len(table(tmp_path / "f.csv")) == 2 * 20 * 5
 
 
 def test_uncertainty_has_a_bar_each_and_reasons_where_there_is_none():
     rivals = {
-        "σ²": Metric(0.61, low=0.5, high=0.7),
-        "−|e|": Metric(0.72, low=0.6, high=0.8),
-        "−w log w": Metric.undefined("every instance has the same weight"),
+        "σ²": {"auroc": 0.61, "low": 0.5, "high": 0.7},
+        "−|e|": {"auroc": 0.72, "low": 0.6, "high": 0.8},
+        "−w log w": {"auroc": None, "reason": "every instance has the same weight"},
     }
     result = [
-        ErrorDetection(data=d, method=name, model=model, metrics=rivals)
+        ErrorDetection(data=d, method=name, model=model, score=score, **values)
         for d in ("one", "two")
         for name, model in twenty()
+        for score, values in rivals.items()
     ]
     figure = draw_uncertainty(result)
     refuse_collisions(figure)
@@ -403,8 +406,6 @@ def test_uncertainty_has_a_bar_each_and_reasons_where_there_is_none():
 def test_every_method_has_its_own_look():
     looks = {n: style_of(n) for n in names()}
     assert len(set(looks.values())) == len(looks)
-    assert style_of("dsmil", "dsmil wide").colour == looks["dsmil"].colour
-    assert style_of("dsmil", "dsmil wide").marker != looks["dsmil"].marker
     assert style_of("a plugin's") == style_of("a plugin's")
 
 
@@ -440,12 +441,12 @@ def test_what_finds_wrong_calls_is_the_same_in_figure_and_table(experiment):
     below = instances_table(own).follow[0]
     keys = [c.key for c in below.columns]
     rows = {r[0].text: dict(zip(keys, r, strict=True)) for r in below.rows}
-    result, missing = error_detections(own)
-    assert missing == [] and len(result) == 3
+    result, missing, _ = error_detections(own)
+    assert missing == [] and len(result) == 2 * 3
+    keys = {name: key for key, name in SHORT.items()}
     for f in result:
-        for key, name in SHORT.items():
-            entry, metric = rows[f.method][key], f.metrics[name]
-            assert (entry.value, entry.low, entry.high) == (metric.value, metric.low, metric.high)
+        entry = rows[f.method][keys[f.score]]
+        assert (entry.value, entry.low, entry.high) == (f.auroc, f.low, f.high)
 
 
 def test_tables_and_figures_compute_a_thing_once(experiment, tmp_path, monkeypatch):
@@ -473,7 +474,7 @@ def test_tables_and_figures_compute_a_thing_once(experiment, tmp_path, monkeypat
 
 def test_the_same_bytes_every_time(tmp_path):
     for name in ("a", "b"):
-        write_improvement(tmp_path / f"{name}.png", many_gains())
+        write(draw_improvement(many_gains()), tmp_path / f"{name}.png", many_gains())
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.csv", "a.png", "b.csv", "b.png"]
@@ -544,6 +545,5 @@ def test_names_that_hold_dollars_are_names(tmp_path):
         AverageRank(family="local", metric="F1", method=f"a$_{k}$^", model="dsmil", rank=float(k))
         for k in (1, 2)
     ]
-    write_ranks(tmp_path / "r.png", ranks)
-    write_improvement(tmp_path / "i.png", many_gains())
+    write(draw_ranks(ranks), tmp_path / "r.png", ranks)
     assert [r["method"] for r in table(tmp_path / "r.csv")] == ["a$_1$^", "a$_2$^"]

@@ -155,7 +155,8 @@ def described(annotation: Any) -> str:
         elif isinstance(kind, type) and is_dataclass(kind):
             words.append(kind.__name__)
         else:
-            name = KINDS[kind].words if kind in KINDS else "text"
+            other = "keys and values" if origin in (dict, Mapping) else "text"
+            name = KINDS[kind].words if kind in KINDS else other
             words.append(f"{name} ({' and '.join(map(str, limits))})" if limits else name)
     *first, last = words
     return f"{', '.join(first)} or {last}" if first else last
@@ -239,8 +240,7 @@ def _as_kind(value: Any, kind: Any, limits: tuple[Limits, ...], key: str, *, bui
         return kind(**{f.name: part_of(v, f.type, _below(key, f.name)) for f, v in given})
     if kind not in KINDS:
         return value
-    is_bool = isinstance(value, bool)
-    if not isinstance(value, KINDS[kind].values) or (is_bool and kind is not bool):
+    if not isinstance(value, KINDS[kind].values) or (kind is not bool and isinstance(value, bool)):
         raise wrong
     violated = [str(limit) for limit in limits if not limit.contain(float(value))]
     if violated:

@@ -4,9 +4,9 @@ import json
 
 import pytest
 import torch
-import yaml
 from scipy.stats import spearmanr
 from sklearn.metrics import average_precision_score
+from support.grids import SHORT_RUNS, write_grid
 from support.stored import write_folder
 
 from probsa.benchmark.execution import map_checks
@@ -41,18 +41,8 @@ def positive_test_bags(table):
 
 
 def grid_of(folder, **keys):
-    given = {
-        "data": {"features": str(folder / "features"), "labels": str(folder / "labels.csv")},
-        "models": MODELS,
-        "epochs": 1,
-        "batch_size": 4,
-        "device": "cpu",
-        "threads": 1,
-        "left_out_bags": 1,
-    }
-    path = folder.parent / "grid.yaml"
-    path.write_text(yaml.safe_dump({**given, **keys}, sort_keys=False))
-    return read_grid(path)
+    given = SHORT_RUNS | {"models": MODELS, "epochs": 1, "left_out_bags": 1} | keys
+    return read_grid(write_grid(folder, **given))
 
 
 @pytest.fixture(scope="module")
@@ -199,10 +189,3 @@ def test_bags_above_the_limit_are_passed_over(run, folder, monkeypatch):
         assert set(read_map_checks(cell.folder(out)).correlations) == small
         large |= positive - small
     assert large
-
-
-def test_wrong_numbers_are_refused(folder):
-    with pytest.raises(InputError, match=r"left_out_bags in .* is -1: expected a whole number"):
-        grid_of(folder, left_out_bags=-1)
-    with pytest.raises(InputError, match=r"left_out_bags in .* is 1 with keep: none"):
-        grid_of(folder, keep="none")

@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 from support import forks
+from support.grids import SHORT_RUNS, write_grid
 from support.processes import fork_workers
 from support.stored import write_folder
 from support.toy_stage import wait_for
@@ -43,19 +43,8 @@ def folder(tmp_path):
 
 def written(folder, **keys):
     """Write the file of a grid: three short runs on the first fold, changed by the keys."""
-    given = {
-        "data": {"features": str(folder / "features"), "labels": str(folder / "labels.csv")},
-        "models": [{"name": "abmil", **SMALL}, DIAG, DSMIL],
-        "splits": [0],
-        "epochs": 2,
-        "batch_size": 4,
-        "learning_rate": 0.01,
-        "device": "cpu",
-        "threads": 1,
-    }
-    path = folder.parent / "grid.yaml"
-    path.write_text(yaml.safe_dump({**given, **keys}, sort_keys=False))
-    return path
+    models = [{"name": "abmil", **SMALL}, DIAG, DSMIL]
+    return write_grid(folder, **SHORT_RUNS | {"models": models, "splits": [0]} | keys)
 
 
 def grid_of(folder, **keys):

@@ -3,7 +3,10 @@
 import pytest
 from support.made_experiments import write_folds
 
-from probsa.benchmark.figures.figure_data import differences, family_ranks, folds, gains
+from probsa.benchmark.figures.folds import folds
+from probsa.benchmark.figures.forest import differences
+from probsa.benchmark.figures.improvement import gains
+from probsa.benchmark.figures.ranks import family_ranks
 from probsa.benchmark.grid.methods_and_cells import Method
 from probsa.benchmark.grid.variants import CHOSEN, chosen, family_baseline, variants_of
 from probsa.benchmark.results.results import read_results
@@ -36,7 +39,7 @@ def test_one_made_for_a_variant_is_its_own(written):
     written("abmil", GOOD, label="abmil of slow")
     out = written("abmil-probsa-diag", GOOD, label="slow", kl_weight=1)
     assert labels_of(out) == {"slow": ["abmil of slow", "slow"]}
-    result, missing = gains(read_results(out).scores)
+    result, missing, _ = gains(read_results(out).scores)
     assert missing == [] and {g.points for g in result} == {0.0}
 
 
@@ -70,7 +73,7 @@ def test_one_of_other_arguments_is_none(written):
     written("abmil-probsa-diag", GOOD, kl_weight=1, **of)
     out = written("abmil-probsa-diag", GOOD, kl_weight="cyclical", **of)
     assert labels_of(out) == {"small": ["small", "small"]}
-    result, missing = gains(read_results(out).scores)
+    result, missing, _ = gains(read_results(out).scores)
     assert result == []
     assert missing[0] == "small λ=1 on toy: abmil with the same arguments was not run"
     assert ablation_table(read_results(out)) is None  # two λ, but no plain model
@@ -96,7 +99,7 @@ def test_one_kl_weight_stands_for_a_method_in_tables_and_figures_alike(written, 
     assert any(CHOSEN in note for note in table.footnotes)
     assert {r.method for r in family_ranks(results.scores)[0]} == {"abmil", name}
     assert {d.method for d in differences(results.scores)[0]} == {name}
-    assert {f.method for f in folds(results.scores)} == {"abmil", name}
+    assert {f.method for f in folds(results.scores)[0]} == {"abmil", name}
 
 
 def test_a_kl_weight_is_the_same_on_all_data_sets(written):
@@ -121,7 +124,7 @@ def test_who_is_ranked_is_the_same_in_table_and_figure(written):
     table = comparison_table(results, "local")
     rank = [c.key for c in table.columns].index("rank")
     in_table = {row[0].text for row in table.rows if row[rank].value is not None}
-    result, missing = family_ranks(results.scores)
+    result, missing, _ = family_ranks(results.scores)
     in_figure = {r.method for r in result if r.family == "local"}
     assert in_table == in_figure == {"abmil", "dsmil"}
     note = "Not ranked, for lack of a value in some column: patchgcn."

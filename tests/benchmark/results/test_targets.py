@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from probsa.benchmark.figures.figure_data import critical_by_primary
+from probsa.benchmark.figures.critical import critical
 from probsa.benchmark.grid.methods_and_cells import Method
 from probsa.benchmark.results.comparing import ResultCache, compare_methods
 from probsa.benchmark.results.ranked import ranked
@@ -172,8 +172,9 @@ def test_ranks_and_critical_differences_put_the_lowest_error_first():
     columns = ranked(scores)
     assert columns.by_primary and columns.columns == tuple((d, "mae") for d in sets)
     assert columns.values["abmil"][0] == pytest.approx(-errors(scores[0]).mean())
-    diagram = critical_by_primary(scores, "local")
-    assert diagram.ranks.mean == {"abmil": 1.0, "dsmil": 2.0, "patchgcn": 3.0}
+    diagram = critical(scores, "local", None)
+    found = [(r.method, r.average_rank, r.cliques) for r in diagram]
+    assert found == [("abmil", 1.0, "1"), ("dsmil", 2.0, "1 2"), ("patchgcn", 3.0, "2")]
 
 
 def test_areas_are_within_folds_and_calls_of_all_folds_together():

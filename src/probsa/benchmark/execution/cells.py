@@ -6,7 +6,8 @@ OUT/cells.csv   the states of all cells
 """
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,10 +17,12 @@ from ...errors import BagError, InputError
 from ...jobs import write_lock
 from ...training import RunFolder, config_differences
 from ...workflow import finish_run
+from ..grid.entries import Keep
 from ..grid.methods_and_cells import Cell
 
-Keep = Literal["best", "all", "none"]
 CellStatus = Literal["done", "failed", "waiting"]
+EVALUATION = "evaluation.json"
+"""The last file that a run writes."""
 COLUMNS = ("data", "method", "split", "seed", "status", "seconds", "reason", "folder")
 
 
@@ -55,36 +58,25 @@ def is_done(cell: Cell, out: Path) -> bool:
     run = RunFolder(cell.folder(out))
     if not run.config_file.is_file():
         return False
-    changed = config_differences(run.config(), cell.config)
-    if changed:
-        key, (stored, wanted) = next(iter(changed.items()))
+    for key, (stored, wanted) in config_differences(run.config(), cell.config).items():
         raise InputError(
             f"{run.path} was run with {key} = {stored!r}, but the grid has {wanted!r}: give "
             "another --out, or remove that folder"
         )
-    return evaluation_file(run).is_file()
-
-
-def evaluation_file(run: RunFolder) -> Path:
-    """Return the path of the last file that a run writes."""
-    return run.path / "evaluation.json"
+    return (run.path / EVALUATION).is_file()
 
 
 def state_of(cell: Cell, out: Path, *, done: bool | None = None) -> CellState:
     """Return the state of a cell; passing `done`, if known, avoids reading the disk."""
     if is_done(cell, out) if done is None else done:
-        seconds = sum(
-            float(row.get("seconds") or 0) for row in _history(RunFolder(cell.folder(out)))
-        )
+        file = RunFolder(cell.folder(out)).metrics_file
+        rows = TextTable.read(file).rows if file.is_file() else []
+        seconds = sum(float(row.get("seconds") or 0) for row in rows)
         return CellState(cell=cell, status="done", seconds=seconds)
     reason = failure_reason(cell, out)
     if reason is None:
         return CellState(cell=cell, status="waiting")
     return CellState(cell=cell, status="failed", reason=reason)
-
-
-def _history(run: RunFolder) -> list[dict[str, str]]:
-    return TextTable.read(run.metrics_file).rows if run.metrics_file.is_file() else []
 
 
 def finish(cell: Cell, out: Path) -> None:
@@ -99,7 +91,7 @@ def finish(cell: Cell, out: Path) -> None:
     # no bootstrap: the tables compute intervals over several runs
     finished = finish_run(run, bootstrap=0, maps="none", extras=False)
     if finished.failures:
-        evaluation_file(run).unlink()
+        (run.path / EVALUATION).unlink()
         bag, reason = finished.failures[0]
         raise BagError(
             f"{len(finished.failures)} held-out bags cannot be predicted. {bag!r}: {reason}"
@@ -120,8 +112,10 @@ def complete(cell: Cell, out: Path, *, groups: Mapping[str, str] | None, keep: K
         "folds": cell.config.data.test_fold is not None,
         "groups": None if groups is None else dict(groups),
     }
-    file = folder / "cell.json"
-    if not file.is_file() or not _holds(file, metadata):
+    file, stored = folder / "cell.json", None
+    with suppress(InputError):  # missing or damaged: it is written again
+        stored = read_json(file)
+    if stored != metadata:
         with write_lock(file):
             write_json(file, metadata)
     run = RunFolder(folder)
@@ -133,13 +127,6 @@ def complete(cell: Cell, out: Path, *, groups: Mapping[str, str] | None, keep: K
     failure = failure_file(cell, out)
     for path in (failure, *temporary_files(failure)):
         path.unlink(missing_ok=True)
-
-
-def _holds(file: Path, value: object) -> bool:
-    try:
-        return read_json(file) == value
-    except InputError:  # damaged: it is written again
-        return False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,12 +155,6 @@ def record_failure(cell: Cell, out: Path, reason: str) -> None:
     file = failure_file(cell, out)
     with write_lock(file):
         write_json(file, {"cell": cell.name, "reason": reason})
-
-
-def forget_failures(cells: Iterable[Cell], out: Path) -> None:
-    """Make failed cells wait to be run again."""
-    for cell in cells:
-        failure_file(cell, out).unlink(missing_ok=True)
 
 
 def write_states(out: Path, states: Sequence[CellState]) -> None:

@@ -7,30 +7,26 @@ the validation bags chose (`choose_map_score`), which for attention models is of
 OUT/cells/DATA/METHOD/split0-seed0/map_checks.json   the checks of a finished cell
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
 from ...core import as_record, read_json, seed_of, write_json
-from ...datasets import BagSet
 from ...errors import InputError, ProbSAError
 from ...evaluation import (
     LEAVE_ONE_OUT_UP_TO,
     DeletionCurves,
     MapScore,
-    Predictions,
-    Predictor,
     choose_map_score,
     deletion_curves,
     load,
     read_predictions,
     shown_precision,
 )
-from ...jobs import Engine, SlurmJobs, Stage, Task, TaskOutcome, cores, run_tasks
+from ...jobs import Stage, Task, TaskOutcome, cores
 from ...training import RunFolder, open_units
-from ..grid.methods_and_cells import Cell
 
 FILE = "map_checks.json"
 
@@ -58,7 +54,9 @@ class CheckingMaps(Stage):
     """Checks the maps of finished cells."""
 
     bags: int
-    """Largest number of bags that a model without a closed form predicts again."""
+    """Largest number of positive test bags of a cell that a model without a closed form predicts
+    again. They are drawn by their names, so all methods have the same ones, from those with at most
+    `LEAVE_ONE_OUT_UP_TO` instances. Other models use all."""
     threads: int
     """Threads of a process; 0 for the cores that it may use."""
 
@@ -68,9 +66,8 @@ class CheckingMaps(Stage):
             found = read_map_checks(task.target.parent)
         except InputError:
             return None
-        if found is None or found.asked != self.bags:
-            return None
-        return TaskOutcome(name=task.name, status="done", kept=True)
+        current = found is not None and found.asked == self.bags
+        return TaskOutcome(name=task.name, status="done", kept=True) if current else None
 
     def start(self) -> None:
         """Set the number of threads of this process."""
@@ -91,34 +88,6 @@ class CheckingMaps(Stage):
         """Nothing is kept of a failure: the next run of the grid tries again."""
 
 
-def check_maps(
-    cells: Sequence[Cell],
-    out: Path,
-    *,
-    bags: int,
-    engine: Engine,
-    workers: int,
-    threads: int,
-    slurm: SlurmJobs | None = None,
-) -> list[TaskOutcome]:
-    """Check the maps of all cells that have no checks yet; return the outcome of each cell.
-
-    Args:
-        cells: Finished cells.
-        out: Folder of the experiment.
-        bags: Largest number of positive test bags of a cell that a model without a closed form
-            predicts again. They are drawn by their names, so all methods have the same ones, from
-            those with at most `LEAVE_ONE_OUT_UP_TO` instances. Other models use all.
-        engine: See `run_tasks`.
-        workers: See `run_tasks`.
-        threads: Number of threads of a process; 0 for the cores that it may use.
-        slurm: See `run_tasks`.
-    """
-    tasks = [Task(name=c.name, target=c.folder(out) / FILE, noun="run") for c in cells]
-    stage = CheckingMaps(bags=bags, threads=threads)
-    return run_tasks(stage, tasks, engine=engine, workers=workers, slurm=slurm)
-
-
 def read_map_checks(folder: Path) -> MapChecks | None:
     """Return what was found for the run in a folder; None if there is nothing.
 
@@ -131,15 +100,21 @@ def read_map_checks(folder: Path) -> MapChecks | None:
 
 def _of_run(run: RunFolder, *, bags: int) -> MapChecks:
     predictions = read_predictions(run.predictions)
-    positive = sorted(_positive(predictions), key=seed_of)
+    rows = list(zip(predictions.bags, predictions.parts, predictions.labels, strict=True))
+    positive = sorted((b for b, part, y in rows if part == "test" and y), key=seed_of)
     predictor = load(run.path, device=run.config().training.device)
     features, _ = open_units(run.config().data)
-    names = [
-        b for b, part in zip(predictions.bags, predictions.parts, strict=True) if part == "val"
-    ]
+    names = [b for b, part, _ in rows if part == "val"]
     choice = choose_map_score(predictor, names, read=features.bag, threshold=predictions.threshold)
     shown = None if choice is None else choice.chosen
-    curves = list(_curves(features, predictor, predictions, names=positive, bags=bags))
+    curves: list[DeletionCurves] = []
+    for name in positive:  # all bags where they have a closed form, else some
+        closed = predictions.instances(name).leave_one_out is not None
+        if not closed and len(curves) == bags:
+            break
+        bag = features.bag(name)
+        if closed or len(bag) <= LEAVE_ONE_OUT_UP_TO:
+            curves.append(deletion_curves(predictor, bag, orders=("shown",))[1])
     return MapChecks(
         asked=bags,
         removal=curves[0].removal if curves else None,
@@ -148,28 +123,3 @@ def _of_run(run: RunFolder, *, bags: int) -> MapChecks:
         shown=shown,
         shown_precisions={b: shown_precision(predictions.instances(b), shown) for b in positive},
     )
-
-
-def _curves(
-    features: BagSet,
-    predictor: Predictor,
-    predictions: Predictions,
-    *,
-    names: Sequence[str],
-    bags: int,
-) -> Iterator[DeletionCurves]:
-    """Yield the curves of all bags where they have a closed form, else of some."""
-    found = 0
-    for name in names:
-        closed = predictions.instances(name).leave_one_out is not None
-        if not closed and found == bags:
-            return
-        bag = features.bag(name)
-        if closed or len(bag) <= LEAVE_ONE_OUT_UP_TO:
-            found += 1
-            yield deletion_curves(predictor, bag, orders=("shown",))[1]
-
-
-def _positive(predictions: Predictions) -> Iterator[str]:
-    rows = zip(predictions.bags, predictions.parts, predictions.labels, strict=True)
-    return (b for b, part, y in rows if part == "test" and y)

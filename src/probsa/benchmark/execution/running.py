@@ -6,18 +6,28 @@ Any number of processes and machines may run the same grid in the same folder.
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import torch
 
 from ...errors import InputError, OutputExists
-from ...jobs import Engine, SlurmJobs, TaskOutcome, cores, run_tasks, write_lock
+from ...jobs import (
+    Engine,
+    SlurmJobs,
+    Task,
+    TaskOutcome,
+    cores,
+    remove_dead_locks,
+    run_tasks,
+    write_lock,
+)
 from ..grid.checks import check_grid, store_checked
 from ..grid.grid import Grid
-from ..grid.methods_and_cells import Cell
-from .cells import CellState, complete, forget_failures, is_done, state_of, write_states
-from .map_checks import check_maps
-from .training import Training, Watch, remove_cell_locks, task_of
+from .cells import CellState, CellStatus, complete, failure_file, is_done, state_of, write_states
+from .map_checks import FILE, CheckingMaps
+from .training import Training, Watch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,27 +87,23 @@ def run_grid(
     with write_lock(out / "grid.yaml", out / "notes.json", out / "copies", out / "splits"):
         store_checked(checked, out)
         grid.write(out)
-    if retry:
-        forget_failures(cells, out)
     watch = watch or Watch()
     for note in checked.notes:
         watch.note(f"note: {note}")
     watch.grid(cells=len(cells), done=len(finished))
-    groups = {d.name: d.groups for d in grid.data}
+    groups, keep = {d.name: d.groups for d in grid.data}, grid.file.keep
     for cell in cells:
+        if retry:
+            failure_file(cell, out).unlink(missing_ok=True)
         # A run made by hand, or by a process that was killed at its end, may lack cell.json.
         if cell.name in finished:
-            complete(cell, out, groups=groups[cell.data], keep=grid.keep)
-    slurm = SlurmJobs(folder=out / "slurm", options=grid.slurm, note=watch.note)
+            complete(cell, out, groups=groups[cell.data], keep=keep)
     # a job has cores of its own
     threads = 0 if engine == "slurm" else max(1, cores() // workers)
-    stage = Training(
-        out=out,
-        groups=groups,
-        keep=grid.keep,
-        threads=threads,
-        watch=watch,
-        known_done=set(finished),
+    run = partial(
+        run_tasks,
+        engine=engine,
+        slurm=SlurmJobs(folder=out / "slurm", options=grid.file.slurm or {}, note=watch.note),
     )
     by_name = {c.name: c for c in cells}
     states = {c.name: state_of(c, out, done=c.name in finished) for c in cells}
@@ -111,45 +117,35 @@ def run_grid(
         watch.settled(sum(s.status != "waiting" for s in states.values()))
         watch.end(cell, outcome)
 
-    run_tasks(
+    on_gpus = any(c.config.training.device in ("auto", "cuda") for c in cells)
+    stage = Training(
+        out=out, groups=groups, keep=keep, threads=threads, watch=watch, known_done=set(finished)
+    )
+    run(
         stage,
-        [task_of(c, out) for c in cells],
-        engine=engine,
+        [Task(name=c.name, target=c.folder(out), noun="run", payload=c) for c in cells],
         workers=min(workers, len(cells)),
-        gpus=workers > 1 and _use_gpus(cells),
-        slurm=slurm,
+        gpus=workers > 1 and on_gpus and torch.cuda.is_available(),
         on_outcome=on_outcome,
     )
-    settled = _settle(out, cells)
-    if grid.left_out_bags:
-        outcomes = check_maps(
-            [s.cell for s in settled if s.status == "done"],
-            out,
-            bags=grid.left_out_bags,
-            engine=engine,
+    settled = [state_of(c, out) for c in cells]
+    write_states(out, settled)
+    remove_dead_locks(out.glob("cells/*/*/.*.lock"))
+    if grid.file.left_out_bags:
+        done = [s.cell for s in settled if s.status == "done"]
+        outcomes = run(
+            CheckingMaps(bags=grid.file.left_out_bags, threads=threads),
+            [Task(name=c.name, target=c.folder(out) / FILE, noun="run") for c in done],
             workers=workers,
-            threads=threads,
-            slurm=slurm,
         )
         for outcome in (o for o in outcomes if o.status == "failed"):
             watch.note(f"note: {outcome.name}: its maps were not checked: {outcome.reason}")
     return settled
 
 
-def _settle(out: Path, cells: Sequence[Cell]) -> list[CellState]:
-    """Write cells.csv, remove leftovers, and return the state of every cell."""
-    states = [state_of(c, out) for c in cells]
-    write_states(out, states)
-    remove_cell_locks(out)
-    return states
-
-
 def count_states(states: Sequence[CellState]) -> Mapping[str, int]:
     """Count the cells that are done, failed and waiting."""
-    count = {"done": 0, "failed": 0, "waiting": 0}
-    for state in states:
-        count[state.status] += 1
-    return count
+    return {k: sum(s.status == k for s in states) for k in get_args(CellStatus)}
 
 
 def _check_folder(out: Path) -> Path:
@@ -166,8 +162,3 @@ def _check_folder(out: Path) -> Path:
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise InputError(f"{existing} cannot be written to: give another --out")
     return out
-
-
-def _use_gpus(cells: Sequence[Cell]) -> bool:
-    wanted = any(c.config.training.device in ("auto", "cuda") for c in cells)
-    return wanted and torch.cuda.is_available()

@@ -9,20 +9,11 @@ import torch
 
 from ...core import is_disk_full
 from ...errors import ProbSAError
-from ...jobs import Stage, Task, TaskOutcome, cores, remove_dead_locks
-from ...training import Reporter, RunConfig, train
+from ...jobs import Stage, Task, TaskOutcome, cores
+from ...training import Reporter, train
+from ..grid.entries import Keep
 from ..grid.methods_and_cells import Cell
-from .cells import Keep, complete, failure_reason, finish, is_done, record_failure
-
-
-def task_of(cell: Cell, out: Path) -> Task:
-    """Return the task that runs a cell; it locks the run folder."""
-    return Task(name=cell.name, target=cell.folder(out), noun="run", payload=cell)
-
-
-def remove_cell_locks(out: Path) -> None:
-    """Remove locks of dead processes."""
-    remove_dead_locks(out.glob("cells/*/*/.*.lock"))
+from .cells import complete, failure_reason, finish, is_done, record_failure
 
 
 class Watch(Reporter):
@@ -82,9 +73,11 @@ class Training(Stage):
             cell: Cell = task.payload
             self.watch.begin(cell)
             reason = ""
+            # the threads of this process change no result
+            threads = cell.config.training.threads or self.threads
+            config = replace(cell.config, training=replace(cell.config.training, threads=threads))
             try:
-                folder = cell.folder(self.out)
-                train(self._config(cell), folder, resume=True, reporter=self.watch)
+                train(config, cell.folder(self.out), resume=True, reporter=self.watch)
                 finish(cell, self.out)
                 complete(cell, self.out, groups=self.groups[cell.data], keep=self.keep)
             except Exception as e:  # noqa: BLE001 - no error may stop the other cells
@@ -101,12 +94,6 @@ class Training(Stage):
         if cell.name not in self.known_done and is_done(cell, self.out):
             self.known_done.add(cell.name)
         return cell.name in self.known_done
-
-    def _config(self, cell: Cell) -> RunConfig:
-        """Return the config of a cell with the threads of this process, which change no result."""
-        training = cell.config.training
-        threads = training.threads or self.threads
-        return replace(cell.config, training=replace(training, threads=threads))
 
 
 def _reason(error: Exception) -> str:

@@ -4,10 +4,10 @@ Hand-picked examples would be misleading: unless bags are named, each is the med
 the caption says so.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool
@@ -19,7 +19,7 @@ from ...slides import Slide
 from ..results.results import read_results
 from ..results.sampling import means_of
 from ..results.scores import Scores, by_data
-from .figure_files import FigureFiles
+from .style import FigureFiles
 
 RIVALS = 4
 """Number of rival methods, as in the paper."""
@@ -27,8 +27,7 @@ ALONE = 6
 """Number of methods shown if none of them is ProbSA."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChosenBag:
+class ChosenBag(NamedTuple):
     """A bag, and why it was chosen."""
 
     bag: str
@@ -59,21 +58,27 @@ def attention_figures(
         InputError: There is no finished run below `out`.
     """
     results = read_results(out)
-    _refuse_unknown(results.scores, bags=bags, methods=methods)
+    known_bags = {b for s in results.scores for b in s.bags}
+    if unknown := next((b for b in bags or () if b not in known_bags), None):
+        raise UnknownName("test bag in the experiment", unknown, known_bags)
+    known_names = {name for s in results.scores for name in _names(s)}
+    if unknown := next((m for m in methods or () if m not in known_names), None):
+        raise UnknownName("method in the experiment", unknown, known_names)
     files = FigureFiles()
     for data, data_scores in by_data(results.two_classes).items():
-        shown = default_methods(data_scores) if methods is None else _named(data_scores, methods)
-        if not shown:
-            files += FigureFiles(
-                missing=((f"attention-{data}", "none of the methods was run on it"),)
-            )
-            continue
-        reference = next((s for s in reversed(shown) if s.method.baseline), shown[0])
-        if bags is None:
-            chosen, missing = default_bags(reference, seed=seed)
-            files += FigureFiles(missing=tuple((f"attention-{data}", why) for why in missing))
+        if methods is None:
+            shown = default_methods(data_scores)
         else:
-            chosen = [ChosenBag(bag=b, why="") for b in bags if b in reference.bags]
+            named = [s for wanted in methods for s in data_scores if wanted in _names(s)]
+            shown = list({s.method.name: s for s in named}.values())
+        chosen, missing = [], ["none of the methods was run on it"]
+        if shown:
+            reference = next((s for s in reversed(shown) if s.method.baseline), shown[0])
+            if bags is None:
+                chosen, missing = default_bags(reference, seed=seed)
+            else:
+                chosen, missing = [ChosenBag(b, "") for b in bags if b in reference.bags], []
+        files += FigureFiles(missing=tuple((f"attention-{data}", why) for why in missing))
         for choice in chosen:
             files += _draw(out, choice, shown, seed=seed, sources=sources.get(data))
     return files
@@ -128,7 +133,7 @@ def default_bags(reference: Scores, *, seed: int) -> tuple[list[ChosenBag], list
             f"Of the {len(rows)} {description}, the one whose p by {reference.method.name} (seed "
             f"{reference.seed[r]}) is the median."
         )
-        chosen.append(ChosenBag(bag=reference.bags[median], why=reason))
+        chosen.append(ChosenBag(reference.bags[median], reason))
     return chosen, missing
 
 
@@ -145,10 +150,8 @@ def prediction(scores: Scores, bag: str, *, seed: int) -> Prediction:
         BagError: The bag's file is missing or damaged.
     """
     r = replicate(scores, seed=seed)
-    split = scores.split[r, scores.bags.index(bag)]
-    runs = scores.runs[r]
-    name = f"split{split}-seed{scores.seed[r]}"
-    run = next(path for path in runs if path.name == name)
+    name = f"split{scores.split[r, scores.bags.index(bag)]}-seed{scores.seed[r]}"
+    run = next(path for path in scores.runs[r] if path.name == name)
     return read_predictions(run / "predictions").instances(bag)
 
 
@@ -192,24 +195,3 @@ def _draw(
 def _names(s: Scores) -> tuple[str, ...]:
     """Return the names that a method may be requested by."""
     return s.method.name, s.method.label, s.method.slug
-
-
-def _named(scores: Sequence[Scores], methods: Sequence[str]) -> list[Scores]:
-    def matching() -> Iterator[Scores]:
-        for wanted in methods:
-            yield from (s for s in scores if wanted in _names(s))
-
-    return list({s.method.name: s for s in matching()}.values())
-
-
-def _refuse_unknown(
-    scores: Sequence[Scores], *, bags: Sequence[str] | None, methods: Sequence[str] | None
-) -> None:
-    known = {b for s in scores for b in s.bags}
-    for bag in bags or ():
-        if bag not in known:
-            raise UnknownName("test bag in the experiment", bag, known)
-    named = {n for s in scores for n in _names(s)}
-    for method in methods or ():
-        if method not in named:
-            raise UnknownName("method in the experiment", method, named)

@@ -3,15 +3,19 @@
 Methods joined by a bar do not differ significantly; the critical difference is drawn above.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from .style import DPI, TEXT, WIDTH, shortened, style_of, write
+from ...statistics import critical_difference
+from ..grid.variants import chosen
+from ..results.ranked import ranked
+from ..results.scores import Scores
+from .style import DPI, TEXT, WIDTH, shortened, style_of
 
 LINE = 0.17
 """Height in inches of a line of names or of a bar."""
@@ -19,54 +23,61 @@ MARGIN = 2.4
 """Width in inches for the names on either side."""
 
 
-def write_critical(
-    path: Path,
-    names: Sequence[str],
-    ranks: Sequence[float],
-    *,
-    cd: float,
-    cliques: Sequence[Collection[int]],
-    models: Sequence[str] | None = None,
-    title: str = "",
-) -> list[Path]:
-    """Write the diagram and its numbers; the arguments are those of `draw_critical`."""
-    figure = draw_critical(names, ranks, cd=cd, cliques=cliques, models=models, title=title)
-    rows = [
-        {
-            "method": name,
-            "average_rank": rank,
-            "cliques": " ".join(str(c + 1) for c, members in enumerate(cliques) if i in members),
-            "cd": cd,
-        }
-        for i, (name, rank) in enumerate(zip(names, ranks, strict=True))
-    ]
-    return write(figure, path, rows)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankedMethod:
+    """One method's average rank, and the groups of equal methods that it is in."""
+
+    method: str
+    model: str
+    """Determines the colour."""
+    average_rank: float
+    cliques: str
+    """Numbers of groups that do not differ significantly, from 1."""
+    cd: float
+    """The critical difference."""
 
 
-def draw_critical(
-    names: Sequence[str],
-    ranks: Sequence[float],
-    *,
-    cd: float,
-    cliques: Sequence[Collection[int]],
-    models: Sequence[str] | None = None,
-    title: str = "",
-) -> Figure:
-    """Draw the diagram; its axes are labelled `critical` and measure inches from the top left.
+def critical(scores: Sequence[Scores], family: str, metric: str | None) -> list[RankedMethod] | str:
+    """Return the ranks of a family's methods with a value on every data set, or why there are none.
 
     Args:
-        names: Names of the methods.
-        ranks: The average rank of each method; 1 is best.
-        cd: The critical difference.
-        cliques: Groups of methods that do not differ significantly, as indices into `names`.
-        models: Models that determine the colours; None: the names.
-        title: What is ranked, over which data.
+        scores: Scores on all data sets.
+        family: The family whose methods are ranked.
+        metric: The metric; None: the primary metric of each data set, whatever its task.
     """
-    k = len(names)
-    bars = _levels([g for g in cliques if len(g) > 1], ranks)
+    own = [s for s in chosen(scores) if s.method.family == family]
+    columns = ranked(own)
+    values = columns.values if metric is None else columns.of(metric)
+    sets = len({data for data, _ in columns.columns})
+    if len(values) < 2 or sets < 2:
+        counts = f"methods: {len(values)}, data sets in common: {sets}; two of each are needed"
+        return f"{counts}. {columns.note()}".removesuffix(". ")
+    result = critical_difference(values)
+    models = {s.method.name: s.method.model for s in own}
+    return result.reason or [
+        RankedMethod(
+            method=name,
+            model=models[name],
+            average_rank=rank,
+            cliques=" ".join(str(k + 1) for k, c in enumerate(result.cliques) if name in c),
+            cd=result.difference,
+        )
+        for name, rank in result.ranks.mean.items()
+    ]
+
+
+def draw_critical(rows: Sequence[RankedMethod], *, title: str = "") -> Figure:
+    """Draw the diagram; its axes are labelled `critical` and measure inches from the top left."""
+    k = len(rows)
+    ranks = [r.average_rank for r in rows]
+    cliques: dict[str, list[float]] = {}
+    for row in rows:
+        for clique in row.cliques.split():
+            cliques.setdefault(clique, []).append(row.average_rank)
+    bars = _levels([(min(c), max(c)) for c in cliques.values() if len(c) > 1])
     top, scale = 0.45 if title else 0.25, 0.36
     axis_y = top + scale + 0.3  # the line of ranks
-    names_top = axis_y + 0.12 + LINE * (max(bars.values(), default=-1) + 1)
+    names_top = axis_y + 0.12 + LINE * (max((level for _, level in bars), default=-1) + 1)
     height = names_top + LINE * ((k + 1) // 2) + 0.15
     figure = Figure(figsize=(WIDTH, height), dpi=DPI)
     FigureCanvasAgg(figure)
@@ -83,40 +94,32 @@ def draw_critical(
     if title:
         ax.text(0.1, 0.2, title, fontsize=TEXT + 1, va="center")
     _ruler(ax, axis_y, ends=ends, x_of=x_of, many=ends[1] - ends[0] > 12)
-    _difference(ax, axis_y - scale, cd=cd, start=ends[0], x_of=x_of)
-    for members, level in bars.items():
-        x = [x_of(ranks[i]) for i in members]
+    _difference(ax, axis_y - scale, cd=rows[0].cd, start=ends[0], x_of=x_of)
+    for (first, last), level in bars:
         y = axis_y + 0.13 + LINE * level
-        ax.plot([min(x) - 0.05, max(x) + 0.05], [y, y], color="0.15", lw=3, solid_capstyle="butt")
-    order = sorted(range(k), key=lambda i: ranks[i])
-    for place, i in enumerate(order):
+        x = [x_of(first) - 0.05, x_of(last) + 0.05]
+        ax.plot(x, [y, y], color="0.15", lw=3, solid_capstyle="butt")
+    for place, row in enumerate(sorted(rows, key=lambda r: r.average_rank)):
         left = place < (k + 1) // 2
-        row = place if left else k - 1 - place
-        y = names_top + LINE * (row + 0.5)
+        y = names_top + LINE * ((place if left else k - 1 - place) + 0.5)
         edge = MARGIN - 0.1 if left else WIDTH - MARGIN + 0.1
-        style = style_of(models[i] if models else names[i])
-        x = x_of(ranks[i])
-        ax.plot([x, x, edge], [axis_y, y, y], color=style.colour, lw=0.9)
-        ax.text(
-            edge - 0.05 if left else edge + 0.05, y, f"{shortened(names[i], 31)}  {ranks[i]:.2f}"
-            if left else f"{ranks[i]:.2f}  {shortened(names[i], 31)}",
-            ha="right" if left else "left", va="center", fontsize=TEXT,
-        )  # fmt: skip
+        x, name, rank = x_of(row.average_rank), shortened(row.method, 31), row.average_rank
+        ax.plot([x, x, edge], [axis_y, y, y], color=style_of(row.model).colour, lw=0.9)
+        text = f"{name}  {rank:.2f}" if left else f"{rank:.2f}  {name}"
+        side = "right" if left else "left"
+        ax.text(edge + (-0.05 if left else 0.05), y, text, ha=side, va="center", fontsize=TEXT)
     return figure
 
 
-def _levels(
-    cliques: Sequence[Collection[int]], ranks: Sequence[float]
-) -> dict[tuple[int, ...], int]:
-    """Return the line of each bar, the first that is free at its position."""
+def _levels(bars: Sequence[tuple[float, float]]) -> list[tuple[tuple[float, float], int]]:
+    """Return each bar with its line, the first that is free at its position."""
     ends: list[float] = []
-    levels: dict[tuple[int, ...], int] = {}
-    for members in sorted(cliques, key=lambda g: min(ranks[i] for i in g)):
-        first, last = min(ranks[i] for i in members), max(ranks[i] for i in members)
+    levels: list[tuple[tuple[float, float], int]] = []
+    for first, last in sorted(bars, key=lambda bar: bar[0]):
         free = [level for level, end in enumerate(ends) if end < first]
         level = free[0] if free else len(ends)
         ends[level : level + 1] = [last]
-        levels[tuple(sorted(members))] = level
+        levels.append(((first, last), level))
     return levels
 
 

@@ -2,28 +2,38 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ...statistics import ALPHA, minimum_detectable
+from ..grid.methods_and_cells import Family
+from ..grid.variants import chosen, chosen_note, family_baseline
+from ..results.comparing import Pooled, ResultCache
+from ..results.method_order import BASELINES
+from ..results.scores import Scores
 from .style import (
     BEYOND,
     GREY,
-    ROW,
     TEXT,
     TITLE,
-    WIDTH,
     WITHIN,
-    dress,
-    list_names,
+    FigureData,
+    distinct,
+    method_panels,
     note,
+    paired_rows,
     reach,
-    sheet,
     style_of,
-    write,
 )
+
+KEY = (
+    "from the method's family. Lines: 95 % intervals. Filled: significant difference to the "
+    "baseline (Holm-adjusted p ≤ 0.05). ★: the winner, which differs significantly from every "
+    "other method of its family."
+)
+DETECTABLE = "Grey: smaller than what such an experiment detects with 80 % power."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,8 +46,6 @@ class BaselineDifference:
     model: str
     """Determines the colour."""
     baseline: str
-    pooling: Literal["pooled", "within"] = "pooled"
-    """Whether bags of all folds are pooled, or the metric is averaged over folds."""
     points: float | None
     """None if undefined."""
     low: float | None = None
@@ -50,65 +58,71 @@ class BaselineDifference:
     """Whether the method wins by the tables' rule: it differs significantly from every other."""
     detectable: float | None = None
     """Smallest difference that such an experiment can detect, in points."""
+    pooling: Literal["pooled", "within"] = "pooled"
+    """Whether bags of all folds are pooled, or the metric is averaged over folds."""
 
 
-def write_forest(
-    path: Path, differences: Sequence[BaselineDifference], *, remark: str = ""
-) -> list[Path]:
-    """Write the figure, with a further note below it, and its numbers."""
-    columns = (
-        "data", "metric", "method", "baseline", "points", "low", "high", "p", "distinct", "winner",
-        "detectable", "pooling",
-    )  # fmt: skip
-    rows = [{c: getattr(d, c) for c in columns} for d in differences]
-    return write(draw_forest(differences, remark=remark), path, rows)
+def differences(scores: Sequence[Scores], cache: ResultCache | None = None) -> FigureData:
+    """Return every method against its family's baseline, one λ each."""
+    cache = cache or ResultCache()
+    result: list[BaselineDifference] = []
+    missing: list[str] = []
+    of_one_kl = chosen(scores)
+    pairs = [(d, f) for d in distinct(s.data for s in of_one_kl) for f in get_args(Family)]
+    for data, family in pairs:
+        own = [s for s in of_one_kl if s.data == data and s.method.family == family]
+        plain = family_baseline([s.method for s in own], family)
+        base = next((s for s in own if s.method == plain), None)
+        if base is None or len(own) < 2:
+            if own:
+                missing.append(f"{data}, {family}: needs {BASELINES[family]} and another method")
+            continue
+        rows, reasons = paired_rows(own, base, _difference, cache)
+        result += rows
+        missing += reasons
+    return FigureData(result, missing, chosen_note(scores))
+
+
+def _difference(s: Scores, pooled: Pooled, common: dict[str, Any]) -> BaselineDifference:
+    name, comparison = s.method.name, pooled.comparison
+    p, spread = comparison.adjusted[name], comparison.differences[name].spread
+    return BaselineDifference(
+        method=name,
+        model=s.method.model,
+        baseline=comparison.reference,
+        p=p,
+        distinct=p <= ALPHA,
+        winner=comparison.winner == name,
+        detectable=None if spread is None else 100.0 * min(1.0, minimum_detectable(spread)),
+        **common,
+    )
 
 
 def draw_forest(differences: Sequence[BaselineDifference], *, remark: str = "") -> Figure:
     """Draw a panel for each data set (rows) and metric (columns), labelled `<data> <metric>`."""
-    sets = list(dict.fromkeys(d.data for d in differences))
-    metrics = list(dict.fromkeys(d.metric for d in differences))
-    names = {s: list(dict.fromkeys(d.method for d in differences if d.data == s)) for s in sets}
-    rows = [len(names[s]) for s in sets]
-    figure = sheet(WIDTH, 0.7 + sum(0.42 + ROW * n for n in rows))
-    grid = figure.subplots(
-        len(sets), len(metrics), squeeze=False, height_ratios=[n + 1 for n in rows]
-    )
+    sets = distinct(d.data for d in differences)
+    metrics = distinct(d.metric for d in differences)
+    names = {s: distinct(d.method for d in differences if d.data == s) for s in sets}
+    figure, panels = method_panels(names, metrics)
     is_cut = False
-    for line, data in zip(grid, sets, strict=True):
-        for ax, metric in zip(line, metrics, strict=True):
-            ax.set_label(f"{data} {metric}")
-            dress(ax)
-            list_names(ax, names[data], shown=metric == metrics[0])
-            panel_differences = [d for d in differences if (d.data, d.metric) == (data, metric)]
-            _panel(ax, panel_differences, names=names[data])
-            most = reach(
-                [d.points for d in panel_differences if d.points is not None],
-                [(d.low, d.high) for d in panel_differences],
-            )
-            if most is not None:
-                ax.set_xlim(-most, most)
-                is_cut = True
-            if metric == metrics[0]:
-                ax.set_title(data, fontsize=TITLE, loc="left")
-            if data == sets[-1]:
-                ax.set_xlabel(f"{metric}: points over the baseline", fontsize=TEXT)
-    baselines = ", ".join(dict.fromkeys(d.baseline for d in differences))
-    has_detectable = any(d.detectable for d in differences)
+    for ax, data, metric in panels:
+        own = [d for d in differences if (d.data, d.metric) == (data, metric)]
+        _panel(ax, own, names=names[data])
+        most = reach(own)
+        if most is not None:
+            ax.set_xlim(-most, most)
+            is_cut = True
+        if metric == metrics[0]:
+            ax.set_title(data, fontsize=TITLE, loc="left")
+        if data == sets[-1]:
+            ax.set_xlabel(f"{metric}: points over the baseline", fontsize=TEXT)
     note(
         figure,
-        f"Baseline: {baselines}, from the method's family. Lines: 95 % intervals. Filled: "
-        "significant "
-        "difference to the baseline (Holm-adjusted p ≤ 0.05). ★: the winner, which differs "
-        "significantly from every other method of its family."
-        + (
-            " Grey: smaller than what such an experiment detects with 80 % power."
-            if has_detectable
-            else ""
-        )
-        + (f" {BEYOND}" if is_cut else "")
-        + (f" {WITHIN}" if any(d.pooling == "within" for d in differences) else "")
-        + (f" {remark}" if remark else ""),
+        f"Baseline: {', '.join(distinct(d.baseline for d in differences))}, {KEY}",
+        DETECTABLE if any(d.detectable for d in differences) else "",
+        BEYOND if is_cut else "",
+        WITHIN if any(d.pooling == "within" for d in differences) else "",
+        remark,
     )
     return figure
 

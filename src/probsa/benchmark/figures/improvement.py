@@ -3,33 +3,35 @@
 Thin lines are data sets with their intervals, the thick line is their mean.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ..grid.variants import variants_of
+from ..results.comparing import Pooled, ResultCache
+from ..results.scores import Scores
 from .style import (
     BEYOND,
     GREY,
+    MARKERS,
     TEXT,
     WITHIN,
+    FigureData,
+    distinct,
     dress,
     note,
+    paired_rows,
     reach,
     sheet,
     shortened,
     style_of,
-    write,
 )
 
-Key = TypeVar("Key", bound=Hashable)
-MARKERS = "osD^vP<ph"
-"""Markers of the data sets."""
 MEAN = "mean over data sets"
 
 
@@ -37,132 +39,134 @@ MEAN = "mean over data sets"
 class Gain:
     """The gain of one λ of one variant on one data set."""
 
-    data: str
+    metric: str
     variant: str
     """`abmil-probsa-diag`."""
     kl_weight: str
     """λ as tables write it: `0.1`, `cyclical`."""
-    metric: str
+    data: str
     points: float
     """In hundredths: an AUROC of 0.91 against 0.90 is one point."""
+    low: float | None = None
+    high: float | None = None
     pooling: Literal["pooled", "within", ""] = ""
     """Whether bags of all folds are pooled, or the metric is averaged over folds; empty for a mean
     of both kinds."""
-    low: float | None = None
-    high: float | None = None
 
 
-def write_improvement(path: Path, gains: Sequence[Gain]) -> list[Path]:
-    """Write the figure and its numbers, including the means."""
-    columns = ("metric", "variant", "kl_weight", "data", "points", "low", "high", "pooling")
-    all_gains = [*gains, *means(gains)]
-    return write(
-        draw_improvement(gains), path, [{c: getattr(g, c) for c in columns} for g in all_gains]
-    )
+def gains(scores: Sequence[Scores], cache: ResultCache | None = None) -> FigureData:
+    """Return every λ against its plain baseline on the same seeds, and the means over data sets."""
+    cache = cache or ResultCache()
+    found: list[Gain] = []
+    missing: list[str] = []
+    for variant_scores in variants_of(scores).values():
+        for data in distinct(s.data for s in variant_scores if s.method.kl_weight is not None):
+            data_scores = [s for s in variant_scores if s.data == data]
+            plain = data_scores[0]
+            if plain.method.kl_weight is not None:
+                base = plain.method.baseline
+                missing += [
+                    f"{s.method.name} on {data}: {base} with the same arguments was not run"
+                    for s in data_scores
+                ]
+                continue
+            rows, reasons = paired_rows(data_scores, plain, _gain, cache)
+            found += rows
+            missing += reasons
+    return FigureData([*found, *means(found)], missing)
+
+
+def _gain(s: Scores, _: Pooled, common: dict[str, Any]) -> Gain:
+    kl_weight = s.method.name.rpartition("λ=")[2]
+    return Gain(variant=s.method.label, kl_weight=kl_weight, **common)
 
 
 def means(gains: Sequence[Gain]) -> list[Gain]:
     """Return the mean over data sets of each λ that all data sets of its variant have."""
     mean_gains: list[Gain] = []
-    for key in _distinct((g.metric, g.variant) for g in gains):
+    for key in distinct((g.metric, g.variant) for g in gains):
         group = [g for g in gains if (g.metric, g.variant) == key]
-        sets = {g.data for g in group}
         for kl in kl_order(group):
             at_kl = [g for g in group if g.kl_weight == kl]
-            if {g.data for g in at_kl} == sets:
-                mean = float(np.mean([g.points for g in at_kl]))
-                mean_gain = replace(at_kl[0], data=MEAN, points=mean, low=None, high=None)
+            if {g.data for g in at_kl} == {g.data for g in group}:
+                mean = replace(at_kl[0], data=MEAN, low=None, high=None)
+                mean = replace(mean, points=float(np.mean([g.points for g in at_kl])))
                 same_pooling = len({g.pooling for g in at_kl}) == 1
-                mean_gains.append(mean_gain if same_pooling else replace(mean_gain, pooling=""))
+                mean_gains.append(mean if same_pooling else replace(mean, pooling=""))
     return mean_gains
 
 
 def kl_order(gains: Sequence[Gain]) -> list[str]:
     """Return every λ: numbers, then the schedules."""
-    words = ("linear", "cyclical")
+    words = ["linear", "cyclical"]
 
     def place(kl: str) -> tuple[int, float]:
-        return (1, float(words.index(kl))) if kl in words else (0, float(kl))
+        return (1, words.index(kl)) if kl in words else (0, float(kl))
 
     return sorted({g.kl_weight for g in gains}, key=place)
 
 
-def draw_improvement(gains: Sequence[Gain]) -> Figure:
+def draw_improvement(gains: Sequence[Gain], *, remark: str = "") -> Figure:
     """Draw a panel for each metric (rows) and variant (columns), labelled `<metric> <variant>`."""
-    variants = _distinct(g.variant for g in gains)
-    metrics = _distinct(g.metric for g in gains)
-    sets = _distinct(g.data for g in gains)
+    variants = distinct(g.variant for g in gains)
+    metrics = distinct(g.metric for g in gains)
+    sets = distinct(g.data for g in gains if g.data != MEAN)
     order = kl_order(gains)
-    notes: list[str] = []
+    is_cut = False
     figure = sheet(1.2 + 1.5 * max(2, len(variants)), 0.75 + 1.75 * len(metrics))
     grid = figure.subplots(len(metrics), len(variants), squeeze=False, sharey="row", sharex=True)
     for row, metric in zip(grid, metrics, strict=True):
+        of_metric = [g for g in gains if g.metric == metric]
         for ax, variant in zip(row, variants, strict=True):
-            panel_gains = [g for g in gains if g.metric == metric and g.variant == variant]
             ax.set_label(f"{metric} {variant}")
-            _panel(ax, panel_gains, order=order, sets=sets)
+            _panel(ax, [g for g in of_metric if g.variant == variant], order=order, sets=sets)
             dress(ax)
             if metric == metrics[0]:
                 ax.set_title(shortened(variant, 24), fontsize=TEXT + 0.5)
             if metric == metrics[-1]:
                 ax.set_xlabel("λ", fontsize=TEXT)
-        metric_gains = [g for g in gains if g.metric == metric]
-        limit = reach([g.points for g in metric_gains], [(g.low, g.high) for g in metric_gains])
+        limit = reach(of_metric)
         if limit is not None:
             row[0].set_ylim(-limit, limit)
-            notes.append(BEYOND)
+            is_cut = True
         row[0].set_ylabel(f"{metric}: points over\nthe baseline (λ = 0)", fontsize=TEXT)
-    _legend(figure, sets)
-    if any(g.pooling == "within" for g in gains):
-        notes.append(WITHIN)
-    if notes:
-        note(figure, " ".join(dict.fromkeys(notes)))
+    marks = [
+        Line2D(
+            [], [], color="0.35", lw=0.8, ms=3.5, marker=MARKERS[k % len(MARKERS)],
+            label=f"{shortened(data, 24)} (95 % interval)",
+        )
+        for k, data in enumerate(sets)
+    ]  # fmt: skip
+    if len(sets) > 1:
+        marks.append(Line2D([], [], color="0.35", lw=2.4, label=MEAN))
+    width = figure.get_figwidth()
+    columns = 3 if width > 6 else 1 if width < 5 else 2
+    place = "outside upper center"
+    figure.legend(handles=marks, loc=place, ncols=columns, fontsize=TEXT, frameon=False)
+    within = any(g.pooling == "within" for g in gains)
+    note(figure, BEYOND if is_cut else "", WITHIN if within else "", remark)
     return figure
 
 
 def _panel(ax: Axes, gains: Sequence[Gain], *, order: list[str], sets: list[str]) -> None:
     ax.axhline(0, color=GREY, lw=0.8)
+    colour = style_of(gains[0].variant).colour if gains else GREY
     for k, data in enumerate(sets):
         line = sorted((g for g in gains if g.data == data), key=lambda g: order.index(g.kl_weight))
         if not line:
             continue
         # shift data sets sideways so that intervals do not overlap
         x = np.array([order.index(g.kl_weight) for g in line]) + 0.14 * (k - (len(sets) - 1) / 2)
+        low = [g.points if g.low is None else g.low for g in line]
+        high = [g.points if g.high is None else g.high for g in line]
+        ax.vlines(x, low, high, color=colour, lw=0.7, alpha=0.75)
+        marker = MARKERS[k % len(MARKERS)]
         y = [g.points for g in line]
-        ends = [[g.points if e is None else e for e in (g.low, g.high)] for g in line]
-        colour = style_of(line[0].variant).colour
-        ax.vlines(x, [e[0] for e in ends], [e[1] for e in ends], color=colour, lw=0.7, alpha=0.75)
-        ax.plot(x, y, color=colour, lw=0.8, marker=MARKERS[k % len(MARKERS)], ms=3, alpha=0.75)
-    line = means(gains) if len(sets) > 1 else []
-    if line:
-        x, y = [order.index(g.kl_weight) for g in line], [g.points for g in line]
-        ax.plot(x, y, color=style_of(line[0].variant).colour, lw=2.4, solid_capstyle="round")
+        ax.plot(x, y, color=colour, lw=0.8, marker=marker, ms=3, alpha=0.75)
+    mean = [g for g in gains if g.data == MEAN]
+    if mean and len(sets) > 1:
+        x, y = [order.index(g.kl_weight) for g in mean], [g.points for g in mean]
+        ax.plot(x, y, color=colour, lw=2.4, solid_capstyle="round")
     turned = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if len(order) > 4 else {}
     ax.set_xticks(range(len(order)), order, **turned)
     ax.set_xlim(-0.4, len(order) - 0.6)
-
-
-def _legend(figure: Figure, sets: list[str]) -> None:
-    handles = [
-        Line2D(
-            [],
-            [],
-            color="0.35",
-            lw=0.8,
-            ms=3.5,
-            marker=MARKERS[k % len(MARKERS)],
-            label=f"{shortened(data, 24)} (95 % interval)",
-        )
-        for k, data in enumerate(sets)
-    ]
-    if len(sets) > 1:
-        handles.append(Line2D([], [], color="0.35", lw=2.4, label=MEAN))
-    columns = 3 if figure.get_figwidth() > 6 else 1 if figure.get_figwidth() < 5 else 2
-    figure.legend(
-        handles=handles, loc="outside upper center", ncols=columns, fontsize=TEXT, frameon=False
-    )
-
-
-def _distinct(keys: Iterable[Key]) -> list[Key]:
-    """Return each key once, in order."""
-    return list(dict.fromkeys(keys))

@@ -5,11 +5,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import get_args
 
 from matplotlib.figure import Figure
 
-from .style import ROW, TEXT, TITLE, WIDTH, dress, list_names, note, sheet, style_of, write
+from ...statistics import average_ranks
+from ..grid.methods_and_cells import Family
+from ..grid.variants import chosen, chosen_note
+from ..results.comparing import ResultCache
+from ..results.ranked import ranked
+from ..results.scores import Scores
+from .style import TEXT, TITLE, TITLES, FigureData, distinct, method_panels, note, style_of
 
 FAMILIES = {"local": "no global interactions", "global": "with global interactions"}
 
@@ -28,47 +34,55 @@ class AverageRank:
     """Number of data sets behind the rank."""
 
 
-def write_ranks(path: Path, ranks: Sequence[AverageRank], *, remark: str = "") -> list[Path]:
-    """Write the figure, with a further note below it, and its numbers."""
-    columns = ("family", "metric", "method", "rank", "data_sets")
-    rows = [{c: getattr(r, c) for c in columns} for r in ranks]
-    return write(draw_ranks(ranks, remark=remark), path, rows)
+def family_ranks(scores: Sequence[Scores], _cache: ResultCache | None = None) -> FigureData:
+    """Return ranks within families, and notes on methods without a value, which are left out as in
+    the tables."""
+    result: list[AverageRank] = []
+    notes: list[str] = []
+    for family in get_args(Family):
+        family_scores = [s for s in chosen(scores) if s.method.family == family]
+        columns = ranked(family_scores)
+        notes += [columns.note()] if columns.unranked else []
+        models = {s.method.name: s.method.model for s in family_scores}
+        for metric, title in TITLES.items():
+            values = columns.of(metric)
+            means = average_ranks(values).mean if values else {}
+            result += [
+                AverageRank(
+                    family=family,
+                    metric=title,
+                    method=name,
+                    model=models[name],
+                    rank=rank,
+                    data_sets=len(values[name]),
+                )
+                for name, rank in means.items()
+            ]
+    many = len(chosen(scores)) > 1
+    return FigureData(
+        result if many else [], notes, " ".join([chosen_note(scores), *notes]).strip()
+    )
 
 
 def draw_ranks(ranks: Sequence[AverageRank], *, remark: str = "") -> Figure:
     """Draw a panel for each family (rows) and metric (columns), labelled `<family> <metric>`."""
-    families = list(dict.fromkeys(r.family for r in ranks))
-    metrics = list(dict.fromkeys(r.metric for r in ranks))
-    names = {f: _ordered([r for r in ranks if r.family == f], metrics) for f in families}
+    metrics = distinct(r.metric for r in ranks)
+    families = distinct(r.family for r in ranks)
     last = max([2, *(r.rank for r in ranks)])
-    rows = [len(names[f]) for f in families]
-    figure = sheet(WIDTH, 0.75 + sum(0.45 + ROW * n for n in rows))
-    grid = figure.subplots(
-        len(families), len(metrics), squeeze=False, height_ratios=[n + 1 for n in rows]
-    )
-    for line, family in zip(grid, families, strict=True):
-        for ax, metric in zip(line, metrics, strict=True):
-            ax.set_label(f"{family} {metric}")
-            dress(ax)
-            list_names(ax, names[family], shown=metric == metrics[0])
-            for r in ranks:
-                if (r.family, r.metric) != (family, metric):
-                    continue
+    # in the order of the first metric; methods without it come last
+    by_rank = sorted(ranks, key=lambda r: (r.metric != metrics[0], r.rank))
+    names = {f: distinct(r.method for r in by_rank if r.family == f) for f in families}
+    figure, panels = method_panels(names, metrics)
+    for ax, family, metric in panels:
+        for r in ranks:
+            if (r.family, r.metric) == (family, metric):
                 y, style = names[family].index(r.method), style_of(r.model)
                 ax.plot(r.rank, y, marker=style.marker, color=style.colour, ms=5.5)
-            ax.set_xlim(0.5, last + 0.5)
-            ax.set_xticks(range(1, int(last) + 1, 1 if last < 12 else 2))
-            if metric == metrics[0]:
-                ax.set_title(FAMILIES.get(family, family), fontsize=TITLE, loc="left")
-            if family == families[-1]:
-                ax.set_xlabel(f"average {metric} rank (1 is best)", fontsize=TEXT)
-    if remark:
-        note(figure, remark)
+        ax.set_xlim(0.5, last + 0.5)
+        ax.set_xticks(range(1, int(last) + 1, 1 if last < 12 else 2))
+        if metric == metrics[0]:
+            ax.set_title(FAMILIES.get(family, family), fontsize=TITLE, loc="left")
+        if family == families[-1]:
+            ax.set_xlabel(f"average {metric} rank (1 is best)", fontsize=TEXT)
+    note(figure, remark)
     return figure
-
-
-def _ordered(ranks: Sequence[AverageRank], metrics: Sequence[str]) -> list[str]:
-    """Return methods by rank in the first metric."""
-    first = {r.method: r.rank for r in ranks if r.metric == metrics[0]}
-    methods = dict.fromkeys(r.method for r in ranks)
-    return sorted(methods, key=lambda m: first.get(m, float("inf")))

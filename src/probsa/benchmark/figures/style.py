@@ -1,13 +1,14 @@
-"""The common style of an experiment's figures: colours and markers by method, sizes, files.
+"""What the figures of an experiment share: style, pairs of methods, and files.
 
 Colours are those of Okabe and Ito and Tol's muted ones, which colour-blind readers can tell apart;
 related methods share a colour and differ in the marker.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from textwrap import wrap
+from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -18,7 +19,10 @@ from matplotlib.text import Text
 
 from ...core import write_csv
 from ...maps import save_figure
+from ..results.comparing import Pooled, ResultCache
+from ..results.scores import Scores
 
+Key = TypeVar("Key", bound=Hashable)
 WIDTH = 7.2
 """Width in inches of the text on a page."""
 DPI = 200
@@ -31,8 +35,35 @@ NAME = 34
 """Largest number of characters of a method's name."""
 
 
+MARKERS = "osD^vP<ph"
+TITLES = {"auroc": "AUROC", "f1": "F1"}
+"""Metrics that figures show."""
+
+
 @dataclass(frozen=True, slots=True)
-class Style:
+class FigureFiles:
+    """Files that were written, and figures that were not."""
+
+    written: tuple[Path, ...] = ()
+    missing: tuple[tuple[str, str], ...] = ()
+    """(figure, reason why it is missing or incomplete)."""
+
+    def __add__(self, other: "FigureFiles") -> "FigureFiles":
+        return FigureFiles(self.written + other.written, self.missing + other.missing)
+
+
+class FigureData(NamedTuple):
+    """What a figure shows."""
+
+    rows: Sequence[Any]
+    """Dataclasses; their fields except `model` are the columns of the CSV file."""
+    missing: Sequence[str] = ()
+    """What it leaves out, and why."""
+    remark: str = ""
+    """A further note below it."""
+
+
+class Style(NamedTuple):
     """The colour and marker of a method in every figure."""
 
     colour: str
@@ -72,19 +103,13 @@ WITHIN = "With folds, AUROC is averaged over folds, and F1 uses the calls of all
 """Note on how differences are computed."""
 OTHERS = ("#0077BB", "#EE7733", "#009988", "#CC3311", "#EE3377", "#BBBB33", "#4477AA", "#AA3377")
 """Colours of methods that are not listed, chosen by name."""
-MARKERS = "osD^vP<ph"
+BEYOND = "Lines cut at the edge of a panel continue beyond it; the CSV has their ends."
 
 
-def style_of(model: str, label: str | None = None) -> Style:
-    """Return the style of a model; another label in a grid changes only the marker."""
-    known = STYLES.get(model)
-    pick = crc32((label or model).encode())
-    if known is None:
-        return Style(OTHERS[pick % len(OTHERS)], MARKERS[pick % len(MARKERS)])
-    if label is None or label == model:
-        return known
-    others = MARKERS.replace(known.marker, "")
-    return Style(known.colour, others[pick % len(others)])
+def style_of(model: str) -> Style:
+    """Return the style of a model, whatever label a grid gives it."""
+    pick = crc32(model.encode())
+    return STYLES.get(model) or Style(OTHERS[pick % len(OTHERS)], MARKERS[pick % len(MARKERS)])
 
 
 def sheet(width: float, height: float) -> Figure:
@@ -114,30 +139,94 @@ def list_names(ax: Axes, names: Sequence[str], *, shown: bool = True) -> None:
     ax.tick_params(axis="y", length=0)
 
 
-BEYOND = "Lines cut at the edge of a panel continue beyond it; the CSV has their ends."
+def method_panels(
+    names: Mapping[str, Sequence[str]], metrics: Sequence[str]
+) -> tuple[Figure, list[tuple[Axes, str, str]]]:
+    """Return a figure with a panel for each group (rows) and metric (columns).
+
+    Args:
+        names: The methods that the panels of each group list.
+        metrics: Titles of the metrics.
+
+    Returns: The figure, and each panel with its group and metric, which are also its label.
+    """
+    counts = [len(listed) for listed in names.values()]
+    figure = sheet(WIDTH, 0.75 + sum(0.45 + ROW * n for n in counts))
+    grid = figure.subplots(
+        len(names), len(metrics), squeeze=False, height_ratios=[n + 1 for n in counts]
+    )
+    panels = [(grid[i, j], g, m) for i, g in enumerate(names) for j, m in enumerate(metrics)]
+    for ax, group, metric in panels:
+        ax.set_label(f"{group} {metric}")
+        dress(ax)
+        list_names(ax, names[group], shown=metric == metrics[0])
+    return figure, panels
 
 
-def reach(
-    points: Sequence[float], intervals: Sequence[tuple[float | None, float | None]]
-) -> float | None:
-    """Return the range of an axis if some intervals are too wide to show, else None.
+def reach(rows: Sequence[Any]) -> float | None:
+    """Return the range of an axis of points if intervals are too wide to show, else None.
 
     Intervals over two seeds can be: Student's t with one degree of freedom. The range covers all
     points and half-widths of up to four times their lower quartile.
     """
-    known = [(low, high) for low, high in intervals if low is not None and high is not None]
-    if not points or not known:
+    points = [abs(r.points) for r in rows if r.points is not None]
+    ends = np.array([(r.low, r.high) for r in rows if r.low is not None and r.high is not None])
+    if not points or not len(ends):
         return None
-    limit = max(map(abs, points)) + 4 * float(np.quantile([(b - a) / 2 for a, b in known], 0.25))
-    return limit if max(abs(e) for pair in known for e in pair) > limit else None
+    limit = max(points) + 4 * float(np.quantile((ends[:, 1] - ends[:, 0]) / 2, 0.25))
+    return limit if np.abs(ends).max() > limit else None
 
 
-def note(figure: Figure, text: str) -> None:
-    """Write a note below the panels."""
-    lines = wrap(text, int(figure.get_figwidth() / 0.058))
-    # keep the panels' size: a line takes an eighth of an inch
-    figure.set_figheight(figure.get_figheight() + 0.125 * max(0, len(lines) - 1))
-    figure.supxlabel("\n".join(lines), fontsize=TEXT, x=0.01, ha="left")
+def note(figure: Figure, *texts: str) -> None:
+    """Write texts that are not empty below the panels."""
+    lines = wrap(" ".join(filter(None, texts)), int(figure.get_figwidth() / 0.058))
+    if lines:
+        # keep the panels' size: a line takes an eighth of an inch
+        figure.set_figheight(figure.get_figheight() + 0.125 * (len(lines) - 1))
+        figure.supxlabel("\n".join(lines), fontsize=TEXT, x=0.01, ha="left")
+
+
+def paired_rows(
+    group: Sequence[Scores],
+    base: Scores,
+    make: Callable[[Scores, Pooled, dict[str, Any]], Any],
+    cache: ResultCache,
+) -> tuple[list[Any], list[str]]:
+    """Compare the methods of a data set with one of them by each metric of figures.
+
+    With folds, AUROC is computed within folds, as in the means over them.
+
+    Args:
+        group: The methods' scores on the data set.
+        base: The one that differences refer to.
+        make: Makes a row from a method, its comparison and the fields that all rows have.
+        cache: Comparisons that were made before.
+
+    Returns: The rows, and why some are missing.
+    """
+    compared = cache.compared(group, baseline=base.method.name)
+    rows, missing = [], []
+    for s in (s for s in group if s is not base):
+        for metric in TITLES:
+            found = compared.deciding(metric)
+            difference = found and found.comparison.differences.get(s.method.name)
+            if found is None or difference is None:
+                one_class = len(set(base.positive.tolist())) < 2
+                why = f"{base.method.name} and {s.method.name} have no seed in common"
+                why = "its test bags have only one class" if one_class else why
+                missing.append(f"{s.method.name} on {s.data}: {why}")
+                continue
+            common: dict[str, Any] = {"data": s.data, "metric": found.measure.title}
+            common["pooling"] = found.pooling
+            ends = {"points": difference.difference, "low": difference.low, "high": difference.high}
+            common |= {k: None if v is None else 100.0 * v for k, v in ends.items()}
+            rows.append(make(s, found, common))
+    return rows, distinct(missing)
+
+
+def distinct(values: Iterable[Key]) -> list[Key]:
+    """Return each value once, in order."""
+    return list(dict.fromkeys(values))
 
 
 def shortened(name: str, most: int = NAME) -> str:
@@ -148,12 +237,13 @@ def shortened(name: str, most: int = NAME) -> str:
     return f"{name[: most - 1 - keep]}…{name[-keep:]}"
 
 
-def write(figure: Figure, path: Path, rows: Sequence[Mapping[str, object]]) -> list[Path]:
+def write(figure: Figure, path: Path, rows: Sequence[Any]) -> list[Path]:
     """Write a figure as PNG and its numbers as CSV beside it, atomically; return both paths."""
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
         text.set_parse_math(False)  # a name may contain a dollar sign
     numbers = path.with_suffix(".csv")
     save_figure(figure, path)
-    write_csv(numbers, list(rows[0]), rows)
+    columns = [f.name for f in fields(rows[0]) if f.name != "model"]
+    write_csv(numbers, columns, [{c: getattr(row, c) for c in columns} for row in rows])
     return [path, numbers]

@@ -1,12 +1,12 @@
-"""Check a grid before it runs: bags, labels, splits, and what each model needs of them."""
+"""Check a grid before it runs: bags, labels, splits, tasks, and what each model needs of them."""
 
+import contextlib
 import hashlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ...core import read_record, write_json
 from ...datasets import (
@@ -24,11 +24,10 @@ from ...datasets import (
     write_splits,
 )
 from ...errors import BagError, InputError, TableError
-from ...models import build, look_up
+from ...models import build, check_task, look_up
 from ...training import DataConfig, fit_likelihood, open_data, open_units, prepare
 from .data_sets import DataSet
 from .grid import Grid, Row, splits_folder
-from .target_checks import check_parts, check_tasks
 
 SEED = 0
 """Seed of the splits, the same for all seeds of a grid."""
@@ -39,12 +38,21 @@ LOOKED_AT = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FoundCopies:
+    """The bags of a data set that are copies of others; stored, since finding them reads all."""
+
+    bags: str
+    """Digest of the bags that were compared."""
+    copies: tuple[BagCopy, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
     """Results of the checks of a grid."""
 
     new: Mapping[str, list[Split]]
     """Splits to be stored, by data set."""
-    copies: Mapping[str, Any]
+    copies: Mapping[str, FoundCopies]
     """Bags with the same instances, by data set; to be stored as well."""
     notes: tuple[str, ...]
 
@@ -65,23 +73,32 @@ def check_grid(grid: Grid, out: Path, *, read_all: bool = True) -> Checked:
             with other settings, or ensembles of different seeds share members.
     """
     _refuse_shared_members(grid)
-    new, stored_copies, notes = {}, {}, list(grid.notes)
+    new: dict[str, list[Split]] = {}
+    found: dict[str, FoundCopies] = {}
+    notes = list(grid.notes)
     for data in grid.data:
         rows = [r for r in grid.rows if r.data.name == data.name]
-        check_tasks(data, rows)
+        _check_tasks(data, rows)
+        folder, settings = splits_folder(out, data.name), {"splits": data.made, "seed": SEED}
         if data.folds:
             splits = fold_splits(data.table)
-        elif (splits_folder(out, data.name) / SPLITS_FILE).is_file():
-            splits = _stored(data, splits_folder(out, data.name))
+        elif (folder / SPLITS_FILE).is_file():
+            stored = read_splits_metadata(folder).get("settings") or {}
+            if stored != settings:
+                raise InputError(
+                    f"the splits in {folder} were made with {stored}, but the grid has {settings}: "
+                    "give another --out"
+                )
+            splits = read_splits(folder, data.table)
         else:
             splits = new[data.name] = protocol_splits(data.table, splits=data.made, seed=SEED)
-        check_parts(data, rows, splits)
+        _check_parts(data, rows, splits)
         bags = _check_rows(rows, splits)
-        copies: list[BagCopy] = []
         if read_all:
-            copies, stored_copies[data.name] = _copies(bags, data, out)
-        notes += _leaks(bags, data, splits, copies, refuse=grid.leaks == "refuse")
-    return Checked(new=new, copies=stored_copies, notes=tuple(dict.fromkeys(notes)))
+            found[data.name] = _copies(bags, data, copies_file(out, data.name))
+        copies = found[data.name].copies if read_all else ()
+        notes += _leaks(bags, data, splits, copies, refuse=grid.file.leaks == "refuse")
+    return Checked(new=new, copies=found, notes=tuple(dict.fromkeys(notes)))
 
 
 def _refuse_shared_members(grid: Grid) -> None:
@@ -112,18 +129,14 @@ def _leaks(
             f"{data.name}: {error}; if the table has a column {column}, put them in one part. To "
             "keep them as they are, set `leaks: note` in the grid, which only reports them"
         ) from error
-    descriptions = list(dict.fromkeys(leak.what for leak in leaks))
-    more = (
-        [f"{data.name}: … and {len(descriptions) - SHOWN} more such bags"]
-        if len(descriptions) > SHOWN
-        else []
-    )
-    return [f"{data.name}: {what}" for what in descriptions[:SHOWN]] + more
+    what = list(dict.fromkeys(leak.what for leak in leaks))
+    if len(what) > SHOWN:
+        what[SHOWN:] = [f"… and {len(what) - SHOWN} more such bags"]
+    return [f"{data.name}: {one}" for one in what]
 
 
-def _copies(bags: BagSet, data: DataSet, out: Path) -> tuple[list[BagCopy], Any]:
-    """Find bags that are copies of others, or read them from an earlier call; also return them as
-    JSON.
+def _copies(bags: BagSet, data: DataSet, path: Path) -> FoundCopies:
+    """Find bags that are copies of others, unless an earlier call stored those of the same bags.
 
     Bags that cannot be read, and test bags without a label, are reported by the run that reads
     them.
@@ -132,62 +145,26 @@ def _copies(bags: BagSet, data: DataSet, out: Path) -> tuple[list[BagCopy], Any]
     key = hashlib.sha256(
         json.dumps([str(bags.folder), [(n, bags.size(n)) for n in names]]).encode()
     ).hexdigest()
-    path = copies_file(out, data.name)
-    if path.is_file():
-        stored = _stored_copies(path)
-        if stored is not None and stored.bags == key:
-            copies = list(stored.copies)
-            return copies, {"bags": key, "copies": [asdict(c) for c in copies]}
-    copies = find_copies(bags, names)
-    return copies, {"bags": key, "copies": [asdict(c) for c in copies]}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _StoredCopies:
-    """The content of the file that caches copies of bags."""
-
-    bags: str
-    """Digest of the bags that were compared."""
-    copies: tuple[BagCopy, ...]
-
-
-def _stored_copies(path: Path) -> _StoredCopies | None:
-    try:
-        return read_record(_StoredCopies, path)
-    except InputError:  # damaged: the copies are found again
-        return None
+    with contextlib.suppress(InputError):  # missing or damaged: the copies are found again
+        stored = read_record(FoundCopies, path)
+        if stored.bags == key:
+            return stored
+    return FoundCopies(bags=key, copies=tuple(find_copies(bags, names)))
 
 
 def copies_file(out: Path, data: str) -> Path:
-    """Return the file that caches copies of bags, since finding them reads every bag."""
+    """Return the file that stores the copies of bags."""
     return out / "copies" / f"{data}.json"
 
 
 def store_checked(checked: Checked, out: Path) -> None:
     """Write the results of the checks, and splits where the cells look for them."""
     for name, splits in checked.new.items():
-        write_splits(splits_folder(out, name), splits, settings=_settings(len(splits)))
+        settings = {"splits": len(splits), "seed": SEED}
+        write_splits(splits_folder(out, name), splits, settings=settings)
     for name, copies in checked.copies.items():
-        write_json(copies_file(out, name), copies)
+        write_json(copies_file(out, name), asdict(copies))
     write_json(out / "notes.json", list(checked.notes))
-
-
-def _stored(data: DataSet, folder: Path) -> list[Split]:
-    stored, wanted = read_splits_metadata(folder).get("settings") or {}, _settings(data.made)
-    if stored != wanted:
-        raise InputError(
-            f"the splits in {folder} were made with {_listed(stored)}, but the grid has "
-            f"{_listed(wanted)}: give another --out"
-        )
-    return read_splits(folder, data.table)
-
-
-def _settings(splits: int) -> dict[str, int]:
-    return {"splits": splits, "seed": SEED}
-
-
-def _listed(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{k} {v}" for k, v in settings.items())
 
 
 def _check_rows(rows: Sequence[Row], splits: Sequence[Split]) -> BagSet:
@@ -207,15 +184,13 @@ def _check_rows(rows: Sequence[Row], splits: Sequence[Split]) -> BagSet:
         build(row.config.model, in_dim=8, **outputs, **arguments)
         data_config = replace(row.config.data, standardize=False, cache_gb=0.0)
         if data_config not in opened:
-            opened[data_config] = _open(data_config)
+            of_patients = data_config.targets.unit == "patient"
+            opened[data_config] = (
+                open_units(data_config)[0] if of_patients else open_data(data_config)
+            )
         for need in sorted(look_up(row.config.model).model.needs):
             _check_need(need, row, opened[data_config], splits[0])
     return next(iter(opened.values()))
-
-
-def _open(data: DataConfig) -> BagSet:
-    """Open the bags of a run: slides or scans, or patients with all of theirs."""
-    return open_units(data)[0] if data.targets.unit == "patient" else open_data(data)
 
 
 def _check_need(need: str, row: Row, bags: BagSet, split: Split) -> None:
@@ -233,3 +208,55 @@ def _check_need(need: str, row: Row, bags: BagSet, split: Split) -> None:
         f"{row.data.name} ({bags.folder}) has (graph: {row.config.data.graph.kind}): leave it out "
         "of models"
     )
+
+
+def _check_tasks(data: DataSet, rows: Sequence[Row]) -> None:
+    """Refuse models that cannot learn the task, and rows of several tasks."""
+    targets = rows[0].config.data.targets
+    if other := next((r for r in rows if r.config.data.targets != targets), None):
+        raise InputError(
+            f"{data.name} has other targets for {other.method.name} than for "
+            f"{rows[0].method.name}: give one task and target for each data set"
+        )
+    refused: dict[str, InputError] = {}
+    for row in rows:
+        try:
+            check_task(row.config.model, data.table.task)
+        except InputError as error:
+            refused.setdefault(row.config.model, error)
+    if refused:
+        first, *more = refused
+        also = f" Neither can {', '.join(more)}." if more else ""
+        raise InputError(
+            f"{data.name}: {refused[first]}.{also} Leave out of models what cannot learn it"
+        )
+
+
+def _check_parts(data: DataSet, rows: Sequence[Row], splits: Sequence[Split]) -> None:
+    """Refuse training parts that do not determine the likelihood, and test parts that cannot be
+    judged by the primary metric. Data sets of two classes are checked by the splits alone."""
+    table, task = data.table, data.table.of_task
+    if task.two_classes:
+        return
+    numbers = sorted(set(table.folds)) if table.folds is not None else range(len(splits))
+    for k, split in zip(numbers, splits, strict=True):
+        if k not in data.splits:
+            continue
+        y, why = table.y(split.test), "no bag has a label"
+        if len(y):
+            why = task.labels.unjudgeable(y, table.y(split.train), table.classes)
+        if why is not None:
+            part, remedy = "the test part", "Put other bags into it (column split)"
+            if data.folds:
+                part = f"fold {k}"
+                remedy = "Assign bags to the folds so that each can be judged, or make fewer folds"
+            raise TableError(
+                f"{data.name}: {why} in {part} of {table.where}, so {task.primary.title} is "
+                f"undefined there. {remedy}{task.words.remedy}"
+            )
+        try:
+            for config in {id(r.config): r.config for r in rows}.values():
+                fit_likelihood(config, table, split)
+        except (InputError, TableError) as error:
+            what = f"fold {k}" if data.folds else f"split {k}"
+            raise type(error)(f"{data.name}, {what}: {error}") from error

@@ -1,7 +1,7 @@
 """The data sets of a grid: those that it names, or those found in given folders."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from ...datasets import (
 from ...errors import InputError, UnknownName
 from ...training import plain
 from ..tables.table import key
-from .entries import run_keys
+from .entries import number_list, run_keys
 
 FEATURES, LABELS, INSTANCES = "features", "labels.csv", "instance_labels"
 """Names that make a folder a data set; instance labels are optional."""
@@ -124,32 +124,27 @@ def named_sets(given: Any, *, where: str) -> dict[str, dict[str, Any]]:
     """Return the keys of a grid's `data` by data set name, with absolute paths.
 
     Raises:
-        InputError: The value names no paths.
+        InputError: The value names no paths, or a name cannot be that of a folder.
     """
     if not isinstance(given, dict) or not given:
         raise InputError(
             f"data in {where} is {given!r}: expected {{features: DIR, labels: FILE}}, "
             "{dataset: NAME, root: DIR}, or a name with such a mapping for each of several"
         )
-    path_keys = {k: v for k, v in given.items() if k in ("features", "labels", "dataset")}
-    if any(
-        not isinstance(v, dict) for v in path_keys.values()
-    ):  # otherwise, these keys are the names of data sets
+    # otherwise, these keys are the names of data sets
+    if any(not isinstance(given.get(k, {}), dict) for k in ("features", "labels", "dataset")):
         single = _absolute(given, where=where)
-        named = single.pop("name", None) or single.get("dataset") or _name(Path(single["features"]))
-        _check_names([named], where=where)
-        return {str(named): single}
-    for name, keys in given.items():
-        if not isinstance(keys, dict):
-            raise InputError(f"data in {where} has {name}: {keys!r}; expected a mapping of keys")
-    _check_names(list(given), where=where)
-    return {str(n): _absolute(keys, where=f"{where} (data {n})") for n, keys in given.items()}
-
-
-def _check_names(given: Sequence[Any], *, where: str) -> None:
-    """Check names of data sets, which become folders and parts of table files."""
+        name = single.pop("name", None) or single.get("dataset") or _name(Path(single["features"]))
+        sets = {name: single}
+    else:
+        for name, keys in given.items():
+            if not isinstance(keys, dict):
+                raise InputError(
+                    f"data in {where} has {name}: {keys!r}; expected a mapping of keys"
+                )
+        sets = given
     files: dict[str, Any] = {}
-    for name in given:
+    for name in sets:
         text = str(name)
         if not re.fullmatch(r"[\w.-]+", text) or not re.search(r"\w", text):
             raise InputError(
@@ -161,52 +156,44 @@ def _check_names(given: Sequence[Any], *, where: str) -> None:
                 f"data in {where} has the names {other!r} and {name!r}, whose tables would share "
                 "a file: rename one"
             )
+    return {str(n): _absolute(keys, where=f"{where} (data {n})") for n, keys in sets.items()}
 
 
-def made_ready(
+def prepare_set(
     given: Mapping[str, Any], *, out: Path, feature_set: str | None, where: str
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the keys of a data set, with features and labels of studies resolved, and its notes.
+    """Return the dotted keys of a data set's runs, and notes.
 
-    Args:
-        given: The keys from `named_sets`.
-        out: Where a study's labels are written, unless they exist.
-        feature_set: Which folder of features to use.
-        where: Path of the grid's file, for error messages.
+    A study is opened with its folder of features, and its labels are written to `out`.
 
     Raises:
         InputError, TableError, BagError: The folder is not as expected.
     """
+    chosen = {} if feature_set is None else {"feature_set": feature_set}
     if "dataset" not in given:
-        rest = {k: v for k, v in given.items() if k != "feature_set"}
-        return rest | ({} if feature_set is None else {"feature_set": feature_set}), ()
+        return run_keys({**given, **chosen}, where=where), ()
     name = given["dataset"]
     if name not in STUDY_NAMES:
         raise UnknownName(f"dataset in {where}", str(name), STUDY_NAMES)
-    known = [k for k in StudyOptions.__dataclass_fields__ if k in given]
-    options: dict[str, Any] = {k: Path(given[k]) if k in PATHS else given[k] for k in known}
-    if "classes" in options:
-        options["classes"] = tuple(options["classes"])
     root = Path(given["root"])
-    if (out / STUDY_RECORD).is_file() and (earlier := _made_before(out, root)) is not None:
-        study = earlier
-    else:
-        study = open_study(
-            name,
-            root,
-            out=out,
-            features=Path(given["features"]) if "features" in given else None,
-            feature_set=feature_set,
-            options=StudyOptions(**options),
-        )
-    study_keys = ("dataset", "root", *StudyOptions.__dataclass_fields__, "features", "feature_set")
+    study = _made_before(out, root) or open_study(
+        name,
+        root,
+        out=out,
+        features=Path(given["features"]) if "features" in given else None,
+        feature_set=feature_set,
+        options=as_record(StudyOptions, given, where=where, advice="correct this key"),
+    )
+    study_keys = ("dataset", "root", *StudyOptions.__dataclass_fields__, "features")
     rest = {k: v for k, v in given.items() if k not in study_keys}
     settings = {k: plain(v) for k, v in study.settings().items() if v is not None}
-    return rest | settings, study.notes
+    return run_keys(rest | settings, where=where), study.notes
 
 
 def _made_before(out: Path, root: Path) -> Study | None:
-    """Return the study that an earlier call made of the same folder, or None if unfinished."""
+    """Return the study that an earlier call made of the same folder, if any is finished."""
+    if not (out / STUDY_RECORD).is_file():
+        return None
     record = as_record(dict[str, Any], read_json(out / STUDY_RECORD), where=str(out / STUDY_RECORD))
     if record.get("unfinished"):
         return None
@@ -215,11 +202,6 @@ def _made_before(out: Path, root: Path) -> Study | None:
             f"{out} was made from {record.get('root')}, not from {root}: give another --out"
         )
     return read_study(out)
-
-
-def keys_of(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    """Return the dotted keys that a grid sets for one data set."""
-    return run_keys({k: v for k, v in given.items() if k != "name"}, where=where)
 
 
 def _absolute(given: Mapping[str, Any], *, where: str) -> dict[str, Any]:
@@ -240,20 +222,22 @@ def _name(features: Path) -> str:
     return re.sub(r"[^\w.-]+", "-", named.name) or "data"
 
 
-def chosen_splits(table: LabelTable, given: int | Sequence[int], *, where: str) -> tuple[int, ...]:
+def chosen_splits(
+    table: LabelTable, given: int | tuple[int, ...], *, where: str
+) -> tuple[int, ...]:
     """Return the splits of a data set: its folds, or the numbers of those to be made.
 
     Raises:
         InputError: A requested fold does not exist.
     """
     if table.folds is None:
-        return tuple(range(given)) if isinstance(given, int) else tuple(given)
+        return number_list(given)
     folds = tuple(sorted(set(table.folds)))
     if isinstance(given, int):
         return folds
     if missing := [k for k in given if k not in folds]:
         raise InputError(
             f"splits in {where} has {missing[0]}, but the folds of {table.where} are "
-            f"{', '.join(str(k) for k in folds)}"
+            f"{', '.join(map(str, folds))}"
         )
-    return tuple(given)
+    return given

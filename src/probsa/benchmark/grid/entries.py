@@ -1,22 +1,85 @@
-"""Parse the methods of a grid: models (or the words all, local and global) and their λ."""
+"""The records of a grid's file: the grid, its exceptions and its models; and the methods they give.
 
-import math
+Each key is read as the keys of a run are, by its annotation: errors name the key and the file.
+"""
+
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from typing import Any, get_args
+from typing import Any, Literal, TypeVar, get_args
 
+from ...core import NonNegativeInt, PositiveInt
 from ...errors import InputError, UnknownName
 from ...models import arguments, look_up, names, plain_model
-from ...training import flatten, section_keys
+from ...training import RunKey, flatten, section_keys
 from ...variational import KLWeight
 from .methods_and_cells import Family, Method
 
+Keep = Literal["best", "all", "none"]
+Numbers = PositiveInt | tuple[NonNegativeInt, ...]
+"""Some whole numbers; n stands for 0 to n − 1."""
+Names = str | tuple[str, ...]
 WORDS = ("all", *get_args(Family))
 """Words that stand for many models."""
-ENTRY_KEYS = ("name", "label", "training", "kl_weight")
-"""Keys of an entry that are not arguments of its model."""
+SET_BY_GRID = {
+    "training.kl_weight": "kl_weight of the grid, or of an entry of models",
+    "data.test_fold": "splits",
+    "data.split": "splits",
+    "seed": "seeds",
+    "data_seed": "data_seed of the grid",
+}
+"""Keys of a run that no cell may set, with what sets them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GridFile:
+    """The keys of a grid; `others` are keys of its runs, with their section."""
+
+    name: str = ""
+    data: Any = None
+    models: Any = ()
+    kl_weight: Any = "cyclical"
+    seeds: Numbers = 1
+    splits: Numbers = 5
+    data_seed: NonNegativeInt | None = 0
+    keep: Keep = "best"
+    """Checkpoints that remain when a cell is done."""
+    left_out_bags: NonNegativeInt = 0
+    """Number of test bags of a cell that models without a closed form predict again, without some
+    of their instances; 0 for no checks of maps. See `execution.map_checks`."""
+    leaks: Literal["refuse", "note"] = "refuse"
+    """Whether to reject or only report a patient or a copied bag in two parts."""
+    exceptions: list[dict[str, Any]] | None = None
+    slurm: dict[str, Any] | None = None
+    others: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExceptionRule:
+    """Keys of runs (`others`) that apply to some methods on some data sets; no names mean all."""
+
+    data: Names = ()
+    models: Names = ()
+    seeds: Numbers | None = None
+    others: dict[str, Any]
+
+    def holds(self, data: str, method: Method) -> bool:
+        """Return whether the rule applies to a method on a data set."""
+        names = (method.model, method.label)
+        matches = any(fnmatchcase(n, p) for p in listed(self.models) for n in names)
+        return (not self.data or data in listed(self.data)) and (not self.models or matches)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelEntry:
+    """An item of `models`; `others` are arguments of the model."""
+
+    name: str
+    label: str = ""
+    training: dict[str, Any] = field(default_factory=dict)
+    kl_weight: Any = None
+    others: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +89,83 @@ class MethodEntry:
     method: Method
     training: Mapping[str, Any] = field(default_factory=dict)
     """Training keys with their section, such as `training.epochs`."""
+
+
+R = TypeVar("R", GridFile, ExceptionRule, ModelEntry)
+
+
+def read_record(kind: type[R], given: Mapping[str, Any], *, where: str) -> R:
+    """Read keys and values into a record; those that are not its own become its `others`.
+
+    Raises:
+        InputError: A value is wrong; names the key, and `where` it was given.
+    """
+    own = {f.name: f.type for f in fields(kind) if f.name != "others"}
+    values = {
+        k: RunKey(name=k, annotation=own[k], help="").read(given[k], where=f" in {where}")
+        for k in given
+        if k in own
+    }
+    for key in ("seeds", "splits"):
+        several = values.get(key, 1)
+        if isinstance(several, tuple) and len(set(several)) < max(1, len(several)):
+            raise InputError(f"{key} in {where} is {[*several]}; expected different numbers")
+    return kind(**values, others={k: v for k, v in given.items() if k not in own})
+
+
+def exceptions_of(grid: GridFile, *, where: str) -> list[ExceptionRule]:
+    """Read the exceptions of a grid.
+
+    Raises:
+        UnknownName: A run has no such key.
+        InputError: A value is invalid.
+    """
+    where = f"{where} (exceptions)"
+    rules = [read_record(ExceptionRule, e, where=where) for e in grid.exceptions or []]
+    return [replace(r, others=run_keys(r.others, where=where)) for r in rules]
+
+
+def listed(given: Any) -> list[Any]:
+    """Return several values, or a single one, as a list."""
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def number_list(given: int | tuple[int, ...]) -> tuple[int, ...]:
+    """Return whole numbers one by one."""
+    return tuple(range(given)) if isinstance(given, int) else given
+
+
+def kl_weights(given: Any, *, where: str) -> list[KLWeight]:
+    """Return the λ that a grid lists, without repeats.
+
+    >>> kl_weights([0, 0.1, "cyclical", 0.0], where="grid.yaml")
+    [0.0, 0.1, 'cyclical']
+    """
+    key = section_keys()["training.kl_weight"]
+    return list(dict.fromkeys(key.read(λ, where=f" in {where}") for λ in listed(given)))
+
+
+def run_keys(
+    given: Mapping[str, Any], *, where: str, section: str = "", others: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Add the section to the keys of a run: `{epochs: 5}` becomes `{training.epochs: 5}`.
+
+    Only keys of `section` are allowed, if it is given; `others` are suggested as well.
+
+    Raises:
+        UnknownName: A run has no such key.
+        InputError: A key is set by the grid for every cell.
+    """
+    flat = flatten(dict(given))
+    known = [k for k in section_keys() if k.startswith(f"{section}.") or (not section and "." in k)]
+    for key in flat:
+        if key in SET_BY_GRID:
+            short = key.rpartition(".")[2]
+            raise InputError(f"{short} in {where} is set by the grid: give {SET_BY_GRID[key]}")
+        if key not in known:
+            short = [k.partition(".")[2] for k in known]
+            raise UnknownName(f"key in {where}", key, [*others, *short])
+    return flat
 
 
 def methods_of(given: Any, weights: Sequence[KLWeight], *, where: str) -> tuple[MethodEntry, ...]:
@@ -40,136 +180,85 @@ def methods_of(given: Any, weights: Sequence[KLWeight], *, where: str) -> tuple[
         UnknownName: A model or an argument does not exist.
         InputError: Two methods share a folder, or an entry is invalid.
     """
-    listed = given if isinstance(given, list) else [given]
-    items = [item for each in listed for item in _spread(each, where=where)]
+    items = [one for item in listed(given) for one in _spread(item, where=where)]
     if not items:
         raise InputError(
             f"{where} names no models: give some, for example models: [abmil, abmil-probsa-diag]"
         )
-    has_kl = {item["name"]: look_up(item["name"]).model.has_kl for item in items}
-    plain_ones, entries = [_entry(r, None, where=where) for r in items if not has_kl[r["name"]]], []
+    has_kl = {item.name: look_up(item.name).model.has_kl for item in items}
+    plain = [_method(item, None, where=where) for item in items if not has_kl[item.name]]
+    entries: list[MethodEntry] = []
     for item in items:
-        for λ in _weights(item, weights, where=where) if has_kl[item["name"]] else [None]:
-            entry = _entry(item, λ, where=where)
+        own = weights if item.kl_weight is None else kl_weights(item.kl_weight, where=where)
+        for λ in own if has_kl[item.name] else [None]:
+            entry = _method(item, λ, where=where)
             if λ == 0 and entry.method.baseline is not None:
-                entry = _baseline(entry, [*plain_ones, *entries])
+                entry = _baseline(entry, [*plain, *entries])
             if entry not in entries:
                 entries.append(entry)
-    _refuse_duplicates(entries, where=where)
+    by_slug: dict[str, Method] = {}
+    for method in (e.method for e in entries):
+        if not re.search(r"\w", method.label):
+            raise InputError(f"the label {method.label!r} in {where} has no letter or digit")
+        if (other := by_slug.setdefault(method.slug, method)) is not method:
+            raise InputError(
+                f"two methods of {where} are called {method.name!r} and {other.name!r}, which "
+                f"share a folder ({method.slug}): give one of them another label"
+            )
     return tuple(entries)
 
 
-def kl_weights(given: Any, *, where: str) -> list[KLWeight]:
-    """Return the λ that a grid lists, without repeats.
+def check_exceptions(
+    rules: Sequence[ExceptionRule], data: Mapping[str, Any], entries: Sequence[MethodEntry]
+) -> tuple[str, ...]:
+    """Return a note on exceptions for data sets that the grid does not have.
 
-    >>> kl_weights([0, 0.1, "cyclical", 0.0], where="grid.yaml")
-    [0.0, 0.1, 'cyclical']
+    Raises:
+        UnknownName: An exception names a model that does not exist.
     """
-    listed = given if isinstance(given, list) else [given]
-    weights: list[KLWeight] = []
-    for λ in listed:
-        λ = _as_number(λ)
-        is_number = isinstance(λ, int | float) and not isinstance(λ, bool) and math.isfinite(λ)
-        if not is_number and λ not in ("linear", "cyclical"):
-            raise InputError(
-                f"kl_weight in {where} has {λ!r}: expected numbers, 'linear' or 'cyclical'"
-            )
-        value: KLWeight = float(λ) if is_number else λ
-        if value not in weights:
-            weights.append(value)
-    return weights
+    known = [*names(), *(e.method.label for e in entries)]
+    for pattern in (p for rule in rules for p in listed(rule.models)):
+        if not any(fnmatchcase(name, pattern) for name in known):
+            raise UnknownName("model in an exception", pattern, known)
+    # grids often omit models, but a data set under another name may be a mistake
+    others = dict.fromkeys(d for rule in rules for d in listed(rule.data) if d not in data)
+    if not others:
+        return ()
+    return (f"no data is called {', '.join(others)}: exceptions for these have no effect",)
 
 
-def _as_number(given: Any) -> Any:
-    """Return a number that YAML has read as text, as it does with 1e-3."""
-    try:
-        return float(given) if isinstance(given, str) else given
-    except ValueError:
-        return given
-
-
-def matches(method: Method, patterns: Sequence[str]) -> bool:
-    """Return whether a pattern, which may contain `*`, matches a method's model or label."""
-    return any(fnmatchcase(n, p) for p in patterns for n in (method.model, method.label))
-
-
-def _spread(item: Any, *, where: str) -> list[dict[str, Any]]:
+def _spread(item: Any, *, where: str) -> list[ModelEntry]:
     """Split an item of `models` into entries of one model each."""
-    if isinstance(item, str):
-        item = {"name": item}
-    if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+    given = {"name": item} if isinstance(item, str) else item
+    if not isinstance(given, dict) or not given.get("name"):
         raise InputError(
             f"models in {where} has {item!r}: expected a name, {', '.join(WORDS)}, or a mapping "
             "with a name"
         )
-    name = item["name"]
-    if name not in WORDS:
-        if name not in names():
-            raise UnknownName(f"model in {where}", name, [*names(), *WORDS])
-        known = [*arguments(name), *ENTRY_KEYS]
-        for key in item:
+    entry = read_record(ModelEntry, given, where=f"{where} (models)")
+    name = entry.name
+    if name in names():
+        known = arguments(name)
+        for key in entry.others:
             if key not in known:
-                raise UnknownName(f"argument of {name} in {where}", str(key), known)
-        return [item]
-    if unexpected := set(item) - {"name", "training", "kl_weight"}:
+                own = [f.name for f in fields(ModelEntry) if f.name != "others"]
+                raise UnknownName(f"argument of {name} in {where}", key, [*known, *own])
+        return [entry]
+    if name not in WORDS:
+        raise UnknownName(f"model in {where}", name, [*names(), *WORDS])
+    if unexpected := [*entry.others, *(["label"] if entry.label else [])]:
         raise InputError(
-            f"the entry {name!r} of models in {where} has {sorted(unexpected)[0]!r}: an "
-            "entry for several models takes only training and kl_weight"
+            f"the entry {name!r} of models in {where} has {unexpected[0]!r}: an entry for several "
+            "models takes only training and kl_weight"
         )
-    return [{**item, "name": n} for n in names() if name in ("all", look_up(n).family)]
+    return [replace(entry, name=n) for n in names() if name in ("all", look_up(n).family)]
 
 
-def _weights(
-    item: Mapping[str, Any], weights: Sequence[KLWeight], *, where: str
-) -> Sequence[KLWeight]:
-    return kl_weights(item["kl_weight"], where=where) if "kl_weight" in item else weights
-
-
-def _entry(item: Mapping[str, Any], λ: KLWeight | None, *, where: str) -> MethodEntry:
-    training = item.get("training") or {}
-    if not isinstance(training, dict):
-        raise InputError(f"training of {item['name']} in {where} is {training!r}: expected keys")
-    method = Method(
-        label=str(item.get("label", item["name"])),
-        model=item["name"],
-        arguments={k: v for k, v in item.items() if k not in ENTRY_KEYS},
-        kl_weight=λ,
-    )
-    return MethodEntry(method=method, training=run_keys(training, where=where, section="training"))
-
-
-def run_keys(
-    given: Mapping[str, Any], *, where: str, section: str | None = None, others: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Add the section to the keys of a run: `{epochs: 5}` becomes `{training.epochs: 5}`.
-
-    Args:
-        given: The keys and their values.
-        where: Where the keys were given, for error messages.
-        section: The only section that is allowed.
-        others: Other keys that are allowed there, for the suggestions of an error message.
-
-    Raises:
-        UnknownName: A run has no such key.
-        InputError: A key is set by the grid for every cell.
-    """
-    flat = flatten(dict(given))
-    known = [key for key in section_keys() if "." in key]
-    set_by_grid = {
-        "training.kl_weight": "kl_weight of the grid, or of an entry of models",
-        "data.test_fold": "splits",
-        "data.split": "splits",
-        "seed": "seeds",
-        "data_seed": "data_seed of the grid",
-    }
-    for key in flat:
-        if key in set_by_grid:
-            short = key.rpartition(".")[2]
-            raise InputError(f"{short} in {where} is set by the grid: give {set_by_grid[key]}")
-        if key not in known or (section is not None and not key.startswith(f"{section}.")):
-            short = [k.partition(".")[2] for k in known if k.startswith(section or "")]
-            raise UnknownName(f"key in {where}", key, [*others, *short])
-    return flat
+def _method(item: ModelEntry, λ: KLWeight | None, *, where: str) -> MethodEntry:
+    label = item.label or item.name
+    method = Method(label=label, model=item.name, arguments=item.others, kl_weight=λ)
+    training = run_keys(item.training, where=where, section="training")
+    return MethodEntry(method=method, training=training)
 
 
 def _baseline(entry: MethodEntry, known: Sequence[MethodEntry]) -> MethodEntry:
@@ -184,22 +273,4 @@ def _baseline(entry: MethodEntry, known: Sequence[MethodEntry]) -> MethodEntry:
             return other
     labels = {e.method.label for e in known}
     label = base if base not in labels else f"{base} of {method.label}"
-    return MethodEntry(
-        method=Method(label=label, model=base, arguments=shared_arguments),
-        training=dict(entry.training),
-    )
-
-
-def _refuse_duplicates(entries: Sequence[MethodEntry], *, where: str) -> None:
-    by_slug: dict[str, Method] = {}
-    for entry in entries:
-        method = entry.method
-        if not re.search(r"\w", method.label):
-            raise InputError(f"the label {method.label!r} in {where} has no letter or digit")
-        if method.slug in by_slug:
-            raise InputError(
-                f"two methods of {where} are called {method.name!r} and "
-                f"{by_slug[method.slug].name!r}, which share a folder ({method.slug}): give one "
-                "of them another label"
-            )
-        by_slug[method.slug] = method
+    return replace(entry, method=Method(label=label, model=base, arguments=shared_arguments))
