@@ -14,15 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from probsa.core.graphs import (
-    _distances,
-    chain,
-    check_stride,
-    degrees,
-    edge_weights,
-    grid,
-    knn,
-)
+from probsa.core.graphs import _distances, chain, check_stride, degrees, edge_weights, grid, knn
 from probsa.errors import GraphError
 
 Pairs = set[tuple[int, int]]

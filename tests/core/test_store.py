@@ -196,10 +196,7 @@ def test_a_damaged_chunk_is_named(tmp_path: Path) -> None:
             {"features": random(3, 2), "instance_labels": np.zeros(4, int)},
             "features have 3 rows, instance_labels 4",
         ),
-        (
-            {"features": random(2, 2), "coords": np.array([[0, 0], [np.nan, 1]])},
-            "coords of row 1 ",
-        ),
+        ({"features": random(2, 2), "coords": np.array([[0, 0], [np.nan, 1]])}, "coords of row 1 "),
     ],
 )
 def test_content_that_does_not_hold_together(

@@ -8,14 +8,7 @@ from typing import Literal
 
 import pytest
 
-from probsa.core import (
-    PositiveFloat,
-    as_record,
-    parse_json,
-    read_json,
-    read_record,
-    read_text,
-)
+from probsa.core import PositiveFloat, as_record, parse_json, read_json, read_record, read_text
 from probsa.errors import CheckpointError, InputError
 
 
@@ -48,11 +41,7 @@ def test_a_record_has_the_types_of_its_annotations(tmp_path: Path) -> None:
     path.write_text(json.dumps(GOOD))
     found = read_record(Outer, path)
     assert found == Outer(
-        kind="a",
-        names=("p", "q"),
-        inner=Inner(width=2.0),
-        counts={"x": (1, 2)},
-        path=Path("there"),
+        kind="a", names=("p", "q"), inner=Inner(width=2.0), counts={"x": (1, 2)}, path=Path("there")
     )
     assert found.inner is not None and type(found.inner.width) is float
 

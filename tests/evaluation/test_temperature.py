@@ -9,11 +9,7 @@ from scipy.special import expit, logit, softmax
 from sklearn.metrics import log_loss, roc_auc_score
 from support.made_predictions import made
 
-from probsa.evaluation.temperature import (
-    fit_temperature,
-    scale_prediction,
-    scale_probabilities,
-)
+from probsa.evaluation.temperature import fit_temperature, scale_prediction, scale_probabilities
 
 
 def _bags(n=400, *, temperature=2.0, seed=0):

@@ -391,11 +391,7 @@ def damaged(path):
         ("w.pt", lambda p: p.write_bytes(b""), ""),
         ("w.safetensors", lambda p: p.write_text("<html>log in first</html>"), ""),
         ("w.pt", lambda p: p.write_text("<html>log in first</html>"), ""),
-        (
-            "w.pt",
-            lambda p: torch.save({"epoch": 3, "loss": 0.5}, p),
-            "weights, only epoch, loss",
-        ),
+        ("w.pt", lambda p: torch.save({"epoch": 3, "loss": 0.5}, p), "weights, only epoch, loss"),
         ("w.pt", lambda p: torch.save([1, 2], p), r"\(a state dict\), got list"),
     ],
 )

@@ -392,11 +392,7 @@ SUBJECTS = (
     Subject(
         name="work folder",
         build=_work,
-        files={
-            "**/*.h5": HDF5,
-            "**/*.json": JSON + TEXT,
-            "**/.*.lock": JSON + TEXT,
-        },
+        files={"**/*.h5": HDF5, "**/*.json": JSON + TEXT, "**/.*.lock": JSON + TEXT},
         drive=_verify,
     ),
 )

@@ -111,11 +111,7 @@ def test_labels_are_drawn_in_their_colours_and_unknown_ones_not_at_all(tmp_path)
 def test_what_is_written_is_said(tmp_path):
     predictions = three()
     figure = side_by_side(
-        predictions,
-        out=tmp_path / "a.png",
-        bag="study · slide",
-        label=1,
-        caption="Chosen by lot.",
+        predictions, out=tmp_path / "a.png", bag="study · slide", label=1, caption="Chosen by lot."
     )
     words = " ".join(t.get_text().replace("\n", " ") for t in figure.texts)
     assert "study · slide · label 1" in words

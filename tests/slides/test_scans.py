@@ -22,12 +22,7 @@ import pytest
 from pydicom.data import get_testdata_file
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.sequence import Sequence
-from pydicom.uid import (
-    CTImageStorage,
-    EnhancedCTImageStorage,
-    ExplicitVRLittleEndian,
-    generate_uid,
-)
+from pydicom.uid import CTImageStorage, EnhancedCTImageStorage, ExplicitVRLittleEndian, generate_uid
 
 from probsa.core import bag_limit
 from probsa.errors import InputError, MissingExtra, SlideError, UnknownName
@@ -678,8 +673,7 @@ def test_an_enhanced_file_of_several_frames(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["RLE", "jp2klossless", "jpeg_ls_lossless", "bigendian", "implicit", "padded"],
+    "name", ["RLE", "jp2klossless", "jpeg_ls_lossless", "bigendian", "implicit", "padded"]
 )
 def test_lossless_syntaxes_give_the_pixels_of_the_plain_file(name):
     plain = pydicom.dcmread(local("MR_small.dcm"))

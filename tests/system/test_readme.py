@@ -77,10 +77,7 @@ def test_its_two_commands_are_those_of_ci():
         ".venv/bin/pytest",
     ]
     ci = (ROOT / ".ci" / "run").read_text()
-    for part in (
-        'install --quiet -c constraints.txt -e ".[dev]"',
-        ".venv/bin/pytest\n",
-    ):
+    for part in ('install --quiet -c constraints.txt -e ".[dev]"', ".venv/bin/pytest\n"):
         assert part in ci
     assert (ROOT / "constraints.txt").read_text().split() == ["torch==2.13.0"]
 
