@@ -101,20 +101,6 @@ def test_off_one_lattice_all_pairs_within_the_radius_are_joined(
     assert pairs(grid(coords, stride=512.0)) == expected
 
 
-def test_pieces_that_lie_over_one_another_prove_no_stride_wrong() -> None:
-    piece = lattice(4, 4, step=512)
-    coords = torch.cat([piece, piece + torch.tensor([11, 0])])  # gaps of 11 and 501, none of 512
-    edges = pairs(grid(coords, stride=512.0))
-    assert edges == within(coords.numpy(), math.sqrt(2) * 512 * 1.02)
-
-
-def test_two_patches_in_one_cell_are_both_kept_and_joined() -> None:
-    coords = torch.cat([lattice(3, 3, step=512), torch.tensor([[512, 512]])])
-    edges = pairs(grid(coords, stride=512.0))
-    assert (4, 9) in edges
-    assert {(i, 9) for i in range(9)} <= edges
-
-
 @pytest.mark.parametrize(
     ("coords", "expected"),
     [
@@ -141,9 +127,17 @@ def test_the_same_tissue_at_20x_and_40x_has_the_same_graph() -> None:
     assert slow.shape[1] == 7 * 10 + 8 * 9 + 2 * 7 * 9  # across, down, two diagonals
     assert torch.equal(slow, fast)
     assert torch.equal(slow, grid(cells * 1024))  # estimated
+    coords = torch.cat([lattice(3, 3, step=512), torch.tensor([[512, 512]])])
+    edges = pairs(grid(coords, stride=512.0))
+    assert (4, 9) in edges
+    assert {(i, 9) for i in range(9)} <= edges
+    piece = lattice(4, 4, step=512)
+    coords = torch.cat([piece, piece + torch.tensor([11, 0])])  # gaps of 11 and 501, none of 512
+    edges = pairs(grid(coords, stride=512.0))
+    assert edges == within(coords.numpy(), math.sqrt(2) * 512 * 1.02)
 
 
-def test_a_stride_at_the_target_magnification_is_refused() -> None:
+def test_a_stride_is_checked_against_the_coordinates() -> None:
     coords = lattice(8, 10, step=1024)
     message = (
         r"slide_7: patches are stated to lie 512 apart, but the coordinates say 1024 \(2 times "
@@ -156,9 +150,6 @@ def test_a_stride_at_the_target_magnification_is_refused() -> None:
     with pytest.raises(GraphError, match="say 525"):  # 2.5 % off, as with a rounded magnification
         grid(lattice(8, 10, step=525), stride=512.0)
     assert grid(lattice(8, 10, step=517), stride=512.0).shape[1] == 268  # 1 % off
-
-
-def test_sparse_patches_prove_no_stride_wrong() -> None:
     keep = torch.from_numpy(np.random.default_rng(0).random(900) < 0.3)
     coords = lattice(30, 30, step=512)[keep]
     gaps = np.diff(np.sort(coords[coords[:, 1] == 0, 0].numpy()))
@@ -167,16 +158,10 @@ def test_sparse_patches_prove_no_stride_wrong() -> None:
     assert check_stride(coords, stride=None) == 512
     with pytest.raises(GraphError, match="target magnification"):
         check_stride(coords, stride=256.0)
-
-
-def test_a_stride_is_estimated_where_no_two_patches_share_a_row() -> None:
     coords = torch.tensor([[0, 0], [300, 400], [600, 800], [900, 1200]])
     assert check_stride(coords, stride=None) == 500
     assert check_stride(coords[:1], stride=None) == 1
     assert check_stride(coords[:0], stride=None) == 1
-
-
-def test_a_graph_that_cannot_be_right_is_refused() -> None:
     far = torch.arange(12)[:, None] * torch.tensor([5000, 7001])
     with pytest.raises(GraphError, match="s1: none of its 12 patches has a neighbour at a stride"):
         grid(far, stride=512.0, name="s1")

@@ -41,16 +41,10 @@ def test_slides_are_joined_in_the_order_of_their_names() -> None:
     assert joined.arcs.tolist() == [[0, 3, 4, 5, 6, 8], [3, 0, 5, 4, 8, 6]]
     assert joined.arc_weights.tolist() == [0.5, 1.5] * 3
     assert joined.instance_labels is None
-
-
-def test_the_order_of_the_list_does_not_matter() -> None:
     one, other = join_bags("p", slides(), y=None), join_bags("p", slides()[::-1], y=None)
     for f in fields(Bag):
         mine, theirs = getattr(one, f.name), getattr(other, f.name)
         assert torch.equal(mine, theirs) if isinstance(mine, torch.Tensor) else mine == theirs
-
-
-def test_one_slide_packs_as_it_is() -> None:
     (alone,) = slides()[:1]
     as_bag = pack([replace(alone, name="p", y=1)])
     as_patient = pack([join_bags("p", [alone], y=1)])
@@ -109,9 +103,6 @@ def test_packing_carries_slides_covariates_and_several_targets() -> None:
     kept = select_instances(patients()[0], torch.tensor([6, 0, 5]))
     assert kept.slide.tolist() == [1, 0, 1] and kept.slides == ("a", "c")
     assert kept.covariates.tolist() == [1.0, 2.0]
-
-
-def test_slides_are_known_only_if_every_bag_states_them() -> None:
     p, q = patients()
     assert pack([p, replace(q, slide=None, slides=())]).slide is None
     with pytest.raises(
@@ -120,10 +111,6 @@ def test_slides_are_known_only_if_every_bag_states_them() -> None:
         pack([replace(p, slides=("a",))])
     with pytest.raises(BagError, match=r"bag 'p': slide has 2 rows where 7 are expected"):
         pack([replace(p, slide=torch.tensor([0, 1]))])
-
-
-def test_bad_covariates_and_labels() -> None:
-    p, q = patients()
     for wrong, count in ((None, 0), (torch.ones(3), 3)):
         with pytest.raises(BagError, match=rf"'q' has {count} covariates, bag 'p' has 2"):
             pack([p, replace(q, covariates=wrong)])

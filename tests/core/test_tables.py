@@ -82,16 +82,21 @@ def test_what_is_no_table_is_refused(tmp_path, text, message):
         table(tmp_path, text, expected="bag,label")
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+def test_a_missing_file_and_other_columns(tmp_path):
     for path in (tmp_path, tmp_path / "none.csv"):
         with pytest.raises(TableError, match=f"there is no table {path}"):
             TextTable.read(path)
-
-
-def test_columns_that_nobody_asked_for_are_ignored(tmp_path):
     read = table(tmp_path, "case_id,age,slide,age\np,61,a,62\n")
     chosen = read.select("bag", optional=("group", "fold"), synonyms=SYNONYMS)
     assert chosen.rows == [{"bag": "a", "group": "p"}]
+    read = table(tmp_path, "bag,Group,folds,spilt,grup,gold,patient_id,age\n")
+    known = ("bag", "group", "fold", "split", "patient")
+    assert read.misspelt(known) == {
+        "Group": "group", "folds": "fold", "spilt": "split", "grup": "group",
+        "patient_id": "patient",
+    }  # fmt: skip
+    assert finite_number("7") == 7
+    assert not any(map(finite_number, ("", "nan", "1,5", str(math.inf))))
 
 
 SYNONYMS = {"slide": "bag", "slide_id": "bag", "case_id": "group"}
@@ -112,15 +117,6 @@ def test_columns_that_are_missing_or_there_twice(tmp_path, header, message):
     read = table(tmp_path, header + "\n")
     with pytest.raises(TableError, match=message):
         read.select("bag", "label", synonyms=SYNONYMS)
-
-
-def test_misspelt_columns(tmp_path):
-    read = table(tmp_path, "bag,Group,folds,spilt,grup,gold,patient_id,age\n")
-    known = ("bag", "group", "fold", "split", "patient")
-    assert read.misspelt(known) == {
-        "Group": "group", "folds": "fold", "spilt": "split", "grup": "group",
-        "patient_id": "patient",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -158,8 +154,3 @@ def test_numbers(text, limits, expected):
         return
     with pytest.raises(TableError, match=rf"t\.csv, line 2: x is .*{expected}"):
         read_number(text, "x", where="t.csv, line 2", **limits)
-
-
-def test_finite_numbers():
-    assert finite_number("7") == 7
-    assert not any(map(finite_number, ("", "nan", "1,5", str(math.inf))))
