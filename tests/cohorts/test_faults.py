@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 from support.made_slides import tissue, write_cohort, write_slide
+from support.refusals import refused
 
 from probsa.cohorts import flow
 from probsa.cohorts import reading as module
@@ -235,8 +236,7 @@ def test_a_fault_of_ours_is_not_taken_for_a_damaged_file(both, monkeypatch):
         raise TypeError("a fault")
 
     monkeypatch.setattr(module, "read_patch", wrong)
-    with pytest.raises(TypeError, match="a fault"):
-        extract_cohort(work, FEW)
+    refused(TypeError, "a fault", extract_cohort, work, FEW)
 
 
 def test_attributes_without_what_patches_need_are_one_slides_failure(both):
@@ -262,18 +262,15 @@ def test_types_that_do_not_exist_are_a_damaged_file(tmp_path, monkeypatch, error
     monkeypatch.setattr(h5py.AttributeManager, "get", get)
     monkeypatch.setattr(h5py.AttributeManager, "__getitem__", get)
     for read in (read_bag, peek_bag, lambda p: read_stamp(p, "a")):
-        with pytest.raises(BagError, match=r"x\.h5 cannot be read as HDF5"):
-            read(path)
-    with pytest.raises(BagError, match=r"y\.h5 is damaged"):
-        read_coordinates(tmp_path / "y.h5")
+        refused(BagError, r"x\.h5 cannot be read as HDF5", read, path)
+    refused(BagError, r"y\.h5 is damaged", read_coordinates, tmp_path / "y.h5")
 
 
 def test_coordinates_that_are_no_numbers(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as f:
         f["coords"] = [["a", "b"]]
         f.attrs["probsa_made_with"] = "z"
-    with pytest.raises(BagError, match="the dataset 'coords' has v"):
-        read_coordinates(tmp_path / "x.h5")
+    refused(BagError, "the dataset 'coords' has v", read_coordinates, tmp_path / "x.h5")
 
 
 def test_features_that_float16_cannot_hold(both, monkeypatch):
@@ -399,8 +396,7 @@ def test_features_of_patches_that_another_slide_gave(both):
 def test_a_damaged_settings_file_is_no_crash(both):
     slides, work = both
     WorkFolder(work).choose().settings_file.write_text("[1]")
-    with pytest.raises(ValueError, match="made with other settings"):
-        patch_cohort(slides, work, settings=SMALL)
+    refused(ValueError, "made with other settings", patch_cohort, slides, work, settings=SMALL)
 
 
 @pytest.mark.parametrize("where", ["{outside}/victim", "../../../victim", "other"])
@@ -418,8 +414,7 @@ def test_a_record_of_another_name_writes_and_deletes_nothing(both, where, overwr
         lambda: extract_cohort(work, FEW, run=RunOptions(overwrite=overwrite)),
         lambda: patch_cohort(slides, work, settings=SMALL),
     ):
-        with pytest.raises(InputError, match=f"{first.name} is the record of {name!r}"):
-            command()
+        refused(InputError, f"{first.name} is the record of {name!r}", command)
     # verify lists it and goes on
     findings = {f.file: f.problem for f in verify(work).findings}
     assert f"is the record of {name!r}" in findings[f"{NAME}/records/patch/{first.name}"]

@@ -13,6 +13,7 @@ import torch
 from support.crashing import CrashingPatching, CrashingReader
 from support.made_slides import tissue, write_cohort, write_slide
 from support.processes import fork_workers
+from support.refusals import refused
 
 from probsa.cohorts import flow, reading
 from probsa.cohorts.coordinates import read_coordinates
@@ -152,8 +153,7 @@ def test_other_patch_settings_are_refused_before_anything_is_done(slides, work):
     (report,) = patch_cohort(slides, work, settings=settings(size=256, mpp=0.5))
     assert report.counts == {"done": 3}
     assert sorted(WorkFolder(work).sets()) == [NAME, "20x_256px_0px_overlap"]
-    with pytest.raises(InputError, match=r"several sets of patches.*--set"):
-        extract_cohort(work, ExtractOptions())
+    refused(InputError, r"several sets of patches.*--set", extract_cohort, work, ExtractOptions())
     assert extract_cohort(work, ExtractOptions(batch=7), patch_set=NAME).counts["kept"] == 3
 
 
@@ -267,8 +267,7 @@ def test_a_full_disk_ends_the_run_and_leaves_nothing_half_written(slides, work, 
         real(number)
 
     monkeypatch.setattr("os.fsync", fsync)
-    with pytest.raises(OSError, match="No space left"):
-        extract_cohort(work, ExtractOptions(batch=7))
+    refused(OSError, "No space left", extract_cohort, work, ExtractOptions(batch=7))
     monkeypatch.undo()
     left = sorted(p.name for p in (work / NAME / "features_handcrafted").iterdir())
     assert left == ["slide0.h5"]
@@ -357,8 +356,7 @@ def test_a_slide_that_kills_readers_fails_alone(work, monkeypatch):
 
 @pytest.mark.parametrize("wrong", [{"batch": 0}, {"readers": -1}, {"threads": -1}])
 def test_options_that_cannot_be(wrong):
-    with pytest.raises(InputError, match="at least"):
-        ExtractOptions(**wrong)
+    refused(InputError, "at least", ExtractOptions, **wrong)
 
 
 def test_pixels_of_a_coarser_target(tmp_path):

@@ -9,6 +9,7 @@ import sys
 import pytest
 from rich.console import Console
 from support.made_slides import tissue, write_slide
+from support.refusals import refused
 
 from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import extract_cohort, patch_cohort
@@ -52,8 +53,7 @@ def test_a_set_of_failures_alone_is_not_one_to_choose_from(mixed):
     assert [(o.name, o.status) for o in report.outcomes] == [("good", "done")]
     # with patches in two sets, the user has to choose one
     patch_cohort(mixed[0], path, settings=settings(size=64, mpp=0.5))
-    with pytest.raises(InputError, match="several sets of patches"):
-        work.choose()
+    refused(InputError, "several sets of patches", work.choose)
 
 
 def test_slides_that_were_left_out_are_no_problem_any_more(mixed):

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from support.refusals import refused
 
 from probsa.core import TextTable, finite_number, read_number
 from probsa.errors import TableError
@@ -78,14 +79,12 @@ def test_an_index_and_a_table_without_a_header(tmp_path):
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path, text, message):
-    with pytest.raises(TableError, match=message):
-        table(tmp_path, text, expected="bag,label")
+    refused(TableError, message, table, tmp_path, text, expected="bag,label")
 
 
 def test_a_missing_file_and_other_columns(tmp_path):
     for path in (tmp_path, tmp_path / "none.csv"):
-        with pytest.raises(TableError, match=f"there is no table {path}"):
-            TextTable.read(path)
+        refused(TableError, f"there is no table {path}", TextTable.read, path)
     read = table(tmp_path, "case_id,age,slide,age\np,61,a,62\n")
     chosen = read.select("bag", optional=("group", "fold"), synonyms=SYNONYMS)
     assert chosen.rows == [{"bag": "a", "group": "p"}]
@@ -115,8 +114,7 @@ SYNONYMS = {"slide": "bag", "slide_id": "bag", "case_id": "group"}
 )
 def test_columns_that_are_missing_or_there_twice(tmp_path, header, message):
     read = table(tmp_path, header + "\n")
-    with pytest.raises(TableError, match=message):
-        read.select("bag", "label", synonyms=SYNONYMS)
+    refused(TableError, message, read.select, "bag", "label", synonyms=SYNONYMS)
 
 
 @pytest.mark.parametrize(
@@ -129,8 +127,7 @@ def test_columns_that_are_missing_or_there_twice(tmp_path, header, message):
 )
 def test_names_are_given_once(tmp_path, rows, message):
     read = table(tmp_path, f"slide,label\n{rows}").select("bag", synonyms=SYNONYMS)
-    with pytest.raises(TableError, match=message):
-        read.by_name("bag")
+    refused(TableError, message, read.by_name, "bag")
 
 
 @pytest.mark.parametrize(

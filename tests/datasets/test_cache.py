@@ -5,7 +5,6 @@ import pickle
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from torch.utils.data import DataLoader
 
@@ -54,7 +53,7 @@ def counted(folder: Path, *, bags: float, graphs_kept: int) -> Counting:
     return Counting(folder, cache_gb=(bags * BAG_BYTES + graphs_kept * GRAPH_BYTES) / 1e9)
 
 
-def test_bags_are_read_once_while_they_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bags_are_read_once_while_they_fit(tmp_path, monkeypatch):
     bags = counted(slides(tmp_path), bags=3, graphs_kept=3)
     first = [bags.bag(n) for n in "abc"]
     monkeypatch.delattr(graphs, "grid")
@@ -62,9 +61,7 @@ def test_bags_are_read_once_while_they_fit(tmp_path: Path, monkeypatch: pytest.M
     assert bags.read == ["a", "b", "c"]
 
 
-def test_the_least_recently_used_bag_goes_and_its_graph_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_least_recently_used_bag_goes_and_its_graph_stays(tmp_path, monkeypatch):
     bags, edges = counted(slides(tmp_path), bags=2, graphs_kept=3), lattice_edges()
     bags.bag("a"), bags.bag("b"), bags.bag("a")
     third = bags.bag("c")
@@ -80,8 +77,8 @@ def test_the_least_recently_used_bag_goes_and_its_graph_stays(
 
 
 def test_a_bag_larger_than_the_cache_is_read_each_time_and_its_graph_built_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     bags, edges = counted(slides(tmp_path), bags=0.9, graphs_kept=1), lattice_edges()
     bags.bag("a")
     monkeypatch.delattr(graphs, "grid")
@@ -89,14 +86,14 @@ def test_a_bag_larger_than_the_cache_is_read_each_time_and_its_graph_built_once(
     assert bags.read == ["a", "a"]
 
 
-def test_a_cache_of_nothing_keeps_nothing(tmp_path: Path) -> None:
+def test_a_cache_of_nothing_keeps_nothing(tmp_path):
     bags = Counting(slides(tmp_path), cache_gb=0.0)
     assert torch.equal(bags.bag("a").x, bags.bag("a").x)
     assert bags.read == ["a", "a"]
     assert (bags._cache.bytes, bags._cache.bags, bags._cache.graphs) == (0, {}, {})
 
 
-def test_the_cache_never_holds_more_than_it_says() -> None:
+def test_the_cache_never_holds_more_than_it_says():
     generator = np.random.default_rng(0)
     cache, dropped = Cache(10_000), {"bags": 0, "graphs": 0}
     for step in range(600):
@@ -132,7 +129,7 @@ class Names(torch.utils.data.Dataset):
         return self.bags.bag(self.bags.names[i]).x
 
 
-def test_copies_for_workers_are_small_and_read_for_themselves(tmp_path: Path) -> None:
+def test_copies_for_workers_are_small_and_read_for_themselves(tmp_path):
     bags = open_bags(slides(tmp_path, width=20_000))
     before = [bags.bag(n) for n in bags.names]
     sent = pickle.dumps(bags)
@@ -144,7 +141,7 @@ def test_copies_for_workers_are_small_and_read_for_themselves(tmp_path: Path) ->
     assert all(bags.bag(b.name) is b for b in before)  # the original cache is unchanged
 
 
-def test_workers_of_a_data_loader_read_the_same(tmp_path: Path) -> None:
+def test_workers_of_a_data_loader_read_the_same(tmp_path):
     bags = open_bags(slides(tmp_path))
     bags.bag("a")
     loader = DataLoader(

@@ -9,6 +9,7 @@ from safetensors.numpy import save_file
 from scipy.spatial.distance import mahalanobis
 from scipy.stats import binom
 from sklearn.covariance import LedoitWolf, ledoit_wolf
+from support.refusals import refused
 from support.stored import WIDTH
 
 from probsa import Bag
@@ -150,10 +151,8 @@ def test_bad_bags_are_refused(fitted):
     with pytest.raises(BagError, match="'bad': its features hold NaN or infinity, first in row 3"):
         fit(({"bad": bad}, {"bad": 0}))
     narrow = replace(bad, features=np.zeros((15, 2), np.float32))
-    with pytest.raises(BagError, match=f"2 features per instance, .* fitted on {WIDTH}"):
-        fitted.scores(narrow)
-    with pytest.raises(InputError, match="no training bags"):
-        fit(({}, {}))
+    refused(BagError, f"2 features per instance, .* fitted on {WIDTH}", fitted.scores, narrow)
+    refused(InputError, "no training bags", fit, ({}, {}))
 
 
 def test_a_stored_fit_gives_the_same_scores_and_a_foreign_file_is_refused(fitted, tmp_path):
@@ -164,11 +163,9 @@ def test_a_stored_fit_gives_the_same_scores_and_a_foreign_file_is_refused(fitted
         np.testing.assert_array_equal(again.scores(bag)[name], score)
     assert again.about == fitted.about
     (tmp_path / "text").write_text("no maps")
-    with pytest.raises(CheckpointError, match="damaged or not a safetensors file"):
-        NullMaps.load(tmp_path / "text")
+    refused(CheckpointError, "damaged or not a safetensors file", NullMaps.load, tmp_path / "text")
     save_file({"mean": np.zeros(2)}, tmp_path / "other")
-    with pytest.raises(CheckpointError, match="does not hold null maps"):
-        NullMaps.load(tmp_path / "other")
+    refused(CheckpointError, "does not hold null maps", NullMaps.load, tmp_path / "other")
     fitted.save(tmp_path / "maps.safetensors")
     arrays = {**fitted.arrays, "norm.weight": np.zeros(2), "whitening": np.zeros((2, 2))}
     replace(fitted, arrays=arrays).save(tmp_path / "misshapen")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from support.refusals import refused
 
 from probsa.errors import InputError
 from probsa.evaluation.ensemble import aligned, combine
@@ -77,8 +78,7 @@ def test_one_member_keeps_its_numbers_and_has_nothing_between():
 def test_maps_of_classes_and_one_map_are_not_combined():
     several = made(0, classes=2)
     one = replace(made(1), probability=several.probability, std=several.std)
-    with pytest.raises(InputError, match=r"'a': .* shapes \(6,\) and \(6, 2\)"):
-        combine([several, one], align=True)
+    refused(InputError, r"'a': .* shapes \(6,\) and \(6, 2\)", combine, [several, one], align=True)
 
 
 def test_the_share_of_the_neighbours_is_the_mean_of_the_members():

@@ -11,6 +11,7 @@ from scipy import special, stats
 from support.made_predictions import made
 from support.made_targets import TARGETS, run_keys, write_targets
 from support.random_bags import random_bag
+from support.refusals import refused
 
 from probsa import Bag, models
 from probsa.core import select_instances
@@ -181,8 +182,7 @@ def test_what_cannot_be_removed_or_ranked_has_a_reason(tmp_path):
     with torch.no_grad():
         flat.model.classifier.weight.zero_()
     assert "same drop" in deletion_curves(flat, bag())[1].missing["rank_correlation"]
-    with pytest.raises(UnknownName, match="probability"):
-        deletion_curves(predictor(), bag(), shown="probability")
+    refused(UnknownName, "probability", deletion_curves, predictor(), bag(), shown="probability")
 
 
 def predicted(folder, curves, *, threshold=0.5, probability=0.9):
@@ -290,8 +290,7 @@ def test_predictions_without_curves_have_no_section_and_damage_is_named(tmp_path
         damaged["bags"]["b1"][key] = changed
         (tmp_path / "q").mkdir(exist_ok=True)
         (tmp_path / "q" / file.name).write_text(json.dumps(damaged))
-        with pytest.raises(InputError, match=rf"json: bag 'b1' is damaged: .*{words}"):
-            read_curves(tmp_path / "q")
+        refused(InputError, rf"json: bag 'b1' is damaged: .*{words}", read_curves, tmp_path / "q")
     file.write_text('{"bags": {"b0": {}}}')
     with pytest.raises(InputError, match=r"faithfulness\.json: .*bag 'b0' .*shown is missing"):
         evaluate(tmp_path / "p", bootstrap=0)
@@ -369,8 +368,7 @@ def test_the_score_whose_removal_matters_most_is_chosen(name, classes):
     assert "for attention" in choice.reason
     assert MapScoreChoice.of({"map_score": asdict(choice)}, where="f") == choice
     assert MapScoreChoice.of({}, where="f") is None
-    with pytest.raises(InputError, match=r"^f: map_score.*"):
-        MapScoreChoice.of({"map_score": 1e19}, where="f")
+    refused(InputError, r"^f: map_score.*", MapScoreChoice.of, {"map_score": 1e19}, where="f")
 
 
 def test_the_choice_depends_on_neither_order_nor_instance_labels():

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from support.made_guarantees import joined, write_cohort
 from support.made_predictions import made
+from support.refusals import refused
 
 from probsa.cli.entry import main
 from probsa.core import TextTable, seed_of
@@ -309,8 +310,7 @@ def test_other_bags_can_calibrate(cohort, numbers, tmp_path):
     ],
 )
 def test_levels_are_checked(options, words):
-    with pytest.raises(InputError, match=words):
-        GuaranteeOptions(**options)
+    refused(InputError, words, GuaranteeOptions, **options)
 
 
 @pytest.mark.parametrize(
@@ -325,8 +325,7 @@ def test_levels_are_checked(options, words):
 def test_what_a_task_cannot_have_is_refused(numbers, task, options, words):
     bags = evaluated(*numbers)
     bags = replace(bags, predictions=replace(bags.predictions, task=task))
-    with pytest.raises(InputError, match=words):
-        guarantees_section(bags, GuaranteeOptions(**options))
+    refused(InputError, words, guarantees_section, bags, GuaranteeOptions(**options))
 
 
 @pytest.mark.parametrize(
@@ -339,8 +338,7 @@ def test_what_a_task_cannot_have_is_refused(numbers, task, options, words):
 )
 def test_other_bags_that_cannot_calibrate_are_refused(cohort, tmp_path, other, words):
     folder, _ = write_cohort(tmp_path / "q", **other)
-    with pytest.raises(InputError, match=words):
-        section(*cohort, coverage=0.9, calibration=folder)
+    refused(InputError, words, section, *cohort, coverage=0.9, calibration=folder)
 
 
 def test_calibration_bags_that_void_guarantees_are_refused(cohort, numbers, tmp_path):
@@ -383,8 +381,7 @@ def test_the_stated_number_of_patients_suffices(tmp_path):
         folder, table = write_cohort(tmp_path / f"p{patients}", parts=parts, skill=30)
         return section(folder, table, max_error=0.1).to_dict()["accepted"]
 
-    with pytest.raises(UnmetGuarantee, match=r"needs at least 30 .* but there are 29:"):
-        found(29)
+    refused(UnmetGuarantee, r"needs at least 30 .* but there are 29:", found, 29)
     assert found(30)["certified"]
 
 
@@ -490,8 +487,7 @@ def test_labels_of_new_bags_are_not_needed(tmp_path, per_class):
 def test_no_table_is_written_that_would_lack_a_column_or_a_bag(tmp_path, parts, error, words):
     folder, table = write_cohort(tmp_path / "p", parts=parts)
     options, out = GuaranteeOptions(coverage=0.8, max_error=0.1), tmp_path / "sets.csv"
-    with pytest.raises(error, match=words):
-        write_sets(folder, options, out=out, labels=table)
+    refused(error, words, write_sets, folder, options, out=out, labels=table)
     assert not out.exists()
 
 

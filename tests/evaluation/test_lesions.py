@@ -11,6 +11,7 @@ from PIL import Image
 from scipy import ndimage
 from support.made_predictions import made_slide as slide
 from support.made_studies import SIDE, asap_xml, lattice
+from support.refusals import refused
 
 from probsa.cli.entry import main
 from probsa.errors import BagError, InputError, SlideError
@@ -196,8 +197,7 @@ def test_froc_needs_a_lesion():
     itc[20:24, 20:24] = True
     only = match_detections("i", _points((22 * 32, 22 * 32, 0.9)), lesions=find_lesions(itc))
     assert len(only.false) == 0
-    with pytest.raises(InputError, match="these 1 slides have none larger than isolated"):
-        froc([only])
+    refused(InputError, "these 1 slides have none larger than isolated", froc, [only])
     got = froc_summary([[only]], bootstrap=5)
     assert set(got) == {"froc", *(f"sensitivity_at_{r:g}" for r in RATES)}
     assert all("none larger than isolated" in m.reason for m in got.values())
@@ -297,8 +297,7 @@ def test_confidence_is_the_bags_probability_times_the_instances(unsmoothed, monk
     ],
 )
 def test_slides_without_detections(change, error, message):
-    with pytest.raises(error, match=message):
-        detect_lesions(replace(_slide(PEAKS), **change))
+    refused(error, message, detect_lesions, replace(_slide(PEAKS), **change))
 
 
 # Masks from patches
@@ -352,8 +351,7 @@ def test_the_mean_over_replicates_and_its_interval():
     # With one slide per stratum only the replicates vary, and one of two is drawn each time.
     assert (got["froc"].low, got["froc"].high) == (0.0, 1.0)
     assert froc_summary([first[1:]], bootstrap=5)["froc"].reason.startswith("FROC needs a lesion")
-    with pytest.raises(InputError, match="of the same slides"):
-        froc_summary([first, first[:1]])
+    refused(InputError, "of the same slides", froc_summary, [first, first[:1]])
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 from support.made_bags import made_bags
+from support.refusals import refused
 
 import probsa
 from probsa.core import read_json, write_bag, write_json
@@ -147,8 +148,7 @@ def test_a_damaged_config_is_refused(change, error, message, copy):
     values = json.loads((copy / "config.json").read_text())
     change(values)
     (copy / "config.json").write_text(json.dumps(values))
-    with pytest.raises(error, match=message):
-        probsa.from_pretrained(copy, device="cpu")
+    refused(error, message, probsa.from_pretrained, copy, device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,7 @@ def test_missing_and_additional_tensors_are_refused(change, message, copy):
     tensors = load_file(path)
     change(tensors)
     save_file(tensors, path, metadata={"probsa": json.dumps({"format": 1})})
-    with pytest.raises(CheckpointError, match=message):
-        probsa.from_pretrained(copy, device="cpu")
+    refused(CheckpointError, message, probsa.from_pretrained, copy, device="cpu")
 
 
 def test_a_folder_with_other_files_is_not_written_to(run, tmp_path):
@@ -191,8 +190,6 @@ def test_a_repository_is_read_from_the_cache_offline(saved, tmp_path, monkeypatc
 
 def test_names_that_are_neither_folder_nor_repository(monkeypatch):
     for name in ("missing", "./missing/model", "a/b/c"):
-        with pytest.raises(InputError, match="there is no folder"):
-            probsa.from_pretrained(name)
+        refused(InputError, "there is no folder", probsa.from_pretrained, name)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(MissingExtra, match=r"probsa\[hub\]"):
-        probsa.from_pretrained("someone/made")
+    refused(MissingExtra, r"probsa\[hub\]", probsa.from_pretrained, "someone/made")

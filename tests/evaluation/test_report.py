@@ -12,6 +12,7 @@ from rich.console import Console
 from scipy.stats import norm
 from sklearn import metrics as sk
 from support.made_predictions import cohort, made
+from support.refusals import refused
 from support.stored import write_folder
 
 from probsa import predict_folder
@@ -173,8 +174,7 @@ def test_labels_that_cannot_be_used(tmp_path):
     with pytest.raises(InputError, match="has no labelled test bags; it has 6 train, 8 val"):
         evaluate(_folder(tmp_path / "o", parts=("train", "val")), part="test")
     folder = _folder(tmp_path / "p", parts=("test",), labels={})
-    with pytest.raises(InputError, match=r"none of the 12 bags .* and 7 more\)\): give --labels"):
-        evaluate(folder)
+    refused(InputError, r"none of the 12 bags .* and 7 more\)\): give --labels", evaluate, folder)
     with pytest.raises(TableError, match=r"there is no table .*gone\.csv"):
         evaluate(folder, labels=tmp_path / "gone.csv")
     labels = _table(tmp_path / "l.csv", {f"test{i}": i % 3 for i in range(12)})
@@ -542,8 +542,7 @@ def test_what_a_bag_lacks_is_left_out_for_all_and_damage_is_named(new):
     with pytest.raises(BagError, match=r"001.h5: norm is float64 of shape \(99,\)"):
         evaluate(new, part="all", bootstrap=0)
     file.write_bytes(b"no file")
-    with pytest.raises(BagError, match=r"001.h5 is not an HDF5 file"):
-        evaluate(new, part="all", bootstrap=0)
+    refused(BagError, r"001.h5 is not an HDF5 file", evaluate, new, part="all", bootstrap=0)
 
 
 def test_bags_without_instance_labels_are_counted(new):

@@ -12,6 +12,7 @@ from shapely import box, union_all
 from shapely.geometry import shape
 from support.made_exports import evidence, slide_bag, written
 from support.made_maps import SIDE, STRIDE, bag, lattice, prediction, scan, slide
+from support.refusals import refused
 
 from probsa.errors import InputError
 from probsa.exports.geojson import LEVELS, measurements, write_contours, write_tiles
@@ -137,8 +138,7 @@ def test_what_fails_leaves_what_was_there(tmp_path):
         (prediction(None, [1.0]), InputError, "no coordinates"),
         (broken, ValueError, "reshape"),
     ):
-        with pytest.raises(error, match=words):
-            tiles(p, tmp_path)
+        refused(error, words, tiles, p, tmp_path)
     assert [f.name for f in tmp_path.iterdir()] == ["bag.geojson"]
     assert path.read_text() == "before"
 

@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 from support.paths import ROOT
+from support.refusals import refused
 from torch import nn
 
 from probsa import features
@@ -104,10 +105,8 @@ def test_an_unknown_name_is_answered_with_the_likely_one(name, said):
 
 
 def test_names_and_arguments_that_cannot_be_registered_or_built(small):
-    with pytest.raises(InputError, match="put the name of one after the colon"):
-        features.build("timm:MODEL")
-    with pytest.raises(InputError, match="handcrafted has no weights"):
-        features.build(weights="x.pt")
+    refused(InputError, "put the name of one after the colon", features.build, "timm:MODEL")
+    refused(InputError, "handcrafted has no weights", features.build, weights="x.pt")
     with pytest.raises(ValueError, match="two encoders are named 'small'"):
         features.register("small", card=small)(Small)
     with pytest.raises(ValueError, match="wide: Small has no depth"):
@@ -247,8 +246,7 @@ def test_the_identity_differs_with_anything_that_changes_the_features(small, tmp
 
 
 def test_a_folder_of_the_hub_will_do(small, tmp_path):
-    with pytest.raises(WeightsError, match=r"no weights of small in it; looked for model\."):
-        identity(tmp_path)
+    refused(WeightsError, r"no weights of small in it; looked for model\.", identity, tmp_path)
     with pytest.raises(WeightsError, match=r"gone\.pt: no such file of weights for small"):
         identity(tmp_path / "gone.pt")
     save_file(state_of(), tmp_path / "model.safetensors")
@@ -329,8 +327,7 @@ def test_the_hub_is_asked_only_by_its_word(small, monkeypatch, tmp_path):
         return str(tmp_path / "w.safetensors")
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    with pytest.raises(WeightsError, match="the local caches do not contain them"):
-        features.build("small")
+    refused(WeightsError, "the local caches do not contain them", features.build, "small")
     assert asked == []
     assert identity("hub") == identity(tmp_path / "w.safetensors")
     assert asked == [("someone/small", "model.safetensors"), ("someone/small", "pytorch_model.bin")]
@@ -472,8 +469,7 @@ def test_the_guard_steps_in_for_that_one_failure_only(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "torchvision" / "__init__.py").write_text("raise RuntimeError('another trouble')")
     defined = len(_network._defined)
-    with pytest.raises(RuntimeError, match="another trouble"):
-        _network._guard.__wrapped__()
+    refused(RuntimeError, "another trouble", _network._guard.__wrapped__)
     assert len(_network._defined) == defined
 
 

@@ -28,6 +28,7 @@ from support.made_maps import (
     square_of,
     written,
 )
+from support.refusals import refused
 
 from probsa.errors import BagError
 from probsa.maps import ColourLimits, draw_map, place, save_figure, squares
@@ -275,8 +276,7 @@ def test_any_name_can_be_drawn(tmp_path, name):
 
 def test_a_bag_without_attention_is_refused():
     nan = replace(slide(), attention_mean=np.full(8, np.nan, np.float32))
-    with pytest.raises(BagError, match=r"'bag'.*mean.*finite"):
-        draw_map(nan)
+    refused(BagError, r"'bag'.*mean.*finite", draw_map, nan)
 
 
 @pytest.mark.parametrize("shape", [(1, 60), (60, 1), (3, 40), (40, 12)])

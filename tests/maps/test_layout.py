@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.made_maps import SIDE, STRIDE, bag, lattice, prediction, scan, slide
+from support.refusals import refused
 
 from probsa.errors import BagError, InputError
 from probsa.maps import place, raster, squares
@@ -111,8 +112,7 @@ def test_neighbours_meet_where_the_stride_is_no_whole_number():
 def test_bags_without_patches_have_no_squares():
     with pytest.raises(InputError, match="its instances are slices"):
         squares(prediction(np.arange(3)[:, None], [1, 2, 3], kind="ct"))
-    with pytest.raises(InputError, match="has no coordinates"):
-        squares(prediction(None, [1, 2, 3]))
+    refused(InputError, "has no coordinates", squares, prediction(None, [1, 2, 3]))
 
 
 def test_slices_stay_in_row_order_and_a_wide_gap_is_cut():
@@ -135,10 +135,8 @@ def test_two_patches_at_one_place_or_between_cells_are_on_no_lattice():
         p = slide()
         p.coords[1, 0] += int(shift)
         assert place(p).lattice is None
-    with pytest.raises(BagError, match=r"'bag'.*shape \(7, 2\)"):
-        place(slide_without_a_row())
-    with pytest.raises(BagError, match=r"'bag' has no instances"):
-        place(prediction(np.zeros((0, 2)), np.zeros(0)))
+    refused(BagError, r"'bag'.*shape \(7, 2\)", place, slide_without_a_row())
+    refused(BagError, r"'bag' has no instances", place, prediction(np.zeros((0, 2)), np.zeros(0)))
 
 
 def slide_without_a_row():

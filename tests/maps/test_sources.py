@@ -18,6 +18,7 @@ from support.made_maps import (
     scan_bag,
     write_folder,
 )
+from support.refusals import refused
 
 from probsa.cli.entry import main
 from probsa.cohorts.coordinates import Coordinates, write_coordinates
@@ -326,8 +327,7 @@ def test_scale_follows_the_resolution_or_the_longest_side():
     assert chosen_scale(box, resolution=10.0, mpp=0.25) == 40
     # never finer than the slide
     assert chosen_scale((0.0, 0.0, 500.0, 500.0), resolution=0.1, mpp=0.25) == 1
-    with pytest.raises(SlideError, match=r"--slide-mpp.*--longest"):
-        chosen_scale(box, resolution=10.0)
+    refused(SlideError, r"--slide-mpp.*--longest", chosen_scale, box, resolution=10.0)
     with pytest.raises(InputError, match=r"40,000 × 30,000 pixels is too large.*--resolution") as e:
         chosen_scale(box, resolution=0.25, mpp=0.25)
     coarse = float(str(e.value).split("--resolution ")[1])

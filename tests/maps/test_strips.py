@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.made_maps import assert_fits, axes, of_classes, prediction, rgb, scan_bag
+from support.refusals import refused
 
 from probsa.errors import InputError
 from probsa.maps import match_slices, save_figure, showing
@@ -79,8 +80,7 @@ def test_slices_are_found_by_position_in_whatever_order():
     ],
 )
 def test_positions_of_another_series_are_refused(positions, said):
-    with pytest.raises(InputError, match=said):
-        matched(scan_bag(positions), UNEVEN)
+    refused(InputError, said, matched, scan_bag(positions), UNEVEN)
 
 
 def test_a_slide_has_no_slices():
@@ -269,8 +269,7 @@ def test_a_real_series_out_of_order(tmp_path, shared_data):
     np.testing.assert_array_equal(matched(p, s.positions), order)
     figure = draw_strip(p, s)
     assert texts(axes(figure, "slices"))[0] == f"{s.positions.min():.1f}".replace("-", "−")
-    with pytest.raises(InputError, match="another series"):
-        draw_strip(scan_bag(s.positions + 1.0), s)
+    refused(InputError, "another series", draw_strip, scan_bag(s.positions + 1.0), s)
 
 
 def test_the_parts_of_an_ensembles_variance_have_swatches_too():

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from support.array_slide import ArraySlide, painted
+from support.refusals import refused
 
 from probsa.errors import InputError
 from probsa.patches import Tissue, cut, find_tissue, read_geojson, settings, write_geojson
@@ -162,8 +163,7 @@ def test_an_edit_changes_the_patches_as_drawn(slide, tmp_path):
 )
 def test_what_is_no_tissue_is_refused_by_file_and_feature(whole, says, tmp_path):
     path = put(tmp_path / "drawn.geojson", whole)
-    with pytest.raises(InputError, match=f"drawn.geojson.*{says}"):
-        read_geojson(path, SIZE)
+    refused(InputError, f"drawn.geojson.*{says}", read_geojson, path, SIZE)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
@@ -171,8 +171,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         read_geojson(tmp_path / "none.geojson", SIZE)
     binary = tmp_path / "b.geojson"
     binary.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match=r"b.geojson: this is not GeoJSON"):
-        read_geojson(binary, SIZE)
+    refused(InputError, r"b.geojson: this is not GeoJSON", read_geojson, binary, SIZE)
 
 
 def test_a_write_that_fails_leaves_the_old_file(slide, tmp_path, monkeypatch):
@@ -185,7 +184,6 @@ def test_a_write_that_fails_leaves_the_old_file(slide, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("probsa.patches.geojson.json.dump", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_geojson(path, Tissue(polygons=(), slide_size=SIZE))
+    refused(OSError, "No space left", write_geojson, path, Tissue(polygons=(), slide_size=SIZE))
     assert path.read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1

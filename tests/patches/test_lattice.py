@@ -7,6 +7,7 @@ import pytest
 import torch
 from matplotlib.path import Path as Outline
 from support.array_slide import ArraySlide, VastSlide, halved, painted
+from support.refusals import refused
 
 from probsa.core.graphs import grid
 from probsa.errors import InputError, RegionError, SlideError
@@ -364,8 +365,7 @@ UNKNOWN, KNOWN = ArraySlide(FORTY, mpp=None, name="a"), ArraySlide(TWENTY, mpp=0
     ],
 )
 def test_what_does_not_fit_the_slide_is_refused(slide, chosen, kind, says):
-    with pytest.raises(kind, match=f"^a.tiff: .*{says}"):
-        patches_of(slide, chosen)
+    refused(kind, f"^a.tiff: .*{says}", patches_of, slide, chosen)
 
 
 def test_what_just_fits_is_cut():
@@ -373,8 +373,7 @@ def test_what_just_fits_is_cut():
     assert len(patches_of(UNKNOWN, settings("clam-biopsy", mask_level=0))) > 60
     assert settings("clam", unit="um2").tissue.needs_mpp
     other = Tissue(polygons=(), slide_size=(10, 10))
-    with pytest.raises(InputError, match="belong to two slides"):
-        cut(KNOWN, other, settings())
+    refused(InputError, "belong to two slides", cut, KNOWN, other, settings())
 
 
 @pytest.mark.parametrize(
@@ -400,8 +399,7 @@ def test_what_just_fits_is_cut():
     ],
 )
 def test_options_that_cannot_be_are_refused(kind, wrong, says):
-    with pytest.raises(InputError, match=says):
-        kind(**wrong)
+    refused(InputError, says, kind, **wrong)
 
 
 def test_folders_are_named_as_tridents():

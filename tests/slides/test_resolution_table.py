@@ -1,6 +1,7 @@
 """Resolutions that the user states: one number, or a table."""
 
 import pytest
+from support.refusals import refused
 
 from probsa.errors import InputError, TableError
 from probsa.slides import read_resolutions, resolution_of
@@ -24,24 +25,19 @@ def test_two_resolutions_of_one_slide_are_refused(tmp_path):
 
 @pytest.mark.parametrize("text", ["-1", "0", "5000"])
 def test_numbers_that_are_no_resolution(text):
-    with pytest.raises(InputError, match=r"between 0 and 1000"):
-        read_resolutions(text)
+    refused(InputError, r"between 0 and 1000", read_resolutions, text)
 
 
 def test_what_is_no_table_of_resolutions(tmp_path):
     for neither in (str(tmp_path / "none.csv"), "nan"):
-        with pytest.raises(InputError, match="or a table"):
-            read_resolutions(neither)
+        refused(InputError, "or a table", read_resolutions, neither)
     table = tmp_path / "t.csv"
     table.write_text("name,um\nx,0.5\n")
-    with pytest.raises(InputError, match="has no column 'slide': it has name, um"):
-        read_resolutions(str(table))
+    refused(InputError, "has no column 'slide': it has name, um", read_resolutions, str(table))
     table.write_text("slide,mpp\n")
-    with pytest.raises(TableError, match=r"t\.csv lists no slide"):
-        read_resolutions(str(table))
+    refused(TableError, r"t\.csv lists no slide", read_resolutions, str(table))
     table.write_text("slide,mpp\nx,half\n")
-    with pytest.raises(InputError, match=r"mpp of 'x' is 'half'"):
-        read_resolutions(str(table))
+    refused(InputError, r"mpp of 'x' is 'half'", read_resolutions, str(table))
 
 
 def test_a_resolution_is_looked_up_by_any_name_of_its_slide():

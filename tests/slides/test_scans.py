@@ -23,6 +23,7 @@ from pydicom.data import get_testdata_file
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.sequence import Sequence
 from pydicom.uid import CTImageStorage, EnhancedCTImageStorage, ExplicitVRLittleEndian, generate_uid
+from support.refusals import refused
 
 from probsa.core import bag_limit
 from probsa.errors import InputError, MissingExtra, SlideError, UnknownName
@@ -402,8 +403,7 @@ def test_a_rescale_that_gives_no_number_costs_its_slice(tmp_path, key, text, sai
     np.testing.assert_array_equal(scan.volume, np.stack(images) - 1024.0)
     reasons = [*scan.notes, *(failure.reason for failure in listing.failures)]
     assert any(re.search(rf"bad\.dcm.*{said}", reason) for reason in reasons)
-    with pytest.raises(SlideError, match=rf"bad\.dcm.*{said}"):
-        only(path)
+    refused(SlideError, rf"bad\.dcm.*{said}", only, path)
 
 
 @pytest.mark.parametrize(
@@ -499,8 +499,7 @@ def test_pixel_spacings_that_differ_are_said(tmp_path):
 @pytest.mark.parametrize("side", [8_000, 65_535])
 def test_slices_that_state_more_than_they_hold_are_refused_before_memory_is_taken(tmp_path, side):
     path = save(dataset(image(), Rows=side, Columns=side), tmp_path / "a.dcm")
-    with pytest.raises(SlideError, match=r"a\.dcm: the volume (states|would take) .*: "):
-        only(path)
+    refused(SlideError, r"a\.dcm: the volume (states|would take) .*: ", only, path)
 
 
 @pytest.mark.parametrize("preamble", [True, False])
@@ -511,8 +510,7 @@ def test_a_deflated_file_is_unpacked_within_a_limit(tmp_path, monkeypatch, pream
     path.write_bytes(head[0 if preamble else 132 :] + stream.compress(bytes(80_000_000)))
     monkeypatch.setattr(pydicom.filereader.zlib, "decompress", None)  # would take all of it
     for read in (read_header, only, *([open_slide] if preamble else [])):
-        with pytest.raises(SlideError, match=r"bomb\.dcm: its deflated part states .* bytes, but"):
-            read(path)
+        refused(SlideError, r"bomb\.dcm: its deflated part states .* bytes, but", read, path)
 
 
 def test_a_modality_lut_is_looked_up(tmp_path):
@@ -628,8 +626,7 @@ TURNED = {"ImageOrientationPatient": CORONAL}
 def test_slices_that_form_no_volume_are_refused(tmp_path, headers, said):
     for i, more in enumerate(headers):
         save(dataset(image(i), **more), tmp_path / f"{i}.dcm")
-    with pytest.raises(SlideError, match=said):
-        only(tmp_path)
+    refused(SlideError, said, only, tmp_path)
 
 
 def test_even_spacing_is_not_remarked_and_gaps_count_the_slices(tmp_path):
@@ -738,8 +735,7 @@ def test_a_stream_that_cannot_be_decoded_is_refused_by_name(tmp_path, seed):
     for _ in range(rng.choice([1, 3, 20])):
         data[rng.randrange(20, len(data) - 8)] = rng.randrange(256)
     d.PixelData = bytes(data)
-    with pytest.raises(SlideError, match=r"bad\.dcm"):
-        only(save(d, tmp_path / "bad.dcm"))
+    refused(SlideError, r"bad\.dcm", only, save(d, tmp_path / "bad.dcm"))
 
 
 def test_a_missing_decoder_names_the_extra(monkeypatch):
@@ -757,8 +753,7 @@ def test_missing_readers_name_the_extra(tmp_path, monkeypatch, package, name):
     file = tmp_path / name
     file.write_bytes(local("CT_small.dcm").read_bytes())
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtra, match=rf"{package}.*probsa\[ct\]"):
-        open_scans(file)
+    refused(MissingExtra, rf"{package}.*probsa\[ct\]", open_scans, file)
 
 
 # odd files
@@ -852,11 +847,9 @@ def test_what_is_no_scan_is_refused_by_name(tmp_path):
         (local("test-SR.dcm"), "1 x SR"),
         (local("MR_truncated.dcm"), r"MR_truncated\.dcm.*8130 vs 8192 bytes"),
     ]:
-        with pytest.raises(SlideError, match=reason):
-            open_scans(path)
+        refused(SlideError, reason, open_scans, path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SlideError, match="empty folder"):
-        open_scans(tmp_path / "empty")
+    refused(SlideError, "empty folder", open_scans, tmp_path / "empty")
 
 
 def test_names_are_unique_and_do_not_depend_on_neighbours(tmp_path):
@@ -980,8 +973,7 @@ def test_damaged_nifti_is_refused_by_name(tmp_path, ending, data, change, said):
     if change:
         change(path)
     (source,) = list_scans(tmp_path).sources
-    with pytest.raises(SlideError, match=rf"a\.nii.*({said})"):
-        open_scan(source)
+    refused(SlideError, rf"a\.nii.*({said})", open_scan, source)
 
 
 def test_slices_beyond_those_stated_and_a_volume_beyond_the_limit(tmp_path):
@@ -990,8 +982,7 @@ def test_slices_beyond_those_stated_and_a_volume_beyond_the_limit(tmp_path):
     with bag_limit(1e-8), pytest.raises(SlideError, match="max-bag-gb"):
         only(path)
     altered(path, "<hhhh", 40, 3, 5, 6, 2)
-    with pytest.raises(SlideError, match="5 x 6 x 2 voxels, 120 bytes, but 240 are stored"):
-        only(path)
+    refused(SlideError, "5 x 6 x 2 voxels, 120 bytes, but 240 are stored", only, path)
 
 
 # windows
@@ -1030,8 +1021,7 @@ def test_windows_are_parsed_by_name_and_number():
     ],
 )
 def test_windows_that_are_none(text, error, message):
-    with pytest.raises(error, match=message):
-        Windows.parse(text)
+    refused(error, message, Windows.parse, text)
 
 
 def test_a_slice_of_the_real_head_as_an_encoder_sees_it(ge, ge_slices):

@@ -12,6 +12,7 @@ from PIL import Image
 from support.array_slide import ArraySlide
 from support.made_maps import pink, prediction
 from support.made_views import SIDE, bags, cells, lesion, write_bags, write_slides
+from support.refusals import refused
 
 from probsa.cli.entry import main
 from probsa.errors import InputError, OutputExists, RegionError
@@ -81,8 +82,7 @@ def test_tiles_together_are_the_slide():
     assert whole.min() == 1
     np.testing.assert_array_equal(pyramid.level_size(9), (350, 265))
     for address in ((11, 0, 0), (-1, 0, 0), (10, 3, 0), (10, 0, -1)):
-        with pytest.raises(RegionError, match="no tile"):
-            tile_image(slide, pyramid, address)
+        refused(RegionError, "no tile", tile_image, slide, pyramid, address)
 
 
 def test_levels_finer_than_the_limit_are_left_out():
@@ -126,8 +126,7 @@ def test_each_class_has_its_own_values():
     ],
 )
 def test_a_difference_of_scores_that_cannot_be_subtracted_is_refused(change, reason):
-    with pytest.raises(InputError, match=reason):
-        quantities(lesion(), column=0, other=replace(lesion(), **change))
+    refused(InputError, reason, quantities, lesion(), column=0, other=replace(lesion(), **change))
 
 
 def test_the_rows_say_what_is_wrong_and_unsure(tmp_path):
@@ -175,13 +174,11 @@ def test_an_export_is_complete_or_not_there_at_all(tmp_path, view, monkeypatch):
     pages = [number(view, r.name) for r in view.rows if not r.failed]
     assert {f"data/map/{k}.js" for k in pages} <= names
     assert not any("lesion" in name for name in names), "names of bags are no file names"
-    with pytest.raises(OutputExists, match="--overwrite"):
-        export_page(view, out)
+    refused(OutputExists, "--overwrite", export_page, view, out)
     export_page(view, out, overwrite=True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    with pytest.raises(OutputExists, match="is not an export"):
-        export_page(view, tmp_path / "mine", overwrite=True)
+    refused(OutputExists, "is not an export", export_page, view, tmp_path / "mine", overwrite=True)
 
 
 def test_tiles_of_an_export_are_the_pixels_of_the_slide(tmp_path, view):

@@ -39,7 +39,7 @@ def counted(area: Area, corner: np.ndarray, side: int) -> float:
     return float((inside & ~outside).mean())
 
 
-def test_shares_by_hand() -> None:
+def test_shares_by_hand():
     corners = np.array([[0, 0], [10, 0], [20, 0], [0, 10], [40, 40]])
     # x from 10 to 25: none of the first patch, all of the second, half of the third
     drawn = Area(inside=(polygon((10, 0), (25, 0), (25, 10), (10, 10)),))
@@ -52,7 +52,7 @@ def test_shares_by_hand() -> None:
     assert polygon_share(wide, corners, side=10.0).tolist() == [1, 1, 1, 1, 0]
 
 
-def test_shares_are_those_of_every_pixel_counted() -> None:
+def test_shares_are_those_of_every_pixel_counted():
     rng = np.random.default_rng(0)
     corners = np.stack(np.meshgrid(np.arange(8), np.arange(8)), -1).reshape(-1, 2) * 16
     for _ in range(12):
@@ -72,7 +72,7 @@ def test_shares_are_those_of_every_pixel_counted() -> None:
         assert np.mean((shares > 0) & (shares < 1)) > 0
 
 
-def test_patches_between_pixels_count_the_centres_within() -> None:
+def test_patches_between_pixels_count_the_centres_within():
     drawn = Area(inside=(square(0, 0, 3),))
     corners = np.array([[0.6, 0.0]])
     # of the x centres 1.5 to 4.5 two are inside, of the y centres 0.5 to 3.5 three
@@ -99,7 +99,7 @@ XML = """<?xml version="1.0"?>
 @pytest.mark.parametrize(
     ("first", "second"), [("_0", "_2"), ("_1", "Exclusion"), ("Tumor", "normal"), ("None", "_2")]
 )
-def test_asap_groups(tmp_path: Path, first: str, second: str) -> None:
+def test_asap_groups(tmp_path, first, second):
     path = tmp_path / "tumor_001.xml"
     path.write_text(XML.format(first=first, second=second))
     area = read_area(path)
@@ -120,7 +120,7 @@ def test_asap_groups(tmp_path: Path, first: str, second: str) -> None:
         ("a.json", '{"positive": [{"name": "a"}]}', "positive 0: "),
     ],
 )
-def test_annotations_that_are_none(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_annotations_that_are_none(tmp_path, name, text, said):
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=said) as error:
         read_area(tmp_path / name)
@@ -135,7 +135,7 @@ def unpacked(shared_data: Path, folder: Path) -> Path:
     return labels
 
 
-def test_real_tumours_hold_the_centres_that_others_called_tumour(shared_data, tmp_path) -> None:
+def test_real_tumours_hold_the_centres_that_others_called_tumour(shared_data, tmp_path):
     """NCRF's 40,000 centres were sampled from the same polygons, so nearly all must agree."""
     folder = unpacked(shared_data, tmp_path)
     with gzip.open(folder / "camelyon16_ncrf_valid_patch_coords.csv.gz", "rt") as f:
@@ -156,7 +156,7 @@ def test_real_tumours_hold_the_centres_that_others_called_tumour(shared_data, tm
     assert agree / total > 0.995  # 15,871 of 15,929; the others lie on or near an outline
 
 
-def test_masks_by_hand(tmp_path: Path) -> None:
+def test_masks_by_hand(tmp_path):
     values = np.zeros((20, 30), np.uint8)
     values[:10, :10] = 1
     values[:10, 10:15] = 4
