@@ -118,9 +118,6 @@ def test_every_field_of_trident_s_files(tmp_path):
     assert metadata == {"name": "s1", "savetodir": str(path.parent), "encoder": "hf/uni v1"}
     with h5py.File(path) as f:
         assert set(f) == {"features", "coords"}
-
-
-def test_a_magnification_that_nobody_states_is_not_made_up(tmp_path):
     lost = one(foreign.clam(tmp_path / "x", slide()), tmp_path / "out", "clam", "trident")
     path = tmp_path / "out" / "level0_512px_0px_overlap" / "features_unknown" / "s1.h5"
     attributes = held(path)[1]
@@ -248,7 +245,7 @@ def test_instance_labels_go_to_torchmil_and_to_ours(tmp_path):
     assert text == "case_id,slide_id,label\ns1,s1,0\ns2,s2,1\n"
 
 
-def test_scans(tmp_path):
+def test_scans_and_slides_without_coordinates(tmp_path):
     rows, positions, source = slide().features[:5], np.arange(5.0)[:, None] * 2.5, tmp_path / "x"
     marks = np.array([0, 1, 1, 0, 0])
     path = source / "ct.h5"
@@ -266,9 +263,6 @@ def test_scans(tmp_path):
     assert "is a scan" in why and "torchmil or probsa" in why
     assert "slice positions" in one(source, tmp_path / "clam", "probsa", "clam")
     assert {p.name for p in (tmp_path / "clam").iterdir()} == {"pt_files", "conversion.csv"}
-
-
-def test_a_slide_without_coordinates(tmp_path):
     source = ours(tmp_path / "x", slide(), coords=None)
     for to in ("trident", "torchmil"):
         why = why_not(source, tmp_path / to, "probsa", to)

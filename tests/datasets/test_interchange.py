@@ -60,13 +60,22 @@ def test_a_slide_without_tissue_is_left_out_of_training(tmp_path):
     refused(EmptyBag, r"bag 'a_none' .* is empty", prepared.bags.bag, "a_none")
 
 
-def test_a_stride_is_stamp_s_own_or_the_given_one(tmp_path):
+def test_stamp_s_stride_rows_and_extractors(tmp_path):
     bags = open_bags(foreign.stamp(tmp_path, slide(scan=40)))
     assert bags.unit == "um"
     assert bags.bag("s1").stride == pytest.approx(1014 * 0.2527, abs=2e-3)  # not the stated 256
     assert bags.notes == {}
     bags = open_bags(tmp_path, graph=GraphOptions(stride=256.5))
     assert bags.bag("s1").stride == 256.5
+    s = slide()
+    path = next(foreign.stamp(tmp_path, s).rglob("*.h5"))
+    with h5py.File(path, "r+") as f:
+        f.move("feats", "patch_embeddings")
+    np.testing.assert_array_equal(open_bags(tmp_path).bag("s1").x.float(), s.features[s.order])
+    shutil.copytree(foreign.stamp(tmp_path, slide()) / "uni-1a2b3c4d", tmp_path / "conch-00000000")
+    words = "several folders of features: conch-00000000, uni-1a2b3c4d"
+    refused(BagError, words, open_bags, tmp_path)
+    assert open_bags(tmp_path, features="uni-1a2b3c4d").names == ("s1",)
 
 
 @pytest.mark.parametrize("version", ["1.3.0", "2.0.1", "2.4.0"])
@@ -103,14 +112,6 @@ def test_stamp_files_that_are_refused(tmp_path, message):
             if value is not None:
                 held[key] = value
     refused(BagError, message, open_bags(tmp_path).stored, "s1")
-
-
-def test_stamp_s_multiplex_files_name_the_rows_otherwise(tmp_path):
-    s = slide()
-    path = next(foreign.stamp(tmp_path, s).rglob("*.h5"))
-    with h5py.File(path, "r+") as f:
-        f.move("feats", "patch_embeddings")
-    np.testing.assert_array_equal(open_bags(tmp_path).bag("s1").x.float(), s.features[s.order])
 
 
 def test_slideflow_s_index_without_zip_and_without(tmp_path):
@@ -161,7 +162,7 @@ def test_clam_s_tensors_alone_take_their_corners_from_patches(tmp_path):
     assert open_bags(root).bag("s1").coords is None
 
 
-def test_clam_s_first_script_gave_corners_at_the_level_of_the_patches(tmp_path):
+def test_clam_s_older_corners(tmp_path):
     s = slide(scan=40)
     bag = open_bags(foreign.clam_first_script(tmp_path, s)).bag("s1")
     assert bag.stride == 1024
@@ -169,10 +170,6 @@ def test_clam_s_first_script_gave_corners_at_the_level_of_the_patches(tmp_path):
     np.testing.assert_array_equal(
         edges_by_cell(bag, np.arange(len(s.cells)))[0], expected_edges(s)[0]
     )
-
-
-def test_trident_s_files_of_clam_s_old_corners(tmp_path):
-    s = slide(scan=40)
     foreign.trident(tmp_path, s)
     for path in tmp_path.rglob("*.h5"):
         with h5py.File(path, "r+") as f:
@@ -185,22 +182,12 @@ def test_trident_s_files_of_clam_s_old_corners(tmp_path):
         edges_by_cell(bags.bag("s1"), np.arange(len(s.cells)))[0], expected_edges(s)[0]
     )
     assert bags.notes == {}
-
-
-def test_a_size_at_the_target_magnification_is_refused_not_an_empty_graph(tmp_path):
-    """On 40x scans, a stated size of 512 may correspond to a stride of 1024."""
+    # on 40x scans, a stated size of 512 may correspond to a stride of 1024
     foreign.trident(tmp_path, slide(scan=40))
     for path in tmp_path.rglob("*.h5"):
         with h5py.File(path, "r+") as f:
             f["coords"].attrs["patch_size_level0"] = 512
     refused(GraphError, "512 apart, but the coordinates say 1024", open_bags(tmp_path).bag, "s1")
-
-
-def test_several_extractors_of_stamp(tmp_path):
-    shutil.copytree(foreign.stamp(tmp_path, slide()) / "uni-1a2b3c4d", tmp_path / "conch-00000000")
-    words = "several folders of features: conch-00000000, uni-1a2b3c4d"
-    refused(BagError, words, open_bags, tmp_path)
-    assert open_bags(tmp_path, features="uni-1a2b3c4d").names == ("s1",)
 
 
 def test_folders_with_the_bags_of_two_tools(tmp_path):

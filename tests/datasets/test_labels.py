@@ -164,9 +164,6 @@ def test_a_split_column_is_taken_as_it_is():
     assert (split.train, split.val, split.test) == (("b000", "b003"), ("b001", "b005"), ("b002",))
     assert [split.part_of(b) for b in t.bags] == ["train", "val", "test", "train", "unused", "val"]
     assert Split.from_dict(split.to_dict()) == split
-
-
-def test_a_split_column_without_val_gives_up_part_of_train():
     t = replace(made(50, positive=20), splits=("train",) * 40 + ("test",) * 10)
     split = make_split(t, validation=0.25)
     assert split.test == t.bags[40:] and len(split.val) == 10
@@ -185,6 +182,20 @@ def test_the_validation_part_is_stratified_and_follows_the_seed():
     # a rare class stays in training: the best fold is taken, not the first one
     split = make_split(made(20, positive=2))
     assert len({"b000", "b001"} & set(split.train)) == len({"b000", "b001"} & set(split.val)) == 1
+    t = made(20, positive=10)
+    t = replace(t, labels=(None, *t.labels[1:]))
+    split = make_split(t)
+    assert split.part_of("b000") == "unused" and len(split.train) + len(split.val) == 19
+    tested = make_split(replace(t, splits=("test", *["train"] * 15, *["val"] * 4)))
+    assert tested.test == ("b000",)
+    with pytest.raises(TableError, match="bag 'b000' has no label, but is in train"):
+        make_split(replace(t, splits=("train",) * 16 + ("val",) * 4))
+    refused(TableError, "4 bags in 1 groups are too few", make_split, made(4, positive=2, groups=1))
+    with pytest.raises(TableError, match=r"no bag of class [01] would be left to train on"):
+        make_split(replace(made(4, positive=2), groups=("p", "p", "q", "q")))
+    for share in (0.0, 0.6):
+        with pytest.raises(InputError, match=f"validation is {share:g}: give a share"):
+            make_split(made(10, positive=5), validation=share)
 
 
 @settings(max_examples=40, deadline=None)
@@ -221,26 +232,6 @@ def test_a_split_that_leaks_a_group_is_refused():
     refused(TableError, message, make_split, leaking)
     with pytest.raises(TableError, match="bag 'b000' in test, bag 'b005' in train"):
         make_split(replace(leaking, splits=None, folds=(0, 1, 2, 0, 1, 2)), test_fold=0)
-
-
-def test_bags_without_a_label_neither_train_nor_validate():
-    t = made(20, positive=10)
-    t = replace(t, labels=(None, *t.labels[1:]))
-    split = make_split(t)
-    assert split.part_of("b000") == "unused" and len(split.train) + len(split.val) == 19
-    tested = make_split(replace(t, splits=("test", *["train"] * 15, *["val"] * 4)))
-    assert tested.test == ("b000",)
-    with pytest.raises(TableError, match="bag 'b000' has no label, but is in train"):
-        make_split(replace(t, splits=("train",) * 16 + ("val",) * 4))
-
-
-def test_too_little_to_validate_on():
-    refused(TableError, "4 bags in 1 groups are too few", make_split, made(4, positive=2, groups=1))
-    with pytest.raises(TableError, match=r"no bag of class [01] would be left to train on"):
-        make_split(replace(made(4, positive=2), groups=("p", "p", "q", "q")))
-    for share in (0.0, 0.6):
-        with pytest.raises(InputError, match=f"validation is {share:g}: give a share"):
-            make_split(made(10, positive=5), validation=share)
 
 
 def test_clam_splits_are_ragged(tmp_path):

@@ -67,14 +67,14 @@ def test_patients_are_bags():
     with pytest.raises(InputError, match=r"'q' .* cannot be read here: it is tested"):
         bags.sealed(["q"], why="it is tested").bag("q")
     refused(BagError, r"no bag named 's1'", bags.bag, "s1")
-
-
-def test_one_slide_is_the_same_bag_under_the_name_of_the_patient():
-    slides = slide_set()
     q, alone = PatientBags(slides, TABLE).bag("q"), slides.bag("t1")
     for name in ("x", "edges", "weights", "coords", "instance_labels"):
         assert torch.equal(getattr(q, name), getattr(alone, name))
     assert (q.name, q.stride) == ("q", alone.stride)
+    t = patient_table(TABLE)
+    assert (t.bags, t.labels, t.groups, t.folds) == (("p", "q"), (1, 0), ("p", "q"), (1, 0))
+    assert patient_table(t) == t
+    refused(TableError, r"add a column 'group'", patient_table, replace(TABLE, groups=None))
 
 
 def test_training_refuses_missing_slides_and_prediction_uses_the_others():
@@ -90,9 +90,6 @@ def test_training_refuses_missing_slides_and_prediction_uses_the_others():
         PatientBags(slide_set("s1", "s2", "s3", "t1"), TABLE, missing="leave_out")
     with pytest.raises(TableError, match=r"add a column 'group'"):
         PatientBags(slide_set(), replace(TABLE, groups=None))
-
-
-def test_slides_without_instances_are_left_out():
     empty = replace(slide("s2", 2, seed=9), x=torch.zeros(0, 3), edges=torch.zeros(2, 0).long())
     others = [slide(name, 2, seed=k) for k, name in enumerate(("s1", "s3", "t1"))]
     bags = PatientBags(BagList([empty, *others]), TABLE)
@@ -122,13 +119,6 @@ def test_copies_are_found_slide_by_slide():
     assert leak.what == (
         "bags 's3' (train) and 't1' (test) have the same features but different labels"
     )
-
-
-def test_the_table_of_patients():
-    t = patient_table(TABLE)
-    assert (t.bags, t.labels, t.groups, t.folds) == (("p", "q"), (1, 0), ("p", "q"), (1, 0))
-    assert patient_table(t) == t
-    refused(TableError, r"add a column 'group'", patient_table, replace(TABLE, groups=None))
 
 
 def test_quintiles_are_those_of_patients(tmp_path):

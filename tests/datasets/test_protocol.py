@@ -77,13 +77,6 @@ def test_every_training_bag_validates_once_with_its_patient_beside_one_fixed_tes
     assert {s.part_of(table.bags[0]) for s in protocol_splits(out)} == {"unused"}
 
 
-def test_train_and_val_of_the_table_are_one_training_part():
-    table = cohort()
-    parts = ["val" if p == "train" and k % 4 < 2 else p for k, p in enumerate(table.splits)]
-    mixed = replace(table, splits=tuple(parts))
-    assert [s.val for s in protocol_splits(mixed)] == [s.val for s in protocol_splits(table)]
-
-
 REFUSED = [
     (table_of([0, 1] * 5), "does not say which bags are tested"),
     (table_of([0, 1] * 5, folds=(0, 1, 2, 3, 4) * 2), "use those"),
@@ -115,9 +108,10 @@ def test_one_split_is_none_and_unlabelled_test_bags_may_be_predicted():
     refused(InputError, "splits is 1", protocol_splits, cohort(), splits=1)
     table = table_of([0, 1] * 5 + [None, None], parts=train_and_test(10, 2))
     assert protocol_splits(table)[0].test == ("b10", "b11")
-
-
-def test_a_validation_part_of_one_class_is_noted():
+    table = cohort()
+    parts = ["val" if p == "train" and k % 4 < 2 else p for k, p in enumerate(table.splits)]
+    mixed = replace(table, splits=tuple(parts))
+    assert [s.val for s in protocol_splits(mixed)] == [s.val for s in protocol_splits(table)]
     splits = protocol_splits(table_of([0] * 8 + [1, 1] + [0, 1], parts=train_and_test(10, 2)))
     without = [s for s in splits if not {"b8", "b9"} & set(s.val)]
     assert len(without) == 3
@@ -159,6 +153,13 @@ def test_stored_splits_are_read_as_they_were(tmp_path):
     assert metadata["splits"][4]["val"] == 8 and "seed 3" in metadata["splits"][0]["origin"]
     assert set(read_clam_split(paths[2], table).val) == set(splits[2].val)  # as runs do
     assert paths[0].read_text().splitlines()[0] == ",train,val,test"
+    refused(TableError, "there are no stored splits", read_splits, tmp_path, cohort())
+    write_splits(tmp_path, protocol_splits(cohort()))
+    path = tmp_path / "splits.json"
+    later = json.dumps({**json.loads(path.read_text()), "probsa_splits": 2})
+    for text, message in ((later, "version 2, this probsa reads 1"), ("{", "is damaged")):
+        path.write_text(text)
+        refused(TableError, message, read_splits, tmp_path, cohort())
 
 
 def test_stored_splits_that_no_longer_fit_are_refused(tmp_path):
@@ -187,16 +188,6 @@ def test_stored_splits_that_no_longer_fit_are_refused(tmp_path):
     left_out = replace(table, splits=(None, *parts[1:]))  # such bags are not new
     write_splits(tmp_path, protocol_splits(left_out))
     assert len(read_splits(tmp_path, left_out)) == 5
-
-
-def test_missing_and_damaged_stores_are_said(tmp_path):
-    refused(TableError, "there are no stored splits", read_splits, tmp_path, cohort())
-    write_splits(tmp_path, protocol_splits(cohort()))
-    path = tmp_path / "splits.json"
-    later = json.dumps({**json.loads(path.read_text()), "probsa_splits": 2})
-    for text, message in ((later, "version 2, this probsa reads 1"), ("{", "is damaged")):
-        path.write_text(text)
-        refused(TableError, message, read_splits, tmp_path, cohort())
 
 
 def test_the_published_partition_of_panda_splits_in_the_protocols_way(shared_data, tmp_path):

@@ -214,9 +214,6 @@ def test_splits_of_measurements_balance_quintiles():
     assert sorted(b for s in rotated for b in s.val) == list(t.bags[:40])
     few = made("regression", [(float(v),) for v in range(8)], [0, 0, 1, 2, 2, 3, 4, 4])
     assert len(make_split(few, validation=0.25).val) == 2  # quintiles are merged, not the share cut
-
-
-def test_splits_of_survival_balance_events_and_of_findings_nothing():
     events = [1] * 10 + [0] * 40
     t = made("survival", [(1.0 + i, float(e)) for i, e in enumerate(events)], events)
     split = make_split(t)

@@ -131,7 +131,7 @@ def test_only_a_sample_of_large_bags_is_kept(monkeypatch):
         np.testing.assert_array_equal(again.arrays[key], value)
 
 
-def test_what_is_missing_has_a_reason():
+def test_what_is_missing_has_a_reason_and_bad_bags_are_refused(fitted):
     got = fit(cohort(6, seed=0, labels=(1,))).scores(stored("new", seed=5, y=1))
     for name in ("mean_features", "single_instance", "position"):
         assert "all 6 training bags are positive" in got[name]
@@ -143,9 +143,6 @@ def test_what_is_missing_has_a_reason():
     assert without.missing["position"] == f"{NO_COORDINATES} in the training bags"
     assert got["mean_features"].shape == (15,)
     assert without.about["mean_features_C"] == 1.0  # no validation bags
-
-
-def test_bad_bags_are_refused(fitted):
     bad = stored("bad", seed=0, y=0)
     bad.features[3, 1] = np.nan
     with pytest.raises(BagError, match="'bad': its features hold NaN or infinity, first in row 3"):
@@ -285,22 +282,30 @@ def test_the_distance_is_mahalanobis_of_standardised_features_without_units():
     assert gaussian.percentile(gaussian.distance(changed)).min() == 1
 
 
-def test_percentiles_by_hand():
+def test_percentiles_by_hand_and_far_bags():
     gaussian = Gaussian.fit(features(60), validation=features(4, seed=1))
     got = gaussian.percentile(gaussian.distance(features(4, seed=1)))
     np.testing.assert_allclose(np.sort(got), [1 / 8, 3 / 8, 5 / 8, 7 / 8])
     far = gaussian.distance(features(1) + 1e4)
     assert gaussian.percentile(far)[0] == 1
     assert gaussian.percentile(gaussian.distance(gaussian.scale_mean[None]))[0] == 0
-
-
-def test_bags_and_instances_that_are_far_get_one():
     fitted, bags = distances()
     near, far = fitted.scores(bags["v3"]), fitted.scores(made_bags(1, seed=7, shift=200.0)["b0"])
     assert far["bag_ood"] == 1 and (far["ood"] == 1).all()
     assert near["bag_ood"] < 1 and near["ood"].mean() < 0.9
     assert far["bag_ood_distance"] > near["bag_ood_distance"]
     assert near["ood"].shape == near["ood_distance"].shape == (12,)
+    assert distances(validation=["v1"])[0] is None
+    bags = made_bags(5) | made_bags(3, seed=1, prefix="v")
+
+    def read(name):
+        if name == "b2":
+            raise BagError("damaged")
+        return bags[name]
+
+    names = [f"b{k}" for k in range(5)]
+    fitted = TrainingDistance.fit(read, training=names, validation=["v0", "v1", "v2"])
+    assert fitted.about["training_bags"] == 4
 
 
 def test_the_sample_of_instances_is_limited_and_follows_its_seed():
@@ -313,20 +318,6 @@ def test_the_sample_of_instances_is_limited_and_follows_its_seed():
     np.testing.assert_array_equal(one.instances.mean, again.instances.mean)
     assert (one.instances.scale_mean != other.instances.scale_mean).any()
     np.testing.assert_array_equal(one.bags.mean, other.bags.mean)
-
-
-def test_too_few_bags_have_no_distances_and_unreadable_ones_are_passed_over():
-    assert distances(validation=["v1"])[0] is None
-    bags = made_bags(5) | made_bags(3, seed=1, prefix="v")
-
-    def read(name):
-        if name == "b2":
-            raise BagError("damaged")
-        return bags[name]
-
-    names = [f"b{k}" for k in range(5)]
-    fitted = TrainingDistance.fit(read, training=names, validation=["v0", "v1", "v2"])
-    assert fitted.about["training_bags"] == 4
 
 
 def test_files_of_distances(tmp_path):

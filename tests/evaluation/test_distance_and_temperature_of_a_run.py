@@ -45,7 +45,7 @@ def _temperature(run):
     return json.loads(run.temperature_file.read_text())["temperature"]
 
 
-def test_the_option_scales_the_predictions_of_the_ensemble(trained):
+def test_the_option_scales_the_predictions_of_the_ensemble(trained, tmp_path):
     _, _, run, scaled = trained
     plain, got = read_predictions(run.predictions), read_predictions(scaled.predictions)
     temperature = _temperature(scaled)
@@ -56,18 +56,12 @@ def test_the_option_scales_the_predictions_of_the_ensemble(trained):
     assert plain.bags == got.bags
     one, other = plain.instances(plain.bags[0]), got.instances(got.bags[0])
     np.testing.assert_array_equal(one.attention_mean, other.attention_mean)
-
-
-def test_the_threshold_is_one_of_scaled_probabilities(trained):
     scaled = trained[3]
     got = read_predictions(scaled.predictions)
     val = np.array([part == "val" for part in got.parts])
     y = np.array(got.labels)[val] == 1
     chosen = choose_threshold(y, got.probability[val, 0]).value
     assert got.threshold == pytest.approx(chosen, rel=1e-6)
-
-
-def test_later_predictions_are_the_same(trained, tmp_path):
     features, _, _, scaled = trained
     predict_folder(scaled.path, features, out=tmp_path / "p")
     one, other = read_predictions(scaled.predictions), read_predictions(tmp_path / "p")

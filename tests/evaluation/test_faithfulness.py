@@ -261,7 +261,7 @@ def test_a_finding_is_called_from_its_own_threshold(tmp_path):
     assert section.values["metrics"]["area_shown"].value == pytest.approx(0.15)  # of b1 and b2
 
 
-def test_bags_without_curves_are_counted(tmp_path):
+def test_bags_without_curves_are_counted_and_damage_is_named(tmp_path):
     curves = [stored(f"b{k}", 0.02 * k) for k in range(7)]
     empty = {"most_first": {}, "least_first": {}, "missing": {"shown": "too small"}}
     predicted(tmp_path / "p", [*curves, stored("b7", 0.0, **empty)])
@@ -272,9 +272,6 @@ def test_bags_without_curves_are_counted(tmp_path):
     values = section.values
     assert values["bags"] == 0 and "calls positive" in values["metrics"]["area_shown"].reason
     assert section.figure is None
-
-
-def test_predictions_without_curves_have_no_section_and_damage_is_named(tmp_path):
     curves = [stored(f"b{k}", 0.1) for k in range(4)]
     predicted(tmp_path / "p", curves)
     back = read_curves(tmp_path / "p")
@@ -378,6 +375,13 @@ def test_the_choice_depends_on_neither_order_nor_instance_labels():
     again = chosen(planted_predictor(), tuple(reversed(BAGS)), read=labelled.__getitem__)
     assert again == first
 
+    def read(name):
+        if name == "b0":
+            raise BagError("gone")
+        return BAGS[name]
+
+    assert chosen(planted_predictor(), read=read).bags == 5
+
 
 def test_the_models_own_score_is_left_where_no_other_is_better():
     choice = chosen(planted_predictor(), threshold=0.9999)
@@ -399,15 +403,6 @@ def test_the_models_own_score_is_left_where_no_other_is_better():
     assert set(choice.drops.values()) == {0.0}
 
 
-def test_bags_that_cannot_be_read_are_passed_over():
-    def read(name):
-        if name == "b0":
-            raise BagError("gone")
-        return BAGS[name]
-
-    assert chosen(planted_predictor(), read=read).bags == 5
-
-
 def test_a_prediction_names_the_scores_that_it_has():
     (p,) = planted_predictor().predict([BAGS["b0"]])
     assert available_scores(p) == ("attention", "contribution", "evidence")
@@ -417,9 +412,6 @@ def test_a_prediction_names_the_scores_that_it_has():
     level = replace(p, score_kind="evidence", probability_positive=p.weight_mean)
     assert available_scores(level) == ("evidence", "contribution", "probability")
     np.testing.assert_array_equal(map_values(level, "evidence"), p.attention_mean)
-
-
-def test_predictions_have_columns_for_classes_only():
     (one,) = planted_predictor().predict([BAGS["b0"]])
     (three,) = planted_predictor(n_classes=3).predict([BAGS["b0"]])
     assert one.contribution.shape == one.leave_one_out.shape == one.class_score.shape == (40,)

@@ -153,17 +153,6 @@ def test_sets_are_those_of_the_definition(cohort, per_class, score):
     assert sum(shares) == pytest.approx(1)
 
 
-def test_a_bag_without_a_predicted_spread_is_named(numbers, tmp_path):
-    folder, table = Path(shutil.copytree(numbers[0], tmp_path / "p")), numbers[1]
-    lines = (folder / "predictions.csv").read_text().splitlines()
-    place, row = lines[0].split(",").index("sd"), lines[4].split(",")
-    row[place] = "0"
-    (folder / "predictions.csv").write_text("\n".join([*lines[:4], ",".join(row), *lines[5:]]))
-    with pytest.raises(InputError, match=f"bag '{row[0]}' has the predicted standard deviation 0"):
-        section(folder, table, coverage=0.8, score="aps")
-    assert section(folder, table, coverage=0.8, score="lac").to_dict()["intervals"]
-
-
 @pytest.mark.parametrize("score", ["lac", "aps"])
 def test_intervals_are_those_of_the_definition(score, numbers, tmp_path):
     """A patient with one bag counts as much as one with two."""
@@ -459,6 +448,14 @@ def test_limits_of_numbers_are_written(numbers, tmp_path):
     assert list(rows[0]) == ["bag", "low", "high"] and len(rows) == written["bags"] == 30
     assert "the predicted mean ±" in written["limits"] and list(written["bands"]) == ["all"]
     assert (written["sizes"], written["accepted"], written["certified"]) == ({}, None, None)
+    folder, table = Path(shutil.copytree(numbers[0], tmp_path / "p")), numbers[1]
+    lines = (folder / "predictions.csv").read_text().splitlines()
+    place, row = lines[0].split(",").index("sd"), lines[4].split(",")
+    row[place] = "0"
+    (folder / "predictions.csv").write_text("\n".join([*lines[:4], ",".join(row), *lines[5:]]))
+    with pytest.raises(InputError, match=f"bag '{row[0]}' has the predicted standard deviation 0"):
+        section(folder, table, coverage=0.8, score="aps")
+    assert section(folder, table, coverage=0.8, score="lac").to_dict()["intervals"]
 
 
 @pytest.mark.parametrize("per_class", [False, True])

@@ -130,7 +130,7 @@ def test_the_requested_part_is_evaluated(tmp_path, predicted, part, evaluated, p
 # The threshold
 
 
-def test_the_stored_threshold_is_used(tmp_path):
+def test_the_threshold_is_stored_or_chosen_on_the_validation_bags(tmp_path):
     folder = _folder(tmp_path / "p", threshold=0.9)
     report = evaluate(folder, bootstrap=0)
     y, p = _scores(folder, "test", "new")
@@ -138,9 +138,6 @@ def test_the_stored_threshold_is_used(tmp_path):
     assert report.metrics["f1"].value == pytest.approx(sk.f1_score(y, p >= 0.9))
     assert report.metrics["f1_at_0.5"].value == pytest.approx(sk.f1_score(y, p >= 0.5))
     assert report.metrics["f1"] != report.metrics["f1_at_0.5"]
-
-
-def test_without_a_threshold_it_is_chosen_on_the_validation_bags(tmp_path):
     folder = _folder(tmp_path / "p")
     report = evaluate(folder, bootstrap=0)
     y, p = _scores(folder, "val")
@@ -386,9 +383,6 @@ def test_nothing_to_detect_has_a_reason(tmp_path):
     assert got["doubt"]["instances_reason"] == "no instances of positive bags"
     assert got["calibration"]["instances_reason"] == "no labelled instances of positive bags"
     _text(report)
-
-
-def test_without_a_variance_there_is_a_sentence_and_no_row(tmp_path):
     report = _report(tmp_path / "flat", _bags(variance=0.0))
     text, doubt = _text(report), report.to_dict()["doubt"]
     for level, name in (("bags", "doubt"), ("bags", "spread"), ("instances", "variance")):
@@ -503,9 +497,6 @@ def test_null_maps_have_the_pooled_measures_of_the_model(run):
     lines = _text(report).splitlines()
     (row,) = [k for k, line in enumerate(lines) if "AUROC, positive bags pooled" in line]
     assert f"… of the best null map ({best})" in lines[row + 1]
-
-
-def test_dice_of_evidence_is_at_zero(run):
     found = _values(evaluate(run.predictions, bootstrap=0), "within_bags")
     assert "evidence e above 0" in found["dice_threshold"]
     values = []

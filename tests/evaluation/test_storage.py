@@ -243,9 +243,14 @@ def folder(tmp_path):
     return tmp_path / "p"
 
 
-def test_no_folder_and_no_table(tmp_path):
+def test_no_folder_and_no_table_and_a_bare_one(tmp_path, folder):
     refused(InputError, r"there is no folder .*nowhere", read_predictions, tmp_path / "nowhere")
     refused(TableError, r"has no predictions\.csv", read_predictions, tmp_path)
+    (folder / "predictions.json").unlink()
+    (folder / "predictions.csv").write_text("bag,p_1,sd_1\na,0.5,0\n")
+    read = read_predictions(folder)
+    assert (read.labels, read.parts, read.classes) == ((None,), ("new",), ("1",))
+    assert read.threshold is None
 
 
 WHOLE = "bag,part,label,prediction,p_1,sd_1\n"
@@ -302,14 +307,6 @@ def test_metadata_that_cannot_be_used(folder, change, message):
 def test_tables_and_metadata_that_are_damaged(folder, file, content):
     (folder / f"predictions.{file}").write_bytes(content)
     refused(InputError, rf"predictions\.{file}|cannot be a file name", read_predictions, folder)
-
-
-def test_a_bare_table_is_enough(folder):
-    (folder / "predictions.json").unlink()
-    (folder / "predictions.csv").write_text("bag,p_1,sd_1\na,0.5,0\n")
-    read = read_predictions(folder)
-    assert (read.labels, read.parts, read.classes) == ((None,), ("new",), ("1",))
-    assert read.threshold is None
 
 
 def _alter(f, name, data):

@@ -83,9 +83,6 @@ def test_measurements_are_those_of_the_prediction(tmp_path):
         found = np.float32([m[name] for m in values if name in m])
         np.testing.assert_array_equal(found, expected[known])
     assert values[0]["probability"] == 0.87  # and not 0.8700000047683716
-
-
-def test_probability_is_the_patchs_own_where_the_score_is_one():
     share = np.linspace(0, 1, 8)
     scored = replace(slide(), attention_mean=share.astype(np.float32), score_kind="probability")
     np.testing.assert_array_equal(measurements(scored)["probability"], scored.attention_mean)

@@ -243,9 +243,11 @@ def test_dirac_says_that_there_is_no_variance():
     assert said == "no variance: this model gives one value per patch (Dirac)"
     assert not ax.images
     assert "variance bar" not in [a.get_label() for a in draw_map(p).axes]
+    nan = replace(slide(), attention_mean=np.full(8, np.nan, np.float32))
+    refused(BagError, r"'bag'.*mean.*finite", draw_map, nan)
 
 
-def test_bars_say_what_the_number_is():
+def test_titles_and_bars_say_what_is_shown():
     figure = draw_map(slide(score_kind="probability", instance_labels=np.zeros(8, np.int64)))
     labels = {a.get_label(): a.get_ylabel().replace("\n", " ") for a in figure.axes}
     assert labels["mean bar"] == "instance score mean μ (probability), per-bag scale (−0.714 to 3)"
@@ -254,14 +256,13 @@ def test_bars_say_what_the_number_is():
     assert "label" in labels["labels bar"]
     logit = {a.get_label(): a.get_ylabel().replace("\n", " ") for a in draw_map(slide()).axes}
     assert logit["mean bar"] == "attention mean μ (logit), per-bag scale (−0.714 to 3)"
-
-
-def test_title_names_bag_probability_and_label():
     figure = draw_map(slide(), label=1)
     assert figure.texts[0].get_text() == "bag · p = 0.87 ± 0.05 · label 1"
     sure = replace(slide(), std=np.zeros(1, np.float32))
     assert draw_map(sure).texts[0].get_text() == "bag · p = 0.87"
     assert draw_map(slide(), title="mine").texts[0].get_text() == "mine"
+    given = {1.0: 1, 1.9: 1, 2.0: 2, 4.99: 2, 5.0: 5, 999.0: 500, 1000.0: 1000, 0.3: 0.2}
+    assert {v: round_length(v) for v in given} == given
 
 
 @pytest.mark.parametrize("name", ["a$b$", "x_" * 200 + "end", "スライド", "$\\frac{"])
@@ -272,11 +273,6 @@ def test_any_name_can_be_drawn(tmp_path, name):
     if name.isascii():
         assert_fits(figure)
     assert [f.name for f in tmp_path.iterdir()] == ["map.png"]
-
-
-def test_a_bag_without_attention_is_refused():
-    nan = replace(slide(), attention_mean=np.full(8, np.nan, np.float32))
-    refused(BagError, r"'bag'.*mean.*finite", draw_map, nan)
 
 
 @pytest.mark.parametrize("shape", [(1, 60), (60, 1), (3, 40), (40, 12)])
@@ -389,11 +385,6 @@ def test_the_scale_bar_is_as_long_as_it_says(mpp, text):
         number = float(text.split()[0]) * (1000 if "mm" in text else 1)
         assert bars[0].get_width() * mpp == pytest.approx(number)
         assert bars[0].get_x() >= 0 and bars[0].get_x() + bars[0].get_width() <= 640
-
-
-def test_round_lengths():
-    given = {1.0: 1, 1.9: 1, 2.0: 2, 4.99: 2, 5.0: 5, 999.0: 500, 1000.0: 1000, 0.3: 0.2}
-    assert {v: round_length(v) for v in given} == given
 
 
 def test_the_page_says_what_is_shown():

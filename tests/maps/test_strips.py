@@ -175,12 +175,31 @@ def texts(ax) -> list[str]:
     return [t.get_text() for t in ax.texts]
 
 
-def test_each_slice_says_its_position_mean_and_variance():
+def test_the_texts_and_panels_of_a_strip():
     p = scan_bag(UNEVEN)
     labels = texts(axes(draw_strip(p, scan(UNEVEN)), "slices"))
     assert labels[:3] == ["−30.0", "−1", "0.1"]
     assert labels[3 * 4 : 3 * 4 + 3] == ["−12.0", "2", "0.245"]
     assert len(labels) == 36
+    p = replace(scan_bag(UNEVEN), attention_variance=np.zeros(12, np.float32))
+    figure = draw_strip(p, scan(UNEVEN))
+    assert len(texts(axes(figure, "slices"))) == 24
+    assert "variance bar" not in [a.get_label() for a in figure.axes]
+    assert not axes(figure, "values").collections
+    assert "Dirac" in axes(figure, "slices").get_title(loc="left")
+    p = replace(p, contribution=p.attention_mean, class_score=p.attention_mean)
+    figure = draw_strip(showing(p, "contribution"), scan(UNEVEN))
+    assert {"slices", "contribution bar", "values"} == {a.get_label() for a in figure.axes}
+    assert axes(figure, "values").get_ylabel() == "contribution (share of the logit)"
+    assert "below: contribution" in axes(figure, "slices").get_title(loc="left")
+    figure = draw_strip(replace(p, score_kind="evidence"), scan(UNEVEN))
+    assert axes(figure, "values").get_ylabel() == "evidence (logit), ± σ"
+    parts = [np.linspace(a, b, 12).astype(np.float32) for a, b in ((1, 2), (0.1, 0.5))]
+    both = replace(p, variance_within=parts[0], variance_between=parts[1])
+    alone, together = draw_strip(p, scan(UNEVEN)), draw_strip(both, scan(UNEVEN))
+    assert together.get_figheight() > alone.get_figheight()
+    names = {ax.get_label() for ax in together.axes} - {ax.get_label() for ax in alone.axes}
+    assert names == {"within bar", "between bar"}
 
 
 def line(figure, label):
@@ -219,26 +238,6 @@ def test_the_likeliest_class_is_shown_and_all_are_drawn():
         np.testing.assert_allclose(line(figure, f"class {c}")[1], mean)
 
 
-def test_dirac_has_no_swatch_and_no_band():
-    p = replace(scan_bag(UNEVEN), attention_variance=np.zeros(12, np.float32))
-    figure = draw_strip(p, scan(UNEVEN))
-    assert len(texts(axes(figure, "slices"))) == 24
-    assert "variance bar" not in [a.get_label() for a in figure.axes]
-    assert not axes(figure, "values").collections
-    assert "Dirac" in axes(figure, "slices").get_title(loc="left")
-
-
-def test_another_score_is_named():
-    p = scan_bag(UNEVEN)
-    p = replace(p, contribution=p.attention_mean, class_score=p.attention_mean)
-    figure = draw_strip(showing(p, "contribution"), scan(UNEVEN))
-    assert {"slices", "contribution bar", "values"} == {a.get_label() for a in figure.axes}
-    assert axes(figure, "values").get_ylabel() == "contribution (share of the logit)"
-    assert "below: contribution" in axes(figure, "slices").get_title(loc="left")
-    figure = draw_strip(replace(p, score_kind="evidence"), scan(UNEVEN))
-    assert axes(figure, "values").get_ylabel() == "evidence (logit), ± σ"
-
-
 @pytest.mark.parametrize(("n", "classes"), [(1, 1), (3, 5), (28, 1), (60, 1), (300, 2)])
 def test_everything_on_the_page_has_its_place(n, classes):
     position = np.arange(n) * 1.25 - 500
@@ -270,13 +269,3 @@ def test_a_real_series_out_of_order(tmp_path, shared_data):
     figure = draw_strip(p, s)
     assert texts(axes(figure, "slices"))[0] == f"{s.positions.min():.1f}".replace("-", "−")
     refused(InputError, "another series", draw_strip, scan_bag(s.positions + 1.0), s)
-
-
-def test_the_parts_of_an_ensembles_variance_have_swatches_too():
-    p = scan_bag(UNEVEN)
-    parts = [np.linspace(a, b, 12).astype(np.float32) for a, b in ((1, 2), (0.1, 0.5))]
-    both = replace(p, variance_within=parts[0], variance_between=parts[1])
-    alone, together = draw_strip(p, scan(UNEVEN)), draw_strip(both, scan(UNEVEN))
-    assert together.get_figheight() > alone.get_figheight()
-    names = {ax.get_label() for ax in together.axes} - {ax.get_label() for ax in alone.axes}
-    assert names == {"within bar", "between bar"}

@@ -163,16 +163,13 @@ def test_patches_have_the_share_that_was_asked_for():
     assert len(kept[0.9]) > 3
 
 
-def test_squares_beyond_the_tissue_have_none_of_it():
+def test_squares_have_only_the_tissue_in_them_and_once():
     """Differences of cumulative sums gave one of these a share of 1e-16, which made it a patch."""
     ring = np.array([(105, 43), (192, 3), (82, 10)], np.int32)
     polygons = (Polygon(outer=ring),)
     share = tissue_shares(polygons, (0, 0), step=(22.0, 22.0), counts=(9, 9), size=33.0)
     assert share[5, 1] > 0.05
     assert (share[:, 2:] == 0).all()
-
-
-def test_pieces_over_one_another_count_once():
     ring = np.array([(0, 0), (64, 0), (64, 32), (0, 32)], np.int32)
     twice = (Polygon(outer=ring), Polygon(outer=ring))
     share = tissue_shares(twice, (0, 0), step=(64.0, 64.0), counts=(1, 1), size=64.0)
@@ -206,24 +203,11 @@ def test_the_mask_comes_back_from_its_outlines_pixel_by_pixel():
     assert found.scale == (16, 16)
     x, y = (np.arange(n) * 16 + 8.0 for n in (50, 40))
     np.testing.assert_array_equal(raster(found.polygons, x, y).T, tissue)
-
-
-def test_an_outline_is_a_quarter_of_a_mask_pixel_from_the_border():
     image = np.full((320, 320, 3), 244, np.uint8)
     image[64:160, 96:256] = (200, 120, 160)  # rows 4 to 9 and columns 6 to 15 of the mask
     options = TissueOptions(median=0, closing=0, min_area=0.0)
     (piece,) = find_tissue(ArraySlide(image, mpp=0.5), options).polygons
     assert {tuple(p) for p in piece.outer} == {(100, 68), (252, 68), (252, 156), (100, 156)}
-
-
-def test_the_rows_that_a_level_leaves_out_do_not_stretch_it():
-    whole = np.zeros((2967, 2220, 3), np.uint8)
-    for rows, columns, wanted in [(741, 555, (4, 4)), (742, 555, (4, 4)), (1483, 1110, (2, 2))]:
-        assert factors(ArraySlide(whole, whole[:rows, :columns]), 1) == wanted
-    assert factors(ArraySlide(whole, whole[:735, :550]), 1) == (2220 / 550, 2967 / 735)
-
-
-def test_the_tissue_does_not_move():
     slide = ArraySlide(painted(2000, 1600, (900, 700, 500, 400)), mpp=0.5)
     for closing in (0, 3, 4):
         (piece,) = find_tissue(slide, TissueOptions(closing=closing)).polygons
@@ -231,6 +215,13 @@ def test_the_tissue_does_not_move():
         assert (left + right) / 2 == pytest.approx(900, abs=8)
         assert (top + bottom) / 2 == pytest.approx(700, abs=8)
         assert ring_area(piece.outer) == pytest.approx(np.pi * 500 * 400, rel=0.03)
+
+
+def test_the_rows_that_a_level_leaves_out_do_not_stretch_it():
+    whole = np.zeros((2967, 2220, 3), np.uint8)
+    for rows, columns, wanted in [(741, 555, (4, 4)), (742, 555, (4, 4)), (1483, 1110, (2, 2))]:
+        assert factors(ArraySlide(whole, whole[:rows, :columns]), 1) == wanted
+    assert factors(ArraySlide(whole, whole[:735, :550]), 1) == (2220 / 550, 2967 / 735)
 
 
 def test_pieces_and_holes_are_kept_by_their_area_in_micrometres():

@@ -161,9 +161,6 @@ def test_a_shuffled_series_comes_in_order_of_position(ge, ge_slices, tmp_path):
     # along z slices are 4.22, 1.14 and 7.38 mm apart; along their normal cos(18.5°) of it
     z = np.sort([place for place, _ in ge_slices.values()])
     np.testing.assert_allclose(np.diff(scan.positions), np.diff(z) * 0.9483237, atol=1e-6)
-
-
-def test_tilt_and_uneven_spacing_are_told_with_figures(ge):
     scan = only(ge)
     assert note(scan, "tilt").count("18.5") == 2
     assert "13 x 4.00, 1 x 1.08, 13 x 7.00 mm" in note(scan, "uneven")
@@ -172,6 +169,11 @@ def test_tilt_and_uneven_spacing_are_told_with_figures(ge):
     assert not [n for n in scan.notes if "missing" in n]
     share = 100 * np.mean([pydicom.dcmread(f).pixel_array == -1500 for f in ge.iterdir()])
     assert f"Padding (-1500) is {share:.1f} %" in note(scan, "Padding")
+    shown = slice_image(scan, 9, Windows.parse("brain,bone,0:2000"))
+    raw = expected_ge(ge_slices)[9].astype(np.float64)
+    for channel, (low, high) in enumerate([(0, 80), (-800, 2000), (-1000, 1000)]):
+        want = np.rint(255 * (np.clip(raw, low, high) - low) / (high - low))
+        np.testing.assert_array_equal(shown[..., channel], want)
 
 
 @pytest.mark.parametrize("gone", [2, 14, 15, 20, 27])
@@ -203,7 +205,7 @@ def test_a_missing_slice_is_seen_by_its_gap_where_numbers_tell_nothing(ge, tmp_p
     assert f"a gap of {gap:.2f} mm), where {usual} mm is usual" in told
 
 
-def test_a_duplicate_of_equal_pixels_is_named_and_kept_once(ge, ge_slices, tmp_path):
+def test_duplicates_are_named_and_kept_once(ge, ge_slices, tmp_path):
     folder = shuffled(ge, tmp_path / "p")
     first = pydicom.dcmread(ge / "09.dcm")
     first.save_as(folder / "copy")
@@ -212,10 +214,6 @@ def test_a_duplicate_of_equal_pixels_is_named_and_kept_once(ge, ge_slices, tmp_p
     assert "with the same pixels" in note(scan, "Duplicate")
     assert "copy" in note(scan, "Duplicate")
     assert not [n for n in scan.notes if "missing" in n]
-
-
-def test_a_duplicate_of_other_pixels_gives_way_to_the_first_by_number(ge, ge_slices, tmp_path):
-    folder = shuffled(ge, tmp_path / "p")
     other = pydicom.dcmread(ge / "09.dcm")
     other.InstanceNumber = 99
     x, y, z = other.ImagePositionPatient
@@ -998,9 +996,6 @@ def test_windows_follow_their_formula():
     # -20 to 180 and -800 to 2000; 25.5, 76.5 and 127.5 to even
     assert subdural == [0, 26, 51, 76, 102, 128, 255]
     assert bone == [0, *(round(255 * (v + 800) / 2800) for v in (0, 20, 40, 60, 80)), 255]
-
-
-def test_windows_are_parsed_by_name_and_number():
     assert Windows.parse("brain,subdural,bone") == Windows()
     assert Windows.parse("40:80, 80:200 ,600:2800") == Windows()
     mixed = Windows.parse("lung,-20.5:1e2,brain")
@@ -1022,12 +1017,3 @@ def test_windows_are_parsed_by_name_and_number():
 )
 def test_windows_that_are_none(text, error, message):
     refused(error, message, Windows.parse, text)
-
-
-def test_a_slice_of_the_real_head_as_an_encoder_sees_it(ge, ge_slices):
-    scan = only(ge)
-    shown = slice_image(scan, 9, Windows.parse("brain,bone,0:2000"))
-    raw = expected_ge(ge_slices)[9].astype(np.float64)
-    for channel, (low, high) in enumerate([(0, 80), (-800, 2000), (-1000, 1000)]):
-        want = np.rint(255 * (np.clip(raw, low, high) - low) / (high - low))
-        np.testing.assert_array_equal(shown[..., channel], want)

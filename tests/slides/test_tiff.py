@@ -146,7 +146,7 @@ def test_the_pyramid_of_an_ome_tiff_is_seen(tmp_path, metadata, mpp, source):
         assert slide.mpp == (pytest.approx(mpp) if mpp else None) and slide.mpp_source == source
 
 
-def test_of_several_images_the_largest_is_the_slide(tmp_path):
+def test_the_largest_image_and_its_objective_are_those_of_the_slide(tmp_path):
     label, image = texture(60, 80, seed=1), texture(300, 400)
     path = tmp_path / "two.ome.tif"
     how = {"photometric": "rgb", "compression": "deflate"}
@@ -158,9 +158,6 @@ def test_of_several_images_the_largest_is_the_slide(tmp_path):
         assert slide.size == (400, 300) and slide.mpp == 0.5
         assert slide.properties["associated images"] == "label"
         assert np.array_equal(whole(slide), image)
-
-
-def test_the_objective_of_an_ome_tiff_is_read(tmp_path):
     said = (
         '<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06">'
         '<Instrument ID="Instrument:0"><Objective ID="Objective:0" NominalMagnification="10"/>'
@@ -175,12 +172,6 @@ def test_the_objective_of_an_ome_tiff_is_read(tmp_path):
     with open_slide(path) as slide:
         assert slide.format == "ome-tiff" and slide.properties["objective power"] == "40"
         assert slide.mpp == pytest.approx(0.25)
-
-
-PALETTE = np.zeros((3, 256), np.uint16)
-
-
-def test_levels_below_the_first_page_are_seen_without_ome_too(tmp_path):
     image = texture(300, 400)
     path = tmp_path / "sub.tif"
     how = {"tile": (64, 64), "photometric": "rgb", "compression": "deflate", "metadata": None}
@@ -190,6 +181,9 @@ def test_levels_below_the_first_page_are_seen_without_ome_too(tmp_path):
     with open_slide(path) as slide:
         assert slide.format == "generic-tiff"
         assert np.array_equal(whole(slide, 1), image[::2, ::2])
+
+
+PALETTE = np.zeros((3, 256), np.uint16)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +259,7 @@ def test_a_large_one_level_file_is_read_by_the_tiles_of_a_region(tmp_path):
         assert kept.cache_info().misses == 9 + 32 * 16 + 9
 
 
-def test_strips_are_read_by_strips(tmp_path):
+def test_strips_are_read_by_strips_or_bands(tmp_path):
     image = texture(900, 500)
     path = tmp_path / "strips.tif"
     how = {"photometric": "rgb", "compression": "deflate", "rowsperstrip": 50}
@@ -278,9 +272,6 @@ def test_strips_are_read_by_strips(tmp_path):
         assert np.array_equal(got, image[170:230, 30:110])
         assert slide._arrays[0][0].decode.cache_info().misses == 2
         assert np.array_equal(whole(slide), image)
-
-
-def test_one_uncompressed_strip_is_read_by_bands(tmp_path):
     image = np.tile(texture(400, 500), (10, 8, 1))  # 48 MB
     path = tmp_path / "one.tif"
     tifffile.imwrite(path, image, photometric="rgb", rowsperstrip=4000)
@@ -293,9 +284,6 @@ def test_one_uncompressed_strip_is_read_by_bands(tmp_path):
         assert np.array_equal(got, image[2100:2300, 100:400])
         assert peak < 20 << 20
         assert np.array_equal(whole(slide), image)
-
-
-def test_a_compressed_piece_that_no_memory_holds_is_refused_when_opened(tmp_path):
     path = tmp_path / "piece.tif"
     tifffile.imwrite(
         path, iter([b"x" * 1000]), shape=(30_000, 30_000, 3), dtype="u1", photometric="rgb",

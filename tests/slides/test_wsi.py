@@ -86,21 +86,23 @@ def test_a_region_of_many_blocks_is_what_openslide_reads_at_once(tmp_path):
             assert np.array_equal(got, on_white(region))
 
 
-def test_a_level_or_size_that_is_not_there_is_refused(shared_data):
+def test_what_cannot_be_read_is_refused(shared_data, tmp_path):
     with open_slide(shared_data / "wsi" / TCGA) as slide:
         for level, width in ((2, 1), (-1, 1), (0, 0)):
             with pytest.raises(
                 InputError, match=f"2 levels, so .* {width} x 5 pixels of level {level}"
             ):
                 slide.read(x=0, y=0, level=level, width=width, height=5)
-
-
-def test_closing_twice_is_harmless_and_a_closed_slide_says_so(shared_data):
     for name in (CMU, PYRAMID):
         slide = open_slide(shared_data / "wsi" / name)
         slide.close()
         slide.close()
         refused(SlideError, "is closed", slide.read, x=0, y=0, level=0, width=1, height=1)
+    refused(SlideError, "is a folder, but a slide is a file", open_slide, tmp_path)
+    refused(SlideError, "does not exist", open_slide, tmp_path / "gone.svs")
+    # its preamble is that of a TIFF
+    with pytest.raises(SlideError, match="CT slice, not a slide: give the folder of its series"):
+        open_slide(shared_data / "ct_volumes" / "pydicom_CT_small.dcm")
 
 
 # resolution
@@ -227,17 +229,6 @@ def test_a_file_that_is_no_slide_is_named_for_what_it_is(tmp_path, name, content
     assert str(path) in str(e.value)
 
 
-def test_a_folder_and_a_file_that_is_not_there_are_refused(tmp_path):
-    refused(SlideError, "is a folder, but a slide is a file", open_slide, tmp_path)
-    refused(SlideError, "does not exist", open_slide, tmp_path / "gone.svs")
-
-
-def test_a_ct_slice_is_sent_to_its_series(shared_data):
-    # its preamble is that of a TIFF
-    with pytest.raises(SlideError, match="CT slice, not a slide: give the folder of its series"):
-        open_slide(shared_data / "ct_volumes" / "pydicom_CT_small.dcm")
-
-
 def test_importing_the_stage_imports_no_reader():
     readers = "('openslide', 'tifffile', 'imagecodecs', 'PIL', 'pydicom', 'nibabel', 'cv2')"
     code = f"import sys, probsa.slides; print([m for m in {readers} if m in sys.modules])"
@@ -321,7 +312,7 @@ def test_a_fifo_among_the_files_of_a_slide_is_named_and_not_opened(tmp_path, nam
 # folders
 
 
-def test_slide_files_are_found_by_ending_and_parts_of_slides_are_not(tmp_path):
+def test_slide_files_are_found_by_ending_and_parts_of_slides_are_not(tmp_path, shared_data):
     wanted = ["a.SVS", "b/c.ome.tiff", "b/d.png", "case.mrxs", "h.vms", "z/y/x.ndpi"]
     other = [
         "notes.txt", "labels.csv", ".hidden.svs", ".cache/e.svs", "case/Data0001.dat",
@@ -339,9 +330,6 @@ def test_slide_files_are_found_by_ending_and_parts_of_slides_are_not(tmp_path):
     assert slide_files(tmp_path / "notes.txt") == [tmp_path / "notes.txt"]  # named, so meant
     refused(SlideError, "no file or folder", slide_files, tmp_path / "gone")
     assert {".svs", ".ndpi", ".dcm", ".png"} <= set(SLIDE_SUFFIXES)
-
-
-def test_ct_slices_are_no_slide_files(shared_data, tmp_path):
     source = shared_data / "ct_volumes" / "pydicom_CT_small.dcm"
     (tmp_path / "slice.dcm").write_bytes(source.read_bytes())
     assert slide_files(tmp_path) == [] and slide_files(tmp_path / "slice.dcm") == []

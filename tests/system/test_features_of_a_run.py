@@ -94,7 +94,7 @@ def restate(path, **changed):
                 held[key] = value
 
 
-def test_a_run_folder_says_what_its_features_are(run, work):
+def test_a_run_folder_says_what_its_features_are(run, work, tmp_path, monkeypatch):
     held = json.loads(RunFolder(run).features_file.read_text())
     with h5py.File(next(work.glob("*/features_*/slide0.h5"))) as f:
         identity = f.attrs["probsa_encoder"]
@@ -105,6 +105,13 @@ def test_a_run_folder_says_what_its_features_are(run, work):
     assert FeatureMetadata.read(RunFolder(run).features_file) == FeatureMetadata(
         encoders=(identity,), kinds=("slide",), patch_sizes=(128.0,), mpps=(0.5,)
     )
+    bags = open_bags(work)
+    expected = FeatureMetadata.of(bags, bags.names)
+    monkeypatch.setattr(type(bags), "_read", None)
+    assert FeatureMetadata.of(open_bags(work), bags.names) == expected
+    scans, _ = write_folder(tmp_path, bags=2)
+    scans = open_bags(scans)
+    assert FeatureMetadata.of(scans, scans.names) == FeatureMetadata(kinds=("ct",))
 
 
 def test_only_training_bags_count(work, tmp_path):
@@ -220,17 +227,7 @@ def test_another_set_of_patches_and_nothing_predicted(run, tmp_path, capsys):
     assert said["bags"] == len(said["other_features"]) == SLIDES and said["failed"] == []
 
 
-def test_no_features_are_read_for_what_bags_state(work, tmp_path, monkeypatch):
-    bags = open_bags(work)
-    expected = FeatureMetadata.of(bags, bags.names)
-    monkeypatch.setattr(type(bags), "_read", None)
-    assert FeatureMetadata.of(open_bags(work), bags.names) == expected
-    scans, _ = write_folder(tmp_path, bags=2)
-    scans = open_bags(scans)
-    assert FeatureMetadata.of(scans, scans.names) == FeatureMetadata(kinds=("ct",))
-
-
-def test_what_other_tools_state(tmp_path):
+def test_what_metadata_say_and_do_not(tmp_path):
     def of(make, **more):
         bags = open_bags(make(tmp_path / f"{make.__name__}", foreign.slide(), **more))
         return FeatureMetadata.of(bags, bags.names)
@@ -244,13 +241,16 @@ def test_what_other_tools_state(tmp_path):
     assert (stamp.patch_sizes, stamp.mpps) == ((224.0,), (round(256 / 224, 4),))
     assert len(stamp.encoders) == 1
     assert trident.difference(Metadata(encoder="uni_v1@00ff", kind="slide")) is None
-
-
-def test_the_name_of_a_folder_is_no_statement():
     stated = FeatureMetadata(encoders=("train",))
     guess = Metadata(encoder="test", encoder_guessed=True)
     assert stated.difference(guess) is None
     assert stated.difference(replace(guess, encoder_guessed=False)) is not None
+    stated = FeatureMetadata(mpps=(0.22, 0.23, 0.24, 0.25), patch_sizes=(224.0, 256.0))
+    assert stated.difference(Metadata(mpp=0.26, patch_size=256.0)) is None
+    said = stated.difference(Metadata(mpp=0.5, patch_size=300.0)) or ""
+    assert "0.5 µm per pixel, expected one of 4 values from 0.22 to 0.25" in said
+    assert "300 pixels wide, expected 224 or 256" in said
+    assert "Patch it with --mpp 0.25; patch it with --patch-size 256;" in said
 
 
 def test_features_train_and_features_test_are_one_encoder(run, copied, tmp_path):
@@ -266,15 +266,6 @@ def test_features_train_and_features_test_are_one_encoder(run, copied, tmp_path)
     stated = FeatureMetadata.of(train_bags, train_bags.names)
     assert stated.encoders == () and stated.patch_sizes == (128.0,)
     assert [stated.difference(test_bags.metadata(n)) for n in test_bags.names] == [None] * 3
-
-
-def test_many_values_are_named_by_their_range():
-    stated = FeatureMetadata(mpps=(0.22, 0.23, 0.24, 0.25), patch_sizes=(224.0, 256.0))
-    assert stated.difference(Metadata(mpp=0.26, patch_size=256.0)) is None
-    said = stated.difference(Metadata(mpp=0.5, patch_size=300.0)) or ""
-    assert "0.5 µm per pixel, expected one of 4 values from 0.22 to 0.25" in said
-    assert "300 pixels wide, expected 224 or 256" in said
-    assert "Patch it with --mpp 0.25; patch it with --patch-size 256;" in said
 
 
 def test_slides_without_features_leave_the_table(run, work, tmp_path, capsys):
@@ -329,14 +320,11 @@ def test_a_failed_extraction_leaves_the_table_too(tmp_path):
     assert "slide3" not in prepared.table.bags and len(prepared.table.bags) == SLIDES - 1
 
 
-def test_a_label_that_nothing_is_known_of_is_refused(work, tmp_path):
+def test_labels_without_a_bag_are_refused(work, tmp_path, copied):
     labels = write_labels(tmp_path / "labels.csv", [*ALL, "slide9"])
     with pytest.raises(TableError, match=r"1 label \('slide9'\) without a bag") as refused:
         prepare(config(work, labels))
     assert str(next(work.glob("*/patch.csv"))) in str(refused.value)
-
-
-def test_outside_of_a_work_folder_nothing_is_known(copied, tmp_path):
     labels = write_labels(tmp_path / "labels.csv", ["slide0", "slide1", "slide2", "glass"])
     with pytest.raises(TableError, match=r"1 label \('glass'\) without a bag") as refused:
         prepare(config(copied, labels))

@@ -83,9 +83,6 @@ def test_tiles_together_are_the_slide():
     np.testing.assert_array_equal(pyramid.level_size(9), (350, 265))
     for address in ((11, 0, 0), (-1, 0, 0), (10, 3, 0), (10, 0, -1)):
         refused(RegionError, "no tile", tile_image, slide, pyramid, address)
-
-
-def test_levels_finer_than_the_limit_are_left_out():
     slide = ArraySlide(pink(701, 530), mpp=0.5)
     pyramid = Pyramid.of(slide, max_mpp=2.0)
     assert (pyramid.scale, pyramid.size) == (4, (176, 133))
@@ -106,9 +103,6 @@ def test_quantities_are_the_stored_values_and_missing_ones_have_reasons():
     assert "no variance" in dirac["deviation"]["reason"]
     assert "no zero" in dirac["probability"]["reason"]
     assert "values" not in dirac["contribution"]
-
-
-def test_each_class_has_its_own_values():
     mean = np.arange(8.0).reshape(4, 2)
     p = prediction(None, mean, mean + 1, weight_mean=mean.astype(np.float32))
     for c in (0, 1):
@@ -149,15 +143,12 @@ def test_the_map_of_a_bag_names_why_its_slide_is_missing(view):
     np.testing.assert_array_equal(page["corners"].reshape(-1, 2), cells() * SIDE)
 
 
-def test_messages_lose_their_folders():
-    assert without_folders("no tissue in /a/b c/d.svs: stop") == "no tissue in b c/d.svs: stop"
-    assert without_folders(r"C:\data\x\y.svs is 1/2 px, see a/b") == "y.svs is 1/2 px, see a/b"
-
-
 def test_scripts_hold_nothing_that_ends_them():
     key, value = read(script("a", {"x": float("nan"), "y": "</script>\u2028é"}))
     assert (key, value) == ("a", {"x": None, "y": "</script>\u2028é"})
     assert script("a", "\u2028é").isascii()
+    assert without_folders("no tissue in /a/b c/d.svs: stop") == "no tissue in b c/d.svs: stop"
+    assert without_folders(r"C:\data\x\y.svs is 1/2 px, see a/b") == "y.svs is 1/2 px, see a/b"
 
 
 def test_an_export_is_complete_or_not_there_at_all(tmp_path, view, monkeypatch):
@@ -179,9 +170,6 @@ def test_an_export_is_complete_or_not_there_at_all(tmp_path, view, monkeypatch):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     refused(OutputExists, "is not an export", export_page, view, tmp_path / "mine", overwrite=True)
-
-
-def test_tiles_of_an_export_are_the_pixels_of_the_slide(tmp_path, view):
     k = number(view, "lesion")
     done = export_page(view, tmp_path / "out")
     level = max(numbers.get("level", 0) for _, numbers in view.files(k))
@@ -190,16 +178,13 @@ def test_tiles_of_an_export_are_the_pixels_of_the_slide(tmp_path, view):
     assert np.abs(np.asarray(tile).astype(int) - expected).mean() < 3
 
 
-def test_what_others_wrote_is_unchanged():
+def test_what_others_wrote_is_unchanged_and_own_scripts_are_short():
     table = (static_folder() / "VENDORED.md").read_text(encoding="utf-8")
     listed = re.findall(r"\| `([\w.]+)` \|.*`([0-9a-f]{64})`", table)
     assert len(listed) == 2
     for name, digest in listed:
         content = (static_folder() / name).read_bytes()
         assert hashlib.sha256(content).hexdigest() == digest, name
-
-
-def test_own_scripts_are_short_and_use_nothing_dangerous():
     for path in static_folder().glob("*.js"):
         if path.name == "openseadragon.min.js":
             continue

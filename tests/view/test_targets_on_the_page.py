@@ -44,9 +44,6 @@ def test_every_map_is_drawn_and_says_what_is_predicted(tables, tmp_path):
     assert "grade " in said["ordinal"] and "p: " in said["multilabel"]
     assert "oedema 0." in said["multilabel"] and "thickness = " in said["regression"]
     assert "risk = " in said["survival"] and "S(" in said["survival"]
-
-
-def test_captions_say_what_evidence_does(tables):
     words = {
         "binary": "",  # as before there were other tasks
         "ordinal": "red speaks for a higher grade, blue for a lower one",
@@ -81,9 +78,6 @@ def test_the_page_has_the_words_of_the_task(tables):
         view.close()
     assert words_of(tables["binary"]).call_hint == "The predicted class"
     assert words_of(tables["regression"]).measure == "thickness"
-
-
-def test_labels_that_contradict_predictions_are_marked(tables):
     table = tables["regression"]
     rows = {r.name: r for r in ViewData(table.folder).rows}
     for row in TextTable.read(table.folder / "predictions.csv").rows:
@@ -92,7 +86,7 @@ def test_labels_that_contradict_predictions_are_marked(tables):
     assert all(r.wrong is None for r in ViewData(tables["survival"].folder).rows)
 
 
-def test_exports_name_their_columns(tables, tmp_path):
+def test_exports_and_frames_name_their_columns(tables, tmp_path):
     for task, table in tables.items():
         done = export_folder(
             table.folder, tmp_path / task, settings=ExportSettings(geojson="tiles"), bags=["s06"]
@@ -102,9 +96,6 @@ def test_exports_name_their_columns(tables, tmp_path):
     assert {"mean oedema", "mean necrosis", "prediction oedema"} <= set(names)
     assert "prediction risk" in measurements(tables["survival"].instances("s06"))
     assert "probability" in measurements(tables["binary"].instances("s06"))
-
-
-def test_frames_have_the_columns_of_the_table(tables):
     pytest.importorskip("pandas")
     for task, table in tables.items():
         frame = table.to_frame()

@@ -50,6 +50,10 @@ def test_shares_by_hand():
     # patches entirely in a polygon, and entirely in a hole
     wide = Area(inside=(square(-50, -50, 200),), outside=(square(35, 35, 60),))
     assert polygon_share(wide, corners, side=10.0).tolist() == [1, 1, 1, 1, 0]
+    drawn = Area(inside=(square(0, 0, 3),))
+    corners = np.array([[0.6, 0.0]])
+    # of the x centres 1.5 to 4.5 two are inside, of the y centres 0.5 to 3.5 three
+    assert polygon_share(drawn, corners, side=4.0).tolist() == [2 * 3 / 16]
 
 
 def test_shares_are_those_of_every_pixel_counted():
@@ -70,13 +74,6 @@ def test_shares_are_those_of_every_pixel_counted():
         assert np.abs(shares - expected).max() <= 6 / 256
         assert abs(np.mean(shares - expected)) < 0.003
         assert np.mean((shares > 0) & (shares < 1)) > 0
-
-
-def test_patches_between_pixels_count_the_centres_within():
-    drawn = Area(inside=(square(0, 0, 3),))
-    corners = np.array([[0.6, 0.0]])
-    # of the x centres 1.5 to 4.5 two are inside, of the y centres 0.5 to 3.5 three
-    assert polygon_share(drawn, corners, side=4.0).tolist() == [2 * 3 / 16]
 
 
 XML = """<?xml version="1.0"?>

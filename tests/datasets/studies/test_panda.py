@@ -155,14 +155,13 @@ def test_a_download(raw):
     assert study.classes == tuple(f"isup_{k}" for k in range(6))
     assert [int(r["label"]) for r in rows_of(study.labels)] == [1, 2, 0, 4, 5, 1, 0, 0]
     assert study.counts["test isup_2"] == 1
-
-
-def test_the_share_of_a_patch(raw):
     values = np.zeros((2 * SIDE, 4 * SIDE), np.uint8)
     values[:SIDE, : SIDE // 2] = 4  # half of the first patch
     raw.write_mask(RADBOUD, values)
     for share, first in ((0.5, 0), (0.4, 1)):
         assert marks(raw.open(share=share))[RADBOUD] == [first, *[0] * 7]
+    raw.replace("train.csv", f"{RADBOUD},radboud", f"{RADBOUD},karolinska")
+    refused(InputError, r"contains the values 3, 5, but .* is from karolinska", raw.open)
 
 
 def test_masks_that_cannot_be_used_leave_their_patches_unknown(raw):
@@ -180,11 +179,6 @@ def test_masks_that_cannot_be_used_leave_their_patches_unknown(raw):
     study = raw.open()
     assert study.instance_labels is None
     assert any("train_label_masks, so patches have no labels" in note for note in study.notes)
-
-
-def test_a_mask_of_the_other_hospital(raw):
-    raw.replace("train.csv", f"{RADBOUD},radboud", f"{RADBOUD},karolinska")
-    refused(InputError, r"contains the values 3, 5, but .* is from karolinska", raw.open)
 
 
 def test_the_authors_folder_without_any_table(authors, tmp_path):
