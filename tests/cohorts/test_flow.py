@@ -406,15 +406,12 @@ def test_what_a_killed_run_left_half_written_is_swept(slides, work, finished):
     )
 
 
-def test_a_run_on_one_slide_keeps_the_rows_of_the_others(slides, work):
+def test_rows_records_and_locks_of_a_done_run_are_kept_or_mended(slides, work):
     (report,) = patch_cohort(slides / "slide1.tiff", work, settings=SMALL)
     assert [o.name for o in report.outcomes] == ["slide1"]
     rows = TextTable.read(work / NAME / "patch.csv").rows
     assert [r["name"] for r in rows] == ["slide0", "slide1", "slide2"]
     assert {r["status"] for r in rows} == {"done"}
-
-
-def test_a_run_killed_between_a_bag_and_its_record_writes_the_record(work):
     folder = work / NAME / "records" / "features_handcrafted"
     before = {p.name: Record.read(p) for p in folder.glob("*.json")}
     (folder / "slide1.json").unlink()
@@ -424,9 +421,6 @@ def test_a_run_killed_between_a_bag_and_its_record_writes_the_record(work):
     assert again is not None and again.status == "done"
     assert again.count == before["slide1.json"].count
     assert sorted(p.name for p in folder.iterdir()) == sorted(before)
-
-
-def test_the_lock_of_a_done_slide_whose_process_died_is_removed(slides, work):
     lock = lock_file(work / NAME / "features_handcrafted" / "slide1.h5")
     other = lock_file(work / NAME / "features_handcrafted" / "foreign.h5")
     for path in (lock, other):

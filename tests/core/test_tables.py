@@ -135,14 +135,14 @@ def test_names_are_given_once(tmp_path, rows, message):
     [
         ("1.5", {}, 1.5),
         ("-1e-3", {}, -0.001),
-        ("2.0", {"whole": True, "low": 0}, 2),
-        ("1", {"low": 0, "high": 1}, 1),
+        ("2.0", {"whole": True, "low": 0.0}, 2),
+        ("1", {"low": 0.0, "high": 1.0}, 1),
         ("", {}, "'', expected a finite number$"),
         ("x", {"advice": ". Correct it"}, "'x', expected a finite number. Correct it"),
         ("inf", {}, "expected a finite number"),
         ("1_0", {}, "expected a finite number"),
-        ("1.5", {"whole": True, "low": 0}, "'1.5', expected a whole number from 0"),
-        ("1.5", {"low": 0, "high": 1}, "expected a finite number from 0 to 1"),
+        ("1.5", {"whole": True, "low": 0.0}, "'1.5', expected a whole number from 0"),
+        ("1.5", {"low": 0.0, "high": 1.0}, "expected a finite number from 0 to 1"),
     ],
 )
 def test_numbers(text, limits, expected):

@@ -85,7 +85,8 @@ def test_links_virtual_datasets_and_compressed_zeros_are_refused(path):
     assert path.stat().st_size < 10**6
     refused(BagError, r"a\.h5: .*states 0\.16 GB, but the file stores", read_bag, path)
     with h5py.File(path, "r+") as f:
-        del f["coords"]
+        del f["coords"], f["features"]
+        f["features"] = X
         f["coords"] = h5py.SoftLink("/nowhere")
     refused(BagError, r"a\.h5 has no dataset 'coords', but .* a broken link", read_bag, path)
 

@@ -211,6 +211,7 @@ def test_a_map_that_loses_and_one_that_cannot_be_compared():
 
 SIGNAL = {"random": (0.0, 0.0), "equal": (1.0, 1.0), "better": (1.5, 0.5)}
 """How far the scores of positive instances lie above the others: of the map, and of one null."""
+"""How far the scores of positive instances lie above the others: of the map, and of one null."""
 
 
 def verdict(case, *, groups, seed):
@@ -230,13 +231,11 @@ def verdict(case, *, groups, seed):
     return compare_to_null_maps("random", metrics[0], nulls, groups=groups).verdict
 
 
-@pytest.mark.parametrize(("case", "groups"), [("equal", 5), ("equal", 20), ("random", 10)])
+@pytest.mark.parametrize(("case", "groups"), [("equal", 5), ("random", 10)])
 def test_a_map_that_is_no_better_seldom_wins(case, groups):
     """In at most 2.5 % of cohorts; 1,000 cohorts and more cases are in benchmarks/RESULTS.md."""
     found = [verdict(case, groups=groups, seed=s) for s in range(200)]
     assert found.count("better") <= binom.ppf(0.999, 200, 0.025)
-    found = [verdict("better", groups=20, seed=s) for s in range(30)]
-    assert found.count("better") > 20
 
 
 # Distances from training
@@ -333,3 +332,8 @@ def test_files_of_distances(tmp_path):
     (tmp_path / "d.npz").write_bytes(b"no archive")
     with pytest.raises(InputError, match="does not hold the distances of a run"):
         TrainingDistance.read(tmp_path / "d.npz")
+
+
+def test_a_map_that_is_better_wins():
+    found = [verdict("better", groups=20, seed=s) for s in range(30)]
+    assert found.count("better") > 20

@@ -59,8 +59,10 @@ PARTS = ("split", "threshold", "features", "map_score", "temperature")
 FILES = (*(f"{part}.json" for part in PARTS), "run.yaml")
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [*((name, "no JSON") for name in FILES), *(("split.json", damage) for damage in DAMAGE)],
+)
 def test_a_damaged_file_of_a_run_is_named(trained, run, tmp_path, name, damage):
     (run.path / name).write_bytes(DAMAGE[damage])
     with pytest.raises(InputError, match=name):

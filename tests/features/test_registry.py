@@ -104,16 +104,13 @@ def test_an_unknown_name_is_answered_with_the_likely_one(name, said):
     assert said in str(caught.value)
 
 
-def test_names_and_arguments_that_cannot_be_registered_or_built(small):
+def test_names_and_arguments_that_cannot_be_registered_or_built(small, tmp_path):
     refused(InputError, "put the name of one after the colon", features.build, "timm:MODEL")
     refused(InputError, "handcrafted has no weights", features.build, weights="x.pt")
     with pytest.raises(ValueError, match="two encoders are named 'small'"):
         features.register("small", card=small)(Small)
     with pytest.raises(ValueError, match="wide: Small has no depth"):
         features.register("wide", card=small, depth=3)(Small)
-
-
-def test_what_the_registry_fixes_reaches_the_class(small, tmp_path):
     wide = replace(small, width=6)
     features.register("wide", card=wide, preprocessing=PLAIN, channels=6)(Small)
     save_file(Small(channels=6).state_dict(), tmp_path / "w.safetensors")
@@ -291,7 +288,7 @@ def server(tmp_path):
         thread.join()
 
 
-def test_an_address_is_fetched_once_and_kept_apart_from_others(small, server, tmp_path):
+def test_addresses_are_fetched_once_and_leave_nothing_where_they_fail(small, server, tmp_path):
     folder, address = server
     for name, seed in (("a", 0), ("b", 1)):
         (folder / name).mkdir()
@@ -476,13 +473,11 @@ def test_the_guard_steps_in_for_that_one_failure_only(monkeypatch, tmp_path):
 # the list and the page
 
 
-def test_the_page_of_encoders_is_up_to_date():
+def test_the_page_of_encoders_and_the_command(capsys):
     """`probsa encoders --markdown > docs/encoders.md` writes it."""
     page = (ROOT / "docs" / "encoders.md").read_text(encoding="utf-8")
     assert page == _catalogue.catalogue_page()
 
-
-def test_the_command(capsys):
     def said(*words, status=0):
         assert cli.main(["encoders", *words]) == status
         return capsys.readouterr().out

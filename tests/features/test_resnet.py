@@ -139,17 +139,13 @@ def test_patches_of_any_size_are_resized_and_not_cut(built, side):
     assert float((found[0] - found[1]).norm() / found[0].norm()) > 0.01
 
 
-def test_files_in_the_old_format_without_counters_are_read(files, built, tmp_path):
+def test_layouts_of_files_of_weights(files, built, tmp_path):
     """As torchvision's resnet50-19c8e357.pth, which CLAM used."""
     state = torch.load(files / "resnet50.pth", weights_only=True)
     old = {k: v for k, v in state.items() if not k.endswith("num_batches_tracked")}
     torch.save(old, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     assert features.build("resnet50", weights=tmp_path / "old.pth").identity == built.identity
     (tmp_path / "old.pth").unlink()
-
-
-def test_the_release_of_barlow_twins_has_no_classifier_and_its_own_normalisation(files, tmp_path):
-    state = torch.load(files / "resnet50.pth", weights_only=True)
     release = {k: v for k, v in state.items() if not k.startswith("fc.")}
     torch.save(release, tmp_path / "bt_rn50_ep200.torch")
     encoder = features.build("resnet50-bt", weights=tmp_path / "bt_rn50_ep200.torch")

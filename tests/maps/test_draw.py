@@ -275,7 +275,7 @@ def test_any_name_can_be_drawn(tmp_path, name):
     assert [f.name for f in tmp_path.iterdir()] == ["map.png"]
 
 
-@pytest.mark.parametrize("shape", [(1, 60), (60, 1), (3, 40), (40, 12)])
+@pytest.mark.parametrize("shape", [(1, 60), (40, 12)])
 def test_extreme_slides_are_readable(tmp_path, shape):
     """Nothing is cut off, panels do not overlap, cells are square and large enough to see."""
     coords = np.argwhere(np.ones(shape))[:, ::-1] * 256
@@ -338,7 +338,7 @@ def test_real_slide_and_its_pyramid_give_the_same_overlay(shared_data):
     assert shifts[int(np.argmin(shifted))] == (0, 0)
 
 
-@pytest.mark.parametrize("size", [(640, 512), (300, 900), (1500, 400)])
+@pytest.mark.parametrize("size", [(640, 512), (300, 900)])
 def test_the_page_shows_the_pixels_of_picture_and_blend(tmp_path, size):
     p = bag(lattice(3, 4), instance_labels=np.array([0, 1, -1] * 4))
     over = whole(ArraySlide(pink(*size)), scale=1.0), squares(p)
@@ -361,8 +361,9 @@ def test_the_page_shows_the_pixels_of_picture_and_blend(tmp_path, size):
     assert columns.min() > changed.shape[1] / 3 or size[0] < 400
 
 
-@pytest.mark.parametrize("size", [(640, 512), (250, 1600), (1600, 250), (64, 64)])
-@pytest.mark.parametrize("classes", [1, 2])
+@pytest.mark.parametrize(
+    ("size", "classes"), [((640, 512), 2), ((250, 1600), 1), ((1600, 250), 2), ((64, 64), 1)]
+)
 def test_nothing_on_the_page_is_cut_off_or_overlaps(size, classes):
     corners = lattice(2, 2, at=(0, 0)) if min(size) > 64 else np.array([[0, 0]])
     p = bag(corners, instance_labels=np.arange(len(corners)) % 2, name="a-long-name-" * 9)

@@ -238,7 +238,7 @@ def test_the_likeliest_class_is_shown_and_all_are_drawn():
         np.testing.assert_allclose(line(figure, f"class {c}")[1], mean)
 
 
-@pytest.mark.parametrize(("n", "classes"), [(1, 1), (3, 5), (28, 1), (60, 1), (300, 2)])
+@pytest.mark.parametrize(("n", "classes"), [(1, 1), (3, 5), (300, 2)])
 def test_everything_on_the_page_has_its_place(n, classes):
     position = np.arange(n) * 1.25 - 500
     p = scan_bag(position, instance_labels=np.arange(n) % 2, name="a-long-name-" * 9)

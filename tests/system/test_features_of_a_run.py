@@ -130,33 +130,21 @@ def test_only_training_bags_count(work, tmp_path):
     assert prepare(RunConfig(model="abmil", data=data)).feature_metadata.mpps == (0.25, 0.5)
 
 
-@pytest.mark.parametrize(
-    ("changed", "came", "do"),
-    [
-        ({"probsa_encoder": "resnet50@00ff"}, "encoder is resnet50@00ff, expected handcrafted@",
-         "Extract its features with --encoder handcrafted"),
-        ({"probsa_encoder": "handcrafted@00ff"}, "is handcrafted@00ff, expected handcrafted@",
-         "and the weights of the training"),
-        ({"probsa_kind": "ct"}, "slices of a scan, expected patches of a slide",
-         "Give bags of patches of a slide"),
-        ({"mpp": 0.53}, "0.53 µm per pixel, expected 0.5", "Patch it with --mpp 0.5;"),
-        ({"mpp": 0.47}, "0.47 µm per pixel, expected 0.5", "Patch it with --mpp 0.5;"),
-        ({"patch_size": 256}, "256 pixels wide, expected 128", "Patch it with --patch-size 128;"),
-    ],
-    ids=["encoder", "weights", "kind", "coarser", "finer", "size"],
-)  # fmt: skip
-def test_what_is_like_no_training_bag_is_left_out(run, copied, tmp_path, capsys, changed, came, do):
-    restate(copied / "slide1.h5", **changed)
-    assert predict(run, copied, tmp_path / "p") == 1
-    (row,) = TextTable.read(tmp_path / "p" / "failed.csv").rows
-    assert row["bag"] == "slide1"
-    for words in (came, do, "--other-features"):
-        assert words in row["reason"]
-    assert f"left out slide1: {row['reason']}" in capsys.readouterr().err
-    assert [r["bag"] for r in TextTable.read(tmp_path / "p" / "predictions.csv").rows] == [
-        "slide0",
-        "slide2",
-    ]
+def test_what_is_like_no_training_bag_is_left_out(run, work, tmp_path, capsys):
+    changes = {name: changed for name, (changed, _, _) in OTHER.items()} | ALIKE
+    assert predict(run, variants(work, tmp_path / "x", changes), tmp_path / "p") == 1
+    failed = {r["bag"]: r["reason"] for r in TextTable.read(tmp_path / "p" / "failed.csv").rows}
+    said = capsys.readouterr().err
+    assert set(failed) == set(OTHER)
+    for name, (_, came, do) in OTHER.items():
+        assert f"left out {name}: {failed[name]}" in said
+        for words in (came, do, "--other-features"):
+            assert words in failed[name]
+    rows = TextTable.read(tmp_path / "p" / "predictions.csv").rows
+    assert [r["bag"] for r in rows] == list(ALIKE)
+    # what agrees or is not stated is predicted without a word
+    assert predict(run, variants(work, tmp_path / "y", ALIKE), tmp_path / "q") == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_other_features_are_predicted_when_asked_for(run, copied, tmp_path, capsys):
@@ -176,22 +164,34 @@ def test_other_features_are_predicted_when_asked_for(run, copied, tmp_path, caps
     assert again == there
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"mpp": 0.52},
-        {"mpp": 0.48},
-        {"mpp": None, "patch_size": None},
-        {"mpp": "None", "patch_size": "None"},
-        {"probsa_encoder": None},
-        {"probsa_encoder": "handcrafted"},  # from another tool, which does not state the weights
-    ],
-    ids=str,
-)
-def test_what_agrees_or_is_not_stated_is_predicted(run, copied, tmp_path, capsys, changed):
-    restate(copied / "slide1.h5", **changed)
-    assert predict(run, copied, tmp_path / "p") == 0
-    assert capsys.readouterr().err == ""
+def variants(work, folder, changes):
+    """Copy a slide of the work folder under the names of changes, each with its own metadata."""
+    folder.mkdir()
+    whole = next(work.glob("*/features_*/slide1.h5"))
+    for name, changed in changes.items():
+        (folder / f"{name}.h5").write_bytes(whole.read_bytes())
+        restate(folder / f"{name}.h5", **changed)
+    return folder
+
+
+OTHER = {
+    "encoder": ({"probsa_encoder": "resnet50@00ff"}, "encoder is resnet50@00ff, expected handcr",
+                "Extract its features with --encoder handcrafted"),
+    "weights": ({"probsa_encoder": "handcrafted@00ff"}, "is handcrafted@00ff, expected handcraft",
+                "and the weights of the training"),
+    "kind": ({"probsa_kind": "ct"}, "slices of a scan, expected patches of a slide",
+             "Give bags of patches of a slide"),
+    "coarser": ({"mpp": 0.53}, "0.53 µm per pixel, expected 0.5", "Patch it with --mpp 0.5;"),
+    "finer": ({"mpp": 0.47}, "0.47 µm per pixel, expected 0.5", "Patch it with --mpp 0.5;"),
+    "size": ({"patch_size": 256}, "256 pixels wide, expected 128", "Patch it with --patch-size 12"),
+}  # fmt: skip
+
+
+ALIKE = {
+    "a": {"mpp": 0.52}, "b": {"mpp": 0.48}, "c": {"mpp": None, "patch_size": None},
+    "d": {"mpp": "None", "patch_size": "None"}, "e": {"probsa_encoder": None},
+    "f": {"probsa_encoder": "handcrafted"},  # from another tool, which does not state the weights
+}  # fmt: skip
 
 
 def test_a_run_without_the_file_compares_nothing_and_a_resumed_one_writes_it(
