@@ -1,17 +1,15 @@
 """The cache: its byte limit, the order of eviction, and copies for workers."""
 
-import multiprocessing
 import pickle
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
 
 from probsa.core import Graph, GraphOptions, graphs
 from probsa.core.bags import Bag
-from probsa.core.store import StoredBag, read_bag, write_bag
-from probsa.datasets import BagSet, open_bags
+from probsa.core.store import StoredBag, write_bag
+from probsa.datasets import open_bags
 from probsa.datasets.bag_set import Cache
 from probsa.datasets.formats.hdf5 import Hdf5Bags
 
@@ -86,13 +84,6 @@ def test_a_bag_larger_than_the_cache_is_read_each_time_and_its_graph_built_once(
     assert bags.read == ["a", "a"]
 
 
-def test_a_cache_of_nothing_keeps_nothing(tmp_path):
-    bags = Counting(slides(tmp_path), cache_gb=0.0)
-    assert torch.equal(bags.bag("a").x, bags.bag("a").x)
-    assert bags.read == ["a", "a"]
-    assert (bags._cache.bytes, bags._cache.bags, bags._cache.graphs) == (0, {}, {})
-
-
 def test_the_cache_never_holds_more_than_it_says():
     generator = np.random.default_rng(0)
     cache, dropped = Cache(10_000), {"bags": 0, "graphs": 0}
@@ -116,19 +107,6 @@ def test_the_cache_never_holds_more_than_it_says():
     assert min(dropped.values()) > 5  # both kinds were evicted
 
 
-class Names(torch.utils.data.Dataset):
-    """Read a folder of bags as a training loop does."""
-
-    def __init__(self, bags: BagSet) -> None:
-        self.bags = bags
-
-    def __len__(self) -> int:
-        return len(self.bags)
-
-    def __getitem__(self, i: int) -> torch.Tensor:
-        return self.bags.bag(self.bags.names[i]).x
-
-
 def test_copies_for_workers_are_small_and_read_for_themselves(tmp_path):
     bags = open_bags(slides(tmp_path, width=20_000))
     before = [bags.bag(n) for n in bags.names]
@@ -139,16 +117,3 @@ def test_copies_for_workers_are_small_and_read_for_themselves(tmp_path):
         assert torch.equal(copy.bag(b.name).x, b.x)
         assert torch.equal(copy.bag(b.name).edges, b.edges)
     assert all(bags.bag(b.name) is b for b in before)  # the original cache is unchanged
-
-
-def test_workers_of_a_data_loader_read_the_same(tmp_path):
-    bags = open_bags(slides(tmp_path))
-    bags.bag("a")
-    loader = DataLoader(
-        Names(bags),
-        batch_size=None,
-        num_workers=2,
-        multiprocessing_context=multiprocessing.get_context("fork"),
-    )
-    for name, x in zip(bags.names, loader, strict=True):
-        np.testing.assert_array_equal(x.numpy(), read_bag(tmp_path / f"{name}.h5").features)

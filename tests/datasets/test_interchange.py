@@ -163,31 +163,29 @@ def test_clam_s_tensors_alone_take_their_corners_from_patches(tmp_path):
 
 
 def test_clam_s_older_corners(tmp_path):
-    s = slide(scan=40)
-    bag = open_bags(foreign.clam_first_script(tmp_path, s)).bag("s1")
-    assert bag.stride == 1024
-    np.testing.assert_array_equal(bag.coords.numpy(), s.corners)
-    np.testing.assert_array_equal(
-        edges_by_cell(bag, np.arange(len(s.cells)))[0], expected_edges(s)[0]
-    )
-    foreign.trident(tmp_path, s)
-    for path in tmp_path.rglob("*.h5"):
+    """On 40x scans: corners at the level of the patches, and TRIDENT's files of such corners."""
+    s, second, third = slide(scan=40), tmp_path / "second", tmp_path / "third"
+    clam = open_bags(foreign.clam_first_script(tmp_path / "first", s))
+    np.testing.assert_array_equal(clam.bag("s1").coords.numpy(), s.corners)
+    foreign.trident(second, s)
+    for path in second.rglob("*.h5"):
         with h5py.File(path, "r+") as f:
             for key in list(f["coords"].attrs):
                 del f["coords"].attrs[key]
             f["coords"].attrs.update(patch_size=512, patch_level=0, custom_downsample=2)
-    bags = open_bags(tmp_path)
-    assert bags.bag("s1").stride == 1024
-    np.testing.assert_array_equal(
-        edges_by_cell(bags.bag("s1"), np.arange(len(s.cells)))[0], expected_edges(s)[0]
-    )
-    assert bags.notes == {}
-    # on 40x scans, a stated size of 512 may correspond to a stride of 1024
-    foreign.trident(tmp_path, slide(scan=40))
-    for path in tmp_path.rglob("*.h5"):
+    trident = open_bags(second)
+    for bags in (clam, trident):
+        bag = bags.bag("s1")
+        assert bag.stride == 1024
+        edges = edges_by_cell(bag, np.arange(len(s.cells)))[0]
+        np.testing.assert_array_equal(edges, expected_edges(s)[0])
+    assert trident.notes == {}
+    # a size at the target magnification is refused, and gives no empty graph
+    foreign.trident(third, s)
+    for path in third.rglob("*.h5"):
         with h5py.File(path, "r+") as f:
             f["coords"].attrs["patch_size_level0"] = 512
-    refused(GraphError, "512 apart, but the coordinates say 1024", open_bags(tmp_path).bag, "s1")
+    refused(GraphError, "512 apart, but the coordinates say 1024", open_bags(third).bag, "s1")
 
 
 def test_folders_with_the_bags_of_two_tools(tmp_path):

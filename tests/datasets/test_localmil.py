@@ -54,12 +54,10 @@ def test_a_prepared_set_is_complete_and_can_be_prepared_again(tmp_path):
     text = (out / "labels.csv").read_text()
     assert text.startswith("bag,label,group,fold\nb00,0,g0,0\n")
     assert prepare_localmil(tmp_path / "in", tmp_path / "out") == [card]
-    folder = _set(tmp_path / "in")
-    (before,) = prepare_localmil(tmp_path / "in", tmp_path / "out")
-    with h5py.File(folder / "features" / "b01.h5", "a") as f:
+    with h5py.File(tmp_path / "in" / "toy" / "features" / "b01.h5", "a") as f:
         f["instance_labels"][...] = [1, 1, 0, 1]
     (after,) = prepare_localmil(tmp_path / "in", tmp_path / "out")
-    assert after.fingerprint != before.fingerprint
+    assert after.fingerprint != card.fingerprint
 
 
 def test_a_grid_builds_the_graph_that_the_card_states(tmp_path):

@@ -153,7 +153,7 @@ def test_stored_splits_are_read_as_they_were(tmp_path):
     assert metadata["splits"][4]["val"] == 8 and "seed 3" in metadata["splits"][0]["origin"]
     assert set(read_clam_split(paths[2], table).val) == set(splits[2].val)  # as runs do
     assert paths[0].read_text().splitlines()[0] == ",train,val,test"
-    refused(TableError, "there are no stored splits", read_splits, tmp_path, cohort())
+    refused(TableError, "there are no stored splits", read_splits, tmp_path / "no", table)
     write_splits(tmp_path, protocol_splits(cohort()))
     path = tmp_path / "splits.json"
     later = json.dumps({**json.loads(path.read_text()), "probsa_splits": 2})

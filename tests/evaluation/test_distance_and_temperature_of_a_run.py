@@ -1,7 +1,8 @@
 """A run with a temperature and distances: its files, its predictions, and those of new bags."""
 
 import json
-from dataclasses import replace
+import shutil
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -13,13 +14,14 @@ from probsa import load
 from probsa.cli.entry import main
 from probsa.evaluation import read_predictions
 from probsa.statistics import choose_threshold
+from probsa.training import RunFolder, train
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
-from probsa.workflow import finish_run, predict_folder, predict_run, train_and_report
+from probsa.workflow import finish_run, predict_folder, predict_run
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """One ensemble, finished without and then with a temperature."""
+    """One ensemble, finished with a temperature, and a copy of it finished without."""
     folder = tmp_path_factory.mktemp("run")
     features, labels = write_folder(folder / "data", bags=60)
     # A few wrong labels, without which the validation bags would determine no temperature.
@@ -33,12 +35,17 @@ def trained(tmp_path_factory):
         training=TrainingConfig(
             epochs=40, batch_size=5, device="cpu", tensorboard=False, threads=1,
             learning_rate=1e-2, warmup_epochs=0, members=2, select="last",
+            temperature_scaling=True,
         ),
     )  # fmt: skip
-    run = train_and_report(config, folder / "plain", maps="none").run
-    scaled = replace(config, training=replace(config.training, temperature_scaling=True))
-    other = train_and_report(scaled, folder / "scaled", maps="none").run
-    return features, labels, run, other
+    scaled = train(config, folder / "scaled")
+    plain = RunFolder(Path(shutil.copytree(scaled.path, folder / "plain")))
+    text = plain.config_file.read_text()
+    assert "temperature_scaling: true" in text
+    plain.config_file.write_text(text.replace("temperature_scaling: true", ""))
+    for run in (plain, scaled):
+        finish_run(run, maps="none", bootstrap=0)
+    return features, labels, plain, scaled
 
 
 def _temperature(run):

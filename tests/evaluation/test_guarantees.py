@@ -30,7 +30,20 @@ from probsa.evaluation.guarantees import check_groups, guarantees_section
 from probsa.statistics import coverage_band
 
 NEW = (("val", 40), ("new", 30))
-FEW = (("val", 15), ("test", 20))
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """As `cohort`, of too few patients to calibrate with."""
+    parts = (("val", 15), ("test", 20))
+    return write_cohort(tmp_path_factory.mktemp("few") / "p", parts=parts)
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    """New bags of classes with names, and their calibration bags."""
+    folder = tmp_path_factory.mktemp("named") / "p"
+    return write_cohort(folder, parts=NEW, classes=("benign", "tumour"))
 
 
 @pytest.fixture(scope="module")
@@ -357,9 +370,8 @@ def test_calibration_bags_that_void_guarantees_are_refused(cohort, numbers, tmp_
         ({"coverage": 0.95, "max_error": 0.1}, "2 guarantees cannot be given: --coverage 0.95"),
     ],
 )
-def test_too_few_calibration_bags_are_refused(tmp_path, options, words):
-    with pytest.raises(UnmetGuarantee, match=re.escape(words)):
-        section(*write_cohort(tmp_path / "p", parts=FEW), **options)
+def test_too_few_calibration_bags_are_refused(few, options, words):
+    refused(UnmetGuarantee, re.escape(words), section, *few, **options)
 
 
 def test_the_stated_number_of_patients_suffices(tmp_path):
@@ -385,8 +397,8 @@ def test_the_suggested_level_is_possible(groups):
             check_groups(groups, coverage=suggested + 0.002)
 
 
-def test_a_request_that_cannot_be_met_does_not_keep_others_from_the_report(tmp_path, capsys):
-    folder, table = write_cohort(tmp_path / "p", parts=FEW)
+def test_a_request_that_cannot_be_met_does_not_keep_others_from_the_report(few, capsys):
+    folder, table = few
     found = section(folder, table, coverage=0.8, max_error=0.1)
     assert "sets" in found.values and "accepted" not in found.values
     (reason,) = found.values["unmet"].values()
@@ -408,9 +420,8 @@ def test_a_request_that_cannot_be_met_does_not_keep_others_from_the_report(tmp_p
 
 @pytest.mark.parametrize("score", ["lac", "aps"])
 @pytest.mark.parametrize("per_class", [False, True])
-def test_sets_hold_the_classes_with_high_p_values(tmp_path, score, per_class):
-    names = ("benign", "tumour")
-    folder, table = write_cohort(tmp_path / "p", parts=NEW, classes=names)
+def test_sets_hold_the_classes_with_high_p_values(named, tmp_path, score, per_class):
+    names, (folder, table) = ("benign", "tumour"), named
     options = GuaranteeOptions(coverage=0.9, score=score, per_class=per_class)
     out = tmp_path / "sets.csv"
     written = write_sets(folder, options, out=out, labels=table, classes=names).values
@@ -514,7 +525,6 @@ def test_the_command_writes_sets_and_keeps_tables(tmp_path, capsys):
         ([], "needs a level"),
     ],
 )
-def test_flags_without_effect_are_refused(tmp_path, capsys, flags, words):
-    folder, _ = write_cohort(tmp_path / "p")
-    assert main(["sets", str(folder), "--out", str(tmp_path / "s.csv"), *flags]) == 2
+def test_flags_without_effect_are_refused(cohort, tmp_path, capsys, flags, words):
+    assert main(["sets", str(cohort[0]), "--out", str(tmp_path / "s.csv"), *flags]) == 2
     assert words in capsys.readouterr().err

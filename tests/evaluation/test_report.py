@@ -138,7 +138,7 @@ def test_the_threshold_is_stored_or_chosen_on_the_validation_bags(tmp_path):
     assert report.metrics["f1"].value == pytest.approx(sk.f1_score(y, p >= 0.9))
     assert report.metrics["f1_at_0.5"].value == pytest.approx(sk.f1_score(y, p >= 0.5))
     assert report.metrics["f1"] != report.metrics["f1_at_0.5"]
-    folder = _folder(tmp_path / "p")
+    folder = _folder(tmp_path / "s")
     report = evaluate(folder, bootstrap=0)
     y, p = _scores(folder, "val")
     best = max(sk.f1_score(y, p >= t) for t in p)

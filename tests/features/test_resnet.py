@@ -108,14 +108,6 @@ def test_timm_models_of_other_kinds_are_saved_loaded_and_pooled(tmp_path):
         assert encoder.encode(tiles(1, 100)).shape == (1, width)
 
 
-def test_a_patch_gives_the_same_in_any_batch(built):
-    x = tiles(5)
-    together = built.encode(x)
-    alone = torch.cat([built.encode(x[i : i + 1]) for i in range(5)])
-    close(together, alone)
-    close(built.encode(x.flip(0)), together.flip(0))
-
-
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_lower_precision_is_close(built, precision):
     x = tiles(3, 160)
@@ -126,7 +118,7 @@ def test_lower_precision_is_close(built, precision):
     assert float(away.max()) < 0.02
 
 
-@pytest.mark.parametrize("side", [100, 224, 512])
+@pytest.mark.parametrize("side", [100, 512])
 def test_patches_of_any_size_are_resized_and_not_cut(built, side):
     """A bright frame around a patch is seen; a recipe that cuts a border off would see none."""
     plain = torch.full((1, side, side, 3), 120, dtype=torch.uint8)

@@ -5,7 +5,6 @@ import gzip
 import itertools
 from dataclasses import replace
 
-import h5py
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
@@ -209,21 +208,6 @@ def test_real_slide_geometry(tmp_path, shared_data):
         p = prediction(coords, mean, mean + 1)
         picture, figure = written(p, tmp_path)
         assert_square(picture, axes(figure, "variance"), "variance", coords[row])
-
-
-def test_real_scans_and_tiles(tmp_path, shared_data):
-    for folder_name, kind in (("ct_ich", "ct"), ("colon_tiles", "slide")):
-        for path in sorted((shared_data / "bags" / folder_name / "features").iterdir())[:3]:
-            with h5py.File(path) as f:
-                coords, labels = f["coords"][:], f["instance_labels"][:]
-            mean = np.arange(len(coords)) * 1.0
-            how = {"instance_labels": labels.astype(np.int64), "kind": kind, "stride": None}
-            p = prediction(coords, mean, **how)
-            picture, figure = written(p, tmp_path)
-            ax = axes(figure, "mean")
-            left, *_ = square_of(picture, ax, rgb("mean", 1.0))
-            expected = coords[-1, 0] if kind == "slide" else coords[-1, 0] - coords[0, 0]
-            assert left == pytest.approx(expected, abs=1.5 * pixel_width(ax))
 
 
 @pytest.mark.parametrize("n", [20, 60])

@@ -176,22 +176,6 @@ def test_squares_have_only_the_tissue_in_them_and_once():
     assert share == [[0.5]]
 
 
-@pytest.mark.parametrize("rule", ["four_pt", "four_pt_hard", "center", "basic"])
-def test_the_points_of_clam_on_one_lattice(rule):
-    polygon, _ = irregular(9)
-    found = corners_of(polygon, size=40, rule=rule)
-    outer, hole = Outline(polygon.outer), Outline(polygon.holes[0])
-    steps = {"center": (20,), "basic": (0,)}.get(rule, (10, 30))
-    combine = all if rule == "four_pt_hard" else any
-    wanted = set()
-    for x, y in itertools.product(range(0, 700, 40), repeat=2):
-        inside = outer.contains_points([(x + a, y + b) for a in steps for b in steps])
-        if combine(inside) and not hole.contains_point((x + 20, y + 20)):
-            wanted.add((x, y))
-    assert found == wanted
-    assert len(found) > 30
-
-
 def test_the_mask_comes_back_from_its_outlines_pixel_by_pixel():
     rng = np.random.default_rng(0)
     small = np.full((40, 50, 3), 244, np.uint8)

@@ -16,7 +16,6 @@ from probsa.patches import (
     settings,
     thumbnail,
 )
-from probsa.slides import open_slide
 
 RANDOM = np.random.default_rng(0).integers(0, 256, (512, 640, 3)).astype(np.uint8)
 
@@ -111,19 +110,6 @@ def test_a_patch_over_the_edge_is_white_there():
             assert read_patch(slide, patches(corner, size=33, scale=scale), 0).shape == (33, 33, 3)
     slide = ArraySlide(RANDOM, broken=((300, 300, 10, 10),))
     refused(RegionError, "broken at", read_patch, slide, patches((280, 280)), 0)
-
-
-def test_a_real_slide_gives_the_pixels_of_its_file(shared_data):
-    import openslide
-
-    path = shared_data / "wsi" / "CMU-1-Small-Region.svs"
-    with open_slide(path) as slide, openslide.OpenSlide(path) as theirs:
-        chosen = settings("clam-biopsy")
-        found = cut(slide, find_tissue(slide, chosen.tissue), chosen)
-        k = len(found) // 2
-        x, y = (int(v) for v in found.coords[k])
-        region = theirs.read_region((x, y), 0, (256, 256)).convert("RGB")
-        np.testing.assert_array_equal(read_patch(slide, found, k), np.asarray(region))
 
 
 def differs(picture, plain):

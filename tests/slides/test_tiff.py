@@ -83,7 +83,7 @@ def test_both_readers_agree_on_real_files(shared_data, name):
             assert all(furthest(whole(ours, k), whole(theirs, k)) == 0 for k in (1, 2))
 
 
-@pytest.mark.parametrize("corner", [(101, 100), (403, 257), (1, 1), (-7, -9), (690, 480)])
+@pytest.mark.parametrize("corner", [(101, 100), (-7, -9), (690, 480)])
 def test_between_pixels_the_nearest_is_read(tmp_path, corner):
     """OpenSlide interpolates there, and shifts the second block of 4096 pixels of a region."""
     image = texture(500, 701)

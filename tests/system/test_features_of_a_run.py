@@ -1,6 +1,7 @@
 """Metadata of training bags compared with predicted bags, and slides without features."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,13 +30,14 @@ SIDE = 640
 ENCODER = "handcrafted"
 
 
-def work_folder(folder, *, mpp=0.5, size=128, odd=True):
-    """Write six slides with tissue; with `odd`, also an empty one and a file that is no slide."""
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """A cohort of six slides with tissue, an empty one and a file that is no slide."""
+    folder = tmp_path_factory.mktemp("cohort")
     slides = write_cohort(folder / "slides", slides=SLIDES, side=SIDE)
-    if odd:
-        write_slide(slides / "glass.tiff", tissue(SIDE, SIDE, boxes=[]))
-        (slides / "text.svs").write_text("this is no slide\n" * 50)
-    patch_cohort(slides, folder / "work", settings=PatchSettings(size=size, mpp=mpp))
+    write_slide(slides / "glass.tiff", tissue(SIDE, SIDE, boxes=[]))
+    (slides / "text.svs").write_text("this is no slide\n" * 50)
+    patch_cohort(slides, folder / "work", settings=PatchSettings(size=128, mpp=0.5))
     extract_cohort(folder / "work", ExtractOptions(threads=1))
     return folder / "work"
 
@@ -59,11 +61,6 @@ def predict(run, features, out, *more):
 
 
 ALL = [*(f"slide{k}" for k in range(SLIDES)), "glass", "text"]
-
-
-@pytest.fixture(scope="module")
-def work(tmp_path_factory):
-    return work_folder(tmp_path_factory.mktemp("cohort"))
 
 
 @pytest.fixture(scope="module")
@@ -213,18 +210,24 @@ def test_a_run_without_the_file_compares_nothing_and_a_resumed_one_writes_it(
     assert "features.json is damaged" in capsys.readouterr().err
 
 
-def test_another_set_of_patches_and_nothing_predicted(run, tmp_path, capsys):
-    """If every bag would be left out, nothing is written and the command states the reason."""
-    other = work_folder(tmp_path, mpp=1.0, odd=False)
+def test_where_nothing_can_be_predicted_nothing_is_written(run, work, tmp_path, capsys):
+    """If every bag would be left out, the command states the reason."""
+    other = variants(work, tmp_path / "x", {f"b{k}": {"mpp": 1.0} for k in range(3)})
     assert predict(run, other, tmp_path / "p", "--json") == 2
     said = json.loads(capsys.readouterr().out)
-    assert said["error"].startswith(f"none of the {SLIDES} bags of {other}")
-    assert "'slide0': it differs from every bag" in said["error"]
+    assert said["error"].startswith(f"none of the 3 bags of {other}")
+    assert "'b0': it differs from every bag" in said["error"]
     assert "1 µm per pixel, expected 0.5" in said["error"]
     assert not (tmp_path / "p").exists()
     assert predict(run, other, tmp_path / "p", "--json", "--other-features") == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["bags"] == len(said["other_features"]) == SLIDES and said["failed"] == []
+    assert said["bags"] == len(said["other_features"]) == 3 and said["failed"] == []
+
+
+@pytest.fixture
+def own(work, tmp_path):
+    """A copy of the work folder, which a test may change."""
+    return Path(shutil.copytree(work, tmp_path / "work"))
 
 
 def test_what_metadata_say_and_do_not(tmp_path):
@@ -302,8 +305,8 @@ def test_remarks_on_bags_do_not_depend_on_how_often_a_run_was_resumed(work, tmp_
     assert notes["slide2"] == "remarked on as it was read"
 
 
-def test_a_failed_extraction_leaves_the_table_too(tmp_path):
-    work = work_folder(tmp_path, odd=False)
+def test_a_failed_extraction_leaves_the_table_too(own, tmp_path):
+    work = own
     (lost,) = work.glob("*/features_*/slide3.h5")
     lost.unlink()
     labels = write_labels(tmp_path / "labels.csv", ALL[:SLIDES])
@@ -345,8 +348,8 @@ def test_a_split_may_name_slides_that_are_left_out(work, tmp_path):
         prepare(config(work, labels, split=tmp_path / "splits_0.csv"))
 
 
-def test_a_run_does_not_go_on_without_one_of_its_bags(tmp_path):
-    work = work_folder(tmp_path, odd=False)
+def test_a_run_does_not_go_on_without_one_of_its_bags(own, tmp_path):
+    work = own
     labels = write_labels(tmp_path / "labels.csv", ALL[:SLIDES])
     assert train(work, labels, tmp_path / "run") == 0
     (folder,) = work.glob("*/features_*/")

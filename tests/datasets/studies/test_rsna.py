@@ -109,15 +109,12 @@ def made(tmp_path_factory, listed: Path, shared_data) -> Release:
     return release
 
 
-def test_the_150_test_scans(listed):
+def test_the_150_test_scans_in_the_authors_folder(listed, tmp_path):
     scans = read_scans(listed)
     assert len(scans) == 150 and sum(s.label or 0 for s in scans.values()) == 72
     sizes = [len(s.slices) for s in scans.values()]
     assert (sum(sizes), min(sizes), max(sizes)) == (5_254, 24, 57)
-
-
-def test_the_authors_folder(listed, tmp_path):
-    """All 150 real test scans with their slice labels, and a few training scans."""
+    # all 150 real test scans with their slice labels, and a few training scans
     root = tmp_path / "rsna"
     slices: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for r in rows_of(listed):
