@@ -167,7 +167,6 @@ def test_patients_of_slides_that_were_predicted_alone(folder, tmp_path):
     p = np.array([np.mean(v) for v in mean.values()])
     assert report["patients"]["patients"] == len(mean) < report["patients"]["slides"] == len(test)
     assert report["patients"]["metrics"]["brier"]["value"] == pytest.approx(np.mean((p - y) ** 2))
-    run = train(config_of(folder, unit="bag"), tmp_path / "run")
     predict_folder(run.path, folder / "features", out=tmp_path / "p", labels=folder / "labels.csv")
     assert not (tmp_path / "p" / "slides.csv").exists()
 

@@ -171,7 +171,6 @@ def test_an_export_is_complete_or_not_there_at_all(tmp_path, view, monkeypatch):
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     refused(OutputExists, "is not an export", export_page, view, tmp_path / "mine", overwrite=True)
     k = number(view, "lesion")
-    done = export_page(view, tmp_path / "out")
     level = max(numbers.get("level", 0) for _, numbers in view.files(k))
     tile = Image.open(done.folder / f"data/tiles/{k}/{level}/1_1.jpg")
     expected = np.asarray(Image.open(tmp_path / "slides" / "lesion.png"))[253:509, 253:509]
