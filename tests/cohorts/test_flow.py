@@ -16,7 +16,6 @@ from support.processes import fork_workers
 from support.refusals import refused
 
 from probsa.cohorts import flow, reading
-from probsa.cohorts.coordinates import read_coordinates
 from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import RunOptions, extract_cohort, patch_cohort
 from probsa.cohorts.inputs import find_inputs
@@ -31,7 +30,7 @@ from probsa.features import build
 from probsa.jobs.leftovers import sweep
 from probsa.jobs.locks import claim, lock_file
 from probsa.jobs.tasks import Task
-from probsa.patches import read_patch, settings
+from probsa.patches import settings
 from probsa.slides import open_slide
 
 SMALL = settings(size=128, mpp=0.5)
@@ -357,23 +356,6 @@ def test_a_slide_that_kills_readers_fails_alone(work, monkeypatch):
 @pytest.mark.parametrize("wrong", [{"batch": 0}, {"readers": -1}, {"threads": -1}])
 def test_options_that_cannot_be(wrong):
     refused(InputError, "at least", ExtractOptions, **wrong)
-
-
-def test_pixels_of_a_coarser_target(tmp_path):
-    """A patch at 1 µm per pixel of a slide at 0.5 averages 2 × 2 pixels."""
-    image = tissue(1024, 1024, boxes=[(0, 0, 1024, 1024)])
-    write_slide(tmp_path / "s" / "x.tiff", image)
-    out = tmp_path / "work"
-    patch_cohort(tmp_path / "s", out, settings=settings(size=128, mpp=1.0))
-    patch_set = WorkFolder(out).choose()
-    assert patch_set.path.name == "10x_128px_0px_overlap"
-    patches = read_coordinates(patch_set.patches_file("x")).patches()
-    assert len(patches) == 16 and patches.stride == 256
-    with open_slide(tmp_path / "s" / "x.tiff") as slide:
-        pixels = read_patch(slide, patches, 5)
-    x, y = patches.coords[5]
-    own = image[y : y + 256, x : x + 256].reshape(128, 2, 128, 2, 3).mean(axis=(1, 3))
-    assert np.abs(pixels - own).max() <= 1
 
 
 def test_what_a_killed_run_left_half_written_is_swept(slides, work, finished):

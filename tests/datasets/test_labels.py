@@ -2,7 +2,6 @@
 
 import csv
 import re
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -262,18 +261,6 @@ def test_bad_clam_splits(tmp_path, text, message):
     t = LabelTable(bags=("049", "050"), labels=(0, 1), groups=("p", "p"), classes=("0", "1"))
     (tmp_path / "splits_0.csv").write_text(text)
     refused(TableError, message, read_clam_split, tmp_path / "splits_0.csv", t)
-
-
-def test_the_five_folds_of_real_bags(shared_data):
-    for folder, count in (("ct_ich", 82), ("colon_tiles", 100)):
-        t = read_table(shared_data / "bags" / folder / "labels.csv")
-        tested: Counter[str] = Counter()
-        for k in range(5):
-            split = make_split(t, test_fold=k)
-            assert split.val == make_split(t, test_fold=(k + 1) % 5).test
-            assert len({*split.train, *split.val, *split.test}) == count
-            tested.update(split.test)
-        assert tested == Counter(t.bags)
 
 
 def test_the_real_splits_of_camelyon16(shared_data, tmp_path):

@@ -1,6 +1,5 @@
 """Splits of the protocol, stored and read again; training cannot read the test part."""
 
-import gzip
 import json
 from collections import Counter
 from dataclasses import replace
@@ -11,7 +10,7 @@ from support.refusals import refused
 
 from probsa.core.bags import pack
 from probsa.core.store import write_bag
-from probsa.datasets import open_bags, read_table
+from probsa.datasets import open_bags
 from probsa.datasets.labels import SPLIT_PARTS, LabelTable, drop_bags
 from probsa.datasets.splits import (
     Split,
@@ -188,25 +187,6 @@ def test_stored_splits_that_no_longer_fit_are_refused(tmp_path):
     left_out = replace(table, splits=(None, *parts[1:]))  # such bags are not new
     write_splits(tmp_path, protocol_splits(left_out))
     assert len(read_splits(tmp_path, left_out)) == 5
-
-
-def test_the_published_partition_of_panda_splits_in_the_protocols_way(shared_data, tmp_path):
-    file = shared_data / "labels_splits" / "panda_silva2021_partition.csv.gz"
-    header, *lines = [s.split(",") for s in gzip.decompress(file.read_bytes()).decode().split()]
-    rows = [dict(zip(header, line, strict=True)) for line in lines]
-    out = tmp_path / "labels.csv"
-    cells = [f"{r['slide_name']},{int(float(r['isup_0']) == 0)},{r['Partition']}" for r in rows]
-    out.write_text("\n".join(["bag,label,split", *cells, ""]))
-    table = read_table(out)
-    splits = protocol_splits(table)
-    assert [len(s.test) for s in splits] == [1794] * 5
-    assert sum(len(s.val) for s in splits) == 8469 + 353
-    assert {len(s.val) for s in splits} <= {1764, 1765}
-    y = dict(zip(table.bags, table.labels, strict=True))
-    for s in splits:  # exactly stratified
-        assert sum(y[b] for b in s.val) / len(s.val) == pytest.approx(
-            sum(y[b] for b in (*s.train, *s.val)) / 8822, abs=1e-3
-        )
 
 
 # --- sealed

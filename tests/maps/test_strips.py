@@ -1,7 +1,6 @@
 """Maps of scans: slices matched by position, their pixels, colours and labels, and the plot."""
 
 import itertools
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from probsa.maps.strips import (
     selected,
     slice_tiles,
 )
-from probsa.slides import Scan, list_scans, open_scan
+from probsa.slides import Scan
 
 POSITIVE, NEGATIVE, UNKNOWN = (213, 94, 0), (86, 180, 233), (128, 128, 128)
 UNEVEN = np.array([-30.0, -25.8, -24.6, -17.2, -12.0, -5.5, 0.0, 4.0, 8.0, 12.5, 20.0, 31.0])
@@ -255,17 +254,3 @@ def test_everything_on_the_page_has_its_place(n, classes):
     assert max(b.width for b in inside) < TILE
     assert max(b.height for b in inside) <= SWATCH
     assert figure.dpi == DPI
-
-
-def test_a_real_series_out_of_order(tmp_path, shared_data):
-    """A head scan of 28 unevenly spaced slices is matched by position in any order."""
-    with zipfile.ZipFile(shared_data / "ct_volumes" / "ge_head_ct_dicom.zip") as z:
-        z.extractall(tmp_path / "dicom")
-    (source,) = list_scans(tmp_path / "dicom").sources
-    s = open_scan(source)
-    order = np.random.default_rng(3).permutation(28)
-    p = scan_bag(s.positions[order].astype(np.float32), name=source.name)
-    np.testing.assert_array_equal(matched(p, s.positions), order)
-    figure = draw_strip(p, s)
-    assert texts(axes(figure, "slices"))[0] == f"{s.positions.min():.1f}".replace("-", "−")
-    refused(InputError, "another series", draw_strip, scan_bag(s.positions + 1.0), s)

@@ -15,7 +15,6 @@ from probsa.patches import PatchSettings, Polygon, Tissue, TissueOptions, cut, f
 from probsa.patches.grid import tissue_shares
 from probsa.patches.pixels import factors, reduced
 from probsa.patches.polygons import raster, ring_area
-from probsa.slides import open_slide
 
 
 def patches_of(slide, chosen):
@@ -61,23 +60,6 @@ def test_levels_do_not_change_the_tissue():
     assert [find_tissue(slide).level for slide in slides] == [0, 1, 3]
     for other in found[1:]:
         np.testing.assert_array_equal(found[0].coords, other.coords)
-
-
-def test_a_slide_and_its_pyramid_differ_by_a_patch_at_the_border(shared_data):
-    found = []
-    for name in ("CMU-1-Small-Region.svs", "CMU-1-Small-Region_derived_pyramid.tiff"):
-        with open_slide(shared_data / "wsi" / name) as slide:
-            found.append({tuple(c) for c in patches_of(slide, settings(size=128)).coords})
-    assert min(map(len, found)) > 150
-    stride = 128 * 0.5 / 0.499
-    for only in found[0] ^ found[1]:
-        # a patch that one of them lacks has a neighbour that both lack
-        near = {tuple(c) for c in np.rint(np.rint(np.array(only) / stride + OFFSETS) * stride)}
-        assert near - found[0] - found[1]
-    assert len(found[0] ^ found[1]) <= 4
-
-
-OFFSETS = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if (x, y) != (0, 0)])
 
 
 def test_a_fragmented_slide_has_one_lattice_and_no_patch_over_another():

@@ -214,19 +214,3 @@ def test_files_that_are_not_masks(tmp_path):
         "f.tif": "levels of 1/1, 1/2, but none of 1/32",
     }.items():
         refused(InputError, words, read, name)
-
-
-def test_polygons_of_the_release_fill_their_pixels(shared_data, tmp_path):
-    """The area of a real annotation at 1/32, against the area of its polygons."""
-    unpacked(shared_data, tmp_path)
-    path = next(tmp_path.rglob("Tumor_101.json"))
-    annotation = json.loads(path.read_text())
-    rings = [np.array(p["vertices"], float) for p in annotation["positive"]]
-    area = sum(
-        abs(np.sum(r[:, 0] * np.roll(r[:, 1], -1) - r[:, 1] * np.roll(r[:, 0], -1))) / 2
-        for r in rings
-    )
-    mask = tumour_mask(path, cover=(10.0, 10.0), downsample=32)
-    assert mask.sum() * 32**2 == pytest.approx(area, rel=0.02)
-    corner = np.concatenate(rings).max(0)
-    assert mask.shape[1] * 32 > corner[0] and mask.shape[0] * 32 > corner[1]

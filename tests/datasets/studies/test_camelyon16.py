@@ -1,6 +1,5 @@
 """CAMELYON16, raw and processed: names, corrections, polygons."""
 
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from support.made_studies import (
 from support.refusals import refused
 
 from probsa.datasets import read_table
-from probsa.datasets.studies.annotations import read_area
 from probsa.datasets.studies.camelyon16 import OFFICIAL, official
 from probsa.datasets.studies.opening import (
     Study,
@@ -193,26 +191,6 @@ def test_without_the_reference_test_labels_are_the_stored_ones(whole, tmp_path):
     assert [b for b in truth if labels_of(study)[b] != truth[b]] == ["test_001"]
     assert study.counts["labels derived"] == 129
     assert any("labels of 129 bags are derived" in n for n in study.notes)
-
-
-def test_real_polygons_on_a_grid_of_patches(shared_data, tmp_path):
-    """The share of each patch of tumor_101 counted by pixel; also the exclusions of tumor_107."""
-    folder = shared_data / "labels_splits" / "camelyon16_ncrf_annotation_json_5_tumor_slides.tar.gz"
-    root, work = tmp_path / "c16", tmp_path / "work"
-    with tarfile.open(folder) as packed:
-        packed.extractall(root / "jsons", filter="data")
-    expected = {}
-    for name in ("Tumor_101", "Tumor_107"):
-        area = read_area(root / "jsons" / f"{name}.json")
-        left, top = (np.concatenate([p.outer for p in area.inside]).min(0) // SIDE - 1) * SIDE
-        write_slide(work, name, lattice(8, 8, at=(left, top)))
-        pixels = np.arange(8 * SIDE) + 0.5
-        drawn = area.raster(left + pixels, top + pixels)
-        shares = drawn.reshape(8, SIDE, 8, SIDE).mean(axis=(1, 3)).T.ravel()
-        expected[name] = (shares > 0.5).astype(int).tolist()
-        assert 0 < sum(expected[name]) < 64
-    study = open_study("camelyon16", root, out=tmp_path / "out", features=work)
-    assert marks(study) == expected
 
 
 def test_what_is_missing_is_named(raw, tmp_path):
