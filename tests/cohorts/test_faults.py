@@ -63,9 +63,6 @@ def again(work: Path) -> Path:
     return folder
 
 
-# Paths and names
-
-
 def test_relative_paths_hold_in_workers_that_run_elsewhere(made, tmp_path, monkeypatch):
     shutil.copytree(made / "slides", tmp_path / "slides")
     (tmp_path / "elsewhere").mkdir()
@@ -110,9 +107,6 @@ def test_long_names_are_cut_and_stay_apart(tmp_path):
     assert extract_cohort(tmp_path / "w", FEW).counts == {"done": 2}
     assert all(len(o.name.encode()) <= MAX_NAME_BYTES for o in report.outcomes)
     assert file_name("x" * MAX_NAME_BYTES) == "x" * MAX_NAME_BYTES
-
-
-# Changes since the last run
 
 
 def test_contours_edited_in_place_do_not_make_their_patches_out_of_date(both):
@@ -192,9 +186,6 @@ def test_what_could_not_be_read_is_known_without_the_record(both):
     outcome = extract_cohort(work, FEW).outcomes[1]
     assert outcome.kept and outcome.unreadable == 1
     assert outcome.reason == f"1 of {outcome.count} instances could not be read"
-
-
-# Damaged files
 
 
 @pytest.mark.parametrize("error", [struct.error, EOFError, SyntaxError, LookupError])
@@ -285,9 +276,6 @@ def test_features_that_float16_cannot_hold(both, monkeypatch):
     assert "more than float16 can hold: give --dtype float32" in report.failures[0][1]
 
 
-# Dying readers
-
-
 @pytest.mark.parametrize("loaded_before", [False, True])
 def test_a_reader_killed_while_the_encoder_works_costs_nothing(both, monkeypatch, loaded_before):
     """The reader is replaced, and the slide in the encoder does not fail.
@@ -363,9 +351,6 @@ def test_a_dying_reader_that_is_not_heard_any_more_costs_nothing(both, monkeypat
     monkeypatch.setattr(module.DataLoader, "__iter__", dying)
     report = extract_cohort(work, ExtractOptions(batch=8, readers=1))
     assert report.counts == {"done": 2} and len(begun) > 1
-
-
-# Findings of verify
 
 
 def test_advice_names_the_encoder_and_not_its_folder(both):

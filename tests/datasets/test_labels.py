@@ -137,9 +137,6 @@ def test_the_likely_cause_of_a_name_without_a_bag(row, bag, message):
     refused(TableError, message, check_labels_match, t, (bag,), allow_unlabelled=True)
 
 
-# --- splits
-
-
 def test_folds_test_on_k_and_validate_on_the_next():
     t = replace(made(10, positive=5), folds=(0, 1, 2, 3, 4) * 2)
     split = make_split(t, test_fold=4)

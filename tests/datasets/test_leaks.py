@@ -47,9 +47,6 @@ CHANGES = {
 }
 
 
-# --- copies
-
-
 @pytest.mark.parametrize("data", REAL)
 def test_real_bags_that_share_nothing_raise_no_alarm(shared_data, data):
     bags = open_bags(shared_data / "bags" / data / "features")
@@ -142,9 +139,6 @@ def test_bags_that_cannot_be_read_are_left_out(tmp_path):
     (tmp_path / "z.h5").write_bytes(b"damaged")
     assert [(c.first, c.second) for c in find_copies(bags, bags.names)] == [("a", "b")]
     assert find_copies(bags, ["wide", "z"]) == []
-
-
-# --- leaks
 
 
 @pytest.fixture

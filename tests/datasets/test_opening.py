@@ -299,9 +299,6 @@ def test_bags_in_memory_are_like_a_folder(tmp_path):
             BagList(bags).bag("b")
 
 
-# --- instance labels from a separate folder
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> tuple[Path, Path, Path]:
     (tmp_path / "instance_labels").mkdir()

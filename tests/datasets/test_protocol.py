@@ -137,9 +137,6 @@ def test_folds_are_used_as_they_are_and_a_fold_of_one_class_is_noted():
         check_classes(table, Split(train=("b4",), val=("b1",), test=("b2", "b3"), origin="made"))
 
 
-# --- stored
-
-
 def test_stored_splits_are_read_as_they_were(tmp_path):
     table = cohort()
     splits = protocol_splits(table, seed=3)
@@ -187,9 +184,6 @@ def test_stored_splits_that_no_longer_fit_are_refused(tmp_path):
     left_out = replace(table, splits=(None, *parts[1:]))  # such bags are not new
     write_splits(tmp_path, protocol_splits(left_out))
     assert len(read_splits(tmp_path, left_out)) == 5
-
-
-# --- sealed
 
 
 def test_the_test_part_cannot_be_read_by_training_or_its_workers(tmp_path):

@@ -131,9 +131,6 @@ def test_written_slides_are_read_back(tmp_path):
         assert f.attrs["probsa_kind"] == "slide"
 
 
-# --- simulated cohorts
-
-
 def stacked(bags):
     return [np.concatenate([getattr(b, k) for b in bags]) for k in ("features", "instance_labels")]
 

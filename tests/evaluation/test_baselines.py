@@ -170,9 +170,6 @@ def test_a_stored_fit_gives_the_same_scores_and_a_foreign_file_is_refused(fitted
         NullMaps.load(tmp_path / "misshapen")
 
 
-# The sentence
-
-
 def sample(value, *, deviation=0.02, seed=0):
     noise = np.random.default_rng(seed).normal(scale=deviation, size=2000)
     return Metric.of(np.array([value, *(value + noise)]))
@@ -236,9 +233,6 @@ def test_a_map_that_is_no_better_seldom_wins(case, groups):
     """In at most 2.5 % of cohorts; 1,000 cohorts and more cases are in benchmarks/RESULTS.md."""
     found = [verdict(case, groups=groups, seed=s) for s in range(200)]
     assert found.count("better") <= binom.ppf(0.999, 200, 0.025)
-
-
-# Distances from training
 
 
 def features(n, *, d=5, seed=0):

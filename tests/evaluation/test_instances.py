@@ -211,9 +211,6 @@ def test_calls_at_the_thresholds_of_validation_bags():
     )
 
 
-# Within bags
-
-
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_the_top_breaks_ties_at_random(count):
     y = np.array([1, 0, 0, 1, 0, 1], dtype=bool)
@@ -247,9 +244,6 @@ def test_within_bags_is_the_mean_over_mixed_positive_bags_whatever_their_level()
     moved = measured(shifted, positive)
     assert moved["auroc_within_bags"].value == pytest.approx(np.mean(each))
     assert abs(moved["auroc"].value - got["auroc"].value) > 0.02
-
-
-# Intervals, replicates and folds
 
 
 def replicates(count=3, *, bags=8, first=0):
@@ -361,9 +355,6 @@ def test_the_run_of_each_fold_has_its_own_threshold():
     assert lacking["dice"].reason.startswith("fold 1: no validation predictions")
     with pytest.raises(InputError, match="bag 'b11' has no fold"):
         instance_metrics([test], folds={k: v for k, v in fold.items() if k != "b11"})
-
-
-# Several classes, further columns, invalid input
 
 
 def test_columns_of_several_classes():

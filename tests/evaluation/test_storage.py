@@ -146,9 +146,6 @@ def test_contents_of_instance_files(tmp_path):
     _same(read_instances(tmp_path / "a.h5"), replace(p, probability=empty, std=empty))
 
 
-# Atomic writing
-
-
 def test_instances_are_written_one_by_one(tmp_path):
     def predict():
         for i in range(3):
@@ -232,9 +229,6 @@ def test_a_folder_in_use_is_refused(tmp_path):
 def test_predictions_that_cannot_be_written(tmp_path, predictions, error, message):
     refused(error, message, _write, tmp_path / "p", predictions)
     assert list(tmp_path.iterdir()) == []
-
-
-# Files that cannot be read
 
 
 @pytest.fixture
@@ -374,9 +368,6 @@ def test_two_names_that_a_disk_takes_for_one_are_refused(tmp_path, monkeypatch):
     with pytest.raises(BagError, match="'A' has the file name of another bag"):
         _write(tmp_path / "p", [_prediction("a"), _prediction("A", seed=1)])
     assert not (tmp_path / "p").exists()
-
-
-# Data frames
 
 
 @pytest.mark.parametrize(

@@ -254,9 +254,6 @@ def test_the_keys_of_another_are_refused_by_name_and_shape(shallow, tmp_path, of
     assert all(part in str(caught.value) for part in says)
 
 
-# what is particular to one of them
-
-
 def test_phikon_is_read_as_transformers_writes_it_and_as_it_wrote_it(shallow, tmp_path):
     """The hub's file has the names of transformers 4; version 5 has its own."""
     shallow("phikon-v2")

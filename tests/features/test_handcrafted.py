@@ -49,9 +49,6 @@ def test_there_are_128_numbers_with_names_of_their_own(encoder):
         encoder.encode(noise(1, 15, 20))
 
 
-# values
-
-
 @pytest.mark.parametrize("colour", [(0, 0, 0), (255, 255, 255), (190, 110, 170)])
 def test_on_one_colour_every_number_is_known(encoder, colour):
     patch = torch.tensor(colour, dtype=torch.uint8).expand(1, 40, 33, 3)
@@ -178,9 +175,6 @@ def test_dark_dots_stand_out_of_the_band_of_their_size(encoder):
     assert found["haematoxylin_band4_sd"] == pytest.approx(0, abs=1e-4)
 
 
-# invariances
-
-
 def test_a_patch_gives_the_same_in_any_batch_and_precision(encoder, tiles):
     together = encoder.encode(tiles)
     alone = torch.cat([encoder.encode(tiles[i : i + 1]) for i in range(len(tiles))])
@@ -218,9 +212,6 @@ def test_patches_of_any_size_from_16_pixels(encoder, height, width):
     found = encoder.encode(noise(2, height, width))
     assert found.shape == (2, 128)
     assert torch.isfinite(found).all()
-
-
-# real images
 
 
 def test_a_linear_probe_finds_epithelium_in_images_it_has_not_seen(encoder, shared_data):

@@ -34,9 +34,6 @@ def furthest(a, b):
     return int(np.abs(a.astype(int) - b).max())
 
 
-# as OpenSlide
-
-
 COLOURS = {
     "rgb": (3, {"compression": None}, 0),
     "rgb jpeg": (3, {"compression": "jpeg"}, 0),
@@ -112,9 +109,6 @@ def test_pages_that_are_no_levels_are_none_here_either(tmp_path):
         assert ours.levels == theirs.levels
         assert [v.width for v in ours.levels] == [400, 200, 100]
         assert np.array_equal(whole(ours, 1), image[::2, ::2])
-
-
-# what OpenSlide does not see
 
 
 @pytest.mark.parametrize(
@@ -221,9 +215,6 @@ def test_what_is_no_bright_field_image_of_8_bits_is_refused(tmp_path, name, shap
     refused(SlideError, said, open_slide, path)
 
 
-# memory
-
-
 def write_large(path, *, side, tile, compress):
     """A one-level square whose tiles are of four flat colours, encoded once."""
     colours = np.array([[250, 240, 245], [180, 60, 120], [90, 40, 130], [230, 200, 210]], np.uint8)
@@ -305,9 +296,6 @@ def test_a_bigtiff_is_read_and_cut_short_is_seen(tmp_path):
         cut = tmp_path / "cut.tif"
         cut.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
         refused(SlideError, "truncated", open_slide, cut)
-
-
-# damage
 
 
 @pytest.mark.parametrize("kind", ["hole", "ones", "noise", "cut", "text"])

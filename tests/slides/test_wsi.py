@@ -113,9 +113,6 @@ def test_what_cannot_be_read_is_refused(shared_data, tmp_path):
         open_slide(shared_data / "ct_volumes" / "pydicom_CT_small.dcm")
 
 
-# resolution
-
-
 def test_a_given_resolution_fills_the_gap_or_wins_and_says_so(shared_data):
     folder = shared_data / "wsi"
     with open_slide(folder / TCGA, mpp=0.25) as slide:
@@ -181,9 +178,6 @@ def test_which_statements_of_resolution_count(properties, mpp, source):
     assert found.mpp == (pytest.approx(mpp) if mpp else None) and found.source == source
 
 
-# damage
-
-
 @pytest.mark.parametrize("kind", ["hole", "ones", "noise", "cut", "text"])
 def test_a_damaged_tile_of_an_svs_costs_its_own_regions_only(tmp_path, kind):
     image = texture(400, 600)
@@ -247,9 +241,6 @@ def test_importing_the_stage_imports_no_reader():
     assert done.stdout.strip() == "[]"
 
 
-# DICOM slides
-
-
 def test_a_dicom_slide_is_read_and_stands_once_in_a_folder(tmp_path):
     image = texture(256, 320)
     write_level(tmp_path / "a.dcm", image)
@@ -277,9 +268,6 @@ def test_a_fifo_among_the_files_of_a_slide_is_named_and_not_opened(tmp_path, nam
     for path in found:
         refused(SlideError, rf"{name} is no regular file|is a FIFO, a socket or", open_slide, path)
     assert list_scans(tmp_path).skipped["SM"] == 2
-
-
-# folders
 
 
 def test_slide_files_are_found_by_ending_and_parts_of_slides_are_not(tmp_path, shared_data):
