@@ -14,6 +14,7 @@ from support.made_studies import SIDE, asap_xml, lattice
 from support.refusals import refused
 
 from probsa.cli.entry import main
+from probsa.datasets.studies.annotated import tumour_mask
 from probsa.errors import BagError, InputError, SlideError
 from probsa.evaluation import evaluate, write_predictions
 from probsa.evaluation import lesions as module
@@ -377,7 +378,10 @@ def test_the_reference_score_by_the_command(reference, golden, tmp_path, capsys,
             if kind == "npy":
                 np.save(folder / f"{name}.npy", mask > 0)
             elif kind == "json":
-                (folder / f"{name}.json").write_text(whole_pixels(mask))
+                path, (rows, columns) = folder / f"{name}.json", mask.shape
+                path.write_text(whole_pixels(mask))
+                drawn = tumour_mask(path, cover=(32.0 * columns, 32.0 * rows), downsample=32)
+                np.testing.assert_array_equal(drawn[:rows, :columns], mask != 0)
             elif kind == "pyramid":  # as in the release
                 write_pyramid(folder / f"{name}_mask.tif", mask)
             else:
