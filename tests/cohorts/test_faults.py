@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 from support.made_slides import tissue, write_cohort, write_slide
+from support.refusals import refused
 
 from probsa.cohorts import flow
 from probsa.cohorts import reading as module
@@ -62,9 +63,6 @@ def again(work: Path) -> Path:
     return folder
 
 
-# Paths and names
-
-
 def test_relative_paths_hold_in_workers_that_run_elsewhere(made, tmp_path, monkeypatch):
     shutil.copytree(made / "slides", tmp_path / "slides")
     (tmp_path / "elsewhere").mkdir()
@@ -109,9 +107,6 @@ def test_long_names_are_cut_and_stay_apart(tmp_path):
     assert extract_cohort(tmp_path / "w", FEW).counts == {"done": 2}
     assert all(len(o.name.encode()) <= MAX_NAME_BYTES for o in report.outcomes)
     assert file_name("x" * MAX_NAME_BYTES) == "x" * MAX_NAME_BYTES
-
-
-# Changes since the last run
 
 
 def test_contours_edited_in_place_do_not_make_their_patches_out_of_date(both):
@@ -193,9 +188,6 @@ def test_what_could_not_be_read_is_known_without_the_record(both):
     assert outcome.reason == f"1 of {outcome.count} instances could not be read"
 
 
-# Damaged files
-
-
 @pytest.mark.parametrize("error", [struct.error, EOFError, SyntaxError, LookupError])
 def test_whatever_a_damaged_file_raises_is_that_slides_failure(both, monkeypatch, error):
     slides, work = both
@@ -235,8 +227,7 @@ def test_a_fault_of_ours_is_not_taken_for_a_damaged_file(both, monkeypatch):
         raise TypeError("a fault")
 
     monkeypatch.setattr(module, "read_patch", wrong)
-    with pytest.raises(TypeError, match="a fault"):
-        extract_cohort(work, FEW)
+    refused(TypeError, "a fault", extract_cohort, work, FEW)
 
 
 def test_attributes_without_what_patches_need_are_one_slides_failure(both):
@@ -262,18 +253,15 @@ def test_types_that_do_not_exist_are_a_damaged_file(tmp_path, monkeypatch, error
     monkeypatch.setattr(h5py.AttributeManager, "get", get)
     monkeypatch.setattr(h5py.AttributeManager, "__getitem__", get)
     for read in (read_bag, peek_bag, lambda p: read_stamp(p, "a")):
-        with pytest.raises(BagError, match=r"x\.h5 cannot be read as HDF5"):
-            read(path)
-    with pytest.raises(BagError, match=r"y\.h5 is damaged"):
-        read_coordinates(tmp_path / "y.h5")
+        refused(BagError, r"x\.h5 cannot be read as HDF5", read, path)
+    refused(BagError, r"y\.h5 is damaged", read_coordinates, tmp_path / "y.h5")
 
 
 def test_coordinates_that_are_no_numbers(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as f:
         f["coords"] = [["a", "b"]]
         f.attrs["probsa_made_with"] = "z"
-    with pytest.raises(BagError, match="the dataset 'coords' has v"):
-        read_coordinates(tmp_path / "x.h5")
+    refused(BagError, "the dataset 'coords' has v", read_coordinates, tmp_path / "x.h5")
 
 
 def test_features_that_float16_cannot_hold(both, monkeypatch):
@@ -286,9 +274,6 @@ def test_features_that_float16_cannot_hold(both, monkeypatch):
     report = extract_cohort(work, ExtractOptions(batch=8, dtype="float16"))
     assert report.counts == {"failed": 2}
     assert "more than float16 can hold: give --dtype float32" in report.failures[0][1]
-
-
-# Dying readers
 
 
 @pytest.mark.parametrize("loaded_before", [False, True])
@@ -368,9 +353,6 @@ def test_a_dying_reader_that_is_not_heard_any_more_costs_nothing(both, monkeypat
     assert report.counts == {"done": 2} and len(begun) > 1
 
 
-# Findings of verify
-
-
 def test_advice_names_the_encoder_and_not_its_folder(both):
     _, work = both
     folder = work / NAME / "features_handcrafted"
@@ -399,8 +381,7 @@ def test_features_of_patches_that_another_slide_gave(both):
 def test_a_damaged_settings_file_is_no_crash(both):
     slides, work = both
     WorkFolder(work).choose().settings_file.write_text("[1]")
-    with pytest.raises(ValueError, match="made with other settings"):
-        patch_cohort(slides, work, settings=SMALL)
+    refused(ValueError, "made with other settings", patch_cohort, slides, work, settings=SMALL)
 
 
 @pytest.mark.parametrize("where", ["{outside}/victim", "../../../victim", "other"])
@@ -418,8 +399,7 @@ def test_a_record_of_another_name_writes_and_deletes_nothing(both, where, overwr
         lambda: extract_cohort(work, FEW, run=RunOptions(overwrite=overwrite)),
         lambda: patch_cohort(slides, work, settings=SMALL),
     ):
-        with pytest.raises(InputError, match=f"{first.name} is the record of {name!r}"):
-            command()
+        refused(InputError, f"{first.name} is the record of {name!r}", command)
     # verify lists it and goes on
     findings = {f.file: f.problem for f in verify(work).findings}
     assert f"is the record of {name!r}" in findings[f"{NAME}/records/patch/{first.name}"]

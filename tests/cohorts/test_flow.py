@@ -13,9 +13,9 @@ import torch
 from support.crashing import CrashingPatching, CrashingReader
 from support.made_slides import tissue, write_cohort, write_slide
 from support.processes import fork_workers
+from support.refusals import refused
 
 from probsa.cohorts import flow, reading
-from probsa.cohorts.coordinates import read_coordinates
 from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import RunOptions, extract_cohort, patch_cohort
 from probsa.cohorts.inputs import find_inputs
@@ -30,7 +30,7 @@ from probsa.features import build
 from probsa.jobs.leftovers import sweep
 from probsa.jobs.locks import claim, lock_file
 from probsa.jobs.tasks import Task
-from probsa.patches import read_patch, settings
+from probsa.patches import settings
 from probsa.slides import open_slide
 
 SMALL = settings(size=128, mpp=0.5)
@@ -152,8 +152,7 @@ def test_other_patch_settings_are_refused_before_anything_is_done(slides, work):
     (report,) = patch_cohort(slides, work, settings=settings(size=256, mpp=0.5))
     assert report.counts == {"done": 3}
     assert sorted(WorkFolder(work).sets()) == [NAME, "20x_256px_0px_overlap"]
-    with pytest.raises(InputError, match=r"several sets of patches.*--set"):
-        extract_cohort(work, ExtractOptions())
+    refused(InputError, r"several sets of patches.*--set", extract_cohort, work, ExtractOptions())
     assert extract_cohort(work, ExtractOptions(batch=7), patch_set=NAME).counts["kept"] == 3
 
 
@@ -267,8 +266,7 @@ def test_a_full_disk_ends_the_run_and_leaves_nothing_half_written(slides, work, 
         real(number)
 
     monkeypatch.setattr("os.fsync", fsync)
-    with pytest.raises(OSError, match="No space left"):
-        extract_cohort(work, ExtractOptions(batch=7))
+    refused(OSError, "No space left", extract_cohort, work, ExtractOptions(batch=7))
     monkeypatch.undo()
     left = sorted(p.name for p in (work / NAME / "features_handcrafted").iterdir())
     assert left == ["slide0.h5"]
@@ -357,25 +355,7 @@ def test_a_slide_that_kills_readers_fails_alone(work, monkeypatch):
 
 @pytest.mark.parametrize("wrong", [{"batch": 0}, {"readers": -1}, {"threads": -1}])
 def test_options_that_cannot_be(wrong):
-    with pytest.raises(InputError, match="at least"):
-        ExtractOptions(**wrong)
-
-
-def test_pixels_of_a_coarser_target(tmp_path):
-    """A patch at 1 µm per pixel of a slide at 0.5 averages 2 × 2 pixels."""
-    image = tissue(1024, 1024, boxes=[(0, 0, 1024, 1024)])
-    write_slide(tmp_path / "s" / "x.tiff", image)
-    out = tmp_path / "work"
-    patch_cohort(tmp_path / "s", out, settings=settings(size=128, mpp=1.0))
-    patch_set = WorkFolder(out).choose()
-    assert patch_set.path.name == "10x_128px_0px_overlap"
-    patches = read_coordinates(patch_set.patches_file("x")).patches()
-    assert len(patches) == 16 and patches.stride == 256
-    with open_slide(tmp_path / "s" / "x.tiff") as slide:
-        pixels = read_patch(slide, patches, 5)
-    x, y = patches.coords[5]
-    own = image[y : y + 256, x : x + 256].reshape(128, 2, 128, 2, 3).mean(axis=(1, 3))
-    assert np.abs(pixels - own).max() <= 1
+    refused(InputError, "at least", ExtractOptions, **wrong)
 
 
 def test_what_a_killed_run_left_half_written_is_swept(slides, work, finished):
@@ -408,15 +388,12 @@ def test_what_a_killed_run_left_half_written_is_swept(slides, work, finished):
     )
 
 
-def test_a_run_on_one_slide_keeps_the_rows_of_the_others(slides, work):
+def test_rows_records_and_locks_of_a_done_run_are_kept_or_mended(slides, work):
     (report,) = patch_cohort(slides / "slide1.tiff", work, settings=SMALL)
     assert [o.name for o in report.outcomes] == ["slide1"]
     rows = TextTable.read(work / NAME / "patch.csv").rows
     assert [r["name"] for r in rows] == ["slide0", "slide1", "slide2"]
     assert {r["status"] for r in rows} == {"done"}
-
-
-def test_a_run_killed_between_a_bag_and_its_record_writes_the_record(work):
     folder = work / NAME / "records" / "features_handcrafted"
     before = {p.name: Record.read(p) for p in folder.glob("*.json")}
     (folder / "slide1.json").unlink()
@@ -426,9 +403,6 @@ def test_a_run_killed_between_a_bag_and_its_record_writes_the_record(work):
     assert again is not None and again.status == "done"
     assert again.count == before["slide1.json"].count
     assert sorted(p.name for p in folder.iterdir()) == sorted(before)
-
-
-def test_the_lock_of_a_done_slide_whose_process_died_is_removed(slides, work):
     lock = lock_file(work / NAME / "features_handcrafted" / "slide1.h5")
     other = lock_file(work / NAME / "features_handcrafted" / "foreign.h5")
     for path in (lock, other):

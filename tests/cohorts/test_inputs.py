@@ -6,6 +6,7 @@ import zipfile
 import pytest
 from PIL import Image
 from support.made_slides import tissue, write_slide
+from support.refusals import refused
 
 from probsa.cohorts.flow import patch_cohort
 from probsa.cohorts.inputs import find_inputs, resolve_mpp
@@ -50,8 +51,7 @@ def test_slides_and_series_of_one_folder(head):
 def test_a_single_file(head, tmp_path):
     path = write_slide(tmp_path / "x.tiff", PINK)
     assert [i.name for i in find_inputs(path)] == ["x"]
-    with pytest.raises(InputError, match="there is no file or folder"):
-        find_inputs(tmp_path / "y.tiff")
+    refused(InputError, "there is no file or folder", find_inputs, tmp_path / "y.tiff")
 
 
 def test_resolutions_by_number_and_by_table(tmp_path):

@@ -9,6 +9,7 @@ import sys
 import pytest
 from rich.console import Console
 from support.made_slides import tissue, write_slide
+from support.refusals import refused
 
 from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import extract_cohort, patch_cohort
@@ -37,9 +38,25 @@ def mixed(tmp_path):
     return folder, work, reports, told
 
 
-def test_progress_counts_slides_and_series_together(mixed):
+def test_names_are_told_whole_and_left_out_slides_are_no_problem_any_more(mixed):
     *_, told = mixed
     assert sorted(told) == [(LONG, 3), ("empty", 3), ("good", 3)]
+    _, path, reports, _ = mixed
+    for printed in (reports[0], verify(path)):
+        console = Console(width=80, file=io.StringIO(), record=True)
+        printed.render(console)
+        rows = console.export_text().splitlines()
+        # the folded cells of the first column, joined, contain the whole name
+        column = "".join(row.partition("  ")[0] for row in rows[1:-1])
+        assert LONG in column
+    folder, path, *_ = mixed
+    assert len(verify(path).findings) == 2
+    (folder / "empty.dcm").unlink()
+    assert [LONG in f.file for f in verify(path).findings] == [True]
+    (folder / f"{LONG}.svs").unlink()
+    assert verify(path).findings == ()
+    shutil.rmtree(folder)  # its patches are done, so the missing slide is a problem
+    assert [f.file for f in verify(path).findings] == ["20x_128px_0px_overlap/good"]
 
 
 def test_a_set_of_failures_alone_is_not_one_to_choose_from(mixed):
@@ -52,30 +69,7 @@ def test_a_set_of_failures_alone_is_not_one_to_choose_from(mixed):
     assert [(o.name, o.status) for o in report.outcomes] == [("good", "done")]
     # with patches in two sets, the user has to choose one
     patch_cohort(mixed[0], path, settings=settings(size=64, mpp=0.5))
-    with pytest.raises(InputError, match="several sets of patches"):
-        work.choose()
-
-
-def test_slides_that_were_left_out_are_no_problem_any_more(mixed):
-    folder, path, *_ = mixed
-    assert len(verify(path).findings) == 2
-    (folder / "empty.dcm").unlink()
-    assert [LONG in f.file for f in verify(path).findings] == [True]
-    (folder / f"{LONG}.svs").unlink()
-    assert verify(path).findings == ()
-    shutil.rmtree(folder)  # its patches are done, so the missing slide is a problem
-    assert [f.file for f in verify(path).findings] == ["20x_128px_0px_overlap/good"]
-
-
-def test_names_and_paths_are_told_whole(mixed):
-    _, path, reports, _ = mixed
-    for printed in (reports[0], verify(path)):
-        console = Console(width=80, file=io.StringIO(), record=True)
-        printed.render(console)
-        rows = console.export_text().splitlines()
-        # the folded cells of the first column, joined, contain the whole name
-        column = "".join(row.partition("  ")[0] for row in rows[1:-1])
-        assert LONG in column
+    refused(InputError, "several sets of patches", work.choose)
 
 
 def test_a_resolution_that_overrules_the_files_is_noted(tmp_path):

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from support.made_slides import write_cohort
+from support.refusals import refused
 
 from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import RunOptions, extract_cohort, patch_cohort
@@ -103,7 +104,5 @@ def test_a_folder_of_features_alone(work, tmp_path):
         f["coords"] = np.zeros((3, 2))
     assert "rows, coords 3" in found(alone)["slide1.h5"]
     (tmp_path / "none").mkdir()
-    with pytest.raises(InputError, match="nothing to do"):
-        verify(tmp_path / "none")
-    with pytest.raises(InputError, match="there is no folder"):
-        verify(tmp_path / "nothing")
+    refused(InputError, "nothing to do", verify, tmp_path / "none")
+    refused(InputError, "there is no folder", verify, tmp_path / "nothing")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from jsonschema import Draft202012Validator
+from support.refusals import refused
 
 from probsa.core import (
     Limits,
@@ -91,10 +92,8 @@ def test_a_dataclass_checks_its_fields():
             check_options(self)
 
     assert Options(rate=0.5).epochs == 5
-    with pytest.raises(InputError, match=r"^epochs is 0; expected at least 1$"):
-        Options(epochs=0)
-    with pytest.raises(InputError, match=r"^rate is -1\.0; expected more than 0$"):
-        Options(rate=-1.0)
+    refused(InputError, r"^epochs is 0; expected at least 1$", Options, epochs=0)
+    refused(InputError, r"^rate is -1\.0; expected more than 0$", Options, rate=-1.0)
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,6 @@ def test_commands_go_on_without_broken_plugins_and_name_them(site):
         line = next(line for line in done.stderr.splitlines() if f"plug-in '{name}'" in line)
         assert f"of the package plugin-{name}" in line
     assert "second line" not in done.stderr
-
-
-def test_the_doctor_reports_broken_plugins(site):
     done = command(site, "doctor", "--json")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     for name in ("syntax-encoder", "missing-encoder", "syntax", "raises"):

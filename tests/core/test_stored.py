@@ -7,15 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from support.refusals import refused
 
-from probsa.core import (
-    PositiveFloat,
-    as_record,
-    parse_json,
-    read_json,
-    read_record,
-    read_text,
-)
+from probsa.core import PositiveFloat, as_record, parse_json, read_json, read_record, read_text
 from probsa.errors import CheckpointError, InputError
 
 
@@ -43,16 +37,12 @@ GOOD = {
 }
 
 
-def test_a_record_has_the_types_of_its_annotations(tmp_path: Path) -> None:
+def test_a_record_has_the_types_of_its_annotations(tmp_path):
     path = tmp_path / "r.json"
     path.write_text(json.dumps(GOOD))
     found = read_record(Outer, path)
     assert found == Outer(
-        kind="a",
-        names=("p", "q"),
-        inner=Inner(width=2.0),
-        counts={"x": (1, 2)},
-        path=Path("there"),
+        kind="a", names=("p", "q"), inner=Inner(width=2.0), counts={"x": (1, 2)}, path=Path("there")
     )
     assert found.inner is not None and type(found.inner.width) is float
 
@@ -74,28 +64,23 @@ def test_a_record_has_the_types_of_its_annotations(tmp_path: Path) -> None:
         ({"path": 3}, "path"),
     ],
 )
-def test_an_error_names_the_file_and_the_key(
-    tmp_path: Path, changed: dict[str, object], key: str
-) -> None:
+def test_an_error_names_the_file_and_the_key(tmp_path, changed, key):
     path = tmp_path / "r.json"
     path.write_text(json.dumps(GOOD | changed))
-    with pytest.raises(InputError, match=rf"r\.json is damaged: {key}"):
-        read_record(Outer, path)
+    refused(InputError, rf"r\.json is damaged: {key}", read_record, Outer, path)
 
 
 @pytest.mark.parametrize("value", [None, [], 3, "text"])
-def test_a_record_is_keys_and_values(value: object) -> None:
+def test_a_record_is_keys_and_values(value):
     with pytest.raises(CheckpointError, match="expected keys and values"):
         as_record(Outer, value, where="it", error=CheckpointError)
 
 
-def test_a_missing_key_is_refused_and_with_complete_also_one_with_a_default() -> None:
+def test_a_missing_key_is_refused_and_with_complete_also_one_with_a_default():
     some = {k: v for k, v in GOOD.items() if k != "path"}
     assert as_record(Outer, some, where="it").path is None
-    with pytest.raises(InputError, match="path is missing"):
-        as_record(Outer, some, where="it", complete=True)
-    with pytest.raises(InputError, match="kind is missing"):
-        as_record(Outer, {}, where="it")
+    refused(InputError, "path is missing", as_record, Outer, some, where="it", complete=True)
+    refused(InputError, "kind is missing", as_record, Outer, {}, where="it")
 
 
 @pytest.mark.parametrize(
@@ -112,24 +97,19 @@ def test_a_missing_key_is_refused_and_with_complete_also_one_with_a_default() ->
         "1" * 5000,
     ],
 )
-def test_what_is_not_usable_json_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="it is damaged"):
-        parse_json(text, where="it")
+def test_what_is_not_usable_json_is_refused(text):
+    refused(InputError, "it is damaged", parse_json, text, where="it")
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_text_is_refused(tmp_path):
     path = tmp_path / "t"
-    with pytest.raises(InputError, match="there is no file"):
-        read_text(path)
+    refused(InputError, "there is no file", read_text, path)
     path.write_bytes(b"\xff\xfe{")
-    with pytest.raises(InputError, match="not UTF-8"):
-        read_json(path)
-    with pytest.raises(InputError, match="at most 2"):
-        read_text(path, largest=2)
+    refused(InputError, "not UTF-8", read_json, path)
+    refused(InputError, "at most 2", read_text, path, largest=2)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="pipe is a named pipe, not a file"):
-        read_json(tmp_path / "pipe")
+    refused(InputError, "pipe is a named pipe, not a file", read_json, tmp_path / "pipe")

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from support.refusals import refused
 
 from probsa.core import TextTable, finite_number, read_number
 from probsa.errors import TableError
@@ -78,20 +79,23 @@ def test_an_index_and_a_table_without_a_header(tmp_path):
     ],
 )
 def test_what_is_no_table_is_refused(tmp_path, text, message):
-    with pytest.raises(TableError, match=message):
-        table(tmp_path, text, expected="bag,label")
+    refused(TableError, message, table, tmp_path, text, expected="bag,label")
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+def test_a_missing_file_and_other_columns(tmp_path):
     for path in (tmp_path, tmp_path / "none.csv"):
-        with pytest.raises(TableError, match=f"there is no table {path}"):
-            TextTable.read(path)
-
-
-def test_columns_that_nobody_asked_for_are_ignored(tmp_path):
+        refused(TableError, f"there is no table {path}", TextTable.read, path)
     read = table(tmp_path, "case_id,age,slide,age\np,61,a,62\n")
     chosen = read.select("bag", optional=("group", "fold"), synonyms=SYNONYMS)
     assert chosen.rows == [{"bag": "a", "group": "p"}]
+    read = table(tmp_path, "bag,Group,folds,spilt,grup,gold,patient_id,age\n")
+    known = ("bag", "group", "fold", "split", "patient")
+    assert read.misspelt(known) == {
+        "Group": "group", "folds": "fold", "spilt": "split", "grup": "group",
+        "patient_id": "patient",
+    }  # fmt: skip
+    assert finite_number("7") == 7
+    assert not any(map(finite_number, ("", "nan", "1,5", str(math.inf))))
 
 
 SYNONYMS = {"slide": "bag", "slide_id": "bag", "case_id": "group"}
@@ -110,17 +114,7 @@ SYNONYMS = {"slide": "bag", "slide_id": "bag", "case_id": "group"}
 )
 def test_columns_that_are_missing_or_there_twice(tmp_path, header, message):
     read = table(tmp_path, header + "\n")
-    with pytest.raises(TableError, match=message):
-        read.select("bag", "label", synonyms=SYNONYMS)
-
-
-def test_misspelt_columns(tmp_path):
-    read = table(tmp_path, "bag,Group,folds,spilt,grup,gold,patient_id,age\n")
-    known = ("bag", "group", "fold", "split", "patient")
-    assert read.misspelt(known) == {
-        "Group": "group", "folds": "fold", "spilt": "split", "grup": "group",
-        "patient_id": "patient",
-    }  # fmt: skip
+    refused(TableError, message, read.select, "bag", "label", synonyms=SYNONYMS)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +127,7 @@ def test_misspelt_columns(tmp_path):
 )
 def test_names_are_given_once(tmp_path, rows, message):
     read = table(tmp_path, f"slide,label\n{rows}").select("bag", synonyms=SYNONYMS)
-    with pytest.raises(TableError, match=message):
-        read.by_name("bag")
+    refused(TableError, message, read.by_name, "bag")
 
 
 @pytest.mark.parametrize(
@@ -142,14 +135,14 @@ def test_names_are_given_once(tmp_path, rows, message):
     [
         ("1.5", {}, 1.5),
         ("-1e-3", {}, -0.001),
-        ("2.0", {"whole": True, "low": 0}, 2),
-        ("1", {"low": 0, "high": 1}, 1),
+        ("2.0", {"whole": True, "low": 0.0}, 2),
+        ("1", {"low": 0.0, "high": 1.0}, 1),
         ("", {}, "'', expected a finite number$"),
         ("x", {"advice": ". Correct it"}, "'x', expected a finite number. Correct it"),
         ("inf", {}, "expected a finite number"),
         ("1_0", {}, "expected a finite number"),
-        ("1.5", {"whole": True, "low": 0}, "'1.5', expected a whole number from 0"),
-        ("1.5", {"low": 0, "high": 1}, "expected a finite number from 0 to 1"),
+        ("1.5", {"whole": True, "low": 0.0}, "'1.5', expected a whole number from 0"),
+        ("1.5", {"low": 0.0, "high": 1.0}, "expected a finite number from 0 to 1"),
     ],
 )
 def test_numbers(text, limits, expected):
@@ -158,8 +151,3 @@ def test_numbers(text, limits, expected):
         return
     with pytest.raises(TableError, match=rf"t\.csv, line 2: x is .*{expected}"):
         read_number(text, "x", where="t.csv, line 2", **limits)
-
-
-def test_finite_numbers():
-    assert finite_number("7") == 7
-    assert not any(map(finite_number, ("", "nan", "1,5", str(math.inf))))

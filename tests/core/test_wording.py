@@ -51,7 +51,4 @@ def test_numbers_stay_and_names_are_read_back_from_a_file(tmp_path):
     table = TextTable.read(tmp_path / "t.csv")
     assert [row["bag"] for row in table.rows] == names
     assert table.columns == ("bag", "=p", "n", "t", "none")
-
-
-def test_no_terminal_obeys_a_printed_name():
     assert printable("a\x1b[2J\u202eb\n\tc\udcff") == "a\\x1b[2J\\u202eb\n\tc\\udcff"

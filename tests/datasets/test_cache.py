@@ -1,18 +1,15 @@
 """The cache: its byte limit, the order of eviction, and copies for workers."""
 
-import multiprocessing
 import pickle
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
-from torch.utils.data import DataLoader
 
 from probsa.core import Graph, GraphOptions, graphs
 from probsa.core.bags import Bag
-from probsa.core.store import StoredBag, read_bag, write_bag
-from probsa.datasets import BagSet, open_bags
+from probsa.core.store import StoredBag, write_bag
+from probsa.datasets import open_bags
 from probsa.datasets.bag_set import Cache
 from probsa.datasets.formats.hdf5 import Hdf5Bags
 
@@ -54,7 +51,7 @@ def counted(folder: Path, *, bags: float, graphs_kept: int) -> Counting:
     return Counting(folder, cache_gb=(bags * BAG_BYTES + graphs_kept * GRAPH_BYTES) / 1e9)
 
 
-def test_bags_are_read_once_while_they_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bags_are_read_once_while_they_fit(tmp_path, monkeypatch):
     bags = counted(slides(tmp_path), bags=3, graphs_kept=3)
     first = [bags.bag(n) for n in "abc"]
     monkeypatch.delattr(graphs, "grid")
@@ -62,9 +59,7 @@ def test_bags_are_read_once_while_they_fit(tmp_path: Path, monkeypatch: pytest.M
     assert bags.read == ["a", "b", "c"]
 
 
-def test_the_least_recently_used_bag_goes_and_its_graph_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_least_recently_used_bag_goes_and_its_graph_stays(tmp_path, monkeypatch):
     bags, edges = counted(slides(tmp_path), bags=2, graphs_kept=3), lattice_edges()
     bags.bag("a"), bags.bag("b"), bags.bag("a")
     third = bags.bag("c")
@@ -80,8 +75,8 @@ def test_the_least_recently_used_bag_goes_and_its_graph_stays(
 
 
 def test_a_bag_larger_than_the_cache_is_read_each_time_and_its_graph_built_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     bags, edges = counted(slides(tmp_path), bags=0.9, graphs_kept=1), lattice_edges()
     bags.bag("a")
     monkeypatch.delattr(graphs, "grid")
@@ -89,14 +84,7 @@ def test_a_bag_larger_than_the_cache_is_read_each_time_and_its_graph_built_once(
     assert bags.read == ["a", "a"]
 
 
-def test_a_cache_of_nothing_keeps_nothing(tmp_path: Path) -> None:
-    bags = Counting(slides(tmp_path), cache_gb=0.0)
-    assert torch.equal(bags.bag("a").x, bags.bag("a").x)
-    assert bags.read == ["a", "a"]
-    assert (bags._cache.bytes, bags._cache.bags, bags._cache.graphs) == (0, {}, {})
-
-
-def test_the_cache_never_holds_more_than_it_says() -> None:
+def test_the_cache_never_holds_more_than_it_says():
     generator = np.random.default_rng(0)
     cache, dropped = Cache(10_000), {"bags": 0, "graphs": 0}
     for step in range(600):
@@ -119,20 +107,7 @@ def test_the_cache_never_holds_more_than_it_says() -> None:
     assert min(dropped.values()) > 5  # both kinds were evicted
 
 
-class Names(torch.utils.data.Dataset):
-    """Read a folder of bags as a training loop does."""
-
-    def __init__(self, bags: BagSet) -> None:
-        self.bags = bags
-
-    def __len__(self) -> int:
-        return len(self.bags)
-
-    def __getitem__(self, i: int) -> torch.Tensor:
-        return self.bags.bag(self.bags.names[i]).x
-
-
-def test_copies_for_workers_are_small_and_read_for_themselves(tmp_path: Path) -> None:
+def test_copies_for_workers_are_small_and_read_for_themselves(tmp_path):
     bags = open_bags(slides(tmp_path, width=20_000))
     before = [bags.bag(n) for n in bags.names]
     sent = pickle.dumps(bags)
@@ -142,16 +117,3 @@ def test_copies_for_workers_are_small_and_read_for_themselves(tmp_path: Path) ->
         assert torch.equal(copy.bag(b.name).x, b.x)
         assert torch.equal(copy.bag(b.name).edges, b.edges)
     assert all(bags.bag(b.name) is b for b in before)  # the original cache is unchanged
-
-
-def test_workers_of_a_data_loader_read_the_same(tmp_path: Path) -> None:
-    bags = open_bags(slides(tmp_path))
-    bags.bag("a")
-    loader = DataLoader(
-        Names(bags),
-        batch_size=None,
-        num_workers=2,
-        multiprocessing_context=multiprocessing.get_context("fork"),
-    )
-    for name, x in zip(bags.names, loader, strict=True):
-        np.testing.assert_array_equal(x.numpy(), read_bag(tmp_path / f"{name}.h5").features)

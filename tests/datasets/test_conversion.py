@@ -9,6 +9,7 @@ import pytest
 import torch
 from support import foreign
 from support.foreign import TOOLS, Slide, edges_by_cell, expected_edges, row_order, slide
+from support.random_bags import types_not_executed
 from support.refusals import refused
 
 from probsa.core.store import read_bag, write_bag
@@ -52,11 +53,10 @@ def ours(folder: Path, s: Slide, **more: object) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("scan", [20, 40])
 @pytest.mark.parametrize("to", TARGETS)
 @pytest.mark.parametrize("tool", TOOLS)
-def test_the_graph_survives_every_conversion(tmp_path, tool: str, to: str, scan: int) -> None:
-    s = slide(scan=scan)
+def test_the_graph_survives_every_conversion(tmp_path, tool, to):
+    s = slide(scan=40)
     one(TOOLS[tool](tmp_path / "x", s), tmp_path / "out", tool, to, slide_mpp=s.mpp)
     bag, rows = open_bags(tmp_path / "out").bag("s1"), row_order(tool, s)
     np.testing.assert_array_equal(bag.x.float().numpy(), s.features[rows])
@@ -69,7 +69,7 @@ def test_the_graph_survives_every_conversion(tmp_path, tool: str, to: str, scan:
 
 
 @pytest.mark.parametrize("by", TARGETS)
-def test_there_and_back(tmp_path, by: str) -> None:
+def test_there_and_back(tmp_path, by):
     """Convert from probsa to another format and back: everything that it stores is kept."""
     s = slide(scan=40)
     attributes = {
@@ -97,7 +97,7 @@ def test_there_and_back(tmp_path, by: str) -> None:
         assert "resolution (0.25 µm per pixel)" in lost and "mpp_level0" not in converted
 
 
-def test_every_field_of_trident_s_files(tmp_path) -> None:
+def test_every_field_of_trident_s_files(tmp_path):
     s, out = slide(scan=40), tmp_path / "out"
     source = foreign.clam(tmp_path / "x", s)
     assert one(source, out, "clam", "trident", slide_mpp=s.mpp, encoder="hf/uni v1") == ()
@@ -118,9 +118,6 @@ def test_every_field_of_trident_s_files(tmp_path) -> None:
     assert metadata == {"name": "s1", "savetodir": str(path.parent), "encoder": "hf/uni v1"}
     with h5py.File(path) as f:
         assert set(f) == {"features", "coords"}
-
-
-def test_a_magnification_that_nobody_states_is_not_made_up(tmp_path) -> None:
     lost = one(foreign.clam(tmp_path / "x", slide()), tmp_path / "out", "clam", "trident")
     path = tmp_path / "out" / "level0_512px_0px_overlap" / "features_unknown" / "s1.h5"
     attributes = held(path)[1]
@@ -131,7 +128,7 @@ def test_a_magnification_that_nobody_states_is_not_made_up(tmp_path) -> None:
     assert held(path, "features")[1]["encoder"] == "None"
 
 
-def test_every_field_of_clam_s_files(tmp_path) -> None:
+def test_every_field_of_clam_s_files(tmp_path):
     s, out = slide(scan=40), tmp_path / "out"
     source = foreign.trident(tmp_path / "x", s)
     for path in source.rglob("*.h5"):
@@ -167,7 +164,7 @@ def test_every_field_of_clam_s_files(tmp_path) -> None:
     )
 
 
-def test_a_patch_of_a_broken_number_of_pixels_is_rounded_and_said(tmp_path) -> None:
+def test_a_patch_of_a_broken_number_of_pixels_is_rounded_and_said(tmp_path):
     s = slide()
     corners = np.rint(s.cells * 966.04).astype(np.int64)
     attributes = {"patch_size": 512, "size_level0": 966.04, "overlap": 0, "pitch": 966.04}
@@ -183,7 +180,7 @@ def test_a_patch_of_a_broken_number_of_pixels_is_rounded_and_said(tmp_path) -> N
     assert read_bag(path).stride == 966.04  # TRIDENT's attribute is rounded, probsa's is exact
 
 
-def test_every_file_of_torchmil_s_layout(tmp_path) -> None:
+def test_every_file_of_torchmil_s_layout(tmp_path):
     slides = [slide("s1", scan=40), slide("s2", scan=40, seed=1), slide("s3", scan=40, seed=2)]
     source, out = foreign.trident(tmp_path / "x", *slides), tmp_path / "out"
     labels = tmp_path / "labels.csv"
@@ -214,7 +211,7 @@ def test_every_file_of_torchmil_s_layout(tmp_path) -> None:
     assert [f"label (none in {labels})" in r.lost for r in done.rows] == [False, False, True]
 
 
-def test_torchmil_s_one_patch_size_gives_the_right_neighbours_to_every_scan(tmp_path) -> None:
+def test_torchmil_s_one_patch_size_gives_the_right_neighbours_to_every_scan(tmp_path):
     """torchmil joins cells of coords / 1024, truncated, which is wrong for other strides."""
     slides = [slide(n, scan=40 if n in "ab" else 20, seed=k) for k, n in enumerate("abcd")]
     source = foreign.trident(tmp_path / "x", *slides)
@@ -232,7 +229,7 @@ def test_torchmil_s_one_patch_size_gives_the_right_neighbours_to_every_scan(tmp_
         assert scaled != np.array_equal(corners, s.corners)
 
 
-def test_instance_labels_go_to_torchmil_and_to_ours(tmp_path) -> None:
+def test_instance_labels_go_to_torchmil_and_to_ours(tmp_path):
     s = slide()
     source = foreign.torchmil(tmp_path / "x", s, slide("s2", seed=1))
     run(source, tmp_path / "ours", "torchmil", "probsa")
@@ -248,7 +245,7 @@ def test_instance_labels_go_to_torchmil_and_to_ours(tmp_path) -> None:
     assert text == "case_id,slide_id,label\ns1,s1,0\ns2,s2,1\n"
 
 
-def test_scans(tmp_path) -> None:
+def test_scans_and_slides_without_coordinates(tmp_path):
     rows, positions, source = slide().features[:5], np.arange(5.0)[:, None] * 2.5, tmp_path / "x"
     marks = np.array([0, 1, 1, 0, 0])
     path = source / "ct.h5"
@@ -266,22 +263,20 @@ def test_scans(tmp_path) -> None:
     assert "is a scan" in why and "torchmil or probsa" in why
     assert "slice positions" in one(source, tmp_path / "clam", "probsa", "clam")
     assert {p.name for p in (tmp_path / "clam").iterdir()} == {"pt_files", "conversion.csv"}
-
-
-def test_a_slide_without_coordinates(tmp_path) -> None:
-    source = ours(tmp_path / "x", slide(), coords=None)
+    folder = tmp_path / "slide"
+    source = ours(folder / "x", slide(), coords=None)
     for to in ("trident", "torchmil"):
-        why = why_not(source, tmp_path / to, "probsa", to)
+        why = why_not(source, folder / to, "probsa", to)
         assert "has no coordinates" in why and "clam or probsa" in why
-    assert one(source, tmp_path / "clam", "probsa", "clam") == ("coordinates",)
-    tensor = torch.load(tmp_path / "clam" / "pt_files" / "s1.pt", weights_only=True)
+    assert one(source, folder / "clam", "probsa", "clam") == ("coordinates",)
+    tensor = torch.load(folder / "clam" / "pt_files" / "s1.pt", weights_only=True)
     np.testing.assert_array_equal(tensor.numpy(), slide().features)
-    one(source, tmp_path / "ours", "probsa", "probsa")
-    bag = read_bag(tmp_path / "ours" / "s1.h5")
+    one(source, folder / "ours", "probsa", "probsa")
+    bag = read_bag(folder / "ours" / "s1.h5")
     assert (bag.coords, bag.kind) == (None, "slide")
 
 
-def test_stamp_needs_the_resolution_of_each_slide(tmp_path) -> None:
+def test_stamp_needs_the_resolution_of_each_slide(tmp_path):
     slides = [slide("a", scan=40), slide("b", seed=1), slide("c", seed=2)]
     source, out, table = (
         foreign.stamp(tmp_path / "x", *slides),
@@ -314,7 +309,7 @@ def test_stamp_needs_the_resolution_of_each_slide(tmp_path) -> None:
     assert "places between pixels (corners moved by up to 0.44 pixels" in done.rows[1].lost[0]
 
 
-def test_slideflow_s_tiles_have_the_size_that_the_resolution_says(tmp_path) -> None:
+def test_slideflow_s_tiles_have_the_size_that_the_resolution_says(tmp_path):
     s = slide()
     source = foreign.slideflow(tmp_path / "x", s, stride=2)
     one(source, tmp_path / "out", "slideflow", "probsa", slide_mpp=s.mpp)
@@ -334,7 +329,7 @@ def test_slideflow_s_tiles_have_the_size_that_the_resolution_says(tmp_path) -> N
     np.testing.assert_array_equal(read_bag(tmp_path / "one" / "s1.h5").coords, s.corners[:1])
 
 
-def test_clam_s_step_and_size_are_told_by_the_corners(tmp_path) -> None:
+def test_clam_s_step_and_size_are_told_by_the_corners(tmp_path):
     source = foreign.clam(tmp_path / "x", slide())
     with h5py.File(source / "patches" / "s1.h5", "r+") as f:
         f["coords"].attrs["patch_size"] = 1024
@@ -356,7 +351,7 @@ def test_clam_s_step_and_size_are_told_by_the_corners(tmp_path) -> None:
     np.testing.assert_array_equal(read_bag(tmp_path / "first" / "s1.h5").coords, s.corners)
 
 
-def test_what_is_damaged_is_named_and_the_rest_is_done(tmp_path) -> None:
+def test_what_is_damaged_is_named_and_the_rest_is_done(tmp_path):
     slides = [slide(f"s{k}", seed=k) for k in range(5)]
     source = foreign.trident(tmp_path / "x", *slides)
     files = {p.stem: p for p in source.rglob("features_uni_v1/*.h5")}
@@ -388,7 +383,7 @@ def test_what_is_damaged_is_named_and_the_rest_is_done(tmp_path) -> None:
     assert "float16 (written as float32)" in rows[1]["lost"] and "empty" in rows[5]["reason"]
 
 
-def test_instances_flagged_as_unreadable_stay_behind(tmp_path) -> None:
+def test_instances_flagged_as_unreadable_stay_behind(tmp_path):
     s = slide()
     flags = np.zeros(len(s.cells), np.int8)
     flags[[2, 7]] = 1
@@ -403,7 +398,7 @@ def test_instances_flagged_as_unreadable_stay_behind(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("to", TARGETS)
-def test_what_is_there_is_kept_unless_asked(tmp_path, to: str) -> None:
+def test_what_is_there_is_kept_unless_asked(tmp_path, to):
     source, out = foreign.trident(tmp_path / "x", slide()), tmp_path / "out"
     run(source, out, "trident", to)
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
@@ -417,7 +412,7 @@ def test_what_is_there_is_kept_unless_asked(tmp_path, to: str) -> None:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_the_wrong_source_format_is_named(tmp_path, tool: str) -> None:
+def test_the_wrong_source_format_is_named(tmp_path, tool):
     source = TOOLS[tool](tmp_path / "x", slide())
     for other in sorted({*TOOLS, "probsa"} - {tool}):
         with pytest.raises(BagError, match=f"not look like {other}'s files but like {tool}'s"):
@@ -425,7 +420,7 @@ def test_the_wrong_source_format_is_named(tmp_path, tool: str) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_real_tiles_go_to_every_format_and_keep_their_graphs(tmp_path, shared_data) -> None:
+def test_real_tiles_go_to_every_format_and_keep_their_graphs(tmp_path, shared_data):
     source = shared_data / "bags" / "colon_tiles"
     before = open_bags(source)
     for to in TARGETS:
@@ -437,7 +432,7 @@ def test_real_tiles_go_to_every_format_and_keep_their_graphs(tmp_path, shared_da
                 assert torch.equal(getattr(bags.bag(name), part), getattr(before.bag(name), part))
 
 
-def test_formats_folders_and_feature_sets_are_chosen(tmp_path) -> None:
+def test_formats_folders_and_feature_sets_are_chosen(tmp_path):
     foreign.trident(tmp_path / "x", slide(seed=1), encoder="conch")
     source, out = foreign.trident(tmp_path / "x", slide()), tmp_path / "out"
     for given, to, message in (
@@ -446,7 +441,8 @@ def test_formats_folders_and_feature_sets_are_chosen(tmp_path) -> None:
         (tmp_path / "gone", "clam", "there is no folder"),
         (source, "probsa", "several folders of features"),
     ):
-        refused(ProbSAError, message, run, given, out, "trident", to)
+        with types_not_executed():
+            refused(ProbSAError, message, run, given, out, "trident", to)
     one(source, out, "trident", "probsa", feature_set="features_conch")
     bag = read_bag(out / "s1.h5")
     np.testing.assert_array_equal(bag.features.astype(np.float32), slide(seed=1).features)

@@ -25,7 +25,7 @@ def table(tmp_path: Path, text: str, **options: object) -> CovariateTable:
     return read_covariates(path, CovariateOptions(**options))
 
 
-def test_the_golden_value(tmp_path: Path) -> None:
+def test_the_golden_value(tmp_path):
     t = table(tmp_path, "patient,age\na,50\nb,60\nc,\nd,70\n", numeric=("age",))
     encoder = fit_encoder(t, "abcd")
     assert (encoder.means, encoder.names) == ((60.0,), ("age", "age_missing"))
@@ -33,6 +33,12 @@ def test_the_golden_value(tmp_path: Path) -> None:
     x = encoder.encode(t.select("abcd"))
     assert np.allclose(x[:, 0], [-1.2247449, 0, 0, 1.2247449], rtol=0, atol=5e-8)
     assert x[:, 1].tolist() == [0, 0, 1, 0]
+    t = table(tmp_path, "bag,age\na,50\nb,60\nc,\n", numeric=("age",))
+    encoder = fit_encoder(t, "ab")
+    assert encoder.names == ("age",)
+    assert encoder.encode(t.select("ca")).tolist() == [[0], [-1]]
+    assert encoder.count_new_missing(t.select("ca")) == {"age": 1}
+    assert encoder.count_new_missing(t.select("ab")) == {}
 
 
 def cohort(tmp_path: Path, *, change: bool = False) -> CovariateTable:
@@ -51,7 +57,7 @@ def cohort(tmp_path: Path, *, change: bool = False) -> CovariateTable:
 TRAINING = [f"p{i}" for i in range(30)]
 
 
-def test_encodings_equal_scikit_learn(tmp_path: Path) -> None:
+def test_encodings_equal_scikit_learn(tmp_path):
     t = cohort(tmp_path)
     encoder = fit_encoder(t, TRAINING)
     assert encoder.names == ("age", "age_missing", "psa", "sex=f", "stage=2", "stage=3", "stage=4")
@@ -69,15 +75,12 @@ def test_encodings_equal_scikit_learn(tmp_path: Path) -> None:
     assert np.array_equal(x[:, 3:], hot.fit_transform(texts))
     stored = json.loads(json.dumps(encoder.to_dict()))
     assert CovariateEncoder.from_dict(stored, where="run") == encoder
-
-
-def test_test_rows_change_nothing(tmp_path: Path) -> None:
     one = fit_encoder(cohort(tmp_path), TRAINING)
     assert fit_encoder(cohort(tmp_path, change=True), TRAINING) == one
     assert fit_encoder(cohort(tmp_path), [*TRAINING, *TRAINING[:9]]) == one  # once per patient
 
 
-def test_missing_categories_are_a_level_of_their_own(tmp_path: Path) -> None:
+def test_missing_categories_are_a_level_of_their_own(tmp_path):
     text = "bag,stage,sex\na,II,f\nb,I,f\nc,,m\nd,II,m\ne,III,\n"
     t = table(tmp_path, text, categorical=("stage", "sex"))
     encoder = fit_encoder(t, "abcd")
@@ -93,16 +96,7 @@ def test_missing_categories_are_a_level_of_their_own(tmp_path: Path) -> None:
     assert encoder.count_new_missing(t.select("ae")) == {"sex": 1}
 
 
-def test_new_missing_numbers_are_the_mean_and_counted(tmp_path: Path) -> None:
-    t = table(tmp_path, "bag,age\na,50\nb,60\nc,\n", numeric=("age",))
-    encoder = fit_encoder(t, "ab")
-    assert encoder.names == ("age",)
-    assert encoder.encode(t.select("ca")).tolist() == [[0], [-1]]
-    assert encoder.count_new_missing(t.select("ca")) == {"age": 1}
-    assert encoder.count_new_missing(t.select("ab")) == {}
-
-
-def test_rows_are_found_by_bag_and_by_patient(tmp_path: Path) -> None:
+def test_rows_are_found_by_bag_and_by_patient(tmp_path):
     text = "slide,patient,label,age,scanner\ns1,p,1,50,A\ns2,p,1,50.0,A\nt,,0,60,B\n"
     t = table(tmp_path, text, numeric=("age",))
     assert t.select(["p", "t", "s2"]).cells["age"].tolist() == [50, 60, 50]
@@ -129,11 +123,11 @@ def test_rows_are_found_by_bag_and_by_patient(tmp_path: Path) -> None:
         ("bag,age\n", "a header but no bags"),
     ],
 )
-def test_bad_tables(tmp_path: Path, text: str, message: str) -> None:
+def test_bad_tables(tmp_path, text, message):
     refused(TableError, message, table, tmp_path, text, numeric=("age",))
 
 
-def test_columns_that_say_nothing_are_refused(tmp_path: Path) -> None:
+def test_columns_that_say_nothing_and_wrong_options_are_refused(tmp_path):
     text = "bag,age,sex\na,50,f\nb,50,f\nc,60,m\n"
     t = table(tmp_path, text, numeric=("age",))
     refused(TableError, r"covariate 'age' is 50 for all 2 training patients", fit_encoder, t, "ab")
@@ -142,9 +136,6 @@ def test_columns_that_say_nothing_are_refused(tmp_path: Path) -> None:
     refused(InputError, r"no training patients", fit_encoder, t, [])
     with pytest.raises(InputError, match=r"covariates are sex, expected age as in training"):
         fit_encoder(t, "abc").encode(table(tmp_path, text, categorical=("sex",)).select("a"))
-
-
-def test_options() -> None:
     with types_not_executed():  # as YAML gives them
         made = CovariateOptions(covariates="a.csv", numeric=["age"])
     assert (made.covariates, made.columns) == (Path("a.csv"), ("age",))

@@ -22,7 +22,7 @@ from probsa.training.preparation import prepare
 
 @pytest.mark.parametrize("scan", [20, 40])
 @pytest.mark.parametrize("tool", TOOLS)
-def test_one_slide_gives_one_graph_from_every_tool(tmp_path: Path, tool: str, scan: int) -> None:
+def test_one_slide_gives_one_graph_from_every_tool(tmp_path, tool, scan):
     s = slide(scan=scan)
     bags = open_bags(TOOLS[tool](tmp_path / "x", s))
     assert bags.formats() == {tool}
@@ -43,7 +43,7 @@ def test_one_slide_gives_one_graph_from_every_tool(tmp_path: Path, tool: str, sc
         np.testing.assert_array_equal(bag.coords.numpy(), s.corners)
 
 
-def test_a_slide_without_tissue_is_left_out_of_training(tmp_path: Path) -> None:
+def test_a_slide_without_tissue_is_left_out_of_training(tmp_path):
     slides = [slide(f"s{k}", seed=k) for k in range(8)]
     root = foreign.trident(tmp_path / "x", *slides)
     foreign.trident_empty(root, "a_none")
@@ -60,17 +60,26 @@ def test_a_slide_without_tissue_is_left_out_of_training(tmp_path: Path) -> None:
     refused(EmptyBag, r"bag 'a_none' .* is empty", prepared.bags.bag, "a_none")
 
 
-def test_a_stride_is_stamp_s_own_or_the_given_one(tmp_path: Path) -> None:
+def test_stamp_s_stride_rows_and_extractors(tmp_path):
     bags = open_bags(foreign.stamp(tmp_path, slide(scan=40)))
     assert bags.unit == "um"
     assert bags.bag("s1").stride == pytest.approx(1014 * 0.2527, abs=2e-3)  # not the stated 256
     assert bags.notes == {}
     bags = open_bags(tmp_path, graph=GraphOptions(stride=256.5))
     assert bags.bag("s1").stride == 256.5
+    s = slide()
+    path = next(foreign.stamp(tmp_path, s).rglob("*.h5"))
+    with h5py.File(path, "r+") as f:
+        f.move("feats", "patch_embeddings")
+    np.testing.assert_array_equal(open_bags(tmp_path).bag("s1").x.float(), s.features[s.order])
+    shutil.copytree(foreign.stamp(tmp_path, slide()) / "uni-1a2b3c4d", tmp_path / "conch-00000000")
+    words = "several folders of features: conch-00000000, uni-1a2b3c4d"
+    refused(BagError, words, open_bags, tmp_path)
+    assert open_bags(tmp_path, features="uni-1a2b3c4d").names == ("s1",)
 
 
 @pytest.mark.parametrize("version", ["1.3.0", "2.0.1", "2.4.0"])
-def test_every_version_of_stamp_s_files(tmp_path: Path, version: str) -> None:
+def test_every_version_of_stamp_s_files(tmp_path, version):
     s = slide()
     bags = open_bags(foreign.stamp(tmp_path, s, version=version))
     np.testing.assert_array_equal(edges_by_cell(bags.bag("s1"), s.order)[0], expected_edges(s)[0])
@@ -93,7 +102,7 @@ STAMP_FAULTS = {
 
 
 @pytest.mark.parametrize("message", STAMP_FAULTS)
-def test_stamp_files_that_are_refused(tmp_path: Path, message: str) -> None:
+def test_stamp_files_that_are_refused(tmp_path, message):
     """A change of an array replaces it, a change of an attribute sets it; None removes either."""
     path = next(foreign.stamp(tmp_path, slide()).rglob("*.h5"))
     with h5py.File(path, "r+") as f:
@@ -105,15 +114,7 @@ def test_stamp_files_that_are_refused(tmp_path: Path, message: str) -> None:
     refused(BagError, message, open_bags(tmp_path).stored, "s1")
 
 
-def test_stamp_s_multiplex_files_name_the_rows_otherwise(tmp_path: Path) -> None:
-    s = slide()
-    path = next(foreign.stamp(tmp_path, s).rglob("*.h5"))
-    with h5py.File(path, "r+") as f:
-        f.move("feats", "patch_embeddings")
-    np.testing.assert_array_equal(open_bags(tmp_path).bag("s1").x.float(), s.features[s.order])
-
-
-def test_slideflow_s_index_without_zip_and_without(tmp_path: Path) -> None:
+def test_slideflow_s_index_without_zip_and_without(tmp_path):
     s = slide()
     bag = open_bags(foreign.slideflow(tmp_path / "npy", s, zipped=False)).bag("s1")
     np.testing.assert_array_equal(bag.coords.numpy(), s.corners)
@@ -127,7 +128,7 @@ def test_slideflow_s_index_without_zip_and_without(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("side", [604, 605])
-def test_slideflow_s_centres_become_corners(tmp_path: Path, side: int) -> None:
+def test_slideflow_s_centres_become_corners(tmp_path, side):
     """For an odd side, the centre may be rounded down or exact."""
     s = slide()
     expected = s.cells * side + 7
@@ -139,14 +140,14 @@ def test_slideflow_s_centres_become_corners(tmp_path: Path, side: int) -> None:
         assert bag.stride == side
 
 
-def test_a_side_worked_out_from_the_resolution_is_not_a_pixel_off() -> None:
+def test_a_side_worked_out_from_the_resolution_is_not_a_pixel_off():
     """tile_um / mpp may differ from an integer by rounding errors."""
     expected = np.array([[7, 0], [1031, 2048]])
     for side in (1024 - 1e-10, 1024.0, 1024 + 1e-10, 1024.3):
         np.testing.assert_array_equal(corners(expected + 512, side), expected)
 
 
-def test_clam_s_tensors_alone_take_their_corners_from_patches(tmp_path: Path) -> None:
+def test_clam_s_tensors_alone_take_their_corners_from_patches(tmp_path):
     s = slide(scan=40)
     root = foreign.clam(tmp_path, s, slide("s2", seed=1), h5=False)
     bags = open_bags(root)
@@ -161,49 +162,33 @@ def test_clam_s_tensors_alone_take_their_corners_from_patches(tmp_path: Path) ->
     assert open_bags(root).bag("s1").coords is None
 
 
-def test_clam_s_first_script_gave_corners_at_the_level_of_the_patches(tmp_path: Path) -> None:
-    s = slide(scan=40)
-    bag = open_bags(foreign.clam_first_script(tmp_path, s)).bag("s1")
-    assert bag.stride == 1024
-    np.testing.assert_array_equal(bag.coords.numpy(), s.corners)
-    np.testing.assert_array_equal(
-        edges_by_cell(bag, np.arange(len(s.cells)))[0], expected_edges(s)[0]
-    )
-
-
-def test_trident_s_files_of_clam_s_old_corners(tmp_path: Path) -> None:
-    s = slide(scan=40)
-    foreign.trident(tmp_path, s)
-    for path in tmp_path.rglob("*.h5"):
+def test_clam_s_older_corners(tmp_path):
+    """On 40x scans: corners at the level of the patches, and TRIDENT's files of such corners."""
+    s, second, third = slide(scan=40), tmp_path / "second", tmp_path / "third"
+    clam = open_bags(foreign.clam_first_script(tmp_path / "first", s))
+    np.testing.assert_array_equal(clam.bag("s1").coords.numpy(), s.corners)
+    foreign.trident(second, s)
+    for path in second.rglob("*.h5"):
         with h5py.File(path, "r+") as f:
             for key in list(f["coords"].attrs):
                 del f["coords"].attrs[key]
             f["coords"].attrs.update(patch_size=512, patch_level=0, custom_downsample=2)
-    bags = open_bags(tmp_path)
-    assert bags.bag("s1").stride == 1024
-    np.testing.assert_array_equal(
-        edges_by_cell(bags.bag("s1"), np.arange(len(s.cells)))[0], expected_edges(s)[0]
-    )
-    assert bags.notes == {}
-
-
-def test_a_size_at_the_target_magnification_is_refused_not_an_empty_graph(tmp_path: Path) -> None:
-    """On 40x scans, a stated size of 512 may correspond to a stride of 1024."""
-    foreign.trident(tmp_path, slide(scan=40))
-    for path in tmp_path.rglob("*.h5"):
+    trident = open_bags(second)
+    for bags in (clam, trident):
+        bag = bags.bag("s1")
+        assert bag.stride == 1024
+        edges = edges_by_cell(bag, np.arange(len(s.cells)))[0]
+        np.testing.assert_array_equal(edges, expected_edges(s)[0])
+    assert trident.notes == {}
+    # a size at the target magnification is refused, and gives no empty graph
+    foreign.trident(third, s)
+    for path in third.rglob("*.h5"):
         with h5py.File(path, "r+") as f:
             f["coords"].attrs["patch_size_level0"] = 512
-    refused(GraphError, "512 apart, but the coordinates say 1024", open_bags(tmp_path).bag, "s1")
+    refused(GraphError, "512 apart, but the coordinates say 1024", open_bags(third).bag, "s1")
 
 
-def test_several_extractors_of_stamp(tmp_path: Path) -> None:
-    shutil.copytree(foreign.stamp(tmp_path, slide()) / "uni-1a2b3c4d", tmp_path / "conch-00000000")
-    words = "several folders of features: conch-00000000, uni-1a2b3c4d"
-    refused(BagError, words, open_bags, tmp_path)
-    assert open_bags(tmp_path, features="uni-1a2b3c4d").names == ("s1",)
-
-
-def test_folders_with_the_bags_of_two_tools(tmp_path: Path) -> None:
+def test_folders_with_the_bags_of_two_tools(tmp_path):
     folder = next(foreign.trident(tmp_path / "t", slide("a")).rglob("features_*"))
     stamp = next(foreign.stamp(tmp_path / "s", slide("b")).rglob("*.h5"))
     (folder / "b.h5").write_bytes(stamp.read_bytes())
@@ -242,7 +227,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("what", TENSORS)
-def test_pt_files_of_something_else(tmp_path: Path, what: str) -> None:
+def test_pt_files_of_something_else(tmp_path, what):
     root, (held, message) = foreign.slideflow(tmp_path, slide()), TENSORS[what]
     torch.save(held, root / "s1.pt")
     refused(BagError, message, open_bags(root).bag, "s1")
@@ -250,7 +235,7 @@ def test_pt_files_of_something_else(tmp_path: Path, what: str) -> None:
         refused(BagError, message, open_bags(root).size, "s1")
 
 
-def test_pt_files_are_never_unpickled_and_damage_is_named(tmp_path: Path) -> None:
+def test_pt_files_are_never_unpickled_and_damage_is_named(tmp_path):
     root = foreign.slideflow(tmp_path, slide())
     path = root / "s1.pt"
     whole = path.read_bytes()
@@ -271,7 +256,7 @@ def test_pt_files_are_never_unpickled_and_damage_is_named(tmp_path: Path) -> Non
     refused(BagError, r"s1\.pt: the archive states 80,", open_bags(root).bag, "s1")
 
 
-def test_pt_files_of_bfloat16_and_of_no_tile(tmp_path: Path) -> None:
+def test_pt_files_of_bfloat16_and_of_no_tile(tmp_path):
     root, x = foreign.slideflow(tmp_path, slide()), torch.from_numpy(slide().features)
     torch.save(x[None].bfloat16().requires_grad_(), root / "s1.pt")
     assert torch.equal(open_bags(root).bag("s1").x, x.bfloat16().float())
@@ -283,7 +268,7 @@ def test_pt_files_of_bfloat16_and_of_no_tile(tmp_path: Path) -> None:
     assert open_bags(tmp_path / "stamp").empty() == ("s1",)
 
 
-def test_what_is_not_read_says_what_it_looks_like(tmp_path: Path) -> None:
+def test_what_is_not_read_says_what_it_looks_like(tmp_path):
     (tmp_path / "z" / "a.zarr").mkdir(parents=True)
     with pytest.raises(BagError, match=r"LazySlide's or tiatoolbox's.*'features'.*'coords'"):
         open_bags(tmp_path / "z")
@@ -305,7 +290,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("text", SETTINGS)
-def test_slideflow_s_settings_that_are_none(tmp_path: Path, text: str) -> None:
+def test_slideflow_s_settings_that_are_none(tmp_path, text):
     root = foreign.slideflow(tmp_path, slide())
     (root / "bags_config.json").write_text(text)
     refused(InputError, rf"bags_config\.json is {SETTINGS[text]}", open_bags, root)

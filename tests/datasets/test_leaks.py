@@ -14,7 +14,7 @@ from probsa.datasets.splits import Split, fold_splits, make_split
 from probsa.errors import TableError
 
 REAL = ("ct_ich", "colon_tiles")
-OLD = ("musk1", "musk2", "fox", "tiger", "elephant")
+OLD = ("musk1", "tiger")
 
 
 def write(folder, bags):
@@ -47,9 +47,6 @@ CHANGES = {
 }
 
 
-# --- copies
-
-
 @pytest.mark.parametrize("data", REAL)
 def test_real_bags_that_share_nothing_raise_no_alarm(shared_data, data):
     bags = open_bags(shared_data / "bags" / data / "features")
@@ -64,8 +61,9 @@ def test_the_old_benchmarks_raise_no_alarm(shared_data, tmp_path, data):
     assert find_copies(bags, bags.names) == []
 
 
-@pytest.mark.parametrize("data", REAL)
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    ("data", "change"), [*(("ct_ich", change) for change in CHANGES), ("colon_tiles", "all of it")]
+)
 def test_a_planted_copy_is_found_and_nothing_else(shared_data, tmp_path, data, change):
     real = some(shared_data, data)
     origin = list(real)[7]
@@ -141,9 +139,6 @@ def test_bags_that_cannot_be_read_are_left_out(tmp_path):
     (tmp_path / "z.h5").write_bytes(b"damaged")
     assert [(c.first, c.second) for c in find_copies(bags, bags.names)] == [("a", "b")]
     assert find_copies(bags, ["wide", "z"]) == []
-
-
-# --- leaks
 
 
 @pytest.fixture

@@ -54,6 +54,10 @@ def test_a_prepared_set_is_complete_and_can_be_prepared_again(tmp_path):
     text = (out / "labels.csv").read_text()
     assert text.startswith("bag,label,group,fold\nb00,0,g0,0\n")
     assert prepare_localmil(tmp_path / "in", tmp_path / "out") == [card]
+    with h5py.File(tmp_path / "in" / "toy" / "features" / "b01.h5", "a") as f:
+        f["instance_labels"][...] = [1, 1, 0, 1]
+    (after,) = prepare_localmil(tmp_path / "in", tmp_path / "out")
+    assert after.fingerprint != card.fingerprint
 
 
 def test_a_grid_builds_the_graph_that_the_card_states(tmp_path):
@@ -106,20 +110,6 @@ def test_without_a_column_of_groups_none_are_counted(tmp_path, capsys):
     assert "b: 18 bags (9 positive) of 9 groups in 3 folds; 72 instances" in shown
 
 
-def test_a_damaged_card_is_named(tmp_path):
-    (tmp_path / "card.json").write_text('{"name": "toy"}')
-    refused(InputError, r"card\.json is damaged: .* Prepare the set again", read_card, tmp_path)
-
-
-def test_the_fingerprint_depends_on_the_instance_labels(tmp_path):
-    folder = _set(tmp_path / "in")
-    (before,) = prepare_localmil(tmp_path / "in", tmp_path / "out")
-    with h5py.File(folder / "features" / "b01.h5", "a") as f:
-        f["instance_labels"][...] = [1, 1, 0, 1]
-    (after,) = prepare_localmil(tmp_path / "in", tmp_path / "out")
-    assert after.fingerprint != before.fingerprint
-
-
 @pytest.mark.parametrize("name", ["ct_ich", "colon_tiles", "apnea", "magnetic_tiles"])
 def test_known_sets_have_a_description(tmp_path, name):
     assert describe(name, tmp_path).graph == ("grid" if name.endswith("tiles") else "chain")
@@ -170,7 +160,7 @@ def test_unusable_labels_are_refused(tmp_path, change, message):
     refused(InputError, message, prepare_localmil, tmp_path / "in", tmp_path / "out")
 
 
-def test_sets_that_are_missing_or_without_instance_labels_are_refused(tmp_path):
+def test_sets_and_cards_that_cannot_be_used_are_refused(tmp_path):
     with pytest.raises(InputError, match="has no sets: expected folders with features/"):
         prepare_localmil(tmp_path, tmp_path / "out")
     _set(tmp_path / "in", truth=False)
@@ -178,3 +168,5 @@ def test_sets_that_are_missing_or_without_instance_labels_are_refused(tmp_path):
         prepare_localmil(tmp_path / "in", tmp_path / "out")
     with pytest.raises(InputError, match="has no set 'other': it has toy"):
         prepare_localmil(tmp_path / "in", tmp_path / "out", sets=["other"])
+    (tmp_path / "card.json").write_text('{"name": "toy"}')
+    refused(InputError, r"card\.json is damaged: .* Prepare the set again", read_card, tmp_path)

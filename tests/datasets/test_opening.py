@@ -51,7 +51,7 @@ def scan(folder: Path, positions: list[float]) -> BagSet:
     return open_bags(folder)
 
 
-def test_a_folder_of_our_files(tmp_path: Path) -> None:
+def test_a_folder_of_our_files(tmp_path):
     labels = np.arange(N) % 2
     slides(tmp_path, "b", instance_labels=labels, features=features(7, dtype="float16"))
     slides(tmp_path, "a", features=features(8, dtype="float16"))
@@ -69,7 +69,7 @@ def test_a_folder_of_our_files(tmp_path: Path) -> None:
     assert pack([bag, bags.bag("a")]).sizes == (N, N)
 
 
-def test_a_trident_job_with_two_encoders(tmp_path: Path) -> None:
+def test_a_trident_job_with_two_encoders(tmp_path):
     for seed, encoder in enumerate(("uni", "resnet50")):
         foreign.trident(tmp_path, slide(seed=seed), encoder=encoder)
     job = tmp_path / "20x_512px_0px_overlap"
@@ -93,14 +93,14 @@ def clam(folder: Path, root: str) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("root", ["FEAT", "OUT"])  # patches one level up, and beside h5_files
 @pytest.mark.parametrize("given", [".", "h5_files"])
-def test_a_clam_folder_takes_the_patch_size_from_patches(tmp_path, root: str, given: str) -> None:
+def test_a_clam_folder_takes_the_patch_size_from_patches(tmp_path, root, given):
     bags = open_bags(clam(tmp_path, root)[0] / given)
     bag = bags.bag("s1")
     assert (bags.names, bag.stride, bag.coords.dtype) == (("s1",), 1024, torch.int64)
     assert bag.edges.shape == expected_edges(slide())[0].shape and bags.notes == {}
 
 
-def test_clam_s_patch_size_is_cross_checked_or_estimated(tmp_path: Path) -> None:
+def test_clam_s_patch_size_is_cross_checked_or_estimated(tmp_path):
     path, patches = clam(tmp_path, "FEAT")
     with h5py.File(patches, "r+") as f:
         f["coords"].attrs["patch_size"] = 512
@@ -128,7 +128,7 @@ def torchmil(root: Path, *, scans: bool = False, encoders: tuple[str, ...] = ("r
     return root
 
 
-def test_torchmil_slides_and_scans(tmp_path: Path) -> None:
+def test_torchmil_slides_and_scans(tmp_path):
     root = torchmil(tmp_path / "patches_512")
     for given in (tmp_path, root, root / "features" / "features_resnet50"):
         bags = open_bags(given)
@@ -144,7 +144,7 @@ def test_torchmil_slides_and_scans(tmp_path: Path) -> None:
     np.testing.assert_array_equal(bag.x.numpy(), features(2))
 
 
-def test_damaged_torchmil_files(tmp_path: Path) -> None:
+def test_damaged_torchmil_files(tmp_path):
     root = torchmil(tmp_path / "patches_256")
     path, coords = root / "features" / "features_resnet50" / "w1.npy", root / "coords" / "w1.npy"
     whole = path.read_bytes()
@@ -162,7 +162,7 @@ def test_damaged_torchmil_files(tmp_path: Path) -> None:
         refused(BagError, message, open_bags(root).bag, "w1")
 
 
-def test_two_bags_of_one_name(tmp_path: Path) -> None:
+def test_two_bags_of_one_name(tmp_path):
     slides(tmp_path / "x", "a")
     slides(tmp_path / "y", "a")
     refused(BagError, r"two bags are named 'a': .*x/a\.h5 and .*y/a\.h5", open_bags, tmp_path)
@@ -170,7 +170,7 @@ def test_two_bags_of_one_name(tmp_path: Path) -> None:
     refused(BagError, r"two bags are named 'a': .*a\.h5 and .*a\.hdf5", open_bags, tmp_path / "x")
 
 
-def test_a_folder_without_bags(tmp_path: Path) -> None:
+def test_a_folder_without_bags(tmp_path):
     refused(BagError, r"there is no folder .*gone", open_bags, tmp_path / "gone")
     refused(BagError, r"no bags in .*: expected \.h5 files .*; found nothing", open_bags, tmp_path)
     (tmp_path / "slide.pt").touch()
@@ -179,7 +179,7 @@ def test_a_folder_without_bags(tmp_path: Path) -> None:
     refused(InputError, "cache_gb is -1", open_bags, slides(tmp_path / "x"), cache_gb=-1.0)
 
 
-def test_a_name_or_a_width_that_does_not_fit(tmp_path: Path) -> None:
+def test_a_name_or_a_width_that_does_not_fit(tmp_path):
     bags = open_bags(slides(tmp_path, ("slide_1", "slide_2")))
     refused(BagError, r"no bag named 'slide1' in .* Did you mean 'slide_", bags.bag, "slide1")
     write_bag(tmp_path / "z.h5", features=features(0)[:, :3], kind="slide")
@@ -200,7 +200,7 @@ GRAPHS = [
 
 
 @pytest.mark.parametrize(("graph", "edges"), GRAPHS)
-def test_each_option_of_graphs(tmp_path: Path, graph: GraphOptions, edges: torch.Tensor) -> None:
+def test_each_option_of_graphs(tmp_path, graph, edges):
     bag = open_bags(slides(tmp_path, "a"), graph=graph).bag("a")
     assert torch.equal(bag.edges, edges) and bag.stride == 1024
     expected = graphs.edge_weights(bag.x, edges, kind=graph.edge_weights, scale=graph.weight_scale)
@@ -210,7 +210,7 @@ def test_each_option_of_graphs(tmp_path: Path, graph: GraphOptions, edges: torch
         assert not torch.equal(bag.weights, open_bags(tmp_path, graph=plain).bag("a").weights)
 
 
-def test_a_graph_that_needs_coordinates(tmp_path: Path) -> None:
+def test_a_graph_that_needs_coordinates(tmp_path):
     write_bag(tmp_path / "a.h5", features=features(0), kind="slide")
     assert open_bags(tmp_path).bag("a").edges.shape == (2, 0)
     for kind in ("grid", "knn"):
@@ -239,13 +239,13 @@ def test_a_graph_that_needs_coordinates(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_missing_slices_are_noted(tmp_path: Path, positions: list[float], note: str | None) -> None:
+def test_missing_slices_are_noted(tmp_path, positions, note):
     bags = scan(tmp_path, positions)
     assert torch.equal(bags.bag("scan").edges, graphs.chain(len(positions)))
     assert bags.notes == ({} if note is None else {"scan": note})
 
 
-def test_a_slide_of_scattered_patches_is_noted(tmp_path: Path) -> None:
+def test_a_slide_of_scattered_patches_is_noted(tmp_path):
     columns = np.array([0, 1, 4, 8, 13, 19, 26, 34, 43, 53]) * 1024
     coords = np.stack([columns, np.zeros_like(columns)], axis=1)
     bags = open_bags(slides(tmp_path, "a", coords=coords, features=features(0, n=10)))
@@ -253,7 +253,7 @@ def test_a_slide_of_scattered_patches_is_noted(tmp_path: Path) -> None:
     assert bags.notes == {"a": "80% of the patches have no neighbour"}
 
 
-def test_real_scans_and_tiles(shared_data: Path) -> None:
+def test_real_scans_and_tiles(shared_data):
     folder = shared_data / "bags" / "ct_ich"
     bags, t = open_bags(folder / "features"), read_table(folder / "labels.csv")
     check_labels_match(t, bags.names, allow_unlabelled=False)
@@ -276,7 +276,7 @@ def test_real_scans_and_tiles(shared_data: Path) -> None:
         assert bool((bag.weights > 0).all()) and torch.isfinite(bag.weights).all()
 
 
-def test_bags_in_memory_are_like_a_folder(tmp_path: Path) -> None:
+def test_bags_in_memory_are_like_a_folder(tmp_path):
     folder = open_bags(write_folder(tmp_path, bags=3)[0])
     memory = BagList([folder.bag(name) for name in folder.names])
     assert memory.names == folder.names and memory.in_dim == folder.in_dim
@@ -299,16 +299,13 @@ def test_bags_in_memory_are_like_a_folder(tmp_path: Path) -> None:
             BagList(bags).bag("b")
 
 
-# --- instance labels from a separate folder
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> tuple[Path, Path, Path]:
     (tmp_path / "instance_labels").mkdir()
     return *write_folder(tmp_path), tmp_path / "instance_labels"
 
 
-def test_instance_labels_of_a_folder_go_before_those_of_the_bags(data, tmp_path: Path) -> None:
+def test_instance_labels_of_a_folder_go_before_those_of_the_bags(data, tmp_path):
     stored, labels, overlay = data
     plain = open_bags(stored)
     other = np.full(plain.size("001"), -1)
@@ -335,14 +332,14 @@ def test_instance_labels_of_a_folder_go_before_those_of_the_bags(data, tmp_path:
         (np.int64(-2), r"002\.npy.*expected integers"),
     ],
 )
-def test_what_is_no_label_of_instances_is_refused(data, values, message: str) -> None:
+def test_what_is_no_label_of_instances_is_refused(data, values, message):
     stored, _, overlay = data
     same = np.full(open_bags(stored).size("002"), values) if not values.ndim else values
     np.save(overlay / "002.npy", same)
     refused(BagError, message, open_bags(stored, instance_labels=overlay).stored, "002")
 
 
-def test_a_folder_of_labels_of_other_bags_and_no_folder_are_refused(data) -> None:
+def test_a_folder_of_labels_of_other_bags_and_no_folder_are_refused(data):
     stored, _, overlay = data
     np.save(overlay / "slide_0.npy", np.zeros(3, np.int64))
     with pytest.raises(BagError, match=r"none of the 1 files .* is named after a bag"):
@@ -350,7 +347,7 @@ def test_a_folder_of_labels_of_other_bags_and_no_folder_are_refused(data) -> Non
     refused(BagError, "there is no folder", open_bags, stored, instance_labels=overlay / "absent")
 
 
-def test_bags_that_the_table_does_not_name_are_left_out_where_that_is_asked_for(data) -> None:
+def test_bags_that_the_table_does_not_name_are_left_out_where_that_is_asked_for(data):
     stored, labels, _ = data
     lines = [line for line in labels.read_text().splitlines() if not line.startswith("004,")]
     labels.write_text("\n".join(lines) + "\n")

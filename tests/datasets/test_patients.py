@@ -2,7 +2,6 @@
 
 import pickle
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,7 +45,7 @@ def slide_set(*missing: str) -> BagList:
     )
 
 
-def test_patients_are_bags() -> None:
+def test_patients_are_bags():
     slides = slide_set()
     bags = PatientBags(slides, TABLE)
     assert (bags.names, bags.in_dim, len(bags)) == (("p", "q"), 3, 2)
@@ -68,17 +67,17 @@ def test_patients_are_bags() -> None:
     with pytest.raises(InputError, match=r"'q' .* cannot be read here: it is tested"):
         bags.sealed(["q"], why="it is tested").bag("q")
     refused(BagError, r"no bag named 's1'", bags.bag, "s1")
-
-
-def test_one_slide_is_the_same_bag_under_the_name_of_the_patient() -> None:
-    slides = slide_set()
     q, alone = PatientBags(slides, TABLE).bag("q"), slides.bag("t1")
     for name in ("x", "edges", "weights", "coords", "instance_labels"):
         assert torch.equal(getattr(q, name), getattr(alone, name))
     assert (q.name, q.stride) == ("q", alone.stride)
+    t = patient_table(TABLE)
+    assert (t.bags, t.labels, t.groups, t.folds) == (("p", "q"), (1, 0), ("p", "q"), (1, 0))
+    assert patient_table(t) == t
+    refused(TableError, r"add a column 'group'", patient_table, replace(TABLE, groups=None))
 
 
-def test_training_refuses_missing_slides_and_prediction_uses_the_others() -> None:
+def test_training_refuses_missing_slides_and_prediction_uses_the_others():
     message = r"2 slides without a bag \('s2' of 'p', 't1' of 'q'\)\. 1 patient would have none "
     with pytest.raises(TableError, match=message + r"left \(q\)\. .*missing to leave_out"):
         PatientBags(slide_set("s2", "t1"), TABLE)
@@ -91,9 +90,6 @@ def test_training_refuses_missing_slides_and_prediction_uses_the_others() -> Non
         PatientBags(slide_set("s1", "s2", "s3", "t1"), TABLE, missing="leave_out")
     with pytest.raises(TableError, match=r"add a column 'group'"):
         PatientBags(slide_set(), replace(TABLE, groups=None))
-
-
-def test_slides_without_instances_are_left_out() -> None:
     empty = replace(slide("s2", 2, seed=9), x=torch.zeros(0, 3), edges=torch.zeros(2, 0).long())
     others = [slide(name, 2, seed=k) for k, name in enumerate(("s1", "s3", "t1"))]
     bags = PatientBags(BagList([empty, *others]), TABLE)
@@ -101,7 +97,7 @@ def test_slides_without_instances_are_left_out() -> None:
     assert bags.notes["p"] == "2 of 3 slides used; missing: s2 (no instances)"
 
 
-def test_the_features_of_every_slide_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_features_of_every_slide_are_described(monkeypatch):
     stated = {"s1": 0.5, "s2": 0.25, "s3": 0.5, "t1": 1.0}
     monkeypatch.setattr(
         BagList, "metadata", lambda _, name: Metadata(mpp=stated[name], unreadable=1, encoder="e")
@@ -111,7 +107,7 @@ def test_the_features_of_every_slide_are_described(monkeypatch: pytest.MonkeyPat
     assert FeatureMetadata.of(bags, ["p"]).mpps == (0.25, 0.5)
 
 
-def test_copies_are_found_slide_by_slide() -> None:
+def test_copies_are_found_slide_by_slide():
     copied = replace(slide("t1", 40, seed=7), name="t1")
     slides = BagList(
         [slide("s1", 90, seed=1), slide("s2", 80, seed=2), replace(copied, name="s3"), copied]
@@ -125,14 +121,7 @@ def test_copies_are_found_slide_by_slide() -> None:
     )
 
 
-def test_the_table_of_patients() -> None:
-    t = patient_table(TABLE)
-    assert (t.bags, t.labels, t.groups, t.folds) == (("p", "q"), (1, 0), ("p", "q"), (1, 0))
-    assert patient_table(t) == t
-    refused(TableError, r"add a column 'group'", patient_table, replace(TABLE, groups=None))
-
-
-def test_quintiles_are_those_of_patients(tmp_path: Path) -> None:
+def test_quintiles_are_those_of_patients(tmp_path):
     path = tmp_path / "labels.csv"
     lines = [f"s{i},p{i},{i}" for i in range(5)] + [f"t{i},p4,4" for i in range(10)]
     path.write_text("bag,group,label\n" + "\n".join(lines))
@@ -157,7 +146,7 @@ def test_quintiles_are_those_of_patients(tmp_path: Path) -> None:
         ("split", "a,p,1,train\nb,p,1,", "disagree in split: .* has train, .* has unused"),
     ],
 )
-def test_slides_that_disagree(tmp_path: Path, task: str, rows: str, message: str) -> None:
+def test_slides_that_disagree(tmp_path, task, rows, message):
     columns = {
         "survival": "time,event",
         "multilabel": "x,y",
@@ -174,7 +163,7 @@ def test_slides_that_disagree(tmp_path: Path, task: str, rows: str, message: str
     refused(TableError, rf"the slides of patient 'p' .*{message}", patient_table, t)
 
 
-def test_findings_that_agree_may_be_unknown(tmp_path: Path) -> None:
+def test_findings_that_agree_may_be_unknown(tmp_path):
     path = tmp_path / "labels.csv"
     path.write_text("bag,group,x,y\na,p,1,\nb,p,1.0,\n")
     t = read_table(path, target=TargetOptions(task="multilabel", target=("x", "y")))

@@ -1,6 +1,5 @@
 """Splits of the protocol, stored and read again; training cannot read the test part."""
 
-import gzip
 import json
 from collections import Counter
 from dataclasses import replace
@@ -11,7 +10,7 @@ from support.refusals import refused
 
 from probsa.core.bags import pack
 from probsa.core.store import write_bag
-from probsa.datasets import open_bags, read_table
+from probsa.datasets import open_bags
 from probsa.datasets.labels import SPLIT_PARTS, LabelTable, drop_bags
 from probsa.datasets.splits import (
     Split,
@@ -77,13 +76,6 @@ def test_every_training_bag_validates_once_with_its_patient_beside_one_fixed_tes
     assert {s.part_of(table.bags[0]) for s in protocol_splits(out)} == {"unused"}
 
 
-def test_train_and_val_of_the_table_are_one_training_part():
-    table = cohort()
-    parts = ["val" if p == "train" and k % 4 < 2 else p for k, p in enumerate(table.splits)]
-    mixed = replace(table, splits=tuple(parts))
-    assert [s.val for s in protocol_splits(mixed)] == [s.val for s in protocol_splits(table)]
-
-
 REFUSED = [
     (table_of([0, 1] * 5), "does not say which bags are tested"),
     (table_of([0, 1] * 5, folds=(0, 1, 2, 3, 4) * 2), "use those"),
@@ -115,9 +107,10 @@ def test_one_split_is_none_and_unlabelled_test_bags_may_be_predicted():
     refused(InputError, "splits is 1", protocol_splits, cohort(), splits=1)
     table = table_of([0, 1] * 5 + [None, None], parts=train_and_test(10, 2))
     assert protocol_splits(table)[0].test == ("b10", "b11")
-
-
-def test_a_validation_part_of_one_class_is_noted():
+    table = cohort()
+    parts = ["val" if p == "train" and k % 4 < 2 else p for k, p in enumerate(table.splits)]
+    mixed = replace(table, splits=tuple(parts))
+    assert [s.val for s in protocol_splits(mixed)] == [s.val for s in protocol_splits(table)]
     splits = protocol_splits(table_of([0] * 8 + [1, 1] + [0, 1], parts=train_and_test(10, 2)))
     without = [s for s in splits if not {"b8", "b9"} & set(s.val)]
     assert len(without) == 3
@@ -144,9 +137,6 @@ def test_folds_are_used_as_they_are_and_a_fold_of_one_class_is_noted():
         check_classes(table, Split(train=("b4",), val=("b1",), test=("b2", "b3"), origin="made"))
 
 
-# --- stored
-
-
 def test_stored_splits_are_read_as_they_were(tmp_path):
     table = cohort()
     splits = protocol_splits(table, seed=3)
@@ -159,6 +149,13 @@ def test_stored_splits_are_read_as_they_were(tmp_path):
     assert metadata["splits"][4]["val"] == 8 and "seed 3" in metadata["splits"][0]["origin"]
     assert set(read_clam_split(paths[2], table).val) == set(splits[2].val)  # as runs do
     assert paths[0].read_text().splitlines()[0] == ",train,val,test"
+    refused(TableError, "there are no stored splits", read_splits, tmp_path / "no", table)
+    write_splits(tmp_path, protocol_splits(cohort()))
+    path = tmp_path / "splits.json"
+    later = json.dumps({**json.loads(path.read_text()), "probsa_splits": 2})
+    for text, message in ((later, "version 2, this probsa reads 1"), ("{", "is damaged")):
+        path.write_text(text)
+        refused(TableError, message, read_splits, tmp_path, cohort())
 
 
 def test_stored_splits_that_no_longer_fit_are_refused(tmp_path):
@@ -187,38 +184,6 @@ def test_stored_splits_that_no_longer_fit_are_refused(tmp_path):
     left_out = replace(table, splits=(None, *parts[1:]))  # such bags are not new
     write_splits(tmp_path, protocol_splits(left_out))
     assert len(read_splits(tmp_path, left_out)) == 5
-
-
-def test_missing_and_damaged_stores_are_said(tmp_path):
-    refused(TableError, "there are no stored splits", read_splits, tmp_path, cohort())
-    write_splits(tmp_path, protocol_splits(cohort()))
-    path = tmp_path / "splits.json"
-    later = json.dumps({**json.loads(path.read_text()), "probsa_splits": 2})
-    for text, message in ((later, "version 2, this probsa reads 1"), ("{", "is damaged")):
-        path.write_text(text)
-        refused(TableError, message, read_splits, tmp_path, cohort())
-
-
-def test_the_published_partition_of_panda_splits_in_the_protocols_way(shared_data, tmp_path):
-    file = shared_data / "labels_splits" / "panda_silva2021_partition.csv.gz"
-    header, *lines = [s.split(",") for s in gzip.decompress(file.read_bytes()).decode().split()]
-    rows = [dict(zip(header, line, strict=True)) for line in lines]
-    out = tmp_path / "labels.csv"
-    cells = [f"{r['slide_name']},{int(float(r['isup_0']) == 0)},{r['Partition']}" for r in rows]
-    out.write_text("\n".join(["bag,label,split", *cells, ""]))
-    table = read_table(out)
-    splits = protocol_splits(table)
-    assert [len(s.test) for s in splits] == [1794] * 5
-    assert sum(len(s.val) for s in splits) == 8469 + 353
-    assert {len(s.val) for s in splits} <= {1764, 1765}
-    y = dict(zip(table.bags, table.labels, strict=True))
-    for s in splits:  # exactly stratified
-        assert sum(y[b] for b in s.val) / len(s.val) == pytest.approx(
-            sum(y[b] for b in (*s.train, *s.val)) / 8822, abs=1e-3
-        )
-
-
-# --- sealed
 
 
 def test_the_test_part_cannot_be_read_by_training_or_its_workers(tmp_path):

@@ -41,13 +41,10 @@ def plane(s: SyntheticSlide, values) -> np.ndarray:
     return image
 
 
-def test_labels_say_whether_there_is_a_lesion(slides):
+def test_labels_say_whether_there_is_a_lesion_and_lesions_are_contiguous(slides):
     for s in slides:
         assert s.label == s.instance_labels.max()
         np.testing.assert_array_equal(DIGIT[s.digits] == LESION_DIGIT, s.instance_labels == 1)
-
-
-def test_lesions_are_contiguous_and_as_large_as_said(slides):
     for s in slides:
         lesions, count = ndimage.label(plane(s, s.instance_labels))
         assert count == 0 if s.label == 0 else 1 <= count <= 2
@@ -58,15 +55,12 @@ def test_lesions_are_contiguous_and_as_large_as_said(slides):
     assert np.mean(sizes) < 0.15
 
 
-def test_both_classes_hold_lookalikes(slides):
+def test_tissue_lookalikes_and_parts(slides):
     for label in (0, 1):
         share = [
             np.isin(DIGIT[s.digits], LOOKALIKE_DIGITS).mean() for s in slides if s.label == label
         ]
         assert np.mean(share) > 0.25
-
-
-def test_tissue_is_irregular(slides):
     shapes = [plane(s, 1) for s in slides]
     assert len({s.tobytes() for s in shapes}) == len(slides)
     islands = [ndimage.label(s, np.ones((3, 3)))[1] for s in shapes]
@@ -74,9 +68,6 @@ def test_tissue_is_irregular(slides):
     assert 0 < np.mean([k > 1 for k in islands]) < 0.6
     assert 0.2 < np.mean([k > 0 for k in holes]) < 1
     assert all(60 <= s.sum() <= 230 for s in shapes)
-
-
-def test_parts_are_balanced_and_share_no_digit(slides):
     parts = {p: [s for s in slides if s.part == p] for p in ("train", "val", "test")}
     assert {p: len(v) for p, v in parts.items()} == {"train": 30, "val": 12, "test": 18}
     for held in parts.values():
@@ -138,9 +129,6 @@ def test_written_slides_are_read_back(tmp_path):
     ]
     with h5py.File(tmp_path / "features" / "slide_000.h5") as f:
         assert f.attrs["probsa_kind"] == "slide"
-
-
-# --- simulated cohorts
 
 
 def stacked(bags):

@@ -50,7 +50,7 @@ def split_of(t: LabelTable, parts: str) -> Split:
     return Split(train=names["t"], val=names["v"], test=names["e"], origin="by hand")
 
 
-def test_options() -> None:
+def test_options():
     assert TargetOptions(unit="slide").unit == "bag"
     with types_not_executed():  # as YAML gives it
         assert TargetOptions(target=["a", "b"]).columns == ("a", "b")
@@ -64,7 +64,7 @@ def test_options() -> None:
         TargetOptions(unit="case")
 
 
-def test_classes_are_taken_as_before(tmp_path: Path) -> None:
+def test_classes_are_taken_as_before(tmp_path):
     t = table(tmp_path, "bag,label\na,1\nb,0\n")
     assert (t.task, t.target, t.values, t.notes) == ("binary", ("label",), ((1.0,), (0.0,)), ())
     assert table(tmp_path, "bag,label\na,1\nb,0\nc,2\n").task == "multiclass"
@@ -76,7 +76,7 @@ def test_classes_are_taken_as_before(tmp_path: Path) -> None:
     assert drop_bags(t, ["a"]).values == ((1.0,),)
 
 
-def test_other_targets_are_never_guessed(tmp_path: Path) -> None:
+def test_other_targets_are_never_guessed(tmp_path):
     many = "bag,label\n" + "".join(f"b{i},{i}\n" for i in range(21))
     with pytest.raises(TableError, match=r"'label' has 21 different whole numbers, from 0 to 20: "):
         table(tmp_path, many)
@@ -84,14 +84,14 @@ def test_other_targets_are_never_guessed(tmp_path: Path) -> None:
     assert len(table(tmp_path, many, classes=[str(i) for i in range(21)]).classes) == 21
 
 
-def test_columns_are_known_if_they_are_named(tmp_path: Path) -> None:
+def test_columns_are_known_if_they_are_named(tmp_path):
     text = "slide,patient,label,age\na,p,1,60\nb,q,0,\n"
     t = table(tmp_path, text, covariates=["age"])
     assert (t.bags, t.groups, t.labels) == (("a", "b"), ("p", "q"), (1, 0))
     assert table(tmp_path, "FILENAME,PATIENT,label\na,p,1\n").groups == ("p",)
 
 
-def test_survival(tmp_path: Path) -> None:
+def test_survival(tmp_path):
     text = "bag,os,dead\na,2,1\nb,3.5,alive\nc,1,TRUE\nd,,\n"
     t = table(tmp_path, text, task="survival", target=("os", "dead"), labels_required=False)
     assert t.values == ((2.0, 1.0), (3.5, 0.0), (1.0, 1.0), None)
@@ -103,14 +103,14 @@ def test_survival(tmp_path: Path) -> None:
     assert (plain.values, plain.notes) == (((2.0, 1.0), (3.0, 0.0)), ())
 
 
-def test_censorship_is_read_inverted_and_said(tmp_path: Path) -> None:
+def test_censorship_is_read_inverted_and_said(tmp_path):
     text = "bag,time,censorship\na,2,1\nb,3,0\n"
     t = table(tmp_path, text, task="survival")
     assert (t.labels, t.target) == ((0, 1), ("time", "censorship"))
     assert "'censorship' of" in t.notes[0] and "read inverted" in t.notes[0]
 
 
-def test_ordinal_grades(tmp_path: Path) -> None:
+def test_ordinal_grades(tmp_path):
     t = table(tmp_path, "bag,label\na,1\nb,0\nc,2\n", task="ordinal")
     assert (t.task, t.labels, t.classes) == ("ordinal", (1, 0, 2), ("0", "1", "2"))
     assert "the grades in order 0 (1), 1 (1), 2 (1)" in t.describe()
@@ -125,7 +125,7 @@ def test_ordinal_grades(tmp_path: Path) -> None:
     assert table(tmp_path, "bag,label\na,1\nb,3\nc,2.0\n", **named).labels == (0, 2, 1)
 
 
-def test_findings(tmp_path: Path) -> None:
+def test_findings(tmp_path):
     text = "bag,oedema,nodule\na,1,0\nb,,1.0\nc,,\n"
     t = table(tmp_path, text, task="multilabel", target=("nodule", "oedema"))
     assert (t.classes, t.target, t.labels) == (("nodule", "oedema"),) * 2 + ((0, 0, None),)
@@ -137,7 +137,7 @@ def test_findings(tmp_path: Path) -> None:
         "oedema", "nodule")  # fmt: skip
 
 
-def test_measurements_are_stratified_by_quintile(tmp_path: Path) -> None:
+def test_measurements_are_stratified_by_quintile(tmp_path):
     rng = np.random.default_rng(0)
     y = rng.lognormal(size=50)
     text = "bag,label\n" + "".join(f"b{i},{v}\n" for i, v in enumerate(y)) + "c,\n"
@@ -193,18 +193,17 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("task", "text", "options", "words"), REFUSED)
-def test_bad_targets(tmp_path: Path, task: str, text: str, options: dict, words: str) -> None:
+def test_bad_targets(tmp_path, task, text, options, words):
     optional = {"labels_required": False} if task == "survival" else {}
-    with pytest.raises(TableError, match=words):
-        table(tmp_path, text, task=task, **options, **optional)
+    refused(TableError, words, table, tmp_path, text, task=task, **options, **optional)
 
 
-def test_a_table_of_values_needs_them() -> None:
+def test_a_table_of_values_needs_them():
     with pytest.raises(TableError, match=r"0 targets for 1 bags"):
         LabelTable(bags=("a",), labels=(0,), classes=(), task="regression")
 
 
-def test_splits_of_measurements_balance_quintiles() -> None:
+def test_splits_of_measurements_balance_quintiles():
     y = np.random.default_rng(1).permutation(50)
     t = made("regression", [(float(v),) for v in y], (y // 10).tolist())
     split = make_split(t)
@@ -215,9 +214,6 @@ def test_splits_of_measurements_balance_quintiles() -> None:
     assert sorted(b for s in rotated for b in s.val) == list(t.bags[:40])
     few = made("regression", [(float(v),) for v in range(8)], [0, 0, 1, 2, 2, 3, 4, 4])
     assert len(make_split(few, validation=0.25).val) == 2  # quintiles are merged, not the share cut
-
-
-def test_splits_of_survival_balance_events_and_of_findings_nothing() -> None:
     events = [1] * 10 + [0] * 40
     t = made("survival", [(1.0 + i, float(e)) for i, e in enumerate(events)], events)
     split = make_split(t)
@@ -259,12 +255,12 @@ TRAINED = [
 
 
 @pytest.mark.parametrize(("t", "parts", "words", "good"), TRAINED)
-def test_the_training_part_can_train(t: LabelTable, parts: str, words: str, good: str) -> None:
+def test_the_training_part_can_train(t, parts, words, good):
     check_training_part(t, split_of(t, good))
     refused(TableError, words, check_training_part, t, split_of(t, parts))
 
 
-def test_a_balanced_epoch_draws_each_class_equally() -> None:
+def test_a_balanced_epoch_draws_each_class_equally():
     labels = [0] * 90 + [1] * 8 + [2] * 3
     drawn = balanced_epoch(labels, seed=3, epoch=0)
     counts = np.bincount(np.array(labels)[drawn])
@@ -277,7 +273,7 @@ def test_a_balanced_epoch_draws_each_class_equally() -> None:
     assert share[98:].min() > 0.8 * share[98:].max()  # bags of a class are drawn alike
 
 
-def test_events_are_dealt_evenly() -> None:
+def test_events_are_dealt_evenly():
     events = [1] * 9 + [0] * 41
     batches = deal_events(events, batch_size=16, seed=0, epoch=0)
     assert sorted(i for b in batches for i in b) == list(range(50))

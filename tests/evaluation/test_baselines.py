@@ -9,6 +9,7 @@ from safetensors.numpy import save_file
 from scipy.spatial.distance import mahalanobis
 from scipy.stats import binom
 from sklearn.covariance import LedoitWolf, ledoit_wolf
+from support.refusals import refused
 from support.stored import WIDTH
 
 from probsa import Bag
@@ -130,7 +131,7 @@ def test_only_a_sample_of_large_bags_is_kept(monkeypatch):
         np.testing.assert_array_equal(again.arrays[key], value)
 
 
-def test_what_is_missing_has_a_reason():
+def test_what_is_missing_has_a_reason_and_bad_bags_are_refused(fitted):
     got = fit(cohort(6, seed=0, labels=(1,))).scores(stored("new", seed=5, y=1))
     for name in ("mean_features", "single_instance", "position"):
         assert "all 6 training bags are positive" in got[name]
@@ -142,18 +143,13 @@ def test_what_is_missing_has_a_reason():
     assert without.missing["position"] == f"{NO_COORDINATES} in the training bags"
     assert got["mean_features"].shape == (15,)
     assert without.about["mean_features_C"] == 1.0  # no validation bags
-
-
-def test_bad_bags_are_refused(fitted):
     bad = stored("bad", seed=0, y=0)
     bad.features[3, 1] = np.nan
     with pytest.raises(BagError, match="'bad': its features hold NaN or infinity, first in row 3"):
         fit(({"bad": bad}, {"bad": 0}))
     narrow = replace(bad, features=np.zeros((15, 2), np.float32))
-    with pytest.raises(BagError, match=f"2 features per instance, .* fitted on {WIDTH}"):
-        fitted.scores(narrow)
-    with pytest.raises(InputError, match="no training bags"):
-        fit(({}, {}))
+    refused(BagError, f"2 features per instance, .* fitted on {WIDTH}", fitted.scores, narrow)
+    refused(InputError, "no training bags", fit, ({}, {}))
 
 
 def test_a_stored_fit_gives_the_same_scores_and_a_foreign_file_is_refused(fitted, tmp_path):
@@ -164,19 +160,14 @@ def test_a_stored_fit_gives_the_same_scores_and_a_foreign_file_is_refused(fitted
         np.testing.assert_array_equal(again.scores(bag)[name], score)
     assert again.about == fitted.about
     (tmp_path / "text").write_text("no maps")
-    with pytest.raises(CheckpointError, match="damaged or not a safetensors file"):
-        NullMaps.load(tmp_path / "text")
+    refused(CheckpointError, "damaged or not a safetensors file", NullMaps.load, tmp_path / "text")
     save_file({"mean": np.zeros(2)}, tmp_path / "other")
-    with pytest.raises(CheckpointError, match="does not hold null maps"):
-        NullMaps.load(tmp_path / "other")
+    refused(CheckpointError, "does not hold null maps", NullMaps.load, tmp_path / "other")
     fitted.save(tmp_path / "maps.safetensors")
     arrays = {**fitted.arrays, "norm.weight": np.zeros(2), "whitening": np.zeros((2, 2))}
     replace(fitted, arrays=arrays).save(tmp_path / "misshapen")
     with pytest.raises(CheckpointError, match=r"damaged: whitening is float64 of shape \(2, 2\)"):
         NullMaps.load(tmp_path / "misshapen")
-
-
-# The sentence
 
 
 def sample(value, *, deviation=0.02, seed=0):
@@ -217,6 +208,7 @@ def test_a_map_that_loses_and_one_that_cannot_be_compared():
 
 SIGNAL = {"random": (0.0, 0.0), "equal": (1.0, 1.0), "better": (1.5, 0.5)}
 """How far the scores of positive instances lie above the others: of the map, and of one null."""
+"""How far the scores of positive instances lie above the others: of the map, and of one null."""
 
 
 def verdict(case, *, groups, seed):
@@ -236,16 +228,11 @@ def verdict(case, *, groups, seed):
     return compare_to_null_maps("random", metrics[0], nulls, groups=groups).verdict
 
 
-@pytest.mark.parametrize(("case", "groups"), [("equal", 5), ("equal", 20), ("random", 10)])
+@pytest.mark.parametrize(("case", "groups"), [("equal", 5), ("random", 10)])
 def test_a_map_that_is_no_better_seldom_wins(case, groups):
     """In at most 2.5 % of cohorts; 1,000 cohorts and more cases are in benchmarks/RESULTS.md."""
     found = [verdict(case, groups=groups, seed=s) for s in range(200)]
     assert found.count("better") <= binom.ppf(0.999, 200, 0.025)
-    found = [verdict("better", groups=20, seed=s) for s in range(30)]
-    assert found.count("better") > 20
-
-
-# Distances from training
 
 
 def features(n, *, d=5, seed=0):
@@ -288,22 +275,30 @@ def test_the_distance_is_mahalanobis_of_standardised_features_without_units():
     assert gaussian.percentile(gaussian.distance(changed)).min() == 1
 
 
-def test_percentiles_by_hand():
+def test_percentiles_by_hand_and_far_bags():
     gaussian = Gaussian.fit(features(60), validation=features(4, seed=1))
     got = gaussian.percentile(gaussian.distance(features(4, seed=1)))
     np.testing.assert_allclose(np.sort(got), [1 / 8, 3 / 8, 5 / 8, 7 / 8])
     far = gaussian.distance(features(1) + 1e4)
     assert gaussian.percentile(far)[0] == 1
     assert gaussian.percentile(gaussian.distance(gaussian.scale_mean[None]))[0] == 0
-
-
-def test_bags_and_instances_that_are_far_get_one():
     fitted, bags = distances()
     near, far = fitted.scores(bags["v3"]), fitted.scores(made_bags(1, seed=7, shift=200.0)["b0"])
     assert far["bag_ood"] == 1 and (far["ood"] == 1).all()
     assert near["bag_ood"] < 1 and near["ood"].mean() < 0.9
     assert far["bag_ood_distance"] > near["bag_ood_distance"]
     assert near["ood"].shape == near["ood_distance"].shape == (12,)
+    assert distances(validation=["v1"])[0] is None
+    bags = made_bags(5) | made_bags(3, seed=1, prefix="v")
+
+    def read(name):
+        if name == "b2":
+            raise BagError("damaged")
+        return bags[name]
+
+    names = [f"b{k}" for k in range(5)]
+    fitted = TrainingDistance.fit(read, training=names, validation=["v0", "v1", "v2"])
+    assert fitted.about["training_bags"] == 4
 
 
 def test_the_sample_of_instances_is_limited_and_follows_its_seed():
@@ -316,20 +311,6 @@ def test_the_sample_of_instances_is_limited_and_follows_its_seed():
     np.testing.assert_array_equal(one.instances.mean, again.instances.mean)
     assert (one.instances.scale_mean != other.instances.scale_mean).any()
     np.testing.assert_array_equal(one.bags.mean, other.bags.mean)
-
-
-def test_too_few_bags_have_no_distances_and_unreadable_ones_are_passed_over():
-    assert distances(validation=["v1"])[0] is None
-    bags = made_bags(5) | made_bags(3, seed=1, prefix="v")
-
-    def read(name):
-        if name == "b2":
-            raise BagError("damaged")
-        return bags[name]
-
-    names = [f"b{k}" for k in range(5)]
-    fitted = TrainingDistance.fit(read, training=names, validation=["v0", "v1", "v2"])
-    assert fitted.about["training_bags"] == 4
 
 
 def test_files_of_distances(tmp_path):
@@ -345,3 +326,8 @@ def test_files_of_distances(tmp_path):
     (tmp_path / "d.npz").write_bytes(b"no archive")
     with pytest.raises(InputError, match="does not hold the distances of a run"):
         TrainingDistance.read(tmp_path / "d.npz")
+
+
+def test_a_map_that_is_better_wins():
+    found = [verdict("better", groups=20, seed=s) for s in range(30)]
+    assert found.count("better") > 20

@@ -1,7 +1,8 @@
 """A run with a temperature and distances: its files, its predictions, and those of new bags."""
 
 import json
-from dataclasses import replace
+import shutil
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -13,13 +14,14 @@ from probsa import load
 from probsa.cli.entry import main
 from probsa.evaluation import read_predictions
 from probsa.statistics import choose_threshold
+from probsa.training import RunFolder, train
 from probsa.training.config import DataConfig, RunConfig, TrainingConfig
-from probsa.workflow import finish_run, predict_folder, predict_run, train_and_report
+from probsa.workflow import finish_run, predict_folder, predict_run
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """One ensemble, finished without and then with a temperature."""
+    """One ensemble, finished with a temperature, and a copy of it finished without."""
     folder = tmp_path_factory.mktemp("run")
     features, labels = write_folder(folder / "data", bags=60)
     # A few wrong labels, without which the validation bags would determine no temperature.
@@ -33,19 +35,24 @@ def trained(tmp_path_factory):
         training=TrainingConfig(
             epochs=40, batch_size=5, device="cpu", tensorboard=False, threads=1,
             learning_rate=1e-2, warmup_epochs=0, members=2, select="last",
+            temperature_scaling=True,
         ),
     )  # fmt: skip
-    run = train_and_report(config, folder / "plain", maps="none").run
-    scaled = replace(config, training=replace(config.training, temperature_scaling=True))
-    other = train_and_report(scaled, folder / "scaled", maps="none").run
-    return features, labels, run, other
+    scaled = train(config, folder / "scaled")
+    plain = RunFolder(Path(shutil.copytree(scaled.path, folder / "plain")))
+    text = plain.config_file.read_text()
+    assert "temperature_scaling: true" in text
+    plain.config_file.write_text(text.replace("temperature_scaling: true", ""))
+    for run in (plain, scaled):
+        finish_run(run, maps="none", bootstrap=0)
+    return features, labels, plain, scaled
 
 
 def _temperature(run):
     return json.loads(run.temperature_file.read_text())["temperature"]
 
 
-def test_the_option_scales_the_predictions_of_the_ensemble(trained):
+def test_the_option_scales_the_predictions_of_the_ensemble(trained, tmp_path):
     _, _, run, scaled = trained
     plain, got = read_predictions(run.predictions), read_predictions(scaled.predictions)
     temperature = _temperature(scaled)
@@ -56,18 +63,12 @@ def test_the_option_scales_the_predictions_of_the_ensemble(trained):
     assert plain.bags == got.bags
     one, other = plain.instances(plain.bags[0]), got.instances(got.bags[0])
     np.testing.assert_array_equal(one.attention_mean, other.attention_mean)
-
-
-def test_the_threshold_is_one_of_scaled_probabilities(trained):
     scaled = trained[3]
     got = read_predictions(scaled.predictions)
     val = np.array([part == "val" for part in got.parts])
     y = np.array(got.labels)[val] == 1
     chosen = choose_threshold(y, got.probability[val, 0]).value
     assert got.threshold == pytest.approx(chosen, rel=1e-6)
-
-
-def test_later_predictions_are_the_same(trained, tmp_path):
     features, _, _, scaled = trained
     predict_folder(scaled.path, features, out=tmp_path / "p")
     one, other = read_predictions(scaled.predictions), read_predictions(tmp_path / "p")

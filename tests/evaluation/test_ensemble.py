@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from support.refusals import refused
 
 from probsa.errors import InputError
 from probsa.evaluation.ensemble import aligned, combine
@@ -72,16 +73,9 @@ def test_one_member_keeps_its_numbers_and_has_nothing_between():
     np.testing.assert_array_equal(alone.std, one.std)
     np.testing.assert_array_equal(alone.attention_mean, one.attention_mean)
     assert not alone.std_between.any() and not alone.variance_between.any()
-
-
-def test_maps_of_classes_and_one_map_are_not_combined():
     several = made(0, classes=2)
     one = replace(made(1), probability=several.probability, std=several.std)
-    with pytest.raises(InputError, match=r"'a': .* shapes \(6,\) and \(6, 2\)"):
-        combine([several, one], align=True)
-
-
-def test_the_share_of_the_neighbours_is_the_mean_of_the_members():
+    refused(InputError, r"'a': .* shapes \(6,\) and \(6, 2\)", combine, [several, one], align=True)
     members = [replace(made(k), neighbour_share=share) for k, share in enumerate((0.2, 0.6))]
     assert combine(members, align=False).neighbour_share == pytest.approx(0.4)
     assert combine([made(0), made(1)], align=False).neighbour_share is None

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 from support.made_guarantees import joined, write_cohort
 from support.made_predictions import made
+from support.refusals import refused
 
 from probsa.cli.entry import main
 from probsa.core import TextTable, seed_of
@@ -29,7 +30,20 @@ from probsa.evaluation.guarantees import check_groups, guarantees_section
 from probsa.statistics import coverage_band
 
 NEW = (("val", 40), ("new", 30))
-FEW = (("val", 15), ("test", 20))
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """As `cohort`, of too few patients to calibrate with."""
+    parts = (("val", 15), ("test", 20))
+    return write_cohort(tmp_path_factory.mktemp("few") / "p", parts=parts)
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    """New bags of classes with names, and their calibration bags."""
+    folder = tmp_path_factory.mktemp("named") / "p"
+    return write_cohort(folder, parts=NEW, classes=("benign", "tumour"))
 
 
 @pytest.fixture(scope="module")
@@ -150,17 +164,6 @@ def test_sets_are_those_of_the_definition(cohort, per_class, score):
     assert value(metrics["set_size"]) == pytest.approx(np.mean(sizes))
     shares = [value(metrics[f"{k}_sets"]) for k in ("empty", "single", "larger")]
     assert sum(shares) == pytest.approx(1)
-
-
-def test_a_bag_without_a_predicted_spread_is_named(numbers, tmp_path):
-    folder, table = Path(shutil.copytree(numbers[0], tmp_path / "p")), numbers[1]
-    lines = (folder / "predictions.csv").read_text().splitlines()
-    place, row = lines[0].split(",").index("sd"), lines[4].split(",")
-    row[place] = "0"
-    (folder / "predictions.csv").write_text("\n".join([*lines[:4], ",".join(row), *lines[5:]]))
-    with pytest.raises(InputError, match=f"bag '{row[0]}' has the predicted standard deviation 0"):
-        section(folder, table, coverage=0.8, score="aps")
-    assert section(folder, table, coverage=0.8, score="lac").to_dict()["intervals"]
 
 
 @pytest.mark.parametrize("score", ["lac", "aps"])
@@ -309,8 +312,7 @@ def test_other_bags_can_calibrate(cohort, numbers, tmp_path):
     ],
 )
 def test_levels_are_checked(options, words):
-    with pytest.raises(InputError, match=words):
-        GuaranteeOptions(**options)
+    refused(InputError, words, GuaranteeOptions, **options)
 
 
 @pytest.mark.parametrize(
@@ -325,8 +327,7 @@ def test_levels_are_checked(options, words):
 def test_what_a_task_cannot_have_is_refused(numbers, task, options, words):
     bags = evaluated(*numbers)
     bags = replace(bags, predictions=replace(bags.predictions, task=task))
-    with pytest.raises(InputError, match=words):
-        guarantees_section(bags, GuaranteeOptions(**options))
+    refused(InputError, words, guarantees_section, bags, GuaranteeOptions(**options))
 
 
 @pytest.mark.parametrize(
@@ -339,8 +340,7 @@ def test_what_a_task_cannot_have_is_refused(numbers, task, options, words):
 )
 def test_other_bags_that_cannot_calibrate_are_refused(cohort, tmp_path, other, words):
     folder, _ = write_cohort(tmp_path / "q", **other)
-    with pytest.raises(InputError, match=words):
-        section(*cohort, coverage=0.9, calibration=folder)
+    refused(InputError, words, section, *cohort, coverage=0.9, calibration=folder)
 
 
 def test_calibration_bags_that_void_guarantees_are_refused(cohort, numbers, tmp_path):
@@ -370,9 +370,8 @@ def test_calibration_bags_that_void_guarantees_are_refused(cohort, numbers, tmp_
         ({"coverage": 0.95, "max_error": 0.1}, "2 guarantees cannot be given: --coverage 0.95"),
     ],
 )
-def test_too_few_calibration_bags_are_refused(tmp_path, options, words):
-    with pytest.raises(UnmetGuarantee, match=re.escape(words)):
-        section(*write_cohort(tmp_path / "p", parts=FEW), **options)
+def test_too_few_calibration_bags_are_refused(few, options, words):
+    refused(UnmetGuarantee, re.escape(words), section, *few, **options)
 
 
 def test_the_stated_number_of_patients_suffices(tmp_path):
@@ -383,8 +382,7 @@ def test_the_stated_number_of_patients_suffices(tmp_path):
         folder, table = write_cohort(tmp_path / f"p{patients}", parts=parts, skill=30)
         return section(folder, table, max_error=0.1).to_dict()["accepted"]
 
-    with pytest.raises(UnmetGuarantee, match=r"needs at least 30 .* but there are 29:"):
-        found(29)
+    refused(UnmetGuarantee, r"needs at least 30 .* but there are 29:", found, 29)
     assert found(30)["certified"]
 
 
@@ -399,8 +397,8 @@ def test_the_suggested_level_is_possible(groups):
             check_groups(groups, coverage=suggested + 0.002)
 
 
-def test_a_request_that_cannot_be_met_does_not_keep_others_from_the_report(tmp_path, capsys):
-    folder, table = write_cohort(tmp_path / "p", parts=FEW)
+def test_a_request_that_cannot_be_met_does_not_keep_others_from_the_report(few, capsys):
+    folder, table = few
     found = section(folder, table, coverage=0.8, max_error=0.1)
     assert "sets" in found.values and "accepted" not in found.values
     (reason,) = found.values["unmet"].values()
@@ -422,9 +420,8 @@ def test_a_request_that_cannot_be_met_does_not_keep_others_from_the_report(tmp_p
 
 @pytest.mark.parametrize("score", ["lac", "aps"])
 @pytest.mark.parametrize("per_class", [False, True])
-def test_sets_hold_the_classes_with_high_p_values(tmp_path, score, per_class):
-    names = ("benign", "tumour")
-    folder, table = write_cohort(tmp_path / "p", parts=NEW, classes=names)
+def test_sets_hold_the_classes_with_high_p_values(named, tmp_path, score, per_class):
+    names, (folder, table) = ("benign", "tumour"), named
     options = GuaranteeOptions(coverage=0.9, score=score, per_class=per_class)
     out = tmp_path / "sets.csv"
     written = write_sets(folder, options, out=out, labels=table, classes=names).values
@@ -462,6 +459,14 @@ def test_limits_of_numbers_are_written(numbers, tmp_path):
     assert list(rows[0]) == ["bag", "low", "high"] and len(rows) == written["bags"] == 30
     assert "the predicted mean ±" in written["limits"] and list(written["bands"]) == ["all"]
     assert (written["sizes"], written["accepted"], written["certified"]) == ({}, None, None)
+    folder, table = Path(shutil.copytree(numbers[0], tmp_path / "p")), numbers[1]
+    lines = (folder / "predictions.csv").read_text().splitlines()
+    place, row = lines[0].split(",").index("sd"), lines[4].split(",")
+    row[place] = "0"
+    (folder / "predictions.csv").write_text("\n".join([*lines[:4], ",".join(row), *lines[5:]]))
+    with pytest.raises(InputError, match=f"bag '{row[0]}' has the predicted standard deviation 0"):
+        section(folder, table, coverage=0.8, score="aps")
+    assert section(folder, table, coverage=0.8, score="lac").to_dict()["intervals"]
 
 
 @pytest.mark.parametrize("per_class", [False, True])
@@ -490,8 +495,7 @@ def test_labels_of_new_bags_are_not_needed(tmp_path, per_class):
 def test_no_table_is_written_that_would_lack_a_column_or_a_bag(tmp_path, parts, error, words):
     folder, table = write_cohort(tmp_path / "p", parts=parts)
     options, out = GuaranteeOptions(coverage=0.8, max_error=0.1), tmp_path / "sets.csv"
-    with pytest.raises(error, match=words):
-        write_sets(folder, options, out=out, labels=table)
+    refused(error, words, write_sets, folder, options, out=out, labels=table)
     assert not out.exists()
 
 
@@ -521,7 +525,6 @@ def test_the_command_writes_sets_and_keeps_tables(tmp_path, capsys):
         ([], "needs a level"),
     ],
 )
-def test_flags_without_effect_are_refused(tmp_path, capsys, flags, words):
-    folder, _ = write_cohort(tmp_path / "p")
-    assert main(["sets", str(folder), "--out", str(tmp_path / "s.csv"), *flags]) == 2
+def test_flags_without_effect_are_refused(cohort, tmp_path, capsys, flags, words):
+    assert main(["sets", str(cohort[0]), "--out", str(tmp_path / "s.csv"), *flags]) == 2
     assert words in capsys.readouterr().err

@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import norm, rankdata
 from sklearn import metrics as sk
 from support.made_predictions import cohort, made
+from support.refusals import refused
 
 from probsa.errors import BagError, InputError
 from probsa.evaluation import WITHIN_BAGS, InstanceTable, detector_verdict, doubt, instance_metrics
@@ -210,9 +211,6 @@ def test_calls_at_the_thresholds_of_validation_bags():
     )
 
 
-# Within bags
-
-
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_the_top_breaks_ties_at_random(count):
     y = np.array([1, 0, 0, 1, 0, 1], dtype=bool)
@@ -246,9 +244,6 @@ def test_within_bags_is_the_mean_over_mixed_positive_bags_whatever_their_level()
     moved = measured(shifted, positive)
     assert moved["auroc_within_bags"].value == pytest.approx(np.mean(each))
     assert abs(moved["auroc"].value - got["auroc"].value) > 0.02
-
-
-# Intervals, replicates and folds
 
 
 def replicates(count=3, *, bags=8, first=0):
@@ -362,9 +357,6 @@ def test_the_run_of_each_fold_has_its_own_threshold():
         instance_metrics([test], folds={k: v for k, v in fold.items() if k != "b11"})
 
 
-# Several classes, further columns, invalid input
-
-
 def test_columns_of_several_classes():
     mu = np.array([[9.0, 1.0, 0.0], [8.0, 0.0, 1.0], [7.0, 0.5, 2.0]])
     first = made(
@@ -402,8 +394,7 @@ def test_bad_input():
     with pytest.raises(InputError, match="1 replicates, but validation predictions of 2"):
         instance_metrics([one], validation=[one, one])
     bags[2].attention_mean[3] = np.nan
-    with pytest.raises(BagError, match="bag 'b2' has attention that is nan"):
-        table(bags)
+    refused(BagError, "bag 'b2' has attention that is nan", table, bags)
 
 
 def test_only_bags_with_positive_instances_count_and_evidence_of_zero_is_negative():

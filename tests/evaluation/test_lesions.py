@@ -11,8 +11,10 @@ from PIL import Image
 from scipy import ndimage
 from support.made_predictions import made_slide as slide
 from support.made_studies import SIDE, asap_xml, lattice
+from support.refusals import refused
 
 from probsa.cli.entry import main
+from probsa.datasets.studies.annotated import tumour_mask
 from probsa.errors import BagError, InputError, SlideError
 from probsa.evaluation import evaluate, write_predictions
 from probsa.evaluation import lesions as module
@@ -80,7 +82,7 @@ def case_hits(reference, case_lesions):
 # The reference
 
 
-def test_evaluation_masks_are_the_organisers(reference, case_lesions):
+def test_masks_and_lesions_are_the_organisers(reference, case_lesions, case_hits):
     with np.load(reference / "froc_curves_and_masks.npz") as curves:
         masks = [k for k in curves.files if k.endswith("__evaluation_mask")]
         assert len(masks) == len(case_lesions) == 5
@@ -88,11 +90,6 @@ def test_evaluation_masks_are_the_organisers(reference, case_lesions):
             np.testing.assert_array_equal(
                 case_lesions[key.removesuffix("__evaluation_mask")].labels, curves[key]
             )
-
-
-def test_every_lesion_has_its_area_axis_kind_and_best_confidence(
-    reference, case_lesions, case_hits
-):
     rows = _rows(reference / "per_lesion.csv")
     assert len(rows) == sum(len(f.axes) for f in case_lesions.values()) == 27
     for r in rows:
@@ -105,7 +102,7 @@ def test_every_lesion_has_its_area_axis_kind_and_best_confidence(
     assert {r["is_itc"] for r in rows} == {"0", "1"}
 
 
-def test_hits_and_false_positives_are_the_organisers(reference, expected, case_hits):
+def test_hits_curves_and_scores_are_the_organisers(reference, expected, case_hits):
     """Of two equal detections, the first is the hit, as in the script under NumPy 2."""
     rows = _rows(reference / "detections.csv")
     for name, case in expected["numpy2"]["cases"].items():
@@ -120,9 +117,6 @@ def test_hits_and_false_positives_are_the_organisers(reference, expected, case_h
             if hit:
                 assert points[h.which[i]] == tuple(hit[1:])
                 assert h.best[i] == hit[0]
-
-
-def test_curves_and_scores_are_the_organisers(reference, expected, case_hits):
     rows = _rows(reference / "scores.csv")
     assert len(rows) == 8
     with np.load(reference / "froc_curves_and_masks.npz") as curves:
@@ -148,15 +142,15 @@ def test_lesions_merge_within_75_micrometres():
     assert find_lesions(mask).labels.max() == 2
     # With pixels of half the size the gap of 9 is 35 µm.
     assert find_lesions(mask, mpp=0.243 / 2).labels.max() == 1
-
-
-def test_a_hole_belongs_to_its_lesion_and_an_empty_mask_has_no_lesion():
     mask = np.zeros((60, 60), dtype=np.uint8)
     mask[10:50, 10:50] = 255
     mask[20:40, 20:40] = 0
     assert find_lesions(mask).labels[30, 30] == 1
     empty = find_lesions(np.zeros((5, 7)))
     assert len(empty.isolated) == 0 and empty.labels.shape == (5, 7) and empty.labels.max() == 0
+    p = _slide([[0.9, 0.1]], labels=[[1, 0]])
+    small = replace(p, coords=np.array([[0, 0], [8, 0]]), stride=8.0)
+    np.testing.assert_array_equal(patch_mask(small), [[1]])
 
 
 # Hits by hand
@@ -196,8 +190,7 @@ def test_froc_needs_a_lesion():
     itc[20:24, 20:24] = True
     only = match_detections("i", _points((22 * 32, 22 * 32, 0.9)), lesions=find_lesions(itc))
     assert len(only.false) == 0
-    with pytest.raises(InputError, match="these 1 slides have none larger than isolated"):
-        froc([only])
+    refused(InputError, "these 1 slides have none larger than isolated", froc, [only])
     got = froc_summary([[only]], bootstrap=5)
     assert set(got) == {"froc", *(f"sensitivity_at_{r:g}" for r in RATES)}
     assert all("none larger than isolated" in m.reason for m in got.values())
@@ -297,8 +290,7 @@ def test_confidence_is_the_bags_probability_times_the_instances(unsmoothed, monk
     ],
 )
 def test_slides_without_detections(change, error, message):
-    with pytest.raises(error, match=message):
-        detect_lesions(replace(_slide(PEAKS), **change))
+    refused(error, message, detect_lesions, replace(_slide(PEAKS), **change))
 
 
 # Masks from patches
@@ -333,12 +325,6 @@ def test_froc_from_a_mask_and_from_labels_of_patches(unsmoothed, monkeypatch):
         assert froc_summary([found], bootstrap=0)["froc"].value == pytest.approx(0.75)
 
 
-def test_patches_smaller_than_a_mask_pixel_still_paint_one():
-    p = _slide([[0.9, 0.1]], labels=[[1, 0]])
-    small = replace(p, coords=np.array([[0, 0], [8, 0]]), stride=8.0)
-    np.testing.assert_array_equal(patch_mask(small), [[1]])
-
-
 def test_the_mean_over_replicates_and_its_interval():
     def slide_with(name, x, confidence, *, tumour):
         lesions = _one_lesion() if tumour else None
@@ -352,8 +338,7 @@ def test_the_mean_over_replicates_and_its_interval():
     # With one slide per stratum only the replicates vary, and one of two is drawn each time.
     assert (got["froc"].low, got["froc"].high) == (0.0, 1.0)
     assert froc_summary([first[1:]], bootstrap=5)["froc"].reason.startswith("FROC needs a lesion")
-    with pytest.raises(InputError, match="of the same slides"):
-        froc_summary([first, first[:1]])
+    refused(InputError, "of the same slides", froc_summary, [first, first[:1]])
 
 
 @pytest.fixture
@@ -393,7 +378,10 @@ def test_the_reference_score_by_the_command(reference, golden, tmp_path, capsys,
             if kind == "npy":
                 np.save(folder / f"{name}.npy", mask > 0)
             elif kind == "json":
-                (folder / f"{name}.json").write_text(whole_pixels(mask))
+                path, (rows, columns) = folder / f"{name}.json", mask.shape
+                path.write_text(whole_pixels(mask))
+                drawn = tumour_mask(path, cover=(32.0 * columns, 32.0 * rows), downsample=32)
+                np.testing.assert_array_equal(drawn[:rows, :columns], mask != 0)
             elif kind == "pyramid":  # as in the release
                 write_pyramid(folder / f"{name}_mask.tif", mask)
             else:
@@ -493,19 +481,11 @@ def test_the_report_by_hand(cohort, capsys):
     # Training slides are evaluated only on request.
     only = lesions_of(folder, annotations, part="train")
     assert (only["slides"], only["lesions"], only["metrics"]["froc"]["value"]) == (1, 1, 1.0)
-
-
-def test_without_annotations_nothing_changes(cohort, capsys):
     folder, _ = cohort
     report = evaluate(folder, bootstrap=0)
     assert "lesions" not in report.to_dict()
     assert main(["evaluate", str(folder), "--mpp", "0.5"]) == 2
     assert "--mpp is 0.5, which only lesions need" in capsys.readouterr().err
-
-
-def test_the_resolution_decides_which_lesions_are_itc(cohort):
-    """1024 pixels are 249 µm, or 324 µm after dilation; at 0.1 µm per pixel they are an ITC."""
-    folder, annotations = cohort
     fine = lesions_of(folder, annotations, mpp=0.1)
     assert (fine["lesions"], fine["isolated_tumour_cells"], fine["mpp"]) == (1, 1, 0.1)
     with pytest.raises(SlideError, match="µm per pixel is -1: expected"):

@@ -11,6 +11,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 from support.made_bags import made_bags
+from support.refusals import refused
 
 import probsa
 from probsa.core import read_json, write_bag, write_json
@@ -71,7 +72,7 @@ def bags(run):
     return [stored.bag(name) for name in stored.names]
 
 
-def test_predictions_are_equal(run, saved, monkeypatch):
+def test_predictions_are_equal(run, saved, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # no hub is needed for a folder
     original = probsa.load(run.path, device="cpu")
@@ -85,15 +86,16 @@ def test_predictions_are_equal(run, saved, monkeypatch):
     again = loaded.save_pretrained(saved.parent / "again")
     tensors, others = (load_file(folder / "model.safetensors") for folder in (again, saved))
     assert tensors.keys() == others.keys()
-
-
-def test_the_folder_has_the_three_files_and_no_path_or_bag(run, saved):
     assert {p.name for p in saved.iterdir()} == {"README.md", "config.json", "model.safetensors"}
     text = (saved / "config.json").read_text() + (saved / "README.md").read_text()
     assert str(run.path.parent) not in text and "s11" not in text
     assert (
         json.loads((saved / "config.json").read_text())["threshold"] == run.thresholds().threshold
     )
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(OutputExists, match=r"notes\.txt"):
+        probsa.load(run.path, device="cpu").save_pretrained(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_the_card_states_the_files_of_the_run(run, saved):
@@ -147,8 +149,7 @@ def test_a_damaged_config_is_refused(change, error, message, copy):
     values = json.loads((copy / "config.json").read_text())
     change(values)
     (copy / "config.json").write_text(json.dumps(values))
-    with pytest.raises(error, match=message):
-        probsa.from_pretrained(copy, device="cpu")
+    refused(error, message, probsa.from_pretrained, copy, device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -165,15 +166,7 @@ def test_missing_and_additional_tensors_are_refused(change, message, copy):
     tensors = load_file(path)
     change(tensors)
     save_file(tensors, path, metadata={"probsa": json.dumps({"format": 1})})
-    with pytest.raises(CheckpointError, match=message):
-        probsa.from_pretrained(copy, device="cpu")
-
-
-def test_a_folder_with_other_files_is_not_written_to(run, tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(OutputExists, match=r"notes\.txt"):
-        probsa.load(run.path, device="cpu").save_pretrained(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+    refused(CheckpointError, message, probsa.from_pretrained, copy, device="cpu")
 
 
 def test_a_repository_is_read_from_the_cache_offline(saved, tmp_path, monkeypatch):
@@ -191,8 +184,6 @@ def test_a_repository_is_read_from_the_cache_offline(saved, tmp_path, monkeypatc
 
 def test_names_that_are_neither_folder_nor_repository(monkeypatch):
     for name in ("missing", "./missing/model", "a/b/c"):
-        with pytest.raises(InputError, match="there is no folder"):
-            probsa.from_pretrained(name)
+        refused(InputError, "there is no folder", probsa.from_pretrained, name)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(MissingExtra, match=r"probsa\[hub\]"):
-        probsa.from_pretrained("someone/made")
+    refused(MissingExtra, r"probsa\[hub\]", probsa.from_pretrained, "someone/made")

@@ -12,6 +12,7 @@ from rich.console import Console
 from scipy.stats import norm
 from sklearn import metrics as sk
 from support.made_predictions import cohort, made
+from support.refusals import refused
 from support.stored import write_folder
 
 from probsa import predict_folder
@@ -129,7 +130,7 @@ def test_the_requested_part_is_evaluated(tmp_path, predicted, part, evaluated, p
 # The threshold
 
 
-def test_the_stored_threshold_is_used(tmp_path):
+def test_the_threshold_is_stored_or_chosen_on_the_validation_bags(tmp_path):
     folder = _folder(tmp_path / "p", threshold=0.9)
     report = evaluate(folder, bootstrap=0)
     y, p = _scores(folder, "test", "new")
@@ -137,10 +138,7 @@ def test_the_stored_threshold_is_used(tmp_path):
     assert report.metrics["f1"].value == pytest.approx(sk.f1_score(y, p >= 0.9))
     assert report.metrics["f1_at_0.5"].value == pytest.approx(sk.f1_score(y, p >= 0.5))
     assert report.metrics["f1"] != report.metrics["f1_at_0.5"]
-
-
-def test_without_a_threshold_it_is_chosen_on_the_validation_bags(tmp_path):
-    folder = _folder(tmp_path / "p")
+    folder = _folder(tmp_path / "s")
     report = evaluate(folder, bootstrap=0)
     y, p = _scores(folder, "val")
     best = max(sk.f1_score(y, p >= t) for t in p)
@@ -173,8 +171,7 @@ def test_labels_that_cannot_be_used(tmp_path):
     with pytest.raises(InputError, match="has no labelled test bags; it has 6 train, 8 val"):
         evaluate(_folder(tmp_path / "o", parts=("train", "val")), part="test")
     folder = _folder(tmp_path / "p", parts=("test",), labels={})
-    with pytest.raises(InputError, match=r"none of the 12 bags .* and 7 more\)\): give --labels"):
-        evaluate(folder)
+    refused(InputError, r"none of the 12 bags .* and 7 more\)\): give --labels", evaluate, folder)
     with pytest.raises(TableError, match=r"there is no table .*gone\.csv"):
         evaluate(folder, labels=tmp_path / "gone.csv")
     labels = _table(tmp_path / "l.csv", {f"test{i}": i % 3 for i in range(12)})
@@ -386,9 +383,6 @@ def test_nothing_to_detect_has_a_reason(tmp_path):
     assert got["doubt"]["instances_reason"] == "no instances of positive bags"
     assert got["calibration"]["instances_reason"] == "no labelled instances of positive bags"
     _text(report)
-
-
-def test_without_a_variance_there_is_a_sentence_and_no_row(tmp_path):
     report = _report(tmp_path / "flat", _bags(variance=0.0))
     text, doubt = _text(report), report.to_dict()["doubt"]
     for level, name in (("bags", "doubt"), ("bags", "spread"), ("instances", "variance")):
@@ -503,9 +497,6 @@ def test_null_maps_have_the_pooled_measures_of_the_model(run):
     lines = _text(report).splitlines()
     (row,) = [k for k, line in enumerate(lines) if "AUROC, positive bags pooled" in line]
     assert f"… of the best null map ({best})" in lines[row + 1]
-
-
-def test_dice_of_evidence_is_at_zero(run):
     found = _values(evaluate(run.predictions, bootstrap=0), "within_bags")
     assert "evidence e above 0" in found["dice_threshold"]
     values = []
@@ -542,8 +533,7 @@ def test_what_a_bag_lacks_is_left_out_for_all_and_damage_is_named(new):
     with pytest.raises(BagError, match=r"001.h5: norm is float64 of shape \(99,\)"):
         evaluate(new, part="all", bootstrap=0)
     file.write_bytes(b"no file")
-    with pytest.raises(BagError, match=r"001.h5 is not an HDF5 file"):
-        evaluate(new, part="all", bootstrap=0)
+    refused(BagError, r"001.h5 is not an HDF5 file", evaluate, new, part="all", bootstrap=0)
 
 
 def test_bags_without_instance_labels_are_counted(new):

@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
+from support.refusals import refused
 
 import probsa
 from probsa.core import files
@@ -145,9 +146,6 @@ def test_contents_of_instance_files(tmp_path):
     _same(read_instances(tmp_path / "a.h5"), replace(p, probability=empty, std=empty))
 
 
-# Atomic writing
-
-
 def test_instances_are_written_one_by_one(tmp_path):
     def predict():
         for i in range(3):
@@ -190,8 +188,7 @@ def test_old_predictions_are_restored_if_the_new_ones_cannot_replace_them(tmp_pa
         return replace_path(self, target)
 
     monkeypatch.setattr(Path, "replace", refuse)
-    with pytest.raises(OSError, match="no space left"):
-        _write(tmp_path / "p", [_prediction("new")], overwrite=True)
+    refused(OSError, "no space left", _write, tmp_path / "p", [_prediction("new")], overwrite=True)
     assert read_predictions(tmp_path / "p").bags == ("old",)
     assert [p.name for p in tmp_path.iterdir()] == ["p"]
 
@@ -209,8 +206,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
         _write(tmp_path / "p", [_prediction("new")], overwrite=True)
     assert (tmp_path / "p" / "thesis.txt").read_text() == "years of work"
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputExists, match="is a file"):
-        _write(tmp_path / "file", [_prediction("new")])
+    refused(OutputExists, "is a file", _write, tmp_path / "file", [_prediction("new")])
     (tmp_path / "empty").mkdir()
     _write(tmp_path / "empty", [_prediction("new")])
     assert read_predictions(tmp_path / "empty").bags == ("new",)
@@ -231,12 +227,8 @@ def test_a_folder_in_use_is_refused(tmp_path):
     ],
 )
 def test_predictions_that_cannot_be_written(tmp_path, predictions, error, message):
-    with pytest.raises(error, match=message):
-        _write(tmp_path / "p", predictions)
+    refused(error, message, _write, tmp_path / "p", predictions)
     assert list(tmp_path.iterdir()) == []
-
-
-# Files that cannot be read
 
 
 @pytest.fixture
@@ -245,11 +237,14 @@ def folder(tmp_path):
     return tmp_path / "p"
 
 
-def test_no_folder_and_no_table(tmp_path):
-    with pytest.raises(InputError, match=r"there is no folder .*nowhere"):
-        read_predictions(tmp_path / "nowhere")
-    with pytest.raises(TableError, match=r"has no predictions\.csv"):
-        read_predictions(tmp_path)
+def test_no_folder_and_no_table_and_a_bare_one(tmp_path, folder):
+    refused(InputError, r"there is no folder .*nowhere", read_predictions, tmp_path / "nowhere")
+    refused(TableError, r"has no predictions\.csv", read_predictions, tmp_path)
+    (folder / "predictions.json").unlink()
+    (folder / "predictions.csv").write_text("bag,p_1,sd_1\na,0.5,0\n")
+    read = read_predictions(folder)
+    assert (read.labels, read.parts, read.classes) == ((None,), ("new",), ("1",))
+    assert read.threshold is None
 
 
 WHOLE = "bag,part,label,prediction,p_1,sd_1\n"
@@ -275,8 +270,7 @@ FAR = "bag,part,label,prediction,p_1,sd_1,ood,ood_distance\n"
 )
 def test_tables_that_cannot_be_used(folder, text, message):
     (folder / "predictions.csv").write_text(text)
-    with pytest.raises(TableError, match="predictions.csv.*" + message.replace("<", ".")):
-        read_predictions(folder)
+    refused(TableError, "predictions.csv.*" + message.replace("<", "."), read_predictions, folder)
 
 
 @pytest.mark.parametrize(
@@ -293,8 +287,7 @@ def test_tables_that_cannot_be_used(folder, text, message):
 def test_metadata_that_cannot_be_used(folder, change, message):
     file = folder / "predictions.json"
     file.write_text(json.dumps(change(json.loads(file.read_text()))))
-    with pytest.raises(InputError, match=rf"predictions\.json.*{message}|{message}"):
-        read_predictions(folder)
+    refused(InputError, rf"predictions\.json.*{message}|{message}", read_predictions, folder)
 
 
 @pytest.mark.parametrize(
@@ -307,16 +300,7 @@ def test_metadata_that_cannot_be_used(folder, change, message):
 )
 def test_tables_and_metadata_that_are_damaged(folder, file, content):
     (folder / f"predictions.{file}").write_bytes(content)
-    with pytest.raises(InputError, match=rf"predictions\.{file}|cannot be a file name"):
-        read_predictions(folder)
-
-
-def test_a_bare_table_is_enough(folder):
-    (folder / "predictions.json").unlink()
-    (folder / "predictions.csv").write_text("bag,p_1,sd_1\na,0.5,0\n")
-    read = read_predictions(folder)
-    assert (read.labels, read.parts, read.classes) == ((None,), ("new",), ("1",))
-    assert read.threshold is None
+    refused(InputError, rf"predictions\.{file}|cannot be a file name", read_predictions, folder)
 
 
 def _alter(f, name, data):
@@ -358,29 +342,24 @@ def test_instances_that_cannot_be_read(folder, change, message):
     read = read_predictions(folder)
     with h5py.File(read.instance_path("a"), "a") as f:
         change(f)
-    with pytest.raises(BagError, match=rf"a\.h5.*{message}"):
-        read.instances("a")
+    refused(BagError, rf"a\.h5.*{message}", read.instances, "a")
 
 
 def test_instances_that_are_no_file_of_instances(folder):
     read = read_predictions(folder)
-    with pytest.raises(UnknownName, match=r"no predicted bag named 'aa'\. Did you mean 'a'"):
-        read.instances("aa")
+    refused(UnknownName, r"no predicted bag named 'aa'\. Did you mean 'a'", read.instances, "aa")
     path = read.instance_path("a")
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(BagError, match=r"a\.h5 cannot be read as HDF5"):
-        read.instances("a")
+    refused(BagError, r"a\.h5 cannot be read as HDF5", read.instances, "a")
     path.unlink()
-    with pytest.raises(BagError, match=r"no per-instance outputs at .*a\.h5"):
-        read.instances("a")
+    refused(BagError, r"no per-instance outputs at .*a\.h5", read.instances, "a")
 
 
 @pytest.mark.parametrize("name", ["a:b", "why?", "end.", "end "])
 def test_a_name_that_windows_cannot_store_is_refused_there(tmp_path, monkeypatch, name):
     _write(tmp_path / "here", [_prediction(name)])
     monkeypatch.setattr(files, "WINDOWS", True)
-    with pytest.raises(BagError, match="on Windows"):
-        _write(tmp_path / "there", [_prediction(name)])
+    refused(BagError, "on Windows", _write, tmp_path / "there", [_prediction(name)])
 
 
 def test_two_names_that_a_disk_takes_for_one_are_refused(tmp_path, monkeypatch):
@@ -389,9 +368,6 @@ def test_two_names_that_a_disk_takes_for_one_are_refused(tmp_path, monkeypatch):
     with pytest.raises(BagError, match="'A' has the file name of another bag"):
         _write(tmp_path / "p", [_prediction("a"), _prediction("A", seed=1)])
     assert not (tmp_path / "p").exists()
-
-
-# Data frames
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,7 @@ from scipy.special import expit, logit, softmax
 from sklearn.metrics import log_loss, roc_auc_score
 from support.made_predictions import made
 
-from probsa.evaluation.temperature import (
-    fit_temperature,
-    scale_prediction,
-    scale_probabilities,
-)
+from probsa.evaluation.temperature import fit_temperature, scale_prediction, scale_probabilities
 
 
 def _bags(n=400, *, temperature=2.0, seed=0):
@@ -34,6 +30,14 @@ def test_the_temperature_has_the_lowest_likelihood_on_a_fine_grid():
     assert fitted.temperature == pytest.approx(grid[np.argmin(losses)], rel=2e-3)
     assert fitted.nll_after == pytest.approx(min(losses), abs=1e-7)
     assert fitted.nll_before == pytest.approx(log_loss(y, p[:, 0]))
+    one = fit_temperature(np.ones(5, dtype=np.int64), np.full((5, 1), 0.7))
+    assert (one.temperature, one.reason) == (1.0, "5 validation bags of a single class")
+    apart = fit_temperature(np.array([0, 0, 1, 1]), np.array([[0.1], [0.2], [0.8], [0.9]]))
+    assert apart.temperature == 1.0
+    assert apart.reason == "the likelihood of 4 validation bags has no minimum over temperatures"
+    assert apart.nll_before == apart.nll_after
+    wrong = fit_temperature(np.array([1, 1, 0, 0]), np.array([[0.1], [0.2], [0.8], [0.9]]))
+    assert wrong.temperature == 1.0 and wrong.reason
 
 
 def test_the_temperature_of_several_classes_agrees_with_another_method():
@@ -47,17 +51,6 @@ def test_the_temperature_of_several_classes_agrees_with_another_method():
 
     other = np.exp(minimize(loss, [0.0], method="Nelder-Mead", options={"xatol": 1e-8}).x[0])
     assert fit_temperature(y, p).temperature == pytest.approx(other, rel=1e-4)
-
-
-def test_bags_that_determine_no_temperature_get_one_with_the_reason():
-    one = fit_temperature(np.ones(5, dtype=np.int64), np.full((5, 1), 0.7))
-    assert (one.temperature, one.reason) == (1.0, "5 validation bags of a single class")
-    apart = fit_temperature(np.array([0, 0, 1, 1]), np.array([[0.1], [0.2], [0.8], [0.9]]))
-    assert apart.temperature == 1.0
-    assert apart.reason == "the likelihood of 4 validation bags has no minimum over temperatures"
-    assert apart.nll_before == apart.nll_after
-    wrong = fit_temperature(np.array([1, 1, 0, 0]), np.array([[0.1], [0.2], [0.8], [0.9]]))
-    assert wrong.temperature == 1.0 and wrong.reason
 
 
 @pytest.mark.parametrize("temperature", [0.3, 4.0])

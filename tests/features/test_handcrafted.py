@@ -43,9 +43,10 @@ def tiles(shared_data):
 def test_there_are_128_numbers_with_names_of_their_own(encoder):
     assert encoder.width == len(NAMES) == len(set(NAMES)) == 128
     assert all(meaning for _, _, meaning in BLOCKS)
-
-
-# values
+    with pytest.raises(
+        InputError, match="handcrafted needs patches of 16 pixels or more, got 20 by 15"
+    ):
+        encoder.encode(noise(1, 15, 20))
 
 
 @pytest.mark.parametrize("colour", [(0, 0, 0), (255, 255, 255), (190, 110, 170)])
@@ -174,10 +175,7 @@ def test_dark_dots_stand_out_of_the_band_of_their_size(encoder):
     assert found["haematoxylin_band4_sd"] == pytest.approx(0, abs=1e-4)
 
 
-# invariances
-
-
-def test_a_patch_gives_the_same_in_any_batch_and_every_time(encoder, tiles):
+def test_a_patch_gives_the_same_in_any_batch_and_precision(encoder, tiles):
     together = encoder.encode(tiles)
     alone = torch.cat([encoder.encode(tiles[i : i + 1]) for i in range(len(tiles))])
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-6)
@@ -186,9 +184,14 @@ def test_a_patch_gives_the_same_in_any_batch_and_every_time(encoder, tiles):
     torch.testing.assert_close(
         encoder.encode(small)[123:125], encoder.encode(small[123:125]), rtol=1e-5, atol=1e-6
     )
+    full = encoder.encode(tiles)
+    assert full.dtype == torch.float32
+    assert torch.equal(encoder.encode(tiles, precision="bf16"), full)
 
 
-def test_mirrored_patches_differ_in_the_directions_of_their_edges_alone(encoder, tiles):
+def test_mirrored_and_transposed_patches_differ_in_the_directions_of_their_edges_alone(
+    encoder, tiles
+):
     one, other = encoder.encode(tiles), encoder.encode(tiles.flip(2))
     mirrored = {k: k for k in NAMES}
     for scale in (1, 2, 4):
@@ -199,29 +202,9 @@ def test_mirrored_patches_differ_in_the_directions_of_their_edges_alone(encoder,
     torch.testing.assert_close(other[:, order], one, rtol=1e-4, atol=2e-3)
     exact = [i for i, name in enumerate(NAMES) if not name.startswith("edge")]
     torch.testing.assert_close(other[:, exact], one[:, exact], rtol=1e-4, atol=1e-5)
-
-
-def test_transposed_patches_have_the_same_textures(encoder, tiles):
     one, other = encoder.encode(tiles), encoder.encode(tiles.transpose(1, 2))
     same = [i for i, name in enumerate(NAMES) if not name.startswith("edge")]
     torch.testing.assert_close(other[:, same], one[:, same], rtol=1e-4, atol=1e-5)
-
-
-def test_pixels_put_in_another_order_have_the_same_colours_and_other_textures(encoder, tiles):
-    mixed = tiles.flatten(1, 2)[:, torch.randperm(224 * 224)].view_as(tiles)
-    one, other = encoder.encode(tiles), encoder.encode(mixed)
-    colours = [i for i, name in enumerate(NAMES) if name.partition("_")[0] in ("red", "eosin")]
-    torch.testing.assert_close(other[:, colours], one[:, colours], rtol=0, atol=1e-6)
-    grain = NAMES.index("grey_shift1")
-    tumour = CLASSES.index("TUM")
-    assert float(one[tumour, grain]) > 0.7
-    assert abs(float(other[tumour, grain])) < 0.05
-
-
-def test_it_computes_in_full_precision_whatever_is_asked(encoder, tiles):
-    full = encoder.encode(tiles)
-    assert full.dtype == torch.float32
-    assert torch.equal(encoder.encode(tiles, precision="bf16"), full)
 
 
 @pytest.mark.parametrize(("height", "width"), [(16, 16), (17, 40), (27, 27), (256, 100)])
@@ -229,25 +212,6 @@ def test_patches_of_any_size_from_16_pixels(encoder, height, width):
     found = encoder.encode(noise(2, height, width))
     assert found.shape == (2, 128)
     assert torch.isfinite(found).all()
-
-
-def test_smaller_patches_are_refused(encoder):
-    with pytest.raises(
-        InputError, match="handcrafted needs patches of 16 pixels or more, got 20 by 15"
-    ):
-        encoder.encode(noise(1, 15, 20))
-
-
-# real images
-
-
-def test_background_is_not_stained_and_nuclei_are_blue(encoder, tiles):
-    rows = dict(zip(CLASSES, map(of, encoder.encode(tiles)), strict=True))
-    assert rows["BACK"]["stained_share"] < 0.05
-    for tissue in ("LYM", "MUS", "STR"):
-        assert rows[tissue]["stained_share"] > 0.9
-    assert rows["LYM"]["haematoxylin_mean"] > rows["STR"]["haematoxylin_mean"]
-    assert rows["LYM"]["haematoxylin_mean"] > rows["MUS"]["haematoxylin_mean"]
 
 
 def test_a_linear_probe_finds_epithelium_in_images_it_has_not_seen(encoder, shared_data):

@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 from support.paths import ROOT
+from support.refusals import refused
 from torch import nn
 
 from probsa import features
@@ -103,18 +104,13 @@ def test_an_unknown_name_is_answered_with_the_likely_one(name, said):
     assert said in str(caught.value)
 
 
-def test_names_and_arguments_that_cannot_be_registered_or_built(small):
-    with pytest.raises(InputError, match="put the name of one after the colon"):
-        features.build("timm:MODEL")
-    with pytest.raises(InputError, match="handcrafted has no weights"):
-        features.build(weights="x.pt")
+def test_names_and_arguments_that_cannot_be_registered_or_built(small, tmp_path):
+    refused(InputError, "put the name of one after the colon", features.build, "timm:MODEL")
+    refused(InputError, "handcrafted has no weights", features.build, weights="x.pt")
     with pytest.raises(ValueError, match="two encoders are named 'small'"):
         features.register("small", card=small)(Small)
     with pytest.raises(ValueError, match="wide: Small has no depth"):
         features.register("wide", card=small, depth=3)(Small)
-
-
-def test_what_the_registry_fixes_reaches_the_class(small, tmp_path):
     wide = replace(small, width=6)
     features.register("wide", card=wide, preprocessing=PLAIN, channels=6)(Small)
     save_file(Small(channels=6).state_dict(), tmp_path / "w.safetensors")
@@ -247,8 +243,7 @@ def test_the_identity_differs_with_anything_that_changes_the_features(small, tmp
 
 
 def test_a_folder_of_the_hub_will_do(small, tmp_path):
-    with pytest.raises(WeightsError, match=r"no weights of small in it; looked for model\."):
-        identity(tmp_path)
+    refused(WeightsError, r"no weights of small in it; looked for model\.", identity, tmp_path)
     with pytest.raises(WeightsError, match=r"gone\.pt: no such file of weights for small"):
         identity(tmp_path / "gone.pt")
     save_file(state_of(), tmp_path / "model.safetensors")
@@ -293,7 +288,7 @@ def server(tmp_path):
         thread.join()
 
 
-def test_an_address_is_fetched_once_and_kept_apart_from_others(small, server, tmp_path):
+def test_addresses_are_fetched_once_and_leave_nothing_where_they_fail(small, server, tmp_path):
     folder, address = server
     for name, seed in (("a", 0), ("b", 1)):
         (folder / name).mkdir()
@@ -329,8 +324,7 @@ def test_the_hub_is_asked_only_by_its_word(small, monkeypatch, tmp_path):
         return str(tmp_path / "w.safetensors")
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    with pytest.raises(WeightsError, match="the local caches do not contain them"):
-        features.build("small")
+    refused(WeightsError, "the local caches do not contain them", features.build, "small")
     assert asked == []
     assert identity("hub") == identity(tmp_path / "w.safetensors")
     assert asked == [("someone/small", "model.safetensors"), ("someone/small", "pytorch_model.bin")]
@@ -391,11 +385,7 @@ def damaged(path):
         ("w.pt", lambda p: p.write_bytes(b""), ""),
         ("w.safetensors", lambda p: p.write_text("<html>log in first</html>"), ""),
         ("w.pt", lambda p: p.write_text("<html>log in first</html>"), ""),
-        (
-            "w.pt",
-            lambda p: torch.save({"epoch": 3, "loss": 0.5}, p),
-            "weights, only epoch, loss",
-        ),
+        ("w.pt", lambda p: torch.save({"epoch": 3, "loss": 0.5}, p), "weights, only epoch, loss"),
         ("w.pt", lambda p: torch.save([1, 2], p), r"\(a state dict\), got list"),
     ],
 )
@@ -476,21 +466,18 @@ def test_the_guard_steps_in_for_that_one_failure_only(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "torchvision" / "__init__.py").write_text("raise RuntimeError('another trouble')")
     defined = len(_network._defined)
-    with pytest.raises(RuntimeError, match="another trouble"):
-        _network._guard.__wrapped__()
+    refused(RuntimeError, "another trouble", _network._guard.__wrapped__)
     assert len(_network._defined) == defined
 
 
 # the list and the page
 
 
-def test_the_page_of_encoders_is_up_to_date():
+def test_the_page_of_encoders_and_the_command(capsys):
     """`probsa encoders --markdown > docs/encoders.md` writes it."""
     page = (ROOT / "docs" / "encoders.md").read_text(encoding="utf-8")
     assert page == _catalogue.catalogue_page()
 
-
-def test_the_command(capsys):
     def said(*words, status=0):
         assert cli.main(["encoders", *words]) == status
         return capsys.readouterr().out

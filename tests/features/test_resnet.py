@@ -108,14 +108,6 @@ def test_timm_models_of_other_kinds_are_saved_loaded_and_pooled(tmp_path):
         assert encoder.encode(tiles(1, 100)).shape == (1, width)
 
 
-def test_a_patch_gives_the_same_in_any_batch(built):
-    x = tiles(5)
-    together = built.encode(x)
-    alone = torch.cat([built.encode(x[i : i + 1]) for i in range(5)])
-    close(together, alone)
-    close(built.encode(x.flip(0)), together.flip(0))
-
-
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_lower_precision_is_close(built, precision):
     x = tiles(3, 160)
@@ -126,7 +118,7 @@ def test_lower_precision_is_close(built, precision):
     assert float(away.max()) < 0.02
 
 
-@pytest.mark.parametrize("side", [100, 224, 512])
+@pytest.mark.parametrize("side", [100, 512])
 def test_patches_of_any_size_are_resized_and_not_cut(built, side):
     """A bright frame around a patch is seen; a recipe that cuts a border off would see none."""
     plain = torch.full((1, side, side, 3), 120, dtype=torch.uint8)
@@ -139,17 +131,13 @@ def test_patches_of_any_size_are_resized_and_not_cut(built, side):
     assert float((found[0] - found[1]).norm() / found[0].norm()) > 0.01
 
 
-def test_files_in_the_old_format_without_counters_are_read(files, built, tmp_path):
+def test_layouts_of_files_of_weights(files, built, tmp_path):
     """As torchvision's resnet50-19c8e357.pth, which CLAM used."""
     state = torch.load(files / "resnet50.pth", weights_only=True)
     old = {k: v for k, v in state.items() if not k.endswith("num_batches_tracked")}
     torch.save(old, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     assert features.build("resnet50", weights=tmp_path / "old.pth").identity == built.identity
     (tmp_path / "old.pth").unlink()
-
-
-def test_the_release_of_barlow_twins_has_no_classifier_and_its_own_normalisation(files, tmp_path):
-    state = torch.load(files / "resnet50.pth", weights_only=True)
     release = {k: v for k, v in state.items() if not k.startswith("fc.")}
     torch.save(release, tmp_path / "bt_rn50_ep200.torch")
     encoder = features.build("resnet50-bt", weights=tmp_path / "bt_rn50_ep200.torch")

@@ -27,33 +27,12 @@ def _odd_attributes() -> tuple[Any, ...]:
 
 
 KEYS = (
-    "patch_size",
-    "patch_size_level0",
-    "size_level0",
-    "pitch",
-    "overlap",
-    "downsample",
-    "patch_level",
-    "level_dim",
-    "level0_width",
-    "level0_height",
-    "mpp",
-    "mpp_level0",
-    "custom_downsample",
-    "kind",
-    "encoder",
-    "level0_magnification",
-    "target_magnification",
-    "stamp_version",
-    "unit",
-    "tile_size_um",
-    "tile_size_px",
-    "feat_type",
-    "extractor",
-    "tile_size",
-    "name",
-    "score_kind",
-)
+    "patch_size", "patch_size_level0", "size_level0", "pitch", "overlap", "downsample",
+    "patch_level", "level_dim", "level0_width", "level0_height", "mpp", "mpp_level0",
+    "custom_downsample", "kind", "encoder", "level0_magnification", "target_magnification",
+    "stamp_version", "unit", "tile_size_um", "tile_size_px", "feat_type", "extractor", "tile_size",
+    "name", "score_kind",
+)  # fmt: skip
 ROOT_KEYS = ("probsa_kind", "probsa_version", "probsa_encoder", "probsa_made_with")
 
 
@@ -94,9 +73,8 @@ def hdf5_bomb(path: Path, draw: Draw) -> str:
         width = f[name].shape[1:] or ()
         row = int(np.prod(width, dtype=np.int64)) * 4
         rows, step = 4 * 10**9 // row, 10**8 // row
-        _replace(
-            f, name, shape=(rows, *width), dtype="f4", chunks=(step, *width), compression="gzip"
-        )
+        chunks = {"chunks": (step, *width), "compression": "gzip"}
+        _replace(f, name, shape=(rows, *width), dtype="f4", **chunks)
         packed = gzip.zlib.compress(bytes(step * row), 9)
         for start in range(0, rows, step):
             f[name].id.write_direct_chunk((start, *(0 for _ in width)), packed)
@@ -203,17 +181,9 @@ def hdf5_type(path: Path, draw: Draw) -> str:
 
 
 HDF5: tuple[Mutation, ...] = (
-    *(hdf5_attribute,) * 4,
-    *(hdf5_array,) * 3,
-    hdf5_huge,
-    hdf5_huge,
-    hdf5_bomb,
-    hdf5_external,
-    hdf5_link,
-    hdf5_virtual,
-    hdf5_removed,
-    hdf5_type,
-)
+    *(hdf5_attribute,) * 4, *(hdf5_array,) * 3, hdf5_huge, hdf5_huge, hdf5_bomb, hdf5_external,
+    hdf5_link, hdf5_virtual, hdf5_removed, hdf5_type,
+)  # fmt: skip
 
 
 def npz_changed(path: Path, draw: Draw) -> str:
@@ -289,10 +259,8 @@ def pt_member(path: Path, draw: Draw) -> str:
     if how == "removed":
         del members[name]
     elif how != "packed":
-        data = members[name]
-        members[name] = {"emptied": b"", "cut": data[: len(data) // 2], "random": draw.bytes(64)}[
-            how
-        ]
+        cut = members[name][: len(members[name]) // 2]
+        members[name] = {"emptied": b"", "cut": cut, "random": draw.bytes(64)}[how]
     stream = io.BytesIO()
     method = zipfile.ZIP_DEFLATED if how == "packed" else zipfile.ZIP_STORED
     with zipfile.ZipFile(stream, "w", method) as z:
@@ -315,10 +283,13 @@ NIFTI_FIELDS = {
 """Fields of the header of NIfTI-1, with their offset and type."""
 
 
+def _plain(path: Path) -> bytearray:
+    data = path.read_bytes()
+    return bytearray(gzip.decompress(data) if path.suffix == ".gz" else data)
+
+
 def nifti_field(path: Path, draw: Draw) -> str:
-    packed = path.name.endswith(".gz")
-    data = bytearray(gzip.decompress(path.read_bytes()) if packed else path.read_bytes())
-    done = []
+    data, done = _plain(path), []
     for _ in range(draw.one((1, 1, 3))):
         name = draw.one(sorted(NIFTI_FIELDS))
         if done and draw.below(2):
@@ -327,27 +298,20 @@ def nifti_field(path: Path, draw: Draw) -> str:
         if kind == "<f":
             value: Any = draw.one((0.0, -1.0, np.nan, np.inf, 1e30, 1e-30, 352.5))
         else:
-            value = draw.one(
-                (0, -1, 1, 2, 4, 7, 64, 127)
-                if kind == "<b"
-                else (0, -1, 1, 3, 5, 2, 32767, 128, 1792, 2304)
-            )
+            short = (0, -1, 1, 3, 5, 2, 32767, 128, 1792, 2304)
+            value = draw.one((0, -1, 1, 2, 4, 7, 64, 127) if kind == "<b" else short)
         struct.pack_into(kind, data, offset, value)
         done.append(f"{name} is {value}")
-    path.write_bytes(gzip.compress(data) if packed else data)
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return ", ".join(done)
 
 
 def nifti_bomb(path: Path, draw: Draw) -> str:
-    packed = path.name.endswith(".gz")
-    data = bytearray(gzip.decompress(path.read_bytes()) if packed else path.read_bytes())
-    side = draw.one((1500, 4000, 32767))
+    data, side = _plain(path), draw.one((1500, 4000, 32767))
     struct.pack_into("<hhhh", data, 40, 3, side, side, side if draw.below(2) else 1500)
-    data = bytes(data)
-    if packed:
-        path.write_bytes(gzip.compress(data) + b"".join([gzip.compress(bytes(10**7))] * 30))
-    else:
-        path.write_bytes(data)
+    if path.suffix == ".gz":
+        data = gzip.compress(data) + gzip.compress(bytes(10**7)) * 30
+    path.write_bytes(data)
     return f"states {side} voxels along an axis"
 
 

@@ -5,8 +5,10 @@ altered, so it may use it; whatever else is altered should be noticed or have no
 """
 
 import csv
+import gzip
 import io
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,13 +37,8 @@ class Rows:
 
 def form_of(path: Path) -> Any:
     """Return the form of a file; None if an independent reader cannot read it."""
-    readers = {
-        ".h5": _hdf5, ".npy": _npy, ".npz": _npz, ".pt": _pt, ".json": _json, ".yaml": _yaml,
-        ".csv": _csv, ".safetensors": _safetensors, ".lock": _json, ".nii": _nifti, ".gz": _nifti,
-        ".png": _picture, ".jpg": _picture, ".tif": _picture,
-    }  # fmt: skip
     try:
-        return readers[path.suffix](path)
+        return READERS[path.suffix](path)
     except Exception:  # noqa: BLE001 - damaged in any way
         return None
 
@@ -99,17 +96,9 @@ def _hdf5(path: Path) -> Any:
         return form
 
 
-def _npy(path: Path) -> Any:
-    return _array(np.load(path, allow_pickle=False))
-
-
 def _npz(path: Path) -> Any:
     with np.load(path, allow_pickle=False) as stored:
         return {k: _array(stored[k]) for k in stored.files}
-
-
-def _pt(path: Path) -> Any:
-    return _array(torch.load(path, weights_only=True).float().numpy())
 
 
 def _document(value: Any) -> Any:
@@ -122,14 +111,6 @@ def _document(value: Any) -> Any:
     if isinstance(value, int | float):
         return "number" if np.isfinite(value) else "not finite"
     return str(type(value))
-
-
-def _json(path: Path) -> Any:
-    return _document(json.loads(path.read_text(encoding="utf-8")))
-
-
-def _yaml(path: Path) -> Any:
-    return _document(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
 def _csv(path: Path) -> Any:
@@ -157,15 +138,9 @@ def _loads(text: str) -> Any:
 def _nifti(path: Path) -> Any:
     import nibabel
 
-    image = nibabel.Nifti1Image.from_bytes(_unpacked(path))
-    return len(image.shape)
-
-
-def _unpacked(path: Path) -> bytes:
-    import gzip
-
     data = path.read_bytes()
-    return gzip.decompress(data) if path.suffix == ".gz" else data
+    data = gzip.decompress(data) if path.suffix == ".gz" else data
+    return len(nibabel.Nifti1Image.from_bytes(data).shape)
 
 
 def _picture(path: Path) -> Any:
@@ -173,3 +148,21 @@ def _picture(path: Path) -> Any:
 
     with Image.open(io.BytesIO(path.read_bytes())) as image:
         return image.mode
+
+
+def _json(path: Path) -> Any:
+    return _document(json.loads(path.read_text(encoding="utf-8")))
+
+
+READERS: dict[str, Callable[[Path], Any]] = {
+    ".h5": _hdf5,
+    ".npy": lambda p: _array(np.load(p, allow_pickle=False)),
+    ".npz": _npz,
+    ".pt": lambda p: _array(torch.load(p, weights_only=True).float().numpy()),
+    ".yaml": lambda p: _document(yaml.safe_load(p.read_text(encoding="utf-8"))),
+    ".csv": _csv,
+    ".safetensors": _safetensors,
+    **dict.fromkeys((".json", ".lock"), _json),
+    **dict.fromkeys((".nii", ".gz"), _nifti),
+    **dict.fromkeys((".png", ".jpg", ".tif"), _picture),
+}

@@ -17,32 +17,9 @@ import yaml
 Mutation = Callable[[Path, "Draw"], str]
 
 ODD: tuple[Any, ...] = (
-    None,
-    True,
-    "",
-    "x",
-    "..",
-    "/etc/passwd",
-    "a/b",
-    "\0",
-    "é" * 300,
-    -1,
-    0,
-    1,
-    2,
-    10**6,
-    10**30,
-    0.5,
-    -0.0,
-    1e308,
-    float("nan"),
-    float("inf"),
-    [],
-    [[]],
-    [None],
-    {},
-    {"x": {"y": []}},
-)
+    None, True, "", "x", "..", "/etc/passwd", "a/b", "\0", "é" * 300, -1, 0, 1, 2, 10**6, 10**30,
+    0.5, -0.0, 1e308, float("nan"), float("inf"), [], [[]], [None], {}, {"x": {"y": []}},
+)  # fmt: skip
 """Values that take the place of others in documents."""
 
 
@@ -129,17 +106,9 @@ def removed(path: Path, _: Draw) -> str:
 
 
 BYTES: tuple[Mutation, ...] = (
-    flipped,
-    flipped,
-    header_flipped,
-    truncated,
-    zeroed,
-    spliced,
-    emptied,
-    random_bytes,
-    replaced_by_folder,
-    removed,
-)
+    flipped, flipped, header_flipped, truncated, zeroed, spliced, emptied, random_bytes,
+    replaced_by_folder, removed,
+)  # fmt: skip
 """Mutations of any file."""
 
 
@@ -179,25 +148,8 @@ def _write_cells(path: Path, rows: list[list[str]]) -> None:
 def cell_changed(path: Path, draw: Draw) -> str:
     rows = _cells(path)
     row = draw.one(rows)
-    value = draw.one(
-        (
-            "",
-            "nan",
-            "inf",
-            "-1",
-            "1e400",
-            "9" * 30,
-            "x",
-            "0",
-            "1",
-            "²",
-            "１",
-            '"',
-            "a/b",
-            "1.0",
-            " ",
-        )
-    )
+    numbers = ("", "nan", "inf", "-1", "1e400", "9" * 30, "x", "0", "1")
+    value = draw.one((*numbers, "²", "１", '"', "a/b", "1.0", " "))
     row[draw.below(len(row))] = value
     _write_cells(path, rows)
     return f"a cell is {value!r}"

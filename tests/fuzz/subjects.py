@@ -1,11 +1,13 @@
 """What is fuzzed: small folders of every kind of input, and the commands that read them."""
 
 import contextlib
+import functools
 import gzip
 import io
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,16 +38,16 @@ class Outcome:
     """What was read or predicted, by bag or by another name; compared with `same`."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Subject:
     """A folder with files to alter, and what reads them."""
 
     name: str
     build: Callable[[Path], object]
-    files: Mapping[str, tuple[Mutation, ...]]
-    """Mutations by pattern; those of `BYTES` are applied to every file."""
     drive: Callable[[Path, Path], Outcome]
     """Called with the folder and a path to write to."""
+    files: Mapping[str, tuple[Mutation, ...]]
+    """Mutations by pattern; those of `BYTES` are applied to every file."""
 
 
 def same(one: Any, other: Any) -> bool:
@@ -77,10 +79,18 @@ def library(call: Callable[[], Any]) -> Outcome:
         return Outcome(status=2, text=f"probsa: error: {error}")
 
 
-def arrays_of(folder: Path, pattern: str) -> dict[str, Any]:
+def printed(said: Outcome) -> dict[str, Any]:
+    """Return the JSON document in what a command said; nothing if there is none."""
+    try:
+        return json.loads(said.text[said.text.find("{") : said.text.rfind("}") + 1])
+    except ValueError:
+        return {}
+
+
+def arrays_of(folder: Path) -> dict[str, Any]:
     """Return the arrays and attributes of the HDF5 files of a folder, by name."""
     found: dict[str, Any] = {}
-    for path in sorted(folder.rglob(pattern)):
+    for path in sorted(folder.rglob("*.h5")):
         with h5py.File(path) as f:
             content: dict[str, Any] = {k: f[k][...] for k in f}
             if "coords" in f:
@@ -89,74 +99,52 @@ def arrays_of(folder: Path, pattern: str) -> dict[str, Any]:
     return found
 
 
-def _convert(tool: str) -> Callable[[Path, Path], Outcome]:
-    def drive(folder: Path, out: Path) -> Outcome:
-        said = command(
-            "convert",
-            folder,
-            "--from",
-            tool,
-            "--to",
-            "probsa",
-            "--slide-mpp",
-            "0.5054",
-            "--out",
-            out,
-        )
-        return Outcome(status=said.status, text=said.text, results=arrays_of(out, "*.h5"))
-
-    return drive
+def _convert(tool: str, folder: Path, out: Path) -> Outcome:
+    said = command("convert", folder, "--from", tool, "--to", "probsa", "--slide-mpp", "0.5054",
+                   "--out", out)  # fmt: skip
+    return Outcome(status=said.status, text=said.text, results=arrays_of(out))
 
 
-def _foreign(tool: str) -> Callable[[Path], object]:
-    slides = [foreign.slide(f"s{k}", seed=k) for k in range(3)]
-
-    def build(folder: Path) -> None:
-        foreign.TOOLS[tool](folder, *slides)
-        if tool == "clam":
-            shutil.rmtree(folder / "h5_files")
-
-    return build
+def _foreign(tool: str, without: str, folder: Path) -> None:
+    foreign.TOOLS[tool](folder, *(foreign.slide(f"s{k}", seed=k) for k in range(3)))
+    if without:
+        shutil.rmtree(folder / without)
 
 
-def _clam_hdf5(folder: Path) -> None:
-    foreign.clam(folder, *(foreign.slide(f"s{k}", seed=k) for k in range(3)))
-    shutil.rmtree(folder / "pt_files")
+def _bags(name: str, files: Mapping[str, tuple[Mutation, ...]], *, without: str = "") -> Subject:
+    """Return the subject of a tool's bags, without one of the folders that the tool writes."""
+    tool = name.partition(" ")[0]
+    build = functools.partial(_foreign, tool, without)
+    return Subject(f"bags, {name}", build, functools.partial(_convert, tool), files)
 
 
-_RUN: list[Path] = []
-"""The folder of one trained run, made when it is first needed."""
-
-
-def trained(folder: Path) -> None:
-    """Copy a run with its features, its labels and its predictions into a folder."""
-    if not _RUN:
-        import tempfile
-
-        home = Path(tempfile.mkdtemp(prefix="probsa-fuzz-"))
-        features, labels = write_folder(home, bags=9)
-        _make_run(home / "run", features, labels)
-        read = ("--features", features, "--labels", labels, "--device", "cpu")
-        out = ("--faithfulness", "--out", home / "predictions")
-        predicted = command("predict", home / "run", *read, *out)
-        assert predicted.status == 0, predicted.text
-        shutil.rmtree(home / "run" / "predictions")
-        (home / "few").mkdir()
-        for name in ("000", "001", "002"):
-            shutil.copy(features / f"{name}.h5", home / "few" / f"{name}.h5")
-        _RUN.append(home)
-    shutil.copytree(_RUN[0], folder, dirs_exist_ok=True)
-
-
-def _make_run(out: Path, features: Path, labels: Path) -> None:
+@functools.cache
+def _run() -> Path:
+    """Return the folder of one trained run, made when it is first needed."""
     from probsa.training import read_run, train
     from probsa.workflow.runs import finish_run
 
+    home = Path(tempfile.mkdtemp(prefix="probsa-fuzz-"))
+    features, labels = write_folder(home, bags=9)
     given = {"features": str(features), "labels": str(labels), "test_fold": 0, "epochs": 1}
     size = {"model": "abmil-probsa-diag", "embed": 8, "attention_dim": 4, "predict_samples": 8}
     where = {"device": "cpu", "threads": 1, "tensorboard": False}
     config = read_run(None, {**given, **size, **where})
-    finish_run(train(config, out), bootstrap=0, maps="none")
+    finish_run(train(config, home / "run"), bootstrap=0, maps="none")
+    read = ("--features", features, "--labels", labels, "--device", "cpu")
+    out = ("--faithfulness", "--out", home / "predictions")
+    predicted = command("predict", home / "run", *read, *out)
+    assert predicted.status == 0, predicted.text
+    shutil.rmtree(home / "run" / "predictions")
+    (home / "few").mkdir()
+    for name in ("000", "001", "002"):
+        shutil.copy(features / f"{name}.h5", home / "few" / f"{name}.h5")
+    return home
+
+
+def trained(folder: Path) -> None:
+    """Copy a run with its features, its labels and its predictions into a folder."""
+    shutil.copytree(_run(), folder, dirs_exist_ok=True)
 
 
 def _predict(folder: Path, out: Path) -> Outcome:
@@ -167,27 +155,21 @@ def _predict(folder: Path, out: Path) -> Outcome:
 
 def predictions_in(out: Path) -> dict[str, Any]:
     """Return the rows of a table of predictions and the arrays of the instances, by bag."""
-    found = arrays_of(out / "instances", "*.h5") if (out / "instances").is_dir() else {}
+    found = arrays_of(out / "instances") if (out / "instances").is_dir() else {}
     if (out / "predictions.csv").is_file():
         for line in (out / "predictions.csv").read_text().splitlines()[1:]:
             cells = line.split(",")
             row = found.setdefault(cells[0], {})
-            row["calls"], row["numbers"] = (
-                cells[1:4],
-                np.array([float(c or "nan") for c in cells[4:]]),
-            )
+            row["calls"] = cells[1:4]
+            row["numbers"] = np.array([float(c or "nan") for c in cells[4:]])
     return found
 
 
-def _evaluate(folder: Path, out: Path) -> Outcome:
+def _evaluate(folder: Path, _: Path) -> Outcome:
     said = command("evaluate", folder / "predictions", "--labels", folder / "labels.csv",
                    "--bootstrap", 20, "--json")  # fmt: skip
-    text = said.text[said.text.find("{") : said.text.rfind("}") + 1]
-    try:
-        report = json.loads(text) if said.status == 0 else {}
-        results = {"report": {k: v for k, v in report.items() if k != "metadata"}}
-    except ValueError:
-        results = {"report": said.text}
+    report = printed(said) if said.status == 0 else {}
+    results = {"report": {k: v for k, v in report.items() if k != "metadata"}}
     return Outcome(status=said.status, text=said.text, results=results)
 
 
@@ -230,15 +212,6 @@ def _scans(folder: Path) -> None:
     (folder / "b.nii.gz").write_bytes(gzip.compress((folder / "a.nii").read_bytes()))
 
 
-def _info(folder: Path, _: Path) -> Outcome:
-    said = command("info", folder, "--json")
-    results = {}
-    with contextlib.suppress(ValueError):
-        listed = json.loads(said.text[said.text.find("{") : said.text.rfind("}") + 1])
-        results = {Path(f["path"]).name: f | {"path": ""} for f in listed.get("files", [])}
-    return Outcome(status=said.status, text=said.text, results=results)
-
-
 def _slides(folder: Path) -> None:
     from PIL import Image
 
@@ -248,42 +221,34 @@ def _slides(folder: Path) -> None:
     (folder / "mpp.csv").write_text("slide,mpp\na,0.5\nb,0.25\nc,0.25\n")
 
 
-def _slide_info(folder: Path, _: Path) -> Outcome:
-    said = command(
-        "info", *sorted(folder.glob("[abc].*")), "--slide-mpp", folder / "mpp.csv", "--json"
-    )
-    results = {}
-    with contextlib.suppress(ValueError):
-        listed = json.loads(said.text[said.text.find("{") : said.text.rfind("}") + 1])
-        results = {Path(f["path"]).name: f | {"path": ""} for f in listed.get("files", [])}
+def _info(*given: object) -> Outcome:
+    said = command("info", *given, "--json")
+    listed = printed(said).get("files", [])
+    results = {Path(f["path"]).name: f | {"path": ""} for f in listed}
     return Outcome(status=said.status, text=said.text, results=results)
 
 
-_WORK: list[Path] = []
+def _slide_info(folder: Path, _: Path) -> Outcome:
+    return _info(*sorted(folder.glob("[abc].*")), "--slide-mpp", folder / "mpp.csv")
+
+
+@functools.cache
+def _cohort() -> Path:
+    from probsa.cohorts import ExtractOptions, extract_cohort, patch_cohort
+    from probsa.patches import settings
+
+    home = Path(tempfile.mkdtemp(prefix="probsa-fuzz-"))
+    write_cohort(home / "slides", slides=2)
+    patch_cohort(home / "slides", home / "work", settings=settings(size=128, mpp=0.5))
+    extract_cohort(home / "work", ExtractOptions(batch=16))
+    return home / "work"
 
 
 def _work(folder: Path) -> None:
     """Copy a cohort's work folder, with the lock of another machine's dead process."""
-    if not _WORK:
-        import tempfile
-
-        from probsa.cohorts import ExtractOptions, extract_cohort, patch_cohort
-        from probsa.patches import settings
-
-        home = Path(tempfile.mkdtemp(prefix="probsa-fuzz-"))
-        write_cohort(home / "slides", slides=2)
-        patch_cohort(home / "slides", home / "work", settings=settings(size=128, mpp=0.5))
-        extract_cohort(home / "work", ExtractOptions(batch=16))
-        _WORK.append(home)
-    shutil.copytree(_WORK[0] / "work", folder, dirs_exist_ok=True)
-    owner = {
-        "token": "a1b2",
-        "host": "h",
-        "place": "elsewhere",
-        "pid": 1,
-        "started": "",
-        "since": "",
-    }
+    shutil.copytree(_cohort(), folder, dirs_exist_ok=True)
+    owner = {"token": "a1b2", "host": "h", "place": "elsewhere", "pid": 1}
+    owner |= {"started": "", "since": ""}
     lock = next(folder.rglob("features_*/*.h5")).parent / ".slide9.h5.lock"
     lock.write_text(json.dumps(owner))
 
@@ -299,105 +264,40 @@ def _verify(folder: Path, _: Path) -> Outcome:
         if taken is not None:
             taken.release()
     # the lock is a finding, so that the status of an unaltered folder is 1
-    results = {}
-    with contextlib.suppress(ValueError):
-        found = json.loads(said.text[said.text.find("{") : said.text.rfind("}") + 1])
-        if "findings" in found:
-            results = {"findings": [f["file"] for f in found["findings"]]}
-    accepted = results.get("findings") in ([], [str(p.relative_to(folder)) for p in locks])
-    return Outcome(status=0 if accepted else said.status, text=said.text, results={})
+    found = printed(said).get("findings")
+    files = None if found is None else [f["file"] for f in found]
+    accepted = files in ([], [str(p.relative_to(folder)) for p in locks])
+    return Outcome(status=0 if accepted else said.status, text=said.text)
 
 
+DOCUMENT = JSON + TEXT
+SHEET = TABLE + TEXT
 SUBJECTS = (
-    Subject(name="bags, probsa", build=trained, files={"few/*.h5": HDF5}, drive=_predict),
-    Subject(
-        name="bags, clam h5", build=_clam_hdf5, files={"**/*.h5": HDF5}, drive=_convert("clam")
-    ),
-    Subject(
-        name="bags, clam pt",
-        build=_foreign("clam"),
-        files={"patches/*.h5": HDF5, "pt_files/*.pt": PT},
-        drive=_convert("clam"),
-    ),
-    Subject(
-        name="bags, trident",
-        build=_foreign("trident"),
-        files={"**/*.h5": HDF5},
-        drive=_convert("trident"),
-    ),
-    Subject(
-        name="bags, stamp",
-        build=_foreign("stamp"),
-        files={"**/*.h5": HDF5},
-        drive=_convert("stamp"),
-    ),
-    Subject(
-        name="bags, slideflow",
-        build=_foreign("slideflow"),
-        files={"*.pt": PT, "*.npz": NPZ, "*.json": JSON + TEXT},
-        drive=_convert("slideflow"),
-    ),
-    Subject(
-        name="bags, torchmil",
-        build=_foreign("torchmil"),
-        files={"**/*.npy": NPY, "*.csv": TABLE + TEXT},
-        drive=_convert("torchmil"),
-    ),
-    Subject(
-        name="labels and splits", build=_tables, files={"*.csv": TABLE + TEXT}, drive=_read_tables
-    ),
-    Subject(
-        name="run",
-        build=trained,
-        files={
-            "run/*.json": JSON + TEXT,
-            "run/run.yaml": YAML + TEXT,
-            "run/split.json": JSON + TEXT,
-            "run/threshold.json": JSON,
-            "run/features.json": JSON,
-            "run/**/*.safetensors": SAFETENSORS,
-            "run/checkpoints/best.safetensors": SAFETENSORS,
-            "run/*.npz": NPZ,
-        },
-        drive=_predict,
-    ),
-    Subject(
-        name="predictions",
-        build=trained,
-        files={
-            "predictions/*.csv": TABLE + TEXT,
-            "predictions/*.json": JSON + TEXT,
-            "predictions/instances/*.h5": HDF5,
-            "predictions/null_maps/*": HDF5,
-        },
-        drive=_evaluate,
-    ),
-    Subject(
-        name="maps",
-        build=trained,
-        files={
-            "predictions/predictions.csv": TABLE + TEXT,
-            "predictions/predictions.json": JSON,
-            "predictions/instances/001.h5": HDF5,
-        },
-        drive=_map,
-    ),
-    Subject(name="scans", build=_scans, files={"*.nii*": NIFTI}, drive=_info),
-    Subject(
-        name="slides",
-        build=_slides,
-        files={"[abc].*": (), "mpp.csv": TABLE + TEXT},
-        drive=_slide_info,
-    ),
-    Subject(
-        name="work folder",
-        build=_work,
-        files={
-            "**/*.h5": HDF5,
-            "**/*.json": JSON + TEXT,
-            "**/.*.lock": JSON + TEXT,
-        },
-        drive=_verify,
-    ),
-)
+    Subject("bags, probsa", trained, _predict, {"few/*.h5": HDF5}),
+    _bags("clam h5", {"**/*.h5": HDF5}, without="pt_files"),
+    _bags("clam pt", {"patches/*.h5": HDF5, "pt_files/*.pt": PT}, without="h5_files"),
+    _bags("trident", {"**/*.h5": HDF5}),
+    _bags("stamp", {"**/*.h5": HDF5}),
+    _bags("slideflow", {"*.pt": PT, "*.npz": NPZ, "*.json": DOCUMENT}),
+    _bags("torchmil", {"**/*.npy": NPY, "*.csv": SHEET}),
+    Subject("labels and splits", _tables, _read_tables, {"*.csv": SHEET}),
+    Subject("run", trained, _predict, {
+        "run/*.json": DOCUMENT, "run/run.yaml": YAML + TEXT, "run/split.json": DOCUMENT,
+        "run/threshold.json": JSON, "run/features.json": JSON, "run/**/*.safetensors": SAFETENSORS,
+        "run/checkpoints/best.safetensors": SAFETENSORS, "run/*.npz": NPZ,
+    }),
+    Subject("predictions", trained, _evaluate, {
+        "predictions/*.csv": SHEET, "predictions/*.json": DOCUMENT,
+        "predictions/instances/*.h5": HDF5, "predictions/null_maps/*": HDF5,
+    }),
+    Subject("maps", trained, _map, {
+        "predictions/predictions.csv": SHEET, "predictions/predictions.json": JSON,
+        "predictions/instances/001.h5": HDF5,
+    }),
+    Subject("scans", _scans, lambda folder, _: _info(folder), {"*.nii*": NIFTI}),
+    Subject("slides", _slides, _slide_info, {"[abc].*": (), "mpp.csv": SHEET}),
+    Subject("work folder", _work, _verify, {
+        "**/*.h5": HDF5, "**/*.json": DOCUMENT, "**/.*.lock": DOCUMENT,
+    }),
+)  # fmt: skip
 """Every kind of input, each with equal shares of the cases."""

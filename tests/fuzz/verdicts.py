@@ -31,15 +31,9 @@ from fuzz.mutations import BYTES, Draw
 from fuzz.subjects import SUBJECTS, Outcome, Subject, same
 
 Verdict = Literal[
-    "clean",
-    "left out",
-    "accepted and equal",
-    "accepted and different",
-    "traceback",
-    "hang",
-    "memory",
-    "left over",
-]
+    "clean", "left out", "accepted and equal", "accepted and different", "traceback", "hang",
+    "memory", "left over",
+]  # fmt: skip
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 FAULTS = VERDICTS[3:]
 """The verdicts of which there should be none."""
@@ -122,15 +116,10 @@ class Bench:
 def _case(seed: int, subject: Subject, path: Path, case: Path, what: str, verdict: Verdict,
           detail: str, *, seconds: float = 0.0, named: bool = True) -> Case:  # fmt: skip
     return Case(
-        seed=seed,
-        subject=subject.name,
-        file=str(path.relative_to(case)),
-        mutation=what,
-        verdict=verdict,
-        detail=" ".join(detail.split())[:300],
-        seconds=round(seconds, 3),
+        seed=seed, subject=subject.name, file=str(path.relative_to(case)), mutation=what,
+        verdict=verdict, detail=" ".join(detail.split())[:300], seconds=round(seconds, 3),
         names_file=named,
-    )
+    )  # fmt: skip
 
 
 def _gone(path: Path) -> Path:
@@ -266,11 +255,8 @@ def _judged(
         return "accepted and equal", "there is no such file"
     if may_be_missing(original, altered):
         return "accepted and equal", "optional parts, rows or columns differ"
-    changed = [
-        k
-        for k in {**outcome.results, **unaltered.results}
-        if not same(outcome.results.get(k), unaltered.results.get(k))
-    ]
+    both = {**outcome.results, **unaltered.results}
+    changed = [k for k in both if not same(outcome.results.get(k), unaltered.results.get(k))]
     return "accepted and different", f"{changed}; {json.dumps(form_of(altered), default=str)[:150]}"
 
 

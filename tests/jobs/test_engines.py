@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.paths import SOURCE, TESTS
 from support.processes import fork_workers
+from support.refusals import refused
 from support.toy_stage import Toy, tasks_of, wait_for
 
 from probsa.core.files import write_json
@@ -370,13 +371,10 @@ def test_who_lost_the_lock_leaves_the_word_to_the_taker(tmp_path):
 def test_bad_input(tmp_path, monkeypatch):
     stage, tasks = Toy(tmp_path), tasks_of(tmp_path)
     assert run_tasks(stage, []) == []
-    with pytest.raises(InputError, match="workers is 0"):
-        run_tasks(stage, tasks, workers=0)
-    with pytest.raises(InputError, match=r"'t1'.*'t1'.*Rename"):
-        run_tasks(stage, [*tasks, tasks[1]])
+    refused(InputError, "workers is 0", run_tasks, stage, tasks, workers=0)
+    refused(InputError, r"'t1'.*'t1'.*Rename", run_tasks, stage, [*tasks, tasks[1]])
     same = replace(tasks[2], name="other")
-    with pytest.raises(InputError, match=r"'t2'.*'other'.*Rename"):
-        run_tasks(stage, [*tasks, same])
+    refused(InputError, r"'t2'.*'other'.*Rename", run_tasks, stage, [*tasks, same])
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"ray is not installed.*probsa\[cluster\]"):
         run_tasks(stage, tasks, engine="ray")

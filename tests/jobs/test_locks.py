@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from support.refusals import refused
 from support.toy_stage import wait_for
 
 from probsa.core.files import replacing, temporary_files
@@ -292,5 +293,4 @@ def test_a_full_disk_leaves_no_lock(target, monkeypatch):
 
 def test_a_folder_that_cannot_be_written_to_says_so(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="file"):
-        claim(tmp_path / "file" / "a.h5")
+    refused(OSError, "file", claim, tmp_path / "file" / "a.h5")

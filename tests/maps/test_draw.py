@@ -5,7 +5,6 @@ import gzip
 import itertools
 from dataclasses import replace
 
-import h5py
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
@@ -28,6 +27,7 @@ from support.made_maps import (
     square_of,
     written,
 )
+from support.refusals import refused
 
 from probsa.errors import BagError
 from probsa.maps import ColourLimits, draw_map, place, save_figure, squares
@@ -36,7 +36,6 @@ from probsa.maps.picture import BACKGROUND, LUMINANCE, blend, slide_canvas
 from probsa.maps.quantities import quantities
 from probsa.maps.scale import bag_limits, common_limits
 from probsa.maps.sources import chosen_scale
-from probsa.slides import open_slide
 
 
 def at_centre(picture, ax, where):
@@ -210,21 +209,6 @@ def test_real_slide_geometry(tmp_path, shared_data):
         assert_square(picture, axes(figure, "variance"), "variance", coords[row])
 
 
-def test_real_scans_and_tiles(tmp_path, shared_data):
-    for folder_name, kind in (("ct_ich", "ct"), ("colon_tiles", "slide")):
-        for path in sorted((shared_data / "bags" / folder_name / "features").iterdir())[:3]:
-            with h5py.File(path) as f:
-                coords, labels = f["coords"][:], f["instance_labels"][:]
-            mean = np.arange(len(coords)) * 1.0
-            how = {"instance_labels": labels.astype(np.int64), "kind": kind, "stride": None}
-            p = prediction(coords, mean, **how)
-            picture, figure = written(p, tmp_path)
-            ax = axes(figure, "mean")
-            left, *_ = square_of(picture, ax, rgb("mean", 1.0))
-            expected = coords[-1, 0] if kind == "slide" else coords[-1, 0] - coords[0, 0]
-            assert left == pytest.approx(expected, abs=1.5 * pixel_width(ax))
-
-
 @pytest.mark.parametrize("n", [20, 60])
 def test_slice_numbers_do_not_touch(n):
     figure = draw_map(scan(range(100, 100 + n)))
@@ -242,9 +226,11 @@ def test_dirac_says_that_there_is_no_variance():
     assert said == "no variance: this model gives one value per patch (Dirac)"
     assert not ax.images
     assert "variance bar" not in [a.get_label() for a in draw_map(p).axes]
+    nan = replace(slide(), attention_mean=np.full(8, np.nan, np.float32))
+    refused(BagError, r"'bag'.*mean.*finite", draw_map, nan)
 
 
-def test_bars_say_what_the_number_is():
+def test_titles_and_bars_say_what_is_shown():
     figure = draw_map(slide(score_kind="probability", instance_labels=np.zeros(8, np.int64)))
     labels = {a.get_label(): a.get_ylabel().replace("\n", " ") for a in figure.axes}
     assert labels["mean bar"] == "instance score mean μ (probability), per-bag scale (−0.714 to 3)"
@@ -253,14 +239,13 @@ def test_bars_say_what_the_number_is():
     assert "label" in labels["labels bar"]
     logit = {a.get_label(): a.get_ylabel().replace("\n", " ") for a in draw_map(slide()).axes}
     assert logit["mean bar"] == "attention mean μ (logit), per-bag scale (−0.714 to 3)"
-
-
-def test_title_names_bag_probability_and_label():
     figure = draw_map(slide(), label=1)
     assert figure.texts[0].get_text() == "bag · p = 0.87 ± 0.05 · label 1"
     sure = replace(slide(), std=np.zeros(1, np.float32))
     assert draw_map(sure).texts[0].get_text() == "bag · p = 0.87"
     assert draw_map(slide(), title="mine").texts[0].get_text() == "mine"
+    given = {1.0: 1, 1.9: 1, 2.0: 2, 4.99: 2, 5.0: 5, 999.0: 500, 1000.0: 1000, 0.3: 0.2}
+    assert {v: round_length(v) for v in given} == given
 
 
 @pytest.mark.parametrize("name", ["a$b$", "x_" * 200 + "end", "スライド", "$\\frac{"])
@@ -273,13 +258,7 @@ def test_any_name_can_be_drawn(tmp_path, name):
     assert [f.name for f in tmp_path.iterdir()] == ["map.png"]
 
 
-def test_a_bag_without_attention_is_refused():
-    nan = replace(slide(), attention_mean=np.full(8, np.nan, np.float32))
-    with pytest.raises(BagError, match=r"'bag'.*mean.*finite"):
-        draw_map(nan)
-
-
-@pytest.mark.parametrize("shape", [(1, 60), (60, 1), (3, 40), (40, 12)])
+@pytest.mark.parametrize("shape", [(1, 60), (40, 12)])
 def test_extreme_slides_are_readable(tmp_path, shape):
     """Nothing is cut off, panels do not overlap, cells are square and large enough to see."""
     coords = np.argwhere(np.ones(shape))[:, ::-1] * 256
@@ -324,25 +303,7 @@ def test_a_square_is_its_colour_over_grey_tissue_and_the_rest_is_tissue(alpha):
     np.testing.assert_array_equal(blended[~covered], picture.image[~covered])
 
 
-def test_real_slide_and_its_pyramid_give_the_same_overlay(shared_data):
-    p = bag(lattice(12, 20, at=(600, 700)))
-    blended = []
-    for name in ("CMU-1-Small-Region.svs", "CMU-1-Small-Region_derived_pyramid.tiff"):
-        with open_slide(shared_data / "wsi" / name) as source:
-            canvas = slide_canvas(whole(source, scale=4.0), squares(p))
-            blended.append(blend(canvas, mean_of(p)).astype(float))
-    assert blended[0].shape == blended[1].shape == (741, 555, 3)
-    # the pyramid was recompressed, and its levels are not exact means
-    off = np.abs(blended[0] - blended[1]).max(-1)[canvas.owners >= 0]
-    assert off.mean() < 4
-    assert np.quantile(off, 0.99) < 25
-    one, two = (m @ LUMINANCE for m in blended)
-    shifts = [(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1)]
-    shifted = [np.abs(one - np.roll(two, shift, (0, 1))).mean() for shift in shifts]
-    assert shifts[int(np.argmin(shifted))] == (0, 0)
-
-
-@pytest.mark.parametrize("size", [(640, 512), (300, 900), (1500, 400)])
+@pytest.mark.parametrize("size", [(640, 512), (300, 900)])
 def test_the_page_shows_the_pixels_of_picture_and_blend(tmp_path, size):
     p = bag(lattice(3, 4), instance_labels=np.array([0, 1, -1] * 4))
     over = whole(ArraySlide(pink(*size)), scale=1.0), squares(p)
@@ -365,8 +326,9 @@ def test_the_page_shows_the_pixels_of_picture_and_blend(tmp_path, size):
     assert columns.min() > changed.shape[1] / 3 or size[0] < 400
 
 
-@pytest.mark.parametrize("size", [(640, 512), (250, 1600), (1600, 250), (64, 64)])
-@pytest.mark.parametrize("classes", [1, 2])
+@pytest.mark.parametrize(
+    ("size", "classes"), [((640, 512), 2), ((250, 1600), 1), ((1600, 250), 2), ((64, 64), 1)]
+)
 def test_nothing_on_the_page_is_cut_off_or_overlaps(size, classes):
     corners = lattice(2, 2, at=(0, 0)) if min(size) > 64 else np.array([[0, 0]])
     p = bag(corners, instance_labels=np.arange(len(corners)) % 2, name="a-long-name-" * 9)
@@ -389,11 +351,6 @@ def test_the_scale_bar_is_as_long_as_it_says(mpp, text):
         number = float(text.split()[0]) * (1000 if "mm" in text else 1)
         assert bars[0].get_width() * mpp == pytest.approx(number)
         assert bars[0].get_x() >= 0 and bars[0].get_x() + bars[0].get_width() <= 640
-
-
-def test_round_lengths():
-    given = {1.0: 1, 1.9: 1, 2.0: 2, 4.99: 2, 5.0: 5, 999.0: 500, 1000.0: 1000, 0.3: 0.2}
-    assert {v: round_length(v) for v in given} == given
 
 
 def test_the_page_says_what_is_shown():

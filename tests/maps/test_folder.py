@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.made_maps import prediction, slide, write_folder, written
+from support.refusals import refused
 
 from probsa.errors import BagError, UnknownName
 from probsa.maps import map_limits, render_folder
@@ -27,8 +28,7 @@ def test_common_limits_are_quantiles_over_all_instances():
     variance = np.concatenate([b.attention_variance for b in bags]).astype(float)
     np.testing.assert_allclose(limits.mean, np.quantile(mean, [0.01, 0.99]))
     np.testing.assert_allclose(limits.variance, np.quantile(variance, [0.01, 0.99]))
-    with pytest.raises(BagError, match="got none"):
-        common_limits([])
+    refused(BagError, "got none", common_limits, [])
 
 
 def test_a_folder_is_drawn_and_what_fails_is_named(tmp_path, preds):
@@ -48,8 +48,7 @@ def test_only_the_bags_asked_for(tmp_path, preds):
     out = tmp_path / "maps"
     assert render_folder(preds, out, bags=["s2"]) == []
     assert [f.name for f in out.iterdir()] == ["s2.png"]
-    with pytest.raises(UnknownName, match=r"s22.*Did you mean 's2'"):
-        render_folder(preds, out, bags=["s0", "s22"])
+    refused(UnknownName, r"s22.*Did you mean 's2'", render_folder, preds, out, bags=["s0", "s22"])
     assert [f.name for f in out.iterdir()] == ["s2.png"]
 
 

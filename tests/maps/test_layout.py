@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.made_maps import SIDE, STRIDE, bag, lattice, prediction, scan, slide
+from support.refusals import refused
 
 from probsa.errors import BagError, InputError
 from probsa.maps import place, raster, squares
@@ -99,9 +100,6 @@ def test_a_patch_smaller_than_a_cell_still_has_one():
     s = squares(bag(np.array([[64, 64], [320, 320]])))
     shown = owners(s, corner=(0, 0), cell=200.0, shape=(2, 3))
     np.testing.assert_array_equal(shown, [[0, -1, -1], [-1, 1, -1]])
-
-
-def test_neighbours_meet_where_the_stride_is_no_whole_number():
     corners = np.rint(np.array([[x * 55.11, 0.0] for x in range(40)]))
     for side in (55.0, 55.11):
         s = squares(prediction(corners, np.zeros(40), stride=55.11), side=side)
@@ -111,11 +109,7 @@ def test_neighbours_meet_where_the_stride_is_no_whole_number():
 def test_bags_without_patches_have_no_squares():
     with pytest.raises(InputError, match="its instances are slices"):
         squares(prediction(np.arange(3)[:, None], [1, 2, 3], kind="ct"))
-    with pytest.raises(InputError, match="has no coordinates"):
-        squares(prediction(None, [1, 2, 3]))
-
-
-def test_slices_stay_in_row_order_and_a_wide_gap_is_cut():
+    refused(InputError, "has no coordinates", squares, prediction(None, [1, 2, 3]))
     back = place(scan([30, 25, 20, 10]))
     assert back.corners[:, 0].tolist() == [0, 1, 2, 4]
     assert back.numbers == ("30", "25", "20", "10")
@@ -135,10 +129,8 @@ def test_two_patches_at_one_place_or_between_cells_are_on_no_lattice():
         p = slide()
         p.coords[1, 0] += int(shift)
         assert place(p).lattice is None
-    with pytest.raises(BagError, match=r"'bag'.*shape \(7, 2\)"):
-        place(slide_without_a_row())
-    with pytest.raises(BagError, match=r"'bag' has no instances"):
-        place(prediction(np.zeros((0, 2)), np.zeros(0)))
+    refused(BagError, r"'bag'.*shape \(7, 2\)", place, slide_without_a_row())
+    refused(BagError, r"'bag' has no instances", place, prediction(np.zeros((0, 2)), np.zeros(0)))
 
 
 def slide_without_a_row():

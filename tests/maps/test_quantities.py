@@ -16,6 +16,7 @@ from support.made_maps import (
     write_folder,
     written,
 )
+from support.refusals import refused
 
 from probsa.errors import InputError
 from probsa.evaluation.storage import read_predictions
@@ -110,13 +111,6 @@ def test_no_colour_bar_has_an_offset(quantity):
     assert label(figure, quantity).endswith("fixed scale (this bag: 0.1353 to 0.13531)")
 
 
-def test_ticks_stand_at_the_values_that_they_say():
-    figure = draw_map(made(mean=-0.37 + 0.13 * STEPS))
-    bar = axes(figure, "mean bar")
-    for position, text in zip(bar.get_yticks(), ticks(figure, "mean"), strict=True):
-        assert float(text.replace("−", "-")) == pytest.approx(position, abs=1e-9)
-
-
 def test_parts_of_the_variance_are_flat_on_any_scale():
     near = np.asarray(0.5 + 0.001 * STEPS, np.float32)
     p = made(variance_within=near, variance_between=np.asarray(STEPS, np.float32))
@@ -150,6 +144,10 @@ def test_ranges_have_the_digits_that_tell_their_ends_apart():
     assert seen(np.array([7.0, 7.0])) == "7"
     assert seen(np.array([np.nan])) == "no finite value"
     assert numbers(1234567.0, 1234568.0) == ["1234567", "1234568"]
+    figure = draw_map(made(mean=-0.37 + 0.13 * STEPS))
+    bar = axes(figure, "mean bar")
+    for position, text in zip(bar.get_yticks(), ticks(figure, "mean"), strict=True):
+        assert float(text.replace("−", "-")) == pytest.approx(position, abs=1e-9)
 
 
 def test_a_strip_says_the_range_of_the_score_in_its_title():
@@ -186,10 +184,6 @@ def test_a_probability_goes_from_0_to_1():
     (panel,) = panels(showing(p, "probability"))
     assert panel.limits == (0.0, 1.0)
     assert panel.bar == "probability (f > 0), 0 to 1 (0.4 to 0.6)"
-
-
-def test_only_the_models_own_score_has_a_variance_panel():
-    p = explained(slide())
     assert [v.key for v in panels(showing(p, "attention"))] == ["mean", "variance"]
     assert [v.key for v in panels(showing(p, "evidence"))] == ["evidence"]
     field = replace(p, score_kind="evidence")
@@ -223,8 +217,7 @@ def test_auto_shows_what_the_run_chose_and_says_why(tmp_path):
 @pytest.mark.parametrize("record", [{"chosen": "contribution"}, "contribution"])
 def test_a_damaged_record_of_the_choice_is_refused(tmp_path, record):
     preds = write_folder(tmp_path / "p", explained(slide()), map_score=record)
-    with pytest.raises(InputError, match=r"predictions\.json: map_score"):
-        render_folder(preds, tmp_path / "new")
+    refused(InputError, r"predictions\.json: map_score", render_folder, preds, tmp_path / "new")
 
 
 def test_a_fixed_scale_is_that_of_the_score(tmp_path):

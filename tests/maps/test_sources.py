@@ -18,6 +18,7 @@ from support.made_maps import (
     scan_bag,
     write_folder,
 )
+from support.refusals import refused
 
 from probsa.cli.entry import main
 from probsa.cohorts.coordinates import Coordinates, write_coordinates
@@ -320,32 +321,25 @@ def test_bags_without_coordinates_keep_their_map(tmp_path):
     np.testing.assert_array_equal(shown, plain(p, tmp_path / "plain.png"))
 
 
-def test_scale_follows_the_resolution_or_the_longest_side():
+def test_scale_and_box_follow_the_options_and_the_patches():
     box = (100.0, 0.0, 40_100.0, 30_000.0)
     assert chosen_scale(box, longest=1200) == pytest.approx(40_000 / 1200)
     assert chosen_scale(box, resolution=10.0, mpp=0.25) == 40
     # never finer than the slide
     assert chosen_scale((0.0, 0.0, 500.0, 500.0), resolution=0.1, mpp=0.25) == 1
-    with pytest.raises(SlideError, match=r"--slide-mpp.*--longest"):
-        chosen_scale(box, resolution=10.0)
+    refused(SlideError, r"--slide-mpp.*--longest", chosen_scale, box, resolution=10.0)
     with pytest.raises(InputError, match=r"40,000 × 30,000 pixels is too large.*--resolution") as e:
         chosen_scale(box, resolution=0.25, mpp=0.25)
     coarse = float(str(e.value).split("--resolution ")[1])
     assert chosen_scale(box, resolution=coarse * 1.01, mpp=0.25) > 4
     with pytest.raises(InputError, match="at most --longest 9237"):
         chosen_scale((0.0, 0.0, 400_000.0, 300_000.0), longest=20_000)
-
-
-def test_all_of_the_slide_is_shown_where_the_patches_span_a_good_part_of_it():
     for corners, box in (
         (lattice(), (0.0, 0.0, 640.0, 512.0)),
         (lattice(2, 3), (32.0, 64.0, 64 + 128 + 32.0, 96 + 192 + 32.0)),
         (np.array([[0, 480]]), (0.0, 448.0, 96.0, 512.0)),
     ):
         assert shown_box(squares(bag(corners)), size=(640, 512)) == box
-
-
-def test_coordinates_of_another_slide_are_refused():
     slide = ArraySlide(pink(), name="s")
     checked_squares(bag([[-10, -10], [639, 511]]), slide, sources=OneSource(slide))
     for wrong in ([[0, 0], [640, 0]], [[0, 0], [0, 512]], [[-64, 0], [0, 0]]):

@@ -1,7 +1,6 @@
 """Maps of scans: slices matched by position, their pixels, colours and labels, and the plot."""
 
 import itertools
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.made_maps import assert_fits, axes, of_classes, prediction, rgb, scan_bag
+from support.refusals import refused
 
 from probsa.errors import InputError
 from probsa.maps import match_slices, save_figure, showing
@@ -23,7 +23,7 @@ from probsa.maps.strips import (
     selected,
     slice_tiles,
 )
-from probsa.slides import Scan, list_scans, open_scan
+from probsa.slides import Scan
 
 POSITIVE, NEGATIVE, UNKNOWN = (213, 94, 0), (86, 180, 233), (128, 128, 128)
 UNEVEN = np.array([-30.0, -25.8, -24.6, -17.2, -12.0, -5.5, 0.0, 4.0, 8.0, 12.5, 20.0, 31.0])
@@ -79,8 +79,7 @@ def test_slices_are_found_by_position_in_whatever_order():
     ],
 )
 def test_positions_of_another_series_are_refused(positions, said):
-    with pytest.raises(InputError, match=said):
-        matched(scan_bag(positions), UNEVEN)
+    refused(InputError, said, matched, scan_bag(positions), UNEVEN)
 
 
 def test_a_slide_has_no_slices():
@@ -175,12 +174,31 @@ def texts(ax) -> list[str]:
     return [t.get_text() for t in ax.texts]
 
 
-def test_each_slice_says_its_position_mean_and_variance():
+def test_the_texts_and_panels_of_a_strip():
     p = scan_bag(UNEVEN)
     labels = texts(axes(draw_strip(p, scan(UNEVEN)), "slices"))
     assert labels[:3] == ["−30.0", "−1", "0.1"]
     assert labels[3 * 4 : 3 * 4 + 3] == ["−12.0", "2", "0.245"]
     assert len(labels) == 36
+    p = replace(scan_bag(UNEVEN), attention_variance=np.zeros(12, np.float32))
+    figure = draw_strip(p, scan(UNEVEN))
+    assert len(texts(axes(figure, "slices"))) == 24
+    assert "variance bar" not in [a.get_label() for a in figure.axes]
+    assert not axes(figure, "values").collections
+    assert "Dirac" in axes(figure, "slices").get_title(loc="left")
+    p = replace(p, contribution=p.attention_mean, class_score=p.attention_mean)
+    figure = draw_strip(showing(p, "contribution"), scan(UNEVEN))
+    assert {"slices", "contribution bar", "values"} == {a.get_label() for a in figure.axes}
+    assert axes(figure, "values").get_ylabel() == "contribution (share of the logit)"
+    assert "below: contribution" in axes(figure, "slices").get_title(loc="left")
+    figure = draw_strip(replace(p, score_kind="evidence"), scan(UNEVEN))
+    assert axes(figure, "values").get_ylabel() == "evidence (logit), ± σ"
+    parts = [np.linspace(a, b, 12).astype(np.float32) for a, b in ((1, 2), (0.1, 0.5))]
+    both = replace(p, variance_within=parts[0], variance_between=parts[1])
+    alone, together = draw_strip(p, scan(UNEVEN)), draw_strip(both, scan(UNEVEN))
+    assert together.get_figheight() > alone.get_figheight()
+    names = {ax.get_label() for ax in together.axes} - {ax.get_label() for ax in alone.axes}
+    assert names == {"within bar", "between bar"}
 
 
 def line(figure, label):
@@ -219,27 +237,7 @@ def test_the_likeliest_class_is_shown_and_all_are_drawn():
         np.testing.assert_allclose(line(figure, f"class {c}")[1], mean)
 
 
-def test_dirac_has_no_swatch_and_no_band():
-    p = replace(scan_bag(UNEVEN), attention_variance=np.zeros(12, np.float32))
-    figure = draw_strip(p, scan(UNEVEN))
-    assert len(texts(axes(figure, "slices"))) == 24
-    assert "variance bar" not in [a.get_label() for a in figure.axes]
-    assert not axes(figure, "values").collections
-    assert "Dirac" in axes(figure, "slices").get_title(loc="left")
-
-
-def test_another_score_is_named():
-    p = scan_bag(UNEVEN)
-    p = replace(p, contribution=p.attention_mean, class_score=p.attention_mean)
-    figure = draw_strip(showing(p, "contribution"), scan(UNEVEN))
-    assert {"slices", "contribution bar", "values"} == {a.get_label() for a in figure.axes}
-    assert axes(figure, "values").get_ylabel() == "contribution (share of the logit)"
-    assert "below: contribution" in axes(figure, "slices").get_title(loc="left")
-    figure = draw_strip(replace(p, score_kind="evidence"), scan(UNEVEN))
-    assert axes(figure, "values").get_ylabel() == "evidence (logit), ± σ"
-
-
-@pytest.mark.parametrize(("n", "classes"), [(1, 1), (3, 5), (28, 1), (60, 1), (300, 2)])
+@pytest.mark.parametrize(("n", "classes"), [(1, 1), (3, 5), (300, 2)])
 def test_everything_on_the_page_has_its_place(n, classes):
     position = np.arange(n) * 1.25 - 500
     p = scan_bag(position, instance_labels=np.arange(n) % 2, name="a-long-name-" * 9)
@@ -256,28 +254,3 @@ def test_everything_on_the_page_has_its_place(n, classes):
     assert max(b.width for b in inside) < TILE
     assert max(b.height for b in inside) <= SWATCH
     assert figure.dpi == DPI
-
-
-def test_a_real_series_out_of_order(tmp_path, shared_data):
-    """A head scan of 28 unevenly spaced slices is matched by position in any order."""
-    with zipfile.ZipFile(shared_data / "ct_volumes" / "ge_head_ct_dicom.zip") as z:
-        z.extractall(tmp_path / "dicom")
-    (source,) = list_scans(tmp_path / "dicom").sources
-    s = open_scan(source)
-    order = np.random.default_rng(3).permutation(28)
-    p = scan_bag(s.positions[order].astype(np.float32), name=source.name)
-    np.testing.assert_array_equal(matched(p, s.positions), order)
-    figure = draw_strip(p, s)
-    assert texts(axes(figure, "slices"))[0] == f"{s.positions.min():.1f}".replace("-", "−")
-    with pytest.raises(InputError, match="another series"):
-        draw_strip(scan_bag(s.positions + 1.0), s)
-
-
-def test_the_parts_of_an_ensembles_variance_have_swatches_too():
-    p = scan_bag(UNEVEN)
-    parts = [np.linspace(a, b, 12).astype(np.float32) for a, b in ((1, 2), (0.1, 0.5))]
-    both = replace(p, variance_within=parts[0], variance_between=parts[1])
-    alone, together = draw_strip(p, scan(UNEVEN)), draw_strip(both, scan(UNEVEN))
-    assert together.get_figheight() > alone.get_figheight()
-    names = {ax.get_label() for ax in together.axes} - {ax.get_label() for ax in alone.axes}
-    assert names == {"within bar", "between bar"}

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from support.array_slide import ArraySlide, painted
+from support.refusals import refused
 
 from probsa.errors import InputError
 from probsa.patches import Tissue, cut, find_tissue, read_geojson, settings, write_geojson
@@ -51,9 +52,10 @@ def test_what_is_written_is_read_and_cut_the_same(slide, tmp_path):
         assert len(one) > 50
         np.testing.assert_array_equal(one.coords, other.coords)
     assert [f.name for f in path.parent.iterdir()] == ["slide.geojson"]
-
-
-def test_the_file_is_what_qupath_reads(slide, tmp_path):
+    nothing = Tissue(polygons=(), slide_size=SIZE, level=1, scale=(4.0, 4.5), notes=("nothing",))
+    write_geojson(tmp_path / "x.geojson", nothing)
+    again = read_geojson(tmp_path / "x.geojson", SIZE)
+    assert (len(again), again.notes) == (0, ("nothing",))
     write_geojson(tmp_path / "x.geojson", find_tissue(slide))
     whole = json.loads((tmp_path / "x.geojson").read_text())
     assert whole["type"] == "FeatureCollection"
@@ -70,13 +72,6 @@ def test_the_file_is_what_qupath_reads(slide, tmp_path):
         for ring in f["geometry"]["coordinates"]:
             assert ring[0] == ring[-1] and len(ring) >= 4
             assert all(isinstance(v, int) for point in ring for v in point)
-
-
-def test_no_tissue_is_written_and_read_as_none(tmp_path):
-    nothing = Tissue(polygons=(), slide_size=SIZE, level=1, scale=(4.0, 4.5), notes=("nothing",))
-    write_geojson(tmp_path / "x.geojson", nothing)
-    again = read_geojson(tmp_path / "x.geojson", SIZE)
-    assert (len(again), again.notes) == (0, ("nothing",))
 
 
 WITH_HOLE = [[SQUARE[:-1], HOLE[:-1]]]
@@ -162,8 +157,7 @@ def test_an_edit_changes_the_patches_as_drawn(slide, tmp_path):
 )
 def test_what_is_no_tissue_is_refused_by_file_and_feature(whole, says, tmp_path):
     path = put(tmp_path / "drawn.geojson", whole)
-    with pytest.raises(InputError, match=f"drawn.geojson.*{says}"):
-        read_geojson(path, SIZE)
+    refused(InputError, f"drawn.geojson.*{says}", read_geojson, path, SIZE)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
@@ -171,8 +165,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         read_geojson(tmp_path / "none.geojson", SIZE)
     binary = tmp_path / "b.geojson"
     binary.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match=r"b.geojson: this is not GeoJSON"):
-        read_geojson(binary, SIZE)
+    refused(InputError, r"b.geojson: this is not GeoJSON", read_geojson, binary, SIZE)
 
 
 def test_a_write_that_fails_leaves_the_old_file(slide, tmp_path, monkeypatch):
@@ -185,7 +178,6 @@ def test_a_write_that_fails_leaves_the_old_file(slide, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("probsa.patches.geojson.json.dump", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_geojson(path, Tissue(polygons=(), slide_size=SIZE))
+    refused(OSError, "No space left", write_geojson, path, Tissue(polygons=(), slide_size=SIZE))
     assert path.read_bytes() == before
     assert len(list(tmp_path.iterdir())) == 1

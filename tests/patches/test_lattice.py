@@ -7,6 +7,7 @@ import pytest
 import torch
 from matplotlib.path import Path as Outline
 from support.array_slide import ArraySlide, VastSlide, halved, painted
+from support.refusals import refused
 
 from probsa.core.graphs import grid
 from probsa.errors import InputError, RegionError, SlideError
@@ -14,7 +15,6 @@ from probsa.patches import PatchSettings, Polygon, Tissue, TissueOptions, cut, f
 from probsa.patches.grid import tissue_shares
 from probsa.patches.pixels import factors, reduced
 from probsa.patches.polygons import raster, ring_area
-from probsa.slides import open_slide
 
 
 def patches_of(slide, chosen):
@@ -60,23 +60,6 @@ def test_levels_do_not_change_the_tissue():
     assert [find_tissue(slide).level for slide in slides] == [0, 1, 3]
     for other in found[1:]:
         np.testing.assert_array_equal(found[0].coords, other.coords)
-
-
-def test_a_slide_and_its_pyramid_differ_by_a_patch_at_the_border(shared_data):
-    found = []
-    for name in ("CMU-1-Small-Region.svs", "CMU-1-Small-Region_derived_pyramid.tiff"):
-        with open_slide(shared_data / "wsi" / name) as slide:
-            found.append({tuple(c) for c in patches_of(slide, settings(size=128)).coords})
-    assert min(map(len, found)) > 150
-    stride = 128 * 0.5 / 0.499
-    for only in found[0] ^ found[1]:
-        # a patch that one of them lacks has a neighbour that both lack
-        near = {tuple(c) for c in np.rint(np.rint(np.array(only) / stride + OFFSETS) * stride)}
-        assert near - found[0] - found[1]
-    assert len(found[0] ^ found[1]) <= 4
-
-
-OFFSETS = np.array([(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if (x, y) != (0, 0)])
 
 
 def test_a_fragmented_slide_has_one_lattice_and_no_patch_over_another():
@@ -162,36 +145,17 @@ def test_patches_have_the_share_that_was_asked_for():
     assert len(kept[0.9]) > 3
 
 
-def test_squares_beyond_the_tissue_have_none_of_it():
+def test_squares_have_only_the_tissue_in_them_and_once():
     """Differences of cumulative sums gave one of these a share of 1e-16, which made it a patch."""
     ring = np.array([(105, 43), (192, 3), (82, 10)], np.int32)
     polygons = (Polygon(outer=ring),)
     share = tissue_shares(polygons, (0, 0), step=(22.0, 22.0), counts=(9, 9), size=33.0)
     assert share[5, 1] > 0.05
     assert (share[:, 2:] == 0).all()
-
-
-def test_pieces_over_one_another_count_once():
     ring = np.array([(0, 0), (64, 0), (64, 32), (0, 32)], np.int32)
     twice = (Polygon(outer=ring), Polygon(outer=ring))
     share = tissue_shares(twice, (0, 0), step=(64.0, 64.0), counts=(1, 1), size=64.0)
     assert share == [[0.5]]
-
-
-@pytest.mark.parametrize("rule", ["four_pt", "four_pt_hard", "center", "basic"])
-def test_the_points_of_clam_on_one_lattice(rule):
-    polygon, _ = irregular(9)
-    found = corners_of(polygon, size=40, rule=rule)
-    outer, hole = Outline(polygon.outer), Outline(polygon.holes[0])
-    steps = {"center": (20,), "basic": (0,)}.get(rule, (10, 30))
-    combine = all if rule == "four_pt_hard" else any
-    wanted = set()
-    for x, y in itertools.product(range(0, 700, 40), repeat=2):
-        inside = outer.contains_points([(x + a, y + b) for a in steps for b in steps])
-        if combine(inside) and not hole.contains_point((x + 20, y + 20)):
-            wanted.add((x, y))
-    assert found == wanted
-    assert len(found) > 30
 
 
 def test_the_mask_comes_back_from_its_outlines_pixel_by_pixel():
@@ -205,24 +169,11 @@ def test_the_mask_comes_back_from_its_outlines_pixel_by_pixel():
     assert found.scale == (16, 16)
     x, y = (np.arange(n) * 16 + 8.0 for n in (50, 40))
     np.testing.assert_array_equal(raster(found.polygons, x, y).T, tissue)
-
-
-def test_an_outline_is_a_quarter_of_a_mask_pixel_from_the_border():
     image = np.full((320, 320, 3), 244, np.uint8)
     image[64:160, 96:256] = (200, 120, 160)  # rows 4 to 9 and columns 6 to 15 of the mask
     options = TissueOptions(median=0, closing=0, min_area=0.0)
     (piece,) = find_tissue(ArraySlide(image, mpp=0.5), options).polygons
     assert {tuple(p) for p in piece.outer} == {(100, 68), (252, 68), (252, 156), (100, 156)}
-
-
-def test_the_rows_that_a_level_leaves_out_do_not_stretch_it():
-    whole = np.zeros((2967, 2220, 3), np.uint8)
-    for rows, columns, wanted in [(741, 555, (4, 4)), (742, 555, (4, 4)), (1483, 1110, (2, 2))]:
-        assert factors(ArraySlide(whole, whole[:rows, :columns]), 1) == wanted
-    assert factors(ArraySlide(whole, whole[:735, :550]), 1) == (2220 / 550, 2967 / 735)
-
-
-def test_the_tissue_does_not_move():
     slide = ArraySlide(painted(2000, 1600, (900, 700, 500, 400)), mpp=0.5)
     for closing in (0, 3, 4):
         (piece,) = find_tissue(slide, TissueOptions(closing=closing)).polygons
@@ -230,6 +181,13 @@ def test_the_tissue_does_not_move():
         assert (left + right) / 2 == pytest.approx(900, abs=8)
         assert (top + bottom) / 2 == pytest.approx(700, abs=8)
         assert ring_area(piece.outer) == pytest.approx(np.pi * 500 * 400, rel=0.03)
+
+
+def test_the_rows_that_a_level_leaves_out_do_not_stretch_it():
+    whole = np.zeros((2967, 2220, 3), np.uint8)
+    for rows, columns, wanted in [(741, 555, (4, 4)), (742, 555, (4, 4)), (1483, 1110, (2, 2))]:
+        assert factors(ArraySlide(whole, whole[:rows, :columns]), 1) == wanted
+    assert factors(ArraySlide(whole, whole[:735, :550]), 1) == (2220 / 550, 2967 / 735)
 
 
 def test_pieces_and_holes_are_kept_by_their_area_in_micrometres():
@@ -364,8 +322,7 @@ UNKNOWN, KNOWN = ArraySlide(FORTY, mpp=None, name="a"), ArraySlide(TWENTY, mpp=0
     ],
 )
 def test_what_does_not_fit_the_slide_is_refused(slide, chosen, kind, says):
-    with pytest.raises(kind, match=f"^a.tiff: .*{says}"):
-        patches_of(slide, chosen)
+    refused(kind, f"^a.tiff: .*{says}", patches_of, slide, chosen)
 
 
 def test_what_just_fits_is_cut():
@@ -373,8 +330,7 @@ def test_what_just_fits_is_cut():
     assert len(patches_of(UNKNOWN, settings("clam-biopsy", mask_level=0))) > 60
     assert settings("clam", unit="um2").tissue.needs_mpp
     other = Tissue(polygons=(), slide_size=(10, 10))
-    with pytest.raises(InputError, match="belong to two slides"):
-        cut(KNOWN, other, settings())
+    refused(InputError, "belong to two slides", cut, KNOWN, other, settings())
 
 
 @pytest.mark.parametrize(
@@ -400,8 +356,7 @@ def test_what_just_fits_is_cut():
     ],
 )
 def test_options_that_cannot_be_are_refused(kind, wrong, says):
-    with pytest.raises(InputError, match=says):
-        kind(**wrong)
+    refused(InputError, says, kind, **wrong)
 
 
 def test_folders_are_named_as_tridents():

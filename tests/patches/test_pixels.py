@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.array_slide import ArraySlide, halved, painted
+from support.refusals import refused
 
 from probsa.errors import RegionError
 from probsa.patches import (
@@ -15,7 +16,6 @@ from probsa.patches import (
     settings,
     thumbnail,
 )
-from probsa.slides import open_slide
 
 RANDOM = np.random.default_rng(0).integers(0, 256, (512, 640, 3)).astype(np.uint8)
 
@@ -108,32 +108,8 @@ def test_a_patch_over_the_edge_is_white_there():
     for scale in np.linspace(0.5, 5, 46):
         for corner in ((0, 0), (639, 511), (317, 201)):
             assert read_patch(slide, patches(corner, size=33, scale=scale), 0).shape == (33, 33, 3)
-
-
-def test_what_cannot_be_decoded_is_an_error():
     slide = ArraySlide(RANDOM, broken=((300, 300, 10, 10),))
-    with pytest.raises(RegionError, match="broken at"):
-        read_patch(slide, patches((280, 280)), 0)
-
-
-def test_a_real_slide_gives_the_pixels_of_its_file(shared_data):
-    import openslide
-
-    path = shared_data / "wsi" / "CMU-1-Small-Region.svs"
-    with open_slide(path) as slide, openslide.OpenSlide(path) as theirs:
-        chosen = settings("clam-biopsy")
-        found = cut(slide, find_tissue(slide, chosen.tissue), chosen)
-        k = len(found) // 2
-        x, y = (int(v) for v in found.coords[k])
-        region = theirs.read_region((x, y), 0, (256, 256)).convert("RGB")
-        np.testing.assert_array_equal(read_patch(slide, found, k), np.asarray(region))
-
-
-def test_a_thumbnail_has_the_length_asked_for_and_no_more():
-    slide = ArraySlide(RANDOM)
-    assert thumbnail(slide, 100).size == (100, 80)
-    assert thumbnail(slide).size == (640, 512)
-    np.testing.assert_array_equal(np.asarray(thumbnail(slide)), RANDOM)
+    refused(RegionError, "broken at", read_patch, slide, patches((280, 280)), 0)
 
 
 def differs(picture, plain):
@@ -171,18 +147,19 @@ def test_the_overview_marks_tissue_holes_and_patches_where_they_are(ring):
     assert not marked[~covered & ~blue & ~orange].any()
 
 
-def test_patches_too_small_for_a_border_do_not_hide_the_slide(ring):
+def test_overviews_of_small_patches_and_of_none(ring):
     tissue = Tissue(polygons=(), slide_size=ring.size)
     found = cut(ring, find_tissue(ring), settings(size=16, mpp=0.5))
     picture = np.asarray(draw_overview(thumbnail(ring, 500), tissue, found)).astype(int)
     plain = np.asarray(thumbnail(ring, 500)).astype(int)
     assert len(found) > 4000
     assert np.abs(picture - plain).max() < 60
-
-
-def test_without_tissue_the_overview_is_the_plain_thumbnail():
     slide = ArraySlide(np.full((900, 700, 3), 244, np.uint8), mpp=0.5)
     tissue = find_tissue(slide)
     plain = thumbnail(slide, 300)
     picture = draw_overview(plain, tissue, cut(slide, tissue, settings()))
     np.testing.assert_array_equal(np.asarray(picture), np.asarray(plain))
+    slide = ArraySlide(RANDOM)
+    assert thumbnail(slide, 100).size == (100, 80)
+    assert thumbnail(slide).size == (640, 512)
+    np.testing.assert_array_equal(np.asarray(thumbnail(slide)), RANDOM)

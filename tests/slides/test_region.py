@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.array_slide import ArraySlide, halved
 from support.made_maps import pink
+from support.refusals import refused
 
 from probsa.errors import RegionError
 from probsa.slides import _base
@@ -23,7 +24,7 @@ def test_tissue_is_the_mean_of_what_a_pixel_covers(factor):
     assert np.abs(picture - expected).max() <= 1
 
 
-def test_a_scale_that_divides_nothing_takes_the_pixels_whose_centres_are_covered():
+def test_tissue_is_the_mean_of_what_a_pixel_covers_at_any_scale():
     image, scale, left, top = pink(), 3.7, 21.3, 13.1
     box = (left, top, left + 300, top + 250)
     picture = region(ArraySlide(image), scale=scale, box=box)
@@ -36,6 +37,17 @@ def test_a_scale_that_divides_nothing_takes_the_pixels_whose_centres_are_covered
             down = (y > top + r * scale) & (y < top + (r + 1) * scale)
             expected = image[down][:, across].astype(float).mean((0, 1))
             assert np.abs(picture.image[r, c] - expected).max() <= 1.01, (r, c)
+    image = pink(70, 50)
+    picture = region(ArraySlide(image), scale=1 / 3)
+    np.testing.assert_array_equal(picture.image, np.kron(image, np.ones((3, 3, 1), np.uint8)))
+    assert picture.extent == (0, 70, 50, 0) and picture.whole
+    assert picture.mpp == pytest.approx(0.5 / 3)
+    image = pink()
+    pyramid = (image, halved(image), halved(halved(image)))
+    for scale, level in ((1.0, 0), (1.9, 0), (2.0, 1), (3.9, 1), (4.0, 2), (30.0, 2)):
+        slide = ArraySlide(*pyramid)
+        region(slide, scale=scale)
+        assert {read[0] for read in slide.reads} == {level}
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.0, 3.7, 0.5])
@@ -51,15 +63,6 @@ def test_blocks_make_no_seams_and_bound_what_is_read(monkeypatch, scale):
     assert max(max(w, h) for _, w, h in slide.reads) <= 102
 
 
-def test_the_coarsest_level_that_is_fine_enough_is_read():
-    image = pink()
-    pyramid = (image, halved(image), halved(halved(image)))
-    for scale, level in ((1.0, 0), (1.9, 0), (2.0, 1), (3.9, 1), (4.0, 2), (30.0, 2)):
-        slide = ArraySlide(*pyramid)
-        region(slide, scale=scale)
-        assert {read[0] for read in slide.reads} == {level}
-
-
 def test_what_cannot_be_decoded_is_grey_and_counted(monkeypatch):
     monkeypatch.setattr(_base, "BLOCK", 128)
     image = pink()
@@ -68,13 +71,4 @@ def test_what_cannot_be_decoded_is_grey_and_counted(monkeypatch):
     assert (picture.undecoded, picture.blocks) == (1, 20)
     assert (picture.image[128:256, 256:384] == _base.UNDECODED).all()
     np.testing.assert_array_equal(picture.image[:128], image[:128])
-    with pytest.raises(RegionError, match="broken"):
-        region(ArraySlide(image, broken=[(0, 0, 640, 512)]), scale=1.0)
-
-
-def test_small_parts_are_enlarged_by_a_whole_number():
-    image = pink(70, 50)
-    picture = region(ArraySlide(image), scale=1 / 3)
-    np.testing.assert_array_equal(picture.image, np.kron(image, np.ones((3, 3, 1), np.uint8)))
-    assert picture.extent == (0, 70, 50, 0) and picture.whole
-    assert picture.mpp == pytest.approx(0.5 / 3)
+    refused(RegionError, "broken", region, ArraySlide(image, broken=[(0, 0, 640, 512)]), scale=1.0)

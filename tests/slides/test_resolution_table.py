@@ -1,6 +1,7 @@
 """Resolutions that the user states: one number, or a table."""
 
 import pytest
+from support.refusals import refused
 
 from probsa.errors import InputError, TableError
 from probsa.slides import read_resolutions, resolution_of
@@ -13,41 +14,29 @@ def test_a_number_and_a_table(tmp_path):
     assert read_resolutions(table) == {"x": 0.25, "y.tiff": 0.5}
     table.write_text("mpp\tslide\n0.25\tx\n")  # as a spreadsheet may save it
     assert read_resolutions(str(table)) == {"x": 0.25}
-
-
-def test_two_resolutions_of_one_slide_are_refused(tmp_path):
-    table = tmp_path / "t.csv"
-    table.write_text("slide,mpp\nx,0.25\ny,0.5\nx,0.5\n")
-    with pytest.raises(TableError, match=r"t\.csv, line 4: slide 'x' has two resolutions, 0\.25 "):
-        read_resolutions(table)
-
-
-@pytest.mark.parametrize("text", ["-1", "0", "5000"])
-def test_numbers_that_are_no_resolution(text):
-    with pytest.raises(InputError, match=r"between 0 and 1000"):
-        read_resolutions(text)
-
-
-def test_what_is_no_table_of_resolutions(tmp_path):
-    for neither in (str(tmp_path / "none.csv"), "nan"):
-        with pytest.raises(InputError, match="or a table"):
-            read_resolutions(neither)
-    table = tmp_path / "t.csv"
-    table.write_text("name,um\nx,0.5\n")
-    with pytest.raises(InputError, match="has no column 'slide': it has name, um"):
-        read_resolutions(str(table))
-    table.write_text("slide,mpp\n")
-    with pytest.raises(TableError, match=r"t\.csv lists no slide"):
-        read_resolutions(str(table))
-    table.write_text("slide,mpp\nx,half\n")
-    with pytest.raises(InputError, match=r"mpp of 'x' is 'half'"):
-        read_resolutions(str(table))
-
-
-def test_a_resolution_is_looked_up_by_any_name_of_its_slide():
     table = {"a.svs": 0.25, "b": 0.5}
     assert resolution_of(table, "a", "a.svs") == 0.25
     assert resolution_of(table, "b", "b.svs") == 0.5
     assert resolution_of(table, "c", "c.svs") is None
     assert resolution_of(0.4, "c") == 0.4
     assert resolution_of(None, "c") is None
+
+
+@pytest.mark.parametrize("text", ["-1", "0", "5000"])
+def test_numbers_that_are_no_resolution(text):
+    refused(InputError, r"between 0 and 1000", read_resolutions, text)
+
+
+def test_what_is_no_table_of_resolutions(tmp_path):
+    for neither in (str(tmp_path / "none.csv"), "nan"):
+        refused(InputError, "or a table", read_resolutions, neither)
+    table = tmp_path / "t.csv"
+    table.write_text("name,um\nx,0.5\n")
+    refused(InputError, "has no column 'slide': it has name, um", read_resolutions, str(table))
+    table.write_text("slide,mpp\n")
+    refused(TableError, r"t\.csv lists no slide", read_resolutions, str(table))
+    table.write_text("slide,mpp\nx,half\n")
+    refused(InputError, r"mpp of 'x' is 'half'", read_resolutions, str(table))
+    table.write_text("slide,mpp\nx,0.25\ny,0.5\nx,0.5\n")
+    with pytest.raises(TableError, match=r"t\.csv, line 4: slide 'x' has two resolutions, 0\.25 "):
+        read_resolutions(table)

@@ -8,6 +8,7 @@ import openslide
 import pytest
 import tifffile
 from PIL import Image
+from support.refusals import refused
 from support.written_slides import damage, texture, write_ome, write_pyramid
 
 from probsa.errors import RegionError, SlideError
@@ -31,9 +32,6 @@ def furthest(a, b):
     """The largest difference between two images."""
     assert a.shape == b.shape
     return int(np.abs(a.astype(int) - b).max())
-
-
-# as OpenSlide
 
 
 COLOURS = {
@@ -82,7 +80,7 @@ def test_both_readers_agree_on_real_files(shared_data, name):
             assert all(furthest(whole(ours, k), whole(theirs, k)) == 0 for k in (1, 2))
 
 
-@pytest.mark.parametrize("corner", [(101, 100), (403, 257), (1, 1), (-7, -9), (690, 480)])
+@pytest.mark.parametrize("corner", [(101, 100), (-7, -9), (690, 480)])
 def test_between_pixels_the_nearest_is_read(tmp_path, corner):
     """OpenSlide interpolates there, and shifts the second block of 4096 pixels of a region."""
     image = texture(500, 701)
@@ -111,9 +109,6 @@ def test_pages_that_are_no_levels_are_none_here_either(tmp_path):
         assert ours.levels == theirs.levels
         assert [v.width for v in ours.levels] == [400, 200, 100]
         assert np.array_equal(whole(ours, 1), image[::2, ::2])
-
-
-# what OpenSlide does not see
 
 
 @pytest.mark.parametrize(
@@ -145,7 +140,7 @@ def test_the_pyramid_of_an_ome_tiff_is_seen(tmp_path, metadata, mpp, source):
         assert slide.mpp == (pytest.approx(mpp) if mpp else None) and slide.mpp_source == source
 
 
-def test_of_several_images_the_largest_is_the_slide(tmp_path):
+def test_the_largest_image_and_its_objective_are_those_of_the_slide(tmp_path):
     label, image = texture(60, 80, seed=1), texture(300, 400)
     path = tmp_path / "two.ome.tif"
     how = {"photometric": "rgb", "compression": "deflate"}
@@ -157,9 +152,6 @@ def test_of_several_images_the_largest_is_the_slide(tmp_path):
         assert slide.size == (400, 300) and slide.mpp == 0.5
         assert slide.properties["associated images"] == "label"
         assert np.array_equal(whole(slide), image)
-
-
-def test_the_objective_of_an_ome_tiff_is_read(tmp_path):
     said = (
         '<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06">'
         '<Instrument ID="Instrument:0"><Objective ID="Objective:0" NominalMagnification="10"/>'
@@ -174,12 +166,6 @@ def test_the_objective_of_an_ome_tiff_is_read(tmp_path):
     with open_slide(path) as slide:
         assert slide.format == "ome-tiff" and slide.properties["objective power"] == "40"
         assert slide.mpp == pytest.approx(0.25)
-
-
-PALETTE = np.zeros((3, 256), np.uint16)
-
-
-def test_levels_below_the_first_page_are_seen_without_ome_too(tmp_path):
     image = texture(300, 400)
     path = tmp_path / "sub.tif"
     how = {"tile": (64, 64), "photometric": "rgb", "compression": "deflate", "metadata": None}
@@ -189,6 +175,9 @@ def test_levels_below_the_first_page_are_seen_without_ome_too(tmp_path):
     with open_slide(path) as slide:
         assert slide.format == "generic-tiff"
         assert np.array_equal(whole(slide, 1), image[::2, ::2])
+
+
+PALETTE = np.zeros((3, 256), np.uint16)
 
 
 @pytest.mark.parametrize(
@@ -223,11 +212,7 @@ def test_what_is_no_bright_field_image_of_8_bits_is_refused(tmp_path, name, shap
     path = tmp_path / name
     how = dict(how)
     tifffile.imwrite(path, np.zeros(shape, how.pop("dtype", "u1")), tile=(64, 64), **how)
-    with pytest.raises(SlideError, match=said):
-        open_slide(path)
-
-
-# memory
+    refused(SlideError, said, open_slide, path)
 
 
 def write_large(path, *, side, tile, compress):
@@ -265,7 +250,7 @@ def test_a_large_one_level_file_is_read_by_the_tiles_of_a_region(tmp_path):
         assert kept.cache_info().misses == 9 + 32 * 16 + 9
 
 
-def test_strips_are_read_by_strips(tmp_path):
+def test_strips_are_read_by_strips_or_bands(tmp_path):
     image = texture(900, 500)
     path = tmp_path / "strips.tif"
     how = {"photometric": "rgb", "compression": "deflate", "rowsperstrip": 50}
@@ -278,9 +263,6 @@ def test_strips_are_read_by_strips(tmp_path):
         assert np.array_equal(got, image[170:230, 30:110])
         assert slide._arrays[0][0].decode.cache_info().misses == 2
         assert np.array_equal(whole(slide), image)
-
-
-def test_one_uncompressed_strip_is_read_by_bands(tmp_path):
     image = np.tile(texture(400, 500), (10, 8, 1))  # 48 MB
     path = tmp_path / "one.tif"
     tifffile.imwrite(path, image, photometric="rgb", rowsperstrip=4000)
@@ -293,9 +275,6 @@ def test_one_uncompressed_strip_is_read_by_bands(tmp_path):
         assert np.array_equal(got, image[2100:2300, 100:400])
         assert peak < 20 << 20
         assert np.array_equal(whole(slide), image)
-
-
-def test_a_compressed_piece_that_no_memory_holds_is_refused_when_opened(tmp_path):
     path = tmp_path / "piece.tif"
     tifffile.imwrite(
         path, iter([b"x" * 1000]), shape=(30_000, 30_000, 3), dtype="u1", photometric="rgb",
@@ -316,11 +295,7 @@ def test_a_bigtiff_is_read_and_cut_short_is_seen(tmp_path):
     for share in (0.3, 0.999):
         cut = tmp_path / "cut.tif"
         cut.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
-        with pytest.raises(SlideError, match="truncated"):
-            open_slide(cut)
-
-
-# damage
+        refused(SlideError, "truncated", open_slide, cut)
 
 
 @pytest.mark.parametrize("kind", ["hole", "ones", "noise", "cut", "text"])
@@ -421,5 +396,4 @@ def test_directories_in_a_loop_are_refused(tmp_path, where):
     end = ends[0] if where == "first" else ends[1]
     data[end : end + 4] = at[0].to_bytes(4, "little")
     path.write_bytes(data)
-    with pytest.raises(SlideError, match="directories form a loop"):
-        open_slide(path)
+    refused(SlideError, "directories form a loop", open_slide, path)

@@ -24,10 +24,10 @@ from probsa.training.preparation import Standardizer
 
 CASES = {"one logit": (2, 1), "two classes": (2, 2), "three classes": (3, 3)}
 """The number of classes, and the number of attention columns that it leads to."""
+"""The number of classes, and the number of attention columns that it leads to."""
 
 
-@pytest.mark.parametrize("kind", ["ct", "slide"])
-@pytest.mark.parametrize("columns", [1, 2, 3])
+@pytest.mark.parametrize(("columns", "kind"), [(1, "ct"), (2, "slide"), (3, "slide")])
 def test_a_prediction_has_the_models_columns(tmp_path, columns, kind):
     features, _ = write_folder(tmp_path, bags=5, kind=kind)
     stored = open_bags(features)

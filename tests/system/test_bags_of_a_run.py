@@ -6,6 +6,7 @@ from dataclasses import replace
 import h5py
 import pytest
 import torch
+from support.refusals import refused
 from support.stored import write_folder
 
 from probsa import Bag
@@ -74,8 +75,7 @@ def test_each_model_refuses_bags_without_what_it_says_that_it_needs(name):
     lacking = {"edges": bag(5), "coords": bag(5, edges=4)}
     for need, one in lacking.items():
         if need in model.needs:
-            with pytest.raises(BagError, match=f"bag 'x': {name} .*: store them"):
-                model.check_bag(one, name=name)
+            refused(BagError, f"bag 'x': {name} .*: store them", model.check_bag, one, name=name)
     if not model.needs:
         model.check_bag(bag(5))
     if "coords" not in model.needs:
@@ -88,8 +88,7 @@ def test_a_bag_with_too_few_instances_is_refused():
         min_instances = 4
 
     Four.check_bag(bag(4))
-    with pytest.raises(BagError, match="needs 4 instances or more, but the bag has 3: leave"):
-        Four.check_bag(bag(3))
+    refused(BagError, "needs 4 instances or more, but the bag has 3: leave", Four.check_bag, bag(3))
 
 
 def test_prediction_leaves_out_a_bag_without_coordinates(runs, copied, tmp_path, capsys):
@@ -158,8 +157,7 @@ def test_training_refuses_one_bag_without_coordinates(runs, copied, tmp_path, me
                      training=replace(config.training, members=members))  # fmt: skip
     for path in list(copied.iterdir())[:2]:
         strip_coords(path)
-    with pytest.raises(InputError, match="smabmil needs neighbours"):
-        train(config, tmp_path / "run")
+    refused(InputError, "smabmil needs neighbours", train, config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     train(replace(config, model="abmil"), tmp_path / "abmil")
 
@@ -179,8 +177,7 @@ def test_labels_are_classes_of_the_run_and_name_its_bags(runs, tmp_path, capsys)
 
     with pytest.raises(TableError, match="bag '001': the label is '2', expected one of 0, 1"):
         labelled([("000", 0), ("001", 2), ("002", 1)], "a")
-    with pytest.raises(TableError, match="There is '000', not '0'"):
-        labelled([("0", 0), ("1", 1)], "b")
+    refused(TableError, "There is '000', not '0'", labelled, [("0", 0), ("1", 1)], "b")
     assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists()
     predicted = labelled([("000", 0), ("001", 1), ("gone", 1)], "c")
     assert predicted.without_features == ("gone",) and predicted.bags == 12

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from support.refusals import refused
 from support.stored import write_folder
 
 from probsa.core import Bag, pack
@@ -69,6 +70,9 @@ def test_the_report_compares_covariates_images_and_both(trained):
     p = both.probability[test, 0]
     pairs = p[y][:, None] - p[~y][None]
     assert values["both"] == pytest.approx(((pairs > 0) + (pairs == 0) / 2).mean())
+    metadata = json.loads((trained.run.predictions / "predictions.json").read_text())
+    assert metadata["covariates"] == ["age", "height", "sex"]
+    assert load(trained.run.path, device="cpu").model.arguments["covariates"] == 4
 
 
 def test_scales_and_levels_are_those_of_training(trained, folder, tmp_path):
@@ -152,25 +156,18 @@ def test_with_coefficients_of_zero_the_image_decides_alone_bit_for_bit(name):
     assert torch.equal(shifted.attention.mean, a.attention.mean)
 
 
-def test_a_rescaled_column_changes_no_prediction_at_rescaled_coefficients():
+def test_bags_and_model_must_agree_on_covariates():
+    with pytest.raises(InputError, match="has 0 covariates, but the model was built for 2"):
+        build("abmil", in_dim=4, covariates=2)(pack([bag_of()]))
+    with pytest.raises(InputError, match="has 1 covariates, but the model was built for 0"):
+        build("abmil", in_dim=4)(pack([bag_of([1.0])]))
+    refused(InputError, "clam-sb takes no covariates", build, "clam-sb", in_dim=4, covariates=2)
     model = build("abmil", in_dim=4, covariates=2).eval()
     with torch.no_grad():
         model.covariates.weight.copy_(torch.tensor([[0.5, 3.0]]))
         p = model(pack([bag_of([2.0, -1.0])])).probability
         model.covariates.weight.copy_(torch.tensor([[0.05, 3.0]]))
         torch.testing.assert_close(model(pack([bag_of([20.0, -1.0])])).probability, p)
-
-
-def test_bags_and_model_must_agree_on_covariates():
-    with pytest.raises(InputError, match="has 0 covariates, but the model was built for 2"):
-        build("abmil", in_dim=4, covariates=2)(pack([bag_of()]))
-    with pytest.raises(InputError, match="has 1 covariates, but the model was built for 0"):
-        build("abmil", in_dim=4)(pack([bag_of([1.0])]))
-    with pytest.raises(InputError, match="clam-sb takes no covariates"):
-        build("clam-sb", in_dim=4, covariates=2)
-
-
-def test_coefficients_have_their_own_weight_decay():
     model = build("abmil", in_dim=4, covariates=2)
     optimizer = make_optimizer(model, TrainingConfig(weight_decay=0.3, covariate_weight_decay=0.07))
     decay = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
@@ -193,9 +190,3 @@ def test_an_interrupted_run_with_covariates_ends_with_the_same_bits(folder, trai
     run = train(config, tmp_path / "run", resume=True)
     for name, value in load_checkpoint(trained.run.last).tensors.items():
         assert torch.equal(load_checkpoint(run.last).tensors[name], value), name
-
-
-def test_a_saved_prediction_states_its_covariates(trained):
-    metadata = json.loads((trained.run.predictions / "predictions.json").read_text())
-    assert metadata["covariates"] == ["age", "height", "sex"]
-    assert load(trained.run.path, device="cpu").model.arguments["covariates"] == 4

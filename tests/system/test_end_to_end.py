@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import probsa
 from probsa.cli.entry import main
 from probsa.evaluation.storage import read_instances
 
@@ -39,27 +38,3 @@ def test_real_bags_from_features_to_maps(shared_data, tmp_path, capsys, name, ba
     assert (kept.attention_variance > 0).all() and (kept.weight_variance >= 0).all()
     assert kept.weight_mean.sum() == pytest.approx(1, abs=1e-4)
     assert kept.instance_labels is not None
-
-
-@pytest.mark.slow
-def test_the_python_way_gives_what_the_command_gave(shared_data, tmp_path):
-    from probsa.datasets import open_bags
-
-    folder = shared_data / "bags" / "ct_ich"
-    run = tmp_path / "run"
-    assert main([
-        "train", "--features", str(folder / "features"), "--labels", str(folder / "labels.csv"),
-        "--model", "abmil-probsa-diag", "--test-fold", "1", "--epochs", "2", "--device", "cpu",
-        "--tensorboard", "false", "--maps", "none", "--out", str(run),
-    ]) == 0  # fmt: skip
-    with (run / "predictions" / "predictions.csv").open() as f:
-        written = {r["bag"]: float(r["p_1"]) for r in csv.DictReader(f)}
-    bags = open_bags(folder / "features")
-    predictor = probsa.load(run, device="cpu")
-    found = {p.name: p for p in predictor.predict([bags.bag(n) for n in sorted(written)])}
-    alone = {n: next(predictor.predict([bags.bag(n)])) for n in list(written)[:3]}
-    for name, p in written.items():
-        assert float(found[name].probability[0]) == pytest.approx(p, abs=1e-6)
-    for name, p in alone.items():
-        np.testing.assert_allclose(p.weight_mean, found[name].weight_mean, rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(p.probability, found[name].probability, atol=1e-6)

@@ -1,6 +1,7 @@
 """Metadata of training bags compared with predicted bags, and slides without features."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,13 +30,14 @@ SIDE = 640
 ENCODER = "handcrafted"
 
 
-def work_folder(folder, *, mpp=0.5, size=128, odd=True):
-    """Write six slides with tissue; with `odd`, also an empty one and a file that is no slide."""
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """A cohort of six slides with tissue, an empty one and a file that is no slide."""
+    folder = tmp_path_factory.mktemp("cohort")
     slides = write_cohort(folder / "slides", slides=SLIDES, side=SIDE)
-    if odd:
-        write_slide(slides / "glass.tiff", tissue(SIDE, SIDE, boxes=[]))
-        (slides / "text.svs").write_text("this is no slide\n" * 50)
-    patch_cohort(slides, folder / "work", settings=PatchSettings(size=size, mpp=mpp))
+    write_slide(slides / "glass.tiff", tissue(SIDE, SIDE, boxes=[]))
+    (slides / "text.svs").write_text("this is no slide\n" * 50)
+    patch_cohort(slides, folder / "work", settings=PatchSettings(size=128, mpp=0.5))
     extract_cohort(folder / "work", ExtractOptions(threads=1))
     return folder / "work"
 
@@ -59,11 +61,6 @@ def predict(run, features, out, *more):
 
 
 ALL = [*(f"slide{k}" for k in range(SLIDES)), "glass", "text"]
-
-
-@pytest.fixture(scope="module")
-def work(tmp_path_factory):
-    return work_folder(tmp_path_factory.mktemp("cohort"))
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +91,7 @@ def restate(path, **changed):
                 held[key] = value
 
 
-def test_a_run_folder_says_what_its_features_are(run, work):
+def test_a_run_folder_says_what_its_features_are(run, work, tmp_path, monkeypatch):
     held = json.loads(RunFolder(run).features_file.read_text())
     with h5py.File(next(work.glob("*/features_*/slide0.h5"))) as f:
         identity = f.attrs["probsa_encoder"]
@@ -105,6 +102,13 @@ def test_a_run_folder_says_what_its_features_are(run, work):
     assert FeatureMetadata.read(RunFolder(run).features_file) == FeatureMetadata(
         encoders=(identity,), kinds=("slide",), patch_sizes=(128.0,), mpps=(0.5,)
     )
+    bags = open_bags(work)
+    expected = FeatureMetadata.of(bags, bags.names)
+    monkeypatch.setattr(type(bags), "_read", None)
+    assert FeatureMetadata.of(open_bags(work), bags.names) == expected
+    scans, _ = write_folder(tmp_path, bags=2)
+    scans = open_bags(scans)
+    assert FeatureMetadata.of(scans, scans.names) == FeatureMetadata(kinds=("ct",))
 
 
 def test_only_training_bags_count(work, tmp_path):
@@ -123,33 +127,21 @@ def test_only_training_bags_count(work, tmp_path):
     assert prepare(RunConfig(model="abmil", data=data)).feature_metadata.mpps == (0.25, 0.5)
 
 
-@pytest.mark.parametrize(
-    ("changed", "came", "do"),
-    [
-        ({"probsa_encoder": "resnet50@00ff"}, "encoder is resnet50@00ff, expected handcrafted@",
-         "Extract its features with --encoder handcrafted"),
-        ({"probsa_encoder": "handcrafted@00ff"}, "is handcrafted@00ff, expected handcrafted@",
-         "and the weights of the training"),
-        ({"probsa_kind": "ct"}, "slices of a scan, expected patches of a slide",
-         "Give bags of patches of a slide"),
-        ({"mpp": 0.53}, "0.53 µm per pixel, expected 0.5", "Patch it with --mpp 0.5;"),
-        ({"mpp": 0.47}, "0.47 µm per pixel, expected 0.5", "Patch it with --mpp 0.5;"),
-        ({"patch_size": 256}, "256 pixels wide, expected 128", "Patch it with --patch-size 128;"),
-    ],
-    ids=["encoder", "weights", "kind", "coarser", "finer", "size"],
-)  # fmt: skip
-def test_what_is_like_no_training_bag_is_left_out(run, copied, tmp_path, capsys, changed, came, do):
-    restate(copied / "slide1.h5", **changed)
-    assert predict(run, copied, tmp_path / "p") == 1
-    (row,) = TextTable.read(tmp_path / "p" / "failed.csv").rows
-    assert row["bag"] == "slide1"
-    for words in (came, do, "--other-features"):
-        assert words in row["reason"]
-    assert f"left out slide1: {row['reason']}" in capsys.readouterr().err
-    assert [r["bag"] for r in TextTable.read(tmp_path / "p" / "predictions.csv").rows] == [
-        "slide0",
-        "slide2",
-    ]
+def test_what_is_like_no_training_bag_is_left_out(run, work, tmp_path, capsys):
+    changes = {name: changed for name, (changed, _, _) in OTHER.items()} | ALIKE
+    assert predict(run, variants(work, tmp_path / "x", changes), tmp_path / "p") == 1
+    failed = {r["bag"]: r["reason"] for r in TextTable.read(tmp_path / "p" / "failed.csv").rows}
+    said = capsys.readouterr().err
+    assert set(failed) == set(OTHER)
+    for name, (_, came, do) in OTHER.items():
+        assert f"left out {name}: {failed[name]}" in said
+        for words in (came, do, "--other-features"):
+            assert words in failed[name]
+    rows = TextTable.read(tmp_path / "p" / "predictions.csv").rows
+    assert [r["bag"] for r in rows] == list(ALIKE)
+    # what agrees or is not stated is predicted without a word
+    assert predict(run, variants(work, tmp_path / "y", ALIKE), tmp_path / "q") == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_other_features_are_predicted_when_asked_for(run, copied, tmp_path, capsys):
@@ -169,22 +161,34 @@ def test_other_features_are_predicted_when_asked_for(run, copied, tmp_path, caps
     assert again == there
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"mpp": 0.52},
-        {"mpp": 0.48},
-        {"mpp": None, "patch_size": None},
-        {"mpp": "None", "patch_size": "None"},
-        {"probsa_encoder": None},
-        {"probsa_encoder": "handcrafted"},  # from another tool, which does not state the weights
-    ],
-    ids=str,
-)
-def test_what_agrees_or_is_not_stated_is_predicted(run, copied, tmp_path, capsys, changed):
-    restate(copied / "slide1.h5", **changed)
-    assert predict(run, copied, tmp_path / "p") == 0
-    assert capsys.readouterr().err == ""
+def variants(work, folder, changes):
+    """Copy a slide of the work folder under the names of changes, each with its own metadata."""
+    folder.mkdir()
+    whole = next(work.glob("*/features_*/slide1.h5"))
+    for name, changed in changes.items():
+        (folder / f"{name}.h5").write_bytes(whole.read_bytes())
+        restate(folder / f"{name}.h5", **changed)
+    return folder
+
+
+OTHER = {
+    "encoder": ({"probsa_encoder": "resnet50@00ff"}, "encoder is resnet50@00ff, expected handcr",
+                "Extract its features with --encoder handcrafted"),
+    "weights": ({"probsa_encoder": "handcrafted@00ff"}, "is handcrafted@00ff, expected handcraft",
+                "and the weights of the training"),
+    "kind": ({"probsa_kind": "ct"}, "slices of a scan, expected patches of a slide",
+             "Give bags of patches of a slide"),
+    "coarser": ({"mpp": 0.53}, "0.53 µm per pixel, expected 0.5", "Patch it with --mpp 0.5;"),
+    "finer": ({"mpp": 0.47}, "0.47 µm per pixel, expected 0.5", "Patch it with --mpp 0.5;"),
+    "size": ({"patch_size": 256}, "256 pixels wide, expected 128", "Patch it with --patch-size 12"),
+}  # fmt: skip
+
+
+ALIKE = {
+    "a": {"mpp": 0.52}, "b": {"mpp": 0.48}, "c": {"mpp": None, "patch_size": None},
+    "d": {"mpp": "None", "patch_size": "None"}, "e": {"probsa_encoder": None},
+    "f": {"probsa_encoder": "handcrafted"},  # from another tool, which does not state the weights
+}  # fmt: skip
 
 
 def test_a_run_without_the_file_compares_nothing_and_a_resumed_one_writes_it(
@@ -206,31 +210,27 @@ def test_a_run_without_the_file_compares_nothing_and_a_resumed_one_writes_it(
     assert "features.json is damaged" in capsys.readouterr().err
 
 
-def test_another_set_of_patches_and_nothing_predicted(run, tmp_path, capsys):
-    """If every bag would be left out, nothing is written and the command states the reason."""
-    other = work_folder(tmp_path, mpp=1.0, odd=False)
+def test_where_nothing_can_be_predicted_nothing_is_written(run, work, tmp_path, capsys):
+    """If every bag would be left out, the command states the reason."""
+    other = variants(work, tmp_path / "x", {f"b{k}": {"mpp": 1.0} for k in range(3)})
     assert predict(run, other, tmp_path / "p", "--json") == 2
     said = json.loads(capsys.readouterr().out)
-    assert said["error"].startswith(f"none of the {SLIDES} bags of {other}")
-    assert "'slide0': it differs from every bag" in said["error"]
+    assert said["error"].startswith(f"none of the 3 bags of {other}")
+    assert "'b0': it differs from every bag" in said["error"]
     assert "1 µm per pixel, expected 0.5" in said["error"]
     assert not (tmp_path / "p").exists()
     assert predict(run, other, tmp_path / "p", "--json", "--other-features") == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["bags"] == len(said["other_features"]) == SLIDES and said["failed"] == []
+    assert said["bags"] == len(said["other_features"]) == 3 and said["failed"] == []
 
 
-def test_no_features_are_read_for_what_bags_state(work, tmp_path, monkeypatch):
-    bags = open_bags(work)
-    expected = FeatureMetadata.of(bags, bags.names)
-    monkeypatch.setattr(type(bags), "_read", None)
-    assert FeatureMetadata.of(open_bags(work), bags.names) == expected
-    scans, _ = write_folder(tmp_path, bags=2)
-    scans = open_bags(scans)
-    assert FeatureMetadata.of(scans, scans.names) == FeatureMetadata(kinds=("ct",))
+@pytest.fixture
+def own(work, tmp_path):
+    """A copy of the work folder, which a test may change."""
+    return Path(shutil.copytree(work, tmp_path / "work"))
 
 
-def test_what_other_tools_state(tmp_path):
+def test_what_metadata_say_and_do_not(tmp_path):
     def of(make, **more):
         bags = open_bags(make(tmp_path / f"{make.__name__}", foreign.slide(), **more))
         return FeatureMetadata.of(bags, bags.names)
@@ -244,13 +244,16 @@ def test_what_other_tools_state(tmp_path):
     assert (stamp.patch_sizes, stamp.mpps) == ((224.0,), (round(256 / 224, 4),))
     assert len(stamp.encoders) == 1
     assert trident.difference(Metadata(encoder="uni_v1@00ff", kind="slide")) is None
-
-
-def test_the_name_of_a_folder_is_no_statement():
     stated = FeatureMetadata(encoders=("train",))
     guess = Metadata(encoder="test", encoder_guessed=True)
     assert stated.difference(guess) is None
     assert stated.difference(replace(guess, encoder_guessed=False)) is not None
+    stated = FeatureMetadata(mpps=(0.22, 0.23, 0.24, 0.25), patch_sizes=(224.0, 256.0))
+    assert stated.difference(Metadata(mpp=0.26, patch_size=256.0)) is None
+    said = stated.difference(Metadata(mpp=0.5, patch_size=300.0)) or ""
+    assert "0.5 µm per pixel, expected one of 4 values from 0.22 to 0.25" in said
+    assert "300 pixels wide, expected 224 or 256" in said
+    assert "Patch it with --mpp 0.25; patch it with --patch-size 256;" in said
 
 
 def test_features_train_and_features_test_are_one_encoder(run, copied, tmp_path):
@@ -266,15 +269,6 @@ def test_features_train_and_features_test_are_one_encoder(run, copied, tmp_path)
     stated = FeatureMetadata.of(train_bags, train_bags.names)
     assert stated.encoders == () and stated.patch_sizes == (128.0,)
     assert [stated.difference(test_bags.metadata(n)) for n in test_bags.names] == [None] * 3
-
-
-def test_many_values_are_named_by_their_range():
-    stated = FeatureMetadata(mpps=(0.22, 0.23, 0.24, 0.25), patch_sizes=(224.0, 256.0))
-    assert stated.difference(Metadata(mpp=0.26, patch_size=256.0)) is None
-    said = stated.difference(Metadata(mpp=0.5, patch_size=300.0)) or ""
-    assert "0.5 µm per pixel, expected one of 4 values from 0.22 to 0.25" in said
-    assert "300 pixels wide, expected 224 or 256" in said
-    assert "Patch it with --mpp 0.25; patch it with --patch-size 256;" in said
 
 
 def test_slides_without_features_leave_the_table(run, work, tmp_path, capsys):
@@ -311,8 +305,8 @@ def test_remarks_on_bags_do_not_depend_on_how_often_a_run_was_resumed(work, tmp_
     assert notes["slide2"] == "remarked on as it was read"
 
 
-def test_a_failed_extraction_leaves_the_table_too(tmp_path):
-    work = work_folder(tmp_path, odd=False)
+def test_a_failed_extraction_leaves_the_table_too(own, tmp_path):
+    work = own
     (lost,) = work.glob("*/features_*/slide3.h5")
     lost.unlink()
     labels = write_labels(tmp_path / "labels.csv", ALL[:SLIDES])
@@ -329,14 +323,11 @@ def test_a_failed_extraction_leaves_the_table_too(tmp_path):
     assert "slide3" not in prepared.table.bags and len(prepared.table.bags) == SLIDES - 1
 
 
-def test_a_label_that_nothing_is_known_of_is_refused(work, tmp_path):
+def test_labels_without_a_bag_are_refused(work, tmp_path, copied):
     labels = write_labels(tmp_path / "labels.csv", [*ALL, "slide9"])
     with pytest.raises(TableError, match=r"1 label \('slide9'\) without a bag") as refused:
         prepare(config(work, labels))
     assert str(next(work.glob("*/patch.csv"))) in str(refused.value)
-
-
-def test_outside_of_a_work_folder_nothing_is_known(copied, tmp_path):
     labels = write_labels(tmp_path / "labels.csv", ["slide0", "slide1", "slide2", "glass"])
     with pytest.raises(TableError, match=r"1 label \('glass'\) without a bag") as refused:
         prepare(config(copied, labels))
@@ -357,8 +348,8 @@ def test_a_split_may_name_slides_that_are_left_out(work, tmp_path):
         prepare(config(work, labels, split=tmp_path / "splits_0.csv"))
 
 
-def test_a_run_does_not_go_on_without_one_of_its_bags(tmp_path):
-    work = work_folder(tmp_path, odd=False)
+def test_a_run_does_not_go_on_without_one_of_its_bags(own, tmp_path):
+    work = own
     labels = write_labels(tmp_path / "labels.csv", ALL[:SLIDES])
     assert train(work, labels, tmp_path / "run") == 0
     (folder,) = work.glob("*/features_*/")

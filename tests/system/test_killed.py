@@ -74,8 +74,9 @@ def commands(trained, out):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["predict", "map", "convert"])
-@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    ("name", "number"), [("predict", "SIGTERM"), ("map", "SIGINT"), ("convert", "SIGTERM")]
+)
 def test_a_stopped_command_leaves_nothing_half_written(trained, tmp_path, name, number):
     killed(commands(trained, tmp_path)[name], n=3, number=number)
     assert hidden(tmp_path) == []

@@ -5,6 +5,7 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
+from support.refusals import refused
 
 from probsa.cli.entry import main
 from probsa.core import TextTable, join_bags
@@ -89,10 +90,6 @@ def test_every_bag_is_a_patient_and_the_ill_slide_has_the_attention(trained, fol
             ill = p.slides[int(p.slide[p.instance_labels > 0][0])]
             assert next(iter(shares)) == ill and shares[ill].share > 0.5
             assert max(shares, key=lambda s: shares[s].contribution) == ill
-
-
-def test_maps_are_one_for_each_slide_on_one_scale(trained):
-    predictions = read_predictions(trained.predictions)
     of_test = [b for b, p in zip(predictions.bags, predictions.parts, strict=True) if p == "test"]
     slides = [s for b in of_test for s in predictions.instances(b).slides]
     assert sorted(p.stem for p in trained.maps.glob("*.png")) == sorted(slides)
@@ -100,6 +97,10 @@ def test_maps_are_one_for_each_slide_on_one_scale(trained):
     part = p.of_slide(p.slides[-1])
     assert part.name == p.slides[-1] and not part.slides
     np.testing.assert_array_equal(part.weight_mean, p.weight_mean[p.slide == len(p.slides) - 1])
+    table = patient_table(read_table(folder / "labels.csv"))
+    split = read_split(RunFolder(trained.path))
+    parts = [set(split.train), set(split.val), set(split.test)]
+    assert sum(map(len, parts)) == len(set().union(*parts)) == PATIENTS == len(table.bags)
 
 
 def test_the_order_of_the_slides_in_the_table_changes_nothing(trained, folder, tmp_path):
@@ -133,8 +134,7 @@ def test_a_missing_slide_is_told_in_prediction_and_refused_in_training(trained, 
     assert next(r for r in rows if r.startswith("p07,")).endswith(",3/4")
     config = config_of(folder)
     lacking = replace(config, data=replace(config.data, features=features))
-    with pytest.raises(TableError, match="p07-1"):
-        train(lacking, tmp_path / "run")
+    refused(TableError, "p07-1", train, lacking, tmp_path / "run")
     kept = replace(lacking.data, targets=TargetOptions(unit="patient", missing="leave_out"))
     short = replace(config.training, epochs=1)
     run = train(replace(config, data=kept, training=short), tmp_path / "run")
@@ -167,13 +167,8 @@ def test_patients_of_slides_that_were_predicted_alone(folder, tmp_path):
     p = np.array([np.mean(v) for v in mean.values()])
     assert report["patients"]["patients"] == len(mean) < report["patients"]["slides"] == len(test)
     assert report["patients"]["metrics"]["brier"]["value"] == pytest.approx(np.mean((p - y) ** 2))
-
-
-def test_the_split_keeps_a_patient_together(trained, folder):
-    table = patient_table(read_table(folder / "labels.csv"))
-    split = read_split(RunFolder(trained.path))
-    parts = [set(split.train), set(split.val), set(split.test)]
-    assert sum(map(len, parts)) == len(set().union(*parts)) == PATIENTS == len(table.bags)
+    predict_folder(run.path, folder / "features", out=tmp_path / "p", labels=folder / "labels.csv")
+    assert not (tmp_path / "p" / "slides.csv").exists()
 
 
 def test_the_command_says_that_patients_are_bags(folder, tmp_path, capsys):
@@ -213,9 +208,3 @@ def test_the_table_of_slides_says_what_changes_without_each(trained, folder, tmp
             most = max(own, key=lambda r: float(r["change"]))["slide"]
             with h5py.File(folder / "features" / f"{most}.h5") as f:
                 assert f["instance_labels"][()].any()
-
-
-def test_slides_alone_have_no_table(folder, tmp_path):
-    run = train(config_of(folder, unit="bag"), tmp_path / "run")
-    predict_folder(run.path, folder / "features", out=tmp_path / "p", labels=folder / "labels.csv")
-    assert not (tmp_path / "p" / "slides.csv").exists()

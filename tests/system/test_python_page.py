@@ -42,13 +42,10 @@ def test_the_examples_run_and_learn(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_options_that_the_page_lists_exist():
+def test_the_options_and_extras_that_the_page_names_exist():
     (listed,) = re.findall(r"options of run files: (.*?)\.\n", PAGE)
     assert set(re.findall(r"`(\w+)`", listed)) == set(GraphOptions.__dataclass_fields__)
     assert set(re.findall(r"`tracker: (\w+)`", PAGE)) == set(get_args(Tracker))
-
-
-def test_the_extras_that_the_page_names_exist():
     text = (ROOT / "pyproject.toml").read_text()
     for extra in re.findall(r"pip install 'probsa\[(\w+)\]'", PAGE):
         assert re.search(rf"^{extra} = \[", text, re.MULTILINE), extra

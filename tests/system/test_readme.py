@@ -21,9 +21,32 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-def test_it_is_short_and_its_example_early():
+def test_the_readme_is_short_and_agrees_with_the_code():
     assert len(README.split()) <= 600
     assert README[: README.index("```python")].count("\n") < 20
+    shown = [line for block in blocks("bash") for line in block.splitlines()]
+    used = [line.split()[1] for line in shown if line.startswith("probsa ")]
+    flow = {"patch", "extract", "train", "predict", "evaluate", "view", "map", "run", "benchmark"}
+    assert set(used) == flow and flow <= set(COMMANDS)
+    two = [line for block in blocks("bash") for line in block.splitlines() if "venv" in line]
+    assert [line.rpartition("&& ")[2] for line in two] == [
+        ".venv/bin/probsa demo",
+        ".venv/bin/pytest",
+    ]
+    ci = (ROOT / ".ci" / "run").read_text()
+    for part in ('install --quiet -c constraints.txt -e ".[dev]"', ".venv/bin/pytest\n"):
+        assert part in ci
+    assert (ROOT / "constraints.txt").read_text().split() == ["torch==2.13.0"]
+    assert "(docs/models.md)" in README
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    assert [name for name in models.names() if f"`{name}`" not in page] == []
+    rows = re.findall(r"^\| \d+ \w+ \|.*$", README, re.MULTILINE)
+    assert len(rows) == 10
+    for row in rows:
+        rooms = re.findall(r"`(\w+)`", row.split("|")[4])
+        assert rooms
+        for room in rooms:
+            importlib.import_module(f"probsa.{room}")
 
 
 def test_the_python_example_runs():
@@ -31,13 +54,6 @@ def test_the_python_example_runs():
     done = forks.run(example)
     assert done.returncode == 0, done.errors()
     assert "nll" in done.output() and "kl" in done.output()
-
-
-def test_the_commands_exist_with_their_flags():
-    shown = [line for block in blocks("bash") for line in block.splitlines()]
-    used = [line.split()[1] for line in shown if line.startswith("probsa ")]
-    flow = {"patch", "extract", "train", "predict", "evaluate", "view", "map", "run", "benchmark"}
-    assert set(used) == flow and flow <= set(COMMANDS)
 
 
 def test_the_commands_run_as_they_are_shown(tmp_path, monkeypatch, capsys):
@@ -70,42 +86,24 @@ def test_the_commands_run_as_they_are_shown(tmp_path, monkeypatch, capsys):
     assert "54 waiting" in capsys.readouterr().out
 
 
-def test_its_two_commands_are_those_of_ci():
-    two = [line for block in blocks("bash") for line in block.splitlines() if "venv" in line]
-    assert [line.rpartition("&& ")[2] for line in two] == [
-        ".venv/bin/probsa demo",
-        ".venv/bin/pytest",
-    ]
-    ci = (ROOT / ".ci" / "run").read_text()
-    for part in (
-        'install --quiet -c constraints.txt -e ".[dev]"',
-        ".venv/bin/pytest\n",
-    ):
-        assert part in ci
-    assert (ROOT / "constraints.txt").read_text().split() == ["torch==2.13.0"]
-
-
-def test_the_page_that_lists_every_model_is_linked():
-    assert "(docs/models.md)" in README
-    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
-    assert [name for name in models.names() if f"`{name}`" not in page] == []
-
-
-def test_the_readme_flow_is_the_modules_flow():
-    rows = re.findall(r"^\| \d+ \w+ \|.*$", README, re.MULTILINE)
-    assert len(rows) == 10
-    for row in rows:
-        rooms = re.findall(r"`(\w+)`", row.split("|")[4])
-        assert rooms
-        for room in rooms:
-            importlib.import_module(f"probsa.{room}")
-
-
-def test_links_lead_somewhere():
+def test_links_and_names_in_the_documents_exist():
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
             assert target.startswith("https://") or (page.parent / target).exists(), (page, target)
+    for script in re.findall(r"`python (\S+\.py)", PAPER):
+        assert (ROOT / script).is_file(), script
+    numbers = set(re.findall(r"^\| \((\d+)\) \|", PAPER, re.MULTILINE))
+    used = {
+        n
+        for file in (ROOT / "src").rglob("*.py")
+        for n in re.findall(r"eqs?\. \((\d+)\)", file.read_text(encoding="utf-8"))
+    }
+    assert used and used <= numbers
+    for file in [*ROOT.glob("*.md"), *(ROOT / "src").rglob("*.py"), *(ROOT / "docs").rglob("*.md")]:
+        assert not re.search(r"/(work|root|home|tmp)/", file.read_text(encoding="utf-8")), file
+    text = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+    assert "bench_step.py" in text and "recipes/standins.yaml" in text
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(probsa(?:\.\w+)+)`", PAPER))))
@@ -120,28 +118,3 @@ def test_the_code_that_docs_paper_names_exists(name):
             found = getattr(found, attribute)
         return
     pytest.fail(name)
-
-
-def test_the_commands_that_docs_paper_names_exist():
-    for script in re.findall(r"`python (\S+\.py)", PAPER):
-        assert (ROOT / script).is_file(), script
-
-
-def test_equation_numbers_in_docstrings_are_those_of_docs_paper():
-    numbers = set(re.findall(r"^\| \((\d+)\) \|", PAPER, re.MULTILINE))
-    used = {
-        n
-        for file in (ROOT / "src").rglob("*.py")
-        for n in re.findall(r"eqs?\. \((\d+)\)", file.read_text(encoding="utf-8"))
-    }
-    assert used and used <= numbers
-
-
-def test_the_package_carries_no_machine_of_ours():
-    for file in [*ROOT.glob("*.md"), *(ROOT / "src").rglob("*.py"), *(ROOT / "docs").rglob("*.md")]:
-        assert not re.search(r"/(work|root|home|tmp)/", file.read_text(encoding="utf-8")), file
-
-
-def test_results_are_there():
-    text = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
-    assert "bench_step.py" in text and "recipes/standins.yaml" in text

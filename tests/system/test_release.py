@@ -33,15 +33,12 @@ def wheel(tmp_path_factory):
     return file
 
 
-def test_the_versions_agree():
+def test_the_versions_agree_and_the_metadata_are_complete():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
     recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text(encoding="utf-8"))
     versions = {citation["version"], newest.group(1), recipe["context"]["version"]}
     assert versions == {probsa.__version__} and "version" in PROJECT["dynamic"]
-
-
-def test_the_metadata_are_complete():
     assert {"Homepage", "Documentation", "Source", "Issues", "Changelog"} == set(PROJECT["urls"])
     assert PROJECT["authors"] == [{"name": "The probsa developers"}]
     for minor in range(11, 15):
@@ -49,10 +46,6 @@ def test_the_metadata_are_complete():
     everything = PROJECT["optional-dependencies"]["all"][0].removeprefix("probsa[").rstrip("]")
     for_tools = {"all", "dev", "docs", "release", "mlflow", "wandb"}
     assert set(everything.split(",")) == set(PROJECT["optional-dependencies"]) - for_tools
-
-
-def test_the_conda_recipe_has_the_dependencies_of_the_package():
-    recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text(encoding="utf-8"))
     other_names = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
     theirs = set()
     for line in recipe["requirements"]["run"]:
@@ -78,9 +71,6 @@ def test_the_wheel_has_the_package_and_its_recipes_and_nothing_else(wheel):
     info = f"probsa-{probsa.__version__}.dist-info"
     about = {f"{info}/{n}" for n in ("METADATA", "RECORD", "WHEEL", "entry_points.txt")}
     assert names == package | recipes | about | {f"{info}/licenses/LICENSE"}
-
-
-def test_the_readme_of_the_index_has_no_relative_link(wheel):
     with zipfile.ZipFile(wheel) as z:
         metadata = z.read(f"probsa-{probsa.__version__}.dist-info/METADATA").decode()
     text = metadata.partition("\n\n")[2]

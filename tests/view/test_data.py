@@ -12,6 +12,7 @@ from PIL import Image
 from support.array_slide import ArraySlide
 from support.made_maps import pink, prediction
 from support.made_views import SIDE, bags, cells, lesion, write_bags, write_slides
+from support.refusals import refused
 
 from probsa.cli.entry import main
 from probsa.errors import InputError, OutputExists, RegionError
@@ -81,11 +82,7 @@ def test_tiles_together_are_the_slide():
     assert whole.min() == 1
     np.testing.assert_array_equal(pyramid.level_size(9), (350, 265))
     for address in ((11, 0, 0), (-1, 0, 0), (10, 3, 0), (10, 0, -1)):
-        with pytest.raises(RegionError, match="no tile"):
-            tile_image(slide, pyramid, address)
-
-
-def test_levels_finer_than_the_limit_are_left_out():
+        refused(RegionError, "no tile", tile_image, slide, pyramid, address)
     slide = ArraySlide(pink(701, 530), mpp=0.5)
     pyramid = Pyramid.of(slide, max_mpp=2.0)
     assert (pyramid.scale, pyramid.size) == (4, (176, 133))
@@ -106,9 +103,6 @@ def test_quantities_are_the_stored_values_and_missing_ones_have_reasons():
     assert "no variance" in dirac["deviation"]["reason"]
     assert "no zero" in dirac["probability"]["reason"]
     assert "values" not in dirac["contribution"]
-
-
-def test_each_class_has_its_own_values():
     mean = np.arange(8.0).reshape(4, 2)
     p = prediction(None, mean, mean + 1, weight_mean=mean.astype(np.float32))
     for c in (0, 1):
@@ -126,8 +120,7 @@ def test_each_class_has_its_own_values():
     ],
 )
 def test_a_difference_of_scores_that_cannot_be_subtracted_is_refused(change, reason):
-    with pytest.raises(InputError, match=reason):
-        quantities(lesion(), column=0, other=replace(lesion(), **change))
+    refused(InputError, reason, quantities, lesion(), column=0, other=replace(lesion(), **change))
 
 
 def test_the_rows_say_what_is_wrong_and_unsure(tmp_path):
@@ -150,15 +143,12 @@ def test_the_map_of_a_bag_names_why_its_slide_is_missing(view):
     np.testing.assert_array_equal(page["corners"].reshape(-1, 2), cells() * SIDE)
 
 
-def test_messages_lose_their_folders():
-    assert without_folders("no tissue in /a/b c/d.svs: stop") == "no tissue in b c/d.svs: stop"
-    assert without_folders(r"C:\data\x\y.svs is 1/2 px, see a/b") == "y.svs is 1/2 px, see a/b"
-
-
 def test_scripts_hold_nothing_that_ends_them():
     key, value = read(script("a", {"x": float("nan"), "y": "</script>\u2028é"}))
     assert (key, value) == ("a", {"x": None, "y": "</script>\u2028é"})
     assert script("a", "\u2028é").isascii()
+    assert without_folders("no tissue in /a/b c/d.svs: stop") == "no tissue in b c/d.svs: stop"
+    assert without_folders(r"C:\data\x\y.svs is 1/2 px, see a/b") == "y.svs is 1/2 px, see a/b"
 
 
 def test_an_export_is_complete_or_not_there_at_all(tmp_path, view, monkeypatch):
@@ -175,34 +165,25 @@ def test_an_export_is_complete_or_not_there_at_all(tmp_path, view, monkeypatch):
     pages = [number(view, r.name) for r in view.rows if not r.failed]
     assert {f"data/map/{k}.js" for k in pages} <= names
     assert not any("lesion" in name for name in names), "names of bags are no file names"
-    with pytest.raises(OutputExists, match="--overwrite"):
-        export_page(view, out)
+    refused(OutputExists, "--overwrite", export_page, view, out)
     export_page(view, out, overwrite=True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    with pytest.raises(OutputExists, match="is not an export"):
-        export_page(view, tmp_path / "mine", overwrite=True)
-
-
-def test_tiles_of_an_export_are_the_pixels_of_the_slide(tmp_path, view):
+    refused(OutputExists, "is not an export", export_page, view, tmp_path / "mine", overwrite=True)
     k = number(view, "lesion")
-    done = export_page(view, tmp_path / "out")
     level = max(numbers.get("level", 0) for _, numbers in view.files(k))
     tile = Image.open(done.folder / f"data/tiles/{k}/{level}/1_1.jpg")
     expected = np.asarray(Image.open(tmp_path / "slides" / "lesion.png"))[253:509, 253:509]
     assert np.abs(np.asarray(tile).astype(int) - expected).mean() < 3
 
 
-def test_what_others_wrote_is_unchanged():
+def test_what_others_wrote_is_unchanged_and_own_scripts_are_short():
     table = (static_folder() / "VENDORED.md").read_text(encoding="utf-8")
     listed = re.findall(r"\| `([\w.]+)` \|.*`([0-9a-f]{64})`", table)
     assert len(listed) == 2
     for name, digest in listed:
         content = (static_folder() / name).read_bytes()
         assert hashlib.sha256(content).hexdigest() == digest, name
-
-
-def test_own_scripts_are_short_and_use_nothing_dangerous():
     for path in static_folder().glob("*.js"):
         if path.name == "openseadragon.min.js":
             continue

@@ -3,7 +3,6 @@
 import json
 from dataclasses import asdict
 
-import numpy as np
 import pytest
 from support.made_targets import TARGETS, run_keys, write_targets
 
@@ -44,9 +43,6 @@ def test_every_map_is_drawn_and_says_what_is_predicted(tables, tmp_path):
     assert "grade " in said["ordinal"] and "p: " in said["multilabel"]
     assert "oedema 0." in said["multilabel"] and "thickness = " in said["regression"]
     assert "risk = " in said["survival"] and "S(" in said["survival"]
-
-
-def test_captions_say_what_evidence_does(tables):
     words = {
         "binary": "",  # as before there were other tasks
         "ordinal": "red speaks for a higher grade, blue for a lower one",
@@ -81,9 +77,6 @@ def test_the_page_has_the_words_of_the_task(tables):
         view.close()
     assert words_of(tables["binary"]).call_hint == "The predicted class"
     assert words_of(tables["regression"]).measure == "thickness"
-
-
-def test_labels_that_contradict_predictions_are_marked(tables):
     table = tables["regression"]
     rows = {r.name: r for r in ViewData(table.folder).rows}
     for row in TextTable.read(table.folder / "predictions.csv").rows:
@@ -92,30 +85,15 @@ def test_labels_that_contradict_predictions_are_marked(tables):
     assert all(r.wrong is None for r in ViewData(tables["survival"].folder).rows)
 
 
-def test_exports_name_their_columns(tables, tmp_path):
+def test_exports_and_frames_name_their_columns(tables, tmp_path):
     for task, table in tables.items():
-        done = export_folder(
-            table.folder, tmp_path / task, settings=ExportSettings(geojson="tiles"), bags=["s06"]
-        )
-        assert not done.failures
-    names = measurements(tables["multilabel"].instances("s06"))
-    assert {"mean oedema", "mean necrosis", "prediction oedema"} <= set(names)
+        settings = ExportSettings(geojson="tiles")
+        assert not export_folder(table.folder, tmp_path / task, settings, bags=["s06"]).failures
+        frame, stored = table.to_frame(), TextTable.read(table.folder / "predictions.csv").rows
+        assert {*frame.columns, "prediction"} == {*stored[0], "prediction"}, task
+        assert frame["bag"].tolist() == [row["bag"] for row in stored]
+    several = tables["multilabel"].instances("s06")
+    assert {"mean oedema", "mean necrosis", "prediction oedema"} <= set(measurements(several))
+    assert "attention_mean_oedema" in several.to_frame().columns
     assert "prediction risk" in measurements(tables["survival"].instances("s06"))
     assert "probability" in measurements(tables["binary"].instances("s06"))
-
-
-def test_frames_have_the_columns_of_the_table(tables):
-    pytest.importorskip("pandas")
-    for task, table in tables.items():
-        frame = table.to_frame()
-        stored = TextTable.read(table.folder / "predictions.csv").rows
-        skipped = {"prediction"} if task in ("binary", "multiclass", "ordinal") else set()
-        assert set(frame.columns) == set(stored[0]) - skipped, task
-        assert frame["bag"].tolist() == [row["bag"] for row in stored]
-    frame = tables["survival"].to_frame()
-    risk = [
-        float(r["risk"]) for r in TextTable.read(tables["survival"].folder / "predictions.csv").rows
-    ]
-    np.testing.assert_allclose(frame["risk"], risk)
-    columns = tables["multilabel"].instances("s06").to_frame().columns
-    assert "attention_mean_oedema" in columns

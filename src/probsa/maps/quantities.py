@@ -180,7 +180,7 @@ def _centred(key: str, limits: tuple[float, float]) -> tuple[float, float]:
     return (-largest, largest) if KINDS[key].signed else limits
 
 
-def column_of(values: np.ndarray, column: int) -> Values:
+def column_of(values: np.ndarray, column: int) -> np.ndarray:
     """Return one class of a per-instance array, (n,) or (n, classes)."""
     if values.ndim == 1:
         return values

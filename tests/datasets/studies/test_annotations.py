@@ -39,7 +39,7 @@ def counted(area: Area, corner: np.ndarray, side: int) -> float:
     return float((inside & ~outside).mean())
 
 
-def test_shares_by_hand() -> None:
+def test_shares_by_hand():
     corners = np.array([[0, 0], [10, 0], [20, 0], [0, 10], [40, 40]])
     # x from 10 to 25: none of the first patch, all of the second, half of the third
     drawn = Area(inside=(polygon((10, 0), (25, 0), (25, 10), (10, 10)),))
@@ -50,9 +50,13 @@ def test_shares_by_hand() -> None:
     # patches entirely in a polygon, and entirely in a hole
     wide = Area(inside=(square(-50, -50, 200),), outside=(square(35, 35, 60),))
     assert polygon_share(wide, corners, side=10.0).tolist() == [1, 1, 1, 1, 0]
+    drawn = Area(inside=(square(0, 0, 3),))
+    corners = np.array([[0.6, 0.0]])
+    # of the x centres 1.5 to 4.5 two are inside, of the y centres 0.5 to 3.5 three
+    assert polygon_share(drawn, corners, side=4.0).tolist() == [2 * 3 / 16]
 
 
-def test_shares_are_those_of_every_pixel_counted() -> None:
+def test_shares_are_those_of_every_pixel_counted():
     rng = np.random.default_rng(0)
     corners = np.stack(np.meshgrid(np.arange(8), np.arange(8)), -1).reshape(-1, 2) * 16
     for _ in range(12):
@@ -70,13 +74,6 @@ def test_shares_are_those_of_every_pixel_counted() -> None:
         assert np.abs(shares - expected).max() <= 6 / 256
         assert abs(np.mean(shares - expected)) < 0.003
         assert np.mean((shares > 0) & (shares < 1)) > 0
-
-
-def test_patches_between_pixels_count_the_centres_within() -> None:
-    drawn = Area(inside=(square(0, 0, 3),))
-    corners = np.array([[0.6, 0.0]])
-    # of the x centres 1.5 to 4.5 two are inside, of the y centres 0.5 to 3.5 three
-    assert polygon_share(drawn, corners, side=4.0).tolist() == [2 * 3 / 16]
 
 
 XML = """<?xml version="1.0"?>
@@ -99,7 +96,7 @@ XML = """<?xml version="1.0"?>
 @pytest.mark.parametrize(
     ("first", "second"), [("_0", "_2"), ("_1", "Exclusion"), ("Tumor", "normal"), ("None", "_2")]
 )
-def test_asap_groups(tmp_path: Path, first: str, second: str) -> None:
+def test_asap_groups(tmp_path, first, second):
     path = tmp_path / "tumor_001.xml"
     path.write_text(XML.format(first=first, second=second))
     area = read_area(path)
@@ -120,7 +117,7 @@ def test_asap_groups(tmp_path: Path, first: str, second: str) -> None:
         ("a.json", '{"positive": [{"name": "a"}]}', "positive 0: "),
     ],
 )
-def test_annotations_that_are_none(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_annotations_that_are_none(tmp_path, name, text, said):
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=said) as error:
         read_area(tmp_path / name)
@@ -135,7 +132,7 @@ def unpacked(shared_data: Path, folder: Path) -> Path:
     return labels
 
 
-def test_real_tumours_hold_the_centres_that_others_called_tumour(shared_data, tmp_path) -> None:
+def test_real_tumours_hold_the_centres_that_others_called_tumour(shared_data, tmp_path):
     """NCRF's 40,000 centres were sampled from the same polygons, so nearly all must agree."""
     folder = unpacked(shared_data, tmp_path)
     with gzip.open(folder / "camelyon16_ncrf_valid_patch_coords.csv.gz", "rt") as f:
@@ -156,7 +153,7 @@ def test_real_tumours_hold_the_centres_that_others_called_tumour(shared_data, tm
     assert agree / total > 0.995  # 15,871 of 15,929; the others lie on or near an outline
 
 
-def test_masks_by_hand(tmp_path: Path) -> None:
+def test_masks_by_hand(tmp_path):
     values = np.zeros((20, 30), np.uint8)
     values[:10, :10] = 1
     values[:10, 10:15] = 4
@@ -217,19 +214,3 @@ def test_files_that_are_not_masks(tmp_path):
         "f.tif": "levels of 1/1, 1/2, but none of 1/32",
     }.items():
         refused(InputError, words, read, name)
-
-
-def test_polygons_of_the_release_fill_their_pixels(shared_data, tmp_path):
-    """The area of a real annotation at 1/32, against the area of its polygons."""
-    unpacked(shared_data, tmp_path)
-    path = next(tmp_path.rglob("Tumor_101.json"))
-    annotation = json.loads(path.read_text())
-    rings = [np.array(p["vertices"], float) for p in annotation["positive"]]
-    area = sum(
-        abs(np.sum(r[:, 0] * np.roll(r[:, 1], -1) - r[:, 1] * np.roll(r[:, 0], -1))) / 2
-        for r in rings
-    )
-    mask = tumour_mask(path, cover=(10.0, 10.0), downsample=32)
-    assert mask.sum() * 32**2 == pytest.approx(area, rel=0.02)
-    corner = np.concatenate(rings).max(0)
-    assert mask.shape[1] * 32 > corner[0] and mask.shape[0] * 32 > corner[1]

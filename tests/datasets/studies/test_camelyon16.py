@@ -1,6 +1,5 @@
 """CAMELYON16, raw and processed: names, corrections, polygons."""
 
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from support.made_studies import (
 from support.refusals import refused
 
 from probsa.datasets import read_table
-from probsa.datasets.studies.annotations import read_area
 from probsa.datasets.studies.camelyon16 import OFFICIAL, official
 from probsa.datasets.studies.opening import (
     Study,
@@ -67,7 +65,7 @@ def labels_of(study: Study) -> dict[str, int]:
     return dict(zip(table.bags, table.labels, strict=True))
 
 
-def test_official_names() -> None:
+def test_official_names():
     kinds = [name.partition("_")[0] for name in OFFICIAL]
     assert len(OFFICIAL) == len(set(OFFICIAL)) == 399
     assert [kinds.count(k) for k in ("normal", "tumor", "test")] == [159, 111, 129]
@@ -75,7 +73,7 @@ def test_official_names() -> None:
     assert official("tumor_001_mask") is None and official("patient_000_node_1") is None
 
 
-def test_a_download(raw: Download, tmp_path: Path) -> None:
+def test_a_download(raw, tmp_path):
     assert recognise_study(raw.root) == "camelyon16"
     study = raw.open()
     table = read_table(study.labels)
@@ -104,14 +102,14 @@ def test_a_download(raw: Download, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("share", "positive"), [(0.5, 0), (0.49, 3), (0.0, 3)])
-def test_a_patch_is_positive_above_the_share(raw: Download, share, positive) -> None:
+def test_a_patch_is_positive_above_the_share(raw, share, positive):
     """Exactly half of the third column is annotated, so it is negative at a share of 0.5."""
     edge = 2 * SIDE + SIDE // 2
     raw.annotate("tumor_001", (0, 0), (edge, 0), (edge, 9 * SIDE), (0, 9 * SIDE))
     assert sum(marks(raw.open(share=share))["Tumor_001"]) == 6 + positive
 
 
-def test_labels_win_over_what_patches_say(raw: Download) -> None:
+def test_labels_win_over_what_patches_say(raw):
     """A slide with a micro-metastasis smaller than half a patch stays positive, with a note."""
     raw.annotate("tumor_001", (10, 10), (90, 10), (90, 90))
     study = raw.open()
@@ -121,7 +119,7 @@ def test_labels_win_over_what_patches_say(raw: Download) -> None:
     assert labels_of(study)["Tumor_001"] == 1
 
 
-def test_test_slides_without_a_reference(raw: Download) -> None:
+def test_test_slides_without_a_reference(raw):
     raw.reference.unlink()
     study = raw.open()
     assert record(study)["labels_derived"] == ["test_001", "test_003", "test_114"]
@@ -131,7 +129,7 @@ def test_test_slides_without_a_reference(raw: Download) -> None:
     refused(TableError, r"label of test_001 is unknown: .*reference\.csv", raw.open)
 
 
-def test_corrections_of_the_organisers(raw: Download) -> None:
+def test_corrections_of_the_organisers(raw):
     for name in ("test_049", "normal_086", "normal_999", "scan_of_mine"):
         write_slide(raw.work, name, lattice(2, 1))
     study = raw.open()
@@ -145,7 +143,7 @@ def test_corrections_of_the_organisers(raw: Download) -> None:
     refused(BagError, "are both tumor_001", raw.open)
 
 
-def test_a_run_on_it_leaves_the_excluded_out(raw: Download) -> None:
+def test_a_run_on_it_leaves_the_excluded_out(raw):
     names = [f"{kind}_{k:03d}" for k in range(3, 9) for kind in ("tumor", "normal")]
     for name in ("test_049", *names):
         write_slide(raw.work, name, lattice(2, 1))
@@ -168,7 +166,7 @@ def whole(tmp_path_factory, shared_data) -> tuple[Path, dict[str, int]]:
     return root, truth
 
 
-def test_the_whole_release_by_the_official_table(whole, shared_data, tmp_path: Path) -> None:
+def test_the_whole_release_by_the_official_table(whole, shared_data, tmp_path):
     root, truth = whole
     assert recognise_study(root) == "camelyon16"
     options = StudyOptions(labels=shared_data / "labels_splits" / "camelyon16_labels_camil.csv")
@@ -187,7 +185,7 @@ def test_the_whole_release_by_the_official_table(whole, shared_data, tmp_path: P
     assert marks(study)["test_114"] == [-1, -1, -1] and marks(study)["tumor_001"] == [0, 1, 0]
 
 
-def test_without_the_reference_test_labels_are_the_stored_ones(whole, tmp_path: Path) -> None:
+def test_without_the_reference_test_labels_are_the_stored_ones(whole, tmp_path):
     root, truth = whole
     study = open_study("camelyon16", root, out=tmp_path / "out")
     assert [b for b in truth if labels_of(study)[b] != truth[b]] == ["test_001"]
@@ -195,27 +193,7 @@ def test_without_the_reference_test_labels_are_the_stored_ones(whole, tmp_path: 
     assert any("labels of 129 bags are derived" in n for n in study.notes)
 
 
-def test_real_polygons_on_a_grid_of_patches(shared_data, tmp_path: Path) -> None:
-    """The share of each patch of tumor_101 counted by pixel; also the exclusions of tumor_107."""
-    folder = shared_data / "labels_splits" / "camelyon16_ncrf_annotation_json_5_tumor_slides.tar.gz"
-    root, work = tmp_path / "c16", tmp_path / "work"
-    with tarfile.open(folder) as packed:
-        packed.extractall(root / "jsons", filter="data")
-    expected = {}
-    for name in ("Tumor_101", "Tumor_107"):
-        area = read_area(root / "jsons" / f"{name}.json")
-        left, top = (np.concatenate([p.outer for p in area.inside]).min(0) // SIDE - 1) * SIDE
-        write_slide(work, name, lattice(8, 8, at=(left, top)))
-        pixels = np.arange(8 * SIDE) + 0.5
-        drawn = area.raster(left + pixels, top + pixels)
-        shares = drawn.reshape(8, SIDE, 8, SIDE).mean(axis=(1, 3)).T.ravel()
-        expected[name] = (shares > 0.5).astype(int).tolist()
-        assert 0 < sum(expected[name]) < 64
-    study = open_study("camelyon16", root, out=tmp_path / "out", features=work)
-    assert marks(study) == expected
-
-
-def test_what_is_missing_is_named(raw: Download, tmp_path: Path) -> None:
+def test_what_is_missing_is_named(raw, tmp_path):
     for root, message in (
         (raw.root, r"not a processed folder of CAMELYON16.*probsa patch"),
         (raw.root / "absent", "there is no folder"),
@@ -231,7 +209,7 @@ def test_what_is_missing_is_named(raw: Download, tmp_path: Path) -> None:
         raw.open(tmp_path / "bare")
 
 
-def test_what_is_missing_of_a_processed_folder_is_named(tmp_path: Path) -> None:
+def test_what_is_missing_of_a_processed_folder_is_named(tmp_path):
     base = write_processed(tmp_path / "patches_512", {"tumor_001": (1, np.ones(3))})
     marked, out = base / "patch_labels" / "tumor_001.npy", tmp_path / "out"
 

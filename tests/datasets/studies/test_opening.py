@@ -35,7 +35,7 @@ def cohort(tmp_path: Path) -> Path:
     return tmp_path / "cohort"
 
 
-def test_a_cohort_keeps_its_columns(cohort: Path, tmp_path: Path) -> None:
+def test_a_cohort_keeps_its_columns(cohort, tmp_path):
     assert recognise_study(cohort) == "table"
     classes = ("benign", "cancer")
     lines = [f"{k:03d},{classes[k % 2]},p{k // 2},{k // 2 % 3}\n" for k in range(10)]
@@ -55,7 +55,7 @@ def test_a_cohort_keeps_its_columns(cohort: Path, tmp_path: Path) -> None:
         open_study("table", cohort, out=tmp_path / "o", options=options)
 
 
-def test_a_cohorts_own_labels_of_instances(cohort: Path, tmp_path: Path) -> None:
+def test_a_cohorts_own_labels_of_instances(cohort, tmp_path):
     overrides, size = cohort / "instance_labels", open_bags(cohort / "features").size
     overrides.mkdir()
     np.save(overrides / "001.npy", np.zeros(size("001"), np.int64))
@@ -74,8 +74,8 @@ def test_a_cohorts_own_labels_of_instances(cohort: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("classes", [None, ("benign", "cancer")])
 def test_what_a_derivation_would_change_is_counted_whatever_classes_are_called(
-    cohort: Path, tmp_path: Path, classes: tuple[str, ...] | None
-) -> None:
+    cohort, tmp_path, classes
+):
     bags, names = open_bags(cohort / "features"), classes or ("0", "1")
     rows = [f"{b},{names[k % 2]}" for k, b in enumerate(bags.names)]
     (cohort / "labels.csv").write_text("\n".join(["bag,label", *rows, ""]))
@@ -89,7 +89,7 @@ def test_what_a_derivation_would_change_is_counted_whatever_classes_are_called(
     assert record(study)["labels_a_derivation_would_change"] == list(bags.names[-2:])
 
 
-def test_a_second_run_forgets_what_the_first_wrote(tmp_path: Path) -> None:
+def test_a_second_run_forgets_what_the_first_wrote(tmp_path):
     root, out = tmp_path / "c16", tmp_path / "out"
     base = write_processed(root / "patches_512", TWO | {"test_114": (1, np.ones(2))})
     assert open_study("camelyon16", root, out=out).instance_labels == out / "instance_labels"
@@ -109,7 +109,7 @@ def test_a_second_run_forgets_what_the_first_wrote(tmp_path: Path) -> None:
         open_study("camelyon16", root, out=out)
 
 
-def test_several_sets_of_features(tmp_path: Path) -> None:
+def test_several_sets_of_features(tmp_path):
     base = write_processed(tmp_path / "patches_512", TWO)
     other = base / "features" / "features_other"
     other.mkdir()
@@ -122,7 +122,7 @@ def test_several_sets_of_features(tmp_path: Path) -> None:
         assert open_bags(study.features, features=study.feature_set).in_dim == width
 
 
-def test_folders_that_are_no_data_set(tmp_path: Path) -> None:
+def test_folders_that_are_no_data_set(tmp_path):
     (tmp_path / "pictures").mkdir()
     with pytest.raises(InputError, match="it holds pictures") as error:
         recognise_study(tmp_path)
@@ -170,7 +170,7 @@ def hub(tmp_path: Path, monkeypatch) -> Hub:
     return hub
 
 
-def test_the_hub(hub: Hub, tmp_path: Path, capsys) -> None:
+def test_the_hub(hub, tmp_path, capsys):
     out = tmp_path / "out"
     command = ["dataset", "camelyon16", "--fetch", "authors/set", "--feature-set", "UNI"]
     for _ in range(2):  # existing files are not unpacked again
@@ -204,7 +204,7 @@ NOT_FOUND.args = ("404",)  # its constructor needs a response of the Hub
         (NOT_FOUND, "cannot be fetched from the Hugging Face Hub: 404"),
     ],
 )
-def test_the_hub_that_does_not_answer(tmp_path: Path, monkeypatch, error, said) -> None:
+def test_the_hub_that_does_not_answer(tmp_path, monkeypatch, error, said):
     def refuse(*_: object, **__: object) -> None:
         raise error
 
@@ -213,7 +213,7 @@ def test_the_hub_that_does_not_answer(tmp_path: Path, monkeypatch, error, said) 
         fetch_release("authors/set", tmp_path, feature_set="features_UNI", revision=None)
 
 
-def test_a_hub_without_these_features_or_with_a_broken_archive(hub: Hub, tmp_path, monkeypatch):
+def test_a_hub_without_these_features_or_with_a_broken_archive(hub, tmp_path, monkeypatch):
     def fetch(name: str | None) -> None:
         fetch_release("authors/set", tmp_path / "into", feature_set=name, revision=None)
 
@@ -228,7 +228,7 @@ def test_a_hub_without_these_features_or_with_a_broken_archive(hub: Hub, tmp_pat
     refused(MissingExtra, "huggingface_hub is not installed", fetch, "features_UNI")
 
 
-def test_the_command_prints_a_table_for_people(tmp_path: Path, capsys) -> None:
+def test_the_command_prints_a_table_for_people(tmp_path, capsys):
     write_processed(tmp_path / "patches_512", TWO | {"test_001": (1, np.ones(2))})
     assert main(["dataset", "camelyon16", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     output = capsys.readouterr().out

@@ -93,7 +93,7 @@ def authors(tmp_path: Path) -> Path:
     return tmp_path / "authors"
 
 
-def test_the_whole_tables(tables: Path) -> None:
+def test_the_whole_tables(tables):
     partition = read_partition(tables / "partition_PANDA.csv")
     assert len(partition) == 10_616
     assert Counter(part for part, _ in partition.values()) == {"train": 8_822, "test": 1_794}
@@ -106,7 +106,7 @@ def test_the_whole_tables(tables: Path) -> None:
     assert {k: g for k, (_, g) in grades.items()} == {k: g for k, (g, _) in train.items()}
 
 
-def test_real_slides_with_their_duplicates(tables: Path, tmp_path: Path) -> None:
+def test_real_slides_with_their_duplicates(tables, tmp_path):
     """300 slides of the real tables in the authors' layout: parts, labels, groups, leaks."""
     partition = read_partition(tables / "partition_PANDA.csv")
     cluster = {r["image_id"]: r["group_id"] for r in rows_of(tables / "duplicate_imgids.csv")}
@@ -139,7 +139,7 @@ def test_real_slides_with_their_duplicates(tables: Path, tmp_path: Path) -> None
     assert record(study)["labels_a_derivation_would_change"] == [first]
 
 
-def test_a_download(raw: Download) -> None:
+def test_a_download(raw):
     assert recognise_study(raw.root) == "panda"
     study = raw.open()
     table = read_table(study.labels)
@@ -155,17 +155,16 @@ def test_a_download(raw: Download) -> None:
     assert study.classes == tuple(f"isup_{k}" for k in range(6))
     assert [int(r["label"]) for r in rows_of(study.labels)] == [1, 2, 0, 4, 5, 1, 0, 0]
     assert study.counts["test isup_2"] == 1
-
-
-def test_the_share_of_a_patch(raw: Download) -> None:
     values = np.zeros((2 * SIDE, 4 * SIDE), np.uint8)
     values[:SIDE, : SIDE // 2] = 4  # half of the first patch
     raw.write_mask(RADBOUD, values)
     for share, first in ((0.5, 0), (0.4, 1)):
         assert marks(raw.open(share=share))[RADBOUD] == [first, *[0] * 7]
+    raw.replace("train.csv", f"{RADBOUD},radboud", f"{RADBOUD},karolinska")
+    refused(InputError, r"contains the values 4, but .* is from karolinska", raw.open)
 
 
-def test_masks_that_cannot_be_used_leave_their_patches_unknown(raw: Download) -> None:
+def test_masks_that_cannot_be_used_leave_their_patches_unknown(raw):
     (raw.root / "train_label_masks" / f"{RADBOUD}_mask.tiff").write_bytes(b"nothing")
     other = {"level0_width": 99, "level0_height": 99}
     write_slide(raw.work, KAROLINSKA, lattice(4, 2, side=SIDE), side=SIDE, **other)
@@ -182,12 +181,7 @@ def test_masks_that_cannot_be_used_leave_their_patches_unknown(raw: Download) ->
     assert any("train_label_masks, so patches have no labels" in note for note in study.notes)
 
 
-def test_a_mask_of_the_other_hospital(raw: Download) -> None:
-    raw.replace("train.csv", f"{RADBOUD},radboud", f"{RADBOUD},karolinska")
-    refused(InputError, r"contains the values 3, 5, but .* is from karolinska", raw.open)
-
-
-def test_the_authors_folder_without_any_table(authors: Path, tmp_path: Path) -> None:
+def test_the_authors_folder_without_any_table(authors, tmp_path):
     """Without clinical labels, the stored ones are used, with a note."""
     refused(InputError, r"splits\.csv", open_study, "panda", authors, out=tmp_path / "out")
     write_splits(authors / "splits.csv", dict.fromkeys(NAMES[:6], "train") | {NAMES[6]: "test"})
@@ -197,7 +191,7 @@ def test_the_authors_folder_without_any_table(authors: Path, tmp_path: Path) -> 
     assert record(study)["labels_a_derivation_would_change"] == [RADBOUD]
 
 
-def test_grades_of_the_authors_folder_need_a_table(authors: Path, tmp_path: Path) -> None:
+def test_grades_of_the_authors_folder_need_a_table(authors, tmp_path):
     write_splits(authors / "splits.csv", dict.fromkeys(NAMES, "train") | {NAMES[6]: "test"})
     out = tmp_path / "out"
     with pytest.raises(InputError, match=r"no ISUP grade is known: --grades needs .*train\.csv"):
@@ -227,7 +221,7 @@ PARTS = "slide_name,Partition,isup_0\n"
         ("partition_PANDA.csv", f"{PARTS}a,train,x\n", "'a' has 'x' among the columns isup_0"),
     ],
 )
-def test_tables_that_are_missing_or_wrong(raw: Download, name: str, text, said: str) -> None:
+def test_tables_that_are_missing_or_wrong(raw, name, text, said):
     path = raw.root / name
     path.unlink()
     if text is not None:
@@ -235,7 +229,7 @@ def test_tables_that_are_missing_or_wrong(raw: Download, name: str, text, said: 
     refused(InputError, said, raw.open)
 
 
-def test_a_partition_may_lack_labels_but_has_one_grade_a_slide(tmp_path: Path) -> None:
+def test_a_partition_may_lack_labels_but_has_one_grade_a_slide(tmp_path):
     path = tmp_path / "partition.csv"
     path.write_text(f"{PARTS}a,train,\nb,train,1\nc,test,0\n")
     assert read_partition(path) == {"a": ("train", None), "b": ("train", 0), "c": ("test", 1)}

@@ -109,15 +109,12 @@ def made(tmp_path_factory, listed: Path, shared_data) -> Release:
     return release
 
 
-def test_the_150_test_scans(listed: Path) -> None:
+def test_the_150_test_scans_in_the_authors_folder(listed, tmp_path):
     scans = read_scans(listed)
     assert len(scans) == 150 and sum(s.label or 0 for s in scans.values()) == 72
     sizes = [len(s.slices) for s in scans.values()]
     assert (sum(sizes), min(sizes), max(sizes)) == (5_254, 24, 57)
-
-
-def test_the_authors_folder(listed: Path, tmp_path: Path) -> None:
-    """All 150 real test scans with their slice labels, and a few training scans."""
+    # all 150 real test scans with their slice labels, and a few training scans
     root = tmp_path / "rsna"
     slices: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for r in rows_of(listed):
@@ -144,7 +141,7 @@ def test_the_authors_folder(listed: Path, tmp_path: Path) -> None:
         open_study("rsna", root, out=tmp_path / "out")
 
 
-def test_a_download(made: Release, tmp_path: Path) -> None:
+def test_a_download(made, tmp_path):
     assert recognise_study(made.root) == "rsna"
     study = open_study("rsna", made.root, out=tmp_path / "out", features=made.work)
     table = read_table(study.labels)
@@ -161,7 +158,7 @@ def test_a_download(made: Release, tmp_path: Path) -> None:
     assert any("this is not the task of 1,150 scans" in note for note in study.notes)
 
 
-def test_the_lists_say_who_takes_part(made: Release, tmp_path: Path) -> None:
+def test_the_lists_say_who_takes_part(made, tmp_path):
     lists = tmp_path / "train.csv"
     listed = dict(list(made.train.items())[:2])
     gone = {"ID_00000000aa": [("ID_aaaaaaaaa.dcm", 0)]}
@@ -174,7 +171,7 @@ def test_the_lists_say_who_takes_part(made: Release, tmp_path: Path) -> None:
     assert not any("not the task" in note for note in study.notes)
 
 
-def test_nobody_trains_and_tests(made: Release, shared_data, tmp_path: Path) -> None:
+def test_nobody_trains_and_tests(made, shared_data, tmp_path):
     """Other scans of a test patient are excluded from training."""
     real = shared_data / "rsna_ich_sa_mil" / "ID_000012eaf.dcm"
     images = made.root / "stage_2_train"
@@ -196,7 +193,7 @@ def test_nobody_trains_and_tests(made: Release, shared_data, tmp_path: Path) -> 
     assert record(study)["excluded"] == {f"stage_2_train_{bag}": "its patient is in the test part"}
 
 
-def test_features_of_other_slices_are_refused(made: Release, tmp_path: Path) -> None:
+def test_features_of_other_slices_are_refused(made, tmp_path):
     name = sorted(made.work.glob("*.h5"))[0]
     work = made.linked(tmp_path / "work", without=name.name)
     name = work / name.name
@@ -205,7 +202,7 @@ def test_features_of_other_slices_are_refused(made: Release, tmp_path: Path) -> 
         open_study("rsna", made.root, out=tmp_path / "out", features=work)
 
 
-def test_a_damaged_slice_is_left_out_and_the_scan_keeps_its_label(made, tmp_path: Path) -> None:
+def test_a_damaged_slice_is_left_out_and_the_scan_keeps_its_label(made, tmp_path):
     bag = next(b for b, y in made.truth.items() if b in made.test and sum(y))
     name = next(n for n, y in made.test[bag] if y)
     path = made.root / "stage_2_train" / name
@@ -227,7 +224,7 @@ def test_a_damaged_slice_is_left_out_and_the_scan_keeps_its_label(made, tmp_path
     assert table.labels[table.bags.index(lost.name)] == 1
 
 
-def test_what_is_missing_is_named(made: Release, listed: Path, tmp_path: Path) -> None:
+def test_what_is_missing_is_named(made, listed, tmp_path):
     def opened(root: Path, **options) -> None:
         study_options = StudyOptions(**options)
         open_study("rsna", root, out=tmp_path / "out", features=made.work, options=study_options)
@@ -246,7 +243,7 @@ def test_what_is_missing_is_named(made: Release, listed: Path, tmp_path: Path) -
         open_study("rsna", bare, out=tmp_path / "out")
 
 
-def test_answers_that_are_none(tmp_path: Path) -> None:
+def test_answers_that_are_none(tmp_path):
     path = tmp_path / "stage_2_train.csv"
     path.write_text("ID,Label\nID_a_any,0\nID_a_any,1\n")
     refused(TableError, "line 3: slice 'ID_a'", read_answers, path)
@@ -256,7 +253,7 @@ def test_answers_that_are_none(tmp_path: Path) -> None:
     refused(TableError, "no column 'instance_name'", read_scans, path)
 
 
-def test_from_the_download_by_commands(made: Release, tmp_path: Path, capsys) -> None:
+def test_from_the_download_by_commands(made, tmp_path, capsys):
     """Run patch, extract and dataset as documented."""
     work, images = tmp_path / "work", tmp_path / "stage_2_train"
     images.mkdir()
