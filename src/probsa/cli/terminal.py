@@ -83,21 +83,25 @@ class TrainingBar(Reporter):
         self.bar = _bar()
         self.task = self.bar.add_task("training", total=1.0, text="")
         self.epochs = 1
+        self.of_member = ""
         self.summary = ""
         self.first_step: tuple[float, float] | None = None
         self.estimated = False
+
+    def member(self, number: int, count: int) -> None:
+        self.of_member = f"member {number}/{count}  "
 
     def start(self, *, done: int, epochs: int) -> None:
         self.epochs, self.first_step, self.estimated = epochs, None, False
         self.bar.start()
         self.bar.update(self.task, total=float(epochs), completed=float(done))
         if done >= epochs:
-            self.note(f"all {epochs} epochs are done already")
+            self.note(f"{self.of_member}all {epochs} epochs are done already")
         elif done:
-            self.note(f"continuing after epoch {done}")
+            self.note(f"{self.of_member}continuing after epoch {done}")
 
     def step(self, *, epoch: int, share: float) -> None:
-        text = f"epoch {epoch + 1}/{self.epochs}"
+        text = f"{self.of_member}epoch {epoch + 1}/{self.epochs}"
         self.bar.update(self.task, completed=epoch + share, description=text)
         self._estimate(epoch + share)
 
@@ -117,7 +121,7 @@ class TrainingBar(Reporter):
         number = row["epoch"]
         assert isinstance(number, int)
         if not ERR.is_terminal and (number % max(1, self.epochs // 10) == 0 or number == 1):
-            self.note(f"epoch {number}/{self.epochs}  {self.summary}")
+            self.note(f"{self.of_member}epoch {number}/{self.epochs}  {self.summary}")
 
     def remark(self, text: str) -> None:
         self.note(text)

@@ -136,6 +136,10 @@ class Task(ABC):
     judged against rivals."""
     overview: ClassVar[int] = 1
     """How many measures, from the first on, a table of several data sets shows."""
+    headline: ClassVar[tuple[str, str]]
+    """The two metrics that a summary states first."""
+    chance: ClassVar[float] = 0.5
+    """The value of the first one for predictions that look at no bag."""
     validation_metric: ClassVar[str | None] = None
     """The metric of `validation_score`; None if the epoch is chosen by the loss alone."""
 
@@ -239,6 +243,10 @@ class Task(ABC):
         """Return the called class or grade of each bag, and the margin of its probability, which is
         the distance to another call; only for tasks that have classes or grades."""
         raise NotImplementedError(f"the task {self.name} calls no class")
+
+    def calls(self, data: TargetData) -> str:
+        """Return in words how many calls of the evaluated bags are wrong; empty without calls."""
+        return ""
 
     def called_positive(self, p: P, threshold: float | None = None) -> Bool[np.ndarray, " bags"]:
         """Return whether each bag is called any class or grade but the first, or any finding.

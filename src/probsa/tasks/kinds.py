@@ -54,6 +54,11 @@ class OneClass(Task):
             text=f"{which} = {p.probability[said]:.2f}{plus_minus(float(p.std[said]))}",
         )
 
+    def calls(self, data: TargetData) -> str:
+        off = np.abs(self.call(data.predicted)[0] - data.y[:, 0])
+        said = f"{(off > 0).sum()} of {len(off)} wrong"
+        return said if self.unordered_classes else f"{said}, {(off > 1).sum()} by 2 grades or more"
+
     def called_positive(self, p: P, threshold: float | None = None) -> np.ndarray:
         return self.call(p, threshold)[0] > 0
 
@@ -88,6 +93,7 @@ class Binary(Unordered):
 
     name = "binary"
     two_classes = patient_has_highest = True
+    headline = ("auroc", "balanced_accuracy")
     overview = 2
     measures = (
         Measure("auroc", "AUROC", by_fold=True, exchanged="auroc"),
@@ -98,11 +104,20 @@ class Binary(Unordered):
         y, p = data.y[:, 0].astype(np.int64), data.predicted[:, -1]
         return binary_metrics(y, p, threshold=data.threshold, draws=draws)
 
+    def calls(self, data: TargetData) -> str:
+        y, called = data.y[:, 0] > 0, self.called_positive(data.predicted, data.threshold)
+        low, high = (class_name(data.names, k) for k in (0, 1))
+        return (
+            f"{(y & ~called).sum()} of {y.sum()} bags of class {high} missed, "
+            f"{(called & ~y).sum()} of {(~y).sum()} of class {low} called {high}"
+        )
+
 
 class Multiclass(Unordered):
     """Three classes or more."""
 
     name = "multiclass"
+    headline = ("auroc", "balanced_accuracy")
     measures = (
         Measure("auroc", "macro AUROC", by_fold=True),
         Measure("accuracy", "accuracy"),
@@ -125,6 +140,8 @@ class Ordinal(OneClass):
     """Grades 0 … K in rising order; the median of the predicted distribution is called."""
 
     name = "ordinal"
+    headline = ("quadratic_kappa", "mae")
+    chance = 0.0
     validation_metric = "val_kappa"
     between_outputs = ("at least", "")
     patient_has_highest = True
@@ -163,6 +180,7 @@ class Multilabel(Task):
     """Findings with independent probabilities."""
 
     name = "multilabel"
+    headline = ("macro_auroc", "macro_average_precision")
     validation_metric = "val_auroc"
     by_probability = has_findings = True
     value_prefix = "p_"
@@ -184,6 +202,12 @@ class Multilabel(Task):
             if len(np.unique(finding[known])) == 2:
                 aurocs.append(roc_auc_score(finding[known], score[known]))
         return float(np.mean(aurocs)) if aurocs else None
+
+    def calls(self, data: TargetData) -> str:
+        limits = np.asarray(data.thresholds or [HALF] * data.y.shape[1])
+        known = np.isfinite(data.y)
+        wrong = ((data.predicted >= limits) != (data.y == 1)) & known
+        return f"{wrong.sum()} of {known.sum()} known findings wrong"
 
     def called_positive(self, p: P, threshold: float | None = None) -> np.ndarray:
         return np.any(p >= HALF, axis=1)
@@ -214,6 +238,8 @@ class Regression(Task):
     """A number, predicted with its distribution: mean, sd and quantiles."""
 
     name = "regression"
+    headline = ("r_squared", "mae")
+    chance = 0.0
     averages = None
     coverage_by = "intervals"
     watched = ("mean", "sd")
@@ -229,6 +255,11 @@ class Regression(Task):
         return regression_metrics(
             data.y[:, 0], data.column("mean"), scores=data.scores, quantiles=quantiles, draws=draws
         )
+
+    def calls(self, data: TargetData) -> str:
+        y = data.y[:, 0]
+        inside = (data.column("q05") <= y) & (y <= data.column("q95"))
+        return f"{inside.sum()} of {len(y)} values lie in the predicted 90 % intervals"
 
     def constants(self, data: TargetData, training: np.ndarray) -> dict[str, P]:
         values = {"mean": training.mean(), "median": np.median(training)}
@@ -265,6 +296,7 @@ class Survival(Task):
     """The time to an event; outputs are `risk`, higher is worse, and `s_<time>`."""
 
     name = "survival"
+    headline = ("uno_c", "integrated_brier")
     validation_metric = "val_c_index"
     averages = "members"
     compares_across_folds = False

@@ -51,6 +51,10 @@ from .validation import SCORES, check_selection, chosen_row, validation_scores
 
 EQUAL = 1e-6
 """Predictions closer than this count as equal."""
+ALIKE = 0.02
+"""Range of probabilities within which a model has not learned to tell bags apart."""
+MOST_COMPARED = 100
+"""Upper limit of the training bags that are compared for this."""
 REMEDY = (
     "the weights are lost from here on. Try a lower learning_rate, clip_norm: 1, or precision: "
     "float32"
@@ -95,6 +99,7 @@ class TrainingLoop:
         self.reader = BagReader(prepared.bags, prepared.targets, model=config.model)
         self.average: AveragedModel | None = None
         self._collapsed = False
+        self._validated: Tensor | None = None
         if model.fits_directly:
             return
         settings = config.training
@@ -138,6 +143,7 @@ class TrainingLoop:
     def run(self) -> None:
         """Train the remaining epochs; an InputError says that the run diverged."""
         progress, patience = self.progress, self.settings.patience or math.inf
+        already = progress.epoch
         self.reporter.start(done=progress.epoch, epochs=self.epochs)
         try:
             while progress.epoch < self.epochs:
@@ -157,6 +163,8 @@ class TrainingLoop:
         finally:
             if events := self.__dict__.get("events"):
                 events.close()
+        if progress.epoch > already:
+            self._note_nothing_learned()
         self.world.wait()
 
     def fit(self) -> dict[str, Any]:
@@ -246,6 +254,7 @@ class TrainingLoop:
             nll = self.kept.likelihood.predictive_nll(logits.to(self.device), y).cpu().numpy()
         if not (p.isfinite().all() and np.isfinite(0.0 if nll is None else nll).all()):
             raise self._divergence("validation bags are predicted as NaN")
+        self._validated = p
         self._note_collapse(p)
         targets = [self.prepared.targets[name] for name in names]
         return validation_scores(targets, p, nll=nll, task=task)
@@ -268,13 +277,32 @@ class TrainingLoop:
 
     def _note_collapse(self, p: Tensor) -> None:
         """Report, once per run, that a model predicts the same for every validation bag."""
-        if self._collapsed or len(p) < 2 or bool((p.amax(0) - p.amin(0) >= EQUAL).any()):
+        if self._collapsed or len(p) < 2 or _spread(p) >= EQUAL:
             return
         self._collapsed = True
         self.reporter.note(
             f"epoch {self.progress.epoch + 1}: all {len(p)} validation bags are predicted the same "
             f"({p[0, -1]:.3f}): {self.config.model} has collapsed, or has not learned anything yet"
         )
+
+    @torch.no_grad()
+    def _note_nothing_learned(self) -> None:
+        """Report that a trained classifier tells no training bag from another.
+
+        The training bags are predicted only if the validation bags are alike, too.
+        """
+        alike = self._validated is None or _spread(self._validated) < ALIKE
+        if not (self.kept.likelihood.of_classes and alike and self.world.first):
+            return
+        names = self.prepared.split.train[:MOST_COMPARED]
+        p = torch.cat([self.predict(self.reader[Shard((n,), 1)]).probability.cpu() for n in names])
+        if len(p) > 1 and _spread(p) < ALIKE:
+            self.reporter.remark(
+                f"after {counted(self.progress.epoch, 'epoch')} {self.config.model} predicts "
+                f"nearly the same for all of {len(p)} training bags (probabilities from "
+                f"{p[:, -1].min():.3f} to {p[:, -1].max():.3f}): it has learned nothing yet. Train "
+                "for more epochs (epochs), or with a higher learning_rate"
+            )
 
     @cached_property
     def events(self) -> Any:
@@ -403,8 +431,11 @@ def train(
         try:
             with tracked(config, folder) if w.first else nullcontext() as tracker:
                 folders = folder.members(config.training.members)
-                for own, member in zip(folders, member_configs(config), strict=True):
+                for k, member in enumerate(member_configs(config)):
+                    own = folders[k]
                     alone = own == folder  # a run without members is its only one
+                    if not alone:
+                        reporter.member(k + 1, len(folders))
                     if w.first and not alone:
                         open_run(own.path, member, resume=True, overwrite=False)
                         prepared.write(own)
@@ -438,6 +469,11 @@ def train(
                 remarks = counted(len(prepared.bags.notes), "bag")
                 reporter.remark(f"{remarks} with remarks: {folder.notes_file}")
     return folder
+
+
+def _spread(p: Tensor) -> float:
+    """Return the largest range of a predicted probability over the bags."""
+    return float((p.amax(0) - p.amin(0)).max())
 
 
 @torch.no_grad()

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 class Reporter:
     """Receives the progress of training. This one ignores it; the command line shows a bar."""
 
+    def member(self, number: int, count: int) -> None:
+        """Called before one of several members is trained; `number` counts from 1."""
+
     def start(self, *, done: int, epochs: int) -> None:
         """Called before the first epoch; `done` of the `epochs` were trained earlier."""
 

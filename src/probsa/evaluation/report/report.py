@@ -27,6 +27,7 @@ from ..lesions import lesion_section
 from ..section import Section, metric_grid, plain, print_parts
 from ..storage import Predictions, listed, read_predictions
 from ..words import INSTANCE_TITLES, METRIC_TITLES, POOLED
+from .summary import summary_lines
 from .target import patients_section, target_section
 from .uncertainty import calibration_section, doubt_section
 from .within import best_of, instance_table, pooled_nulls, validation_table, within_section
@@ -62,6 +63,8 @@ class Report:
     sections: tuple[Section, ...] = ()
     text: tuple[Grid | str, ...] = ()
     """The tables of bags and instances."""
+    summary: tuple[str, ...] = ()
+    """A dozen lines of what a reader asks first."""
 
     @property
     def unmet(self) -> tuple[str, ...]:
@@ -90,8 +93,11 @@ class Report:
         numbers = dict.fromkeys(("value", "low", "high"), np.float64)
         return pd.DataFrame(rows, columns=names).astype(numbers)
 
-    def render(self, console: Console) -> None:
-        """Print the report as text."""
+    def render(self, console: Console, *, full: bool = False) -> None:
+        """Print the summary with the warnings, or everything (`full`)."""
+        if not full:
+            print_parts(console, (*self.summary, *(f"warning: {w}" for w in self.warnings)))
+            return
         parts = ", ".join(f"{n} {part}" for part, n in self.parts.items())
         of_class = "{} of class {}" if self.classes else "{} {}"
         classes = ", ".join(of_class.format(n, c) for c, n in self.per_class.items())
@@ -200,6 +206,7 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         metrics |= {DETECTOR + name: area[name] for name in ("spread", "margin")}
         sections += [doubt, calibration_section(context, table)]
     sections.append(faithfulness_section(context))
+    summary = summary_lines(context, metrics, tuple(sections), threshold_source=source)
     if guarantees is not None:
         sections.append(guarantees_section(context, guarantees))
     counts, known = Counter(predictions.parts[i] for i in rows), set(predictions.bags)
@@ -221,6 +228,7 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         metadata=predictions.metadata,
         sections=tuple(s for s in sections if s is not None),
         text=tuple(text),
+        summary=summary,
     )
 
 

@@ -1,0 +1,118 @@
+"""The dozen lines of a report: which stand when, and that their numbers are right."""
+
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+from sklearn.metrics import roc_auc_score
+from support.made_predictions import lattice, made
+
+from probsa.evaluation import evaluate, write_predictions
+from probsa.tasks import TASKS, TargetData
+
+P = (0.1, 0.2, 0.7, 0.3, 0.35, 0.6, 0.8, 0.9)
+"""Probabilities of eight test bags, of which the last four are positive."""
+
+
+def _folder(path, p=P, *, labels=None, threshold=0.5, masks=False):
+    y = {f"b{k}": int(k >= len(p) / 2) for k in range(len(p))} if labels is None else labels
+    rng = np.random.default_rng(0)
+    bags = []
+    for k, (name, label) in enumerate(y.items()):
+        truth = np.arange(9) < 2 * label
+        score = rng.normal(size=9) + 3 * truth
+        bags.append(
+            made(
+                name, score, truth if masks else None, probability=[p[k]], coords=lattice(3, 3),
+                weight_mean=np.full(9, 1 / 9), score_kind="evidence",
+                attention_variance=np.ones(9),
+            )
+        )  # fmt: skip
+    write_predictions(
+        path, bags, labels=y, parts=dict.fromkeys(y, "test"), classes=("0", "1"),
+        threshold=threshold, metadata={"model": "abmil"},
+    )  # fmt: skip
+    return path
+
+
+def _lines(report):
+    return dict(line.split(": ", 1) for line in report.summary if ": " in line)
+
+
+def test_counts_headline_and_calls(tmp_path):
+    report = evaluate(_folder(tmp_path / "p"), bootstrap=0)
+    lines = _lines(report)
+    assert lines["bags"] == "8 test bags (4 of class 0, 4 of class 1)"
+    assert lines["threshold"].endswith("1 of 4 bags of class 1 missed, 1 of 4 of class 0 called 1")
+    auroc = roc_auc_score([0] * 4 + [1] * 4, P)
+    assert report.summary[1] == f"AUROC {auroc:.3f}, balanced accuracy 0.750".replace("0.", ".")
+    # of the half furthest from .5, which are .1, .9, .2 (or .8) and .8, none is wrong
+    assert lines["surest half"].startswith("0% of the calls")
+    assert lines["surest half"].endswith("of all 25%")
+
+
+def test_a_model_at_chance_is_called_one(tmp_path):
+    good = evaluate(_folder(tmp_path / "good", np.linspace(0, 1, 40)), bootstrap=200)
+    assert not [line for line in good.summary if "better than chance" in line]
+    p = np.random.default_rng(0).random(40)
+    bad = evaluate(_folder(tmp_path / "bad", p), bootstrap=200)
+    (line,) = [line for line in bad.summary if "better than chance" in line]
+    assert line.startswith("warning: not shown better than chance: AUROC of the 40 bags is ")
+    assert line.endswith("and chance has .5")
+
+
+def test_few_groups_and_patients_without_two_kinds(tmp_path):
+    folder, table = _folder(tmp_path / "p"), tmp_path / "labels.csv"
+    rows = [f"b{k},{int(k >= 4)},g{k % 4}" for k in range(8)]
+    table.write_text("\n".join(["bag,label,group", *rows]) + "\n")
+    report = evaluate(folder, labels=table, bootstrap=50)
+    assert "warning: only 4 patients, so the intervals are too narrow to rely on" in report.summary
+    patients = _lines(report)["patients"]
+    assert patients == "4 with 8 bags: AUROC is undefined, as every patient has a positive bag"
+    assert not [s for s in evaluate(folder, bootstrap=0).summary if "too narrow" in s]
+
+
+def test_the_map_is_told_beside_the_best_null_map(tmp_path):
+    report = evaluate(_folder(tmp_path / "p", masks=True), bootstrap=50)
+    lines, within = _lines(report), next(s for s in report.sections if s.key == "within_bags")
+    assert lines["map"] == within.values["comparisons"][-1].sentence
+    top = within.values["maps"]["evidence"]["pointing_game"].value
+    assert lines["instances"].startswith(f"the top one is positive in {top:.0%} [")
+
+
+@pytest.mark.parametrize(
+    ("task", "y", "predicted", "outputs", "said"),
+    [
+        ("multiclass", [0, 2, 1], np.eye(3)[[0, 1, 1]], (), "1 of 3 wrong"),
+        ("ordinal", [0, 2, 1], np.eye(3)[[2, 2, 0]], (), "2 of 3 wrong, 1 by 2 grades or more"),
+        (
+            "multilabel", [[0, 1], [np.nan, 1], [1, 1]], [[0.7, 0.6], [0.9, 0.1], [0.6, 0.9]], (),
+            "2 of 5 known findings wrong",
+        ),
+        (
+            "regression", [1, 2, 3], [[0, 2], [0, 1], [3, 5]], ("q05", "q95"),
+            "2 of 3 values lie in the predicted 90 % intervals",
+        ),
+        ("survival", [[1, 1]], [[0.4]], ("risk",), ""),
+    ],
+)  # fmt: skip
+def test_calls_in_words(task, y, predicted, outputs, said):
+    y = np.array(y, dtype=np.float64).reshape(len(y), -1)
+    data = TargetData(task=task, y=y, predicted=np.array(predicted), outputs=outputs, names=())
+    assert TASKS[task].calls(data) == said
+
+
+@pytest.mark.parametrize("name", ["default", "classes", "grades", "findings", "share", "times"])
+def test_every_task_fits_on_a_screen(name, shared_golden):
+    """A dozen lines for every kind of target; the rest is asked for."""
+    report = evaluate(shared_golden / "behaviour" / "predictions" / name, bootstrap=50)
+    assert 4 <= len(report.summary) <= 13
+    assert report.to_dict()["summary"] == list(report.summary)
+    texts = []
+    for full in (False, True):
+        console = Console(width=200, file=io.StringIO())
+        report.render(console, full=full)
+        texts.append(console.file.getvalue())
+    assert texts[0].splitlines()[: len(report.summary)] == list(report.summary)
+    assert len(texts[1].splitlines()) > 3 * len(texts[0].splitlines())
