@@ -243,7 +243,7 @@ def test_the_report_averages_the_bags_that_are_called_positive(tmp_path):
     alone = faithfulness_of(evaluate(tmp_path / "p", labels=table, bootstrap=100))
     assert alone.values["metrics"]["area_shown"].low is None  # a single group says nothing
     console = Console(record=True, width=200)
-    report.render(console)
+    report.render(console, full=True)
     assert "faithfulness of 4 bags (shortened bags predicted)" in console.export_text()
 
 

@@ -90,7 +90,7 @@ def _table(path, labels, *, header="bag,label", extra=None):
 
 def _text(report, width=200):
     console = Console(width=width, file=io.StringIO())
-    report.render(console)
+    report.render(console, full=True)
     return console.file.getvalue()
 
 
