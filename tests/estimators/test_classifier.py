@@ -1,4 +1,4 @@
-"""`MILClassifier`: against `probsa train` on the same bags, and in scikit-learn's own tools."""
+"""`MILClassifier`: against `probsa train` on the same bags, its inputs and its explanations."""
 
 import pickle
 
@@ -9,14 +9,10 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV, StratifiedGroupKFold, cross_val_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-from sklearn.utils import estimator_checks, get_tags
 from support.made_bags import made_bags
 from support.stored import write_folder
 
-from probsa import Bag, MILClassifier, PerInstance, load
+from probsa import Bag, MILClassifier, load
 from probsa.core import GraphOptions, TextTable
 from probsa.datasets import open_bags, read_table
 from probsa.errors import BagError, EmptyBag, GraphError, InputError, UnknownName
@@ -149,21 +145,6 @@ def test_without_validation_all_bags_train_and_equal_bags_are_told_apart():
     assert len(set(twice.split_.train)) == 32 and twice.split_.val == ()
 
 
-def test_scikit_learn_searches_and_validates():
-    base = MILClassifier(**{**ABMIL, "epochs": 1})
-    search = GridSearchCV(
-        base, {"learning_rate": np.logspace(-3, -1, 2)}, scoring="roc_auc", cv=2
-    ).fit(X, Y)
-    assert search.best_params_["learning_rate"] in (1e-3, 1e-1)
-    groups = np.arange(16) // 2
-    scores = cross_val_score(base, X, Y, groups=groups, cv=StratifiedGroupKFold(2))
-    assert scores.shape == (2,)
-    changed = clone(base).set_params(epochs=7, model="dsmil")
-    assert changed.get_params()["epochs"] == 7 and base.epochs == 1
-    pipe = make_pipeline(PerInstance(StandardScaler()), base).fit(X, Y)
-    assert pipe.predict_proba(X).shape == (16, 2)
-
-
 def test_options_are_those_of_run_files():
     chosen = classifier(
         model=None, graph={"neighbours": 3}, kl_weight=0.5, select="last", balanced=True,
@@ -213,47 +194,3 @@ def test_errors_of_prediction(fitted):
         fitted.predict(X, coords=[None, None])
     with pytest.raises(BagError, match="no coordinates"):
         fitted.predict([np.zeros((2, 6))])
-
-
-class OfRows(MILClassifier):
-    """A classifier of rows, each a bag of one instance, for checks that give two dimensions."""
-
-    def __init__(self, random_state=None):
-        super().__init__(**{**ABMIL, "random_state": random_state, "epochs": 1})
-
-    def _bags(self, X, coords, *, graph):
-        X = np.asarray(X)
-        if X.ndim != 2:
-            raise ValueError("Reshape your data: expected two dimensions")
-        return super()._bags(X[:, None], coords, graph=graph)
-
-
-CHECKS = [
-    "check_estimator_cloneable", "check_get_params_invariance", "check_set_params",
-    "check_no_attributes_set_in_init", "check_dont_overwrite_parameters",
-    "check_estimators_overwrite_params", "check_parameters_default_constructible",
-    "check_estimator_repr",
-    "check_valid_tag_types", "check_mixin_order", "check_fit_idempotent",
-    "check_estimators_pickle", "check_estimators_fit_returns_self", "check_dict_unchanged",
-    "check_classifiers_classes", "check_classifiers_one_label", "check_supervised_y_no_nan",
-    "check_requires_y_none", "check_methods_subset_invariance",
-    "check_methods_sample_order_invariance", "check_fit2d_1feature", "check_fit1d",
-    "check_estimators_nan_inf", "check_f_contiguous_array_estimator", "check_estimators_dtypes",
-    "check_fit_check_is_fitted", "check_n_features_in_after_fitting",
-    "check_readonly_memmap_input",
-]  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", CHECKS)
-def test_the_generic_checks_of_scikit_learn(name):
-    check = getattr(estimator_checks, name, None)
-    if check is None:
-        pytest.skip("this scikit-learn has no such check")
-    check("OfRows", OfRows())
-
-
-def test_its_tags_are_true():
-    tags = get_tags(classifier())
-    assert not tags.input_tags.two_d_array and tags.input_tags.three_d_array
-    assert tags.target_tags.required and tags.estimator_type == "classifier"
