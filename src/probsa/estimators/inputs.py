@@ -49,12 +49,12 @@ def with_own_names(bags: Sequence[Bag]) -> list[Bag]:
     """Return the bags with a number added to each name that an earlier bag has."""
     given, taken, named = {bag.name for bag in bags}, set(), []
     for bag in bags:
-        name, number = bag.name, 0
-        while name in taken or (number and name in given):
+        name, number = bag.name, 1
+        while name in taken or (number > 1 and name in given):
             number += 1
             name = f"{bag.name}-{number}"
         taken.add(name)
-        named.append(bag if number == 0 else replace(bag, name=name))
+        named.append(bag if number == 1 else replace(bag, name=name))
     return named
 
 
