@@ -16,8 +16,7 @@ from probsa.tasks import TASKS
 from probsa.training import read_run, save_checkpoint
 from probsa.variational import Categorical, LikelihoodSpec, build_likelihood
 from probsa.workflow import predict_folder, train_and_report
-from probsa.workflow.linear_fit import fit_linear
-from probsa.workflow.mean_features import RIDGES, MeanFeatures, fit_mean_features
+from probsa.workflow.mean_features import RIDGES, MeanFeatures, fit_linear, fit_mean_features
 
 RIVAL = "mean of the features"
 
