@@ -20,7 +20,6 @@ from ..core import (
     GraphOptions,
     PositiveInt,
     TextTable,
-    as_graph_options,
     as_record,
     read_json,
 )
@@ -310,9 +309,9 @@ class MILEstimator(BaseEstimator):
         given: dict[str, Any] = {"model.name": self.model, "data.standardize": self.standardize}
         of_training = ("epochs", "batch_size", "learning_rate", "kl_weight", "select", "balanced")
         given |= {f"training.{k}": getattr(self, k, None) for k in (*of_training, "threads")}
-        options = as_graph_options(self.graph)
-        for name in _graph_names(self.graph):
-            given["data.graph" if name == "kind" else f"data.{name}"] = getattr(options, name)
+        graph: Any = {"kind": self.graph} if isinstance(self.graph, str) else self.graph
+        graph = asdict(graph) if isinstance(graph, GraphOptions) else graph or {}
+        given |= {"data.graph" if k == "kind" else f"data.{k}": v for k, v in graph.items()}
         values = {k: v for k, v in given.items() if v is not None}
         sections = {"training": self.training, "model": self.model_arguments}
         for section, more in {**sections, "data": self.likelihood}.items():
@@ -327,15 +326,6 @@ class MILEstimator(BaseEstimator):
         # a search may draw numbers of NumPy
         plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}
         return read_run(None, plain)
-
-
-def _graph_names(choice: GraphChoice) -> list[str]:
-    """Return the options that are set, so that the others have the recipe's values."""
-    if choice is None:
-        return []
-    if isinstance(choice, str):
-        return ["kind"]
-    return list(choice if isinstance(choice, Mapping) else GraphOptions.__dataclass_fields__)
 
 
 def _check(bags: Sequence[Bag], *, width: int, expecting: str, model: str | None = None) -> None:
