@@ -127,7 +127,10 @@ class MeanFeatures:
             columns, width = weights["weight"].shape
             linear = nn.Linear(width, columns).double()
             linear.load_state_dict(weights)
-            own.load_state_dict(stored.part("likelihood"))
+            state = stored.part("likelihood")
+            if "class_weights" not in own.state_dict():  # balanced sampling weighs only the fit
+                state.pop("class_weights", None)
+            own.load_state_dict(state)
             mean, std = stored.tensors["mean"], stored.tensors["std"]
         return cls(mean=mean, std=std, linear=linear, likelihood=own)
 
