@@ -8,6 +8,7 @@ from support.made_bags import made_bags
 
 from probsa import MILClassifier, from_pretrained
 from probsa.errors import InputError
+from probsa.estimators import as_bags
 
 X, Y = made_bags(8, seed=9)
 
@@ -41,7 +42,7 @@ def test_a_classifier_comes_back_equal(fitted, tmp_path):
     bag = fitted.explain(X)[0]
     # all bags, as above: with other batch-mates the last bit may differ
     prediction, *_ = from_pretrained(tmp_path / "a", device="cpu").predict(
-        MILClassifier._bags(loaded, X, None, graph=loaded.predictor_.config.data.graph)
+        as_bags(X, graph=loaded.predictor_.config.data.graph)
     )
     assert (prediction.attention_mean == bag.mean).all()
 

@@ -16,8 +16,7 @@ from probsa.tasks import TASKS
 from probsa.training import read_run, save_checkpoint
 from probsa.variational import Categorical, LikelihoodSpec, build_likelihood
 from probsa.workflow import predict_folder, train_and_report
-from probsa.workflow.linear_fit import fit_linear
-from probsa.workflow.mean_features import RIDGES, MeanFeatures, fit_mean_features
+from probsa.workflow.mean_features import RIDGES, MeanFeatures, fit_linear, fit_mean_features
 
 RIVAL = "mean of the features"
 
@@ -150,6 +149,12 @@ def test_balanced_sampling_leaves_its_probabilities_at_the_shares_of_training(tm
     mean = np.mean([[float(r[c]) for c in ("0", "1", "2")] for r in rows], axis=0)
     # the features say nothing, so each bag has about the shares of the training bags
     np.testing.assert_allclose(mean, [0.7, 0.2, 0.1], atol=0.06)
+    # the stored rival has weights of classes, which the run's likelihood has not
+    file = trained.run.path / "mean_features.safetensors"
+    stored = MeanFeatures.load(file, likelihood=load(trained.run.path).model.likelihood)
+    with h5py.File(tmp_path / "features" / f"{rows[0]['bag']}.h5") as f:
+        x = torch.from_numpy(f["features"][()].astype(np.float64)).mean(0, keepdim=True)
+    np.testing.assert_allclose(stored.predict(x)[0], [float(rows[0][c]) for c in "012"], rtol=1e-6)
 
 
 def test_cox_without_a_validation_event_has_the_middle_penalty():

@@ -1,71 +1,121 @@
-"""What the estimators share: options, bags, fitting in memory, explanations, and saved folders."""
+"""What the estimators share: options, training in memory, explanations, and saved folders."""
 
+import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from jaxtyping import Float, Shaped
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from ..core import Bag, GraphChoice, GraphOptions, as_graph_options
-from ..datasets import IN_MEMORY, LabelTable
-from ..errors import BagError, InputError
-from ..evaluation import Prediction, Predictor
-from ..training import RunConfig, read_run
-from .fitting import fit_bags
+from ..core import (
+    Bag,
+    DataFrame,
+    GraphChoice,
+    GraphOptions,
+    PositiveInt,
+    TextTable,
+    as_record,
+    read_json,
+)
+from ..datasets import IN_MEMORY, BagList, LabelTable, Split, make_split
+from ..errors import BagError, GraphError, InputError, TableError
+from ..evaluation import (
+    CONFIG,
+    CardFacts,
+    Prediction,
+    doubt,
+    from_pretrained,
+    instance_evidence,
+    load,
+    local_folder,
+    scale_run,
+)
+from ..models import look_up
+from ..training import RunConfig, prepare_bags, read_run, thread_count, train
 from .inputs import as_bags, with_own_names
-from .instance_scores import InstanceScores
-from .pretrained import load_estimator, save_estimator
-from .targets import EncodedTargets
 
 E = TypeVar("E", bound="MILEstimator")
+AGAIN = "copy the folder again, or save the model again"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InstanceScores:
+    """The scores of a bag's n instances; (n, classes) where a method has one map per class."""
+
+    name: str
+    """Name of the bag; of an array, a digest of its values."""
+    coords: Shaped[np.ndarray, "n axes"] | None
+    """The coordinates that were given."""
+    mean: Float[np.ndarray, "n *classes"]
+    """E[f_n], the mean of the attention or of the evidence; `score_kind` says which."""
+    variance: Float[np.ndarray, "n *classes"]
+    """Var[f_n]; 0 for a deterministic model."""
+    probability: Float[np.ndarray, " n"]
+    """The posterior probability that the evidence of the instance is above its threshold.
+
+    Of attention, evidence is the log ratio to uniform attention; nan where there is none. With
+    several classes, it is that of the bag's class (see `probsa.evaluation.instance_evidence`).
+    """
+    weight: Float[np.ndarray, "n *classes"]
+    """The mean weight in the bag's vector, which sums to 1."""
+    score_kind: str
+    """`logit`, `weight`, `probability`, `relevance` or `evidence`."""
+    prediction: Prediction
+    """The whole prediction, with everything that the package knows of the bag."""
+
+    def to_frame(self) -> DataFrame:
+        """Return a data frame with one row per instance; see `Prediction.to_frame`."""
+        return self.prediction.to_frame()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredEstimator:
+    """What config.json states of an estimator."""
+
+    parameters: dict[str, Any]
+    n_features_in: PositiveInt
+    kind: str = "MILClassifier"
+    """Name of its class."""
+    labels: tuple[str | bool | int | float, ...] = ()
+    """The labels of a classifier."""
+    history: tuple[dict[str, float | None], ...] = ()
+    bags: dict[str, int] = field(default_factory=dict)
+    """Number of bags of each part; their names stay where they are."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Stored:
+    estimator: StoredEstimator
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class MILEstimator(BaseEstimator):
     """A model of bags in the manner of scikit-learn; subclasses state what y is and what to return.
 
-    The arguments are those of `MILClassifier`.
+    The arguments and attributes are those of `MILClassifier`.
     """
 
-    predictor_: Predictor
-
-    def __init__(  # noqa: PLR0913 - scikit-learn searches over arguments of the constructor
-        self,
-        model: str | None = "abmil-probsa-diag",
-        *,
-        model_arguments: Mapping[str, Any] | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | int | None = None,
-        kl_weight: float | int | str | None = None,
-        select: str | None = None,
-        standardize: bool | None = None,
-        validation: float | int = 0.2,
-        graph: GraphChoice = None,
-        training: Mapping[str, Any] | None = None,
-        likelihood: Mapping[str, Any] | None = None,
-        random_state: int | np.integer | np.random.RandomState | None = None,
-        device: str = "cpu",
-        threads: int | None = None,
-    ) -> None:
-        self.model = model
-        self.model_arguments = model_arguments
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.kl_weight = kl_weight
-        self.select = select
-        self.standardize = standardize
-        self.validation = validation
-        self.graph = graph
-        self.training = training
-        self.likelihood = likelihood
-        self.random_state = random_state
-        self.device = device
-        self.threads = threads
+    model: str | None = field(default="abmil-probsa-diag", kw_only=False)
+    model_arguments: Mapping[str, Any] | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | int | None = None
+    kl_weight: float | int | str | None = None
+    select: str | None = None
+    standardize: bool | None = None
+    validation: float | int = 0.2
+    graph: GraphChoice = None
+    training: Mapping[str, Any] | None = None
+    likelihood: Mapping[str, Any] | None = None
+    random_state: int | np.integer | np.random.RandomState | None = None
+    device: str = "cpu"
+    threads: int | None = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -74,10 +124,70 @@ class MILEstimator(BaseEstimator):
         tags.input_tags.three_d_array = True
         return tags
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "predictor_")
+
+    def fit(self: E, X: Any, y: Any, *, coords: Any = None, groups: Any = None) -> E:
+        """Train on labelled bags, some of which validate.
+
+        Args:
+            X: the bags.
+            y: the target of each bag, as the class describes it. Labels that `Bag`s hold are not
+                used.
+            coords: coordinates of each bag, for arrays without. scikit-learn passes them on only
+                as metadata: `set_fit_request(coords=True)`.
+            groups: the patient of each bag. Training and validation never share one.
+
+        Raises:
+            InputError: there are no bags, the numbers of bags and targets differ, or the targets
+                cannot be used. This and the following are ValueErrors.
+            BagError: a bag is empty, not finite, or of another width.
+            GraphError: the model needs a graph, and a bag has no coordinates.
+            UnknownName: a model or an option does not exist; suggests the nearest.
+        """
+        config = self._config()
+        bags = with_own_names(as_bags(X, coords, graph=config.data.graph))
+        if y is None:
+            raise InputError("requires y to be passed, but the target y is None")
+        targets = self._targets(y, bags=len(bags))
+        if groups is not None and len(groups) != len(bags):
+            raise InputError(f"there are {len(bags)} bags but {len(groups)} groups")
+        width = int(bags[0].x.shape[1])
+        _check(bags, width=width, expecting="the first bag has", model=config.model)
+        classes = targets.pop("classes", np.array([]))
+        table = LabelTable(
+            bags=tuple(bag.name for bag in bags),
+            groups=None if groups is None else tuple(map(str, groups)),
+            classes=tuple(map(str, classes)),
+            **targets,
+        )
+        if not table.of_task.unordered_classes:
+            options = replace(config.data.targets, task=table.task)
+            config = replace(config, data=replace(config.data, targets=options))
+        split = _split(table, validation=self.validation, seed=config.order_seed)
+        self._train(config, BagList(bags), table, split)
+        if len(classes):
+            self.classes_ = classes
+        self.n_features_in_ = width
+        return self
+
     def explain(self, X: Any, *, coords: Any = None) -> list[InstanceScores]:
         """Return the scores of the instances of each bag: mean, variance, probability, weight."""
-        predictions = self._predictions(X, coords)
-        return [InstanceScores(name=p.name, prediction=p) for p in predictions]
+        explained = []
+        for p in self._predictions(X, coords):
+            wrong = doubt(p)
+            scores = InstanceScores(
+                name=p.name,
+                coords=p.coords,
+                mean=p.attention_mean,
+                variance=p.attention_variance,
+                probability=np.where(instance_evidence(p) > 0, 1 - wrong, wrong),
+                weight=p.weight_mean,
+                score_kind=p.score_kind,
+                prediction=p,
+            )
+            explained.append(scores)
+        return explained
 
     def save_pretrained(self, folder: Path | str, *, data: str = "") -> Path:
         """Write a fitted estimator into a folder, as `Predictor.save_pretrained` does.
@@ -91,7 +201,24 @@ class MILEstimator(BaseEstimator):
             InputError: the labels are neither texts, numbers nor booleans.
         """
         check_is_fitted(self)
-        return save_estimator(self, Path(folder), data=data)
+        labels = getattr(self, "classes_", np.array([])).tolist()
+        if not all(isinstance(label, str | bool | int | float) for label in labels):
+            raise InputError(
+                f"the labels are of type {type(labels[0]).__name__}; expected texts, numbers or "
+                "booleans: fit with such labels to save the classifier"
+            )
+        stored = {
+            "kind": type(self).__name__,
+            "parameters": {k: _as_json(k, v) for k, v in self.get_params(deep=False).items()},
+            "labels": labels,
+            "n_features_in": self.n_features_in_,
+            "history": self.history_,
+            "bags": self.n_bags_,
+        }
+        remark = "No figures on held-out bags are stored with this model."
+        facts = CardFacts(data=data, parts=self.n_bags_, remark=remark)
+        more = {"estimator": stored}
+        return self.predictor_.save_pretrained(Path(folder), facts=facts, more=more)
 
     @classmethod
     def from_pretrained(
@@ -110,55 +237,68 @@ class MILEstimator(BaseEstimator):
             CheckpointError: the weights are damaged or do not fit.
             MissingExtra: a repository is named and huggingface_hub is not installed.
         """
-        return load_estimator(cls, source, revision=revision, device=device)
+        folder = local_folder(source, revision=revision)
+        where = folder / CONFIG
+        values = read_json(where, advice=AGAIN)
+        if isinstance(values, dict) and "estimator" not in values:
+            raise InputError(
+                f"{where} holds a model without an estimator: load it with probsa.from_pretrained"
+            )
+        stored = as_record(_Stored, values, where=str(where), advice=AGAIN).estimator
+        if stored.kind not in {c.__name__ for c in cls.__mro__}:
+            raise InputError(
+                f"{where} holds a {stored.kind}, not a {cls.__name__}: load it with "
+                f"{stored.kind}.from_pretrained"
+            )
+        unknown = sorted(set(stored.parameters) - set(cls().get_params(deep=False)))
+        if unknown:
+            raise InputError(f"{where} is damaged: {cls.__name__} has no {unknown[0]!r}. {AGAIN}")
+        estimator = cls(**{**stored.parameters, "device": device})
+        estimator.predictor_ = from_pretrained(folder, device=device)
+        if len(stored.labels) != len(estimator.predictor_.classes):
+            raise InputError(
+                f"{where} is damaged: its numbers of labels and classes differ. {AGAIN}"
+            )
+        if stored.labels:
+            estimator.classes_ = np.asarray(stored.labels)
+        estimator.n_features_in_ = stored.n_features_in
+        estimator.history_ = list(stored.history)
+        estimator.n_iter_ = len(stored.history)
+        estimator.n_bags_ = stored.bags
+        return estimator
 
-    def _encoded(self, y: Any, *, bags: int) -> EncodedTargets:
-        """Return the targets as training reads them.
+    def _targets(self, y: Any, *, bags: int) -> dict[str, Any]:
+        """Return the fields of the `LabelTable` of y; `classes` is an array of labels.
 
         Raises:
             InputError: they cannot be used.
         """
         raise NotImplementedError
 
-    def _fit(self, X: Any, y: Any, *, coords: Any, groups: Any) -> EncodedTargets:
-        """Train on labelled bags, and return their targets."""
-        config = self._config()
-        bags = with_own_names(self._bags(X, coords, graph=config.data.graph))
-        encoded = self._encoded(y, bags=len(bags))
-        if groups is not None and len(groups) != len(bags):
-            raise InputError(f"there are {len(bags)} bags but {len(groups)} groups")
-        _check_widths(bags, width=bags[0].x.shape[1], expecting="the first bag has")
-        table = LabelTable(
-            bags=tuple(bag.name for bag in bags),
-            groups=None if groups is None else tuple(map(str, groups)),
-            **encoded.of_table(),
-        )
-        if not table.of_task.unordered_classes:
-            targets = replace(config.data.targets, task=encoded.task)
-            config = replace(config, data=replace(config.data, targets=targets))
-        fitted = fit_bags(config, bags, table, validation=self.validation)
-        self.n_features_in_ = int(bags[0].x.shape[1])
-        self.predictor_ = fitted.predictor
-        self.split_ = fitted.split
-        self.n_bags_ = {part: len(getattr(fitted.split, part)) for part in ("train", "val")}
-        self.history_ = fitted.history
-        self.n_iter_ = len(fitted.history)
-        return encoded
-
-    def _bags(self, X: Any, coords: Any, *, graph: GraphOptions) -> list[Bag]:
-        return as_bags(X, coords, graph=graph)
+    def _train(self, config: RunConfig, bags: BagList, table: LabelTable, split: Split) -> None:
+        """Train as `probsa train` does, in a temporary folder."""
+        prepared = prepare_bags(config, bags, table=table, split=split)
+        temporary = tempfile.TemporaryDirectory(prefix="probsa-")
+        with temporary as folder, thread_count(config.training.threads):
+            run = train(config, Path(folder) / config.model, prepared=prepared)
+            self.predictor_ = load(run.path, device=config.training.device)
+            if config.training.temperature_scaling:
+                predicted = list(self.predictor_.predict(bags.bag(name) for name in split.val))
+                y = np.array([prepared.targets[p.name] for p in predicted], dtype=np.int64)
+                scale_run(run, self.predictor_, predicted, y=y)
+            rows = TextTable.read(run.metrics_file).rows
+        self.split_ = split
+        self.n_bags_ = {"train": len(split.train), "val": len(split.val)}
+        self.history_ = [{k: float(v) if v else None for k, v in row.items()} for row in rows]
+        self.n_iter_ = len(rows)
 
     def _predictions(self, X: Any, coords: Any) -> Iterator[Prediction]:
         check_is_fitted(self)
-        predictor = self.predictor_
-        assert predictor.config is not None
-        bags = self._bags(X, coords, graph=predictor.config.data.graph)
-        _check_widths(
-            bags,
-            width=self.n_features_in_,
-            expecting=f"{type(self).__name__} is expecting",
-        )
-        return predictor.predict(bags)
+        assert self.predictor_.config is not None
+        bags = as_bags(X, coords, graph=self.predictor_.config.data.graph)
+        expecting = f"{type(self).__name__} is expecting"
+        _check(bags, width=self.n_features_in_, expecting=expecting)
+        return self.predictor_.predict(bags)
 
     def _values(self, X: Any, coords: Any) -> np.ndarray:
         """Return the predicted columns of the bags, (bags, outputs) in float64."""
@@ -166,23 +306,16 @@ class MILEstimator(BaseEstimator):
 
     def _config(self) -> RunConfig:
         """Return the run that the arguments describe, with every value checked."""
-        graph = {k: getattr(as_graph_options(self.graph), k) for k in _graph_names(self.graph)}
-        given = {
-            "model.name": self.model,
-            "training.epochs": self.epochs,
-            "training.batch_size": self.batch_size,
-            "training.learning_rate": self.learning_rate,
-            "training.kl_weight": self.kl_weight,
-            "training.select": self.select,
-            "data.standardize": self.standardize,
-            "training.threads": self.threads,
-            **{"data.graph" if k == "kind" else f"data.{k}": v for k, v in graph.items()},
-            **self._more_keys(),
-        }
+        given: dict[str, Any] = {"model.name": self.model, "data.standardize": self.standardize}
+        of_training = ("epochs", "batch_size", "learning_rate", "kl_weight", "select", "balanced")
+        given |= {f"training.{k}": getattr(self, k, None) for k in (*of_training, "threads")}
+        graph: Any = {"kind": self.graph} if isinstance(self.graph, str) else self.graph
+        graph = asdict(graph) if isinstance(graph, GraphOptions) else graph or {}
+        given |= {"data.graph" if k == "kind" else f"data.{k}": v for k, v in graph.items()}
         values = {k: v for k, v in given.items() if v is not None}
-        values |= {f"training.{k}": v for k, v in (self.training or {}).items()}
-        values |= {f"model.{k}": v for k, v in (self.model_arguments or {}).items()}
-        values |= {f"data.{k}": v for k, v in (self.likelihood or {}).items()}
+        sections = {"training": self.training, "model": self.model_arguments}
+        for section, more in {**sections, "data": self.likelihood}.items():
+            values |= {f"{section}.{k}": v for k, v in (more or {}).items()}
         values |= {"data.features": str(IN_MEMORY), "data.labels": str(IN_MEMORY)}
         values |= {"training.device": self.device, "training.tensorboard": False}
         if not isinstance(self.validation, int | float) or not 0 <= self.validation <= 0.5:
@@ -190,31 +323,52 @@ class MILEstimator(BaseEstimator):
         values["seed"] = self.random_state
         if not isinstance(self.random_state, int | np.integer):
             values["seed"] = check_random_state(self.random_state).randint(2**31)
-        return read_run(None, {k: _plain(v) for k, v in values.items()})
-
-    def _more_keys(self) -> dict[str, Any]:
-        """Return further keys of the run file; None for those that are not given."""
-        return {}
+        # a search may draw numbers of NumPy
+        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}
+        return read_run(None, plain)
 
 
-def _graph_names(choice: GraphChoice) -> list[str]:
-    """Return the options that are set, so that the others have the recipe's values."""
-    if choice is None:
-        return []
-    if isinstance(choice, str):
-        return ["kind"]
-    return list(choice if isinstance(choice, Mapping) else GraphOptions.__dataclass_fields__)
-
-
-def _plain(value: Any) -> Any:
-    """Return Python numbers in place of NumPy's, which a search may draw."""
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _check_widths(bags: Sequence[Bag], *, width: int, expecting: str) -> None:
+def _check(bags: Sequence[Bag], *, width: int, expecting: str, model: str | None = None) -> None:
+    """Check the widths of bags, and that a model that is trained has the neighbours it needs."""
+    needs_edges = model is not None and "edges" in look_up(model).model.needs
     for bag in bags:
         if bag.x.shape[1] != width:
             raise BagError(
                 f"X has {bag.x.shape[1]} features, but {expecting} {width} features as input "
                 f"(bag {bag.name!r}): all bags must come from one encoder"
             )
+        if needs_edges and bag.coords is None and len(bag) > 1 and not bag.edges.numel():
+            raise GraphError(
+                f"{model} needs neighbours, but bag {bag.name!r} has no coordinates: give pairs "
+                "(features, coords), or a model without a graph, such as model='abmil'"
+            )
+
+
+def _split(table: LabelTable, *, validation: float | int, seed: int) -> Split:
+    if validation == 0:
+        return Split(train=table.bags, val=(), test=(), origin="validation is 0: all bags train")
+    try:
+        return make_split(table, validation=validation, seed=seed)
+    except TableError as error:
+        raise InputError(
+            f"{len(table.bags)} bags in {len(set(table.groups or table.bags))} groups cannot be "
+            f"divided so that {validation:g} of them validate and every "
+            f"{'class trains' if table.classes else 'part is complete'}: give more bags, or "
+            "validation=0"
+        ) from error
+
+
+def _as_json(name: str, value: Any) -> Any:
+    """Return an argument as JSON holds it; a generator of numbers has no part in prediction."""
+
+    def plain(value: Any) -> Any:
+        return value.item() if isinstance(value, np.generic) else dict(value)
+
+    if isinstance(value, np.random.RandomState):
+        return None
+    try:
+        return json.loads(
+            json.dumps(asdict(value) if isinstance(value, GraphOptions) else value, default=plain)
+        )
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the argument {name} is {value!r:.80}, which JSON cannot hold") from error

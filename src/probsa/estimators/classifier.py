@@ -1,21 +1,25 @@
 """`MILClassifier`: train and apply the package's models in the manner of scikit-learn."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Shaped
 from sklearn.base import ClassifierMixin
+from sklearn.utils import column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
 
-from ..core import GraphChoice, TaskName
-from ..tasks import TASKS
+from ..core import TaskName
+from ..errors import InputError
+from ..tasks import TASKS, task_of_classes
 from .base import MILEstimator
-from .targets import EncodedTargets, encoded_classes
 
 SMALLEST = 1e-12
 """Probabilities closer to 0 or 1 are moved here, so that log-odds are finite."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MILClassifier(ClassifierMixin, MILEstimator):
     """A classifier of bags: slides or scans with one label each, or with several findings.
 
@@ -23,6 +27,9 @@ class MILClassifier(ClassifierMixin, MILEstimator):
     (features, coords); or one array (bags, instances, features). Only `Bag`s and tuples keep their
     coordinates when scikit-learn divides X. A model with a graph, as the default one, needs
     coordinates; `model="abmil"` does without.
+
+    y has one label per bag, of two or more classes, or findings (bags, findings), each 0, 1 or nan
+    where it is not known.
 
     Options that are None have the values that `probsa train` gives them.
 
@@ -41,7 +48,7 @@ class MILClassifier(ClassifierMixin, MILEstimator):
         validation: share of the bags in `fit` that validates, between 0.01 and 0.5, or 0 for none.
         graph: how the graphs of arrays with coordinates are built; see `probsa.Bag.from_arrays`.
         training: further options of training by name, as in run files.
-        likelihood: options of the likelihood by name, as in run files, such as `ordinal`.
+        likelihood: options of the likelihood by name, as in run files, such as `noise`.
         random_state: seed of the weights, noise, order and validation bags. With the same integer
             a fit on the same machine is equal bit for bit; None draws a seed.
         device: auto, cpu, cuda or mps.
@@ -59,56 +66,8 @@ class MILClassifier(ClassifierMixin, MILEstimator):
         predictor_: the trained `Predictor`.
     """
 
-    def __init__(  # noqa: PLR0913 - scikit-learn searches over arguments of the constructor
-        self,
-        model: str | None = "abmil-probsa-diag",
-        *,
-        model_arguments: Mapping[str, Any] | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | int | None = None,
-        kl_weight: float | int | str | None = None,
-        select: str | None = None,
-        balanced: bool | None = None,
-        ordinal: bool | Sequence[Any] = False,
-        standardize: bool | None = None,
-        validation: float | int = 0.2,
-        graph: GraphChoice = None,
-        training: Mapping[str, Any] | None = None,
-        likelihood: Mapping[str, Any] | None = None,
-        random_state: int | np.integer | np.random.RandomState | None = None,
-        device: str = "cpu",
-        threads: int | None = None,
-    ) -> None:
-        super().__init__(
-            model, model_arguments=model_arguments, epochs=epochs, batch_size=batch_size,
-            learning_rate=learning_rate, kl_weight=kl_weight, select=select,
-            standardize=standardize, validation=validation, graph=graph, training=training,
-            likelihood=likelihood, random_state=random_state, device=device, threads=threads,
-        )  # fmt: skip
-        self.balanced = balanced
-        self.ordinal = ordinal
-
-    def fit(self, X: Any, y: Any, *, coords: Any = None, groups: Any = None) -> "MILClassifier":
-        """Train on labelled bags, some of which validate.
-
-        Args:
-            X: the bags.
-            y: one label per bag, of two or more classes; or findings (bags, findings), each 0, 1 or
-                nan where it is not known. Labels that `Bag`s hold are not used.
-            coords: coordinates of each bag, for arrays without. scikit-learn passes them on only
-                as metadata: `set_fit_request(coords=True)`.
-            groups: the patient of each bag. Training and validation never share one.
-
-        Raises:
-            InputError: there are no bags, the numbers of bags and labels differ, y has one
-                class, or the order of grades is not known. This and the following are ValueErrors.
-            BagError: a bag is empty, not finite, or of another width.
-            GraphError: the model needs a graph, and a bag has no coordinates.
-            UnknownName: a model or an option does not exist; suggests the nearest.
-        """
-        self.classes_ = self._fit(X, y, coords=coords, groups=groups).classes
-        return self
+    balanced: bool | None = None
+    ordinal: bool | Sequence[Any] = False
 
     def predict_proba(self, X: Any, *, coords: Any = None) -> Float[np.ndarray, "bags classes"]:
         """Return the probability of each class, in the order of `classes_`; rows sum to 1.
@@ -154,8 +113,70 @@ class MILClassifier(ClassifierMixin, MILEstimator):
         """`binary`, `multiclass`, `ordinal` or `multilabel`."""
         return self.predictor_.task
 
-    def _encoded(self, y: Any, *, bags: int) -> EncodedTargets:
-        return encoded_classes(y, bags=bags, ordinal=self.ordinal)
+    def _targets(self, y: Any, *, bags: int) -> dict[str, Any]:
+        labels = np.asarray(y)
+        graded = self.ordinal is not False
+        if labels.ndim == 2 and labels.shape[1] > 1 and not graded:
+            return _findings(labels, bags=bags, names=getattr(y, "columns", None))
+        if labels.shape == (bags, 1):
+            labels = column_or_1d(labels, warn=True)
+        if labels.ndim != 1 or len(labels) != bags:
+            raise InputError(
+                f"y has the shape {labels.shape}; expected one label for each of {bags} bags"
+            )
+        check_classification_targets(labels)
+        try:
+            classes, indices = np.unique(labels, return_inverse=True)
+        except TypeError as error:
+            raise InputError(f"the labels cannot be sorted ({error}): give one type") from error
+        if len(classes) < 2:
+            raise InputError(f"y has one class, {classes[0]!r}: a classifier needs two or more")
+        if graded:
+            grades = _grades(classes, order=self.ordinal)
+            place = {grade: k for k, grade in enumerate(grades.tolist())}
+            indices = np.array([place[label] for label in classes.tolist()])[indices]
+            classes = grades
+        task = "ordinal" if graded else task_of_classes(len(classes))
+        return {"task": task, "labels": tuple(map(int, indices)), "classes": classes}
 
-    def _more_keys(self) -> dict[str, Any]:
-        return {"training.balanced": self.balanced}
+
+def _grades(found: np.ndarray, *, order: bool | Sequence[Any]) -> np.ndarray:
+    """Return all grades in rising order."""
+    if isinstance(order, bool):
+        whole = found.dtype.kind in "iuf" and bool((found == np.round(found)).all())
+        if not whole or bool((np.diff(found.astype(float)) != 1).any()):
+            shown = ", ".join(map(repr, found.tolist()[:8]))
+            raise InputError(
+                f"the grades are {shown}, whose order or number is not certain: name all grades in "
+                "rising order, as in ordinal=['benign', 'low', 'high']"
+            )
+        return found
+    grades = np.asarray(list(order))
+    unknown = [label for label in found.tolist() if label not in grades.tolist()]
+    if unknown or len(set(grades.tolist())) < len(grades):
+        problem = f"y has the grade {unknown[0]!r}" if unknown else "a grade is named twice"
+        raise InputError(f"ordinal names the grades {grades.tolist()}, but {problem}")
+    return grades
+
+
+def _findings(labels: np.ndarray, *, bags: int, names: Any) -> dict[str, Any]:
+    """Return a column per finding; cells are 0, 1 or nan where it is not known."""
+    if len(labels) != bags:
+        raise InputError(f"y has {len(labels)} rows; expected one for each of {bags} bags")
+    try:
+        values = labels.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"y has a column per finding, but a cell is no number: {error}") from error
+    if not bool((np.isnan(values) | (values == 0) | (values == 1)).all()):
+        raise InputError(
+            f"y has {labels.shape[1]} columns of findings, but a cell is neither 0, 1 nor nan (not "
+            "known): for one class per bag give an array (bags,)"
+        )
+    classes = np.arange(labels.shape[1]) if names is None else np.asarray(list(names))
+    return {
+        "task": "multilabel",
+        "labels": (0,) * bags,
+        "values": tuple(map(tuple, values.tolist())),
+        "classes": classes,
+        "target": tuple(map(str, classes)),
+    }

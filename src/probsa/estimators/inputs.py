@@ -1,12 +1,12 @@
-"""The bags that an estimator is given: `Bag`s, arrays, or pairs of arrays with coordinates."""
+"""What an estimator is given: `Bag`s, arrays, or pairs of arrays with coordinates; numbers."""
 
 import hashlib
-from collections import Counter
 from collections.abc import Sequence, Sized
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from torch import Tensor
 
 from ..core import Bag, GraphOptions, as_array
@@ -47,17 +47,14 @@ def as_bags(X: Any, coords: Any = None, *, graph: GraphOptions) -> list[Bag]:
 
 def with_own_names(bags: Sequence[Bag]) -> list[Bag]:
     """Return the bags with a number added to each name that an earlier bag has."""
-    seen: Counter[str] = Counter()
-    taken = {bag.name for bag in bags}
-    named = []
+    given, taken, named = {bag.name for bag in bags}, set(), []
     for bag in bags:
-        name = bag.name
-        while seen[bag.name] and name in taken:
-            seen[bag.name] += 1
-            name = f"{bag.name}-{seen[bag.name]}"
-        seen[bag.name] = seen[bag.name] or 1
+        name, number = bag.name, 1
+        while name in taken or (number > 1 and name in given):
+            number += 1
+            name = f"{bag.name}-{number}"
         taken.add(name)
-        named.append(bag if name == bag.name else replace(bag, name=name))
+        named.append(bag if number == 1 else replace(bag, name=name))
     return named
 
 
@@ -72,17 +69,15 @@ def items_of(X: Any) -> list[Any]:
         if X.ndim != 3 and not (is_object and X.ndim == 1):
             one = " (one bag? give it in a list)" if X.ndim == 2 else ""
             raise InputError(f"X is an array of shape {tuple(X.shape)}{one}; {EXPECTED}")
-    elif isinstance(X, Bag | str | bytes | dict) or not isinstance(X, Sized) or _is_table(X):
+    elif hasattr(X, "tocsr") or hasattr(X, "columns"):
+        sparse = "sparse " if hasattr(X, "tocsr") else ""
+        raise InputError(f"X is a {sparse}{type(X).__name__}, whose rows are no bags; {EXPECTED}")
+    elif isinstance(X, Bag | str | bytes | dict) or not isinstance(X, Sized):
         raise InputError(f"X is a {type(X).__name__}; {EXPECTED}")
     items = list(X)  # pyright: ignore[reportArgumentType] - it has a length
     if not items:
         raise InputError(f"X has 0 bags; {EXPECTED}")
     return items
-
-
-def _is_table(X: Any) -> bool:
-    """Return whether X is a data frame or a sparse matrix, whose rows are no bags."""
-    return hasattr(X, "columns") or hasattr(X, "tocsr")
 
 
 def _as_bag(item: Any, coords: Any, *, number: int, graph: GraphOptions) -> Bag:
@@ -120,3 +115,21 @@ def _digest(bag: Bag) -> str:
             digest.update(f"{array.dtype}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
+
+
+def as_numbers(values: Any, *, what: str) -> Float[np.ndarray, "..."]:
+    """Return finite targets in float64.
+
+    Raises:
+        InputError: one is not a number, or not finite.
+    """
+    try:
+        numbers = np.asarray(values).astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"y holds something else than {what}: {error}") from error
+    if not bool(np.isfinite(numbers).all()):
+        raise InputError(
+            "y contains NaN or infinity, but a value is needed for each bag: leave bags without "
+            "one out"
+        )
+    return numbers

@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 from sklearn.base import RegressorMixin
+from sklearn.utils import column_or_1d
 
 from ..core import DataFrame
+from ..errors import InputError
+from ..tasks import TASKS
 from .base import MILEstimator
-from .targets import EncodedTargets, encoded_numbers
+from .inputs import as_numbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,40 +38,14 @@ class PredictedNumbers:
         return pd.DataFrame(columns)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MILRegressor(RegressorMixin, MILEstimator):
     """A regression of bags: slides or scans with a number each.
 
-    X and the arguments are those of `MILClassifier`, without `balanced` and `ordinal`. `score` is
-    R². Options of the likelihood are `noise` and `target_transform`, as in `likelihood={"noise":
-    "heteroscedastic"}`.
-
-    Attributes:
-        n_features_in_: number of features per instance.
-        n_iter_: number of epochs trained.
-        history_: one record per epoch, as in metrics.csv.
-        split_: the names of the bags of each part; not after `from_pretrained`.
-        n_bags_: number of bags of each part.
-        predictor_: the trained `Predictor`.
+    y has one finite number per bag. X, the arguments and the attributes are those of
+    `MILClassifier`, without `balanced` and `ordinal`. `score` is R². Options of the likelihood are
+    `noise` and `target_transform`, as in `likelihood={"noise": "heteroscedastic"}`.
     """
-
-    def fit(self, X: Any, y: Any, *, coords: Any = None, groups: Any = None) -> "MILRegressor":
-        """Train on bags with numbers, some of which validate.
-
-        Args:
-            X: the bags.
-            y: one finite number per bag.
-            coords: coordinates of each bag, for arrays without.
-            groups: the patient of each bag. Training and validation never share one.
-
-        Raises:
-            InputError: there are no bags, the numbers of bags and targets differ, a target is not
-                finite, or all are equal. This and the following are ValueErrors.
-            BagError: a bag is empty, not finite, or of another width.
-            GraphError: the model needs a graph, and a bag has no coordinates.
-            UnknownName: a model or an option does not exist; suggests the nearest.
-        """
-        self._fit(X, y, coords=coords, groups=groups)
-        return self
 
     def predict(self, X: Any, *, coords: Any = None) -> Float[np.ndarray, " bags"]:
         """Return the mean of each bag's predicted distribution.
@@ -93,5 +70,12 @@ class MILRegressor(RegressorMixin, MILEstimator):
             quantiles=values[:, list(of_level.values())],
         )
 
-    def _encoded(self, y: Any, *, bags: int) -> EncodedTargets:
-        return encoded_numbers(y, bags=bags)
+    def _targets(self, y: Any, *, bags: int) -> dict[str, Any]:
+        values = as_numbers(y, what="a number")
+        if values.shape not in ((bags,), (bags, 1)):
+            raise InputError(
+                f"y has the shape {values.shape}; expected one number for each of {bags} bags"
+            )
+        rows = tuple((value,) for value in column_or_1d(values, warn=True).tolist())
+        strata = TASKS["regression"].labels.bag_strata(rows)
+        return {"task": "regression", "labels": strata, "values": rows}

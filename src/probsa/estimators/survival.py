@@ -1,53 +1,32 @@
 """`MILSurvival`: predict the time to an event for each bag, from censored times."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from ..errors import InputError
 from ..statistics import concordance, survival_between
 from .base import MILEstimator
-from .targets import EncodedTargets, encoded_times, times_and_events
+from .inputs import as_numbers
+
+TIMES = (
+    "expected for each bag a time and whether the event was seen: an array (bags, 2), or a "
+    "structured array with a field of booleans for the event and one of numbers for the time"
+)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MILSurvival(MILEstimator):
     """A model of survival: slides or scans, each with a time and whether the event was seen.
 
-    X and the arguments are those of `MILClassifier`, without `balanced` and `ordinal`. `score` is
-    Harrell's c. Options of the likelihood are `survival` (`hazards` or `cox`), `bins`, `ties`,
-    `alpha` and `horizon`, as in `likelihood={"bins": 6}`.
-
-    Attributes:
-        times_: the times at which survival is predicted by the model itself.
-        n_features_in_: number of features per instance.
-        n_iter_: number of epochs trained.
-        history_: one record per epoch, as in metrics.csv.
-        split_: the names of the bags of each part; not after `from_pretrained`.
-        n_bags_: number of bags of each part.
-        predictor_: the trained `Predictor`.
+    y is an array (bags, 2) of times above 0 and events (1 seen, 0 censored); a data frame with the
+    columns `time` and `event`; or a structured array with a field of numbers and one of booleans,
+    as scikit-survival has it. X, the arguments and the attributes are those of `MILClassifier`,
+    without `balanced` and `ordinal`. `score` is Harrell's c. Options of the likelihood are
+    `survival` (`hazards` or `cox`), `bins` and `horizon`, as in `likelihood={"bins": 6}`.
     """
-
-    def fit(self, X: Any, y: Any, *, coords: Any = None, groups: Any = None) -> "MILSurvival":
-        """Train on bags with times and events, some of which validate.
-
-        Args:
-            X: the bags.
-            y: an array (bags, 2) of times above 0 and events (1 seen, 0 censored); a data frame
-                with the columns `time` and `event`; or a structured array with a field of numbers
-                and one of booleans, as scikit-survival has it.
-            coords: coordinates of each bag, for arrays without.
-            groups: the patient of each bag. Training and validation never share one.
-
-        Raises:
-            InputError: there are no bags, y has another form, or there are too few events. This
-                and the following are ValueErrors.
-            BagError: a bag is empty, not finite, or of another width.
-            GraphError: the model needs a graph, and a bag has no coordinates.
-            UnknownName: a model or an option does not exist; suggests the nearest.
-        """
-        self._fit(X, y, coords=coords, groups=groups)
-        return self
 
     @property
     def times_(self) -> Float[np.ndarray, " times"]:
@@ -99,11 +78,45 @@ class MILSurvival(MILEstimator):
             InputError: y has another form, or no pair of bags can be compared.
         """
         risk = self.predict(X, coords=coords)
-        time, event = times_and_events(y, bags=len(risk))
+        time, event = _times_and_events(y, bags=len(risk))
         found = concordance(time, event, risk=risk)
         if found.value is None:
             raise InputError(found.reason)
         return float(found.value)
 
-    def _encoded(self, y: Any, *, bags: int) -> EncodedTargets:
-        return encoded_times(y, bags=bags)
+    def _targets(self, y: Any, *, bags: int) -> dict[str, Any]:
+        time, event = _times_and_events(y, bags=bags)
+        return {
+            "task": "survival",
+            "labels": tuple(map(int, event)),
+            "values": tuple(zip(time.tolist(), map(float, event), strict=True)),
+            "target": ("time", "event"),
+        }
+
+
+def _times_and_events(
+    y: Any, *, bags: int
+) -> tuple[Float[np.ndarray, " bags"], Bool[np.ndarray, " bags"]]:
+    """Return times and events from an array of pairs, a data frame or a structured array."""
+    array, time, event = np.asarray(y), None, None
+    names = list(array.dtype.names or getattr(y, "columns", ()))
+    if {"time", "event"} <= set(names):
+        time, event = np.asarray(y["time"]), np.asarray(y["event"])
+    elif array.dtype.names is not None:  # as of scikit-survival, in any order
+        flags = [name for name in names if array.dtype[name].kind == "b"]
+        if len(names) == 2 and len(flags) == 1:
+            time, event = array[next(n for n in names if n not in flags)], array[flags[0]]
+    elif array.ndim == 2 and array.shape[1] == 2:
+        time, event = array[:, 0], array[:, 1]
+    if time is None:
+        stated = f"fields {', '.join(names)}" if array.dtype.names else f"shape {array.shape}"
+        raise InputError(f"y has the {stated}; {TIMES}")
+    time, event = as_numbers(time, what="a time"), as_numbers(event, what="0 or 1 for the event")
+    if len(time) != bags:
+        raise InputError(f"y has {len(time)} rows; expected one for each of {bags} bags")
+    if not bool((time > 0).all()):
+        raise InputError(f"the time {time.min():g} is not above 0: give times in one unit")
+    if not bool(((event == 0) | (event == 1)).all()):
+        wrong = event[(event != 0) & (event != 1)][0]
+        raise InputError(f"the event {wrong:g} is neither 0 (censored) nor 1 (seen); {TIMES}")
+    return time, event > 0

@@ -13,13 +13,9 @@ import torch
 from rich.console import Console
 from rich.table import Table as Grid
 
-from ..datasets import BagSet, LabelTable
-from ..evaluation import (
-    load,
-    read_predictions,
-    target_data,
-)
-from ..statistics import Draws, Metric, TargetMetrics
+from ..datasets import BagSet
+from ..evaluation import load, read_predictions, target_data
+from ..statistics import Draws, Metric
 from ..training import (
     PreparedData,
     Reporter,
@@ -30,8 +26,8 @@ from ..training import (
     stack_targets,
     train,
 )
-from ..variational import Bernoulli, Categorical, balanced_weights
-from .linear_fit import fit_linear
+from ..variational import Bernoulli, Categorical
+from .mean_features import fit_linear, weigh_classes
 
 IMAGES, COVARIATES, BOTH = "images alone", "covariates alone", "both"
 ALMOST_ALL = 0.98
@@ -52,10 +48,8 @@ class CovariateSection:
     """The effect of each encoded covariate on the logits, in the fit of both."""
     warnings: tuple[str, ...] = ()
 
-    @property
-    def key(self) -> str:
-        """Its key in the JSON report."""
-        return "covariates"
+    key = "covariates"
+    """Its key in the JSON report."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -127,43 +121,38 @@ def compare_covariates(
         ),
         BOTH: replace(both, scores={}),
     }
-    task = table.of_task
+    task, rows_of = table.of_task, {bag: row for row, bag in enumerate(table.bags)}
     draws = Draws.stratified(
-        task.labels.strata(both.y), groups=_groups(table, names), resamples=bootstrap, seed=0
+        task.labels.strata(both.y),
+        groups=[table.group(rows_of[name]) for name in names],
+        resamples=bootstrap,
+        seed=0,
     )
-    sampled = {name: task.metrics(data, draws) for name, data in fits.items()}
-    return _section(run, prepared, sampled)
-
-
-def _section(
-    run: RunFolder, prepared: PreparedData, sampled: Mapping[str, TargetMetrics]
-) -> CovariateSection:
-    primary = prepared.table.of_task.primary
-    of_fit = {name: metrics.overall[primary.name] for name, metrics in sampled.items()}
-    alone = of_fit[COVARIATES].value
-    warnings = []
+    primary = task.primary
+    values = {name: task.metrics(f, draws).overall[primary.name] for name, f in fits.items()}
+    alone, warnings = values[COVARIATES].value, ()
     if primary.higher_is_better and alone is not None and alone > ALMOST_ALL:
-        warnings.append(
-            f"covariates alone reach {alone:.3f}: one of them may be a function of the target"
+        warnings = (
+            f"covariates alone reach {alone:.3f}: one of them may be a function of the target",
         )
     members = load(run.path, device="cpu").members
     found = [m.model.covariates.weight for m in members if m.model.covariates is not None]
     assert prepared.encoder is not None
     effects = torch.stack(found).mean(0).T.tolist()
-    both, higher = of_fit[BOTH], primary.higher_is_better
+    gains = {
+        name: values[BOTH] - values[name]
+        if primary.higher_is_better
+        else values[name] - values[BOTH]
+        for name in (COVARIATES, IMAGES)
+    }
     return CovariateSection(
         metric=primary.name,
-        values=dict(of_fit),
-        gain_over_covariates=_gain(both, of_fit[COVARIATES], higher=higher),
-        gain_over_images=_gain(both, of_fit[IMAGES], higher=higher),
+        values=values,
+        gain_over_covariates=gains[COVARIATES],
+        gain_over_images=gains[IMAGES],
         coefficients=dict(zip(prepared.encoder.names, effects, strict=True)),
-        warnings=tuple(warnings),
+        warnings=warnings,
     )
-
-
-def _gain(both: Metric, alone: Metric, *, higher: bool) -> Metric:
-    """Return the paired gain of both, which is above 0 where they are better."""
-    return both - alone if higher else alone - both
 
 
 def _images_alone(
@@ -189,11 +178,8 @@ def _images_alone(
     )
     predictor = load(folder.path, device=run.config().training.device)
     bags.covariates = {}
-    return _stacked(p.probability for p in predictor.predict(bags.bag(n) for n in names))
-
-
-def _stacked(rows: Any) -> np.ndarray:
-    return np.stack(list(rows)).astype(np.float64)
+    predicted = predictor.predict(bags.bag(n) for n in names)
+    return np.stack([p.probability for p in predicted]).astype(np.float64)
 
 
 def _covariates_alone(run: RunFolder, prepared: PreparedData, names: Sequence[str]) -> np.ndarray:
@@ -205,10 +191,8 @@ def _covariates_alone(run: RunFolder, prepared: PreparedData, names: Sequence[st
     x = torch.stack([given[name] for name in train_names]).double()
     y = stack_targets(prepared.targets, train_names)
     decay = config.training.covariate_weight_decay
-    if config.training.sampling == "balanced" and isinstance(likelihood, Bernoulli | Categorical):
-        # as the run sees every class equally often; `prior` moves the probabilities back
-        weights = balanced_weights(y, columns)
-        likelihood.class_weights = torch.tensor(weights).double()
+    if config.training.sampling == "balanced":
+        weigh_classes(likelihood, y, columns=columns)
     linear = fit_linear(likelihood, x, y, columns=columns, decay=decay)
     with torch.no_grad():
         if prepared.prior is not None and isinstance(likelihood, Bernoulli | Categorical):
@@ -216,8 +200,3 @@ def _covariates_alone(run: RunFolder, prepared: PreparedData, names: Sequence[st
             likelihood.prior_shift = prepared.prior.shift(one_logit=one)
         test = linear(torch.stack([given[name] for name in names]).double())
         return likelihood.predict(test[:, None]).values.numpy().astype(np.float64)
-
-
-def _groups(table: LabelTable, names: Sequence[str]) -> list[str]:
-    rows = {bag: row for row, bag in enumerate(table.bags)}
-    return [table.group(rows[name]) for name in names]

@@ -1,9 +1,8 @@
 """Predict a folder of bags with a trained run, several runs, or a converted model."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from ..core import read_record, write_json
 from ..datasets import (
@@ -37,8 +36,9 @@ from ..training import (
     read_split,
     targets_of,
 )
-from .mean_features import means_of_runs
-from .writing import BagSelection, OnBag, Predicted, note_map_score, predict_bags
+from .mean_features import FILE as MEANS_FILE
+from .mean_features import MeanFeatures
+from .writing import BagSelection, OnBag, Predicted
 
 
 def predict_folder(  # noqa: PLR0913 - the options are independent
@@ -84,37 +84,76 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         BagError: none of the bags can be predicted, as they lack what the model needs.
     """
     runs = (Path(run),) if isinstance(run, str | Path) else tuple(map(Path, run))
-    predictor = _load_all(runs, checkpoint=checkpoint, device=device)
+    first, several = next(iter(runs)), len(runs) > 1
+    if several:
+        predictor = load_several(runs, checkpoint=checkpoint, device=device)
+    else:
+        predictor = load(first, checkpoint=checkpoint, device=device)
+    shown = RunFolder(first).map_score_file
+    if not several and shown.is_file():
+        advice = "remove it to show the model's own score, or copy the run again"
+        predictor.metadata["map_score"] = asdict(read_record(MapScoreChoice, shown, advice=advice))
     bags, table = _units(predictor, features, labels)
     unknown = _covariates(predictor, bags, table, covariates)
     null_maps = null_maps_of(runs)  # a damaged file is refused before anything is written
-    predicted = predict_bags(
-        predictor,
-        _selection(runs, predictor, bags, strict=not other_features),
+    means, rival = first / MEANS_FILE, None
+    if not several and means.is_file():
+        rival = MeanFeatures.load(means, likelihood=predictor.model.likelihood)
+    folders = [RunFolder(run) for run in runs]
+    splits = [read_split(f) for f in folders if f.split_file.is_file()]
+    split = splits[0] if splits else None
+    if several and splits:  # whichever bag they predict is a test bag or a new one for each
+        test = dict.fromkeys(name for split in splits for name in split.test)
+        origin = f"the test parts of {len(runs)} runs"
+        split = Split(train=(), val=(), test=tuple(test), origin=origin)
+    selection = BagSelection(
+        bags=bags,
+        names=bags.names,
         out=out,
         labels={} if table is None else targets_of(table),
-        split=_joint_split(runs),
+        split=split,
         threshold=predictor.threshold,
+        compared=True,
+        strict=not other_features,
+        distance=distances_of(runs),
+        rival=rival,
         faithfulness=faithfulness,
         overwrite=overwrite,
         on_bag=on_bag,
     )
+    predicted = selection.predict(predictor)
     if null_maps is not None:
         write_null_scores(out, null_maps, read=bags.stored)
-    return replace(predicted, **_remarks(table, bags, out), new_missing=unknown)
+    without: tuple[str, ...] = ()
+    if table is not None:
+        note_missing_features(table, bags)
+        without = tuple(name for name in table.bags if name not in set(bags.names))
+    if bags.notes:
+        write_json(out / NOTES, dict(sorted(bags.notes.items())))
+    return replace(predicted, without_features=without, notes=len(bags.notes), new_missing=unknown)
 
 
 def _units(
     predictor: Predictor, features: Path, labels: Path | None
 ) -> tuple[BagSet, LabelTable | None]:
     """Return the bags in the unit of the run, which are slides or patients, and their table."""
-    bags = _open(predictor, features)
-    table = _table(labels, predictor, bags)
-    if predictor.config is None:
-        return bags, table
-    need_table(predictor.config.data, labels)
-    if predictor.config.data.targets.unit == "patient" and table is not None:
-        return PatientBags(bags, table, missing="leave_out"), patient_table(table)
+    config, table = predictor.config, None
+    if config is None:  # a converted model does not state how its bags were read
+        bags, target, columns = open_bags(features), TargetOptions(), ()
+    else:
+        bags = open_data(config.data, features=features)
+        target, columns = config.data.targets, config.data.covariates.columns
+    if labels is not None:
+        classes = predictor.classes if TASKS[predictor.task].has_classes else None
+        table = read_table(
+            labels, classes=classes, labels_required=False, target=target, covariates=columns
+        )
+        if not set(table.bags) & set(bags.names):
+            check_labels_match(table, bags.names, allow_unlabelled=True)
+    if config is not None:
+        need_table(config.data, labels)
+        if target.unit == "patient" and table is not None:
+            return PatientBags(bags, table, missing="leave_out"), patient_table(table)
     return bags, table
 
 
@@ -122,88 +161,12 @@ def _covariates(
     predictor: Predictor, bags: BagSet, table: LabelTable | None, path: Path | None
 ) -> dict[str, int]:
     """Give the bags their covariates; return how often some are missing as in no training bag."""
-    has_some = predictor.config is not None and bool(predictor.config.data.covariates.columns)
-    if not has_some and path is not None:
-        raise InputError("covariates are given, but the model was trained on images alone")
-    if not has_some:
+    if predictor.config is None or not predictor.config.data.covariates.columns:
+        if path is not None:
+            raise InputError("covariates are given, but the model was trained on images alone")
         return {}
     if predictor.run is None:
         raise InputError(
             "runs with covariates are predicted one by one, as each has its own encoder: give one"
         )
     return attach_covariates(predictor.run, bags, names=bags.names, table=table, path=path)
-
-
-def _open(predictor: Predictor, features: Path) -> BagSet:
-    """Return the bags, read as those of the run were."""
-    if predictor.config is None:  # a converted model does not state how its bags were read
-        return open_bags(features)
-    return open_data(predictor.config.data, features=features)
-
-
-def _selection(
-    runs: Sequence[Path], predictor: Predictor, bags: BagSet, *, strict: bool
-) -> BagSelection:
-    return BagSelection(
-        bags,
-        bags.names,
-        compared=True,
-        strict=strict,
-        distance=distances_of(runs),
-        rival=means_of_runs(runs, predictor),
-    )
-
-
-def _table(path: Path | None, predictor: Predictor, bags: BagSet) -> LabelTable | None:
-    """Return the table of labels, which are classes of the model, of some of the bags at least."""
-    if path is None:
-        return None
-    target = TargetOptions() if predictor.config is None else predictor.config.data.targets
-    classes = predictor.classes if TASKS[predictor.task].has_classes else None
-    columns = () if predictor.config is None else predictor.config.data.covariates.columns
-    table = read_table(
-        path, classes=classes, labels_required=False, target=target, covariates=columns
-    )
-    if not set(table.bags) & set(bags.names):
-        check_labels_match(table, bags.names, allow_unlabelled=True)
-    return table
-
-
-def _remarks(table: LabelTable | None, bags: BagSet, out: Path) -> dict[str, Any]:
-    """Return what there is to say of the bags, after writing the notes on those that were read."""
-    without: tuple[str, ...] = ()
-    if table is not None:
-        note_missing_features(table, bags)
-        without = tuple(name for name in table.bags if name not in set(bags.names))
-    if bags.notes:
-        write_json(out / NOTES, dict(sorted(bags.notes.items())))
-    return {"without_features": without, "notes": len(bags.notes)}
-
-
-def _load_all(runs: Sequence[Path], *, checkpoint: str, device: str) -> Predictor:
-    if len(runs) > 1:
-        return load_several(runs, checkpoint=checkpoint, device=device)
-    predictor = load(runs[0], checkpoint=checkpoint, device=device)
-    note_map_score(predictor, _stored_map_score(runs[0]))
-    return predictor
-
-
-def _joint_split(runs: Sequence[Path]) -> Split | None:
-    """Return the split of a run; of several, one whose test part are the bags that any tests.
-
-    Whichever bag several runs predict, is a test bag or a new one for each of them.
-    """
-    folders = [RunFolder(run) for run in runs]
-    splits = [read_split(f) for f in folders if f.split_file.is_file()]
-    if len(runs) == 1 or not splits:
-        return splits[0] if splits else None
-    test = dict.fromkeys(name for split in splits for name in split.test)
-    return Split(train=(), val=(), test=tuple(test), origin=f"the test parts of {len(runs)} runs")
-
-
-def _stored_map_score(run: Path) -> MapScoreChoice | None:
-    file = RunFolder(run).map_score_file
-    if not file.is_file():
-        return None
-    advice = "remove it to show the model's own score, or copy the run again"
-    return read_record(MapScoreChoice, file, advice=advice)

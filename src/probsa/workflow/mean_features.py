@@ -18,19 +18,61 @@ from ..core import StoredBag, write_csv
 from ..datasets import Split
 from ..evaluation import MEAN_FEATURES, Predictor
 from ..tasks import Target
-from ..training import (
-    RunFolder,
-    damaged_state,
-    load_checkpoint,
-    save_checkpoint,
-    stack_targets,
-)
-from ..variational import Categorical, Cox, Likelihood, balanced_weights
-from .linear_fit import fit_linear
+from ..training import RunFolder, damaged_state, load_checkpoint, save_checkpoint, stack_targets
+from ..variational import Bernoulli, Categorical, Cox, Likelihood, balanced_weights
 
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """The penalties among which the validation bags choose; without them it is the middle one."""
 FILE = "mean_features.safetensors"
+
+
+def fit_linear(
+    likelihood: Likelihood, x: Float[Tensor, "bags d"], y: Tensor, *, columns: int, decay: float
+) -> nn.Linear:
+    """Minimise the mean negative log-likelihood with a ridge penalty on the coefficients.
+
+    The parameters of the likelihood are fitted too, and the baseline of Cox is set.
+
+    Args:
+        likelihood: a likelihood in float64, which is changed.
+        x: a vector for each training bag, in float64.
+        y: their targets.
+        columns: number of logits.
+        decay: the penalty is decay / 2 times the sum of the squared coefficients.
+    """
+    linear = nn.Linear(x.shape[1], columns).double()
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    parameters = [*linear.parameters(), *(p for p in likelihood.parameters() if p.requires_grad)]
+    optimizer = torch.optim.LBFGS(
+        parameters,
+        max_iter=200,
+        tolerance_grad=1e-9,
+        tolerance_change=1e-13,
+        line_search_fn="strong_wolfe",
+    )
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = likelihood.nll(linear(x)[:, None], y).mean()
+        value = value + decay / 2 * linear.weight.square().sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    if isinstance(likelihood, Cox):
+        with torch.no_grad():
+            likelihood.set_baseline(linear(x)[:, 0].exp(), y)
+    return linear
+
+
+def weigh_classes(likelihood: Likelihood, y: Tensor, *, columns: int) -> None:
+    """Weigh the classes as balanced sampling does, so that a fit sees every class equally often.
+
+    The likelihood of the run moves the probabilities back to the prior, those of the fit as well.
+    """
+    if isinstance(likelihood, Bernoulli | Categorical):
+        likelihood.class_weights = torch.tensor(balanced_weights(y, columns)).double()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +89,18 @@ class MeanFeatures:
         """Return the predicted columns of bags with these mean features."""
         logits = self.linear((x - self.mean) / self.std)
         return self.likelihood.predict(logits[:, None]).values.numpy()
+
+    def write(
+        self, predictions: Path, means: Mapping[str, Float[Tensor, " d"]], *, classes: Sequence[str]
+    ) -> None:
+        """Write what it predicts for bags with these mean features."""
+        columns = self.likelihood.outputs(classes)
+        values = self.predict(torch.stack(list(means.values()))).tolist()
+        rows = [
+            {"bag": bag, **dict(zip(columns, row, strict=True))}
+            for bag, row in zip(means, values, strict=True)
+        ]
+        write_csv(predictions / MEAN_FEATURES, ["bag", *columns], rows)
 
     def save(self, path: Path) -> None:
         """Write the rival, atomically."""
@@ -73,7 +127,10 @@ class MeanFeatures:
             columns, width = weights["weight"].shape
             linear = nn.Linear(width, columns).double()
             linear.load_state_dict(weights)
-            own.load_state_dict(stored.part("likelihood"))
+            state = stored.part("likelihood")
+            if "class_weights" not in own.state_dict():  # balanced sampling weighs only the fit
+                state.pop("class_weights", None)
+            own.load_state_dict(state)
             mean, std = stored.tensors["mean"], stored.tensors["std"]
         return cls(mean=mean, std=std, linear=linear, likelihood=own)
 
@@ -120,15 +177,7 @@ def fit_run_means(
     split: Split,
     targets: Mapping[str, Target],
 ) -> MeanFeatures:
-    """Fit the rival of a run on its training part, and store it in the run folder.
-
-    Args:
-        run: the run.
-        predictor: its predictor.
-        read: reads a bag.
-        split: its training and validation bags.
-        targets: the target of each of them.
-    """
+    """Fit the rival of a run on its training part, and store it in the run folder."""
 
     def of(names: Sequence[str]) -> tuple[Tensor, Tensor]:
         means = [np.asarray(read(name).features, np.float64).mean(0) for name in names]
@@ -136,10 +185,8 @@ def fit_run_means(
 
     model = predictor.model
     likelihood, train = _copy_of(model.likelihood), of(split.train)
-    if run.config().training.sampling == "balanced" and isinstance(likelihood, Categorical):
-        # the fit sees every class equally often too, and its probabilities are moved back alike
-        weights = balanced_weights(train[1], model.n_classes)
-        likelihood.class_weights = torch.tensor(weights).double()
+    if run.config().training.sampling == "balanced":
+        weigh_classes(likelihood, train[1], columns=model.n_classes)
     fitted = fit_mean_features(
         likelihood,
         train=train,
@@ -148,35 +195,6 @@ def fit_run_means(
     )
     fitted.save(run.path / FILE)
     return fitted
-
-
-def means_of_runs(runs: Sequence[Path], predictor: Predictor) -> MeanFeatures | None:
-    """Return the stored rival of a run; None without one, and for several runs, which differ.
-
-    Raises:
-        CheckpointError: the file is damaged.
-    """
-    path = runs[0] / FILE
-    if len(runs) > 1 or not path.is_file():
-        return None
-    return MeanFeatures.load(path, likelihood=predictor.model.likelihood)
-
-
-def write_mean_features(
-    predictions: Path,
-    rival: MeanFeatures,
-    means: Mapping[str, Float[Tensor, " d"]],
-    *,
-    classes: Sequence[str],
-) -> None:
-    """Write what the rival predicts for bags with these mean features."""
-    columns = rival.likelihood.outputs(classes)
-    values = rival.predict(torch.stack(list(means.values()))).tolist()
-    rows = [
-        {"bag": bag, **dict(zip(columns, row, strict=True))}
-        for bag, row in zip(means, values, strict=True)
-    ]
-    write_csv(predictions / MEAN_FEATURES, ["bag", *columns], rows)
 
 
 def _copy_of(likelihood: Likelihood) -> Likelihood:

@@ -7,7 +7,7 @@ run.json      what the predictions were made from: the same ones are not made ag
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -95,13 +95,15 @@ def run_pipeline(
         WeightsError: the weights of the encoder are missing, or are not those of the training.
     """
     result = PipelineResult(predictions=out / "predictions", maps=out / "maps", page=out / "page")
-    features = _features(source, out / "work", recipe, options, watch=watch, result=result)
+    work, mpp = out / "work", options.slide_mpp
+    features = _features(source, work, recipe, options, watch=watch, result=result)
     made_from = _made_from(runs, features, options)
-    stamp = out / "run.json"
-    result.kept = result.predictions.is_dir() and _stored(stamp) == made_from
-    if result.kept:
-        result.failures += _failed_before(result.predictions / FAILED)
-    else:
+    stamp, stored = out / "run.json", None
+    with suppress(InputError):
+        stored = read_json(stamp, advice="")
+    result.kept = result.predictions.is_dir() and stored == made_from
+    failed = result.predictions / FAILED
+    if not result.kept:
         with watch("predicting") as count:
             predicted = predict_folder(
                 runs,
@@ -115,55 +117,29 @@ def run_pipeline(
             )
         result.failures += predicted.failures
         write_json(stamp, made_from)
-    since = stamp.stat().st_mtime_ns
-    sources = CohortSources(out / "work", mpp=options.slide_mpp)
-    _draw(result, sources, watch=watch, since=since)
-    if not _is_newer(result.page / "index.html", since):
-        _write_page(result, out / "work", mpp=options.slide_mpp, watch=watch)
-    return result
-
-
-def _is_newer(path: Path, since: int) -> bool:
-    """Return whether a file was written after the predictions that are kept."""
-    return path.is_file() and path.stat().st_mtime_ns >= since
-
-
-def _write_page(
-    result: PipelineResult,
-    work: Path,
-    *,
-    mpp: float | Mapping[str, float] | None,
-    watch: Watch,
-) -> None:
-    data = ViewData(
-        result.predictions, slides=work, mpp=mpp, max_mpp=MAX_MPP, most_pixels=SLICE_PIXELS
-    )
-    try:
-        with watch("writing the page") as count:
-            done = export_page(data, result.page, overwrite=True, progress=count)
-    finally:
-        data.close()
-    result.failures += done.failures
-
-
-def _draw(result: PipelineResult, sources: CohortSources, *, watch: Watch, since: int) -> None:
-    """Draw the maps of all bags that were not drawn since they were predicted."""
+    elif failed.is_file():
+        result.failures += [(row["bag"], row["reason"]) for row in TextTable.read(failed).rows]
     names = read_predictions(result.predictions).bags
-    result.predicted = len(names)
-    drawn = {n for n in names if _is_newer(result.maps / f"{n}.png", since)}
+    result.predicted, since = len(names), stamp.stat().st_mtime_ns
+
+    def is_newer(path: Path) -> bool:
+        return path.is_file() and path.stat().st_mtime_ns >= since
+
     with watch("drawing") as count:
         result.failures += render_folder(
             result.predictions,
             result.maps,
-            bags=[n for n in names if n not in drawn],
-            over=(sources, OverlaySettings()),
+            bags=[n for n in names if not is_newer(result.maps / f"{n}.png")],
+            over=(CohortSources(work, mpp=mpp), OverlaySettings()),
             progress=count,
         )
-
-
-def _failed_before(table: Path) -> Failures:
-    rows = TextTable.read(table).rows if table.is_file() else []
-    return [(row["bag"], row["reason"]) for row in rows]
+    if not is_newer(result.page / "index.html"):
+        limits = {"max_mpp": MAX_MPP, "most_pixels": SLICE_PIXELS}
+        data = ViewData(result.predictions, slides=work, mpp=mpp, **limits)
+        with closing(data), watch("writing the page") as count:
+            done = export_page(data, result.page, overwrite=True, progress=count)
+        result.failures += done.failures
+    return result
 
 
 def _features(
@@ -178,11 +154,9 @@ def _features(
     """Cut and encode the inputs, and return the folder of their features."""
     settings = PatchSettings() if recipe.patches is None else recipe.patches
     how = recipe.options(
-        weights=options.weights,
-        device=options.device,
-        readers=options.readers,
+        weights=options.weights, device=options.device, readers=options.readers,
         threads=options.threads,
-    )
+    )  # fmt: skip
     recipe.check_encoder(how)
     with watch("patching") as count:
         reports = patch_cohort(
@@ -193,10 +167,10 @@ def _features(
             run=RunOptions(workers=options.workers, isolated=options.workers != 1),
             on_outcome=count,
         )
-    sets = WorkFolder(work.absolute()).sets()
-    name = "slices" if recipe.kind == "ct" else settings.folder
+    is_ct, sets = recipe.kind == "ct", WorkFolder(work.absolute()).sets()
+    name = "slices" if is_ct else settings.folder
     if name not in sets:
-        expected = "CT series" if recipe.kind == "ct" else "slides"
+        expected = "CT series" if is_ct else "slides"
         raise InputError(f"{source} has no {expected}, which the run was trained on")
     with watch("extracting") as count:
         extracted = extract_cohort(work, how, patch_set=name, on_outcome=count)
@@ -207,20 +181,10 @@ def _features(
 
 def _made_from(runs: Sequence[Path], features: Path, options: PipelineOptions) -> dict[str, Any]:
     """Return what a folder of predictions depends on: the sizes and times of all files."""
-    files = [f for run in runs for f in _weights(RunFolder(run))]
-    files += sorted(features.glob("*.h5")) + ([] if options.labels is None else [options.labels])
+    files = sorted(features.glob("*.h5")) + ([] if options.labels is None else [options.labels])
+    for run in runs:
+        members = [] if run.is_file() else RunFolder(run).members()
+        of_members = [f for member in members for f in (member.config_file, member.best)]
+        files += of_members or [run]  # the file of a converted model
     of_files = {str(f.absolute()): [f.stat().st_size, f.stat().st_mtime_ns] for f in files}
     return {"files": of_files, "other_features": options.other_features}
-
-
-def _weights(run: RunFolder) -> list[Path]:
-    if run.path.is_file():  # a converted model
-        return [run.path]
-    return [f for member in run.members() for f in (member.config_file, member.best)]
-
-
-def _stored(stamp: Path) -> Any:
-    try:
-        return read_json(stamp, advice="")
-    except InputError:
-        return None

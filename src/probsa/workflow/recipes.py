@@ -1,6 +1,6 @@
 """How the training features of a run were made, so that new slides are treated in the same way."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -25,15 +25,6 @@ class StatedRecipe:
     mpp: float | None = None
     """Micrometres per pixel of the patches."""
 
-    def refuse(self, run: Path) -> None:
-        """Refuse statements about a run that says itself how its features were made."""
-        given = [f for f in ("encoder", "patch_size", "mpp") if getattr(self, f) is not None]
-        if given:
-            raise InputError(
-                f"--{given[0].replace('_', '-')} is for runs that do not state how their features "
-                f"were made, but {run} does: leave it out"
-            )
-
 
 def recipe_of_runs(runs: Sequence[Path], stated: StatedRecipe) -> tuple[FeatureRecipe, str]:
     """Return how the features of runs were made, and a remark if that is not known exactly.
@@ -41,38 +32,43 @@ def recipe_of_runs(runs: Sequence[Path], stated: StatedRecipe) -> tuple[FeatureR
     Raises:
         InputError: the runs differ, or nothing is known of how their features were made.
     """
+    recipes: dict[Path, FeatureRecipe] = {}
     for run in runs:
         if not run.is_file():  # the file of a converted model
             RunFolder(run).config()
-    stored = [(run, _stored(RunFolder(run))) for run in runs]
-    recipes = [(run, r) for run, r in stored if r is not None]
-    if recipes:
-        first, recipe = recipes[0]
-        stated.refuse(first)
-        for run, other in recipes[1:]:
-            if other != recipe:
-                raise InputError(
-                    f"the features of {run} were made in another way than those of {first}: give "
-                    "runs that were trained on the same features"
-                )
-        return recipe, ""
-    return _from_metadata(runs[0], stated)
-
-
-def _stored(run: RunFolder) -> FeatureRecipe | None:
-    file = run.recipe_file
-    if not file.is_file():
-        return None
-    return FeatureRecipe.from_dict(read_json(file, advice=ADVICE), where=str(file))
+        file = RunFolder(run).recipe_file
+        if file.is_file():
+            recipes[run] = FeatureRecipe.from_dict(read_json(file, advice=ADVICE), where=str(file))
+    if not recipes:
+        return _from_metadata(runs[0], stated)
+    first, recipe = next(iter(recipes.items()))
+    given = [f for f in ("encoder", "patch_size", "mpp") if getattr(stated, f) is not None]
+    if given:
+        raise InputError(
+            f"--{given[0].replace('_', '-')} is for runs that do not state how their features were "
+            f"made, but {first} does: leave it out"
+        )
+    for run, other in recipes.items():
+        if other != recipe:
+            raise InputError(
+                f"the features of {run} were made in another way than those of {first}: give runs "
+                "that were trained on the same features"
+            )
+    return recipe, ""
 
 
 def _from_metadata(run: Path, stated: StatedRecipe) -> tuple[FeatureRecipe, str]:
     """Return the recipe that the bags' metadata imply; what they do not say are defaults."""
+
+    def only(values: Iterable[T]) -> T | None:
+        found = set(values)
+        return found.pop() if len(found) == 1 else None
+
     known = FeatureMetadata.read(RunFolder(run).features_file) or FeatureMetadata()
     is_ct = known.kinds == ("ct",)
-    encoder = stated.encoder or _only(tuple({e.partition("@")[0] for e in known.encoders}))
-    size = stated.patch_size or _only(known.patch_sizes)
-    mpp = stated.mpp or _only(known.mpps)
+    encoder = stated.encoder or only(e.partition("@")[0] for e in known.encoders)
+    size = stated.patch_size or only(known.patch_sizes)
+    mpp = stated.mpp or only(known.mpps)
     wanted = {"--encoder": encoder} | ({} if is_ct else {"--patch-size": size, "--mpp": mpp})
     missing = [flag for flag, value in wanted.items() if value is None]
     if missing:
@@ -86,8 +82,3 @@ def _from_metadata(run: Path, stated: StatedRecipe) -> tuple[FeatureRecipe, str]
     patches = PatchSettings(size=round(float(size or 0)), mpp=mpp)
     remark = f"{run} does not state how its tissue was found: the default settings are used"
     return replace(recipe, patches=patches), remark
-
-
-def _only(values: Sequence[T]) -> T | None:
-    """Return the only value, None if there is another number of them."""
-    return values[0] if len(values) == 1 else None

@@ -45,7 +45,7 @@ from ..training import (
 )
 from .covariate_comparison import compare_covariates
 from .mean_features import fit_run_means
-from .writing import BagSelection, Failures, OnBag, Predicted, note_map_score, predict_bags
+from .writing import BagSelection, Failures, OnBag, Predicted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,20 +121,21 @@ def _check_leaks(
         rows = [(k.kind, k.first, k.parts[0], k.second, k.parts[1], k.what) for k in leaks]
         write_csv(run.leaks_file, columns, [dict(zip(columns, r, strict=True)) for r in rows])
         if reporter is not None:
-            reporter.remark(_leaks_sentence(_stored_leaks(run), run.leaks_file))
+            reporter.remark(_leaks(run)[1][0])
 
 
-def _stored_leaks(run: RunFolder) -> tuple[dict[str, str], ...]:
-    return tuple(TextTable.read(run.leaks_file).rows) if run.leaks_file.is_file() else ()
-
-
-def _leaks_sentence(leaks: Sequence[Mapping[str, str]], file: Path) -> str:
-    found = Counter(leak["kind"] for leak in leaks)
+def _leaks(run: RunFolder) -> tuple[tuple[dict[str, str], ...], tuple[str, ...]]:
+    """Return the rows of leaks.csv, and the warning that they give; both empty without a leak."""
+    if not run.leaks_file.is_file():
+        return (), ()
+    rows = tuple(TextTable.read(run.leaks_file).rows)
+    found = Counter(row["kind"] for row in rows)
     counts = ", ".join(counted(found[k], name) for k, name in LEAKS.items() if found[k])
-    return (
+    warning = (
         f"{counts} in more than one of train, val and test, so the evaluation may be too good: "
-        f"see {file}"
+        f"see {run.leaks_file}"
     )
+    return rows, (warning,)
 
 
 def finish_run(
@@ -165,9 +166,8 @@ def finish_run(
         bootstrap=bootstrap,
     )
     # the training bags have labels but are not predicted: they are not missing
-    leaks = _stored_leaks(run)
-    warning = (_leaks_sentence(leaks, run.leaks_file),) if leaks else ()
-    report = replace(report, without_prediction=(), warnings=(*report.warnings, *warning))
+    leaks, warnings = _leaks(run)
+    report = replace(report, without_prediction=(), warnings=(*report.warnings, *warnings))
     compared = compare_covariates(run, bootstrap=bootstrap, reporter=reporter) if extras else None
     if compared is not None:
         report = replace(report, sections=(*report.sections, compared))
@@ -210,56 +210,38 @@ def predict_run(
     targets = targets_of(table)
     threshold, task = None, TASKS[predictor.task]
     if task.unordered_classes:
-        threshold = _validated(run, predictor, bags, names=split.val, labels=targets)
-    if task.has_findings:
+        threshold = _choose_threshold(run, predictor, bags, names=split.val, labels=targets)
+    if task.has_findings and split.val:
         _choose_findings(run, predictor, bags, names=split.val, targets=targets)
+    rival = distance = None
     if extras:
-        _choose_score(run, predictor, bags, names=split.val, threshold=threshold)
-    rival = None
-    if extras and not table.of_task.two_classes:
-        rival = fit_run_means(run, predictor, read=bags.stored, split=split, targets=targets)
-    predicted = predict_bags(
-        predictor,
-        BagSelection(
-            bags,
-            split.val + split.test,
-            rival=rival,
-            distance=fit_run_distance(run, bags.bag, split=split) if extras else None,
-        ),
+        shown = choose_map_score(predictor, split.val, read=bags.bag, threshold=threshold)
+        run.map_score_file.unlink(missing_ok=True)
+        if shown is not None:
+            predictor.metadata["map_score"] = asdict(shown)
+            write_json(run.map_score_file, asdict(shown))
+        if not table.of_task.two_classes:
+            rival = fit_run_means(run, predictor, read=bags.stored, split=split, targets=targets)
+        distance = fit_run_distance(run, bags.bag, split=split)
+    selection = BagSelection(
+        bags=bags,
+        names=split.val + split.test,
         out=run.predictions,
         labels=targets,
         split=split,
         threshold=threshold,
-        overwrite=True,
+        distance=distance,
+        rival=rival,
         slides=extras,
         on_bag=on_bag,
     )
-    if extras:
+    predicted = selection.predict(predictor)
+    if extras and any(True for _ in labelled_bags(run.predictions)):
         classes = as_two_classes(table, split.train)
-        if any(True for _ in labelled_bags(run.predictions)):
-            maps = fit_null_maps(
-                bags.stored, labels=classes, train=split.train, validation=split.val
-            )
-            maps.save(null_maps_file(run.path))
-            write_null_scores(run.predictions, maps, read=bags.stored)
+        maps = fit_null_maps(bags.stored, labels=classes, train=split.train, validation=split.val)
+        maps.save(null_maps_file(run.path))
+        write_null_scores(run.predictions, maps, read=bags.stored)
     return predicted
-
-
-def _choose_score(
-    run: RunFolder,
-    predictor: Predictor,
-    bags: BagSet,
-    *,
-    names: Sequence[str],
-    threshold: float | None,
-) -> None:
-    """Choose on validation bags which score the maps of the run show, and store it."""
-    shown = choose_map_score(predictor, names, read=bags.bag, threshold=threshold)
-    if shown is None:
-        run.map_score_file.unlink(missing_ok=True)
-    else:
-        write_json(run.map_score_file, asdict(shown))
-    note_map_score(predictor, shown)
 
 
 def _choose_findings(
@@ -271,20 +253,18 @@ def _choose_findings(
     targets: Mapping[str, Target],
 ) -> None:
     """Choose a threshold for each finding on the validation bags in which it is known."""
-    if not names:
-        return
     p = np.stack([v.probability for v in predictor.predict(bags.bag(n) for n in names)])
     y = np.array([targets[name] for name in names], dtype=np.float64)
-    found = []
-    for k in range(y.shape[1]):
-        known = np.isfinite(y[:, k])
-        found.append(choose_threshold(y[known, k] == 1, p[known, k]).value)
+    known = np.isfinite(y)
+    found = [
+        choose_threshold(y[known[:, k], k] == 1, p[known[:, k], k]).value for k in range(y.shape[1])
+    ]
     chosen = f"largest F1 of each finding on up to {len(names)} validation bags"
     write_json(run.threshold_file, {"threshold": None, "chosen": chosen, "findings": found})
     predictor.metadata["thresholds"] = found
 
 
-def _validated(
+def _choose_threshold(
     run: RunFolder,
     predictor: Predictor,
     bags: BagSet,
@@ -293,22 +273,22 @@ def _validated(
     labels: Mapping[str, Target],
 ) -> float | None:
     """Fit the temperature and the threshold on the validation bags, and return the threshold."""
-    threshold = None
+    threshold, two = None, len(predictor.classes) <= 2
     validation: list[Prediction] = []
     predictor.temperature = 1.0  # that of an earlier call
-    scaling = run.config().training.temperature_scaling
-    if len(predictor.classes) <= 2 or "kappa" in predictor.metadata or scaling:
+    training = run.config().training
+    if two or "kappa" in predictor.metadata or training.temperature_scaling:
         validation += predictor.predict(bags.bag(n) for n in names)
         shares = [p.neighbour_share for p in validation if p.neighbour_share is not None]
         if shares:
             predictor.metadata["neighbour_share"] = float(np.mean(shares))
     y = np.array([labels[p.name] for p in validation], dtype=np.int64)
     validation = scale_run(run, predictor, validation, y=y)
-    if len(predictor.classes) <= 2:
+    if two:
         score = np.array([p.probability[-1] for p in validation], dtype=np.float64)
-        rule = run.config().training.threshold
-        chosen = f"{'largest F1' if rule == 'f1' else rule} on {len(validation)} validation bags"
+        rule = "largest F1" if training.threshold == "f1" else training.threshold
         if validation:
-            threshold = choose_threshold(y == 1, score, rule=rule).value
+            threshold = choose_threshold(y == 1, score, rule=training.threshold).value
+        chosen = f"{rule} on {len(validation)} validation bags"
         write_json(run.threshold_file, {"threshold": threshold, "chosen": chosen})
     return threshold

@@ -1,7 +1,8 @@
 """Predict some bags of a set, and write what is predicted."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from ..evaluation import (
     DISTANCE_VALIDATION_BAGS,
     SEEN_BY_ALL,
     DeletionCurves,
-    MapScoreChoice,
     MeansOfRuns,
     Predictor,
     SlideEffect,
@@ -28,7 +28,7 @@ from ..evaluation import (
 )
 from ..tasks import Target
 from ..training import as_label
-from .mean_features import MeanFeatures, write_mean_features
+from .mean_features import MeanFeatures
 
 Failures = list[tuple[str, str]]
 """(bag, reason) pairs of bags that could not be processed."""
@@ -54,12 +54,16 @@ class Predicted:
     """How often a covariate is missing that no training patient lacked; it counts as average."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BagSelection:
-    """Some bags of a set, and how they are compared with those of the training."""
+    """Some bags of a set, how they are compared with those of the training, and what is written."""
 
     bags: BagSet
     names: Sequence[str]
+    out: Path
+    labels: Mapping[str, Target | None]
+    split: Split | None
+    threshold: float | None
     compared: bool = False
     """Whether the bags' metadata are compared with those of the training bags."""
     strict: bool = True
@@ -68,147 +72,89 @@ class BagSelection:
     """What the bags' distances from training are computed with."""
     rival: MeanFeatures | None = None
     """What also predicts the bags, from the mean of their features."""
+    faithfulness: bool = False
+    slides: bool = True
+    """Whether the effects of a patient's slides are written."""
+    overwrite: bool = True
+    on_bag: OnBag | None = None
 
-    def difference(self, name: str, predictor: Predictor) -> str | None:
-        """Return how the metadata of a bag differ from those of the training bags, or None."""
-        if not self.compared:
-            return None
-        try:
-            return predictor.difference(name, self.bags.metadata(name))
-        except BagError:  # reading the bag reports the problem
-            return None
-
-
-class _Reading:
-    """Reads the selected bags one by one, and notes what becomes of them."""
-
-    def __init__(
-        self,
-        predictor: Predictor,
-        selection: BagSelection,
-        *,
-        targets: Mapping[str, Target | None],
-        on_bag: OnBag | None,
-    ) -> None:
-        self.predictor, self.selection, self.on_bag = predictor, selection, on_bag
-        self.targets = targets
-        self.failures: Failures = []
-        self.other: Failures = []
-        self.details: dict[str, dict[str, Any]] = {}
-        self.means: dict[str, Tensor] = {}
-
-    def bags(self) -> Iterator[Bag]:
-        """Yield the bags that can be read and may be predicted.
+    def predict(self, predictor: Predictor) -> Predicted:
+        """Predict the bags, and write the predictions and the reasons why others have none.
 
         Raises:
-            BagError: there are none.
+            BagError: none of the bags can be predicted.
+            OutputExists: see `write_predictions`.
         """
-        names = self.selection.names
-        for done, name in enumerate(names, 1):
-            try:
-                yield self._bag(name)
-            except (BagError, GraphError) as e:
-                self.failures.append((name, str(e)))
-            if self.on_bag is not None:
-                self.on_bag(done, len(names))
-        if self.failures and len(self.failures) == len(names):
-            first, reason = self.failures[0]
-            raise BagError(
-                f"none of the {len(names)} bags of {self.selection.bags.folder} can be predicted. "
-                f"{first!r}: {reason}"
-            )
+        failures: Failures = []
+        other: Failures = []
+        details: dict[str, dict[str, Any]] = {}
+        means: dict[str, Tensor] = {}
 
-    def _bag(self, name: str) -> Bag:
-        difference = self.selection.difference(name, self.predictor)
-        if difference is not None and self.selection.strict:
-            raise BagError(difference)
-        if not self.predictor.new_to(name):
-            raise BagError(SEEN_BY_ALL)
-        bag = self.selection.bags.bag(name)
-        self.predictor.check(bag)
-        details = self.details.setdefault(name, {})
-        if self.selection.distance is not None:
-            details |= self.selection.distance.scores(bag)
-        if isinstance(self.selection.bags, PatientBags):
-            details["slides_expected"] = self.selection.bags.slide_counts(name)[1]
-        if self.selection.rival is not None:
-            self.means[name] = bag.x.double().mean(0)
-        if difference is not None:
-            self.other.append((name, difference))
-        return replace(bag, y=as_label(self.targets.get(name)))
+        def read(name: str) -> Bag:
+            difference = None
+            if self.compared:
+                with suppress(BagError):  # reading the bag reports the problem
+                    difference = predictor.difference(name, self.bags.metadata(name))
+            if difference is not None and self.strict:
+                raise BagError(difference)
+            if not predictor.new_to(name):
+                raise BagError(SEEN_BY_ALL)
+            bag = self.bags.bag(name)
+            predictor.check(bag)
+            details[name] = {} if self.distance is None else dict(self.distance.scores(bag))
+            if isinstance(self.bags, PatientBags):
+                details[name]["slides_expected"] = self.bags.slide_counts(name)[1]
+            if self.rival is not None:
+                means[name] = bag.x.double().mean(0)
+            if difference is not None:
+                other.append((name, difference))
+            return replace(bag, y=as_label(self.labels.get(name)))
 
+        def readable() -> Iterator[Bag]:
+            for done, name in enumerate(self.names, 1):
+                try:
+                    yield read(name)
+                except (BagError, GraphError) as e:
+                    failures.append((name, str(e)))
+                if self.on_bag is not None:
+                    self.on_bag(done, len(self.names))
+            if failures and len(failures) == len(self.names):
+                raise BagError(
+                    f"none of the {len(self.names)} bags of {self.bags.folder} can be predicted. "
+                    f"{failures[0][0]!r}: {failures[0][1]}"
+                )
 
-def predict_bags(  # noqa: PLR0913 - the options are independent
-    predictor: Predictor,
-    selection: BagSelection,
-    *,
-    out: Path,
-    labels: Mapping[str, Target | None],
-    split: Split | None,
-    threshold: float | None,
-    overwrite: bool,
-    on_bag: OnBag | None,
-    faithfulness: bool = False,
-    slides: bool = True,
-) -> Predicted:
-    """Predict bags, and write the predictions and the reasons why others have none.
-
-    Raises:
-        BagError: none of the bags can be predicted.
-        OutputExists: see `write_predictions`.
-    """
-    reading = _Reading(predictor, selection, targets=labels, on_bag=on_bag)
-    curves: list[DeletionCurves] | None = [] if faithfulness else None
-    effects: list[SlideEffect] | None = [] if slides else None
-    predict = predictor.predict
-    if curves is not None:
-        predict = partial(predicted_with_curves, predictor, into=curves)
-    predictions = with_slide_effects(
-        predictor,
-        reading.bags(),
-        predict=predict,
-        into=effects,
-    )
-    write_predictions(
-        out,
-        (replace(p, **reading.details.pop(p.name, {})) for p in predictions),
-        labels={n: labels.get(n) for n in selection.names},
-        parts=_parts(predictor, selection.names, split),
-        classes=predictor.classes,
-        threshold=threshold,
-        metadata=predictor.metadata | _compared(selection.distance),
-        overwrite=overwrite,
-    )
-    if curves is not None:
-        write_curves(out, curves)
-    if selection.rival is not None:
-        write_mean_features(out, selection.rival, reading.means, classes=predictor.classes)
-    if effects:
-        write_slide_effects(out, effects)
-    failures = reading.failures
-    if failures:
-        rows = [{"bag": b, "reason": r} for b, r in failures]
-        write_csv(out / "failed.csv", ["bag", "reason"], rows)
-    predicted = len(selection.names) - len(failures)
-    return Predicted(folder=out, bags=predicted, failures=failures, other=reading.other)
-
-
-def _compared(distance: TrainingDistance | MeansOfRuns | None) -> dict[str, int]:
-    """Return the number of validation bags that distances of one run are compared with."""
-    if not isinstance(distance, TrainingDistance):
-        return {}
-    return {DISTANCE_VALIDATION_BAGS: len(distance.bags.reference)}
-
-
-def _parts(predictor: Predictor, names: Sequence[str], split: Split | None) -> dict[str, str]:
-    """Return the part of the run's split that each bag belongs to."""
-    parts = {n: "new" if split is None else split.part_of(n) for n in names}
-    if any(predictor.seen):  # runs that are combined
-        return {n: "test" if part == "test" else "new" for n, part in parts.items()}
-    return parts
-
-
-def note_map_score(predictor: Predictor, chosen: MapScoreChoice | None) -> None:
-    """State in the metadata of the predictions which score their maps show."""
-    if chosen is not None:
-        predictor.metadata["map_score"] = asdict(chosen)
+        curves: list[DeletionCurves] = []
+        effects: list[SlideEffect] = []
+        predict = predictor.predict
+        if self.faithfulness:
+            predict = partial(predicted_with_curves, predictor, into=curves)
+        into = effects if self.slides else None
+        predictions = with_slide_effects(predictor, readable(), predict=predict, into=into)
+        parts = {n: "new" if self.split is None else self.split.part_of(n) for n in self.names}
+        if any(predictor.seen):  # of runs that are combined, a bag is a test bag or a new one
+            parts = {n: "test" if part == "test" else "new" for n, part in parts.items()}
+        metadata = dict(predictor.metadata)
+        if isinstance(self.distance, TrainingDistance):
+            metadata[DISTANCE_VALIDATION_BAGS] = len(self.distance.bags.reference)
+        write_predictions(
+            self.out,
+            (replace(p, **details.pop(p.name, {})) for p in predictions),
+            labels={n: self.labels.get(n) for n in self.names},
+            parts=parts,
+            classes=predictor.classes,
+            threshold=self.threshold,
+            metadata=metadata,
+            overwrite=self.overwrite,
+        )
+        if self.faithfulness:
+            write_curves(self.out, curves)
+        if self.rival is not None:
+            self.rival.write(self.out, means, classes=predictor.classes)
+        if effects:
+            write_slide_effects(self.out, effects)
+        if failures:
+            rows = [{"bag": b, "reason": r} for b, r in failures]
+            write_csv(self.out / "failed.csv", ["bag", "reason"], rows)
+        predicted = len(self.names) - len(failures)
+        return Predicted(folder=self.out, bags=predicted, failures=failures, other=other)

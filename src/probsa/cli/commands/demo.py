@@ -11,7 +11,7 @@ DESCRIPTION = """\
 Run the complete workflow on slides of handwritten digits, in about a minute and a half.
 
 No input files are needed. The demo trains ABMIL, the paper's ProbSA and the default
-recipe, evaluates them and draws their maps side by side on a page, OUT/index.html."""
+recipe, evaluates them, draws their maps side by side, and writes a page, OUT/page/index.html."""
 
 
 def parser() -> ArgumentParser:
@@ -28,13 +28,13 @@ def parser() -> ArgumentParser:
 def run(arguments: Sequence[str]) -> int:
     """Run `probsa demo`."""
     args = parse_arguments(parser(), arguments)
-    from ..demo import run_demo
+    from ..demo import render, run_demo
     from ..terminal import OUT, training_bar
 
     with training_bar() as bar:
         result = run_demo(args.out, reporter=bar)
     if args.json:
-        write_json(result.to_dict())
+        write_json(result)
     else:
-        result.render(OUT)
+        render(result, OUT)
     return 0
