@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from support.golden import Golden, close
 from support.random_bags import F64, random_bag
-from support.stored import write_folder
 from torch import nn
 
 from probsa import pack
@@ -16,10 +15,6 @@ from probsa.layers.postnorm import PostNormLayer, QueryLayer
 from probsa.layers.transformer import TransformerLayer, bag_attention
 from probsa.models import build, iibmil
 from probsa.models.iibmil import ALMOST, softened
-from probsa.training import Reporter, train
-from probsa.training.checkpoints import load_checkpoint
-from probsa.training.config import DataConfig, RunConfig, TrainingConfig
-from probsa.training.preparation import prepare
 
 SMALL = {"embed": 8, "heads": 2, "hidden": 16, "layers": 1, "decoder_layers": 1}
 BAGS = pytest.mark.parametrize("b", [0, 1, 2])
@@ -253,36 +248,6 @@ def test_what_is_remembered_reaches_the_loss_and_nothing_else_does():
 
 
 # a run
-
-
-def test_a_run_that_was_killed_inside_an_epoch_ends_with_the_same_memory(tmp_path):
-    """Weights, prototypes, instance labels and optimiser state are equal bit for bit."""
-    features, labels = write_folder(tmp_path / "data", bags=20)
-    training = {"epochs": 4, "batch_size": 4, "learning_rate": 0.01, "device": "cpu", "threads": 1}
-    config = RunConfig(
-        data=DataConfig(features=features, labels=labels, test_fold=0),
-        model="iibmil",
-        model_arguments={**SMALL, "dropout": 0.2, "warmup_epochs": 1},
-        training=TrainingConfig(**training, tensorboard=False),
-    )
-
-    class Killed(Reporter):
-        def step(self, *, epoch, share):
-            if epoch == 2 and share > 0.4:
-                raise KeyboardInterrupt
-
-    whole = train(config, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        train(config, tmp_path / "parts", reporter=Killed())
-    parts = train(config, tmp_path / "parts", resume=True)
-    a, b = load_checkpoint(whole.last), load_checkpoint(parts.last)
-    assert a.tensors.keys() == b.tensors.keys()
-    assert all(torch.equal(v, b.tensors[k]) for k, v in a.tensors.items())
-    assert a.tensors["model.prototypes"].any(1).all()
-    bank = a.part("memory")
-    assert set(bank) == set(prepare(config).split.train)  # but no validation bag
-    # labels have changed, by steps that differ between epochs
-    assert len({round(v, 4) for labels in bank.values() for v in labels.flatten().tolist()}) > 3
 
 
 # torchmil's network differs: a pre-norm encoder, a class token that attends to the bag
