@@ -7,11 +7,9 @@ import torch
 import torch.nn.functional as F
 from support.golden import Golden, close
 from support.random_bags import F64, random_bag
-from torch import nn
 
 from probsa import pack
 from probsa.errors import BagError
-from probsa.layers.postnorm import PostNormLayer, QueryLayer
 from probsa.layers.transformer import TransformerLayer, bag_attention
 from probsa.models import build, iibmil
 from probsa.models.iibmil import ALMOST, softened
@@ -115,41 +113,6 @@ def test_a_class_with_two_bags_of_three(golden):
 
 
 # layers
-
-NAMES = {"self_attn.in_proj_": "qkv.", "self_attn.out_proj.": "out.", "linear1": "feed.first",
-         "linear2": "feed.second", "multihead_attn.in_proj_": "instances.qkv.",
-         "multihead_attn.out_proj.": "instances.out."}  # fmt: skip
-
-
-def load(ours, theirs, names):
-    """Copy their random weights, biases and norms into our layer."""
-    generator = torch.Generator().manual_seed(3)
-    state = {}
-    for key, value in theirs.state_dict().items():
-        nn.init.normal_(value, generator=generator)
-        start = max((k for k in names if key.startswith(k)), key=len, default="")
-        state[names.get(start, "") + key.removeprefix(start)] = value
-    ours.load_state_dict(state, strict=True)
-
-
-def test_the_layers_are_pytorch_s():
-    x, t = torch.randn(9, 8, dtype=F64), torch.randn(2, 3, 8, dtype=F64)
-    ours = PostNormLayer(8, heads=2, hidden=12).double()
-    theirs = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True).double().eval()
-    own = {k: f"attention.{v}" for k, v in NAMES.items() if k.startswith("self_attn")}
-    load(ours, theirs, {**NAMES, **own})
-    same(ours(x, (2, 7)), torch.cat([theirs(part[None])[0] for part in x.split([2, 7])]))
-
-    ours = QueryLayer(8, heads=2, hidden=12).double()
-    theirs = nn.TransformerDecoderLayer(8, 2, 12, dropout=0.0, batch_first=True).double()
-    # torchmil numbers its norms in the order of use, the authors start with the second
-    own = {k: f"queries.{v}" for k, v in NAMES.items() if k.startswith("self_attn")}
-    load(ours, theirs, {**NAMES, **own, "norm1": "norm2", "norm2": "norm1"})
-    got, weights = ours(t, x, (2, 7))
-    want = [theirs(t[k][None], part[None])[0] for k, part in enumerate(x.split([2, 7]))]
-    same(got, torch.stack(want))
-    for part in weights.split([2, 7]):
-        same(part.sum(0), torch.ones(3, dtype=F64))
 
 
 # prototypes and instance labels

@@ -184,37 +184,6 @@ def test_the_mean_path_the_variance_and_each_sample(golden, b):
 # every reference set of an original; the files of the models compare losses, intermediate values
 # and gradients
 
-LOGITS = {"abmil_gated": "logit", "abmil_plain": "logit", "dtfd": "train.AFS.slide_logits"}
-
-
-def originals(folder) -> list[str]:
-    """Return the sets of whole models, without torchmil's copies and the separate loss."""
-    names = sorted(p.stem for p in folder.glob("*.safetensors"))
-    without = ("torchmil", "camil_tf", "smooth_top1_svm", "transmil_nystrom009")
-    return [n for n in names if not n.startswith(without)]
-
-
-def test_every_original_gives_its_logits_through_one_function(shared_golden):
-    """Only name, state dict and constructor are given; bags are alone and in one batch of three."""
-    names = originals(shared_golden)
-    assert len(names) >= 20
-    for name in names:
-        golden = Golden(shared_golden, name)
-        model = golden.model()
-        assert not model.training
-        bags = [golden.bag(b) for b in range(3)]
-        noise = [golden.noise(b) for b in range(3)]
-        singles = [model(pack([bag]), noise=n) for bag, n in zip(bags, noise, strict=True)]
-        for b, out in enumerate(singles):
-            if name == "vmil":  # it has no bag logit, only the instances' probabilities
-                close(out.attention.mean, golden.expected(f"bag{b}.p"))
-            else:
-                want = golden.expected(f"bag{b}.{LOGITS.get(name, 'logits')}")
-                close(out.logits[0, 0].reshape(want.shape), want)
-        together = model(pack(bags), noise=None if noise[0] is None else torch.cat(noise))
-        alone = torch.cat([out.logits for out in singles])
-        torch.testing.assert_close(together.logits, alone, rtol=1e-5, atol=1e-5)
-
 
 def test_every_set_of_reference_outputs_is_compared_with(shared_golden):
     """The name of each set occurs in a test of this folder."""

@@ -74,17 +74,6 @@ def test_the_square_is_filled_with_the_first_instances_again():
         assert len(encoder.tokens(h[:1].repeat(n, 1), (n,))[0]) == 1 + int(np.ceil(n**0.5)) ** 2
 
 
-def test_the_convolutions_come_after_the_first_layer_alone():
-    encoder = make("transmil", layers=3).double().encoder
-    h = torch.randn(7, 12, dtype=F64)
-    parts = encoder.tokens(h, (5, 2))
-    x, counts = torch.cat(parts), [len(part) for part in parts]
-    x = encoder.ppeg(encoder.blocks[0](x, counts), counts)
-    for block in encoder.blocks[1:]:
-        x = block(x, counts)
-    same(torch.cat(encoder.encode(h, (5, 2))[0]), x)
-
-
 def test_the_order_of_storage_matters():
     model = make("transmil").double().eval()
     bag = random_bag(12, features=6)
