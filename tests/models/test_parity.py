@@ -4,16 +4,19 @@ The rule is that of the reference outputs: max|a − b| ≤ 2·10⁻⁵ max|ref|
 The files of the models compare intermediate values.
 """
 
+import math
 import re
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from support.golden import Golden, close
 from torch import Tensor
 
 from probsa import pack
 from probsa.layers import pool, pool_vectors
+from probsa.variational import objective
 
 TORCHMIL = [
     *("abmil_gated", "abmil_plain", "torchmil_abmil", "torchmil_abmil_gated", "torchmil_camil"),
@@ -181,8 +184,150 @@ def test_the_mean_path_the_variance_and_each_sample(golden, b):
     close(out.logits[0, :, 0], golden.expected(f"bag{b}.sample_logits"))
 
 
-# every reference set of an original; the files of the models compare losses, intermediate values
-# and gradients
+# the authors' own code: every value of a bag, the total of the losses and all its gradients
+
+
+def survival_losses(logits: Tensor, y: int, *, censored: Tensor) -> dict[str, Tensor]:
+    """Return the loss of Patch-GCN's repository over time bins, which the package does not have.
+
+    It is −log of the hazard at bin y after surviving earlier bins, or of surviving bin y.
+    """
+    hazards = logits.sigmoid()
+    s = torch.cat([torch.ones(1), (1 - hazards).cumprod(0)]).clamp_min(1e-7).log()
+    event = -(1 - censored) * (s[y] + hazards[y].clamp_min(1e-7).log())
+    alphas = {"nll_surv_a0": 0.0, "nll_surv_a04": 0.4}
+    return {k: (1 - a) * (event - censored * s[y + 1]) + a * event for k, a in alphas.items()}
+
+
+def survival(golden: Golden, model, bags, out) -> dict[str, Tensor]:
+    f, logits = out.attention.mean, out.logits[0]
+    b = bags.names[0]
+    nll = survival_losses(logits[0], int(bags.y[0]), censored=golden.expected(f"{b}.censor"))
+    ce = model.losses(out, bags)["nll"]
+    return {
+        "att_raw": f,
+        "att": f.softmax(0),
+        "pooled": pool_vectors(f[:, None], model.instances(bags), bags.sizes)[:, 0],
+        "logits": logits,
+        "hazards": logits.sigmoid(),
+        "S": (1 - logits.sigmoid()).cumprod(1),
+        "y_hat": logits.argmax(1),
+        "ce": ce,
+        **nll,
+        "total": nll["nll_surv_a0"] + (ce if model.name == "patchgcn" else 0.0),
+    }
+
+
+def patchgcn(golden: Golden, model, bags, out) -> dict[str, Tensor]:
+    convolved = []  # the convolutions alone, before the norms
+    hooks = [
+        layer.conv.register_forward_hook(lambda *a: convolved.append(a[2]))
+        for layer in model.layers
+    ]
+    h0, conv0, layer1, layer2 = x = model.graph(bags)
+    for hook in hooks:
+        hook.remove()
+    layers = {"h0": h0, "conv0": conv0, "layer1": layer1, "layer2": layer2}
+    convolutions = dict(zip(("conv1", "conv2"), convolved[1:], strict=True))
+    values = survival(golden, model, bags, out)
+    return {**values, **layers, **convolutions, "cat": torch.cat(x, 1)}
+
+
+def dsmil(golden: Golden, model, bags, out) -> dict[str, Tensor]:
+    losses = model.losses(out, bags)
+    return {
+        "critical": out.extras["critical"][0],
+        "inst_logits": out.attention.mean,
+        "att_raw": out.extras["attention"] * math.sqrt(128),
+        "att": out.extras["weight_mean"],
+        "B": out.extras["bag_vectors"],
+        "max_logits": out.extras["max_logits"],
+        "logits": out.logits[:, 0],
+        "prob": out.probability,
+        # the original sums the probabilities of both streams
+        "prob_average": 2 * golden.model(bag_score="mean_prob")(bags).probability,
+        "bag_loss": losses["nll"],
+        "max_loss": losses["instance"],
+        "total": objective(losses, weights=model.loss_weights, kl_weight=1.0),
+    }
+
+
+def iibmil(golden: Golden, model, bags, out) -> dict[str, Tensor]:
+    b = bags.names[0]
+    model.restore_memory({b: golden.tensors[f"{b}.confidence"]})
+    losses = model.losses(out, bags)
+    assert model.loss_weights == {"instance": 5.0}
+    t, x, cross = model.queries[None], model.instances(bags), {}
+    for k, layer in enumerate(model.decoder):
+        t, weights = layer(t, x, bags.sizes)
+        cross[f"cross_att{k}"] = weights.T
+    close(out.extras["cross_attention"].T, cross["cross_att1"])
+    close(out.attention.mean, golden.expected(f"{b}.inst_logits")[0].softmax(1))
+    return {
+        **cross,
+        "decoder": t,
+        "inst_logits": out.extras["instance_logits"],
+        "x_instance": out.extras["instance_features"],
+        "score_prot": out.extras["prototype_score"],
+        "logits": out.logits[0],
+        "prob": out.probability,
+        "ce": losses["nll"],
+        "partial_loss": losses["instance"],
+        # their evaluation log applies the softmax twice
+        "ce_double_softmax": F.cross_entropy(out.probability, bags.y),
+        "total": sum(losses.values()),
+    }
+
+
+def transmil(golden: Golden, model, bags, out) -> dict[str, Tensor]:
+    encoder, n = model.encoder, bags.sizes[0]
+    (x,) = encoder.tokens(model.embed(bags.x), bags.sizes)
+    got, count = {"seq1": x}, len(x)
+    for k, block in enumerate(encoder.blocks, 1):
+        (attention,) = block.look(x, [count])
+        x = got[f"after_layer{k}"] = block(x, [count])
+        # theirs cover the padded sequence, ours only the tokens
+        rows = golden.expected(f"{bags.names[0]}.attn_layer{k}_cls")[:, -count:]
+        close(attention.row(-count)[-count:].T, rows)
+        if k == 1:
+            x = got["after_ppeg"] = encoder.ppeg(x, [count])
+    close(out.attention.mean, rows.mean(0)[1 : n + 1])
+    return {
+        **got,
+        "cls_norm": encoder.norm(x[0]),
+        "logits": out.logits[0, 0],
+        "prob": out.probability[0],
+        "y_hat": out.logits.argmax(),
+        "loss": model.losses(out, bags)["nll"],
+    }
+
+
+AUTHORS = {
+    "ckpt_patchgcn_repo_amil_blca0": survival,
+    "patchgcn": patchgcn,
+    "patchgcn_biasmlp": patchgcn,
+    **dict.fromkeys(("dsmil_c1", "dsmil_c2", "dsmil_c3_linear_v", "ckpt_dsmil_c16"), dsmil),
+    "iibmil": iibmil,
+    "transmil_nystrom014": transmil,
+}
+"""The values of their sets; CLAM, DTFD-MIL, GTP, SETMIL and VMIL have files of their own."""
+
+
+@pytest.mark.parametrize("b", [0, 1, 2])
+@pytest.mark.parametrize("name", AUTHORS)
+def test_every_value_loss_and_gradient_of_the_authors(shared_golden, name, b):
+    golden = Golden(shared_golden, name)
+    model, bag, bags, out = run(golden, b)
+    values = AUTHORS[name](golden, model, bags, out)
+    for key, value in values.items():
+        want = golden.expected(f"bag{b}.{key}")
+        if want.is_floating_point():
+            close(value.reshape(want.shape), want)
+        else:
+            assert torch.equal(value.reshape(want.shape), want), key
+    assert set(golden.names(model).values()) == {k for k, _ in model.named_parameters()}
+    total = values.get("total", values.get("loss"))
+    golden.check_gradients(model, total, bag.x, b=b)
 
 
 def test_every_set_of_reference_outputs_is_compared_with(shared_golden):
