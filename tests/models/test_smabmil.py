@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from models.test_contract import batch, make_bag, turned
+from models.test_contract import make_bag
 from support.options import made, some_bags
 from support.random_bags import F64, dense_laplacian
 from torch import Tensor
@@ -48,19 +48,6 @@ def test_spectral_norm_is_on_what_comes_after_sm(where, normed):
 
 
 # with a transformer: the properties that the contract tests check for the default
-
-
-@pytest.mark.parametrize("mode", ["approximate", "exact"])
-def test_a_transformer_knows_neither_batch_mates_nor_order(mode):
-    model = made("smabmil", **BASE, encoder="transformer", mode=mode).double().eval()
-    bags = batch(model)
-    together = model(pack(bags))
-    scores = together.attention.mean.split([len(b) for b in bags])
-    for logits, score, bag in zip(together.logits, scores, bags, strict=True):
-        order = torch.randperm(len(bag))
-        alone = model(pack([turned(bag, order)]))
-        torch.testing.assert_close(alone.logits[0], logits, rtol=1e-10, atol=1e-11)
-        torch.testing.assert_close(alone.attention.mean, score[order], rtol=1e-10, atol=1e-11)
 
 
 def test_a_transformers_layers_smooth_their_attention():
