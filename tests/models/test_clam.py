@@ -24,9 +24,6 @@ SMALL = {"in_dim": 6, "embed": 8, "attention_dim": 4, "k_sample": 2}
 BAGS = [0, 1, 2]
 
 
-# Equal to the original
-
-
 @pytest.fixture(scope="module", params=[*SINGLE, *MULTI])
 def golden(request, shared_golden) -> Golden:
     return Golden(shared_golden, request.param)
@@ -95,9 +92,6 @@ def test_bag_loss_total_and_every_gradient(golden, b, loss):
             close(rows, norms[at], relative=1e-4)
 
 
-# The SVM
-
-
 @pytest.mark.parametrize("tau", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("b", BAGS)
 def test_the_svm_and_its_gradient(shared_golden, b, tau):
@@ -114,9 +108,6 @@ def test_the_svm_and_its_gradient(shared_golden, b, tau):
     # in the hard case the loss is the maximum itself
     m = s + F.one_hot(y, s.shape[1]).logical_not() - s.gather(1, y[:, None])
     torch.testing.assert_close(loss[~smooth], m.amax(1)[~smooth])
-
-
-# A plain loop over bags, classes and instances gives the same values
 
 
 def by_hand(out, bags, *, k: int, classes: int, subtyping: bool) -> Tensor:
@@ -158,9 +149,6 @@ def test_small_bags_overlaps_and_one_logit(name, classes, subtyping):
     torch.testing.assert_close(model.losses(out, bags)["instance"], want)
 
 
-# Branches, posterior and prior
-
-
 def test_prior_and_posterior_come_from_elsewhere():
     """CLAM with a posterior has the same weights and instances, and one more loss term."""
     torch.manual_seed(0)
@@ -183,6 +171,3 @@ def test_prior_and_posterior_come_from_elsewhere():
     quiet = probsa(bags, noise=torch.zeros(19, 1, dtype=F64))
     torch.testing.assert_close(quiet.logits, a.logits)
     assert "edges" in probsa.needs and "edges" not in plain.needs
-
-
-# Arguments

@@ -17,9 +17,6 @@ def same(a: Tensor, b: Tensor) -> None:
     torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
 
 
-# state dicts of the original, with made-up numbers
-
-
 def original_state(c: int, query: str = "mlp", *, layer: bool = False, k: int = 24) -> dict:
     mlp = {"b_classifier.q.0.weight": (128, k), "b_classifier.q.0.bias": (128,),
            "b_classifier.q.2.weight": (128, 128), "b_classifier.q.2.bias": (128,)}  # fmt: skip
@@ -99,9 +96,6 @@ def test_weights_that_may_be_the_publications_are_refused():
 def test_another_argument_of_the_original_is_refused():
     with pytest.raises(UnknownName, match=r"no argument of dsmil named 'passing'.*'passing_v'"):
         from_original("dsmil", original_state(1), passing=True)
-
-
-# properties of the method
 
 
 @pytest.mark.parametrize("c", [1, 3])

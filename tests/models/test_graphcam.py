@@ -49,9 +49,6 @@ def test_every_class_is_the_originals(gtp, b, dtype):
         close(shown, want(f"vis{c}"))
 
 
-# an independent computation by automatic differentiation, and torchmil's variant
-
-
 def ratio(a: Tensor, b: Tensor) -> Tensor:
     low = b.clamp(min=1e-9) + b.clamp(max=1e-9)
     return a / (low + (low == 0) * 1e-9) * (b != 0)
@@ -150,9 +147,6 @@ def test_one_logit_of_a_vit_by_the_rules_a_second_time(unit):
     ]
     torch.testing.assert_close(scores, torch.cat(want), rtol=1e-8, atol=1e-12)
     assert scores.min().item() >= 0 and scores.max().item() > 1e-6
-
-
-# invariances
 
 
 def small(*, seed: int = 0, **options) -> GTP:

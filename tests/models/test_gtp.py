@@ -28,9 +28,6 @@ def gtp(shared_golden) -> Golden:
     return Golden(shared_golden, "gtp")
 
 
-# the authors' code
-
-
 @EACH
 @pytest.mark.parametrize("double", [False, True])
 def test_a_prediction_is_the_originals(gtp, b, double):
@@ -88,9 +85,6 @@ def test_three_bags_at_once_without_padding(gtp, training):
         close(losses["ortho"], gtp.expected("batch.ortho"))
 
 
-# against the definition, dense
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_edge_list_is_the_matrix(weighted):
     """H, mincut and ortho of bags of all kinds from an N × N matrix."""
@@ -116,9 +110,6 @@ def test_the_edge_list_is_the_matrix(weighted):
         for got, wanted in ((h[own], want), (pooled[k], soft.T @ want), (cuts[k], cut),
                             (fars[k], far)):  # fmt: skip
             torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-11)
-
-
-# training
 
 
 def test_one_instance_in_training_uses_the_running_statistics():

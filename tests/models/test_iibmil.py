@@ -43,9 +43,6 @@ def labelled(model, golden, b):
     return golden.bag(b)
 
 
-# the authors' numbers
-
-
 @BAGS
 def test_a_step_of_the_original_s_memory(golden, b):
     """With more than two classes, `restrict_negative_bags` allows 0 and the bag's class."""
@@ -79,12 +76,6 @@ def test_a_class_with_two_bags_of_three(golden):
     model.after_step(replace(out, extras={k: v[keep] for k, v in out.extras.items()}), six)
     close(model.prototypes, golden.expected("batch.prototypes_after"))
     assert not model.memory()  # the first ten epochs do not update instance labels
-
-
-# layers
-
-
-# prototypes and instance labels
 
 
 def sequential(model, x, p, bags):
@@ -179,14 +170,9 @@ def test_what_is_remembered_reaches_the_loss_and_nothing_else_does():
         model.losses(model(other), other)
 
 
-# a run
-
-
-# torchmil's network differs: a pre-norm encoder, a class token that attends to the bag
-
-
 @BAGS
 def test_torchmil_s_numbers_follow_from_its_own_formulas(shared_golden, b):
+    """Its network differs: a pre-norm encoder, and a class token that attends to the bag."""
     reference = Golden(shared_golden, "torchmil_iibmil")
     state, x = reference.state, reference.tensors[f"bag{b}.x"]
     encoder = TransformerLayer(32, 24, heads=4, out_proj=False)

@@ -189,9 +189,6 @@ def test_the_mean_path_the_variance_and_each_sample(golden, b):
     close(out.logits[0, :, 0], golden.expected(f"bag{b}.sample_logits"))
 
 
-# the authors' own code: every value of a bag, the total of the losses and all its gradients
-
-
 def survival_losses(logits: Tensor, y: int, *, censored: Tensor) -> dict[str, Tensor]:
     """Return the loss of Patch-GCN's repository over time bins, which the package does not have.
 
@@ -341,9 +338,6 @@ def test_every_set_of_reference_outputs_is_compared_with(shared_golden):
     sets = sorted(p.stem for p in shared_golden.glob("*.safetensors"))
     assert sets
     assert [name for name in sets if not re.search(rf"\b{name}\b", texts)] == []
-
-
-# specification of the local baselines, 10.1 and 10.2
 
 
 def q(key: str, *shape: int) -> Tensor:

@@ -47,9 +47,6 @@ def test_spectral_norm_is_on_what_comes_after_sm(where, normed):
     assert [abs(n - 1) < 1e-4 for n in norms] == [normed == 2, normed >= 1]
 
 
-# with a transformer: the properties that the contract tests check for the default
-
-
 def test_a_transformers_layers_smooth_their_attention():
     """Z = Y + Sm(SA(LN Y)), computed from the parts of the layer."""
     model = made("smabmil", **BASE, encoder="transformer", add_self=True, final_norm=False)
@@ -76,9 +73,6 @@ def test_alpha_is_trained_or_not(trained):
     before = model.attention.sm.alpha(bags.x).item()
     torch.optim.SGD(model.parameters(), lr=10.0).step()
     assert bool(names) == trained == (model.attention.sm.alpha(bags.x).item() != before)
-
-
-# weights of torchmil
 
 
 def state(**more: Tensor) -> dict[str, Tensor]:

@@ -9,8 +9,6 @@ from support.random_bags import F64, random_bag
 
 from probsa import pack
 
-# computations of the parts
-
 
 def test_the_square_is_filled_with_the_first_instances_again():
     encoder = make("transmil").double().encoder
