@@ -230,8 +230,7 @@ def test_equal_methods_have_p_one():
 
 
 @pytest.mark.parametrize(
-    ("metric", "freedom"),
-    [("auroc", 58), ("accuracy", 58), ("average_precision", 23), ("f1", 23)],
+    ("metric", "freedom"), [("auroc", 58), ("accuracy", 58), ("average_precision", 23), ("f1", 23)]
 )
 def test_degrees_of_freedom_count_the_patients_that_a_metric_depends_on(metric, freedom):
     y, _, scores = cohort(np.random.default_rng(18), n=60)

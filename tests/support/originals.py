@@ -29,12 +29,7 @@ AMIL: Rules = [
 ]
 
 
-@original(
-    "patchgcn_repo_amil",
-    model="abmil",
-    ignores=None,
-    names=AMIL,
-)
+@original("patchgcn_repo_amil", model="abmil", ignores=None, names=AMIL)
 def amil(of: Original) -> dict[str, Any]:
     """Read `MIL_Attention_FC_surv` of Patch-GCN's repository; its hazards are σ of our logits."""
     sizes = {k.replace(".module.", "."): v.shape for k, v in of.state.items()}
