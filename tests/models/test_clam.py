@@ -171,3 +171,13 @@ def test_prior_and_posterior_come_from_elsewhere():
     quiet = probsa(bags, noise=torch.zeros(19, 1, dtype=F64))
     torch.testing.assert_close(quiet.logits, a.logits)
     assert "edges" in probsa.needs and "edges" not in plain.needs
+
+
+def test_dropout_brings_that_of_the_attention():
+    def rates(**options) -> list[float]:
+        model = build("clam-sb", **SMALL, **options)
+        return [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)]
+
+    assert rates() == [0.0]
+    assert rates(dropout=0.1) == [0.1, 0.25]
+    assert rates(preset="original") == [0.25, 0.25]

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from models.test_contract import make_bag
+from models.test_contract import batch, make_bag, turned
 from support.options import made, some_bags
 from support.random_bags import F64, dense_laplacian
 from torch import Tensor
@@ -45,6 +45,19 @@ def test_spectral_norm_is_on_what_comes_after_sm(where, normed):
     layers = (model.attention.first, model.attention.last)
     norms = [torch.linalg.matrix_norm(layer.weight.detach(), 2).item() for layer in layers]
     assert [abs(n - 1) < 1e-4 for n in norms] == [normed == 2, normed >= 1]
+
+
+@pytest.mark.parametrize("mode", ["approximate", "exact"])
+def test_a_transformer_knows_neither_batch_mates_nor_order(mode):
+    model = made("smabmil", **BASE, encoder="transformer", mode=mode).double().eval()
+    bags = batch(model)
+    together = model(pack(bags))
+    scores = together.attention.mean.split([len(b) for b in bags])
+    for logits, score, bag in zip(together.logits, scores, bags, strict=True):
+        order = torch.randperm(len(bag))
+        alone = model(pack([turned(bag, order)]))
+        torch.testing.assert_close(alone.logits[0], logits, rtol=1e-10, atol=1e-11)
+        torch.testing.assert_close(alone.attention.mean, score[order], rtol=1e-10, atol=1e-11)
 
 
 def test_a_transformers_layers_smooth_their_attention():
