@@ -1,18 +1,17 @@
 """What every test may use: the real data and the reference outputs where they are, one thread."""
 
 import os
-import zlib
 from pathlib import Path
 
 import jaxtyping
 import pytest
 import torch
-from support.late_checks import check_late
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 
-SHAPES_IN_ONE_OF = 12
+SHAPES = os.environ.get("PROBSA_TEST_SHAPES") == "all"
+"""Whether shapes and types of arguments are checked, as in the nightly run: twice as long."""
 
 LONG = ("fuzz", "system", "cohorts", "workflow", "benchmark", "jobs", "cli", "docs", "models",
         "training", "view", "features", "evaluation")  # fmt: skip
@@ -21,7 +20,8 @@ LONG = ("fuzz", "system", "cohorts", "workflow", "benchmark", "jobs", "cli", "do
 # Two threads on small tensors cost more than they bring.
 torch.set_num_threads(1)
 
-check_late()
+if SHAPES:
+    jaxtyping.install_import_hook("probsa", "beartype.beartype")
 
 
 def _beside(name: str) -> Path:
@@ -37,15 +37,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda i: place.get(i.path.relative_to(TESTS).parts[0], len(LONG)))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Check the shapes and types of arguments while some tests run: one of twelve, chosen by name.
+def pytest_sessionstart() -> None:
+    """In the nightly run, make sure that the package's shapes and types are checked."""
+    if SHAPES:
+        from probsa.core import segment_sum
 
-    The checks take as long as the tests themselves; `PROBSA_TEST_SHAPES=all` keeps them on.
-    """
-    chosen = zlib.crc32(item.nodeid.encode()) % SHAPES_IN_ONE_OF == 0
-    checked = chosen or os.environ.get("PROBSA_TEST_SHAPES") == "all"
-    jaxtyping.config.update("jaxtyping_disable", not checked)
+        with pytest.raises(jaxtyping.TypeCheckError):
+            segment_sum(torch.ones(3, dtype=torch.int64), (1, 2))
 
 
 @pytest.fixture(autouse=True)

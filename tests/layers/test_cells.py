@@ -46,9 +46,6 @@ def test_windows_are_those_of_unfold(height, width, size, stride, whole):
     assert list(found) == [(k // wide, k % wide) for k in kept]
 
 
-# relative positions
-
-
 def test_the_piecewise_index():
     assert piecewise(torch.arange(16)).tolist() == [0, 1, 2, 2] + [3] * 12
     assert piecewise(-torch.arange(16)).tolist() == [0, -1, -2, -2] + [-3] * 12

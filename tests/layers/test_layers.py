@@ -50,9 +50,11 @@ def dense_transformer(model, h, sizes):
     for block in model.blocks:
         q, k, v = block.qkv(block.norm1(y)).unflatten(1, (3, block.heads, -1)).unbind(1)
         z = block.skip(y) + block.out(dense_attention(q, k, v, sizes).flatten(1))
-        first, second = block.mlp[0], block.mlp[-1]
-        hidden = nn.functional.gelu(block.norm2(z) @ first.weight.T + first.bias)
-        y = z + hidden @ second.weight.T + second.bias
+        y = z
+        if block.use_mlp:
+            first, second = block.mlp[0], block.mlp[-1]
+            hidden = nn.functional.gelu(block.norm2(z) @ first.weight.T + first.bias)
+            y = z + hidden @ second.weight.T + second.bias
         y = y + h if model.add_self else y
     return model.norm(model.back(y))
 
@@ -63,6 +65,7 @@ def dense_transformer(model, h, sizes):
         {},
         {"out_proj": False, "final_norm": False},
         {"add_self": True, "dropout": 0.5},
+        {"use_mlp": False},
         {"width": 6},
         {"layers": 3, "heads": 4},
     ],

@@ -55,9 +55,6 @@ def test_the_gradients_of_torchmil(shared_golden, b):
     golden.check_gradients(model, loss, bag.x, b=b, ours=names, adjust={key: lambda _: both})
 
 
-# the equations, with dense matrices
-
-
 def by_the_equations(model, bag: Bag, a: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return (logit, f, e) of the paper's equations with a dense A."""
     t = model.embed(bag.x)
@@ -93,9 +90,6 @@ def test_edges_count_both_ways_and_arcs_go_before_them():
             same(out.logits[b, 0], logit)
             same(out.attention.mean[rows], f)
             same(out.extras["neighbour_score"][rows], e.detach())
-
-
-# weights in other layouts
 
 
 def test_torchmils_other_layouts(shared_golden):

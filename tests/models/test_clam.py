@@ -24,9 +24,6 @@ SMALL = {"in_dim": 6, "embed": 8, "attention_dim": 4, "k_sample": 2}
 BAGS = [0, 1, 2]
 
 
-# Equal to the original
-
-
 @pytest.fixture(scope="module", params=[*SINGLE, *MULTI])
 def golden(request, shared_golden) -> Golden:
     return Golden(shared_golden, request.param)
@@ -95,9 +92,6 @@ def test_bag_loss_total_and_every_gradient(golden, b, loss):
             close(rows, norms[at], relative=1e-4)
 
 
-# The SVM
-
-
 @pytest.mark.parametrize("tau", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("b", BAGS)
 def test_the_svm_and_its_gradient(shared_golden, b, tau):
@@ -114,9 +108,6 @@ def test_the_svm_and_its_gradient(shared_golden, b, tau):
     # in the hard case the loss is the maximum itself
     m = s + F.one_hot(y, s.shape[1]).logical_not() - s.gather(1, y[:, None])
     torch.testing.assert_close(loss[~smooth], m.amax(1)[~smooth])
-
-
-# A plain loop over bags, classes and instances gives the same values
 
 
 def by_hand(out, bags, *, k: int, classes: int, subtyping: bool) -> Tensor:
@@ -158,9 +149,6 @@ def test_small_bags_overlaps_and_one_logit(name, classes, subtyping):
     torch.testing.assert_close(model.losses(out, bags)["instance"], want)
 
 
-# Branches, posterior and prior
-
-
 def test_prior_and_posterior_come_from_elsewhere():
     """CLAM with a posterior has the same weights and instances, and one more loss term."""
     torch.manual_seed(0)
@@ -185,9 +173,6 @@ def test_prior_and_posterior_come_from_elsewhere():
     assert "edges" in probsa.needs and "edges" not in plain.needs
 
 
-# Arguments
-
-
 def test_dropout_brings_that_of_the_attention():
     def rates(**options) -> list[float]:
         model = build("clam-sb", **SMALL, **options)
@@ -196,69 +181,3 @@ def test_dropout_brings_that_of_the_attention():
     assert rates() == [0.0]
     assert rates(dropout=0.1) == [0.1, 0.25]
     assert rates(preset="original") == [0.25, 0.25]
-
-
-# torchmil 1.0.2
-
-
-@pytest.fixture(scope="module")
-def torchmil(shared_golden) -> Golden:
-    return Golden(shared_golden, "torchmil_clam_sb")
-
-
-def their_svm(s: Tensor, y: Tensor) -> Tensor:
-    """Compute torchmil's SVM, whose logarithm and maximum run over the instances of each class.
-
-    Its targets have shape (m, 1). With two rows whose scores are far apart, each also gets the
-    other's target score; three such rows fail.
-    """
-    hard = (s[:, 0] - s[:, 1]).abs() >= math.log(1000)
-    target = s.gather(1, y[:, None])
-    total = torch.zeros(())
-    if not hard.all():
-        smooth = s[~hard] - target[~hard]
-        total = total + (~hard).sum() * (smooth.logsumexp(0).sum() + 1)
-    if hard.any():
-        count = int(hard.sum())
-        assert count in (1, 2)
-        total = total + count * (s[hard].amax(0).sum() + 1) - 2 * target[hard].sum()
-    return total / len(s)
-
-
-def their_instance_loss(model, bags, out) -> Tensor:
-    """Sum torchmil's instance loss over both classes."""
-    logits, terms = out.extras["instance_logits"], []
-    for c in model.evidence.choose(out.attention.mean, bags.y, bags.sizes):
-        terms.append(their_svm(logits[c.rows, c.classes], c.targets))
-    return torch.stack(terms).sum()
-
-
-@pytest.mark.parametrize("b", BAGS)
-def test_torchmil(torchmil, b):
-    model = torchmil.model()
-    bags = pack([bag := torchmil.bag(b)])
-    out = model(bags)
-    close(out.attention.mean, torchmil.expected(f"bag{b}.att_raw"))
-    close(out.attention.mean.softmax(0), torchmil.expected(f"bag{b}.att"))
-    close(out.logits[0, 0, 0], torchmil.expected(f"bag{b}.logit"))
-    close(out.probability[0, 0], torchmil.expected(f"bag{b}.prob"))
-    terms = model.losses(out, bags)
-    close(terms["nll"], torchmil.expected(f"bag{b}.loss.BCEWithLogitsLoss"))
-    theirs = their_instance_loss(model, bags, out)
-    close(theirs, torchmil.expected(f"bag{b}.loss.InstLoss"))
-    total = terms["nll"] + theirs
-    close(total, torchmil.expected(f"bag{b}.total"))
-    assert set(torchmil.names(model).values()) == {k for k, _ in model.named_parameters()}
-    torchmil.check_gradients(model, total, bag.x, b=b)
-    # ours is the SVM of each instance over its two classes, averaged over the two classifiers
-    logits = out.extras["instance_logits"].double()
-    right = []
-    for c in model.evidence.choose(out.attention.mean, bags.y, bags.sizes):
-        s = logits[c.rows, c.classes]
-        margin = (2 * c.targets - 1) * (s[:, 1] - s[:, 0])
-        each = torch.where(
-            margin.abs() < math.log(1000), F.softplus(1 - margin), F.relu(1 - margin)
-        )
-        right.append(each.mean())
-    close(terms["instance"].double(), torch.stack(right).mean())
-    assert abs(terms["instance"].item() * 2 - theirs.item()) > 0.1

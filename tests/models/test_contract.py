@@ -112,14 +112,6 @@ def check_losses(model: Model, out: Output, bags) -> dict[str, Tensor]:
     return losses
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_shapes_and_finite_losses(model, training):
-    bags = pack(batch(model))
-    out = model.train(training)(bags)
-    check_output(out, bags.sizes, 1)
-    check_losses(model, out, bags)
-
-
 def test_the_facts_are_those_of_the_model(name, model):
     bags = pack(batch(model))
     assert model.has_kl == ("kl" in model.losses(model(bags), bags)) == ("kappa" in arguments(name))
@@ -208,22 +200,24 @@ def test_the_order_of_instances_is_irrelevant(model):
 NOWHERE = torch.zeros(2, 0, dtype=torch.long)
 
 
-@pytest.mark.parametrize("case", ["one instance", "no edges", "isolated instances"])
-def test_odd_bags_have_finite_losses_and_gradients(model, case):
-    n = model.min_instances if case == "one instance" else max(7, model.min_instances)
-    edges = {"no edges": NOWHERE, "isolated instances": torch.tensor([[0, 1], [1, 2]])}.get(case)
-    if n == 1:
-        edges = NOWHERE
-    bags = pack([make_bag("a", n, edges=edges)])
-    out = model(bags)
-    check_output(out, bags.sizes, 1)
-    losses = check_losses(model, out, bags)
-    objective(losses, weights=model.loss_weights, kl_weight=1.0).backward()
+def test_odd_bags_have_finite_losses_and_gradients(model):
+    """One instance, no edges, isolated instances, and a batch of several sizes."""
+    few, some = model.min_instances, max(7, model.min_instances)
+    for bags in (
+        [make_bag("a", few, edges=NOWHERE if few == 1 else None)],
+        [make_bag("a", some, edges=NOWHERE)],
+        [make_bag("a", some, edges=torch.tensor([[0, 1], [1, 2]]))],
+        batch(model),
+    ):
+        out = model(packed := pack(bags))
+        check_output(out, packed.sizes, 1)
+        losses = check_losses(model, out, packed)
+        objective(losses, weights=model.loss_weights, kl_weight=1.0).backward()
     for key, p in model.named_parameters():
         assert p.grad is None or bool(p.grad.isfinite().all()), key
 
 
-def train_a_little(model: Model, bags, *, steps: int = 3) -> dict[str, float]:
+def train_a_little(model: Model, bags, *, steps: int) -> dict[str, float]:
     """Return the total absolute gradient of each parameter."""
     optimiser = torch.optim.Adam(model.parameter_groups(), lr=1e-2)
     seen = dict.fromkeys((k for k, _ in model.named_parameters()), 0.0)
@@ -241,30 +235,25 @@ def train_a_little(model: Model, bags, *, steps: int = 3) -> dict[str, float]:
     return seen
 
 
-def test_every_parameter_gets_a_gradient(model):
-    seen = train_a_little(model, pack(batch(model)))
+def test_training_reaches_every_parameter_and_lowers_the_loss(model):
+    bags = pack(batch(model))
+    noise = noise_for(len(bags.x))
+
+    @torch.no_grad()
+    def loss() -> float:
+        losses = model.losses(model(bags, noise=noise), bags)
+        return objective(losses, weights=model.loss_weights, kl_weight=1.0).item()
+
+    before, seen = loss(), train_a_little(model, bags, steps=30)
+    assert loss() < before
     assert {k for k, v in seen.items() if v == 0} <= model.without_effect
     rounding = 1e-12 * max(seen.values())
     assert all(seen[k] <= rounding for k in model.without_effect)
 
 
-def test_training_lowers_the_loss(model):
-    bags = pack(batch(model))
-    noise = noise_for(len(bags.x))
-
-    def loss() -> float:
-        with torch.no_grad():
-            losses = model.losses(model(bags, noise=noise), bags)
-        return objective(losses, weights=model.loss_weights, kl_weight=1.0).item()
-
-    before = loss()
-    train_a_little(model, bags, steps=30)
-    assert loss() < before
-
-
 def test_by_name_arguments_and_weights_it_is_the_same_model(name):
     first = make(name, seed=3).double()
-    train_a_little(first, pack(batch(first)))
+    train_a_little(first, pack(batch(first)), steps=3)
     again = build(first.name, **first.arguments).double()
     again.load_state_dict(first.state_dict(), strict=True)
     bags = pack(batch(first))
@@ -272,12 +261,6 @@ def test_by_name_arguments_and_weights_it_is_the_same_model(name):
     assert torch.equal(a.logits, b.logits)
     assert torch.equal(a.attention.mean, b.attention.mean)
     assert torch.equal(a.attention.variance, b.attention.variance)
-
-
-def test_a_name_and_a_width_suffice(name):
-    model = build(name, in_dim=IN_DIM)
-    bags = pack(batch(model, dtype=torch.float32))
-    check_losses(model, model(bags), bags)
 
 
 def test_prediction_is_deterministic_and_knows_no_order_of_bags_and_no_gradients(model):
@@ -293,45 +276,33 @@ def test_prediction_is_deterministic_and_knows_no_order_of_bags_and_no_gradients
     same(*logits)
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_a_generator_decides_the_noise(model, training):
-    model.train(training)
+def test_noise_comes_from_the_caller_the_generator_or_the_seed(name):
+    model, other = make(name, seed=1).double(), make(name, seed=2).double()
     bags = pack(batch(model))
-
-    def logits(seed: int) -> Tensor:
-        return model(bags, generator=torch.Generator().manual_seed(seed)).logits
-
-    assert torch.equal(logits(1), logits(1))
-    if bool((model(bags).attention.variance > 0).any()):
-        assert (logits(1) - logits(2)).abs().max().item() > 1e-6
-
-
-@pytest.mark.parametrize("name", SAMPLED)
-def test_training_draws_afresh_each_step_and_as_many_as_asked(name):
-    model = make(name, samples=3, predict_samples=7).double()
-    bags = pack(batch(model))
-    torch.manual_seed(5)
-    first, second = model(bags), model(bags)
-    torch.manual_seed(5)
-    assert torch.equal(model(bags).logits, first.logits)
-    with_noise = bool((first.attention.variance > 0).any())
-    assert torch.equal(first.logits, second.logits) == (not with_noise)
-    assert first.logits.shape[1] == (3 if with_noise else 1)
-    assert model.eval()(bags).logits.shape[1] == (7 if with_noise else 1)
-
-
-@pytest.mark.parametrize("name", SAMPLED)
-def test_noise_given_is_used_and_the_seed_is_not(name):
-    a, b = make(name, seed=1).double(), make(name, seed=2).double()
-    bags = pack(batch(a))
-    noise = noise_for(len(bags.x), samples=5)
     for training in (True, False):
-        a.train(training)
-        b.train(training)
-        assert torch.equal(a(bags, noise=noise).logits, b(bags, noise=noise).logits)
-    has_noise = bool((a(bags).attention.variance > 0).any())
-    assert a(bags, noise=noise).logits.shape[1] == (5 if has_noise else 1)
-    assert torch.equal(a(bags).logits, b(bags).logits) == (not has_noise)
+        model.train(training), other.train(training)
+
+        def logits(seed: int) -> Tensor:
+            return model(bags, generator=torch.Generator().manual_seed(seed)).logits
+
+        assert torch.equal(logits(1), logits(1))
+        noisy = bool((model(bags).attention.variance > 0).any())
+        assert not noisy or (logits(1) - logits(2)).abs().max().item() > 1e-6
+        if name not in SAMPLED:
+            continue
+        noise = noise_for(len(bags.x), samples=5)
+        given = model(bags, noise=noise).logits
+        assert torch.equal(given, other(bags, noise=noise).logits)
+        assert given.shape[1] == (5 if noisy else 1)
+        own = (SMALL["samples"], SMALL["predict_samples"])[not training]
+        assert model(bags).logits.shape[1] == (own if noisy else 1)
+        # a step of training draws afresh, a prediction by the seed
+        torch.manual_seed(5)
+        first, second = model(bags).logits, model(bags).logits
+        torch.manual_seed(5)
+        assert torch.equal(model(bags).logits, first)
+        assert torch.equal(second, first) == (not noisy or not training)
+        assert training or torch.equal(other(bags).logits, first) == (not noisy)
 
 
 def test_single_precision_is_double_precision_rounded(name):
@@ -388,17 +359,6 @@ def test_more_classes(name, classes):
         model.losses(model(wrong), wrong)
 
 
-def test_labels_are_needed_for_losses_only(model):
-    unlabelled = pack([make_bag("a", model.min_instances + 3, y=None)])
-    out = model.eval()(unlabelled)
-    check_output(out, unlabelled.sizes, 1)
-    with pytest.raises(InputError, match="no labels"):
-        model.losses(out, unlabelled)
-    wrong = pack([make_bag("a", model.min_instances + 3, y=2)])
-    with pytest.raises(InputError, match="labels go from 2 to 2, but n_classes=1 means 0 to 1"):
-        model.losses(out, wrong)
-
-
 def test_class_weights_reach_the_loss(name):
     if "class_weights" not in arguments(name):
         pytest.skip("the model takes no class weights")
@@ -425,21 +385,30 @@ def test_the_original_setting_is_one_argument(name):
     small = {k: v for k, v in SMALL.items() if k in arguments(name)}
     model = build(name, in_dim=IN_DIM, preset="original", **small)
     assert model.arguments == {**look_up(name).original, "in_dim": IN_DIM, **small}
-    bags = pack(batch(model, dtype=torch.float32))
+    # without an isolated patch, which makes the map of a slide large
+    bags = pack([make_bag("a", max(3, model.min_instances), dtype=torch.float32)])
     check_losses(model, model(bags), bags)
 
 
-def test_a_source_is_given(name):
-    """It states the paper, the licence, and what follows the paper, the code and the comparison."""
-    provenance = make(name).provenance
+def test_a_name_and_a_width_suffice_and_labels_are_needed_for_losses_alone(name):
+    """Its provenance states paper and licence, and what follows paper, code and comparison."""
+    model = build(name, in_dim=IN_DIM).eval()
+    provenance = model.provenance
     assert all(text.strip() for text in asdict(provenance).values())
     assert "http" in provenance.paper or "arXiv" in provenance.paper
+    n, one = model.min_instances + 3, torch.float32
+    out = model(pack([make_bag("a", n, y=None, dtype=one)]))
+    check_output(out, [n], 1)
+    for y, said in ((None, "no labels"), (2, "go from 2 to 2, but n_classes=1 means 0 to 1")):
+        with pytest.raises(InputError, match=said):
+            model.losses(out, pack([make_bag("a", n, y=y, dtype=one)]))
+    check_losses(model, out, pack([make_bag("a", n, dtype=one)]))
 
 
 def test_one_instance_beside_very_many(name):
     model = make(name)
     # self-attention is quadratic, so a transformer gets a size that takes seconds, not minutes
-    many = 3_000 if "heads" in arguments(name) else 50_000
+    many = 1_500 if "heads" in arguments(name) else 30_000
     few = max(1, model.min_instances)
     i = torch.arange(many - 1)
     large = Bag(

@@ -92,9 +92,6 @@ def distilled(model, bags, groups):
     return model.distilled(h, a, pooled, cam=cam, e=e, groups=groups)
 
 
-# by hand
-
-
 def test_the_score_is_the_probability_with_attention_over_the_whole_bag():
     model = small(n_classes=2).eval()
     bags = pack([random_bag(9, seed=1, features=6), random_bag(1, seed=2, features=6)])

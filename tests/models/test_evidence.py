@@ -98,12 +98,3 @@ def test_a_fixed_kappa_stays_and_a_diverged_step_changes_nothing():
     model = make("evidence-field")
     model.update_statistics(torch.tensor([10.0, float("nan")], dtype=F64))
     assert float(model.attention.prior.kappa) == pytest.approx(1.0)
-
-
-def test_an_encoder_can_be_a_transformer():
-    model = make("evidence-field", encoder="transformer", heads=2)
-    assert model.encoder is not None
-    assert any(isinstance(part, torch.nn.ReLU) for part in model.embed.net)  # unlike T-ABMIL
-    assert len(build("tabmil", in_dim=6).embed.net) == 1
-    out = model(bags_of(), generator=torch.Generator().manual_seed(0))
-    assert out.logits.shape == (len(SIZES), 16, 1)

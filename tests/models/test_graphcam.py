@@ -24,11 +24,6 @@ def gtp(shared_golden) -> Golden:
     return Golden(shared_golden, "gtp")
 
 
-@pytest.fixture(scope="module")
-def torchmil(shared_golden) -> Golden:
-    return Golden(shared_golden, "torchmil_gtp")
-
-
 @pytest.mark.parametrize("b", EACH)
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_every_class_is_the_originals(gtp, b, dtype):
@@ -54,9 +49,6 @@ def test_every_class_is_the_originals(gtp, b, dtype):
         close(shown, want(f"vis{c}"))
 
 
-# an independent computation by automatic differentiation, and torchmil's variant
-
-
 def ratio(a: Tensor, b: Tensor) -> Tensor:
     low = b.clamp(min=1e-9) + b.clamp(max=1e-9)
     return a / (low + (low == 0) * 1e-9) * (b != 0)
@@ -71,13 +63,10 @@ def shares(f, inputs: list[Tensor], r: Tensor) -> list[Tensor]:
     return [x.detach() * g for x, g in zip(leaves, grads, strict=True)]
 
 
-def linear(r: Tensor, x: Tensor, w: Tensor, *, alpha: float) -> Tensor:
+def linear(r: Tensor, x: Tensor, w: Tensor) -> Tensor:
     up, down = w.clamp(min=0).T, w.clamp(max=0).T
     parts = [x.clamp(min=0), x.clamp(max=0)]
-    active = sum(shares(lambda p, n: p @ up + n @ down, parts, r))
-    if alpha == 1:
-        return active
-    return alpha * active + (1 - alpha) * sum(shares(lambda p, n: p @ down + n @ up, parts, r))
+    return sum(shares(lambda p, n: p @ up + n @ down, parts, r))
 
 
 def added(r: Tensor, a: Tensor, b: Tensor) -> list[Tensor]:
@@ -103,53 +92,38 @@ def steps(block, x: Tensor) -> SimpleNamespace:
     return one
 
 
-def second_time(model: GTP, t: Tensor, *, start: float | None, theirs: bool) -> Tensor:
-    """Return each cluster's relevance for the one class, from tokens (bags, t, d).
+def second_time(model: GTP, t: Tensor, *, start: float | None) -> Tensor:
+    """Return each cluster's relevance for the one class, from tokens (1, t, d), the class first.
 
-    Args:
-        model: the model.
-        t: tokens, the class token first.
-        start: relevance of the logit; None: the logit itself.
-        theirs: torchmil's variant: inhibition counts half, the skip connection gets the share of
-            the attention branch too, no product is halved, gradients are ignored, layers are
-            multiplied elementwise, and sums run over the whole batch.
+    The relevance of the logit is `start`, or the logit itself.
     """
-    alpha = 0.5 if theirs else 1.0
     traces, x = [], t
     for block in model.blocks:
         traces.append(steps(block, x))
         x = traces[-1].out
     last = model.norm(x)[:, 0]
     logit = model.classifier(last)
-    matrices = [one.attention for one in traces]
-    gradients = torch.autograd.grad(logit.sum(), matrices)
+    gradients = torch.autograd.grad(logit.sum(), [one.attention for one in traces])
     begin = logit if start is None else torch.full_like(logit, start)
     r = torch.zeros_like(t)
-    first = linear(begin, last, model.classifier.weight, alpha=alpha)
-    r[:, 0] = shares(lambda v: v, [last], first)[0]
-    eye = torch.eye(t.shape[1], dtype=t.dtype)
-    layers: list[Tensor] = []
+    r[:, 0] = shares(lambda v: v, [last], linear(begin, last, model.classifier.weight))[0]
+    j = eye = torch.eye(t.shape[1], dtype=t.dtype)
     for block, one, g in reversed(list(zip(model.blocks, traces, gradients, strict=True))):
         skip, mlp = added(r, one.z, one.mlp)
-        mlp = linear(mlp, one.active, block.mlp[3].weight, alpha=alpha)
-        mlp = linear(mlp, one.normed_z, block.mlp[0].weight, alpha=alpha)
+        mlp = linear(mlp, one.active, block.mlp[3].weight)
+        mlp = linear(mlp, one.normed_z, block.mlp[0].weight)
         r = one.z * (ratio(skip, one.z) + ratio(mlp, one.z))
         skip, mixed = added(r, one.x, one.attended)
         if isinstance(block.out, torch.nn.Linear):
-            mixed = linear(mixed, one.mixed, block.out.weight, alpha=alpha)
+            mixed = linear(mixed, one.mixed, block.out.weight)
         mixed = mixed.unflatten(2, (block.heads, -1)).transpose(1, 2)
-        half = 1 if theirs else 2
-        r_a, r_v = (v / half for v in shares(torch.matmul, [one.attention, one.v], mixed))
+        r_a, r_v = (v / 2 for v in shares(torch.matmul, [one.attention, one.v], mixed))
         pair = shares(lambda q, k: q @ k.transpose(2, 3), [one.q, one.k], r_a)
-        qkv = torch.stack([*(v / half for v in pair), r_v]).permute(1, 3, 0, 2, 4).flatten(2)
-        other = linear(qkv, one.normed, block.qkv.weight, alpha=alpha)
-        r = one.x * (ratio(skip, one.x) + ratio(skip if theirs else other, one.x))
+        qkv = torch.stack([*(v / 2 for v in pair), r_v]).permute(1, 3, 0, 2, 4).flatten(2)
+        other = linear(qkv, one.normed, block.qkv.weight)
+        r = one.x * (ratio(skip, one.x) + ratio(other, one.x))
         factor = begin[:, :, None, None] if start is None else start
-        c = r_a if theirs else (g * factor * r_a).clamp(min=0)
-        layers.append(c.mean(1) + eye)
-    j = layers[0]
-    for c in layers[1:]:
-        j = j * c if theirs else j @ c
+        j = j @ ((g * factor * r_a).clamp(min=0).mean(1) + eye)
     return j[:, 0, 1:].detach()
 
 
@@ -161,30 +135,6 @@ def tokens_of(model: GTP, bags) -> tuple[Tensor, Tensor]:
     return s.detach(), model.tokens(pool_clusters(s.softmax(1), h, bags.sizes)[0])
 
 
-def test_torchmils_map_and_ours_of_its_weights(torchmil):
-    model = torchmil.model().double()
-    together = []
-    for b in EACH:
-        bag = torchmil.bag(b, dtype=F64, weights=torchmil.tensors[f"bag{b}.edge_weight"].double())
-        bags = pack([bag])
-        s, t = tokens_of(model, bags)
-        # theirs uses the logits before the softmax
-        got = s @ second_time(model, t, start=None, theirs=True)[0]
-        close(got, torchmil.expected(f"bag{b}.att_raw", double=True))
-        together.append((s, t))
-        # ours follows the original's rules, from the logit and from 1
-        for unit in (False, True):
-            model.unit_init = unit
-            want = second_time(model, t, start=1.0 if unit else None, theirs=False)[0]
-            scores = model.instance_scores(bags, model(bags)).mean
-            torch.testing.assert_close(scores, s.softmax(1) @ want, rtol=1e-7, atol=1e-12)
-    # in a padded batch, theirs sums over all bags
-    u = second_time(model, torch.cat([t for _, t in together]), start=None, theirs=True)
-    batch = torchmil.expected("batch.att_raw", double=True)
-    for b, (s, _) in enumerate(together):
-        close(s @ u[b], batch[b, : len(s)])
-
-
 @pytest.mark.parametrize("unit", [False, True])
 def test_one_logit_of_a_vit_by_the_rules_a_second_time(unit):
     model = small(unit_init=unit)
@@ -192,15 +142,11 @@ def test_one_logit_of_a_vit_by_the_rules_a_second_time(unit):
     s, t = tokens_of(model, bags)
     scores = model.instance_scores(bags, model(bags)).mean
     want = [
-        s[rows].softmax(1)
-        @ second_time(model, t[[b]], start=1.0 if unit else None, theirs=False)[0]
+        s[rows].softmax(1) @ second_time(model, t[[b]], start=1.0 if unit else None)[0]
         for b, rows in enumerate((slice(0, 12), slice(12, 19)))
     ]
     torch.testing.assert_close(scores, torch.cat(want), rtol=1e-8, atol=1e-12)
     assert scores.min().item() >= 0 and scores.max().item() > 1e-6
-
-
-# invariances
 
 
 def small(*, seed: int = 0, **options) -> GTP:

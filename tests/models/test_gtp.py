@@ -28,9 +28,6 @@ def gtp(shared_golden) -> Golden:
     return Golden(shared_golden, "gtp")
 
 
-# the authors' code
-
-
 @EACH
 @pytest.mark.parametrize("double", [False, True])
 def test_a_prediction_is_the_originals(gtp, b, double):
@@ -88,9 +85,6 @@ def test_three_bags_at_once_without_padding(gtp, training):
         close(losses["ortho"], gtp.expected("batch.ortho"))
 
 
-# against the definition, dense
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_edge_list_is_the_matrix(weighted):
     """H, mincut and ortho of bags of all kinds from an N × N matrix."""
@@ -116,20 +110,6 @@ def test_the_edge_list_is_the_matrix(weighted):
         for got, wanted in ((h[own], want), (pooled[k], soft.T @ want), (cuts[k], cut),
                             (fars[k], far)):  # fmt: skip
             torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-11)
-
-
-@pytest.mark.parametrize("k", [1, 4, 100])
-def test_even_clusters_cut_nothing_and_are_no_clusters(k):
-    bags = pack([random_bag(9, seed=1, density=0.5), random_bag(5, seed=2, density=0.9)])
-    soft = torch.full((14, k), 1 / k, dtype=F64)
-    _, gram = pool_clusters(soft, soft, bags.sizes)
-    cut = mincut(soft, graph(bags, weighted=False, dtype=F64))
-    assert cut.tolist() == pytest.approx([-1.0, -1.0], abs=1e-14)
-    want = max(2 - 2 / k**0.5, 0) ** 0.5
-    assert ortho(gram).tolist() == pytest.approx([want, want], abs=1e-12)
-
-
-# training
 
 
 def test_one_instance_in_training_uses_the_running_statistics():

@@ -1,4 +1,4 @@
-"""IIB-MIL: the authors' numbers, updates of prototypes and instance labels, resumed runs."""
+"""IIB-MIL: updates of prototypes and instance labels, and torchmil's own formulas."""
 
 from dataclasses import replace
 
@@ -7,19 +7,12 @@ import torch
 import torch.nn.functional as F
 from support.golden import Golden, close
 from support.random_bags import F64, random_bag
-from support.stored import write_folder
-from torch import nn
 
 from probsa import pack
 from probsa.errors import BagError
-from probsa.layers.postnorm import PostNormLayer, QueryLayer
 from probsa.layers.transformer import TransformerLayer, bag_attention
 from probsa.models import build, iibmil
 from probsa.models.iibmil import ALMOST, softened
-from probsa.training import Reporter, train
-from probsa.training.checkpoints import load_checkpoint
-from probsa.training.config import DataConfig, RunConfig, TrainingConfig
-from probsa.training.preparation import prepare
 
 SMALL = {"embed": 8, "heads": 2, "hidden": 16, "layers": 1, "decoder_layers": 1}
 BAGS = pytest.mark.parametrize("b", [0, 1, 2])
@@ -48,40 +41,6 @@ def labelled(model, golden, b):
     """Return bag b, after restoring the stored soft labels of its instances."""
     model.restore_memory({f"bag{b}": golden.tensors[f"bag{b}.confidence"]})
     return golden.bag(b)
-
-
-# the authors' numbers
-
-
-@BAGS
-def test_every_value_loss_and_gradient_of_the_original(golden, b):
-    model = golden.model()
-    bag = labelled(model, golden, b)
-    out = model(bags := pack([bag]))
-    losses = model.losses(out, bags)
-    got = {
-        "inst_logits": out.extras["instance_logits"][None],
-        "x_instance": out.extras["instance_features"][None],
-        "score_prot": out.extras["prototype_score"],
-        "logits": out.logits[0],
-        "prob": out.probability,
-        "ce": losses["nll"],
-        "partial_loss": losses["instance"],
-        "total": sum(losses.values()),
-        # their evaluation log applies the softmax twice
-        "ce_double_softmax": F.cross_entropy(out.probability, bags.y),
-        "cross_att1": out.extras["cross_attention"].T[None],
-    }
-    t, x = model.queries[None], model.instances(bags)
-    for k, layer in enumerate(model.decoder):
-        t, weights = layer(t, x, bags.sizes)
-        close(weights.T[None], golden.expected(f"bag{b}.cross_att{k}"))
-    for key, value in {**got, "decoder": t}.items():
-        close(value, golden.expected(f"bag{b}.{key}"))
-    close(out.attention.mean, golden.expected(f"bag{b}.inst_logits")[0].softmax(1))
-    assert set(losses) == {"nll", "instance"} and model.loss_weights == {"instance": 5.0}
-    assert set(golden.names(model).values()) == {k for k, _ in model.named_parameters()}
-    golden.check_gradients(model, got["total"], bag.x, b=b)
 
 
 @BAGS
@@ -117,47 +76,6 @@ def test_a_class_with_two_bags_of_three(golden):
     model.after_step(replace(out, extras={k: v[keep] for k, v in out.extras.items()}), six)
     close(model.prototypes, golden.expected("batch.prototypes_after"))
     assert not model.memory()  # the first ten epochs do not update instance labels
-
-
-# layers
-
-NAMES = {"self_attn.in_proj_": "qkv.", "self_attn.out_proj.": "out.", "linear1": "feed.first",
-         "linear2": "feed.second", "multihead_attn.in_proj_": "instances.qkv.",
-         "multihead_attn.out_proj.": "instances.out."}  # fmt: skip
-
-
-def load(ours, theirs, names):
-    """Copy their random weights, biases and norms into our layer."""
-    generator = torch.Generator().manual_seed(3)
-    state = {}
-    for key, value in theirs.state_dict().items():
-        nn.init.normal_(value, generator=generator)
-        start = max((k for k in names if key.startswith(k)), key=len, default="")
-        state[names.get(start, "") + key.removeprefix(start)] = value
-    ours.load_state_dict(state, strict=True)
-
-
-def test_the_layers_are_pytorch_s():
-    x, t = torch.randn(9, 8, dtype=F64), torch.randn(2, 3, 8, dtype=F64)
-    ours = PostNormLayer(8, heads=2, hidden=12).double()
-    theirs = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True).double().eval()
-    own = {k: f"attention.{v}" for k, v in NAMES.items() if k.startswith("self_attn")}
-    load(ours, theirs, {**NAMES, **own})
-    same(ours(x, (2, 7)), torch.cat([theirs(part[None])[0] for part in x.split([2, 7])]))
-
-    ours = QueryLayer(8, heads=2, hidden=12).double()
-    theirs = nn.TransformerDecoderLayer(8, 2, 12, dropout=0.0, batch_first=True).double()
-    # torchmil numbers its norms in the order of use, the authors start with the second
-    own = {k: f"queries.{v}" for k, v in NAMES.items() if k.startswith("self_attn")}
-    load(ours, theirs, {**NAMES, **own, "norm1": "norm2", "norm2": "norm1"})
-    got, weights = ours(t, x, (2, 7))
-    want = [theirs(t[k][None], part[None])[0] for k, part in enumerate(x.split([2, 7]))]
-    same(got, torch.stack(want))
-    for part in weights.split([2, 7]):
-        same(part.sum(0), torch.ones(3, dtype=F64))
-
-
-# prototypes and instance labels
 
 
 def sequential(model, x, p, bags):
@@ -252,44 +170,9 @@ def test_what_is_remembered_reaches_the_loss_and_nothing_else_does():
         model.losses(model(other), other)
 
 
-# a run
-
-
-def test_a_run_that_was_killed_inside_an_epoch_ends_with_the_same_memory(tmp_path):
-    """Weights, prototypes, instance labels and optimiser state are equal bit for bit."""
-    features, labels = write_folder(tmp_path / "data", bags=20)
-    training = {"epochs": 4, "batch_size": 4, "learning_rate": 0.01, "device": "cpu", "threads": 1}
-    config = RunConfig(
-        data=DataConfig(features=features, labels=labels, test_fold=0),
-        model="iibmil",
-        model_arguments={**SMALL, "dropout": 0.2, "warmup_epochs": 1},
-        training=TrainingConfig(**training, tensorboard=False),
-    )
-
-    class Killed(Reporter):
-        def step(self, *, epoch, share):
-            if epoch == 2 and share > 0.4:
-                raise KeyboardInterrupt
-
-    whole = train(config, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        train(config, tmp_path / "parts", reporter=Killed())
-    parts = train(config, tmp_path / "parts", resume=True)
-    a, b = load_checkpoint(whole.last), load_checkpoint(parts.last)
-    assert a.tensors.keys() == b.tensors.keys()
-    assert all(torch.equal(v, b.tensors[k]) for k, v in a.tensors.items())
-    assert a.tensors["model.prototypes"].any(1).all()
-    bank = a.part("memory")
-    assert set(bank) == set(prepare(config).split.train)  # but no validation bag
-    # labels have changed, by steps that differ between epochs
-    assert len({round(v, 4) for labels in bank.values() for v in labels.flatten().tolist()}) > 3
-
-
-# torchmil's network differs: a pre-norm encoder, a class token that attends to the bag
-
-
 @BAGS
 def test_torchmil_s_numbers_follow_from_its_own_formulas(shared_golden, b):
+    """Its network differs: a pre-norm encoder, and a class token that attends to the bag."""
     reference = Golden(shared_golden, "torchmil_iibmil")
     state, x = reference.state, reference.tensors[f"bag{b}.x"]
     encoder = TransformerLayer(32, 24, heads=4, out_proj=False)

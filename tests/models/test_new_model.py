@@ -64,7 +64,9 @@ def installed(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_model_of_another_package_is_listed_and_built(capsys):
+def test_a_model_of_another_package_is_listed_built_trained_and_part_of_its_family(
+    capsys, tmp_path
+):
     assert "meanmil" in names() and look_up("meanmil").family == "global"
     assert build("meanmil", in_dim=3).name == "meanmil"
     assert "## `meanmil`" in catalogue_page()
@@ -72,10 +74,6 @@ def test_a_model_of_another_package_is_listed_and_built(capsys):
     assert json.loads(capsys.readouterr().out)["meanmil"]["needs"] == "features only"
     assert main(["models", "meanmil"]) == 0
     assert "n_classes" in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("installed")
-def test_a_model_of_another_package_trains_from_a_run_file(tmp_path):
     features, labels = write_folder(tmp_path / "data")
     run_file = tmp_path / "run.yaml"
     run_file.write_text(
@@ -86,10 +84,6 @@ def test_a_model_of_another_package_trains_from_a_run_file(tmp_path):
     run = train(read_run(run_file, {}), tmp_path / "run")
     assert run.config().model == "meanmil"
     assert set(load_checkpoint(run.last).part("model")) == {"classifier.weight", "classifier.bias"}
-
-
-@pytest.mark.usefixtures("installed")
-def test_a_model_of_another_package_is_part_of_its_family_in_a_grid():
     families = {w: methods_of([w], [0.5], where="grid.yaml") for w in ("local", "global")}
     models = {w: {e.method.model for e in entries} for w, entries in families.items()}
     assert "meanmil" in models["global"] and "meanmil" not in models["local"]

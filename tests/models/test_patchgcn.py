@@ -7,11 +7,10 @@ import torch
 from support.golden import Golden, close
 from support.options import made, some_bags
 from support.random_bags import F64
-from torch import Tensor, nn
+from torch import nn
 
 from probsa import Bag, pack
 from probsa.layers.graph import neighbourhoods
-from probsa.layers.pooling import pool_vectors
 from probsa.models import from_original
 from probsa.models.patchgcn import GENConv
 
@@ -19,55 +18,6 @@ from probsa.models.patchgcn import GENConv
 @pytest.fixture(params=["patchgcn", "patchgcn_biasmlp"])
 def authors(request, shared_golden) -> Golden:
     return Golden(shared_golden, request.param)
-
-
-def survival(logits: Tensor, *, y: int, censored: Tensor, alpha: float) -> Tensor:
-    """The authors' loss over time bins, which is not part of the package."""
-    hazards = logits.sigmoid()
-    s = torch.cat([torch.ones(1), (1 - hazards).cumprod(0)]).clamp_min(1e-7).log()
-    event = -(1 - censored) * (s[y] + hazards[y].clamp_min(1e-7).log())
-    return (1 - alpha) * (event - censored * s[y + 1]) + alpha * event
-
-
-@pytest.mark.parametrize("b", [0, 1, 2])
-def test_every_value_loss_and_gradient_of_the_original(authors, b):
-    model, bag = authors.model(), authors.bag(b)
-    bags = pack([bag])
-    convolved = []  # the convolutions alone, before the norms
-    for layer in model.layers:
-        layer.conv.register_forward_hook(lambda *a: convolved.append(a[2]))
-    h0, conv0, layer1, layer2 = x = model.graph(bags)
-    _, conv1, conv2 = convolved
-    out = model(bags)
-    f, logits, losses = out.attention.mean, out.logits[0], model.losses(out, bags)
-    censored = authors.expected(f"bag{b}.censor")
-    nll = {a: survival(logits[0], y=bag.y, censored=censored, alpha=a) for a in (0.0, 0.4)}
-    total = losses["nll"] + nll[0.0]
-    got = {
-        "h0": h0,
-        "conv0": conv0,
-        "layer1": layer1,
-        "layer2": layer2,
-        "conv1": conv1,
-        "conv2": conv2,
-        "cat": torch.cat(x, 1),
-        "att_raw": f[None],
-        "att": f.softmax(0)[None],
-        "pooled": pool_vectors(f[:, None], model.instances(bags), bags.sizes)[0],
-        "logits": logits,
-        "hazards": logits.sigmoid(),
-        "S": (1 - logits.sigmoid()).cumprod(1),
-        "ce": losses["nll"],
-        "nll_surv_a0": nll[0.0],
-        "nll_surv_a04": nll[0.4],
-        "total": total,
-    }
-    for key, value in got.items():
-        close(value, authors.expected(f"bag{b}.{key}"))
-    assert logits.argmax().item() == authors.expected(f"bag{b}.y_hat").item()
-    assert set(losses) == {"nll"}
-    assert set(authors.names(model).values()) == {k for k, _ in model.named_parameters()}
-    authors.check_gradients(model, total, bag.x, b=b)
 
 
 def test_arcs_go_before_edges(authors):

@@ -84,8 +84,7 @@ def by_hand(model, bags, f):
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("hidden", [None, 5])
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("hidden", "training"), [(None, True), (None, False), (5, True)])
 def test_its_covariance_arrives_in_the_logits(monkeypatch, hidden, training):
     monkeypatch.setattr("probsa.variational.posteriors.BLOCK", 100)
     model = make(given_bags(), classifier_hidden=hidden, samples=2000, predict_samples=2000)
@@ -133,8 +132,7 @@ def test_gradients_reach_its_parameters_through_the_samples():
         assert float(p.grad.abs().max()) > 1e-6
 
 
-@pytest.mark.parametrize("hidden", [None, 5])
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("hidden", "training"), [(None, True), (None, False), (5, True)])
 def test_autocast_does_not_reach_its_samples(hidden, training):
     single = [replace(b, x=b.x.float(), weights=b.weights.float()) for b in given_bags()]
     model = make(single, dtype=torch.float32, classifier_hidden=hidden).train(training)

@@ -144,7 +144,7 @@ def test_a_run_has_one_epoch_and_is_resumed_predicted_and_explained(tmp_path, na
         before = run.last.read_bytes()
         train(config, run.path, resume=True)
         assert run.last.read_bytes() == before
-        finish_run(run, bootstrap=0, maps="none")
+        finish_run(run, bootstrap=0, maps="none", extras=False)
         assert json.loads((run.predictions / "predictions.json").read_text())["C"] in GRID
         assert load(run.path).model.name == name
         rows = (run.predictions / "predictions.csv").read_text().splitlines()[1:]

@@ -78,9 +78,6 @@ def test_every_gradient_is_the_originals(reference, b):
     close(grad_x, want[model.lay_out(bags)[0].place], relative=1e-4)
 
 
-# a dense computation
-
-
 def filled(*, pyramid: dict | None = None, relative: dict | None = None, **options):
     """Build a small model with random tables and biases, and weights that affect the result.
 
@@ -115,10 +112,8 @@ CASES = [
     {},
     {"relative": {}},
     {"reduction": 3},
-    {"reduction": 7, "layers": 1},
     {"set_dim": None, "heads": 3},
-    {"relative": positions("quant", "q", shared=True)},
-    {"relative": positions("product", "qk")},
+    {"relative": positions("quant", "q", shared=True), "layers": 1},
     {"relative": positions("euc", "kv", contextual=True, shared=True)},
     {"relative": positions("cross", "qkv", contextual=True),
      "pyramid": positions("product", "qk")},
@@ -179,9 +174,6 @@ def test_blocks_change_nothing(monkeypatch, options, dropout):
             torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
 
 
-# positions of instances
-
-
 def test_places_matter_and_nothing_else_of_coordinates():
     model, bag = filled(), scattered()
     before = model(pack([bag]))
@@ -238,9 +230,6 @@ def test_pieces_far_apart_cost_what_they_hold():
 def test_bags_without_places_are_refused(change, message):
     with pytest.raises(BagError, match=message):
         filled()(pack([replace(scattered(), **change)]))
-
-
-# torchmil
 
 
 def torchmil(golden: Golden, x: Tensor, cells: Tensor, *, scrambled: bool) -> tuple[Tensor, Tensor]:

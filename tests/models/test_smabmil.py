@@ -5,13 +5,11 @@ import math
 import pytest
 import torch
 from models.test_contract import batch, make_bag, turned
-from support.golden import Golden
 from support.options import made, some_bags
 from support.random_bags import F64, dense_laplacian
 from torch import Tensor
 
 from probsa import pack
-from probsa.errors import CheckpointError, UnknownName
 from probsa.layers.graph import both_ways, normalised
 from probsa.models import from_original
 
@@ -47,9 +45,6 @@ def test_spectral_norm_is_on_what_comes_after_sm(where, normed):
     layers = (model.attention.first, model.attention.last)
     norms = [torch.linalg.matrix_norm(layer.weight.detach(), 2).item() for layer in layers]
     assert [abs(n - 1) < 1e-4 for n in norms] == [normed == 2, normed >= 1]
-
-
-# with a transformer: the properties that the contract tests check for the default
 
 
 @pytest.mark.parametrize("mode", ["approximate", "exact"])
@@ -93,9 +88,6 @@ def test_alpha_is_trained_or_not(trained):
     assert bool(names) == trained == (model.attention.sm.alpha(bags.x).item() != before)
 
 
-# weights of torchmil
-
-
 def state(**more: Tensor) -> dict[str, Tensor]:
     return {
         "pool.proj1.weight": torch.randn(4, 6),
@@ -118,30 +110,3 @@ def test_alpha_is_read_as_it_acts(mode, alpha):
     theirs = 2 / 3 if alpha == "trainable" else 0.25
     want = theirs if mode == "exact" else 1 - theirs
     assert model.attention.sm.alpha(torch.zeros(1)).item() == pytest.approx(want, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("weights", "constructor", "message"),
-    [
-        ({"pool__sm__sm__coef": torch.tensor(-0.5)}, {}, "coef is -0.5: α can only be read"),
-        ({"pool__proj2__weight": torch.zeros(1, 5)}, {}, r"\(1, 5\) where smabmil .* has \(1, 4\)"),
-        ({"extra": torch.zeros(1)}, {}, "unknown are extra"),
-        ({}, {"sm_alpha": 0.5}, "unknown are pool.sm.sm.coef"),
-        ({}, {"spectral_norm": True}, "nothing given for .*parametrizations"),
-    ],
-)
-def test_other_state_dicts_are_refused(weights, constructor, message):
-    with pytest.raises(CheckpointError, match=message):
-        from_original("torchmil_smabmil", state(**weights), **constructor)
-    with pytest.raises(
-        CheckpointError, match=r"no 'pool.proj1.weight' .* that of torchmil_smabmil"
-    ):
-        from_original("torchmil_smabmil", {"fc.weight": torch.zeros(1)})
-
-
-def test_two_kinds_of_sm_in_one_model_are_refused(shared_golden):
-    reference = Golden(shared_golden, "torchmil_smtransformerabmil")
-    with pytest.raises(CheckpointError, match="transf_sm_steps is 3 and pool_sm_steps 5"):
-        reference.model(transf_sm_steps=3)
-    with pytest.raises(UnknownName, match=r"named 'sm_step'.*'sm_steps'"):
-        from_original("torchmil_smabmil", state(), sm_step=3)

@@ -3,63 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from models.test_contract import make, same
-from support.golden import Golden, close
 from support.random_bags import F64, random_bag
 
 from probsa import pack
-
-ORIGINALS = ["transmil_nystrom014"]
-
-
-@pytest.fixture(scope="module", params=ORIGINALS)
-def golden(request, shared_golden) -> Golden:
-    return Golden(shared_golden, request.param)
-
-
-@pytest.mark.parametrize("b", [0, 1, 2])
-def test_logits_and_every_intermediate(golden, b):
-    model, bag = golden.model(), golden.bag(b)
-    encoder, sizes = model.encoder, [len(bag)]
-
-    def expect(got, what):
-        close(got[None], golden.expected(f"bag{b}.{what}"))
-
-    (x,) = encoder.tokens(model.embed(bag.x), sizes)
-    counts = [len(x)]
-    expect(x, "seq1")
-    for k, block in enumerate(encoder.blocks, 1):
-        (attention,) = block.look(x, counts)
-        x = block(x, counts)
-        expect(x, f"after_layer{k}")
-        rows = golden.tensors.get(f"expected.bag{b}.attn_layer{k}_cls")
-        assert rows is not None  # theirs cover the padded sequence, ours only the tokens
-        close(attention.row(-counts[0])[-counts[0] :].T, rows[:, -counts[0] :])
-        if k == 1:
-            x = encoder.ppeg(x, counts)
-            expect(x, "after_ppeg")
-    expect(encoder.norm(x[0]), "cls_norm")
-    out = model(pack([bag]))
-    expect(out.logits[0, 0], "logits")
-    expect(out.probability[0], "prob")
-    assert int(out.logits.argmax()) == int(golden.expected(f"bag{b}.y_hat"))
-    rows = golden.expected(f"bag{b}.attn_layer2_cls")[:, -counts[0] :]
-    close(out.attention.mean, rows.mean(0)[1 : len(bag) + 1])
-
-
-@pytest.mark.parametrize("b", [0, 1, 2])
-def test_the_loss_and_every_gradient(golden, b):
-    model, bag = golden.model(), golden.bag(b)
-    bags = pack([bag])
-    (loss,) = model.losses(model(bags), bags).values()
-    close(loss, golden.expected(f"bag{b}.loss"))
-    assert set(golden.names(model).values()) == {k for k, _ in model.named_parameters()}
-    golden.check_gradients(model, loss, bag.x, b=b)
-
-
-# computations of the parts
 
 
 def test_the_square_is_filled_with_the_first_instances_again():
@@ -72,17 +20,6 @@ def test_the_square_is_filled_with_the_first_instances_again():
     assert last[1, 0] == 5
     for n in (1, 2, 4, 5, 9, 10, 16, 17):
         assert len(encoder.tokens(h[:1].repeat(n, 1), (n,))[0]) == 1 + int(np.ceil(n**0.5)) ** 2
-
-
-def test_the_convolutions_come_after_the_first_layer_alone():
-    encoder = make("transmil", layers=3).double().encoder
-    h = torch.randn(7, 12, dtype=F64)
-    parts = encoder.tokens(h, (5, 2))
-    x, counts = torch.cat(parts), [len(part) for part in parts]
-    x = encoder.ppeg(encoder.blocks[0](x, counts), counts)
-    for block in encoder.blocks[1:]:
-        x = block(x, counts)
-    same(torch.cat(encoder.encode(h, (5, 2))[0]), x)
 
 
 def test_the_order_of_storage_matters():

@@ -5,17 +5,10 @@ import torch
 from support.golden import Golden, close
 from support.options import made, some_bags
 from support.random_bags import F64, random_bag
-from support.stored import write_folder
 
 from probsa import pack
 from probsa.models import build
 from probsa.models.vmil import schedule, threshold
-from probsa.training import Reporter
-from probsa.training.config import DataConfig, RunConfig, TrainingConfig
-from probsa.training.devices import World
-from probsa.training.loop import TrainingLoop
-from probsa.training.preparation import prepare
-from probsa.training.run_folder import RunFolder
 
 EPOCH_OF = {"e": 1, "m1": 0, "m2": 14}
 """An example epoch (of 30) for each kind of step."""
@@ -178,31 +171,3 @@ def test_a_branch_that_nobody_reads_is_not_computed():
     assert set(extras) == {"p_logit", "q_logit", "q"}
     assert [extras[k].requires_grad for k in ("p_logit", "q_logit")] == [False, True]
     assert set(at(model, "m1").eval()(bags).extras) == {"p_logit", "q_logit", "q"}
-
-
-def test_a_collapse_is_told_once(tmp_path):
-    features, labels = write_folder(tmp_path / "data")
-    config = RunConfig(
-        data=DataConfig(features=features, labels=labels, test_fold=0),
-        model="vmil",
-        model_arguments={"embed": 8, "heads": 2, "feedforward": 8},
-        training=TrainingConfig(epochs=4, batch_size=4, device="cpu", tensorboard=False),
-    )
-    notes = []
-
-    class Listener(Reporter):
-        def note(self, text):
-            notes.append(text)
-
-    loop = TrainingLoop(
-        config, RunFolder(tmp_path / "a"), prepare(config), device=torch.device("cpu"),
-        world=World(), reporter=Listener(),
-    )  # fmt: skip
-    loop.validate()
-    assert notes == []
-    torch.nn.init.zeros_(loop.model.p_head.weight)
-    loop.validate()
-    loop.validate()
-    (note,) = notes
-    assert note.startswith("epoch 1: all 4 validation bags are predicted the same (0.")
-    assert "vmil has collapsed" in note

@@ -99,8 +99,7 @@ def test_the_bands_of_the_specification():
         assert coverage_band(groups, alpha=1 - 0.9) == pytest.approx(band, abs=6e-4)
 
 
-@pytest.mark.parametrize("score", ["lac", "aps"])
-@pytest.mark.parametrize("per_class", [False, True])
+@pytest.mark.parametrize(("score", "per_class"), [("lac", True), ("aps", False)])
 def test_coverage_over_a_thousand_resplits_lies_in_its_band(score, per_class):
     """Of a pool of 300 bags, 100 calibrate and 200 are covered or not."""
     rng = np.random.default_rng(3)

@@ -17,8 +17,7 @@ from probsa.statistics import (
 )
 
 reference = pytest.importorskip(
-    "sksurv.metrics",
-    reason="scikit-survival, a reference that no extra names, is not installed",
+    "sksurv.metrics", reason="scikit-survival, a reference that no extra names, is not installed"
 )
 util = pytest.importorskip("sksurv.util")
 TRAIN = (

@@ -19,8 +19,6 @@ from probsa.models.setmil import SETMIL as SETMIL_MODEL
 from probsa.models.setmil import Block
 from probsa.models.vmil import VMIL
 
-# the gated ABMIL of Patch-GCN's repository, whose hazards are σ of our logits
-
 AMIL: Rules = [
     (r"attention_net\.(?:module\.)?0\.", "embed.net.0."),
     (r"attention_net\.(?:module\.)?3\.attention_a\.0\.", "attention.trunk.first."),
@@ -31,14 +29,9 @@ AMIL: Rules = [
 ]
 
 
-@original(
-    "patchgcn_repo_amil",
-    model="abmil",
-    ignores=None,
-    names=AMIL,
-)
+@original("patchgcn_repo_amil", model="abmil", ignores=None, names=AMIL)
 def amil(of: Original) -> dict[str, Any]:
-    """Read the original's `MIL_Attention_FC_surv`."""
+    """Read `MIL_Attention_FC_surv` of Patch-GCN's repository; its hazards are σ of our logits."""
     sizes = {k.replace(".module.", "."): v.shape for k, v in of.state.items()}
     width, in_dim = sizes["attention_net.0.weight"]
     drop = float(of.arguments.get("dropout", 0.25))
@@ -54,9 +47,6 @@ def amil(of: Original) -> dict[str, Any]:
         "score_bias": True,
         "classifier_hidden": sizes["classifier.weight"][1],
     }
-
-
-# SETMIL
 
 
 def framed(bag: Bag, side: int) -> Bag:
@@ -135,8 +125,6 @@ def relative_positions(blocks: nn.ModuleList, *, class_token: bool, **options: A
         block.relative = new
 
 
-# VMIL
-
 VMIL_LAYER = r"transformer_encoder\.layers\.(\d+)\."
 VMIL_NAMES: Rules = [
     (r"encoder_layer\.", None),  # never used
@@ -192,8 +180,6 @@ def vmil(of: Original) -> Model:
     return transplant(model, of.state, VMIL_NAMES)
 
 
-# GTP
-
 GTP: Rules = [
     (r"cls_token$", "class_token"),
     (r"conv1\.bn_layer\.", "gcn.norm."),
@@ -222,9 +208,6 @@ def gtp(of: Original) -> dict[str, Any]:
         "heads": 8,
         "mlp_ratio": len(of.state["transformer.blocks.0.mlp.fc1.bias"]) / d,
     }
-
-
-# IIB-MIL
 
 
 def iibmil_names() -> Rules:
@@ -275,8 +258,6 @@ def iibmil(of: Original) -> dict[str, Any]:
     }
 
 
-# DTFD-MIL
-
 DTFD: Rules = [
     (r"dim_reduction\.fc1\.", "embed.net.0."),
     (r"dim_reduction\.resBlocks\.(\d+)\.block\.", r"residual.\1.net."),
@@ -309,8 +290,6 @@ def dtfd(of: Original) -> dict[str, Any]:
         "predict_samples": of.arguments.get("num_MeanInference", 1),
     }
 
-
-# PatchGCN
 
 PATCHGCN: Rules = [
     (r"fc\.0\.", "embed.net.0."),

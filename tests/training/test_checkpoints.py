@@ -50,10 +50,7 @@ def test_retired_arguments_with_the_values_of_today_are_read(saved):
         ({"model": "theirs"}, "'theirs', which is not installed here"),
         ({"model": "clam-sb"}, "holds a 'clam-sb', not a 'abmil'"),
         ({"model": 3}, "model is 3"),
-        (
-            {"arguments": {"in_dim": 5, "embed": [8, 4]}},
-            "does not fit the model .*size mis",
-        ),
+        ({"arguments": {"in_dim": 5, "embed": [8, 4]}}, "does not fit the model .*size mis"),
         ({"arguments": {"in_dim": 4, "embd": 3}}, "does not fit the model 'abmil': no argument"),
         ({"arguments": {"in_dim": 10**9, "embed": 10**9}}, "a larger model than its"),
     ],

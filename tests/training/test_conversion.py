@@ -39,9 +39,7 @@ def bags(tmp_path):
 
 
 WRAPPED = {
-    "plain": lambda state: state,
     "lightning": lambda state: {"state_dict": {f"model.{k}": v for k, v in state.items()}},
-    "parallel": lambda state: {f"module.{k}": v for k, v in state.items()},
     "script": lambda state: {"model": state, "optimizer": {"lr": 0.1}},
     "parts": lambda state: {
         part: {k.partition(".")[2]: v for k, v in state.items() if k.startswith(f"{part}.")}

@@ -28,7 +28,6 @@ sys.exit(main(["train", "--config", sys.argv[1], "--out", sys.argv[2], "--maps",
     ("model", "training"),
     [
         ("counted-test", {"optimizer": "radam", "schedule": "plateau", "schedule_epochs": 1}),
-        ("abmil-probsa-diag", {"weight_decay": 0.1, "decay_vectors": False}),
         ("evidence-field", {"members": 2}),
         ("mean-pool", {}),
     ],

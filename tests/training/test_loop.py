@@ -73,9 +73,6 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(config, tm
     assert same(a, train(config, tmp_path / "b"))
     assert same(a, train(with_training(config, workers=2), tmp_path / "workers"))
     assert not same(a, train(replace(config, seed=1), tmp_path / "c"))
-    plain = make_config(tmp_path / "data", model="abmil")  # without a KL, its weight is ignored
-    no, full = (train(with_training(plain, kl_weight=w), tmp_path / f"{w}") for w in (0.0, 1.0))
-    assert same(no, full)
 
 
 STEP = {"schedule": "step", "schedule_epochs": 1}
@@ -83,6 +80,13 @@ DECAY = {"optimizer": "adamw", "weight_decay": 0.5}
 
 
 def test_every_option_changes_the_weights(config, tmp_path):
+    def trained(changed):
+        loop = loop_of(with_training(config, **changed), tmp_path / "run")
+        for _ in range(loop.epochs):
+            loop.train_epoch()
+            loop.progress.epoch += 1
+        return torch.cat([p.detach().flatten() for p in loop.model.parameters()])
+
     changes = [
         {}, {"epochs": 4}, {"batch_size": 3}, {"max_instances": 9}, {"optimizer": "sgd"}, DECAY,
         {**DECAY, "decay_vectors": False}, {"optimizer": "radam"}, {"schedule": "cosine"}, STEP,
@@ -90,9 +94,10 @@ def test_every_option_changes_the_weights(config, tmp_path):
         {"warmup_epochs": 0}, {"weight_decay": 0.1}, {"kl_weight": 0.3}, {"kl_weight": "linear"},
         {"clip_norm": 1e-2}, {"precision": "bf16"},
     ]  # fmt: skip
-    runs = [train(with_training(config, **c), tmp_path / f"{k}") for k, c in enumerate(changes)]
+    runs = [trained(changed) for changed in changes]
+    assert torch.equal(runs[0], trained({}))
     for (k, a), (m, b) in combinations(enumerate(runs), 2):
-        assert not same(a, b), (changes[k], changes[m])
+        assert not torch.equal(a, b), (changes[k], changes[m])
 
 
 @pytest.mark.parametrize(
@@ -270,17 +275,9 @@ def test_tensorboard_events_are_written_where_it_is_installed(config, tmp_path):
     assert list((run.path / "tensorboard").glob("events*"))
 
 
-@pytest.mark.parametrize(
-    ("model", "arguments"),
-    [
-        ("clam-mb", {"instance_loss": "svm", "n_classes": 2}),
-        ("dsmil", {"labels": "independent", "n_classes": 2}),
-    ],
-)
-def test_losses_that_replace_the_likelihood_are_trained_and_predicted(
-    config, tmp_path, model, arguments
-):
-    config = replace(config, model=model, model_arguments=arguments)
+def test_two_logits_are_trained_and_predicted(config, tmp_path):
+    arguments = {"instance_loss": "svm", "n_classes": 2}
+    config = replace(config, model="clam-mb", model_arguments=arguments)
     predictor = load(train(with_training(config, epochs=1), tmp_path / "run").path, device="cpu")
     p = next(predictor.predict([open_data(config.data).bag("001")])).probability
     assert predictor.task == "multiclass" and len(p) == 2 and np.isfinite(p).all()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.made_runs import loop_of, make_config, with_data
+from support.made_runs import loop_of, make_config, with_data, with_training
 from support.stored import write_folder
 
 from probsa.errors import InputError
@@ -15,7 +15,7 @@ from probsa.evaluation import load, read_predictions
 from probsa.tasks import TargetOptions
 from probsa.training import ClassPrior, load_checkpoint, open_data, read_labels, read_split, train
 from probsa.variational import Bernoulli, Categorical, LikelihoodOptions
-from probsa.workflow import train_and_report
+from probsa.workflow import finish_run
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +74,15 @@ def test_batches_of_cox_have_events(folder, tmp_path):
         loop_of(times_of(folder, batch_size=4), tmp_path)
 
 
-def test_predictions_are_moved_to_the_shares_of_training(folder, tmp_path):
-    config = config_of(folder, balanced=True)
-    run = train_and_report(config, tmp_path / "run", maps="none").run
+def reported(config, out):
+    return finish_run(train(config, out), bootstrap=0, maps="none", extras=False).run
+
+
+def test_predictions_are_moved_to_the_shares_and_the_threshold_is_that_of_the_rule(
+    folder, tmp_path
+):
+    config = config_of(folder, balanced=True, threshold="sensitivity=0.95")
+    run = reported(config, tmp_path / "run")
     split, prior = read_split(run), json.loads(run.prior_file.read_text())
     table = read_labels(config.data)
     y = dict(zip(table.bags, table.labels, strict=True))
@@ -85,13 +91,23 @@ def test_predictions_are_moved_to_the_shares_of_training(folder, tmp_path):
     assert prior["effective"] == [0.5, 0.5]
     moved = read_predictions(run.predictions)
     assert "from the class shares 0.5, 0.5 of the loss to" in moved.metadata["prior"]
-    off = replace(config, training=replace(config.training, prior_correction=False))
-    same = train_and_report(off, tmp_path / "off", maps="none").run
+    stored = json.loads(run.threshold_file.read_text())
+    assert stored["chosen"].startswith("sensitivity=0.95")
+    ill = (np.array(moved.parts) == "val") & (np.array(moved.labels) == 1)
+    assert np.mean(moved.probability[ill, 0] >= stored["threshold"]) >= 0.95
+    same = reported(with_training(config, prior_correction=False), tmp_path / "off")
     for name, value in load_checkpoint(run.best).part("model").items():
         assert torch.equal(load_checkpoint(same.best).part("model")[name], value), name
     p, q = (read_predictions(r.predictions).probability[:, 0] for r in (run, same))
     odds = p / (1 - p) / (q / (1 - q))
     np.testing.assert_allclose(odds, share / (1 - share), rtol=1e-4)
+    rare = reported(config_of(folder, prevalence=(0.99, 0.01)), tmp_path / "rare")
+    assert read_predictions(rare.predictions).probability.mean() < 0.1
+    assert float(load(rare.path, device="cpu").model.likelihood.prior_shift) < -2
+    other = replace(config, model="dsmil")
+    other = replace(other, model_arguments={"labels": "independent", "n_classes": 2})
+    run = reported(with_training(other, threshold="f1"), tmp_path / "dsmil")
+    assert "no likelihood of classes" in read_predictions(run.predictions).metadata["prior"]
 
 
 def test_the_correction_is_that_of_the_worked_examples():
@@ -109,31 +125,6 @@ def test_the_correction_is_that_of_the_worked_examples():
     logits = torch.tensor([[[0.5, 0.3, 0.2]]], dtype=torch.float64).log()
     expected = [0.3448276, 0.3103448, 0.3448276]
     assert categorical.predict(logits).values[0].tolist() == pytest.approx(expected, abs=5e-8)
-
-
-def test_a_prevalence_moves_predictions_of_any_run(folder, tmp_path):
-    config = config_of(folder, prevalence=(0.99, 0.01))
-    run = train_and_report(config, tmp_path / "run", maps="none").run
-    assert read_predictions(run.predictions).probability.mean() < 0.1
-    likelihood = load(run.path, device="cpu").model.likelihood
-    assert float(likelihood.prior_shift) < -2
-
-
-@pytest.mark.parametrize("rule", ["youden", "sensitivity=0.95", "cost=10:1"])
-def test_the_threshold_is_that_of_the_rule(folder, tmp_path, rule):
-    run = train_and_report(config_of(folder, threshold=rule), tmp_path / "run", maps="none").run
-    stored = json.loads(run.threshold_file.read_text())
-    assert stored["chosen"].startswith(rule)
-    if rule.startswith("cost"):
-        assert stored["threshold"] == pytest.approx(1 / 11)
-    if rule.startswith("sensitivity"):
-        predictions = read_predictions(run.predictions)
-        ill = [
-            p for p, y, part in zip(
-                predictions.probability[:, 0], predictions.labels, predictions.parts, strict=True
-            ) if part == "val" and y == 1
-        ]  # fmt: skip
-        assert np.mean(np.array(ill) >= stored["threshold"]) >= 0.95
 
 
 @pytest.mark.parametrize(
@@ -175,10 +166,3 @@ def test_a_saved_model_keeps_the_shares_of_its_predictions(folder, tmp_path, n_c
     odds = p * np.exp(shift)
     total = odds.sum() if n_classes == 2 else odds + 1 - p
     np.testing.assert_allclose(moved, odds / total, rtol=1e-5)
-
-
-def test_losses_that_are_no_likelihood_say_so(folder, tmp_path):
-    config = replace(config_of(folder, balanced=True), model="dsmil")
-    config = replace(config, model_arguments={"labels": "independent", "n_classes": 2})
-    run = train_and_report(config, tmp_path / "run", maps="none").run
-    assert "no likelihood of classes" in read_predictions(run.predictions).metadata["prior"]

@@ -66,11 +66,11 @@ def test_small_bags_match_quadrature(n, columns):
     torch.testing.assert_close(spread, w @ a.square() - (w @ a).square(), atol=2e-3, rtol=0)
 
 
-@pytest.mark.parametrize("columns", [0, 1, 3])
 @pytest.mark.parametrize(
-    ("n", "sd", "lesion"),
-    [(33, 0.5, True), (50, 1.2, True), (400, 0.6, False), (400, 1.0, True), (1000, 0.9, False)],
-)
+    ("n", "sd", "lesion", "columns"),
+    [(33, 0.5, True, 0), (33, 0.5, True, 3), (50, 1.2, True, 1), (400, 0.6, False, 3),
+     (400, 1.0, True, 0), (400, 1.0, True, 1), (1000, 0.9, False, 0), (1000, 0.9, False, 1)],
+)  # fmt: skip
 def test_the_error_is_below_that_of_1000_draws(n, sd, lesion, columns):
     mean, variance, g = case(n, sd, lesion=lesion, columns=columns)
     thousands = list(draws(mean, variance, g, count=40))

@@ -68,8 +68,10 @@ def dense(bag, tau, *, kappa, ridge, laplacian="combinatorial"):
     return p, p + tau.diag()
 
 
-@pytest.mark.parametrize("laplacian", ["combinatorial", "normalized"])
-@pytest.mark.parametrize(("kappa", "ridge"), [((0.7, 0.7), 0.05), ((0.1, 5.0), 0.01)])
+@pytest.mark.parametrize(
+    ("laplacian", "kappa", "ridge"),
+    [("combinatorial", (0.7, 0.7), 0.05), ("normalized", (0.1, 5.0), 0.01)],
+)
 def test_moments_energy_kl_and_gradients_are_those_of_dense_matrices(
     path, monkeypatch, laplacian, kappa, ridge
 ):
