@@ -8,8 +8,8 @@ from support.stored import write_folder
 
 from probsa.benchmark.execution.running import run_grid
 from probsa.benchmark.grid.grid import read_grid
-from probsa.benchmark.results import null_maps
-from probsa.benchmark.results.null_maps import null_results
+from probsa.benchmark.results import instances
+from probsa.benchmark.results.instances import null_results
 from probsa.benchmark.results.results import read_results
 from probsa.benchmark.tables.instances import instances_table
 from probsa.evaluation import NULL_MAPS, evaluate
@@ -33,13 +33,13 @@ def experiment(tmp_path_factory):
 
 def test_they_are_fitted_once_per_split_and_kept(experiment, tmp_path, monkeypatch):
     out = shutil.copytree(experiment, tmp_path / "out")
-    fitted, fit = [], null_maps.fit_null_maps
+    fitted, fit = [], instances.fit_null_maps
 
     def counted(bags, **parts):
         fitted.append(parts["train"])
         return fit(bags, **parts)
 
-    monkeypatch.setattr(null_maps, "fit_null_maps", counted)
+    monkeypatch.setattr(instances, "fit_null_maps", counted)
     scores = read_results(out).scores
     table = instances_table(scores, bootstrap=20)
     assert len(fitted) == 3 == len({tuple(sorted(names)) for names in fitted})

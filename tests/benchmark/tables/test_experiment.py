@@ -9,9 +9,7 @@ from support.made_experiments import write_folds, write_run
 
 from probsa.benchmark.figures.figure_data import differences, gains
 from probsa.benchmark.results.results import read_results
-from probsa.benchmark.tables.ablation import ablation_table
-from probsa.benchmark.tables.comparison import comparison_table
-from probsa.benchmark.tables.folds import folds_table
+from probsa.benchmark.tables.comparison import ablation_table, comparison_table, folds_table
 from probsa.benchmark.tables.instances import instances_table
 from probsa.benchmark.tables.table import ResultTable
 from probsa.benchmark.tables.writing import write_tables
@@ -435,7 +433,7 @@ def test_instances_by_hand(tmp_path):
 
 def test_tables_are_written_and_the_same_every_time(ablation):
     told = []
-    made = write_tables(ablation, told=told.append)
+    made = write_tables(read_results(ablation), ablation, told=told.append)
     names = {p.name for p in made}
     assert {f"comparison_local.{e}" for e in ("md", "tex", "csv")} <= names
     assert {"ablation.md", "ablation_toy.csv", "folds_toy.md"} <= names
@@ -443,24 +441,24 @@ def test_tables_are_written_and_the_same_every_time(ablation):
     assert set((ablation / "tables").iterdir()) == set(made)
     assert told[:3] == ["comparison, local", "comparison, global", "ablation"]
     before = {p: p.read_bytes() for p in made}
-    assert write_tables(ablation) == made
+    assert write_tables(read_results(ablation), ablation) == made
     assert {p: p.read_bytes() for p in made} == before
 
 
 def test_a_grid_that_was_interrupted_gives_the_same_tables_in_the_end(ablation, tmp_path):
-    made = {p.name: p.read_bytes() for p in write_tables(ablation)}
+    made = {p.name: p.read_bytes() for p in write_tables(read_results(ablation), ablation)}
     gone = ablation / "cells" / "toy" / "abmil-probsa-diag_kl-0.1" / "split1-seed0"
     aside = tmp_path / "aside"
     gone.rename(aside)
-    write_tables(ablation)
+    write_tables(read_results(ablation), ablation)
     text = (ablation / "tables" / "ablation.md").read_text()
     assert "Incomplete, left out: abmil-probsa-diag λ=0.1 on toy, seed 0: 10 bags" in text
     aside.rename(gone)
-    assert {p.name: p.read_bytes() for p in write_tables(ablation)} == made
+    assert {p.name: p.read_bytes() for p in write_tables(read_results(ablation), ablation)} == made
 
 
 def test_numbers_of_the_files_are_the_tables(small):
-    write_tables(small)
+    write_tables(read_results(small), small)
     with (small / "tables" / "comparison_local.csv").open() as f:
         rows = {row["method"]: row for row in csv.DictReader(f)}
     table = comparison_table(read_results(small), "local")
@@ -475,12 +473,12 @@ def test_one_class_has_nothing_to_compare_and_says_so(tmp_path):
     table = comparison_table(read_results(tmp_path), "local")
     assert column(table, "toy_auroc")["abmil"].value is None
     assert any("no comparison: " in note for note in table.follow[0].footnotes)
-    write_tables(tmp_path)
+    write_tables(read_results(tmp_path), tmp_path)
 
 
 def test_no_finished_run_is_an_error_that_says_so(tmp_path):
     with pytest.raises(InputError, match="nothing to tabulate"):
-        write_tables(tmp_path)
+        write_tables(read_results(tmp_path), tmp_path)
 
 
 def test_the_baseline_is_the_plain_model_of_its_own_name(tmp_path):

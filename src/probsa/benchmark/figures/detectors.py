@@ -3,20 +3,19 @@
 from collections.abc import Sequence
 
 from ...errors import ProbSAError
-from ..results.comparing import ResultCache
+from ..results.instances import metrics_of
 from ..results.results import instances_of
 from ..results.scores import Scores
 from .uncertainty import SHORT, ErrorDetection
 
 
 def error_detections(
-    scores: Sequence[Scores], *, cache: ResultCache | None = None
+    scores: Sequence[Scores],
 ) -> tuple[list[ErrorDetection], list[str]]:
     """Return every method with a variance on labelled instances, and why others are missing.
 
     The numbers are those of the table of errors: means over replicates and, with folds, over folds.
     """
-    cache = cache or ResultCache()
     methods: list[ErrorDetection] = []
     reasons: list[str] = []
     for s in scores:
@@ -29,7 +28,7 @@ def error_detections(
                 continue
             if not any(p.attention_variance.any() for p in first):
                 continue  # Dirac
-            metrics = cache.metrics(s)
+            metrics = metrics_of(s)
         except (ProbSAError, OSError) as error:
             reasons.append(f"{s.method.name} on {s.data}: {error}")
             continue

@@ -12,7 +12,7 @@ from ...statistics import (
 )
 from ..grid.methods_and_cells import Family
 from ..grid.variants import chosen, family_baseline, variants_of
-from ..results.comparing import Pooled, ResultCache
+from ..results.comparing import Pooled, compare_methods
 from ..results.method_order import BASELINES
 from ..results.ranked import Ranked, ranked
 from ..results.sampling import values_by_split
@@ -33,14 +33,11 @@ def why_not(scores: Sequence[Scores]) -> str:
     return f"{' and '.join(s.method.name for s in scores)} have no seed in common"
 
 
-def gains(
-    scores: Sequence[Scores], *, cache: ResultCache | None = None
-) -> tuple[list[Gain], list[str]]:
+def gains(scores: Sequence[Scores]) -> tuple[list[Gain], list[str]]:
     """Return every λ against its plain baseline on the same seeds, and why some are missing.
 
     With folds, AUROC is computed within folds, as in the means over them.
     """
-    cache = cache or ResultCache()
     result: list[Gain] = []
     missing: list[str] = []
     for variant_scores in variants_of(scores).values():
@@ -54,7 +51,7 @@ def gains(
                 ]
                 continue
             plain, *others = data_scores
-            compared = cache.compared(data_scores, baseline=plain.method.name)
+            compared = compare_methods(data_scores, baseline=plain.method.name)
             for s in others:
                 by_metric = [_gain(s, compared.deciding(m)) for m in TITLES]
                 result += [g for g in by_metric if g is not None]
@@ -79,14 +76,11 @@ def _gain(s: Scores, compared: Pooled | None) -> Gain | None:
     )
 
 
-def differences(
-    scores: Sequence[Scores], *, cache: ResultCache | None = None
-) -> tuple[list[BaselineDifference], list[str]]:
+def differences(scores: Sequence[Scores]) -> tuple[list[BaselineDifference], list[str]]:
     """Return every method against its family's baseline, one λ each, and why some are missing.
 
     With folds, AUROC is computed within folds, as in the means over them.
     """
-    cache = cache or ResultCache()
     result: list[BaselineDifference] = []
     missing: list[str] = []
     for data, family, family_scores in _families(chosen(scores)):
@@ -95,7 +89,7 @@ def differences(
         if base is None or len(family_scores) < 2:
             missing.append(f"{data}, {family}: needs {BASELINES[family]} and another method")
             continue
-        compared = cache.compared(family_scores, baseline=base.method.name)
+        compared = compare_methods(family_scores, baseline=base.method.name)
         for s in family_scores:
             if s is base:
                 continue

@@ -9,8 +9,7 @@ from ...maps import Sources
 from ...statistics import CriticalDifference
 from ..grid.methods_and_cells import Family
 from ..grid.variants import chosen, chosen_note
-from ..results.comparing import ResultCache
-from ..results.results import read_results
+from ..results.results import Results, read_results
 from ..results.scores import Scores
 from .attention import attention_figures
 from .critical import write_critical
@@ -40,7 +39,7 @@ def write_figures(
     bags: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
     seed: int = 0,
-    cache: ResultCache | None = None,
+    results: Results | None = None,
     sources: Mapping[str, Sources] = MappingProxyType({}),
 ) -> FigureFiles:
     """Write `out`/figures/*.png, each with its numbers as CSV.
@@ -50,14 +49,14 @@ def write_figures(
         bags: Bags whose attention maps are drawn side by side; None: chosen by rule.
         methods: Methods of those maps; None: chosen by rule.
         seed: Seed of the runs behind those maps.
-        cache: Results computed for tables of the same runs.
+        results: The experiment's results; None to read them.
         sources: The slides or scans of data sets, drawn above those maps.
 
     Raises:
         InputError: There is no finished run below `out`.
         UnknownName: A bag or a method is not in the experiment.
     """
-    results = read_results(out)
+    results = results or read_results(out)
     scores = results.two_classes
     others = FigureFiles()
     if len(scores) < len(results.scores):
@@ -65,21 +64,20 @@ def write_figures(
         others += _critical_by_primary(out / "figures", results.scores)
     if not scores:
         return others
-    cache = cache or ResultCache()
     rule = chosen_note(scores)
     folder = out / "figures"
 
     def path(name: str) -> Path:
         return folder / f"{name}.png"
 
-    files = others + _comparisons(folder, scores, rule=rule, cache=cache)
+    files = others + _comparisons(folder, scores, rule=rule)
     splits = [s for s in folds(scores) if s.auroc]
     files += _one(
         path("splits"), splits, [], write_folds,
         none="no split has test bags of both classes",
     )  # fmt: skip
     files += _critical(folder, scores)
-    detected, missing = error_detections(chosen(scores), cache=cache)
+    detected, missing = error_detections(chosen(scores))
     files += _one(
         path("uncertainty"), detected, missing, write_uncertainty,
         none="no method with a variance on bags with instance labels",
@@ -87,11 +85,9 @@ def write_figures(
     return files + attention_figures(out, bags=bags, methods=methods, seed=seed, sources=sources)
 
 
-def _comparisons(
-    folder: Path, scores: Sequence[Scores], *, rule: str, cache: ResultCache
-) -> FigureFiles:
+def _comparisons(folder: Path, scores: Sequence[Scores], *, rule: str) -> FigureFiles:
     """Write the gains over λ = 0, the ranks, and the differences to the baselines."""
-    ours, missing = gains(scores, cache=cache)
+    ours, missing = gains(scores)
     files = _one(
         folder / "improvement.png", ours, missing,
         write_improvement,
@@ -104,7 +100,7 @@ def _comparisons(
         lambda p, r: write_ranks(p, r, remark=" ".join([rule, *lost_ranks]).strip()),
         none="ranks need at least two methods",
     )  # fmt: skip
-    baseline_differences, missing = differences(scores, cache=cache)
+    baseline_differences, missing = differences(scores)
     files += _one(
         folder / "differences.png", baseline_differences, missing,
         lambda p, r: write_forest(p, r, remark=rule),

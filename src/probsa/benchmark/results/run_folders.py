@@ -1,4 +1,4 @@
-"""Read one run folder of an experiment: its cell.json and its test predictions."""
+"""Read the run folders of an experiment: their cell.json and their test predictions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core import read_json
+from ...core import read_record
 from ...errors import InputError
 from ...evaluation import PREDICTIONS_TABLE, read_predictions, target_data
 from ...tasks import TargetData
@@ -17,19 +17,33 @@ from ..grid.methods_and_cells import Method
 
 CELL = "cell.json"
 """Describes a run within its experiment; it is written last."""
+ADVICE = "remove the folder and run the grid again"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """A finished cell, read from its cell.json."""
+    """A finished cell, as its cell.json describes it."""
 
-    path: Path
     data: str
-    method: Method
+    label: str
+    model: str
+    arguments: Mapping[str, Any]
+    kl_weight: KLWeight | None
     split: int
     seed: int
     folds: bool
     groups: Mapping[str, str] | None
+    path: Path = Path()
+
+    @property
+    def method(self) -> Method:
+        """The method that was run."""
+        return Method(
+            label=self.label,
+            model=self.model,
+            arguments=self.arguments,
+            kl_weight=self.kl_weight,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,71 +62,16 @@ def read_cells(out: Path) -> Runs:
     done: list[Run] = []
     unfinished: list[Path] = []
     skipped: list[tuple[Path, str]] = []
-    folders = sorted(p for p in (out / "cells").glob("*/*/split*-seed*") if p.is_dir())
-    for path in folders:
+    for path in sorted(p for p in (out / "cells").glob("*/*/split*-seed*") if p.is_dir()):
+        files = path / "predictions" / PREDICTIONS_TABLE, path / CELL
+        if not all(file.is_file() for file in files):
+            unfinished.append(path)
+            continue
         try:
-            run = _run(path) if (path / "predictions" / PREDICTIONS_TABLE).is_file() else None
+            done.append(replace(read_record(Run, path / CELL, advice=ADVICE), path=path))
         except InputError as error:
             skipped.append((path, str(error)))
-            continue
-        if run is None:
-            unfinished.append(path)
-        else:
-            done.append(run)
     return Runs(done=tuple(done), unfinished=tuple(unfinished), skipped=tuple(skipped))
-
-
-def _run(path: Path) -> Run | None:
-    """Return a finished run, or None if it has no cell.json yet."""
-    file = path / CELL
-    if not file.is_file():
-        return None
-    values = read_object(file)
-    try:
-        kl = values["kl_weight"]
-        method = Method(
-            label=str(values["label"]),
-            model=str(values["model"]),
-            arguments=dict(values["arguments"]),
-            kl_weight=_kl_weight(kl),
-        )
-        groups = values["groups"]
-        return Run(
-            path=path,
-            data=str(values["data"]),
-            method=method,
-            split=int(values["split"]),
-            seed=int(values["seed"]),
-            folds=bool(values["folds"]),
-            groups=None if groups is None else {str(k): str(v) for k, v in groups.items()},
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"{CELL} cannot be used ({type(error).__name__}: {error}): remove the folder and run "
-            "the grid again"
-        ) from error
-
-
-def _kl_weight(value: Any) -> KLWeight | None:
-    if value in ("linear", "cyclical"):
-        return value
-    return None if value is None else float(value)
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file of keys and values.
-
-    Raises:
-        InputError: The file cannot be read, or holds something else.
-    """
-    value = read_json(path, advice="remove the folder and run the grid again")
-    if not isinstance(value, dict):
-        raise InputError(f"{path.name} holds a {type(value).__name__}, expected keys and values")
-    return value
-
-
-Truth = tuple[float | None, ...]
-"""The targets of a bag, None where unknown; its class is one number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,15 +79,12 @@ class Tested:
     """The test part of one run."""
 
     run: Run
-    all: frozenset[str]
-    """Every bag of its split."""
-    y: Mapping[str, Truth]
+    every: tuple[str, ...]
+    """The bags that a whole replicate tests, sorted; with folds, all bags of the split."""
+    bags: tuple[str, ...]
+    """The bags that this run tests."""
     data: TargetData
-    """Targets and predictions of the bags, in the order of `y`."""
-
-    @property
-    def bags(self) -> tuple[str, ...]:
-        return tuple(sorted(self.y))
+    """Their targets and predictions."""
 
 
 def read_tested(run: Run) -> Tested:
@@ -160,21 +116,11 @@ def read_tested(run: Run) -> Tested:
         raise InputError(f"test bag {split.test[first]!r} has {what}")
     data = target_data(table, rows, y)
     if task.two_classes:
-        data = replace(data, threshold=_threshold(run.path))
-    return Tested(
-        run=run,
-        all=frozenset((*split.train, *split.val, *split.test)),
-        y={
-            bag: tuple(float(v) if ok else None for v, ok in zip(of_bag, is_known, strict=True))
-            for bag, of_bag, is_known in zip(split.test, y, known, strict=True)
-        },
-        data=data,
-    )
-
-
-def _threshold(path: Path) -> float:
-    """Return the run's threshold; 0.5, as in its predictions, if it had no validation part."""
-    stored = RunFolder(path).thresholds()
-    if stored is None:
-        raise InputError("threshold.json is missing: run the grid again")
-    return 0.5 if stored.threshold is None else float(stored.threshold)
+        stored = RunFolder(run.path).thresholds()
+        if stored is None:
+            raise InputError("threshold.json is missing: run the grid again")
+        # without a validation part calls are at 0.5, as in the predictions
+        threshold = 0.5 if stored.threshold is None else float(stored.threshold)
+        data = replace(data, threshold=threshold)
+    every = (*split.train, *split.val, *split.test) if run.folds else split.test
+    return Tested(run=run, every=tuple(sorted(set(every))), bags=split.test, data=data)
