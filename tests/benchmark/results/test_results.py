@@ -9,10 +9,10 @@ from support.made_experiments import write_folds, write_run
 
 from probsa.benchmark.results.results import (
     instances_of,
+    read_cells,
     read_results,
     validation_of,
 )
-from probsa.benchmark.results.run_folders import read_cells
 from probsa.benchmark.results.sampling import means_of, values_by_split
 from probsa.errors import BagError, InputError
 

@@ -109,11 +109,21 @@ def _compare(
     for name, of_method in samples.items():
         if of_method.reason is not None:
             return f"{of_method.reason} ({name})"
-    if measure.name == "integrated_brier" and not _same_times(scores):
+    times: dict[int, tuple[str, ...]] = {}
+    if measure.name == "integrated_brier" and any(
+        times.setdefault(part.split, part.data.outputs) != part.data.outputs
+        for s in scores
+        for part in s.parts
+    ):
         return "the methods predict survival at different times"
 
     def compared(methods: Sequence[Scores], reference: str | None) -> Comparison:
-        by_name = {s.method.name: _sample(s, measure, samples[s.method.name]) for s in methods}
+        by_name = {
+            s.method.name: MethodSample(
+                values=samples[s.method.name].rows(s), scores=_predicted(s, measure)
+            )
+            for s in methods
+        }
         data = _paired(methods[0], measure, pooling, samples[methods[0].method.name])
         return compared_samples(by_name, baseline=reference, data=data)
 
@@ -170,13 +180,6 @@ def _compare(
     )
 
 
-def _sample(scores: Scores, measure: Measure, sampled: Sampled) -> MethodSample:
-    return MethodSample(
-        values=np.stack([sampled.values[key] for key in scores.keys]),
-        scores=_predicted(scores, measure),
-    )
-
-
 def _paired(scores: Scores, measure: Measure, pooling: Pooling, sampled: Sampled) -> PairedData:
     blocks, targets = scores.blocks, scores.targets
     scale = float(targets[:, 0].std()) if measure.of_target else 1.0
@@ -198,7 +201,7 @@ def _interval(scores: Scores, measure: Measure, pooling: Pooling, sampled: Sampl
     The interval is that of the difference to a method of value 0, clipped to the metric's range;
     None if no resample changes the value.
     """
-    values = np.stack([sampled.values[key] for key in scores.keys])
+    values = sampled.rows(scores)
     unknown = np.full((len(values), 1), np.nan)  # scores decide only whether methods are equal
     method, zero = (MethodSample(values=v, scores=unknown) for v in (values, np.zeros_like(values)))
     data = replace(_paired(scores, measure, pooling, sampled), metric="other")
@@ -224,10 +227,3 @@ def _predicted(scores: Scores, measure: Measure) -> Shaped[np.ndarray, "replicat
     # runs of survival may predict at different numbers of times
     longest = max(map(len, rows))
     return np.stack([np.pad(row, (0, longest - len(row))) for row in rows])
-
-
-def _same_times(scores: Sequence[Scores]) -> bool:
-    """Return whether all methods predict survival at the same times on each split."""
-    times: dict[int, tuple[str, ...]] = {}
-    parts = (part for s in scores for parts in s.replicates for part in parts)
-    return all(times.setdefault(p.split, p.data.outputs) == p.data.outputs for p in parts)

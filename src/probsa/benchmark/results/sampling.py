@@ -38,6 +38,10 @@ class Sampled:
     freedom: int
     """Degrees of freedom of the patients."""
 
+    def rows(self, scores: Scores) -> Float[np.ndarray, "replicates rows"]:
+        """Return the values of some or all replicates of the method."""
+        return np.stack([self.values[key] for key in scores.keys])
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mean:
