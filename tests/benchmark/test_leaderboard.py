@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, log_loss
-from support.leaderboards import BAGS, FOLDS, N, Y, write_experiment
+from support.leaderboards import BAGS, FOLDS, LABELS, N, Y, write_experiment
 from support.made_experiments import write_folds
 
 from probsa.benchmark.leaderboard import (
@@ -21,9 +21,16 @@ from probsa.benchmark.results.results import read_results
 from probsa.statistics import Difference
 
 
-def _entries(out):
-    entries = [entry_of(s) for s in read_results(out).scores]
+def _entries(results):
+    entries = [entry_of(s) for s in results.scores]
     return {e.name: e for e in entries if e is not None}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    out = tmp_path_factory.mktemp("leaderboard")
+    write_experiment(out)
+    return read_results(out)
 
 
 def _null(entry, labels, *, seed=0):
@@ -36,12 +43,10 @@ def _null(entry, labels, *, seed=0):
     return Entry(name="centre", scores=entry.scores, values=values, null=True)
 
 
-def test_values_equal_those_computed_from_the_files(tmp_path):
-    labels = write_experiment(tmp_path)
-    entries = _entries(tmp_path)
+def test_values_equal_those_computed_from_the_files(results):
+    labels, entries = LABELS, _entries(results)
     board = set_board(list(entries.values()), resamples=100)
-    s = read_results(tmp_path).scores
-    for scores in s:
+    for scores in results.scores:
         name = scores.method.name
         nll = np.mean([log_loss(scores.positive, p, labels=[0, 1]) for p in scores.p])
         assert board.of("nll", name).value == pytest.approx(nll, abs=1e-6)
@@ -63,7 +68,7 @@ def test_values_equal_those_computed_from_the_files(tmp_path):
 
 def test_a_better_map_wins_and_gains_over_the_null(tmp_path):
     labels = write_experiment(tmp_path, better=4.0)
-    entries = _entries(tmp_path)
+    entries = _entries(read_results(tmp_path))
     null = _null(entries["abmil"], labels)
     board = set_board([*entries.values(), null], resamples=300)
     assert board.best_null == "centre"
@@ -89,10 +94,9 @@ def test_gains_are_adjusted_for_the_number_of_methods():
     assert above_zero({"strong": strong, **noise}) == {"strong"}
 
 
-def test_a_null_map_without_values_on_some_bags_is_noted(tmp_path):
-    labels = write_experiment(tmp_path)
-    entries = _entries(tmp_path)
-    null = _null(entries["abmil"], labels)
+def test_a_null_map_without_values_on_some_bags_is_noted(results):
+    entries = _entries(results)
+    null = _null(entries["abmil"], LABELS)
     assert set_board([*entries.values(), null], resamples=50).notes == ()
     bags = [null.scores.bags.index(b) for b in ("f1b1", "f1b3", "f2b5")]
     null.values["average_precision"][0, bags] = np.nan
@@ -103,9 +107,8 @@ def test_a_null_map_without_values_on_some_bags_is_noted(tmp_path):
     )
 
 
-def test_files_name_every_method(tmp_path):
-    write_experiment(tmp_path)
-    files = write_leaderboard(read_results(tmp_path), tmp_path, resamples=50)
+def test_files_name_every_method(results, tmp_path):
+    files = write_leaderboard(results, tmp_path, resamples=50)
     names = {f.name for f in files}
     assert {"leaderboard.md", "leaderboard_toy.csv"} <= names
     with (tmp_path / "leaderboard" / "leaderboard_toy.csv").open() as f:
