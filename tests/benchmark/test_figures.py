@@ -31,9 +31,8 @@ from probsa.benchmark.figures.uncertainty import (
 from probsa.benchmark.figures.write import write_figures
 from probsa.benchmark.grid.variants import CHOSEN
 from probsa.benchmark.reports import write_report
-from probsa.benchmark.results.comparing import compare_methods
-from probsa.benchmark.results.instances import metrics_of
-from probsa.benchmark.results.results import read_results
+from probsa.benchmark.results.results import read_results, validation_of
+from probsa.benchmark.results.sampling import kinds_of
 from probsa.benchmark.tables.instances import instances_table
 from probsa.errors import InputError, UnknownName
 from probsa.models import names
@@ -456,20 +455,20 @@ def test_tables_and_figures_compute_a_thing_once(experiment, tmp_path, monkeypat
     shutil.copytree(experiment / "cells" / "one", out / "cells" / "one")
     summaries, comparisons = [], []
 
-    def summarised(scores, **given):
+    def summarised(scores):
         summaries.append(scores.method.name)
-        return metrics_of(scores, **given)
+        return validation_of(scores)
 
-    def compared(scores, **given):
-        comparisons.append((given["baseline"], *(s.method.name for s in scores)))
-        return compare_methods(scores, **given)
+    def compared(scores):
+        comparisons.append(scores.method.name)
+        return kinds_of(scores)
 
-    monkeypatch.setattr("probsa.benchmark.results.comparing.metrics_of", summarised)
-    monkeypatch.setattr("probsa.benchmark.results.comparing.compare_methods", compared)
+    monkeypatch.setattr("probsa.benchmark.results.instances.validation_of", summarised)
+    monkeypatch.setattr("probsa.benchmark.results.comparing.kinds_of", compared)
     write_report(out, bags=["e"])
     assert sorted(summaries) == sorted({s.method.name for s in read_results(out).scores})
-    # the comparison, and two variants
-    assert len(comparisons) == len(set(comparisons)) == 3
+    # the comparison, two variants and the leaderboard
+    assert len(comparisons) == 4
 
 
 def test_the_same_bytes_every_time(tmp_path):

@@ -12,9 +12,7 @@ from support.delong import delong
 from support.leaderboards import N, run_of, write_experiment, write_set
 from support.paths import ROOT
 
-from probsa.benchmark.leaderboard.entries import entry_of
-from probsa.benchmark.leaderboard.measures import set_board
-from probsa.benchmark.leaderboard.writing import write_leaderboard
+from probsa.benchmark.leaderboard import entry_of, set_board, write_leaderboard
 from probsa.benchmark.results.results import read_results
 from probsa.core import TextTable, write_csv
 from probsa.datasets import open_bags, read_table
@@ -58,7 +56,7 @@ def test_a_row_of_localmil_has_the_measures_of_the_leaderboard(script, tmp_path,
         if measure != "auroc":
             assert float(written[f"{measure}_low"]) == pytest.approx(unit * expected.low, abs=1)
 
-    write_leaderboard(tmp_path, read_results(tmp_path), resamples=50)
+    write_leaderboard(read_results(tmp_path), tmp_path, resamples=50)
     board_file = tmp_path / "leaderboard" / "leaderboard_toy.csv"
     rows = TextTable.read(board_file).rows
     write_csv(board_file, list(rows[0]), [*rows, {"method": "centre (null)", "ap": "10"}])

@@ -8,9 +8,8 @@ from types import MappingProxyType
 from ..jobs import write_lock
 from ..maps import Sources
 from .figures.write import write_figures
-from .leaderboard.writing import FOLDER as LEADERBOARD
-from .leaderboard.writing import write_leaderboard
-from .results.comparing import ResultCache
+from .leaderboard import FOLDER as LEADERBOARD
+from .leaderboard import write_leaderboard
 from .results.results import read_results
 from .tables.writing import FOLDER, write_tables
 
@@ -45,21 +44,16 @@ def write_report(
         InputError: There is no finished run below `out`.
         UnknownName: A bag or a method is not in the experiment.
     """
-    cache = ResultCache()
+    results, told = read_results(out), told or (lambda _: None)
     with write_lock(out / FOLDER):
-        files = write_tables(out, told=told, cache=cache)
-    if told is not None:
-        told("leaderboard")
+        files = write_tables(results, out, told=told)
+    told("leaderboard")
     with write_lock(out / LEADERBOARD):
-        files += write_leaderboard(out, read_results(out))
-    if told is not None:
-        told("figures")
+        files += write_leaderboard(results, out)
+    told("figures")
     with write_lock(out / "figures"):
-        figures = write_figures(out, bags=bags, methods=methods, cache=cache, sources=sources)
+        figures = write_figures(out, bags=bags, methods=methods, results=results, sources=sources)
         for old in (out / "figures").glob("attention-*"):  # of bags no longer chosen
             if old not in figures.written:
                 old.unlink()
-    return ReportFiles(
-        files=(*files, *figures.written),
-        missing=figures.missing,
-    )
+    return ReportFiles(files=(*files, *figures.written), missing=figures.missing)

@@ -14,7 +14,7 @@ from probsa.benchmark.execution.map_checks import FILE, read_map_checks
 from probsa.benchmark.execution.running import run_grid
 from probsa.benchmark.execution.training import Watch
 from probsa.benchmark.grid.grid import read_grid
-from probsa.benchmark.leaderboard.entries import entry_of
+from probsa.benchmark.leaderboard import entry_of
 from probsa.benchmark.results.results import read_results
 from probsa.core import select_instances
 from probsa.errors import InputError
@@ -121,7 +121,7 @@ def test_the_leaderboard_has_them_beside_the_closed_form(run):
     for cell in (c for c in cells if c.config.model == "camil"):
         stored |= read_map_checks(cell.folder(out)).correlations
     values = dict(
-        zip(entries["camil"].bags, entries["camil"].values["faithfulness"][0], strict=True)
+        zip(entries["camil"].scores.bags, entries["camil"].values["faithfulness"][0], strict=True)
     )
     assert {b: v for b, v in values.items() if v == v} == pytest.approx(stored)
     assert len(stored) == len({c.split for c in cells}) == 3
@@ -134,7 +134,7 @@ def test_the_leaderboard_has_them_beside_the_closed_form(run):
             ("area", found.areas),
             ("shown_precision", found.shown_precisions),
         ):
-            row = dict(zip(entry.bags, entry.values[measure][0], strict=True))
+            row = dict(zip(entry.scores.bags, entry.values[measure][0], strict=True))
             for bag, value in of_bags.items():
                 assert row[bag] == value or (value is None and row[bag] != row[bag])
 

@@ -10,8 +10,7 @@ from probsa.benchmark.figures.ranks import family_ranks
 from probsa.benchmark.grid.methods_and_cells import Method
 from probsa.benchmark.grid.variants import CHOSEN, chosen, family_baseline, variants_of
 from probsa.benchmark.results.results import read_results
-from probsa.benchmark.tables.ablation import ablation_table
-from probsa.benchmark.tables.comparison import comparison_table
+from probsa.benchmark.tables.comparison import ablation_table, comparison_table
 
 Y = {f"b{k:02d}": k % 2 for k in range(12)}
 FOLDS = [list(Y)[0:4], list(Y)[4:8], list(Y)[8:12]]

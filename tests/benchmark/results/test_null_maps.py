@@ -8,8 +8,8 @@ from support.stored import write_folder
 
 from probsa.benchmark.execution.running import run_grid
 from probsa.benchmark.grid.grid import read_grid
-from probsa.benchmark.results import null_maps
-from probsa.benchmark.results.null_maps import null_results
+from probsa.benchmark.results import instances
+from probsa.benchmark.results.instances import null_results
 from probsa.benchmark.results.results import read_results
 from probsa.benchmark.tables.instances import instances_table
 from probsa.evaluation import NULL_MAPS, evaluate
@@ -31,15 +31,22 @@ def experiment(tmp_path_factory):
     return folder / "out"
 
 
+@pytest.fixture(scope="module")
+def table(experiment, tmp_path_factory):
+    """The table of instances, which the table within bags follows last."""
+    out = shutil.copytree(experiment, tmp_path_factory.mktemp("copy") / "out")
+    return instances_table(read_results(out).scores, bootstrap=20)
+
+
 def test_they_are_fitted_once_per_split_and_kept(experiment, tmp_path, monkeypatch):
     out = shutil.copytree(experiment, tmp_path / "out")
-    fitted, fit = [], null_maps.fit_null_maps
+    fitted, fit = [], instances.fit_null_maps
 
     def counted(bags, **parts):
         fitted.append(parts["train"])
         return fit(bags, **parts)
 
-    monkeypatch.setattr(null_maps, "fit_null_maps", counted)
+    monkeypatch.setattr(instances, "fit_null_maps", counted)
     scores = read_results(out).scores
     table = instances_table(scores, bootstrap=20)
     assert len(fitted) == 3 == len({tuple(sorted(names)) for names in fitted})
@@ -47,46 +54,41 @@ def test_they_are_fitted_once_per_split_and_kept(experiment, tmp_path, monkeypat
     assert len(fitted) == 3 and again.follow[-1] == table.follow[-1]
 
 
-def test_the_null_maps_that_are_models_equal_them(experiment, tmp_path):
+def values(table):
+    """Return the values of a table by row and key."""
+    return {
+        row[0].text: {c.key: e.value for c, e in zip(table.columns[1:], row[1:], strict=True)}
+        for row in table.rows
+    }
+
+
+def test_the_null_maps_that_are_models_equal_them(table):
     """Each method's own test bags are scored by the null map of the same fold."""
-    out = shutil.copytree(experiment, tmp_path / "out")
-    table = instances_table(read_results(out).scores, bootstrap=20).follow[-1]
-    rows = {row[0].text: [cell.value for cell in row[1:]] for row in table.rows}
-    dice = table.columns.index(next(c for c in table.columns if c.key == "dice_of_map")) - 1
-    for null, model in (("mean_features", "mean-pool"), ("single_instance", "instance-lr")):
-        assert rows[f"null: {null}"][:dice] == pytest.approx(rows[model][:dice], abs=1e-6)
-        assert rows[f"null: {null}"][dice] is None and 0 < rows[model][dice] <= 1
-    assert {r.removeprefix("null: ") for r in rows if r.startswith("null")} < set(NULL_MAPS)
-    sentences = [note for note in table.footnotes if "mean-pool map" in note]
+    inside = table.follow[-1]
+    dice = {"dice", "dice_pooled", "dice_of_map"}  # null maps have no calls
+    for rows in (values(inside), values(table)):
+        for null, model in (("mean_features", "mean-pool"), ("single_instance", "instance-lr")):
+            for measure, value in rows[model].items():
+                of_null = rows[f"null: {null}"][measure]
+                if measure in dice:
+                    assert of_null is None and 0 < value <= 1
+                else:
+                    assert of_null == pytest.approx(value, abs=1e-6), measure
+        assert {r.removeprefix("null: ") for r in rows if r.startswith("null")} < set(NULL_MAPS)
+    sentences = [note for note in inside.footnotes if "mean-pool map" in note]
     assert len(sentences) == 1 and "AUROC within bags" in sentences[0]
 
 
-def test_the_pooled_table_has_the_null_maps(experiment, tmp_path):
-    out = shutil.copytree(experiment, tmp_path / "out")
-    table = instances_table(read_results(out).scores, bootstrap=20)
-    keys = [c.key for c in table.columns[1:]]
-    rows = {
-        r[0].text: {k: cell.value for k, cell in zip(keys, r[1:], strict=True)} for r in table.rows
-    }
-    for null, model in (("mean_features", "mean-pool"), ("single_instance", "instance-lr")):
-        for measure in ("auroc", "average_precision", "auroc_within_bags"):
-            expected = pytest.approx(rows[model][measure], abs=1e-6)
-            assert rows[f"null: {null}"][measure] == expected, measure
-        assert rows[f"null: {null}"]["dice"] is None
-
-
-def test_dice_of_the_maps_is_that_of_a_report(experiment, tmp_path):
+def test_dice_of_the_maps_is_that_of_a_report(experiment, table):
     """Over folds, it is the mean of the reports of all runs, weighted by their positive bags."""
-    out = shutil.copytree(experiment, tmp_path / "out")
-    table = instances_table(read_results(out).scores, bootstrap=20).follow[-1]
-    (row,) = [r for r in table.rows if r[0].text == "mean-pool"]
-    values, counts = [], []
-    for run in out.glob("cells/*/mean-pool/*"):
+    of_runs, counts = [], []
+    for run in experiment.glob("cells/*/mean-pool/*"):
         report = evaluate(run / "predictions", bootstrap=0).to_dict()
-        values.append(report["within_bags"]["maps"]["evidence"]["dice"]["value"])
+        of_runs.append(report["within_bags"]["maps"]["evidence"]["dice"]["value"])
         counts.append(report["within_bags"]["counted_bags"])
-    assert len(values) == 3
-    assert row[-1].value == pytest.approx(np.average(values, weights=counts))
+    assert len(of_runs) == 3
+    dice = values(table.follow[-1])["mean-pool"]["dice_of_map"]
+    assert dice == pytest.approx(np.average(of_runs, weights=counts))
 
 
 def test_without_the_features_the_reason_is_given(experiment, tmp_path):

@@ -13,7 +13,7 @@ from probsa.benchmark.results.results import (
     read_results,
     validation_of,
 )
-from probsa.benchmark.results.sampling import means_of, values_by_split
+from probsa.benchmark.results.sampling import means_of, metric_frame, values_by_split
 from probsa.errors import BagError, InputError
 
 FOLDS = [["a", "b", "c", "d"], ["e", "f", "g", "h"], ["i", "j", "k", "l"]]
@@ -68,6 +68,10 @@ def test_a_fixed_test_part_gives_a_replicate_a_split_and_seed(tmp_path):
     assert scores.groups.tolist() == ["a", "b", "c"]
     # split 0: 1 and 1; split 1: one of two pairs
     assert values_by_split(scores)["auroc"] == {0: 1.0, 1: 0.5}
+    frame = metric_frame(scores)
+    assert list(frame) == ["data", "method", "kl_weight", "split", "seed", "metric", "value"]
+    of_run = frame[(frame["split"] == 1) & (frame["metric"] == "auroc")]
+    assert of_run[["data", "method", "seed", "value"]].values.tolist() == [["toy", "abmil", 0, 0.5]]
     result = means_of(scores)["auroc"]
     assert (result.mean, result.splits) == (0.75, 2)
     assert result.sd == pytest.approx(0.5 / np.sqrt(2))
@@ -137,8 +141,8 @@ def test_cells_that_wait_have_no_say(tmp_path):
     ("file", "content", "why"),
     [
         ("cell.json", "{", "cell.json is damaged: it is not JSON"),
-        ("cell.json", "[]", "holds a list"),
-        ("cell.json", "{}", "KeyError: 'label'|KeyError: 'kl_weight'"),
+        ("cell.json", "[]", "cell.json is damaged: "),
+        ("cell.json", "{}", "cell.json is damaged: data is missing"),
         ("split.json", "{}", "split.json is damaged: train is missing"),
         ("threshold.json", '{"threshold": "x"}', "threshold.json is damaged: threshold is 'x'"),
         ("threshold.json", None, "threshold.json is missing"),

@@ -8,14 +8,13 @@ from sklearn.metrics import roc_auc_score
 
 from probsa.benchmark.figures.critical import critical
 from probsa.benchmark.grid.methods_and_cells import Method
-from probsa.benchmark.results.comparing import ResultCache, compare_methods
+from probsa.benchmark.results.comparing import compare_methods
 from probsa.benchmark.results.ranked import ranked
 from probsa.benchmark.results.results import Results
 from probsa.benchmark.results.sampling import null_rivals
 from probsa.benchmark.results.scores import RunPart, Scores
-from probsa.benchmark.tables.ablation import ablation_table
-from probsa.benchmark.tables.comparison import comparison_table
-from probsa.benchmark.tables.formats import to_csv, to_latex, to_markdown
+from probsa.benchmark.tables.comparison import ablation_table, comparison_table
+from probsa.benchmark.tables.table import to_csv, to_latex, to_markdown
 from probsa.statistics import compare
 from probsa.tasks import TargetData
 
@@ -93,7 +92,7 @@ def compared(scores, baseline=None, resamples=400):
 
 
 def results_of(*scores):
-    return Results(scores=scores, unfinished=(), incomplete=(), skipped=())
+    return Results(scores=scores)
 
 
 def errors(s):
@@ -222,7 +221,7 @@ def test_lambdas_of_a_posterior_are_compared_with_its_plain_model():
     plain = regression("abmil", 4.0)
     name = "abmil-probsa-diag"
     two = [regression(name, e, kl_weight=kl) for e, kl in ((1.0, 0.1), (6.0, 1.0))]
-    table = ablation_table(results_of(plain, *two), cache=ResultCache())
+    table = ablation_table(results_of(plain, *two))
     assert [row[1].text for row in table.rows] == ["0.0", "0.1", "1.0"]
     (differences,) = table.follow
     shown = {row[1].text: row[[c.key for c in differences.columns].index("mae_difference")]

@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ..grid.variants import chosen
-from ..results.comparing import ResultCache
 from ..results.sampling import values_by_split
 from ..results.scores import Scores
 from .style import (
@@ -37,7 +36,7 @@ class FoldScore:
     auroc: float
 
 
-def folds(scores: Sequence[Scores], _cache: ResultCache | None = None) -> FigureData:
+def folds(scores: Sequence[Scores]) -> FigureData:
     """Return the AUROC of every method by split, one λ each."""
     rows = [
         FoldScore(data=s.data, method=s.method.name, model=s.method.model, split=k, auroc=value)

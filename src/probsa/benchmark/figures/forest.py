@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from ...statistics import ALPHA, minimum_detectable
 from ..grid.methods_and_cells import Family
 from ..grid.variants import chosen, chosen_note, family_baseline
-from ..results.comparing import Pooled, ResultCache
+from ..results.comparing import Pooled
 from ..results.method_order import BASELINES
 from ..results.scores import Scores
 from .style import (
@@ -62,9 +62,8 @@ class BaselineDifference:
     """Whether bags of all folds are pooled, or the metric is averaged over folds."""
 
 
-def differences(scores: Sequence[Scores], cache: ResultCache | None = None) -> FigureData:
+def differences(scores: Sequence[Scores]) -> FigureData:
     """Return every method against its family's baseline, one λ each."""
-    cache = cache or ResultCache()
     result: list[BaselineDifference] = []
     missing: list[str] = []
     of_one_kl = chosen(scores)
@@ -77,7 +76,7 @@ def differences(scores: Sequence[Scores], cache: ResultCache | None = None) -> F
             if own:
                 missing.append(f"{data}, {family}: needs {BASELINES[family]} and another method")
             continue
-        rows, reasons = paired_rows(own, base, _difference, cache)
+        rows, reasons = paired_rows(own, base, _difference)
         result += rows
         missing += reasons
     return FigureData(result, missing, chosen_note(scores))

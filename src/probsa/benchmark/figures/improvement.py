@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ..grid.variants import variants_of
-from ..results.comparing import Pooled, ResultCache
+from ..results.comparing import Pooled
 from ..results.scores import Scores
 from .style import (
     BEYOND,
@@ -54,9 +54,8 @@ class Gain:
     of both kinds."""
 
 
-def gains(scores: Sequence[Scores], cache: ResultCache | None = None) -> FigureData:
+def gains(scores: Sequence[Scores]) -> FigureData:
     """Return every λ against its plain baseline on the same seeds, and the means over data sets."""
-    cache = cache or ResultCache()
     found: list[Gain] = []
     missing: list[str] = []
     for variant_scores in variants_of(scores).values():
@@ -70,7 +69,7 @@ def gains(scores: Sequence[Scores], cache: ResultCache | None = None) -> FigureD
                     for s in data_scores
                 ]
                 continue
-            rows, reasons = paired_rows(data_scores, plain, _gain, cache)
+            rows, reasons = paired_rows(data_scores, plain, _gain)
             found += rows
             missing += reasons
     return FigureData([*found, *means(found)], missing)

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from ...statistics import average_ranks
 from ..grid.methods_and_cells import Family
 from ..grid.variants import chosen, chosen_note
-from ..results.comparing import ResultCache
 from ..results.ranked import ranked
 from ..results.scores import Scores
 from .style import TEXT, TITLE, TITLES, FigureData, distinct, method_panels, note, style_of
@@ -34,7 +33,7 @@ class AverageRank:
     """Number of data sets behind the rank."""
 
 
-def family_ranks(scores: Sequence[Scores], _cache: ResultCache | None = None) -> FigureData:
+def family_ranks(scores: Sequence[Scores]) -> FigureData:
     """Return ranks within families, and notes on methods without a value, which are left out as in
     the tables."""
     result: list[AverageRank] = []

@@ -19,7 +19,7 @@ from matplotlib.text import Text
 
 from ...core import write_csv
 from ...maps import save_figure
-from ..results.comparing import Pooled, ResultCache
+from ..results.comparing import Pooled, compare_methods
 from ..results.scores import Scores
 
 Key = TypeVar("Key", bound=Hashable)
@@ -190,7 +190,6 @@ def paired_rows(
     group: Sequence[Scores],
     base: Scores,
     make: Callable[[Scores, Pooled, dict[str, Any]], Any],
-    cache: ResultCache,
 ) -> tuple[list[Any], list[str]]:
     """Compare the methods of a data set with one of them by each metric of figures.
 
@@ -200,11 +199,10 @@ def paired_rows(
         group: The methods' scores on the data set.
         base: The one that differences refer to.
         make: Makes a row from a method, its comparison and the fields that all rows have.
-        cache: Comparisons that were made before.
 
     Returns: The rows, and why some are missing.
     """
-    compared = cache.compared(group, baseline=base.method.name)
+    compared = compare_methods(group, baseline=base.method.name)
     rows, missing = [], []
     for s in (s for s in group if s is not base):
         for metric in TITLES:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from ...errors import ProbSAError
 from ..grid.variants import chosen
-from ..results.comparing import ResultCache
+from ..results.instances import metrics_of
 from ..results.results import instances_of
 from ..results.scores import Scores
 from .style import (
@@ -52,9 +52,8 @@ class ErrorDetection:
     """Why it is undefined."""
 
 
-def error_detections(scores: Sequence[Scores], cache: ResultCache | None = None) -> FigureData:
+def error_detections(scores: Sequence[Scores]) -> FigureData:
     """Return every method with a variance on labelled instances."""
-    cache = cache or ResultCache()
     rows: list[ErrorDetection] = []
     reasons: list[str] = []
     for s in (s for s in chosen(scores) if s.method.baseline is not None):  # posteriors
@@ -65,7 +64,7 @@ def error_detections(scores: Sequence[Scores], cache: ResultCache | None = None)
                 continue
             if not any(p.attention_variance.any() for p in first):
                 continue  # Dirac
-            metrics = cache.metrics(s)
+            metrics = metrics_of(s)
         except (ProbSAError, OSError) as error:
             reasons.append(f"{s.method.name} on {s.data}: {error}")
             continue

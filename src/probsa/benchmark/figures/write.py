@@ -8,8 +8,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from ...maps import Sources
-from ..results.comparing import ResultCache
-from ..results.results import read_results
+from ..results.results import Results, read_results
 from ..results.scores import Scores
 from .attention import attention_figures
 from .critical import critical, draw_critical
@@ -24,7 +23,7 @@ from .uncertainty import draw_uncertainty, error_detections
 class FigureKind(NamedTuple):
     """A figure: its data, how it is drawn, and why there may be nothing to draw."""
 
-    data: Callable[[Sequence[Scores], ResultCache], FigureData]
+    data: Callable[[Sequence[Scores]], FigureData]
     draw: Callable[..., Figure]
     none: str
 
@@ -51,7 +50,7 @@ def write_figures(
     bags: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
     seed: int = 0,
-    cache: ResultCache | None = None,
+    results: Results | None = None,
     sources: Mapping[str, Sources] = MappingProxyType({}),
 ) -> FigureFiles:
     """Write `out`/figures/*.png, each with its numbers as CSV.
@@ -61,15 +60,15 @@ def write_figures(
         bags: Bags whose attention maps are drawn side by side; None: chosen by rule.
         methods: Methods of those maps; None: chosen by rule.
         seed: Seed of the runs behind those maps.
-        cache: Results computed for tables of the same runs.
+        results: The experiment's results; None to read them.
         sources: The slides or scans of data sets, drawn above those maps.
 
     Raises:
         InputError: There is no finished run below `out`.
         UnknownName: A bag or a method is not in the experiment.
     """
-    results = read_results(out)
-    scores, cache, folder = results.two_classes, cache or ResultCache(), out / "figures"
+    results = results or read_results(out)
+    scores, folder = results.two_classes, out / "figures"
     files = FigureFiles()
     if len(scores) < len(results.scores):
         others = {s.data: s.task.name for s in results.scores if s not in scores}
@@ -84,7 +83,7 @@ def write_figures(
     if not scores:
         return files
     for name, kind in FIGURES.items():
-        rows, missing, remark = kind.data(scores, cache)
+        rows, missing, remark = kind.data(scores)
         if rows:
             written = write(kind.draw(rows, remark=remark), folder / f"{name}.png", rows)
             files += FigureFiles(tuple(written), tuple((name, why) for why in missing))

@@ -6,8 +6,7 @@ winner is determined over the replicates that all methods have.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Shaped
@@ -25,21 +24,11 @@ from ...statistics import (
     holm,
 )
 from ...tasks import Measure
-from .instances import BOOTSTRAP, metrics_of
 from .sampling import RESAMPLES, Kind, Mean, Sampled, kinds_of, means_of, sample
-from .scores import Scores, align
+from .scores import Scores, align, once
 
 ROUNDING = 1e-12
 NOT_PAIRED = "no two methods share a replicate"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Interval:
-    """A value of one method over its replicates, with its interval."""
-
-    value: float
-    low: float | None
-    high: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +38,7 @@ class Pooled:
     measure: Measure
     pooling: Pooling
     """Whether bags of all folds are pooled, or the metric is averaged over folds."""
-    values: dict[str, Interval]
+    values: dict[str, Metric]
     """Each method's value over its own replicates, by name."""
     comparison: Comparison
     """Differences cover the replicates that both methods have; best and winner cover `replicates`,
@@ -88,32 +77,24 @@ class Compared:
         return [p for p in self.by_kind.values() if isinstance(p, Pooled)]
 
 
+@once
 def compare_methods(
-    scores: Sequence[Scores],
-    *,
-    baseline: str | None,
-    sampled: Mapping[str, Mapping[Kind, Sampled]] | None = None,
-    resamples: int = RESAMPLES,
+    scores: Sequence[Scores], *, baseline: str | None, resamples: int = RESAMPLES
 ) -> Compared:
     """Compare methods by every metric of their task.
 
     Args:
         scores: The methods' scores on one data set.
         baseline: Name of the method that differences refer to; None: the best method.
-        sampled: What `sample` returns of each method, by name; None to compute it.
         resamples: Number of resamples of the patients.
     """
-    if sampled is None:
-        sampled = {s.method.name: sample(s, resamples=resamples) for s in scores}
+    sampled = {s.method.name: sample(s, resamples=resamples) for s in scores}
     by_kind: dict[Kind, Pooled | str] = {}
     for measure, pooling in kinds_of(scores[0]):
         kind = measure.name, pooling
         samples = {name: of_method[kind] for name, of_method in sampled.items()}
         by_kind[kind] = _compare(scores, measure, pooling, samples, baseline=baseline)
-    return Compared(
-        by_kind=by_kind,
-        means={s.method.name: means_of(s) for s in scores},
-    )
+    return Compared(by_kind=by_kind, means={s.method.name: means_of(s) for s in scores})
 
 
 def _compare(
@@ -128,11 +109,21 @@ def _compare(
     for name, of_method in samples.items():
         if of_method.reason is not None:
             return f"{of_method.reason} ({name})"
-    if measure.name == "integrated_brier" and not _same_times(scores):
+    times: dict[int, tuple[str, ...]] = {}
+    if measure.name == "integrated_brier" and any(
+        times.setdefault(part.split, part.data.outputs) != part.data.outputs
+        for s in scores
+        for part in s.parts
+    ):
         return "the methods predict survival at different times"
 
     def compared(methods: Sequence[Scores], reference: str | None) -> Comparison:
-        by_name = {s.method.name: _sample(s, measure, samples[s.method.name]) for s in methods}
+        by_name = {
+            s.method.name: MethodSample(
+                values=samples[s.method.name].rows(s), scores=_predicted(s, measure)
+            )
+            for s in methods
+        }
         data = _paired(methods[0], measure, pooling, samples[methods[0].method.name])
         return compared_samples(by_name, baseline=reference, data=data)
 
@@ -156,10 +147,11 @@ def _compare(
         return NOT_PAIRED
     values = {s.method.name: _interval(s, measure, pooling, samples[s.method.name]) for s in scores}
     if winning is None:
-        best = (max if measure.higher_is_better else min)(values, key=lambda n: values[n].value)
+        means = {name: float(m.value or 0.0) for name, m in values.items()}
+        best = (max if measure.higher_is_better else min)(means, key=lambda n: means[n])
         winning = Comparison(
             metric="other",
-            values={name: v.value for name, v in values.items()},
+            values=means,
             best=best,
             reference=base.method.name,
             differences={},
@@ -188,13 +180,6 @@ def _compare(
     )
 
 
-def _sample(scores: Scores, measure: Measure, sampled: Sampled) -> MethodSample:
-    return MethodSample(
-        values=np.stack([sampled.values[key] for key in scores.keys]),
-        scores=_predicted(scores, measure),
-    )
-
-
 def _paired(scores: Scores, measure: Measure, pooling: Pooling, sampled: Sampled) -> PairedData:
     blocks, targets = scores.blocks, scores.targets
     scale = float(targets[:, 0].std()) if measure.of_target else 1.0
@@ -210,20 +195,25 @@ def _paired(scores: Scores, measure: Measure, pooling: Pooling, sampled: Sampled
     )
 
 
-def _interval(scores: Scores, measure: Measure, pooling: Pooling, sampled: Sampled) -> Interval:
+def _interval(scores: Scores, measure: Measure, pooling: Pooling, sampled: Sampled) -> Metric:
     """Return the mean of a metric over replicates with its interval.
 
     The interval is that of the difference to a method of value 0, clipped to the metric's range;
     None if no resample changes the value.
     """
-    values = np.stack([sampled.values[key] for key in scores.keys])
+    values = sampled.rows(scores)
     unknown = np.full((len(values), 1), np.nan)  # scores decide only whether methods are equal
     method, zero = (MethodSample(values=v, scores=unknown) for v in (values, np.zeros_like(values)))
     data = replace(_paired(scores, measure, pooling, sampled), metric="other")
-    d, value = compare_pair(method, zero, data=data), float(values[:, 0].mean())
+    d = clipped(compare_pair(method, zero, data=data), measure.low, measure.high)
+    return replace(d, value=float(values[:, 0].mean()))  # each replicate counts the same
+
+
+def clipped(d: Difference, lowest: float, highest: float) -> Metric:
+    """Return a mean, as a difference to 0, whose interval ends where its values do."""
     if d.low is None or d.high is None:
-        return Interval(value=value, low=None, high=None)
-    return Interval(value=value, low=max(d.low, measure.low), high=min(d.high, measure.high))
+        return Metric(d.difference)
+    return Metric(d.difference, low=max(d.low, lowest), high=min(d.high, highest))
 
 
 def _predicted(scores: Scores, measure: Measure) -> Shaped[np.ndarray, "replicates items"]:
@@ -237,49 +227,3 @@ def _predicted(scores: Scores, measure: Measure) -> Shaped[np.ndarray, "replicat
     # runs of survival may predict at different numbers of times
     longest = max(map(len, rows))
     return np.stack([np.pad(row, (0, longest - len(row))) for row in rows])
-
-
-def _same_times(scores: Sequence[Scores]) -> bool:
-    """Return whether all methods predict survival at the same times on each split."""
-    times: dict[int, tuple[str, ...]] = {}
-    parts = (part for s in scores for parts in s.replicates for part in parts)
-    return all(times.setdefault(p.split, p.data.outputs) == p.data.outputs for p in parts)
-
-
-Key = tuple[str, str, tuple[tuple[Path, ...], ...]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ResultCache:
-    """Computes each result once for the same runs, which tables and figures share."""
-
-    _samples: dict[Key, dict[Kind, Sampled]] = field(default_factory=dict)
-    _compared: dict[tuple[tuple[Key, ...], str | None], Compared] = field(default_factory=dict)
-    _metrics: dict[tuple[Key, int], Mapping[str, Metric] | None] = field(default_factory=dict)
-
-    def compared(self, scores: Sequence[Scores], *, baseline: str | None) -> Compared:
-        """Return `compare_methods` of the scores."""
-        key = tuple(map(_key, scores)), baseline
-        if key not in self._compared:
-            for s in scores:
-                if _key(s) not in self._samples:
-                    self._samples[_key(s)] = sample(s)
-            sampled = {s.method.name: self._samples[_key(s)] for s in scores}
-            self._compared[key] = compare_methods(scores, baseline=baseline, sampled=sampled)
-        return self._compared[key]
-
-    def metrics(self, scores: Scores, *, bootstrap: int = BOOTSTRAP) -> Mapping[str, Metric] | None:
-        """Return `metrics_of` the scores.
-
-        Raises:
-            BagError, InputError: As `metrics_of` does.
-        """
-        key = _key(scores), bootstrap
-        if key not in self._metrics:
-            self._metrics[key] = metrics_of(scores, bootstrap=bootstrap)
-        return self._metrics[key]
-
-
-def _key(scores: Scores) -> Key:
-    """Return the runs in order: a grid may finish more of them between two calls."""
-    return scores.data, scores.method.name, tuple(scores.runs)

@@ -47,22 +47,22 @@ class Ranked:
 def ranked(scores: Sequence[Scores]) -> Ranked:
     """Rank methods that are compared with each other: a family, or the λ of a variant."""
     by_primary = any(s.task.overview == 1 for s in scores)
-    columns = {
-        (s.data, m.name): m.higher_is_better
+    signs = {
+        (s.data, m.name): 1.0 if m.higher_is_better else -1.0
         for s in scores
         for m in s.task.measures[: 1 if by_primary else s.task.overview]
     }
     means = {(s.method.name, s.data): means_of(s) for s in scores}
     values: dict[str, list[float]] = {}
-    incomplete: list[str] = []
-    for name in dict.fromkeys(s.method.name for s in scores):
-        row = [None if (name, d) not in means else means[name, d][m].mean for d, m in columns]
-        signed = zip(row, columns.values(), strict=True)
-        known = [v if higher else -v for v, higher in signed if v is not None]
-        if len(known) == len(columns):
+    names = list(dict.fromkeys(s.method.name for s in scores))
+    for name in names:
+        row = [means[name, d][m].mean if (name, d) in means else None for d, m in signs]
+        known = [sign * v for v, sign in zip(row, signs.values(), strict=True) if v is not None]
+        if len(known) == len(row):
             values[name] = known
-        else:
-            incomplete.append(name)
     return Ranked(
-        columns=tuple(columns), values=values, unranked=tuple(incomplete), by_primary=by_primary
+        columns=tuple(signs),
+        values=values,
+        unranked=tuple(name for name in names if name not in values),
+        by_primary=by_primary,
     )

@@ -1,20 +1,132 @@
 """Read the run folders of an experiment into the form that tables need."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from ...core import counted, read_record
 from ...errors import InputError, ProbSAError
-from ...evaluation import Prediction, read_predictions
+from ...evaluation import PREDICTIONS_TABLE, Prediction, read_predictions, target_data
+from ...tasks import TargetData
+from ...training import RunFolder, read_split
+from ...variational import KLWeight
 from ..grid.methods_and_cells import Method
 from .method_order import position
-from .run_folders import CELL, Run, Runs, Tested, Truth, read_object, read_tested
-from .run_folders import read_cells as read_cells
 from .scores import RunPart, Scores
+
+CELL = "cell.json"
+"""Describes a run within its experiment; it is written last."""
+ADVICE = "remove the folder and run the grid again"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """A finished cell, as its cell.json describes it."""
+
+    data: str
+    label: str
+    model: str
+    arguments: Mapping[str, Any]
+    kl_weight: KLWeight | None
+    split: int
+    seed: int
+    folds: bool
+    groups: Mapping[str, str] | None
+    path: Path = Path()
+
+    @property
+    def method(self) -> Method:
+        """The method that was run."""
+        return Method(
+            label=self.label,
+            model=self.model,
+            arguments=self.arguments,
+            kl_weight=self.kl_weight,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runs:
+    """The run folders of an experiment."""
+
+    done: tuple[Run, ...]
+    unfinished: tuple[Path, ...]
+    """Runs without predictions: waiting, running or failed."""
+    skipped: tuple[tuple[Path, str], ...]
+    """Damaged runs, with the reason."""
+
+
+def read_cells(out: Path) -> Runs:
+    """Read the cell.json of every run folder below `out`/cells."""
+    done: list[Run] = []
+    unfinished: list[Path] = []
+    skipped: list[tuple[Path, str]] = []
+    for path in sorted(p for p in (out / "cells").glob("*/*/split*-seed*") if p.is_dir()):
+        files = path / "predictions" / PREDICTIONS_TABLE, path / CELL
+        if not all(file.is_file() for file in files):
+            unfinished.append(path)
+            continue
+        try:
+            done.append(replace(read_record(Run, path / CELL, advice=ADVICE), path=path))
+        except InputError as error:
+            skipped.append((path, str(error)))
+    return Runs(done=tuple(done), unfinished=tuple(unfinished), skipped=tuple(skipped))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tested:
+    """The test part of one run."""
+
+    run: Run
+    every: tuple[str, ...]
+    """The bags that a whole replicate tests, sorted; with folds, all bags of the split."""
+    bags: tuple[str, ...]
+    """The bags that this run tests."""
+    data: TargetData
+    """Their targets and predictions."""
+
+
+def read_tested(run: Run) -> Tested:
+    """Read a run's test part.
+
+    Raises:
+        ProbSAError: A file is damaged, or a test bag lacks a prediction or a label.
+    """
+    table = read_predictions(run.path / "predictions")
+    split = read_split(RunFolder(run.path))
+    row = {bag: i for i, bag in enumerate(table.bags)}
+    missing = [bag for bag in split.test if bag not in row]
+    if missing:
+        raise InputError(f"{len(missing)} test bags have no prediction ({missing[0]!r} first)")
+    if not split.test:
+        raise InputError("its split has no test part")
+    rows, task = [row[bag] for bag in split.test], table.of_task
+    values = table.targets
+    if values is None:  # one class or grade per bag
+        values = np.array([[np.nan if y is None else y] for y in table.labels], dtype=np.float64)
+    y = values[rows]
+    known = np.isfinite(y)
+    lacking = ~(known.any(1) if task.has_findings else known.all(1))
+    if task.two_classes:
+        lacking |= ~np.isin(y[:, 0], (0, 1))
+    if lacking.any():
+        first = int(lacking.argmax())
+        what = "no label" if not known[first].any() else f"the label {y[first, 0]:g}, not 0 or 1"
+        raise InputError(f"test bag {split.test[first]!r} has {what}")
+    data = target_data(table, rows, y)
+    if task.two_classes:
+        stored = RunFolder(run.path).thresholds()
+        if stored is None:
+            raise InputError("threshold.json is missing: run the grid again")
+        # without a validation part calls are at 0.5, as in the predictions
+        threshold = 0.5 if stored.threshold is None else float(stored.threshold)
+        data = replace(data, threshold=threshold)
+    every = (*split.train, *split.val, *split.test) if run.folds else split.test
+    return Tested(run=run, every=tuple(sorted(set(every))), bags=split.test, data=data)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,10 +135,10 @@ class Results:
 
     scores: tuple[Scores, ...]
     """Of every data set, by data set and then in the paper's order."""
-    unfinished: tuple[Path, ...]
-    incomplete: tuple[str, ...]
+    unfinished: tuple[Path, ...] = ()
+    incomplete: tuple[str, ...] = ()
     """Replicates that lack a fold, in words."""
-    skipped: tuple[tuple[Path, str], ...]
+    skipped: tuple[tuple[Path, str], ...] = ()
 
     @property
     def two_classes(self) -> list[Scores]:
@@ -35,16 +147,15 @@ class Results:
 
     def left_out(self) -> tuple[str, ...]:
         """Return one sentence for everything that was left out."""
-        sentences = []
-        if self.unfinished:
-            n = len(self.unfinished)
-            sentences.append(f"{n} run{'' if n == 1 else 's'} not finished and left out.")
-        sentences += [f"Incomplete, left out: {replicate}." for replicate in self.incomplete]
-        sentences += [
-            f"Damaged, left out: {path.parent.name}/{path.name}: {why}."
-            for path, why in self.skipped
-        ]
-        return tuple(sentences)
+        unfinished = counted(len(self.unfinished), "run")
+        return (
+            *([f"{unfinished} not finished and left out."] if self.unfinished else []),
+            *(f"Incomplete, left out: {replicate}." for replicate in self.incomplete),
+            *(
+                f"Damaged, left out: {path.parent.name}/{path.name}: {why}."
+                for path, why in self.skipped
+            ),
+        )
 
 
 def read_results(out: Path) -> Results:
@@ -58,14 +169,26 @@ def read_results(out: Path) -> Results:
     incomplete: list[str] = []
     skipped = list(runs.skipped)
     for data in sorted({run.data for run in runs.done}):
-        data_set = _DataSet.read([run for run in runs.done if run.data == data])
-        skipped += data_set.skipped
-        for key in sorted({_key(t.run) for t in data_set.tested}):
-            complete, missing = data_set.scores(key)
-            scores += [] if complete is None else [complete]
-            incomplete += missing
+        of_data = [run for run in runs.done if run.data == data]
+        tested, inconsistent = _consistent(of_data)
+        skipped += inconsistent
+        splits = sorted({run.split for run in of_data})
+        for key in sorted({_key(t.run) for t in tested}):
+            whole: list[list[Tested]] = []
+            for runs_of in _replicates([t for t in tested if _key(t.run) == key]):
+                problem = _problem(runs_of, splits)
+                incomplete += [problem] if problem else []
+                whole += [] if problem else [runs_of]
+            scores += [_scores(whole)] if whole else []
     if not scores:
-        raise InputError(_no_results(out, runs, incomplete=incomplete, skipped=skipped))
+        reason = f"; incomplete: {incomplete[0]}" if incomplete else ""
+        if skipped and not incomplete:
+            reason = f"; damaged: {skipped[0][0]}: {skipped[0][1]}"
+        raise InputError(
+            f"there is nothing to tabulate in {out}: {len(runs.done)} finished and "
+            f"{len(runs.unfinished)} unfinished runs below {out / 'cells'}{reason}. "
+            "`probsa benchmark GRID.yaml --out` runs the grid and resumes where it stopped"
+        )
     return Results(
         scores=tuple(scores),
         unfinished=runs.unfinished,
@@ -92,8 +215,8 @@ def validation_of(scores: Scores) -> Iterator[dict[int, list[Prediction]]]:
     Raises:
         BagError: A bag's file is missing or damaged.
     """
-    for runs in scores.runs:
-        yield {int(read_object(path / CELL)["split"]): _part(path, "val") for path in runs}
+    for parts in scores.replicates:
+        yield {part.split: _part(part.path, "val") for part in parts}
 
 
 def _part(path: Path, part: Literal["val", "test"]) -> list[Prediction]:
@@ -110,117 +233,76 @@ def _key(run: Run) -> Key:
     return position(run.method), run.method.name, run.method.slug
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _DataSet:
-    """The runs of one data set that agree about its bags and labels."""
-
-    tested: tuple[Tested, ...]
-    bags: tuple[str, ...]
-    """Every test bag, by name."""
-    splits: tuple[int, ...]
-    skipped: tuple[tuple[Path, str], ...]
-
-    @classmethod
-    def read(cls, runs: Sequence[Run]) -> "_DataSet":
-        tested: list[Tested] = []
-        skipped: list[tuple[Path, str]] = []
-        for run in runs:
-            try:
-                tested.append(read_tested(run))
-            except ProbSAError as error:
-                skipped.append((run.path, str(error)))
-        most_common = Counter(_test_bags(t) for t in tested).most_common(1)
-        bags = most_common[0][0] if most_common else ()
-        labels: dict[str, Truth] = {}
-        arguments: dict[Key, Method] = {}
-        consistent: list[Tested] = []
-        for t in tested:
-            if _test_bags(t) != bags:
-                skipped.append(
-                    (t.run.path, "its bags differ from those of the data set's other runs")
-                )
-                continue
-            relabelled = [b for b, y in t.y.items() if labels.setdefault(b, y) != y]
-            same = arguments.setdefault(_key(t.run), t.run.method) == t.run.method
-            if t.data.task != tested[0].data.task:
-                first = tested[0].data.task
-                why = f"its task is {t.data.task}, but that of the data set's first run {first}"
-                skipped.append((t.run.path, why))
-            elif relabelled:
-                why = f"bag {relabelled[0]!r} is labelled differently in the data set's other runs"
-                skipped.append((t.run.path, why))
-            elif not same:
-                skipped.append((t.run.path, "its model or arguments differ from its neighbours'"))
-            else:
-                consistent.append(t)
-        splits = tuple(sorted({run.split for run in runs}))
-        return cls(tested=tuple(consistent), bags=bags, splits=splits, skipped=tuple(skipped))
-
-    def scores(self, key: Key) -> tuple[Scores | None, list[str]]:
-        """Return a method's scores, None if no replicate is whole, and the incomplete ones in
-        words."""
-        tested = sorted(
-            (t for t in self.tested if _key(t.run) == key), key=lambda t: (t.run.seed, t.run.split)
-        )
-        replicates: dict[tuple[int, int], list[Tested]] = {}
-        for t in tested:
-            # with a fixed test part every run is a replicate
-            replicates.setdefault((-1 if t.run.folds else t.run.split, t.run.seed), []).append(t)
-        whole, missing = [], []
-        for k in sorted(replicates):
-            if self._is_whole(replicates[k]):
-                whole.append(replicates[k])
-            else:
-                missing.append(self._incomplete(replicates[k]))
-        return self._scores(whole) if whole else None, missing
-
-    def _is_whole(self, runs: Sequence[Tested]) -> bool:
-        return sorted(bag for t in runs for bag in t.y) == list(self.bags)
-
-    def _incomplete(self, runs: Sequence[Tested]) -> str:
-        first = runs[0].run
-        present = {t.run.split for t in runs}
-        absent = [str(k) for k in self.splits if k not in present]
-        bags = len(set(self.bags) - {bag for t in runs for bag in t.y})
-        problem = f"{bags} bags are tested by no run" if bags else "bags are tested twice"
-        splits = f" (split {', '.join(absent)})" if absent else ""
-        return f"{first.method.name} on {first.data}, seed {first.seed}: {problem}{splits}"
-
-    def _scores(self, replicates: Sequence[Sequence[Tested]]) -> Scores:
-        first = replicates[0][0].run
-        groups = first.groups or {}
-        place = {bag: i for i, bag in enumerate(self.bags)}
-
-        def part(t: Tested) -> RunPart:
-            rows = np.array([place[bag] for bag in t.y])
-            return RunPart(split=t.run.split, rows=rows, data=t.data, path=t.run.path)
-
-        return Scores(
-            data=first.data,
-            method=first.method,
-            bags=self.bags,
-            groups=np.array([groups.get(b, b) for b in self.bags]),
-            replicates=tuple(tuple(map(part, runs)) for runs in replicates),
-            seed=np.array([runs[0].run.seed for runs in replicates]),
-            folds=first.folds,
-        )
+def _consistent(runs: Sequence[Run]) -> tuple[list[Tested], list[tuple[Path, str]]]:
+    """Return the runs of a data set that agree about its bags and labels, and why others do not."""
+    tested: list[Tested] = []
+    skipped: list[tuple[Path, str]] = []
+    for run in runs:
+        try:
+            tested.append(read_tested(run))
+        except ProbSAError as error:
+            skipped.append((run.path, str(error)))
+    most_common = Counter(t.every for t in tested).most_common(1)
+    labels: dict[str, str] = {}
+    methods: dict[Key, Method] = {}
+    consistent: list[Tested] = []
+    for t in tested:
+        if t.every != most_common[0][0]:
+            why = "its bags differ from those of the data set's other runs"
+            skipped.append((t.run.path, why))
+            continue
+        # as text, where unknown targets are equal
+        targets = dict(zip(t.bags, map(str, t.data.y.tolist()), strict=True))
+        relabelled = [b for b, y in targets.items() if labels.setdefault(b, y) != y]
+        first, task = tested[0].data.task, t.data.task
+        if task != first:
+            why = f"its task is {task}, but that of the data set's first run {first}"
+        elif relabelled:
+            why = f"bag {relabelled[0]!r} is labelled differently in the data set's other runs"
+        elif methods.setdefault(_key(t.run), t.run.method) != t.run.method:
+            why = "its model or arguments differ from its neighbours'"
+        else:
+            consistent.append(t)
+            continue
+        skipped.append((t.run.path, why))
+    return consistent, skipped
 
 
-def _test_bags(t: Tested) -> tuple[str, ...]:
-    """Return the bags that a whole replicate tests; with folds, these are all bags."""
-    return tuple(sorted(t.all)) if t.run.folds else t.bags
+def _replicates(tested: Sequence[Tested]) -> list[list[Tested]]:
+    """Return a method's runs by replicate: with a fixed test part every run is one."""
+    replicates: dict[tuple[int, int], list[Tested]] = {}
+    for t in sorted(tested, key=lambda t: (t.run.seed, t.run.split)):
+        replicates.setdefault((-1 if t.run.folds else t.run.split, t.run.seed), []).append(t)
+    return [replicates[k] for k in sorted(replicates)]
 
 
-def _no_results(
-    out: Path, runs: Runs, *, incomplete: Sequence[str], skipped: Sequence[tuple[Path, str]]
-) -> str:
-    counts = f"{len(runs.done)} finished and {len(runs.unfinished)} unfinished runs"
-    reason = ""
-    if incomplete:
-        reason = f"; incomplete: {incomplete[0]}"
-    elif skipped:
-        reason = f"; damaged: {skipped[0][0]}: {skipped[0][1]}"
-    return (
-        f"there is nothing to tabulate in {out}: {counts} below {out / 'cells'}{reason}. "
-        "`probsa benchmark GRID.yaml --out` runs the grid and resumes where it stopped"
+def _problem(runs: Sequence[Tested], splits: Sequence[int]) -> str | None:
+    """Return why the runs do not test every bag once."""
+    first, found = runs[0].run, [bag for t in runs for bag in t.bags]
+    if sorted(found) == list(runs[0].every):
+        return None
+    absent = [str(k) for k in splits if k not in {t.run.split for t in runs}]
+    bags = len(set(runs[0].every) - set(found))
+    problem = f"{bags} bags are tested by no run" if bags else "bags are tested twice"
+    missing = f" (split {', '.join(absent)})" if absent else ""
+    return f"{first.method.name} on {first.data}, seed {first.seed}: {problem}{missing}"
+
+
+def _scores(replicates: Sequence[Sequence[Tested]]) -> Scores:
+    first, bags = replicates[0][0].run, replicates[0][0].every
+    groups = first.groups or {}
+    place = {bag: i for i, bag in enumerate(bags)}
+
+    def part(t: Tested) -> RunPart:
+        rows = np.array([place[bag] for bag in t.bags])
+        return RunPart(split=t.run.split, rows=rows, data=t.data, path=t.run.path)
+
+    return Scores(
+        data=first.data,
+        method=first.method,
+        bags=bags,
+        groups=np.array([groups.get(b, b) for b in bags]),
+        replicates=tuple(tuple(map(part, runs)) for runs in replicates),
+        seed=np.array([runs[0].run.seed for runs in replicates]),
+        folds=first.folds,
     )

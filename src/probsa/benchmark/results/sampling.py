@@ -1,4 +1,4 @@
-"""The metrics of one method, in every replicate and resample of the patients.
+"""The metrics of one method: a tidy frame of its runs, and samples over resamples of the patients.
 
 With folds, metrics that rank bags are also averaged over the folds, because runs need not agree
 about the level of a score; all others are of the bags of all folds together.
@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float, Int
 
 from ...statistics import Draws, Pooling, TargetMetrics, draw_patients
-from ...tasks import TASKS, Measure
-from .scores import RunPart, Scores
+from ...tasks import Measure
+from .scores import RunPart, Scores, once
 
 RESAMPLES = 2000
 LEAST_PATIENTS = 2
@@ -37,6 +38,10 @@ class Sampled:
     freedom: int
     """Degrees of freedom of the patients."""
 
+    def rows(self, scores: Scores) -> Float[np.ndarray, "replicates rows"]:
+        """Return the values of some or all replicates of the method."""
+        return np.stack([self.values[key] for key in scores.keys])
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mean:
@@ -51,6 +56,64 @@ class Mean:
     splits: int
 
 
+@once
+def metric_frame(scores: Scores) -> pd.DataFrame:
+    """Return the tidy frame of a method: a row for each run and metric of the task.
+
+    The columns are data, method, kl_weight, split, seed, metric and value, which is nan where the
+    metric is undefined.
+    """
+    seeds = np.repeat(scores.seed, [len(parts) for parts in scores.replicates]).tolist()
+    method, rows = scores.method, []
+    for seed, part in zip(seeds, scores.parts, strict=True):
+        key = {"data": scores.data, "method": method.name, "kl_weight": method.kl_weight}
+        key |= {"split": part.split, "seed": seed}
+        found = scores.task.metrics(part.data, Draws.of_data(len(part.rows)))
+        rows += [{**key, "metric": m, "value": v} for m, v in _values(scores, found).items()]
+    return pd.DataFrame(rows)
+
+
+def _values(scores: Scores, found: TargetMetrics) -> dict[str, float]:
+    """Return the metrics of the task; nan where one is undefined."""
+    values = {m.name: found.overall.get(m.name) for m in scores.task.measures}
+    return {n: np.nan if m is None or m.value is None else m.value for n, m in values.items()}
+
+
+def values_by_split(scores: Scores) -> dict[str, dict[int, float]]:
+    """Return each metric on each split's test bags, averaged over seeds, where it is defined."""
+    values: dict[str, dict[int, float]] = {m.name: {} for m in scores.task.measures}
+    defined = metric_frame(scores).dropna(subset="value")
+    means = defined.groupby(["metric", "split"])["value"].agg(lambda v: np.mean(v.to_numpy()))
+    for (name, split), mean in means.to_dict().items():
+        values[name][split] = float(mean)
+    return values
+
+
+def means_of(scores: Scores) -> dict[str, Mean]:
+    """Return the mean and s.d. over splits of each metric; seeds are averaged within a split."""
+    means = {}
+    for name, by_split in values_by_split(scores).items():
+        values = list(by_split.values())
+        sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
+        mean = float(np.mean(values)) if values else None
+        means[name] = Mean(mean=mean, sd=sd, splits=len(values))
+    return means
+
+
+def null_rivals(scores: Scores) -> dict[str, dict[str, float]]:
+    """Return the metrics of predictions that look at no bag, by rival; means over runs."""
+    values: dict[str, list[dict[str, float]]] = {}
+    for part in scores.parts:
+        rivals = scores.task.rivals(part.data, Draws.of_data(len(part.rows)))
+        for name, found in rivals.items():
+            values.setdefault(name, []).append(_values(scores, found))
+    names = [m.name for m in scores.task.measures]
+    return {
+        rival: {name: float(np.mean([row[name] for row in rows])) for name in names}
+        for rival, rows in values.items()
+    }
+
+
 def kinds_of(scores: Scores) -> list[tuple[Measure, Pooling]]:
     """Return what is compared on a data set: metrics over all folds, then those within folds.
 
@@ -62,33 +125,25 @@ def kinds_of(scores: Scores) -> list[tuple[Measure, Pooling]]:
     return [*((m, "pooled") for m in pooled), *((m, "within") for m in within)]
 
 
+@once
 def sample(scores: Scores, *, resamples: int = RESAMPLES) -> dict[Kind, Sampled]:
     """Compute everything that is compared, in each replicate and resample of the patients."""
-    kinds = kinds_of(scores)
-
-    def none(reason: str) -> Sampled:
-        return Sampled(values={}, reason=reason, member=np.zeros(0, np.int64), freedom=0)
-
-    if scores.task.two_classes and len(np.unique(scores.positive)) < 2:
-        return {(m.name, pooling): none("there is only one class") for m, pooling in kinds}
     found: dict[Kind, Sampled] = {}
     poolings: tuple[Pooling, ...] = ("pooled", "within")
     for pooling in poolings:
-        measures = [m for m, of in kinds if of == pooling]
-        if not measures:
-            continue
-        ranked = pooling == "within" and scores.task.compares_across_folds
-        if ranked and _fewest(scores) < LEAST_PATIENTS:
-            few = f"a fold has fewer than {LEAST_PATIENTS} patients of a class"
-            found |= {(m.name, pooling): none(few) for m in measures}
+        measures = [m for m, of in kinds_of(scores) if of == pooling]
+        reason = _why_not(scores, pooling)
+        if reason is not None or not measures:
+            none = Sampled(values={}, reason=reason, member=np.zeros(0, np.int64), freedom=0)
+            found |= {(m.name, pooling): none for m in measures}
             continue
         draws, freedom = _draws(scores, pooling, resamples=resamples)
-        metrics = {
-            key: _metrics(parts, draws, pooling=pooling)
-            for key, parts in zip(scores.keys, scores.replicates, strict=True)
-        }
+        metrics: dict[tuple[int, int], list[TargetMetrics]] = {}
+        for key, parts in zip(scores.keys, scores.replicates, strict=True):
+            of_parts = [_merged(parts)] if pooling == "pooled" and len(parts) > 1 else parts
+            metrics[key] = [scores.task.metrics(p.data, draws.for_items(p.rows)) for p in of_parts]
         for m in measures:
-            values, reason = _values(metrics, m.name)
+            values, reason = _means_over_folds(metrics, m.name)
             found[m.name, pooling] = Sampled(
                 values=values,
                 reason=reason,
@@ -98,7 +153,24 @@ def sample(scores: Scores, *, resamples: int = RESAMPLES) -> dict[Kind, Sampled]
     return found
 
 
-def _values(
+def _why_not(scores: Scores, pooling: Pooling) -> str | None:
+    """Return why nothing can be compared over these bags."""
+    y, folds = scores.targets, scores.split[0]
+    if scores.task.two_classes and len(np.unique(scores.positive)) < 2:
+        return "there is only one class"
+    if pooling == "pooled" or not scores.task.compares_across_folds:
+        return None
+    fewest = min(
+        len(np.unique(scores.groups[(y[:, k] == c) & (folds == fold)]))
+        for k in range(y.shape[1])
+        for c in np.unique(y[np.isfinite(y)])
+        for fold in np.unique(folds)
+    )
+    few = f"a fold has fewer than {LEAST_PATIENTS} patients of a class"
+    return few if fewest < LEAST_PATIENTS else None
+
+
+def _means_over_folds(
     metrics: Mapping[tuple[int, int], Sequence[TargetMetrics]], name: str
 ) -> tuple[dict[tuple[int, int], np.ndarray], str | None]:
     """Return the mean over folds of a metric in each replicate, or why some have none."""
@@ -113,17 +185,6 @@ def _values(
             rows.append(metric.rows)
         values[key] = np.mean(rows, axis=0)
     return values, None
-
-
-def _fewest(scores: Scores) -> int:
-    """Return the number of patients of the class that is rarest in its fold."""
-    y, folds = scores.targets, scores.split[0]
-    return min(
-        len(np.unique(scores.groups[(y[:, k] == c) & (folds == fold)]))
-        for k in range(y.shape[1])
-        for c in np.unique(y[np.isfinite(y)])
-        for fold in np.unique(folds)
-    )
 
 
 def _freedom(scores: Scores, measure: Measure, freedom: int) -> int:
@@ -154,18 +215,8 @@ def _draws(scores: Scores, pooling: Pooling, *, resamples: int) -> tuple[Draws, 
     return draws, freedom
 
 
-def _metrics(parts: Sequence[RunPart], draws: Draws, *, pooling: Pooling) -> list[TargetMetrics]:
-    """Return the metrics of each fold, or those of all bags together."""
-    if pooling == "pooled" and len(parts) > 1:
-        parts = [_merged(parts)]
-    return [_metrics_of(part, draws.for_items(part.rows)) for part in parts]
-
-
-def _metrics_of(part: RunPart, draws: Draws) -> TargetMetrics:
-    return TASKS[part.data.task].metrics(part.data, draws)
-
-
 def _merged(parts: Sequence[RunPart]) -> RunPart:
+    """Return the parts of all folds as one."""
     first = parts[0]
     limits = [np.full(len(p.rows), p.data.threshold, dtype=np.float64) for p in parts]
     data = replace(
@@ -181,49 +232,3 @@ def _merged(parts: Sequence[RunPart]) -> RunPart:
         threshold=None if first.data.threshold is None else np.concatenate(limits),
     )
     return replace(first, rows=np.concatenate([p.rows for p in parts]), data=data)
-
-
-def values_by_split(scores: Scores) -> dict[str, dict[int, float]]:
-    """Return each metric on each split's test bags, averaged over seeds.
-
-    Splits on which it is undefined are omitted.
-    """
-    values: dict[str, dict[int, list[float]]] = {m.name: {} for m in scores.task.measures}
-    for part in (part for parts in scores.replicates for part in parts):
-        found = _metrics_of(part, Draws.of_data(len(part.rows)))
-        for name, by_split in values.items():
-            metric = found.overall.get(name)
-            if metric is not None and metric.value is not None:
-                by_split.setdefault(part.split, []).append(metric.value)
-    return {
-        name: {k: float(np.mean(by_split[k])) for k in sorted(by_split)}
-        for name, by_split in values.items()
-    }
-
-
-def means_of(scores: Scores) -> dict[str, Mean]:
-    """Return the mean and std over splits of each metric; seeds are averaged within a split."""
-    means = {}
-    for name, by_split in values_by_split(scores).items():
-        values = list(by_split.values())
-        sd = float(np.std(values, ddof=1)) if len(values) > 1 else None
-        mean = float(np.mean(values)) if values else None
-        means[name] = Mean(mean=mean, sd=sd, splits=len(values))
-    return means
-
-
-def null_rivals(scores: Scores) -> dict[str, dict[str, float]]:
-    """Return the metrics of predictions that look at no bag, by rival; means over runs."""
-    values: dict[str, dict[str, list[float]]] = {}
-    for part in (part for parts in scores.replicates for part in parts):
-        rivals = scores.task.rivals(part.data, Draws.of_data(len(part.rows)))
-        for name, found in rivals.items():
-            of_rival = values.setdefault(name, {})
-            for metric in scores.task.measures:
-                sampled = found.overall.get(metric.name)
-                if sampled is not None and sampled.value is not None:
-                    of_rival.setdefault(metric.name, []).append(sampled.value)
-    return {
-        name: {metric: float(np.mean(v)) for metric, v in of_rival.items()}
-        for name, of_rival in values.items()
-    }

@@ -5,17 +5,21 @@ the runs of all splits predict. Each method then has several replicates of predi
 test bag: one per seed with folds, one per split and seed with a fixed test part.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from inspect import signature
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
-from ...tasks import TASKS, TargetData, Task
+from ...tasks import TASKS, Measure, TargetData, Task
 from ..grid.methods_and_cells import Method
 
 PartValue = int | float | Float[np.ndarray, " _"] | None
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +34,7 @@ class RunPart:
     path: Path
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Scores:
     """The predictions of one method on one data set."""
 
@@ -44,6 +48,8 @@ class Scores:
     seed: Int[np.ndarray, " replicates"]
     folds: bool = False
     """Whether each bag is tested by the run of its own fold."""
+    known: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+    """What functions of these scores returned, see `once`."""
 
     @property
     def task(self) -> Task:
@@ -54,6 +60,16 @@ class Scores:
     def names(self) -> tuple[str, ...]:
         """Names of the classes or findings."""
         return self.replicates[0][0].data.names
+
+    @property
+    def overview(self) -> tuple[Measure, ...]:
+        """The metrics that tables of several data sets show."""
+        return self.task.measures[: self.task.overview]
+
+    @property
+    def parts(self) -> list[RunPart]:
+        """The parts of all replicates."""
+        return [part for parts in self.replicates for part in parts]
 
     @property
     def targets(self) -> Float[np.ndarray, "bags targets"]:
@@ -70,30 +86,43 @@ class Scores:
         return self.targets[:, 0] > 0
 
     @property
+    def labels(self) -> dict[str, bool]:
+        """Whether each bag is positive, by name."""
+        return dict(zip(self.bags, self.positive.tolist(), strict=True))
+
+    @property
+    def patients(self) -> dict[str, str]:
+        """The patient of each bag, by name."""
+        return dict(zip(self.bags, self.groups.tolist(), strict=True))
+
+    @property
+    def fold_of(self) -> dict[str, int] | None:
+        """The fold of each bag, by name; None if one run predicts all of them."""
+        return dict(zip(self.bags, self.split[0].tolist(), strict=True)) if self.folds else None
+
+    @property
     def p(self) -> Float[np.ndarray, "replicates bags"]:
         """p(Y = 1); for data sets of two classes."""
-        return self._by_bag([[part.data.predicted[:, -1] for part in r] for r in self.replicates])
+        return self._by_bag(lambda part: part.data.predicted[:, -1])
 
     @property
     def calls(self) -> Bool[np.ndarray, "replicates bags"]:
         """Whether p(Y = 1) reaches the threshold of its run."""
-        return self.p >= self._by_bag(
-            [[part.data.threshold for part in r] for r in self.replicates]
-        )
+        return self.p >= self._by_bag(lambda part: part.data.threshold)
 
     @property
     def split(self) -> Int[np.ndarray, "replicates bags"]:
         """The split of the run that tests each bag."""
-        return self._by_bag([[part.split for part in r] for r in self.replicates]).astype(np.int64)
+        return self._by_bag(lambda part: part.split).astype(np.int64)
 
     def _by_bag(
-        self, values: Sequence[Sequence[PartValue]]
+        self, value: Callable[[RunPart], PartValue]
     ) -> Float[np.ndarray, "replicates bags"]:
         """Return the values of parts by bag; a number is that of all its bags."""
-        by_bag = np.empty((len(self.replicates), len(self.bags)))
-        for row, parts, of_parts in zip(by_bag, self.replicates, values, strict=True):
-            for part, value in zip(parts, of_parts, strict=True):
-                row[part.rows] = np.nan if value is None else value
+        by_bag = np.full((len(self.replicates), len(self.bags)), np.nan)
+        for row, parts in zip(by_bag, self.replicates, strict=True):
+            for part in parts:
+                row[part.rows] = value(part)  # None becomes nan
         return by_bag
 
     @property
@@ -118,6 +147,25 @@ class Scores:
         return replace(
             self, replicates=tuple(self.replicates[r] for r in rows), seed=self.seed[list(rows)]
         )
+
+
+def once(function: Function) -> Function:
+    """Make a function of scores compute once for the same ones: tables and figures share it.
+
+    Its first argument is the scores of one method or a sequence of them; others have names.
+    """
+
+    @wraps(function)
+    def known(scores: Scores | Sequence[Scores], **options: Any) -> Any:
+        of = (scores,) if isinstance(scores, Scores) else tuple(scores)
+        given = signature(function).bind(scores, **options)
+        given.apply_defaults()
+        key = function.__name__, of, *list(given.arguments.items())[1:]
+        if key not in of[0].known:
+            of[0].known[key] = function(scores, **options)
+        return of[0].known[key]
+
+    return known  # pyright: ignore[reportReturnType]
 
 
 def align(scores: Sequence[Scores]) -> tuple[list[Scores], int]:

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
+from ...core import counted
 from ...statistics import Ranks, critical_difference, detectable_sentence, holm, signed_rank
-from ..results.comparing import Compared, Pooled
+from ..results.comparing import Compared
 from ..results.ranked import Ranked
 from ..results.scores import Scores, by_data
 
 MEANS = "Values are mean ± s.d. over splits, after averaging seeds within a split"
-INTERVALS = "[lo, hi] are 95 % intervals over patients and replicates"
 
 
 def metadata(scores: Sequence[Scores]) -> str:
@@ -19,27 +19,20 @@ def metadata(scores: Sequence[Scores]) -> str:
     splits = sorted({int(k) for of_method in scores for k in of_method.split.ravel()})
     split_kind = "folds, each bag tested once per seed" if s.folds else "splits, one test part"
     seeds = {of_method.method.name: sorted(set(of_method.seed.tolist())) for of_method in scores}
-    same_seeds = len({tuple(v) for v in seeds.values()}) == 1
-    first = next(iter(seeds.values()))
-    seed_text = (
-        _seeds(first) if same_seeds else "; ".join(f"{m}: {_seeds(v)}" for m, v in seeds.items())
-    )
+    texts = {m: f"{counted(len(v), 'seed')} ({', '.join(map(str, v))})" for m, v in seeds.items()}
+    same = len(set(texts.values())) == 1
+    seed_text = "; ".join(set(texts.values()) if same else (f"{m}: {t}" for m, t in texts.items()))
+    labels = {"positive": int(s.positive.sum())} if s.task.two_classes else {}
+    if not labels:
+        labels = s.task.labels.counts(s.targets, s.names)
+    counts = [
+        what if n == len(s.bags) and not s.task.two_classes else f"{n} {what}"
+        for what, n in labels.items()
+    ]
     return (
-        f"{s.data}: {len(s.bags)} test bags ({_labels(s)}){patient_text}; "
+        f"{s.data}: {len(s.bags)} test bags ({', '.join(counts)}){patient_text}; "
         f"{len(splits)} {split_kind}; {seed_text}."
     )
-
-
-def _labels(s: Scores) -> str:
-    """Return what the test bags are labelled with."""
-    if s.task.two_classes:
-        return f"{int(s.positive.sum())} positive"
-    found = s.task.labels.counts(s.targets, s.names)
-    return ", ".join(what if n == len(s.bags) else f"{n} {what}" for what, n in found.items())
-
-
-def _seeds(seeds: Sequence[int]) -> str:
-    return f"{len(seeds)} seed{'' if len(seeds) == 1 else 's'} ({', '.join(map(str, seeds))})"
 
 
 def titles_of(scores: Scores) -> str:
@@ -50,7 +43,7 @@ def titles_of(scores: Scores) -> str:
 
 def shown_titles(scores: Sequence[Scores]) -> str:
     """Return the metrics in the columns of a table of several data sets."""
-    shown = (m.title for s in scores for m in s.task.measures[: s.task.overview])
+    shown = (m.title for s in scores for m in s.overview)
     return ", ".join(dict.fromkeys(shown))
 
 
@@ -62,7 +55,7 @@ def measures_notes(scores: Sequence[Scores]) -> list[str]:
         of_task.setdefault(s.task.name, []).append(data)
     notes = []
     for task, data in of_task.items():
-        measures = first[task].task.measures[: first[task].task.overview]
+        measures = first[task].overview
         unit = ", in percent" if measures[0].unit == "percent" else ""
         unit = ", in the unit of the target" if measures[0].of_target else unit
         better = "higher" if measures[0].higher_is_better else "lower"
@@ -107,7 +100,7 @@ def ranks_notes(ranked: Ranked) -> list[str]:
     n = ranked.ranks.ranks.shape[1]
     return [
         *left_out,
-        f"Average rank: over {n} data set{'' if n == 1 else 's'}, each by its primary metric; 1 is "
+        f"Average rank: over {counted(n, 'data set')}, each by its primary metric; 1 is "
         "best, ties share a rank; ± s.d. over data sets (ddof = 1). "
         f"{_rank_tests(ranked.ranks)}.",
     ]
@@ -139,8 +132,8 @@ def pairs_note(values: Mapping[str, Sequence[float]], baseline: str | None) -> l
     n = len(values[baseline])
     if 2.0 ** (1 - n) > 0.05:
         return [
-            f"Wilcoxon's test against {baseline}: omitted, since with {n} column"
-            f"{'' if n == 1 else 's'} p cannot be below {2.0 ** (1 - n):.3g}."
+            f"Wilcoxon's test against {baseline}: omitted, since with "
+            f"{counted(n, 'column')} p cannot be below {2.0 ** (1 - n):.3g}."
         ]
     adjusted = holm([1.0 if t.p is None else t.p for t in tests.values()])
     named = ", ".join(f"{m} {p:.3g}" for m, p in zip(tests, adjusted, strict=True))
@@ -171,10 +164,10 @@ def rule_notes(scores: Scores, compared: Compared, *, to: str, over: str) -> lis
     caveats = compared.known[0].comparison.notes
     return [
         f"{' '.join(parts)} Values are means over replicates; Δ is the paired difference {to}. "
-        f"{INTERVALS}; p is two-sided, from the bootstrap over patients, and Holm-corrected "
-        f"{over}. A winner is the best value whose paired difference to every other one has a "
-        "Holm-adjusted p of at most 0.05. The notes below give percentages as fractions: 0.01 is "
-        "a point.",
+        "[lo, hi] are 95 % intervals over patients and replicates; p is two-sided, from the "
+        f"bootstrap over patients, and Holm-corrected {over}. A winner is the best value "
+        "whose paired difference to every other one has a Holm-adjusted p of at most 0.05. The "
+        "notes below give percentages as fractions: 0.01 is a point.",
         *(note[:1].upper() + note[1:] + "." for note in caveats),
     ]
 
@@ -201,8 +194,15 @@ def folds_notes(scores: Scores, compared: Compared) -> list[str]:
 def verdicts(scores: Scores, compared: Compared) -> list[str]:
     """Return the winner by each metric or why there is none, what could be detected, and which
     replicates are used if methods do not share all of them."""
-    measures = scores.task.measures
-    notes = [_verdict(m.title, m.name, compared) for m in measures]
+    notes = []
+    for m in scores.task.measures:
+        pooled = compared.deciding(m.name)
+        if pooled is None:
+            notes.append(f"{m.title}: no comparison: {compared.why_not(m.name)}.")
+            continue
+        metric = f"{m.title} within folds" if pooled.pooling == "within" else m.title
+        winner, why = pooled.comparison.winner, pooled.comparison.reason
+        notes.append(f"{metric}: {winner} wins." if winner else f"{metric}: no winner: {why}.")
     notes += [
         detectable_sentence(
             p.comparison,
@@ -210,25 +210,12 @@ def verdicts(scores: Scores, compared: Compared) -> list[str]:
             replicates=[n for n in p.replicates.values() if n],
             title=m.title,
         )
-        for m in measures[: scores.task.overview]
+        for m in scores.overview
         if (p := compared.deciding(m.name)) is not None
     ]
-    return [*notes, *_replicates(compared)]
-
-
-def _verdict(title: str, name: str, compared: Compared) -> str:
-    pooled = compared.deciding(name)
+    pooled = next((p for p in compared.known if p.lacking), None)
     if pooled is None:
-        return f"{title}: no comparison: {compared.why_not(name)}."
-    metric = f"{title} within folds" if pooled.pooling == "within" else title
-    winner, why = pooled.comparison.winner, pooled.comparison.reason
-    return f"{metric}: {winner} wins." if winner else f"{metric}: no winner: {why}."
-
-
-def _replicates(compared: Compared) -> list[str]:
-    pooled: Pooled | None = next((p for p in compared.known if p.lacking), None)
-    if pooled is None:
-        return []
+        return notes
     shared = ", ".join(f"{name} {n}" for name, n in pooled.replicates.items())
     n = pooled.comparison.replicates
     winner = (
@@ -237,6 +224,7 @@ def _replicates(compared: Compared) -> list[str]:
         else "no replicate is common to all, so there is no winner"
     )
     return [
+        *notes,
         "Not every method has every replicate: values are over all replicates of a method, Δ over "
-        f"those that it shares with {pooled.comparison.reference} ({shared}); {winner}."
+        f"those that it shares with {pooled.comparison.reference} ({shared}); {winner}.",
     ]

@@ -1,25 +1,23 @@
-"""The paper's tables 2 and 3: the methods of a family on every data set, and the winners."""
+"""The paper's tables 2, 3 and 5: methods on every data set, winners, and the folds of each set.
 
-from collections.abc import Sequence
+Methods that are compared with each other are a family (tables 2 and 3), or the plain model and
+every λ of a posterior (table 5, the ablation). Both are shown by the same code.
+"""
 
-from ..grid.methods_and_cells import Family
-from ..grid.variants import chosen, chosen_note, family_baseline
-from ..results.comparing import Compared, ResultCache
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...statistics import Pooling, Ranks
+from ...tasks import Measure
+from ..grid.methods_and_cells import Family, Method
+from ..grid.variants import chosen, chosen_note, family_baseline, variants_of
+from ..results.comparing import ROUNDING, Compared, compare_methods
+from ..results.method_order import kl_text
 from ..results.ranked import ranked
 from ..results.results import Results
-from ..results.sampling import null_rivals
+from ..results.sampling import kinds_of, means_of, null_rivals, values_by_split
 from ..results.scores import Scores, by_data
-from ._columns import (
-    METHOD,
-    RANK,
-    difference_cells,
-    difference_columns,
-    mean_cells,
-    mean_columns,
-    method_names,
-    rank_cell,
-    rival_cells,
-)
 from ._notes import (
     MEANS,
     bold_note,
@@ -33,89 +31,308 @@ from ._notes import (
     titles_of,
     verdicts,
 )
-from .table import ResultTable, key, text_cell
+from .table import METHOD, Column, ResultTable, TableCell, key, metric_cell, text_cell
 
 TITLES: dict[Family, str] = {
     "local": "methods without interactions over the whole bag",
     "global": "methods with interactions over the whole bag",
 }
+VARIANT = (Column(key="variant", title="variant"), Column(key="kl_weight", title="λ"))
+RANK = Column(key="rank", title="average rank", unit="rank")
+LOOKS_AT_NONE = (
+    "The last rows are null rivals, which do not look at the instances of a bag one by one: means "
+    "over the runs, without intervals, and not among the methods that are compared."
+)
 
 
-def comparison_table(
-    results: Results, family: Family, *, cache: ResultCache | None = None
-) -> ResultTable | None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Methods that are compared with each other, on all data sets."""
+
+    label: str = ""
+    """The variant whose λ they are; empty for a family."""
+    scores: Sequence[Scores]
+    plain: Callable[[Sequence[Scores]], str | None]
+    """Returns the name of the method that differences refer to, if it is among the given ones."""
+
+    def compared(self, data: str) -> Compared | None:
+        """Return the comparison on a data set; None without a method on it."""
+        scores = by_data(self.scores).get(data)
+        return None if scores is None else compare_methods(scores, baseline=self.plain(scores))
+
+    def head(self, method: Method) -> tuple[TableCell, ...]:
+        """Return the cells that name a method."""
+        texts = (self.label, kl_text(method)) if self.label else (method.name,)
+        return tuple(map(text_cell, texts))
+
+
+def comparison_table(results: Results, family: Family) -> ResultTable | None:
     """Return means over splits with average ranks, followed by each data set's pooled values,
     intervals and differences to the plain model; None if the family has no method."""
-    cache = cache or ResultCache()
     family_scores = [s for s in results.scores if s.method.family == family]
-    scores = chosen(family_scores)
-    if not scores:
+    if not family_scores:
         return None
-    data = by_data(scores)
-    compared = {
-        d: cache.compared(of_set, baseline=_baseline(of_set, family)) for d, of_set in data.items()
-    }
-    ranks = ranked(scores)
-    rows = [
-        (
-            text_cell(name),
-            *(c for d, (s, *_) in data.items() for c in mean_cells(name, s, compared[d])),
-            rank_cell(ranks, name),
-        )
-        for name in method_names(scores)
-    ]
-    pairs = [] if ranks.by_primary else pairs_note(ranks.values, _baseline(scores, family))
+
+    def plain(scores: Sequence[Scores]) -> str | None:
+        baseline = family_baseline([s.method for s in scores], family)
+        return None if baseline is None else baseline.name
+
+    group = Group(scores=chosen(family_scores), plain=plain)
+    scores, ranks = group.scores, ranked(group.scores)
+    rule = chosen_note(family_scores)
     return ResultTable(
         name=f"comparison_{family}",
         title=f"Comparison by {shown_titles(scores)}: {TITLES[family]}",
-        columns=(METHOD, *(c for s, *_ in data.values() for c in mean_columns(s)), RANK),
-        rows=tuple(rows),
+        columns=_mean_columns(METHOD, scores=scores),
+        rows=tuple(_mean_rows(group, scores)),
         footnotes=(
             f"{MEANS}.",
             *measures_notes(scores),
             bold_note("the pooled table of the data set"),
-            *([note] if (note := chosen_note(family_scores)) else []),
+            *([rule] if rule else []),
             *ranks_notes(ranks),
-            *pairs,
+            *([] if ranks.by_primary else pairs_note(ranks.values, plain(scores))),
             *results.left_out(),
         ),
-        follow=tuple(_pooled(of_set, compared[d], family) for d, of_set in data.items()),
+        follow=tuple(_pooled(group, of_set, family) for of_set in by_data(scores).values()),
     )
 
 
-def _baseline(scores: Sequence[Scores], family: Family) -> str | None:
-    """Return the name of the family's plain model among these."""
-    baseline = family_baseline([s.method for s in scores], family)
-    return None if baseline is None else baseline.name
-
-
-def _pooled(scores: Sequence[Scores], compared: Compared, family: Family) -> ResultTable:
+def _pooled(group: Group, scores: Sequence[Scores], family: Family) -> ResultTable:
     """Return every metric of each method, the differences to the plain model, and null rivals."""
-    first = scores[0]
-    rows = [
-        (text_cell(name), *difference_cells(name, first, compared)) for name in method_names(scores)
-    ]
-    rivals = null_rivals(first)
-    rules = {len(rows)} if rivals else set()
-    rows += [(text_cell(name), *rival_cells(first, rival)) for name, rival in rivals.items()]
+    first, compared = scores[0], group.compared(scores[0].data)
+    assert compared is not None, "it has methods"
+    rows = [(*group.head(s.method), *_difference_cells(s, compared)) for s in scores]
+    rivals, methods = null_rivals(first), len(rows)
+    rows += [(text_cell(name), *_rival_cells(first, rival)) for name, rival in rivals.items()]
     to = f"to {compared.known[0].comparison.reference}" if compared.known else ""
-    if _baseline(scores, family) is None:
+    if group.plain(scores) is None:
         to = "to the best by each metric (the family's plain model was not run)"
-    looks_at_none = (
-        "The last rows are null rivals, which do not look at the instances of a bag one by one: "
-        "means over the runs, without intervals, and not among the methods that are compared."
-    )
     return ResultTable(
         name=f"pooled_{family}_{key(first.data)}",
         title=f"{first.data} ({first.task.name}): {titles_of(first)}, with 95 % intervals",
-        columns=(METHOD, *difference_columns(first)),
+        columns=(METHOD, *_difference_columns(first)),
         rows=tuple(rows),
-        rules=frozenset(rules),
+        rules=frozenset({methods} if rivals else ()),
         footnotes=(
             metadata(scores),
             *rule_notes(first, compared, to=to, over="over the rows"),
             *folds_notes(first, compared),
             *verdicts(first, compared),
-            *([looks_at_none] if rivals else []),
+            *([LOOKS_AT_NONE] if rivals else []),
         ),
     )
+
+
+def ablation_table(results: Results) -> ResultTable | None:
+    """Return means over splits by variant and λ, ranked within a variant, followed by each data
+    set's pooled differences to λ = 0; None if no variant has two λ besides its plain model."""
+
+    def plain(scores: Sequence[Scores]) -> str | None:
+        return next((s.method.name for s in scores if s.method.kl_weight is None), None)
+
+    variants = variants_of(results.scores)
+    groups = [Group(label=label, scores=of, plain=plain) for label, of in variants.items()]
+    if not any(len({s.method.name for s in g.scores}) > 2 for g in groups):
+        return None
+    rows: list[tuple[TableCell, ...]] = []
+    rules: set[int] = set()
+    notes: list[str] = []
+    for g in groups:
+        rules.add(len(rows))
+        rows += _mean_rows(g, results.scores)
+        notes += [f"{g.label}: {note}" for note in ranks_notes(ranked(g.scores))]
+    return ResultTable(
+        name="ablation",
+        title="Ablation: the posterior and λ",
+        columns=_mean_columns(*VARIANT, scores=results.scores),
+        rows=tuple(rows),
+        rules=frozenset(rules),
+        footnotes=(
+            f"{MEANS}. λ = 0 is the plain model, trained once for all posteriors.",
+            *measures_notes(results.scores),
+            f"{bold_note('the tables of differences')} Columns are compared within a variant.",
+            *notes,
+            *results.left_out(),
+        ),
+        follow=tuple(_effects(data, groups) for data in by_data(results.scores)),
+    )
+
+
+def _effects(data: str, groups: Sequence[Group]) -> ResultTable:
+    """Return one data set's differences of each λ to the plain model, on the same patients and
+    replicates."""
+    rows: list[tuple[TableCell, ...]] = []
+    rules: set[int] = set()
+    notes: list[str] = []
+    methods: dict[str, Scores] = {}
+    for g in groups:
+        scores, compared = by_data(g.scores).get(data, []), g.compared(data)
+        if compared is None:
+            continue
+        first = scores[0]
+        methods |= {s.method.name: s for s in scores if s.method.name not in methods}
+        if not rows:
+            notes += rule_notes(first, compared, to="to λ = 0", over="within a variant")
+            notes += folds_notes(first, compared)
+        rules.add(len(rows))
+        rows += [(*g.head(s.method), *_difference_cells(s, compared)) for s in scores]
+        own = verdicts(first, compared)
+        if g.plain(scores) is None:
+            own.append("the plain model was not run, so Δ refers to the best λ.")
+        notes += [f"{g.label}: {note}" for note in own]
+    first = next(iter(methods.values()))
+    return ResultTable(
+        name=f"ablation_{key(data)}",
+        title=f"{data} ({first.task.name}): effect of λ by {titles_of(first)}, with 95 % intervals",
+        columns=(*VARIANT, *_difference_columns(first)),
+        rows=tuple(rows),
+        rules=frozenset(rules),
+        footnotes=(metadata(list(methods.values())), *notes),
+    )
+
+
+def folds_table(scores: Sequence[Scores]) -> ResultTable:
+    """Return one data set's primary metric: a row per method, a column per fold or split."""
+    first = scores[0]
+    measure, part = first.task.primary, "fold" if first.folds else "split"
+    splits = sorted({int(k) for s in scores for k in s.split.ravel()})
+    values = [values_by_split(s)[measure.name] for s in scores]
+    rows = []
+    for s, by_split in zip(scores, values, strict=True):
+        mean = means_of(s)[measure.name]
+        cells = [TableCell(value=by_split.get(k)) for k in splits]
+        rows.append((text_cell(s.method.name), *cells, TableCell(value=mean.mean, sd=mean.sd)))
+    percent = " in percent" if measure.unit == "percent" else ""
+    notes = [f"{measure.title}{percent}, averaged over seeds; mean ± s.d. over the columns."]
+    if not measure.higher_is_better:
+        notes.append("Lower is better.")
+    without = [str(k) for k in splits if all(k not in by_split for by_split in values)]
+    if without:
+        why = ", which has only one class" if first.task.two_classes else ""
+        notes.append(f"{measure.title} is undefined on {part} {', '.join(without)}{why}.")
+    names = {key(part, str(k)): f"{part} {k}" for k in splits} | {"mean": "mean"}
+    digits = _digits(first, measure)
+    columns = [Column(key=k, title=t, unit=measure.unit, digits=digits) for k, t in names.items()]
+    return ResultTable(
+        name=f"folds_{key(first.data)}",
+        title=f"{measure.title} on each {part} of {first.data}",
+        columns=(METHOD, *columns),
+        rows=tuple(rows),
+        footnotes=(metadata(scores), *notes),
+    )
+
+
+def _digits(scores: Scores, measure: Measure) -> int | None:
+    """Return the decimals of a metric in the unit of the target; None for the usual ones."""
+    deviation = float(scores.targets[:, 0].std())
+    if not measure.of_target or deviation == 0:
+        return None
+    return min(12, max(0, 3 - math.floor(math.log10(deviation))))
+
+
+def _mean_columns(*head: Column, scores: Sequence[Scores]) -> tuple[Column, ...]:
+    """Return the columns of a table of several data sets: means over splits, and the rank."""
+    means = [
+        Column(key=key(data, m.name), title=m.title, group=data, unit=m.unit, digits=_digits(s, m))
+        for data, (s, *_) in by_data(scores).items()
+        for m in s.overview
+    ]
+    return (*head, *means, RANK)
+
+
+def _mean_rows(group: Group, scores: Sequence[Scores]) -> list[tuple[TableCell, ...]]:
+    """Return the group's means ± s.d. over splits on the data sets of `scores`, and the ranks."""
+    ranks = ranked(group.scores).ranks
+    sets = [(of_set[0], group.compared(data)) for data, of_set in by_data(scores).items()]
+    return [
+        (
+            *group.head(method),
+            *(cell for s, compared in sets for cell in _mean_cells(name, s, compared)),
+            rank_cell(ranks, name),
+        )
+        for name, method in {s.method.name: s.method for s in group.scores}.items()
+    ]
+
+
+def _mean_cells(name: str, scores: Scores, compared: Compared | None) -> list[TableCell]:
+    """Return a method's means on a data set; the best one is bold if it is a winner.
+
+    They are empty without a comparison or a run of the method on the data set.
+    """
+    cells = []
+    for m in scores.overview:
+        means = {} if compared is None else {n: of[m.name] for n, of in compared.means.items()}
+        own = means.get(name)
+        if compared is None or own is None or own.mean is None:
+            cells.append(TableCell())
+            continue
+        sign = 1 if m.higher_is_better else -1
+        best = max(sign * mean.mean for mean in means.values() if mean.mean is not None)
+        decided = compared.deciding(m.name)
+        wins = decided is not None and decided.comparison.winner == name
+        bold = wins and sign * own.mean > best - ROUNDING
+        cells.append(TableCell(value=own.mean, sd=own.sd, bold=bold))
+    return cells
+
+
+def rank_cell(ranks: Ranks | None, name: str) -> TableCell:
+    """Return a method's average rank ± s.d. over the columns (ddof = 1)."""
+    if ranks is None or name not in ranks.mean:
+        return TableCell()
+    sd = ranks.sd[name]
+    return TableCell(value=ranks.mean[name], sd=None if math.isnan(sd) else sd)
+
+
+def _difference_columns(scores: Scores) -> list[Column]:
+    """Return the columns of values, differences and p of everything that is compared."""
+    columns: list[Column] = []
+    kinds = kinds_of(scores)
+    for m, pooling in kinds:
+        both, name, group = _compared_twice(m, kinds), m.name, m.title
+        if pooling == "within":
+            name, group = key(name, "within") if both else name, f"{group} within folds"
+        elif both:
+            group = f"pooled {group}"
+        digits, unit = _digits(scores, m), "points" if m.unit == "percent" else "difference"
+        columns += [
+            Column(key=name, title="value", group=group, unit=m.unit, digits=digits),
+            Column(key=key(name, "difference"), title="Δ", group=group, unit=unit, digits=digits),
+            Column(key=key(name, "p_holm"), title="Holm p", group=group, unit="p"),
+        ]
+    return columns
+
+
+def _compared_twice(measure: Measure, kinds: Sequence[tuple[Measure, Pooling]]) -> bool:
+    return [m for m, _ in kinds].count(measure) > 1
+
+
+def _difference_cells(scores: Scores, compared: Compared) -> list[TableCell]:
+    """Return a method's row for these columns; a value is bold if the method wins by it."""
+    cells: list[TableCell] = []
+    name = scores.method.name
+    for m, pooling in kinds_of(scores):
+        pooled = compared.of(m.name, pooling)
+        if pooled is None or name not in pooled.values:
+            cells += [TableCell()] * 3
+            continue
+        comparison = pooled.comparison
+        wins = pooled is compared.deciding(m.name) and comparison.winner == name
+        cells.append(metric_cell(pooled.values[name], bold=wins))
+        d = comparison.differences.get(name)
+        if d is None:
+            cells += [TableCell()] * 2
+        else:
+            p = None if d.p is None else comparison.adjusted[name]
+            cells += [TableCell(value=d.difference, low=d.low, high=d.high), TableCell(value=p)]
+    return cells
+
+
+def _rival_cells(scores: Scores, rival: Mapping[str, float]) -> list[TableCell]:
+    """Return the row of a null rival for the same columns: its values over all bags alone."""
+    cells: list[TableCell] = []
+    kinds = kinds_of(scores)
+    for m, pooling in kinds:
+        twice = pooling == "within" and _compared_twice(m, kinds)
+        cells += [TableCell(value=None if twice else rival.get(m.name)), *[TableCell()] * 2]
+    return cells

@@ -1,66 +1,91 @@
-"""How well each method finds instances, and whether σ² flags wrong calls, on one data set."""
+"""Where each method finds evidence on one data set: instances, wrong calls, lesions, null maps.
+
+The rows of every table are methods and null maps, its columns metrics of instances.
+"""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ...errors import ProbSAError
-from ...evaluation import INSTANCE_DETECTORS, detector_verdict
-from ...statistics import Metric, detectable_from_intervals
-from ..results.comparing import ResultCache
-from ..results.instances import BOOTSTRAP
-from ..results.null_maps import nulls_or_reason
-from ..results.scores import Scores
-from ._columns import METHOD
-from ._notes import metadata
-from .lesions import lesion_tables
-from .table import Column, ResultTable, TableCell, Unit, key, text_cell
-from .within_bags import Metrics, within_bags_table
-
-METRIC_COLUMNS: tuple[tuple[str, str, Unit], ...] = (
-    ("auroc", "AUROC", "percent"),
-    ("average_precision", "AP", "percent"),
-    ("auroc_within_bags", "AUROC within bags", "percent"),
-    ("dice", "Dice", "percent"),
-    ("dice_pooled", "Dice, pooled", "percent"),
+from ...evaluation import (
+    DICE_OF_MAP,
+    FROC_METRICS,
+    INSTANCE_DETECTORS,
+    WITHIN,
+    WITHIN_TITLES,
+    compare_to_null_maps,
+    detector_verdict,
 )
+from ...statistics import Metric, detectable_from_intervals
+from ..results.instances import BOOTSTRAP, NullResults, metrics_of, null_results
+from ..results.lesions import LesionFroc, LesionSource, LesionTruth, lesions_found, truths_of
+from ..results.scores import Scores
+from ._notes import metadata
+from .table import METHOD, Column, ResultTable, Unit, key, metric_cell, text_cell
+
+Metrics = Mapping[str, Metric]
+
+INSTANCES = {
+    "auroc": "AUROC",
+    "average_precision": "AP",
+    "auroc_within_bags": "AUROC within bags",
+    "dice": "Dice",
+    "dice_pooled": "Dice, pooled",
+}
 SHOWN_DETECTORS = ("variance", "doubt", "margin", "entropy")
 """Without the parts of P(wrong), which only an ensemble has."""
+ERRORS = {
+    "error_rate": "wrong calls",
+    **{f"error_auroc_{d}": INSTANCE_DETECTORS[d] for d in SHOWN_DETECTORS},
+    "error_auroc_gain": "σ² minus best rival",
+}
+RATES = dict(zip(FROC_METRICS[1:], ("1/4", "1/2", "1", "2", "4", "8"), strict=True))
+FROC: dict[LesionSource, tuple[str, str, str]] = {
+    "patches": (
+        "froc_patches",
+        "FROC (patch-level) of {}",
+        "An approximation on patches: a lesion is a union of positive patches, not what an "
+        "annotator drew. Not comparable with official or published results.",
+    ),
+    "annotations": (
+        "froc",
+        "FROC of {}, official CAMELYON16 rules",
+        "Lesions are the annotated contours, drawn at 1/32 of level 0.",
+    ),
+}
+"""The name, title and explanation of each table of lesions."""
 
 
-def instances_table(
-    scores: Sequence[Scores], *, bootstrap: int = BOOTSTRAP, cache: ResultCache | None = None
-) -> ResultTable | None:
+def instances_table(scores: Sequence[Scores], *, bootstrap: int = BOOTSTRAP) -> ResultTable | None:
     """Return the instance metrics of each method, followed by σ² beside its null rivals and FROC.
 
     Returns: None if no test bag has instance labels.
     """
-    cache = cache or ResultCache()
-    summaries: dict[str, Metrics] = {}
+    metrics: dict[str, Metrics] = {}
     failures: list[str] = []
     for s in scores:
         try:
-            sampled = cache.metrics(s, bootstrap=bootstrap)
+            found = metrics_of(s, bootstrap=bootstrap)
         except ProbSAError as error:
             failures.append(f"{s.method.name} has no instance metrics: {error}.")
             continue
-        if sampled is not None:
-            summaries[s.method.name] = sampled
-    if not summaries:
+        metrics |= {} if found is None else {s.method.name: found}
+    if not metrics:
         return None
-    data, with_labels = scores[0].data, [s for s in scores if s.method.name in summaries]
-    tables, lesion_notes = lesion_tables(scores, bootstrap=bootstrap)
-    columns = [METHOD]
-    columns += [Column(key=k, title=title, unit=unit) for k, title, unit in METRIC_COLUMNS]
-    rows = [
-        (text_cell(name), *(_cell(summary[k]) for k, _, _ in METRIC_COLUMNS))
-        for name, summary in summaries.items()
-    ]
-    nulls = nulls_or_reason(with_labels[0], bootstrap=bootstrap)
-    rows += [_null_row(name, of_map) for name, of_map in nulls.metrics.items()]
-    return ResultTable(
-        name=f"instances_{key(data)}",
-        title=f"Instances of {data}",
-        columns=tuple(columns),
-        rows=tuple(rows),
+    data, with_labels = scores[0].data, [s for s in scores if s.method.name in metrics]
+    lesions, lesion_notes = _lesions(scores, bootstrap=bootstrap)
+    nulls = null_results(with_labels[0], bootstrap=bootstrap)
+    undefined: dict[str, list[str]] = {}
+    for name, of_method in metrics.items():
+        for k, title in INSTANCES.items():
+            if of_method[k].value is None:
+                reason = f"{title} is undefined: {of_method[k].reason}"
+                undefined.setdefault(reason, []).append(name)
+    return _table(
+        f"instances_{key(data)}",
+        f"Instances of {data}",
+        INSTANCES,
+        {**metrics, **_named(nulls)},
         footnotes=(
             metadata(scores),
             "Values are in percent, means over replicates; [lo, hi] are 95 % intervals over "
@@ -68,71 +93,155 @@ def instances_table(
             "with folds, they are means over folds. Null maps have no calls. Dice is "
             "computed on the instances of positive bags, at the threshold chosen on each run's "
             "validation bags.",
-            *_reasons(summaries),
+            *(f"{reason} ({', '.join(names)})." for reason, names in undefined.items()),
             *failures,
             *lesion_notes,
         ),
-        follow=(
-            _detectors(data, summaries),
-            *tables,
-            within_bags_table(data, summaries, nulls=nulls),
-        ),
+        follow=(_errors(data, metrics), *lesions, _within_bags(data, metrics, nulls)),
     )
 
 
-def _null_row(name: str, metrics: Metrics) -> tuple[TableCell, ...]:
-    """Return the row of a null map, which has only the metrics that rank instances."""
-    cells = [_cell(metrics[k]) if k in metrics else TableCell() for k, _, _ in METRIC_COLUMNS]
-    return (text_cell(f"null: {name}"), *cells)
-
-
-def _cell(m: Metric) -> TableCell:
-    return TableCell(value=m.value, low=m.low, high=m.high)
-
-
-def _reasons(summaries: Mapping[str, Metrics]) -> list[str]:
-    """Return why metrics are undefined, each reason once."""
-    methods_by_reason: dict[str, list[str]] = {}
-    for name, summary in summaries.items():
-        for k, title, _ in METRIC_COLUMNS:
-            if summary[k].value is None:
-                methods_by_reason.setdefault(
-                    f"{title} is undefined: {summary[k].reason}", []
-                ).append(name)
-    return [f"{reason} ({', '.join(names)})." for reason, names in methods_by_reason.items()]
-
-
-def _detectors(data: str, summaries: Mapping[str, Metrics]) -> ResultTable:
-    """Return the AUROC with which σ² and its null rivals find wrong instance calls."""
-    columns = [
-        METHOD,
-        Column(key="error_rate", title="wrong calls", unit="percent"),
-    ]
-    columns += [Column(key=d, title=INSTANCE_DETECTORS[d], unit="percent") for d in SHOWN_DETECTORS]
-    columns.append(Column(key="gain", title="σ² minus best rival", unit="points"))
-    rows = []
-    for name, summary in summaries.items():
-        metrics = [summary["error_rate"]]
-        metrics += [summary[f"error_auroc_{d}"] for d in SHOWN_DETECTORS]
-        metrics.append(summary["error_auroc_gain"])
-        rows.append((text_cell(name), *(_cell(m) for m in metrics)))
-    variance_key = "error_auroc_variance"
-    verdicts = [
-        f"{n}: {detector_verdict(s, 'variance')} {detector_verdict(s, 'doubt')}"
-        for n, s in summaries.items()
-        if s[variance_key].value is not None
-    ]
-    gains = [s["error_auroc_gain"] for s in summaries.values()]
+def _table(
+    name: str, title: str, titles: Mapping[str, str], rows: Mapping[str, Metrics], **texts: Any
+) -> ResultTable:
+    """Return a table of metrics; `titles` are those of its columns, by the name of the metric."""
+    columns = [METHOD]
+    for k, column in titles.items():
+        unit: Unit = "points" if k.endswith("gain") else "percent"
+        group = "sensitivity at false positives per slide" if k in RATES else ""
+        csv = k.removeprefix("error_auroc_")
+        columns.append(Column(key=csv, title=column, group=group, unit=unit))
     return ResultTable(
-        name=f"errors_{key(data)}",
-        title=f"Detection of wrong instance calls on {data}",
+        name=name,
+        title=title,
         columns=tuple(columns),
-        rows=tuple(rows),
+        rows=tuple(
+            (text_cell(row), *(metric_cell(metrics.get(k)) for k in titles))
+            for row, metrics in rows.items()
+        ),
+        **texts,
+    )
+
+
+def _named(nulls: NullResults) -> dict[str, Metrics]:
+    """Return the rows of the null maps, which have only the metrics that rank instances."""
+    return {f"null: {name}": metrics for name, metrics in nulls.metrics.items()}
+
+
+def _errors(data: str, metrics: Mapping[str, Metrics]) -> ResultTable:
+    """Return the AUROC with which σ² and its null rivals find wrong instance calls."""
+    gains = [m["error_auroc_gain"] for m in metrics.values()]
+    return _table(
+        f"errors_{key(data)}",
+        f"Detection of wrong instance calls on {data}",
+        ERRORS,
+        metrics,
         footnotes=(
             "AUROC in percent for finding wrong calls among the instances of positive bags: σ² and "
             "P(wrong) first, then their null rivals, which cost nothing extra; a random order has "
             "50. Methods without a variance have neither σ² nor P(wrong).",
-            *verdicts,
+            *(
+                f"{name}: {detector_verdict(m, 'variance')} {detector_verdict(m, 'doubt')}"
+                for name, m in metrics.items()
+                if m["error_auroc_variance"].value is not None
+            ),
             detectable_from_intervals([(m.low, m.high) for m in gains], what="σ² minus best rival"),
+        ),
+    )
+
+
+def _within_bags(data: str, metrics: Mapping[str, Metrics], nulls: NullResults) -> ResultTable:
+    """Return the measures within positive bags of every method and of every null map."""
+    notes = [f"null: {name} is missing: {reason}." for name, reason in nulls.missing.items()]
+    if nulls.metrics:
+        of_nulls = {name: m[WITHIN] for name, m in nulls.metrics.items()}
+        compared = [
+            compare_to_null_maps(name, m[WITHIN], of_nulls, groups=nulls.groups)
+            for name, m in metrics.items()
+        ]
+        gains = [c.differences[c.null] for c in compared if c.null is not None]
+        ends, what = [(d.low, d.high) for d in gains], "AUROC within bags to the best null map"
+        notes += [*(c.sentence for c in compared), detectable_from_intervals(ends, what=what)]
+    return _table(
+        f"within_bags_{key(data)}",
+        f"Maps within positive bags of {data}",
+        {**WITHIN_TITLES, DICE_OF_MAP: "Dice"},
+        {**metrics, **_named(nulls)},
+        footnotes=(
+            "Means over the positive test bags that have instances of both labels; [lo, hi] are "
+            "95 % intervals over patients and replicates. Top instance and top 1 % (at least one "
+            "instance): the share that is positive. Dice: at e > 0 for models of evidence e, "
+            "otherwise at the threshold with the best Dice on the validation bags. Null maps "
+            "hardly look at the image; those that learn have seen the same training bags "
+            "(docs/null-maps.md).",
+            *notes,
+        ),
+    )
+
+
+def _lesions(scores: Sequence[Scores], *, bootstrap: int) -> tuple[list[ResultTable], list[str]]:
+    """Return a table by patch labels, one by annotations if they are known, and further notes.
+
+    There are no tables if the bags are not slides or contain no lesion.
+    """
+    truths, notes = truths_of(scores[0])
+    found: dict[str, dict[LesionSource, LesionFroc]] = {}
+    for s in scores:
+        try:
+            by_source = lesions_found(s, truths, bootstrap=bootstrap)
+        except ProbSAError as error:
+            notes.append(f"{s.method.name} has no FROC: {error}.")
+            continue
+        if by_source is None:
+            return [], []
+        found[s.method.name] = by_source
+    tables = []
+    for truth in truths:
+        froc = {n: of[truth.source] for n, of in found.items() if truth.source in of}
+        reasons = [f.metrics["froc"].reason for f in froc.values()]
+        if froc and not all(reasons):
+            tables.append(_froc(scores[0].data, froc, truth))
+        elif froc:
+            notes.append(f"No {FROC[truth.source][1].format(scores[0].data)}: {reasons[0]}.")
+    return tables, notes
+
+
+def _froc(data: str, froc: Mapping[str, LesionFroc], truth: LesionTruth) -> ResultTable:
+    name, title, explanation = FROC[truth.source]
+    slides = next(iter(froc.values())).slides
+    tumour = [s for s in slides if s.tumour]
+    left_out: dict[str, list[str]] = {}
+    for bag, reason in sorted(truth.left_out.items()):
+        left_out.setdefault(reason, []).append(bag)
+    incomplete = [
+        f"{n} ({f.replicates} of {f.replicates_available})"
+        for n, f in froc.items()
+        if f.replicates < f.replicates_available
+    ]
+    some = f"Computed on some of the replicates only, to save time: {', '.join(incomplete)}."
+    rows = {
+        n: {k: m if k == "froc" else Metric(m.value) for k, m in f.metrics.items()}
+        for n, f in froc.items()
+    }
+    return _table(
+        f"{name}_{key(data)}",
+        title.format(data),
+        {"froc": "FROC score", **RATES},
+        rows,
+        footnotes=(
+            explanation,
+            f"{sum(s.lesions for s in tumour)} lesions on {len(tumour)} tumour slides of "
+            f"{len(slides)}; {sum(int(s.isolated.sum()) for s in tumour)} isolated tumour cells.",
+            "Values are in percent, means over replicates; [lo, hi] are 95 % intervals over slides "
+            "(patients) and replicates. The score is the mean of the six sensitivities. A level-0 "
+            "pixel is 0.243 µm; regions below 275 µm count neither as found nor as false "
+            "positives. Detections are the local maxima within 2 patches of p(Y = 1) times the "
+            "patch's share of the attention, smoothed over neighbours (s.d. 1 patch).",
+            *(
+                f"Left out: {len(bags)} ({', '.join(bags[:5])}{', …' if len(bags) > 5 else ''}): "
+                f"{reason}."
+                for reason, bags in left_out.items()
+            ),
+            *([some] if incomplete else []),
         ),
     )

@@ -1,1 +1,0 @@
-"""The leaderboard of LocalMIL: bags, instances, doubt and faithfulness of every model and set."""
