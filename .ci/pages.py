@@ -10,7 +10,6 @@ import argparse
 import ast
 import sys
 from argparse import _HelpAction, _StoreTrueAction
-from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,8 +57,9 @@ def _written_by_hand(path: Path, name: str) -> str:
 
 def command_reference(name: str) -> str:
     """Return the reference of a command as Markdown: synopsis, description and arguments."""
-    module = import_module(f"probsa.cli.commands.{name.replace('-', '_')}")
-    parser = module.parser()
+    from probsa.cli.command import Command
+
+    parser = Command(name).parser(keys={})
     parts = ["## Reference", f"```text\n{_synopsis(parser)}\n```", _text(parser.description or "")]
     for group in parser._action_groups:
         actions = [a for a in group._group_actions if not isinstance(a, _HelpAction) and _shown(a)]
