@@ -12,7 +12,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib import import_module
@@ -22,8 +22,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from ..core import MAX_BAG_GB, PositiveFloat, bag_limit, convert_value, printable
 from ..errors import InputError, ProbSAError, hint
 
-LIMITED = {"info", "run", "convert", "verify", "predict", "evaluate", "map", "view"}
-"""Commands with `--max-bag-gb`: they read bags or scans, and are not training."""
 JSON_HELP = "Print the result as one JSON document on standard output."
 
 
@@ -38,16 +36,6 @@ class Flag:
     """Whether a list is given by several flags, not by several values after one."""
     alone: str | None = None
     """The value of the flag without one."""
-
-
-MaxBagGb = Annotated[
-    PositiveFloat,
-    Flag(
-        "GB",
-        "Gigabytes that one bag or scan may take in memory. Files that state more are refused "
-        f"before they are read. Default: {MAX_BAG_GB:g}, or for a run its own setting.",
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +90,7 @@ class CommandParser(argparse.ArgumentParser):
         raise InputError(message)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Parameter:
     """A parameter of a command's function, or a field of a dataclass among them."""
 
@@ -110,10 +98,10 @@ class Parameter:
     annotation: Any
     default: Any
     """`inspect.Parameter.empty` or `dataclasses.MISSING` if there is none."""
-    positional: bool = False
     help: str = ""
     title: str = ""
     """Of its group of flags; empty for the first."""
+    positional: bool = False
 
     @property
     def kind(self) -> tuple[Any, Any, Flag]:
@@ -168,7 +156,16 @@ class Parameter:
         return convert_value(value, kind, key=key if self.positional else f"--{key}")
 
 
-LIMIT = Parameter(name="max_bag_gb", annotation=MaxBagGb, default=None)
+KEY = Annotated[str, Flag("VALUE")]
+LIMIT = Parameter(
+    name="max_bag_gb",
+    annotation=Annotated[PositiveFloat, Flag("GB")],
+    default=None,
+    help="Gigabytes that one bag or scan may take in memory. Files that state more are refused "
+    f"before they are read. Default: {MAX_BAG_GB:g}, or for a run its own setting.",
+)
+LIMITED = {"info", "run", "convert", "verify", "predict", "evaluate", "map", "view"}
+"""Commands with this flag: they read bags or scans, and are not training."""
 
 
 class Command:
@@ -177,27 +174,25 @@ class Command:
     def __init__(self, name: str) -> None:
         self.name = name
         self.module = import_module(f".commands.{name.replace('-', '_')}", __package__)
-        self.description, self.sections = _sections(self.module.run)
         self.signature = list(inspect.signature(self.module.run).parameters.values())
         self.takes_keys = any(p.kind is p.VAR_KEYWORD for p in self.signature)
-        self.parameters = [argument for p in self.signature for argument in self._arguments(p)]
+        self.description, described = _read_docstring(self.module.run)
+        self.parameters = []
+        for p in self.signature:
+            words, found = described, [(p.name, p.annotation, p.default)]
+            if is_dataclass(p.annotation):
+                words = _read_docstring(p.annotation)[1]
+                found = [(f.name, f.type, f.default) for f in fields(p.annotation)]
+            elif p.kind is p.VAR_KEYWORD or p.name == "json":
+                continue
+            for key, annotation, default in found:
+                text, title = words.pop(key, ("", ""))
+                positional = p.kind is p.POSITIONAL_OR_KEYWORD
+                self.parameters.append(Parameter(key, annotation, default, text, title, positional))
+        self.keys = [Parameter(n, KEY, None, *words) for n, words in described.items()]
+        """The keys of a run or a grid that the docstring describes."""
         if name in LIMITED:
             self.parameters.append(LIMIT)
-
-    def _arguments(self, p: inspect.Parameter) -> Iterator[Parameter]:
-        if p.kind is p.VAR_KEYWORD or p.name == "json":
-            return
-        sections, found = self.sections, [(p.name, p.annotation, p.default)]
-        if is_dataclass(p.annotation):
-            sections = _sections(p.annotation)[1]
-            found = [(f.name, f.type, f.default) for f in fields(p.annotation)]
-        for name, annotation, default in found:
-            title = next((t for t, described in sections.items() if name in described), "")
-            yield Parameter(
-                name=name, annotation=annotation, default=default, title=title,
-                positional=p.kind is p.POSITIONAL_OR_KEYWORD,
-                help=sections.get(title, {}).get(name, ""),
-            )  # fmt: skip
 
     def parser(self, keys: Mapping[str, str] | None = None) -> CommandParser:
         """Return the parser; with some `keys` given, all keys of a run or a grid are in it."""
@@ -208,24 +203,14 @@ class Command:
     def add_to(self, parser: CommandParser, keys: Mapping[str, str] | None = None) -> None:
         """Add the arguments to a parser."""
         groups: dict[str, Any] = {"": parser}
-
-        def group(title: str) -> Any:
-            if title not in groups:
-                groups[title] = parser.add_argument_group(title)
-            return groups[title]
-
-        for parameter in self.parameters:
-            parameter.add(group(parameter.title))
+        for parameter in self.parameters + ([] if keys is None else self.keys):
+            if parameter.title not in groups:
+                groups[parameter.title] = parser.add_argument_group(parameter.title)
+            parameter.add(groups[parameter.title])
         parser.add_argument("--json", action="store_true", help=JSON_HELP)
-        if keys is None or not self.takes_keys:
-            return
-        parser.usage = self.module.USAGE
-        own = {parameter.name for parameter in self.parameters}
-        for title, described in self.sections.items():
-            for name in (n for n in described if n not in own):
-                key = f"--{name.replace('_', '-')}"
-                group(title).add_argument(key, metavar="VALUE", help=described[name])
-        self.module.add_keys(parser, keys)
+        if keys is not None and self.takes_keys:
+            parser.usage = self.module.USAGE
+            self.module.add_keys(parser, keys)
 
     def parse(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
         """Return the command's own arguments, and the keys of a run or a grid as text.
@@ -260,17 +245,17 @@ class Command:
         return 0 if answer is None else answer.write(as_json=given.json)
 
 
-def _sections(documented: Any) -> tuple[str, dict[str, dict[str, str]]]:
-    """Return a docstring's description, and its help texts by group and name."""
-    head = re.split(r"\n(?=\S.*:\n {4}[\w.]+: )", inspect.cleandoc(documented.__doc__ or ""))
-    groups: dict[str, dict[str, str]] = {}
-    for section in head[1:]:
+def _read_docstring(documented: Any) -> tuple[str, dict[str, tuple[str, str]]]:
+    """Return a docstring's description, and by name a help text and the title of its group."""
+    text = inspect.cleandoc(documented.__doc__ or "")
+    description, *sections = re.split(r"\n(?=\S.*:\n {4}[\w.]+: )", text)
+    described: dict[str, tuple[str, str]] = {}
+    for section in sections:
         title, _, body = section.partition(":\n")
-        entries = re.findall(r"^ {4}([\w.]+): (.+(?:\n {5,}.+)*)", body, re.MULTILINE)
-        groups["" if title == "Args" else title.lower()] = {
-            name: " ".join(text.split()) for name, text in entries
-        }
-    return head[0].strip(), groups
+        title = "" if title == "Args" else title.lower()
+        for name, words in re.findall(r"^ {4}([\w.]+): (.+(?:\n {5,}.+)*)", body, re.MULTILINE):
+            described[name] = " ".join(words.split()), title
+    return description.strip(), described
 
 
 def _separate(

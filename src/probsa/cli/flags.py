@@ -82,15 +82,11 @@ class WorkFlags:
                 f"--slurm is {self.slurm!r}: expected KEY=VALUE,…, as in partition=long"
             )
         return RunOptions(
-            engine=self.engine,
-            workers=workers,
-            isolated=isolated,
-            gpus=gpus,
-            shard=(int(part), int(parts)),
-            overwrite=self.overwrite,
+            engine=self.engine, workers=workers, isolated=isolated, gpus=gpus,
+            shard=(int(part), int(parts)), overwrite=self.overwrite,
             slurm={key: int(value) if value.isdigit() else value for key, _, value in pairs},
             note=ERR.print,
-        )
+        )  # fmt: skip
 
 
 def estimated(estimate: "Estimate") -> Answer:
@@ -140,9 +136,7 @@ class GuaranteeFlags:
                 )
             return None
         return GuaranteeOptions(
-            coverage=self.coverage,
-            max_error=self.max_error,
+            coverage=self.coverage, max_error=self.max_error,
             calibration=None if self.calibration == "val" else Path(self.calibration),
-            per_class=self.per_class,
-            score=self.set_score,
-        )
+            per_class=self.per_class, score=self.set_score,
+        )  # fmt: skip

@@ -97,12 +97,9 @@ def run(
             )
         names = [folder.name for folder in sorted((out / "cells").iterdir()) if folder.is_dir()]
         written = write_report(
-            out,
-            bags=shown_bags,
-            methods=shown_methods,
-            sources=_sources(slides or (), names),
+            out, bags=shown_bags, methods=shown_methods, sources=_sources(slides or (), names),
             told=lambda part: write(f"making {part}", error=True),
-        )
+        )  # fmt: skip
         files = [str(f) for f in written.files]
         lines = [*files, *(f"not made: {name}: {reason}" for name, reason in written.missing)]
         missing = [{"figure": name, "reason": reason} for name, reason in written.missing]

@@ -38,13 +38,9 @@ def run(
     from ..terminal import Counter
 
     options = ConversionOptions(
-        slide_mpp=slide_mpp,
-        labels=labels,
-        classes=None if classes is None else tuple(classes),
-        feature_set=feature_set,
-        encoder=encoder,
-        overwrite=overwrite,
-    )
+        slide_mpp=slide_mpp, labels=labels, classes=None if classes is None else tuple(classes),
+        feature_set=feature_set, encoder=encoder, overwrite=overwrite,
+    )  # fmt: skip
     with Counter("converting") as count:
         converted = convert(
             source, out, source_format=from_, target_format=to, options=options, on_bag=count

@@ -35,12 +35,8 @@ def run(
         if not equals:
             raise InputError(f"--argument is {name!r}: expected NAME=VALUE, as in k_sample=8")
     model = convert_checkpoint(
-        file,
-        out,
-        reference=reference,
-        arguments={name: value for name, _, value in pairs},
-        classes=classes,
-        overwrite=overwrite,
-    )
+        file, out, reference=reference, arguments={name: value for name, _, value in pairs},
+        classes=classes, overwrite=overwrite,
+    )  # fmt: skip
     document = {"file": str(out), "model": model.name, "arguments": model.arguments}
     return Answer(document, f"{model.name}, {model.arguments}: {out}")

@@ -100,22 +100,17 @@ def run(
     options: dict[str, Any] = asdict(flags) | {"classes": classes}
     with Counter("reading") as count:
         study = open_study(
-            name,
-            root,
-            out=out,
-            features=features,
-            feature_set=feature_set,
-            options=StudyOptions(**options),
-            on_bag=count,
-        )
-    lines = [f"{study.name}: {study.labels}"]
-    lines += [f"  {name:<38} {count:>9,}" for name, count in study.counts.items()]
-    lines += [f"note: {note}" for note in study.notes]
-    feature_set = "" if study.feature_set is None else f" ({study.feature_set})"
-    lines.append(f"features: {study.features}{feature_set}")
-    if study.instance_labels is not None:
-        lines.append(f"instance labels: {study.instance_labels}")
-    lines.append(f"left out or corrected, and why: {study.folder / 'dataset.json'}")
+            name, root, out=out, features=features, feature_set=feature_set,
+            options=StudyOptions(**options), on_bag=count,
+        )  # fmt: skip
+    lines = [
+        f"{study.name}: {study.labels}",
+        *(f"  {name:<38} {count:>9,}" for name, count in study.counts.items()),
+        *(f"note: {note}" for note in study.notes),
+        f"features: {study.features}{(study.feature_set and f' ({study.feature_set})') or ''}",
+        *([f"instance labels: {study.instance_labels}"] if study.instance_labels else []),
+        f"left out or corrected, and why: {study.folder / 'dataset.json'}",
+    ]
     return Answer(study.to_dict(), "\n".join(lines))
 
 
@@ -127,16 +122,14 @@ def _localmil(root: Any, out: Path, sets: list[str] | None) -> Answer:
     cards = prepare_localmil(
         root, out, sets=sets, on_set=lambda name: write(f"reading {name}", error=True)
     )
-    lines = []
-    for card in cards:
-        groups = "groups not known (labels.csv has no column 'group')"
-        if card.groups is not None:
-            groups = counted(card.groups, "group")
-        lines.append(
-            f"{card.name}: {card.bags} bags ({card.positive_bags} positive) in {card.folds} folds, "
-            f"{groups}; {card.instances:,} instances ({card.positive_instances:,} positive) of "
-            f"{card.features} features; {counted(card.labelled_bags, 'bag')} with instance labels; "
-            f"graph: {card.description.graph}"
-        )
+    unknown = "groups not known (labels.csv has no column 'group')"
+    lines = [
+        f"{card.name}: {card.bags} bags ({card.positive_bags} positive) in {card.folds} folds, "
+        f"{unknown if card.groups is None else counted(card.groups, 'group')}; "
+        f"{card.instances:,} instances ({card.positive_instances:,} positive) of {card.features} "
+        f"features; {counted(card.labelled_bags, 'bag')} with instance labels; "
+        f"graph: {card.description.graph}"
+        for card in cards
+    ]
     lines.append(f"next: probsa benchmark recipes/localmil.yaml --data {out}")
     return Answer([card.to_dict() for card in cards], "\n".join(lines))

@@ -41,16 +41,9 @@ def run(
     if mpp is not None and lesions is None:
         raise InputError(f"--mpp is {mpp:g}, which only lesions need: add --lesions DIR")
     report = evaluate(
-        predictions,
-        labels=labels,
-        classes=classes,
-        part=part,
-        lesions=lesions,
-        mpp=mpp,
-        guarantees=guarantees.options(),
-        bootstrap=bootstrap,
-        seed=seed,
-    )
+        predictions, labels=labels, classes=classes, part=part, lesions=lesions, mpp=mpp,
+        guarantees=guarantees.options(), bootstrap=bootstrap, seed=seed,
+    )  # fmt: skip
     if figures is not None:
         from ...maps import write_report_figures
 

@@ -40,6 +40,8 @@ def run(
     for file in files:
         for path, describe in _entries(file, mpp):
             try:
+                if isinstance(describe, Exception):
+                    raise describe
                 found, title, lines = describe()
             except (ProbSAError, OSError) as e:
                 failed.append((str(path), message_of(e)))
@@ -53,8 +55,10 @@ def run(
     return Answer({"files": facts, "failed": failures}, "", failed)
 
 
-def _entries(path: Path, mpp: Resolutions) -> list[tuple[Path, Callable[[], Described]]]:
-    """Return the path of each slide and scan with what describes it, or raises why it cannot."""
+def _entries(
+    path: Path, mpp: Resolutions
+) -> list[tuple[Path, Callable[[], Described] | Exception]]:
+    """Return the path of each slide and scan with what describes it, or why it is unreadable."""
     from ...slides import is_scan, list_scans, slide_files
 
     if path.is_file() and not is_scan(path):
@@ -63,21 +67,13 @@ def _entries(path: Path, mpp: Resolutions) -> list[tuple[Path, Callable[[], Desc
         listing = list_scans(path)
         slides = slide_files(path) if path.is_dir() else []
     except (ProbSAError, OSError) as e:
-        return [(path, partial(_fail, e))]
+        return [(path, e)]
+    kinds = ", ".join(f"{n} x {kind}" for kind, n in listing.skipped.items()) or "it is empty"
     return [
         *((source.path, partial(_scan, source)) for source in listing.sources),
-        *((f.files[0], partial(_fail, SlideError(f.reason))) for f in listing.failures),
+        *((failure.files[0], SlideError(failure.reason)) for failure in listing.failures),
         *((slide, partial(_slide, slide, mpp)) for slide in slides),
-    ] or [(path, partial(_fail, _nothing(path, listing.skipped)))]
-
-
-def _nothing(path: Path, skipped: Mapping[str, int]) -> SlideError:
-    kinds = ", ".join(f"{n} x {kind}" for kind, n in skipped.items())
-    return SlideError(f"{path} holds neither slides nor scans: {kinds or 'it is empty'}")
-
-
-def _fail(error: Exception) -> Described:
-    raise error
+    ] or [(path, SlideError(f"{path} holds neither slides nor scans: {kinds}"))]
 
 
 def _slide(path: Path, mpp: Resolutions) -> Described:
@@ -96,17 +92,13 @@ def _slide(path: Path, mpp: Resolutions) -> Described:
         ]
     facts = {
         "kind": "slide",
-        "path": slide.path,
-        "name": slide.name,
-        "format": slide.format,
+        **{key: getattr(slide, key) for key in ("path", "name", "format", "mpp", "mpp_source")},
         "reader": properties.get("reader"),
         "width": width,
         "height": height,
         "levels": [
             {"width": v.width, "height": v.height, "downsample": v.downsample} for v in slide.levels
         ],
-        "mpp": slide.mpp,
-        "mpp_source": slide.mpp_source,
         "objective_power": properties.get("objective power"),
         "tile_size": properties.get("tile size"),
         "associated_images": images.split(", ") if images else [],
@@ -139,14 +131,11 @@ def _scan(source: "ScanSource") -> Described:
     first, last = float(scan.positions[0]), float(scan.positions[-1])
     facts = {
         "kind": "scan",
-        "path": scan.path,
-        "name": scan.name,
-        "format": scan.format,
+        **{key: getattr(scan, key) for key in ("path", "name", "format", "thickness")},
         "slices": slices,
         "rows": rows,
         "columns": columns,
         "spacing": list(scan.spacing),
-        "thickness": scan.thickness,
         "positions": [first, last],
         "notes": list(scan.notes),
         "properties": scan.properties,

@@ -1,10 +1,7 @@
 """probsa models."""
 
-from functools import reduce
 from inspect import Parameter
-from operator import or_
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import get_type_hints
 
 from ..command import Answer
 
@@ -25,25 +22,14 @@ def run(name: str | None = None, *, markdown: bool = False) -> Answer:
         return Answer(catalogue_rows(), "\n".join(catalogue_lines()))
     registration = look_up(name)
     rows, lines = {}, [f"{name}: {registration.summary}"]
-    for key, p in registration.arguments.items():
+
+    def model() -> None: ...
+
+    model.__annotations__ = {key: p.annotation for key, p in registration.arguments.items()}
+    for key, kind in get_type_hints(model).items():  # without limits
+        p = registration.arguments[key]
         default = "(required)" if p.default is Parameter.empty else p.default
-        rows[key] = {"type": _type_name(p.annotation), "default": default}
+        as_code = kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+        rows[key] = {"type": as_code, "default": default}
         lines.append(f"{key:<22} {described(p.annotation)} = {default}")
     return Answer(rows, "\n".join(lines))
-
-
-def _type_name(annotation: Any) -> str:
-    """Return a type as code, without its limits."""
-    kind = _without_limits(annotation)
-    return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
-
-
-def _without_limits(annotation: Any) -> Any:
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return _without_limits(parts[0])
-    if origin in (Union, UnionType):
-        return reduce(or_, (_without_limits(part) for part in parts))
-    if origin is tuple:
-        return tuple[tuple(_without_limits(part) for part in parts)]
-    return annotation

@@ -85,19 +85,10 @@ def run(
     from ..terminal import ERR, OutcomeBar
 
     chosen = settings(
-        preset,
-        size=patch_size,
-        mpp=mpp,
-        level=level,
-        overlap=overlap,
-        grid=grid,
-        min_tissue=min_tissue,
-        method="otsu" if otsu else None,
-        threshold=tissue_threshold,
-        min_area=min_tissue_area,
-        min_hole=min_hole_area,
-        max_holes=max_holes,
-    )
+        preset, size=patch_size, mpp=mpp, level=level, overlap=overlap, grid=grid,
+        min_tissue=min_tissue, method="otsu" if otsu else None, threshold=tissue_threshold,
+        min_area=min_tissue_area, min_hole=min_hole_area, max_holes=max_holes,
+    )  # fmt: skip
     resolutions = None if slide_mpp is None else read_resolutions(slide_mpp)
     distributed = how.options(workers=workers or 0, isolated=True)
     if mpp_table is not None and not how.dry_run:
@@ -108,13 +99,9 @@ def run(
         )
     if how.dry_run:
         estimate = estimate_patches(
-            source,
-            settings=chosen,
-            contours=contours,
-            mpp=resolutions,
-            workers=max(1, distributed.workers),
-            shard=distributed.shard,
-        )
+            source, settings=chosen, contours=contours, mpp=resolutions,
+            workers=max(1, distributed.workers), shard=distributed.shard,
+        )  # fmt: skip
         if mpp_table is not None and estimate.without_resolution:
             write_mpp_table(mpp_table, estimate.without_resolution)
         return estimated(estimate)
@@ -130,15 +117,9 @@ def run(
 
     with OutcomeBar("patching") as bar:
         reports = patch_cohort(
-            source,
-            out,
-            settings=chosen,
-            contours=contours,
-            mpp=resolutions,
-            run=distributed,
-            on_outcome=bar,
-            on_geometry=state,
-        )
+            source, out, settings=chosen, contours=contours, mpp=resolutions, run=distributed,
+            on_outcome=bar, on_geometry=state,
+        )  # fmt: skip
 
     def render(console: Console) -> None:
         print_geometries(geometries, console)

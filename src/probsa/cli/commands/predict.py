@@ -46,18 +46,10 @@ def run(
 
     with Counter("predicting") as count:
         predicted = predict_folder(
-            run,
-            features,
-            out=out,
-            labels=labels,
-            covariates=covariates,
-            checkpoint=checkpoint,
-            device=device,
-            other_features=other_features,
-            faithfulness=faithfulness,
-            overwrite=overwrite,
-            on_bag=count,
-        )
+            run, features, out=out, labels=labels, covariates=covariates, checkpoint=checkpoint,
+            device=device, other_features=other_features, faithfulness=faithfulness,
+            overwrite=overwrite, on_bag=count,
+        )  # fmt: skip
     folder, missing = predicted.folder, predicted.without_features
     for column, count in predicted.new_missing.items():
         write(

@@ -35,12 +35,7 @@ def run(
     if options is None:
         raise InputError("probsa sets needs a level, for example --coverage 0.9")
     written = write_sets(
-        predictions,
-        options,
-        out=out,
-        labels=labels,
-        classes=classes,
-        overwrite=overwrite,
+        predictions, options, out=out, labels=labels, classes=classes, overwrite=overwrite,
         seed=seed,
-    )
+    )  # fmt: skip
     return Answer(written.to_dict(), written.render)
