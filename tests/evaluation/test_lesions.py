@@ -500,7 +500,7 @@ def test_without_annotations_nothing_changes(cohort, capsys):
     report = evaluate(folder, bootstrap=0)
     assert "lesions" not in report.to_dict()
     assert main(["evaluate", str(folder), "--mpp", "0.5"]) == 2
-    assert "--mpp is 0.5, which only lesions need" in capsys.readouterr().err
+    assert "--mpp has no effect without --lesions" in capsys.readouterr().err
 
 
 def test_the_resolution_decides_which_lesions_are_itc(cohort):

@@ -1,7 +1,8 @@
 """A command is a function: its flags, help, checks and JSON come from signature and docstring.
 
 Parameters before `*` are positional, the others are flags; the fields of a parameter that is a
-dataclass are flags, too. Sections of the docstring describe them: `Args:`, or the title of a group.
+dataclass are flags, too. Sections of the docstring describe them: `Args:`, or the title of a group;
+what it does not describe has the help of its `Flag`, and belongs to the group of the one before.
 `**keys` takes all other flags as text: the keys of a run or a grid, which are checked by who reads
 run files. A parameter `json` tells the function that its answer will be printed as JSON.
 """
@@ -36,6 +37,8 @@ class Flag:
     """Whether a list is given by several flags, not by several values after one."""
     alone: str | None = None
     """The value of the flag without one."""
+    needs: str = ""
+    """Another flag without which this one has no effect: `--export DIR`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,11 @@ class Parameter:
     positional: bool = False
 
     @property
+    def key(self) -> str:
+        """The name as users write it, without dashes in front."""
+        return self.name.strip("_").replace("_", "-")
+
+    @property
     def kind(self) -> tuple[Any, Any, Flag]:
         """The annotation without None, its type without marks, and how the value is given."""
         kind = self.annotation
@@ -116,7 +124,7 @@ class Parameter:
     def add(self, group: Any) -> None:
         """Add the argument to a parser or to a group of it."""
         _, plain, flag = self.kind
-        key, words = self.name.strip("_").replace("_", "-"), self.help or flag.help
+        key, words = self.key, self.help or flag.help
         required = self.default in (inspect.Parameter.empty, MISSING)
         if not required and self.default is not None and plain is not bool:
             words += "" if "Default: " in words else f" Default: {self.default}."
@@ -152,8 +160,7 @@ class Parameter:
             with suppress(ValueError):
                 number = plain(value)
                 value = number if math.isfinite(number) else value
-        key = self.name.strip("_").replace("_", "-")
-        return convert_value(value, kind, key=key if self.positional else f"--{key}")
+        return convert_value(value, kind, key=self.key if self.positional else f"--{self.key}")
 
 
 KEY = Annotated[str, Flag("VALUE")]
@@ -177,7 +184,7 @@ class Command:
         self.signature = list(inspect.signature(self.module.run).parameters.values())
         self.takes_keys = any(p.kind is p.VAR_KEYWORD for p in self.signature)
         self.description, described = _read_docstring(self.module.run)
-        self.parameters = []
+        self.parameters, title = [], ""
         for p in self.signature:
             words, found = described, [(p.name, p.annotation, p.default)]
             if is_dataclass(p.annotation):
@@ -186,7 +193,7 @@ class Command:
             elif p.kind is p.VAR_KEYWORD or p.name == "json":
                 continue
             for key, annotation, default in found:
-                text, title = words.pop(key, ("", ""))
+                text, title = words.pop(key, ("", title))
                 positional = p.kind is p.POSITIONAL_OR_KEYWORD
                 self.parameters.append(Parameter(key, annotation, default, text, title, positional))
         self.keys = [Parameter(n, KEY, None, *words) for n, words in described.items()]
@@ -234,6 +241,12 @@ class Command:
             return 0
         given, keys = self.parse(arguments)
         values = {p.name: p.read(getattr(given, p.name)) for p in self.parameters}
+        for p in self.parameters:
+            needed = p.kind[2].needs
+            if needed and values[p.name] != p.default:
+                other = needed.split()[0]
+                if not values[other.strip("-").replace("-", "_")]:
+                    raise InputError(f"--{p.key} has no effect without {other}: add {needed}")
         for p in self.signature:
             if is_dataclass(p.annotation) and isinstance(p.annotation, type):
                 own = {f.name: values.pop(f.name) for f in fields(p.annotation)}

@@ -40,6 +40,15 @@ SlideMpp = Annotated[
         "with the columns slide and mpp, which takes precedence over the files.",
     ),
 ]
+MppOfSlides = Annotated[
+    str,
+    Flag(
+        "MPP|CSV",
+        "Micrometres per level-0 pixel of slides that do not state it, or a table with the columns "
+        "slide and mpp, which takes precedence over the files.",
+        needs="--slides DIR",
+    ),
+]
 LabelsToInclude = Annotated[
     Path, Flag("CSV", "Table of labels to include in the table of predictions.")
 ]
@@ -115,7 +124,7 @@ class GuaranteeFlags:
     coverage: Annotated[float, Limits(above=0, below=1), Flag("SHARE")] | None = None
     max_error: Annotated[float, Limits(above=0, below=1), Flag("RATE")] | None = None
     calibration: Annotated[str, Flag("DIR")] = "val"
-    per_class: bool = False
+    per_class: Annotated[bool, Flag(needs="--coverage 0.9")] = False
     set_score: Literal["lac", "aps"] = "lac"
 
     def options(self) -> "GuaranteeOptions | None":
@@ -126,8 +135,6 @@ class GuaranteeFlags:
         """
         from ..evaluation import GuaranteeOptions
 
-        if self.per_class and self.coverage is None:
-            raise InputError("--per-class needs --coverage, for example --coverage 0.9")
         if self.coverage is None and self.max_error is None:
             if self.calibration != "val":
                 raise InputError(

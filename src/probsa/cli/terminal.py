@@ -19,14 +19,6 @@ from ..training import Reporter
 B = TypeVar("B", bound="Bar")
 ESTIMATE_AFTER = 10.0
 """Seconds of training after which the time of the run is estimated."""
-NAMES = {
-    "val_auroc": "val AUROC",
-    "val_kappa": "val kappa",
-    "val_c_index": "val c",
-    "val_nll": "val NLL",
-    "kl_weight": "λ",
-}
-"""Columns of metrics.csv that have another name, or begin with it, in the line of an epoch."""
 
 
 class SafeConsole(Console):
@@ -61,7 +53,6 @@ class Bar:
             TextColumn("{task.fields[text]}", markup=False),
             TimeRemainingColumn(),
             console=ERR,
-            transient=False,
             disable=not ERR.is_terminal,
         )
         self.task = self.bar.add_task(activity, total=None, text="")
@@ -124,7 +115,6 @@ class TrainingBar(Bar, Reporter):
     def start(self, *, done: int, epochs: int) -> None:
         self.epochs, self.first_step, self.estimated = epochs, None, False
         self.tenths = done * 10 // max(1, epochs)
-        self.bar.start()
         self.update(total=float(epochs), completed=float(done))
         if done >= epochs:
             self.note(f"all {epochs} epochs are done already")
@@ -161,11 +151,11 @@ class GridBar(Bar, Watch):
 
     cells = done = 0
     cell = ""
-    epochs = 1
 
     def grid(self, *, cells: int, done: int) -> None:
         self.cells, self.done, self.tenths = cells, done, done * 10 // cells
-        self.update(total=cells, completed=done, text=f"{done}/{cells}")
+        self.update(total=cells)
+        self._show()
         if done:
             self.note(f"{done} of {cells} cells are done already")
 
@@ -173,19 +163,11 @@ class GridBar(Bar, Watch):
         self.cell = cell.name
         self._show()
 
-    def start(self, *, done: int, epochs: int) -> None:
-        self.epochs = epochs
-
-    def step(self, *, epoch: int, share: float) -> None:
-        if self.cell:
-            self.update(completed=self.done + (epoch + share) / self.epochs)
-
     def epoch(self, row: Mapping[str, object]) -> None:
-        self._show(f"epoch {row['epoch']}/{self.epochs}")
+        self._show(f"epoch {row['epoch']}")
 
     def settled(self, cells: int) -> None:
         self.done = cells
-        self.update(completed=cells)
         self._show()
         self.tenth(cells, self.cells, f"cells {cells}/{self.cells}")
 
@@ -194,7 +176,8 @@ class GridBar(Bar, Watch):
             self.note(f"{outcome.name}: {outcome.reason}")
 
     def _show(self, epoch: str = "") -> None:
-        self.update(text=f"{self.done}/{self.cells} {self.cell} {epoch}".rstrip())
+        text = f"{self.done}/{self.cells} {self.cell} {epoch}".rstrip()
+        self.update(completed=self.done, text=text)
 
 
 def duration(epochs: float, seconds: float) -> str:
@@ -209,7 +192,6 @@ def summary_of_epoch(row: Mapping[str, object]) -> str:
     for key, value in row.items():
         if key in ("epoch", "learning_rate", "seconds") or (key == "kl_weight" and "kl" not in row):
             continue
-        for column, name in NAMES.items():
-            key = key.replace(column, name)
-        words.append(f"{key} {value:.3f}" if isinstance(value, float) else f"{key} undefined")
+        name = "λ" if key == "kl_weight" else key.replace("_", " ")
+        words.append(f"{name} {value:.3f}" if isinstance(value, float) else f"{name} undefined")
     return "  ".join(words)

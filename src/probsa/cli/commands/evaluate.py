@@ -1,11 +1,12 @@
 """probsa evaluate."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from ...core import PositiveFloat
 from ...errors import InputError
-from ..command import Answer, write
-from ..flags import Classes, Csv, Dir, GuaranteeFlags, Mpp, Whole
+from ..command import Answer, Flag, write
+from ..flags import Classes, Csv, Dir, GuaranteeFlags, Whole
 
 
 def run(
@@ -15,7 +16,7 @@ def run(
     classes: Classes | None = None,
     part: Literal["auto", "test", "val", "train", "all"] = "auto",
     lesions: Dir | None = None,
-    mpp: Mpp | None = None,
+    mpp: Annotated[PositiveFloat, Flag("MPP", needs="--lesions DIR")] | None = None,
     guarantees: GuaranteeFlags,
     bootstrap: Whole = 2000,
     seed: Whole = 0,
@@ -38,8 +39,6 @@ def run(
 
     if bootstrap < 0 or 0 < bootstrap < 20:
         raise InputError(f"--bootstrap is {bootstrap}: expected 0 (no intervals) or at least 20")
-    if mpp is not None and lesions is None:
-        raise InputError(f"--mpp is {mpp:g}, which only lesions need: add --lesions DIR")
     report = evaluate(
         predictions, labels=labels, classes=classes, part=part, lesions=lesions, mpp=mpp,
         guarantees=guarantees.options(), bootstrap=bootstrap, seed=seed,

@@ -44,7 +44,6 @@ def run(
         precision: Precision of the encoder.
         dtype: Type of the stored features.
         batch: Patches per batch.
-        readers: Number of processes that read and decode patches. Default: half of the cores.
         threads: Number of CPU threads of the encoder. Default: the other half of the cores.
 
     Work:

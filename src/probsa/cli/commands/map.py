@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal
 
 from ...errors import InputError
 from ..command import Answer, Flag, write
-from ..flags import Dir, SlideMpp
+from ..flags import Dir, MppOfSlides
+
+SLIDES = "--slides DIR"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,10 +23,10 @@ class OverlayFlags:
             only the coloured slide, without axes and colour bar.
     """
 
-    resolution: Annotated[float, Flag("MPP")] | None = None
-    longest: Annotated[int, Flag("PIXELS")] | None = None
-    alpha: Annotated[float, Flag("FRACTION")] | None = None
-    overlays: bool = False
+    resolution: Annotated[float, Flag("MPP", needs=SLIDES)] | None = None
+    longest: Annotated[int, Flag("PIXELS", needs=SLIDES)] | None = None
+    alpha: Annotated[float, Flag("FRACTION", needs=SLIDES)] | None = None
+    overlays: Annotated[bool, Flag(needs=SLIDES)] = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +52,7 @@ class ExportFlags:
     dicom: bool = False
     nifti: bool = False
     anndata: Annotated[Literal["per-bag", "one-file"], Flag(alone="per-bag")] | None = None
-    features: Dir | None = None
+    features: Annotated[Path, Flag("DIR", needs="--anndata")] | None = None
 
 
 def run(
@@ -63,10 +65,10 @@ def run(
     ] = "auto",
     scale: Literal["fixed", "per-bag"] = "per-bag",
     slides: Dir | None = None,
-    slide_mpp: SlideMpp | None = None,
+    slide_mpp: MppOfSlides | None = None,
     overlay: OverlayFlags,
     export: ExportFlags,
-    no_features: bool = False,
+    no_features: Annotated[bool, Flag(needs="--anndata")] = False,
     no_png: bool = False,
 ) -> Answer:
     """Draw the score of each instance, and its variance where it has one, as one PNG file per bag.
@@ -86,8 +88,6 @@ def run(
     Maps over slides:
         slides: Draw over the slides, or over the slices of scans: the work folder of probsa patch,
             or a folder of slides or series.
-        slide_mpp: Micrometres per level-0 pixel of slides that do not state it, or a table with the
-            columns slide and mpp, which takes precedence over the files.
 
     Other formats (docs/exports.md):
         no_features: Write AnnData files without features.
@@ -95,15 +95,9 @@ def run(
     """
     if overlay.resolution is not None and overlay.longest is not None:
         raise InputError("--longest is not allowed with --resolution: give one of the two")
-    how = {k: v for k, v in asdict(overlay).items() if v not in (None, False)}
-    for name in (*how, *(["slide-mpp"] if slide_mpp is not None else [])):
-        if slides is None:
-            raise InputError(f"--{name} is for maps over slides: add --slides FOLDER")
+    how = {k: v for k, v in asdict(overlay).items() if v is not None and v is not False}
     features = None if no_features else export.features or slides
     if export.anndata is None:
-        if export.features is not None or no_features:
-            flag = "--no-features" if export.features is None else "--features"
-            raise InputError(f"{flag} is for AnnData files: add --anndata")
         features = None
     elif features is None and not no_features:
         raise InputError(

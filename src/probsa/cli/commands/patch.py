@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from rich.console import Console
 
-from ...errors import InputError, OutputExists
+from ...errors import OutputExists
 from ..command import Answer, Flag
-from ..flags import Count, Csv, Dir, Name, SlideMpp, Whole, WorkFlags, estimated
+from ..flags import Count, Dir, Name, SlideMpp, Whole, WorkFlags, estimated
 
 Fraction = Annotated[float, Flag("FRACTION")]
 Area = Annotated[float, Flag("AREA")]
@@ -24,7 +24,7 @@ def run(
     level: Whole | None = None,
     overlap: Annotated[int, Flag("PIXELS")] | None = None,
     slide_mpp: SlideMpp | None = None,
-    mpp_table: Csv | None = None,
+    mpp_table: Annotated[Path, Flag("CSV", needs="--dry-run")] | None = None,
     grid: Literal["global", "contour"] | None = None,
     min_tissue: Fraction | None = None,
     otsu: bool = False,
@@ -91,8 +91,6 @@ def run(
     )  # fmt: skip
     resolutions = None if slide_mpp is None else read_resolutions(slide_mpp)
     distributed = how.options(workers=workers or 0, isolated=True)
-    if mpp_table is not None and not how.dry_run:
-        raise InputError("--mpp-table is written by --dry-run: add --dry-run")
     if mpp_table is not None and mpp_table.exists():  # it may be filled in
         raise OutputExists(
             f"{mpp_table} exists: give another name, or --slide-mpp {mpp_table} to use it"

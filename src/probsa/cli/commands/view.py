@@ -3,23 +3,26 @@
 from pathlib import Path
 from typing import Annotated
 
+from ...core import PositiveFloat
 from ...errors import InputError
 from ..command import Answer, Flag, write, write_json
-from ..flags import Dir, SlideMpp, Whole
+from ..flags import Dir, MppOfSlides, Whole
+
+EXPORT = "--export DIR"
 
 
 def run(
     predictions: Path,
     *,
     slides: Annotated[Path, Flag("WORK")] | None = None,
-    slide_mpp: SlideMpp | None = None,
+    slide_mpp: MppOfSlides | None = None,
     against: Annotated[Path, Flag("OTHER")] | None = None,
     port: Whole | None = None,
     open: bool = False,
     export: Dir | None = None,
-    max_mpp: Annotated[float, Flag("MPP")] | None = None,
-    full: bool = False,
-    overwrite: bool = False,
+    max_mpp: Annotated[PositiveFloat, Flag("MPP", needs=EXPORT)] | None = None,
+    full: Annotated[bool, Flag(needs=EXPORT)] = False,
+    overwrite: Annotated[bool, Flag(needs=EXPORT)] = False,
     json: bool = False,
 ) -> Answer | None:
     """Look at predictions in a browser: slides and scans with maps of evidence and uncertainty.
@@ -43,17 +46,10 @@ def run(
         full: Export slides and slices of scans at their full resolution.
         overwrite: Replace an earlier export.
     """
-    for flag, given in (("max-mpp", max_mpp), ("full", full), ("overwrite", overwrite)):
-        if given and export is None:
-            raise InputError(f"--{flag} is for exports: add --export DIR")
     if export is not None and (open or port is not None):
         raise InputError("--open and --port are for the server, which --export does not start")
     if max_mpp is not None and full:
         raise InputError("--max-mpp is not allowed with --full: give one of the two")
-    if max_mpp is not None and not max_mpp > 0:
-        raise InputError(f"--max-mpp is {max_mpp:g}: give µm per pixel, above 0")
-    if slide_mpp is not None and slides is None:
-        raise InputError("--slide-mpp is for maps over slides: add --slides FOLDER")
     from ...slides import read_resolutions
     from ...view import MAX_MPP, SLICE_PIXELS, ViewData, export_page, serve
     from ..terminal import Counter
