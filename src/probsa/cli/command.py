@@ -216,8 +216,8 @@ class Command:
             parameter.add(groups[parameter.title])
         parser.add_argument("--json", action="store_true", help=JSON_HELP)
         if keys is not None and self.takes_keys:
-            parser.usage = self.module.USAGE
-            self.module.add_keys(parser, keys)
+            parser.usage = self.module.KEYS.usage
+            self.module.KEYS.add(parser, keys)
 
     def parse(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
         """Return the command's own arguments, and the keys of a run or a grid as text.

@@ -1,20 +1,21 @@
 """probsa benchmark."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from ...errors import InputError, UnknownName
 from ..command import Answer, Flag, write
 from ..flags import Count, Dir
-from ._keys import add_run_keys
+from ._keys import RunKeys
 
 if TYPE_CHECKING:
     from ...maps import Sources
 
-USAGE = "probsa benchmark GRID.yaml [--data DIR ...] [--out DIR] [--KEY VALUE ...]"
-NOT_OF_RUNS = {"kl_weight", "test_fold", "split", "seed", "data_seed", "workers"}
-"""Keys of runs that the grid determines, or that are another flag of this command."""
+KEYS = RunKeys(
+    usage="probsa benchmark GRID.yaml [--data DIR ...] [--out DIR] [--KEY VALUE ...]",
+    without={"kl_weight", "test_fold", "split", "seed", "data_seed", "workers"},
+)
 SHOWN = 20
 """Number of failed cells that are listed for people."""
 Names = Annotated[str, Flag("NAME,NAME")]
@@ -173,8 +174,3 @@ def _sources(slides: Sequence[str], data: Sequence[str]) -> dict[str, "Sources"]
         _check_names("data set (of --slides)", [name] if name else [], data)
         found |= dict.fromkeys([name] if name else data, CohortSources(Path(folder)))
     return found
-
-
-def add_keys(parser: Any, given: Mapping[str, str]) -> None:
-    """Add the keys of a run that a grid may have."""
-    add_run_keys(parser, {}, without=NOT_OF_RUNS)

@@ -50,33 +50,30 @@ def run(
             device=device, other_features=other_features, faithfulness=faithfulness,
             overwrite=overwrite, on_bag=count,
         )  # fmt: skip
-    folder, missing = predicted.folder, predicted.without_features
-    for column, count in predicted.new_missing.items():
-        write(
-            f"the covariate {column!r} is missing for {counted(count, 'bag')}, and was never "
-            "missing in training: the average is used",
-            error=True,
-        )
-    if predicted.other:
-        write(
-            f"{counted(len(predicted.other), 'bag')} with other features than every training bag, "
-            f"predicted anyway (--other-features): {_first([b for b, _ in predicted.other])}",
-            error=True,
+    folder, missing, other = predicted.folder, predicted.without_features, predicted.other
+    remarks = [
+        f"the covariate {column!r} is missing for {counted(number, 'bag')}, and was never missing "
+        "in training: the average is used"
+        for column, number in predicted.new_missing.items()
+    ]
+    if other:
+        remarks.append(
+            f"{counted(len(other), 'bag')} with other features than every training bag, predicted "
+            f"anyway (--other-features): {_first([bag for bag, _ in other])}"
         )
     if missing:
-        write(
-            f"{counted(len(missing), 'labelled bag')} without features in this folder: "
-            f"{_first(missing)}",
-            error=True,
-        )
+        labelled = counted(len(missing), "labelled bag")
+        remarks.append(f"{labelled} without features in this folder: {_first(missing)}")
     if predicted.notes:
-        remarks = counted(predicted.notes, "bag")
-        write(f"{remarks} with remarks: {folder / 'notes.json'}", error=True)
+        noted = counted(predicted.notes, "bag")
+        remarks.append(f"{noted} with remarks: {folder / 'notes.json'}")
+    for remark in remarks:
+        write(remark, error=True)
     document = {
         "predictions": str(folder),
         "bags": predicted.bags,
         "failed": [{"bag": b, "reason": r} for b, r in predicted.failures],
-        "other_features": [{"bag": b, "difference": d} for b, d in predicted.other],
+        "other_features": [{"bag": b, "difference": d} for b, d in other],
         "without_features": list(missing),
         "notes": predicted.notes,
     }

@@ -2,21 +2,23 @@
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ...errors import InputError
 from ..command import Answer, Flag
-from ._keys import add_run_keys
+from ._keys import RunKeys
 
 if TYPE_CHECKING:
     from ...training import RunConfig
 
-USAGE = """\
+KEYS = RunKeys(
+    usage="""\
 probsa train --features DIR --labels CSV --out RUN [--model NAME] [--KEY VALUE ...]
        probsa train --config run.yaml --out RUN [--KEY VALUE ...]
-       probsa train --out RUN --resume"""
+       probsa train --out RUN --resume""",
+    with_recipe=True,
+)
 CHOSEN = {
     "auroc": "those of {}, the best on the validation bags",
     "nll": "those of {}, with the lowest validation NLL",
@@ -145,8 +147,3 @@ def _dry_run(config: "RunConfig") -> Answer:
     train, val = len(prepared.split.train), len(prepared.split.val)
     text = f"{config.model}: {train} training bags, {val} validation bags\ntraining: {training}"
     return Answer({"training_bags": train, "validation_bags": val, "seconds": seconds}, text)
-
-
-def add_keys(parser: Any, given: Mapping[str, str]) -> None:
-    """Add the keys of a run for help and completion; those of a model if one is given."""
-    add_run_keys(parser, given, with_recipe=True)
