@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from ..core import Limits, PositiveFloat, PositiveInt
+from ..core import Limits, PositiveInt
 from ..errors import InputError
 from .command import Answer, Flag
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 Dir = Annotated[Path, Flag("DIR")]
 Csv = Annotated[Path, Flag("CSV")]
 Name = Annotated[str, Flag("NAME")]
-Mpp = Annotated[PositiveFloat, Flag("MPP")]
-Pixels = Annotated[PositiveInt, Flag("PIXELS")]
 Count = Annotated[PositiveInt, Flag("N")]
 Whole = Annotated[int, Flag("N")]
 Device = Annotated[
@@ -32,23 +30,12 @@ Readers = Annotated[
     Whole,
     Flag("N", "Number of processes that read and decode patches. Default: half of the cores."),
 ]
-SlideMpp = Annotated[
-    str,
-    Flag(
-        "MPP|CSV",
-        "Micrometres per level-0 pixel: one number, for slides that do not state it, or a table "
-        "with the columns slide and mpp, which takes precedence over the files.",
-    ),
-]
-MppOfSlides = Annotated[
-    str,
-    Flag(
-        "MPP|CSV",
-        "Micrometres per level-0 pixel of slides that do not state it, or a table with the columns "
-        "slide and mpp, which takes precedence over the files.",
-        needs="--slides DIR",
-    ),
-]
+MPP_HELP = (
+    "Micrometres per level-0 pixel of slides that do not state it, or a table with the columns "
+    "slide and mpp, which takes precedence over the files."
+)
+SlideMpp = Annotated[str, Flag("MPP|CSV", MPP_HELP)]
+MppOfSlides = Annotated[str, Flag("MPP|CSV", MPP_HELP, needs="--slides DIR")]
 LabelsToInclude = Annotated[
     Path, Flag("CSV", "Table of labels to include in the table of predictions.")
 ]

@@ -1,8 +1,10 @@
 """probsa convert."""
 
+from pathlib import Path
+
 from ...datasets import SourceFormat, TargetFormat
 from ..command import Answer
-from ..flags import Classes, Csv, Dir, FeatureSet, Name, Path, SlideMpp
+from ..flags import Classes, Csv, Dir, FeatureSet, Name, SlideMpp
 
 
 def run(
