@@ -122,14 +122,16 @@ def _localmil(root: Any, out: Path, sets: list[str] | None) -> Answer:
     cards = prepare_localmil(
         root, out, sets=sets, on_set=lambda name: write(f"reading {name}", error=True)
     )
-    unknown = "groups not known (labels.csv has no column 'group')"
-    lines = [
-        f"{card.name}: {card.bags} bags ({card.positive_bags} positive) in {card.folds} folds, "
-        f"{unknown if card.groups is None else counted(card.groups, 'group')}; "
-        f"{card.instances:,} instances ({card.positive_instances:,} positive) of {card.features} "
-        f"features; {counted(card.labelled_bags, 'bag')} with instance labels; "
-        f"graph: {card.description.graph}"
-        for card in cards
-    ]
+    lines = []
+    for card in cards:
+        groups = f"in {card.folds} folds, groups not known (labels.csv has no column 'group')"
+        if card.groups is not None:
+            groups = f"of {counted(card.groups, 'group')} in {card.folds} folds"
+        lines.append(
+            f"{card.name}: {card.bags} bags ({card.positive_bags} positive) {groups}; "
+            f"{card.instances:,} instances ({card.positive_instances:,} positive) of "
+            f"{card.features} features; {counted(card.labelled_bags, 'bag')} with instance labels; "
+            f"graph: {card.description.graph}"
+        )
     lines.append(f"next: probsa benchmark recipes/localmil.yaml --data {out}")
     return Answer([card.to_dict() for card in cards], "\n".join(lines))
