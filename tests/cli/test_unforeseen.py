@@ -11,7 +11,7 @@ from probsa.cli.commands import models
 
 
 def broken(error):
-    def run(arguments):
+    def run(*, markdown: bool = False):
         raise error
 
     return run
@@ -66,11 +66,10 @@ from probsa.cli import main
 from probsa.cli.commands import models
 from probsa.core import replacing
 
-def run(arguments):
+def run():
     with replacing(Path({target!r})) as temporary:
         temporary.write_text("half")
         os.kill(os.getpid(), signal.{signal})
-    return 0
 
 models.run = run
 sys.exit(main(["models"]))

@@ -50,7 +50,7 @@ def test_a_dry_run_counts_them_all_and_offers_the_table(slides, tmp_path, capsys
     assert patch(slides, "--out", work, "--dry-run", "--slide-mpp", table) == 0
     assert "1 slide of unknown resolution ('s11')" in capsys.readouterr().out
     assert patch(slides, "--out", work, "--mpp-table", tmp_path / "b.csv") == 2
-    assert "--mpp-table is written by --dry-run" in capsys.readouterr().err
+    assert "--mpp-table has no effect without --dry-run" in capsys.readouterr().err
 
 
 def test_nothing_is_said_where_no_resolution_is_needed(slides, tmp_path, capsys):

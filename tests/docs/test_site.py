@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
-from importlib import import_module
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -15,8 +14,7 @@ import yaml
 from support.paths import ROOT
 
 import probsa
-from probsa.cli.commands._run_flags import parse_with_run_flags
-from probsa.cli.commands._shared import parse_arguments
+from probsa.cli.command import Command
 from probsa.cli.entry import COMMANDS
 
 DOCS = ROOT / "docs"
@@ -140,11 +138,7 @@ def test_every_command_line_parses():
         if command in ("help", "--help", "--version", "--print-shtab") or arguments == ["--help"]:
             continue
         assert command in COMMANDS, (page.name, line)
-        module = import_module(f"probsa.cli.commands.{command.replace('-', '_')}")
-        if hasattr(module, "own_parser"):
-            parse_with_run_flags(module.own_parser(), arguments)
-        else:
-            parse_arguments(module.parser(), arguments)
+        Command(command).parse(arguments)
 
 
 def test_the_configuration_is_what_both_builders_read():

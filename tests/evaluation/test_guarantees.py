@@ -519,9 +519,9 @@ def test_the_command_writes_sets_and_keeps_tables(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--per-class"], "--per-class alone guarantees nothing"),
+        (["--per-class"], "--per-class has no effect without --coverage"),
         (["--calibration", "x"], "--calibration alone guarantees nothing"),
-        (["--max-error", "0.2", "--per-class"], "--per-class needs --coverage"),
+        (["--max-error", "0.2", "--per-class"], "--per-class has no effect without --coverage"),
         ([], "needs a level"),
     ],
 )

@@ -485,7 +485,7 @@ def test_the_report_by_hand(cohort, capsys):
     report = evaluate(folder, bootstrap=0)
     assert "lesions" not in report.to_dict()
     assert main(["evaluate", str(folder), "--mpp", "0.5"]) == 2
-    assert "--mpp is 0.5, which only lesions need" in capsys.readouterr().err
+    assert "--mpp has no effect without --lesions" in capsys.readouterr().err
     fine = lesions_of(folder, annotations, mpp=0.1)
     assert (fine["lesions"], fine["isolated_tumour_cells"], fine["mpp"]) == (1, 1, 0.1)
     with pytest.raises(SlideError, match="µm per pixel is -1: expected"):

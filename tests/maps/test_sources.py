@@ -146,7 +146,7 @@ def test_without_its_slide_the_plain_map_is_drawn_and_the_reason_said(
         (["--resolution", "-1"], "--resolution is -1"),
         (["--slide-mpp", "0"], "--slide-mpp: µm per pixel is 0"),
         (["--longest", "900", "--resolution", "2"], "--longest is not allowed with --resolution"),
-        *((f, f"{f[0]} is for maps over slides: add --slides") for f in (
+        *((f, f"{f[0]} has no effect without --slides: add --slides") for f in (
             ["--overlays"], ["--alpha", "0.5"], ["--longest", "900"], ["--slide-mpp", "1"])),
         (["--slides", "none"], "none"),
     ],

@@ -9,8 +9,7 @@ import yaml
 from support.paths import ROOT
 
 from probsa import models
-from probsa.cli.commands._run_flags import parse_with_run_flags
-from probsa.cli.commands.train import own_parser
+from probsa.cli.command import Command
 from probsa.core import GraphOptions
 from probsa.errors import InputError, UnknownName
 from probsa.training import recipes
@@ -58,7 +57,7 @@ def write(tmp_path):
 
 
 def flags_of(*flags):
-    return parse_with_run_flags(own_parser(), ["--out", "o", *flags])[1]
+    return Command("train").parse(["--out", "o", *flags])[1]
 
 
 def test_every_argument_of_a_model_is_a_documented_key():
@@ -90,14 +89,13 @@ def test_spellings_that_mean_the_same(write, text, same):
 
 
 def test_types_are_those_of_the_signature_and_flags_win(tmp_path, write):
-    own, flags = parse_with_run_flags(
-        own_parser(),
+    own, flags = Command("train").parse(
         ["--out", "o", "--model.samples", "8", "--kl-weight=cyclical", "--standardize", "--json",
          "--embed", "[256,128,64]", "--classes", "[a,b]", "--patience", "null", "--target", "5",
          "--data.neighbours", "4", "--graph", "knn", "--model.ridge=0.5"],
     )  # fmt: skip
     config = read_run(write("model: {name: abmil-probsa-diag, samples: 4, embed: [8, 4]}\n"), flags)
-    assert own.json and own.out == Path("o")
+    assert own.json and own.out == "o"
     assert config.data.standardize is True and config.training.kl_weight == "cyclical"
     assert config.model_arguments["samples"] == 8
     assert config.model_arguments["embed"] == (256, 128, 64)

@@ -195,11 +195,11 @@ def test_what_others_wrote_is_unchanged_and_own_scripts_are_short():
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--full",), "--full is for exports: add --export DIR"),
+        (("--full",), "--full has no effect without --export: add --export DIR"),
         (("--export", "x", "--open"), "--open and --port are for the server"),
         (("--export", "x", "--full", "--max-mpp", "1"), "--max-mpp is not allowed with --full"),
         (("--export", "x", "--max-mpp", "-1"), "--max-mpp is -1"),
-        (("--slide-mpp", "0.5"), "add --slides FOLDER"),
+        (("--slide-mpp", "0.5"), "add --slides DIR"),
     ],
 )
 def test_flags_that_have_no_effect_are_refused(tmp_path, capsys, arguments, reason):

@@ -7,16 +7,13 @@ Exit status: 0 success, 1 some of many items failed, 2 wrong usage or input, 70 
 import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
-from importlib import import_module
-from types import ModuleType
-
-from jsonargparse import ArgumentParser
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 from ..core import printable
 from ..errors import ProbSAError, UnknownName
 from ..jobs import sigterm_as_interrupt
-from .commands._shared import command_parser, parse_arguments, write
+from .command import Command, CommandParser, Flag, Parameter, message_of, write
 from .unforeseen import STATUS, describe, show_traceback
 
 DESCRIPTION = """\
@@ -39,30 +36,19 @@ The flow of the data, with the commands of each stage:
 traceback of an error."""
 
 COMMANDS = (
-    "info",
-    "run",
-    "patch",
-    "extract",
-    "convert",
-    "verify",
-    "dataset",
-    "train",
-    "predict",
-    "evaluate",
-    "sets",
-    "map",
-    "view",
-    "benchmark",
-    "models",
-    "encoders",
-    "doctor",
-    "convert-checkpoint",
-    "demo",
-)
-"""In the order of the flow. Each is a module of `commands` with `DESCRIPTION`, `parser` and `run`:
+    "info", "run", "patch", "extract", "convert", "verify", "dataset", "train", "predict",
+    "evaluate", "sets", "map", "view", "benchmark", "models", "encoders", "doctor",
+    "convert-checkpoint", "demo",
+)  # fmt: skip
+"""In the order of the flow. Each is the function `run` of a module of `commands`:
 `convert_checkpoint.py` is `probsa convert-checkpoint`."""
-SHELLS = ("bash", "zsh")
 DEBUG = "--debug"
+SHELL = Parameter(
+    name="print_shtab",
+    annotation=Annotated[Literal["bash", "zsh"], Flag("SHELL")],
+    default=None,
+    help="Print a completion script for a shell (bash or zsh).",
+)
 
 
 class _Messages(logging.Formatter):
@@ -76,78 +62,53 @@ if logging.lastResort is not None:  # writes the notes of the library to standar
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    debug = DEBUG in arguments
-    arguments = [a for a in arguments if a != DEBUG]
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    arguments = [a for a in given if a != DEBUG]
     try:
         with sigterm_as_interrupt():
             return _dispatch(arguments)
-    except (ProbSAError, OSError) as e:
-        if debug:
-            show_traceback(e)
-        message = str(e)
-        if isinstance(e, OSError) and not isinstance(e, ProbSAError) and e.filename:
-            message = f"cannot read or write {e.filename}: {e.strerror}"
-        return _fail(message, e, arguments, status=2)
     except SystemExit as e:  # --help and --version
         return int(e.code or 0)
     except KeyboardInterrupt:
         write("probsa: stopped", error=True)
         return 130
     except Exception as e:  # noqa: BLE001 - the last line of defence
-        if debug:
+        expected = isinstance(e, ProbSAError | OSError)
+        message = message_of(e) if expected else describe(e, arguments)
+        if DEBUG in given:
             show_traceback(e)
-        return _fail(describe(e, arguments), e, arguments, status=STATUS)
-
-
-def _fail(message: str, error: Exception, arguments: Sequence[str], *, status: int) -> int:
-    if "--json" in arguments:
-        write(json.dumps({"error": message, "kind": type(error).__name__}))
-    write(f"probsa: error: {message}", error=True)
-    return status
+        if "--json" in arguments:
+            write(json.dumps({"error": message, "kind": type(e).__name__}))
+        write(f"probsa: error: {message}", error=True)
+        return 2 if expected else STATUS
 
 
 def _dispatch(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] == "help":
-        write(help_parser().format_help())
-        return 0
+        arguments = ["--help"]
     if arguments[0].startswith("-"):
-        asked = parse_arguments(help_parser(), arguments)
-        if asked.print_shtab is not None:
-            write(whole_parser().get_completion_script(f"shtab-{asked.print_shtab}"))
+        shell = SHELL.read(_parser(whole=False).parse_args(arguments).print_shtab)
+        if shell is not None:
+            import shtab
+
+            write(shtab.complete(_parser(whole=True), shell=shell))
         return 0
     if arguments[0] not in COMMANDS:
         raise UnknownName("command", arguments[0], COMMANDS)
-    return _module(arguments[0]).run(arguments[1:])
+    return Command(arguments[0]).run(arguments[1:])
 
 
-def help_parser() -> ArgumentParser:
-    """Return a parser that knows the commands, but not their arguments."""
-    return _parser_of({name: command_parser(name, _module(name).DESCRIPTION) for name in COMMANDS})
-
-
-def whole_parser() -> ArgumentParser:
-    """Return the parser of all commands with all their arguments, for shell completion."""
-    return _parser_of({name: _module(name).parser() for name in COMMANDS})
-
-
-def _parser_of(commands: Mapping[str, ArgumentParser]) -> ArgumentParser:
+def _parser(*, whole: bool) -> CommandParser:
+    """Return a parser that knows the commands; if `whole`, with all their arguments."""
     from .. import __version__
 
-    parser = command_parser("", DESCRIPTION)
+    parser = CommandParser(prog="probsa", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=__version__)
-    parser.add_argument(
-        "--print-shtab", choices=SHELLS, metavar="SHELL",
-        help="Print a completion script for a shell (bash or zsh).",
-    )  # fmt: skip
-    subcommands = parser.add_subcommands(
-        required=False, dest="command", title="commands", metavar="COMMAND"
-    )
-    for name, of_command in commands.items():
-        summary = (of_command.description or "").partition("\n")[0]
-        subcommands.add_subcommand(name, of_command, help=summary)
+    SHELL.add(parser)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
+    for name in COMMANDS:
+        summary = Command(name).description.partition("\n")[0]
+        added = commands.add_parser(name, help=summary, description=summary)
+        if whole:
+            Command(name).add_to(added, keys={})
     return parser
-
-
-def _module(command: str) -> ModuleType:
-    return import_module(f".commands.{command.replace('-', '_')}", __package__)

@@ -1,13 +1,13 @@
 """Progress bars and messages on stderr; stdout is for results."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.text import Text
 
@@ -16,6 +16,7 @@ from ..core import printable
 from ..jobs import TaskOutcome
 from ..training import Reporter
 
+B = TypeVar("B", bound="Bar")
 ESTIMATE_AFTER = 10.0
 """Seconds of training after which the time of the run is estimated."""
 
@@ -37,54 +38,78 @@ ERR = SafeConsole(stderr=True, highlight=False)
 OUT = SafeConsole(highlight=False)
 
 
-def _bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[text]}", markup=False),
-        TimeRemainingColumn(),
-        console=ERR,
-        transient=False,
-        disable=not ERR.is_terminal,
-    )
+class Bar:
+    """A progress bar; as a context manager, it is stopped at the end.
 
-
-def duration(epochs: float, seconds: float) -> str:
-    """Return how long some epochs of so many seconds take, in words."""
-    whole = timedelta(seconds=round(epochs * seconds))
-    return f"about {whole} (h:mm:ss), {seconds:.1f} s an epoch"
-
-
-def summary_of_epoch(row: Mapping[str, object]) -> str:
-    """Return the loss terms and validation scores of an epoch as one line."""
-    words = []
-    for key, value in row.items():
-        if key in ("epoch", "learning_rate", "seconds") or (key == "kl_weight" and "kl" not in row):
-            continue
-        name = (
-            key.replace("val_auroc", "val AUROC")
-            .replace("val_kappa", "val kappa")
-            .replace("val_c_index", "val c")
-            .replace("val_nll", "val NLL")
-            .replace("kl_weight", "λ")
-        )
-        shown = f"{value:.3f}" if isinstance(value, float) else "undefined"
-        words.append(f"{name} {shown}")
-    return "  ".join(words)
-
-
-class TrainingBar(Reporter):
-    """A progress bar with the epoch, the loss terms and the validation scores of one run or more.
-
-    If stderr is not a terminal, it writes a line after every tenth of the epochs instead.
+    Args:
+        activity: what is being done, as the bar shows it: `patching`.
     """
 
+    def __init__(self, activity: str) -> None:
+        self.activity = activity
+        self.bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[text]}", markup=False),
+            TimeRemainingColumn(),
+            console=ERR,
+            disable=not ERR.is_terminal,
+        )
+        self.task = self.bar.add_task(activity, total=None, text="")
+        self.tenths = 0
+
+    def __enter__(self: B) -> B:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def update(self, **fields: Any) -> None:
+        """Show other values in the bar."""
+        self.bar.update(self.task, **fields)
+
+    def note(self, text: str) -> None:
+        """Write a line above the bar."""
+        ERR.print(text, markup=False, soft_wrap=True)
+
+    def tenth(self, done: int, total: int, line: str) -> None:
+        """Write a line after every tenth of the work, if stderr is not a terminal."""
+        if not ERR.is_terminal and done * 10 // total > self.tenths:
+            self.note(line)
+        self.tenths = done * 10 // total
+
+
+class Counter(Bar):
+    """A progress bar that is called with (number of bags done, total number)."""
+
+    def __call__(self, done: int, total: int) -> None:
+        self.update(completed=done, total=total, text=f"{done}/{total}")
+
+
+class OutcomeBar(Bar):
+    """A progress bar over the outcomes of jobs, with a line for every failure."""
+
+    done = 0
+
+    def __call__(self, outcome: TaskOutcome, total: int) -> None:
+        self.done += 1
+        text = f"{self.done}/{total} {outcome.name}"
+        self.update(completed=self.done, total=total, text=text)
+        if outcome.status != "done":
+            self.note(f"{outcome.name}: {outcome.reason}")
+        self.tenth(self.done, total, f"{self.activity} {self.done}/{total}")
+
+
+class TrainingBar(Bar, Reporter):
+    """A progress bar with the epoch, the loss terms and the validation scores of runs."""
+
     def __init__(self) -> None:
-        self.bar = _bar()
-        self.task = self.bar.add_task("training", total=1.0, text="")
+        super().__init__("training")
         self.epochs = 1
         self.of_member = ""
-        self.summary = ""
         self.first_step: tuple[float, float] | None = None
         self.estimated = False
 
@@ -93,8 +118,8 @@ class TrainingBar(Reporter):
 
     def start(self, *, done: int, epochs: int) -> None:
         self.epochs, self.first_step, self.estimated = epochs, None, False
-        self.bar.start()
-        self.bar.update(self.task, total=float(epochs), completed=float(done))
+        self.tenths = done * 10 // max(1, epochs)
+        self.update(total=float(epochs), completed=float(done))
         if done >= epochs:
             self.note(f"{self.of_member}all {epochs} epochs are done already")
         elif done:
@@ -102,165 +127,79 @@ class TrainingBar(Reporter):
 
     def step(self, *, epoch: int, share: float) -> None:
         text = f"{self.of_member}epoch {epoch + 1}/{self.epochs}"
-        self.bar.update(self.task, completed=epoch + share, description=text)
-        self._estimate(epoch + share)
-
-    def _estimate(self, done: float) -> None:
-        """Write once how long the remaining epochs will take, from the steps after the first."""
-        now = time.monotonic()
+        self.update(completed=epoch + share, description=text)
+        # write once how long the remaining epochs will take, from the steps after the first
+        now, done = time.monotonic(), epoch + share
         if self.first_step is None:
             self.first_step = now, done
         elif not self.estimated and now - self.first_step[0] >= ESTIMATE_AFTER:
             self.estimated = True
-            epoch = (now - self.first_step[0]) / (done - self.first_step[1])
-            self.note(f"to go: {duration(self.epochs - done, epoch)}")
+            seconds = (now - self.first_step[0]) / (done - self.first_step[1])
+            self.note(f"to go: {duration(self.epochs - done, seconds)}")
 
     def epoch(self, row: Mapping[str, object]) -> None:
-        self.summary = summary_of_epoch(row)
-        self.bar.update(self.task, text=self.summary)
+        summary = summary_of_epoch(row)
+        self.update(text=summary)
         number = row["epoch"]
         assert isinstance(number, int)
-        if not ERR.is_terminal and (number % max(1, self.epochs // 10) == 0 or number == 1):
-            self.note(f"{self.of_member}epoch {number}/{self.epochs}  {self.summary}")
+        line = f"{self.of_member}epoch {number}/{self.epochs}  {summary}"
+        if number == 1 and self.epochs > 10 and not ERR.is_terminal:
+            self.note(line)
+        self.tenth(number, self.epochs, line)
 
     def remark(self, text: str) -> None:
         self.note(text)
 
-    def note(self, text: str) -> None:
-        ERR.print(text, markup=False, soft_wrap=True)
 
-    def close(self) -> None:
-        self.bar.stop()
+class GridBar(Bar, Watch):
+    """A progress bar over the cells of a grid, with the cells that are being trained."""
 
-
-@contextmanager
-def training_bar() -> Iterator[TrainingBar]:
-    """Yield a `TrainingBar`, and stop it at the end."""
-    bar = TrainingBar()
-    try:
-        yield bar
-    finally:
-        bar.close()
-
-
-class OutcomeBar:
-    """A progress bar over the outcomes of jobs, with a line for every failure.
-
-    If stderr is not a terminal, it writes a line after every tenth of the jobs instead.
-
-    Args:
-        activity: what is being done, as the bar shows it: `patching`.
-    """
-
-    def __init__(self, activity: str) -> None:
-        self.activity = activity
-        self.bar = _bar()
-        self.task = self.bar.add_task(activity, total=None, text="")
-        self.done = 0
-
-    def __call__(self, outcome: TaskOutcome, total: int) -> None:
-        self.done += 1
-        self.bar.update(
-            self.task, completed=self.done, total=total, text=f"{self.done}/{total} {outcome.name}"
-        )
-        if outcome.status != "done":
-            ERR.print(f"{outcome.name}: {outcome.reason}", markup=False, soft_wrap=True)
-        if not ERR.is_terminal and self.done % max(1, total // 10) == 0:
-            ERR.print(f"{self.activity} {self.done}/{total}", markup=False)
-
-
-@contextmanager
-def counting_outcomes(activity: str) -> Iterator[OutcomeBar]:
-    """Yield an `OutcomeBar`, and stop it at the end."""
-    counter = OutcomeBar(activity)
-    counter.bar.start()
-    try:
-        yield counter
-    finally:
-        counter.bar.stop()
-
-
-class GridBar(Watch):
-    """A progress bar over the cells of a grid, with the cells that are being trained.
-
-    If stderr is not a terminal, it writes a line after every tenth of the cells instead.
-    """
-
-    def __init__(self) -> None:
-        self.bar = _bar()
-        self.task = self.bar.add_task("cells", total=None, text="")
-        self.cells = self.done = self.tenths = 0
-        self.cell: Cell | None = None
-        self.epochs = 1
+    cells = done = 0
+    cell = ""
 
     def grid(self, *, cells: int, done: int) -> None:
         self.cells, self.done, self.tenths = cells, done, done * 10 // cells
-        self.bar.start()
-        self.bar.update(self.task, total=cells, completed=done, text=f"{done}/{cells}")
+        self.update(total=cells)
+        self._show()
         if done:
             self.note(f"{done} of {cells} cells are done already")
 
     def begin(self, cell: Cell) -> None:
-        self.cell = cell
+        self.cell = cell.name
         self._show()
 
-    def start(self, *, done: int, epochs: int) -> None:
-        self.epochs = epochs
-
-    def step(self, *, epoch: int, share: float) -> None:
-        if self.cell is not None:
-            self.bar.update(self.task, completed=self.done + (epoch + share) / self.epochs)
-
     def epoch(self, row: Mapping[str, object]) -> None:
-        self._show(f"epoch {row['epoch']}/{self.epochs}")
+        self._show(f"epoch {row['epoch']}")
 
     def settled(self, cells: int) -> None:
         self.done = cells
-        self.bar.update(self.task, completed=cells)
         self._show()
-        if not ERR.is_terminal and cells * 10 // self.cells > self.tenths:
-            self.tenths = cells * 10 // self.cells
-            self.note(f"cells {cells}/{self.cells}")
+        self.tenth(cells, self.cells, f"cells {cells}/{self.cells}")
 
     def end(self, cell: Cell, outcome: TaskOutcome) -> None:
         if outcome.status == "failed" and not outcome.kept:
             self.note(f"{outcome.name}: {outcome.reason}")
 
-    def note(self, text: str) -> None:
-        ERR.print(text, markup=False, soft_wrap=True)
-
     def _show(self, epoch: str = "") -> None:
-        name = "" if self.cell is None else self.cell.name
-        self.bar.update(self.task, text=f"{self.done}/{self.cells} {name} {epoch}".rstrip())
+        text = f"{self.done}/{self.cells} {self.cell} {epoch}".rstrip()
+        self.update(completed=self.done, text=text)
 
 
-@contextmanager
-def grid_bar() -> Iterator[GridBar]:
-    """Yield a `GridBar`, and stop it at the end."""
-    bar = GridBar()
-    try:
-        yield bar
-    finally:
-        bar.bar.stop()
+def duration(epochs: float, seconds: float) -> str:
+    """Return how long some epochs of so many seconds take, in words."""
+    whole = timedelta(seconds=round(epochs * seconds))
+    return f"about {whole} (h:mm:ss), {seconds:.1f} s an epoch"
 
 
-@contextmanager
-def counting(activity: str) -> Iterator["Counter"]:
-    """Yield a progress bar that counts bags, and stop it at the end."""
-    bar = _bar()
-    task = bar.add_task(activity, total=None, text="")
-    bar.start()
-    try:
-        yield Counter(bar, task)
-    finally:
-        bar.stop()
+EPOCH_TITLES = {"kl_weight": "λ", "val_auroc": "val AUROC", "val_nll": "val NLL"}
 
 
-class Counter:
-    """A progress bar that is called with (number of bags done, total number)."""
-
-    def __init__(self, bar: Progress, task: TaskID) -> None:
-        self.bar, self.task = bar, task
-
-    def __call__(self, done: int, total: int) -> None:
-        self.bar.update(self.task, completed=done, total=total, text=f"{done}/{total}")
+def summary_of_epoch(row: Mapping[str, object]) -> str:
+    """Return the loss terms and validation scores of an epoch as one line."""
+    words = []
+    for key, value in row.items():
+        if key in ("epoch", "learning_rate", "seconds") or (key == "kl_weight" and "kl" not in row):
+            continue
+        name = EPOCH_TITLES.get(key, key.replace("_", " "))
+        words.append(f"{name} {value:.3f}" if isinstance(value, float) else f"{name} undefined")
+    return "  ".join(words)

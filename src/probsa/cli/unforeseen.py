@@ -3,13 +3,11 @@
 It is no excuse for missing checks: `uses()` counts, so that a test can require that there are none.
 """
 
-import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
-from ..core import printable
+from .command import write
 
 STATUS = 70
 """Exit status of an unforeseen error (EX_SOFTWARE of sysexits.h)."""
@@ -32,16 +30,25 @@ def describe(error: BaseException, arguments: Sequence[str]) -> str:
         arguments: those of the command line.
     """
     command = next((a for a in arguments if not a.startswith("-")), "")
-    file, place = _file(error.__traceback__), _place(error.__traceback__)
     words = " ".join(str(error).split())[:LONGEST]
     what = f"{type(error).__name__}: {words}" if words else type(error).__name__
     if isinstance(error, MemoryError):
         what = "there is not enough memory" + (f" ({words})" if words else "")
+    package = str(Path(__file__).parents[1])
+    place = file = ""
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        code, values = frame.f_code, frame.f_locals
+        if not code.co_filename.startswith(package):
+            continue
+        place = f" ({Path(code.co_filename).stem}.{code.co_name}, line {number})"
+        # the path that the innermost function with one was called with, or has
+        names = (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *values)
+        paths = [values[name] for name in names if isinstance(values.get(name), Path)]
+        file = f" while using {paths[0]}" if paths else file
     line = (
-        f"unforeseen error in `probsa {command}`"
-        f"{f' while using {file}' if file else ''}: {what}{f' ({place})' if place else ''}. "
-        "Nothing half-written is left. This is a fault of probsa: please report it, with the "
-        "output of the same command with --debug"
+        f"unforeseen error in `probsa {command}`{file}: {what}{place}. Nothing half-written is "
+        "left. This is a fault of probsa: please report it, with the output of the same command "
+        "with --debug"
     )
     _uses.append(line)
     return line
@@ -49,33 +56,4 @@ def describe(error: BaseException, arguments: Sequence[str]) -> str:
 
 def show_traceback(error: BaseException) -> None:
     """Print the traceback to stderr, for `--debug`."""
-    sys.stderr.write(printable("".join(traceback.format_exception(error))))
-
-
-def _frames(trace: TracebackType | None) -> list[TracebackType]:
-    """Return the frames of this package, innermost first."""
-    package = str(Path(__file__).parents[1])
-    found = []
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename.startswith(package):
-            found.append(trace)
-        trace = trace.tb_next
-    return found[::-1]
-
-
-def _file(trace: TracebackType | None) -> str:
-    """Return the path that the innermost function with one was called with, or has."""
-    for level in _frames(trace):
-        code, values = level.tb_frame.f_code, level.tb_frame.f_locals
-        for name in (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *values):
-            if isinstance(values.get(name), Path):
-                return str(values[name])
-    return ""
-
-
-def _place(trace: TracebackType | None) -> str:
-    frames = _frames(trace)
-    if not frames:
-        return ""
-    code = frames[0].tb_frame.f_code
-    return f"{Path(code.co_filename).stem}.{code.co_name}, line {frames[0].tb_lineno}"
+    write("".join(traceback.format_exception(error)), error=True)

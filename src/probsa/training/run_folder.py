@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import torch
 import yaml
 
-from ..core import Limits, TaskName, read_record, write_csv, write_json, write_text
+from ..core import Limits, TaskName, TextTable, read_record, write_csv, write_json, write_text
 from ..errors import InputError, OutputExists, UnknownName
 from ..models import names
 from .config import RunConfig, leaves, load_yaml, plain
@@ -110,6 +110,11 @@ class RunFolder:
             return RunConfig.from_dict(values)
         except (InputError, UnknownName) as e:
             raise InputError(f"{self.config_file} is damaged: {e}. Copy the run again") from e
+
+    def seconds(self) -> float:
+        """Return how long the epochs took, of all members together."""
+        column = TextTable.read(self.metrics_file).rows if self.metrics_file.is_file() else []
+        return sum(float(row.get("seconds") or 0) for row in column)
 
     def thresholds(self) -> StoredThreshold | None:
         """Read the thresholds of the run; None before its predictions."""

@@ -63,7 +63,7 @@ def test_an_empty_slide_is_said_and_is_no_failure(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--from", "eva"], "--from is 'eva'; expected clam"),
+        (["--from", "eva"], "--from is 'eva'; expected 'clam'"),
         (["--from", "clam"], "does not look like clam's files but like trident's"),
         (["--slide-mpp", "none.csv"], "none.csv': expected µm per pixel"),
         (["--feature-set", "features_x"], "no folders of features are named 'features_x'"),

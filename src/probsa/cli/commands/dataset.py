@@ -1,204 +1,137 @@
-"""probsa dataset: prepare a published data set, or a cohort of your own, for training."""
+"""probsa dataset."""
 
-from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
-
-from jsonargparse import ArgumentParser, Namespace
+from typing import Annotated, Any, Literal
 
 from ...datasets import StudyName
 from ...errors import InputError
-from ._shared import add_json_flag, command_parser, parse_arguments, write_json
+from ..command import Answer, Flag, write
+from ..flags import Classes, Csv, Dir, FeatureSet, Name
 
-if TYPE_CHECKING:
-    from ...datasets import Study
-
-LOCALMIL = "localmil"
 DOWNLOADED = "download"
 """Subfolder of --out that --fetch downloads to."""
-DESCRIPTION = """\
-Prepare a data set for training: its labels, its parts and the labels of its instances.
-
-The data set is its raw download together with features made from it, or the folder with
-features that its authors published. OUT/dataset.json lists what was left out or corrected,
-and why."""
 
 
-def parser() -> ArgumentParser:
-    """Return the parser of `probsa dataset`."""
-    parser = command_parser("dataset", DESCRIPTION)
-    add = parser.add_argument
-    add(
-        "name", choices=(*get_args(StudyName), LOCALMIL),
-        help="Name of the data set; table for a cohort of your own; localmil for sets with "
-        "instance labels, which recipes/localmil.yaml compares models on.",
-    )  # fmt: skip
-    add("root", type=Path, nargs="?", help="Folder of the data set.")
-    add("--out", type=Path, required=True, metavar="DIR", help="Folder to write to.")
-    add(
-        "--features", type=Path, metavar="DIR",
-        help="Features made from the raw download: the work folder of probsa extract.",
-    )  # fmt: skip
-    add("--feature-set", metavar="NAME", help="Folder of features to use if there are several.")
-    add(
-        "--share", type=float, default=0.5, metavar="FRACTION",
-        help="A patch is positive if more than this fraction of its pixels is annotated. "
-        "Default: 0.5.",
-    )  # fmt: skip
-    add(
-        "--labels", type=Path, metavar="CSV",
-        help="Labels: reference.csv, train.csv, stage_2_train.csv, or a table of your own.",
-    )  # fmt: skip
-    _add_flags_of_single_sets(parser)
-    localmil = parser.add_argument_group("localmil").add_argument
-    localmil("--data", type=Path, metavar="DIR", help="Folder of the sets, instead of the root.")
-    localmil("--sets", nargs="+", metavar="NAME", help="Sets to prepare. Default: all.")
-    add(
-        "--fetch", metavar="REPO",
-        help="Download the authors' folder from this repository of the Hugging Face Hub.",
-    )  # fmt: skip
-    add("--revision", metavar="NAME", help="Branch, tag or commit of that repository.")
-    add_json_flag(parser)
-    return parser
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StudyFlags:
+    """What the data sets have beside features.
+
+    Args:
+        share: A patch is positive if more than this fraction of its pixels is annotated.
+        labels: Labels: reference.csv, train.csv, stage_2_train.csv, or a table of your own.
+
+    Files of a single data set:
+        partition: panda: parts of the slides (columns slide_name,Partition).
+        grades: panda: label slides with their ISUP grade, 0 to 5, instead of benign or cancer.
+        duplicates: panda: near-duplicate slides (columns image_id,group_id).
+        test_scans: rsna: slices of the test scans (columns bag_name,instance_name).
+        train_scans: rsna: slices of the training scans. Default: those of all other scans.
+        instance_labels: table: folder with one <bag>.npy per bag, one whole number per instance.
+        classes: table: names of the classes in the order of their indices, if the labels are names.
+    """
+
+    share: Annotated[float, Flag("FRACTION")] = 0.5
+    labels: Csv | None = None
+    partition: Csv | None = None
+    grades: bool = False
+    duplicates: Csv | None = None
+    test_scans: Csv | None = None
+    train_scans: Csv | None = None
+    instance_labels: Dir | None = None
+    classes: Classes | None = None
 
 
-def _add_flags_of_single_sets(parser: ArgumentParser) -> None:
-    add = parser.add_argument_group("files of a single data set").add_argument
-    add(
-        "--partition", type=Path, metavar="CSV",
-        help="panda: parts of the slides (columns slide_name,Partition).",
-    )  # fmt: skip
-    add(
-        "--grades", action="store_true",
-        help="panda: label slides with their ISUP grade, 0 to 5, instead of benign or cancer.",
-    )  # fmt: skip
-    add(
-        "--duplicates", type=Path, metavar="CSV",
-        help="panda: near-duplicate slides (columns image_id,group_id).",
-    )  # fmt: skip
-    add(
-        "--test-scans", type=Path, metavar="CSV",
-        help="rsna: slices of the test scans (columns bag_name,instance_name).",
-    )  # fmt: skip
-    add(
-        "--train-scans", type=Path, metavar="CSV",
-        help="rsna: slices of the training scans. Default: those of all other scans.",
-    )  # fmt: skip
-    add(
-        "--instance-labels", type=Path, metavar="DIR",
-        help="table: folder with one <bag>.npy per bag, one whole number per instance.",
-    )  # fmt: skip
-    add(
-        "--classes", nargs="+", metavar="NAME",
-        help="table: names of the classes in the order of their indices, if the labels are names.",
-    )  # fmt: skip
+def run(
+    name: Literal[StudyName, "localmil"],
+    root: Path | None = None,
+    *,
+    out: Dir,
+    features: Dir | None = None,
+    feature_set: FeatureSet | None = None,
+    flags: StudyFlags,
+    data: Dir | None = None,
+    sets: Annotated[list[str], Flag("NAME")] | None = None,
+    fetch: Annotated[str, Flag("REPO")] | None = None,
+    revision: Name | None = None,
+) -> Answer:
+    """Prepare a data set for training: its labels, its parts and the labels of its instances.
 
+    The data set is its raw download together with features made from it, or the folder with
+    features that its authors published. OUT/dataset.json lists what was left out or corrected,
+    and why.
 
-def run(arguments: Sequence[str]) -> int:
-    """Run `probsa dataset`."""
-    args = parse_arguments(parser(), arguments)
-    if args.name == LOCALMIL:
-        return _localmil(args)
-    if args.data is not None or args.sets is not None:
-        raise InputError(f"--data and --sets are for localmil: {args.name} takes a folder after it")
-    from ...datasets import StudyOptions, open_study
-    from ..terminal import OUT, counting
+    Args:
+        name: Name of the data set; table for a cohort of your own; localmil for sets with instance
+            labels, which recipes/localmil.yaml compares models on.
+        root: Folder of the data set.
+        out: Folder to write to.
+        features: Features made from the raw download: the work folder of probsa extract.
+        fetch: Download the authors' folder from this repository of the Hugging Face Hub.
+        revision: Branch, tag or commit of that repository.
 
-    if args.grades and args.name != "panda":
-        raise InputError(f"--grades is for panda, whose slides have ISUP grades, not {args.name}")
-    root = _root(args)
-    options = StudyOptions(
-        share=args.share,
-        labels=args.labels,
-        grades=args.grades,
-        partition=args.partition,
-        duplicates=args.duplicates,
-        test_scans=args.test_scans,
-        train_scans=args.train_scans,
-        instance_labels=args.instance_labels,
-        classes=None if args.classes is None else tuple(args.classes),
-    )
-    with counting("reading") as count:
-        study = open_study(
-            args.name,
-            root,
-            out=args.out,
-            features=args.features,
-            feature_set=args.feature_set,
-            options=options,
-            on_bag=count,
+    Localmil:
+        data: Folder of the sets, instead of the root.
+        sets: Sets to prepare. Default: all.
+    """
+    from ...datasets import StudyOptions, fetch_release, open_study
+    from ..terminal import Counter
+
+    if name == "localmil":
+        if (root is None) == (data is None):
+            raise InputError("give the folder of the sets once: probsa dataset localmil --data DIR")
+        return _localmil(root or data, out, sets)
+    if data is not None or sets is not None:
+        raise InputError(f"--data and --sets are for localmil: {name} takes a folder after it")
+    if flags.grades and name != "panda":
+        raise InputError(f"--grades is for panda, whose slides have ISUP grades, not {name}")
+    if fetch is not None:
+        if root is not None or features is not None or name == "table":
+            raise InputError(
+                "--fetch downloads the authors' processed folder of rsna, panda or camelyon16: "
+                "give no folder and no --features with it"
+            )
+        root = fetch_release(fetch, out / DOWNLOADED, feature_set=feature_set, revision=revision)
+    if root is None:
+        raise InputError(
+            "no folder is given: add it after the name, or --fetch REPO to download one"
         )
-    if args.json:
-        write_json(study.to_dict())
-        return 0
-    for line in _report_lines(study):
-        OUT.print(line, markup=False, soft_wrap=True)
-    return 0
+    classes = None if flags.classes is None else tuple(flags.classes)
+    options: dict[str, Any] = asdict(flags) | {"classes": classes}
+    with Counter("reading") as count:
+        study = open_study(
+            name, root, out=out, features=features, feature_set=feature_set,
+            options=StudyOptions(**options), on_bag=count,
+        )  # fmt: skip
+    lines = [
+        f"{study.name}: {study.labels}",
+        *(f"  {name:<38} {count:>9,}" for name, count in study.counts.items()),
+        *(f"note: {note}" for note in study.notes),
+        f"features: {study.features}{(study.feature_set and f' ({study.feature_set})') or ''}",
+        *([f"instance labels: {study.instance_labels}"] if study.instance_labels else []),
+        f"left out or corrected, and why: {study.folder / 'dataset.json'}",
+    ]
+    return Answer(study.to_dict(), "\n".join(lines))
 
 
-def _localmil(args: Namespace) -> int:
+def _localmil(root: Any, out: Path, sets: list[str] | None) -> Answer:
     """Prepare the sets of LocalMIL."""
     from ...core import counted
     from ...datasets import prepare_localmil
-    from ..terminal import ERR, OUT
 
-    root = args.data or args.root
-    if root is None or (args.data and args.root):
-        raise InputError("give the folder of the sets once: probsa dataset localmil --data DIR")
     cards = prepare_localmil(
-        root,
-        args.out,
-        sets=args.sets,
-        on_set=lambda name: ERR.print(f"reading {name}", markup=False),
+        root, out, sets=sets, on_set=lambda name: write(f"reading {name}", error=True)
     )
-    if args.json:
-        write_json([card.to_dict() for card in cards])
-        return 0
+    lines = []
     for card in cards:
-        if card.groups is None:
-            groups = f"in {card.folds} folds, groups not known (labels.csv has no column 'group')"
-        else:
+        groups = f"in {card.folds} folds, groups not known (labels.csv has no column 'group')"
+        if card.groups is not None:
             groups = f"of {counted(card.groups, 'group')} in {card.folds} folds"
-        text = (
+        lines.append(
             f"{card.name}: {card.bags} bags ({card.positive_bags} positive) {groups}; "
-            f"{card.instances:,} instances "
-            f"({card.positive_instances:,} positive) of {card.features} features; "
-            f"{counted(card.labelled_bags, 'bag')} with instance labels; graph: "
-            f"{card.description.graph}"
+            f"{card.instances:,} instances ({card.positive_instances:,} positive) of "
+            f"{card.features} features; {counted(card.labelled_bags, 'bag')} with instance labels; "
+            f"graph: {card.description.graph}"
         )
-        OUT.print(text, markup=False, soft_wrap=True)
-    OUT.print(
-        f"next: probsa benchmark recipes/localmil.yaml --data {args.out}",
-        markup=False, soft_wrap=True,
-    )  # fmt: skip
-    return 0
-
-
-def _root(args: Namespace) -> Path:
-    """Return the folder of the data set, downloaded first with --fetch."""
-    if args.fetch is None:
-        if args.root is None:
-            raise InputError(
-                "no folder is given: add it after the name, or --fetch REPO to download one"
-            )
-        return args.root
-    if args.root is not None or args.features is not None or args.name == "table":
-        raise InputError(
-            "--fetch downloads the authors' processed folder of rsna, panda or camelyon16: give no "
-            "folder and no --features with it"
-        )
-    from ...datasets import fetch_release
-
-    folder = args.out / DOWNLOADED
-    return fetch_release(args.fetch, folder, feature_set=args.feature_set, revision=args.revision)
-
-
-def _report_lines(study: "Study") -> list[str]:
-    lines = [f"{study.name}: {study.labels}"]
-    lines += [f"  {name:<38} {count:>9,}" for name, count in study.counts.items()]
-    lines += [f"note: {note}" for note in study.notes]
-    feature_set = "" if study.feature_set is None else f" ({study.feature_set})"
-    lines += [f"features: {study.features}{feature_set}"]
-    if study.instance_labels is not None:
-        lines.append(f"instance labels: {study.instance_labels}")
-    return [*lines, f"left out or corrected, and why: {study.folder / 'dataset.json'}"]
+    lines.append(f"next: probsa benchmark recipes/localmil.yaml --data {out}")
+    return Answer([card.to_dict() for card in cards], "\n".join(lines))

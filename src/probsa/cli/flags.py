@@ -1,0 +1,136 @@
+"""Flags that several commands share, as annotations and as groups."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from ..core import Limits, PositiveInt
+from ..errors import InputError
+from .command import Answer, Flag
+
+if TYPE_CHECKING:
+    from ..cohorts import Estimate, RunOptions
+    from ..evaluation import GuaranteeOptions
+
+Dir = Annotated[Path, Flag("DIR")]
+Csv = Annotated[Path, Flag("CSV")]
+Name = Annotated[str, Flag("NAME")]
+Count = Annotated[PositiveInt, Flag("N")]
+Whole = Annotated[int, Flag("N")]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda", "mps"],
+    Flag(help="Device to use. Default: auto, which is cuda if there is one, else mps, else cpu."),
+]
+Classes = Annotated[
+    list[str],
+    Flag("NAME", "Names of the classes in the order of their indices, if the labels are names."),
+]
+FeatureSet = Annotated[Name, Flag("NAME", "Folder of features to use if there are several.")]
+Readers = Annotated[
+    Whole,
+    Flag("N", "Number of processes that read and decode patches. Default: half of the cores."),
+]
+MPP_HELP = (
+    "Micrometres per level-0 pixel of slides that do not state it, or a table with the columns "
+    "slide and mpp, which takes precedence over the files."
+)
+SlideMpp = Annotated[str, Flag("MPP|CSV", MPP_HELP)]
+MppOfSlides = Annotated[str, Flag("MPP|CSV", MPP_HELP, needs="--slides DIR")]
+LabelsToInclude = Annotated[
+    Path, Flag("CSV", "Table of labels to include in the table of predictions.")
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkFlags:
+    """How the work on a cohort is distributed.
+
+    Work:
+        engine: Run on this machine, on a Ray cluster, or as Slurm jobs.
+        slurm: Settings of the Slurm jobs: partition, account, timeout_min, cpus_per_task, …
+        shard: Do only part I of N, counted from 0, so that N machines can share the work.
+            Default: 0/1.
+        overwrite: Redo everything, including finished work.
+        dry_run: Only estimate the number of patches, the disk space and the time, then exit.
+    """
+
+    engine: Literal["local", "ray", "slurm"] = "local"
+    slurm: Annotated[str, Flag("KEY=VALUE,…")] | None = None
+    shard: Annotated[str, Flag("I/N")] = "0/1"
+    overwrite: bool = False
+    dry_run: bool = False
+
+    def options(self, *, workers: int, isolated: bool, gpus: bool = False) -> "RunOptions":
+        """Return how the work is distributed among a number of workers.
+
+        Raises:
+            InputError: a flag has no such value.
+        """
+        from ..cohorts import RunOptions
+        from .terminal import ERR
+
+        part, _, parts = self.shard.partition("/")
+        if not (part.isdigit() and parts.isdigit() and int(part) < int(parts)):
+            raise InputError(f"--shard is {self.shard!r}: expected I/N, as in 0/4, 1/4, 2/4, 3/4")
+        pairs = [pair.partition("=") for pair in (self.slurm or "").split(",") if pair]
+        if not all(key and value for key, _, value in pairs):
+            raise InputError(
+                f"--slurm is {self.slurm!r}: expected KEY=VALUE,…, as in partition=long"
+            )
+        return RunOptions(
+            engine=self.engine, workers=workers, isolated=isolated, gpus=gpus,
+            shard=(int(part), int(parts)), overwrite=self.overwrite,
+            slurm={key: int(value) if value.isdigit() else value for key, _, value in pairs},
+            note=ERR.print,
+        )  # fmt: skip
+
+
+def estimated(estimate: "Estimate") -> Answer:
+    """Return the answer of `--dry-run`."""
+    failed = bool(estimate.tried) and len(estimate.failed) == estimate.tried
+    return Answer(estimate.to_dict(), estimate.render, status=int(failed))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GuaranteeFlags:
+    """Prediction sets and accepted calls from calibration bags.
+
+    Args:
+        coverage: Make prediction sets that contain the class of a bag with this probability, for
+            example 0.9; of numbers, intervals.
+        max_error: Accept only calls so confident that their error rate is at most this, for
+            example 0.05.
+        calibration: Predictions folder of other labelled bags, by the same model, from which the
+            guarantees are computed. Default: val, the validation bags of the predictions.
+        per_class: With --coverage: reach the coverage within each class.
+        set_score: With --coverage: lac for the smallest sets, aps for sets that adapt to how
+            difficult a bag is. Of numbers: lac for intervals of one width, aps for intervals
+            proportional to the predicted standard deviation.
+    """
+
+    coverage: Annotated[float, Limits(above=0, below=1), Flag("SHARE")] | None = None
+    max_error: Annotated[float, Limits(above=0, below=1), Flag("RATE")] | None = None
+    calibration: Annotated[str, Flag("DIR")] = "val"
+    per_class: Annotated[bool, Flag(needs="--coverage 0.9")] = False
+    set_score: Literal["lac", "aps"] = "lac"
+
+    def options(self) -> "GuaranteeOptions | None":
+        """Return the requested guarantees, or None if there is no flag that requests one.
+
+        Raises:
+            InputError: a flag has no effect because another one is missing.
+        """
+        from ..evaluation import GuaranteeOptions
+
+        if self.coverage is None and self.max_error is None:
+            if self.calibration != "val":
+                raise InputError(
+                    "--calibration alone guarantees nothing: add a level, for example "
+                    "--coverage 0.9"
+                )
+            return None
+        return GuaranteeOptions(
+            coverage=self.coverage, max_error=self.max_error,
+            calibration=None if self.calibration == "val" else Path(self.calibration),
+            per_class=self.per_class, score=self.set_score,
+        )  # fmt: skip
