@@ -105,7 +105,8 @@ class Binary(Unordered):
         return binary_metrics(y, p, threshold=data.threshold, draws=draws)
 
     def calls(self, data: TargetData) -> str:
-        y, called = data.y[:, 0] > 0, self.called_positive(data.predicted, data.threshold)
+        limit = HALF if data.threshold is None else data.threshold
+        y, called = data.y[:, 0] > 0, data.predicted[:, -1] >= limit
         low, high = (class_name(data.names, k) for k in (0, 1))
         return (
             f"{(y & ~called).sum()} of {y.sum()} bags of class {high} missed, "

@@ -127,9 +127,9 @@ def _calibration(found: Findings) -> str:
 
 def _surest(found: Findings) -> str:
     of_bags = found.values("doubt").get("bags")
-    curve = None if of_bags is None else of_bags.values["retention"]["curves"].get("margin")
-    if curve is None:
+    if of_bags is None or "margin" not in of_bags.values["retention"]["curves"]:
         return ""
+    curve = of_bags.values["retention"]["curves"]["margin"]
     half = curve.error_rate[of_bags.values["retention"]["shares"].index(0.5)]
     return (
         f"surest half: {half:.0%} of the calls furthest from the threshold are wrong, of all "
