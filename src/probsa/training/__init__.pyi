@@ -10,6 +10,7 @@ from .checkpoints import load_checkpoint as load_checkpoint
 from .checkpoints import progress_of as progress_of
 from .checkpoints import restore_model as restore_model
 from .checkpoints import save_checkpoint as save_checkpoint
+from .config import CHOSEN as CHOSEN
 from .config import SECTIONS as SECTIONS
 from .config import DataConfig as DataConfig
 from .config import RunConfig as RunConfig

@@ -112,7 +112,14 @@ def load_yaml(
 T = TypeVar("T")
 
 Select = Literal["auroc", "nll", "ema-nll", "last"]
-"""Rules that choose the weights of a run; see `selection`."""
+"""Rules that choose the weights of a run; see `validation`."""
+CHOSEN: Mapping[Select, str] = {
+    "auroc": "those of {}, the best on the validation bags",
+    "nll": "those of {}, with the lowest validation NLL",
+    "ema-nll": "the running average at {}, with the lowest validation NLL",
+    "last": "those of {}, the last",
+}
+"""Which weights each rule keeps, in words with the epochs."""
 Tracker = Literal["mlflow", "wandb"]
 """Programs that follow runs; see `trackers`."""
 

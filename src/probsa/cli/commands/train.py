@@ -20,13 +20,6 @@ probsa train --features DIR --labels CSV --out RUN [--model NAME] [--KEY VALUE .
        probsa train --out RUN --resume""",
     with_recipe=True,
 )
-CHOSEN = {
-    "auroc": "those of {}, the best on the validation bags",
-    "nll": "those of {}, with the lowest validation NLL",
-    "ema-nll": "the running average at {}, with the lowest validation NLL",
-    "last": "those of {}, the last",
-}
-"""Which weights a run keeps, by its `select`."""
 PLAIN: dict[str, Any] = {"markup": False, "soft_wrap": True, "highlight": False}
 """How sentences are printed."""
 
@@ -75,6 +68,7 @@ def run(
             evidence-field.
     """
     from ...training import (
+        CHOSEN,
         RunFolder,
         commented,
         find_recipe,
