@@ -121,7 +121,15 @@ def test_runs_without_the_files_keep_working_and_several_share_a_temperature(tra
 
 def test_the_command_writes_figures(trained, tmp_path, capsys):
     _, labels, _, scaled = trained
-    words = ["evaluate", str(scaled.predictions), "--labels", str(labels), "--bootstrap", "0"]
-    assert main([*words, "--figures", str(tmp_path / "f")]) == 0
+    words = [
+        "evaluate",
+        str(scaled.predictions),
+        "--labels",
+        str(labels),
+        "--bootstrap",
+        "0",
+        "--full",
+    ]
+    assert main([*words, "--bootstrap", "0", "--figures", str(tmp_path / "f")]) == 0
     assert "reliability.png" in {p.name for p in (tmp_path / "f").iterdir()}
     assert "calibration of bags (temperature" in capsys.readouterr().out

@@ -11,6 +11,7 @@ from support.made_dicom import uid, validation_errors, write_ct_series, write_di
 from support.made_exports import MODEL, QUANTITIES, evidence, export, slide_bag, values_of
 from support.made_maps import SIDE, bag, lattice, pink, prediction, scan_bag
 
+import probsa
 import probsa.exports.dicom as dicom_grids
 from probsa.errors import MissingExtra
 from probsa.exports import ExportSettings, export_folder
@@ -95,7 +96,7 @@ def test_the_values_of_a_slide_are_exact_and_lie_on_the_glass(slide):
     _, _, out = slide
     for name in NAMES:
         ds = pydicom.dcmread(out / f"a_{name}.dcm")
-        assert ds.SoftwareVersions == "probsa 0.1.0"
+        assert ds.SoftwareVersions == f"probsa {probsa.__version__}"
         assert ds.ManufacturerModelName == MODEL
         assert "score_kind: evidence" in ds.ImageComments
         assert "Research use only" in ds.ImageComments

@@ -143,7 +143,22 @@ def test_a_step_has_noise_of_its_own_and_validation_no_gradients(config, tmp_pat
     monkeypatch.setattr(ProbSA, "forward", spied)
     train(config, tmp_path / "a")
     assert keys == [(0, "noise", step) for step in range(6)]  # 3 epochs of 2 steps
-    assert seen == ([(True, True)] * 2 + [(False, False)] * 2) * 3  # 4 bags each, two at a time
+    # 4 bags each, two at a time; at the end, training bags one by one, as validation bags are alike
+    assert seen == ([(True, True)] * 2 + [(False, False)] * 2) * 3 + [(False, False)] * 4
+
+
+def test_a_model_that_learned_nothing_is_reported(config, tmp_path, monkeypatch):
+    from probsa.training import loop
+
+    said = []
+    monkeypatch.setattr(Reporter, "remark", lambda self, text: said.append(text))
+    still = with_training(config, learning_rate=0.0, epochs=2)
+    train(still, tmp_path / "a")
+    (line,) = [text for text in said if "it has learned nothing yet" in text]
+    assert line.startswith("after 2 epochs ") and "for all of 4 training bags" in line
+    monkeypatch.setattr(loop, "ALIKE", 0.0)
+    train(still, tmp_path / "b")
+    assert len(said) == 1
 
 
 def test_each_epoch_has_an_order_of_its_own(config, tmp_path):

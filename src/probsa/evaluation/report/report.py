@@ -34,6 +34,8 @@ from .within import best_of, instance_table, pooled_nulls, validation_table, wit
 
 Part = Literal["auto", "test", "val", "train", "all"]
 DETECTOR = "error_auroc_"
+ASKED_FOR = ("lesions", "guarantees")
+"""The sections that a report has only on request, which stand below its summary."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,9 +96,13 @@ class Report:
         return pd.DataFrame(rows, columns=names).astype(numbers)
 
     def render(self, console: Console, *, full: bool = False) -> None:
-        """Print the summary with the warnings, or everything (`full`)."""
+        """Print the summary, what was asked for and the warnings, or everything (`full`)."""
         if not full:
-            print_parts(console, (*self.summary, *(f"warning: {w}" for w in self.warnings)))
+            print_parts(console, self.summary)
+            for section in self.sections:
+                if section.key in ASKED_FOR:
+                    section.render(console)
+            print_parts(console, (f"warning: {w}" for w in self.warnings))
             return
         parts = ", ".join(f"{n} {part}" for part, n in self.parts.items())
         of_class = "{} of class {}" if self.classes else "{} {}"
