@@ -59,7 +59,7 @@ def own_parser() -> ArgumentParser:
     add = parser.add_argument
     add(
         "grid", type=Path, nargs="?", metavar="GRID.yaml",
-        help="YAML file with the grid, or a recipe of the package by name: standins.",
+        help="YAML file with the grid, or the name of a recipe: standins, …",
     )  # fmt: skip
     add(
         "--data", action="append", metavar="DIR",

@@ -48,7 +48,7 @@ def own_parser() -> ArgumentParser:
     add("--out", type=Path, metavar="RUN", help="Run folder to write. Required.")
     add(
         "--config", type=Path, metavar="FILE",
-        help="Run file to read, or a recipe of the package by name: paper.",
+        help="Run file to read, or the name of a recipe: default, paper, …",
     )  # fmt: skip
     add(
         "--resume", action="store_true",
