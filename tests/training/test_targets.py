@@ -84,7 +84,7 @@ def test_predictions_are_moved_to_the_shares_of_training(folder, tmp_path):
     assert prior["training"] == prior["predicted"] == pytest.approx([1 - share, share])
     assert prior["effective"] == [0.5, 0.5]
     moved = read_predictions(run.predictions)
-    assert "from the class shares 0.5, 0.5 of the loss to" in moved.metadata["prior"]
+    assert "from class shares 0.5, 0.5 (in the loss) to" in moved.metadata["prior"]
     off = replace(config, training=replace(config.training, prior_correction=False))
     same = train_and_report(off, tmp_path / "off", maps="none").run
     for name, value in load_checkpoint(run.best).part("model").items():

@@ -112,9 +112,9 @@ def _evaluated(entries: Sequence[Entry]) -> tuple[Bool[np.ndarray, " bags"], lis
         lacking = np.flatnonzero(some & ~of_entry)
         if len(lacking):
             notes.append(
-                f"{entry.name} on {entry.data} has no AP within {counted(len(lacking), 'bag')} "
-                f"that others have one in ({entry.bags[lacking[0]]!r} first): AP within bags, the "
-                "gain and the choice of the best null leave out these bags for every method."
+                f"{entry.name} on {entry.data} has no AP for {counted(len(lacking), 'bag')} "
+                f"({entry.bags[lacking[0]]!r} first) for which other methods have one. AP within "
+                "bags, the gain and the best null map are computed without these bags for all."
             )
     return np.asarray(known.all(0)), notes
 

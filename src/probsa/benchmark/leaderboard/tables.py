@@ -26,16 +26,17 @@ DIFFERENCES = ("gain", "doubt_gain")
 """The measures that are differences themselves."""
 EXPLAINED = (
     "AP within bags: average precision of the model's own score of the instances, averaged over "
-    "positive test bags that have instances of both labels. Gain: the same minus that of the null "
-    "map that is best on these test bags; null maps look at almost nothing. AP of the shown score: "
-    "the same of the score that the maps of each run would show, which its validation bags choose "
-    "by deletion. P(wrong) minus margin: AUROC for finding wrong calls of instances within bags. "
-    "Area of deletion: how much less the probability falls if instances are removed from the "
-    "lowest own score on than from the highest on; 0 for a random order. Rank correlation: "
-    "Spearman's, of the own score with the change of the bag's probability when the instance is "
-    "left out; 1 by construction for linear models. For models without a closed form, both are of "
-    "some test bags only, which are predicted again. Seconds: training of one run with its "
-    "validation; runs that trained together share their time."
+    "positive test bags that have instances of both labels. Gain: this AP minus that of the null "
+    "map that is best on these test bags; null maps hardly look at the image. AP of the shown "
+    "score: the AP of the score that a run's maps would show, which is chosen by deletion on "
+    "validation bags. P(wrong) minus margin: the difference of their AUROCs for finding wrong "
+    "calls of instances within bags. Area of deletion: how much faster the probability falls if "
+    "the instances with the highest scores are removed first than if those with the lowest are; 0 "
+    "for a random order. Rank correlation: Spearman's correlation of the model's own score with "
+    "the change of the bag's probability when the instance is left out; 1 by construction for "
+    "linear models. Models without a closed form predict shortened bags again, so these two "
+    "columns use only some of their test bags. Seconds: training of one run with its validation; "
+    "runs that trained together share their time."
 )
 
 
@@ -65,9 +66,9 @@ def leaderboard_table(boards: Sequence[SetBoard], *, notes: Sequence[str] = ()) 
         columns=tuple(columns),
         rows=tuple(rows),
         footnotes=(
-            "Means over the data sets that a method has, of measures that it has on all of them. "
-            "Null maps are marked as such. Ranked are methods that predict bags and have a value "
-            "in every column: bag AUROC, NLL and AP within bags of every data set.",
+            "Each value is the mean over the data sets of a method, if the measure is defined on "
+            "all of them. Null maps are marked (null). The rank covers methods that have a bag "
+            "AUROC, an NLL and an AP within bags on every data set.",
             EXPLAINED,
             rank_note(ranks),
             *notes,
@@ -111,9 +112,9 @@ def _set_table(board: SetBoard) -> ResultTable:
         footnotes=(
             f"{board.bags} test bags; {board.positive} positive ones with instances of both "
             f"labels. Best null map: {null}. [lo, hi] are 95 % intervals over groups and "
-            "replicates. Bold: winners, that is, the best value whose paired difference to every "
-            "other has a Holm-adjusted p of at most 0.05; of the two differences, all that are "
-            "above 0 with a p of at most 0.05 after Holm's adjustment over the methods.",
+            "replicates. Bold marks winners, which differ from every other method (Holm-adjusted "
+            "p ≤ 0.05). In the columns of differences (gain, P(wrong) minus margin) it marks all "
+            "values significantly above 0 (p ≤ 0.05, Holm-adjusted over the methods).",
             *(
                 detectable_from_intervals(
                     [(v.low, v.high) for n in board.names if (v := board.of(k, n)).low is not None],

@@ -102,8 +102,8 @@ def _pooled(scores: Sequence[Scores], compared: Compared, family: Family) -> Res
     if _baseline(scores, family) is None:
         to = "to the best by each metric (the family's plain model was not run)"
     looks_at_none = (
-        "The last rows are null rivals, which do not look at the instances of a bag one by one: "
-        "means over the runs, without intervals, and not among the methods that are compared."
+        "The last rows are null rivals, which do not look at single instances. They are means over "
+        "the runs, without intervals, and do not take part in the comparison of methods."
     )
     return ResultTable(
         name=f"pooled_{family}_{key(first.data)}",

@@ -16,8 +16,8 @@ def add_guarantee_flags(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--coverage", type=float, metavar="SHARE",
-        help="Make prediction sets that contain the class of a bag with this probability, for "
-        "example 0.9; of numbers, intervals.",
+        help="Make prediction sets that contain the true class of a bag with this probability, for "
+        "example 0.9. For a regression: intervals that contain the true number.",
     )  # fmt: skip
     add(
         "--max-error", type=float, metavar="RATE",
@@ -36,8 +36,8 @@ def add_guarantee_flags(parser: ArgumentParser) -> None:
     add(
         "--set-score", choices=("lac", "aps"), default="lac",
         help="With --coverage: lac for the smallest sets, aps for sets that adapt to how difficult "
-        "a bag is. Of numbers: lac for intervals of one width, aps for intervals proportional to "
-        "the predicted standard deviation. Default: lac.",
+        "a bag is. For a regression: lac for intervals of equal width, aps for intervals as wide "
+        "as the predicted standard deviation suggests. Default: lac.",
     )  # fmt: skip
 
 

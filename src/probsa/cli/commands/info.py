@@ -179,8 +179,9 @@ def _notes(slide: "Slide") -> list[str]:
     width, height = slide.size
     if len(slide.levels) == 1 and width * height > LARGE:
         return [
-            f"one level of {width * height / 1e6:,.0f} million pixels: all of them are read to "
-            "find the tissue; a pyramid is faster (vips tiffsave IN OUT.tiff --tile --pyramid)"
+            f"a single level of {width * height / 1e6:,.0f} million pixels, which must all be read "
+            "to find the tissue. Convert it to a pyramid to save time (vips tiffsave IN OUT.tiff "
+            "--tile --pyramid)"
         ]
     return []
 

@@ -228,7 +228,7 @@ def _beyond_validation(context: Context) -> tuple[dict[str, Any] | None, str]:
     count = stored if isinstance(stored, int) else table.parts.count("val")
     known = None if "runs" in table.metadata else count or None
     beyond, expected = int((table.ood[rows] >= 1).sum()), None
-    than, chance = "validation bags", " (predict again to learn how many are by chance)."
+    than, chance = "validation bags", " (predict again to compare with the number by chance)."
     if known is not None:
         expected, than = len(rows) / (known + 1), counted(known, "validation bag")
         chance = (
