@@ -139,7 +139,11 @@ def test_the_threshold_is_that_of_the_rule(folder, tmp_path, rule):
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (config_of, {"balanced": True, "sampling": "balanced"}, "choose one of them"),
+        (
+            config_of,
+            {"balanced": True, "sampling": "balanced"},
+            "each corrects the class shares alone: remove one",
+        ),
         (config_of, {"prevalence": (0.5, 0.3, 0.2)}, "expected 2 shares"),
         (config_of, {"prevalence": (1.0, 0.0)}, "expected 2 shares above 0"),
         (config_of, {"threshold": "best"}, "threshold rule is 'best'"),
@@ -181,4 +185,4 @@ def test_losses_that_are_no_likelihood_say_so(folder, tmp_path):
     config = replace(config_of(folder, balanced=True), model="dsmil")
     config = replace(config, model_arguments={"labels": "independent", "n_classes": 2})
     run = train_and_report(config, tmp_path / "run", maps="none").run
-    assert "no likelihood of classes" in read_predictions(run.predictions).metadata["prior"]
+    assert "the loss is no class likelihood" in read_predictions(run.predictions).metadata["prior"]

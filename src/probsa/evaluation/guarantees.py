@@ -409,7 +409,7 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
 
 
 def confidence(bags: Context) -> Float[np.ndarray, " bags"]:
-    """Return how far each call is from the other side, in log odds of the probability.
+    """Return how far each probability is from where the call would change, in log odds.
 
     With two classes, this is the distance |logit p - logit t| from the threshold t.
     """

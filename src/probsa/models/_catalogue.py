@@ -12,9 +12,9 @@ PAGE = """\
 | you have | take |
 |---|---|
 | lesions that cover several neighbouring patches or slices | `probsa train` without `--model` |
-| small or scattered lesions, or above 200,000 patches a bag | `evidence-diag` |
+| small or scattered lesions, or over 200,000 patches per bag | `evidence-diag` |
 | grades, several findings, a number, survival times | the default with `--task` |
-| new data, and want to know whether they can be learned | `mean-pool`, then the default |
+| new data that may hold no signal | `mean-pool`, then the default |
 | a published method to compare with | its own name, with `--preset original` |
 
 [Which model, and can I trust its map?](which-model.md) gives the reasons and says what to expect.
@@ -25,15 +25,16 @@ reversed in the test bags ([assumptions](assumptions.md), one seed):
 
 | a bag is positive if it has | passed | failed |
 |---|---|---|
-| one concept | `evidence-dirac`, `evidence-diag`, `evidence-field`, `vmil` | 25 |
-| two concepts | `evidence-dirac`, `evidence-diag`, `evidence-field`, `vmil` | 25 |
-| two concepts, however frequent | `iibmil` | 28 |
+| one concept | `evidence-dirac`, `evidence-diag`, `evidence-field`, `vmil` | the other 25 |
+| two concepts | `evidence-dirac`, `evidence-diag`, `evidence-field`, `vmil` | the other 25 |
+| two concepts, however frequent | `iibmil` | the other 28 |
 
-The entries below say where each model comes from. *Paper* and *Code* say what is as in these;
-*Comparison* is the ProbSA paper's, whose settings are the defaults; `preset="original"` selects
-those under *Original*. `probsa models NAME` lists all arguments, `probsa convert-checkpoint` reads
-the weights under *Weights*. All models are written from published descriptions; this package
-contains no code and no weights of the authors. `probsa models --markdown` generates this page.
+The entries below say where each model comes from: what follows its *paper*, what follows the
+authors' *code*, and the settings of the *comparison* in the ProbSA paper, which are the defaults.
+`preset="original"` selects the settings under *Original*, and `probsa convert-checkpoint` reads the
+*weights*. `probsa models NAME` lists all arguments. All models are written from published
+descriptions; this package contains no code and no weights of the authors. The page is generated
+by `probsa models --markdown`.
 """
 
 

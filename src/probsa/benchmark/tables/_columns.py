@@ -52,7 +52,7 @@ def mean_columns(scores: Scores) -> list[Column]:
 
 
 def mean_cells(name: str, scores: Scores, compared: Compared | None) -> list[TableCell]:
-    """Return a method's means ± s.d. over splits; the best mean is bold if it is a winner.
+    """Return a method's means ± s.d. over splits, with the best mean of a winner in bold.
 
     They are empty without a comparison or a run of the method on the data set.
     """
@@ -99,7 +99,7 @@ def difference_columns(scores: Scores) -> list[Column]:
 
 
 def difference_cells(name: str, scores: Scores, compared: Compared) -> list[TableCell]:
-    """Return a method's row for these columns; a value is bold if the method wins by it."""
+    """Return a method's row for these columns, with the values by which it wins in bold."""
     cells: list[TableCell] = []
     for m, pooling in kinds_of(scores):
         pooled = compared.of(m.name, pooling)
