@@ -103,7 +103,7 @@ def test_a_null_map_without_values_on_some_bags_is_noted(results):
     board = set_board([*entries.values(), null], resamples=50, notes=("first",))
     assert board.positive == 17 and board.notes[0] == "first"
     assert board.notes[1].startswith(
-        "centre on toy has no AP within 3 bags that others have one in ('f1b1' first)"
+        "centre on toy has no AP for 3 bags ('f1b1' first) for which other methods have one"
     )
 
 

@@ -19,16 +19,25 @@ from probsa.models import _registry as model_registry
 
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 FENCE = re.compile(r"^```(\w+) ([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+STORED = re.compile(r"\n+```{\.text \.in-file}\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ALWAYS = {"extending"}
 MORE = {"patch": ["--workers", "1"], "train": ["--device", "cpu", "--tensorboard", "false"]}
 
 
 def blocks(page):
-    """The (language, folder, code) of the executed blocks of a page."""
-    for language, options, code in FENCE.findall(page.read_text(encoding="utf-8")):
+    """The (language, folder, code, stored output) of the executed blocks of a page."""
+    text = page.read_text(encoding="utf-8")
+    for found in FENCE.finditer(text):
+        language, options, code = found.groups()
         if 'exec="on"' in options:
             folder = re.search(r'workdir="([^"]+)"', options)
-            yield language, folder and folder.group(1), code
+            stored = STORED.match(text, found.end())
+            yield language, folder and folder.group(1), code, stored.group(1) if stored else ""
+
+
+def without_numbers(text):
+    """Remove numbers and white space, which vary with the machine."""
+    return re.sub(r"[−+-]?\d[\d.]*(e-\d+)?|\s", "", text)
 
 
 def run_commands(code):
@@ -63,7 +72,8 @@ def test_every_block_runs(page, tmp_path, monkeypatch, capsys):
     names["print"] = lambda *texts, **_: shown.append(" ".join(map(str, texts)))
     found = list(blocks(page))
     assert len(found) > 4
-    for language, folder, code in found:
+    for language, folder, code, stored in found:
+        printed = len(shown)
         monkeypatch.chdir(tmp_path)
         if folder:
             os.chdir(tmp_path / folder)
@@ -72,7 +82,9 @@ def test_every_block_runs(page, tmp_path, monkeypatch, capsys):
         else:
             assert language == "bash", language
             run_commands(code)
-    capsys.readouterr()
+        output = without_numbers(" ".join(shown[printed:]) + capsys.readouterr().out)
+        for line in stored.splitlines():
+            assert without_numbers(line.strip("…")) in output, (page.name, line)
     pictures = [text for text in shown if "](data:image" in text]
     assert all(len(re.match(r"!\[([^]]*)\]", p).group(1)) > 20 for p in pictures)
     wanted = {"extending": 0}

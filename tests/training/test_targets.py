@@ -130,7 +130,11 @@ def test_the_correction_is_that_of_the_worked_examples():
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (config_of, {"balanced": True, "sampling": "balanced"}, "choose one of them"),
+        (
+            config_of,
+            {"balanced": True, "sampling": "balanced"},
+            "each corrects the class shares alone: remove one",
+        ),
         (config_of, {"prevalence": (0.5, 0.3, 0.2)}, "expected 2 shares"),
         (config_of, {"prevalence": (1.0, 0.0)}, "expected 2 shares above 0"),
         (config_of, {"threshold": "best"}, "threshold rule is 'best'"),

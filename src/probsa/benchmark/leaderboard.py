@@ -77,16 +77,17 @@ DIFFERENCES = ("gain", "doubt_gain")
 """The measures that are differences themselves."""
 EXPLAINED = (
     "AP within bags: average precision of the model's own score of the instances, averaged over "
-    "positive test bags that have instances of both labels. Gain: the same minus that of the null "
-    "map that is best on these test bags; null maps look at almost nothing. AP of the shown score: "
-    "the same of the score that the maps of each run would show, which its validation bags choose "
-    "by deletion. P(wrong) minus margin: AUROC for finding wrong calls of instances within bags. "
-    "Area of deletion: how much less the probability falls if instances are removed from the "
-    "lowest own score on than from the highest on; 0 for a random order. Rank correlation: "
-    "Spearman's, of the own score with the change of the bag's probability when the instance is "
-    "left out; 1 by construction for linear models. For models without a closed form, both are of "
-    "some test bags only, which are predicted again. Seconds: training of one run with its "
-    "validation; runs that trained together share their time."
+    "positive test bags that have instances of both labels. Gain: this AP minus that of the null "
+    "map that is best on these test bags; null maps hardly look at the image. AP of the shown "
+    "score: the AP of the score that a run's maps would show, which is chosen by deletion on "
+    "validation bags. P(wrong) minus margin: the difference of their AUROCs for finding wrong "
+    "calls of instances within bags. Area of deletion: how much faster the probability falls if "
+    "the instances with the highest scores are removed first than if those with the lowest are; 0 "
+    "for a random order. Rank correlation: Spearman's correlation of the model's own score with "
+    "the change of the bag's probability when the instance is left out; 1 by construction for "
+    "linear models. Models without a closed form predict shortened bags again, so these two "
+    "columns use only some of their test bags. Seconds: training of one run with its validation; "
+    "runs that trained together share their time."
 )
 
 Values = Float[np.ndarray, "replicates bags"]
@@ -277,9 +278,9 @@ def _evaluated(entries: Sequence[Entry]) -> tuple[Bags, list[str]]:
         if len(lacking):
             data, bags = entry.scores.data, entry.scores.bags
             notes.append(
-                f"{entry.name} on {data} has no AP within {counted(len(lacking), 'bag')} "
-                f"that others have one in ({bags[lacking[0]]!r} first): AP within bags, the "
-                "gain and the choice of the best null leave out these bags for every method."
+                f"{entry.name} on {data} has no AP for {counted(len(lacking), 'bag')} "
+                f"({bags[lacking[0]]!r} first) for which other methods have one. AP within bags, "
+                "the gain and the best null map are computed without these bags for all."
             )
     return np.asarray(known.all(0)), notes
 
@@ -399,9 +400,9 @@ def leaderboard_table(boards: Sequence[SetBoard], *, notes: Sequence[str] = ()) 
         columns=(METHOD, RANK, *COLUMNS, better),
         rows=tuple(row(name) for name in sorted(entries, key=place)),
         footnotes=(
-            "Means over the data sets that a method has, of measures that it has on all of them. "
-            "Null maps are marked as such. Ranked are methods that predict bags and have a value "
-            "in every column: bag AUROC, NLL and AP within bags of every data set.",
+            "Each value is the mean over the data sets of a method, if the measure is defined on "
+            "all of them. Null maps are marked (null). The rank covers methods that have a bag "
+            "AUROC, an NLL and an AP within bags on every data set.",
             EXPLAINED,
             rank_note(ranks),
             *notes,
@@ -428,9 +429,10 @@ def _set_table(board: SetBoard) -> ResultTable:
         footnotes=(
             f"{len(board.entries[0].scores.bags)} test bags; {board.positive} positive ones with "
             f"instances of both labels. Best null map: {null}. [lo, hi] are 95 % intervals over "
-            "groups and replicates. Bold: winners, that is, the best value whose paired difference "
-            "to every other has a Holm-adjusted p of at most 0.05; of the two differences, all "
-            "that are above 0 with a p of at most 0.05 after Holm's adjustment over the methods.",
+            "groups and replicates. Bold marks winners, which differ from every other method "
+            "(Holm-adjusted p ≤ 0.05). In the columns of differences (gain, P(wrong) minus "
+            "margin) it marks all values significantly above 0 (p ≤ 0.05, Holm-adjusted over the "
+            "methods).",
             *(
                 detectable_from_intervals(
                     [(cell.low, cell.high) for cell in cells[measure].values()],

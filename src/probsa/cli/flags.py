@@ -96,16 +96,16 @@ class GuaranteeFlags:
     """Prediction sets and accepted calls from calibration bags.
 
     Args:
-        coverage: Make prediction sets that contain the class of a bag with this probability, for
-            example 0.9; of numbers, intervals.
+        coverage: Make prediction sets that contain the true class of a bag with this probability,
+            for example 0.9. For a regression: intervals that contain the true number.
         max_error: Accept only calls so confident that their error rate is at most this, for
             example 0.05.
         calibration: Predictions folder of other labelled bags, by the same model, from which the
             guarantees are computed. Default: val, the validation bags of the predictions.
         per_class: With --coverage: reach the coverage within each class.
         set_score: With --coverage: lac for the smallest sets, aps for sets that adapt to how
-            difficult a bag is. Of numbers: lac for intervals of one width, aps for intervals
-            proportional to the predicted standard deviation.
+            difficult a bag is. For a regression: lac for intervals of equal width, aps for
+            intervals as wide as the predicted standard deviation suggests.
     """
 
     coverage: Annotated[float, Limits(above=0, below=1), Flag("SHARE")] | None = None

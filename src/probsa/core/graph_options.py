@@ -28,11 +28,11 @@ class GraphOptions:
     """How the weight of an edge decreases with the distance between the features of its two
     instances; 'binary' gives every edge the weight 1."""
     weight_scale: WeightScale | PositiveFloat | None = 1.0
-    """Scale of the edge weights. A number s gives 'inverse' weights s / d for the distance d, and 1
-    is the paper's inverse distance. 'median' takes s as the median distance in each bag, so that
-    weights lie near 1. 'degree' divides the weights of each bag, of any kind, by the mean degree of
-    its connected instances, so that the prior is equally strong on a chain, a lattice and a
-    nearest-neighbour graph. null, which run files of version 0.1 state, means 'median'."""
+    """Scale of the edge weights. With a number s, 'inverse' weights are s / d for the distance d; 1
+    gives the paper's weights. 'median' sets s to the median distance of each bag, so that weights
+    are near 1. 'degree' divides the weights of each bag by the mean sum of weights at an instance
+    with neighbours, so that the prior is equally strong on chains, grids and nearest-neighbour
+    graphs. null is the same as 'median'."""
     neighbours: PositiveInt = 8
     """Number of nearest neighbours k in a 'knn' graph."""
     stride: PositiveFloat | None = None

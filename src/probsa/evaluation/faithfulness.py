@@ -428,10 +428,10 @@ def _rule(task: TaskName) -> str:
     if TASKS[task].unordered_classes:
         which, response = " that the model calls positive", "probability of the predicted class"
     return (
-        "the score whose highest 5, 10, 20 and 40 % of instances, removed from validation "
-        f"bags{which}, lower the {response} most on average. The model's own score stays unless "
-        "another one lowers it more by over a standard error of the difference. Drops are given "
-        "minus that of a random order, and no instance labels are used"
+        f"the score that lowers the {response} most, on average, when the 5, 10, 20 and 40 % of "
+        f"instances with the highest score are removed from validation bags{which}. Another score "
+        "replaces the model's own only if its drop is larger by more than one standard error of "
+        "the difference. The drop of a random order is subtracted; instance labels are not used"
     )
 
 

@@ -396,8 +396,8 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
             "p_value": rule.p_value,
         },
         lines=[
-            f"accepted calls: an error rate of at most {options.max_error:.3g}, with a probability "
-            f"of {1 - DELTA:.3g}: {which}",
+            f"accepted calls: {which}; with a probability of {1 - DELTA:.3g}, at most "
+            f"{options.max_error:.1%} of them are wrong",
             f"  {groups} calibration groups: {tried} accepts {rule.accepted:.1%} of their calls"
             f"{seen} (p-value {rule.p_value:.2g})",
             f"  {accepted.sum()} of these {len(accepted)} calls are accepted",
@@ -409,7 +409,7 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
 
 
 def confidence(bags: Context) -> Float[np.ndarray, " bags"]:
-    """Return how far each call is from the other side, in log odds of the probability.
+    """Return how far each probability is from where the call would change, in log odds.
 
     With two classes, this is the distance |logit p - logit t| from the threshold t.
     """
@@ -534,11 +534,11 @@ def _watched(bags: Context) -> pd.DataFrame:
 def _doubts(bags: Context, calibration: Context) -> tuple[dict[str, Any], list[str]]:
     """Return the test for shift and why guarantees hold only approximately: for JSON, in words."""
     reasons = {
-        "the weights and the threshold of the model were chosen on the calibration bags, which may "
-        "therefore look better than new bags; name bags that the run has not seen with "
-        "--calibration": calibration.part == "val",
-        "no groups are known, so that every bag counts as a patient of its own; if patients have "
-        "several bags, give --labels with a column group": not bags.truth.group,
+        "the model's weights and threshold were chosen on the calibration bags, so it may do worse "
+        "on new bags; give --calibration with bags that the run has not seen": calibration.part
+        == "val",
+        "no groups are known, so every bag counts as one patient; if patients have several bags, "
+        "give --labels with a column group": not bags.truth.group,
         "training bags are evaluated, for which nothing is promised": bags.part in ("train", "all"),
     }
     caution = "; ".join(reason for reason, holds in reasons.items() if holds) or None

@@ -117,15 +117,15 @@ def _move_prior(likelihood: Likelihood, run: RunFolder, config: RunConfig) -> di
     prior = stored_prior(run)
     if prior is not None:
         if not isinstance(likelihood, Bernoulli | Categorical):
-            return {"prior": "probabilities stay as the loss, no likelihood of classes, left them"}
+            return {"prior": "probabilities are not adjusted: the loss is no class likelihood"}
         likelihood.prior_shift = prior.shift(one_logit=isinstance(likelihood, Bernoulli))
         return {"prior": prior.sentence()}
     if not isinstance(likelihood, Findings) or likelihood.positive_weights is None:
         return {}
     if not config.training.prior_correction:
-        return {"prior": "the probabilities of rare findings are those of their weighted loss"}
+        return {"prior": "the loss weights findings, which raises the probability of rare ones"}
     likelihood.prior_shift = -torch.log(likelihood.positive_weights)
-    return {"prior": "the probabilities of weighted findings are moved back to training shares"}
+    return {"prior": "probabilities are moved back from weighted to training shares of findings"}
 
 
 def _target_metadata(predictor: Predictor, run: RunFolder, config: RunConfig) -> dict[str, Any]:
@@ -254,8 +254,8 @@ def load_several(
                 )
     if TASKS[first.task].averages != "runs":
         raise InputError(
-            f"runs of the task {first.task} cannot be combined: quantiles, and survival at times "
-            "that each run chose on its own training bags, have no common mean. Predict with each"
+            f"runs of the task {first.task} cannot be combined: quantiles have no common mean, and "
+            "each run chose its own survival times. Predict with each run separately"
         )
     seen = _seen(folders)
     members = [(m, known) for run, known in zip(runs, seen, strict=True) for m in run.members]

@@ -61,10 +61,11 @@ def instance_variances(p: Prediction, *, part: VariancePart = "total") -> Float[
 def doubt(p: Prediction, *, part: VariancePart = "total") -> Float[np.ndarray, " n"]:
     """Return P(wrong) = Φ(−|e|/σ) of each instance's call, with e its `evidence`.
 
-    It is the posterior probability that the score lies on the other side of the threshold, and 0.5
-    at the threshold. By default, σ is the whole standard deviation: of an ensemble, within its
-    members and between them. The variance of a `weight` is in the unit of weights, so its distance
-    from the threshold is |w - 1/N|. Scores of the kind `relevance` have no threshold: nan.
+    It is the posterior probability that the true score and its estimate are on different sides of
+    the threshold, and 0.5 at the threshold. By default, σ is the whole standard deviation; in an
+    ensemble, it combines the parts within and between members. The variance of a `weight` is in the
+    unit of weights, so its distance from the threshold is |w - 1/N|. Scores of the kind `relevance`
+    have no threshold: nan.
     """
     score, kind = instance_scores(p), p.score_kind
     unit = score - 1 / len(score) if kind == "weight" else evidence(score, kind=kind)

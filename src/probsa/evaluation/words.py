@@ -58,8 +58,8 @@ INSTANCE_TITLES = {
 }
 """Metrics of instances that a report shows, in order."""
 POOLED = (
-    "Pooled: the instances of these bags are ranked together, so that telling bags apart counts as "
-    "well as telling the instances of a bag apart."
+    "Pooled metrics rank the instances of all these bags together, so scores that only tell "
+    "positive bags from negative ones can make them high."
 )
 """The sentence below the table of instances."""
 

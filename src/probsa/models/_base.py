@@ -98,9 +98,9 @@ class Model(nn.Module, ABC):
     order_matters: ClassVar[bool] = False
     """Whether the order of instances changes the output for the same noise of each instance.
 
-    In prediction, the noise of a stochastic model and the random groups of `dtfdmil` belong to the
-    bag's name and the places of its instances: another name or order changes p by Monte Carlo
-    error, of standard deviation `std` · √(2 / samples).
+    In prediction, the random numbers of a stochastic model and the random groups of `dtfdmil` are
+    seeded by the bag's name and drawn in the order of its instances. Another name or order changes
+    p by Monte Carlo error, of standard deviation `std` · √(2 / samples).
     """
     min_instances: ClassVar[int] = 1
     without_effect: frozenset[str] = frozenset()

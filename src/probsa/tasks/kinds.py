@@ -312,8 +312,8 @@ class Survival(Task):
     def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
         if data.training is None:
             raise InputError(
-                "these predictions do not state the times of the training bags, which the metrics "
-                "of survival need: predict again with a run"
+                "survival metrics need the times of the training bags, which these predictions do "
+                "not contain: predict again with a run folder"
             )
         return survival_metrics(
             data.y[:, 0],

@@ -536,8 +536,8 @@ class EventLabels(Labels):
             ),
         )
         note = (
-            f"the column {event!r} of {cells.path} is read inverted: 1 means censored, 0 "
-            "that the event was seen"
+            f"in the column {event!r} of {cells.path}, 1 is read as censored and 0 as an event "
+            "that was seen"
         )
         return values, (), [note] if inverted else []
 

@@ -137,8 +137,8 @@ WORDS: Mapping[TaskName, Words] = {
         ),
     ),
     "survival": Words(
-        predicts="the time to an event ({outputs}: the risk, higher is worse, and the probability "
-        "to be without the event at each time). Nothing is predicted beyond the time {last}",
+        predicts="the time to an event ({outputs}: the risk, where higher is worse, and the "
+        "probability of no event until each time). Nothing is predicted beyond the time {last}",
         towards=("raises the risk", "lowers it"),
         aim="a higher risk",
         response="risk",
@@ -148,11 +148,11 @@ WORDS: Mapping[TaskName, Words] = {
         undefined="the c-index",
         page=PageWords(
             measure="risk",
-            call_hint="S(t): the predicted probability to be without the event at the time t",
+            call_hint="S(t): the predicted probability of no event until the time t",
             wrong="",
             number="Risk",
-            number_hint="Expected time that is lost before the last training event; higher is "
-            "worse",
+            number_hint="Expected time lost to the event, up to the last event of training; higher "
+            "is worse",
             spread_hint="Standard deviation of the risk over samples: the doubt of the attention "
             "alone",
             unsure_hint="",

@@ -189,8 +189,8 @@ class TrainingConfig(_Checked):
     learning_rate: NonNegativeFloat = 1e-4
     """Learning rate after the warm-up."""
     scalar_rate: PositiveFloat | None = None
-    """Factor on the learning rate of single numbers: thresholds, biases and noise of a target, and
-    the scale and sharpness of a soft maximum. By default 1 for classes and 10 for other targets."""
+    """Factor by which the learning rate of single parameters is multiplied: a target's thresholds,
+    biases and noise, and a soft maximum's scale and sharpness. Default: 1 for classes, else 10."""
     warmup_epochs: NonNegativeInt = 10
     """Number of epochs over which the learning rate rises linearly from a tenth of its value."""
     schedule: RateSchedule = "constant"
@@ -215,10 +215,11 @@ class TrainingConfig(_Checked):
     """'balanced' draws every class equally often, with replacement; an epoch keeps its length.
     'shuffled' takes every bag once."""
     prior_correction: bool = True
-    """After `balanced` or balanced sampling, move predicted probabilities back to the shares of the
-    classes in training."""
+    """Adjust the probabilities of a model trained with `balanced` or balanced sampling to the class
+    shares of the training bags."""
     prevalence: tuple[UnitInterval, ...] | None = None
-    """Shares of the classes where the model will be used, which predictions are moved to."""
+    """Expected shares of the classes where the model will be used. Probabilities are adjusted to
+    them."""
     threshold: str = "f1"
     """How the validation bags choose the threshold of two classes: `f1`, `youden`,
     `sensitivity=0.95`, or `cost=10:1` (a missed positive costs ten false ones)."""
@@ -227,10 +228,10 @@ class TrainingConfig(_Checked):
     patience: PositiveInt | None = None
     """Stop after this many epochs without a better one by `select`."""
     select: Select = "auroc"
-    """Which weights are kept as the best: those of the epoch with the highest validation AUROC (the
-    paper's rule; other tasks than classes have their own main metric), the lowest validation NLL
-    ('nll') or of the 'last' epoch; or an exponential average over steps, at the lowest NLL
-    ('ema-nll')."""
+    """Which weights are kept as the best. 'auroc' (the paper's rule): those of the epoch with the
+    highest validation AUROC, or other main metric of the task. 'nll': of the epoch with the lowest
+    validation NLL. 'ema-nll': a running average of the weights, where its NLL is lowest. 'last':
+    of the last epoch."""
     ema_decay: Annotated[float, Limits(at_least=0, below=1)] = 0.99
     """Decay per step of the exponential average of 'ema-nll'. Other rules ignore it."""
     members: PositiveInt = 1

@@ -250,7 +250,7 @@ def _check_options(config: RunConfig, table: LabelTable) -> None:
         and not (classes or task.has_findings),
         "temperature_scaling scales the probabilities of classes": training.temperature_scaling
         and not classes,
-        "max_instances closes batches early, but Cox's loss needs events in each": cox
+        "max_instances makes batches smaller, but Cox's loss needs events in each of them": cox
         and training.max_instances is not None
         and not classes,
         "members above 1 average predictions, but quantiles cannot be averaged": training.members
@@ -262,8 +262,8 @@ def _check_options(config: RunConfig, table: LabelTable) -> None:
             raise InputError(f"{problem}, and the task is {task.name}: leave it out")
     if sampled and training.balanced:
         raise InputError(
-            "balanced weights the classes in the loss and sampling: balanced draws them equally "
-            "often: choose one of them"
+            "both `balanced` (weights in the loss) and `sampling: balanced` (draws every class "
+            "equally often) are set, but each corrects the class shares alone: remove one"
         )
     if sampled and look_up(config.model).model.fits_directly:
         raise InputError(
@@ -301,11 +301,11 @@ class ClassPrior:
     def sentence(self) -> str:
         """Return what a report says of it."""
         if self.predicted is None:
-            return "probabilities are those of equally frequent classes, as in the training loss"
+            return "probabilities refer to equally frequent classes, as in the training loss"
         before, after = (
             ", ".join(f"{p:.3g}" for p in shares) for shares in (self.effective, self.predicted)
         )
-        return f"probabilities are moved from the class shares {before} of the loss to {after}"
+        return f"probabilities are adjusted from class shares {before} (in the loss) to {after}"
 
 
 def class_prior(config: RunConfig, table: LabelTable, split: Split) -> ClassPrior | None:

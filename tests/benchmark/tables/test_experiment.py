@@ -149,7 +149,7 @@ def test_levels_of_folds_cost_pooled_differences_and_not_those_within(tmp_path):
     assert within["c"].low < by_hand < within["c"].high
     assert within["a"].value is None
     assert column(table, "auroc_within_p_holm")["b"].value == 1.0
-    assert any("at different levels. AUROC within folds" in n for n in table.footnotes)
+    assert any("on different levels. AUROC within folds" in n for n in table.footnotes)
     assert column(table, "auroc_within")["b"].value == pytest.approx(np.mean(by_fold(moved)))
 
 
@@ -177,7 +177,7 @@ def test_bold_and_the_winner_are_of_means_over_folds_where_pooled_signs_turn(tmp
     assert {n for n, e in column(below, "auroc_within").items() if e.bold} == {name}
     assert not any(e.bold for e in column(below, "auroc").values())
     assert f"AUROC within folds: {name} wins." in below.footnotes
-    assert any("are decided within folds" in n for n in table.footnotes)
+    assert any("winners are determined within folds" in n for n in table.footnotes)
     ablation = ablation_table(results)
     bold = {row[1].text for row in ablation.rows if row[2].bold}
     assert bold == {"cyclical"}
@@ -289,7 +289,7 @@ def test_a_method_with_few_seeds_does_not_cost_the_others_theirs(small):
     values = column(table, "auroc")
     mean_auroc = np.mean([auroc(f"dsmil{s}", 0.5) for s in range(3)])
     assert values["dsmil"].value == pytest.approx(mean_auroc, abs=1e-6)
-    (note,) = [n for n in table.footnotes if n.startswith("Not every method")]
+    (note,) = [n for n in table.footnotes if n.startswith("Some replicates")]
     assert "dsmil 3" in note and "patchgcn 1" in note and "λ=cyclical 2" in note
     assert "the winner is determined over the 1 that all methods have" in note
     assert any("30 patients, 1 to 3 replicates" in n for n in table.footnotes)

@@ -64,7 +64,7 @@ def test_a_large_slide_of_one_level_is_noted(tmp_path, capsys):
         photometric="rgb", compression="deflate",
     )  # fmt: skip
     [slide] = as_json(capsys, path)["files"]
-    assert "one level of 225 million pixels" in slide["notes"][0]
+    assert "a single level of 225 million pixels" in slide["notes"][0]
 
 
 def test_a_slide_as_json(shared_data, capsys):

@@ -130,8 +130,8 @@ def default_bags(reference: Scores, *, seed: int) -> tuple[list[ChosenBag], list
             continue
         median = rows[np.argsort(reference.p[r, rows], kind="stable")[(len(rows) - 1) // 2]]
         reason = (
-            f"Of the {len(rows)} {description}, the one whose p by {reference.method.name} (seed "
-            f"{reference.seed[r]}) is the median."
+            f"Of {len(rows)} {description}, this one has the median p of {reference.method.name} "
+            f"(seed {reference.seed[r]})."
         )
         chosen.append(ChosenBag(reference.bags[median], reason))
     return chosen, missing

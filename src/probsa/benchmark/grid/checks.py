@@ -215,8 +215,8 @@ def _check_tasks(data: DataSet, rows: Sequence[Row]) -> None:
     targets = rows[0].config.data.targets
     if other := next((r for r in rows if r.config.data.targets != targets), None):
         raise InputError(
-            f"{data.name} has other targets for {other.method.name} than for "
-            f"{rows[0].method.name}: give one task and target for each data set"
+            f"the targets of {data.name} differ between {rows[0].method.name} and "
+            f"{other.method.name}: give each data set one task and one target"
         )
     refused: dict[str, InputError] = {}
     for row in rows:
@@ -226,10 +226,8 @@ def _check_tasks(data: DataSet, rows: Sequence[Row]) -> None:
             refused.setdefault(row.config.model, error)
     if refused:
         first, *more = refused
-        also = f" Neither can {', '.join(more)}." if more else ""
-        raise InputError(
-            f"{data.name}: {refused[first]}.{also} Leave out of models what cannot learn it"
-        )
+        also = f" The same holds for {', '.join(more)}." if more else ""
+        raise InputError(f"{data.name}: {refused[first]}.{also} Remove them from `models`")
 
 
 def _check_parts(data: DataSet, rows: Sequence[Row], splits: Sequence[Split]) -> None:

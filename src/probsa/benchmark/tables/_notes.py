@@ -70,9 +70,10 @@ def measures_notes(scores: Sequence[Scores]) -> list[str]:
 def bold_note(below: str) -> str:
     """Return the rule for bold means."""
     return (
-        "Bold: the best mean of its column, if it is also a winner. Winners by metrics that rank "
-        "bags, such as AUROC, are decided within folds (if each has two patients of every class), "
-        f"others over the bags of all folds together. The rule is given below {below}."
+        "Bold marks the best mean of a column if that method is also a winner. For metrics that "
+        "rank bags, such as AUROC, winners are determined within folds if every fold has two "
+        "patients of every class; for other metrics, over the bags of all folds together. See the "
+        f"rule below {below}."
     )
 
 
@@ -179,16 +180,16 @@ def folds_notes(scores: Scores, compared: Compared) -> list[str]:
         return []
     title = ranking[0].title
     explanation = (
-        f"Pooled {title} ranks the bags of all folds together, which penalises a method whose runs "
-        f"give probabilities at different levels. {title} within folds does not: its differences "
-        "are those between means over folds"
+        f"Pooled {title} ranks the bags of all folds together, so a method loses if the "
+        f"probabilities of its runs are on different levels. {title} within folds avoids this: it "
+        "compares means over folds"
     )
     if compared.of(ranking[0].name, "within") is None:
         return [
             f"{explanation}, but it needs two patients of every class in every fold. Here pooled "
             f"{title} decides the winner."
         ]
-    return [f"{explanation}, and decide the winner by {title}."]
+    return [f"{explanation}, and decides the winner by {title}."]
 
 
 def verdicts(scores: Scores, compared: Compared) -> list[str]:
@@ -225,6 +226,7 @@ def verdicts(scores: Scores, compared: Compared) -> list[str]:
     )
     return [
         *notes,
-        "Not every method has every replicate: values are over all replicates of a method, Δ over "
-        f"those that it shares with {pooled.comparison.reference} ({shared}); {winner}.",
+        "Some replicates of some methods are missing. A value is the mean over all replicates of "
+        "the method; Δ uses the replicates that it shares with "
+        f"{pooled.comparison.reference} ({shared}); {winner}.",
     ]

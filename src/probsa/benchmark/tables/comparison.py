@@ -40,8 +40,8 @@ TITLES: dict[Family, str] = {
 VARIANT = (Column(key="variant", title="variant"), Column(key="kl_weight", title="λ"))
 RANK = Column(key="rank", title="average rank", unit="rank")
 LOOKS_AT_NONE = (
-    "The last rows are null rivals, which do not look at the instances of a bag one by one: means "
-    "over the runs, without intervals, and not among the methods that are compared."
+    "The last rows are null rivals, which do not look at single instances. They are means over "
+    "the runs, without intervals, and do not take part in the comparison of methods."
 )
 
 
@@ -308,7 +308,7 @@ def _compared_twice(measure: Measure, kinds: Sequence[tuple[Measure, Pooling]]) 
 
 
 def _difference_cells(scores: Scores, compared: Compared) -> list[TableCell]:
-    """Return a method's row for these columns; a value is bold if the method wins by it."""
+    """Return a method's row for these columns, with the values by which it wins in bold."""
     cells: list[TableCell] = []
     name = scores.method.name
     for m, pooling in kinds_of(scores):

@@ -51,7 +51,7 @@ def run(
             apply, the last one counts
 
     Args:
-        grid: YAML file with the grid, or a recipe of the package by name: standins.
+        grid: YAML file with the grid, or the name of a recipe: standins, …
         data: Data set to run on instead of those in the file: a folder with features/ and
             labels.csv, a folder of such folders, a folder that probsa dataset wrote, or RSNA,
             PANDA or CAMELYON16 as published. NAME=DIR names it. May be repeated.
@@ -78,9 +78,9 @@ def run(
         data_seed: Seed of the order of the bags, so that all seeds get the same batches; null: the
             seed of each run. Default: 0.
         keep: Checkpoints to keep of a finished cell: best, all or none. Default: best.
-        left_out_bags: Number of positive test bags of each run, of at most 100 instances, whose
-            instances are left out one by one, for the faithfulness of models without a closed
-            form. Default: 0.
+        left_out_bags: Number of positive test bags per run on which the faithfulness of models
+            without a closed form is measured, by leaving out their instances (bags of at most 100
+            instances). Default: 0.
         leaks: refuse or note: what to do if a patient, a bag or its copy is in two parts. Default:
             refuse.
         slurm.KEY: Setting of the Slurm jobs: partition, timeout_min, mem_gb, cpus_per_task,

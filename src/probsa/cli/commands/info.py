@@ -87,8 +87,9 @@ def _slide(path: Path, mpp: Resolutions) -> Described:
     notes = []
     if len(slide.levels) == 1 and width * height > LARGE:
         notes = [
-            f"one level of {width * height / 1e6:,.0f} million pixels: all of them are read to "
-            "find the tissue; a pyramid is faster (vips tiffsave IN OUT.tiff --tile --pyramid)"
+            f"a single level of {width * height / 1e6:,.0f} million pixels, which must all be read "
+            "to find the tissue. Convert it to a pyramid to save time (vips tiffsave IN OUT.tiff "
+            "--tile --pyramid)"
         ]
     facts = {
         "kind": "slide",

@@ -51,7 +51,7 @@ def run(
 
     Args:
         out: Run folder to write. Required.
-        config: Run file to read, or a recipe of the package by name: paper.
+        config: Run file to read, or the name of a recipe: default, paper, …
         resume: Continue after the last finished epoch. Needs no run file.
         overwrite: Delete an existing run folder and start again.
         maps: Held-out bags to draw attention maps for: those of the test part (of the validation

@@ -117,8 +117,8 @@ class Report:
             line, share = f"smoothness: κ = {kappa}", self.metadata.get("neighbour_share")
             if share is not None:
                 line += (
-                    f"; in the value of an instance, its neighbours have a share of {share:.0%} "
-                    f"and the instance itself {1 - share:.0%}"
+                    f"; on average, {share:.0%} of an instance's value comes from its neighbours "
+                    f"and {1 - share:.0%} from the instance itself"
                 )
             lines.append(line)
         print_parts(console, (*lines, *self.text))

@@ -228,7 +228,7 @@ def _beyond_validation(context: Context) -> tuple[dict[str, Any] | None, str]:
     count = stored if isinstance(stored, int) else table.parts.count("val")
     known = None if "runs" in table.metadata else count or None
     beyond, expected = int((table.ood[rows] >= 1).sum()), None
-    than, chance = "validation bags", " (predict again to learn how many are by chance)."
+    than, chance = "validation bags", " (predict again to compare with the number by chance)."
     if known is not None:
         expected, than = len(rows) / (known + 1), counted(known, "validation bag")
         chance = (
@@ -311,8 +311,9 @@ def _calibration(
         line, band, note = "band", "consistency", "grey: 95 % of calibrated frequencies"
         is_high = (ece.value or 0.0) > upper
         text += (
-            f"; calibrated probabilities would have {mean:.3f} on average, and up to {upper:.3f} "
-            f"in 19 of 20 sets: {'miscalibrated' if is_high else 'no miscalibration can be shown'}"
+            f"; perfectly calibrated probabilities give {mean:.3f} on average and at most "
+            f"{upper:.3f} in 19 of 20 such sets, so miscalibration is "
+            f"{'shown' if is_high else 'not shown'}"
         )
     low, high = diagram.low, diagram.high
     panel = Panel(

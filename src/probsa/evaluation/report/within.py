@@ -1,4 +1,4 @@
-"""The section on maps within positive bags, beside maps that look at almost nothing."""
+"""The section on maps within positive bags, beside null maps, which hardly look at the image."""
 
 import math
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ Verdict = Literal["better", "not better", "undecided", "undefined"]
 FINDS: dict[Verdict, str] = {
     "better": "The {} map finds evidence better than every null map",
     "not better": "The {} map does not find evidence better than the null maps",
-    "undecided": "It cannot be told whether the {} map finds evidence better than every null map",
+    "undecided": "It is not shown that the {} map finds evidence better than every null map",
 }
 
 
