@@ -55,18 +55,18 @@ BUDGETS = {
     "cohorts": 2536,
     "datasets": 6193,
     "layers": 1890,
-    "models": 4912,
-    "training": 3220,
-    "evaluation": 6801,
+    "models": 4932,
+    "training": 3221,
+    "evaluation": 6809,
     "maps": 2392,
     "view": 1286,
     "exports": 1275,
     "workflow": 1308,
     "estimators": 988,
-    "benchmark": 6067,
-    "cli": 2767,
+    "benchmark": 6069,
+    "cli": 2768,
 }
-TESTS, BENCHMARKS = 44724, 2246
+TESTS, BENCHMARKS = 44761, 2246
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6
