@@ -6,6 +6,7 @@ Exit status: 0 success, 1 some of many items failed, 2 wrong usage or input, 70 
 
 import json
 import logging
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -13,9 +14,8 @@ from types import ModuleType
 
 from jsonargparse import ArgumentParser
 
-from ..core import printable
+from ..core import printable, remove_unfinished, stoppable
 from ..errors import ProbSAError, UnknownName
-from ..jobs import sigterm_as_interrupt
 from .commands._shared import command_parser, parse_arguments, write
 from .unforeseen import STATUS, describe, show_traceback
 
@@ -76,11 +76,15 @@ if logging.lastResort is not None:  # writes the notes of the library to standar
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
+    # A process of its own is also ended by ctrl-C, and by a signal while Python shuts down.
+    own = arguments is None
+    signals = (signal.SIGTERM, signal.SIGINT) if own else (signal.SIGTERM,)
+    stopped = ("\x1b[?25h" if sys.stderr.isatty() else "") + "probsa: stopped\n"  # with the cursor
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = DEBUG in arguments
     arguments = [a for a in arguments if a != DEBUG]
     try:
-        with sigterm_as_interrupt():
+        with stoppable(*signals, message=stopped, restore=not own):
             return _dispatch(arguments)
     except (ProbSAError, OSError) as e:
         if debug:
@@ -92,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as e:  # --help and --version
         return int(e.code or 0)
     except KeyboardInterrupt:
+        remove_unfinished()
         write("probsa: stopped", error=True)
         return 130
     except Exception as e:  # noqa: BLE001 - the last line of defence

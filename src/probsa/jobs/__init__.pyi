@@ -1,6 +1,5 @@
 from .engines import Engine as Engine
 from .engines import run_tasks as run_tasks
-from .interrupts import sigterm_as_interrupt as sigterm_as_interrupt
 from .leftovers import remove_dead_locks as remove_dead_locks
 from .leftovers import replacing_folder as replacing_folder
 from .leftovers import sole_writer as sole_writer

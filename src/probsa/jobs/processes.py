@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from ..core import stoppable
 from ..errors import ProbSAError
 from .tasks import Stage, Task, TaskOutcome, work
 
@@ -134,7 +135,6 @@ def visible_devices() -> list[str]:
 def _serve(pipe: Connection, pickled: bytes, device: str | None) -> None:
     # Ctrl-C reaches all processes of the terminal; the parent process shuts the workers down.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _exit)
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
@@ -143,18 +143,14 @@ def _serve(pipe: Connection, pickled: bytes, device: str | None) -> None:
         pipe.send(None)
         return pipe.recv()
 
-    try:
-        work(pickle.loads(pickled), iter(ask, None), tell=pipe.send)
-    except Exception as e:  # noqa: BLE001 - the parent process raises it
-        pipe.send(picklable(e))
-    finally:
-        # A second SIGTERM must not interrupt the interpreter's shutdown.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
-def _exit(number: int, frame: object) -> None:
-    # Unlike the default action, SystemExit lets context managers remove temporary files.
-    raise SystemExit(128 + number)
+    with stoppable(status=128 + signal.SIGTERM, restore=False):
+        try:
+            work(pickle.loads(pickled), iter(ask, None), tell=pipe.send)
+        except Exception as e:  # noqa: BLE001 - the parent process raises it
+            pipe.send(picklable(e))
+        finally:
+            # SIGTERM must not interrupt the interpreter's shutdown.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _end_with_parent() -> None:

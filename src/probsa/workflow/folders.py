@@ -88,6 +88,13 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     bags, table = _units(predictor, features, labels)
     unknown = _covariates(predictor, bags, table, covariates)
     null_maps = null_maps_of(runs)  # a damaged file is refused before anything is written
+
+    def more(new: Path) -> None:
+        if null_maps is not None:
+            write_null_scores(new, null_maps, read=bags.stored)
+        if bags.notes:
+            write_json(new / NOTES, dict(sorted(bags.notes.items())))
+
     predicted = predict_bags(
         predictor,
         _selection(runs, predictor, bags, strict=not other_features),
@@ -98,10 +105,9 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         faithfulness=faithfulness,
         overwrite=overwrite,
         on_bag=on_bag,
+        more=more,
     )
-    if null_maps is not None:
-        write_null_scores(out, null_maps, read=bags.stored)
-    return replace(predicted, **_remarks(table, bags, out), new_missing=unknown)
+    return replace(predicted, **_remarks(table, bags), new_missing=unknown)
 
 
 def _units(
@@ -169,14 +175,12 @@ def _table(path: Path | None, predictor: Predictor, bags: BagSet) -> LabelTable 
     return table
 
 
-def _remarks(table: LabelTable | None, bags: BagSet, out: Path) -> dict[str, Any]:
-    """Return what there is to say of the bags, after writing the notes on those that were read."""
+def _remarks(table: LabelTable | None, bags: BagSet) -> dict[str, Any]:
+    """Return what there is to say of the bags."""
     without: tuple[str, ...] = ()
     if table is not None:
         note_missing_features(table, bags)
         without = tuple(name for name in table.bags if name not in set(bags.names))
-    if bags.notes:
-        write_json(out / NOTES, dict(sorted(bags.notes.items())))
     return {"without_features": without, "notes": len(bags.notes)}
 
 

@@ -218,7 +218,17 @@ def predict_run(
     rival = None
     if extras and not table.of_task.two_classes:
         rival = fit_run_means(run, predictor, read=bags.stored, split=split, targets=targets)
-    predicted = predict_bags(
+
+    def null_maps(new: Path) -> None:
+        if any(True for _ in labelled_bags(new)):
+            classes = as_two_classes(table, split.train)
+            maps = fit_null_maps(
+                bags.stored, labels=classes, train=split.train, validation=split.val
+            )
+            maps.save(null_maps_file(run.path))
+            write_null_scores(new, maps, read=bags.stored)
+
+    return predict_bags(
         predictor,
         BagSelection(
             bags,
@@ -233,16 +243,8 @@ def predict_run(
         overwrite=True,
         slides=extras,
         on_bag=on_bag,
+        more=null_maps if extras else None,
     )
-    if extras:
-        classes = as_two_classes(table, split.train)
-        if any(True for _ in labelled_bags(run.predictions)):
-            maps = fit_null_maps(
-                bags.stored, labels=classes, train=split.train, validation=split.val
-            )
-            maps.save(null_maps_file(run.path))
-            write_null_scores(run.predictions, maps, read=bags.stored)
-    return predicted
 
 
 def _choose_score(

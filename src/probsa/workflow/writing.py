@@ -34,6 +34,8 @@ Failures = list[tuple[str, str]]
 """(bag, reason) pairs of bags that could not be processed."""
 OnBag = Callable[[int, int], None]
 """Called with (number of bags done, total number)."""
+OnFolder = Callable[[Path], object]
+"""Called with the folder of predictions before it appears."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,8 +152,11 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
     on_bag: OnBag | None,
     faithfulness: bool = False,
     slides: bool = True,
+    more: OnFolder | None = None,
 ) -> Predicted:
     """Predict bags, and write the predictions and the reasons why others have none.
+
+    The folder `out` appears when everything is in it; `more` writes further files into it.
 
     Raises:
         BagError: none of the bags can be predicted.
@@ -163,12 +168,27 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
     predict = predictor.predict
     if curves is not None:
         predict = partial(predicted_with_curves, predictor, into=curves)
+    failures = reading.failures
     predictions = with_slide_effects(
         predictor,
         reading.bags(),
         predict=predict,
         into=effects,
     )
+
+    def others(new: Path) -> None:
+        if curves is not None:
+            write_curves(new, curves)
+        if selection.rival is not None:
+            write_mean_features(new, selection.rival, reading.means, classes=predictor.classes)
+        if effects:
+            write_slide_effects(new, effects)
+        if failures:
+            rows = [{"bag": b, "reason": r} for b, r in failures]
+            write_csv(new / "failed.csv", ["bag", "reason"], rows)
+        if more is not None:
+            more(new)
+
     write_predictions(
         out,
         (replace(p, **reading.details.pop(p.name, {})) for p in predictions),
@@ -178,17 +198,8 @@ def predict_bags(  # noqa: PLR0913 - the options are independent
         threshold=threshold,
         metadata=predictor.metadata | _compared(selection.distance),
         overwrite=overwrite,
+        more=others,
     )
-    if curves is not None:
-        write_curves(out, curves)
-    if selection.rival is not None:
-        write_mean_features(out, selection.rival, reading.means, classes=predictor.classes)
-    if effects:
-        write_slide_effects(out, effects)
-    failures = reading.failures
-    if failures:
-        rows = [{"bag": b, "reason": r} for b, r in failures]
-        write_csv(out / "failed.csv", ["bag", "reason"], rows)
     predicted = len(selection.names) - len(failures)
     return Predicted(folder=out, bags=predicted, failures=failures, other=reading.other)
 

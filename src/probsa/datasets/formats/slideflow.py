@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from ...core import (
+    CORNERS,
     StoredBag,
     as_coordinates,
     as_features,
@@ -26,7 +27,7 @@ from ...core import (
 from ...errors import BagError
 from ..bag_set import BagSet
 from ..metadata import Metadata
-from .tensors import load_tensor, tensor_shape
+from .tensors import AGAIN, load_tensor, tensor_shape
 
 INDEXES = (".index.npz", ".index.npy")
 CONFIG = "bags_config.json"
@@ -90,8 +91,7 @@ class SlideflowBags(BagSet):
                 )
             return None
         centres = load_array(index)
-        if centres.ndim != 2 or centres.shape[1] != 2 or centres.dtype.kind not in "iuf":
-            raise BagError(f"{index}: the shape is {centres.shape}, expected (tiles, 2) in pixels")
+        CORNERS.check(centres, what="the index of tiles", where=index, again=AGAIN)
         return centres
 
     def at_level_0(

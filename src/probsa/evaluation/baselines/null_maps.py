@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 from sklearn.preprocessing import SplineTransformer
 
 from ...core import (
+    ONE_NUMBER,
     StoredBag,
     as_record,
     dataset_of,
@@ -56,8 +57,8 @@ ADVICE = "remove it, and evaluate the run again"
 ABOUT = "about.json"
 AGAIN = "predict again"
 NO_NULL_MAPS = (
-    "no null maps were stored with these predictions: `probsa train` fits them if the held-out "
-    "bags have instance labels"
+    f"the predictions have no folder {NULL_SCORES}: it was not copied, or the run has none, "
+    "because its held-out bags had no instance labels. `probsa predict` writes those of the run"
 )
 SEED = 0
 """Seed of the sampled instances."""
@@ -315,13 +316,11 @@ def read_null_scores(parent: Path, name: str, *, instances: int) -> Scores:
             if scores is None:
                 continue
             # the stated size is compared before anything is read
-            fits = scores.shape == (instances,) and scores.dtype.kind in "fiu"
-            values = np.asarray(scores[...], np.float64) if fits else np.array(np.nan)
+            again = "predict this bag again"
+            ONE_NUMBER.check(scores, what=null_map, where=path, rows=instances, again=again)
+            values = np.asarray(scores[...], np.float64)
             if not np.isfinite(values).all():
-                raise BagError(
-                    f"{path}: {null_map} is {scores.dtype} of shape {scores.shape}, expected "
-                    f"{instances} finite scores: predict this bag again"
-                )
+                raise BagError(f"{path}: {null_map} has values that are not finite: {again}")
             found[null_map] = values
     return found
 
