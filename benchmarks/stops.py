@@ -27,8 +27,6 @@ from support import forks
 from support.stored import write_folder
 
 PROGRAM = "import sys; from probsa.cli import main; sys.exit(main())"
-SEEN = ("probsa: stopped",)
-"""The only lines that a stopped command may add to those of an uninterrupted one."""
 
 
 def commands(root: Path) -> dict[str, tuple[list[str], bool]]:
@@ -103,6 +101,7 @@ def stop(root: Path, name: str, moment: float, whole: dict[str, object]) -> dict
         if running:
             process.send_signal(signal.SIGTERM)
         status = process.wait()
+        done = status == 0 and names(out) == set(whole)  # it ended before the signal came
         left, errors = hidden(Path(place)), process.errors()
         time.sleep(0.3)
         alive = processes(out)
@@ -112,7 +111,7 @@ def stop(root: Path, name: str, moment: float, whole: dict[str, object]) -> dict
         resumed = second.wait()
         equal = names(out) == set(whole)
         faults = {
-            "status": status not in ((130,) if running else (0,)),
+            "status": not done and (status != 130 or not running),
             "traceback": "Traceback" in errors or "unforeseen" in errors or "leaked" in errors,
             "left": bool(left),
             "alive": bool(alive),

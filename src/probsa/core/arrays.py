@@ -47,8 +47,9 @@ class ArrayForm:
         fits &= 0 not in shape and (rows is None or shape[:1] == (rows,))
         if fits and dtype.kind in self.kinds and dtype.itemsize <= 8:
             return
-        count = "a number" if self.flat else f"{low} numbers" if low == high else "1 or 2 numbers"
-        count += ", or a row of numbers," if self.flat and self.columns else ""
+        count = "a number" if self.columns is None else "numbers"
+        if not self.flat:
+            count = f"{low} numbers" if low == high else f"{low} or {high} numbers"
         raise BagError(
             f"{where}: {what} is {dtype} of shape {shape}, expected "
             f"{'whole numbers: ' if self.kinds == WHOLE else ''}{count} for each of "

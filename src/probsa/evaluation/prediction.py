@@ -36,7 +36,7 @@ PER_INSTANCE: dict[str, ArrayForm] = {
 LIKE_ATTENTION = (
     "attention_variance", "weight_mean", "weight_variance", "variance_within", "variance_between"
 )  # fmt: skip
-"""Those that have the shape of `attention_mean`."""
+"""Those that have no other columns than `attention_mean`."""
 
 
 @dataclass(frozen=True, slots=True)

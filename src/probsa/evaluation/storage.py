@@ -63,6 +63,8 @@ OWN = {
 AGAIN = "predict this bag again"
 SHOWN = 5
 """Number of names listed in texts; JSON reports have all of them."""
+PARTS = ("train", "val", "test", "new")
+"""The parts of a run's split that a predicted bag may belong to."""
 SCORES = ("nll", "crps")
 """Columns with the scores of labelled bags, for tasks without classes."""
 STATED: dict[str, tuple[str, ...]] = {
@@ -291,8 +293,10 @@ def read_predictions(folder: Path) -> Predictions:
     return Predictions(
         folder=folder,
         bags=tuple(row["bag"] for row in rows),
-        parts=tuple(row.get("part") or "new" for row in rows),
-        labels=tuple(_label(row, path) if task.has_classes else None for row in rows),
+        parts=tuple(_part(row, path) for row in rows),
+        labels=tuple(
+            _label(row, path, max(len(classes), 2)) if task.has_classes else None for row in rows
+        ),
         classes=classes,
         threshold=stated.threshold if task.has_classes else None,
         metadata={k: v for k, v in metadata.items() if k not in used},
@@ -303,9 +307,20 @@ def read_predictions(folder: Path) -> Predictions:
     )
 
 
-def _label(row: Mapping[str, str], path: Path) -> int | None:
+def _part(row: Mapping[str, str], path: Path) -> str:
+    part = row.get("part") or "new"
+    if part not in PARTS:
+        raise TableError(
+            f"{path}, bag {row['bag']!r}: part is {part[:80]!r}, expected {', '.join(PARTS)}"
+        )
+    return part
+
+
+def _label(row: Mapping[str, str], path: Path, classes: int) -> int | None:
     where, text = f"{path}, bag {row['bag']!r}", row.get("label")
-    return int(read_number(text, "label", where=where, low=0.0, whole=True)) if text else None
+    if not text:
+        return None
+    return int(read_number(text, "label", where=where, low=0.0, high=classes - 1.0, whole=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -324,6 +339,8 @@ class _StoredMetadata:
     def __post_init__(self) -> None:
         if self.task is not None and self.outputs is None:
             raise InputError("outputs is missing")
+        if self.classes is not None and len(set(self.classes)) < len(self.classes):
+            raise InputError(f"classes are {', '.join(self.classes)}, expected each once")
 
 
 def stated_of(table: Predictions) -> Stated:
@@ -506,7 +523,7 @@ def read_instances(path: Path) -> Prediction:
         attention = stored["attention_mean"].shape
         for k, v in stored.items():  # the stated sizes are checked before anything is read
             PER_INSTANCE[k].check(v, what=k, where=path, rows=(*attention, 0)[0], again=AGAIN)
-            if k in LIKE_ATTENTION and v.shape != attention:
+            if k in LIKE_ATTENTION and v.ndim == 2 and v.shape != attention:
                 raise BagError(
                     f"{path}: {k} has the shape {v.shape}, expected that of attention_mean, "
                     f"{attention}: {AGAIN}"

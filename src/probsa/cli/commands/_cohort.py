@@ -47,7 +47,7 @@ def run_options(
     from ..terminal import ERR
 
     part, _, parts = args.shard.partition("/")
-    if not (part.isdigit() and parts.isdigit() and int(part) < int(parts)):
+    if not (part.isdecimal() and parts.isdecimal() and int(part) < int(parts)):
         raise InputError(f"--shard is {args.shard!r}: expected I/N, as in 0/4, 1/4, 2/4, 3/4")
     pairs = [pair.partition("=") for pair in args.slurm.split(",") if pair]
     if not all(key and value for key, _, value in pairs):
@@ -59,7 +59,7 @@ def run_options(
         gpus=gpus,
         shard=(int(part), int(parts)),
         overwrite=args.overwrite,
-        slurm={key: int(value) if value.isdigit() else value for key, _, value in pairs},
+        slurm={key: int(value) if value.isdecimal() else value for key, _, value in pairs},
         note=ERR.print,
     )
 
