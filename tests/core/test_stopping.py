@@ -51,7 +51,9 @@ with replacing_folder(folder / "x") as new:
 """
 CHILD = """
 import multiprocessing
-child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
+context = multiprocessing.get_context("spawn")
+queue = context.Queue()  # its semaphores are removed without a warning
+child = context.Process(target=time.sleep, args=(600,))
 child.start()
 print(child.pid, flush=True)
 stop()

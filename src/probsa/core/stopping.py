@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+QUIET = "ignore:resource_tracker"
+"""A filter of warnings for the processes that are started."""
 PATIENCE = 5.0
 """Seconds that child processes have to remove what they leave."""
 
@@ -82,6 +84,10 @@ def stoppable(
         yield
         return
     process = os.getpid()
+    # Semaphores that this process leaves are removed by a process that Python starts for that.
+    known = os.environ.get("PYTHONWARNINGS", "")
+    if QUIET not in known:
+        os.environ["PYTHONWARNINGS"] = f"{known},{QUIET}".lstrip(",")
 
     def stop(number: int, frame: object) -> None:
         if os.getpid() != process:  # a forked reader has nothing to clean up

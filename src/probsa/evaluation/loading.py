@@ -111,8 +111,9 @@ def _restored(stored: Checkpoint, *, expect: str | None = None, **options: Any) 
 
 def _with_classes(predictor: Predictor, path: Path) -> Predictor:
     """Return a predictor whose names of classes, stated by a file, fit its model."""
-    names, count = predictor.classes, max(predictor.model.n_classes, 2)
-    if TASKS[predictor.task].has_classes and not len(names) == len(set(names)) == count:
+    names, task = predictor.classes, TASKS[predictor.task]
+    count = max(predictor.model.n_classes, 2) if task.unordered_classes else len(names)
+    if task.has_classes and not len(names) == len(set(names)) == count:
         raise CheckpointError(
             f"{path} states the classes {', '.join(names) or '(none)'} for a model of {count} "
             "classes: expected a different name for each. Copy the file again, or train again"

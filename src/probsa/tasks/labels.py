@@ -32,8 +32,8 @@ Target = int | float | tuple[float, ...]
 """The targets of a bag for a likelihood: a class or grade, a number, or one per column."""
 MOST_CLASSES = 20
 """Most whole numbers that are taken for classes unless the user says that they are."""
-LARGEST = 2**31
-"""Class numbers are below it; larger ones are measurements."""
+LARGEST = 2**53
+"""Class numbers are below it, so that they are exact."""
 SHOWN = 5
 """Maximum number of names that a message lists; the others are counted."""
 CENSORSHIP = "censorship"
