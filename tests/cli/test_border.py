@@ -90,6 +90,26 @@ def _torchmil(work, features):
             "--out", str(work / "out")]  # fmt: skip
 
 
+def _clam(work, coords, **attributes):
+    """CLAM's first script stored pixels, and coordinates at another level."""
+    for kind in ("patches", "pt_files"):
+        (work / "clam" / kind).mkdir(parents=True)
+    torch.save(torch.zeros(4, 6), work / "clam" / "pt_files" / "a.pt")
+    with h5py.File(work / "clam" / "patches" / "a.h5", "w") as f:
+        f["imgs"] = np.zeros((4, 64, 64, 3), np.uint8)
+        f.create_dataset("coords", (len(coords), 2), "i8", chunks=(1, 2))[:4] = coords[:4]
+        f["coords"].attrs.update(attributes)
+    return ["convert", str(work / "clam"), "--from", "clam", "--to", "trident",
+            "--out", str(work / "out")]  # fmt: skip
+
+
+def _null_map(work):
+    path = next((work / "r" / "predictions" / "null_maps").glob("*.h5"))
+    with h5py.File(path, "a") as f:
+        f.attrs["position"] = np.arange(2)
+    return ["evaluate", str(work / "r" / "predictions"), "--part", "all"]
+
+
 def _dicom(work, syntax):
     write_ct_series(work / "ct", np.arange(3) * 5.0)
     old = ExplicitVRLittleEndian.encode()
@@ -111,6 +131,17 @@ CASES = {
         1,
         "a.index.npz: the index of tiles is float128 of shape (4, 2), expected 2 numbers for each",
     ),
+    "overflow": (
+        lambda w: _clam(w, np.full((4, 2), 2**40), downsample=1e9),
+        1,
+        "a.h5: coords hold numbers above",
+    ),
+    "chunks": (
+        lambda w: _clam(w, np.zeros((20_000, 2)), downsample=1.0),
+        1,
+        "the dataset 'coords' states 20,000 chunks, and 4 are stored",
+    ),
+    "null map": (_null_map, 2, "the attribute 'position' is [0 1], expected a text"),
     "torchmil": (lambda w: _torchmil(w, np.zeros(4)), 1, "a.npy: features have the shape (4,), e"),
     "syntax": (lambda w: _dicom(w, "1.2.3.4.5"), 2, "the transfer syntax is '1.2.3.4.5', expected"),
     **{

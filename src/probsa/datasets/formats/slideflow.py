@@ -121,7 +121,7 @@ class SlideflowBags(BagSet):
         bag = StoredBag(
             name=name,
             features=as_features(load_tensor(path), source=path),
-            coords=None if centres is None else corners(centres, side or 0.0),
+            coords=None if centres is None else corners(centres, side or 0.0, source=path),
             kind="slide",
         )
         return validate_bag(bag, source=path)
@@ -130,12 +130,12 @@ class SlideflowBags(BagSet):
         return tensor_shape(self._files[name])
 
 
-def corners(centres: np.ndarray, side: float) -> np.ndarray:
+def corners(centres: np.ndarray, side: float, *, source: Path | str = "a bag") -> np.ndarray:
     """Return the top-left corners of tiles, (n, 2) int64.
 
     If the side is odd, slideflow rounds the centre down.
     """
-    return as_coordinates(np.ceil(centres.astype(np.float64) - side / 2 - 1e-6))
+    return as_coordinates(np.ceil(centres.astype(np.float64) - side / 2 - 1e-6), source=source)
 
 
 def _stride(centres: np.ndarray) -> float | None:

@@ -310,17 +310,22 @@ def read_null_scores(parent: Path, name: str, *, instances: int) -> Scores:
     found: Scores = {}
     with open_hdf5(path, again=AGAIN) as f:
         for null_map in NULL_MAPS:
-            if null_map in f.attrs:
-                found[null_map] = str(f.attrs[null_map])
+            reason = f.attrs.get(null_map)
+            if reason is not None and not isinstance(reason, str):
+                raise BagError(
+                    f"{path}: the attribute {null_map!r} is {str(reason)[:80]}, expected a text: "
+                    f"{AGAIN}"
+                )
+            if reason is not None:
+                found[null_map] = reason
             scores = dataset_of(f, null_map, again=AGAIN)
             if scores is None:
                 continue
             # the stated size is compared before anything is read
-            again = "predict this bag again"
-            ONE_NUMBER.check(scores, what=null_map, where=path, rows=instances, again=again)
+            ONE_NUMBER.check(scores, what=null_map, where=path, rows=instances, again=AGAIN)
             values = np.asarray(scores[...], np.float64)
             if not np.isfinite(values).all():
-                raise BagError(f"{path}: {null_map} has values that are not finite: {again}")
+                raise BagError(f"{path}: {null_map} has values that are not finite: {AGAIN}")
             found[null_map] = values
     return found
 
