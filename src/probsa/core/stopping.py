@@ -26,6 +26,8 @@ _actions: list[Callable[[], object]] = []
 _busy: list[None] = []
 _pending: list[int] = []
 _orderly: list[None] = []
+_active: set[int] = set()
+"""The number of this process while it is `stoppable`; processes that it forks are not."""
 
 
 def remove_at_stop(path: Path) -> Path:
@@ -53,7 +55,7 @@ def unstoppable() -> Iterator[None]:
     finally:
         _busy.pop()
         if _pending and not _busy:
-            os.kill(os.getpid(), _pending.pop())
+            signal.raise_signal(_pending.pop())
 
 
 @contextmanager
@@ -72,7 +74,8 @@ def stoppable(
 ) -> Iterator[None]:
     """End this process, its children and what they left unfinished, when a signal comes.
 
-    Outside of the main thread, which alone receives signals, nothing is changed.
+    Outside of the main thread, which alone receives signals, and inside another `stoppable`,
+    nothing is changed.
 
     Args:
         numbers: the signals; none for SIGTERM.
@@ -80,10 +83,10 @@ def stoppable(
         message: what is written to standard error.
         restore: whether the earlier handlers are put back at the end.
     """
-    if threading.current_thread() is not threading.main_thread():
+    process = os.getpid()
+    if process in _active or threading.current_thread() is not threading.main_thread():
         yield
         return
-    process = os.getpid()
     # Semaphores that this process leaves are removed by a process that Python starts for that.
     known = os.environ.get("PYTHONWARNINGS", "")
     if QUIET not in known:
@@ -102,11 +105,14 @@ def stoppable(
         end_process(status, message)
 
     before = {n: signal.signal(n, stop) for n in numbers or (signal.SIGTERM,)}
+    _active.add(process)
     try:
         yield
     finally:
-        for number, handler in before.items() if restore else ():
-            signal.signal(number, handler)
+        if restore:
+            _active.discard(process)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def end_process(status: int, message: str = "") -> None:
