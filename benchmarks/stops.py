@@ -164,14 +164,15 @@ def main() -> None:
                 time.sleep(0.002)
             lasted = time.monotonic() - began
             assert process.wait() == 0, process.errors()
-            for _ in range(a.moments):
-                rows.append(stop(root, name, rng.uniform(0, lasted), names(whole)))
+            own: list[dict[str, object]] = []
+            while sum(bool(r["running"]) for r in own) < a.moments and len(own) < 3 * a.moments:
+                own.append(stop(root, name, rng.uniform(0, lasted), names(whole)))
+                rows.append(own[-1])
                 if writer is None:
                     writer = csv.DictWriter(log, rows[0], lineterminator="\n")
                     writer.writeheader()
                 writer.writerow(rows[-1])
                 log.flush()
-            own = [r for r in rows if r["command"] == name]
             bad = [r["faults"] for r in own if r["faults"]]
             print(f"{name}: {sum(r['running'] for r in own)} stopped of {len(own)} in "
                   f"{lasted:.1f} s, {len(bad)} with faults: {bad}", flush=True)  # fmt: skip

@@ -62,6 +62,16 @@ LOCK = """
 lock = claim(folder / "x")
 stop()
 """
+ORPHAN = """
+import multiprocessing
+from support.toy_stage import wait_for, wait_with_parent
+there = folder / "there"
+child = multiprocessing.get_context("spawn").Process(target=wait_with_parent, args=(there,))
+child.start()
+wait_for(there.exists)
+print(child.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 SWALLOWED = """
 try:
     stop()
@@ -97,9 +107,12 @@ def test_a_signal_leaves_nothing_wherever_it_comes(tmp_path, program):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_children_end_with_their_parent(tmp_path):
-    done = stopped(CHILD, tmp_path)
-    assert (done.returncode, done.errors()) == (130, "stopped\n")
+@pytest.mark.parametrize(
+    ("program", "status", "errors"), [(CHILD, 130, "stopped\n"), (ORPHAN, -signal.SIGKILL, "")]
+)
+def test_children_end_with_their_parent(tmp_path, program, status, errors):
+    done = stopped(program, tmp_path)
+    assert (done.returncode, done.errors()) == (status, errors)
     stat = Path(f"/proc/{done.output().strip()}/stat")
     wait_for(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "ZX")
 

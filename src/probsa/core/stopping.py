@@ -121,6 +121,11 @@ def end_process(status: int, message: str = "") -> None:
     for child in children:
         with suppress(OSError):
             child.terminate()
+    server = sys.modules.get("multiprocessing.forkserver")
+    pid = getattr(getattr(server, "_forkserver", None), "_forkserver_pid", None)
+    if pid is not None:  # it may be importing modules for workers yet
+        with suppress(OSError):
+            os.kill(pid, signal.SIGTERM)
     until = time.monotonic() + PATIENCE
     for child in children:
         child.join(max(0.0, until - time.monotonic()))

@@ -8,6 +8,7 @@ from .leftovers import write_lock as write_lock
 from .locks import claim as claim
 from .locks import dead_locks as dead_locks
 from .processes import cores as cores
+from .processes import end_with_parent as end_with_parent
 from .slurm import SlurmJobs as SlurmJobs
 from .tasks import Stage as Stage
 from .tasks import Task as Task

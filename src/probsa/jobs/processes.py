@@ -135,7 +135,7 @@ def visible_devices() -> list[str]:
 def _serve(pipe: Connection, pickled: bytes, device: str | None) -> None:
     # Ctrl-C reaches all processes of the terminal; the parent process shuts the workers down.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    end_with_parent()
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
 
@@ -153,12 +153,20 @@ def _serve(pipe: Connection, pickled: bytes, device: str | None) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _end_with_parent() -> None:
-    # If the parent was killed, its locks are free: a worker must not go on.
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+def end_with_parent(number: int = 0) -> None:
+    """End this process if its parent is killed, whose locks are free then: it must not go on.
+
+    Args:
+        number: of the process, as PyTorch's loaders call this function.
+    """
+
+    def wait_for_end() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait_for_end, name="parent", daemon=True).start()
 
 
 def picklable(error: Exception) -> Exception:
