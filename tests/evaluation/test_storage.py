@@ -261,6 +261,8 @@ FAR = "bag,part,label,prediction,p_1,sd_1,ood,ood_distance\n"
         (WHOLE + 2 * "a,test,1,1,.5,0\n", "line 3: bag 'a' is already in line 2"),
         (WHOLE + ",test,1,1,.5,0\n", "line 2: the column 'bag' is empty"),
         (WHOLE + "a,test,yes,1,.5,0\n", "bag 'a': label is 'yes', expected a whole number from 0"),
+        (WHOLE + "a,test,9,1,.5,0\n", "bag 'a': label is '9', expected a whole number from 0 to 1"),
+        (WHOLE + "a,weird,1,1,.5,0\n", "bag 'a': part is 'weird', expected train, val, test, new"),
         (WHOLE + "a,test,1,1,nan,0\n", "bag 'a': p_1 is 'nan', expected a finite number from 0 to"),
         (WHOLE + "a,test,1,1,.5,\n", "bag 'a': sd_1 is '', expected"),
         (FAR + "a,test,1,1,.5,0,1.5,2\n", "bag 'a': ood is '1.5', expected"),
@@ -304,7 +306,7 @@ def test_tables_and_metadata_that_are_damaged(folder, file, content):
 
 
 def _alter(f, name, data):
-    del f[name]
+    f.pop(name, None)
     f[name] = data
 
 
@@ -330,6 +332,18 @@ def _nothing_stored(f):
         (lambda f: _alter(f, "degree", np.full(5, np.nan)), "degree has values that are not fini"),
         (lambda f: _alter(f, "attention_mean", np.array([b"a"] * 5)), "expected numbers"),
         (lambda f: _alter(f, "coords", np.zeros((5, 3))), r"coords is .*\(5, 3\), expected 1 or 2"),
+        (lambda f: _alter(f, "coords", np.full((5, 2), 1e17)), "coords hold numbers above"),
+        *(
+            (lambda f, k=k, v=v: _alter(f, k, v), rf"{k} is \w+ of shape .*, expected .*number")
+            for k, v in {
+                "instance_labels": np.zeros((5, 1), int),
+                "degree": np.zeros((5, 2)),
+                "ood_distance": np.zeros((5, 1)),
+                "attention_variance": np.zeros(5, np.longdouble),
+                "slide": np.zeros(5),
+            }.items()
+        ),
+        (lambda f: _alter(f, "weight_mean", np.zeros((5, 3))), r"\(5, 3\), expected that of"),
         (lambda f: f.attrs.update({"name": "../../x"}), "name is '../../x', expected a"),
         (lambda f: f.attrs.update({"name": np.arange(3)}), "name"),
         (lambda f: f.attrs.update({"score_kind": "beauty"}), "score_kind is 'beauty', expected lo"),

@@ -14,6 +14,7 @@ from probsa.core.files import replacing, write_json, write_text
 from probsa.errors import MissingExtra
 from probsa.jobs.engines import run_tasks
 from probsa.jobs.locks import lock_file
+from probsa.jobs.processes import end_with_parent
 from probsa.jobs.tasks import Stage, Task, TaskOutcome
 
 
@@ -24,6 +25,12 @@ def wait_for(there, *, seconds=60):
         if time.monotonic() > until:
             raise TimeoutError("the condition did not become true")
         time.sleep(0.01)
+
+
+def wait_with_parent(path):
+    end_with_parent()
+    path.touch()
+    wait_for(lambda: False)
 
 
 @dataclass

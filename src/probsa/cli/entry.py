@@ -6,13 +6,13 @@ Exit status: 0 success, 1 some of many items failed, 2 wrong usage or input, 70 
 
 import json
 import logging
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from ..core import printable
+from ..core import printable, remove_unfinished, stoppable
 from ..errors import ProbSAError, UnknownName
-from ..jobs import sigterm_as_interrupt
 from .command import Command, CommandParser, Flag, Parameter, message_of, write
 from .unforeseen import STATUS, describe, show_traceback
 
@@ -62,14 +62,19 @@ if logging.lastResort is not None:  # writes the notes of the library to standar
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
+    # A process of its own is also ended by ctrl-C, and by a signal while Python shuts down.
+    own = arguments is None
+    signals = (signal.SIGTERM, signal.SIGINT) if own else (signal.SIGTERM,)
+    stopped = ("\x1b[?25h" if sys.stderr.isatty() else "") + "probsa: stopped\n"  # with the cursor
     given = list(sys.argv[1:] if arguments is None else arguments)
     arguments = [a for a in given if a != DEBUG]
     try:
-        with sigterm_as_interrupt():
+        with stoppable(*signals, message=stopped, restore=not own):
             return _dispatch(arguments)
     except SystemExit as e:  # --help and --version
         return int(e.code or 0)
     except KeyboardInterrupt:
+        remove_unfinished()
         write("probsa: stopped", error=True)
         return 130
     except Exception as e:  # noqa: BLE001 - the last line of defence

@@ -70,7 +70,7 @@ class WorkFlags:
         from .terminal import ERR
 
         part, _, parts = self.shard.partition("/")
-        if not (part.isdigit() and parts.isdigit() and int(part) < int(parts)):
+        if not (part.isdecimal() and parts.isdecimal() and int(part) < int(parts)):
             raise InputError(f"--shard is {self.shard!r}: expected I/N, as in 0/4, 1/4, 2/4, 3/4")
         pairs = [pair.partition("=") for pair in (self.slurm or "").split(",") if pair]
         if not all(key and value for key, _, value in pairs):
@@ -80,7 +80,7 @@ class WorkFlags:
         return RunOptions(
             engine=self.engine, workers=workers, isolated=isolated, gpus=gpus,
             shard=(int(part), int(parts)), overwrite=self.overwrite,
-            slurm={key: int(value) if value.isdigit() else value for key, _, value in pairs},
+            slurm={key: int(value) if value.isdecimal() else value for key, _, value in pairs},
             note=ERR.print,
         )  # fmt: skip
 

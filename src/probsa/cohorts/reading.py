@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import ProbSAError, RegionError, SlideError
+from ..jobs import end_with_parent
 from ..patches import Patches, read_patch
 from ..slides import Scan, ScanSource, Slide, Windows, open_scan, open_slide, slice_image
 from .records import Record
@@ -184,6 +185,7 @@ def reading(chunks: Iterator[Chunk], *, windows: Windows, readers: int) -> Itera
         prefetch_factor=PREFETCHED if readers else None,
         # a fork would copy the encoder's threads in an undefined state
         multiprocessing_context="spawn" if readers else None,
+        worker_init_fn=end_with_parent if readers else None,
     )
     try:
         with _signals_of_readers():

@@ -1,4 +1,10 @@
 from . import graphs as graphs
+from .arrays import CORNERS as CORNERS
+from .arrays import NUMBERS as NUMBERS
+from .arrays import ONE_INDEX as ONE_INDEX
+from .arrays import ONE_NUMBER as ONE_NUMBER
+from .arrays import POSITIONS as POSITIONS
+from .arrays import ArrayForm as ArrayForm
 from .arrays import load_array as load_array
 from .arrays import load_arrays as load_arrays
 from .bag_files import files_by_name as files_by_name
@@ -22,6 +28,7 @@ from .files import not_a_file as not_a_file
 from .files import replacing as replacing
 from .files import temporary_files as temporary_files
 from .files import temporary_files_below as temporary_files_below
+from .files import temporary_path as temporary_path
 from .files import write_csv as write_csv
 from .files import write_json as write_json
 from .files import write_text as write_text
@@ -70,6 +77,14 @@ from .segments import segment_mean as segment_mean
 from .segments import segment_softmax as segment_softmax
 from .segments import segment_sum as segment_sum
 from .segments import segment_topk as segment_topk
+from .stopping import call_at_stop as call_at_stop
+from .stopping import end_process as end_process
+from .stopping import keep as keep
+from .stopping import orderly_stop as orderly_stop
+from .stopping import remove_at_stop as remove_at_stop
+from .stopping import remove_unfinished as remove_unfinished
+from .stopping import stoppable as stoppable
+from .stopping import unstoppable as unstoppable
 from .store import BagKind as BagKind
 from .store import StoredBag as StoredBag
 from .store import as_coordinates as as_coordinates

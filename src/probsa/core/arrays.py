@@ -2,6 +2,7 @@
 
 import math
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,59 @@ from ..errors import BagError
 from .untrusted import check_size, decoding
 
 AGAIN = "copy or make it again"
+MOST_COLUMNS = 10**6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArrayForm:
+    """What an array with a row for each instance must be, in a file or in memory."""
+
+    kinds: str = "fiub"
+    """Kinds of NumPy's types; none may be wider than 8 bytes, which PyTorch does not have."""
+    flat: bool = True
+    """Whether it may have the shape (n,)."""
+    columns: tuple[int, int] | None = None
+    """Smallest and largest number of columns of the shape (n, columns); None: it has none."""
+
+    def check(
+        self, array: Any, *, what: str, where: Path | str, rows: int | None = None, again: str
+    ) -> None:
+        """Refuse another type or shape; a dataset of HDF5 is not read for that.
+
+        Args:
+            array: an array or a dataset.
+            what: what messages call it.
+            where: the file, or the bag.
+            rows: number of instances; None if it is not known.
+            again: what to do about it.
+
+        Raises:
+            BagError: it has another type or shape, or is empty.
+        """
+        shape, dtype = array.shape, array.dtype
+        low, high = self.columns or (0, 0)
+        fits = (self.flat and len(shape) == 1) or (len(shape) == 2 and low <= shape[1] <= high)
+        fits &= 0 not in shape and (rows is None or shape[:1] == (rows,))
+        if fits and dtype.kind in self.kinds and dtype.itemsize <= 8:
+            return
+        count = "a number" if self.columns is None else "numbers"
+        if not self.flat:
+            count = f"{low} numbers" if low == high else f"{low} or {high} numbers"
+        raise BagError(
+            f"{where}: {what} is {dtype} of shape {shape}, expected "
+            f"{'whole numbers: ' if self.kinds == WHOLE else ''}{count} for each of "
+            f"{'the' if rows is None else rows} instances: {again}"
+        )
+
+
+WHOLE = "iub"
+ONE_NUMBER = ArrayForm()
+ONE_INDEX = ArrayForm(kinds=WHOLE)
+NUMBERS = ArrayForm(columns=(1, MOST_COLUMNS))
+"""One number for each instance, or one for each class or grade."""
+CORNERS = ArrayForm(kinds="fiu", flat=False, columns=(2, 2))
+POSITIONS = ArrayForm(kinds="fiu", flat=False, columns=(1, 2))
+"""Corners of patches, or positions of slices."""
 
 
 def load_array(path: Path, *, mapped: bool = False) -> np.ndarray:

@@ -6,8 +6,8 @@ import io
 import json
 import os
 import re
+import secrets
 import stat
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BagError
+from .stopping import keep, remove_at_stop
 from .wording import protect_cell
 
 WINDOWS = os.name == "nt"
@@ -85,10 +86,9 @@ def is_there(path: Path, *, folder: bool = False) -> bool:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path that is renamed to `path` on success and removed on failure."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
-    temporary = Path(name)
+    temporary = temporary_path(path)
     try:
+        temporary.touch(0o600, exist_ok=False)
         yield temporary
         with temporary.open("r+b") as f:  # Windows flushes only files that may be written
             os.fsync(f.fileno())
@@ -97,6 +97,13 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    finally:
+        keep(temporary)
+
+
+def temporary_path(path: Path) -> Path:
+    """Return a new path beside `path`, which is removed if the process is stopped; see `keep`."""
+    return remove_at_stop(path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp"))
 
 
 def _rename(source: Path, target: Path) -> None:

@@ -32,6 +32,8 @@ TEXTS = re.compile(
     "(probsa_)?(encoder|kind)|probsa_made_with|extractor|feat_type|name|score_kind|stamp_version|unit"
 )
 """Attributes that are text."""
+MOST_EMPTY = 10_000
+"""Chunks of a dataset of which most may be missing."""
 LARGEST = 1e12
 """No number among these attributes is larger."""
 
@@ -137,6 +139,13 @@ def dataset_of(f: h5py.File, name: str, *, again: str = AGAIN) -> h5py.Dataset |
     check_size(
         path, what=what, stated=max(stated, chunk if stored else 0), stored=stored, again=again
     )
+    if (chunks := dataset.chunks) is not None:
+        parts = int(np.prod([-(-n // k) for n, k in zip(shape, chunks, strict=True)], dtype=object))
+        # HDF5 needs much memory for each of many parts that are not stored
+        if parts > MOST_EMPTY and (there := dataset.id.get_num_chunks()) < parts / 2:
+            raise BagError(
+                f"{path}: {what} states {parts:,} chunks, and {there:,} are stored: {again}"
+            )
     return dataset
 
 

@@ -33,6 +33,7 @@ from .metadata import Metadata
 from .overlay import overlaid
 
 T = TypeVar("T")
+MOST_CACHE_GB = 10**6
 SHOWN = 5
 """Maximum number of gaps of a scan that a note lists individually."""
 
@@ -58,7 +59,7 @@ class BagSet(ABC):
     def __init__(
         self, folder: Path, paths: dict[str, Path], *, graph: GraphOptions, cache_gb: float
     ) -> None:
-        if cache_gb < 0:
+        if not 0 <= cache_gb <= MOST_CACHE_GB:
             raise InputError(f"cache_gb is {cache_gb:g}: give gigabytes, or 0 to disable the cache")
         self.folder = folder
         self.graph = graph

@@ -23,7 +23,8 @@ def nearest(name: str, known: Sequence[str]) -> str:
     """Suggest why a name is not among the known ones; an empty string if no cause is likely."""
     if name in known:  # the name is in the table, but without a label
         return ""
-    equal_numbers = [k for k in known if k.isdigit() and name.isdigit() and int(k) == int(name)]
+    number = name.lstrip("0")
+    equal_numbers = [k for k in known if k.isdigit() and name.isdigit() and k.lstrip("0") == number]
     if equal_numbers:
         return (
             f" There is {equal_numbers[0]!r}, not {name!r}: ids are text, so leading zeros matter "

@@ -59,9 +59,10 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
         about = stored.stated(StoredPredictor)
         model = restore_model(stored)
         metadata = {"model": about.model, "from": about.reference}
-        return Predictor(
+        predictor = Predictor(
             model, Standardizer(), classes=about.classes, device=device, metadata=metadata
         )
+        return _with_classes(predictor, path)
     run = RunFolder(path)
     if not run.config_file.is_file() and (path / CONFIG).is_file():
         return from_pretrained(path, device=device)
@@ -105,7 +106,19 @@ def _restored(stored: Checkpoint, *, expect: str | None = None, **options: Any) 
     """Return the predictor of a checkpoint; `options` are those of `Predictor`."""
     model = restore_model(stored, expect=expect)
     scale = Standardizer.restored(stored, in_dim=model.arguments.get("in_dim"))
-    return Predictor(model, scale, **options)
+    return _with_classes(Predictor(model, scale, **options), stored.path)
+
+
+def _with_classes(predictor: Predictor, path: Path) -> Predictor:
+    """Return a predictor whose names of classes, stated by a file, fit its model."""
+    names, task = predictor.classes, TASKS[predictor.task]
+    count = max(predictor.model.n_classes, 2) if task.unordered_classes else len(names)
+    if task.has_classes and not len(names) == len(set(names)) == count:
+        raise CheckpointError(
+            f"{path} states the classes {', '.join(names) or '(none)'} for a model of {count} "
+            "classes: expected a different name for each. Copy the file again, or train again"
+        )
+    return predictor
 
 
 def _move_prior(likelihood: Likelihood, run: RunFolder, config: RunConfig) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..core import TaskName
+from ..core import NUMBERS, ONE_INDEX, ONE_NUMBER, POSITIONS, ArrayForm, TaskName
 from ..tasks import TASKS, Task
 
 EXPLANATIONS = ("class_score", "contribution", "leave_one_out", "probability_positive", "at_least")
@@ -20,18 +20,23 @@ OF_EVERY_INSTANCE = (
     "degree",
 )
 """The fields of `Prediction` with a value per instance that every prediction has."""
-PER_INSTANCE = (
-    "coords",
-    *OF_EVERY_INSTANCE,
-    "variance_within",
-    "variance_between",
-    "instance_labels",
-    *EXPLANATIONS,
-    "ood",
-    "ood_distance",
-    "slide",
-)
+PER_INSTANCE: dict[str, ArrayForm] = {
+    "coords": POSITIONS,
+    **dict.fromkeys(OF_EVERY_INSTANCE, NUMBERS),
+    "degree": ONE_NUMBER,
+    "variance_within": NUMBERS,
+    "variance_between": NUMBERS,
+    "instance_labels": ONE_NUMBER,
+    **dict.fromkeys(EXPLANATIONS, NUMBERS),
+    "ood": ONE_NUMBER,
+    "ood_distance": ONE_NUMBER,
+    "slide": ONE_INDEX,
+}
 """All fields of `Prediction` with a value per instance, which a file of predictions stores."""
+LIKE_ATTENTION = (
+    "attention_variance", "weight_mean", "weight_variance", "variance_within", "variance_between"
+)  # fmt: skip
+"""Those that have no other columns than `attention_mean`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ instances/<bag>.h5  the arrays `PER_INSTANCE` of `Prediction`, as far as the mod
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -22,6 +22,7 @@ from ..core import (
     TaskName,
     TextTable,
     UnitInterval,
+    as_coordinates,
     as_record,
     attributes_of,
     check_file_name,
@@ -40,7 +41,7 @@ from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
 from ..jobs import replacing_folder
 from ..models import ScoreKind
 from ..tasks import TASKS, Stated, Target, Task, Verdict, class_name, task_of_classes
-from .prediction import OF_EVERY_INSTANCE, PER_INSTANCE, Prediction
+from .prediction import LIKE_ATTENTION, OF_EVERY_INSTANCE, PER_INSTANCE, Prediction
 
 PREDICTIONS_TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
 NULL_SCORES = "null_maps"
@@ -62,6 +63,8 @@ OWN = {
 AGAIN = "predict this bag again"
 SHOWN = 5
 """Number of names listed in texts; JSON reports have all of them."""
+PARTS = ("train", "val", "test", "new")
+"""The parts of a run's split that a predicted bag may belong to."""
 SCORES = ("nll", "crps")
 """Columns with the scores of labelled bags, for tasks without classes."""
 STATED: dict[str, tuple[str, ...]] = {
@@ -290,8 +293,10 @@ def read_predictions(folder: Path) -> Predictions:
     return Predictions(
         folder=folder,
         bags=tuple(row["bag"] for row in rows),
-        parts=tuple(row.get("part") or "new" for row in rows),
-        labels=tuple(_label(row, path) if task.has_classes else None for row in rows),
+        parts=tuple(_part(row, path) for row in rows),
+        labels=tuple(
+            _label(row, path, max(len(classes), 2)) if task.has_classes else None for row in rows
+        ),
         classes=classes,
         threshold=stated.threshold if task.has_classes else None,
         metadata={k: v for k, v in metadata.items() if k not in used},
@@ -302,9 +307,20 @@ def read_predictions(folder: Path) -> Predictions:
     )
 
 
-def _label(row: Mapping[str, str], path: Path) -> int | None:
+def _part(row: Mapping[str, str], path: Path) -> str:
+    part = row.get("part") or "new"
+    if part not in PARTS:
+        raise TableError(
+            f"{path}, bag {row['bag']!r}: part is {part[:80]!r}, expected {', '.join(PARTS)}"
+        )
+    return part
+
+
+def _label(row: Mapping[str, str], path: Path, classes: int) -> int | None:
     where, text = f"{path}, bag {row['bag']!r}", row.get("label")
-    return int(read_number(text, "label", where=where, low=0.0, whole=True)) if text else None
+    if not text:
+        return None
+    return int(read_number(text, "label", where=where, low=0.0, high=classes - 1.0, whole=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -323,6 +339,8 @@ class _StoredMetadata:
     def __post_init__(self) -> None:
         if self.task is not None and self.outputs is None:
             raise InputError("outputs is missing")
+        if self.classes is not None and len(set(self.classes)) < len(self.classes):
+            raise InputError(f"classes are {', '.join(self.classes)}, expected each once")
 
 
 def stated_of(table: Predictions) -> Stated:
@@ -344,7 +362,7 @@ def truth_of(table: Predictions, row: int) -> str:
     return "" if label is None else class_name(table.classes, label)
 
 
-def write_predictions(
+def write_predictions(  # noqa: PLR0913 - the options are independent
     folder: Path,
     predictions: Iterable[Prediction],
     *,
@@ -354,6 +372,7 @@ def write_predictions(
     threshold: float | None,
     metadata: Mapping[str, object],
     overwrite: bool = False,
+    more: Callable[[Path], object] | None = None,
 ) -> None:
     """Write predictions one by one; `folder` appears once all are written, or not at all.
 
@@ -366,6 +385,7 @@ def write_predictions(
         threshold: p(Y = 1) from which a bag is called positive; None for 0.5.
         metadata: further entries for predictions.json.
         overwrite: whether to replace existing predictions.
+        more: called with the folder before it appears, to write further files into it.
 
     Raises:
         OutputExists: the folder exists and is not empty.
@@ -404,6 +424,8 @@ def write_predictions(
         if sampled:
             known["sampled_share"] = sum(sampled) / len(sampled)
         write_json(new / METADATA, {**known, **metadata})
+        if more is not None:
+            more(new)
 
 
 def _cells(
@@ -498,21 +520,20 @@ def read_instances(path: Path) -> Prediction:
                     f"{path}: {key} is {attributes[key]!r:.60}, expected {' or '.join(known)}: "
                     f"{AGAIN}"
                 )
-        rows = stored["attention_mean"].shape[:1]
+        attention = stored["attention_mean"].shape
         for k, v in stored.items():  # the stated sizes are checked before anything is read
-            fits = v.shape[:1] == rows and v.ndim in (1, 2) and 0 not in v.shape
-            if k == "coords":
-                fits &= v.ndim == 2 and v.shape[1] <= 2
-            if not fits or v.dtype.kind not in "fiub":
+            PER_INSTANCE[k].check(v, what=k, where=path, rows=(*attention, 0)[0], again=AGAIN)
+            if k in LIKE_ATTENTION and v.ndim == 2 and v.shape != attention:
                 raise BagError(
-                    f"{path}: {k} is {v.dtype} of shape {v.shape}, expected "
-                    f"{'1 or 2 ' if k == 'coords' else ''}numbers for each of {(*rows, 0)[0]} "
-                    f"instances: {AGAIN}"
+                    f"{path}: {k} has the shape {v.shape}, expected that of attention_mean, "
+                    f"{attention}: {AGAIN}"
                 )
         arrays = {k: np.asarray(v[()]) for k, v in stored.items()}
     for k, v in arrays.items():
         if not np.isfinite(v).all():
             raise BagError(f"{path}: {k} has values that are not finite: {AGAIN}")
+    if "coords" in arrays:
+        as_coordinates(arrays["coords"], source=path)  # refuses numbers that are no pixels
     stride = numeric_attribute(attributes, "pitch")
     slides = tuple(str(s) for s in np.atleast_1d(attributes.get("slides", [])))
     used = set(np.unique(arrays["slide"])) if "slide" in arrays else set()

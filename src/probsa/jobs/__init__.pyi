@@ -1,6 +1,5 @@
 from .engines import Engine as Engine
 from .engines import run_tasks as run_tasks
-from .interrupts import sigterm_as_interrupt as sigterm_as_interrupt
 from .leftovers import remove_dead_locks as remove_dead_locks
 from .leftovers import replacing_folder as replacing_folder
 from .leftovers import sole_writer as sole_writer
@@ -9,6 +8,7 @@ from .leftovers import write_lock as write_lock
 from .locks import claim as claim
 from .locks import dead_locks as dead_locks
 from .processes import cores as cores
+from .processes import end_with_parent as end_with_parent
 from .slurm import SlurmJobs as SlurmJobs
 from .tasks import Stage as Stage
 from .tasks import Task as Task

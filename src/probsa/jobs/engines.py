@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from ..core import stoppable
 from ..errors import InputError, ProbSAError
-from .interrupts import sigterm_as_interrupt
 from .locks import claim
 from .processes import Death, Processes, visible_devices
 from .slurm import SlurmJobs, run_jobs
@@ -58,7 +58,7 @@ def run_tasks(
     Raises:
         InputError: Two tasks have the same name or target, or `workers` is less than 1.
         OSError: The disk is full; the other workers are stopped and all locks released.
-        KeyboardInterrupt: After ctrl-C or SIGTERM; workers are stopped and locks released, too.
+        KeyboardInterrupt: After ctrl-C; workers are stopped and locks released, too.
         MissingExtra: Ray or submitit is not installed.
     """
     if workers < 1:
@@ -86,7 +86,7 @@ def run_tasks(
         return [t for t in waiting if known[t.name] is None]
 
     try:
-        with sigterm_as_interrupt():
+        with stoppable():
             todo = tell_known()
             if todo and engine == "slurm":
                 assert slurm is not None, "the command gives the options of the jobs"

@@ -5,13 +5,19 @@ A process that writes a file holds the lock of that file, or of the task that th
 
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..core import temporary_files, temporary_files_below
+from ..core import (
+    keep,
+    remove_at_stop,
+    temporary_files,
+    temporary_files_below,
+    temporary_path,
+    unstoppable,
+)
 from ..errors import OutputExists
 from .locks import claim, dead_locks, lock_target
 
@@ -41,11 +47,13 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder that replaces `folder` on success and is removed on failure.
 
     The lock of `folder` is held. An earlier folder is put aside until the new one has its place; if
-    a killed process had put one aside, it is first put back.
+    a killed process had put one aside, it is first put back. A link is followed.
 
     Raises:
         OutputExists: a living process holds the lock.
     """
+    if folder.is_symlink():
+        folder = folder.resolve()
     with sole_writer(folder):
         aside = re.compile(re.escape(f".{folder.name}.") + r"[a-z0-9_]{8}\.old")
         for old in [p for p in folder.parent.iterdir() if aside.fullmatch(p.name)]:
@@ -53,23 +61,28 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
                 shutil.rmtree(old, ignore_errors=True)
             else:
                 old.replace(folder)
-        new = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
+        new = temporary_path(folder)
+        old = new.with_suffix(".old")
         try:
-            new.chmod(0o755)
+            new.mkdir(0o755)
             yield new
-            old = new.with_suffix(".old")
-            if folder.exists():
-                folder.replace(old)
-            try:
-                new.replace(folder)
-            except OSError:
-                if old.exists():
-                    old.replace(folder)
-                raise
+            with unstoppable():
+                if folder.exists():
+                    folder.replace(old)
+                try:
+                    new.replace(folder)
+                except OSError:
+                    if old.exists():
+                        old.replace(folder)
+                    raise
+                remove_at_stop(old)
             shutil.rmtree(old, ignore_errors=True)
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
             raise
+        finally:
+            keep(new)
+            keep(old)
 
 
 def sweep(folder: Path, *, guard: Callable[[Path], Path | None]) -> None:

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from ..core import temporary_files
+from ..core import call_at_stop, temporary_files, unstoppable
 
 LARGEST = 4096
 """Largest size in bytes of the content of a lock file."""
@@ -37,6 +37,7 @@ _HELD: "set[Lock]" = set()
 """The locks of this process, which one thread keeps fresh."""
 if hasattr(os, "register_at_fork"):  # a forked process holds no locks
     os.register_at_fork(after_in_child=_HELD.clear)
+call_at_stop(lambda: [lock.release() for lock in tuple(_HELD)])
 
 
 class Lock(AbstractContextManager["Lock"]):
@@ -56,9 +57,10 @@ class Lock(AbstractContextManager["Lock"]):
     def release(self) -> None:
         """Remove the lock if it is still ours; do nothing in a forked process."""
         if os.getpid() == self.process:
-            _HELD.discard(self)
-            if self.still_mine():
-                self.path.unlink(missing_ok=True)
+            with unstoppable():
+                _HELD.discard(self)
+                if self.still_mine():
+                    self.path.unlink(missing_ok=True)
 
     def __exit__(self, *error: object) -> None:
         self.release()
@@ -111,10 +113,11 @@ def claim(target: Path) -> Lock | None:
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     content = json.dumps(owner).encode()
-    taken_over = _acquire(path, content)
-    if taken_over is None:
-        return None
-    lock = Lock(path, content, taken_over=taken_over)
+    with unstoppable():
+        taken_over = _acquire(path, content)
+        if taken_over is None:
+            return None
+        lock = Lock(path, content, taken_over=taken_over)
     _start_heartbeats(os.getpid())
     # remove half-written files, and stale guard files: their owners are gone
     for stale in (*temporary_files(target), *path.parent.glob(f"{glob.escape(path.name)}.*")):

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from ..core import stoppable
 from ..errors import ProbSAError
 from .tasks import Stage, Task, TaskOutcome, work
 
@@ -134,8 +135,7 @@ def visible_devices() -> list[str]:
 def _serve(pipe: Connection, pickled: bytes, device: str | None) -> None:
     # Ctrl-C reaches all processes of the terminal; the parent process shuts the workers down.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _exit)
-    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    end_with_parent()
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
 
@@ -143,26 +143,30 @@ def _serve(pipe: Connection, pickled: bytes, device: str | None) -> None:
         pipe.send(None)
         return pipe.recv()
 
-    try:
-        work(pickle.loads(pickled), iter(ask, None), tell=pipe.send)
-    except Exception as e:  # noqa: BLE001 - the parent process raises it
-        pipe.send(picklable(e))
-    finally:
-        # A second SIGTERM must not interrupt the interpreter's shutdown.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with stoppable(status=128 + signal.SIGTERM, restore=False):
+        try:
+            work(pickle.loads(pickled), iter(ask, None), tell=pipe.send)
+        except Exception as e:  # noqa: BLE001 - the parent process raises it
+            pipe.send(picklable(e))
+        finally:
+            # SIGTERM must not interrupt the interpreter's shutdown.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _exit(number: int, frame: object) -> None:
-    # Unlike the default action, SystemExit lets context managers remove temporary files.
-    raise SystemExit(128 + number)
+def end_with_parent(number: int = 0) -> None:
+    """End this process if its parent is killed, whose locks are free then: it must not go on.
 
+    Args:
+        number: of the process, as PyTorch's loaders call this function.
+    """
 
-def _end_with_parent() -> None:
-    # If the parent was killed, its locks are free: a worker must not go on.
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    def wait_for_end() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait_for_end, name="parent", daemon=True).start()
 
 
 def picklable(error: Exception) -> Exception:

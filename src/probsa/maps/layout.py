@@ -23,6 +23,8 @@ WIDEST_GAP = 10
 """Largest number of missing slices that a strip draws to scale; wider gaps are drawn this wide."""
 MOST_CELLS = 16_000_000
 """Largest raster that is made finer to place the patches better."""
+MOST_STEPS = 2**31
+"""Largest number of strides between two patches: pairs of such numbers are one int64."""
 FINEST = 8
 """Largest number of cells along a side of a patch."""
 ROUNDING = 1.0
@@ -85,7 +87,10 @@ class Layout:
         """The lattice of the squares; None if they lie on none or two share a cell."""
         corners, _ = self.cells
         low = corners.min(0)
-        index = np.rint((corners - low) / self.stride).astype(np.int64)
+        steps = np.rint((corners - low) / self.stride)
+        if steps.max() > MOST_STEPS:  # a damaged stride
+            return None
+        index = steps.astype(np.int64)
         offset = corners - low - index * self.stride
         # corners are rounded if the stride is not a whole number, that of the first one as well
         centre = (offset.min(0) + offset.max(0)) / 2
@@ -265,7 +270,7 @@ def _slices(position: np.ndarray) -> Layout:
     """Place slices in row order; a step of k units leaves room for k − 1 missing slices."""
     step = np.abs(np.diff(position))
     unit = float(np.median(step[step > 0])) if (step > 0).any() else 1.0
-    jump = np.maximum(1, np.rint(step / unit)).astype(np.int64)
+    jump = np.clip(np.rint(step / unit), 1, MOST_STEPS).astype(np.int64)
     columns = np.r_[0, np.minimum(jump, WIDEST_GAP + 1).cumsum()]
     missing = int((jump - 1).sum())
     note = f" ({missing} missing)" if missing else ""

@@ -150,7 +150,13 @@ def read(path: Path, *, pixels: bool) -> "Dataset":
             explicit = uid.ExplicitVRLittleEndian if little else uid.ExplicitVRBigEndian
             syntax = uid.ImplicitVRLittleEndian if implicit else explicit
             dataset.file_meta.TransferSyntaxUID = syntax
-    deflated = dataset.file_meta.TransferSyntaxUID == _DEFLATED
+    syntax = dataset.file_meta.TransferSyntaxUID
+    if not isinstance(syntax, uid.UID) or not syntax.is_transfer_syntax:
+        raise SlideError(
+            f"{path}: the transfer syntax is {str(syntax)[:80]!r}, expected one of DICOM: "
+            "export the file again"
+        )
+    deflated = syntax == _DEFLATED
     if not pixels and "Rows" in dataset and left < 8 and not deflated:
         raise SlideError(f"{path} has the header of an image but no pixels: copy it again")
     return dataset

@@ -32,6 +32,8 @@ Target = int | float | tuple[float, ...]
 """The targets of a bag for a likelihood: a class or grade, a number, or one per column."""
 MOST_CLASSES = 20
 """Most whole numbers that are taken for classes unless the user says that they are."""
+LARGEST = 2**53
+"""Class numbers are below it, so that they are exact."""
 SHOWN = 5
 """Maximum number of names that a message lists; the others are counted."""
 CENSORSHIP = "censorship"
@@ -306,7 +308,7 @@ class ClassLabels(Labels):
                 return float(list(classes).index(name))
         # "1" may be the name of the lowest grade, so that numbers are names and not indices
         are_names = self.ordered and any(name.isdecimal() for name in classes)
-        if are_names or not number.isdecimal() or int(number) >= (len(classes) or math.inf):
+        if are_names or not number.isdecimal() or float(number) >= (len(classes) or LARGEST):
             return None
         return float(number)
 

@@ -275,10 +275,10 @@ def convert_checkpoint(
     model = from_original(reference, read_state(source), **dict(arguments or {}))
     count = max(model.n_classes, 2)
     class_names = tuple(classes) if classes else tuple(str(c) for c in range(count))
-    if len(class_names) != count:
+    if not len(class_names) == len(set(class_names)) == count:
         raise CheckpointError(
             f"{len(class_names)} names of classes ({', '.join(class_names)}) for a model of "
-            f"{count} classes"
+            f"{count} classes: give each class a different name"
         )
     metadata = {
         "model": model.name,

@@ -29,7 +29,7 @@ from ..core import (
     read_text,
     unusual,
 )
-from ..datasets import CovariateOptions
+from ..datasets import MOST_CACHE_GB, CovariateOptions
 from ..errors import InputError, UnknownName
 from ..models import RETIRED_OPTIONS
 from ..tasks import TargetOptions
@@ -166,7 +166,7 @@ class DataConfig(_Checked):
     """The likelihood of targets that are not classes."""
     covariates: CovariateOptions = field(default_factory=CovariateOptions)
     """Clinical covariates that are added to what the image says."""
-    cache_gb: NonNegativeFloat = 4.0
+    cache_gb: Annotated[float, Limits(at_least=0, at_most=MOST_CACHE_GB)] = 4.0
     """Gigabytes of memory in which bags are cached between epochs."""
     max_bag_gb: PositiveFloat = MAX_BAG_GB
     """Gigabytes that the features of one bag may take in memory. Files that state more are

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
 
-from ..core import NonNegativeInt, read_record, write_json
+from ..core import NonNegativeInt, orderly_stop, read_record, write_json
 from ..errors import InputError, MissingExtra
 from .config import RunConfig, Tracker, leaves
 from .run_folder import RunFolder
@@ -198,7 +198,8 @@ def tracked(config: RunConfig, folder: RunFolder) -> Iterator[TrackedRun | None]
         ) from error
     failed = True
     try:
-        yield run
+        with orderly_stop():  # a signal ends the tracked run as well
+            yield run
         failed = False
     finally:
         try:

@@ -106,6 +106,13 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         test = dict.fromkeys(name for split in splits for name in split.test)
         origin = f"the test parts of {len(runs)} runs"
         split = Split(train=(), val=(), test=tuple(test), origin=origin)
+
+    def more(new: Path) -> None:
+        if null_maps is not None:
+            write_null_scores(new, null_maps, read=bags.stored)
+        if bags.notes:
+            write_json(new / NOTES, dict(sorted(bags.notes.items())))
+
     selection = BagSelection(
         bags=bags,
         names=bags.names,
@@ -120,16 +127,13 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         faithfulness=faithfulness,
         overwrite=overwrite,
         on_bag=on_bag,
+        more=more,
     )
     predicted = selection.predict(predictor)
-    if null_maps is not None:
-        write_null_scores(out, null_maps, read=bags.stored)
     without: tuple[str, ...] = ()
     if table is not None:
         note_missing_features(table, bags)
         without = tuple(name for name in table.bags if name not in set(bags.names))
-    if bags.notes:
-        write_json(out / NOTES, dict(sorted(bags.notes.items())))
     return replace(predicted, without_features=without, notes=len(bags.notes), new_missing=unknown)
 
 

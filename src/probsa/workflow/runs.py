@@ -223,6 +223,16 @@ def predict_run(
         if not table.of_task.two_classes:
             rival = fit_run_means(run, predictor, read=bags.stored, split=split, targets=targets)
         distance = fit_run_distance(run, bags.bag, split=split)
+
+    def null_maps(new: Path) -> None:
+        if any(True for _ in labelled_bags(new)):
+            classes = as_two_classes(table, split.train)
+            maps = fit_null_maps(
+                bags.stored, labels=classes, train=split.train, validation=split.val
+            )
+            maps.save(null_maps_file(run.path))
+            write_null_scores(new, maps, read=bags.stored)
+
     selection = BagSelection(
         bags=bags,
         names=split.val + split.test,
@@ -234,14 +244,9 @@ def predict_run(
         rival=rival,
         slides=extras,
         on_bag=on_bag,
+        more=null_maps if extras else None,
     )
-    predicted = selection.predict(predictor)
-    if extras and any(True for _ in labelled_bags(run.predictions)):
-        classes = as_two_classes(table, split.train)
-        maps = fit_null_maps(bags.stored, labels=classes, train=split.train, validation=split.val)
-        maps.save(null_maps_file(run.path))
-        write_null_scores(run.predictions, maps, read=bags.stored)
-    return predicted
+    return selection.predict(predictor)
 
 
 def _choose_findings(

@@ -34,6 +34,10 @@ Failures = list[tuple[str, str]]
 """(bag, reason) pairs of bags that could not be processed."""
 OnBag = Callable[[int, int], None]
 """Called with (number of bags done, total number)."""
+OnFolder = Callable[[Path], object]
+"""Called with the folder of predictions before it appears."""
+OnFolder = Callable[[Path], object]
+"""Called with the folder of predictions before it appears."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +81,8 @@ class BagSelection:
     """Whether the effects of a patient's slides are written."""
     overwrite: bool = True
     on_bag: OnBag | None = None
+    more: OnFolder | None = None
+    """What writes further files into the folder, which appears when everything is in it."""
 
     def predict(self, predictor: Predictor) -> Predicted:
         """Predict the bags, and write the predictions and the reasons why others have none.
@@ -137,6 +143,20 @@ class BagSelection:
         metadata = dict(predictor.metadata)
         if isinstance(self.distance, TrainingDistance):
             metadata[DISTANCE_VALIDATION_BAGS] = len(self.distance.bags.reference)
+
+        def others(new: Path) -> None:
+            if self.faithfulness:
+                write_curves(new, curves)
+            if self.rival is not None:
+                self.rival.write(new, means, classes=predictor.classes)
+            if effects:
+                write_slide_effects(new, effects)
+            if failures:
+                rows = [{"bag": b, "reason": r} for b, r in failures]
+                write_csv(new / "failed.csv", ["bag", "reason"], rows)
+            if self.more is not None:
+                self.more(new)
+
         write_predictions(
             self.out,
             (replace(p, **details.pop(p.name, {})) for p in predictions),
@@ -146,15 +166,7 @@ class BagSelection:
             threshold=self.threshold,
             metadata=metadata,
             overwrite=self.overwrite,
+            more=others,
         )
-        if self.faithfulness:
-            write_curves(self.out, curves)
-        if self.rival is not None:
-            self.rival.write(self.out, means, classes=predictor.classes)
-        if effects:
-            write_slide_effects(self.out, effects)
-        if failures:
-            rows = [{"bag": b, "reason": r} for b, r in failures]
-            write_csv(self.out / "failed.csv", ["bag", "reason"], rows)
         predicted = len(self.names) - len(failures)
         return Predicted(folder=self.out, bags=predicted, failures=failures, other=other)

@@ -71,14 +71,14 @@ def read_patches(folder: Path | None, name: str) -> PatchFile | None:
             if isinstance(pixels, h5py.Dataset):
                 attributes = {"patch_size": pixels.shape[1]} | attributes | attributes_of(pixels)
                 scale = numeric_attribute(attributes, "downsample") or 1.0
-            coords = at_level_0(as_coordinates(corners[...]), scale)
+            coords = at_level_0(as_coordinates(corners[...], source=path), scale, source=path)
             return PatchFile(coords=coords, attributes=attributes, scale=scale)
     return None
 
 
-def at_level_0(coords: np.ndarray, scale: float) -> np.ndarray:
+def at_level_0(coords: np.ndarray, scale: float, *, source: Path) -> np.ndarray:
     """Convert corners from another level to level 0."""
-    return coords if scale == 1 else np.rint(coords * scale).astype(np.int64)
+    return coords if scale == 1 else as_coordinates(np.rint(coords * scale), source=source)
 
 
 class ClamTensorBags(BagSet):

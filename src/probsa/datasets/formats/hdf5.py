@@ -106,7 +106,7 @@ class Hdf5Bags(BagSet):
         patches = self._beside(name)
         if patches is None or stored.coords is None:
             return stored
-        coords = at_level_0(stored.coords, patches.scale)
+        coords = at_level_0(stored.coords, patches.scale, source=self._files[name])
         return replace(stored, coords=coords, stride=stride_of(patches.attributes))
 
     def _peek(self, name: str) -> tuple[int, int]:

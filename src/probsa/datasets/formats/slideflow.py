@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from ...core import (
+    CORNERS,
     StoredBag,
     as_coordinates,
     as_features,
@@ -26,7 +27,7 @@ from ...core import (
 from ...errors import BagError
 from ..bag_set import BagSet
 from ..metadata import Metadata
-from .tensors import load_tensor, tensor_shape
+from .tensors import AGAIN, load_tensor, tensor_shape
 
 INDEXES = (".index.npz", ".index.npy")
 CONFIG = "bags_config.json"
@@ -90,8 +91,7 @@ class SlideflowBags(BagSet):
                 )
             return None
         centres = load_array(index)
-        if centres.ndim != 2 or centres.shape[1] != 2 or centres.dtype.kind not in "iuf":
-            raise BagError(f"{index}: the shape is {centres.shape}, expected (tiles, 2) in pixels")
+        CORNERS.check(centres, what="the index of tiles", where=index, again=AGAIN)
         return centres
 
     def at_level_0(
@@ -121,7 +121,7 @@ class SlideflowBags(BagSet):
         bag = StoredBag(
             name=name,
             features=as_features(load_tensor(path), source=path),
-            coords=None if centres is None else corners(centres, side or 0.0),
+            coords=None if centres is None else corners(centres, side or 0.0, source=path),
             kind="slide",
         )
         return validate_bag(bag, source=path)
@@ -130,12 +130,12 @@ class SlideflowBags(BagSet):
         return tensor_shape(self._files[name])
 
 
-def corners(centres: np.ndarray, side: float) -> np.ndarray:
+def corners(centres: np.ndarray, side: float, *, source: Path | str = "a bag") -> np.ndarray:
     """Return the top-left corners of tiles, (n, 2) int64.
 
     If the side is odd, slideflow rounds the centre down.
     """
-    return as_coordinates(np.ceil(centres.astype(np.float64) - side / 2 - 1e-6))
+    return as_coordinates(np.ceil(centres.astype(np.float64) - side / 2 - 1e-6), source=source)
 
 
 def _stride(centres: np.ndarray) -> float | None:

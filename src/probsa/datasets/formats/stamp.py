@@ -100,7 +100,7 @@ class StampBags(BagSet):
         bag = StoredBag(
             name=name,
             features=as_features(features, source=path),
-            coords=as_coordinates(coords),
+            coords=as_coordinates(coords, source=path),
             kind="slide",
             stride=stride,
         )
@@ -156,7 +156,7 @@ def _corners(f: h5py.File, path: Path) -> np.ndarray:
     if dataset is None or len(dataset.shape) != 2 or dataset.shape[1] != 2:
         shape = "missing" if dataset is None else dataset.shape
         raise BagError(f"{path}: expected coords (tiles, 2) in micrometres, they are {shape}")
-    corners = as_coordinates(dataset[...]).astype(np.float64)
+    corners = as_coordinates(dataset[...], source=path).astype(np.float64)
     if not np.isfinite(corners).all():
         raise BagError(f"{path}: coords hold NaN or infinity: extract that bag again")
     return corners

@@ -119,7 +119,7 @@ class TorchmilBags(BagSet):
         bag = StoredBag(
             name=name,
             features=as_features(load_array(path), source=path),
-            coords=None if coords is None else as_coordinates(coords),
+            coords=None if coords is None else as_coordinates(coords, source=path),
             instance_labels=self.instance_labels(name),
             kind="slide" if self._is_slide else "ct",
             stride=self._stride,

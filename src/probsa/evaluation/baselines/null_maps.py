@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 from sklearn.preprocessing import SplineTransformer
 
 from ...core import (
+    ONE_NUMBER,
     StoredBag,
     as_record,
     dataset_of,
@@ -56,8 +57,8 @@ ADVICE = "remove it, and evaluate the run again"
 ABOUT = "about.json"
 AGAIN = "predict again"
 NO_NULL_MAPS = (
-    "no null maps were stored with these predictions: `probsa train` fits them if the held-out "
-    "bags have instance labels"
+    f"the predictions have no folder {NULL_SCORES}: it was not copied, or the run has none, "
+    "because its held-out bags had no instance labels. `probsa predict` writes those of the run"
 )
 SEED = 0
 """Seed of the sampled instances."""
@@ -309,19 +310,22 @@ def read_null_scores(parent: Path, name: str, *, instances: int) -> Scores:
     found: Scores = {}
     with open_hdf5(path, again=AGAIN) as f:
         for null_map in NULL_MAPS:
-            if null_map in f.attrs:
-                found[null_map] = str(f.attrs[null_map])
+            reason = f.attrs.get(null_map)
+            if reason is not None and not isinstance(reason, str):
+                raise BagError(
+                    f"{path}: the attribute {null_map!r} is {str(reason)[:80]}, expected a text: "
+                    f"{AGAIN}"
+                )
+            if reason is not None:
+                found[null_map] = reason
             scores = dataset_of(f, null_map, again=AGAIN)
             if scores is None:
                 continue
             # the stated size is compared before anything is read
-            fits = scores.shape == (instances,) and scores.dtype.kind in "fiu"
-            values = np.asarray(scores[...], np.float64) if fits else np.array(np.nan)
+            ONE_NUMBER.check(scores, what=null_map, where=path, rows=instances, again=AGAIN)
+            values = np.asarray(scores[...], np.float64)
             if not np.isfinite(values).all():
-                raise BagError(
-                    f"{path}: {null_map} is {scores.dtype} of shape {scores.shape}, expected "
-                    f"{instances} finite scores: predict this bag again"
-                )
+                raise BagError(f"{path}: {null_map} has values that are not finite: {AGAIN}")
             found[null_map] = values
     return found
 

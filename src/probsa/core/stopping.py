@@ -1,0 +1,152 @@
+"""Signals that end this process, after what it leaves unfinished was removed.
+
+An exception raised by a signal handler may arrive anywhere: in a callback of HDF5, which turns it
+into an error of the file, or between two lines of a cleanup. The process is therefore ended by the
+handler itself.
+"""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+QUIET = "ignore:resource_tracker"
+"""A filter of warnings for the processes that are started."""
+PATIENCE = 5.0
+"""Seconds that child processes have to remove what they leave."""
+
+_temporary: set[Path] = set()
+_actions: list[Callable[[], object]] = []
+_busy: list[None] = []
+_pending: list[int] = []
+_orderly: list[None] = []
+_active: set[int] = set()
+"""The number of this process while it is `stoppable`; processes that it forks are not."""
+
+
+def remove_at_stop(path: Path) -> Path:
+    """Have a temporary file or folder, which need not exist yet, removed; see `keep`."""
+    _temporary.add(path)
+    return path
+
+
+def keep(path: Path) -> None:
+    """Withdraw `remove_at_stop`: the path was removed or renamed."""
+    _temporary.discard(path)
+
+
+def call_at_stop(action: Callable[[], object]) -> None:
+    """Have a function called before the process is ended by a signal."""
+    _actions.append(action)
+
+
+@contextmanager
+def unstoppable() -> Iterator[None]:
+    """Put off the end of the process while something short is done that must not be torn."""
+    _busy.append(None)
+    try:
+        yield
+    finally:
+        _busy.pop()
+        if _pending and not _busy:
+            signal.raise_signal(_pending.pop())
+
+
+@contextmanager
+def orderly_stop() -> Iterator[None]:
+    """Raise KeyboardInterrupt at a signal instead, for work that needs its own cleanup."""
+    _orderly.append(None)
+    try:
+        yield
+    finally:
+        _orderly.pop()
+
+
+@contextmanager
+def stoppable(
+    *numbers: int, status: int = 130, message: str = "", restore: bool = True
+) -> Iterator[None]:
+    """End this process, its children and what they left unfinished, when a signal comes.
+
+    Outside of the main thread, which alone receives signals, and inside another `stoppable`,
+    nothing is changed.
+
+    Args:
+        numbers: the signals; none for SIGTERM.
+        status: exit status of the process.
+        message: what is written to standard error.
+        restore: whether the earlier handlers are put back at the end.
+    """
+    process = os.getpid()
+    if process in _active or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # Semaphores that this process leaves are removed by a process that Python starts for that.
+    known = os.environ.get("PYTHONWARNINGS", "")
+    if QUIET not in known:
+        os.environ["PYTHONWARNINGS"] = f"{known},{QUIET}".lstrip(",")
+
+    def stop(number: int, frame: object) -> None:
+        if os.getpid() != process:  # a forked reader has nothing to clean up
+            os._exit(128 + number)
+        if _busy:
+            _pending[:] = [number]
+            return
+        if _orderly:
+            raise KeyboardInterrupt
+        for other in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(other, signal.SIG_IGN)
+        end_process(status, message)
+
+    before = {n: signal.signal(n, stop) for n in numbers or (signal.SIGTERM,)}
+    _active.add(process)
+    try:
+        yield
+    finally:
+        if restore:
+            _active.discard(process)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def end_process(status: int, message: str = "") -> None:
+    """End this process at once, without its children and what they left unfinished."""
+    children = multiprocessing.active_children()
+    for child in children:
+        with suppress(OSError):
+            child.terminate()
+    server = sys.modules.get("multiprocessing.forkserver")
+    pid = getattr(getattr(server, "_forkserver", None), "_forkserver_pid", None)
+    if pid is not None:  # it may be importing modules for workers yet
+        with suppress(OSError):
+            os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + PATIENCE
+    for child in children:
+        child.join(max(0.0, until - time.monotonic()))
+        if child.exitcode is None:
+            child.kill()
+    remove_unfinished()
+    with suppress(Exception):  # the signal may have come while the stream was written to
+        sys.stdout.flush()
+    with suppress(OSError):
+        os.write(2, message.encode())
+    os._exit(status)
+
+
+def remove_unfinished() -> None:
+    """Remove the temporary files and folders of this process, and release its locks."""
+    for path in tuple(_temporary):
+        with suppress(OSError):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+    for action in _actions:
+        with suppress(OSError):
+            action()
