@@ -44,29 +44,29 @@ SINGLE_FILES = {"errors", "__main__"}
 # rebuilt gets its new size. Of the rebuilt ones, statistics, tasks and evaluation are still above
 # the budgets of the design (2,100, 900 and 5,500).
 BUDGETS = {
-    "core": 2695,
+    "core": 2917,
     "statistics": 2395,
     "variational": 2205,
-    "tasks": 1498,
-    "slides": 2461,
+    "tasks": 1500,
+    "slides": 2467,
     "patches": 1076,
     "features": 1811,
-    "jobs": 1150,
-    "cohorts": 2536,
-    "datasets": 6193,
+    "jobs": 1119,
+    "cohorts": 2538,
+    "datasets": 6195,
     "layers": 1890,
     "models": 4932,
-    "training": 3221,
-    "evaluation": 6809,
-    "maps": 2392,
+    "training": 3222,
+    "evaluation": 6852,
+    "maps": 2397,
     "view": 1286,
     "exports": 1275,
-    "workflow": 1308,
+    "workflow": 1327,
     "estimators": 988,
     "benchmark": 6069,
-    "cli": 2768,
+    "cli": 2773,
 }
-TESTS, BENCHMARKS = 44761, 2246
+TESTS, BENCHMARKS = 45036, 2429
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6

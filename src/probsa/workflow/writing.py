@@ -36,8 +36,6 @@ OnBag = Callable[[int, int], None]
 """Called with (number of bags done, total number)."""
 OnFolder = Callable[[Path], object]
 """Called with the folder of predictions before it appears."""
-OnFolder = Callable[[Path], object]
-"""Called with the folder of predictions before it appears."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
