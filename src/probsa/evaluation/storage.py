@@ -243,7 +243,7 @@ def listed(names: Sequence[str], *, what: str = "bag") -> str:
     return f"{counted(len(names), what)} ({shown}{more})"
 
 
-def read_predictions(folder: Path) -> Predictions:
+def read_predictions(folder: Path | str) -> Predictions:
     """Read the table of a predictions folder; per-instance files are read on demand.
 
     Raises:
