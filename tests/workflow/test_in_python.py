@@ -1,11 +1,15 @@
 """What a user does with a run in Python, where every path may be a text."""
 
+import re
+
 import pytest
 from support.stored import write_folder
 
 from probsa import load, predict_folder, train_and_report
 from probsa.datasets import open_bags
+from probsa.errors import InputError
 from probsa.evaluation import evaluate, read_predictions
+from probsa.evaluation.storage import read_instances
 from probsa.exports import ExportSettings, export_folder
 from probsa.maps import render_folder
 from probsa.training import read_run
@@ -32,5 +36,22 @@ def test_paths_may_be_texts(folder):
     assert not export_folder("preds", "exports", ExportSettings(geojson="tiles")).failures
     assert (folder / "maps" / "000.png").is_file() and any((folder / "exports").iterdir())
     assert len(read_predictions("preds").bags) == len(open_bags("features").names)
-    assert load("run", device="cpu").task == "binary"
+    with pytest.raises(InputError, match="read_predictions"):
+        load("preds")
+
+
+def test_a_run_and_its_predictions_say_what_they_are(folder):
+    run = load("run", device="cpu")
+    assert re.fullmatch(
+        r"<Ensemble: 2 × evidence-field, binary \(0, 1\), \d training bags, \d validation bags, "
+        r"4 test bags, test AUROC .*>",
+        repr(run),
+    )
+    (p,) = run.predict([open_bags("features").bag("001")])
+    assert re.fullmatch(r"<Prediction of '001': [01], p = 0.* ± 0.*, \d instances>", repr(p))
+    stored = read_predictions("run/predictions")
+    name = stored.bags[0]
+    call = stored.to_frame().set_index("bag").loc[name, "call"]
+    assert f"{name!r}: {call}, p" in repr(stored.instances(name))
+    assert repr(read_instances(stored.instance_path(name))).startswith(f"<Prediction of {name!r}: ")
     assert read_run("run/run.yaml", {}).training.epochs == 2

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..core import TaskName
-from ..tasks import TASKS, Task
+from ..core import TaskName, counted
+from ..tasks import TASKS, Stated, Task
 
 EXPLANATIONS = ("class_score", "contribution", "leave_one_out", "probability_positive", "at_least")
 """The fields of `Prediction` that explain it, which only models with a closed form have."""
@@ -111,6 +111,8 @@ class Prediction:
     task: TaskName = "binary"
     """What is predicted; for a task without classes, `outputs` names what `probability` holds."""
     outputs: tuple[str, ...] = ()
+    stated: Stated = field(default_factory=Stated)
+    """The names of the classes and the thresholds, with which the bag is called; not stored."""
     scores: Mapping[str, float] = field(default_factory=dict)
     """Scores of a labelled bag that need its whole predictive distribution (`nll`, `crps`), for
     tasks without classes; in the table of bags."""
@@ -124,6 +126,19 @@ class Prediction:
     def of_task(self) -> Task:
         """What depends on the task."""
         return TASKS[self.task]
+
+    @property
+    def score_name(self) -> str:
+        """What `attention_mean` holds: `attention`, or another kind of score."""
+        return "attention" if self.score_kind in ("logit", "weight") else self.score_kind
+
+    def __repr__(self) -> str:
+        """Return the name, the call, the probability with its deviation, and the size."""
+        said, size = "", counted(len(self.attention_mean), "instance")
+        if self.probability.size:  # a file of instances does not hold it
+            verdict = self.of_task.verdict(self, self.stated)
+            said = f"{verdict.call}, {verdict.text}, "
+        return f"<Prediction of {self.name!r}: {said}{size}>"
 
     @property
     def score_has_level(self) -> bool:
@@ -172,11 +187,15 @@ class Prediction:
         return replace(self, **arrays | {"name": name, "slide": None, "slides": ()})
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a data frame with one row per instance: its bag, coordinates and all arrays."""
+        """Return a data frame with one row per instance: its bag, coordinates and all arrays.
+
+        The score and its variances are named after what they hold, as `evidence_mean`.
+        """
         columns: dict[str, Any] = {"bag": [self.name] * len(self.attention_mean)}
         for key, values in self.per_instance().items():
             rows = values.reshape(len(values), -1)
             width = rows.shape[1]
+            key = key.replace("attention", self.score_name)
             names = [key]
             if key == "coords":
                 names = ["position"] if width == 1 else ["x", "y"]
