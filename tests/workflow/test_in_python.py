@@ -1,8 +1,11 @@
 """What a user does with a run in Python, where every path may be a text."""
 
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from support.stored import write_folder
 
 from probsa import load, predict_folder, train_and_report
@@ -38,6 +41,21 @@ def test_paths_may_be_texts(folder):
     assert len(read_predictions("preds").bags) == len(open_bags("features").names)
     with pytest.raises(InputError, match="read_predictions"):
         load("preds")
+
+
+def test_runs_and_predictions_are_drawn(folder):
+    run, ax = load("run", device="cpu"), Figure().subplots()
+    assert run.plot_training(ax) is ax and len(ax.lines) == 4  # two losses of two members
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["nll", "validation nll"]
+    (p,) = run.predict([open_bags("features").bag("001")])
+    ax = p.plot(Figure().subplots())
+    (squares,) = ax.collections
+    assert squares.get_array().tolist() == p.attention_mean.tolist()
+    assert squares.get_clim() == (-abs(p.attention_mean).max(), abs(p.attention_mean).max())
+    slices = replace(p, coords=np.arange(len(p.degree))[::-1, None]).plot(Figure().subplots())
+    assert slices.lines[0].get_ydata().tolist() == p.attention_mean[::-1].tolist()
+    with pytest.raises(InputError, match="run folder"):
+        load(run.save_pretrained("model"), device="cpu").plot_training()
 
 
 def test_a_run_and_its_predictions_say_what_they_are(folder):

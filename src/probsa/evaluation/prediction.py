@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 
 from ..core import TaskName, counted
 from ..tasks import TASKS, Stated, Task
@@ -185,6 +187,47 @@ class Prediction:
         rows = self.slide == self.slides.index(name)
         arrays = {k: v[rows] for k, v in self.per_instance().items()}
         return replace(self, **arrays | {"name": name, "slide": None, "slides": ()})
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the mean score of each instance: patches as squares, else a curve with ± 1 sd.
+
+        Of several classes, it is that of `Task.column`. Figures of whole folders are drawn by
+        `probsa.maps.render_folder`.
+
+        Args:
+            ax: the axes to draw on; None for pyplot's current ones.
+
+        Returns:
+            The axes.
+        """
+        import matplotlib.pyplot as plt
+
+        ax = plt.gca() if ax is None else ax
+        mean, variance = (
+            v if v.ndim == 1 else v[:, self.of_task.column(self, v.shape[1])]
+            for v in (self.attention_mean, self.attention_variance)
+        )
+        name = f"{self.score_name} (mean)"
+        if self.coords is not None and self.coords.shape[1] == 2:
+            side = self.stride or float(np.ptp(self.coords, axis=0).max()) or 1.0
+            corners = self.coords[:, None] + side * np.array([[0, 0], [1, 0], [1, 1], [0, 1]])
+            top = float(np.abs(mean).max()) or 1.0
+            limits = (-top, top) if self.score_has_level else (mean.min(), mean.max())
+            squares = PolyCollection(list(corners), array=mean, edgecolors="none", clim=limits)
+            squares.set_cmap("RdBu_r" if self.score_has_level else "viridis")
+            ax.add_collection(squares)
+            ax.autoscale_view()
+            ax.set_aspect("equal")
+            ax.invert_yaxis()
+            ax.set(xlabel="x (pixels)", ylabel="y (pixels)")
+            ax.figure.colorbar(squares, ax=ax, label=name)
+        else:
+            x = np.arange(len(mean)) if self.coords is None else self.coords.ravel()
+            order, sd = np.argsort(x), np.sqrt(variance)
+            ax.plot(x[order], mean[order], marker=".")
+            ax.fill_between(x[order], (mean - sd)[order], (mean + sd)[order], alpha=0.3)
+            ax.set(xlabel="instance" if self.coords is None else "position", ylabel=name)
+        return ax
 
     def to_frame(self) -> pd.DataFrame:
         """Return a data frame with one row per instance: its bag, coordinates and all arrays.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from torch import Tensor
 
 from ..core import Bag, Bags, TaskName, pack, segment_softmax
@@ -76,6 +77,16 @@ class Predictor:
         if facts.report is not None and (metric := facts.report.metrics.get(name)):
             said.append(f"{facts.report.part} {METRIC_TITLES[name]} {metric}")
         return f"<{type(self).__name__}: {', '.join(said)}>"
+
+    def plot_training(self, ax: Axes | None = None) -> Axes:
+        """Draw the losses of every epoch of the run, as `RunFolder.plot_training` does.
+
+        Raises:
+            InputError: the model does not come from a run folder.
+        """
+        if self.run is None or not self.run.metrics_file.is_file():
+            raise InputError("the model was not loaded from a run folder, which has its losses")
+        return self.run.plot_training(ax)
 
     @property
     def task(self) -> TaskName:
