@@ -1,5 +1,7 @@
 """`MILClassifier`: against `probsa train` on the same bags, its inputs and its explanations."""
 
+import doctest
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from probsa.core import GraphOptions, TextTable
 from probsa.datasets import open_bags, read_table
 from probsa.errors import BagError, EmptyBag, GraphError, InputError, UnknownName
 from probsa.estimators import as_bags
+from probsa.estimators import classifier as classifier_module
 from probsa.training import read_run, train
 
 X, Y = made_bags()
@@ -26,7 +29,9 @@ ABMIL = {"model": "abmil", "model_arguments": {"embed": 8, "attention_dim": 4}, 
 
 
 def classifier(**changes) -> MILClassifier:
-    return MILClassifier(**{"model_arguments": SMALL, **FAST, **changes})
+    return MILClassifier(
+        **{"model": "abmil-probsa-diag", "model_arguments": SMALL, **FAST, **changes}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +44,14 @@ def test_it_is_the_run_of_probsa_train(tmp_path):
     features, table = write_folder(tmp_path)
     lines = [line.rpartition(",")[0] for line in table.read_text().splitlines()]  # without folds
     table.write_text("\n".join(lines) + "\n")
-    keys = {"model": "abmil-probsa-diag", **SMALL, "epochs": 3, "batch_size": 4, "threads": 1}
+    keys: dict = {"epochs": 1, "threads": 1}
     keys |= {"features": str(features), "labels": str(table), "device": "cpu", "seed": 5}
-    config = read_run(None, {**keys, "standardize": True, "tensorboard": False})
+    config = read_run(None, {**keys, "tensorboard": False})
     run = train(config, tmp_path / "run")
-    bags = open_bags(features)
+    bags = open_bags(features, graph=config.data.graph)
     given = [bags.bag(name) for name in bags.names]
     labels = read_table(table).labels
-    mine = MILClassifier(
-        model_arguments=SMALL, epochs=3, batch_size=4, threads=1, standardize=True, random_state=5
-    ).fit(given, labels)
+    mine = MILClassifier(epochs=1, threads=1, random_state=5).fit(given, labels)
     theirs = [p.probability[0] for p in load(run.path, device="cpu").predict(given)]
     assert mine.predict_proba(given)[:, 1].tolist() == [float(p) for p in theirs]
     rows = TextTable.read(run.metrics_file).rows
@@ -144,6 +147,27 @@ def test_options_are_those_of_run_files():
     assert classifier()._config().data.graph == GraphOptions()
 
 
+def test_arguments_are_set_by_name_and_shown():
+    base = MILClassifier(model_arguments={"embed": 8}).set_params(
+        model__attention_dim=4, training__members=1, epochs=np.int64(3), validation=np.float32(0.5)
+    )
+    assert base.model_arguments == {"embed": 8, "attention_dim": 4}
+    assert base._config().training.members == 1 and base._config().training.epochs == 3
+    assert repr(MILClassifier(epochs=3)) == "MILClassifier(model=None [evidence-field], epochs=3)"
+    assert repr(MILClassifier("abmil")) == "MILClassifier(model='abmil')"
+    with pytest.raises(TypeError, match=r"named 'epoch'\. Did you mean 'epochs'"):
+        MILClassifier(epoch=3)  # type: ignore[call-arg]
+    with pytest.raises(UnknownName, match="Did you mean 'batch_size'"):
+        base.set_params(batchsize=3)
+    with pytest.raises(UnknownName, match="attention_dim"):
+        base.set_params(model__attention_dims=3).fit(X, Y)
+
+
+def test_the_example_of_the_class_runs():
+    results = doctest.testmod(classifier_module)
+    assert results.attempted > 10 and not results.failed
+
+
 @pytest.mark.parametrize(
     ("changes", "given", "error", "message"),
     [
@@ -155,13 +179,16 @@ def test_options_are_those_of_run_files():
         ({}, ("text", Y), InputError, "X is a str"),
         ({}, ([(1, 2, 3)] * 2, [0, 1]), BagError, "bag 0 is a tuple of 3"),
         ({}, ([*X[:-1], (np.zeros((0, 6)), None)], Y), EmptyBag, "bag 15 of X is empty"),
-        ({}, ([*X[:-1], (np.zeros((3, 5)), None)], Y), BagError, "X has 5 features"),
+        ({}, ([*X[:-1], (np.zeros((3, 5)), None)], Y), BagError, r"X has 5 features.*bag 15 of X"),
         ({}, ([x for x, _ in X], Y), GraphError, "model='abmil'"),
         ({"model": "abmill"}, (X, Y), UnknownName, "Did you mean 'abmil'"),
         ({"training": {"epoch": 3}}, (X, Y), UnknownName, "epoch"),
         ({"validation": 0.7}, (X, Y), InputError, "validation is 0.7"),
         ({}, (X[:2], Y[:2]), InputError, "validation=0"),
         ({"epochs": 0}, (X, Y), InputError, "epochs"),
+        ({}, (X, np.linspace(0, 1, 16)), InputError, "use MILRegressor"),
+        ({}, (X, [np.int64(1)] * 16), InputError, "one class, 1:"),
+        ({}, ([*X[:-1], (np.zeros((3, 6)), None)], Y), GraphError, "bag 15 of X has no coord"),
     ],
 )
 def test_errors_say_what_was_expected(changes, given, error, message):
@@ -175,5 +202,5 @@ def test_errors_of_prediction(fitted):
         fitted.predict([np.zeros((2, 5))])
     with pytest.raises(InputError, match="16 bags but 2"):
         fitted.predict(X, coords=[None, None])
-    with pytest.raises(BagError, match="no coordinates"):
+    with pytest.raises(BagError, match=r"bag 0 of X.*no coordinates"):
         fitted.predict([np.zeros((2, 6))])

@@ -121,9 +121,10 @@ def test_the_checks_of_scikit_learn(estimator, check, monkeypatch):
 def test_every_estimator_stands_in_the_tools_of_scikit_learn(estimator, y):
     pipe = make_pipeline(PerInstance(StandardScaler()), estimator)
     step = pipe.steps[-1][0]
-    search = GridSearchCV(pipe, {f"{step}__learning_rate": np.logspace(-3, -1, 2)}, cv=2).fit(X, y)
-    assert search.best_params_[f"{step}__learning_rate"] in (1e-3, 1e-1)
-    assert len(search.predict(X)) == 18 and search.best_estimator_[-1].n_iter_ == 1
+    search = GridSearchCV(pipe, {f"{step}__model__attention_dim": [2, 4]}, cv=2).fit(X, y)
+    best = search.best_estimator_[-1]
+    assert best.predictor_.model.arguments["attention_dim"] in (2, 4)
+    assert len(search.predict(X)) == 18 and best.n_iter_ == 1
     groups = np.arange(18) // 2
     scores = cross_val_score(clone(pipe), X, y, groups=groups, cv=GroupKFold(2))
     assert scores.shape == (2,) and np.isfinite(scores).all()

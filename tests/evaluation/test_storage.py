@@ -20,6 +20,7 @@ from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.storage import (
     read_instances,
     read_predictions,
+    stated_of,
     write_instances,
     write_predictions,
 )
@@ -100,7 +101,7 @@ def test_a_round_trip_preserves_everything(tmp_path, parts):
     assert read.probability.shape == (4, 1)
     assert _rows(tmp_path / "p")[0][6:] == [f"sd_{part}_1" for part in parts]
     for p in predictions:
-        _same(read.instances(p.name), p)
+        _same(read.instances(p.name), replace(p, stated=stated_of(read)))
 
 
 @pytest.mark.parametrize(
@@ -390,7 +391,7 @@ def test_two_names_that_a_disk_takes_for_one_are_refused(tmp_path, monkeypatch):
         (("0", "1"), "binary", ()),
         (("a", "b", "c"), "multiclass", ()),
         (("a", "b", "c"), "multilabel", ("a", "b", "c")),
-        ((), "regression", ("mean", "sd")),
+        ((), "regression", ("mean", "sd", "q05", "q95")),
     ],
 )
 def test_bags_have_the_columns_of_predictions_csv(tmp_path, classes, task, outputs):
@@ -399,14 +400,21 @@ def test_bags_have_the_columns_of_predictions_csv(tmp_path, classes, task, outpu
     p = [_prediction(f"b{k}", probability=np.full(width, (4 + k) / 16), **given) for k in range(3)]
     labels = {"multilabel": (1.0, 0.0, np.nan), "regression": 2.5}.get(task, 1)
     _write(
-        tmp_path / "p", p, classes=classes, labels={"b0": labels, "b2": labels}, parts={"b1": "val"}
+        tmp_path / "p",
+        p,
+        classes=classes,
+        labels={"b0": labels, "b2": labels},
+        parts={"b1": "val"},
+        threshold=0.3 if task == "binary" else None,
     )
     read = read_predictions(tmp_path / "p")
     frame, columns = read.to_frame(), {"label": "Int64"} if task != "regression" else {}
     table = pd.read_csv(tmp_path / "p" / "predictions.csv", dtype=columns)
-    table = table.drop(columns="prediction", errors="ignore")
+    calls = frame.pop("call")
     assert [*table.columns] == [*frame.columns]
     pd.testing.assert_frame_equal(frame, table)
+    if task == "binary":
+        assert calls.tolist() == ["0", "1", "1"] and frame["prediction"].tolist() == [0, 1, 1]
     assert frame.filter(like="label").isna().all(axis=1).tolist() == [False, True, False]
     assert read.task == task and read.outputs == outputs
 
@@ -418,5 +426,8 @@ def test_instances_have_every_array():
     assert frame[["x", "y"]].to_numpy().tolist() == p.coords.tolist()
     assert (frame[["class_score_0", "class_score_1"]].to_numpy() == p.class_score).all()
     assert (frame["attention_variance"] == p.attention_variance).all() and "ood" in frame
+    evidence = replace(p, score_kind="evidence").to_frame()
+    assert evidence["evidence_mean"].tolist() == p.attention_mean.tolist()
+    assert "evidence_variance" in evidence and not any("attention" in c for c in evidence)
     slices = replace(p, coords=np.arange(3)[:, None])
     assert slices.to_frame()["position"].tolist() == [0, 1, 2]

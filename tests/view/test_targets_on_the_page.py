@@ -90,10 +90,10 @@ def test_exports_and_frames_name_their_columns(tables, tmp_path):
         settings = ExportSettings(geojson="tiles")
         assert not export_folder(table.folder, tmp_path / task, settings, bags=["s06"]).failures
         frame, stored = table.to_frame(), TextTable.read(table.folder / "predictions.csv").rows
-        assert {*frame.columns, "prediction"} == {*stored[0], "prediction"}, task
+        assert {*frame.columns} == {*stored[0], "call"}, task
         assert frame["bag"].tolist() == [row["bag"] for row in stored]
     several = tables["multilabel"].instances("s06")
     assert {"mean oedema", "mean necrosis", "prediction oedema"} <= set(measurements(several))
-    assert "attention_mean_oedema" in several.to_frame().columns
+    assert "evidence_mean_oedema" in several.to_frame().columns
     assert "prediction risk" in measurements(tables["survival"].instances("s06"))
     assert "probability" in measurements(tables["binary"].instances("s06"))

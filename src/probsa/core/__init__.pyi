@@ -25,6 +25,7 @@ from .files import is_disk_full as is_disk_full
 from .files import is_there as is_there
 from .files import named_file as named_file
 from .files import not_a_file as not_a_file
+from .files import optional_path as optional_path
 from .files import replacing as replacing
 from .files import temporary_files as temporary_files
 from .files import temporary_files_below as temporary_files_below

@@ -32,6 +32,11 @@ KINDS = (
 NOT_ON_WINDOWS = re.compile(r'[<>:"|?*\\]')
 
 
+def optional_path(path: Path | str | None) -> Path | None:
+    """Return a path that a user may give as text, or leave out."""
+    return None if path is None else Path(path)
+
+
 def check_file_name(name: str) -> str:
     """Return the name of a bag, which comes from a file, if files can be named after it.
 

@@ -39,12 +39,12 @@ STAMP_FOLDER = re.compile(r".+-[0-9a-f]{8}")
 
 
 def open_bags(
-    folder: Path,
+    folder: Path | str,
     *,
     graph: GraphOptions = DEFAULT_GRAPH,
     cache_gb: float = 4.0,
     features: str | None = None,
-    instance_labels: Path | None = None,
+    instance_labels: Path | str | None = None,
     max_bag_gb: float | None = None,
 ) -> BagSet:
     """Open the bags of a folder, written by probsa, TRIDENT, CLAM, STAMP, slideflow or torchmil.
@@ -63,6 +63,7 @@ def open_bags(
             several folders of features exist and none is chosen, or no file of instance labels
             is named after a bag.
     """
+    folder = Path(folder)
     if not folder.is_dir():
         raise BagError(f"there is no folder {folder}: give the one that holds the bags")
     chosen = _chosen_folder(folder, features)
@@ -72,7 +73,7 @@ def open_bags(
             log.warning("note: %s: it is passed over", not_a_file(path))
         bags = kind(chosen, files_by_name(files), graph=graph, cache_gb=cache_gb)
     if instance_labels is not None:
-        bags.overlay = label_files(instance_labels, bags.names)
+        bags.overlay = label_files(Path(instance_labels), bags.names)
     return bags
 
 

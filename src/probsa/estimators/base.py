@@ -2,10 +2,12 @@
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from numbers import Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -19,12 +21,13 @@ from ..core import (
     GraphChoice,
     GraphOptions,
     PositiveInt,
+    TaskName,
     TextTable,
     as_record,
     read_json,
 )
 from ..datasets import IN_MEMORY, BagList, LabelTable, Split, make_split
-from ..errors import BagError, GraphError, InputError, TableError
+from ..errors import BagError, GraphError, InputError, TableError, UnknownName
 from ..evaluation import (
     CONFIG,
     CardFacts,
@@ -37,7 +40,7 @@ from ..evaluation import (
     scale_run,
 )
 from ..models import look_up
-from ..training import RunConfig, prepare_bags, read_run, thread_count, train
+from ..training import RunConfig, default_recipe, prepare_bags, read_run, thread_count, train
 from .inputs import as_bags, with_own_names
 
 E = TypeVar("E", bound="MILEstimator")
@@ -101,7 +104,7 @@ class MILEstimator(BaseEstimator):
     The arguments and attributes are those of `MILClassifier`.
     """
 
-    model: str | None = field(default="abmil-probsa-diag", kw_only=False)
+    model: str | None = field(default=None, kw_only=False)
     model_arguments: Mapping[str, Any] | None = None
     epochs: int | None = None
     batch_size: int | None = None
@@ -116,6 +119,52 @@ class MILEstimator(BaseEstimator):
     random_state: int | np.integer | np.random.RandomState | None = None
     device: str = "cpu"
     threads: int | None = None
+
+    _task: ClassVar[TaskName | None] = None
+    """The task, if it does not depend on the labels."""
+
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        """Suggest the nearest argument for an unknown one.
+
+        Raises:
+            TypeError: an argument does not exist.
+        """
+        known = cls._get_param_names()
+        for name in given:
+            if name not in known:
+                raise TypeError(str(UnknownName(f"argument of {cls.__name__}", name, known)))
+        return super().__new__(cls)
+
+    def set_params(self: E, **params: Any) -> E:
+        """Set arguments; `model__…`, `training__…` and `likelihood__…` set options by name.
+
+        So a search may try `{"model__attention_dim": [32, 64], "learning_rate": [1e-4, 1e-3]}`.
+
+        Raises:
+            UnknownName: an argument does not exist; suggests the nearest. Names of options are
+                checked in `fit`.
+        """
+        arguments = {"model": "model_arguments", "training": "training", "likelihood": "likelihood"}
+        known = self._get_param_names()
+        for name, value in params.items():
+            argument, _, option = name.partition("__")
+            if option and argument in arguments:
+                options = getattr(self, arguments[argument]) or {}
+                setattr(self, arguments[argument], {**options, option: value})
+            elif name in known:
+                setattr(self, name, value)
+            else:
+                raise UnknownName(f"argument of {type(self).__name__}", name, known)
+        return self
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """Return the arguments that were given, and which model that of the default recipe is."""
+        text = super().__repr__(N_CHAR_MAX)
+        if self.model is not None:
+            return text
+        start, _, rest = text.partition("(")
+        model = default_recipe()["model.name"]
+        return f"{start}(model=None [{model}]{'' if rest == ')' else ', '}{rest}"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -153,7 +202,10 @@ class MILEstimator(BaseEstimator):
         if groups is not None and len(groups) != len(bags):
             raise InputError(f"there are {len(bags)} bags but {len(groups)} groups")
         width = int(bags[0].x.shape[1])
-        _check(bags, width=width, expecting="the first bag has", model=config.model)
+        model = look_up(config.model)
+        check = partial(model.model.check_bag, name=config.model)
+        graph = config.model if "edges" in model.model.needs else ""
+        _check(bags, width=width, expecting="the first bag has", check=check, graph=graph)
         classes = targets.pop("classes", np.array([]))
         table = LabelTable(
             bags=tuple(bag.name for bag in bags),
@@ -297,7 +349,8 @@ class MILEstimator(BaseEstimator):
         assert self.predictor_.config is not None
         bags = as_bags(X, coords, graph=self.predictor_.config.data.graph)
         expecting = f"{type(self).__name__} is expecting"
-        _check(bags, width=self.n_features_in_, expecting=expecting)
+        check = self.predictor_.check
+        _check(bags, width=self.n_features_in_, expecting=expecting, check=check)
         return self.predictor_.predict(bags)
 
     def _values(self, X: Any, coords: Any) -> np.ndarray:
@@ -307,6 +360,7 @@ class MILEstimator(BaseEstimator):
     def _config(self) -> RunConfig:
         """Return the run that the arguments describe, with every value checked."""
         given: dict[str, Any] = {"model.name": self.model, "data.standardize": self.standardize}
+        given["data.task"] = self._task
         of_training = ("epochs", "batch_size", "learning_rate", "kl_weight", "select", "balanced")
         given |= {f"training.{k}": getattr(self, k, None) for k in (*of_training, "threads")}
         graph: Any = {"kind": self.graph} if isinstance(self.graph, str) else self.graph
@@ -318,7 +372,7 @@ class MILEstimator(BaseEstimator):
             values |= {f"{section}.{k}": v for k, v in (more or {}).items()}
         values |= {"data.features": str(IN_MEMORY), "data.labels": str(IN_MEMORY)}
         values |= {"training.device": self.device, "training.tensorboard": False}
-        if not isinstance(self.validation, int | float) or not 0 <= self.validation <= 0.5:
+        if not isinstance(self.validation, Real) or not 0 <= self.validation <= 0.5:
             raise InputError(f"validation is {self.validation!r}; expected a share from 0 to 0.5")
         values["seed"] = self.random_state
         if not isinstance(self.random_state, int | np.integer):
@@ -328,20 +382,31 @@ class MILEstimator(BaseEstimator):
         return read_run(None, plain)
 
 
-def _check(bags: Sequence[Bag], *, width: int, expecting: str, model: str | None = None) -> None:
-    """Check the widths of bags, and that a model that is trained has the neighbours it needs."""
-    needs_edges = model is not None and "edges" in look_up(model).model.needs
-    for bag in bags:
+def _check(
+    bags: Sequence[Bag],
+    *,
+    width: int,
+    expecting: str,
+    check: Callable[[Bag], None],
+    graph: str = "",
+) -> None:
+    """Check bags; errors name them by their place. `graph` names a model that needs a graph."""
+    for k, bag in enumerate(bags):
         if bag.x.shape[1] != width:
             raise BagError(
                 f"X has {bag.x.shape[1]} features, but {expecting} {width} features as input "
-                f"(bag {bag.name!r}): all bags must come from one encoder"
+                f"(bag {k} of X): all bags must come from one encoder"
             )
-        if needs_edges and bag.coords is None and len(bag) > 1 and not bag.edges.numel():
+        if graph and bag.coords is None and len(bag) > 1 and not bag.edges.numel():
             raise GraphError(
-                f"{model} needs neighbours, but bag {bag.name!r} has no coordinates: give pairs "
+                f"{graph} needs neighbours, but bag {k} of X has no coordinates: give pairs "
                 "(features, coords), or a model without a graph, such as model='abmil'"
             )
+        try:
+            check(bag)
+        except BagError as error:
+            text = str(error).replace(repr(bag.name), f"{k} of X", 1)
+            raise type(error)(text) from error
 
 
 def _split(table: LabelTable, *, validation: float | int, seed: int) -> Split:

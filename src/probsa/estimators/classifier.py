@@ -23,6 +23,24 @@ SMALLEST = 1e-12
 class MILClassifier(ClassifierMixin, MILEstimator):
     """A classifier of bags: slides or scans with one label each, or with several findings.
 
+    A bag is an array of features, one row per instance (patch or slice), with the instances'
+    coordinates: `(features, coords)`. `PerInstance` applies a scaler to all instances:
+
+    >>> import numpy as np
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from probsa import MILClassifier, PerInstance
+    >>> rng = np.random.default_rng(0)
+    >>> coords = np.stack(np.divmod(np.arange(12), 4), 1)  # twelve patches, four in a row
+    >>> labels = ["benign", "tumour"] * 8
+    >>> shifts = [3 * (label == "tumour") * (coords[:, :1] == 0) for label in labels]
+    >>> bags = [(rng.normal(size=(12, 8)) + shift, coords) for shift in shifts]
+    >>> bags = PerInstance(StandardScaler()).fit_transform(bags)
+    >>> classifier = MILClassifier(epochs=20, random_state=0).fit(bags, labels)
+    >>> classifier.predict(bags[:2]).tolist()
+    ['benign', 'tumour']
+    >>> classifier.explain(bags[1:2])[0].mean.shape
+    (12,)
+
     X is a list of bags: `probsa.Bag`, arrays or tensors (instances, features), or tuples
     (features, coords); or one array (bags, instances, features). Only `Bag`s and tuples keep their
     coordinates when scikit-learn divides X. A model with a graph, as the default one, needs
@@ -31,7 +49,9 @@ class MILClassifier(ClassifierMixin, MILEstimator):
     y has one label per bag, of two or more classes, or findings (bags, findings), each 0, 1 or nan
     where it is not known.
 
-    Options that are None have the values that `probsa train` gives them.
+    Options that are None have the values that `probsa train` gives them, so that
+    `MILClassifier()` trains what `probsa train` does. Searches set options of the model and of
+    training by name, as in `{"model__attention_dim": [32, 64], "training__members": [1, 3]}`.
 
     Args:
         model: registered name of the model; None for the default recipe of `probsa train`.
@@ -124,13 +144,18 @@ class MILClassifier(ClassifierMixin, MILEstimator):
             raise InputError(
                 f"y has the shape {labels.shape}; expected one label for each of {bags} bags"
             )
-        check_classification_targets(labels)
+        try:
+            check_classification_targets(labels)
+        except ValueError as error:
+            raise InputError(f"{error} For numbers, use MILRegressor.") from error
         try:
             classes, indices = np.unique(labels, return_inverse=True)
         except TypeError as error:
             raise InputError(f"the labels cannot be sorted ({error}): give one type") from error
         if len(classes) < 2:
-            raise InputError(f"y has one class, {classes[0]!r}: a classifier needs two or more")
+            raise InputError(
+                f"y has one class, {labels.tolist()[0]!r}: a classifier needs two or more"
+            )
         if graded:
             grades = _grades(classes, order=self.ordinal)
             place = {grade: k for k, grade in enumerate(grades.tolist())}

@@ -47,6 +47,8 @@ class MILRegressor(RegressorMixin, MILEstimator):
     `noise` and `target_transform`, as in `likelihood={"noise": "heteroscedastic"}`.
     """
 
+    _task = "regression"
+
     def predict(self, X: Any, *, coords: Any = None) -> Float[np.ndarray, " bags"]:
         """Return the mean of each bag's predicted distribution.
 

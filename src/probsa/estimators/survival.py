@@ -28,6 +28,8 @@ class MILSurvival(MILEstimator):
     `survival` (`hazards` or `cox`), `bins` and `horizon`, as in `likelihood={"bins": 6}`.
     """
 
+    _task = "survival"
+
     @property
     def times_(self) -> Float[np.ndarray, " times"]:
         """The times at which survival is predicted by the model itself, rising."""

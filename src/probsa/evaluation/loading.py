@@ -33,6 +33,7 @@ from .ensemble import MeansOfRuns
 from .prediction import Prediction
 from .predictor import Ensemble, Predictor
 from .pretrained import CONFIG, local_folder, read_model
+from .storage import PREDICTIONS_TABLE
 from .temperature import Temperature, fit_temperature, scale_prediction
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
         device: auto, cpu, cuda or mps.
 
     Raises:
-        InputError: the folder is not a run folder.
+        InputError: the folder is not a run folder; one of predictions names `read_predictions`.
         CheckpointError: the checkpoint is missing, damaged or not one of this package.
     """
     path = Path(folder)
@@ -66,6 +67,11 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
     run = RunFolder(path)
     if not run.config_file.is_file() and (path / CONFIG).is_file():
         return from_pretrained(path, device=device)
+    if not run.config_file.is_file() and (path / PREDICTIONS_TABLE).is_file():
+        raise InputError(
+            f"{path} holds predictions, not a run: read them with "
+            "probsa.evaluation.read_predictions, or give the run that made them"
+        )
     config = run.config()
     if checkpoint not in ("best", "last"):
         raise CheckpointError(f"checkpoint is {checkpoint!r}: expected 'best' or 'last'")

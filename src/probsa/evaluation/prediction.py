@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 
-from ..core import NUMBERS, ONE_INDEX, ONE_NUMBER, POSITIONS, ArrayForm, TaskName
-from ..tasks import TASKS, Task
+from ..core import NUMBERS, ONE_INDEX, ONE_NUMBER, POSITIONS, ArrayForm, TaskName, counted
+from ..tasks import TASKS, Stated, Task
 
 EXPLANATIONS = ("class_score", "contribution", "leave_one_out", "probability_positive", "at_least")
 """The fields of `Prediction` that explain it, which only models with a closed form have."""
@@ -116,6 +118,8 @@ class Prediction:
     task: TaskName = "binary"
     """What is predicted; for a task without classes, `outputs` names what `probability` holds."""
     outputs: tuple[str, ...] = ()
+    stated: Stated = field(default_factory=Stated)
+    """The names of the classes and the thresholds, with which the bag is called; not stored."""
     scores: Mapping[str, float] = field(default_factory=dict)
     """Scores of a labelled bag that need its whole predictive distribution (`nll`, `crps`), for
     tasks without classes; in the table of bags."""
@@ -129,6 +133,19 @@ class Prediction:
     def of_task(self) -> Task:
         """What depends on the task."""
         return TASKS[self.task]
+
+    @property
+    def score_name(self) -> str:
+        """What `attention_mean` holds: `attention`, or another kind of score."""
+        return "attention" if self.score_kind in ("logit", "weight") else self.score_kind
+
+    def __repr__(self) -> str:
+        """Return the name, the call, the probability with its deviation, and the size."""
+        said, size = "", counted(len(self.attention_mean), "instance")
+        if self.probability.size:  # a file of instances does not hold it
+            verdict = self.of_task.verdict(self, self.stated)
+            said = f"{verdict.call}, {verdict.text}, "
+        return f"<Prediction of {self.name!r}: {said}{size}>"
 
     @property
     def score_has_level(self) -> bool:
@@ -176,12 +193,57 @@ class Prediction:
         arrays = {k: v[rows] for k, v in self.per_instance().items()}
         return replace(self, **arrays | {"name": name, "slide": None, "slides": ()})
 
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the mean score of each instance: patches as squares, else a curve with ± 1 sd.
+
+        Of several classes, it is that of `Task.column`. Figures of whole folders are drawn by
+        `probsa.maps.render_folder`.
+
+        Args:
+            ax: the axes to draw on; None for pyplot's current ones.
+
+        Returns:
+            The axes.
+        """
+        import matplotlib.pyplot as plt
+
+        ax = plt.gca() if ax is None else ax
+        mean, variance = (
+            v if v.ndim == 1 else v[:, self.of_task.column(self, v.shape[1])]
+            for v in (self.attention_mean, self.attention_variance)
+        )
+        name = f"{self.score_name} (mean)"
+        if self.coords is not None and self.coords.shape[1] == 2:
+            side = self.stride or float(np.ptp(self.coords, axis=0).max()) or 1.0
+            corners = self.coords[:, None] + side * np.array([[0, 0], [1, 0], [1, 1], [0, 1]])
+            top = float(np.abs(mean).max()) or 1.0
+            limits = (-top, top) if self.score_has_level else (mean.min(), mean.max())
+            squares = PolyCollection(list(corners), array=mean, edgecolors="none", clim=limits)
+            squares.set_cmap("RdBu_r" if self.score_has_level else "viridis")
+            ax.add_collection(squares)
+            ax.autoscale_view()
+            ax.set_aspect("equal")
+            ax.invert_yaxis()
+            ax.set(xlabel="x (pixels)", ylabel="y (pixels)")
+            ax.figure.colorbar(squares, ax=ax, label=name)
+        else:
+            x = np.arange(len(mean)) if self.coords is None else self.coords.ravel()
+            order, sd = np.argsort(x), np.sqrt(variance)
+            ax.plot(x[order], mean[order], marker=".")
+            ax.fill_between(x[order], (mean - sd)[order], (mean + sd)[order], alpha=0.3)
+            ax.set(xlabel="instance" if self.coords is None else "position", ylabel=name)
+        return ax
+
     def to_frame(self) -> pd.DataFrame:
-        """Return a data frame with one row per instance: its bag, coordinates and all arrays."""
+        """Return a data frame with one row per instance: its bag, coordinates and all arrays.
+
+        The score and its variances are named after what they hold, as `evidence_mean`.
+        """
         columns: dict[str, Any] = {"bag": [self.name] * len(self.attention_mean)}
         for key, values in self.per_instance().items():
             rows = values.reshape(len(values), -1)
             width = rows.shape[1]
+            key = key.replace("attention", self.score_name)
             names = [key]
             if key == "coords":
                 names = ["position"] if width == 1 else ["x", "y"]

@@ -7,18 +7,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from torch import Tensor
 
 from ..core import Bag, Bags, TaskName, pack, segment_softmax
 from ..datasets import IN_MEMORY, FeatureMetadata, Metadata
 from ..errors import BagError, InputError
 from ..models import Model, Output, bag_rows
+from ..tasks import TASKS, Stated
 from ..training import RunConfig, RunFolder, Standardizer, choose_device, precision_context
 from .ensemble import combine, new_to
+from .model_card import PARTS as PARTS_OF_RUN
 from .model_card import CardFacts, facts_of, model_card
 from .prediction import EXPLANATIONS, Prediction
 from .pretrained import FORMAT, PARTS, PretrainedConfig, PretrainedMember, write_model
 from .temperature import scale_prediction
+from .words import METRIC_TITLES
 
 MAX_INSTANCES = 8192
 """Maximum number of instances per step; a larger bag has a step of its own."""
@@ -62,6 +66,27 @@ class Predictor:
         """p(Y = 1) from which a bag is positive; None if not known."""
         self.temperature = 1.0
         """Temperature of the probabilities of bags, see `temperature`; 1 changes nothing."""
+
+    def __repr__(self) -> str:
+        """Return the model, the task, and as far as known the bags and the first metric."""
+        count, task, facts = len(self.members), TASKS[self.task], facts_of(self.run)
+        said = [f"{count} × {self.model.name}" if count > 1 else self.model.name]
+        said.append(f"{task.name} ({', '.join(self.classes)})" if self.classes else task.name)
+        said += [f"{n:,} {PARTS_OF_RUN[part]} bags" for part, n in facts.parts.items() if n]
+        name = task.headline[0]
+        if facts.report is not None and (metric := facts.report.metrics.get(name)):
+            said.append(f"{facts.report.part} {METRIC_TITLES[name]} {metric}")
+        return f"<{type(self).__name__}: {', '.join(said)}>"
+
+    def plot_training(self, ax: Axes | None = None) -> Axes:
+        """Draw the losses of every epoch of the run, as `RunFolder.plot_training` does.
+
+        Raises:
+            InputError: the model does not come from a run folder.
+        """
+        if self.run is None or not self.run.metrics_file.is_file():
+            raise InputError("the model was not loaded from a run folder, which has its losses")
+        return self.run.plot_training(ax)
 
     @property
     def task(self) -> TaskName:
@@ -202,8 +227,10 @@ class Predictor:
             yield from self._scaled(waiting)
 
     def _scaled(self, bags: list[Bag]) -> Iterator[Prediction]:
+        thresholds, target = (self.metadata.get(key) for key in ("thresholds", "target"))
+        stated = Stated(self.classes, self.threshold, thresholds, target or ())
         for p in self._predict_batch(bags):
-            yield scale_prediction(p, temperature=self.temperature)
+            yield replace(scale_prediction(p, temperature=self.temperature), stated=stated)
 
     @torch.no_grad()
     def _predict_batch(self, bags: list[Bag]) -> list[Prediction]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -158,6 +158,14 @@ def columns_of(
     )
 
 
+class PredictedRow(NamedTuple):
+    """What a task reads of a bag's prediction; see `Predicted` in `tasks`."""
+
+    probability: np.ndarray
+    std: np.ndarray
+    outputs: tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Predictions:
     """The table of bags; every tuple and array has the order of its rows."""
@@ -222,15 +230,27 @@ class Predictions:
             **{k: None if v is None else v[row].astype(np.float32) for k, v in tables.items()},
             task=self.task,
             outputs=self.classes if graded else self.outputs,
+            stated=stated_of(self),
         )
 
+    def row(self, k: int) -> "PredictedRow":
+        """Return what tasks read of the prediction of the k-th bag."""
+        return PredictedRow(self.probability[k], self.std[k], self.outputs)
+
     def to_frame(self) -> pd.DataFrame:
-        """Return the columns of predictions.csv as a data frame; see also `instances`."""
+        """Return the columns of predictions.csv as a data frame; see also `instances`.
+
+        `call` names the predicted class, or what else is predicted, as in `Verdict.call`.
+        """
         columns: dict[str, Any] = {"bag": self.bags, "part": self.parts}
         names = self.outputs
         if self.of_task.has_classes:
             columns["label"] = pd.array(list(self.labels), dtype="Int64")
+            columns["prediction"] = self.of_task.call(self.probability, self.threshold)[0]
             names = self.classes[-self.probability.shape[1] :]
+        columns["call"] = [
+            self.of_task.verdict(self.row(k), stated_of(self)).call for k in range(len(self.bags))
+        ]
         for c in columns_of(self.task, names=names, classes=self.classes):
             values = self.scores.get(c.field, getattr(self, c.field, None))
             if values is not None:
@@ -246,7 +266,7 @@ def listed(names: Sequence[str], *, what: str = "bag") -> str:
     return f"{counted(len(names), what)} ({shown}{more})"
 
 
-def read_predictions(folder: Path) -> Predictions:
+def read_predictions(folder: Path | str) -> Predictions:
     """Read the table of a predictions folder; per-instance files are read on demand.
 
     Raises:

@@ -59,8 +59,8 @@ class Exported:
 
 
 def export_folder(
-    predictions: Path,
-    out: Path,
+    predictions: Path | str,
+    out: Path | str,
     settings: ExportSettings,
     *,
     bags: Sequence[str] | None = None,
@@ -84,7 +84,7 @@ def export_folder(
             AnnData file.
         MissingExtra: The package that writes a format is not installed.
     """
-    table, done = read_predictions(predictions), Exported()
+    table, out, done = read_predictions(predictions), Path(out), Exported()
     found = predicted_bags(table, bags, failures=done.failures, progress=progress)
     together: list[tuple[Prediction, AnnData]] = []
     writers = _writers(table, settings, sources=sources, together=together)

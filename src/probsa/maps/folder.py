@@ -40,8 +40,8 @@ class Shown(NamedTuple):
 
 
 def render_folder(
-    predictions: Path,
-    out: Path,
+    predictions: Path | str,
+    out: Path | str,
     *,
     bags: Sequence[str] | None = None,
     score: ScoreChoice = "auto",
@@ -71,11 +71,11 @@ def render_folder(
         UnknownName: A bag is not in the predictions; nothing is drawn in this case.
         InputError, TableError: The folder is not a predictions folder, or it has no such score.
     """
-    table = read_predictions(predictions)
+    table, out = read_predictions(predictions), Path(out)
     failures: list[tuple[str, str]] = []
     found = predicted_bags(table, bags, failures=failures, progress=progress)
     shown = resolve(table, score)
-    limits = map_limits(predictions, score=shown.score) if scale == "fixed" else None
+    limits = map_limits(table.folder, score=shown.score) if scale == "fixed" else None
     sweep(out, guard=lambda path: _guard(path, table.bags))
     for p in found:
         row = table.bags.index(p.name)

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import torch
 import yaml
+from matplotlib.axes import Axes
 
 from ..core import Limits, TaskName, TextTable, read_record, write_csv, write_json, write_text
 from ..errors import InputError, OutputExists, UnknownName
@@ -115,6 +116,29 @@ class RunFolder:
         """Return how long the epochs took, of all members together."""
         column = TextTable.read(self.metrics_file).rows if self.metrics_file.is_file() else []
         return sum(float(row.get("seconds") or 0) for row in column)
+
+    def plot_training(self, ax: Axes | None = None) -> Axes:
+        """Draw the losses of every epoch, training and validation, with a curve for each member.
+
+        Args:
+            ax: the axes to draw on; None for pyplot's current ones.
+
+        Returns:
+            The axes.
+        """
+        import matplotlib.pyplot as plt
+
+        ax = plt.gca() if ax is None else ax
+        members = self.members()
+        for member in members:
+            rows = TextTable.read(member.metrics_file).rows
+            for k, column in enumerate(c for c in rows[0] if c.endswith("nll")):
+                y = [float(row[column] or "nan") for row in rows]
+                label = column.replace("val_", "validation ") if member == members[0] else None
+                ax.plot([int(row["epoch"]) for row in rows], y, color=f"C{k}", label=label)
+        ax.set(xlabel="epoch", ylabel="negative log-likelihood")
+        ax.legend()
+        return ax
 
     def thresholds(self) -> StoredThreshold | None:
         """Read the thresholds of the run; None before its predictions."""

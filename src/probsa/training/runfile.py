@@ -56,7 +56,7 @@ def run_keys(model: str, preset: str = "paper") -> dict[str, RunKey]:
     return keys | section_keys()
 
 
-def read_run(file: Path | None, flags: Mapping[str, Any]) -> RunConfig:
+def read_run(file: Path | str | None, flags: Mapping[str, Any]) -> RunConfig:
     """Return the run that a run file and flags describe; flags take precedence.
 
     If neither names a model, both override the default recipe, key by key. A regression has one
@@ -92,8 +92,8 @@ def names_model(file: Path | None, flags: Mapping[str, Any]) -> bool:
     return any(values.get("model.name") is not None for values, _ in _sources(file, flags))
 
 
-def _sources(file: Path | None, flags: Mapping[str, Any]) -> list[tuple[dict[str, Any], str]]:
-    of_file = [] if file is None else [(flatten(load_yaml(file)), f" in {file}")]
+def _sources(file: Path | str | None, flags: Mapping[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    of_file = [] if file is None else [(flatten(load_yaml(Path(file))), f" in {file}")]
     return [*of_file, (flatten(flags), "")]
 
 

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from ..core import TextTable, open_hdf5
 from ..errors import BagError
@@ -58,7 +56,7 @@ def list_rows(table: Predictions) -> list[Row]:
 
 def _row(table: Predictions, k: int) -> Row:
     name, label = table.bags[k], table.labels[k]
-    p = _Predicted(table.probability[k], table.std[k], table.outputs)
+    p = table.row(k)
     said = table.of_task.verdict(p, stated_of(table))
     wrong = None if label is None else class_name(table.classes, label) != said.call
     if table.targets is not None:
@@ -76,14 +74,6 @@ def _row(table: Predictions, k: int) -> Row:
         unsure=said.unsure,
         failed=failed,
     )
-
-
-class _Predicted(NamedTuple):
-    """What a task reads of a bag's prediction; see `Predicted`."""
-
-    probability: np.ndarray
-    std: np.ndarray
-    outputs: tuple[str, ...]
 
 
 def _count(path: Path) -> tuple[int | None, str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from ..core import read_record, write_json
+from ..core import optional_path, read_record, write_json
 from ..datasets import (
     BagSet,
     LabelTable,
@@ -42,12 +42,12 @@ from .writing import BagSelection, OnBag, Predicted
 
 
 def predict_folder(  # noqa: PLR0913 - the options are independent
-    run: Path | Sequence[Path],
-    features: Path,
+    run: Path | str | Sequence[Path | str],
+    features: Path | str,
     *,
-    out: Path,
-    labels: Path | None = None,
-    covariates: Path | None = None,
+    out: Path | str,
+    labels: Path | str | None = None,
+    covariates: Path | str | None = None,
     checkpoint: str = "best",
     device: str = "auto",
     other_features: bool = False,
@@ -84,7 +84,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         BagError: none of the bags can be predicted, as they lack what the model needs.
     """
     runs = (Path(run),) if isinstance(run, str | Path) else tuple(map(Path, run))
-    first, several = next(iter(runs)), len(runs) > 1
+    first, several, out = next(iter(runs)), len(runs) > 1, Path(out)
     if several:
         predictor = load_several(runs, checkpoint=checkpoint, device=device)
     else:
@@ -93,8 +93,8 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     if not several and shown.is_file():
         advice = "remove it to show the model's own score, or copy the run again"
         predictor.metadata["map_score"] = asdict(read_record(MapScoreChoice, shown, advice=advice))
-    bags, table = _units(predictor, features, labels)
-    unknown = _covariates(predictor, bags, table, covariates)
+    bags, table = _units(predictor, Path(features), optional_path(labels))
+    unknown = _covariates(predictor, bags, table, optional_path(covariates))
     null_maps = null_maps_of(runs)  # a damaged file is refused before anything is written
     means, rival = first / MEANS_FILE, None
     if not several and means.is_file():

@@ -72,7 +72,7 @@ class Trained:
 
 def train_and_report(
     config: RunConfig,
-    out: Path,
+    out: Path | str,
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -97,7 +97,7 @@ def train_and_report(
     """
     with thread_count(config.training.threads):
         run = train(
-            config, out, resume=resume, overwrite=overwrite, reporter=reporter,
+            config, Path(out), resume=resume, overwrite=overwrite, reporter=reporter,
             check=partial(_check_leaks, data=config.data, reporter=reporter),
         )  # fmt: skip
         if int(os.environ.get("RANK", "0")) != 0:

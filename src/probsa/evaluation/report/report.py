@@ -15,7 +15,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table as Grid
 
-from ...core import counted
+from ...core import counted, optional_path
 from ...errors import InputError
 from ...statistics import Metric, choose_threshold
 from ..context import INSTANCE_RESAMPLES, Context, Truth, labelled_rows, read_truth
@@ -133,12 +133,12 @@ class Report:
 
 
 def evaluate(  # noqa: PLR0913 - the options are independent
-    folder: Path,
+    folder: Path | str,
     *,
-    labels: Path | None = None,
+    labels: Path | str | None = None,
     classes: Sequence[str] | None = None,
     part: Part = "auto",
-    lesions: Path | None = None,
+    lesions: Path | str | None = None,
     mpp: float | None = None,
     guarantees: GuaranteeOptions | None = None,
     bootstrap: int = 2000,
@@ -170,7 +170,7 @@ def evaluate(  # noqa: PLR0913 - the options are independent
     task = predictions.of_task
     if lesions is not None and not task.has_classes:
         raise InputError(f"scores of lesions need two classes, but the task is {task.name}")
-    truth = read_truth(predictions, labels, classes=classes)
+    truth = read_truth(predictions, optional_path(labels), classes=classes)
     labelled = labelled_rows(predictions, truth)
     if not labelled["all"]:
         raise InputError(
@@ -199,7 +199,7 @@ def evaluate(  # noqa: PLR0913 - the options are independent
     text: list[Grid | str] = [metric_grid("bags", metrics, titles=METRIC_TITLES)]
     sections = [of_target, patients_section(context)]
     if lesions is not None:
-        sections.append(lesion_section(context, lesions, mpp=mpp))
+        sections.append(lesion_section(context, Path(lesions), mpp=mpp))
     instances = None
     if table is not None:
         validation, nulls = validation_table(context), pooled_nulls(context, table)
