@@ -22,7 +22,7 @@ from probsa.view import ViewData, export_page
 from probsa.view.app import static_folder
 from probsa.view.export import MARK
 from probsa.view.pages import drawn
-from probsa.view.quantities import as_page, quantities
+from probsa.view.quantities import as_page, contradiction, quantities
 from probsa.view.rows import list_rows
 from probsa.view.scripts import script, without_folders
 from probsa.view.tiles import TILE, Pyramid, tile_image
@@ -214,3 +214,25 @@ def test_the_command_exports_a_run_and_says_what_failed(tmp_path, capsys):
     told = json.loads(capsys.readouterr().out)
     assert [f["bag"] for f in told["failed"]] == ["sure"]
     assert (tmp_path / "out" / "index.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, ""),  # one patch speaks for the call
+        ({"contribution": np.full(87, -0.02, np.float32)}, "add −1.7 to the logit"),
+        ({"contribution": np.full(87, 0.02, np.float32)}, ""),
+        ({"contribution": None, "attention_mean": np.full(87, -1, np.float32)}, "pooled features"),
+        ({"contribution": None, "score_kind": "logit"}, ""),  # these scores have no zero
+    ],
+)
+def test_a_call_that_contradicts_its_map_is_explained(change, said):
+    text = contradiction(lesion(**change), 0.5, "tumour")
+    assert (said in text) and bool(text) == bool(said)
+
+
+def test_the_list_has_thresholds_and_bags_unlike_training(tmp_path):
+    far, near = (replace(p, bag_ood=v) for p, v in zip(bags()[:2], (1.0, 0.99), strict=True))
+    rows = list_rows(read_predictions(write_bags(tmp_path / "p", [far, near])))
+    assert {r.name: r.unlike for r in rows if not r.failed} == {far.name: True, near.name: False}
+    assert {r.threshold for r in rows if not r.failed} == {0.5}

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from ..maps import (
     KINDS,
     READ_ERRORS,
     CohortSources,
+    ColourLimits,
     Layout,
     checked_squares,
     class_names,
@@ -33,6 +35,7 @@ from .quantities import (
     as_page,
     check_comparable,
     chosen_column,
+    contradiction,
     galleries,
     look_up_table,
     quantities,
@@ -138,7 +141,8 @@ class ViewData:
             "facts": [*self.about, *facts(self.table)],
             "classes": self.table.classes,
             "words": asdict(words),
-            "threshold": self.table.threshold,
+            "positive": self.table.class_names[-1] if self.table.of_task.two_classes else "",
+            "chance": _no_better(self.table.metadata.get("chance")),
             "colours": {name: packed(look_up_table(name), "u1") for name in KINDS},
             "other": None if self.other is None else title_of(self.other.folder),
             "pictures": self.sources is not None,
@@ -148,9 +152,13 @@ class ViewData:
 
     def limits_script(self) -> bytes:
         """Return the 1 % and 99 % quantiles of the mean and the s.d. over all bags."""
-        limits = map_limits(self.table.folder)
-        deviation = tuple(np.sqrt(np.maximum(limits.variance, 0.0)).tolist())
-        return script("limits", {"mean": limits.mean, "deviation": deviation})
+        deviation = tuple(np.sqrt(np.maximum(self.limits.variance, 0.0)).tolist())
+        return script("limits", {"mean": self.limits.mean, "deviation": deviation})
+
+    @cached_property
+    def limits(self) -> ColourLimits:
+        """The scale of all bags."""
+        return map_limits(self.table.folder)
 
     def map_script(self, k: int) -> bytes:
         """Return the geometry of a bag: its raster, its slide or scan, and its tissue."""
@@ -163,6 +171,9 @@ class ViewData:
             "classes": named if columns > 1 else [],
             "column": chosen_column(p),
             "reason": "",
+            "contradiction": contradiction(
+                p, self.rows[k].threshold, self.table.class_names[-1] if self.table.classes else ""
+            ),
         }
         if p.coords is not None and p.coords.shape[-1] == 2:
             page |= self._slide_page(k, p)
@@ -195,13 +206,13 @@ class ViewData:
         p = self.bag(k)
         try:
             if self.sources is None:
-                return picture_of_values(p, place(p))
+                return picture_of_values(p, place(p), self.limits.mean)
             if p.coords is not None and p.coords.shape[-1] == 2:
                 return self._slide_thumbnail(k)
             with self._picture(k, ScanView) as found:
                 return slice_picture(found.scan)
         except READ_ERRORS:
-            return picture_of_values(p, place(p))
+            return picture_of_values(p, place(p), self.limits.mean)
 
     def tile(self, k: int, level: int, column: int, row: int) -> bytes:
         """Return a tile of a bag's slide as JPEG."""
@@ -305,8 +316,6 @@ class ViewData:
         patches = place(p) if patches is None else patches
         cells = raster(patches, finest=FINEST, longest=LONGEST)
         height, width = cells.owners.shape
-        end = (cells.left + width * cells.cell, cells.top + height * cells.cell)
-        page.setdefault("size", tuple(int(np.ceil(v)) for v in end))
         page |= {
             "corners": packed(patches.corners, "f4"),
             "side": patches.side,
@@ -383,6 +392,12 @@ def drawn(patches: Layout, cell: float) -> str:
             "their side, later ones over earlier ones."
         )
     return " ".join(notes)
+
+
+def _no_better(stated: object) -> str:
+    """Return what the page says of a run that its predictions state to be no better than chance."""
+    general = "Not shown better than chance: the maps may mean nothing."
+    return (stated if isinstance(stated, str) else general) if stated else ""
 
 
 def _close(shown: SlideView | ScanView) -> None:

@@ -5,7 +5,7 @@ column and row of a tile. Corners are level-0 pixels of the slide, whatever boun
 """
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -122,10 +122,12 @@ def slice_picture(scan: Scan) -> bytes:
     return jpeg(slice_image(scan, len(scan.volume) // 2, BRAIN), size=(across, down))
 
 
-def picture_of_values(p: Prediction, layout: Layout) -> bytes:
-    """Return the mean of each instance at its place as JPEG."""
+def picture_of_values(p: Prediction, layout: Layout, limits: tuple[float, float]) -> bytes:
+    """Return the mean of each instance at its place as JPEG, on the scale of all bags."""
     key = "evidence" if p.score_has_level else "mean"
-    colours = quantity(key, column_of(p.attention_mean, chosen_column(p)), title="").colours
+    q = quantity(key, column_of(p.attention_mean, chosen_column(p)), title="")
+    most = max(abs(v) for v in limits)
+    colours = replace(q, limits=(-most, most) if q.kind.signed else limits).colours
     cells = raster(layout, finest=4, longest=THUMBNAIL).owners
     image = np.append(colours, np.full((1, 3), PLAIN, np.uint8), axis=0)[cells]
     size = np.array(cells.shape[::-1]) * (THUMBNAIL / max(cells.shape))
