@@ -236,3 +236,27 @@ def test_the_list_has_thresholds_and_bags_unlike_training(tmp_path):
     rows = list_rows(read_predictions(write_bags(tmp_path / "p", [far, near])))
     assert {r.name: r.unlike for r in rows if not r.failed} == {far.name: True, near.name: False}
     assert {r.threshold for r in rows if not r.failed} == {0.5}
+
+
+def test_an_export_goes_down_to_the_resolution_of_the_patches_where_they_lie(tmp_path):
+    preds, slides = write_bags(tmp_path / "preds"), write_slides(tmp_path / "slides")
+    found = {}
+    for fine in (False, True):
+        data = ViewData(preds, slides=slides, mpp=0.125, max_mpp=0.5, patch_mpp=fine)
+        k = number(data, "lesion")
+        tiles = [n for address, n in data.files(k) if address.startswith("tiles")]
+        found[fine] = [(n["level"], n["column"], n["row"]) for n in tiles]
+        _, page = read(data.map_script(k))
+        assert (page["slide"]["maxLevel"], page["slide"]["whole"]) == ((10, 8) if fine else (8, 8))
+        assert page["note"].startswith(
+            "Beside the patches" if fine else "The slide is shown at 0.5"
+        )
+        data.close()
+    assert set(found[False]) < set(found[True])
+    corners = cells() * SIDE
+    assert {(c, r) for level, c, r in found[True] if level == 10} == {
+        (x // TILE, y // TILE)
+        for at in corners
+        for x in (at[0], at[0] + SIDE)
+        for y in (at[1], at[1] + SIDE)
+    }

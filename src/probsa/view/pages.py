@@ -57,6 +57,8 @@ OPEN = 4
 """Number of bags, and of slides or scans, that are kept open."""
 LONGEST = 8192
 """Largest number of cells along a side of a raster, within what browsers allow for a canvas."""
+PIXELS = 256
+"""Pixels along the side of a patch, where it is not known how they were cut."""
 FINEST = 4
 """Largest number of cells along the side of a patch that is not on a lattice."""
 
@@ -68,6 +70,8 @@ class SlideView:
     slide: Slide
     pyramid: Pyramid
     patches: Layout
+    whole: int
+    """The finest level with all its tiles; finer ones have those on which patches lie."""
 
 
 Picture = TypeVar("Picture", SlideView, ScanView)
@@ -87,6 +91,7 @@ class ViewData:
         mpp: Micrometres per level-0 pixel of slides whose files do not state it, or a mapping from
             names of slides.
         max_mpp: Finest resolution of slides in µm per pixel; None: that of the slides.
+        patch_mpp: Whether tiles on which patches lie go down to the resolution of the patches.
         most_pixels: Longest side of the slices of scans in pixels; None: that of the scans.
 
     Raises:
@@ -101,6 +106,7 @@ class ViewData:
         against: Path | None = None,
         mpp: float | Mapping[str, float] | None = None,
         max_mpp: float | None = None,
+        patch_mpp: bool = False,
         most_pixels: int | None = None,
     ) -> None:
         folder, self.about = _predictions_of(Path(predictions))
@@ -108,7 +114,7 @@ class ViewData:
         self.sources = None if slides is None else CohortSources(slides, mpp=mpp)
         other = None if against is None else _predictions_of(Path(against))[0]
         self.other = None if other is None else read_predictions(other)
-        self.max_mpp, self.most_pixels = max_mpp, most_pixels
+        self.max_mpp, self.patch_mpp, self.most_pixels = max_mpp, patch_mpp, most_pixels
         self.rows: list[Row] = list_rows(self.table)
         self._bags = Kept(self._read, most=OPEN)
         self._pictures = Kept(self._open, most=OPEN, close=_close)
@@ -248,7 +254,11 @@ class ViewData:
         pyramid = picture.pyramid
         yield from (("patch/{k}_{row}.jpg", {"k": k, "row": row}) for row in sorted(rows))
         for level in range(pyramid.levels):
+            some = level > picture.whole
+            kept = pyramid.of_patches(level, picture.patches) if some else set()
             for column, row in np.ndindex(*pyramid.tiles(level)):
+                if some and (column, row) not in kept:
+                    continue
                 place = {"k": k, "level": level, "column": column, "row": row}
                 yield "tiles/{k}/{level}/{column}_{row}.jpg", place
 
@@ -295,8 +305,13 @@ class ViewData:
         except BaseException:
             source.close()
             raise
-        pyramid = Pyramid.of(source, max_mpp=self.max_mpp)
-        return SlideView(slide=source, pyramid=pyramid, patches=patches)
+        coarse = fine = Pyramid.of(source, max_mpp=self.max_mpp)
+        if self.patch_mpp and self.max_mpp is not None and source.mpp is not None:
+            cut = self.sources.patches(p)
+            mpp = cut.mpp if cut is not None else source.mpp * patches.side / PIXELS
+            fine = Pyramid.of(source, max_mpp=min(self.max_mpp, mpp or self.max_mpp))
+        whole = fine.levels - 1 - (coarse.scale // fine.scale).bit_length() + 1
+        return SlideView(slide=source, pyramid=fine, patches=patches, whole=whole)
 
     def _slide_page(self, k: int, p: Prediction) -> dict[str, Any]:
         page: dict[str, Any] = {"kind": "slide", "slide": None, "mpp": None, "tissue": []}
@@ -305,7 +320,7 @@ class ViewData:
             with self._picture(k, SlideView) as shown:
                 patches = shown.patches
                 page |= {
-                    "slide": shown.pyramid.to_page(),
+                    "slide": shown.pyramid.to_page() | {"whole": shown.whole},
                     "mpp": shown.slide.mpp,
                     "size": shown.slide.size,
                     "tissue": self._tissue(p, shown.slide),
@@ -375,9 +390,13 @@ class ViewData:
 def _left_out(shown: SlideView) -> str:
     """Return what the page says about levels of the slide that were left out."""
     scale, mpp = shown.pyramid.scale, shown.slide.mpp
-    if scale == 1 or mpp is None:
+    if mpp is None:
         return ""
-    return f"The slide is shown at {mpp * scale:.2g} µm per pixel; finer levels were left out."
+    coarse = scale * 2 ** (shown.pyramid.levels - 1 - shown.whole)
+    said = f"Beside the patches, the slide is shown at {mpp * coarse:.2g} µm per pixel."
+    if coarse == scale:
+        said = f"The slide is shown at {mpp * scale:.2g} µm per pixel; finer levels were left out."
+    return said if coarse > 1 else ""
 
 
 def drawn(patches: Layout, cell: float) -> str:

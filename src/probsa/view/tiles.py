@@ -68,6 +68,18 @@ class Pyramid:
         width, height = self.level_size(level)
         return -(-width // TILE), -(-height // TILE)
 
+    def of_patches(self, level: int, patches: Layout) -> set[tuple[int, int]]:
+        """Return the (column, row) of the tiles of a level on which patches lie."""
+        side = TILE * self.scale * 2.0 ** (self.levels - 1 - level)
+        low = np.floor(patches.corners / side).astype(int).tolist()
+        high = np.floor((patches.corners + patches.side) / side).astype(int).tolist()
+        return {
+            (column, row)
+            for (left, top), (right, bottom) in zip(low, high, strict=True)
+            for column in range(left, right + 1)
+            for row in range(top, bottom + 1)
+        }
+
     def box(self, level: int, column: int, row: int) -> tuple[Box, float] | None:
         """Return a tile's (left, top, right, bottom) in level-0 pixels, and its scale.
 

@@ -89,6 +89,10 @@ probsa.viewer = (function () {
       osd.open({
         width: slide.width, height: slide.height, tileSize: slide.tile, tileOverlap: slide.overlap,
         minLevel: Math.min(slide.maxLevel, 6), maxLevel: slide.maxLevel,
+        tileExists: function (level, x, y) {
+          const n = this.getNumTiles(level);
+          return level <= slide.maxLevel && x >= 0 && y >= 0 && x < n.x && y < n.y && (level <= slide.whole || ofPatches(level).has(x + "_" + y));
+        },
         getTileUrl: (level, x, y) => "data/tiles/" + bag + "/" + level + "/" + x + "_" + y + ".jpg",
       });
     } else {
@@ -98,6 +102,19 @@ probsa.viewer = (function () {
         minLevel: 0, maxLevel: 0, getTileUrl: () => PLAIN,
       });
     }
+  }
+
+  /* The tiles of a level on which patches lie; levels finer than whole have no others. */
+  function ofPatches(level) {
+    const map = state.map, side = map.slide.tile * map.slide.scale * Math.pow(2, map.slide.maxLevel - level);
+    map.onTiles = map.onTiles || {};
+    if (map.onTiles[level]) return map.onTiles[level];
+    const found = map.onTiles[level] = new Set();
+    for (let i = 0; i < map.corners.length; i += 2) {
+      const [x0, y0, x1, y1] = [0, 0, map.side, map.side].map((more, k) => Math.floor((map.corners[i + k % 2] + more) / side));
+      for (let x = x0; x <= x1; x++) for (let y = y0; y <= y1; y++) found.add(x + "_" + y);
+    }
+    return found;
   }
 
   function close() { osd.close(); }
