@@ -22,7 +22,7 @@ from probsa.view import ViewData, export_page
 from probsa.view.app import static_folder
 from probsa.view.export import MARK
 from probsa.view.pages import drawn
-from probsa.view.quantities import as_page, quantities
+from probsa.view.quantities import as_page, contradiction, quantities
 from probsa.view.rows import list_rows
 from probsa.view.scripts import script, without_folders
 from probsa.view.tiles import TILE, Pyramid, tile_image
@@ -214,3 +214,49 @@ def test_the_command_exports_a_run_and_says_what_failed(tmp_path, capsys):
     told = json.loads(capsys.readouterr().out)
     assert [f["bag"] for f in told["failed"]] == ["sure"]
     assert (tmp_path / "out" / "index.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, ""),  # one patch speaks for the call
+        ({"contribution": np.full(87, -0.02, np.float32)}, "add −1.7 to the logit"),
+        ({"contribution": np.full(87, 0.02, np.float32)}, ""),
+        ({"contribution": None, "attention_mean": np.full(87, -1, np.float32)}, "pooled features"),
+        ({"contribution": None, "score_kind": "logit"}, ""),  # these scores have no zero
+    ],
+)
+def test_a_call_that_contradicts_its_map_is_explained(change, said):
+    text = contradiction(lesion(**change), 0.5, "tumour")
+    assert (said in text) and bool(text) == bool(said)
+
+
+def test_the_list_has_thresholds_and_bags_unlike_training(tmp_path):
+    far, near = (replace(p, bag_ood=v) for p, v in zip(bags()[:2], (1.0, 0.99), strict=True))
+    rows = list_rows(read_predictions(write_bags(tmp_path / "p", [far, near])))
+    assert {r.name: r.unlike for r in rows if not r.failed} == {far.name: True, near.name: False}
+    assert {r.threshold for r in rows if not r.failed} == {0.5}
+
+
+def test_an_export_goes_down_to_the_resolution_of_the_patches_where_they_lie(tmp_path):
+    preds, slides = write_bags(tmp_path / "preds"), write_slides(tmp_path / "slides")
+    found = {}
+    for fine in (False, True):
+        data = ViewData(preds, slides=slides, mpp=0.125, max_mpp=0.5, patch_mpp=fine)
+        k = number(data, "lesion")
+        tiles = [n for address, n in data.files(k) if address.startswith("tiles")]
+        found[fine] = [(n["level"], n["column"], n["row"]) for n in tiles]
+        _, page = read(data.map_script(k))
+        assert (page["slide"]["maxLevel"], page["slide"]["whole"]) == ((10, 8) if fine else (8, 8))
+        assert page["note"].startswith(
+            "Beside the patches" if fine else "The slide is shown at 0.5"
+        )
+        data.close()
+    assert set(found[False]) < set(found[True])
+    corners = cells() * SIDE
+    assert {(c, r) for level, c, r in found[True] if level == 10} == {
+        (x // TILE, y // TILE)
+        for at in corners
+        for x in (at[0], at[0] + SIDE)
+        for y in (at[1], at[1] + SIDE)
+    }

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ from ..maps import (
     KINDS,
     READ_ERRORS,
     CohortSources,
+    ColourLimits,
     Layout,
     checked_squares,
     class_names,
@@ -33,6 +35,7 @@ from .quantities import (
     as_page,
     check_comparable,
     chosen_column,
+    contradiction,
     galleries,
     look_up_table,
     quantities,
@@ -54,6 +57,8 @@ OPEN = 4
 """Number of bags, and of slides or scans, that are kept open."""
 LONGEST = 8192
 """Largest number of cells along a side of a raster, within what browsers allow for a canvas."""
+PIXELS = 256
+"""Pixels along the side of a patch, where it is not known how they were cut."""
 FINEST = 4
 """Largest number of cells along the side of a patch that is not on a lattice."""
 
@@ -65,6 +70,8 @@ class SlideView:
     slide: Slide
     pyramid: Pyramid
     patches: Layout
+    whole: int
+    """The finest level with all its tiles; finer ones have those on which patches lie."""
 
 
 Picture = TypeVar("Picture", SlideView, ScanView)
@@ -84,6 +91,7 @@ class ViewData:
         mpp: Micrometres per level-0 pixel of slides whose files do not state it, or a mapping from
             names of slides.
         max_mpp: Finest resolution of slides in µm per pixel; None: that of the slides.
+        patch_mpp: Whether tiles on which patches lie go down to the resolution of the patches.
         most_pixels: Longest side of the slices of scans in pixels; None: that of the scans.
 
     Raises:
@@ -98,6 +106,7 @@ class ViewData:
         against: Path | None = None,
         mpp: float | Mapping[str, float] | None = None,
         max_mpp: float | None = None,
+        patch_mpp: bool = False,
         most_pixels: int | None = None,
     ) -> None:
         folder, self.about = _predictions_of(Path(predictions))
@@ -105,7 +114,7 @@ class ViewData:
         self.sources = None if slides is None else CohortSources(slides, mpp=mpp)
         other = None if against is None else _predictions_of(Path(against))[0]
         self.other = None if other is None else read_predictions(other)
-        self.max_mpp, self.most_pixels = max_mpp, most_pixels
+        self.max_mpp, self.patch_mpp, self.most_pixels = max_mpp, patch_mpp, most_pixels
         self.rows: list[Row] = list_rows(self.table)
         self._bags = Kept(self._read, most=OPEN)
         self._pictures = Kept(self._open, most=OPEN, close=_close)
@@ -138,7 +147,8 @@ class ViewData:
             "facts": [*self.about, *facts(self.table)],
             "classes": self.table.classes,
             "words": asdict(words),
-            "threshold": self.table.threshold,
+            "positive": self.table.class_names[-1] if self.table.of_task.two_classes else "",
+            "chance": _no_better(self.table.metadata.get("chance")),
             "colours": {name: packed(look_up_table(name), "u1") for name in KINDS},
             "other": None if self.other is None else title_of(self.other.folder),
             "pictures": self.sources is not None,
@@ -148,9 +158,13 @@ class ViewData:
 
     def limits_script(self) -> bytes:
         """Return the 1 % and 99 % quantiles of the mean and the s.d. over all bags."""
-        limits = map_limits(self.table.folder)
-        deviation = tuple(np.sqrt(np.maximum(limits.variance, 0.0)).tolist())
-        return script("limits", {"mean": limits.mean, "deviation": deviation})
+        deviation = tuple(np.sqrt(np.maximum(self.limits.variance, 0.0)).tolist())
+        return script("limits", {"mean": self.limits.mean, "deviation": deviation})
+
+    @cached_property
+    def limits(self) -> ColourLimits:
+        """The scale of all bags."""
+        return map_limits(self.table.folder)
 
     def map_script(self, k: int) -> bytes:
         """Return the geometry of a bag: its raster, its slide or scan, and its tissue."""
@@ -163,6 +177,9 @@ class ViewData:
             "classes": named if columns > 1 else [],
             "column": chosen_column(p),
             "reason": "",
+            "contradiction": contradiction(
+                p, self.rows[k].threshold, self.table.class_names[-1] if self.table.classes else ""
+            ),
         }
         if p.coords is not None and p.coords.shape[-1] == 2:
             page |= self._slide_page(k, p)
@@ -195,13 +212,13 @@ class ViewData:
         p = self.bag(k)
         try:
             if self.sources is None:
-                return picture_of_values(p, place(p))
+                return picture_of_values(p, place(p), self.limits.mean)
             if p.coords is not None and p.coords.shape[-1] == 2:
                 return self._slide_thumbnail(k)
             with self._picture(k, ScanView) as found:
                 return slice_picture(found.scan)
         except READ_ERRORS:
-            return picture_of_values(p, place(p))
+            return picture_of_values(p, place(p), self.limits.mean)
 
     def tile(self, k: int, level: int, column: int, row: int) -> bytes:
         """Return a tile of a bag's slide as JPEG."""
@@ -237,7 +254,11 @@ class ViewData:
         pyramid = picture.pyramid
         yield from (("patch/{k}_{row}.jpg", {"k": k, "row": row}) for row in sorted(rows))
         for level in range(pyramid.levels):
+            some = level > picture.whole
+            kept = pyramid.of_patches(level, picture.patches) if some else set()
             for column, row in np.ndindex(*pyramid.tiles(level)):
+                if some and (column, row) not in kept:
+                    continue
                 place = {"k": k, "level": level, "column": column, "row": row}
                 yield "tiles/{k}/{level}/{column}_{row}.jpg", place
 
@@ -284,8 +305,13 @@ class ViewData:
         except BaseException:
             source.close()
             raise
-        pyramid = Pyramid.of(source, max_mpp=self.max_mpp)
-        return SlideView(slide=source, pyramid=pyramid, patches=patches)
+        coarse = fine = Pyramid.of(source, max_mpp=self.max_mpp)
+        if self.patch_mpp and self.max_mpp is not None and source.mpp is not None:
+            cut = self.sources.patches(p)
+            mpp = cut.mpp if cut is not None else source.mpp * patches.side / PIXELS
+            fine = Pyramid.of(source, max_mpp=min(self.max_mpp, mpp or self.max_mpp))
+        whole = fine.levels - 1 - (coarse.scale // fine.scale).bit_length() + 1
+        return SlideView(slide=source, pyramid=fine, patches=patches, whole=whole)
 
     def _slide_page(self, k: int, p: Prediction) -> dict[str, Any]:
         page: dict[str, Any] = {"kind": "slide", "slide": None, "mpp": None, "tissue": []}
@@ -294,7 +320,7 @@ class ViewData:
             with self._picture(k, SlideView) as shown:
                 patches = shown.patches
                 page |= {
-                    "slide": shown.pyramid.to_page(),
+                    "slide": shown.pyramid.to_page() | {"whole": shown.whole},
                     "mpp": shown.slide.mpp,
                     "size": shown.slide.size,
                     "tissue": self._tissue(p, shown.slide),
@@ -305,8 +331,6 @@ class ViewData:
         patches = place(p) if patches is None else patches
         cells = raster(patches, finest=FINEST, longest=LONGEST)
         height, width = cells.owners.shape
-        end = (cells.left + width * cells.cell, cells.top + height * cells.cell)
-        page.setdefault("size", tuple(int(np.ceil(v)) for v in end))
         page |= {
             "corners": packed(patches.corners, "f4"),
             "side": patches.side,
@@ -366,9 +390,13 @@ class ViewData:
 def _left_out(shown: SlideView) -> str:
     """Return what the page says about levels of the slide that were left out."""
     scale, mpp = shown.pyramid.scale, shown.slide.mpp
-    if scale == 1 or mpp is None:
+    if mpp is None:
         return ""
-    return f"The slide is shown at {mpp * scale:.2g} µm per pixel; finer levels were left out."
+    coarse = scale * 2 ** (shown.pyramid.levels - 1 - shown.whole)
+    said = f"Beside the patches, the slide is shown at {mpp * coarse:.2g} µm per pixel."
+    if coarse == scale:
+        said = f"The slide is shown at {mpp * scale:.2g} µm per pixel; finer levels were left out."
+    return said if coarse > 1 else ""
 
 
 def drawn(patches: Layout, cell: float) -> str:
@@ -383,6 +411,12 @@ def drawn(patches: Layout, cell: float) -> str:
             "their side, later ones over earlier ones."
         )
     return " ".join(notes)
+
+
+def _no_better(stated: object) -> str:
+    """Return what the page says of a run that its predictions state to be no better than chance."""
+    general = "Not shown better than chance: the maps may mean nothing."
+    return (stated if isinstance(stated, str) else general) if stated else ""
 
 
 def _close(shown: SlideView | ScanView) -> None:

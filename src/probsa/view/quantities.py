@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
+from scipy.special import logit, ndtr
 
 from ..errors import InputError
 from ..evaluation import Prediction
@@ -25,6 +26,10 @@ from .scripts import packed
 
 GALLERY = 10
 """Number of patches in each list of pictures."""
+UNCERTAIN = float(ndtr(1.0)) - 0.5
+"""|P − 0.5| of a score that is one standard deviation from 0."""
+LITTLE = 0.1
+"""Share of the largest value of a bag that counts for nothing."""
 
 
 def look_up_table(key: str) -> UInt8[np.ndarray, "256 3"]:
@@ -122,6 +127,38 @@ def check_comparable(p: Prediction, other: Prediction) -> None:
         raise InputError("The predictions are of instances at other coordinates.")
 
 
+def contradiction(p: Prediction, threshold: float | None, name: str) -> str:
+    """Return which part of the model makes p where the map speaks against the call, else nothing.
+
+    It does if the sum of the instances does, and none speaks for the call by more than `LITTLE` of
+    the largest value.
+
+    Args:
+        p: The prediction of a bag.
+        threshold: p from which the second of two classes is called; None for other tasks.
+        name: That class.
+    """
+    values = p.attention_mean if p.contribution is None else p.contribution
+    none = p.contribution is None and not p.score_has_level
+    if not p.of_task.two_classes or threshold is None or none or values.ndim > 1:
+        return ""
+    chance, total = float(p.probability[-1]), float(values.sum(dtype=np.float64))
+    sign = 1 if chance >= threshold else -1
+    if sign * total >= 0 or (sign * values).max() > LITTLE * np.abs(values).max():
+        return ""
+    noun, side = "slices" if p.kind == "ct" else "patches", "for" if sign < 0 else "against"
+    text = f"The call contradicts the map: the {noun} speak {side} “{name}”."
+    if p.contribution is None:
+        return f"{text} p is computed from the pooled features of the bag, not from these values."
+    rest = float(logit(np.clip(chance, 1e-6, 1 - 1e-6))) - total
+    said = (
+        f"{text} Together they add {total:+.2g} to the logit of p({name}), the rest of the model "
+        f"(its bias) {rest:+.2g}; the threshold {threshold:.2g} is a logit of "
+        f"{logit(threshold):+.2g}."
+    )
+    return said.replace("-", "−")
+
+
 def chosen_column(p: Prediction) -> int:
     """Return the column that is shown first: that of the called class; see `Task`."""
     return p.of_task.column(p, columns_of(p), called=True)
@@ -130,21 +167,24 @@ def chosen_column(p: Prediction) -> int:
 def galleries(found: dict[str, Quantity]) -> list[dict[str, Any]]:
     """Return two lists of patches for the pictures: the most and the least certain ones.
 
-    With P(evidence > 0), these are the patches of largest P, and those nearest to 0.5; otherwise
-    those of largest mean, and of largest standard deviation where there is one.
+    With P(evidence > 0), these are the patches of largest P, and those nearest to 0.5 whose mean is
+    within one standard deviation of 0; otherwise those of largest mean, and of largest standard
+    deviation where there is one that differs.
     """
     mean, deviation, chance = (found[key] for key in ("mean", "deviation", "probability"))
     if not chance.absent:
         # many patches may have a P of 1 in float32: then the mean decides
         rank = np.lexsort((-mean.values, -chance.values))
-        unsure = np.argsort(np.abs(chance.values - 0.5), kind="stable")
+        far = np.abs(chance.values - 0.5)
+        unsure = np.argsort(far, kind="stable")
+        unsure = unsure[far[unsure] < UNCERTAIN]
         lists = [
             ("Highest P(evidence > 0)", "probability", rank),
             ("Least certain: P nearest to 0.5", "probability", unsure),
         ]
     else:
         lists = [(f"Highest {mean.title}", "mean", np.argsort(-mean.values, kind="stable"))]
-        if not deviation.absent:
+        if not deviation.absent and not flattened(deviation).flat:
             rank = np.argsort(-deviation.values, kind="stable")
             lists.append(("Least certain: largest s.d.", "deviation", rank))
     return [

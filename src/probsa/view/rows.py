@@ -31,11 +31,15 @@ class Row:
     the number that `words` names."""
     spread: float | None = None
     """Standard deviation of that number."""
+    threshold: float | None = None
+    """The probability from which the class or the finding is called; None for other tasks."""
     n: int | None = None
     wrong: bool | None = None
     """Whether the label contradicts the prediction; None without a label."""
     unsure: bool = False
     """Whether the call changes within one standard deviation of the probability."""
+    unlike: bool = False
+    """Whether it is further from training than every validation bag."""
     failed: str = ""
     """Why there is no map; empty if there is one."""
 
@@ -69,11 +73,22 @@ def _row(table: Predictions, k: int) -> Row:
         call=said.call,
         probability=said.value,
         spread=said.spread,
+        threshold=_threshold(table, k),
         n=count,
         wrong=wrong,
         unsure=said.unsure,
+        unlike=table.ood is not None and bool(table.ood[k] >= 1),
         failed=failed,
     )
+
+
+def _threshold(table: Predictions, k: int) -> float | None:
+    if table.of_task.two_classes:
+        return 0.5 if table.threshold is None else table.threshold
+    if not table.of_task.has_findings:
+        return None
+    thresholds = stated_of(table).thresholds
+    return 0.5 if thresholds is None else thresholds[int(table.probability[k].argmax())]
 
 
 def _count(path: Path) -> tuple[int | None, str]:

@@ -5,7 +5,7 @@ column and row of a tile. Corners are level-0 pixels of the slide, whatever boun
 """
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,18 @@ class Pyramid:
         width, height = self.level_size(level)
         return -(-width // TILE), -(-height // TILE)
 
+    def of_patches(self, level: int, patches: Layout) -> set[tuple[int, int]]:
+        """Return the (column, row) of the tiles of a level on which patches lie."""
+        side = TILE * self.scale * 2.0 ** (self.levels - 1 - level)
+        low = np.floor(patches.corners / side).astype(int).tolist()
+        high = np.floor((patches.corners + patches.side) / side).astype(int).tolist()
+        return {
+            (column, row)
+            for (left, top), (right, bottom) in zip(low, high, strict=True)
+            for column in range(left, right + 1)
+            for row in range(top, bottom + 1)
+        }
+
     def box(self, level: int, column: int, row: int) -> tuple[Box, float] | None:
         """Return a tile's (left, top, right, bottom) in level-0 pixels, and its scale.
 
@@ -122,10 +134,12 @@ def slice_picture(scan: Scan) -> bytes:
     return jpeg(slice_image(scan, len(scan.volume) // 2, BRAIN), size=(across, down))
 
 
-def picture_of_values(p: Prediction, layout: Layout) -> bytes:
-    """Return the mean of each instance at its place as JPEG."""
+def picture_of_values(p: Prediction, layout: Layout, limits: tuple[float, float]) -> bytes:
+    """Return the mean of each instance at its place as JPEG, on the scale of all bags."""
     key = "evidence" if p.score_has_level else "mean"
-    colours = quantity(key, column_of(p.attention_mean, chosen_column(p)), title="").colours
+    q = quantity(key, column_of(p.attention_mean, chosen_column(p)), title="")
+    most = max(abs(v) for v in limits)
+    colours = replace(q, limits=(-most, most) if q.kind.signed else limits).colours
     cells = raster(layout, finest=4, longest=THUMBNAIL).owners
     image = np.append(colours, np.full((1, 3), PLAIN, np.uint8), axis=0)[cells]
     size = np.array(cells.shape[::-1]) * (THUMBNAIL / max(cells.shape))

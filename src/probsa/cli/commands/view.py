@@ -42,7 +42,8 @@ def run(
 
     Export:
         export: Write the page to this folder instead of serving it.
-        max_mpp: Finest resolution of exported slides, in micrometres per pixel. Default: 2.
+        max_mpp: Finest resolution of exported slides, in micrometres per pixel. Default: 2,
+            and the resolution of the patches where they lie.
         full: Export slides and slices of scans at their full resolution.
         overwrite: Replace an earlier export.
     """
@@ -70,6 +71,7 @@ def run(
         predictions, slides=slides, against=against,
         mpp=None if slide_mpp is None else read_resolutions(slide_mpp),
         max_mpp=(max_mpp or MAX_MPP) if reduced else None,
+        patch_mpp=max_mpp is None,
         most_pixels=SLICE_PIXELS if reduced else None,
     )  # fmt: skip
     try:

@@ -16,16 +16,18 @@ probsa.colour = (function () {
     return shown.replace(/-/g, "−");
   }
 
-  function fixed(value, places) {
-    return Number.isFinite(value) ? value.toFixed(places).replace("-", "−") : "–";
-  }
-
-  /* A value of a quantity: probabilities near 0 and 1 as bounds, since rounding must not say certain. */
-  function value(q, given, digits) {
-    if (q.unit !== "probability" || q.key.startsWith("difference")) return text(given, digits);
+  /* A probability to two significant digits; rounding must not say certain. */
+  function probability(given) {
+    if (given === null || !Number.isFinite(given)) return "–";
     if (given > 0.9995) return "> 0.999";
     if (given < 0.0005) return "< 0.001";
-    return given.toFixed(3);
+    if (given < 0.1) return given.toPrecision(2);
+    return given.toFixed(given < 0.995 ? 2 : given < 0.9985 ? 3 : 4);
+  }
+
+  function value(q, given, digits) {
+    if (q.unit !== "probability" || q.key.startsWith("difference")) return text(given, digits);
+    return probability(given);
   }
 
   /* The range of the colours of a quantity: the user's, that of all bags, or that of this bag. */
@@ -33,7 +35,7 @@ probsa.colour = (function () {
     if (!q || !q.values) return [0, 1];
     if (q.fixed) return q.range;
     if (state.ranges[q.key]) return state.ranges[q.key];
-    if (state.scale === "all" && limits && limits[q.key]) {
+    if (onCommonScale(q)) {
       const all = limits[q.key];
       const most = Math.max(Math.abs(all[0]), Math.abs(all[1]));
       return q.signed ? [-most, most] : all;
@@ -42,9 +44,18 @@ probsa.colour = (function () {
   }
 
   /* One colour for values that are almost equal: the whole scale would show more than there is. */
-  function isFlat(q) {
-    return Boolean(q.flat) && !state.ranges[q.key] && state.scale === "bag";
+  function isFlat(q) { return Boolean(flatness(q)); }
+
+  /* Why all patches have one colour; on the scale of all bags, since they do not reach a tenth of it. */
+  function flatness(q) {
+    if (state.ranges[q.key] || q.fixed) return "";
+    if (!onCommonScale(q)) return q.flat ? "the map is " + q.flat : "";
+    const most = Math.max(Math.abs(q.range[0]), Math.abs(q.range[1]));
+    const small = q.signed && most < 0.1 * range(q)[1];
+    return small ? "no value of this bag reaches a tenth of the scale of all bags (the largest is " + text(most, 2) + ")" : "";
   }
+
+  function onCommonScale(q) { return state.scale === "all" && Boolean(limits && limits[q.key]); }
 
   function step(q, bounds, value) {
     if (isFlat(q)) return 128;
@@ -108,7 +119,7 @@ probsa.colour = (function () {
     const image = context.createImageData(256, 1);
     const flat = isFlat(q);
     for (let i = 0; i < 256; i++) {
-      const at = 3 * (flat ? 128 : labels ? (i < 128 ? 0 : 255) : i);
+      const at = 3 * (flat && !onCommonScale(q) ? 128 : labels ? (i < 128 ? 0 : 255) : i);
       for (let c = 0; c < 3; c++) image.data[4 * i + c] = tables[q.colours][at + c];
       image.data[4 * i + 3] = 255;
     }
@@ -123,7 +134,7 @@ probsa.colour = (function () {
     const holder = probsa.byId("bar-ticks");
     holder.textContent = "";
     const marks = labels ? [[0.25, "negative"], [0.75, "positive"]]
-      : flat ? [[0.5, text((bounds[0] + bounds[1]) / 2)]]
+      : flat && !onCommonScale(q) ? [[0.5, text((bounds[0] + bounds[1]) / 2)]]
         : ticks(bounds[0], bounds[1]).map((v) => [(v - bounds[0]) / (bounds[1] - bounds[0]), text(v)]);
     for (const mark of marks) {
       const element = probsa.make("span", { text: mark[1] });
@@ -131,7 +142,7 @@ probsa.colour = (function () {
       holder.appendChild(element);
     }
     const notes = [];
-    if (flat) notes.push("One colour, because the map is " + q.flat.replace("flat: ", "flat: ") + ".");
+    if (flat) notes.push("One colour: " + flatness(q) + ".");
     if (q.key === "difference" || q.key === "difference-probability") notes.push("Brown: the other model is higher; teal: this one is.");
     else if (q.signed) notes.push(state.words.up ? "Red " + named(state.words.up) + ", blue " + state.words.down + "." : "Red speaks for " + subject() + ", blue against it.");
     if (state.fade && probsa.valuesOf("deviation")) notes.push("Patches fade with their standard deviation.");
@@ -162,7 +173,7 @@ probsa.colour = (function () {
   }
 
   return {
-    start: start, text: text, value: value, fixed: fixed, range: range, css: css, ofPatches: ofPatches, ticks: ticks,
+    start: start, text: text, value: value, probability: probability, range: range, css: css, ofPatches: ofPatches, ticks: ticks,
     draw: draw, loadLimits: loadLimits, isFlat: isFlat,
   };
 })();

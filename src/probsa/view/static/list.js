@@ -87,12 +87,13 @@ probsa.list = (function () {
     if (row.part === "train") flags.appendChild(make("span", { class: "flag training", text: "training bag", title: "The model was trained on this bag: its map looks better than those of new bags." }));
     if (row.wrong) flags.appendChild(make("span", { class: "flag wrong", text: state.words.wrong, title: state.words.wrong_hint }));
     if (row.unsure) flags.appendChild(make("span", { class: "flag unsure", text: "unsure", title: state.words.unsure_hint }));
+    if (row.unlike) flags.appendChild(make("span", { class: "flag unlike", text: "unlike training", title: probsa.UNLIKE }));
     if (row.failed) flags.appendChild(make("span", { class: "flag failed", text: "failed", title: row.failed }));
-    const format = state.words.is_probability ? probsa.colour.fixed : (value) => probsa.colour.text(value, 3);
+    const format = state.words.is_probability ? probsa.colour.probability : probsa.colour.text;
     const texts = {
       label: row.label || "–", call: row.call || "–",
-      probability: row.probability === null ? "–" : format(row.probability, 2),
-      spread: row.spread === null ? "–" : format(row.spread, 3),
+      probability: format(row.probability),
+      spread: probsa.colour.text(row.spread, 2),
       n: row.n === null ? "–" : row.n.toLocaleString("en-US"),
     };
     const cells = COLUMNS.slice(1).map((column) => make("td", { class: column.number ? "number" : "text", text: texts[column.key], title: column.number ? "" : texts[column.key] }));

@@ -5,6 +5,7 @@
   const byId = probsa.byId;
   const make = probsa.make;
   let ticket = 0;
+  probsa.UNLIKE = "The features of this bag are further from the training bags than those of any validation bag.";
 
   /* Show a bag; `place` may hold a quantity, a class, a range, a slice and a position. */
   probsa.choose = function (bag, place) {
@@ -20,7 +21,7 @@
     probsa.list.mark();
     heading(row);
     byId("readout").textContent = "";
-    byId("remark").textContent = "";
+    byId("remark").textContent = byId("warning").textContent = "";
     if (row.failed) return empty(row.failed);
     const given = place || {};
     const known = (state.failed || {})[row.name];
@@ -28,7 +29,8 @@
     say("Loading…");
     // most models have one class of values: ask for it while the geometry is loaded
     if (!given.column) probsa.load("values/" + bag + "_0").catch(() => {});
-    return probsa.load("map/" + bag).then(function (map) {
+    const scale = state.scale === "all" ? probsa.colour.loadLimits().catch(() => {}) : null;
+    return Promise.all([probsa.load("map/" + bag), scale]).then(function ([map]) {
       const asked = given.column;
       const column = asked !== null && asked !== undefined && asked >= 0 && asked < Math.max(1, map.classes.length) ? asked : map.column;
       return probsa.load("values/" + bag + "_" + column).then((values) => [map, values, column]);
@@ -48,6 +50,7 @@
 
   function show(given) {
     const slide = state.map.kind === "slide";
+    warn(state.rows[state.bag], state.map);
     byId("message").hidden = true;
     byId("osd").hidden = !slide;
     byId("ct").hidden = slide;
@@ -81,13 +84,20 @@
     if (row.failed) return;
     const add = (title, text, flag) => holder.appendChild(make("span", { class: flag || "" }, [make("b", { text: title }), document.createTextNode(" " + text)]));
     const words = state.words;
-    const format = words.is_probability ? (value) => probsa.colour.fixed(value, 3) : (value) => probsa.colour.text(value, 4);
-    const number = format(row.probability) + (row.spread ? " ± " + format(row.spread) : "");
+    const format = words.is_probability ? probsa.colour.probability : (value) => probsa.colour.text(value, 4);
+    const number = format(row.probability) + (row.spread ? " ± " + probsa.colour.text(row.spread, 2) : "");
     add(words.said, row.call);
-    add(words.measure, number);
+    add(state.positive && state.positive !== row.call ? "p(" + state.positive + ")" : words.measure, number);
+    if (row.threshold !== null) add("threshold", probsa.colour.probability(row.threshold));
     if (row.label) add("label", row.label);
-    const flags = [row.wrong ? words.wrong : "", row.unsure ? "unsure" : "", row.part === "train" ? "training bag" : ""].filter(Boolean);
+    const flags = [row.wrong ? words.wrong : "", row.part === "train" ? "training bag" : ""].filter(Boolean);
     flags.forEach((flag) => holder.appendChild(make("span", { class: "flag " + (flag === words.wrong ? "wrong" : flag.split(" ")[0]), text: flag })));
+  }
+
+  /* What a reader must know before believing the map, in whole sentences. */
+  function warn(row, map) {
+    const said = [state.chance, map.contradiction, row.unsure ? "Unsure: " + state.words.unsure_hint : "", row.unlike ? "Unlike training: " + probsa.UNLIKE : ""];
+    byId("warning").textContent = said.filter(Boolean).join(" ");
   }
 
   function empty(reason) {
@@ -168,11 +178,13 @@
     state.rows = page.rows;
     state.classes = page.classes;
     state.words = page.words;
+    state.positive = page.positive;
+    state.chance = page.chance;
     state.failed = page.remarks.failed || {};
     for (const row of state.rows) if (state.failed[row.name]) row.failed = state.failed[row.name];
     probsa.colour.start(page.colours);
     const model = page.facts.find((fact) => fact[0] === "Model");
-    byId("about").textContent = [model ? model[1] : "", page.rows.length + " bags", page.other ? "against " + page.other : ""].filter(Boolean).join(" · ");
+    byId("about").textContent = [model ? model[1] : "", page.rows.length + " bags", page.chance ? "not shown better than chance" : "", page.other ? "against " + page.other : ""].filter(Boolean).join(" · ");
     for (const fact of page.facts) {
       byId("facts-list").appendChild(make("dt", { text: fact[0] }));
       byId("facts-list").appendChild(make("dd", { text: fact[1] }));

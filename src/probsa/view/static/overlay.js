@@ -106,6 +106,12 @@ probsa.overlay = (function () {
     const high = place(raster.x0 + raster.width * raster.cell, raster.y0 + raster.height * raster.cell);
     context.save();
     context.imageSmoothingEnabled = false;
+    if (state.map.slide) {  // patches may be padded beyond the edge of the slide
+      const first = place(0, 0), last = place(state.map.size[0], state.map.size[1]);
+      context.beginPath();
+      context.rect(first.x, first.y, last.x - first.x, last.y - first.y);
+      context.clip();
+    }
     context.globalAlpha = alpha;
     context.drawImage(cells, low.x, low.y, high.x - low.x, high.y - low.y);
     context.restore();
@@ -127,7 +133,7 @@ probsa.overlay = (function () {
     const map = state.map;
     const origin = place(0, 0), unit = place(1000, 0);
     const scale = (unit.x - origin.x) / 1000;
-    if (state.overlay) drawCells(context, place, state.opacity);
+    if (state.overlay) drawCells(context, place, map.slide ? state.opacity : 1);
     const stroke = (path, colour, width) => {
       context.save();
       context.translate(origin.x, origin.y);

@@ -55,7 +55,7 @@ probsa.panel = (function () {
     for (const id of ["tissue", "outline", "fade", "overlay", "grey"]) byId(id).checked = state[id];
     const slide = state.map.kind === "slide";
     byId("options").hidden = !slide;
-    byId("opacity").parentElement.hidden = !slide;
+    byId("opacity").parentElement.hidden = !state.map.slide;  // else the colours are those of the bar
     const contours = slide && state.map.tissue.length > 0;
     byId("grey").disabled = !state.map.slide;
     byId("tissue").disabled = !contours;
@@ -151,32 +151,33 @@ probsa.panel = (function () {
     byId("area").textContent = (state.threshold === null ? "" : name + " ≥ " + probsa.colour.text(state.threshold) + ": ") + count + area;
   }
 
+  /* Where an instance without a picture lies. */
+  function where(row) {
+    const x = state.map.positions;
+    if (state.map.corners) return probsa.overlay.corner(row).map(Math.round).join(", ");
+    return x ? probsa.colour.text(x[row], 4) + (state.map.scan ? " mm" : "") : "no. " + row;
+  }
+
   /* The patches with the most and the least certain values. */
   function pictures() {
     const holder = byId("gallery");
     holder.textContent = "";
+    if (state.map.kind === "slide" && !state.map.slide) holder.appendChild(make("p", { class: "note", text: "There is no image of this bag: patches are listed by their x, y in pixels." }));
     for (const list of state.values.galleries) {
       const q = probsa.quantity(list.key);
-      const grid = make("div", { class: state.map.kind === "chain" ? "places" : "pictures" });
+      const grid = make("div", { class: state.map.slide ? "pictures" : "places" });
       for (const row of list.rows) {
         const value = probsa.colour.value(q, q.values[row], 3);
         const button = make("button", { title: probsa.overlay.describe(row) });
-        if (state.map.kind === "chain") {
-          const x = state.map.positions;
-          const where = x ? probsa.colour.text(x[row], 4) + (state.map.scan ? " mm" : "") : "no. " + row;
-          button.appendChild(make("b", { text: where }));
-        } else if (state.map.slide) {
+        if (state.map.slide) {
           button.appendChild(make("img", { attributes: { alt: "patch " + row, loading: "lazy", src: "data/patch/" + state.bag + "_" + row + ".jpg" } }));
-        } else {
-          const swatch = make("span", { class: "swatch" });
-          swatch.style.background = probsa.colour.css(q, q.values[row]);
-          button.appendChild(swatch);
-        }
+        } else button.appendChild(make("b", { text: where(row) }));
         button.appendChild(make("span", { text: value }));
         button.addEventListener("click", () => probsa.goTo(row));
         grid.appendChild(button);
       }
       holder.appendChild(make("h3", { text: list.title }));
+      if (!list.rows.length) grid.appendChild(make("p", { class: "note", text: "None: every value is far from 0." }));
       holder.appendChild(grid);
     }
   }

@@ -14,7 +14,7 @@ var probsa = (function () {
     column: 0,
     quantity: "mean",
     ranges: {},        // by quantity: [low, high], chosen by the user for this bag
-    scale: "bag",
+    scale: "all",
     opacity: 0.6,
     threshold: null,   // null: nothing is hidden
     overlay: true,

@@ -71,6 +71,13 @@ probsa.viewer = (function () {
 
   function scale() { return state.map.slide ? state.map.slide.scale : 1; }
 
+  /* Where the picture begins and ends: without a slide, it is the map with a cell around it. */
+  function bounds() {
+    const map = state.map, r = map.raster;
+    if (map.slide) return [0, 0, map.size[0], map.size[1]];
+    return [r.x0 - r.cell, r.y0 - r.cell, (r.width + 2) * r.cell, (r.height + 2) * r.cell];
+  }
+
   /* Open the slide of the current bag, or a plain background of the same size. */
   function open(place) {
     const map = state.map;
@@ -82,22 +89,40 @@ probsa.viewer = (function () {
       osd.open({
         width: slide.width, height: slide.height, tileSize: slide.tile, tileOverlap: slide.overlap,
         minLevel: Math.min(slide.maxLevel, 6), maxLevel: slide.maxLevel,
+        tileExists: function (level, x, y) {
+          const n = this.getNumTiles(level);
+          return level <= slide.maxLevel && x >= 0 && y >= 0 && x < n.x && y < n.y && (level <= slide.whole || ofPatches(level).has(x + "_" + y));
+        },
         getTileUrl: (level, x, y) => "data/tiles/" + bag + "/" + level + "/" + x + "_" + y + ".jpg",
       });
     } else {
+      const [, , width, height] = bounds();
       osd.open({
-        width: map.size[0], height: map.size[1], tileWidth: map.size[0], tileHeight: map.size[1],
+        width: width, height: height, tileWidth: width, tileHeight: height,
         minLevel: 0, maxLevel: 0, getTileUrl: () => PLAIN,
       });
     }
+  }
+
+  /* The tiles of a level on which patches lie; levels finer than whole have no others. */
+  function ofPatches(level) {
+    const map = state.map, side = map.slide.tile * map.slide.scale * Math.pow(2, map.slide.maxLevel - level);
+    map.onTiles = map.onTiles || {};
+    if (map.onTiles[level]) return map.onTiles[level];
+    const found = map.onTiles[level] = new Set();
+    for (let i = 0; i < map.corners.length; i += 2) {
+      const [x0, y0, x1, y1] = [0, 0, map.side, map.side].map((more, k) => Math.floor((map.corners[i + k % 2] + more) / side));
+      for (let x = x0; x <= x1; x++) for (let y = y0; y <= y1; y++) found.add(x + "_" + y);
+    }
+    return found;
   }
 
   function close() { osd.close(); }
 
   /* Level-0 pixels to pixels of the overlay's canvas. */
   function toCanvas(x, y) {
-    const s = scale();
-    const point = item().imageToViewerElementCoordinates(new OpenSeadragon.Point(x / s, y / s));
+    const s = scale(), [left, top] = bounds();
+    const point = item().imageToViewerElementCoordinates(new OpenSeadragon.Point((x - left) / s, (y - top) / s));
     return { x: point.x * ratio, y: point.y * ratio };
   }
 
@@ -105,7 +130,8 @@ probsa.viewer = (function () {
   function toSlide(clientX, clientY) {
     const box = osd.canvas.getBoundingClientRect();
     const point = item().viewerElementToImageCoordinates(new OpenSeadragon.Point(clientX - box.left, clientY - box.top));
-    return { x: point.x * scale(), y: point.y * scale() };
+    const [left, top] = bounds();
+    return { x: left + point.x * scale(), y: top + point.y * scale() };
   }
 
   function draw() {
@@ -157,16 +183,16 @@ probsa.viewer = (function () {
   /* Centre in level-0 pixels, and level-0 pixels per pixel of the window. */
   function place() {
     if (!osd || !item() || !state.map || state.map.kind !== "slide") return null;
-    const s = scale();
+    const s = scale(), [left, top] = bounds();
     const centre = item().viewportToImageCoordinates(osd.viewport.getCenter(true));
     const zoom = item().viewportToImageZoom(osd.viewport.getZoom(true));
-    return [centre.x * s, centre.y * s, s / zoom];
+    return [left + centre.x * s, top + centre.y * s, s / zoom];
   }
 
   function go(x, y, perPixel, immediately) {
     if (!item()) return;
-    const s = scale();
-    const centre = item().imageToViewportCoordinates(new OpenSeadragon.Point(x / s, y / s));
+    const s = scale(), [left, top] = bounds();
+    const centre = item().imageToViewportCoordinates(new OpenSeadragon.Point((x - left) / s, (y - top) / s));
     osd.viewport.zoomTo(item().imageToViewportZoom(s / perPixel), null, immediately);
     osd.viewport.panTo(centre, immediately);
     if (immediately) osd.viewport.applyConstraints(true);
