@@ -14,6 +14,7 @@ from support.stored import write_folder
 
 import probsa
 from probsa.cli import commands
+from probsa.cli.command import Command
 from probsa.cli.entry import COMMANDS, main
 from probsa.evaluation import load
 from probsa.training import default_recipe
@@ -176,6 +177,7 @@ def test_help_and_models(capsys):
         assert main(arguments) == 0
         text = capsys.readouterr().out
         assert all(f"\n    {command}" in text for command in COMMANDS)
+    assert all(Command(name).description.partition("\n")[0].endswith(".") for name in COMMANDS)
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.strip() == probsa.__version__
     assert main(["models", "abmil-probsa-diag", "--json"]) == 0
@@ -216,6 +218,10 @@ def test_help_describes_every_argument(capsys, command):
 
 def test_help_of_train_lists_keys_with_choices_limits_and_defaults(capsys):
     assert main(["train", "--help"]) == 0
+    short = capsys.readouterr().out
+    assert "\n  --epochs" in short and "--help-all" in short and "--kl-weight" not in short
+    assert len(re.findall(r"^  --", short, re.MULTILINE)) == 10 + len(["--json", "--help-all"])
+    assert main(["train", "--help-all"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     recipe = default_recipe()
     epochs, kl_weight = recipe["training.epochs"], recipe["training.kl_weight"]
@@ -224,6 +230,8 @@ def test_help_of_train_lists_keys_with_choices_limits_and_defaults(capsys):
     assert f"Default: the default recipe, with {recipe['model.name']}." in text
     assert "--trunk" not in text
     assert main(["train", "--model", "abmil-probsa-diag", "--help"]) == 0
+    assert "--trunk" in capsys.readouterr().out
+    assert main(["train", "--model", "abmil-probsa-diag", "--help-all"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "--trunk" in text and "['tanh', 'gated' or 'mlp'; default tanh]" in text
     assert "[a whole number (at least 1); default 100]" in text

@@ -24,6 +24,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from ..core import MAX_BAG_GB, PositiveFloat, bag_limit, convert_value, printable
 from ..errors import InputError, ProbSAError, hint
 
+HELP_ALL = "--help-all"
+HELP = {"-h", "--help", HELP_ALL}
 JSON_HELP = "Print the result as one JSON document on standard output."
 
 
@@ -217,6 +219,8 @@ class Command:
             parameter.add(groups[parameter.title])
         parser.add_argument("--json", action="store_true", help=JSON_HELP)
         if keys is not None and self.takes_keys:
+            if self.module.KEYS.short:
+                parser.add_argument(HELP_ALL, action="help", help="Show every flag, and exit.")
             parser.usage = self.module.KEYS.usage
             self.module.KEYS.add(parser, keys)
 
@@ -234,11 +238,14 @@ class Command:
 
     def run(self, arguments: Sequence[str]) -> int:
         """Run the command and return its exit status."""
-        if self.takes_keys and {"-h", "--help"} & set(arguments):
+        if self.takes_keys and (asked := HELP & set(arguments)):
             keys = {}
             with suppress(InputError):  # show help even if the arguments are not valid yet
-                keys = self.parse([a for a in arguments if a not in ("-h", "--help")])[1]
-            write(self.parser(keys).format_help())
+                keys = self.parse([a for a in arguments if a not in HELP])[1]
+            parser = self.parser(keys)
+            if HELP_ALL not in asked and self.module.KEYS.short:
+                self.module.KEYS.shorten(parser)
+            write(parser.format_help())
             return 0
         given, keys = self.parse(arguments)
         values = {p.name: p.read(getattr(given, p.name)) for p in self.parameters}
