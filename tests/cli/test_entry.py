@@ -83,6 +83,25 @@ def test_predict_evaluate_map(trained, tmp_path, capsys):
     assert [p.name for p in (tmp_path / "maps").iterdir()] == ["003.png"]
 
 
+def test_evaluate_uses_the_groups_that_predict_stored(trained, tmp_path, capsys):
+    features, labels, run = trained
+    header, *rows = labels.read_text().splitlines()
+    grouped, found = tmp_path / "grouped.csv", {}
+    text = [f"{header},group", *(f"{row},g{k // 4}" for k, row in enumerate(rows))]
+    grouped.write_text("\n".join(text))
+    for name, table in (("with", grouped), ("without", labels)):
+        out = tmp_path / name
+        given = ["predict", str(run), "--features", str(features), "--out", str(out)]
+        assert main([*given, "--labels", str(table)]) == 0
+        capsys.readouterr()
+        for more in ([], ["--labels", str(grouped)]):
+            assert main(["evaluate", str(out), "--part", "all", "--json", *more]) == 0
+            report = json.loads(capsys.readouterr().out)
+            found[name, bool(more)] = report["metrics"]["auroc"], report.get("patients")
+    assert found["with", False] == found["with", True] == found["without", True]
+    assert found["with", False] != found["without", False]
+
+
 def test_a_bag_that_cannot_be_read_is_left_out_with_its_reason(trained, tmp_path, capsys):
     features, _, run = trained
     copy = tmp_path / "features"
