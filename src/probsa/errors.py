@@ -68,7 +68,12 @@ class MissingExtra(ProbSAError, ImportError):
     """An optional dependency is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed: pip install 'probsa[{extra}]'")
+        super().__init__(f"{package} is not installed: {install_advice(extra)}")
+
+
+def install_advice(extra: str) -> str:
+    """Return how an extra is installed: from the source folder, as no index has the package."""
+    return f"pip install '.[{extra}]' in the source folder of probsa"
 
 
 MOST = 60

@@ -73,6 +73,7 @@ def made(monkeypatch):
             ["f", "--classes", "a", "b", "--level=4"],
             {"classes": ["a", "b"], "group": Group(level=4)},
         ),
+        (["f,g", "--classes", "a,b"], {"files": [Path("f,g")], "classes": ["a", "b"]}),
         (["f", "--bag", "1", "--undescribed"], {"group": Group(undescribed=True)}),
         (["f", "--kind"], {"kind": "x"}),
         (["f", "--kind", "y", "--json"], {"kind": "y", "json": True}),

@@ -21,6 +21,7 @@ def test_here_every_reader_works(checks):
     assert {c.status for c in readers} == {"works"}, readers
     assert "JPEG2000" in checks["reader compressed DICOM"].detail
     assert checks["device cpu"].status == "works"
+    assert {f"package {name}" for name in ("starlette", "uvicorn")} <= set(checks)
 
 
 def test_every_encoder_has_a_row(checks):

@@ -14,6 +14,7 @@ from support.stored import write_folder
 
 import probsa
 from probsa.cli import commands
+from probsa.cli.command import Command
 from probsa.cli.entry import COMMANDS, main
 from probsa.evaluation import load
 from probsa.training import default_recipe
@@ -80,6 +81,25 @@ def test_predict_evaluate_map(trained, tmp_path, capsys):
     assert "AUROC" in capsys.readouterr().out
     assert main(["map", str(preds), "--bag", "003", "--out", str(tmp_path / "maps")]) == 0
     assert [p.name for p in (tmp_path / "maps").iterdir()] == ["003.png"]
+
+
+def test_evaluate_uses_the_groups_that_predict_stored(trained, tmp_path, capsys):
+    features, labels, run = trained
+    header, *rows = labels.read_text().splitlines()
+    grouped, found = tmp_path / "grouped.csv", {}
+    text = [f"{header},group", *(f"{row},g{k // 4}" for k, row in enumerate(rows))]
+    grouped.write_text("\n".join(text))
+    for name, table in (("with", grouped), ("without", labels)):
+        out = tmp_path / name
+        given = ["predict", str(run), "--features", str(features), "--out", str(out)]
+        assert main([*given, "--labels", str(table)]) == 0
+        capsys.readouterr()
+        for more in ([], ["--labels", str(grouped)]):
+            assert main(["evaluate", str(out), "--part", "all", "--json", *more]) == 0
+            report = json.loads(capsys.readouterr().out)
+            found[name, bool(more)] = report["metrics"]["auroc"], report.get("patients")
+    assert found["with", False] == found["with", True] == found["without", True]
+    assert found["with", False] != found["without", False]
 
 
 def test_a_bag_that_cannot_be_read_is_left_out_with_its_reason(trained, tmp_path, capsys):
@@ -176,6 +196,7 @@ def test_help_and_models(capsys):
         assert main(arguments) == 0
         text = capsys.readouterr().out
         assert all(f"\n    {command}" in text for command in COMMANDS)
+    assert all(Command(name).description.partition("\n")[0].endswith(".") for name in COMMANDS)
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.strip() == probsa.__version__
     assert main(["models", "abmil-probsa-diag", "--json"]) == 0
@@ -216,6 +237,10 @@ def test_help_describes_every_argument(capsys, command):
 
 def test_help_of_train_lists_keys_with_choices_limits_and_defaults(capsys):
     assert main(["train", "--help"]) == 0
+    short = capsys.readouterr().out
+    assert "\n  --epochs" in short and "--help-all" in short and "--kl-weight" not in short
+    assert len(re.findall(r"^  --", short, re.MULTILINE)) == 10 + len(["--json", "--help-all"])
+    assert main(["train", "--help-all"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     recipe = default_recipe()
     epochs, kl_weight = recipe["training.epochs"], recipe["training.kl_weight"]
@@ -224,6 +249,8 @@ def test_help_of_train_lists_keys_with_choices_limits_and_defaults(capsys):
     assert f"Default: the default recipe, with {recipe['model.name']}." in text
     assert "--trunk" not in text
     assert main(["train", "--model", "abmil-probsa-diag", "--help"]) == 0
+    assert "--trunk" in capsys.readouterr().out
+    assert main(["train", "--model", "abmil-probsa-diag", "--help-all"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "--trunk" in text and "['tanh', 'gated' or 'mlp'; default tanh]" in text
     assert "[a whole number (at least 1); default 100]" in text

@@ -19,6 +19,7 @@ from probsa.datasets import (
     read_table,
 )
 from probsa.errors import InputError, TableError
+from probsa.tasks import TargetOptions
 
 
 def table(tmp_path: Path, text: str, **options: object) -> LabelTable:
@@ -55,6 +56,18 @@ def test_a_table_is_read_with_ids_as_text(tmp_path):
     assert table(tmp_path, "bag,label\na,2\nb,0\nc,1\n").classes == ("0", "1", "2")
     assert table(tmp_path, "bag,label\na,\nb,1\n", labels_required=False).labels == (None, 1)
     assert table(tmp_path, "bag\na\n", labels_required=False).labels == (None,)
+
+
+def test_two_words_are_classes_in_alphabetical_order_and_a_note_says_so(tmp_path):
+    t = table(tmp_path, "bag,label\na,tumour\nb,normal\nc,tumour\n")
+    assert (t.classes, t.labels, t.task) == (("normal", "tumour"), (1, 0, 1), "binary")
+    (note,) = t.notes
+    assert "normal and tumour, in alphabetical order, so p is the probability of tumour" in note
+    assert "--classes tumour normal" in note
+    refused(TableError, "give --classes in order", table, tmp_path, "bag,label\na,x\nb,y\nc,z\n")
+    ordinal = TargetOptions(task="ordinal")
+    text = "bag,label\na,x\nb,y\n"
+    refused(TableError, "never assumed", table, tmp_path, text, target=ordinal)
 
 
 @pytest.mark.parametrize(

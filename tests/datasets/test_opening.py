@@ -173,6 +173,9 @@ def test_two_bags_of_one_name(tmp_path):
 def test_a_folder_without_bags(tmp_path):
     refused(BagError, r"there is no folder .*gone", open_bags, tmp_path / "gone")
     refused(BagError, r"no bags in .*: expected \.h5 files .*; found nothing", open_bags, tmp_path)
+    (tmp_path / "work" / "20x" / "patches").mkdir(parents=True)
+    for work in (tmp_path / "work", tmp_path / "work" / "20x"):
+        refused(BagError, r"no features yet: run probsa extract .*work$", open_bags, work)
     (tmp_path / "slide.pt").touch()
     (tmp_path / ".a.h5.x1.h5").touch()  # a temporary file of a killed writer
     refused(BagError, r"found .*\.pt", open_bags, tmp_path)

@@ -135,7 +135,10 @@ def test_every_command_line_parses():
     for page, line in lines:
         line = line.replace("probsa dataset NAME", "probsa dataset table")
         command, *arguments = shlex.split(line, comments=True)[1:]
-        if command in ("help", "--help", "--version", "--print-shtab") or arguments == ["--help"]:
+        if command in ("help", "--help", "--version", "--print-shtab") or arguments in (
+            ["--help"],
+            ["--help-all"],
+        ):
             continue
         assert command in COMMANDS, (page.name, line)
         Command(command).parse(arguments)

@@ -186,4 +186,4 @@ def test_names_that_are_neither_folder_nor_repository(monkeypatch):
     for name in ("missing", "./missing/model", "a/b/c"):
         refused(InputError, "there is no folder", probsa.from_pretrained, name)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    refused(MissingExtra, r"probsa\[hub\]", probsa.from_pretrained, "someone/made")
+    refused(MissingExtra, r"'\.\[hub\]'", probsa.from_pretrained, "someone/made")

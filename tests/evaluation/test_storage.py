@@ -398,6 +398,8 @@ def test_bags_have_the_columns_of_predictions_csv(tmp_path, classes, task, outpu
     width = len(outputs) or (1 if len(classes) == 2 else 3)
     given = {"task": task, "outputs": outputs, "bag_ood": 0.5, "bag_ood_distance": 2.0}
     p = [_prediction(f"b{k}", probability=np.full(width, (4 + k) / 16), **given) for k in range(3)]
+    if task == "regression":
+        p[0] = replace(p[0], group="p")  # the others are their own groups
     labels = {"multilabel": (1.0, 0.0, np.nan), "regression": 2.5}.get(task, 1)
     _write(
         tmp_path / "p",
@@ -411,12 +413,15 @@ def test_bags_have_the_columns_of_predictions_csv(tmp_path, classes, task, outpu
     frame, columns = read.to_frame(), {"label": "Int64"} if task != "regression" else {}
     table = pd.read_csv(tmp_path / "p" / "predictions.csv", dtype=columns)
     calls = frame.pop("call")
+    if "group" in table:
+        table["group"] = table["group"].fillna(table["bag"])
     assert [*table.columns] == [*frame.columns]
     pd.testing.assert_frame_equal(frame, table)
     if task == "binary":
         assert calls.tolist() == ["0", "1", "1"] and frame["prediction"].tolist() == [0, 1, 1]
     assert frame.filter(like="label").isna().all(axis=1).tolist() == [False, True, False]
     assert read.task == task and read.outputs == outputs
+    assert read.group_of == ({"b0": "p", "b1": "b1", "b2": "b2"} if p[0].group else {})
 
 
 def test_instances_have_every_array():

@@ -115,7 +115,7 @@ def test_what_fails_leaves_no_part_and_the_other_formats_are_written(tmp_path, s
     with pytest.raises(UnknownName):
         export_folder(preds, out, settings, bags=["b"], sources=sources)
     monkeypatch.setitem(sys.modules, "shapely", None)
-    with pytest.raises(MissingExtra, match=r"shapely is not installed: pip install 'probsa\[slid"):
+    with pytest.raises(MissingExtra, match=r"shapely is not installed: pip install '\.\[slid"):
         export_folder(preds, out, settings, sources=sources)
 
 

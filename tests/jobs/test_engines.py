@@ -376,7 +376,7 @@ def test_bad_input(tmp_path, monkeypatch):
     same = replace(tasks[2], name="other")
     refused(InputError, r"'t2'.*'other'.*Rename", run_tasks, stage, [*tasks, same])
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtra, match=r"ray is not installed.*probsa\[cluster\]"):
+    with pytest.raises(MissingExtra, match=r"ray is not installed.*'\.\[cluster\]'"):
         run_tasks(stage, tasks, engine="ray")
     assert not (tmp_path / "made").exists()
 

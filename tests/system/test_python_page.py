@@ -47,5 +47,5 @@ def test_the_options_and_extras_that_the_page_names_exist():
     assert set(re.findall(r"`(\w+)`", listed)) == set(GraphOptions.__dataclass_fields__)
     assert set(re.findall(r"`tracker: (\w+)`", PAGE)) == set(get_args(Tracker))
     text = (ROOT / "pyproject.toml").read_text()
-    for extra in re.findall(r"pip install 'probsa\[(\w+)\]'", PAGE):
+    for extra in re.findall(r"pip install '\.\[(\w+)\]'", PAGE):
         assert re.search(rf"^{extra} = \[", text, re.MULTILINE), extra

@@ -114,6 +114,22 @@ def test_types_are_those_of_the_signature_and_flags_win(tmp_path, write):
     assert "# Weight λ of the KL" in file.read_text()
 
 
+@pytest.mark.parametrize("classes", ["a b", "a,b", "[a,b]", "a, b", "no yes", "0,1,2", "[0, 1]"])
+def test_a_list_of_names_is_written_in_any_of_three_ways(classes, write):
+    given = ["--out", "o", "--classes", *classes.split(" "), "--epochs", "3"]
+    if classes.startswith("["):
+        given[3:-2] = [classes]
+    names = tuple(classes.strip("[]").replace(",", " ").split())
+    config = read_run(write("model: abmil\n"), Command("train").parse(given)[1])
+    assert (config.data.classes, config.training.epochs) == (names, 3)
+    file = write(f"model: abmil\ndata: {{classes: [{', '.join(map(repr, names))}]}}\n")
+    assert read_run(file, {}).data.classes == names
+
+
+def test_a_run_file_may_name_classes_by_numbers(write):
+    assert read_run(write("model: abmil\nclasses: [0, 1, 2]\n"), {}).data.classes == tuple("012")
+
+
 @pytest.mark.parametrize(
     ("model", "key", "value", "said"),
     [
@@ -126,7 +142,7 @@ def test_types_are_those_of_the_signature_and_flags_win(tmp_path, write):
         ("abmil", "patience", "6.5", r"patience is 6.5; expected a whole number \(at least 1\) or"),
         ("abmil", "validation", "2", "validation is 2; expected at least 0.01 and at most 0.9"),
         ("abmil", "ema_decay", "1", "ema_decay is 1; expected at least 0 and less than 1"),
-        ("abmil", "embed", "8,4", r"Write a list in brackets: '\[8, 4\]'"),
+        ("abmil", "embed", "8,x", "embed is '8,x'; expected a whole number, a list"),
         ("abmil", "lookahead", "null", "no key of a run named 'lookahead'"),
         ("abmil", "samples", "3", "abmil has no argument samples, but abmil-probsa-diag"),
         ("abmil-probsa-diag", "initial_log_variance", "-11", "lies outside the bounds"),

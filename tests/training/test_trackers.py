@@ -185,7 +185,7 @@ def test_a_tracker_that_is_not_installed_names_its_extra(
 ):
     for name in (module, f"{module}.errors", f"{module}.exceptions"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingExtra, match=rf"pip install 'probsa\[{tracker}\]'"):
+    with pytest.raises(MissingExtra, match=rf"pip install '\.\[{tracker}\]'"):
         train(with_training(config, tracker=tracker), tmp_path / "a")
     assert not (tmp_path / "a").exists()
 

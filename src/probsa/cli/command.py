@@ -17,13 +17,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from ..core import MAX_BAG_GB, PositiveFloat, bag_limit, convert_value, printable
+from ..core import MAX_BAG_GB, PositiveFloat, bag_limit, convert_value, described, printable
 from ..errors import InputError, ProbSAError, hint
 
+HELP_ALL = "--help-all"
+HELP = {"-h", "--help", HELP_ALL}
 JSON_HELP = "Print the result as one JSON document on standard output."
 
 
@@ -154,9 +157,12 @@ class Parameter:
         Raises:
             InputError: names the flag, its value and what is expected.
         """
-        kind, plain, _ = self.kind
+        kind, plain, flag = self.kind
         if value is None or plain is bool:
             return value
+        several = get_origin(plain) is list and not (flag.repeated or self.positional)
+        if several and len(value) == 1:  # normal,tumour is normal tumour
+            value = [part.strip() for part in value[0].strip("[]").split(",")]
         if plain in (int, float):
             with suppress(ValueError):
                 number = plain(value)
@@ -217,6 +223,8 @@ class Command:
             parameter.add(groups[parameter.title])
         parser.add_argument("--json", action="store_true", help=JSON_HELP)
         if keys is not None and self.takes_keys:
+            if self.module.KEYS.short:
+                parser.add_argument(HELP_ALL, action="help", help="Show every flag, and exit.")
             parser.usage = self.module.KEYS.usage
             self.module.KEYS.add(parser, keys)
 
@@ -229,16 +237,20 @@ class Command:
         parser = self.parser()
         own, keys = list(arguments), {}
         if self.takes_keys:
-            own, keys = _separate(arguments, parser._option_string_actions)
+            several = not parser._get_positional_actions()
+            own, keys = _separate(arguments, parser._option_string_actions, several=several)
         return parser.parse_args(own), keys
 
     def run(self, arguments: Sequence[str]) -> int:
         """Run the command and return its exit status."""
-        if self.takes_keys and {"-h", "--help"} & set(arguments):
+        if self.takes_keys and (asked := HELP & set(arguments)):
             keys = {}
             with suppress(InputError):  # show help even if the arguments are not valid yet
-                keys = self.parse([a for a in arguments if a not in ("-h", "--help")])[1]
-            write(self.parser(keys).format_help())
+                keys = self.parse([a for a in arguments if a not in HELP])[1]
+            parser = self.parser(keys)
+            if HELP_ALL not in asked and self.module.KEYS.short:
+                self.module.KEYS.shorten(parser)
+            write(parser.format_help())
             return 0
         given, keys = self.parse(arguments)
         values = {p.name: p.read(getattr(given, p.name)) for p in self.parameters}
@@ -273,12 +285,13 @@ def _read_docstring(documented: Any) -> tuple[str, dict[str, tuple[str, str]]]:
 
 
 def _separate(
-    arguments: Sequence[str], flags: Mapping[str, argparse.Action]
+    arguments: Sequence[str], flags: Mapping[str, argparse.Action], *, several: bool
 ) -> tuple[list[str], dict[str, str]]:
     """Return the command's own arguments, and the keys of a run with their values.
 
     Both `--batch-size 4` and `--batch_size=4` are understood, with or without the section; a
-    true-or-false key alone means true, as may one of a model, which only the model knows.
+    true-or-false key alone means true, as may one of a model, which only the model knows. If
+    `several`, a list may be written as several values: `--classes normal tumour`.
     """
     from ..training import full_name, section_keys
 
@@ -297,6 +310,10 @@ def _separate(
         if not equals and not is_switch and rest and not rest[0].startswith("--"):
             value, equals = rest.pop(0), "="
         known = section_keys().get(key)
+        if several and known is not None and "a list (" in described(known.annotation):
+            more = [*takewhile(lambda word: not word.startswith("--"), rest)]
+            del rest[: len(more)]
+            value = f"[{', '.join(v.strip(',') for v in (value, *more))}]" if more else value
         may_stand_alone = key != "model.name" if known is None else known.annotation is bool
         if flag in flags:
             own.append(f"{flag}{equals}{value}")

@@ -19,7 +19,7 @@ from PIL import Image
 
 from .. import __version__
 from ..core import broken_plugins
-from ..errors import InputError, ProbSAError
+from ..errors import InputError, ProbSAError, install_advice
 from ..features import names as encoder_names
 from ..features import optional, readiness
 from ..models import names as model_names
@@ -34,6 +34,7 @@ PACKAGES = {
     "cluster": "ray",
     "slurm": "submitit",
     "track": "tensorboard",
+    "view": "starlette uvicorn",
     "mlflow": "mlflow-skinny",
     "wandb": "wandb",
     "hub": "huggingface-hub",
@@ -107,7 +108,7 @@ def _package(name: str, extra: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError as e:
-        raise ImportError(f"pip install 'probsa[{extra}]'") from e
+        raise ImportError(install_advice(extra)) from e
 
 
 def _slide(path: Path) -> str:
@@ -138,7 +139,7 @@ def _decoders() -> str:
     kinds = ("JPEGLosslessSV1", "JPEGLSLossless", "JPEG2000Lossless", "RLELossless")
     missing = [kind for kind in kinds if not find(getattr(uids, kind)).is_available]
     if missing:
-        raise ImportError(f"no decoder for {', '.join(missing)}: pip install 'probsa[ct]'")
+        raise ImportError(f"no decoder for {', '.join(missing)}: {install_advice('ct')}")
     return ", ".join(kinds)
 
 

@@ -118,6 +118,11 @@ class LabelTable:
             f"{counted(total, 'bag')}, {missing if len(y) < total else 'all labelled'}."
         )
 
+    @property
+    def group_of(self) -> dict[str, str]:
+        """The group of each bag by its name; empty if the table has no groups."""
+        return {} if self.groups is None else dict(zip(self.bags, self.groups, strict=True))
+
     def group(self, row: int) -> str:
         """Return the group of a row; a bag without a group forms its own."""
         return self.bags[row] if self.groups is None else self.groups[row]

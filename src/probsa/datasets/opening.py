@@ -157,6 +157,9 @@ def _recognised(folder: Path) -> tuple[type[BagSet], list[Path]]:
             f"{start}: found only .pt files. CLAM's must be in a folder named pt_files; "
             "slideflow's need <slide>.index.npz and bags_config.json beside them. Add these"
         )
+    for work, pattern in ((folder, "*/patches"), (folder.parent, f"{folder.name}/patches")):
+        if any(work.glob(pattern)):
+            raise BagError(f"{start}: its patches have no features yet: run probsa extract {work}")
     contents = sorted({p.suffix or f"{p.name}/" for p in folder.iterdir()})[:8]
     raise BagError(
         f"{start}: expected .h5 files with a dataset 'features' (ours, TRIDENT's, CLAM's) or "

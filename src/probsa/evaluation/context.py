@@ -199,7 +199,7 @@ def read_truth(
     Args:
         predictions: the predictions.
         path: table with the columns of the run's target, and perhaps `group`; None for the stored
-            targets, without groups.
+            targets. Stored groups are used unless the table has groups.
         classes: names of the classes in the order of their index, if the labels are names.
 
     Raises:
@@ -207,7 +207,8 @@ def read_truth(
         TableError: the table cannot be used.
     """
     stored, task, metadata = stored_targets(predictions), predictions.of_task, predictions.metadata
-    truth, where = Truth(targets=stored), "predictions.csv"
+    group, where = predictions.group_of, "predictions.csv"
+    truth = Truth(targets=stored, group=group)
     if path is not None:
         columns = metadata.get("target") or (predictions.classes if task.has_findings else None)
         table = read_table(
@@ -222,7 +223,7 @@ def read_truth(
         )
         table = patient_table(table) if metadata.get("unit") == "patient" else table
         given = {b: v for b, v in zip(table.bags, table.values, strict=True) if v is not None}
-        group = {} if table.groups is None else dict(zip(table.bags, table.groups, strict=True))
+        group = table.group_of or group
         changed = [b for b, y in stored.items() if b in given and given[b] != y]
         warnings = list(table.notes)
         if changed and task.has_classes:

@@ -467,15 +467,19 @@ def _of_folder(bags: Context, predictions: Predictions) -> Context:
                 f"{bags.predictions.folder} and {predictions.folder} are of different models: "
                 f"{key} is {value} and {other[key]}. Calibrate with predictions of the same model"
             )
-    truth = replace(bags.truth, targets={**stored_targets(predictions), **bags.truth.targets})
+    truth = replace(
+        bags.truth,
+        targets={**stored_targets(predictions), **bags.truth.targets},
+        group={**predictions.group_of, **bags.truth.group},
+    )
     rows = labelled_rows(predictions, truth)
     part = "test" if rows["test"] else "val"
     found = replace(bags, predictions=predictions, truth=truth, part=part, rows=rows[part])
     unknown = [name for name in found.names if name not in truth.group]
     if truth.group and unknown:
         raise InputError(
-            f"--labels gives the groups of bags, but lacks {listed(unknown)} of "
-            f"{predictions.folder}: list the calibration bags in the same table"
+            f"the groups of bags are known, but not those of {listed(unknown)} of "
+            f"{predictions.folder}: list the calibration bags in the same table of labels"
         )
     return found
 

@@ -114,6 +114,8 @@ class Prediction:
     """Names of the slides of a patient that the prediction used; empty where a bag is a slide."""
     slides_expected: int | None = None
     """How many slides the table names for the patient; in the table of predictions only."""
+    group: str = ""
+    """The group (patient) that a table of labels gives; in the table of predictions only."""
 
     task: TaskName = "binary"
     """What is predicted; for a task without classes, `outputs` names what `probability` holds."""

@@ -1,7 +1,7 @@
 """Predictions on disk: one table of bags, and one HDF5 file of per-instance outputs per bag.
 
-predictions.csv     bag,part,label,prediction,p_<class>…,sd_<class>… (a single logit: one class);
-                    other tasks: see `columns_of`; slides (used/expected) of patients
+predictions.csv     bag,part[,group],label,prediction,p_<class>…,sd_<class>… (a single logit: one
+                    class); other tasks: see `columns_of`; slides (used/expected) of patients
 predictions.json    threshold, classes, and the origin of the predictions
 instances/<bag>.h5  the arrays `PER_INSTANCE` of `Prediction`, as far as the model has them
 """
@@ -188,6 +188,8 @@ class Predictions:
     ood: Float[np.ndarray, " bags"] | None = None
     """How far each bag is from training, as in `Prediction.bag_ood`; None if it is not known."""
     ood_distance: Float[np.ndarray, " bags"] | None = None
+    group_of: Mapping[str, str] = field(default_factory=dict)
+    """The group (patient) of each bag by its name; empty if none are stored."""
     task: TaskName = "binary"
     outputs: tuple[str, ...] = ()
     """Names of the columns of `probability`, for tasks without classes."""
@@ -243,6 +245,8 @@ class Predictions:
         `call` names the predicted class, or what else is predicted, as in `Verdict.call`.
         """
         columns: dict[str, Any] = {"bag": self.bags, "part": self.parts}
+        if self.group_of:
+            columns["group"] = list(self.group_of.values())
         names = self.outputs
         if self.of_task.has_classes:
             columns["label"] = pd.array(list(self.labels), dtype="Int64")
@@ -317,6 +321,7 @@ def read_predictions(folder: Path | str) -> Predictions:
         labels=tuple(
             _label(row, path, max(len(classes), 2)) if task.has_classes else None for row in rows
         ),
+        group_of={r["bag"]: r["group"] or r["bag"] for r in rows if "group" in r},
         classes=classes,
         threshold=stated.threshold if task.has_classes else None,
         metadata={k: v for k, v in metadata.items() if k not in used},
@@ -431,6 +436,8 @@ def write_predictions(  # noqa: PLR0913 - the options are independent
                 )
             write_instances(path, p)
             row = {"bag": p.name, "part": parts.get(p.name, "new")}
+            if p.group:
+                row["group"] = p.group
             rows[p.name] = row | _cells(p, labels.get(p.name), classes, threshold=threshold)
             if not p.of_task.unordered_classes:
                 of_task = {"task": p.task, "outputs": list(p.outputs)}

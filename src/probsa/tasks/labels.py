@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
@@ -263,6 +263,15 @@ class ClassLabels(Labels):
 
     def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
         column, notes = cells.columns[0], []
+        words = self._words(cells)
+        named = len(words) == 2 and all(finite_number(word) is None for word in words)
+        if named and cells.classes is None and not self.ordered:
+            cells = replace(cells, classes=words)
+            notes.append(
+                f"the classes of {cells.path} are {words[0]} and {words[1]}, in alphabetical "
+                f"order, so p is the probability of {words[1]}; for the other order give "
+                f"--classes {words[1]} {words[0]}"
+            )
         values = cells.read(
             Column(
                 "the label" if column == "label" else f"the label (column {column!r})",
@@ -321,9 +330,14 @@ class ClassLabels(Labels):
                 "a grade 0, 1, …; for names of grades give --classes from the lowest to the "
                 "highest, as an alphabetical order is never assumed"
             )
-        names = sorted({row.get(cells.columns[0], "") for _, row in cells.rows.values()} - {""})
+        names = self._words(cells)
         listed = f" ({', '.join(names)})" if 1 < len(names) <= 2 * SHOWN else ""
         return f"{expected}{listed}; for measurements give --task regression"
+
+    @staticmethod
+    def _words(cells: Cells) -> list[str]:
+        """Return the different labels as they are written, in alphabetical order."""
+        return sorted({row.get(cells.columns[0], "") for _, row in cells.rows.values()} - {""})
 
     def untrained(self, y: Mapping[str, np.ndarray], names: Names) -> str | None:
         found = {part: Counter(values[:, 0].astype(int).tolist()) for part, values in y.items()}

@@ -145,7 +145,8 @@ class DataConfig(_Checked):
     split: Path | None = None
     """A splits_k.csv file of CLAM, used instead of the columns `fold` or `split` of the table."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes in the order of their indices. Needed if the labels are names."""
+    """Names of the classes in the order of their indices: `normal,tumour`. Needed if the labels
+    are more than two names; two names are taken in alphabetical order."""
     validation: Annotated[float, Limits(at_least=0.01, at_most=0.9)] = 0.2
     """Fraction of the training bags used for validation if the table does not assign any."""
     instance_labels: Path | None = None
@@ -384,18 +385,20 @@ class RunKey:
         if isinstance(value, str) and self.annotation is not str:
             parsed = parse_yaml(value)
             readings = [value] if isinstance(parsed, str) else [parsed, value]
+            if isinstance(parsed, list) or "," in value:  # a,b is a list, too
+                parts = [part.strip() for part in value.strip("[] ").split(",")]
+                readings += [[*map(parse_yaml, parts)], parts]
         elif isinstance(value, int | float) and not isinstance(value, bool):
             readings = [value, str(value)]  # a name may consist of digits
+        elif isinstance(value, list):
+            readings = [value, [str(v) if type(v) is int else v for v in value]]
         problems = []
         for reading in readings:
             try:
                 return convert_value(reading, self.annotation, key=f"{self.short}{where}")
             except InputError as e:
                 problems.append(str(e))
-        guess = ""
-        if isinstance(value, str) and "," in value and "a list (" in problems[0]:
-            guess = f". Write a list in brackets: '[{value.replace(' ', '').replace(',', ', ')}]'"
-        raise InputError(f"{problems[0]}{guess}")
+        raise InputError(problems[0])
 
 
 @cache

@@ -118,6 +118,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         names=bags.names,
         out=out,
         labels={} if table is None else targets_of(table),
+        groups={} if table is None else table.group_of,
         split=split,
         threshold=predictor.threshold,
         compared=True,

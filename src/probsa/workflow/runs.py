@@ -238,6 +238,7 @@ def predict_run(
         names=split.val + split.test,
         out=run.predictions,
         labels=targets,
+        groups=table.group_of,
         split=split,
         threshold=threshold,
         distance=distance,

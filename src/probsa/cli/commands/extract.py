@@ -32,7 +32,7 @@ def run(
     Args:
         work: Work folder that probsa patch made.
         encoder: Encoder; see probsa encoders. Default: that of the features in the folder; in a new
-            one effnet-lite0-middle if probsa[effnet] is installed, else handcrafted.
+            one effnet-lite0-middle if the extra effnet is installed, else handcrafted.
         weights: Weights of the encoder: a file, a URL, or hub for the Hugging Face Hub.
         set: Set of patches to use if there are several.
         slides: Where the slides are now, if they were moved.

@@ -31,8 +31,9 @@ def run(
         out: Folder for the predictions.
         covariates: Table of the clinical covariates that the run was trained with, for other
             patients. Default: that of the run.
-        checkpoint: Weights that the run's `select` chose (by default, those of the epoch with the
-            best validation AUROC), or those of the last epoch.
+        checkpoint: Weights that the run's `select` chose (in the default recipe, a running average
+            where the validation NLL is lowest; with --model, those of the epoch with the best
+            validation AUROC), or those of the last epoch.
         other_features: Also predict bags with an encoder, kind, resolution or patch size that no
             training bag had.
         faithfulness: Also remove the instances of each bag, most and least relevant first, and

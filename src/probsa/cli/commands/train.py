@@ -19,7 +19,11 @@ probsa train --features DIR --labels CSV --out RUN [--model NAME] [--KEY VALUE .
        probsa train --config run.yaml --out RUN [--KEY VALUE ...]
        probsa train --out RUN --resume""",
     with_recipe=True,
-)
+    short=(
+        "features", "labels", "out", "model", "classes", "task", "test_fold", "epochs", "resume",
+        "overwrite",
+    ),
+)  # fmt: skip
 PLAIN: dict[str, Any] = {"markup": False, "soft_wrap": True, "highlight": False}
 """How sentences are printed."""
 
@@ -42,6 +46,7 @@ def run(
     The run folder gets the weights, the predictions for the held-out bags, their evaluation
     and their attention maps. Every key of a run file is a flag too, written with its section
     (--training.epochs 50) or without (--epochs 50). Flags take precedence over the run file.
+    `probsa train --help` lists the flags that are needed most, and --help-all lists all of them.
 
     Without --model, the defaults are those of the default recipe (recipes/default.yaml).
     With --model NAME, they are those of the ProbSA paper (recipes/paper.yaml).
