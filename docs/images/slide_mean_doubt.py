@@ -68,7 +68,7 @@ def main() -> None:
         probsa("train", "--features", work, "--labels", home / "labels.csv", "--out", run,
                "--test-fold", 1, "--maps", "none", "--epochs", 25, "--members", 2)  # fmt: skip
         probsa("map", run / "predictions", "--slides", work, "--out", home / "maps", "--bag", SHOWN,
-               "--overlays", "--longest", 700, "--score", "evidence")  # fmt: skip
+               "--overlays", "--variances", "--longest", 700, "--score", "evidence")  # fmt: skip
         evidence, doubt = (home / f"maps/{SHOWN}_{k}.png" for k in ("evidence", "variance"))
         with Image.open(home / f"slides/{SHOWN}.tiff") as slide:
             panels = {"slide": slide.convert("RGB").resize((700, 700))}

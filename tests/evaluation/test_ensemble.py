@@ -11,9 +11,8 @@ from probsa.errors import InputError
 from probsa.evaluation.ensemble import aligned, combine
 from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.scores import evidence
-from probsa.maps import draw_map
+from probsa.maps import VARIANCES, draw_map
 from probsa.maps.quantities import quantities
-from probsa.maps.scale import bag_limits
 
 
 def made(seed, *, n=6, classes=None, name="a"):
@@ -83,17 +82,20 @@ def test_one_member_keeps_its_numbers_and_has_nothing_between():
 
 def test_maps_show_the_parts():
     both = combine([made(0), made(1)], align=True)
-    titles = [v.title for v in quantities(both, bag_limits(both), scale="per-bag")]
+    titles = [v.title for v in quantities(both, also=VARIANCES)]
     assert titles == [
         "attention mean μ",
         "attention variance σ²",
         "attention variance within members",
         "attention variance between members",
     ]
-    assert {ax.get_label() for ax in draw_map(both).axes} >= {"within", "between bar"}
+    assert {ax.get_label() for ax in draw_map(both, also=VARIANCES).axes} >= {
+        "within",
+        "between bar",
+    }
     certain = replace(both, variance_within=np.zeros(6, np.float32))
-    panels = {v.key: v for v in quantities(certain, bag_limits(certain), scale="per-bag")}
+    panels = {v.key: v for v in quantities(certain, also=VARIANCES)}
     assert panels["within"].absent == "no variance within members" and not panels["between"].absent
     several = combine([made(0, classes=3), made(1, classes=3)], align=True)
-    assert len(list(quantities(several, bag_limits(several), scale="per-bag"))) == 12
-    assert len(list(quantities(made(0), bag_limits(made(0)), scale="per-bag"))) == 2
+    assert len(list(quantities(several, also=VARIANCES))) == 12
+    assert len(list(quantities(made(0), also=VARIANCES))) == 2

@@ -30,11 +30,11 @@ from support.made_maps import (
 from support.refusals import refused
 
 from probsa.errors import BagError
-from probsa.maps import ColourLimits, draw_map, place, save_figure, squares
+from probsa.maps import VARIANCES, ColourLimits, draw_map, place, save_figure, squares
 from probsa.maps.draw import heading, round_length
 from probsa.maps.picture import BACKGROUND, LUMINANCE, blend, slide_canvas
 from probsa.maps.quantities import quantities
-from probsa.maps.scale import bag_limits, common_limits
+from probsa.maps.scale import common_limits
 from probsa.maps.sources import chosen_scale
 
 
@@ -56,7 +56,7 @@ def whole(source, *, scale):
 
 
 def mean_of(p):
-    return next(quantities(p, bag_limits(p), scale="per-bag"))
+    return next(quantities(p, also=VARIANCES))
 
 
 @pytest.mark.parametrize(("at", "offset"), [(0, (0, 0)), (3, (10_000, 73_001)), (5, None)])
@@ -152,7 +152,7 @@ def test_the_heading_and_each_panel_are_those_of_their_class(tmp_path, likeliest
     means = [np.roll(base.attention_mean, c) for c in range(3)]
     p = of_classes(base, *means, probability=np.roll([0.6, 0.3, 0.1], likeliest))
     picture, figure = written(p, tmp_path)
-    assert heading(p, label=2) == f"bag · p(class {likeliest}) = 0.60 ± 0.07 · label 2"
+    assert heading(p, label="2") == f"bag · class {likeliest}: p 0.60 ± 0.067 · label 2"
     assert heading(p) in figure.texts[0].get_text()
     for c in range(3):
         ax = axes(figure, f"mean {c}")
@@ -171,7 +171,7 @@ def test_fixed_scale_means_the_same_colour_in_all_bags(tmp_path):
     colour = {}
     for scale, limits in (("fixed", common_limits([a, b])), ("per-bag", None)):
         for p in (a, b):
-            picture, figure = written(p, tmp_path, scale=scale, limits=limits)
+            picture, figure = written(p, tmp_path, limits=limits)
             where = (CELLS[shared] + 0.5) * STRIDE
             colour[scale, p.name] = at_centre(picture, axes(figure, "mean"), where)
             assert f"{scale} scale" in axes(figure, "mean bar").get_ylabel()
@@ -185,7 +185,7 @@ def test_fixed_scale_means_the_same_colour_in_all_bags(tmp_path):
 )
 def test_values_beyond_a_fixed_scale_are_clipped_and_said(tmp_path, limits, arrows):
     fixed = ColourLimits(mean=limits, variance=(0.0, 1.0))
-    picture, figure = written(slide(at=0), tmp_path, scale="fixed", limits=fixed)
+    picture, figure = written(slide(at=0), tmp_path, limits=fixed)
     assert axes(figure, "mean bar")._colorbar.extend == arrows  # pyright: ignore
     colour = at_centre(picture, axes(figure, "mean"), (CELLS[0] + 0.5) * STRIDE)
     assert np.abs(colour - rgb("mean", 1.0)).max() <= 1
@@ -211,7 +211,7 @@ def test_real_slide_geometry(tmp_path, shared_data):
 
 @pytest.mark.parametrize("n", [20, 60])
 def test_slice_numbers_do_not_touch(n):
-    figure = draw_map(scan(range(100, 100 + n)))
+    figure = draw_map(scan(range(100, 100 + n)), also=VARIANCES)
     figure.canvas.draw()
     ax = axes(figure, "variance")
     boxes = [t.get_window_extent() for t in ax.get_xticklabels()]
@@ -221,17 +221,19 @@ def test_slice_numbers_do_not_touch(n):
 
 def test_dirac_says_that_there_is_no_variance():
     p = replace(slide(), attention_variance=np.zeros(len(CELLS), np.float32))
-    ax = axes(draw_map(p), "variance")
+    ax = axes(draw_map(p, also=VARIANCES), "variance")
     said = ax.texts[0].get_text().replace("\n", " ")
     assert said == "no variance: this model gives one value per patch (Dirac)"
     assert not ax.images
-    assert "variance bar" not in [a.get_label() for a in draw_map(p).axes]
+    assert "variance bar" not in [a.get_label() for a in draw_map(p, also=VARIANCES).axes]
     nan = replace(slide(), attention_mean=np.full(8, np.nan, np.float32))
     refused(BagError, r"'bag'.*mean.*finite", draw_map, nan)
 
 
 def test_titles_and_bars_say_what_is_shown():
-    figure = draw_map(slide(score_kind="probability", instance_labels=np.zeros(8, np.int64)))
+    figure = draw_map(
+        slide(score_kind="probability", instance_labels=np.zeros(8, np.int64)), also=VARIANCES
+    )
     labels = {a.get_label(): a.get_ylabel().replace("\n", " ") for a in figure.axes}
     assert labels["mean bar"] == "instance score mean μ (probability), per-bag scale (−0.714 to 3)"
     variance = "instance score variance σ² (probability²), per-bag scale (0.1 to 2)"
@@ -239,10 +241,10 @@ def test_titles_and_bars_say_what_is_shown():
     assert "label" in labels["labels bar"]
     logit = {a.get_label(): a.get_ylabel().replace("\n", " ") for a in draw_map(slide()).axes}
     assert logit["mean bar"] == "attention mean μ (logit), per-bag scale (−0.714 to 3)"
-    figure = draw_map(slide(), label=1)
-    assert figure.texts[0].get_text() == "bag · p = 0.87 ± 0.05 · label 1"
+    figure = draw_map(slide(), title=heading(slide(), label="1"))
+    assert figure.texts[0].get_text() == "bag · class 1: p 0.87 ± 0.05, threshold 0.50 · label 1"
     sure = replace(slide(), std=np.zeros(1, np.float32))
-    assert draw_map(sure).texts[0].get_text() == "bag · p = 0.87"
+    assert draw_map(sure).texts[0].get_text() == "bag · class 1: p 0.87, threshold 0.50"
     assert draw_map(slide(), title="mine").texts[0].get_text() == "mine"
     given = {1.0: 1, 1.9: 1, 2.0: 2, 4.99: 2, 5.0: 5, 999.0: 500, 1000.0: 1000, 0.3: 0.2}
     assert {v: round_length(v) for v in given} == given
@@ -309,7 +311,7 @@ def test_the_page_shows_the_pixels_of_picture_and_blend(tmp_path, size):
     over = whole(ArraySlide(pink(*size)), scale=1.0), squares(p)
     drawn, figure = written(p, tmp_path, over=over, alpha=0.5)
     canvas = slide_canvas(*over, alpha=0.5)
-    found = {q.key: blend(canvas, q) for q in quantities(p, bag_limits(p), scale="per-bag")}
+    found = {q.key: blend(canvas, q) for q in quantities(p, also=VARIANCES)}
     inner = np.s_[3:-3, 3:-3]
 
     def shown(name):
@@ -337,7 +339,9 @@ def test_nothing_on_the_page_is_cut_off_or_overlaps(size, classes):
     source = ArraySlide(pink(*size), mpp=0.25)
     scale = chosen_scale((0.0, 0.0, *map(float, size)), longest=600)
     boxes = assert_fits(draw_map(p, over=(whole(source, scale=scale), squares(p))))
-    assert len([name for name in boxes if "bar" not in name]) == 1 + 3 * classes
+    assert len([name for name in boxes if "bar" not in name]) == 1 + 2 * classes + (
+        1 if size[0] > 2.5 * size[1] else classes  # panels below each other share the labels
+    )
 
 
 @pytest.mark.parametrize(("mpp", "text"), [(0.5, "50 µm"), (8.0, "1 mm"), (None, "")])

@@ -9,7 +9,11 @@ from support.made_maps import prediction, slide, write_folder, written
 from support.refusals import refused
 
 from probsa.errors import BagError, UnknownName
-from probsa.maps import map_limits, render_folder
+from probsa.evaluation import read_predictions
+from probsa.evaluation.storage import write_predictions
+from probsa.maps import DOUBTS, map_limits, render_folder
+from probsa.maps.draw import heading
+from probsa.maps.folder import NOTHING, against, chance_of, resolve, unlike
 from probsa.maps.scale import common_limits
 
 
@@ -58,6 +62,42 @@ def test_a_folders_fixed_scale_is_that_of_all_its_bags(tmp_path, preds):
     np.testing.assert_allclose(limits.mean, everything.mean, rtol=1e-6)
     render_folder(preds, tmp_path / "a", bags=["s1"], scale="fixed")
     p = replace(slide(at=1), name="s1")
-    alone, _ = written(p, tmp_path, scale="fixed", limits=limits, label=0)
+    alone, _ = written(p, tmp_path, limits=limits, also=DOUBTS, title=heading(p, label="0"))
     shown = np.asarray(Image.open(tmp_path / "a" / "s1.png").convert("RGB"))
     np.testing.assert_array_equal(shown, alone)
+
+
+def test_the_scale_is_that_of_the_validation_bags(tmp_path):
+    bags = [replace(slide(at=k), name=f"s{k}") for k in range(2)]
+    bags[0] = replace(bags[0], attention_mean=bags[0].attention_mean * 9)
+    parts = {"s0": "train", "s1": "val"}
+    write_predictions(
+        tmp_path / "p", bags, labels={}, parts=parts, classes=["0", "1"], threshold=0.5, metadata={}
+    )
+    assert map_limits(tmp_path / "p") == common_limits(bags[1:])
+
+
+def test_what_makes_p_is_said_where_it_contradicts_the_map(tmp_path):
+    p = replace(slide(), score_kind="evidence", probability=np.array([0.25], np.float32))
+    folder = write_folder(tmp_path / "p", p, chance="AUROC 0.50", map_score=CHOICE)
+    table = replace(read_predictions(folder), threshold=0.21)
+    low, high = (replace(p, attention_mean=k - 4 + p.attention_mean) for k in (0, 9))
+    assert against(table, p) == against(table, high) == ""
+    assert "the threshold does this, as p is below 0.5" in against(table, low)
+    sure = replace(low, probability=np.array([0.9], np.float32))
+    assert "the model's pooling" in against(table, sure)
+    sums = replace(sure, contribution=np.full(8, -0.5, np.float32))
+    assert "pooling adds −4 to the logit of p, +2.2; the bias" in against(table, sums)
+    negative = replace(high, probability=np.array([0.1], np.float32))
+    assert against(table, negative).startswith("Every instance speaks for the class, but")
+    assert against(table, replace(low, score_kind="logit")) == ""
+    assert chance_of(table) == "This model is not shown better than chance: AUROC 0.50."
+    assert unlike(table, 0) == unlike(replace(table, ood=np.array([0.99])), 0) == ""
+    assert "unlike the training bags" in unlike(replace(table, ood=np.array([1.0])), 0)
+    assert resolve(table, "auto").warning == NOTHING
+    assert render_folder(folder, tmp_path / "maps") == []
+
+
+CHOICE = {
+    "chosen": "evidence", "drops": {"evidence": 0.02}, "bags": 9, "reason": "why", "rule": "how"
+}  # fmt: skip

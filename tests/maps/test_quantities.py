@@ -19,12 +19,13 @@ from support.made_maps import (
 from support.refusals import refused
 
 from probsa.errors import InputError
+from probsa.evaluation import doubt
 from probsa.evaluation.storage import read_predictions
-from probsa.maps import ColourLimits, draw_map, map_limits, render_folder, showing
+from probsa.maps import VARIANCES, ColourLimits, draw_map, map_limits, render_folder, showing
 from probsa.maps.folder import resolve
 from probsa.maps.picture import BACKGROUND
 from probsa.maps.quantities import quantities
-from probsa.maps.scale import FLAT, bag_limits, flatness, numbers, seen
+from probsa.maps.scale import FLAT, flatness, numbers, seen
 
 ROWS = np.arange(60)
 COORDS = (np.stack([ROWS % 10, ROWS // 10], 1) * 256).astype(np.int64)
@@ -63,7 +64,7 @@ def explained(p, *, classes=None, seed=0):
 
 
 def panels(p):
-    return list(quantities(p, bag_limits(p), scale="per-bag"))
+    return list(quantities(p, also=VARIANCES))
 
 
 def four_grades():
@@ -100,7 +101,7 @@ def test_logits_are_compared_by_their_weights_however_high_they_are(tmp_path, le
 def test_no_colour_bar_has_an_offset(quantity):
     values = 0.1353 + 1e-5 * STEPS
     limits = ColourLimits(mean=(0.1353, 0.13531), variance=(0.1353, 0.13531))
-    figure = draw_map(made(mean=values, variance=values), scale="fixed", limits=limits)
+    figure = draw_map(made(mean=values, variance=values), limits=limits, also=VARIANCES)
     figure.canvas.draw()
     bar = axes(figure, f"{quantity} bar")
     assert bar.yaxis.get_offset_text().get_text() == ""
@@ -113,8 +114,9 @@ def test_no_colour_bar_has_an_offset(quantity):
 
 def test_parts_of_the_variance_are_flat_on_any_scale():
     near = np.asarray(0.5 + 0.001 * STEPS, np.float32)
+    limits = ColourLimits(mean=(0.0, 1.0), variance=(0.0, 1.0))
     p = made(variance_within=near, variance_between=np.asarray(STEPS, np.float32))
-    figure = draw_map(p, scale="fixed", limits=ColourLimits(mean=(0.0, 1.0), variance=(0.0, 1.0)))
+    figure = draw_map(p, limits=limits, also=VARIANCES)
     assert "flat: values differ by 0.2 %" in label(figure, "within")
     assert "flat" not in label(figure, "between")
 
@@ -153,7 +155,7 @@ def test_ranges_have_the_digits_that_tell_their_ends_apart():
 def test_a_strip_says_the_range_of_the_score_in_its_title():
     p = showing(explained(scan([1, 2, 3])), "evidence")
     title = axes(draw_map(p), "evidence").get_title(loc="left")
-    assert title == "evidence (class score, in logits), per-bag scale (−6 to 3)"
+    assert title == "evidence (logit), per-bag scale (−6 to 3)"
 
 
 def test_a_signed_score_has_colours_centred_at_0(tmp_path):
@@ -183,7 +185,7 @@ def test_a_probability_goes_from_0_to_1():
     p = replace(p, probability_positive=np.linspace(0.4, 0.6, len(p.contribution)))
     (panel,) = panels(showing(p, "probability"))
     assert panel.limits == (0.0, 1.0)
-    assert panel.bar == "probability (f > 0), 0 to 1 (0.4 to 0.6)"
+    assert panel.bar == "probability (f > 0) (this bag: 0.4 to 0.6)"
     assert [v.key for v in panels(showing(p, "attention"))] == ["mean", "variance"]
     assert [v.key for v in panels(showing(p, "evidence"))] == ["evidence"]
     field = replace(p, score_kind="evidence")
@@ -251,3 +253,28 @@ def test_each_threshold_of_grades_has_a_map(tmp_path):
         assert [v.title for v in shown] == [f"grade, at least {g}" for g in ("low", "mid", "high")]
         assert all(v.limits == (0.0, 1.0) and v.key == "probability" for v in shown)
         np.testing.assert_array_equal(shown[1].values, np.float64(p.at_least[:, 1]))
+
+
+def test_values_that_hardly_reach_into_the_scale_of_all_bags_are_flat(tmp_path):
+    limits = ColourLimits(mean=(-6.0, 5.0), variance=(0.0, 1.0))
+    for reach, is_flat in ((0.5, True), (0.7, False)):
+        p = made(mean=-reach * STEPS, score_kind="evidence")
+        q = next(quantities(p, limits))
+        assert len(np.unique(q.colours, axis=0)) == 1 if is_flat else not q.flat
+        assert ("flat: values reach 8.3 % of the scale" in q.bar) == is_flat
+
+
+def test_doubt_is_that_of_each_class():
+    p = replace(slide(), score_kind="evidence")
+    both = replace(
+        p,
+        attention_mean=np.stack([p.attention_mean, -2 * p.attention_mean], 1),
+        attention_variance=np.stack([p.attention_variance] * 2, 1),
+    )
+    shown = [q for q in quantities(both) if q.key == "doubt"]
+    np.testing.assert_allclose(shown[0].values, doubt(p))
+    np.testing.assert_allclose(
+        shown[1].values, doubt(replace(p, attention_mean=-2 * p.attention_mean))
+    )
+    assert [q.key for q in quantities(p)] == ["evidence", "doubt"]
+    assert [q.key for q in quantities(p, also=VARIANCES)] == ["evidence", "variance"]

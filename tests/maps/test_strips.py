@@ -11,7 +11,7 @@ from support.made_maps import assert_fits, axes, of_classes, prediction, rgb, sc
 from support.refusals import refused
 
 from probsa.errors import InputError
-from probsa.maps import match_slices, save_figure, showing
+from probsa.maps import VARIANCES, match_slices, save_figure, showing
 from probsa.maps.strips import (
     DPI,
     FRAME,
@@ -148,7 +148,7 @@ def test_the_pages_swatches_have_the_colours_of_the_values(tmp_path):
     s, labels = scan(UNEVEN), np.array([0, 1, -1] * 4)
     p = scan_bag(UNEVEN[::-1], instance_labels=labels)  # from the top of the head downwards
     path = tmp_path / "map.png"
-    figure = draw_strip(p, s)
+    figure = draw_strip(p, s, also=VARIANCES)
     save_figure(figure, path)
     picture = np.asarray(Image.open(path).convert("RGB")).astype(int)
     ax = axes(figure, "slices")
@@ -177,25 +177,22 @@ def texts(ax) -> list[str]:
 def test_the_texts_and_panels_of_a_strip():
     p = scan_bag(UNEVEN)
     labels = texts(axes(draw_strip(p, scan(UNEVEN)), "slices"))
-    assert labels[:3] == ["−30.0", "−1", "0.1"]
-    assert labels[3 * 4 : 3 * 4 + 3] == ["−12.0", "2", "0.245"]
-    assert len(labels) == 36
+    assert (labels[0], labels[4], len(labels)) == ("−30.0", "−12.0", 12)
     p = replace(scan_bag(UNEVEN), attention_variance=np.zeros(12, np.float32))
     figure = draw_strip(p, scan(UNEVEN))
-    assert len(texts(axes(figure, "slices"))) == 24
-    assert "variance bar" not in [a.get_label() for a in figure.axes]
+    assert len(texts(axes(figure, "slices"))) == 12
+    assert "doubt bar" not in [a.get_label() for a in figure.axes]
     assert not axes(figure, "values").collections
-    assert "Dirac" in axes(figure, "slices").get_title(loc="left")
     p = replace(p, contribution=p.attention_mean, class_score=p.attention_mean)
     figure = draw_strip(showing(p, "contribution"), scan(UNEVEN))
     assert {"slices", "contribution bar", "values"} == {a.get_label() for a in figure.axes}
     assert axes(figure, "values").get_ylabel() == "contribution (share of the logit)"
-    assert "below: contribution" in axes(figure, "slices").get_title(loc="left")
+    assert "from the top: contribution" in axes(figure, "slices").get_title(loc="left")
     figure = draw_strip(replace(p, score_kind="evidence"), scan(UNEVEN))
     assert axes(figure, "values").get_ylabel() == "evidence (logit), ± σ"
     parts = [np.linspace(a, b, 12).astype(np.float32) for a, b in ((1, 2), (0.1, 0.5))]
     both = replace(p, variance_within=parts[0], variance_between=parts[1])
-    alone, together = draw_strip(p, scan(UNEVEN)), draw_strip(both, scan(UNEVEN))
+    alone, together = (draw_strip(v, scan(UNEVEN), also=VARIANCES) for v in (p, both))
     assert together.get_figheight() > alone.get_figheight()
     names = {ax.get_label() for ax in together.axes} - {ax.get_label() for ax in alone.axes}
     assert names == {"within bar", "between bar"}
@@ -231,7 +228,6 @@ def test_the_likeliest_class_is_shown_and_all_are_drawn():
     p = scan_bag(UNEVEN)
     means = [p.attention_mean, -p.attention_mean, 2 * p.attention_mean]
     figure = draw_strip(called_second(p, *means), scan(UNEVEN))
-    assert texts(axes(figure, "slices"))[1] == "1"
     assert "class 1" in axes(figure, "slices").get_title(loc="left")
     for c, mean in enumerate(means):
         np.testing.assert_allclose(line(figure, f"class {c}")[1], mean)
@@ -249,8 +245,6 @@ def test_everything_on_the_page_has_its_place(n, classes):
     legend = axes(figure, "values").get_legend().get_window_extent()
     assert legend.x0 >= 0
     assert not any(legend.overlaps(box) for name, box in boxes.items() if name != "values")
-    # the text in a swatch fits into it
     inside = [t.get_window_extent() for t in axes(figure, "slices").texts]
     assert max(b.width for b in inside) < TILE
-    assert max(b.height for b in inside) <= SWATCH
     assert figure.dpi == DPI

@@ -13,7 +13,7 @@ from PIL import Image
 
 from probsa.evaluation.prediction import Prediction
 from probsa.evaluation.storage import write_predictions
-from probsa.maps import KINDS, CohortSources, draw_map, save_figure
+from probsa.maps import KINDS, VARIANCES, CohortSources, draw_map, save_figure
 
 STRIDE = 256.0
 CELLS = np.array([[3, 0], [0, 1], [1, 1], [3, 1], [0, 2], [1, 2], [2, 2], [1, 4]])  # (column, row)
@@ -75,7 +75,7 @@ def axes(figure: Figure, label: str) -> Axes:
 def written(p: Prediction, tmp_path: Path, **how) -> tuple[np.ndarray, Figure]:
     """Return the PNG's pixels (rows from the top) and the map as a figure, for its geometry."""
     path = tmp_path / f"{p.name}.png"
-    figure = draw_map(p, **how)
+    figure = draw_map(p, **{"also": VARIANCES} | how)
     save_figure(figure, path)
     return np.asarray(Image.open(path).convert("RGB")), figure
 
@@ -83,8 +83,10 @@ def written(p: Prediction, tmp_path: Path, **how) -> tuple[np.ndarray, Figure]:
 def of_classes(p: Prediction, *means: np.ndarray, probability) -> Prediction:
     """Return the prediction with a score and a variance for each class."""
     mean, chance = np.stack(means, axis=1), np.asarray(probability, np.float32)
+    task = "multiclass" if len(chance) > 2 else p.task
+    variance, std = mean**2, chance / 9
     return replace(
-        p, attention_mean=mean, attention_variance=mean**2, probability=chance, std=chance / 9
+        p, attention_mean=mean, attention_variance=variance, probability=chance, std=std, task=task
     )
 
 

@@ -15,10 +15,9 @@ from probsa.cli.entry import main
 from probsa.datasets import open_bags
 from probsa.evaluation.predictor import Predictor
 from probsa.evaluation.storage import read_predictions
-from probsa.maps import draw_map, map_limits
+from probsa.maps import VARIANCES, draw_map, map_limits
 from probsa.maps.picture import BACKGROUND
 from probsa.maps.quantities import quantities
-from probsa.maps.scale import bag_limits
 from probsa.models import build
 from probsa.training.preparation import Standardizer
 
@@ -120,12 +119,12 @@ def test_a_map_has_a_row_for_each_class(run, tmp_path, scale):
     assert [p.name for p in (tmp_path / "maps").iterdir()] == [f"{bag}.png"]
     p = read_predictions(preds).instances(bag)
     limits = map_limits(preds) if scale == "fixed" else None
-    figure = draw_map(p, scale=scale, limits=limits)
+    figure = draw_map(p, limits=limits, also=VARIANCES)
     means = [
         ax for ax in figure.axes if str(ax.get_label()) in ("mean", "mean 0", "mean 1", "mean 2")
     ]
     assert len(means) == columns
-    shown = quantities(p, limits or bag_limits(p), scale=scale)
+    shown = quantities(p, limits, also=VARIANCES)
     found = [q for q in shown if q.key == "mean"]
     for c, (ax, q) in enumerate(zip(means, found, strict=True)):
         np.testing.assert_array_equal(q.values, p.attention_mean[:, c].astype(np.float64))

@@ -11,6 +11,7 @@ from sklearn.metrics import cohen_kappa_score, f1_score, roc_auc_score
 import probsa
 from probsa.statistics import Draws
 from probsa.tasks import TASKS, Stated, TargetData, task_of_classes
+from probsa.tasks.words import of_chance
 
 N, GRADES = 40, ("low", "mid", "high")
 RISK = ("risk", "s_2", "s_5", "s_9")
@@ -291,3 +292,15 @@ def test_findings_are_contradicted_at_their_thresholds_whatever_their_names():
     ):
         stated = Stated(thresholds=thresholds)
         assert TASKS["multilabel"].contradicts(p, y, stated) is expected
+
+
+@pytest.mark.parametrize(
+    ("p", "others", "text"),
+    [
+        (0.25, (), "0.25"), (0.9954, (), "0.9954"), (0.013, (), "0.013"), (0.0, (), "0"),
+        (1.0, (), "1"), (0.00001, (), "<0.0001"), (0.99999, (), ">0.9999"),
+        (0.782, (0.784,), "0.782"), (0.5, (0.5,), "0.50"),
+    ],
+)  # fmt: skip
+def test_probabilities_in_texts(p, others, text):
+    assert of_chance(p, *others) == text

@@ -39,10 +39,11 @@ def test_every_map_is_drawn_and_says_what_is_predicted(tables, tmp_path):
         assert (tmp_path / task / f"{bag}.png").stat().st_size > 10_000
         p = table.instances(bag)
         said[task] = heading(p, said=verdict_of(table, p))
-    assert said["binary"].startswith("s06 · p = 0.")
+    assert said["binary"].startswith("s06 · class ")
+    assert ", threshold 0." in said["binary"]
     assert "grade " in said["ordinal"] and "p: " in said["multilabel"]
-    assert "oedema 0." in said["multilabel"] and "thickness = " in said["regression"]
-    assert "risk = " in said["survival"] and "S(" in said["survival"]
+    assert "oedema 0." in said["multilabel"] and "thickness " in said["regression"]
+    assert "risk " in said["survival"] and "S(" in said["survival"]
     words = {
         "binary": "",  # as before there were other tasks
         "ordinal": "red speaks for a higher grade, blue for a lower one",

@@ -12,8 +12,10 @@ from .layout import place as place
 from .layout import raster as raster
 from .layout import squares as squares
 from .picture import save_figure as save_figure
+from .quantities import DOUBTS as DOUBTS
 from .quantities import KINDS as KINDS
 from .quantities import NO_VARIANCE as NO_VARIANCE
+from .quantities import VARIANCES as VARIANCES
 from .quantities import Quantity as Quantity
 from .quantities import class_names as class_names
 from .quantities import column_of as column_of

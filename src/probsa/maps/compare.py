@@ -42,7 +42,6 @@ from .quantities import (
     same_instances,
     value_of,
 )
-from .scale import bag_limits
 from .sources import Sources, checked_squares, chosen_scale, shown_box
 from .strips import grey_slice, match_slices
 
@@ -208,10 +207,10 @@ def _panels(single: Mapping[str, Prediction], *, strip: bool, only: str = "") ->
     separator = " · " if strip else "\n"
     labels = _labelled(single)
     if labels is not None and only in ("", "labels"):
-        *_, q = quantities(labels, bag_limits(labels), scale="per-bag")
+        *_, q = quantities(labels)
         yield "labels", replace(q, title=q.title.replace(": ", separator, 1), bar="")
     for name, p in single.items():
-        for q in quantities(p, bag_limits(p), scale="per-bag"):
+        for q in quantities(p, also=("variance",)):
             if q.key == "labels" or q.absent or only not in ("", q.key):
                 continue
             said = f"mean μ ({p.score_kind}) · p = {_positive(p):.2f}"

@@ -1,10 +1,11 @@
-"""Stage 10: the map of a bag: its score, its variance and, if known, its labels, side by side.
+"""Stage 10: the map of a bag: its score, the doubt about it and, if known, its labels.
 
 Every panel has a colour bar that names its quantity and its scale. Over a slide, the tissue comes
 first, and all panels show the same part of the slide.
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 from matplotlib.axes import Axes
@@ -25,22 +26,24 @@ from .picture import (
     set_title,
     slide_canvas,
 )
-from .quantities import Scale, columns_of, quantities
-from .scale import ColourLimits, bag_limits
+from .quantities import DOUBTS, columns_of, quantities
+from .scale import ColourLimits
+
+WIDE = 1.8
+"""Ratio of width to height that the page of one class comes near to."""
 
 
-def heading(p: Prediction, *, label: int | str | None = None, said: Verdict | None = None) -> str:
-    """Return `bag 049 · p = 0.87 ± 0.05 · label 1`, for the likeliest of several classes.
-
-    Other tasks have their own words, as `bag 049 · grade 2, p = 0.61 ± 0.08 · label 2`.
+def heading(p: Prediction, *, label: str = "", said: Verdict | None = None) -> str:
+    """Return `049 · tumour: p 0.87 ± 0.05, threshold 0.21 · label 1`, with the task's words.
 
     Args:
         p: The prediction.
         label: What the bag is labelled with.
         said: What is predicted; None to take it from the prediction alone.
     """
-    known = "" if label is None else f" · label {label}"
-    return f"{p.name} · {(said or p.of_task.verdict(p)).text}{known}"
+    said = said or p.of_task.verdict(p)
+    unsure = " · unsure" if said.unsure else ""
+    return f"{p.name} · {said.text}{unsure}{f' · label {label}' if label else ''}"
 
 
 def draw_map(
@@ -48,35 +51,34 @@ def draw_map(
     *,
     over: tuple[Region, Layout] | None = None,
     alpha: float = ALPHA,
-    scale: Scale = "per-bag",
     title: str | None = None,
-    label: int | None = None,
+    caption: str = "",
     limits: ColourLimits | None = None,
+    also: Sequence[str] = DOUBTS,
 ) -> Figure:
     """Return the map of one bag as a figure, for `save_figure`.
 
     The axes are labelled `mean` (or `contribution`, `evidence`, `probability`, if `showing` put
-    that score in its place), `variance` and `labels` (`mean 1`, … if there is one attention per
-    class), their colour bars `mean bar` and so on, and the tissue `tissue`.
+    that score in its place), as the rows of `also`, and `labels` (`mean 1`, … if there is one
+    attention per class), their colour bars `mean bar` and so on, and the tissue `tissue`.
 
     Args:
         p: The bag's prediction.
         over: The part of the slide to draw over, and the positions of the bag's patches; None: a
             plain background.
         alpha: Opacity of the colours over the tissue.
-        scale: `per-bag` spans this bag's smallest to largest value, as the paper's maps do; `fixed`
-            uses `limits`, so that colours mean the same in all bags.
-        title: Text above the map; None: the bag's name, its probability ± std and its label. What
-            follows the first line is a caption below the map.
-        label: The bag's true label, for the title.
-        limits: Limits of a fixed scale, from `map_limits`, or of several slides of a patient; None:
-            those of this bag.
+        title: Text above the map; None: the bag's name and what is predicted. Warnings may follow
+            its first line.
+        caption: Text below the map.
+        limits: Limits of a fixed scale, from `map_limits`, so that colours mean the same in all
+            bags; None: this bag's smallest to largest value, as in the paper's maps.
+        also: The rows of `KINDS` that are shown beside the score.
 
     Raises:
         BagError: The bag has no instances, no finite attention or unusable coordinates.
     """
     canvas = plain_canvas(place(p)) if over is None else slide_canvas(*over, alpha=alpha)
-    found = list(quantities(p, limits or bag_limits(p), scale=scale))
+    found = list(quantities(p, limits, also=also))
     classes = columns_of(p)
     per_class = len(found) // classes
     panels: list[Panel] = []
@@ -85,10 +87,28 @@ def draw_map(
         if over is not None and k % per_class == 0 and (k == 0 or not canvas.stacked):
             draw = partial(_draw_tissue, picture=over[0], canvas=canvas)
             panels.append(("tissue", None if k else draw))
-        panels.append((q.key + (f" {k // per_class}" if classes > 1 else ""), q))
-    columns = 1 if canvas.stacked else len(panels) // classes
-    first_line, _, caption = (heading(p, label=label) if title is None else title).partition("\n")
-    return draw_page(canvas, panels, columns=columns, title=first_line, caption=caption)
+        # the labels are those of all classes
+        if q.key != "labels" or not canvas.stacked or k == len(found) - 1:
+            panels.append((q.key + (f" {k // per_class}" if classes > 1 else ""), q))
+    title = heading(p) if title is None else title
+    columns = _columns(canvas, panels, classes=classes)
+    return draw_page(canvas, panels, columns=columns, title=title, caption=caption)
+
+
+def _columns(canvas: Canvas, panels: Sequence[Panel], *, classes: int) -> int:
+    """Return how many panels stand side by side: of several classes, those of each one."""
+    if canvas.stacked or classes > 1:
+        return 1 if canvas.stacked else len(panels) // classes
+    width, height = canvas.size[0] + 1.3, canvas.size[1] + 0.8
+
+    def ratio(columns: int) -> float:
+        return columns * width / (-(-len(panels) // columns) * height)
+
+    def cost(columns: int) -> float:
+        empty = -len(panels) % columns
+        return abs(math.log(ratio(columns) / WIDE)) + empty / len(panels)
+
+    return min(range(1, len(panels) + 1), key=cost)
 
 
 def _draw_tissue(ax: Axes, *, picture: Region, canvas: Canvas) -> None:

@@ -1,8 +1,12 @@
 """Stage 10: draw the maps of a predictions folder and report what could not be drawn."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from scipy.special import logit as logit_of
 
 from ..core import named_file
 from ..errors import BagError, InputError, ProbSAError, UnknownName
@@ -18,16 +22,23 @@ from ..evaluation import (
     verdict_of,
 )
 from ..jobs import sweep, write_lock
-from ..tasks import Task
+from ..tasks import HALF, Task
 from .draw import draw_map, heading
 from .picture import save_figure
-from .quantities import Scale, showing
+from .quantities import DOUBTS, KINDS, column_of, key_of, showing
 from .scale import ColourLimits, bag_limits, common_limits
 from .sources import OverlaySettings, Sources, draw_over
 
 READ_ERRORS = (ProbSAError, OSError, RuntimeError, MemoryError)
 """Errors that a damaged file can raise, including those of the decoding libraries."""
 ScoreChoice = MapScore | Literal["auto"]
+Scale = Literal["fixed", "per-bag"]
+
+
+LEAST_DROP = 0.05
+"""Drop of the probability of validation bags without the top instances of a score, below which its
+map explains almost nothing of the predictions."""
+NOTHING = "This map explains almost nothing of the prediction."
 
 
 class Shown(NamedTuple):
@@ -37,6 +48,8 @@ class Shown(NamedTuple):
     """None: each prediction's own."""
     caption: str
     """Text below the maps; empty for folders without a choice."""
+    warning: str = ""
+    """What a reader must know of all maps first."""
 
 
 def render_folder(
@@ -45,7 +58,8 @@ def render_folder(
     *,
     bags: Sequence[str] | None = None,
     score: ScoreChoice = "auto",
-    scale: Scale = "per-bag",
+    scale: Scale = "fixed",
+    also: Sequence[str] = DOUBTS,
     over: tuple[Sources, OverlaySettings] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[tuple[str, str]]:
@@ -60,7 +74,8 @@ def render_folder(
         bags: Names of the bags to draw.
         score: The score to show; `auto`: the one that the run chose on its validation bags, which
             is stored with the predictions, or the model's own score if none is stored.
-        scale: `fixed` computes the colour limits from all bags of the folder, drawn or not.
+        scale: `fixed`: one for all maps, see `map_limits`; `per-bag`: each bag's range.
+        also: The rows of `KINDS` that are shown beside the score.
         over: Where the slides or scans are, and how to draw over them. If one of them cannot be
             read, its map is drawn without it.
         progress: A function called with (done, total) after each bag.
@@ -75,24 +90,70 @@ def render_folder(
     failures: list[tuple[str, str]] = []
     found = predicted_bags(table, bags, failures=failures, progress=progress)
     shown = resolve(table, score)
-    limits = map_limits(table.folder, score=shown.score) if scale == "fixed" else None
+    limits = None
+    if scale == "fixed":
+        with suppress(BagError):  # drawing the bags reports why they cannot be read
+            limits = map_limits(table.folder, score=shown.score)
     sweep(out, guard=lambda path: _guard(path, table.bags))
     for p in found:
         row = table.bags.index(p.name)
         # training bags look better than new ones, so the title says so
         training_note = " · a training bag" if table.parts[row] == "train" else ""
-        is_class = table.of_task.unordered_classes  # other targets are given in words
-        label = table.labels[row] if is_class else truth_of(table, row) or None
-        first = heading(p, label=label, said=verdict_of(table, p))
-        title = f"{first}{training_note}\n{shown.caption}".strip()
+        said = verdict_of(table, p)
+        title = f"{heading(p, label=truth_of(table, row), said=said)}{training_note}"
+        hint = table.of_task.words.page.unsure_hint
+        unsure = f"Unsure: {hint}" if hint and said.unsure else ""
+        caption = f"{shown.caption} {unsure}".strip()
+        how = {"caption": caption, "also": also}
         try:
-            for part, of_slide, own in _slides(showing(p, shown.score), title, limits):
-                used = "fixed" if part.name != p.name else scale
+            drawn = showing(p, shown.score)
+            warned = (chance_of(table), shown.warning, unlike(table, row), against(table, drawn))
+            for part, of_slide, own in _slides(drawn, title, limits):
+                lines = "\n".join(filter(None, (of_slide, *warned)))
                 with write_lock(named_file(out, part.name, ".png")):
-                    failures += _draw(part, out, over=over, scale=used, title=of_slide, limits=own)
+                    failures += _draw(part, out, over=over, title=lines, limits=own, **how)
         except (ProbSAError, OSError) as error:
             failures.append((p.name, str(error)))
     return failures
+
+
+def chance_of(table: Predictions) -> str:
+    """Return the warning that a run was not shown better than chance, which it may state."""
+    stated = table.metadata.get("chance")
+    return f"This model is not shown better than chance: {stated}." if stated else ""
+
+
+def unlike(table: Predictions, row: int) -> str:
+    """Return the warning that a bag is further from training than all validation bags."""
+    if table.ood is None or not table.ood[row] >= 1:
+        return ""
+    return (
+        "This bag is unlike the training bags: its features are further from theirs than those "
+        "of any validation bag."
+    )
+
+
+def against(table: Predictions, p: Prediction) -> str:
+    """Say what makes p where every instance contradicts the call of a bag; see `showing`."""
+    if not table.of_task.two_classes or not KINDS[key_of(p)].signed:
+        return ""
+    positive = float(p.probability[-1])
+    called = positive >= (HALF if table.threshold is None else table.threshold)
+    finite = column_of(p.attention_mean, -1)[np.isfinite(column_of(p.attention_mean, -1))]
+    if not len(finite) or not (finite < 0 if called else finite > 0).all():
+        return ""
+    speaks = "against" if called else "for"
+    first = f"Every instance speaks {speaks} the class, but the bag is called the opposite: "
+    if called == (positive < HALF):
+        return f"{first}the threshold does this, as p is {'below' if called else 'above'} 0.5."
+    if p.contribution is None:
+        return f"{first}p is made from the whole bag by the model's pooling, not by these values."
+    total = float(column_of(p.contribution, -1).sum())
+    logit = float(logit_of(np.clip(np.float64(positive), 1e-6, 1 - 1e-6)))
+    return (
+        f"{first}attention-weighted pooling adds {total:+.2g} to the logit of p, {logit:+.2g}; the "
+        "bias and the averages over samples and members add the rest."
+    ).replace("-", "−")
 
 
 def predicted_bags(
@@ -137,17 +198,16 @@ def _slides(
         yield p, title, limits
         return
     limits = limits or bag_limits(p)
-    first, _, caption = title.partition("\n")
     for name, share in p.slide_shares().items():
-        heading_of_slide = f"{first} · slide {name}, {share.share:.0%} of the attention"
-        yield p.of_slide(name), f"{heading_of_slide}\n{caption}".strip(), limits
+        of_slide = f"{title} · slide {name}, {share.share:.0%} of the attention"
+        yield p.of_slide(name), of_slide, limits
 
 
 def _guard(path: Path, bags: Sequence[str]) -> Path | None:
     """Return the map whose lock protects a file of its bag; None for other files."""
     if path.suffix != ".png":
         return None
-    # overlays are <bag>_mean.png and <bag>_variance.png
+    # overlays are <bag>_mean.png, <bag>_doubt.png and so on
     for bag in (path.stem, path.stem.rpartition("_")[0]):
         if bag in bags:
             return path.with_name(f"{bag}.png")
@@ -213,12 +273,17 @@ def resolve(table: Predictions, score: ScoreChoice) -> Shown:
     else:
         other = "" if choice is None else f" (the validation bags chose {choice.chosen})"
         why = f"{score}: as asked for{other}"
+    drop = None if choice is None else choice.drops.get(score)
+    warning = ""
+    if table.of_task.by_probability and drop is not None and drop < LEAST_DROP:
+        why = f"removing its top instances lowers p of the validation bags by {drop:.2g}"
+        warning, why = NOTHING, why.replace("-", "−")
     text = f"{why}. {meaning(score, table.of_task, own=score == own)}".strip()
-    return Shown(score, text[0].upper() + text[1:])
+    return Shown(score, text[0].upper() + text[1:], warning)
 
 
 def map_limits(folder: Path, *, score: MapScore | None = None) -> ColourLimits:
-    """Return the fixed scale of a predictions folder, computed from all its bags.
+    """Return the fixed scale of a predictions folder: that of its validation bags, or of all.
 
     The limits of the mean are those of `score`; None: of the model's own score. Bags whose
     per-instance file is missing or damaged are skipped; drawing them reports the error.
@@ -227,11 +292,17 @@ def map_limits(folder: Path, *, score: MapScore | None = None) -> ColourLimits:
         InputError, TableError: The folder is not a predictions folder.
         BagError: No bag has attention that could be read.
     """
-    return common_limits(_readable(read_predictions(folder), score))
+    table = read_predictions(folder)
+    part = "val" if "val" in table.parts else ""
+    return common_limits(_readable(table, score, part=part))
 
 
-def _readable(table: Predictions, score: MapScore | None = None) -> Iterator[Prediction]:
-    for bag in table.bags:
+def _readable(
+    table: Predictions, score: MapScore | None = None, *, part: str = ""
+) -> Iterator[Prediction]:
+    for bag, of in zip(table.bags, table.parts, strict=True):
+        if part not in ("", of):
+            continue
         try:
             p = showing(table.instances(bag), score)
         except (BagError, InputError):

@@ -57,8 +57,8 @@ class Layout:
     """Distance between neighbouring instances; less than the side if patches overlap."""
     strip: bool = False
     """Whether the instances form one row of slices rather than a plane."""
-    x_label: str = "x (level-0 pixels)"
-    y_label: str = "y (level-0 pixels)"
+    x_label: str = "x (pixels)"
+    y_label: str = "y (pixels)"
     numbers: tuple[str, ...] = ()
     """Labels below the instances of a strip."""
 
@@ -274,7 +274,8 @@ def _slices(position: np.ndarray) -> Layout:
     columns = np.r_[0, np.minimum(jump, WIDEST_GAP + 1).cumsum()]
     missing = int((jump - 1).sum())
     note = f" ({missing} missing)" if missing else ""
-    return _strip(columns, numbers=[f"{v:g}" for v in position], label=f"slice number{note}")
+    what = "slice number" if (position % 1 == 0).all() else "position of the slice (mm)"
+    return _strip(columns, numbers=[f"{v:g}" for v in position], label=f"{what}{note}")
 
 
 def _strip(columns: np.ndarray, *, numbers: list[str], label: str) -> Layout:

@@ -20,7 +20,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine, PlaceHolderLayoutEngine
-from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from matplotlib.ticker import MaxNLocator
 
 from ..core import replacing
 from ..slides import Region
@@ -68,6 +68,8 @@ class Canvas:
     layout: Layout
     alpha: float = 1.0
     """Opacity of the colours."""
+    mpp: float | None = None
+    """Micrometres per unit of the axes; None: the axes are in pixels."""
     small: bool = False
     """Whether the page has many small panels, whose colour bars are labelled at their ends only."""
 
@@ -132,6 +134,7 @@ def slide_canvas(picture: Region, layout: Layout, *, alpha: float = ALPHA) -> Ca
         dpi=dpi,
         layout=layout,
         alpha=alpha,
+        mpp=None if picture.mpp is None else picture.mpp / picture.scale,
     )
 
 
@@ -197,6 +200,8 @@ def finish(
 ) -> Figure:  # fmt: skip
     """Add the title above the panels and the caption below, and give the panels their size.
 
+    Lines after the title's first are warnings, which are broken where they are too long.
+
     `size` is that of `ax` in inches, and `share` its part of the width and the height of all
     panels.
     """
@@ -218,7 +223,9 @@ def finish(
             figure.set_size_inches(
                 *(math.ceil(v * figure.dpi) / figure.dpi for v in (room, height))
             )
-            above.set(text=fitted(title, width=room), x=0.1 / room)
+            first, *warned = title.split("\n")
+            lines = [fill(line, int((room - 0.3) / 0.098)) for line in warned]
+            above.set(text="\n".join([fitted(first, width=room), *lines]), x=0.1 / room)
             if caption and k == 1:
                 below = figure.supxlabel(
                     fill(caption, int((room - 0.3) / CHARACTER)), x=0.1 / room, ha="left",
@@ -251,14 +258,17 @@ def dress_axes(ax: Axes, canvas: Canvas, *, first: bool, last: bool) -> None:
         ax.set_yticks([])
         ax.set_xticks(middle, layout.numbers[::step] if last else [""] * len(middle))
     else:
+        unit = canvas.mpp or 1.0
         for axis, least, bins in ((ax.xaxis, 1, width / 0.9), (ax.yaxis, 2, height / 0.6)):
-            axis.set_major_locator(MaxNLocator(max(least, int(bins)), **ROUND))
-            axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+            low, high = sorted(v * unit for v in axis.get_view_interval())
+            found = MaxNLocator(max(least, int(bins)), **ROUND).tick_values(low, high)
+            ticks = [float(v) for v in found if low <= v <= high]
+            axis.set_ticks([v / unit for v in ticks], labels=[f"{v:,.0f}" for v in ticks])
         ax.tick_params(labelleft=first, labelbottom=last)
         if first and (height > 1.2 or not canvas.small):
-            ax.set_ylabel(layout.y_label, fontsize=SMALL)
+            ax.set_ylabel("y (µm)" if canvas.mpp else layout.y_label, fontsize=SMALL)
     if last:
-        ax.set_xlabel(layout.x_label, fontsize=SMALL)
+        ax.set_xlabel("x (µm)" if canvas.mpp else layout.x_label, fontsize=SMALL)
 
 
 def set_title(ax: Axes, text: str, canvas: Canvas, *, beside: float = 0.0) -> None:
@@ -335,8 +345,7 @@ def draw_bar(
             ticks = [float(v) for v in found if low <= v <= high] or ticks
         bar.set_ticks(ticks, labels=numbers(*ticks))
     if not ends_only:
-        two_lines = CHARACTER * len(q.bar) > length
-        text = ",\n".join(q.bar.rsplit(", ", 1)) if two_lines else q.bar
+        text = fill(q.bar, max(12, int(length / CHARACTER)))
         bar.set_label(text, fontsize=SMALL, labelpad=2)
 
 

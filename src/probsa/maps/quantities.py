@@ -6,7 +6,6 @@ why there is none. `quantities` lists those of a map, and `value_of` returns any
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -21,14 +20,15 @@ from ..evaluation import (
     drawn_values,
     instance_scores,
 )
-from .scale import ColourLimits, flatness, seen, value_range
+from .scale import ColourLimits, bag_limits, flatness, seen, too_low, value_range
 
-Scale = Literal["fixed", "per-bag"]
+DOUBTS, VARIANCES = ("probability", "doubt"), ("variance", "within", "between")
+"""Rows of `KINDS` that a map shows beside the score: by default, and on request."""
 Values = Float[np.ndarray, " n"]
 NO_VARIANCE = "no variance: this model gives one value per patch (Dirac)"
 SHOWN_KINDS: dict[str, MapScore] = {
     "share of the logit": "contribution",
-    "class score, in logits": "evidence",
+    "class score": "evidence",
     "f > 0": "probability",
     "P(at least)": "grade",
 }
@@ -49,6 +49,17 @@ def _wrong(p: Prediction) -> np.ndarray | None:
 
 def _some(values: np.ndarray | None) -> np.ndarray | None:
     return values if values is not None and values.any() else None
+
+
+def _doubt(p: Prediction) -> np.ndarray | None:
+    """Return P(wrong), by class where there is one score for each; None without a variance."""
+    if not p.attention_variance.any() or p.score_kind == "relevance":
+        return None
+    columns = zip(
+        np.atleast_2d(p.attention_mean.T), np.atleast_2d(p.attention_variance.T), strict=True
+    )
+    found = [doubt(replace(p, attention_mean=m, attention_variance=v)) for m, v in columns]
+    return found[0] if p.attention_mean.ndim == 1 else np.stack(found, axis=1)
 
 
 def _score(name: MapScore) -> Callable[[Prediction], np.ndarray | None]:
@@ -91,7 +102,7 @@ KINDS: dict[str, Kind] = {
     "within": Kind(of=lambda p: p.variance_within, colours=_DOUBT, relative=True),
     "between": Kind(of=lambda p: p.variance_between, colours=_DOUBT, relative=True),
     "deviation": Kind(of=_deviation, colours=_DOUBT, relative=True),
-    "doubt": Kind(of=doubt, colours=_DOUBT, limits=(0.0, 0.5)),
+    "doubt": Kind(of=_doubt, colours=_DOUBT, limits=(0.0, 0.5)),
     "labels": Kind(
         of=_known, colours=_LABELS, limits=(0.0, 1.0), words=("negative", "positive")
     ),
@@ -200,46 +211,67 @@ def flattened(q: Quantity, *, logits: bool = False) -> Quantity:
     return replace(q, flat=flatness(q.values, logits=logits and q.key == "mean"))
 
 
-def quantities(p: Prediction, limits: ColourLimits, *, scale: Scale) -> Iterator[Quantity]:
+def quantities(
+    p: Prediction, limits: ColourLimits | None = None, *, also: Sequence[str] = DOUBTS
+) -> Iterator[Quantity]:
     """Yield the quantities that a map shows of one class, then those of the next.
 
-    They are the score, its variance if it is the model's own (with the parts within and between
-    the members of an ensemble), and the labels; colour bars state the range. On a scale of the
-    bag's own, values that are almost equal are flat.
+    They are the score, what there is of the rows `also` of `KINDS`, and the labels; colour bars
+    state the range. Doubt and variances are those of the model's own score.
+
+    Args:
+        p: The bag's prediction.
+        limits: Scale of all bags, by which values that hardly reach into it are flat; None: the
+            bag's own, on which values that are almost equal are flat.
+        also: The rows that are shown beside the score.
     """
-    n, width, unit = len(p.attention_mean), columns_of(p), unit_of(p)
+    n, width, unit, own_score = len(p.attention_mean), columns_of(p), unit_of(p), score_name(p)
     names = p.of_task.column_names(p, width) or [f"class {c}" for c in range(width)]
-    variance = f"{score_name(p).removesuffix(' mean μ')} variance"
-    # (row of `KINDS`, title, values, unit, reason if they are 0)
-    shown = [(key_of(p), score_name(p), p.attention_mean, unit, "")]
-    if p.score_kind not in SHOWN_KINDS:
-        shown.append(("variance", f"{variance} σ²", p.attention_variance, f"{unit}²", NO_VARIANCE))
-        for part in ("within", "between"):
-            values = getattr(p, f"variance_{part}")
-            if values is not None:
-                none = f"no variance {part} members"
-                shown.append((part, f"{variance} {part} members", values, f"{unit}²", none))
+    scale, span = "per-bag" if limits is None else "fixed", limits or bag_limits(p)
+    variance, squared = f"{own_score.removesuffix(' mean μ')} variance", f"{unit}²"
+    is_own = p.score_kind not in SHOWN_KINDS
+    # (title, unit, reason if the values are 0)
+    words = {
+        "probability": ("P(f > 0)", "", ""),
+        "doubt": ("doubt: P(wrong)", "", ""),
+        "variance": (f"{variance} σ²", squared, NO_VARIANCE),
+        "within": (f"{variance} within members", squared, "no variance within members"),
+        "between": (f"{variance} between members", squared, "no variance between members"),
+    }
+    key = key_of(p)
+    shown = [(key, own_score, p.attention_mean, unit, "")]
+    for row in also:
+        values = p.attention_variance if row == "variance" else KINDS[row].of(p)
+        if row != key and values is not None and (is_own or row == "probability"):
+            title, of, none = words[row]
+            shown.append((row, title, values, of, none))
     for c in range(width):
         for key, title, array, of, none in shown:
             title = f"{title}, {names[c]}" if width > 1 else title
+            ends = KINDS[key].limits
             # parts of a variance have the colours of their own range: in that of the sum, both
             # would be dark
             is_part = key in ("within", "between")
-            own = scale == "per-bag" or is_part
-            span = value_range(array) if is_part else limits.variance if none else limits.mean
+            own = limits is None or is_part
             values = np.asarray(column_of(array, c), np.float64)
+            among = value_range(array) if is_part else span.variance if none else span.mean
             q = Quantity(
                 key=key,
                 title=title,
                 unit=of,
                 values=values,
-                limits=KINDS[key].limits or _centred(key, span),
+                limits=ends or _centred(key, among),
                 absent="" if array.any() else none,
             )
-            q = flattened(q, logits=p.score_kind == "logit") if own else q
-            said = "0 to 1" if key == "probability" else f"{'per-bag' if own else scale} scale"
-            ends = f"{'' if own else 'this bag: '}{seen(values)}"
-            yield replace(q, bar=f"{title} ({of}), {q.flat or said} ({ends})")
+            if own:
+                q = flattened(q, logits=p.score_kind == "logit")
+            elif ends is None and KINDS[key].signed:
+                q = replace(q, flat=too_low(values, q.limits))
+            said = "" if ends else f", {'per-bag' if own else scale} scale"
+            said = f", {q.flat}" if q.flat else said
+            reach = seen(np.round(values, 2) if ends else values)
+            reach = reach if own and not ends else f"this bag: {reach}"
+            yield replace(q, bar=f"{title}{of and f' ({of})'}{said} ({reach})")
         known = _known(p)
         if known is not None:
             yield Quantity(
@@ -287,7 +319,8 @@ def score_name(p: Prediction) -> str:
 
 def unit_of(p: Prediction) -> str:
     """Return the unit of the scores, for colour bars."""
-    return p.of_task.words.evidence_unit if p.score_has_level else p.score_kind
+    is_evidence = p.score_has_level or SHOWN_KINDS.get(p.score_kind) == "evidence"
+    return p.of_task.words.evidence_unit if is_evidence else p.score_kind
 
 
 def same_instances(one: Prediction, other: Prediction) -> bool:

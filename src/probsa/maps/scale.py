@@ -12,6 +12,8 @@ from ..evaluation import Prediction
 FLAT = 0.05
 """Relative range below which a panel on the bag's own scale has one colour: the whole palette for
 values that are almost equal would show more structure than there is."""
+REACH = 0.1
+"""Share of a scale of all bags that the values of a bag must reach to be drawn in its colours."""
 TAILS = (0.01, 0.99)
 """Quantiles that bound a fixed scale, so that one outlying patch does not grey out all slides."""
 Range = tuple[float, float]
@@ -92,6 +94,12 @@ def flatness(values: Float[np.ndarray, " n"], *, logits: bool = False) -> str:
     if share >= FLAT:
         return ""
     return f"flat: {what} differ by {100 * share:.2g} %" if span else "flat: all values are equal"
+
+
+def too_low(values: Float[np.ndarray, " n"], limits: Range) -> str:
+    """Return that values hardly reach into a scale centred at 0; an empty string if they do."""
+    share = float(np.nanmax(np.abs(values))) / max(abs(v) for v in limits)
+    return f"flat: values reach {100 * share:.2g} % of the scale" if share < REACH else ""
 
 
 def seen(values: Float[np.ndarray, " n"]) -> str:

@@ -1,6 +1,6 @@
 """Stage 10: the slides and scans of bags, and maps that are drawn over them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -17,8 +17,8 @@ from ..slides import Box, Scan, Slide, resolution_of
 from .draw import draw_map
 from .layout import Layout, squares
 from .picture import ALPHA, blend, save_figure, slide_canvas
-from .quantities import Scale, columns_of, quantities
-from .scale import ColourLimits, bag_limits
+from .quantities import DOUBTS, columns_of, quantities
+from .scale import ColourLimits
 from .strips import draw_strip
 
 LONGEST = 1200
@@ -128,7 +128,7 @@ class OverlaySettings:
     alpha: float = ALPHA
     """Opacity of the colours over the tissue."""
     overlays: bool = False
-    """Whether to write `<bag>_mean.png` (for another score, its name) and `<bag>_variance.png`,
+    """Whether to write `<bag>_mean.png` (for another score, its name), `<bag>_doubt.png` and so on,
     without axes, as well."""
 
     def __post_init__(self) -> None:
@@ -146,19 +146,20 @@ def draw_over(
     *,
     sources: Sources,
     how: OverlaySettings,
-    scale: Scale = "per-bag",
     title: str | None = None,
+    caption: str = "",
     limits: ColourLimits | None = None,
+    also: Sequence[str] = DOUBTS,
 ) -> str:
     """Write `out/<bag>.png`: the page of a slide or the strip of a scan.
 
     Return what could not be shown; empty if everything is shown.
     """
-    limits = limits or bag_limits(p)
+    said = {"title": title, "caption": caption, "limits": limits, "also": also}
     source = sources.open(p)
     path = named_file(out, p.name, ".png")
     if isinstance(source, Scan):
-        save_figure(draw_strip(p, source, scale=scale, title=title, limits=limits), path)
+        save_figure(draw_strip(p, source, **said), path)
         return ""
     with source as slide:
         patches = checked_squares(p, slide, sources=sources)
@@ -166,15 +167,12 @@ def draw_over(
         fine = chosen_scale(box, longest=how.longest, resolution=how.resolution, mpp=slide.mpp)
         coarse = max(fine, max(box[2] - box[0], box[3] - box[1]) / LONGEST_PANEL)
         picture = slide.region(box, scale=coarse)
-        figure = draw_map(
-            p, over=(picture, patches), alpha=how.alpha, scale=scale, title=title, limits=limits
-        )
-        save_figure(figure, path)
+        save_figure(draw_map(p, over=(picture, patches), alpha=how.alpha, **said), path)
         if how.overlays:
             picture = picture if fine == coarse else slide.region(box, scale=fine)
             canvas = slide_canvas(picture, patches, alpha=how.alpha)
             classes = columns_of(p)
-            found = [q for q in quantities(p, limits, scale=scale) if q.key != "labels"]
+            found = [q for q in quantities(p, limits, also=also) if q.key != "labels"]
             for k, q in enumerate(found):
                 suffix = f"_class{k * classes // len(found)}" if classes > 1 else ""
                 if not q.absent:

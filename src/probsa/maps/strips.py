@@ -7,6 +7,7 @@ slices with the highest mean; the plot below covers all slices.
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import NamedTuple
 
 import numpy as np
@@ -21,12 +22,12 @@ from ..errors import InputError
 from ..evaluation import Prediction
 from ..slides import WINDOWS, Scan, Windows, slice_image
 from .draw import heading
-from .picture import BAR, LUMINANCE, NORMAL, SMALL, draw_bar, finish, new_figure
+from .picture import BAR, NORMAL, SMALL, draw_bar, finish, new_figure
 from .quantities import (
+    DOUBTS,
     KINDS,
     SHOWN_KINDS,
     Quantity,
-    Scale,
     column_of,
     columns_of,
     key_of,
@@ -34,7 +35,7 @@ from .quantities import (
     score_name,
     unit_of,
 )
-from .scale import ColourLimits, bag_limits, numbers
+from .scale import ColourLimits
 
 SAME_PLACE = 0.05
 """Largest distance in millimetres between an instance and its slice of the scan."""
@@ -46,7 +47,7 @@ BRAIN = Windows((WINDOWS["brain"], WINDOWS["brain"], WINDOWS["brain"]))
 DPI = 150
 TILE = 180
 """Width of a slice in pixels."""
-SWATCH = 27
+SWATCH = 14
 """Height in pixels of a coloured value below a slice."""
 GAP = 12
 FRAME = 5
@@ -147,19 +148,21 @@ def draw_strip(
     p: Prediction,
     scan: Scan,
     *,
-    scale: Scale = "per-bag",
     title: str | None = None,
+    caption: str = "",
     limits: ColourLimits | None = None,
+    also: Sequence[str] = DOUBTS,
 ) -> Figure:
     """Return the map of a bag with the slices of its scan as a figure, for `save_figure`.
 
-    Its axes are labelled `slices` and `values`, the colour bars `mean bar` and `variance bar`.
+    The arguments are those of `draw_map`. Its axes are labelled `slices` and `values`, the colour
+    bars `mean bar`, `doubt bar` and so on.
     """
     slices = match_slices(p, scan.positions, path=scan.path)
     position = np.asarray(scan.positions, np.float64)[slices]
     classes = columns_of(p)
     column = p.of_task.column(p, classes, called=True)
-    found = list(quantities(p, limits or bag_limits(p), scale=scale))
+    found = list(quantities(p, limits, also=also))
     per_class = len(found) // classes
     found = found[column * per_class :][:per_class]
     shown = [q for q in found if q.key != "labels" and not q.absent]
@@ -181,7 +184,7 @@ def draw_strip(
         draw_bar(top, q, below=True, length=width / len(shown) - 0.4, across=1.0, cax=cax)
     plot = figure.add_subplot(grid[2, :], label="values")
     _draw_values(plot, p, position, rows=rows)
-    first, _, caption = (heading(p) if title is None else title).partition("\n")
+    first = heading(p) if title is None else title
     share = (1.0, height / (height + BAR + PLOT_HEIGHT))
     return finish(figure, top, (width, height), title=first, caption=caption, share=share)
 
@@ -197,27 +200,16 @@ def _draw_tiles(
     subset = (
         f"all {n} slices" if len(rows) == n else f"the {len(rows)} of {n} with the highest {key}"
     )
-    words = {"mean": "mean μ", "evidence": "evidence"}.get(key, key)
-    if len(shown) > 1:
-        words += " and variance σ²"
-    elif key == "mean":
-        words += "; no variance (Dirac)"
-    of_class = f", {shown[0].title.rpartition(', ')[2]}" if several else ""
-    text = f"{subset}, by position in mm; below: {words}{of_class}"
-    ax.set_title(text, fontsize=NORMAL, loc="left")
-    w, h = tiles.size
+    words = ", ".join(q.title.rpartition(", ")[0] if several else q.title for q in shown)
+    of_class = f" of {shown[0].title.rpartition(', ')[2]}" if several else ""
+    text = f"{subset}, by position in mm; colours below each, from the top: {words}{of_class}"
+    ax.set_title(fill(text, int(width / DPI / 0.078)), fontsize=NORMAL, loc="left")
     for (x, y), row in zip(tiles.corners, rows, strict=True):
         ax.text(
             x + FRAME + 4, y + FRAME + 3, f"{position[row]:.1f}".replace("-", "−"),
             color="white", fontsize=SMALL, va="top",
             path_effects=[withStroke(linewidth=2, foreground="black")],  # bone is white as well
         )  # fmt: skip
-        for j, q in enumerate(shown):
-            dark = q.colours[row] @ LUMINANCE < 127.5
-            ax.text(
-                x + w / 2, y + h + (j + 0.5) * SWATCH, numbers(float(q.values[row]))[0],
-                color="white" if dark else "black", fontsize=SMALL, ha="center", va="center",
-            )  # fmt: skip
 
 
 def _draw_values(ax: Axes, p: Prediction, position: np.ndarray, *, rows: np.ndarray) -> None:

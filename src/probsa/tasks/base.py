@@ -104,7 +104,7 @@ class Verdict:
     unsure: bool = False
     """Whether the call changes within one standard deviation."""
     text: str = ""
-    """The prediction with its standard deviation, as `grade 2, p = 0.61 ± 0.08`."""
+    """The prediction with its standard deviation, as `grade 2: p 0.61 ± 0.08`."""
 
 
 class Stated(NamedTuple):

@@ -27,7 +27,7 @@ from ..statistics import (
 )
 from .base import HALF, LOSS, UNSTATED, Measure, P, Predicted, Stated, TargetData, Task, Verdict
 from .labels import Names, Row, Y
-from .words import PageWords, class_name, plus_minus
+from .words import PageWords, class_name, of_chance, plus_minus
 
 KAPPA = Measure("quadratic_kappa", "quadratic κ", unit="number", low=-1.0)
 MACRO = {"macro_auroc": "auroc", "macro_average_precision": "average_precision", "macro_f1": "f1"}
@@ -45,14 +45,20 @@ class OneClass(Task):
         row, shown = p.probability[None].astype(np.float64), self.column(p, called=True)
         (call,), (margin,) = self.call(row, stated.threshold)
         said = int(np.argmax(row)) if self.unordered_classes else int(call)
-        which = self.words.called.format(class_name(stated.classes, said)) if row.size > 1 else "p"
         return Verdict(
             call=class_name(stated.classes, int(call)),
             value=float(p.probability[shown]),
             spread=float(p.std[shown]),
             unsure=bool(margin < float(p.std[shown])),
-            text=f"{which} = {p.probability[said]:.2f}{plus_minus(float(p.std[said]))}",
+            text=f"{self._named(stated, said)}: p {of_chance(row[0, said])}"
+            f"{plus_minus(float(p.std[said]))}",
         )
+
+    def _named(self, stated: Stated, k: int) -> str:
+        """Return the name of a class for texts; numbers and grades say what they are."""
+        name = class_name(stated.classes, k)
+        plain = self.unordered_classes and not name.isdecimal()
+        return name if plain else self.words.called.format(name)
 
     def calls(self, data: TargetData) -> str:
         off = np.abs(self.call(data.predicted)[0] - data.y[:, 0])
@@ -103,6 +109,17 @@ class Binary(Unordered):
     def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
         y, p = data.y[:, 0].astype(np.int64), data.predicted[:, -1]
         return binary_metrics(y, p, threshold=data.threshold, draws=draws)
+
+    def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
+        t = HALF if stated.threshold is None else stated.threshold
+        value, call = float(p.probability[-1]), int(float(p.probability[-1]) >= t)
+        # p is that of the second class, whatever is called
+        of = "" if call else f"({self._named(stated, 1)})"
+        text = (
+            f"{self._named(stated, call)}: p{of} {of_chance(value, t)}"
+            f"{plus_minus(float(p.std[-1]))}, threshold {of_chance(t, value)}"
+        )
+        return replace(super().verdict(p, stated), text=text)
 
     def calls(self, data: TargetData) -> str:
         limit = HALF if data.threshold is None else data.threshold
@@ -217,7 +234,8 @@ class Multilabel(Task):
         n, t = len(p.probability), _thresholds(p, stated)
         order = np.argsort(-p.probability, kind="stable")
         named = [
-            f"{p.outputs[i]} {p.probability[i]:.2f}{plus_minus(float(p.std[i]))}" for i in order[:3]
+            f"{p.outputs[i]} {of_chance(float(p.probability[i]))}{plus_minus(float(p.std[i]))}"
+            for i in order[:3]
         ]
         more = f", … ({n} findings)" if n > 3 else ""
         return Verdict(
@@ -274,7 +292,7 @@ class Regression(Task):
             call=f"{low:.3g} to {high:.3g}" if low < 0 else f"{low:.3g}–{high:.3g}",
             value=mean,
             spread=sd,
-            text=f"{name} = {mean:.4g} ± {sd:.2g}",
+            text=f"{name} {mean:.3g} ± {sd:.2g}",
         )
 
     def contradicts(self, p: Predicted, y: Row, stated: Stated = UNSTATED) -> bool | None:
@@ -337,13 +355,13 @@ class Survival(Task):
     def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
         risk, spread = float(p.probability[0]), float(p.std[0])
         k = 1 + _middle(p.outputs)
-        chance, time = f"{p.probability[k]:.2f}", p.outputs[k].removeprefix("s_")
-        at_time = f"S({time}) = {chance}{plus_minus(float(p.std[k]))}"
+        chance, time = of_chance(float(p.probability[k])), float(p.outputs[k].removeprefix("s_"))
+        at_time = f"S({time:.3g}) {chance}{plus_minus(float(p.std[k]))}"
         return Verdict(
             call=chance,
             value=risk,
             spread=spread,
-            text=f"risk = {risk:.4g}{plus_minus(spread, digits='.2g')} · {at_time}",
+            text=f"risk {risk:.3g}{plus_minus(spread)} · {at_time}",
         )
 
     def column(self, p: Predicted, columns: int | None = None, *, called: bool = False) -> int:

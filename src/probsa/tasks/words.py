@@ -1,5 +1,6 @@
 """The words for each kind of target: in titles, captions, tables, maps and pages."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,7 +41,7 @@ class Words:
 
     predicts: str
     """What a model predicts, for its card; see `Task.predicts`."""
-    called: str = "p(class {})"
+    called: str = "class {}"
     """What the text of a verdict states of the called class."""
     noun: str = "class"
     """What evidence is about, and the contribution of an instance is part of."""
@@ -74,7 +75,7 @@ WORDS: Mapping[TaskName, Words] = {
     ),
     "ordinal": Words(
         predicts="the probability of the grade: one of {either}, in rising order",
-        called="grade {}, p",
+        called="grade {}",
         call_rule="none: the median grade is called",
         towards=("speaks for a higher grade", "for a lower one"),
         aim="a higher grade",
@@ -164,9 +165,23 @@ WORDS: Mapping[TaskName, Words] = {
 """The words of each task."""
 
 
-def plus_minus(spread: float, *, digits: str = ".2f") -> str:
-    """Return ` ± 0.08` for a standard deviation, or nothing if it is 0."""
-    return f" ± {spread:{digits}}" if spread > 0 else ""
+def plus_minus(spread: float) -> str:
+    """Return ` ± 0.08` for a standard deviation, or nothing if it is about 0."""
+    return f" ± {spread:.2g}" if spread >= 1e-4 else ""
+
+
+def of_chance(p: float, *others: float) -> str:
+    """Return a probability with two significant digits of it or of 1 − p, as 0.25, 0.013 or 0.9954.
+
+    It has more, up to four decimals, if it would otherwise look like one of the others.
+    """
+    least = min(p, 1 - p)
+    if least < 1e-4:
+        return ("0" if p == 0 else "<0.0001") if p < 0.5 else ("1" if p == 1 else ">0.9999")
+    digits = min(4, max(2, 1 - math.floor(math.log10(least))))
+    while digits < 4 and any(round(p, digits) == round(o, digits) and p != o for o in others):
+        digits += 1
+    return f"{p:.{digits}f}"
 
 
 def class_name(classes: Sequence[str], k: int) -> str:

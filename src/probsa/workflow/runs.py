@@ -175,9 +175,7 @@ def finish_run(
     drawn = {"test": split.test or split.val, "all": split.val + split.test, "none": ()}[maps]
     failures = list(predicted.failures)
     if drawn:
-        failures += render_folder(
-            run.predictions, run.maps, bags=drawn, scale="per-bag", progress=on_bag
-        )
+        failures += render_folder(run.predictions, run.maps, bags=drawn, progress=on_bag)
     # written last, because this file marks a run as finished
     write_json(run.path / "evaluation.json", report.to_dict())
     return Trained(run=run, report=report, maps=len(drawn), failures=failures, leaks=leaks)

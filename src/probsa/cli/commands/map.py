@@ -19,8 +19,8 @@ class OverlayFlags:
         resolution: Micrometres per pixel of the picture of a slide.
         longest: Length of the longer side of the picture, instead of --resolution. Default: 1200.
         alpha: Opacity of the colour over the tissue. Default: 0.6.
-        overlays: Also write <bag>_mean.png (for another score, its name) and <bag>_variance.png:
-            only the coloured slide, without axes and colour bar.
+        overlays: Also write <bag>_mean.png (for another score, its name), <bag>_doubt.png and so
+            on: only the coloured slide, without axes and colour bar.
     """
 
     resolution: Annotated[float, Flag("MPP", needs=SLIDES)] | None = None
@@ -63,7 +63,8 @@ def run(
     score: Literal[
         "auto", "attention", "contribution", "evidence", "probability", "grade"
     ] = "auto",
-    scale: Literal["fixed", "per-bag"] = "per-bag",
+    scale: Literal["fixed", "per-bag"] = "fixed",
+    variances: bool = False,
     slides: Dir | None = None,
     slide_mpp: MppOfSlides | None = None,
     overlay: OverlayFlags,
@@ -71,7 +72,7 @@ def run(
     no_features: Annotated[bool, Flag(needs="--anndata")] = False,
     no_png: bool = False,
 ) -> Answer:
-    """Draw the score of each instance, and its variance where it has one, as one PNG file per bag.
+    """Draw the score of each instance and the doubt about it, as one PNG file per bag.
 
     With the flags of other formats, the maps are written in those of other programs, too.
 
@@ -83,7 +84,9 @@ def run(
             attention times class score. evidence: what the patch says on its own. probability:
             P(evidence > 0). grade: the probability of each grade or a higher one of the patch on
             its own, a map for each.
-        scale: Colour scale: the same for all bags (fixed), or from the range of each bag.
+        scale: Colour scale: the same for all bags (fixed: that of the validation bags, if there are
+            any), or from the range of each bag.
+        variances: Also show the variance of the score, and its parts within and between members.
 
     Maps over slides:
         slides: Draw over the slides, or over the slices of scans: the work folder of probsa patch,
@@ -105,7 +108,7 @@ def run(
             "that holds them, or --no-features"
         )
     from ...exports import Exported, ExportSettings, export_folder
-    from ...maps import CohortSources, OverlaySettings, render_folder
+    from ...maps import DOUBTS, VARIANCES, CohortSources, OverlaySettings, render_folder
     from ...slides import read_resolutions
     from ..terminal import Counter
 
@@ -128,7 +131,14 @@ def run(
     if not no_png:
         with Counter("drawing") as count:
             failures = render_folder(
-                predictions, out, bags=bag, score=score, scale=scale, over=over, progress=count
+                predictions,
+                out,
+                bags=bag,
+                score=score,
+                scale=scale,
+                also=(*DOUBTS, *(VARIANCES if variances else ())),
+                over=over,
+                progress=count,
             )
     failures += exported.failures
     document = {"maps": str(out), "failed": [{"bag": b, "reason": r} for b, r in failures]}
