@@ -511,7 +511,7 @@ def test_bags_are_chosen_by_rule(experiment):
     by_hand = [sorted(k, key=lambda b: p[b])[(len(k) - 1) // 2] for k in kinds if k]
     assert [c.bag for c in result] == by_hand
     assert len(missing) == sum(not k for k in kinds)
-    assert f"Of the {len(kinds[0])} positive bags that are called positive" in result[0].why
+    assert f"Of {len(kinds[0])} positive bags that are called positive" in result[0].why
 
 
 def test_maps_of_named_bags_are_of_the_runs_that_tested_them(experiment, tmp_path):

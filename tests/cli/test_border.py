@@ -174,7 +174,7 @@ def test_a_stride_of_nothing_does_not_overflow(work):
 
 def test_predictions_without_their_null_maps_say_so(work, capsys):
     shutil.rmtree(work / "r" / "predictions" / "null_maps")
-    assert main(["evaluate", str(work / "r" / "predictions"), "--part", "all"]) == 0
+    assert main(["evaluate", str(work / "r" / "predictions"), "--part", "all", "--full"]) == 0
     said = " ".join("".join(capsys.readouterr()).split())
     assert (
         "the predictions have no folder null_maps: it was not copied, or the run has none" in said

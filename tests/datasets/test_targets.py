@@ -107,7 +107,7 @@ def test_censorship_is_read_inverted_and_said(tmp_path):
     text = "bag,time,censorship\na,2,1\nb,3,0\n"
     t = table(tmp_path, text, task="survival")
     assert (t.labels, t.target) == ((0, 1), ("time", "censorship"))
-    assert "'censorship' of" in t.notes[0] and "read inverted" in t.notes[0]
+    assert "in the column 'censorship' of" in t.notes[0] and "1 is read as censored" in t.notes[0]
 
 
 def test_ordinal_grades(tmp_path):

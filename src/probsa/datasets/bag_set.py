@@ -28,12 +28,12 @@ from ..core import (
     resolve_kind,
 )
 from ..errors import BagError, EmptyBag, InputError, hint
+from .choices import MOST_CACHE_GB
 from .labels import LabelTable
 from .metadata import Metadata
 from .overlay import overlaid
 
 T = TypeVar("T")
-MOST_CACHE_GB = 10**6
 SHOWN = 5
 """Maximum number of gaps of a scan that a note lists individually."""
 

@@ -8,3 +8,4 @@ TargetFormat = Literal["trident", "clam", "torchmil", "probsa"]
 """The tools that `convert` writes files for."""
 StudyName = Literal["rsna", "panda", "camelyon16", "table"]
 """The data sets that `open_study` prepares; `table` is a cohort of the user's own."""
+MOST_CACHE_GB = 10**6

@@ -63,7 +63,7 @@ OWN = {
 AGAIN = "predict this bag again"
 SHOWN = 5
 """Number of names listed in texts; JSON reports have all of them."""
-PARTS = ("train", "val", "test", "new")
+PARTS = ("train", "val", "test", "new", "unused")
 """The parts of a run's split that a predicted bag may belong to."""
 SCORES = ("nll", "crps")
 """Columns with the scores of labelled bags, for tasks without classes."""
