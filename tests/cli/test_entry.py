@@ -16,8 +16,9 @@ import probsa
 from probsa.cli import commands
 from probsa.cli.command import Command
 from probsa.cli.entry import COMMANDS, main
-from probsa.evaluation import load
-from probsa.training import default_recipe
+from probsa.evaluation import load, read_predictions
+from probsa.training import RunFolder, default_recipe
+from probsa.workflow import finish_run
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,18 @@ def test_predict_evaluate_map(trained, tmp_path, capsys):
     assert "AUROC" in capsys.readouterr().out
     assert main(["map", str(preds), "--bag", "003", "--out", str(tmp_path / "maps")]) == 0
     assert [p.name for p in (tmp_path / "maps").iterdir()] == ["003.png"]
+
+
+def test_that_a_run_is_at_chance_is_stored_with_all_its_predictions(trained, tmp_path, monkeypatch):
+    features, _, run = trained
+    shutil.copytree(run, tmp_path / "run")
+    monkeypatch.setattr("probsa.evaluation.report.report.Report.chance", "not shown")
+    finish_run(RunFolder(tmp_path / "run"), bootstrap=0, maps="none", extras=False)
+    given = ["predict", str(tmp_path / "run"), "--features", str(features)]
+    assert main([*given, "--out", str(tmp_path / "p")]) == 0
+    for folder in (tmp_path / "run" / "predictions", tmp_path / "p"):
+        assert read_predictions(folder).metadata["chance"] == "not shown"
+    assert "chance" not in read_predictions(run / "predictions").metadata
 
 
 def test_evaluate_uses_the_groups_that_predict_stored(trained, tmp_path, capsys):

@@ -60,6 +60,7 @@ def test_a_model_at_chance_is_called_one(tmp_path):
     (line,) = [line for line in bad.summary if "better than chance" in line]
     assert line.startswith("warning: not shown better than chance: AUROC of the 40 bags is ")
     assert line.endswith("and chance has .5")
+    assert (good.chance, bad.chance) == ("", line.removeprefix("warning: "))
 
 
 def test_few_groups_and_patients_without_two_kinds(tmp_path):

@@ -79,6 +79,7 @@ from .slide_effects import with_slide_effects as with_slide_effects
 from .slide_effects import write_slide_effects as write_slide_effects
 from .storage import FAILED as FAILED
 from .storage import MEAN_FEATURES as MEAN_FEATURES
+from .storage import METADATA as METADATA
 from .storage import NOTES as NOTES
 from .storage import PREDICTIONS_TABLE as PREDICTIONS_TABLE
 from .storage import Predictions as Predictions

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from ..core import optional_path, read_record, write_json
+from ..core import optional_path, read_json, read_record, write_json
 from ..datasets import (
     BagSet,
     LabelTable,
@@ -17,6 +17,7 @@ from ..datasets import (
 )
 from ..errors import InputError
 from ..evaluation import (
+    METADATA,
     NOTES,
     MapScoreChoice,
     Predictor,
@@ -93,6 +94,10 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     if not several and shown.is_file():
         advice = "remove it to show the model's own score, or copy the run again"
         predictor.metadata["map_score"] = asdict(read_record(MapScoreChoice, shown, advice=advice))
+    own = RunFolder(first).predictions / METADATA
+    if not several and own.is_file():
+        chance = read_json(own, advice="train the run again, or remove this file").get("chance")
+        predictor.metadata |= {} if chance is None else {"chance": chance}
     bags, table = _units(predictor, Path(features), optional_path(labels))
     unknown = _covariates(predictor, bags, table, optional_path(covariates))
     null_maps = null_maps_of(runs)  # a damaged file is refused before anything is written

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..core import TextTable, counted, write_csv, write_json
+from ..core import TextTable, counted, read_json, write_csv, write_json
 from ..datasets import BagSet, find_leaks
 from ..evaluation import (
+    METADATA,
     Prediction,
     Predictor,
     Report,
@@ -165,6 +166,9 @@ def finish_run(
         classes=data.classes,
         bootstrap=bootstrap,
     )
+    if report.chance:
+        file = run.predictions / METADATA
+        write_json(file, {**read_json(file, advice="predict again"), "chance": report.chance})
     # the training bags have labels but are not predicted: they are not missing
     leaks, warnings = _leaks(run)
     report = replace(report, without_prediction=(), warnings=(*report.warnings, *warnings))

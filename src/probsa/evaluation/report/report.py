@@ -27,7 +27,7 @@ from ..lesions import lesion_section
 from ..section import Section, metric_grid, plain, print_parts
 from ..storage import Predictions, listed, read_predictions
 from ..words import INSTANCE_TITLES, METRIC_TITLES, POOLED
-from .summary import summary_lines
+from .summary import AT_CHANCE, summary_lines
 from .target import patients_section, target_section
 from .uncertainty import calibration_section, doubt_section
 from .within import best_of, instance_table, pooled_nulls, validation_table, within_section
@@ -94,6 +94,12 @@ class Report:
         names = pd.Index(["of", "metric", "value", "low", "high", "reason"])
         numbers = dict.fromkeys(("value", "low", "high"), np.float64)
         return pd.DataFrame(rows, columns=names).astype(numbers)
+
+    @property
+    def chance(self) -> str:
+        """Say that the model is not shown better than chance; empty if it is."""
+        found = (line for line in self.summary if line.startswith(AT_CHANCE))
+        return next(found, "").removeprefix("warning: ")
 
     def render(self, console: Console, *, full: bool = False) -> None:
         """Print the summary, what was asked for and the warnings, or everything (`full`)."""

@@ -16,6 +16,7 @@ from ..words import METRIC_TITLES, shortened
 
 FEW_GROUPS = 10
 """With fewer groups than this, intervals say too little to stand without a remark."""
+AT_CHANCE = "warning: not shown better than chance"
 
 
 class Findings(NamedTuple):
@@ -97,7 +98,7 @@ def _chance(found: Findings) -> str:
     for which, (bags, m) in metrics.items():
         if m is not None and m.value is not None and m.low is not None and m.low <= task.chance:
             return (
-                f"warning: not shown better than chance: {_title(found, name)} of the {bags} "
+                f"{AT_CHANCE}: {_title(found, name)} of the {bags} "
                 f"{'bags' if which == 'these' else 'validation bags'} is {_metric(m)}, and chance "
                 f"has {shortened(f'{task.chance:g}')}"
             )
