@@ -44,29 +44,29 @@ SINGLE_FILES = {"errors", "__main__"}
 # rebuilt gets its new size. Of the rebuilt ones, statistics, tasks and evaluation are still above
 # the budgets of the design (2,100, 900 and 5,500).
 BUDGETS = {
-    "core": 2917,
+    "core": 2922,
     "statistics": 2395,
     "variational": 2205,
-    "tasks": 1500,
+    "tasks": 1547,
     "slides": 2467,
     "patches": 1076,
     "features": 1811,
     "jobs": 1119,
     "cohorts": 2538,
-    "datasets": 6195,
+    "datasets": 6205,
     "layers": 1890,
     "models": 4932,
-    "training": 3222,
-    "evaluation": 6852,
-    "maps": 2397,
-    "view": 1286,
+    "training": 3249,
+    "evaluation": 6988,
+    "maps": 2528,
+    "view": 1374,
     "exports": 1275,
-    "workflow": 1327,
-    "estimators": 988,
-    "benchmark": 6069,
-    "cli": 2773,
+    "workflow": 1340,
+    "estimators": 1082,
+    "benchmark": 6067,
+    "cli": 2821,
 }
-TESTS, BENCHMARKS = 45036, 2429
+TESTS, BENCHMARKS = 45392, 2429
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6

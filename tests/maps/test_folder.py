@@ -79,7 +79,9 @@ def test_the_scale_is_that_of_the_validation_bags(tmp_path):
 
 def test_what_makes_p_is_said_where_it_contradicts_the_map(tmp_path):
     p = replace(slide(), score_kind="evidence", probability=np.array([0.25], np.float32))
-    folder = write_folder(tmp_path / "p", p, chance="AUROC 0.50", map_score=CHOICE)
+    folder = write_folder(
+        tmp_path / "p", p, chance="not shown better than chance: AUROC .50", map_score=CHOICE
+    )
     table = replace(read_predictions(folder), threshold=0.21)
     low, high = (replace(p, attention_mean=k - 4 + p.attention_mean) for k in (0, 9))
     assert against(table, p) == against(table, high) == ""
@@ -91,7 +93,7 @@ def test_what_makes_p_is_said_where_it_contradicts_the_map(tmp_path):
     negative = replace(high, probability=np.array([0.1], np.float32))
     assert against(table, negative).startswith("Every instance speaks for the class, but")
     assert against(table, replace(low, score_kind="logit")) == ""
-    assert chance_of(table) == "This model is not shown better than chance: AUROC 0.50."
+    assert chance_of(table) == "This model is not shown better than chance: AUROC .50."
     assert unlike(table, 0) == unlike(replace(table, ood=np.array([0.99])), 0) == ""
     assert "unlike the training bags" in unlike(replace(table, ood=np.array([1.0])), 0)
     assert resolve(table, "auto").warning == NOTHING

@@ -120,7 +120,7 @@ def render_folder(
 def chance_of(table: Predictions) -> str:
     """Return the warning that a run was not shown better than chance, which it may state."""
     stated = table.metadata.get("chance")
-    return f"This model is not shown better than chance: {stated}." if stated else ""
+    return f"This model is {stated}." if stated else ""
 
 
 def unlike(table: Predictions, row: int) -> str:

@@ -20,6 +20,7 @@ from ..maps import (
     CohortSources,
     ColourLimits,
     Layout,
+    chance_of,
     checked_squares,
     class_names,
     columns_of,
@@ -148,7 +149,7 @@ class ViewData:
             "classes": self.table.classes,
             "words": asdict(words),
             "positive": self.table.class_names[-1] if self.table.of_task.two_classes else "",
-            "chance": _no_better(self.table.metadata.get("chance")),
+            "chance": chance_of(self.table),
             "colours": {name: packed(look_up_table(name), "u1") for name in KINDS},
             "other": None if self.other is None else title_of(self.other.folder),
             "pictures": self.sources is not None,
@@ -411,12 +412,6 @@ def drawn(patches: Layout, cell: float) -> str:
             "their side, later ones over earlier ones."
         )
     return " ".join(notes)
-
-
-def _no_better(stated: object) -> str:
-    """Return what the page says of a run that its predictions state to be no better than chance."""
-    general = "Not shown better than chance: the maps may mean nothing."
-    return (stated if isinstance(stated, str) else general) if stated else ""
 
 
 def _close(shown: SlideView | ScanView) -> None:
