@@ -57,7 +57,7 @@ BUDGETS = {
     "layers": 1890,
     "models": 4932,
     "training": 3249,
-    "evaluation": 6988,
+    "evaluation": 6989,
     "maps": 2528,
     "view": 1374,
     "exports": 1275,
@@ -66,7 +66,7 @@ BUDGETS = {
     "benchmark": 6067,
     "cli": 2821,
 }
-TESTS, BENCHMARKS = 45392, 2429
+TESTS, BENCHMARKS = 45395, 2429
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6

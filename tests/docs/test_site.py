@@ -115,7 +115,8 @@ def test_every_command_has_a_page_with_its_help():
     for name in COMMANDS:
         own, _, command = pages[name].partition('```bash exec="on" ')
         assert len(own.split()) > 30 and f"probsa {name}" in own, name
-        assert command == f'source="above" result="text"\nprobsa {name} --help\n```\n', name
+        whole = "--help-all" if name == "train" else "--help"
+        assert command == f'source="above" result="text"\nprobsa {name} {whole}\n```\n', name
 
 
 def shown_commands():

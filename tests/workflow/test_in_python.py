@@ -66,10 +66,12 @@ def test_a_run_and_its_predictions_say_what_they_are(folder):
         repr(run),
     )
     (p,) = run.predict([open_bags("features").bag("001")])
-    assert re.fullmatch(r"<Prediction of '001': [01], p = 0.* ± 0.*, \d instances>", repr(p))
+    assert re.fullmatch(
+        r"<Prediction of '001': class [01]: p.* ± 0.*, thr.*, \d instances>", repr(p)
+    )
     stored = read_predictions("run/predictions")
     name = stored.bags[0]
     call = stored.to_frame().set_index("bag").loc[name, "call"]
-    assert f"{name!r}: {call}, p" in repr(stored.instances(name))
+    assert f"{name!r}: class {call}: p" in repr(stored.instances(name))
     assert repr(read_instances(stored.instance_path(name))).startswith(f"<Prediction of {name!r}: ")
     assert read_run("run/run.yaml", {}).training.epochs == 2

@@ -146,7 +146,8 @@ class Prediction:
         said, size = "", counted(len(self.attention_mean), "instance")
         if self.probability.size:  # a file of instances does not hold it
             verdict = self.of_task.verdict(self, self.stated)
-            said = f"{verdict.call}, {verdict.text}, "
+            called = "" if verdict.call in verdict.text else f"{verdict.call}, "
+            said = f"{called}{verdict.text}, "
         return f"<Prediction of {self.name!r}: {said}{size}>"
 
     @property
