@@ -82,7 +82,8 @@ def test_the_comparison_is_printed(done):
     render(done, console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     for model in done["models"].values():
-        for found in (model["metrics"]["auroc"], model["instances"]["auroc_positive_bags"]):
+        of_patches = (model["instances"][k] for k in ("auroc_positive_bags", "error_auroc_margin"))
+        for found in (model["metrics"]["auroc"], *of_patches):
             assert f"{found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]" in printed
     assert f"{done['null']['auroc_positive_bags']['value']:.3f}" in printed
     for words in ("12 test slides", "no variance", "nearness to the centre", done["page"]):

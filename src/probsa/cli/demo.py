@@ -144,7 +144,9 @@ def render(result: dict[str, Any], console: Console) -> None:
     """Print the comparison as a table, and what it does and does not show."""
     title = f"{result['models'][DEFAULT]['bags']} test slides: value [95 % interval]"
     table = Table("", *MODELS.values(), "nearness to the centre", title=title)
-    columns = [{**m["instances"], **m["metrics"]} for m in result["models"].values()]
+    columns = [
+        {**m["instances"], "auroc": m["metrics"]["auroc"]} for m in result["models"].values()
+    ]
     for key, row in ROWS.items():
         found = [Metric(**c[key]) if key in c else None for c in (*columns, result["null"])]
         table.add_row(row, *("" if m is None else m.reason or str(m) for m in found))
