@@ -132,3 +132,10 @@ def test_the_largest_bag_is_limited_in_commands_that_read_bags(made, monkeypatch
     limited, seen = Command("made"), []
     limited.module.run = lambda files, **given: seen.append(max_bag_gb())
     assert limited.run(["f", "--max-bag-gb", "2.5"]) == 0 and seen == [2.5]
+
+
+def test_a_reason_that_all_bags_share_is_said_once(capsys):
+    failures = [*((f"b{k}", "no reader") for k in range(5)), ("c", "torn")]
+    assert Answer(None, "", failures).write(as_json=False) == 1
+    err = capsys.readouterr().err
+    assert err == ("probsa: left out 5 bags (b0, b1, b2, …): no reader\nprobsa: left out c: torn\n")

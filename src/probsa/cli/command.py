@@ -27,6 +27,8 @@ from ..errors import InputError, ProbSAError, hint
 
 HELP_ALL = "--help-all"
 HELP = {"-h", "--help", HELP_ALL}
+MOST_NAMED = 3
+"""How many of the bags that were left out for the same reason are named."""
 JSON_HELP = "Print the result as one JSON document on standard output."
 
 
@@ -66,8 +68,13 @@ class Answer:
             self.text(OUT)
         elif self.text:
             write(self.text)
+        of_reason: dict[str, list[str]] = {}
         for bag, reason in () if as_json else self.failures:
-            write(f"probsa: left out {bag}: {reason}", error=True)
+            of_reason.setdefault(reason, []).append(bag)
+        for reason, bags in of_reason.items():  # what is missing for all is said once
+            named = ", ".join(bags[:MOST_NAMED]) + (", …" if len(bags) > MOST_NAMED else "")
+            several = f"{len(bags)} bags ({named})" if len(bags) > 1 else named
+            write(f"probsa: left out {several}: {reason}", error=True)
         return 1 if self.failures else self.status
 
 
