@@ -51,7 +51,7 @@ BUDGETS = {
     "slides": 2467,
     "patches": 1076,
     "features": 1811,
-    "jobs": 1119,
+    "jobs": 1126,
     "cohorts": 2538,
     "datasets": 6205,
     "layers": 1890,
@@ -66,7 +66,7 @@ BUDGETS = {
     "benchmark": 6067,
     "cli": 2830,
 }
-TESTS, BENCHMARKS = 45405, 2429
+TESTS, BENCHMARKS = 45416, 2429
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6

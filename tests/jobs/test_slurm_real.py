@@ -82,24 +82,35 @@ def test_jobs_share_a_grid(tmp_path):
     assert [n for n in notes if "jobs are submitted" in n] and not [n for n in notes if "fail" in n]
 
 
-def test_a_job_that_was_killed_is_not_waited_for(tmp_path):
-    """This cluster has no accounting, which submitit would ask."""
-    notes, killed = [], []
+def test_a_job_that_was_killed_is_not_waited_for(tmp_path, monkeypatch):
+    """This cluster has no accounting, which submitit would ask, and lists new jobs late."""
+    notes, killed, queued = [], [], slurm._queued
+    answers = [set()]
+    monkeypatch.setattr(slurm, "_queued", lambda: answers.pop() if answers else queued())
+
+    def states():  # of these jobs: those of other tests may not have left yet
+        ids = notes[0].partition(": ")[2].split(", ")
+        asked = ["squeue", "--array", "-ho%i %t"]
+        listed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+        rows = map(str.split, listed.splitlines())
+        return {job: state for job, state in rows if job in ids}
 
     def kill():  # at the first check; the jobs have ended at the last one
         if killed:
             return
+        assert len(notes) == 1  # none is called failed before
         until = time.monotonic() + 30
-        while "R" not in subprocess.run(["squeue", "-ho%t"], capture_output=True, text=True).stdout:
-            assert time.monotonic() < until, "no job starts"
+        while list(states().values()) != ["R", "R"]:
+            assert time.monotonic() < until, f"the jobs do not start: {states()}"
             time.sleep(0.1)
-        ids = notes[0].partition(": ")[2].split(", ")
-        killed.append(subprocess.run(["scancel", *ids], check=True))
+        killed.extend(states())
+        subprocess.run(["scancel", *killed], check=True)
 
     settings = SlurmJobs(
         folder=tmp_path, options={"partition": "main", "timeout_min": 5}, note=notes.append
     )
     run_jobs(sleep, jobs=2, settings=settings, on_poll=kill)
+    assert len(killed) == 2 and not {"R", "PD"} & {*states().values()}
     assert len(notes) == 3 and all("failed: see " in note for note in notes[1:])
 
 

@@ -27,6 +27,8 @@ SUBMITIT_OPTIONS = (
 """Options that submitit defines for every cluster; all others are Slurm's own."""
 POLL = 5.0
 """Seconds between two checks of the jobs."""
+UNLISTED = 12
+"""Number of checks for which a submitted job may be missing from Slurm's list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +78,14 @@ def run_jobs(
     except (NameError, TypeError, ValueError, RuntimeError) as e:
         raise InputError(f"no jobs can be submitted: {' '.join(str(e).split())}") from e
     settings.note(f"{jobs} jobs are submitted: {', '.join(j.job_id for j in running)}")
+    listed, checks = set[str](), 0
     while running:
-        queued = _queued() if cluster == "slurm" else None
-        ended = [j for j in running if j.done() or (queued is not None and j.job_id not in queued)]
+        queued, checks = _queued() if cluster == "slurm" else None, checks + 1
+        listed |= queued or set()
+        # a job that Slurm has not listed yet was only just submitted, unless that is long ago
+        known = {j.job_id for j in running if checks > UNLISTED or j.job_id in listed}
+        gone = set() if queued is None else known - queued
+        ended = [j for j in running if j.done() or j.job_id in gone]
         running = [j for j in running if j not in ended]
         for job in ended:
             if not job.done() or job.exception() is not None:
