@@ -48,7 +48,7 @@ def test_counts_headline_and_calls(tmp_path):
     auroc = roc_auc_score([0] * 4 + [1] * 4, P)
     assert report.summary[1] == f"AUROC {auroc:.3f}, balanced accuracy 0.750".replace("0.", ".")
     # of the half furthest from .5, which are .1, .9, .2 (or .8) and .8, none is wrong
-    assert lines["surest half"].startswith("0% of the calls")
+    assert lines["surest half"].startswith("0% of the calls with")
     assert lines["surest half"].endswith("of all 25%")
 
 

@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib import import_module
 from itertools import takewhile
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -329,14 +328,6 @@ def _separate(
         else:
             raise InputError(f"{flag} needs a value")
     return own, keys
-
-
-def next_commands(predictions: Path) -> str:
-    """Return what to run after a summary of some predictions."""
-    return (
-        f"probsa view {predictions} (the maps as a page), probsa evaluate {predictions} --full "
-        "(the whole report)"
-    )
 
 
 def message_of(error: Exception) -> str:

@@ -7,7 +7,7 @@ from ..flags import Dir
 
 
 def run(*, out: Dir = Path("probsa-demo")) -> Answer:
-    """Run the complete workflow on slides of handwritten digits, in about a minute and a half.
+    """Run the complete workflow on slides of handwritten digits, in about a minute.
 
     No input files are needed. The demo trains ABMIL, the paper's ProbSA and the default
     recipe, evaluates them, draws their maps side by side, and writes a page, OUT/page/index.html.

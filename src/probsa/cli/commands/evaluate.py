@@ -1,11 +1,12 @@
 """probsa evaluate."""
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from ...core import PositiveFloat
 from ...errors import InputError
-from ..command import Answer, Flag, next_commands, write
+from ..command import Answer, Flag, write
 from ..flags import Classes, Csv, Dir, GuaranteeFlags, Whole
 
 
@@ -51,10 +52,5 @@ def run(
         write_report_figures(report, figures)
     for reason in report.unmet:
         write(f"probsa: error: {reason}", error=True)
-
-    def render(console: Any) -> None:
-        report.render(console, full=full)
-        if not full:
-            console.print(f"next: {next_commands(predictions)}", markup=False, soft_wrap=True)
-
+    render = partial(report.render, full=full)
     return Answer(report.to_dict(), render, status=2 if report.unmet else 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ...errors import InputError
-from ..command import Answer, Flag, next_commands
+from ..command import Answer, Flag
 from ._keys import RunKeys
 
 if TYPE_CHECKING:
@@ -134,8 +134,6 @@ def run(
         trained.report.render(console, full=full)
         maps = f", {counted(trained.maps, 'map')} in {trained.run.maps}" if trained.maps else ""
         console.print(f"run: {trained.run.path}{maps}", **PLAIN)
-        if not full:
-            console.print(f"next: {next_commands(trained.run.predictions)}", **PLAIN)
 
     return Answer(trained.to_dict(), render, trained.failures)
 

@@ -102,13 +102,17 @@ class Report:
         return next(found, "").removeprefix("warning: ")
 
     def render(self, console: Console, *, full: bool = False) -> None:
-        """Print the summary, what was asked for and the warnings, or everything (`full`)."""
+        """Print the summary, what was asked for, warnings and what to do next; or everything."""
         if not full:
             print_parts(console, self.summary)
             for section in self.sections:
                 if section.key in ASKED_FOR:
                     section.render(console)
-            print_parts(console, (f"warning: {w}" for w in self.warnings))
+            following = (
+                f"next: probsa view {self.folder} (the maps as a page), probsa evaluate "
+                f"{self.folder} --full (the whole report)"
+            )
+            print_parts(console, (*(f"warning: {w}" for w in self.warnings), following))
             return
         parts = ", ".join(f"{n} {part}" for part, n in self.parts.items())
         of_class = "{} of class {}" if self.classes else "{} {}"

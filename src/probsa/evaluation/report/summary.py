@@ -6,8 +6,6 @@ How good is the model, where is its threshold, how sure may one be of it, and is
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ...core import counted
 from ...statistics import Metric
 from ..context import Context
@@ -26,11 +24,6 @@ class Findings(NamedTuple):
     metrics: Mapping[str, Metric]
     sections: Mapping[str, Section]
     threshold_source: str
-
-    @property
-    def threshold(self) -> float | None:
-        """p(Y = 1) from which a bag is called positive; None for other tasks."""
-        return self.context.threshold
 
     def values(self, key: str) -> Mapping[str, Any]:
         """Return the values of a section; none if the report has no such section."""
@@ -107,7 +100,7 @@ def _chance(found: Findings) -> str:
 
 def _calls(found: Findings) -> str:
     said, rule = found.context.task.calls(found.context.data), found.threshold_source
-    if not said or found.threshold is not None:
+    if not said or found.context.threshold is not None:
         return said and f"threshold: {rule}; {said}"
     return f"calls: {said}" + (f" ({rule.removeprefix('none: ')})" if rule else "")
 
@@ -122,7 +115,7 @@ def _calibration(found: Findings) -> str:
     verdict = "miscalibrated" if ece.value > limit else "no miscalibration can be shown"
     return (
         f"calibration: probabilities are off by {ece.value:.0%} on average; calibrated ones "
-        f"would be by {usual:.0%}, at most {limit:.0%}: {verdict}"
+        f"would be by {usual:.0%}, rarely by more than {limit:.0%}: {verdict}"
     )
 
 
@@ -133,7 +126,7 @@ def _surest(found: Findings) -> str:
     curve = of_bags.values["retention"]["curves"]["margin"]
     half = curve.error_rate[of_bags.values["retention"]["shares"].index(0.5)]
     return (
-        f"surest half: {half:.0%} of the calls furthest from the threshold are wrong, of all "
+        f"surest half: {half:.0%} of the calls with the largest margin are wrong, of all "
         f"{of_bags.values['error_rate'].value:.0%}"
     )
 
@@ -165,7 +158,7 @@ def _doubt(found: Findings) -> str:
         for p in parts
         if p is not None and (p.values["doubt_gain"].low or 0) > 0
     ]
-    return f"doubt: {' '.join(better)}" if better else ""
+    return shortened(f"doubt: {' '.join(better)}") if better else ""
 
 
 def _patients(found: Findings) -> str:
@@ -192,7 +185,7 @@ def _unlike(found: Findings) -> str:
     if beyond is None or not beyond["beyond"]:
         return ""
     expected = beyond["expected"]
-    chance = "" if expected is None else f"; {np.ceil(expected):.0f} may be by chance"
+    chance = "" if expected is None else f"; {expected:.1f} are expected by chance"
     return (
         f"unlike training: {beyond['beyond']} of {counted(beyond['bags'], 'bag')} (column "
         f"ood_distance of predictions.csv is 1 or more){chance}"
