@@ -37,17 +37,20 @@ from ..variational import (
     Dirichlet,
     FieldOptions,
     LearnedPrior,
+    MapOptions,
     Posterior,
     PosteriorOptions,
     PriorOptions,
     Streams,
+    consistency,
+    normal_guidance,
     sample_blocks,
 )
 from ._base import Model, Output
 from ._explanation import Explanation, explain
 
 NETWORK, SAMPLING, PRIOR = TransformerOptions(), PosteriorOptions(), PriorOptions()
-FIELD = FieldOptions()
+FIELD, MAP = FieldOptions(), MapOptions()
 
 
 class AttentionModel(Model):
@@ -74,6 +77,7 @@ class AttentionModel(Model):
         sampling: number of samples, and range of log σ².
         prior: parameters of the prior, and reduction of the KL divergence.
         field: whether κ is learned, with a field.
+        terms: further terms of the objective, which move the map.
     """
 
     encoder: nn.Module | None
@@ -83,6 +87,7 @@ class AttentionModel(Model):
     kl_reduction: Literal["mean", "sum"] = "mean"
     samples: int = 1
     predict_samples: int = 1
+    terms: MapOptions = MAP
     closed_form: bool = False
     """Whether bags are pooled without samples, where the posterior has independent instances."""
     _pooled = _sampled = 0
@@ -111,9 +116,11 @@ class AttentionModel(Model):
         sampling: PosteriorOptions = SAMPLING,
         prior: PriorOptions = PRIOR,
         field: FieldOptions = FIELD,
+        terms: MapOptions = MAP,
         **common: Any,
     ) -> None:
         super().__init__(**common)
+        self.terms = terms
         if self.has_kl:
             self.samples, self.predict_samples = sampling.samples, sampling.predict_samples
             self.closed_form = sampling.pooling == "closed_form"
@@ -151,11 +158,32 @@ class AttentionModel(Model):
             )
 
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
-        """Return `nll`, −E_q[log p(Y | X, f)], and with a prior `kl`, eq. (5): means over bags."""
-        terms = super().losses(out, bags)
-        if self.prior is None:
-            return terms
-        return {**terms, "kl": self._reduced(self.kl(out, bags), bags).mean()}
+        """Return `nll`, −E_q[log p(Y | X, f)], and with a prior `kl`, eq. (5): means over bags.
+
+        Also `guidance` and `consistency`, if they are asked for.
+        """
+        terms, scores = super().losses(out, bags), self.pooled_scores(out.attention)
+        if self.prior is not None:
+            terms["kl"] = self._reduced(self.kl(out, bags), bags).mean()
+        if self.terms.guidance == "normal":
+            self.check_coords(bags)
+            terms["guidance"] = normal_guidance(scores, bags).mean()
+        if self.terms.consistency != "none":
+            of_edges = consistency(
+                out.extras["instances"], scores, bags, kind=self.terms.consistency
+            )
+            terms["consistency"] = of_edges.mean()
+        return terms
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        t = self.terms
+        kinds = {"guidance": t.guidance, "consistency": t.consistency}
+        return {k: getattr(t, f"{k}_weight") for k, kind in kinds.items() if kind != "none"}
+
+    def pooled_scores(self, q: Posterior) -> Float[Tensor, "n *classes"]:
+        """Return the logits of the pooling's weights at the posterior mean."""
+        return q.mean
 
     def kl(self, out: Output, bags: Bags) -> Float[Tensor, " bags"]:
         """Return KL(q ‖ p) of each bag, for a model with a prior."""
@@ -214,7 +242,11 @@ class AttentionModel(Model):
         noise: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Output:
-        return self.attend(self.instances(bags), bags, noise=noise, generator=generator)
+        h = self.instances(bags)
+        out = self.attend(h, bags, noise=noise, generator=generator)
+        if self.training and self.terms.consistency != "none":
+            out.extras["instances"] = h
+        return out
 
     def attend(
         self,

@@ -15,10 +15,11 @@ from jaxtyping import Float
 from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor, nn
 
+from ..core import Bags, NonNegativeFloat
 from ..layers import BagExplainer, Readout
-from ..variational import Posterior, probability_positive
+from ..variational import Posterior, negative_instances, probability_positive
 from ._attention import AttentionModel
-from ._base import Provenance, ScoreKind
+from ._base import Output, Provenance, ScoreKind
 from ._explanation import Explanation, explain
 from ._originals import Original, original
 from ._registry import register
@@ -133,6 +134,10 @@ class Evidence(AttentionModel):
     contributes α softmax(βf)_n f_n, and the contributions and b add up to ℓ. The map is the
     posterior of f: its mean, its standard deviation and P(f_n > 0). With several classes, each has
     its own f, with one κ for all.
+
+    Args:
+        negatives: weight of −log P(f_n ≤ 0), averaged over the instances of negative bags, where
+            no instance may be positive. For classes; each of several has its own negative bags.
     """
 
     score_kind: ClassVar[ScoreKind] = "evidence"
@@ -147,8 +152,30 @@ class Evidence(AttentionModel):
         fair="Not part of it.",
     )
 
+    def __init__(self, *, negatives: NonNegativeFloat = 0.0, **attention: Any) -> None:
+        super().__init__(**attention)
+        self.negatives = negatives
+
     def pooling_scalars(self) -> Iterator[nn.Parameter]:
         return self.pooling.parameters()
+
+    def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
+        """Also return `negatives`, if its weight is above 0 and the targets are classes."""
+        terms = super().losses(out, bags)
+        if "negatives" in self.loss_weights:
+            y = self.labels(bags)
+            if self.n_classes > 1:
+                y = nn.functional.one_hot(y.long(), self.n_classes)
+            terms["negatives"] = negative_instances(out.attention, y, bags).mean()
+        return terms
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        known = bool(self.negatives) and self.likelihood.of_classes
+        return super().loss_weights | ({"negatives": self.negatives} if known else {})
+
+    def pooled_scores(self, q: Posterior) -> Float[Tensor, "n *classes"]:
+        return self.pooling.log_beta.exp() * q.mean
 
     def readout(self, h: Float[Tensor, "n d"], like: Tensor) -> Readout:
         del h

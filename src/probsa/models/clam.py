@@ -86,7 +86,8 @@ class CLAM(AttentionModel):
 
     @property
     def loss_weights(self) -> dict[str, float]:
-        return {"nll": self.bag_weight, "instance": 1 - self.bag_weight}
+        own = {"nll": self.bag_weight, "instance": 1 - self.bag_weight}
+        return {**super().loss_weights, **own}
 
     def attend(self, h: Float[Tensor, "n d"], bags: Bags, **noise: Any) -> Output:
         out = super().attend(h, bags, **noise)

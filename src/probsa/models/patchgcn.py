@@ -26,7 +26,8 @@ from ..layers import (
     normalised,
     propagate,
 )
-from ._attention import AttentionModel
+from ..variational import MapOptions
+from ._attention import MAP, AttentionModel
 from ._base import Model, Provenance
 from ._registry import register
 
@@ -115,6 +116,7 @@ class PatchGCN(AttentionModel):
         dropout: dropout rate after the first layers and after those of the concatenation.
         layer_dropout: dropout rate after each graph layer except a bare one.
         attention_dropout: dropout rate inside the attention network.
+        terms: further terms of the objective, which move the map.
     """
 
     needs = frozenset({"edges"})
@@ -151,10 +153,12 @@ class PatchGCN(AttentionModel):
         dropout: float = 0.0,
         layer_dropout: Rate = 0.0,
         attention_dropout: float = 0.0,
+        terms: MapOptions = MAP,
         class_weights: tuple[float, ...] | None = None,
         seed: int = 0,
     ) -> None:
         Model.__init__(self, n_classes=n_classes, class_weights=class_weights, seed=seed)
+        self.terms = terms
         self.embed = Embed(in_dim, embed, activation="relu", dropout=dropout)
         dim = self.embed.out_dim
         w = dim if width is None else width

@@ -16,12 +16,16 @@ from .likelihoods import fit_spec as fit_spec
 from .likelihoods import full_precision as full_precision
 from .likelihoods import likelihood_of as likelihood_of
 from .likelihoods import logits_of as logits_of
+from .localisation import consistency as consistency
+from .localisation import negative_instances as negative_instances
+from .localisation import normal_guidance as normal_guidance
 from .objectives import kl_weight as kl_weight
 from .objectives import objective as objective
 from .objectives import rate_factor as rate_factor
 from .options import FieldOptions as FieldOptions
 from .options import KLWeight as KLWeight
 from .options import LikelihoodOptions as LikelihoodOptions
+from .options import MapOptions as MapOptions
 from .options import PosteriorOptions as PosteriorOptions
 from .options import PriorOptions as PriorOptions
 from .options import RateSchedule as RateSchedule

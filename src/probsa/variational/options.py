@@ -10,6 +10,7 @@ from ..core import Limits, NonNegativeFloat, PositiveFloat, PositiveInt, check_o
 
 KLWeight = float | Literal["linear", "cyclical"]
 RateSchedule = Literal["constant", "cosine", "step", "plateau"]
+Consistency = Literal["attention", "background", "plain"]
 
 
 class _Checked:
@@ -56,6 +57,21 @@ class FieldOptions(_Checked):
     """Whether κ follows its empirical Bayes estimate, from `kappa` on, or keeps this value."""
     kappa_rate: Annotated[float, Limits(above=0, at_most=1)] = 0.05
     """Fraction of the way to the estimate from a step's bags that log κ moves after the step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapOptions(_Checked):
+    """Options of the terms that move the map of an attention model (`variational.localisation`)."""
+
+    guidance: Literal["none", "normal"] = "none"
+    """Whether attention is drawn towards one bell over the bag's coordinates (Normal Guidance)."""
+    guidance_weight: NonNegativeFloat = 1.0
+    """Weight of that term."""
+    consistency: Literal["none"] | Consistency = "none"
+    """Which neighbours get similar instance vectors: those that attention says are `attention`:
+    alike, `background`: both unimportant, or `plain`: all."""
+    consistency_weight: NonNegativeFloat = 0.1
+    """Weight of that term."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,124 @@
+"""Terms of the objective that move the map: where evidence may lie, and what no instance may say.
+
+Each is a value per bag, to be added to the negative ELBO with a weight of its own. Shapes: n
+instances; several classes are averaged.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..core import Bags, segment_max, segment_mean, segment_softmax, segment_sum
+from .options import Consistency
+from .posteriors import Posterior
+
+LEAST_VARIANCE = 1e-6
+"""Least variance of a normal of guidance, in squared steps between neighbours."""
+CLOSE = 0.1
+"""τ of `consistency`: attention that differs by √τ of its range counts as different."""
+MARGIN = 1.0
+"""Distance of instance vectors that `consistency` asks of instances with different attention."""
+
+
+def normal_guidance(scores: Float[Tensor, "n *classes"], bags: Bags) -> Float[Tensor, " bags"]:
+    """Return G = Σ_n r_n (log r_n − log a_n) of each bag: how far attention is from one bell.
+
+    a = softmax(scores). r is the normal with the mean and covariance of the places under a,
+    evaluated at them and normalised over the bag; no gradient flows through it. The target comes
+    from the bag's own moments, so that a bell costs nothing wherever it lies (Normal Guidance,
+    arXiv:2605.27306, there for one axis). Places are in steps between neighbours. Several lesions
+    in one bag are not one bell.
+
+    Args:
+        scores: Logits of the attention.
+        bags: The bags, with coordinates.
+    """
+    assert bags.coords is not None
+    place, each = _in_steps(bags), []
+    for s in scores.view(len(scores), -1).unbind(1):
+        s = s.to(place.dtype)
+        with torch.no_grad():
+            a = segment_softmax(s, bags.sizes)
+            off = place - segment_sum(a[:, None] * place, bags.sizes)[bags.bag]
+            squares = a[:, None, None] * off[:, :, None] * off[:, None, :]
+            covariance = segment_sum(squares, bags.sizes)
+            # the least variance along each principal axis; on one axis, max(v, 10⁻⁶)
+            values, axes = torch.linalg.eigh(covariance)
+            rotated = (off[:, None, :] @ axes[bags.bag])[:, 0]
+            bell = -(rotated.square() / values.clamp_min(LEAST_VARIANCE)[bags.bag]).sum(1) / 2
+            log_r = _log_softmax(bell, bags)
+        each.append(segment_sum(log_r.exp() * (log_r - _log_softmax(s, bags)), bags.sizes))
+    return torch.stack(each).mean(0).to(scores.dtype)
+
+
+def _in_steps(bags: Bags) -> Float[Tensor, "n axes"]:
+    """Return coordinates in units of the step of a full lattice with the bag's extent."""
+    assert bags.coords is not None
+    place = bags.coords.double()
+    low, high = -segment_max(-place, bags.sizes), segment_max(place, bags.sizes)
+    sides = bags.offsets.diff().double() ** (1 / place.shape[1]) - 1
+    step = (high - low).amax(1) / sides.clamp_min(1)
+    return (place - low[bags.bag]) / torch.where(step > 0, step, 1.0)[bags.bag, None]
+
+
+def _log_softmax(s: Float[Tensor, " n"], bags: Bags) -> Float[Tensor, " n"]:
+    top = segment_max(s.detach(), bags.sizes)[bags.bag]
+    return s - top - segment_sum((s - top).exp(), bags.sizes).log()[bags.bag]
+
+
+def consistency(
+    h: Float[Tensor, "n d"],
+    scores: Float[Tensor, "n *classes"],
+    bags: Bags,
+    *,
+    kind: Consistency,
+) -> Float[Tensor, " bags"]:
+    """Return the weighted mean over a bag's edges of the squared distance of instance vectors.
+
+    With ã the attention of an instance, divided by the largest of its bag, and q_uv = |h_u − h_v|²
+    / d, the mean is of q_uv with the weights `attention`: exp(−(ã_u − ã_v)² / τ), with
+    (1 − w) max(0, 1 − √q)² added against collapse; `background`: (1 − ã_u)(1 − ã_v); `plain`: 1,
+    the control. Weights have no gradient. A reconstruction from the abstract of arXiv:2606.00092.
+
+    Args:
+        h: Instance vectors that attention and classifier share.
+        scores: Logits of the attention.
+        bags: The bags, with edges.
+        kind: Which weights the edges have.
+    """
+    i, j = bags.edges
+    with torch.no_grad():
+        a = segment_softmax(scores.view(len(h), -1), bags.sizes)
+        a = (a / segment_max(a, bags.sizes)[bags.bag]).mean(1)
+        weight = {
+            "attention": torch.exp(-(a[i] - a[j]).square() / CLOSE),
+            "background": (1 - a[i]) * (1 - a[j]),
+            "plain": torch.ones_like(a[i]),
+        }[kind]
+    q = (h[i] - h[j]).square().mean(1)
+    each = weight * q
+    if kind == "attention":
+        root = (q + torch.finfo(q.dtype).tiny).sqrt()
+        each = each + (1 - weight) * (MARGIN - root).clamp_min(0).square()
+    sums = torch.stack([each, weight.to(each)], 1)
+    total, weights = sums.new_zeros(len(bags), 2).index_add(0, bags.bag[i], sums).T
+    return total / weights.clamp_min(torch.finfo(q.dtype).tiny)
+
+
+def negative_instances(
+    q: Posterior, y: Int[Tensor, " bags"] | Float[Tensor, "bags *classes"], bags: Bags
+) -> Float[Tensor, " bags"]:
+    """Return −mean_n log P(f_n ≤ 0) of negative bags, and 0 of others.
+
+    Where the MIL assumption holds, every instance of a negative bag is negative. With instance
+    labels z_n = 1[f_n > 0], it is −log q(z_n = 0), the bound's term of labels that are known.
+
+    Args:
+        q: The posterior of the evidence, (n,) or (n, classes).
+        y: 1 where a bag is positive, of the bag or of each class.
+        bags: The bags.
+    """
+    z = q.mean / q.variance.clamp_min(torch.finfo(q.mean.dtype).tiny).sqrt()
+    each = segment_mean(-torch.special.log_ndtr(-z), bags.sizes)
+    each = each * (1 - y.to(each.dtype))
+    return each if each.ndim == 1 else each.mean(1)

@@ -1,0 +1,144 @@
+"""Terms that move the map, against sums over instances and edges written out in NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from probsa.core import Bag, pack
+from probsa.variational import Diagonal, consistency, negative_instances, normal_guidance
+
+
+def bag(name, coords, *, seed=0, graph="knn"):
+    coords = np.asarray(coords, float)
+    x = np.random.default_rng(seed).normal(size=(len(coords), 3))
+    return Bag.from_arrays(x, coords, name=name, graph=graph)
+
+
+CHAIN = bag("chain", np.arange(9.0)[:, None], graph="chain")
+GRID = bag("grid", [(i * 256, j * 256) for i in range(4) for j in range(5)], graph="grid")
+FLAT = bag("flat", np.c_[np.arange(9.0), np.zeros(9)], graph="grid")
+DOUBLE = {"dtype": torch.float64}
+
+
+def scores(n, *, seed=1):
+    return torch.randn(n, **DOUBLE, generator=torch.Generator().manual_seed(seed))
+
+
+def by_hand(s, places):
+    """Σ r (log r − log a) with the normal of a's own moments, on one axis or two."""
+    a = np.exp(s - s.max())
+    a /= a.sum()
+    mean = a @ places
+    off = places - mean
+    covariance = (a[:, None] * off).T @ off
+    log_r = -np.einsum("ni,ij,nj->n", off, np.linalg.inv(covariance), off) / 2
+    log_r -= np.log(np.exp(log_r).sum())
+    return float(np.exp(log_r) @ (log_r - np.log(a)))
+
+
+@pytest.mark.parametrize("one", [CHAIN, GRID], ids=["chain", "grid"])
+def test_guidance_is_its_formula(one):
+    s = scores(len(one.x))
+    found = normal_guidance(s, pack([one]))
+    assert found.item() == pytest.approx(by_hand(s.numpy(), one.coords.double().numpy()), rel=1e-9)
+
+
+@pytest.mark.parametrize("middle", [1.0, 4.0, 6.5])
+def test_a_bell_costs_nothing_wherever_it_lies(middle):
+    at = torch.arange(30.0, **DOUBLE)
+    one = bag("long", at[:, None].numpy(), graph="chain")
+    bell = -(at - 10 - middle).square() / 8
+    assert normal_guidance(bell, pack([one])).item() == pytest.approx(0, abs=1e-6)
+    two = torch.logaddexp(-(at - 5).square() / 8, -(at - 24).square() / 8)
+    assert normal_guidance(two, pack([one])).item() > 0.1
+
+
+def test_one_hot_attention_has_the_least_variance_of_the_specification():
+    s = torch.full((9,), -40.0, **DOUBLE)
+    s[3] = 0
+    # r is one instance as well: neighbours are 10⁶ variances away
+    assert normal_guidance(s, pack([CHAIN])).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_guidance_does_not_depend_on_the_unit_of_coordinates():
+    larger = bag("larger", 1000 + 7.5 * GRID.coords.numpy(), graph="grid")
+    s = scores(20)
+    assert torch.allclose(normal_guidance(s, pack([GRID])), normal_guidance(s, pack([larger])))
+
+
+def test_the_target_of_guidance_has_no_gradient():
+    s = scores(9).requires_grad_()
+    normal_guidance(s, pack([CHAIN])).sum().backward()
+    a = s.detach().softmax(0)
+    at = torch.arange(9.0, **DOUBLE)
+    variance = (a * (at - a @ at).square()).sum()
+    r = (-(at - a @ at).square() / (2 * variance)).softmax(0)
+    assert torch.allclose(s.grad, a - r)  # of −Σ r log a alone
+
+
+@pytest.mark.parametrize("kind", ["attention", "background", "plain"])
+def test_consistency_is_its_formula(kind):
+    h, s = torch.randn(20, 4, **DOUBLE), 3 * scores(20)
+    bags = pack([GRID])
+    a = s.softmax(0).numpy()
+    a = a / a.max()
+    total = weights = 0.0
+    for i, j in bags.edges.T.tolist():
+        q = float((h[i] - h[j]).square().sum()) / 4
+        w = {
+            "attention": math.exp(-((a[i] - a[j]) ** 2) / 0.1),
+            "background": (1 - a[i]) * (1 - a[j]),
+            "plain": 1.0,
+        }[kind]
+        total += w * q
+        if kind == "attention":
+            total += (1 - w) * max(0, 1 - math.sqrt(q)) ** 2
+        weights += w
+    assert consistency(h, s, bags, kind=kind).item() == pytest.approx(total / weights, rel=1e-9)
+
+
+def test_instances_of_negative_bags_are_negative():
+    mean, variance = scores(29), scores(29, seed=2).exp()
+    each = -norm.logcdf(0, mean.numpy(), variance.sqrt().numpy())
+    bags, q = pack([FLAT, GRID]), Diagonal(mean, variance)
+    found = negative_instances(q, torch.tensor([0, 1]), bags)
+    assert found.tolist() == pytest.approx([each[:9].mean(), 0])
+    found = negative_instances(q, torch.tensor([1, 0]), bags)
+    assert found.tolist() == pytest.approx([0, each[9:].mean()])
+
+
+def test_each_class_has_its_own_negative_bags():
+    q = Diagonal(torch.zeros(9, 3, **DOUBLE), torch.ones(9, 3, **DOUBLE))
+    y = torch.tensor([[0, 1, 0]])
+    assert negative_instances(q, y, pack([CHAIN])).tolist() == pytest.approx([math.log(2) * 2 / 3])
+
+
+def test_a_far_instance_has_a_finite_loss_and_gradient():
+    mean = torch.full((9,), 60.0, requires_grad=True)
+    loss = negative_instances(Diagonal(mean, torch.full((9,), 1e-4)), torch.tensor([0]), pack([CHAIN]))
+    loss.sum().backward()
+    assert loss.isfinite().all() and mean.grad.isfinite().all() and (mean.grad > 0).all()
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        normal_guidance,
+        lambda s, bags: consistency(bags.x, s, bags, kind="attention"),
+        lambda s, bags: negative_instances(Diagonal(s, s.exp()), torch.zeros(len(bags)), bags),
+    ],
+    ids=["guidance", "consistency", "negatives"],
+)
+def test_a_bag_has_the_value_that_it_has_alone(term):
+    s = scores(29)
+    alone = [term(s[:9], pack([FLAT])), term(s[9:], pack([GRID]))]
+    assert torch.equal(term(s, pack([FLAT, GRID])), torch.cat(alone))
+
+
+def test_a_bag_of_one_instance_costs_nothing():
+    one = bag("one", [[5.0]], graph="chain")
+    assert normal_guidance(scores(1), pack([one])).tolist() == [0]
+    assert consistency(one.x, scores(1), pack([one]), kind="plain").tolist() == [0]
