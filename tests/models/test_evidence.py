@@ -5,6 +5,8 @@ import torch
 from support.random_bags import F64, random_bag
 
 from probsa import pack
+from probsa.core import segment_sum
+from probsa.errors import InputError
 from probsa.models import build
 from probsa.variational import probability_positive
 from probsa.variational.posteriors import Diagonal, Dirac
@@ -98,3 +100,38 @@ def test_a_fixed_kappa_stays_and_a_diverged_step_changes_nothing():
     model = make("evidence-field")
     model.update_statistics(torch.tensor([10.0, float("nan")], dtype=F64))
     assert float(model.attention.prior.kappa) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_level_moves_the_evidence_and_neither_the_prediction_nor_the_kl(name, classes):
+    level = 0.7 if classes == 1 else (0.7, -0.4, 1.2)
+    plain, cut = (make(name, classes=classes, **own).eval() for own in ({}, {"level": level}))
+    bags = bags_of()
+    with torch.no_grad():
+        before, after = plain(bags), cut(bags)
+    torch.testing.assert_close(after.logits, before.logits)
+    torch.testing.assert_close(cut.kl(after, bags), plain.kl(before, bags))
+    moved = before.attention.mean - after.attention.mean
+    torch.testing.assert_close(moved, torch.tensor(level, dtype=F64).expand_as(moved))
+    # contributions and the bias still add up to the logit
+    total = segment_sum(after.explanation.contributions, bags.sizes)
+    bias = cut.readout(bags.x, bags.x).bias
+    torch.testing.assert_close(total + bias, after.logits.mean(1), rtol=1e-6, atol=1e-6)
+
+
+def test_a_level_of_another_number_of_classes_is_refused():
+    with pytest.raises(InputError, match="level has 2 numbers: expected one, or 3"):
+        make("evidence-diag", classes=3, level=(0.5, 0.5))
+
+
+def test_instances_of_negative_bags_are_a_term_only_if_asked_for():
+    bags = bags_of()
+    model = make("evidence-field", negatives=2.0)
+    assert "negatives" not in make("evidence-field").losses(model(bags), bags)
+    out = model(bags)
+    each = -torch.special.log_ndtr(-out.attention.mean / out.attention.variance.sqrt())
+    means = [part.mean() for part in each.split(bags.sizes)]
+    expected = torch.stack([m for m, y in zip(means, bags.y, strict=True) if y == 0]).sum() / 4
+    torch.testing.assert_close(model.losses(out, bags)["negatives"], expected)
+    assert model.loss_weights == {"negatives": 2.0}

@@ -1,12 +1,16 @@
 """Ensembles: K members in one run, trained one after another, and predicted together."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from support.made_runs import history_of, make_config
+from scipy.stats import norm
+from support.made_runs import history_of, make_config, with_data
 
 from probsa.errors import InputError
 from probsa.evaluation import Ensemble, load, read_predictions
-from probsa.training import open_data, read_split, train
+from probsa.tasks import TargetOptions
+from probsa.training import Reporter, load_checkpoint, open_data, prepare, read_split, train
 from probsa.training.loop import member_configs
 from probsa.workflow import finish_run
 
@@ -51,3 +55,66 @@ def test_a_member_that_diverges_is_named(tmp_path):
     with pytest.raises(InputError, match=r"members.0: epoch 1: .* lower learning_rate"):
         train(wild, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def assumed(run):
+    stated = [load_checkpoint(m.best).metadata["arguments"] for m in run.members()]
+    keys = ("guidance", "negatives")
+    return [{k: v for k, v in arguments.items() if k in keys} for arguments in stated]
+
+
+def evidence_config(folder, *, signal=3.0, **training):
+    arguments = {"embed": 8, "attention_dim": 4, "predict_samples": 16}
+    return make_config(
+        folder, bags=24, signal=signal, model="evidence-field", model_arguments=arguments, **training
+    )
+
+
+def test_members_take_the_assumptions_in_turn(tmp_path):
+    assume = ("none", "one_region", "negatives")
+    config = evidence_config(tmp_path / "data", members=4, assume=assume)
+    run = train(config, tmp_path / "run")
+    expected = [{}, {"guidance": "normal"}, {"negatives": 1.0}, {}]
+    assert assumed(run) == expected
+    for member, own in zip(run.members(), expected, strict=True):
+        assert set(own) == {"guidance", "negatives"} & set(history_of(member)[0])
+    one = replace(config, training=replace(config.training, members=1, assume=("negatives",)))
+    assert assumed(train(one, tmp_path / "one")) == [{"negatives": 1.0}]
+
+
+def test_no_member_assumes_one_region_of_the_slides_of_a_patient(tmp_path):
+    config = evidence_config(tmp_path / "data", members=2, assume=("one_region", "negatives"))
+    rows = [f"{k:03d},p{k // 2},{k // 2 % 2},{k // 2 % 3}" for k in range(24)]
+    config.data.labels.write_text("\n".join(["bag,group,label,fold", *rows]))
+    config = with_data(config, targets=TargetOptions(unit="patient"))
+    notes = []
+    reporter = Reporter()
+    reporter.note = notes.append
+    run = train(config, tmp_path / "run", reporter=reporter)
+    assert assumed(run) == [{}, {"negatives": 1.0}]
+    assert any("no member assumes one region" in note for note in notes)
+
+
+def test_an_assumption_that_a_model_cannot_make_is_refused(tmp_path):
+    config = make_config(tmp_path / "data", model="abmil", members=2, assume=("negatives",))
+    with pytest.raises(InputError, match="assume: negatives sets negatives, which abmil does not"):
+        train(config, tmp_path / "run")
+
+
+def test_the_level_of_evidence_is_that_of_the_validation_bags(tmp_path):
+    config = evidence_config(tmp_path / "data", signal=8.0, epochs=30, select="last")
+    run = train(config, tmp_path / "run")
+    checkpoint = load_checkpoint(run.best)
+    level = checkpoint.metadata["arguments"]["level"]
+    assert level != 0
+    predictor, prepared = load(run.path, device="cpu"), prepare(config)
+    found = list(predictor.predict(prepared.bags.bag(n) for n in prepared.split.val))
+    shares = {0: [], 1: []}
+    for name, p in zip(prepared.split.val, found, strict=True):
+        called = norm.cdf(p.attention_mean / np.sqrt(p.attention_variance))
+        shares[prepared.targets[name]].append(called.mean())
+    assert np.mean(shares[0]) <= 0.2 * np.mean(shares[1])
+    # a level that the user states stays
+    stated = replace(config, model_arguments={**config.model_arguments, "level": 0.25})
+    run = train(stated, tmp_path / "stated")
+    assert load_checkpoint(run.best).metadata["arguments"]["level"] == 0.25

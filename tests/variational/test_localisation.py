@@ -8,7 +8,13 @@ import torch
 from scipy.stats import norm
 
 from probsa.core import Bag, pack
-from probsa.variational import Diagonal, consistency, negative_instances, normal_guidance
+from probsa.variational import (
+    Diagonal,
+    consistency,
+    evidence_level,
+    negative_instances,
+    normal_guidance,
+)
 
 
 def bag(name, coords, *, seed=0, graph="knn"):
@@ -118,7 +124,9 @@ def test_each_class_has_its_own_negative_bags():
 
 def test_a_far_instance_has_a_finite_loss_and_gradient():
     mean = torch.full((9,), 60.0, requires_grad=True)
-    loss = negative_instances(Diagonal(mean, torch.full((9,), 1e-4)), torch.tensor([0]), pack([CHAIN]))
+    loss = negative_instances(
+        Diagonal(mean, torch.full((9,), 1e-4)), torch.tensor([0]), pack([CHAIN])
+    )
     loss.sum().backward()
     assert loss.isfinite().all() and mean.grad.isfinite().all() and (mean.grad > 0).all()
 
@@ -142,3 +150,39 @@ def test_a_bag_of_one_instance_costs_nothing():
     one = bag("one", [[5.0]], graph="chain")
     assert normal_guidance(scores(1), pack([one])).tolist() == [0]
     assert consistency(one.x, scores(1), pack([one]), kind="plain").tolist() == [0]
+
+
+def shares(mean, sd, level):
+    return norm.cdf((mean - level) / sd)
+
+
+def test_the_level_is_the_lowest_that_negative_bags_hardly_reach():
+    g = np.random.default_rng(0)
+    negative, positive = g.normal(-2, 1, (30, 50)), g.normal(-2, 1, (30, 50))
+    positive[:, :10] += 4
+    mean = np.concatenate([negative, positive]).ravel()
+    sd = np.full(len(mean), 0.4)
+    y = torch.arange(60) >= 30
+    arguments = torch.from_numpy(mean), torch.from_numpy(sd).square(), [50] * 60, y
+    level = evidence_level(*arguments)
+    for c, holds in ((level, True), (level - 0.05, False)):
+        false = shares(negative, 0.4, c).mean() / shares(positive, 0.4, c).mean()
+        assert (false <= 0.2) == holds
+    # moving all evidence moves the level with it
+    moved = evidence_level(arguments[0] + 3, *arguments[1:])
+    assert moved == pytest.approx(level + 3, abs=1e-9)
+
+
+@pytest.mark.parametrize("labels", [[0, 0], [1, 1], [0, 1]])
+def test_there_is_no_level_without_both_labels_or_a_difference(labels):
+    mean, sizes = torch.zeros(40, **DOUBLE), [20, 20]
+    y = torch.tensor(labels, dtype=torch.bool)
+    assert evidence_level(mean, torch.ones_like(mean), sizes, y) is None
+
+
+def test_a_level_that_no_positive_bag_reaches_is_none():
+    # one instance of ten positive bags is far above all others: 0.1 instances a bag
+    mean = torch.zeros(20, 10, **DOUBLE)
+    mean[-1, 0] = 50
+    sizes, y = [10] * 20, torch.arange(20) >= 10
+    assert evidence_level(mean.flatten(), torch.full((200,), 0.01), sizes, y) is None

@@ -92,6 +92,9 @@ class AttentionPosterior(nn.Module):
         prior: The prior of a field.
     """
 
+    level: float | tuple[float, ...] = 0.0
+    """What is subtracted from f, one number or one per column."""
+
     def __init__(  # noqa: PLR0913 - each is a choice of its own
         self,
         dim: int,
@@ -136,17 +139,20 @@ class AttentionPosterior(nn.Module):
         """Return q; a field needs the `bags`, for their graphs."""
         t = full_precision(self.trunk(h))
         with torch.autocast(t.device.type, enabled=False):
-            mean = self.mean(t)
+            mean, level = self.mean(t), 0.0
+            if self.level != 0.0:
+                level = torch.tensor(self.level, dtype=mean.dtype, device=mean.device)
+                mean = mean - level if self.prior is None else mean
             if self.log_variance is None:
-                return Dirac(mean[:, 0] if self.columns is None else mean)
+                return Dirac(mean[:, 0] if self.columns is None else mean, level)
             variance = self._bounded(self.log_variance(t)).exp()
             if self.columns is None:
                 mean, variance = mean[:, 0], variance[:, 0]
             if self.prior is None:
-                return Diagonal(mean, variance)
+                return Diagonal(mean, variance, level)
             assert bags is not None, "a field needs the bags' graphs"
             prior = self.prior.prior(bags)
-            return Field(mean, variance.reciprocal(), prior=prior, bags=bags)
+            return Field(mean, variance.reciprocal(), prior=prior, bags=bags, level=level)
 
     def _bounded(self, ell: Tensor) -> Tensor:
         if self.bounds is None:

@@ -48,8 +48,11 @@ class SoftMaximum(nn.Module):
         ℓ = α Σ_n softmax(β f)_n f_n + b
 
     As β → 0 it is the mean of f, as β → ∞ the maximum. α, β > 0 and b of each class are learned;
-    α and β start at 1, b at 0.
+    α and β start at 1, b at 0. Evidence from which a `level` was subtracted has the logits that it
+    had: b is larger by α · level.
     """
+
+    level: float | tuple[float, ...] = 0.0
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -60,7 +63,10 @@ class SoftMaximum(nn.Module):
     def forward(self, like: Tensor) -> Readout:
         """Return the readout, in the dtype of `like`."""
         alpha, beta = (v.exp().to(like.dtype) for v in (self.log_alpha, self.log_beta))
-        return Readout(self.bias.to(like.dtype), alpha=alpha, beta=beta)
+        bias = self.bias.to(like.dtype)
+        if self.level != 0.0:
+            bias = bias + alpha * torch.tensor(self.level, dtype=like.dtype, device=like.device)
+        return Readout(bias, alpha=alpha, beta=beta)
 
 
 def pool(scores: Scores, values: Values, sizes: Sequence[int]) -> Float[Tensor, "bags s classes"]:

@@ -16,6 +16,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor, nn
 
 from ..core import Bags, NonNegativeFloat
+from ..errors import InputError
 from ..layers import BagExplainer, Readout
 from ..variational import Posterior, negative_instances, probability_positive
 from ._attention import AttentionModel
@@ -138,6 +139,9 @@ class Evidence(AttentionModel):
     Args:
         negatives: weight of −log P(f_n ≤ 0), averaged over the instances of negative bags, where
             no instance may be positive. For classes; each of several has its own negative bags.
+        level: what is subtracted from f, one number or one per class; predictions stay as they are.
+            Training sets it on the validation bags, so that f > 0 marks what negative bags hardly
+            have (`evidence_level`).
     """
 
     score_kind: ClassVar[ScoreKind] = "evidence"
@@ -152,9 +156,20 @@ class Evidence(AttentionModel):
         fair="Not part of it.",
     )
 
-    def __init__(self, *, negatives: NonNegativeFloat = 0.0, **attention: Any) -> None:
+    def __init__(
+        self,
+        *,
+        negatives: NonNegativeFloat = 0.0,
+        level: float | tuple[float, ...] = 0.0,
+        **attention: Any,
+    ) -> None:
         super().__init__(**attention)
+        if isinstance(level, tuple) and len(level) != self.n_classes:
+            raise InputError(
+                f"level has {len(level)} numbers: expected one, or {self.n_classes}, one per class"
+            )
         self.negatives = negatives
+        self.attention.level = self.pooling.level = level
 
     def pooling_scalars(self) -> Iterator[nn.Parameter]:
         return self.pooling.parameters()

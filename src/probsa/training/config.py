@@ -120,6 +120,13 @@ CHOSEN: Mapping[Select, str] = {
     "last": "those of {}, the last",
 }
 """Which weights each rule keeps, in words with the epochs."""
+Assumption = Literal["none", "one_region", "negatives"]
+ASSUMED: Mapping[Assumption, Mapping[str, Any]] = {
+    "none": {},
+    "one_region": {"guidance": "normal"},
+    "negatives": {"negatives": 1.0},
+}
+"""The arguments of a model that make a member's assumption."""
 Tracker = Literal["mlflow", "wandb"]
 """Programs that follow runs; see `trackers`."""
 
@@ -238,6 +245,10 @@ class TrainingConfig(_Checked):
     members: PositiveInt = 1
     """Train an ensemble of this many models, with the seeds seed, seed + 1, … and the same bags.
     Its prediction is the mean of their probabilities."""
+    assume: tuple[Assumption, ...] = ()
+    """What the members assume of where evidence lies, one after another: `none`; `one_region`, that
+    a bag has one region of evidence (needs coordinates); `negatives`, that no instance of a
+    negative bag is positive. Members that assume different things disagree where it matters."""
     temperature_scaling: bool = False
     """After training, fit one temperature on the validation bags that makes predicted probabilities
     more or less extreme, so that they are better calibrated. It changes neither the order of bags

@@ -26,8 +26,8 @@ from torch.optim.swa_utils import AveragedModel
 from ..core import Bag, Bags, counted, pack, random_stream, seed_of
 from ..datasets import balanced_epoch, deal_events
 from ..errors import InputError, ProbSAError
-from ..models import Model, Output, look_up
-from ..variational import Cox, kl_weight, objective
+from ..models import Model, Output, arguments, look_up
+from ..variational import Cox, evidence_level, kl_weight, objective
 from .batching import BagReader, Batch, Loader, Shard, plan_epoch, shard
 from .checkpoints import (
     Progress,
@@ -40,7 +40,7 @@ from .checkpoints import (
     restore_optimizer,
     save_checkpoint,
 )
-from .config import RunConfig
+from .config import ASSUMED, RunConfig
 from .devices import World, choose_device, precision_context, thread_count, world
 from .optimizers import averaged_model, clip_gradients, make_optimizer, set_learning_rate
 from .preparation import PreparedData, build_model, prepare, stack_targets
@@ -431,7 +431,14 @@ def train(
         try:
             with tracked(config, folder) if w.first else nullcontext() as tracker:
                 folders = folder.members(config.training.members)
-                for k, member in enumerate(member_configs(config)):
+                first = prepared.bags.bag(prepared.split.train[0])
+                places = first.coords is not None and config.data.targets.unit == "bag"
+                if "one_region" in config.training.assume and not places and w.first:
+                    reporter.note(
+                        "no member assumes one region: the instances of a bag have no coordinates, "
+                        "or those of several slides"
+                    )
+                for k, member in enumerate(member_configs(config, places=places)):
                     own = folders[k]
                     alone = own == folder  # a run without members is its only one
                     if not alone:
@@ -454,6 +461,7 @@ def train(
                         raise InputError(f"{own.path}: {e}") from e
                     if w.first:
                         _store_baseline(own, prepared, device=device)
+                        _store_level(own, prepared, device=device)
                     w.wait()
                 if w.first and config.training.members > 1:
                     folder.write_metrics(_mean_history(folders))
@@ -505,15 +513,56 @@ def _store_baseline(folder: RunFolder, prepared: PreparedData, *, device: torch.
         save_checkpoint(path, {**checkpoint.tensors, **state}, metadata=metadata)
 
 
-def member_configs(config: RunConfig) -> list[RunConfig]:
-    """Return the run of each member: seeds seed, seed + 1, …, and the batches of the whole run."""
-    if config.training.members == 1:
-        return [config]
-    training = replace(config.training, members=1)
-    return [
-        replace(config, seed=config.seed + k, data_seed=config.order_seed, training=training)
-        for k in range(config.training.members)
-    ]
+@torch.no_grad()
+def _store_level(folder: RunFolder, prepared: PreparedData, *, device: torch.device) -> None:
+    """Put the level of evidence into the checkpoints of a model of evidence, for classes.
+
+    It is found on the validation bags; each of several classes has its own.
+    """
+    for path in (folder.best, folder.last):
+        checkpoint = load_checkpoint(path)
+        model = restore_model(checkpoint).to(device).eval()
+        takes = "level" in arguments(model.name) and model.likelihood.of_classes
+        stated, names = checkpoint.metadata["arguments"], prepared.split.val
+        if "level" in stated or not takes or not names:
+            continue
+        model.explains = False
+        standardizer = prepared.standardizer.to(device)
+        reader = BagReader(prepared.bags, prepared.targets, model=model.name)
+        parts, names = [], prepared.split.val
+        for name in names:
+            bags = standardizer(reader[Shard((name,), 1)].to(device, torch.float32))
+            q = model(bags).attention
+            parts.append(torch.stack([q.mean, q.variance]).double().cpu().view(2, len(bags.x), -1))
+        y = stack_targets(prepared.targets, names)
+        mean, variance = torch.cat(parts, 1)
+        found = []
+        for k in range(mean.shape[1]):
+            positive = y == (k if model.n_classes > 1 else 1)
+            sizes = [part.shape[1] for part in parts]
+            found.append(evidence_level(mean[:, k], variance[:, k], sizes, positive) or 0.0)
+        level = tuple(found) if model.n_classes > 1 else found[0]
+        metadata = {**checkpoint.metadata, "arguments": {**stated, "level": level}}
+        save_checkpoint(path, checkpoint.tensors, metadata=metadata)
+
+
+def member_configs(config: RunConfig, *, places: bool = True) -> list[RunConfig]:
+    """Return the run of each member: seeds seed, seed + 1, …, and the batches of the whole run.
+
+    Each has the next of the assumptions `assume`, with no `one_region` for bags without `places`.
+    """
+    count, assumed = config.training.members, config.training.assume or ("none",)
+    training = replace(config.training, members=1, assume=())
+    runs = []
+    for k in range(count):
+        own = assumed[k % len(assumed)]
+        more = ASSUMED[own] if places or own != "one_region" else {}
+        run = replace(config, model_arguments={**config.model_arguments, **more})
+        if count > 1:
+            seeds = {"seed": config.seed + k, "data_seed": config.order_seed}
+            run = replace(run, **seeds, training=training)
+        runs.append(run)
+    return runs
 
 
 def _mean_history(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:

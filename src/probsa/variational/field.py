@@ -56,6 +56,7 @@ class Field(Posterior):
         tau: The precision of that statement, above 0.
         prior: The prior, with ε > 0. Its κ may be a tensor with one value per bag.
         bags: The bags, for their graphs.
+        level: What is subtracted from f, one number or one per class: f + level has the prior.
 
     Raises:
         InputError: The prior has no ridge.
@@ -70,6 +71,7 @@ class Field(Posterior):
         *,
         prior: Dirichlet,
         bags: Bags,
+        level: float | Tensor = 0.0,
     ) -> None:
         if not prior.ridge:
             raise InputError("ridge is 0: a field posterior needs ridge > 0, as 0.01")
@@ -83,6 +85,8 @@ class Field(Posterior):
         self._own, self._pairs = self._prior.precision(self._bags, dtype=full)
         self._nu, self._tau = (v.movedim(0, -1).flatten().to(full) for v in (nu, tau))
         self._change = self._tau - self._tau.detach()
+        levels = torch.as_tensor(level, dtype=full, device=nu.device).reshape(-1)
+        self._level = levels.expand(self._classes).repeat_interleave(len(nu))
 
     def _shown(self, value: Float[Tensor, " N"]) -> Float[Tensor, "n *classes"]:
         """Return values of all instances in the shape and the dtype of ν."""
@@ -94,10 +98,14 @@ class Field(Posterior):
 
     @cached_property
     def full_mean(self) -> Float[Tensor, " n"]:
-        """The mean m, in the precision of the linear algebra: dm = S(d(τ ⊙ ν) − dτ ⊙ m)."""
+        """The mean m less the level, in the precision of the linear algebra.
+
+        dm = S(d(τ ⊙ ν) − dτ ⊙ m).
+        """
         b = (self._tau * self._nu)[None]
         m = self._gmrf.solve(b.detach())
-        return _Known.apply(b - self._change * m, m, self._gmrf.solve)[0]  # pyright: ignore
+        m = _Known.apply(b - self._change * m, m, self._gmrf.solve)[0]  # pyright: ignore
+        return m - self._level
 
     @cached_property
     def full_variance(self) -> Float[Tensor, " n"]:
@@ -147,7 +155,7 @@ class Field(Posterior):
     @cached_property
     def _mean_energy(self) -> Float[Tensor, " bags"]:
         """½ mᵀPm of each bag."""
-        return self._prior.energy(self.full_mean, self._bags)
+        return self._prior.energy(self.full_mean + self._level, self._bags)
 
     @property
     def expected_energy(self) -> Float[Tensor, " bags"]:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -1,11 +1,13 @@
-"""Terms of the objective that move the map: where evidence may lie, and what no instance may say.
+"""What moves a map: terms of the objective on places and instances, and where evidence is cut.
 
-Each is a value per bag, to be added to the negative ELBO with a weight of its own. Shapes: n
+Each term is a value per bag, to be added to the negative ELBO with a weight of its own. Shapes: n
 instances; several classes are averaged.
 """
 
+from collections.abc import Sequence
+
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..core import Bags, segment_max, segment_mean, segment_softmax, segment_sum
@@ -16,6 +18,10 @@ LEAST_VARIANCE = 1e-6
 """Least variance of a normal of guidance, in squared steps between neighbours."""
 CLOSE = 0.1
 """τ of `consistency`: attention that differs by √τ of its range counts as different."""
+FALSE = 0.2
+"""Share of the calls in positive bags that the level of evidence lets negative bags have."""
+LEVELS = 501
+"""Number of levels that are tried, quantiles of the evidence."""
 MARGIN = 1.0
 """Distance of instance vectors that `consistency` asks of instances with different attention."""
 
@@ -122,3 +128,38 @@ def negative_instances(
     each = segment_mean(-torch.special.log_ndtr(-z), bags.sizes)
     each = each * (1 - y.to(each.dtype))
     return each if each.ndim == 1 else each.mean(1)
+
+
+def evidence_level(
+    mean: Float[Tensor, " n"],
+    variance: Float[Tensor, " n"],
+    sizes: Sequence[int],
+    positive: Bool[Tensor, " bags"],
+) -> float | None:
+    """Return the level c above which evidence is hardly found in negative bags.
+
+    With s_b(c) = mean_n P(f_n > c), the expected share of a bag's instances above c, it is the
+    lowest c from which on the mean of s_b over negative bags is at most `FALSE` times that over
+    positive bags, of which a bag expects one instance or more. If the negative instances of
+    positive bags are like those of negative bags, at most that share of what is called in positive
+    bags is called wrongly. None if no level is so, or bags of one label are missing.
+
+    Args:
+        mean: Means of f of all instances, one bag after another.
+        variance: Their variances.
+        sizes: Numbers of instances of the bags.
+        positive: Which bags are positive.
+    """
+    if positive.all() or not positive.any():
+        return None
+    spread = variance.clamp_min(torch.finfo(mean.dtype).tiny).sqrt()
+    levels = torch.quantile(mean, torch.linspace(0, 1, LEVELS, dtype=mean.dtype))
+    counts = torch.tensor(sizes, dtype=mean.dtype)
+    for c in levels.unique():
+        called = segment_sum(torch.special.ndtr((mean - c) / spread), sizes)
+        share = called / counts
+        if called[positive].mean() < 1:
+            return None
+        if share[~positive].mean() <= FALSE * share[positive].mean():
+            return float(c)
+    return None

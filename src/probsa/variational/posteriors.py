@@ -144,6 +144,8 @@ class Dirac(Posterior):
     """A point mass at the mean (Σ = 0): q(f | X) = δ(f − μ(X))."""
 
     mean: Float[Tensor, "n *classes"]
+    level: float | Tensor = 0.0
+    """What was subtracted from f, one number or one per class: f + level has the prior."""
     stochastic = False
 
     @property
@@ -158,7 +160,7 @@ class Dirac(Posterior):
         """Return the energy of μ, eq. (3): the finite part of the KL (paper, appendix A)."""
         if exact:
             raise InputError("a Dirac has no density, so its KL is infinite: use exact=False")
-        return prior.energy(self.mean, bags)
+        return prior.energy(self.mean + self.level, bags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,8 @@ class Diagonal(Posterior):
 
     mean: Float[Tensor, "n *classes"]
     variance: Float[Tensor, "n *classes"]
+    level: float | Tensor = 0.0
+    """As of `Dirac`."""
 
     def sample(self, count: int, streams: Streams) -> Float[Tensor, "*classes drawn n"]:
         """Return f = μ + σ ⊙ ε."""
@@ -190,7 +194,7 @@ class Diagonal(Posterior):
             variance, log_variance = variance.sum(1), log_variance.sum(1)
         own, _ = prior.precision(bags, dtype=self.mean.dtype)
         spread = own * variance - log_variance
-        kl = segment_sum(prior.energies(self.mean, bags) + 0.5 * spread, bags.sizes)
+        kl = segment_sum(prior.energies(self.mean + self.level, bags) + 0.5 * spread, bags.sizes)
         if not exact:
             return kl
         n = torch.tensor(bags.sizes, dtype=kl.dtype, device=kl.device)
