@@ -156,33 +156,41 @@ def shares(mean, sd, level):
     return norm.cdf((mean - level) / sd)
 
 
-def test_the_level_is_the_lowest_that_negative_bags_hardly_reach():
-    g = np.random.default_rng(0)
-    negative, positive = g.normal(-2, 1, (30, 50)), g.normal(-2, 1, (30, 50))
+def two_kinds(bags, seed=0):
+    """Evidence of negative bags, and of positive ones, a fifth of whose instances stand out."""
+    g = np.random.default_rng(seed)
+    negative, positive = g.normal(-2, 1, (bags, 50)), g.normal(-2, 1, (bags, 50))
     positive[:, :10] += 4
-    mean = np.concatenate([negative, positive]).ravel()
-    sd = np.full(len(mean), 0.4)
-    y = torch.arange(60) >= 30
-    arguments = torch.from_numpy(mean), torch.from_numpy(sd).square(), [50] * 60, y
-    level = evidence_level(*arguments)
-    for c, holds in ((level, True), (level - 0.05, False)):
-        false = shares(negative, 0.4, c).mean() / shares(positive, 0.4, c).mean()
-        assert (false <= 0.2) == holds
-    # moving all evidence moves the level with it
-    moved = evidence_level(arguments[0] + 3, *arguments[1:])
-    assert moved == pytest.approx(level + 3, abs=1e-9)
+    mean = torch.from_numpy(np.concatenate([negative, positive]).ravel())
+    return mean, torch.full_like(mean, 0.16), [50] * 2 * bags, torch.arange(2 * bags) >= bags
+
+
+def test_the_level_is_where_negative_bags_have_a_fifth_of_what_positive_ones_have():
+    level = evidence_level(*(given := two_kinds(400)))
+    mean = given[0].view(2, -1).numpy()
+    false, true = shares(mean, 0.4, level).mean(1)
+    # of many bags, the nearest end of the interval is close to the level itself
+    assert 0.16 < false / true <= 0.2 and level < 0
+    moved = evidence_level(given[0] + 3, *given[1:])
+    assert shares(mean + 3, 0.4, moved).mean(1)[0] > false and 0 < moved < level + 3
+
+
+def test_few_bags_move_the_level_less():
+    few = [evidence_level(*two_kinds(4, seed)) for seed in range(20)]
+    assert np.mean(few) > evidence_level(*two_kinds(400)) and max(few) <= 0
 
 
 @pytest.mark.parametrize("labels", [[0, 0], [1, 1], [0, 1]])
-def test_there_is_no_level_without_both_labels_or_a_difference(labels):
-    mean, sizes = torch.zeros(40, **DOUBLE), [20, 20]
+def test_the_level_is_0_without_both_labels_or_a_difference(labels):
+    mean, sizes = torch.full((40,), 2.0, **DOUBLE), [20, 20]
     y = torch.tensor(labels, dtype=torch.bool)
-    assert evidence_level(mean, torch.ones_like(mean), sizes, y) is None
+    assert evidence_level(mean, torch.ones_like(mean), sizes, y) == 0
 
 
-def test_a_level_that_no_positive_bag_reaches_is_none():
+def test_a_level_that_positive_bags_do_not_reach_is_0():
     # one instance of ten positive bags is far above all others: 0.1 instances a bag
     mean = torch.zeros(20, 10, **DOUBLE)
     mean[-1, 0] = 50
     sizes, y = [10] * 20, torch.arange(20) >= 10
-    assert evidence_level(mean.flatten(), torch.full((200,), 0.01), sizes, y) is None
+    variance = torch.full((200,), 0.01, **DOUBLE)
+    assert evidence_level(mean.flatten() - 1, variance, sizes, y) == 0

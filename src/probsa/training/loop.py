@@ -540,7 +540,7 @@ def _store_level(folder: RunFolder, prepared: PreparedData, *, device: torch.dev
         for k in range(mean.shape[1]):
             positive = y == (k if model.n_classes > 1 else 1)
             sizes = [part.shape[1] for part in parts]
-            found.append(evidence_level(mean[:, k], variance[:, k], sizes, positive) or 0.0)
+            found.append(evidence_level(mean[:, k], variance[:, k], sizes, positive))
         level = tuple(found) if model.n_classes > 1 else found[0]
         metadata = {**checkpoint.metadata, "arguments": {**stated, "level": level}}
         save_checkpoint(path, checkpoint.tensors, metadata=metadata)
