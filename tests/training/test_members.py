@@ -67,13 +67,9 @@ def assumed(run):
 def evidence_config(folder, *, bags=24, signal=3.0, **training):
     arguments = {"embed": 8, "attention_dim": 4, "predict_samples": 16}
     return make_config(
-        folder,
-        bags=24,
-        signal=signal,
-        model="evidence-field",
-        model_arguments=arguments,
+        folder, bags=bags, signal=signal, model="evidence-field", model_arguments=arguments,
         **training,
-    )
+    )  # fmt: skip
 
 
 def test_members_take_the_assumptions_in_turn(tmp_path):
