@@ -247,8 +247,8 @@ class TrainingConfig(_Checked):
     Its prediction is the mean of their probabilities."""
     assume: tuple[Assumption, ...] = ()
     """What the members assume of where evidence lies, one after another: `none`; `one_region`, that
-    a bag has one region of evidence (needs coordinates); `negatives`, that no instance of a
-    negative bag is positive. Members that assume different things disagree where it matters."""
+    the evidence of a scan lies in one run of slices (bags with several axes: none); `negatives`,
+    that no instance of a negative bag is positive."""
     temperature_scaling: bool = False
     """After training, fit one temperature on the validation bags that makes predicted probabilities
     more or less extreme, so that they are better calibrated. It changes neither the order of bags

@@ -431,14 +431,15 @@ def train(
         try:
             with tracked(config, folder) if w.first else nullcontext() as tracker:
                 folders = folder.members(config.training.members)
-                first = prepared.bags.bag(prepared.split.train[0])
-                places = first.coords is not None and config.data.targets.unit == "bag"
-                if "one_region" in config.training.assume and not places and w.first:
+                coords = prepared.bags.bag(prepared.split.train[0]).coords
+                scans = coords is not None and coords.shape[1] == 1
+                scans &= config.data.targets.unit == "bag"
+                if "one_region" in config.training.assume and not scans and w.first:
                     reporter.note(
-                        "no member assumes one region: the instances of a bag have no coordinates, "
-                        "or those of several slides"
+                        "no member assumes one region of evidence: this is for scans and other "
+                        "bags with one axis. For others, give --guidance normal"
                     )
-                for k, member in enumerate(member_configs(config, places=places)):
+                for k, member in enumerate(member_configs(config, scans=scans)):
                     own = folders[k]
                     alone = own == folder  # a run without members is its only one
                     if not alone:
@@ -546,17 +547,17 @@ def _store_level(folder: RunFolder, prepared: PreparedData, *, device: torch.dev
         save_checkpoint(path, checkpoint.tensors, metadata=metadata)
 
 
-def member_configs(config: RunConfig, *, places: bool = True) -> list[RunConfig]:
+def member_configs(config: RunConfig, *, scans: bool = True) -> list[RunConfig]:
     """Return the run of each member: seeds seed, seed + 1, …, and the batches of the whole run.
 
-    Each has the next of the assumptions `assume`, with no `one_region` for bags without `places`.
+    Each has the next of the assumptions `assume`; `one_region` is for `scans` only.
     """
     count, assumed = config.training.members, config.training.assume or ("none",)
     training = replace(config.training, members=1, assume=())
     runs = []
     for k in range(count):
         own = assumed[k % len(assumed)]
-        more = ASSUMED[own] if places or own != "one_region" else {}
+        more = ASSUMED[own] if scans or own != "one_region" else {}
         run = replace(config, model_arguments={**config.model_arguments, **more})
         if count > 1:
             seeds = {"seed": config.seed + k, "data_seed": config.order_seed}
