@@ -58,7 +58,7 @@ def test_a_model_at_chance_is_called_one(tmp_path):
     p = np.random.default_rng(0).random(40)
     bad = evaluate(_folder(tmp_path / "bad", p), bootstrap=200)
     (line,) = [line for line in bad.summary if "better than chance" in line]
-    assert line.startswith("warning: not shown better than chance: AUROC of the 40 bags is ")
+    assert line.startswith("warning: not shown better than chance: AUROC of the 40 test bags is ")
     assert line.endswith("and chance has .5")
     assert (good.chance, bad.chance) == ("", line.removeprefix("warning: "))
 

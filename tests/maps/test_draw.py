@@ -36,6 +36,7 @@ from probsa.maps.picture import BACKGROUND, LUMINANCE, blend, slide_canvas
 from probsa.maps.quantities import quantities
 from probsa.maps.scale import common_limits
 from probsa.maps.sources import chosen_scale
+from probsa.tasks import Stated
 
 
 def at_centre(picture, ax, where):
@@ -151,6 +152,9 @@ def test_the_heading_and_each_panel_are_those_of_their_class(tmp_path, likeliest
     base = slide()
     means = [np.roll(base.attention_mean, c) for c in range(3)]
     p = of_classes(base, *means, probability=np.roll([0.6, 0.3, 0.1], likeliest))
+    named = replace(p, stated=Stated(classes=("none", "low", "7")))
+    means_of = [q.title.rpartition(", ")[2] for q in quantities(named) if q.key == "mean"]
+    assert means_of == ["none", "low", "class 7"]
     picture, figure = written(p, tmp_path)
     assert heading(p, label="2") == f"bag · class {likeliest}: p 0.60 ± 0.067 · label 2"
     assert heading(p) in figure.texts[0].get_text()
@@ -174,7 +178,8 @@ def test_fixed_scale_means_the_same_colour_in_all_bags(tmp_path):
             picture, figure = written(p, tmp_path, limits=limits)
             where = (CELLS[shared] + 0.5) * STRIDE
             colour[scale, p.name] = at_centre(picture, axes(figure, "mean"), where)
-            assert f"{scale} scale" in axes(figure, "mean bar").get_ylabel()
+            said = "scale of all bags" if limits else "scale of this bag"
+            assert said in axes(figure, "mean bar").get_ylabel()
     assert (colour["fixed", "bag"] == colour["fixed", "other"]).all()
     assert np.abs(colour["per-bag", "bag"] - colour["per-bag", "other"]).max() > 10
 
@@ -235,12 +240,14 @@ def test_titles_and_bars_say_what_is_shown():
         slide(score_kind="probability", instance_labels=np.zeros(8, np.int64)), also=VARIANCES
     )
     labels = {a.get_label(): a.get_ylabel().replace("\n", " ") for a in figure.axes}
-    assert labels["mean bar"] == "instance score mean μ (probability), per-bag scale (−0.714 to 3)"
-    variance = "instance score variance σ² (probability²), per-bag scale (0.1 to 2)"
+    assert (
+        labels["mean bar"] == "instance score mean μ (probability), scale of this bag (−0.714 to 3)"
+    )
+    variance = "instance score variance σ² (probability²), scale of this bag (0.1 to 2)"
     assert labels["variance bar"] == variance
     assert "label" in labels["labels bar"]
     logit = {a.get_label(): a.get_ylabel().replace("\n", " ") for a in draw_map(slide()).axes}
-    assert logit["mean bar"] == "attention mean μ (logit), per-bag scale (−0.714 to 3)"
+    assert logit["mean bar"] == "attention mean μ (logit), scale of this bag (−0.714 to 3)"
     figure = draw_map(slide(), title=heading(slide(), label="1"))
     assert figure.texts[0].get_text() == "bag · class 1: p 0.87 ± 0.05, threshold 0.50 · label 1"
     sure = replace(slide(), std=np.zeros(1, np.float32))

@@ -81,11 +81,11 @@ def test_a_variance_that_hardly_varies_is_one_colour_with_the_reason(tmp_path, s
     inside, _ = panel_pixels(picture, axes(figure, "variance"))
     assert len(np.unique(inside.reshape(-1, 3), axis=0)) == colours + 1  # and the background
     said = "flat: values differ by 2.1 % (0.138 to 0.141)"
-    said = said if colours == 1 else "per-bag scale (0.138 to 0.148)"
+    said = said if colours == 1 else "scale of this bag (0.138 to 0.148)"
     assert label(figure, "variance") == f"attention variance σ² (logit²), {said}"
     if colours == 1:
         assert float(ticks(figure, "variance")[0]) == pytest.approx(0.1395, abs=6e-4)
-    assert label(figure, "mean") == "attention mean μ (logit), per-bag scale (0 to 1)"
+    assert label(figure, "mean") == "attention mean μ (logit), scale of this bag (0 to 1)"
 
 
 @pytest.mark.parametrize(("level", "flat"), [(0.04, True), (0.06, False)])
@@ -109,7 +109,7 @@ def test_no_colour_bar_has_an_offset(quantity):
     assert len(set(texts)) == len(texts) >= 2
     assert all(re.fullmatch(r"0\.1353\d*", text) for text in texts)
     # on a scale that was asked for, nothing is flattened
-    assert label(figure, quantity).endswith("fixed scale (this bag: 0.1353 to 0.13531)")
+    assert label(figure, quantity).endswith("scale of all bags (this bag: 0.1353 to 0.13531)")
 
 
 def test_parts_of_the_variance_are_flat_on_any_scale():
@@ -155,7 +155,7 @@ def test_ranges_have_the_digits_that_tell_their_ends_apart():
 def test_a_strip_says_the_range_of_the_score_in_its_title():
     p = showing(explained(scan([1, 2, 3])), "evidence")
     title = axes(draw_map(p), "evidence").get_title(loc="left")
-    assert title == "evidence (logit), per-bag scale (−6 to 3)"
+    assert title == "evidence (logit), scale of this bag (−6 to 3)"
 
 
 def test_a_signed_score_has_colours_centred_at_0(tmp_path):
@@ -170,7 +170,7 @@ def test_a_signed_score_has_colours_centred_at_0(tmp_path):
         assert (left, top) == pytest.approx(tuple(p.coords[row]), abs=12)
     bar = axes(figure, "contribution bar")
     assert bar.get_ylim() == (-2.0, 2.0)
-    assert "share of the logit" in bar.get_ylabel()
+    assert "contribution (logit)" in bar.get_ylabel()
 
 
 @pytest.mark.parametrize("key", ["mean", "variance", "labels"])
@@ -185,7 +185,11 @@ def test_a_probability_goes_from_0_to_1():
     p = replace(p, probability_positive=np.linspace(0.4, 0.6, len(p.contribution)))
     (panel,) = panels(showing(p, "probability"))
     assert panel.limits == (0.0, 1.0)
-    assert panel.bar == "probability (f > 0) (this bag: 0.4 to 0.6)"
+    assert panel.bar == "P(evidence > 0) (this bag: 0.40 to 0.60)"
+    sure = replace(p, probability_positive=np.full(len(p.contribution), 0.9954))
+    figure = draw_map(showing(sure, "probability"))
+    assert label(figure, "probability").endswith("(this bag: 0.9954)")
+    assert {"0", "1"} <= {*ticks(figure, "probability")}  # not the only value in their place
     assert [v.key for v in panels(showing(p, "attention"))] == ["mean", "variance"]
     assert [v.key for v in panels(showing(p, "evidence"))] == ["evidence"]
     field = replace(p, score_kind="evidence")
@@ -250,7 +254,9 @@ def test_each_threshold_of_grades_has_a_map(tmp_path):
     preds = write_folder(tmp_path / "p", p, classes=list(p.outputs))
     for each in (p, read_predictions(preds).instances(p.name)):
         shown = panels(showing(each, "grade"))
-        assert [v.title for v in shown] == [f"grade, at least {g}" for g in ("low", "mid", "high")]
+        assert [v.title for v in shown] == [
+            f"P(grade), at least {g}" for g in ("low", "mid", "high")
+        ]
         assert all(v.limits == (0.0, 1.0) and v.key == "probability" for v in shown)
         np.testing.assert_array_equal(shown[1].values, np.float64(p.at_least[:, 1]))
 

@@ -186,7 +186,7 @@ def test_the_texts_and_panels_of_a_strip():
     p = replace(p, contribution=p.attention_mean, class_score=p.attention_mean)
     figure = draw_strip(showing(p, "contribution"), scan(UNEVEN))
     assert {"slices", "contribution bar", "values"} == {a.get_label() for a in figure.axes}
-    assert axes(figure, "values").get_ylabel() == "contribution (share of the logit)"
+    assert axes(figure, "values").get_ylabel() == "contribution (logit)"
     assert "from the top: contribution" in axes(figure, "slices").get_title(loc="left")
     figure = draw_strip(replace(p, score_kind="evidence"), scan(UNEVEN))
     assert axes(figure, "values").get_ylabel() == "evidence (logit), ± σ"

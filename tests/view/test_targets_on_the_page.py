@@ -41,8 +41,8 @@ def test_every_map_is_drawn_and_says_what_is_predicted(tables, tmp_path):
         said[task] = heading(p, said=verdict_of(table, p))
     assert said["binary"].startswith("s06 · class ")
     assert ", threshold 0." in said["binary"]
-    assert "grade " in said["ordinal"] and "p: " in said["multilabel"]
-    assert "oedema 0." in said["multilabel"] and "thickness " in said["regression"]
+    assert "grade " in said["ordinal"] and "threshold 0." in said["multilabel"]
+    assert "p(oedema) 0." in said["multilabel"] and "thickness " in said["regression"]
     assert "risk " in said["survival"] and "S(" in said["survival"]
     words = {
         "binary": "",  # as before there were other tasks

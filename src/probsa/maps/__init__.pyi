@@ -7,6 +7,7 @@ from .folder import chance_of as chance_of
 from .folder import map_limits as map_limits
 from .folder import predicted_bags as predicted_bags
 from .folder import render_folder as render_folder
+from .folder import resolve as resolve
 from .layout import Layout as Layout
 from .layout import Raster as Raster
 from .layout import place as place

@@ -23,6 +23,7 @@ from ..core import write_csv
 from ..errors import InputError
 from ..evaluation import Prediction, instance_scores, instance_variances
 from ..slides import Scan
+from ..tasks import of_chance
 from .layout import place
 from .picture import (
     SMALL,
@@ -174,7 +175,7 @@ def doubt_of(p: Prediction, *, name: str) -> list[Quantity]:
     title = f"{name}: evidence m\nred: for the class, blue: against"
     return [
         quantity("evidence", instance_scores(p), title=title),
-        value_of(p, "probability", title=f"{name}:\nP(f > 0)", column=-1),
+        value_of(p, "probability", title=f"{name}:\nP(evidence > 0)", column=-1),
         replace(wrong, title=f"calls (m > 0) that are wrong:\n{said}"),
         replace(deviation, title=", ".join(filter(None, (deviation.title, deviation.flat)))),
         value_of(p, "doubt", title="doubt: P(wrong) = Φ(−|m|/s)"),
@@ -213,7 +214,7 @@ def _panels(single: Mapping[str, Prediction], *, strip: bool, only: str = "") ->
         for q in quantities(p, also=("variance",)):
             if q.key == "labels" or q.absent or only not in ("", q.key):
                 continue
-            said = f"mean μ ({p.score_kind}) · p = {_positive(p):.2f}"
+            said = f"mean μ ({p.score_kind}) · p = {of_chance(_positive(p))}"
             if q.key == "variance":
                 said = f"σ² ({p.score_kind}²) {_variation(p.attention_variance)}"
             flat = f" · {q.flat}" if q.flat and strip else ""

@@ -103,7 +103,7 @@ def render_folder(
         title = f"{heading(p, label=truth_of(table, row), said=said)}{training_note}"
         hint = table.of_task.words.page.unsure_hint
         unsure = f"Unsure: {hint}" if hint and said.unsure else ""
-        caption = f"{shown.caption} {unsure}".strip()
+        caption = " ".join(filter(None, (shown.caption, table.of_task.words.note, unsure)))
         how = {"caption": caption, "also": also}
         try:
             drawn = showing(p, shown.score)

@@ -337,7 +337,7 @@ def draw_bar(
     else:
         if q.flat:
             ticks = [middle]
-        elif q.limits[0] <= only <= q.limits[1]:  # its ends would be misleading
+        elif q.kind.limits is None and q.limits[0] <= only <= q.limits[1]:  # not its own ends
             ticks = [only]
         elif not ends_only:  # the positions that matplotlib chooses, without its offset
             found = MaxNLocator(max(2, min(6, int(length / 0.6)))).tick_values(*q.limits)

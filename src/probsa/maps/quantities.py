@@ -20,6 +20,7 @@ from ..evaluation import (
     drawn_values,
     instance_scores,
 )
+from ..tasks import of_chance
 from .scale import ColourLimits, bag_limits, flatness, seen, too_low, value_range
 
 DOUBTS, VARIANCES = ("probability", "doubt"), ("variance", "within", "between")
@@ -32,7 +33,12 @@ SHOWN_KINDS: dict[str, MapScore] = {
     "f > 0": "probability",
     "P(at least)": "grade",
 }
-"""`score_kind` of a prediction made by `showing`, which the maps print as the unit."""
+"""`score_kind` of a prediction made by `showing`."""
+PROBABILITY = "P(evidence > 0)"
+TITLES = {"probability": PROBABILITY, "grade": "P(grade)"}
+"""Titles of scores whose name is not one."""
+UNITS = {"contribution": "logit", "probability": "", "grade": ""}
+"""Units of scores that are not of evidence."""
 
 
 def _known(p: Prediction) -> np.ndarray | None:
@@ -204,6 +210,12 @@ def class_names(p: Prediction, columns: int, classes: Sequence[str] = ()) -> lis
     return [names[c] if c < len(names) else str(c) for c in range(columns)]
 
 
+def column_titles(p: Prediction) -> list[str]:
+    """Return what the columns of the score are of, for titles: as `tumour` or `class 2`."""
+    names = class_names(p, columns_of(p), p.stated.classes)
+    return [f"class {name}" if name.isdecimal() else name for name in names]
+
+
 def flattened(q: Quantity, *, logits: bool = False) -> Quantity:
     """Return a quantity on a scale of its own, flat if its values are almost equal."""
     if not q.kind.relative:
@@ -226,13 +238,13 @@ def quantities(
         also: The rows that are shown beside the score.
     """
     n, width, unit, own_score = len(p.attention_mean), columns_of(p), unit_of(p), score_name(p)
-    names = p.of_task.column_names(p, width) or [f"class {c}" for c in range(width)]
-    scale, span = "per-bag" if limits is None else "fixed", limits or bag_limits(p)
+    names = column_titles(p)
+    span = limits or bag_limits(p)
     variance, squared = f"{own_score.removesuffix(' mean μ')} variance", f"{unit}²"
     is_own = p.score_kind not in SHOWN_KINDS
     # (title, unit, reason if the values are 0)
     words = {
-        "probability": ("P(f > 0)", "", ""),
+        "probability": (PROBABILITY, "", ""),
         "doubt": ("doubt: P(wrong)", "", ""),
         "variance": (f"{variance} σ²", squared, NO_VARIANCE),
         "within": (f"{variance} within members", squared, "no variance within members"),
@@ -267,9 +279,9 @@ def quantities(
                 q = flattened(q, logits=p.score_kind == "logit")
             elif ends is None and KINDS[key].signed:
                 q = replace(q, flat=too_low(values, q.limits))
-            said = "" if ends else f", {'per-bag' if own else scale} scale"
+            said = "" if ends else f", scale of {'this bag' if own else 'all bags'}"
             said = f", {q.flat}" if q.flat else said
-            reach = seen(np.round(values, 2) if ends else values)
+            reach = seen(values, of_chance if ends else None)
             reach = reach if own and not ends else f"this bag: {reach}"
             yield replace(q, bar=f"{title}{of and f' ({of})'}{said} ({reach})")
         known = _known(p)
@@ -311,7 +323,7 @@ def key_of(p: Prediction) -> str:
 def score_name(p: Prediction) -> str:
     """Return the name of the score that the map shows."""
     if p.score_kind in SHOWN_KINDS:
-        return SHOWN_KINDS[p.score_kind]
+        return TITLES.get(SHOWN_KINDS[p.score_kind], SHOWN_KINDS[p.score_kind])
     if p.score_has_level:
         return "evidence mean μ"
     return f"{'attention' if p.score_kind in ('logit', 'weight') else 'instance score'} mean μ"
@@ -319,8 +331,10 @@ def score_name(p: Prediction) -> str:
 
 def unit_of(p: Prediction) -> str:
     """Return the unit of the scores, for colour bars."""
-    is_evidence = p.score_has_level or SHOWN_KINDS.get(p.score_kind) == "evidence"
-    return p.of_task.words.evidence_unit if is_evidence else p.score_kind
+    shown = SHOWN_KINDS.get(p.score_kind)
+    if p.score_has_level or shown == "evidence":
+        return p.of_task.words.evidence_unit
+    return p.score_kind if shown is None else UNITS[shown]
 
 
 def same_instances(one: Prediction, other: Prediction) -> bool:

@@ -1,6 +1,6 @@
 """Stage 10: the range of values that the colours of a map cover, and numbers as text."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,12 +102,13 @@ def too_low(values: Float[np.ndarray, " n"], limits: Range) -> str:
     return f"flat: values reach {100 * share:.2g} % of the scale" if share < REACH else ""
 
 
-def seen(values: Float[np.ndarray, " n"]) -> str:
-    """Say how much there is to see: the range of the finite values, as numbers."""
+def seen(values: Float[np.ndarray, " n"], form: Callable[[float], str] | None = None) -> str:
+    """Say how much there is to see: the range of the finite values, as numbers or in a form."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return "no finite value"
-    low, high = numbers(float(finite.min()), float(finite.max()))
+    ends = float(finite.min()), float(finite.max())
+    low, high = map(form, ends) if form else numbers(*ends)
     return low if low == high else f"{low} to {high}"
 
 

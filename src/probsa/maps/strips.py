@@ -18,6 +18,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
+from ..core import counted
 from ..errors import InputError
 from ..evaluation import Prediction
 from ..slides import WINDOWS, Scan, Windows, slice_image
@@ -29,6 +30,7 @@ from .quantities import (
     SHOWN_KINDS,
     Quantity,
     column_of,
+    column_titles,
     columns_of,
     key_of,
     quantities,
@@ -198,7 +200,9 @@ def _draw_tiles(
     ax.axis("off")
     n, key = len(position), shown[0].key
     subset = (
-        f"all {n} slices" if len(rows) == n else f"the {len(rows)} of {n} with the highest {key}"
+        f"all {counted(n, 'slice')}"
+        if len(rows) == n
+        else f"the {len(rows)} of {n} with the highest {key}"
     )
     words = ", ".join(q.title.rpartition(", ")[0] if several else q.title for q in shown)
     of_class = f" of {shown[0].title.rpartition(', ')[2]}" if several else ""
@@ -215,6 +219,7 @@ def _draw_tiles(
 def _draw_values(ax: Axes, p: Prediction, position: np.ndarray, *, rows: np.ndarray) -> None:
     """Plot mean ± std along the scan, and mark the positive slices."""
     n, classes, key = len(position), columns_of(p), key_of(p)
+    names = column_titles(p)
     order = np.argsort(position, kind="stable")
     x = position[order]
     if KINDS[key].signed:
@@ -222,7 +227,7 @@ def _draw_values(ax: Axes, p: Prediction, position: np.ndarray, *, rows: np.ndar
     for c, colour in zip(range(classes), CYCLE, strict=False):
         mean = np.asarray(column_of(p.attention_mean, c), np.float64)[order]
         std = np.sqrt(np.asarray(column_of(p.attention_variance, c), np.float64)[order])
-        label = f"class {c}" if classes > 1 else "mean μ" if key == "mean" else key
+        label = names[c] if classes > 1 else "mean μ" if key == "mean" else key
         ax.plot(x, mean, color=colour, lw=1.2, marker=".", ms=4, label=label)
         if std.any():
             band = {"color": colour, "alpha": 0.22, "lw": 0}
@@ -244,7 +249,8 @@ def _draw_values(ax: Axes, p: Prediction, position: np.ndarray, *, rows: np.ndar
     ax.set_xlabel("position along the scan (mm)", fontsize=SMALL)
     score = score_name(p).removesuffix(" mean μ")
     deviation = "" if p.score_kind in SHOWN_KINDS else ", ± σ"
-    ax.set_ylabel(f"{score} ({unit_of(p)}){deviation}", fontsize=SMALL)
+    unit = f" ({unit_of(p)})" if unit_of(p) else ""
+    ax.set_ylabel(f"{score}{unit}{deviation}", fontsize=SMALL)
     ax.tick_params(labelsize=SMALL, length=3)
     ax.xaxis.set_major_locator(MaxNLocator(10))
     ax.margins(x=0.01, y=0.12)

@@ -284,7 +284,10 @@ class Task(ABC):
         """Return what the columns of values of instances are of; None for one, or for classes."""
         if self.between_outputs is not None and 1 < columns == len(p.outputs) - 1:
             word, prefix = self.between_outputs
-            return tuple(f"{word} {name.removeprefix(prefix)}" for name in p.outputs[1:])
+            names = (name.removeprefix(prefix) for name in p.outputs[1:])
+            return tuple(
+                f"{word} {float(name):.4g}" if prefix else f"{word} {name}" for name in names
+            )
         return p.outputs if columns > 1 and len(p.outputs) == columns else None
 
     # Words

@@ -233,17 +233,20 @@ class Multilabel(Task):
     def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
         n, t = len(p.probability), _thresholds(p, stated)
         order = np.argsort(-p.probability, kind="stable")
-        named = [
-            f"{p.outputs[i]} {of_chance(float(p.probability[i]))}{plus_minus(float(p.std[i]))}"
-            for i in order[:3]
-        ]
-        more = f", … ({n} findings)" if n > 3 else ""
+        named = []
+        for i in order[:3]:
+            chance, limit = float(p.probability[i]), float(t[i])
+            spread = plus_minus(float(p.std[i]))
+            at = f"{of_chance(chance, limit)}{spread}, threshold {of_chance(limit, chance)}"
+            named.append(f"p({p.outputs[i]}) {at}")
+        more = f"; … ({n} findings)" if n > 3 else ""
+        call = ", ".join(p.outputs[i] for i in np.flatnonzero(p.probability >= t)) or "none"
         return Verdict(
-            call=", ".join(p.outputs[i] for i in np.flatnonzero(p.probability >= t)) or "none",
+            call=call,
             value=float(p.probability[order[0]]),
             spread=float(p.std[order[0]]),
             unsure=bool((np.abs(p.probability - t) < p.std).any()),
-            text="p: " + ", ".join(named) + more,
+            text=f"{call}: " + "; ".join(named) + more,
         )
 
     def contradicts(self, p: Predicted, y: Row, stated: Stated = UNSTATED) -> bool | None:

@@ -61,6 +61,8 @@ class Words:
     """The metric that a part without one of the needed strata leaves undefined."""
     call_rule: str = ""
     """How a bag is called without a threshold."""
+    note: str = ""
+    """What the text of a verdict means, where it is not a probability."""
     remedy: str = ""
     """What else can be done about a test part on which the primary metric is undefined."""
     page: PageWords = PageWords()
@@ -147,6 +149,8 @@ WORDS: Mapping[TaskName, Words] = {
         raised="the risk",
         part="time",
         undefined="the c-index",
+        note="S(t) is the predicted probability of no event until the time t; the risk is the "
+        "expected time lost to the event.",
         page=PageWords(
             measure="risk",
             call_hint="S(t): the predicted probability of no event until the time t",

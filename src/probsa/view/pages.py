@@ -27,6 +27,7 @@ from ..maps import (
     map_limits,
     place,
     raster,
+    resolve,
 )
 from ..patches import read_geojson, thumbnail
 from ..slides import Scan, Slide
@@ -150,6 +151,7 @@ class ViewData:
             "words": asdict(words),
             "positive": self.table.class_names[-1] if self.table.of_task.two_classes else "",
             "chance": chance_of(self.table),
+            "warning": resolve(self.table, "auto").warning,
             "colours": {name: packed(look_up_table(name), "u1") for name in KINDS},
             "other": None if self.other is None else title_of(self.other.folder),
             "pictures": self.sources is not None,

@@ -44,13 +44,16 @@ def summary_lines(
     return tuple(line for line in (make(found) for make in LINES) if line)
 
 
+def _parts(context: Context) -> str:
+    return " and ".join(dict.fromkeys(context.predictions.parts[i] for i in context.rows))
+
+
 def _bags(found: Findings) -> str:
     context, table = found.context, found.context.predictions
-    parts = dict.fromkeys(table.parts[i] for i in context.rows)
     of_class = "{} of class {}" if context.task.has_classes else "{} {}"
     counts = context.task.labels.counts(context.targets, table.class_names)
     classes = ", ".join(of_class.format(n, name) for name, n in counts.items())
-    bags = f"{len(context.rows)} {' and '.join(parts)} bags"
+    bags = f"{len(context.rows)} {_parts(context)} bags"
     patients = len(set(context.groups))
     of = f" of {counted(patients, 'patient')}" if patients < len(context.rows) else ""
     return f"bags: {bags}{of} ({classes})"
@@ -84,16 +87,15 @@ def _groups(found: Findings) -> str:
 def _chance(found: Findings) -> str:
     """Say whether the headline is shown to be better than that of predictions by chance."""
     task, context, name = found.context.task, found.context, found.context.task.headline[0]
-    metrics = {"these": (len(context.rows), found.metrics.get(name))}
+    metrics = {_parts(context): (len(context.rows), found.metrics.get(name))}
     if context.validation.rows:
         of_validation = task.metrics(context.validation.data, context.validation.draws).overall
         metrics["validation"] = len(context.validation.rows), of_validation.get(name)
     for which, (bags, m) in metrics.items():
         if m is not None and m.value is not None and m.low is not None and m.low <= task.chance:
             return (
-                f"{AT_CHANCE}: {_title(found, name)} of the {bags} "
-                f"{'bags' if which == 'these' else 'validation bags'} is {_metric(m)}, and chance "
-                f"has {shortened(f'{task.chance:g}')}"
+                f"{AT_CHANCE}: {_title(found, name)} of the {bags} {which} bags is {_metric(m)}, "
+                f"and chance has {shortened(f'{task.chance:g}')}"
             )
     return ""
 

@@ -70,13 +70,21 @@ probsa.chart = (function () {
     const both = probability && q && q.key !== "probability";
     const middle = both ? TOP + (bottom - TOP) * 0.6 : bottom;
     marks(c, height - BELOW, TOP);
-    if (q && q.values) plot(c, q.key === "labels" ? probsa.quantity("mean") : q, TOP + 16, middle - (both ? 12 : 4));
-    if (both) plot(c, probsa.quantity("probability"), middle + 24, bottom - 4);
+    const titles = [];
+    if (q && q.values) titles.push(plot(c, q.key === "labels" ? probsa.quantity("mean") : q, TOP + 16, middle - (both ? 12 : 4)));
+    if (both) titles.push(plot(c, probsa.quantity("probability"), middle + 24, bottom - 4));
     if (labels) {
       squares(c, labels, bottom + 4, height - BELOW - 4);
       legend(c, height - 4);
     }
     cursor(c, TOP, height - BELOW);
+    for (const [text, y] of titles) {  // over the lines, which would strike them out
+      c.textAlign = "left";
+      c.fillStyle = "#1b1d20";
+      c.fillRect(LEFT - 1, y - 10, c.measureText(text).width + 4, 14);
+      c.fillStyle = "#e6e8eb";
+      c.fillText(text, LEFT, y);
+    }
   }
 
   function marks(c, bottom, top) {
@@ -97,6 +105,7 @@ probsa.chart = (function () {
     c.fillText(unit, LEFT, bottom + 31);
   }
 
+  /* Plot a quantity, and return its title and where it stands. */
   function plot(c, q, top, bottom) {
     const deviation = q.key === "mean" ? probsa.valuesOf("deviation") : null;
     let low = Infinity, high = -Infinity;
@@ -136,9 +145,7 @@ probsa.chart = (function () {
     c.stroke();
     c.lineWidth = 1;
     if (order.length <= 200) for (const i of order) { c.beginPath(); c.arc(toPixel(x[i]), y(q.values[i]), 2.2, 0, 7); c.fill(); }
-    c.textAlign = "left";
-    c.fillStyle = "#e6e8eb";
-    c.fillText(q.title + (deviation ? " ± s.d." : "") + (q.unit && q.unit !== "probability" ? " (" + q.unit + ")" : ""), LEFT, top - 6);
+    return [q.title + (deviation ? " ± s.d." : "") + (q.unit && q.unit !== "probability" ? " (" + q.unit + ")" : ""), top - 6];
   }
 
   function squares(c, labels, top, bottom) {

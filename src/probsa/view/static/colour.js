@@ -113,7 +113,7 @@ probsa.colour = (function () {
     if (section.hidden) return;
     const bounds = range(q);
     const labels = q.key === "labels";
-    probsa.byId("bar-title").textContent = q.title + (q.unit ? " (" + q.unit + ")" : "");
+    probsa.byId("bar-title").textContent = q.title + (q.unit && q.unit !== "probability" ? " (" + q.unit + ")" : "");
     const canvas = probsa.byId("bar-canvas");
     const context = canvas.getContext("2d");
     const image = context.createImageData(256, 1);

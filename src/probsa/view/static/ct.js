@@ -149,7 +149,7 @@ probsa.ct = (function () {
     for (const i of sorted) {
       const button = make("button", { text: state.map.positions ? probsa.colour.text(state.map.positions[i], 5) : String(i) });
       button.addEventListener("click", () => probsa.goTo(i));
-      const cells = columns.map((v) => make("td", { text: v.key === "labels" ? (v.values[i] > 0 ? "positive" : v.values[i] === 0 ? "negative" : "–") : probsa.colour.text(v.values[i]) }));
+      const cells = columns.map((v) => make("td", { text: v.key === "labels" ? (v.values[i] > 0 ? "positive" : v.values[i] === 0 ? "negative" : "–") : probsa.colour.value(v, v.values[i]) }));
       body.appendChild(make("tr", {}, [make("td", {}, [button])].concat(cells)));
     }
     const more = state.map.n > MOST_ROWS ? "The " + MOST_ROWS + " instances with the highest value." : "";

@@ -18,7 +18,7 @@ probsa.list = (function () {
       { key: "probability", title: words.number, hint: words.number_hint, number: true },
       { key: "spread", title: "s.d.", hint: words.spread_hint, number: true },
       { key: "n", title: "n", hint: "Number of patches or slices", number: true },
-    ];
+    ].filter((column) => column.key !== "spread" || state.rows.some((row) => row.spread));
   }
 
   function start() {
@@ -97,7 +97,7 @@ probsa.list = (function () {
       n: row.n === null ? "–" : row.n.toLocaleString("en-US"),
     };
     const cells = COLUMNS.slice(1).map((column) => make("td", { class: column.number ? "number" : "text", text: texts[column.key], title: column.number ? "" : texts[column.key] }));
-    const first = make("tr", {}, [make("td", { class: "picture", attributes: { rowspan: "2" } }, [picture]), make("td", { class: "name", attributes: { colspan: "5" } }, [make("span", { class: "name-line" }, [button, flags])])]);
+    const first = make("tr", {}, [make("td", { class: "picture", attributes: { rowspan: "2" } }, [picture]), make("td", { class: "name", attributes: { colspan: String(COLUMNS.length - 1) } }, [make("span", { class: "name-line" }, [button, flags])])]);
     const body = make("tbody", { attributes: { "data-bag": String(k) } }, [first, make("tr", { class: "values" }, cells)]);
     body.addEventListener("click", () => probsa.choose(k));
     return body;

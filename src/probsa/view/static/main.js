@@ -82,12 +82,12 @@
     const holder = byId("verdict");
     holder.textContent = "";
     if (row.failed) return;
-    const add = (title, text, flag) => holder.appendChild(make("span", { class: flag || "" }, [make("b", { text: title }), document.createTextNode(" " + text)]));
+    const add = (title, text, hint) => holder.appendChild(make("span", { title: hint || "" }, [make("b", { text: title }), document.createTextNode(" " + text)]));
     const words = state.words;
-    const format = words.is_probability ? probsa.colour.probability : (value) => probsa.colour.text(value, 4);
+    const format = words.is_probability ? probsa.colour.probability : probsa.colour.text;
     const number = format(row.probability) + (row.spread ? " ± " + probsa.colour.text(row.spread, 2) : "");
-    add(words.said, row.call);
-    add(state.positive && state.positive !== row.call ? "p(" + state.positive + ")" : words.measure, number);
+    add(words.said, row.call, words.call_hint);
+    add(state.positive && state.positive !== row.call ? "p(" + state.positive + ")" : words.measure, number, words.number_hint);
     if (row.threshold !== null) add("threshold", probsa.colour.probability(row.threshold));
     if (row.label) add("label", row.label);
     const flags = [row.wrong ? words.wrong : "", row.part === "train" ? "training bag" : ""].filter(Boolean);
@@ -96,7 +96,7 @@
 
   /* What a reader must know before believing the map, in whole sentences. */
   function warn(row, map) {
-    const said = [state.chance, map.contradiction, row.unsure ? "Unsure: " + state.words.unsure_hint : "", row.unlike ? "Unlike training: " + probsa.UNLIKE : ""];
+    const said = [state.chance, state.warning, map.contradiction, row.unsure ? "Unsure: " + state.words.unsure_hint : "", row.unlike ? "Unlike training: " + probsa.UNLIKE : ""];
     byId("warning").textContent = said.filter(Boolean).join(" ");
   }
 
@@ -180,6 +180,7 @@
     state.words = page.words;
     state.positive = page.positive;
     state.chance = page.chance;
+    state.warning = page.warning;
     state.failed = page.remarks.failed || {};
     for (const row of state.rows) if (state.failed[row.name]) row.failed = state.failed[row.name];
     probsa.colour.start(page.colours);
