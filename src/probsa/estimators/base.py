@@ -136,7 +136,7 @@ class MILEstimator(BaseEstimator):
         return super().__new__(cls)
 
     def set_params(self: E, **params: Any) -> E:
-        """Set arguments; `model__…`, `training__…` and `likelihood__…` set options by name.
+        """Set arguments; `model__…`, `training__…`, `likelihood__…`, `graph__…` set options by name.
 
         So a search may try `{"model__attention_dim": [32, 64], "learning_rate": [1e-4, 1e-3]}`.
 
@@ -144,7 +144,8 @@ class MILEstimator(BaseEstimator):
             UnknownName: an argument does not exist; suggests the nearest. Names of options are
                 checked in `fit`.
         """
-        arguments = {"model": "model_arguments", "training": "training", "likelihood": "likelihood"}
+        own = ("training", "likelihood", "graph")
+        arguments = {"model": "model_arguments", **{name: name for name in own}}
         known = self._get_param_names()
         for name, value in params.items():
             argument, _, option = name.partition("__")

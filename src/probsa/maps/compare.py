@@ -23,6 +23,7 @@ from ..core import write_csv
 from ..errors import InputError
 from ..evaluation import Prediction, instance_scores, instance_variances
 from ..slides import Scan
+from ..tasks import of_chance
 from .layout import place
 from .picture import (
     SMALL,
@@ -214,7 +215,7 @@ def _panels(single: Mapping[str, Prediction], *, strip: bool, only: str = "") ->
         for q in quantities(p, also=("variance",)):
             if q.key == "labels" or q.absent or only not in ("", q.key):
                 continue
-            said = f"mean μ ({p.score_kind}) · p = {_positive(p):.2f}"
+            said = f"mean μ ({p.score_kind}) · p = {of_chance(_positive(p))}"
             if q.key == "variance":
                 said = f"σ² ({p.score_kind}²) {_variation(p.attention_variance)}"
             flat = f" · {q.flat}" if q.flat and strip else ""

@@ -19,3 +19,4 @@ from .labels import unknown_column_advice as unknown_column_advice
 from .words import PageWords as PageWords
 from .words import Words as Words
 from .words import class_name as class_name
+from .words import of_chance as of_chance
