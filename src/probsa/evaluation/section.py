@@ -155,7 +155,8 @@ def metric_grid(title: str, metrics: Mapping[str, Metric], *, titles: Mapping[st
     for name, m in metrics.items():
         left = f" ({m.left_out} resamples undefined)" if m.left_out else ""
         value = "-" if m.value is None else f"{m.value:.{m.digits}f}"
-        interval = marks.get(m.reason, m.reason) if m.value is None else m.span(before="") + left
+        why = marks.get(m.reason or "", m.reason)
+        interval = why if m.value is None else m.span(before="") + left
         rows.append((titles.get(name, name), value, interval))
     table = grid(title, {"metric": {}, "value": RIGHT, "95 % interval": {}}, rows)
     if shared:
