@@ -77,14 +77,20 @@ def test_predict_evaluate_map(trained, tmp_path, capsys):
             assert float(row["p_1"]) == pytest.approx(float(rows[row["bag"]]["p_1"]), abs=1e-6)
     assert main(["evaluate", str(preds), "--labels", str(labels), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["part"] != "all"
+    assert report["part"] != "all" and isinstance(report["chance"], str)
+    rival = report["target"]["rivals"]["mean of the features"]["auroc"]["value"]
+    assert rival is not None and (
+        report["chance"] == "" or "mean of the features" in report["chance"]
+    )
     assert main(["evaluate", str(preds), "--labels", str(labels)]) == 0
     assert "AUROC" in capsys.readouterr().out
     assert main(["map", str(preds), "--bag", "003", "--out", str(tmp_path / "maps")]) == 0
     assert [p.name for p in (tmp_path / "maps").iterdir()] == ["003.png"]
 
 
-def test_that_a_run_is_at_chance_is_stored_with_all_its_predictions(trained, tmp_path, monkeypatch):
+def test_that_a_run_is_at_chance_is_stored_with_all_its_predictions(
+    trained, tmp_path, monkeypatch, capsys
+):
     features, _, run = trained
     shutil.copytree(run, tmp_path / "run")
     monkeypatch.setattr("probsa.evaluation.report.report.Report.chance", "not shown")
@@ -94,6 +100,13 @@ def test_that_a_run_is_at_chance_is_stored_with_all_its_predictions(trained, tmp
     for folder in (tmp_path / "run" / "predictions", tmp_path / "p"):
         assert read_predictions(folder).metadata["chance"] == "not shown"
     assert "chance" not in read_predictions(run / "predictions").metadata
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
+    for other, said in (("again", "not shown (the first of 2 such runs)"), (run, "")):
+        several = [*given[:2], str(tmp_path / other), *given[2:], "--out", str(tmp_path / "of_two")]
+        capsys.readouterr()
+        assert main([*several, "--overwrite", "--json"]) == 1  # both runs have seen most bags
+        assert json.loads(capsys.readouterr().out)["chance"] == said
+        assert read_predictions(tmp_path / "of_two").metadata.get("chance", "") == said
 
 
 def test_evaluate_uses_the_groups_that_predict_stored(trained, tmp_path, capsys):

@@ -15,6 +15,7 @@ from probsa.datasets import (
     Split,
     check_labels_match,
     make_split,
+    match_bags,
     read_clam_split,
     read_table,
 )
@@ -148,6 +149,22 @@ def test_labels_and_bags_match_both_ways():
 def test_the_likely_cause_of_a_name_without_a_bag(row, bag, message):
     t = LabelTable(bags=(row,), labels=(0,), classes=("0", "1"))
     refused(TableError, message, check_labels_match, t, (bag,), allow_unlabelled=True)
+
+
+def test_an_id_with_the_suffix_of_a_file_is_that_bag(tmp_path):
+    ids = ("a.tiff", "b.ome.tif", "c", "d.csv", "e.SVS")
+    t = LabelTable(bags=ids, labels=(0, 0, 1, 1, 0), classes=("0", "1"))
+    found = match_bags(t, ("a", "b", "c", "c.svs", "d", "e"))
+    assert found.bags == ("a", "b", "c", "d.csv", "e")
+    note = "3 ids of the table matched a bag without the suffix ('a.tiff' is 'a')"
+    assert found.notes == (note,)
+    assert match_bags(t, ("b", "b.ome", "c.svs")) == t  # either of two, or another way round
+    for first in ("a", "a.svs"):
+        twice = replace(t, bags=(first, *ids[:4]))
+        refused(TableError, f"'{first}' and 'a.tiff' both name the bag 'a'", match_bags, twice, "a")
+    (tmp_path / "splits_0.csv").write_text(",train,val,test\n0,a.tiff,c,b\n1,e,,\n")
+    split = read_clam_split(tmp_path / "splits_0.csv", found)
+    assert (split.train, split.val, split.test) == (("a", "e"), ("c",), ("b",))
 
 
 def test_folds_test_on_k_and_validate_on_the_next():

@@ -152,6 +152,8 @@ def test_arguments_are_set_by_name_and_shown():
         model__attention_dim=4, training__members=1, epochs=np.int64(3), validation=np.float32(0.5)
     )
     assert base.model_arguments == {"embed": 8, "attention_dim": 4}
+    graph = MILClassifier(graph="knn").set_params(graph__neighbours=4)._config().data.graph
+    assert (graph.kind, graph.neighbours) == ("knn", 4)
     assert base._config().training.members == 1 and base._config().training.epochs == 3
     assert repr(MILClassifier(epochs=3)) == "MILClassifier(model=None [evidence-field], epochs=3)"
     assert repr(MILClassifier("abmil")) == "MILClassifier(model='abmil')"

@@ -19,8 +19,10 @@ from probsa import predict_folder
 from probsa.errors import BagError, InputError, TableError
 from probsa.evaluation import WITHIN, evaluate, read_predictions, write_predictions
 from probsa.evaluation.baselines.null_maps import NO_INTENSITY, NO_NULL_MAPS, null_maps_file
+from probsa.evaluation.section import metric_grid
 from probsa.evaluation.words import INSTANCE_TITLES, METRIC_TITLES
 from probsa.maps import write_report_figures
+from probsa.statistics import Metric
 from probsa.training import read_run, train
 from probsa.workflow import finish_run
 
@@ -544,3 +546,16 @@ def test_bags_without_instance_labels_are_counted(new):
     found = _values(report, "within_bags")
     assert (found["bags_without_instance_labels"], found["positive_bags"]) == (3, 6)
     assert "3 evaluated bags have no instance labels" in _text(report)
+
+
+def test_a_shared_reason_is_said_once_and_numbers_have_three_digits():
+    none = Metric.undefined("there is no bag of class 1")
+    months = Metric(12.345, low=9.876, high=15.678)
+    metrics = {"a": none, "b": none, "c": months, "d": Metric(0.8126), "e": Metric(1.0)}
+    console = Console(file=io.StringIO(), record=True, width=120)
+    console.print(metric_grid("bags", metrics, titles={}))
+    text = console.export_text()
+    assert text.count("there is no bag of class 1") == 1 and text.count("see 1") == 2
+    for said in ("12.3 ", "[9.9, 15.7]", "0.813 ", "1.000 "):
+        assert said in text
+    assert str(Metric(1234.5, low=900, high=1500)) == "1234 [900, 1500]"

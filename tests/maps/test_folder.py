@@ -85,13 +85,15 @@ def test_what_makes_p_is_said_where_it_contradicts_the_map(tmp_path):
     table = replace(read_predictions(folder), threshold=0.21)
     low, high = (replace(p, attention_mean=k - 4 + p.attention_mean) for k in (0, 9))
     assert against(table, p) == against(table, high) == ""
+    little = replace(low, attention_mean=np.append(low.attention_mean[1:], np.float32(0.01)))
+    assert against(table, little) == against(table, low)
     assert "the threshold does this, as p is below 0.5" in against(table, low)
     sure = replace(low, probability=np.array([0.9], np.float32))
     assert "the model's pooling" in against(table, sure)
     sums = replace(sure, contribution=np.full(8, -0.5, np.float32))
     assert "pooling adds −4 to the logit of p, +2.2; the bias" in against(table, sums)
     negative = replace(high, probability=np.array([0.1], np.float32))
-    assert against(table, negative).startswith("Every instance speaks for the class, but")
+    assert against(table, negative).startswith("The instances speak for the class, but")
     assert against(table, replace(low, score_kind="logit")) == ""
     assert chance_of(table) == "This model is not shown better than chance: AUROC .50."
     assert unlike(table, 0) == unlike(replace(table, ood=np.array([0.99])), 0) == ""

@@ -84,7 +84,7 @@ def test_predictions_are_moved_to_the_shares_and_the_threshold_is_that_of_the_ru
     config = config_of(folder, balanced=True, threshold="sensitivity=0.95")
     run = reported(config, tmp_path / "run")
     split, prior = read_split(run), json.loads(run.prior_file.read_text())
-    table = read_labels(config.data)
+    table = read_labels(config.data, open_data(config.data))
     y = dict(zip(table.bags, table.labels, strict=True))
     share = np.mean([y[name] for name in split.train])
     assert prior["training"] == prior["predicted"] == pytest.approx([1 - share, share])

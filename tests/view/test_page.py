@@ -254,6 +254,25 @@ def test_pictures_of_patches_lead_to_them(shown):
     assert shown.js("probsa.viewer.place()")[:2] == pytest.approx(at.tolist(), abs=1)
 
 
+def test_bags_unlike_training_are_filtered_and_charts_have_the_scale_of_the_map(browser, tmp_path):
+    made = [replace(p, bag_ood=float(k == 0)) for k, p in enumerate(made_bags())]
+    data = ViewData(write_bags(tmp_path / "p", made))
+    export_page(data, tmp_path / "page")
+    page = Shown(browser, (tmp_path / "page" / "index.html").as_uri(), place="#bag=dirac&q=mean")
+    page.page.locator("#only-unlike").check()
+    assert page.text("#count").split()[0] == "1"
+
+    def height() -> int:
+        line = np.abs(page.pixels("#chart") - (169, 209, 247)).max(-1) < 12
+        return int(np.ptp(np.flatnonzero(line.any(1))))
+
+    of_all = height()
+    page.js("probsa.state.scale = 'bag'; probsa.recolour()")
+    page.settle()
+    assert 2 * of_all < height()
+    page.close()
+
+
 def test_instances_without_coordinates_are_a_chart_and_a_table(shown):
     shown.choose("loose")
     assert shown.js("document.querySelectorAll('#instances tbody tr').length") == 6

@@ -24,7 +24,7 @@ class ReportFiles:
 
 
 def write_report(
-    out: Path,
+    out: Path | str,
     *,
     bags: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
@@ -44,6 +44,7 @@ def write_report(
         InputError: There is no finished run below `out`.
         UnknownName: A bag or a method is not in the experiment.
     """
+    out = Path(out)
     results, told = read_results(out), told or (lambda _: None)
     with write_lock(out / FOLDER):
         files = write_tables(results, out, told=told)

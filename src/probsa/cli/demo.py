@@ -18,6 +18,7 @@ from ..errors import OutputExists
 from ..evaluation import InstanceTable, centre, instance_metrics, read_predictions
 from ..maps import draw_doubt, save_figure
 from ..statistics import Metric
+from ..tasks import of_chance
 from ..training import Reporter, RunConfig, read_run
 from ..view import ViewData, export_page
 from ..workflow import train_and_report
@@ -125,7 +126,7 @@ def _maps(out: Path) -> dict[str, Any]:
     for bag, path in maps.items():
         p = table.instances(bag)
         others = {f"{MODELS[m]}, attention": t.instances(bag) for m, t in tables.items()}
-        title = f"{bag} · p = {p.probability[0]:.2f} by the default recipe"
+        title = f"{bag} · p = {of_chance(float(p.probability[0]))} by the default recipe"
         save_figure(draw_doubt(p, name="default", others=others, title=title), path)
     instances = InstanceTable.of(
         map(table.instances, test),

@@ -91,13 +91,14 @@ def write_coordinates(path: Path, coordinates: Coordinates) -> None:
             dataset.attrs[key] = "None" if value is None else value
 
 
-def read_coordinates(path: Path) -> Coordinates:
+def read_coordinates(path: Path | str) -> Coordinates:
     """Read a file written by `write_coordinates`.
 
     Raises:
         BagError: The file is missing, damaged or in another format; the message advises to patch
             again.
     """
+    path = Path(path)
     again = "Run `probsa patch` again: it creates missing files"
     if not path.is_file():
         raise BagError(f"there is no file {path}. {again}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..core import named_file
+from ..core import named_file, optional_path
 from ..errors import InputError
 from ..jobs import Engine, SlurmJobs, Task, TaskOutcome, cores, run_tasks, sweep
 from ..patches import PatchSettings
@@ -53,11 +53,11 @@ DEFAULT_RUN = RunOptions()
 
 
 def patch_cohort(
-    source: Path,
-    out: Path,
+    source: Path | str,
+    out: Path | str,
     *,
     settings: PatchSettings,
-    contours: Path | None = None,
+    contours: Path | str | None = None,
     mpp: Resolution | None = None,
     run: RunOptions = DEFAULT_RUN,
     on_outcome: OnOutcome | None = None,
@@ -83,6 +83,7 @@ def patch_cohort(
     Raises:
         InputError: There is nothing to read, or the work folder was made with other settings.
     """
+    source, out, contours = Path(source), Path(out), optional_path(contours)
     # workers of a cluster have other working directories
     source, out = source.absolute(), out.absolute()
     contours = None if contours is None else contours.absolute()
@@ -138,11 +139,11 @@ def _settle_settings(
 
 
 def extract_cohort(
-    out: Path,
+    out: Path | str,
     options: ExtractOptions,
     *,
     patch_set: str | None = None,
-    slides: Path | None = None,
+    slides: Path | str | None = None,
     run: RunOptions = DEFAULT_RUN,
     on_outcome: OnOutcome | None = None,
 ) -> CohortReport:
@@ -160,6 +161,7 @@ def extract_cohort(
         InputError: `out` is not a work folder, or no slide has patches.
         WeightsError: The weights of the encoder are missing.
     """
+    out, slides = Path(out), optional_path(slides)
     chosen = WorkFolder(out.absolute()).choose(patch_set)
     all_records = list(chosen.records())
     records = [r for r in all_records if r.status == "done"]

@@ -21,7 +21,7 @@ Resolution = float | Mapping[str, float]
 """Micrometres per level-0 pixel: one value for all slides, or one per slide, by name."""
 
 
-def find_inputs(source: Path, *, mpp: Resolution | None = None) -> list[Record]:
+def find_inputs(source: Path | str, *, mpp: Resolution | None = None) -> list[Record]:
     """Return the slides and series at a path, sorted by name.
 
     Those that cannot be used have a reason. A resolution that a table gives for a slide is noted.
@@ -29,6 +29,7 @@ def find_inputs(source: Path, *, mpp: Resolution | None = None) -> list[Record]:
     Raises:
         InputError: The path does not exist, or contains neither slides nor series.
     """
+    source = Path(source)
     if not source.exists():
         raise InputError(f"there is no file or folder {source}")
     scans = list_scans(source)

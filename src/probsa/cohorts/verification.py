@@ -63,7 +63,7 @@ class Verification:
         )
 
 
-def verify(folder: Path) -> Verification:
+def verify(folder: Path | str) -> Verification:
     """Read every file of a work folder, or every bag of a features folder, completely.
 
     The checks: files can be read, rows agree, values are finite, features belong to the current
@@ -72,6 +72,7 @@ def verify(folder: Path) -> Verification:
     Raises:
         InputError: There is no such folder, or nothing in it to verify.
     """
+    folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}")
     sets = WorkFolder(folder).sets()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core import named_file, write_json
+from ..core import as_paths, named_file, write_json
 from ..errors import InputError, hint
 from ..jobs import write_lock
 from .records import Record
@@ -33,6 +33,9 @@ class PatchSet:
     """Paths of one set of patches and of the features made from it."""
 
     path: Path
+
+    def __post_init__(self) -> None:
+        as_paths(self)
 
     @property
     def settings_file(self) -> Path:
@@ -83,6 +86,9 @@ class WorkFolder:
     """Paths of a cohort."""
 
     path: Path
+
+    def __post_init__(self) -> None:
+        as_paths(self)
 
     @property
     def tissue_file(self) -> Path:

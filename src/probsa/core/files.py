@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from ..errors import BagError
 from .stopping import keep, remove_at_stop
@@ -35,6 +35,13 @@ NOT_ON_WINDOWS = re.compile(r'[<>:"|?*\\]')
 def optional_path(path: Path | str | None) -> Path | None:
     """Return a path that a user may give as text, or leave out."""
     return None if path is None else Path(path)
+
+
+def as_paths(record: Any) -> None:
+    """Turn texts that a user gave for the paths of a frozen dataclass into paths."""
+    for name, kind in get_type_hints(type(record)).items():
+        if Path in (kind, *get_args(kind)) and isinstance(getattr(record, name), str):
+            object.__setattr__(record, name, Path(getattr(record, name)))
 
 
 def check_file_name(name: str) -> str:
@@ -173,6 +180,9 @@ def csv_text(header: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str
     return buffer.getvalue()
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
+def write_csv(
+    path: Path | str, header: Sequence[str], rows: Iterable[Mapping[str, object]]
+) -> None:
     """Write a table atomically; see `csv_text`."""
+    path = Path(path)
     write_text(path, csv_text(header, rows))

@@ -121,7 +121,7 @@ def make_bag(
     return validate_bag(bag, source=source)
 
 
-def read_bag(path: Path, *, keep_unreadable: bool = False) -> StoredBag:
+def read_bag(path: Path | str, *, keep_unreadable: bool = False) -> StoredBag:
     """Read a bag written by probsa, TRIDENT or CLAM.
 
     Instances whose pixels could not be read during extraction are dropped, unless
@@ -130,6 +130,7 @@ def read_bag(path: Path, *, keep_unreadable: bool = False) -> StoredBag:
     Raises:
         BagError: the file is missing, damaged, of another format, or inconsistent.
     """
+    path = Path(path)
     with open_hdf5(path) as f:
         dataset = _features(f, path)
         features = np.empty(dataset.shape, dataset.dtype)
@@ -182,7 +183,7 @@ def read_stamp(path: Path, key: str) -> str | None:
 
 
 def write_bag(  # noqa: PLR0913 - the datasets of a file
-    path: Path,
+    path: Path | str,
     *,
     features: Shaped[np.ndarray, "n features"],
     kind: BagKind,
@@ -210,6 +211,7 @@ def write_bag(  # noqa: PLR0913 - the datasets of a file
     Raises:
         BagError: the kind is unknown, or the arrays fail the checks.
     """
+    path = Path(path)
     if kind not in get_args(BagKind):
         raise BagError(f"bag {path.stem!r}: kind is {kind!r}, expected 'slide' or 'ct'")
     bag = make_bag(

@@ -50,7 +50,7 @@ class TextTable:
     names_in_file: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path, *, expected: str = "", header: bool = True) -> "TextTable":
+    def read(cls, path: Path | str, *, expected: str = "", header: bool = True) -> "TextTable":
         """Read a file, without its blank rows; short rows are filled with empty cells.
 
         Args:
@@ -62,6 +62,7 @@ class TextTable:
             TableError: The file is missing, empty, not text or cut short, a row is longer than the
                 first, or a column with values has no name; names the line.
         """
+        path = Path(path)
         frame = _parse(path, _text(path))
         if frame.empty:
             wanted = f": expected a header {expected}" if expected else ""

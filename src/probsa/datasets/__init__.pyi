@@ -16,6 +16,7 @@ from .feature_metadata import FeatureMetadata as FeatureMetadata
 from .labels import LabelTable as LabelTable
 from .labels import check_labels_match as check_labels_match
 from .labels import drop_bags as drop_bags
+from .labels import match_bags as match_bags
 from .labels import read_table as read_table
 from .leaks import BagCopy as BagCopy
 from .leaks import find_copies as find_copies
@@ -26,6 +27,7 @@ from .localmil import prepare_localmil as prepare_localmil
 from .localmil import read_card as read_card
 from .metadata import Metadata as Metadata
 from .names import SPLIT_PARTS as SPLIT_PARTS
+from .names import without_suffix as without_suffix
 from .opening import open_bags as open_bags
 from .patients import PatientBags as PatientBags
 from .patients import patient_table as patient_table

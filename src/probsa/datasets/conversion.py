@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from ..core import StoredBag, check_file_name, graphs, write_csv
+from ..core import StoredBag, as_paths, check_file_name, graphs, write_csv
 from ..errors import BagError, EmptyBag, GraphError, InputError, OutputExists, UnknownName
 from ..jobs import sole_writer, sweep
 from ..slides import read_resolutions
@@ -24,7 +24,7 @@ from .formats.probsa import ProbsaWriter
 from .formats.torchmil import TorchmilWriter
 from .formats.trident import TridentWriter
 from .formats.writing import Writer
-from .labels import read_table
+from .labels import match_bags, read_table
 from .metadata import Metadata
 from .names import nearest
 from .opening import open_bags
@@ -57,6 +57,9 @@ class ConversionOptions:
     encoder: str | None = None
     """Encoder of the features, if the files do not state it."""
     overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        as_paths(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,8 +116,8 @@ class Conversion:
 
 
 def convert(
-    source: Path,
-    out: Path,
+    source: Path | str,
+    out: Path | str,
     *,
     source_format: SourceFormat,
     target_format: TargetFormat,
@@ -129,6 +132,7 @@ def convert(
         InputError, TableError: the options do not fit the bags.
         UnknownName: there is no such format to write.
     """
+    source, out = Path(source), Path(out)
     options = options or ConversionOptions()
     if target_format not in WRITERS:
         raise UnknownName("format to write", target_format, WRITERS)
@@ -149,6 +153,7 @@ def convert(
     table = bags.label_table()
     if options.labels is not None:
         table = read_table(options.labels, classes=options.classes, labels_required=False)
+        table = match_bags(table, bags.names)
     encoder, stride = _common_metadata(bags)
     writer = WRITERS[target_format](out, encoder=options.encoder or encoder, stride=stride)
     present = sorted(writer.files().keys() & set(bags.names))

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from ..core import TextTable, as_record, check_options, read_number
+from ..core import TextTable, as_paths, as_record, check_options, read_number
 from ..errors import InputError, TableError, hint
 from .names import COLUMNS, SYNONYMS, listed, nearest
 
@@ -47,15 +47,14 @@ class CovariateOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        as_paths(self)
         for name in ("numeric", "categorical"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        if self.covariates is not None:
-            object.__setattr__(self, "covariates", Path(self.covariates))
-            if not self.columns:
-                raise InputError(
-                    f"covariates is {self.covariates}, but no column is named: list its numbers "
-                    "with numeric and its categories with categorical"
-                )
+        if self.covariates is not None and not self.columns:
+            raise InputError(
+                f"covariates is {self.covariates}, but no column is named: list its numbers "
+                "with numeric and its categories with categorical"
+            )
         for name in self.columns:
             if self.columns.count(name) > 1:
                 raise InputError(
@@ -134,7 +133,7 @@ class CovariateTable:
         return first
 
 
-def read_covariates(path: Path, options: CovariateOptions) -> CovariateTable:
+def read_covariates(path: Path | str, options: CovariateOptions) -> CovariateTable:
     """Read covariates from a CSV or TSV file with a column `bag` or `group`, or with both.
 
     An empty cell is a missing value. With both columns, rows are found by bag and by patient.
@@ -143,6 +142,7 @@ def read_covariates(path: Path, options: CovariateOptions) -> CovariateTable:
         TableError: a column is missing or named twice, a bag or patient has no name, a bag (in a
             file of patients: a patient) has two lines, or a number is not finite; names the line.
     """
+    path = Path(path)
     table = TextTable.read(path, expected="bag,… or group,… with the covariates").select(
         *options.columns, optional=("bag", "group"), synonyms=SYNONYMS
     )

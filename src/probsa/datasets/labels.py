@@ -3,7 +3,7 @@
 Other targets than a class have columns of their own, which `TargetOptions` names.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from ..tasks import (
     task_of_classes,
     unknown_column_advice,
 )
-from .names import COLUMNS, HEADER, SPLIT_PARTS, SYNONYMS, listed, nearest
+from .names import COLUMNS, HEADER, SPLIT_PARTS, SYNONYMS, listed, nearest, without_suffix
 
 CLASS_LABELS = TargetOptions()
 """The target of a table with a column `label` that holds classes."""
@@ -129,7 +129,7 @@ class LabelTable:
 
 
 def read_table(
-    path: Path,
+    path: Path | str,
     *,
     classes: Sequence[str] | None = None,
     labels_required: bool = True,
@@ -153,6 +153,7 @@ def read_table(
     Raises:
         TableError: the table is invalid; names the file, the line, the bag and what was expected.
     """
+    path = Path(path)
     table = TextTable.read(path, expected=HEADER)
     labels = LABELS[target.task]
     columns = labels.columns(target.columns, classes, table.columns, path)
@@ -235,6 +236,23 @@ def select_rows(table: LabelTable, rows: Sequence[int]) -> LabelTable:
         for name in ("bags", "labels", "groups", "folds", "splits", "values", "lines")
     }
     return replace(table, **columns)
+
+
+def match_bags(table: LabelTable, names: Collection[str]) -> LabelTable:
+    """Return the table with `case00` for the id `case00.tiff` if that is a bag, which a note says.
+
+    Raises:
+        TableError: two lines would be of the same bag; names both ids.
+    """
+    bag_of = without_suffix(table.bags, names, where=table.where)
+    if not bag_of:
+        return table
+    note = (
+        f"{counted(len(bag_of), 'id')} of {table.where} matched a bag without the suffix "
+        f"({next(iter(bag_of))!r} is {next(iter(bag_of.values()))!r})"
+    )
+    bags = tuple(bag_of.get(bag, bag) for bag in table.bags)
+    return replace(table, bags=bags, notes=(*table.notes, note))
 
 
 def check_labels_match(table: LabelTable, names: Sequence[str], *, allow_unlabelled: bool) -> None:

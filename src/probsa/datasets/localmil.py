@@ -72,7 +72,11 @@ class SetCard:
 
 
 def prepare_localmil(
-    root: Path, out: Path, *, sets: Sequence[str] | None = None, on_set: OnSet | None = None
+    root: Path | str,
+    out: Path | str,
+    *,
+    sets: Sequence[str] | None = None,
+    on_set: OnSet | None = None,
 ) -> list[SetCard]:
     """Check every set below a folder, and write it to `out`/<set>.
 
@@ -92,6 +96,7 @@ def prepare_localmil(
             instance labels, no negative bags, or coordinates that do not fit its graph.
         TableError: labels.csv is invalid, has no folds, or a group in two folds.
     """
+    root, out = Path(root), Path(out)
     found = {p.parent.name: p.parent for p in sorted(root.glob(f"*/{LABELS}"))}
     if not found:
         raise InputError(
@@ -126,12 +131,13 @@ def prepare_localmil(
     return cards
 
 
-def read_card(folder: Path) -> SetCard | None:
+def read_card(folder: Path | str) -> SetCard | None:
     """Return the card of a prepared set; None if the folder has none.
 
     Raises:
         InputError: the card is damaged.
     """
+    folder = Path(folder)
     path, advice = folder / CARD, "prepare the set again with `probsa dataset localmil`"
     return read_record(SetCard, path, advice=advice, complete=True) if path.is_file() else None
 

@@ -1,8 +1,9 @@
 """Names of the columns of a label table, and why a name may be unknown."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from ..errors import hint
+from ..errors import TableError, hint
+from ..slides import SLIDE_SUFFIXES
 from ..tasks import SHOWN
 
 SYNONYMS = {
@@ -17,6 +18,32 @@ SYNONYMS = {
 COLUMNS = ("bag", "label", "group", "fold", "split")
 HEADER = "bag,label[,group][,fold|split]"
 SPLIT_PARTS = ("train", "val", "test")
+FILE_SUFFIXES = (
+    *SLIDE_SUFFIXES, ".ome.tif", ".ome.tiff", ".dicom", ".ima", ".nii", ".nii.gz",
+    ".h5", ".hdf5", ".pt", ".pth", ".npy", ".npz",
+)  # fmt: skip
+"""Suffixes of slides, scans and features that a table may write after the name of a bag."""
+
+
+def without_suffix(given: Iterable[str], known: Collection[str], *, where: str) -> dict[str, str]:
+    """Return the known name of each name that is not known but for the suffix of a file.
+
+    Raises:
+        TableError: two names would be the same bag.
+    """
+    given, known, bag_of = list(given), set(known), dict[str, str]()
+    meant = {name: name for name in given if name in known}
+    for name in given:
+        ends = (s for s in FILE_SUFFIXES if name.lower().endswith(s))
+        fits = set() if name in known else {name[: -len(s)] for s in ends} & known
+        if len(fits) == 1:
+            bag_of[name] = fits.pop()
+            if (other := meant.setdefault(bag_of[name], name)) != name:
+                raise TableError(
+                    f"{where}: {other!r} and {name!r} both name the bag {bag_of[name]!r}: remove "
+                    "one of them"
+                )
+    return bag_of
 
 
 def nearest(name: str, known: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from ..core import TextTable, as_record, counted, write_csv, write_json
 from ..errors import InputError, TableError
 from ..tasks import SHOWN
 from .labels import LabelTable
-from .names import SPLIT_PARTS, nearest
+from .names import SPLIT_PARTS, nearest, without_suffix
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +119,7 @@ def check_training_part(table: LabelTable, split: Split) -> None:
         raise TableError(f"{table.where} ({columns}, {split.origin}): {reason}")
 
 
-def read_clam_split(path: Path, table: LabelTable) -> Split:
+def read_clam_split(path: Path | str, table: LabelTable) -> Split:
     """Read CLAM's `splits_k.csv` (ragged columns train, val, test) or `splits_k_bool.csv`.
 
     Repeats of a bag within a part, which occur in CAMIL's published splits, are ignored, and so are
@@ -129,6 +129,7 @@ def read_clam_split(path: Path, table: LabelTable) -> Split:
         TableError: a bag is not in the table, a bag or a group is in several parts, or a column or
             a cell is missing.
     """
+    path = Path(path)
     splits = TextTable.read(path, expected=",train,val,test")
     header = tuple(splits.frame.columns)
     index_columns = [n for n in header if n.removesuffix("_label") not in SPLIT_PARTS]
@@ -138,12 +139,14 @@ def read_clam_split(path: Path, table: LabelTable) -> Split:
             "expected an index and train, val, test, as in CLAM's splits_0.csv"
         )
     known = set(table.bags)
+    bag_of = without_suffix(splits.frame.to_numpy().ravel(), known, where=str(path))
     parts: dict[str, str] = {}
     for line, row in splits.numbered:
         for part in SPLIT_PARTS:
             # In `splits_k_bool.csv`, the index column holds the name.
             named_by_index = index_columns and row[part].lower() == "true"
             name = row[index_columns[0] if named_by_index else part]
+            name = bag_of.get(name, name)
             if name.lower() in ("", "false"):
                 continue
             if name not in known:
@@ -300,12 +303,15 @@ def fold_splits(table: LabelTable) -> list[Split]:
     return [check_classes(table, split, pooled=True) for split in splits]
 
 
-def write_splits(folder: Path, splits: Sequence[Split], *, settings: Any = None) -> list[Path]:
+def write_splits(
+    folder: Path | str, splits: Sequence[Split], *, settings: Any = None
+) -> list[Path]:
     """Write `splits_0.csv`, … in CLAM's format, then `splits.json` with their origin and settings.
 
     Returns:
         The CSV files, which `data.split` of a run can name.
     """
+    folder = Path(folder)
     paths = [folder / f"splits_{k}.csv" for k in range(len(splits))]
     for path, split in zip(paths, splits, strict=True):
         columns = zip_longest(*(getattr(split, p) for p in SPLIT_PARTS), fillvalue="")
@@ -325,13 +331,14 @@ def write_splits(folder: Path, splits: Sequence[Split], *, settings: Any = None)
     return paths
 
 
-def read_splits(folder: Path, table: LabelTable) -> list[Split]:
+def read_splits(folder: Path | str, table: LabelTable) -> list[Split]:
     """Read the splits that `write_splits` stored, and check that they still fit the table.
 
     Raises:
         TableError: there are no stored splits, or they no longer fit: bags were added or removed,
             a group is in several parts, the test part differs, or a class has no training bag.
     """
+    folder = Path(folder)
     metadata = read_splits_metadata(folder)
     advice = f"Put the table back as it was, or remove {folder} to make new splits"
     splits = []
@@ -346,12 +353,13 @@ def read_splits(folder: Path, table: LabelTable) -> list[Split]:
     return splits
 
 
-def read_splits_metadata(folder: Path) -> dict[str, Any]:
+def read_splits_metadata(folder: Path | str) -> dict[str, Any]:
     """Read the JSON file of stored splits.
 
     Raises:
         TableError: the file is missing, damaged, or of a later version.
     """
+    folder = Path(folder)
     path = folder / SPLITS_FILE
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))

@@ -92,8 +92,9 @@ def digit_slides(*, bags: int, seed: int) -> list[SyntheticSlide]:
     return slides
 
 
-def write_digit_slides(folder: Path, *, bags: int, seed: int) -> Sequence[SyntheticSlide]:
+def write_digit_slides(folder: Path | str, *, bags: int, seed: int) -> Sequence[SyntheticSlide]:
     """Write `features/<slide>.h5` and `labels.csv` (with a split column); return the slides."""
+    folder = Path(folder)
     return _write(folder, digit_slides(bags=bags, seed=seed), column="split")
 
 

@@ -136,7 +136,7 @@ class MILEstimator(BaseEstimator):
         return super().__new__(cls)
 
     def set_params(self: E, **params: Any) -> E:
-        """Set arguments; `model__…`, `training__…` and `likelihood__…` set options by name.
+        """Set arguments; `model__…`, `training__…`, `likelihood__…`, `graph__…` set options.
 
         So a search may try `{"model__attention_dim": [32, 64], "learning_rate": [1e-4, 1e-3]}`.
 
@@ -144,12 +144,13 @@ class MILEstimator(BaseEstimator):
             UnknownName: an argument does not exist; suggests the nearest. Names of options are
                 checked in `fit`.
         """
-        arguments = {"model": "model_arguments", "training": "training", "likelihood": "likelihood"}
+        own = ("training", "likelihood", "graph")
+        arguments = {"model": "model_arguments", **{name: name for name in own}}
         known = self._get_param_names()
         for name, value in params.items():
             argument, _, option = name.partition("__")
             if option and argument in arguments:
-                options = getattr(self, arguments[argument]) or {}
+                options = _options(getattr(self, arguments[argument]))
                 setattr(self, arguments[argument], {**options, option: value})
             elif name in known:
                 setattr(self, name, value)
@@ -363,8 +364,7 @@ class MILEstimator(BaseEstimator):
         given["data.task"] = self._task
         of_training = ("epochs", "batch_size", "learning_rate", "kl_weight", "select", "balanced")
         given |= {f"training.{k}": getattr(self, k, None) for k in (*of_training, "threads")}
-        graph: Any = {"kind": self.graph} if isinstance(self.graph, str) else self.graph
-        graph = asdict(graph) if isinstance(graph, GraphOptions) else graph or {}
+        graph = _options(self.graph)
         given |= {"data.graph" if k == "kind" else f"data.{k}": v for k, v in graph.items()}
         values = {k: v for k, v in given.items() if v is not None}
         sections = {"training": self.training, "model": self.model_arguments}
@@ -380,6 +380,12 @@ class MILEstimator(BaseEstimator):
         # a search may draw numbers of NumPy
         plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in values.items()}
         return read_run(None, plain)
+
+
+def _options(given: Any) -> dict[str, Any]:
+    """Return options by name; a text is the kind of a graph."""
+    given = {"kind": given} if isinstance(given, str) else given
+    return asdict(given) if isinstance(given, GraphOptions) else dict(given or {})
 
 
 def _check(

@@ -55,6 +55,8 @@ from .map_scores import drawable_scores as drawable_scores
 from .map_scores import drawn_values as drawn_values
 from .map_scores import map_values as map_values
 from .model_card import CardFacts as CardFacts
+from .prediction import SCORE_COLOURS as SCORE_COLOURS
+from .prediction import SIGNED_COLOURS as SIGNED_COLOURS
 from .prediction import Prediction as Prediction
 from .predictor import SEEN_BY_ALL as SEEN_BY_ALL
 from .predictor import Ensemble as Ensemble

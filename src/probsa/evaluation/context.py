@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..core import TextTable
-from ..datasets import patient_table, read_table
+from ..datasets import match_bags, patient_table, read_table
 from ..errors import InputError
 from ..statistics import Draws
 from ..tasks import TargetData, TargetOptions, Task
@@ -152,6 +152,7 @@ def target_data(
     thresholds = predictions.metadata.get("thresholds")
     if path.is_file():
         columns = predictions.outputs or predictions.classes
+        columns = columns[-predictions.probability.shape[1] :]
         stored = {row.get("bag"): row for row in TextTable.read(path).rows}
         try:
             values = [[float(stored[predictions.bags[k]][c]) for c in columns] for k in rows]
@@ -221,7 +222,8 @@ def read_truth(
             ),
             covariates=metadata.get("covariates", ()),
         )
-        table = patient_table(table) if metadata.get("unit") == "patient" else table
+        of_patients = metadata.get("unit") == "patient"
+        table = patient_table(table) if of_patients else match_bags(table, predictions.bags)
         given = {b: v for b, v in zip(table.bags, table.values, strict=True) if v is not None}
         group = table.group_of or group
         changed = [b for b, y in stored.items() if b in given and given[b] != y]

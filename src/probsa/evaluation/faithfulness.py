@@ -289,12 +289,13 @@ def write_curves(folder: Path, curves: Sequence[DeletionCurves]) -> None:
     write_json(folder / FAITHFULNESS, {"rule": RULE, "samples": SAMPLES, "bags": bags})
 
 
-def read_curves(folder: Path) -> dict[str, DeletionCurves] | None:
+def read_curves(folder: Path | str) -> dict[str, DeletionCurves] | None:
     """Read the curves of a folder of predictions by bag; None if it has none.
 
     Raises:
         InputError: The file is damaged.
     """
+    folder = Path(folder)
     path = folder / FAITHFULNESS
     if not path.is_file():
         return None

@@ -14,7 +14,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Shaped
 from scipy.special import expit, logit
 
-from ..core import counted, seed_of, write_csv
+from ..core import as_paths, counted, optional_path, seed_of, write_csv
 from ..errors import InputError, OutputExists, UnmetGuarantee
 from ..statistics import (
     ConformalSets,
@@ -96,6 +96,7 @@ class GuaranteeOptions:
     score: SetScore = "lac"
 
     def __post_init__(self) -> None:
+        as_paths(self)
         for flag, value in (("--coverage", self.coverage), ("--max-error", self.max_error)):
             if value is not None and not 0 < value < 1:
                 raise InputError(f"{flag} is {value:g}; expected a number between 0 and 1")
@@ -615,11 +616,11 @@ def guarantees_section(context: Context, options: GuaranteeOptions) -> Section:
 
 
 def write_sets(
-    folder: Path,
+    folder: Path | str,
     options: GuaranteeOptions,
     *,
-    out: Path,
-    labels: Path | None = None,
+    out: Path | str,
+    labels: Path | str | None = None,
     classes: Sequence[str] | None = None,
     overwrite: bool = False,
     seed: int = 0,
@@ -644,6 +645,7 @@ def write_sets(
         InputError: there are no new bags, or see `guaranteed`.
         UnmetGuarantee: a request cannot be met, so that the table would lack columns.
     """
+    folder, out, labels = Path(folder), Path(out), optional_path(labels)
     if out.exists() and not overwrite:
         raise OutputExists(f"{out} exists: give another --out, or --overwrite")
     predictions = read_predictions(folder)

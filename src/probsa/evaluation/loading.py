@@ -236,7 +236,7 @@ def scale_run(
 
 
 def load_several(
-    folders: Sequence[Path], *, checkpoint: str = "best", device: str = "auto"
+    folders: Sequence[Path | str], *, checkpoint: str = "best", device: str = "auto"
 ) -> Ensemble:
     """Load runs as one ensemble, in which no bag is predicted by a run that has seen it.
 
@@ -253,7 +253,8 @@ def load_several(
         InputError: the runs differ in classes, features, graph or the kind of their scores, or a
             run is given twice.
     """
-    resolved = [Path(folder).resolve() for folder in folders]
+    folders = [Path(folder) for folder in folders]
+    resolved = [folder.resolve() for folder in folders]
     for k, folder in enumerate(resolved):
         if folder in resolved[:k]:
             raise InputError(f"the run {folder} is given twice")

@@ -39,6 +39,8 @@ LIKE_ATTENTION = (
     "attention_variance", "weight_mean", "weight_variance", "variance_within", "variance_between"
 )  # fmt: skip
 """Those that have no other columns than `attention_mean`."""
+SIGNED_COLOURS, SCORE_COLOURS = "RdBu_r", "cividis"
+"""Matplotlib's colours of scores with and without a sign, in all pictures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +224,7 @@ class Prediction:
             top = float(np.abs(mean).max()) or 1.0
             limits = (-top, top) if self.score_has_level else (mean.min(), mean.max())
             squares = PolyCollection(list(corners), array=mean, edgecolors="none", clim=limits)
-            squares.set_cmap("RdBu_r" if self.score_has_level else "viridis")
+            squares.set_cmap(SIGNED_COLOURS if self.score_has_level else SCORE_COLOURS)
             ax.add_collection(squares)
             ax.autoscale_view()
             ax.set_aspect("equal")

@@ -1,5 +1,6 @@
 """A part of an evaluation report: its values for JSON, its text, and its figures."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from rich.console import Console
 from rich.table import Table as Grid
+from rich.text import Text
 
 from ..statistics import Metric
 
@@ -142,14 +144,25 @@ def grid(
 
 
 def metric_grid(title: str, metrics: Mapping[str, Metric], *, titles: Mapping[str, str]) -> Grid:
-    """Return a table with a row for each metric: value and interval, or why it is undefined."""
+    """Return a table with a row for each metric: value and interval, or why it is undefined.
+
+    A reason that several metrics share is said once, below the table.
+    """
+    counts = Counter(m.reason for m in metrics.values() if m.value is None and m.reason)
+    shared = [reason for reason, n in counts.items() if n > 1]
+    marks = {reason: f"see {k}" for k, reason in enumerate(shared, 1)}
     rows = []
     for name, m in metrics.items():
         left = f" ({m.left_out} resamples undefined)" if m.left_out else ""
-        value = "-" if m.value is None else f"{m.value:.3f}"
-        interval = m.reason if m.value is None else m.span(before="") + left
+        value = "-" if m.value is None else f"{m.value:.{m.digits}f}"
+        why = marks.get(m.reason or "", m.reason)
+        interval = why if m.value is None else m.span(before="") + left
         rows.append((titles.get(name, name), value, interval))
-    return grid(title, {"metric": {}, "value": RIGHT, "95 % interval": {}}, rows)
+    table = grid(title, {"metric": {}, "value": RIGHT, "95 % interval": {}}, rows)
+    if shared:
+        notes = (f"{k}: {reason}" for k, reason in enumerate(shared, 1))
+        table.caption, table.caption_justify = Text("\n".join(notes)), "left"
+    return table
 
 
 def metric_columns(

@@ -101,7 +101,8 @@ def with_slide_effects(
         yield p
 
 
-def write_slide_effects(folder: Path, rows: Iterable[SlideEffect]) -> None:
+def write_slide_effects(folder: Path | str, rows: Iterable[SlideEffect]) -> None:
     """Write the table into a folder of predictions."""
+    folder = Path(folder)
     header = list(SlideEffect.__dataclass_fields__)
     write_csv(folder / SLIDES, header, [asdict(row) for row in rows])

@@ -388,7 +388,7 @@ def truth_of(table: Predictions, row: int) -> str:
 
 
 def write_predictions(  # noqa: PLR0913 - the options are independent
-    folder: Path,
+    folder: Path | str,
     predictions: Iterable[Prediction],
     *,
     labels: Mapping[str, Target | None],

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..core import replacing
+from ..core import as_paths, replacing
 from ..datasets import open_bags
 from ..errors import BagError, InputError, MissingExtra
 from ..evaluation import Prediction, Predictions, read_predictions
@@ -41,6 +41,9 @@ class ExportSettings:
     """One file per bag, or one for all bags."""
     features: Path | None = None
     """The folder of the features for AnnData; None leaves them out."""
+
+    def __post_init__(self) -> None:
+        as_paths(self)
 
     def __bool__(self) -> bool:
         """Whether any format is chosen."""

@@ -61,7 +61,7 @@ def side_by_side(
     predictions: Mapping[str, Prediction],
     *,
     bag: str,
-    out: Path,
+    out: Path | str,
     label: int | None = None,
     caption: str = "",
     sources: Sources | None = None,
@@ -85,6 +85,7 @@ def side_by_side(
         BagError: The bag has no instances, no finite attention or unusable coordinates.
         SlideError: The slide or scan cannot be read.
     """
+    out = Path(out)
     check_same_bag(predictions, bag=bag)
     single = {name: _single(p) for name, p in predictions.items()}
     first = next(iter(single.values()))

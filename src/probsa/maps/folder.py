@@ -38,6 +38,8 @@ Scale = Literal["fixed", "per-bag"]
 LEAST_DROP = 0.05
 """Drop of the probability of validation bags without the top instances of a score, below which its
 map explains almost nothing of the predictions."""
+LITTLE = 0.1
+"""Share of the largest value of a bag that says nothing for its call."""
 NOTHING = "This map explains almost nothing of the prediction."
 
 
@@ -134,26 +136,28 @@ def unlike(table: Predictions, row: int) -> str:
 
 
 def against(table: Predictions, p: Prediction) -> str:
-    """Say what makes p where every instance contradicts the call of a bag; see `showing`."""
+    """Say what makes p where no instance speaks clearly for the call of a bag; see `showing`."""
     if not table.of_task.two_classes or not KINDS[key_of(p)].signed:
         return ""
     positive = float(p.probability[-1])
     called = positive >= (HALF if table.threshold is None else table.threshold)
-    finite = column_of(p.attention_mean, -1)[np.isfinite(column_of(p.attention_mean, -1))]
-    if not len(finite) or not (finite < 0 if called else finite > 0).all():
+    values = column_of(p.attention_mean, -1)
+    agrees = values[np.isfinite(values)] * (1 if called else -1)
+    if not agrees.sum() < 0 or agrees.max() > LITTLE * np.abs(agrees).max():
         return ""
-    speaks = "against" if called else "for"
-    first = f"Every instance speaks {speaks} the class, but the bag is called the opposite: "
+    speak = "against" if called else "for"
+    first = f"The instances speak {speak} the class, but the bag is called the opposite: "
     if called == (positive < HALF):
         return f"{first}the threshold does this, as p is {'below' if called else 'above'} 0.5."
     if p.contribution is None:
         return f"{first}p is made from the whole bag by the model's pooling, not by these values."
     total = float(column_of(p.contribution, -1).sum())
     logit = float(logit_of(np.clip(np.float64(positive), 1e-6, 1 - 1e-6)))
+    added, of_p = (f"{value:+.2g}".replace("-", "−") for value in (total, logit))
     return (
-        f"{first}attention-weighted pooling adds {total:+.2g} to the logit of p, {logit:+.2g}; the "
-        "bias and the averages over samples and members add the rest."
-    ).replace("-", "−")
+        f"{first}attention-weighted pooling adds {added} to the logit of p, {of_p}; the bias and "
+        "the averages over samples and members add the rest."
+    )
 
 
 def predicted_bags(
@@ -282,7 +286,7 @@ def resolve(table: Predictions, score: ScoreChoice) -> Shown:
     return Shown(score, text[0].upper() + text[1:], warning)
 
 
-def map_limits(folder: Path, *, score: MapScore | None = None) -> ColourLimits:
+def map_limits(folder: Path | str, *, score: MapScore | None = None) -> ColourLimits:
     """Return the fixed scale of a predictions folder: that of its validation bags, or of all.
 
     The limits of the mean are those of `score`; None: of the model's own score. Bags whose
@@ -292,6 +296,7 @@ def map_limits(folder: Path, *, score: MapScore | None = None) -> ColourLimits:
         InputError, TableError: The folder is not a predictions folder.
         BagError: No bag has attention that could be read.
     """
+    folder = Path(folder)
     table = read_predictions(folder)
     part = "val" if "val" in table.parts else ""
     return common_limits(_readable(table, score, part=part))

@@ -274,8 +274,8 @@ def _slices(position: np.ndarray) -> Layout:
     columns = np.r_[0, np.minimum(jump, WIDEST_GAP + 1).cumsum()]
     missing = int((jump - 1).sum())
     note = f" ({missing} missing)" if missing else ""
-    what = "slice number" if (position % 1 == 0).all() else "position of the slice (mm)"
-    return _strip(columns, numbers=[f"{v:g}" for v in position], label=f"{what}{note}")
+    # predictions do not say whether a position is a number, millimetres or minutes
+    return _strip(columns, numbers=[f"{v:g}" for v in position], label=f"position{note}")
 
 
 def _strip(columns: np.ndarray, *, numbers: list[str], label: str) -> Layout:

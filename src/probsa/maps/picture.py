@@ -369,8 +369,9 @@ def missing_letters() -> Iterator[None]:
         yield
 
 
-def save_figure(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path | str) -> None:
     """Write a figure as a PNG, atomically."""
+    path = Path(path)
     with replacing(path) as temporary, missing_letters():
         if isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine):  # see `finish`
             FigureCanvasAgg(figure).print_png(temporary)  # unlike savefig, it draws once

@@ -13,6 +13,8 @@ from matplotlib import colormaps
 from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, Normalize
 
 from ..evaluation import (
+    SCORE_COLOURS,
+    SIGNED_COLOURS,
     MapScore,
     Prediction,
     available_scores,
@@ -96,8 +98,8 @@ class Kind:
 
 # red speaks for the class, blue against it; readers with any colour vision can tell them apart, as
 # they can sky blue and vermillion of Okabe and Ito
-_RED_BLUE, _LABELS = colormaps["RdBu_r"], ListedColormap(["#56B4E9", "#D55E00"])
-_SCORE, _DOUBT = colormaps["cividis"], colormaps["inferno"]
+_RED_BLUE, _LABELS = colormaps[SIGNED_COLOURS], ListedColormap(["#56B4E9", "#D55E00"])
+_SCORE, _DOUBT = colormaps[SCORE_COLOURS], colormaps["inferno"]
 KINDS: dict[str, Kind] = {
     "mean": Kind(of=lambda p: p.attention_mean, colours=_SCORE, relative=True),
     "contribution": Kind(of=_score("contribution"), colours=_RED_BLUE, signed=True),

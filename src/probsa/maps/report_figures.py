@@ -30,8 +30,9 @@ COLOURS = {
 """Colours of Okabe and Ito by what a line is of; null rivals are black and grey."""
 
 
-def write_report_figures(report: Report, folder: Path) -> list[Path]:
+def write_report_figures(report: Report, folder: Path | str) -> list[Path]:
     """Write the figures of the sections that have one, and return their paths."""
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for section in report.sections:

@@ -23,8 +23,9 @@ NAMESPACE = uuid.UUID("6f1c6d0a-3f0e-5f5b-9a57-3f2f8c1d7a10")
 """Namespace of feature identifiers, so that the same tissue gives the same file."""
 
 
-def write_geojson(path: Path, tissue: Tissue) -> None:
+def write_geojson(path: Path | str, tissue: Tissue) -> None:
     """Write a FeatureCollection that QuPath opens as annotations, atomically."""
+    path = Path(path)
     features = [_feature(polygon, k) for k, polygon in enumerate(tissue.polygons)]
     metadata = {"level": tissue.level, "scale": tissue.scale, "notes": tissue.notes}
     document = {"type": "FeatureCollection", "features": features, "probsa": metadata}
@@ -47,7 +48,7 @@ def _feature(polygon: Polygon, k: int) -> dict[str, Any]:
     }
 
 
-def read_geojson(path: Path, size: tuple[int, int]) -> Tissue:
+def read_geojson(path: Path | str, size: tuple[int, int]) -> Tissue:
     """Read the polygons of a GeoJSON file as the tissue of a slide of the given (width, height).
 
     Every polygon counts as tissue, whatever its class. Coordinates are rounded to pixels.
@@ -55,6 +56,7 @@ def read_geojson(path: Path, size: tuple[int, int]) -> Tissue:
     Raises:
         InputError: the file is not GeoJSON, contains other shapes, or belongs to another slide.
     """
+    path = Path(path)
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:

@@ -82,8 +82,9 @@ def open_slide(path: str | Path, *, mpp: float | None = None) -> Slide:
     raise SlideError(f"{path} {_what_it_is(path, head)}; {_READABLE}")
 
 
-def slide_name(path: Path) -> str:
+def slide_name(path: Path | str) -> str:
     """Return the name of a slide: its file name without the suffix (`.ome.tiff` is one suffix)."""
+    path = Path(path)
     stem = path.stem
     return stem[:-4] if stem.lower().endswith(".ome") and len(stem) > 4 else stem
 

@@ -4,6 +4,7 @@ A metric is a function of labels, scores and draws. Row 0 is the data, the other
 Metrics whose rows come from the same draws are paired: their difference is taken row by row.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -79,12 +80,20 @@ class Metric:
         """Return the value and its interval, as `0.812 [0.701, 0.900]`; a dash if undefined."""
         if self.value is None:
             return "-"
-        return f"{self.value:{'+' if sign else ''}.3f}{self.span(sign=sign)}"
+        return f"{self.value:{'+' if sign else ''}.{self.digits}f}{self.span(sign=sign)}"
 
-    def span(self, digits: int = 3, *, sign: bool = False, before: str = " ") -> str:
+    @property
+    def digits(self) -> int:
+        """Decimals of the three significant digits of the largest number; three up to 1."""
+        numbers = (abs(v) for v in (self.value, self.low, self.high) if v is not None)
+        largest = max(numbers, default=0.0)
+        return 3 if not 1 < largest < np.inf else max(0, 2 - math.floor(math.log10(largest)))
+
+    def span(self, digits: int | None = None, *, sign: bool = False, before: str = " ") -> str:
         """Return the interval in brackets after `before`; an empty string if there is none."""
         if self.low is None or self.high is None:
             return ""
+        digits = self.digits if digits is None else digits
         form = f"{'+' if sign else ''}.{digits}f"
         return f"{before}[{self.low:{form}}, {self.high:{form}}]"
 

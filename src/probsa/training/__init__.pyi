@@ -36,6 +36,7 @@ from .preparation import as_two_classes as as_two_classes
 from .preparation import attach_covariates as attach_covariates
 from .preparation import build_model as build_model
 from .preparation import fit_likelihood as fit_likelihood
+from .preparation import known_names as known_names
 from .preparation import need_table as need_table
 from .preparation import note_missing_features as note_missing_features
 from .preparation import open_data as open_data

@@ -117,9 +117,10 @@ def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def save_checkpoint(
-    path: Path, tensors: Mapping[str, Tensor], *, metadata: Mapping[str, Any]
+    path: Path | str, tensors: Mapping[str, Tensor], *, metadata: Mapping[str, Any]
 ) -> None:
     """Write a checkpoint atomically."""
+    path = Path(path)
     from .. import __version__
 
     header = {"format": FORMAT, "version": __version__, **metadata}
@@ -131,8 +132,9 @@ def save_checkpoint(
         )
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
+def load_checkpoint(path: Path | str) -> Checkpoint:
     """Read a checkpoint; a CheckpointError says what is wrong with the file."""
+    path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"no checkpoint at {path}: did the run finish its first epoch?")
     try:
@@ -253,8 +255,8 @@ WRAPPERS = ("state_dict", "model_state_dict", "model", "state")
 
 
 def convert_checkpoint(
-    source: Path,
-    out: Path,
+    source: Path | str,
+    out: Path | str,
     *,
     reference: str,
     arguments: Mapping[str, Any] | None = None,
@@ -270,6 +272,7 @@ def convert_checkpoint(
         CheckpointError: the file cannot be read safely, or its weights have another layout or size.
         OutputExists: `out` exists and `overwrite` is not set.
     """
+    source, out = Path(source), Path(out)
     if out.exists() and not overwrite:
         raise OutputExists(f"{out} exists: give another name, or --overwrite")
     model = from_original(reference, read_state(source), **dict(arguments or {}))

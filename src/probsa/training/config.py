@@ -24,6 +24,7 @@ from ..core import (
     PositiveFloat,
     PositiveInt,
     UnitInterval,
+    as_paths,
     check_options,
     convert_value,
     read_text,
@@ -135,6 +136,7 @@ class _Checked:
     """Options of which an InputError names a value that is not a choice or outside its limits."""
 
     def __post_init__(self) -> None:
+        as_paths(self)
         check_options(self)
 
 

@@ -379,7 +379,7 @@ STORED = "baseline"
 
 def train(
     config: RunConfig,
-    out: Path,
+    out: Path | str,
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -404,6 +404,7 @@ def train(
             (`TableError`, `GraphError`, `BagError`), or the run diverged.
         CheckpointError: the checkpoint to resume from cannot be used.
     """
+    out = Path(out)
     reporter = reporter or Reporter()
     device = choose_device(config.training.device)
     forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])

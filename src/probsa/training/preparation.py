@@ -16,7 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from ..cohorts import FeatureRecipe, PatchSet, Record
-from ..core import Bags, as_record, counted, max_bag_gb, read_json, read_record, seed_of, write_json
+from ..core import (
+    Bags,
+    as_record,
+    counted,
+    max_bag_gb,
+    optional_path,
+    read_json,
+    read_record,
+    seed_of,
+    write_json,
+)
 from ..datasets import (
     SPLIT_PARTS,
     BagSet,
@@ -31,11 +41,13 @@ from ..datasets import (
     drop_bags,
     fit_encoder,
     make_split,
+    match_bags,
     open_bags,
     patient_table,
     read_clam_split,
     read_covariates,
     read_table,
+    without_suffix,
 )
 from ..errors import CheckpointError, GraphError, InputError, TableError
 from ..models import Model, arguments, build, check_task, look_up
@@ -47,23 +59,35 @@ from .config import ASSUMED, DataConfig, RunConfig
 from .run_folder import ADVICE, RunFolder
 
 
-def read_labels(data: DataConfig, *, path: Path | None = None) -> LabelTable:
+def read_labels(
+    data: DataConfig, bags: BagSet | None = None, *, path: Path | None = None
+) -> LabelTable:
     """Read the labels of a run, or another table with its classes, whose bags need no label.
+
+    With bags, ids that are theirs but for the suffix of a file become theirs.
 
     Raises:
         TableError: the table is invalid.
     """
-    return read_table(
+    table = read_table(
         path or data.labels,
         classes=data.classes,
         target=data.targets,
         covariates=data.covariates.columns,
         labels_required=path is None,
     )
+    return table if bags is None else match_bags(table, known_names(bags))
 
 
-def open_data(data: DataConfig, *, features: Path | None = None) -> BagSet:
+def known_names(bags: BagSet) -> set[str]:
+    """Return the names of bags, and of slides beside them that have no features."""
+    records = PatchSet(bags.folder.parent).record_files("patch")
+    return {*bags.names, *(file.stem for file in records)}
+
+
+def open_data(data: DataConfig, *, features: Path | str | None = None) -> BagSet:
     """Open the bags of a run, or those of another folder with the run's settings."""
+    features = optional_path(features)
     # instance labels belong to the rows of the run's own features
     is_own_folder = features is None or features.resolve() == data.features.resolve()
     return open_bags(
@@ -87,7 +111,8 @@ def open_units(
     Raises:
         TableError: the table cannot be used, or says nothing of patients that are needed.
     """
-    bags, table = open_data(data, features=features), read_labels(data, path=labels)
+    bags = open_data(data, features=features)
+    table = read_labels(data, bags, path=labels)
     if data.targets.unit != "patient":
         return bags, table
     return PatientBags(bags, table, missing="leave_out"), patient_table(table)
@@ -175,10 +200,10 @@ def _row_names(
     covariates: CovariateTable, names: Sequence[str], table: LabelTable | None
 ) -> tuple[str, ...]:
     """Return under which name the row of each bag is found: its own, or that of its patient."""
-    if table is None:
-        return tuple(names)
-    groups = {bag: table.group(row) for row, bag in enumerate(table.bags)}
-    return tuple(n if n in covariates.rows_of else groups.get(n, n) for n in names)
+    groups = {} if table is None else {b: table.group(row) for row, b in enumerate(table.bags)}
+    files = without_suffix(covariates.names, names, where=str(covariates.path))
+    other = groups | {name: file for file, name in files.items()}
+    return tuple(n if n in covariates.rows_of else other.get(n, n) for n in names)
 
 
 MOST_WEIGHT = 20.0
@@ -448,15 +473,16 @@ class PreparedData:
             write_json(file, dict(sorted({**earlier, **self.bags.notes}.items())))
 
 
-def prepare(config: RunConfig, *, previous: Path | None = None) -> PreparedData:
+def prepare(config: RunConfig, *, previous: Path | str | None = None) -> PreparedData:
     """Open and check the data of a run; `previous` is a run folder whose split is used again.
 
     Raises:
         TableError: labels, bags and split do not fit one another.
         InputError: as `prepare_bags`.
     """
-    table = read_labels(config.data)
+    previous = optional_path(previous)
     bags = open_data(config.data)
+    table = read_labels(config.data, bags)
     full_table, left_out = table, note_missing_features(table, bags)
     present = drop_bags(table, left_out)
     if config.data.targets.missing == "leave_out":

@@ -19,7 +19,16 @@ import torch
 import yaml
 from matplotlib.axes import Axes
 
-from ..core import Limits, TaskName, TextTable, read_record, write_csv, write_json, write_text
+from ..core import (
+    Limits,
+    TaskName,
+    TextTable,
+    as_paths,
+    read_record,
+    write_csv,
+    write_json,
+    write_text,
+)
 from ..errors import InputError, OutputExists, UnknownName
 from ..models import names
 from .config import RunConfig, leaves, load_yaml, plain
@@ -62,6 +71,9 @@ class RunFolder:
     """The paths of a run's files."""
 
     path: Path
+
+    def __post_init__(self) -> None:
+        as_paths(self)
 
     config_file = _Inside("run.yaml")
     best = _Inside("checkpoints/best.safetensors")

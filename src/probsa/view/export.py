@@ -34,7 +34,7 @@ class Exported:
 
 def export_page(
     data: ViewData,
-    out: Path,
+    out: Path | str,
     *,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
@@ -50,6 +50,7 @@ def export_page(
     Raises:
         OutputExists: the folder exists and may not be replaced.
     """
+    out = Path(out)
     out = Path(out)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         if not (out / MARK).is_file():

@@ -20,6 +20,7 @@ from ..maps import (
     CohortSources,
     ColourLimits,
     Layout,
+    against,
     chance_of,
     checked_squares,
     class_names,
@@ -28,6 +29,7 @@ from ..maps import (
     place,
     raster,
     resolve,
+    showing,
 )
 from ..patches import read_geojson, thumbnail
 from ..slides import Scan, Slide
@@ -37,7 +39,6 @@ from .quantities import (
     as_page,
     check_comparable,
     chosen_column,
-    contradiction,
     galleries,
     look_up_table,
     quantities,
@@ -102,10 +103,10 @@ class ViewData:
 
     def __init__(
         self,
-        predictions: Path,
+        predictions: Path | str,
         *,
-        slides: Path | None = None,
-        against: Path | None = None,
+        slides: Path | str | None = None,
+        against: Path | str | None = None,
         mpp: float | Mapping[str, float] | None = None,
         max_mpp: float | None = None,
         patch_mpp: bool = False,
@@ -113,7 +114,7 @@ class ViewData:
     ) -> None:
         folder, self.about = _predictions_of(Path(predictions))
         self.table = read_predictions(folder)
-        self.sources = None if slides is None else CohortSources(slides, mpp=mpp)
+        self.sources = None if slides is None else CohortSources(Path(slides), mpp=mpp)
         other = None if against is None else _predictions_of(Path(against))[0]
         self.other = None if other is None else read_predictions(other)
         self.max_mpp, self.patch_mpp, self.most_pixels = max_mpp, patch_mpp, most_pixels
@@ -180,8 +181,8 @@ class ViewData:
             "classes": named if columns > 1 else [],
             "column": chosen_column(p),
             "reason": "",
-            "contradiction": contradiction(
-                p, self.rows[k].threshold, self.table.class_names[-1] if self.table.classes else ""
+            "contradiction": against(
+                self.table, p if p.contribution is None else showing(p, "contribution")
             ),
         }
         if p.coords is not None and p.coords.shape[-1] == 2:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
-from scipy.special import logit, ndtr
+from scipy.special import ndtr
 
 from ..errors import InputError
 from ..evaluation import Prediction
@@ -28,8 +28,6 @@ GALLERY = 10
 """Number of patches in each list of pictures."""
 UNCERTAIN = float(ndtr(1.0)) - 0.5
 """|P − 0.5| of a score that is one standard deviation from 0."""
-LITTLE = 0.1
-"""Share of the largest value of a bag that counts for nothing."""
 
 
 def look_up_table(key: str) -> UInt8[np.ndarray, "256 3"]:
@@ -125,38 +123,6 @@ def check_comparable(p: Prediction, other: Prediction) -> None:
         )
     if not same_instances(p, other):
         raise InputError("The predictions are of instances at other coordinates.")
-
-
-def contradiction(p: Prediction, threshold: float | None, name: str) -> str:
-    """Return which part of the model makes p where the map speaks against the call, else nothing.
-
-    It does if the sum of the instances does, and none speaks for the call by more than `LITTLE` of
-    the largest value.
-
-    Args:
-        p: The prediction of a bag.
-        threshold: p from which the second of two classes is called; None for other tasks.
-        name: That class.
-    """
-    values = p.attention_mean if p.contribution is None else p.contribution
-    none = p.contribution is None and not p.score_has_level
-    if not p.of_task.two_classes or threshold is None or none or values.ndim > 1:
-        return ""
-    chance, total = float(p.probability[-1]), float(values.sum(dtype=np.float64))
-    sign = 1 if chance >= threshold else -1
-    if sign * total >= 0 or (sign * values).max() > LITTLE * np.abs(values).max():
-        return ""
-    noun, side = "slices" if p.kind == "ct" else "patches", "for" if sign < 0 else "against"
-    text = f"The call contradicts the map: the {noun} speak {side} “{name}”."
-    if p.contribution is None:
-        return f"{text} p is computed from the pooled features of the bag, not from these values."
-    rest = float(logit(np.clip(chance, 1e-6, 1 - 1e-6))) - total
-    said = (
-        f"{text} Together they add {total:+.2g} to the logit of p({name}), the rest of the model "
-        f"(its bias) {rest:+.2g}; the threshold {threshold:.2g} is a logit of "
-        f"{logit(threshold):+.2g}."
-    )
-    return said.replace("-", "−")
 
 
 def chosen_column(p: Prediction) -> int:

@@ -11,6 +11,7 @@ from ..datasets import (
     PatientBags,
     Split,
     check_labels_match,
+    match_bags,
     open_bags,
     patient_table,
     read_table,
@@ -31,6 +32,7 @@ from ..tasks import TASKS, TargetOptions
 from ..training import (
     RunFolder,
     attach_covariates,
+    known_names,
     need_table,
     note_missing_features,
     open_data,
@@ -94,10 +96,10 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     if not several and shown.is_file():
         advice = "remove it to show the model's own score, or copy the run again"
         predictor.metadata["map_score"] = asdict(read_record(MapScoreChoice, shown, advice=advice))
-    own = RunFolder(first).predictions / METADATA
-    if not several and own.is_file():
-        chance = read_json(own, advice="train the run again, or remove this file").get("chance")
-        predictor.metadata |= {} if chance is None else {"chance": chance}
+    chance = list(filter(None, map(_chance, runs)))
+    if len(chance) == len(runs):
+        of_several = f" (the first of {len(runs)} such runs)" if several else ""
+        predictor.metadata["chance"] = chance[0] + of_several
     bags, table = _units(predictor, Path(features), optional_path(labels))
     unknown = _covariates(predictor, bags, table, optional_path(covariates))
     null_maps = null_maps_of(runs)  # a damaged file is refused before anything is written
@@ -143,6 +145,13 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     return replace(predicted, without_features=without, notes=len(bags.notes), new_missing=unknown)
 
 
+def _chance(run: Path) -> str | None:
+    """Return the remark that a run was not shown better than chance, if it has one."""
+    own = RunFolder(run).predictions / METADATA
+    advice = "train the run again, or remove this file"
+    return read_json(own, advice=advice).get("chance") if own.is_file() else None
+
+
 def _units(
     predictor: Predictor, features: Path, labels: Path | None
 ) -> tuple[BagSet, LabelTable | None]:
@@ -158,6 +167,7 @@ def _units(
         table = read_table(
             labels, classes=classes, labels_required=False, target=target, covariates=columns
         )
+        table = match_bags(table, known_names(bags))
         if not set(table.bags) & set(bags.names):
             check_labels_match(table, bags.names, allow_unlabelled=True)
     if config is not None:

@@ -94,11 +94,11 @@ class MeanFeatures:
         self, predictions: Path, means: Mapping[str, Float[Tensor, " d"]], *, classes: Sequence[str]
     ) -> None:
         """Write what it predicts for bags with these mean features."""
-        columns = self.likelihood.outputs(classes)
-        values = self.predict(torch.stack(list(means.values()))).tolist()
+        values = self.predict(torch.stack(list(means.values())))
+        columns = self.likelihood.outputs(classes)[-values.shape[1] :]  # one logit: the last class
         rows = [
             {"bag": bag, **dict(zip(columns, row, strict=True))}
-            for bag, row in zip(means, values, strict=True)
+            for bag, row in zip(means, values.tolist(), strict=True)
         ]
         write_csv(predictions / MEAN_FEATURES, ["bag", *columns], rows)
 

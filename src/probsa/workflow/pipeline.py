@@ -20,7 +20,7 @@ from ..cohorts import (
     extract_cohort,
     patch_cohort,
 )
-from ..core import TextTable, read_json, write_json
+from ..core import TextTable, as_paths, read_json, write_json
 from ..errors import InputError
 from ..evaluation import FAILED, read_predictions
 from ..maps import CohortSources, OverlaySettings, render_folder
@@ -52,6 +52,9 @@ class PipelineOptions:
     readers: int = 0
     threads: int = 0
 
+    def __post_init__(self) -> None:
+        as_paths(self)
+
 
 @dataclass(kw_only=True, slots=True)
 class PipelineResult:
@@ -69,10 +72,10 @@ class PipelineResult:
 
 
 def run_pipeline(
-    source: Path,
+    source: Path | str,
     *,
-    runs: Sequence[Path],
-    out: Path,
+    runs: Sequence[Path | str],
+    out: Path | str,
     recipe: FeatureRecipe,
     options: PipelineOptions,
     watch: Watch,
@@ -94,10 +97,11 @@ def run_pipeline(
         InputError: there is nothing to read, or nothing of the kind that the runs know.
         WeightsError: the weights of the encoder are missing, or are not those of the training.
     """
+    source, out = Path(source), Path(out)
     result = PipelineResult(predictions=out / "predictions", maps=out / "maps", page=out / "page")
     work, mpp = out / "work", options.slide_mpp
     features = _features(source, work, recipe, options, watch=watch, result=result)
-    made_from = _made_from(runs, features, options)
+    made_from = _made_from(list(map(Path, runs)), features, options)
     stamp, stored = out / "run.json", None
     with suppress(InputError):
         stored = read_json(stamp, advice="")

@@ -26,21 +26,21 @@ class StatedRecipe:
     """Micrometres per pixel of the patches."""
 
 
-def recipe_of_runs(runs: Sequence[Path], stated: StatedRecipe) -> tuple[FeatureRecipe, str]:
+def recipe_of_runs(runs: Sequence[Path | str], stated: StatedRecipe) -> tuple[FeatureRecipe, str]:
     """Return how the features of runs were made, and a remark if that is not known exactly.
 
     Raises:
         InputError: the runs differ, or nothing is known of how their features were made.
     """
     recipes: dict[Path, FeatureRecipe] = {}
-    for run in runs:
+    for run in map(Path, runs):
         if not run.is_file():  # the file of a converted model
             RunFolder(run).config()
         file = RunFolder(run).recipe_file
         if file.is_file():
             recipes[run] = FeatureRecipe.from_dict(read_json(file, advice=ADVICE), where=str(file))
     if not recipes:
-        return _from_metadata(runs[0], stated)
+        return _from_metadata(Path(runs[0]), stated)
     first, recipe = next(iter(recipes.items()))
     given = [f for f in ("encoder", "patch_size", "mpp") if getattr(stated, f) is not None]
     if given:

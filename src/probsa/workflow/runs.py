@@ -222,8 +222,7 @@ def predict_run(
         if shown is not None:
             predictor.metadata["map_score"] = asdict(shown)
             write_json(run.map_score_file, asdict(shown))
-        if not table.of_task.two_classes:
-            rival = fit_run_means(run, predictor, read=bags.stored, split=split, targets=targets)
+        rival = fit_run_means(run, predictor, read=bags.stored, split=split, targets=targets)
         distance = fit_run_distance(run, bags.bag, split=split)
 
     def null_maps(new: Path) -> None:

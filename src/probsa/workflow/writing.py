@@ -54,6 +54,8 @@ class Predicted:
     """Number of bags with remarks in `notes.json`."""
     new_missing: Mapping[str, int] = field(default_factory=dict)
     """How often a covariate is missing that no training patient lacked; it counts as average."""
+    chance: str = ""
+    """The remark that the model was not shown better than chance; empty if it was."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,4 +173,10 @@ class BagSelection:
             more=others,
         )
         predicted = len(self.names) - len(failures)
-        return Predicted(folder=self.out, bags=predicted, failures=failures, other=other)
+        return Predicted(
+            folder=self.out,
+            bags=predicted,
+            failures=failures,
+            other=other,
+            chance=metadata.get("chance", ""),
+        )

@@ -38,7 +38,7 @@ class Plan:
     notes: tuple[str, ...]
 
 
-def plan(grid: Grid, out: Path) -> Plan:
+def plan(grid: Grid, out: Path | str) -> Plan:
     """Return the states of all cells of a grid without running or writing anything.
 
     Duplicate bags are not looked for, because that requires reading all bags.
@@ -46,6 +46,7 @@ def plan(grid: Grid, out: Path) -> Plan:
     Raises:
         InputError, TableError, OutputExists: See `run_grid`.
     """
+    out = Path(out)
     out = _check_folder(out)
     checked = check_grid(grid, out, read_all=False)
     return Plan(states=tuple(state_of(c, out) for c in grid.cells(out)), notes=checked.notes)
@@ -53,7 +54,7 @@ def plan(grid: Grid, out: Path) -> Plan:
 
 def run_grid(
     grid: Grid,
-    out: Path,
+    out: Path | str,
     *,
     engine: Engine = "local",
     workers: int = 1,
@@ -80,6 +81,7 @@ def run_grid(
         OutputExists: The folder is not the folder of an experiment.
         OSError: The disk is full.
     """
+    out = Path(out)
     out = _check_folder(out)
     checked = check_grid(grid, out)
     cells = grid.cells(out)

@@ -5,16 +5,26 @@ models on some data sets; later ones in this list take precedence.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ...core import write_text
+from ...core import optional_path, write_text
 from ...datasets import patient_table
-from ...errors import InputError
-from ...training import SECTIONS, RunConfig, RunKey, checked_run, load_yaml, plain, read_labels
+from ...errors import InputError, ProbSAError
+from ...training import (
+    SECTIONS,
+    RunConfig,
+    RunKey,
+    checked_run,
+    load_yaml,
+    open_data,
+    plain,
+    read_labels,
+)
 from .data_sets import DataSet, chosen_splits, found_at, named_sets, prepare_set, shared_keys
 from .entries import (
     ExceptionRule,
@@ -120,11 +130,11 @@ def grid_name(path: Path) -> str:
 
 
 def read_grid(
-    path: Path,
+    path: Path | str,
     *,
     data: Sequence[str] = (),
     overrides: Mapping[str, Any] | None = None,
-    out: Path | None = None,
+    out: Path | str | None = None,
 ) -> Grid:
     """Read a grid and check every key, model and value of it.
 
@@ -142,6 +152,7 @@ def read_grid(
         InputError: A value is invalid, there is no data, or a folder is not a data set.
         TableError: The labels are missing or unusable.
     """
+    path, out = Path(path), optional_path(out)
     flags = overrides or {}
     given_as = ", ".join(f"--{_short(key)}" for key in flags)
     where = f"{path} (with {given_as})" if flags else str(path)
@@ -262,7 +273,10 @@ def _short(key: str) -> str:
 def _data_set(
     name: str, keys: Mapping[str, Any], config: RunConfig, file: GridFile, *, where: str
 ) -> DataSet:
-    table = read_labels(config.data)
+    bags = None
+    with suppress(ProbSAError):  # the checks say what is wrong with the bags
+        bags = open_data(config.data)
+    table = read_labels(config.data, bags)
     if config.data.targets.unit == "patient":
         table = patient_table(table)
     wanted = file.splits

@@ -57,6 +57,8 @@ def run(
         "in training: the average is used"
         for column, number in predicted.new_missing.items()
     ]
+    if predicted.chance:
+        remarks.append(f"warning: {predicted.chance}")
     if other:
         remarks.append(
             f"{counted(len(other), 'bag')} with other features than every training bag, predicted "
@@ -77,6 +79,7 @@ def run(
         "other_features": [{"bag": b, "difference": d} for b, d in other],
         "without_features": list(missing),
         "notes": predicted.notes,
+        "chance": predicted.chance,
     }
     text = f"{counted(predicted.bags, 'bag')} predicted: {folder / 'predictions.csv'}"
     return Answer(document, text, predicted.failures)

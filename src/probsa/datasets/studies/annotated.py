@@ -27,12 +27,13 @@ NO_LESION_TASK = {
 }
 
 
-def annotation_files(folder: Path, bags: Collection[str]) -> dict[str, Path]:
+def annotation_files(folder: Path | str, bags: Collection[str]) -> dict[str, Path]:
     """Find each bag's annotation file (`<bag>_mask.tif`, too) in a folder and its subfolders.
 
     Raises:
         InputError: the folder is missing, a bag has two files, or no bag has a file.
     """
+    folder = Path(folder)
     if not folder.is_dir():
         raise InputError(
             f"there is no folder {folder}: --lesions expects annotations (<bag>.xml of ASAP, or "

@@ -13,7 +13,7 @@ LABELS = ("labels", "patch_labels", "slice_labels", "coords")
 
 
 def fetch_release(
-    repository: str, into: Path, *, feature_set: str | None, revision: str | None
+    repository: str, into: Path | str, *, feature_set: str | None, revision: str | None
 ) -> Path:
     """Download one set of features with its labels, and unpack the archives.
 
@@ -30,6 +30,7 @@ def fetch_release(
         InputError: `feature_set` is None, the repository or the features do not exist, or the Hub
             cannot be reached.
     """
+    into = Path(into)
     try:
         import huggingface_hub
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError

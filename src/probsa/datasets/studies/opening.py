@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import get_args
 
+from ...core import optional_path
 from ...errors import InputError
 from ..choices import StudyName
 from ..formats.torchmil import TorchmilBags
@@ -41,10 +42,10 @@ a cohort: {table.NEEDED}"""
 
 def open_study(
     name: StudyName,
-    root: Path,
+    root: Path | str,
     *,
-    out: Path,
-    features: Path | None = None,
+    out: Path | str,
+    features: Path | str | None = None,
     feature_set: str | None = None,
     options: StudyOptions = PLAIN,
     on_bag: OnBag | None = None,
@@ -69,6 +70,7 @@ def open_study(
         TableError: a table is invalid.
         OutputExists: `out` holds a labels.csv that probsa did not write.
     """
+    root, out, features = Path(root), Path(out), optional_path(features)
     if not root.is_dir():
         raise InputError(f"there is no folder {root}")
     if (root / STUDY_RECORD).is_file():
@@ -100,12 +102,13 @@ def open_study(
     return write_study(name, draft, source, out=out, on_bag=on_bag)
 
 
-def recognise_study(root: Path) -> StudyName:
+def recognise_study(root: Path | str) -> StudyName:
     """Recognise the data set in a folder.
 
     Raises:
         InputError: the folder is none of the data sets; lists the files of each.
     """
+    root = Path(root)
     if not root.is_dir():
         raise InputError(f"there is no folder {root}")
     if (root / STUDY_RECORD).is_file():

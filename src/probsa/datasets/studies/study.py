@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from ...core import as_record, named_file, read_json, replacing, write_csv, write_json
+from ...core import as_paths, as_record, named_file, read_json, replacing, write_csv, write_json
 from ...errors import BagError, InputError, OutputExists
 from ..bag_set import BagSet
 from ..choices import StudyName
@@ -55,6 +55,7 @@ class StudyOptions:
     """A cohort's classes in order, if its labels are names."""
 
     def __post_init__(self) -> None:
+        as_paths(self)
         if not 0 <= self.share < 1:
             raise InputError(f"share is {self.share:g}: give a share of pixels from 0 to below 1")
 
@@ -214,12 +215,13 @@ def write_study(
     return study
 
 
-def read_study(folder: Path) -> Study:
+def read_study(folder: Path | str) -> Study:
     """Read the data set that `write_study` wrote to a folder.
 
     Raises:
         InputError: the folder is missing, or its record is unfinished or damaged.
     """
+    folder = Path(folder)
     path, advice = folder / STUDY_RECORD, "run probsa dataset again"
     if not path.is_file():
         raise InputError(f"there is no {path}: make it with probsa dataset")

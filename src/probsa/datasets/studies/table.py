@@ -4,7 +4,7 @@ import numpy as np
 
 from ...core import load_array
 from ...errors import InputError
-from ..labels import check_labels_match, read_table
+from ..labels import check_labels_match, match_bags, read_table
 from ..overlay import label_files
 from .study import INSTANCES, LABELS, UNKNOWN, InstanceLabels, StudyDraft, StudySource
 
@@ -16,7 +16,7 @@ def draft(source: StudySource) -> StudyDraft:
     path = source.options.labels or source.root / LABELS
     if not path.is_file():
         raise InputError(f"there is no table {path}: a cohort needs {NEEDED}, or --labels")
-    table = read_table(path, classes=source.options.classes)
+    table = match_bags(read_table(path, classes=source.options.classes), source.bags.names)
     check_labels_match(table, source.bags.names, allow_unlabelled=True)
     study = StudyDraft(classes=table.classes, release=f"the table {path}")
     names = [table.classes[y] for y in table.labels if y is not None]  # all have a label

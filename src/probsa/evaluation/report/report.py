@@ -79,6 +79,7 @@ class Report:
         own = {f.name: plain(getattr(self, f.name)) for f in fields(self)}
         about = own.pop("metadata")
         del own["sections"], own["text"]
+        own["chance"] = self.chance
         return {**own, "about": about, **{section.key: plain(section) for section in self.sections}}
 
     def to_frame(self) -> pd.DataFrame:

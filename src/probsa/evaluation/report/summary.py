@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ...core import counted
 from ...statistics import Metric
+from ...tasks import MEAN_RIVAL
 from ..context import Context
 from ..section import Section
 from ..words import METRIC_TITLES, shortened
@@ -91,11 +92,13 @@ def _chance(found: Findings) -> str:
     if context.validation.rows:
         of_validation = task.metrics(context.validation.data, context.validation.draws).overall
         metrics["validation"] = len(context.validation.rows), of_validation.get(name)
+    of_means = found.values("target").get("rivals", {}).get(MEAN_RIVAL, {}).get(name)
+    beside = "" if of_means is None else f"; the {MEAN_RIVAL} has {_metric(of_means)} on these bags"
     for which, (bags, m) in metrics.items():
         if m is not None and m.value is not None and m.low is not None and m.low <= task.chance:
             return (
                 f"{AT_CHANCE}: {_title(found, name)} of the {bags} {which} bags is {_metric(m)}, "
-                f"and chance has {shortened(f'{task.chance:g}')}"
+                f"and chance has {shortened(f'{task.chance:g}')}{beside}"
             )
     return ""
 

@@ -114,10 +114,11 @@ probsa.chart = (function () {
       low = Math.min(low, q.values[i] - s);
       high = Math.max(high, q.values[i] + s);
     }
-    if (q.fixed) [low, high] = q.range;
+    // values beyond the scale of all bags run along its edge, as their colours do
+    if (probsa.colour.isGiven(q)) [low, high] = probsa.colour.range(q);
     if (q.signed) { low = Math.min(low, 0); high = Math.max(high, 0); }
     if (low === high) { low -= 0.5; high += 0.5; }
-    const y = (v) => bottom - (bottom - top) * (v - low) / (high - low);
+    const y = (v) => bottom - (bottom - top) * Math.max(0, Math.min(1, (v - low) / (high - low)));
     c.textAlign = "right";
     const ticks = q.key === "probability" ? [0, 0.5, 1] : probsa.colour.ticks(low, high);
     for (const value of ticks) {

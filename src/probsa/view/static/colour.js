@@ -57,6 +57,9 @@ probsa.colour = (function () {
 
   function onCommonScale(q) { return state.scale === "all" && Boolean(limits && limits[q.key]); }
 
+  /* Whether the range is another than that of this bag. */
+  function isGiven(q) { return q.fixed || Boolean(state.ranges[q.key]) || onCommonScale(q); }
+
   function step(q, bounds, value) {
     if (isFlat(q)) return 128;
     const share = (value - bounds[0]) / (bounds[1] - bounds[0]);
@@ -174,6 +177,6 @@ probsa.colour = (function () {
 
   return {
     start: start, text: text, value: value, probability: probability, range: range, css: css, ofPatches: ofPatches, ticks: ticks,
-    draw: draw, loadLimits: loadLimits, isFlat: isFlat,
+    draw: draw, loadLimits: loadLimits, isFlat: isFlat, isGiven: isGiven,
   };
 })();

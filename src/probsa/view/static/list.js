@@ -5,6 +5,10 @@ probsa.list = (function () {
   const byId = probsa.byId;
   const make = probsa.make;
   let COLUMNS = [];
+  const FILTERS = {
+    wrong: (row) => row.wrong === true, unsure: (row) => row.unsure,
+    unlike: (row) => row.unlike, failed: (row) => row.failed !== "",
+  };
   let sorting = { key: "spread", down: true };
   let shown = [];
 
@@ -40,7 +44,10 @@ probsa.list = (function () {
       });
       byId("columns").appendChild(cell);
     }
-    for (const id of ["only-wrong", "only-unsure", "only-failed"]) byId(id).addEventListener("change", draw);
+    const unlike = byId("only-unlike").closest("label");
+    unlike.hidden = !state.rows.some(FILTERS.unlike);
+    unlike.title = probsa.UNLIKE;
+    for (const key of Object.keys(FILTERS)) byId("only-" + key).addEventListener("change", draw);
     byId("search").addEventListener("input", draw);
     byId("toggle-list").addEventListener("click", function () {
       const open = byId("list").classList.toggle("open");
@@ -59,12 +66,11 @@ probsa.list = (function () {
 
   function draw() {
     const text = byId("search").value.trim().toLowerCase();
-    const wanted = { wrong: byId("only-wrong").checked, unsure: byId("only-unsure").checked, failed: byId("only-failed").checked };
-    const any = wanted.wrong || wanted.unsure || wanted.failed;
+    const wanted = Object.keys(FILTERS).filter((key) => byId("only-" + key).checked);
     shown = state.rows.map((row, k) => k).filter(function (k) {
       const row = state.rows[k];
       if (text && !row.name.toLowerCase().includes(text)) return false;
-      return !any || (wanted.wrong && row.wrong === true) || (wanted.unsure && row.unsure) || (wanted.failed && row.failed !== "");
+      return !wanted.length || wanted.some((key) => FILTERS[key](row));
     }).sort(compare);
     const table = byId("columns").closest("table");
     while (table.tBodies.length) table.tBodies[0].remove();
