@@ -44,29 +44,29 @@ SINGLE_FILES = {"errors", "__main__"}
 # rebuilt gets its new size. Of the rebuilt ones, statistics, tasks and evaluation are still above
 # the budgets of the design (2,100, 900 and 5,500).
 BUDGETS = {
-    "core": 2922,
-    "statistics": 2395,
-    "variational": 2205,
-    "tasks": 1547,
-    "slides": 2467,
-    "patches": 1076,
+    "core": 2935,
+    "statistics": 2404,
+    "variational": 2407,
+    "tasks": 1557,
+    "slides": 2468,
+    "patches": 1078,
     "features": 1811,
     "jobs": 1126,
-    "cohorts": 2538,
-    "datasets": 6205,
-    "layers": 1890,
-    "models": 4932,
-    "training": 3249,
-    "evaluation": 6989,
-    "maps": 2528,
-    "view": 1374,
-    "exports": 1275,
-    "workflow": 1340,
-    "estimators": 1082,
-    "benchmark": 6067,
-    "cli": 2830,
+    "cohorts": 2549,
+    "datasets": 6277,
+    "layers": 1902,
+    "models": 5011,
+    "training": 3360,
+    "evaluation": 7014,
+    "maps": 2560,
+    "view": 1344,
+    "exports": 1278,
+    "workflow": 1361,
+    "estimators": 1088,
+    "benchmark": 6084,
+    "cli": 2819,
 }
-TESTS, BENCHMARKS = 45416, 2429
+TESTS, BENCHMARKS = 45848, 2429
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6
