@@ -11,6 +11,7 @@ from support.refusals import refused
 
 from probsa.errors import BagError, InputError
 from probsa.evaluation import WITHIN_BAGS, InstanceTable, detector_verdict, doubt, instance_metrics
+from probsa.evaluation.ensemble import combine
 from probsa.evaluation.instances.measures import (
     balanced_threshold,
     dice_threshold,
@@ -142,6 +143,21 @@ def test_doubt_where_nothing_is_uncertain():
     variance = [0.25, 0.01, 0.25, 0]
     w = made("a", [0.75, 0.25, 0, 0], attention_variance=variance, score_kind="weight")
     np.testing.assert_allclose(doubt(w), norm.cdf([-1, 0, -0.5, -np.inf]), atol=1e-7)
+
+
+def test_doubt_of_several_members_is_the_mean_of_theirs():
+    # members with different scales, which disagree on the second instance
+    means, deviations = np.array([[2, -3.0], [0.2, 1.0]]), np.array([[0.5, 1.0], [1.0, 2.0]])
+    members = [
+        made(
+            "a", m, attention_variance=s**2, score_kind="evidence",
+            probability_positive=norm.cdf(m / s).astype(np.float32),
+        )
+        for m, s in zip(means, deviations, strict=True)
+    ]  # fmt: skip
+    expected = norm.cdf(-means / deviations)
+    expected[:, 1] = 1 - expected[:, 1]  # the second is called negative
+    np.testing.assert_allclose(doubt(combine(members, align=False)), expected.mean(0), atol=1e-6)
 
 
 def test_one_class_and_no_labels_are_undefined():
