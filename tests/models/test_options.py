@@ -60,16 +60,19 @@ ABMIL = {"embed": (8, 6), "activation": "identity", "dropout": 0.5, "attention_d
          "trunk": "gated", "attention_activation": "gelu", "attention_dropout": 0.5,
          "score_bias": True, "classifier_hidden": 7, **ENCODER,
          **{k: (v, ENCODER) for k, v in TRANSFORMER.items()}}  # fmt: skip
+TERMS = {"guidance": "normal", "guidance_weight": (2.0, {"guidance": "normal"}),
+         "consistency": "plain", "consistency_weight": (2.0, {"consistency": "attention"}),
+         "negatives": 2.0, "level": 0.5}  # fmt: skip
 CHANGES: dict[str, dict[str, Any]] = {
-    **{n: {**ABMIL, **PROBSA} for n in names() if n.startswith(("abmil", "evidence"))},
-    **{n: {**ABMIL, **PROBSA, **TRANSFORMER, "activation": "relu"} for n in names()
+    **{n: {**ABMIL, **PROBSA, **TERMS} for n in names() if n.startswith(("abmil", "evidence"))},
+    **{n: {**ABMIL, **PROBSA, **TRANSFORMER, **TERMS, "activation": "relu"} for n in names()
        if n.startswith("tabmil")},
     "camil": {**NYSTROM, "embed": (12, 10), "layers": 1, "query_dim": 7, "attention_dim": 6,
               "trunk": "tanh"},
     "clam-sb": {"embed": 16, "activation": "identity", "dropout": 0.5, "attention_dim": 5,
                 "trunk": "tanh", "score_bias": False, "k_sample": 3, "subtyping": True,
-                "instance_loss": "svm", "bag_weight": 0.5},
-    "clam-sb-probsa-diag": PROBSA,
+                "instance_loss": "svm", "bag_weight": 0.5, **TERMS},
+    "clam-sb-probsa-diag": {**PROBSA, **TERMS},
     "dsmil": {"embed": (8, 7), "dropout": 0.5, "query": "linear", "query_dim": 16,
               "value": "linear", "scaled": False, "bag_score": "mean_prob",
               "labels": ("independent", {"n_classes": 3})},
@@ -84,7 +87,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "patchgcn": {"embed": (8, 5), "layers": 2, "conv": "gcn", "width": (9, {"conv": "gcn"}),
                  "mlp_bias": False, "block": "plain", "hidden": (7, 6), "rho": 5,
                  "attention_dim": 5, "trunk": "tanh", "dropout": 0.5, "layer_dropout": 0.5,
-                 "attention_dropout": 0.5},
+                 "attention_dropout": 0.5, **TERMS},
     "setmil": {"embed": (8, 6), "reduction": 5, "reduced_dim": 5, "pyramid_dim": 5, "set_dim": 16,
                "layers": 1, "heads": 4, "dropout": 0.5, "empty": "tokens"},
     "smabmil": {**ENCODER, "embed": (8, 6), "dropout": 0.5, "where": "late", "alpha": 0.7,
@@ -92,7 +95,7 @@ CHANGES: dict[str, dict[str, Any]] = {
                 "attention_activation": "gelu",
                 **{k: (v, ENCODER) for k, v in TRANSFORMER.items()}},
     "transmil": {**NYSTROM, "embed": (12, 10), "activation": "relu", "layers": 1},
-    "transmil-probsa-diag": {**PROBSA, **NYSTROM, "embed": (12, 10), "activation": "relu",
+    "transmil-probsa-diag": {**PROBSA, **TERMS, **NYSTROM, "embed": (12, 10), "activation": "relu",
                              "layers": 1, "attention_dim": 5, "trunk": "gated"},
     "vmil": {"embed": 16, "dropout": 0.5, "layers": 1, "heads": 4, "feedforward": 7, "gamma": 0.5,
              "warmup": 0.9, "reduction": "sum"},

@@ -60,6 +60,11 @@ def predict(run, features, out, *more):
     return main([str(w) for w in given])
 
 
+def unexpected(said):
+    """Return the lines but that on chance, which two bags cannot exceed."""
+    return [line for line in said.splitlines() if "not shown better than chance" not in line]
+
+
 ALL = [*(f"slide{k}" for k in range(SLIDES)), "glass", "text"]
 
 
@@ -141,7 +146,7 @@ def test_what_is_like_no_training_bag_is_left_out(run, work, tmp_path, capsys):
     assert [r["bag"] for r in rows] == list(ALIKE)
     # what agrees or is not stated is predicted without a word
     assert predict(run, variants(work, tmp_path / "y", ALIKE), tmp_path / "q") == 0
-    assert capsys.readouterr().err == ""
+    assert unexpected(capsys.readouterr().err) == []
 
 
 def test_other_features_are_predicted_when_asked_for(run, copied, tmp_path, capsys):
@@ -156,7 +161,7 @@ def test_other_features_are_predicted_when_asked_for(run, copied, tmp_path, caps
     restate(copied / "slide1.h5", mpp=0.5)
     assert predict(run, copied, tmp_path / "same", "--other-features", "--json") == 0
     said = capsys.readouterr()
-    assert said.err == "" and json.loads(said.out)["other_features"] == []
+    assert unexpected(said.err) == [] and json.loads(said.out)["other_features"] == []
     again = {r["bag"]: r for r in TextTable.read(tmp_path / "same" / "predictions.csv").rows}
     assert again == there
 

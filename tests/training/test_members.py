@@ -94,13 +94,16 @@ def test_no_member_assumes_one_region_of_the_slides_of_a_patient(tmp_path):
     reporter.note = notes.append
     run = train(config, tmp_path / "run", reporter=reporter)
     assert assumed(run) == [{}, {"negatives": 1.0}]
-    assert any("no member assumes one region" in note for note in notes)
+    assert any("no member assumes one_region: it is for scans" in note for note in notes)
 
 
-def test_an_assumption_that_a_model_cannot_make_is_refused(tmp_path):
+def test_a_model_that_cannot_make_an_assumption_makes_none(tmp_path):
     config = make_config(tmp_path / "data", model="abmil", members=2, assume=("negatives",))
-    with pytest.raises(InputError, match="assume: negatives sets negatives, which abmil does not"):
-        train(config, tmp_path / "run")
+    notes = []
+    reporter = Reporter()
+    reporter.note = notes.append
+    assert assumed(train(config, tmp_path / "run", reporter=reporter)) == [{}, {}]
+    assert "no member assumes negatives: abmil has no negatives" in notes
 
 
 def test_the_level_of_evidence_is_that_of_the_validation_bags(tmp_path, monkeypatch):

@@ -108,9 +108,11 @@ def test_a_damaged_rival_is_refused(folder, tmp_path):
     path = trained.run.predictions / "mean_features.csv"
     labels = folder / "labels_regression.csv"
     text = path.read_text()
-    path.write_text(text.replace("mean", "mitte", 1))
-    with pytest.raises(InputError, match=r"mean_features\.csv is damaged or belongs to other"):
-        evaluate(trained.run.predictions, labels=labels, bootstrap=0)
+    number = text.splitlines()[1].rpartition(",")[2]
+    for old, new in (("mean", "mitte"), (number, "1e400")):
+        path.write_text(text.replace(old, new, 1))
+        with pytest.raises(InputError, match=r"mean_features\.csv is damaged or belongs to other"):
+            evaluate(trained.run.predictions, labels=labels, bootstrap=0)
     path.unlink()
     report = evaluate(trained.run.predictions, labels=labels, bootstrap=0)
     (target,) = [s for s in report.sections if s.key == "target"]

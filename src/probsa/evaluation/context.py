@@ -156,6 +156,8 @@ def target_data(
         stored = {row.get("bag"): row for row in TextTable.read(path).rows}
         try:
             values = [[float(stored[predictions.bags[k]][c]) for c in columns] for k in rows]
+            if not np.isfinite(values).all():
+                raise ValueError
         except (KeyError, TypeError, ValueError):
             raise InputError(
                 f"{path} is damaged or belongs to other predictions: predict again, or remove it "

@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
@@ -432,15 +432,10 @@ def train(
         try:
             with tracked(config, folder) if w.first else nullcontext() as tracker:
                 folders = folder.members(config.training.members)
-                coords = prepared.bags.bag(prepared.split.train[0]).coords
-                scans = coords is not None and coords.shape[1] == 1
-                scans &= config.data.targets.unit == "bag"
-                if "one_region" in config.training.assume and not scans and w.first:
-                    reporter.note(
-                        "no member assumes one region of evidence: this is for scans and other "
-                        "bags with one axis. For others, give --guidance normal"
-                    )
-                for k, member in enumerate(member_configs(config, scans=scans)):
+                impossible = impossible_assumptions(config, prepared)
+                for assumption, reason in impossible.items():
+                    reporter.note(f"no member assumes {assumption}: {reason}")
+                for k, member in enumerate(member_configs(config, without=impossible)):
                     own = folders[k]
                     alone = own == folder  # a run without members is its only one
                     if not alone:
@@ -548,17 +543,33 @@ def _store_level(folder: RunFolder, prepared: PreparedData, *, device: torch.dev
         save_checkpoint(path, checkpoint.tensors, metadata=metadata)
 
 
-def member_configs(config: RunConfig, *, scans: bool = True) -> list[RunConfig]:
+def impossible_assumptions(config: RunConfig, prepared: PreparedData) -> dict[str, str]:
+    """Return the assumptions of a run that no member can make, with the reasons."""
+    coords = prepared.bags.bag(prepared.split.train[0]).coords
+    scans = coords is not None and coords.shape[1] == 1 and config.data.targets.unit == "bag"
+    reasons = {}
+    for assumption in config.training.assume:
+        missing = ASSUMED[assumption].keys() - arguments(config.model).keys()
+        if missing:
+            reasons[assumption] = f"{config.model} has no {', '.join(missing)}"
+        elif assumption == "one_region" and not scans:
+            reasons[assumption] = (
+                "it is for scans, and other bags with one axis (for others: --guidance normal)"
+            )
+    return reasons
+
+
+def member_configs(config: RunConfig, *, without: Collection[str] = ()) -> list[RunConfig]:
     """Return the run of each member: seeds seed, seed + 1, …, and the batches of the whole run.
 
-    Each has the next of the assumptions `assume`; `one_region` is for `scans` only.
+    Each has the next of the assumptions `assume`, or none where that is one of `without`.
     """
     count, assumed = config.training.members, config.training.assume or ("none",)
     training = replace(config.training, members=1, assume=())
     runs = []
     for k in range(count):
         own = assumed[k % len(assumed)]
-        more = ASSUMED[own] if scans or own != "one_region" else {}
+        more = {} if own in without else ASSUMED[own]
         run = replace(config, model_arguments={**config.model_arguments, **more})
         if count > 1:
             seeds = {"seed": config.seed + k, "data_seed": config.order_seed}

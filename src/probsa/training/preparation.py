@@ -55,7 +55,7 @@ from ..statistics import choose_threshold
 from ..tasks import Target
 from ..variational import LikelihoodSpec, balanced_weights, fit_spec
 from .checkpoints import Checkpoint
-from .config import ASSUMED, DataConfig, RunConfig
+from .config import DataConfig, RunConfig
 from .run_folder import ADVICE, RunFolder
 
 
@@ -285,12 +285,6 @@ def _check_options(config: RunConfig, table: LabelTable) -> None:
     for problem, applies in unsuitable.items():
         if applies:
             raise InputError(f"{problem}, and the task is {task.name}: leave it out")
-    for assumption in training.assume:
-        if missing := ASSUMED[assumption].keys() - arguments(config.model).keys():
-            raise InputError(
-                f"assume: {assumption} sets {', '.join(missing)}, which {config.model} does not "
-                "have: leave it out, or train evidence-field"
-            )
     if sampled and training.balanced:
         raise InputError(
             "both `balanced` (weights in the loss) and `sampling: balanced` (draws every class "

@@ -46,7 +46,8 @@ def summary_lines(
 
 
 def _parts(context: Context) -> str:
-    return " and ".join(dict.fromkeys(context.predictions.parts[i] for i in context.rows))
+    parts = dict.fromkeys(context.predictions.parts[i] for i in context.rows)
+    return " and ".join("validation" if part == "val" else part for part in parts)
 
 
 def _bags(found: Findings) -> str:
