@@ -10,7 +10,15 @@ from support.made_runs import history_of, make_config, with_data
 from probsa.errors import InputError
 from probsa.evaluation import Ensemble, load, read_predictions
 from probsa.tasks import TargetOptions
-from probsa.training import Reporter, load_checkpoint, open_data, prepare, read_split, train
+from probsa.training import (
+    Reporter,
+    load_checkpoint,
+    open_data,
+    prepare,
+    read_run,
+    read_split,
+    train,
+)
 from probsa.training.loop import member_configs
 from probsa.variational import evidence_level, localisation
 from probsa.workflow import finish_run
@@ -107,7 +115,7 @@ def test_a_model_that_cannot_make_an_assumption_makes_none(tmp_path):
 
 
 def test_the_level_of_evidence_is_that_of_the_validation_bags(tmp_path, monkeypatch):
-    monkeypatch.setattr(localisation, "FALSE", 0.6)  # at 0.2, the level of these bags is near 0
+    monkeypatch.setattr(localisation, "FALSE", 0.6)  # at 0.15, the level of these bags is near 0
     config = evidence_config(tmp_path / "data", bags=60, signal=8.0, epochs=15, select="last")
     run = train(config, tmp_path / "run")
     level = load_checkpoint(run.best).metadata["arguments"]["level"]
@@ -118,7 +126,10 @@ def test_the_level_of_evidence_is_that_of_the_validation_bags(tmp_path, monkeypa
     sizes = [len(p.attention_mean) for p in found]
     y = torch.tensor([prepared.targets[n] for n in prepared.split.val]) == 1
     assert level == pytest.approx(evidence_level(mean, variance, sizes, y), abs=1e-4) != 0
-    # a level that the user states stays
+    # a run file states all arguments, and None is replaced; a level that the user states stays
+    data = {k: getattr(config.data, k) for k in ("features", "labels")}
+    every = read_run(None, {**data, "model": "evidence-field"})
+    assert every.model_arguments["level"] is None
     stated = replace(config, model_arguments={**config.model_arguments, "level": 0.25})
     run = train(stated, tmp_path / "stated")
     assert load_checkpoint(run.best).metadata["arguments"]["level"] == 0.25

@@ -140,8 +140,8 @@ class Evidence(AttentionModel):
         negatives: weight of −log P(f_n ≤ 0), averaged over the instances of negative bags, where
             no instance may be positive. For classes; each of several has its own negative bags.
         level: what is subtracted from f, one number or one per class; predictions stay as they are.
-            Training sets it on the validation bags, so that f > 0 marks what negative bags hardly
-            have (`evidence_level`).
+            None: training sets it on the validation bags, so that f > 0 marks what negative bags
+            hardly have (`evidence_level`).
     """
 
     score_kind: ClassVar[ScoreKind] = "evidence"
@@ -160,7 +160,7 @@ class Evidence(AttentionModel):
         self,
         *,
         negatives: NonNegativeFloat = 0.0,
-        level: float | tuple[float, ...] = 0.0,
+        level: float | tuple[float, ...] | None = None,
         **attention: Any,
     ) -> None:
         super().__init__(**attention)
@@ -169,7 +169,7 @@ class Evidence(AttentionModel):
                 f"level has {len(level)} numbers: expected one, or {self.n_classes}, one per class"
             )
         self.negatives = negatives
-        self.attention.level = self.pooling.level = level
+        self.attention.level = self.pooling.level = 0.0 if level is None else level
 
     def pooling_scalars(self) -> Iterator[nn.Parameter]:
         return self.pooling.parameters()

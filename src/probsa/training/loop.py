@@ -521,7 +521,7 @@ def _store_level(folder: RunFolder, prepared: PreparedData, *, device: torch.dev
         model = restore_model(checkpoint).to(device).eval()
         takes = "level" in arguments(model.name) and model.likelihood.of_classes
         stated, names = checkpoint.metadata["arguments"], prepared.split.val
-        if "level" in stated or not takes or not names:
+        if stated.get("level") is not None or not takes or not names:
             continue
         model.explains = False
         standardizer = prepared.standardizer.to(device)

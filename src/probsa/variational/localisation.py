@@ -18,7 +18,7 @@ LEAST_VARIANCE = 1e-6
 """Least variance of a normal of guidance, in squared steps between neighbours."""
 CLOSE = 0.1
 """τ of `consistency`: attention that differs by √τ of its range counts as different."""
-FALSE = 0.2
+FALSE = 0.15
 """Share of the calls in positive bags that the level of evidence lets negative bags have."""
 LEVELS, DRAWS, RELIABLE = 201, 200, 0.9
 """Numbers of levels that are tried, quantiles of the evidence, and of bootstrap samples, and the
