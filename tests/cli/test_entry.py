@@ -84,16 +84,17 @@ def test_predict_evaluate_map(trained, tmp_path, capsys):
     assert [p.name for p in (tmp_path / "maps").iterdir()] == ["003.png"]
 
 
-def test_that_a_run_is_at_chance_is_stored_with_all_its_predictions(trained, tmp_path, monkeypatch):
+def test_reservations_about_a_run_are_stored_with_all_its_predictions(
+    trained, tmp_path, monkeypatch
+):
     features, _, run = trained
     shutil.copytree(run, tmp_path / "run")
-    monkeypatch.setattr("probsa.evaluation.report.report.Report.chance", "not shown")
+    monkeypatch.setattr("probsa.evaluation.report.report.Report.reservations", ("not so",))
     finish_run(RunFolder(tmp_path / "run"), bootstrap=0, maps="none", extras=False)
     given = ["predict", str(tmp_path / "run"), "--features", str(features)]
     assert main([*given, "--out", str(tmp_path / "p")]) == 0
     for folder in (tmp_path / "run" / "predictions", tmp_path / "p"):
-        assert read_predictions(folder).metadata["chance"] == "not shown"
-    assert "chance" not in read_predictions(run / "predictions").metadata
+        assert read_predictions(folder).metadata["reservations"] == ["not so"]
 
 
 def test_evaluate_uses_the_groups_that_predict_stored(trained, tmp_path, capsys):

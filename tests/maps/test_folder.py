@@ -13,7 +13,7 @@ from probsa.evaluation import read_predictions
 from probsa.evaluation.storage import write_predictions
 from probsa.maps import DOUBTS, map_limits, render_folder
 from probsa.maps.draw import heading
-from probsa.maps.folder import NOTHING, against, chance_of, resolve, unlike
+from probsa.maps.folder import NOTHING, against, reservations, resolve, unlike
 from probsa.maps.scale import common_limits
 
 
@@ -80,7 +80,10 @@ def test_the_scale_is_that_of_the_validation_bags(tmp_path):
 def test_what_makes_p_is_said_where_it_contradicts_the_map(tmp_path):
     p = replace(slide(), score_kind="evidence", probability=np.array([0.25], np.float32))
     folder = write_folder(
-        tmp_path / "p", p, chance="not shown better than chance: AUROC .50", map_score=CHOICE
+        tmp_path / "p",
+        p,
+        reservations=["This model is not shown better than chance."],
+        map_score=CHOICE,
     )
     table = replace(read_predictions(folder), threshold=0.21)
     low, high = (replace(p, attention_mean=k - 4 + p.attention_mean) for k in (0, 9))
@@ -93,7 +96,8 @@ def test_what_makes_p_is_said_where_it_contradicts_the_map(tmp_path):
     negative = replace(high, probability=np.array([0.1], np.float32))
     assert against(table, negative).startswith("Every instance speaks for the class, but")
     assert against(table, replace(low, score_kind="logit")) == ""
-    assert chance_of(table) == "This model is not shown better than chance: AUROC .50."
+    assert reservations(table) == ("This model is not shown better than chance.",)
+    assert reservations(replace(table, metadata={"reservations": "torn"})) == ()
     assert unlike(table, 0) == unlike(replace(table, ood=np.array([0.99])), 0) == ""
     assert "unlike the training bags" in unlike(replace(table, ood=np.array([1.0])), 0)
     assert resolve(table, "auto").warning == NOTHING

@@ -107,7 +107,8 @@ def render_folder(
         how = {"caption": caption, "also": also}
         try:
             drawn = showing(p, shown.score)
-            warned = (chance_of(table), shown.warning, unlike(table, row), against(table, drawn))
+            warned = [shown.warning, unlike(table, row), against(table, drawn)]
+            warned += reservations(table)
             for part, of_slide, own in _slides(drawn, title, limits):
                 lines = "\n".join(filter(None, (of_slide, *warned)))
                 with write_lock(named_file(out, part.name, ".png")):
@@ -117,10 +118,10 @@ def render_folder(
     return failures
 
 
-def chance_of(table: Predictions) -> str:
-    """Return the warning that a run was not shown better than chance, which it may state."""
-    stated = table.metadata.get("chance")
-    return f"This model is {stated}." if stated else ""
+def reservations(table: Predictions) -> tuple[str, ...]:
+    """Return what the run's own evaluation says against its maps and calls, in sentences."""
+    stated = table.metadata.get("reservations")
+    return tuple(map(str, stated)) if isinstance(stated, list) else ()
 
 
 def unlike(table: Predictions, row: int) -> str:

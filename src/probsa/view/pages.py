@@ -20,13 +20,13 @@ from ..maps import (
     CohortSources,
     ColourLimits,
     Layout,
-    chance_of,
     checked_squares,
     class_names,
     columns_of,
     map_limits,
     place,
     raster,
+    reservations,
 )
 from ..patches import read_geojson, thumbnail
 from ..slides import Scan, Slide
@@ -149,7 +149,7 @@ class ViewData:
             "classes": self.table.classes,
             "words": asdict(words),
             "positive": self.table.class_names[-1] if self.table.of_task.two_classes else "",
-            "chance": chance_of(self.table),
+            "reservations": reservations(self.table),
             "colours": {name: packed(look_up_table(name), "u1") for name in KINDS},
             "other": None if self.other is None else title_of(self.other.folder),
             "pictures": self.sources is not None,

@@ -96,8 +96,8 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         predictor.metadata["map_score"] = asdict(read_record(MapScoreChoice, shown, advice=advice))
     own = RunFolder(first).predictions / METADATA
     if not several and own.is_file():
-        chance = read_json(own, advice="train the run again, or remove this file").get("chance")
-        predictor.metadata |= {} if chance is None else {"chance": chance}
+        known = read_json(own, advice="train the run again, or remove this file")
+        predictor.metadata |= {k: v for k, v in known.items() if k == "reservations"}
     bags, table = _units(predictor, Path(features), optional_path(labels))
     unknown = _covariates(predictor, bags, table, optional_path(covariates))
     null_maps = null_maps_of(runs)  # a damaged file is refused before anything is written

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from ...core import counted, optional_path
+from ...datasets import NO_TEST
 from ...errors import InputError
 from ...statistics import Metric, choose_threshold
 from ..context import INSTANCE_RESAMPLES, Context, Truth, labelled_rows, read_truth
@@ -100,6 +101,26 @@ class Report:
         """Say that the model is not shown better than chance; empty if it is."""
         found = (line for line in self.summary if line.startswith(AT_CHANCE))
         return next(found, "").removeprefix("warning: ")
+
+    @property
+    def reservations(self) -> tuple[str, ...]:
+        """What a reader must know before believing a map or a call of this model, in sentences."""
+        of = {section.key: section.values for section in self.sections}
+        found = [f"This model is {self.chance}."] if self.chance else []
+        maps = of.get("within_bags", {}).get("comparisons", ())[-1:]
+        found += [m.reservation for m in maps if m.reservation]
+        doubt = (of.get("doubt", {}).get(k) for k in ("bags", "instances"))
+        gains = {d.values["of"]: d.values["doubt_gain"] for d in doubt if d is not None}
+        no_better = [k for k, g in gains.items() if g.value is not None and (g.low or 0) <= 0]
+        if no_better:
+            found.append(
+                f"Doubt is not shown to find wrong calls of {' or of '.join(no_better)} better "
+                "than the margin does: no doubt is not a sign of being right."
+            )
+        if self.part == "val":
+            bags = counted(self.bags, "validation bag")
+            found.append(f"It was evaluated on the {bags} that chose its weights and threshold.")
+        return tuple(found)
 
     def render(self, console: Console, *, full: bool = False) -> None:
         """Print the summary, what was asked for, warnings and what to do next; or everything."""
@@ -272,12 +293,14 @@ def _warnings(counts: Mapping[str, int], source: str, context: Context) -> list[
     seen, only_seen = counts["train"], counts["train"] == len(context.rows)
     names = context.names + (context.validation.names if context.part != "train" else [])
     missing = [b for b in names if not context.predictions.instance_path(b).is_file()]
+    tested = not {"test", "new"}.isdisjoint(context.predictions.parts)
     warnings = {
         "all evaluated bags are training bags: the metrics are optimistic": only_seen,
         f"{seen} of the evaluated bags are training bags": seen and not only_seen,
         "model and threshold were chosen on these validation bags: the metrics are optimistic": (
-            context.part == "val"
+            context.part == "val" and tested
         ),
+        NO_TEST: context.part == "val" and not tested,
         "F1 and accuracies are at 0.5, which was not chosen for these predictions": (
             source.startswith("0.5: ")
         ),
