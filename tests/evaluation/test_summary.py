@@ -46,6 +46,7 @@ def test_counts_headline_and_calls(tmp_path):
     lines = _lines(report)
     assert lines["bags"] == "8 test bags (4 of class 0, 4 of class 1)"
     assert lines["threshold"].endswith("1 of 4 bags of class 1 missed, 1 of 4 of class 0 called 1")
+    assert lines["calibration"] == "cannot be judged on 8 bags; it takes 20"
     auroc = roc_auc_score([0] * 4 + [1] * 4, P)
     assert report.summary[1] == f"AUROC {auroc:.3f}, balanced accuracy 0.750".replace("0.", ".")
     # of the half furthest from .5, which are .1, .9, .2 (or .8) and .8, none is wrong
@@ -61,6 +62,7 @@ def test_a_model_at_chance_is_called_one(tmp_path):
     (line,) = [line for line in bad.summary if "better than chance" in line]
     assert line.startswith("warning: not shown better than chance: AUROC of the 40 bags is ")
     assert line.endswith("and chance has .5")
+    assert _lines(bad)["calibration"].startswith("probabilities are off by ")
     assert bad.reservations[0] == f"This model is {line.removeprefix('warning: ')}."
     assert not [said for said in good.reservations if "chance" in said]
 

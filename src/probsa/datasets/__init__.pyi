@@ -1,6 +1,7 @@
 from .bag_set import IN_MEMORY as IN_MEMORY
 from .bag_set import BagList as BagList
 from .bag_set import BagSet as BagSet
+from .bag_set import most_frequent as most_frequent
 from .choices import MOST_CACHE_GB as MOST_CACHE_GB
 from .choices import SourceFormat as SourceFormat
 from .choices import StudyName as StudyName

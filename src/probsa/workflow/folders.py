@@ -11,6 +11,7 @@ from ..datasets import (
     PatientBags,
     Split,
     check_labels_match,
+    most_frequent,
     open_bags,
     patient_table,
     read_table,
@@ -140,7 +141,10 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     if table is not None:
         note_missing_features(table, bags)
         without = tuple(name for name in table.bags if name not in set(bags.names))
-    return replace(predicted, without_features=without, notes=len(bags.notes), new_missing=unknown)
+    return replace(
+        predicted, without_features=without, notes=len(bags.notes), new_missing=unknown,
+        most_noted=most_frequent(bags.notes.values()),
+    )  # fmt: skip
 
 
 def _units(

@@ -111,6 +111,8 @@ def train_and_report(
 LEAKS = {"patient": "patient", "bag": "bag", "copy": "copied bag", "near-copy": "near-copied bag"}
 """What each kind of leak is called in a sentence."""
 
+NO_GROUP = "the table of labels has no column 'group': each bag counts as a patient of its own"
+
 
 def _check(
     run: RunFolder, prepared: PreparedData, *, data: DataConfig, reporter: Reporter, note: str
@@ -127,7 +129,7 @@ def _check(
     for remark in (
         *_leaks(run)[1],
         "" if prepared.split.test else NO_TEST,
-        "" if table.groups else "no column 'group' (the patient): each bag counts as a patient",
+        "" if table.groups else NO_GROUP,
         telling_metadata(bags, table) if table.of_task.has_classes else "",
         note,
     ):

@@ -52,6 +52,8 @@ class Predicted:
     """Bags of the table of labels that the folder of features does not have."""
     notes: int = 0
     """Number of bags with remarks in `notes.json`."""
+    most_noted: str = ""
+    """The most frequent of these remarks, in words."""
     new_missing: Mapping[str, int] = field(default_factory=dict)
     """How often a covariate is missing that no training patient lacked; it counts as average."""
 

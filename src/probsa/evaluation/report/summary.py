@@ -14,6 +14,8 @@ from ..words import METRIC_TITLES, shortened
 
 FEW_GROUPS = 10
 """With fewer groups than this, intervals say too little to stand without a remark."""
+FEW_CALIBRATED = 20
+"""With fewer bags than this, the error of probabilities is mostly noise."""
 AT_CHANCE = "warning: not shown better than chance"
 
 
@@ -112,6 +114,8 @@ def _calibration(found: Findings) -> str:
     ece, usual, limit = (
         of_bags.values[k] for k in ("ece_adaptive", "ece_by_chance", "ece_by_chance_95")
     )
+    if (bags := of_bags.values["items"]) < FEW_CALIBRATED:
+        return f"calibration: cannot be judged on {counted(bags, 'bag')}; it takes {FEW_CALIBRATED}"
     verdict = "miscalibrated" if ece.value > limit else "no miscalibration can be shown"
     return (
         f"calibration: probabilities are off by {ece.value:.0%} on average; calibrated ones "
