@@ -15,6 +15,7 @@ from ..benchmark import Cell, Watch
 from ..core import printable
 from ..jobs import TaskOutcome
 from ..training import Reporter
+from .command import MOST_NAMED
 
 B = TypeVar("B", bound="Bar")
 ESTIMATE_AFTER = 10.0
@@ -90,16 +91,30 @@ class Counter(Bar):
 
 
 class OutcomeBar(Bar):
-    """A progress bar over the outcomes of jobs, with a line for every failure."""
+    """A progress bar over the outcomes of jobs, with a line for every reason of a failure."""
 
     done = 0
+
+    def __init__(self, activity: str) -> None:
+        super().__init__(activity)
+        self.failed: dict[str, list[str]] = {}
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        for first, *others in self.failed.values():
+            if others:
+                names = ", ".join(others[:MOST_NAMED]) + ", …" * (len(others) > MOST_NAMED)
+                self.note(f"the same as for {first}: {len(others)} more ({names})")
 
     def __call__(self, outcome: TaskOutcome, total: int) -> None:
         self.done += 1
         text = f"{self.done}/{total} {outcome.name}"
         self.update(completed=self.done, total=total, text=text)
         if outcome.status != "done":
-            self.note(f"{outcome.name}: {outcome.reason}")
+            of_all = outcome.reason.replace(outcome.name, "")
+            if of_all not in self.failed:
+                self.note(f"{outcome.name}: {outcome.reason}")
+            self.failed.setdefault(of_all, []).append(outcome.name)
         self.tenth(self.done, total, f"{self.activity} {self.done}/{total}")
 
 

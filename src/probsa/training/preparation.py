@@ -37,7 +37,7 @@ from ..datasets import (
     read_covariates,
     read_table,
 )
-from ..errors import CheckpointError, GraphError, InputError, TableError
+from ..errors import CheckpointError, GraphError, InputError, OneClass, TableError
 from ..models import Model, arguments, build, check_task, look_up
 from ..statistics import choose_threshold
 from ..tasks import Target
@@ -449,8 +449,12 @@ def prepare(config: RunConfig, *, previous: Path | None = None) -> PreparedData:
         TableError: labels, bags and split do not fit one another.
         InputError: as `prepare_bags`.
     """
-    table = read_labels(config.data)
     bags = open_data(config.data)
+    try:
+        table = read_labels(config.data)
+    except OneClass as error:
+        without = counted(len({*bags.names} - error.bags), "bag")
+        raise TableError(f"{error}: {without} of {bags.folder} have no label") from None
     full_table, left_out = table, note_missing_features(table, bags)
     present = drop_bags(table, left_out)
     if config.data.targets.missing == "leave_out":
