@@ -178,7 +178,14 @@ def test_two_bags_of_one_name(tmp_path):
 
 
 def test_a_folder_without_bags(tmp_path):
-    refused(BagError, r"there is no folder .*gone", open_bags, tmp_path / "gone")
+    (tmp_path / "features").mkdir()
+    near = r"no folder .*featurs: give the one that holds the bags\. Did you mean 'features'"
+    refused(BagError, near, open_bags, tmp_path / "featurs")
+    (tmp_path / "features" / "a.svs").touch()
+    first = "it holds slides or scans. Run `probsa patch` and `probsa extract` first"
+    refused(BagError, first, open_bags, tmp_path / "features")
+    (tmp_path / "features" / "a.svs").unlink()
+    (tmp_path / "features").rmdir()
     refused(BagError, r"no bags in .*: expected \.h5 files .*; found nothing", open_bags, tmp_path)
     (tmp_path / "work" / "20x" / "patches").mkdir(parents=True)
     for work in (tmp_path / "work", tmp_path / "work" / "20x"):

@@ -12,7 +12,7 @@ from probsa.errors import BagError, UnknownName
 from probsa.evaluation import read_predictions
 from probsa.evaluation.storage import write_predictions
 from probsa.maps import DOUBTS, map_limits, render_folder
-from probsa.maps.draw import heading
+from probsa.maps.draw import draw_map, heading
 from probsa.maps.folder import NOTHING, against, reservations, resolve, unlike
 from probsa.maps.scale import common_limits
 
@@ -77,7 +77,7 @@ def test_the_scale_is_that_of_the_validation_bags(tmp_path):
     assert map_limits(tmp_path / "p") == common_limits(bags[1:])
 
 
-def test_what_makes_p_is_said_where_it_contradicts_the_map(tmp_path):
+def test_what_makes_p_is_said_where_it_contradicts_the_map(tmp_path, monkeypatch):
     p = replace(slide(), score_kind="evidence", probability=np.array([0.25], np.float32))
     folder = write_folder(
         tmp_path / "p",
@@ -101,7 +101,17 @@ def test_what_makes_p_is_said_where_it_contradicts_the_map(tmp_path):
     assert unlike(table, 0) == unlike(replace(table, ood=np.array([0.99])), 0) == ""
     assert "unlike the training bags" in unlike(replace(table, ood=np.array([1.0])), 0)
     assert resolve(table, "auto").warning == NOTHING
+    assert resolve(table, "auto").caption.startswith("Evidence is what the instance says")
+    captions = []
+
+    def drawn(p, *, caption, **how):
+        captions.append(caption)
+        return draw_map(p, caption=caption, **how)
+
+    monkeypatch.setattr("probsa.maps.folder.draw_map", drawn)
     assert render_folder(folder, tmp_path / "maps") == []
+    (caption,) = captions
+    assert "±: Standard deviation of the probability over posterior samples and members" in caption
 
 
 CHOICE = {

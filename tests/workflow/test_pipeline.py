@@ -194,4 +194,5 @@ def test_another_encoder_is_refused_before_a_slide_is_cut(home, tmp_path, capsys
     assert "was trained on 128 of handcrafted" in said and not (tmp_path / "out").exists()
     run.features_file.unlink()  # only the number of features is known
     check_encoder([run.path], "handcrafted", any_name=False)
-    refused(InputError, "was trained on 128: use", check_encoder, [run.path], "uni", any_name=True)
+    wanted = "was trained on 128: use the encoder"
+    refused(InputError, wanted, check_encoder, [run.path], "resnet50", any_name=True)

@@ -206,14 +206,17 @@ def duration(epochs: float, seconds: float) -> str:
     return f"about {whole} (h:mm:ss), {seconds:.1f} s an epoch"
 
 
-EPOCH_TITLES = {"kl_weight": "λ", "val_auroc": "val AUROC", "val_nll": "val NLL"}
+EPOCH_TITLES = {"val_auroc": "val AUROC", "val_nll": "val NLL"}
 
 
 def summary_of_epoch(row: Mapping[str, object]) -> str:
-    """Return the loss terms and validation scores of an epoch as one line."""
+    """Return the loss and the validation scores of an epoch as one line.
+
+    What only readers of the paper know is left to metrics.csv: λ, κ, and the term that λ weighs.
+    """
     words = []
     for key, value in row.items():
-        if key in ("epoch", "learning_rate", "seconds") or (key == "kl_weight" and "kl" not in row):
+        if key in ("epoch", "learning_rate", "seconds", "kl", "kl_weight", "kappa"):
             continue
         name = EPOCH_TITLES.get(key, key.replace("_", " "))
         words.append(f"{name} {value:.3f}" if isinstance(value, float) else f"{name} undefined")

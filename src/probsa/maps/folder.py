@@ -101,9 +101,10 @@ def render_folder(
         training_note = " · a training bag" if table.parts[row] == "train" else ""
         said = verdict_of(table, p)
         title = f"{heading(p, label=truth_of(table, row), said=said)}{training_note}"
-        hint = table.of_task.words.page.unsure_hint
-        unsure = f"Unsure: {hint}" if hint and said.unsure else ""
-        caption = f"{shown.caption} {unsure}".strip()
+        words = table.of_task.words.page
+        unsure = f"Unsure: {words.unsure_hint}" if words.unsure_hint and said.unsure else ""
+        spread = f"±: {words.spread_hint}." if "±" in said.text else ""
+        caption = " ".join(filter(None, (shown.caption, spread, unsure)))
         how = {"caption": caption, "also": also}
         try:
             drawn = showing(p, shown.score)
@@ -270,17 +271,14 @@ def resolve(table: Predictions, score: ScoreChoice) -> Shown:
         return Shown(None if score == "auto" else score, caption)
     if score == "auto":
         assert choice is not None
-        score, why = choice.chosen, choice.reason
+        score, why = choice.chosen, ""
     else:
         other = "" if choice is None else f" (the validation bags chose {choice.chosen})"
-        why = f"{score}: as asked for{other}"
+        why = f"{score.capitalize()}: as asked for{other}. "
     drop = None if choice is None else choice.drops.get(score)
-    warning = ""
-    if table.of_task.by_probability and drop is not None and drop < LEAST_DROP:
-        why = f"removing its top instances lowers p of the validation bags by {drop:.2g}"
-        warning, why = NOTHING, why.replace("-", "−")
-    text = f"{why}. {meaning(score, table.of_task, own=score == own)}".strip()
-    return Shown(score, text[0].upper() + text[1:], warning)
+    nothing = table.of_task.by_probability and drop is not None and drop < LEAST_DROP
+    text = f"{why}{meaning(score, table.of_task, own=score == own)}".strip()
+    return Shown(score, text, NOTHING if nothing else "")
 
 
 def map_limits(folder: Path, *, score: MapScore | None = None) -> ColourLimits:

@@ -20,13 +20,13 @@ from ...datasets import NO_TEST
 from ...errors import InputError
 from ...statistics import Metric, choose_threshold
 from ..context import INSTANCE_RESAMPLES, Context, Truth, labelled_rows, read_truth
-from ..faithfulness import faithfulness_section
+from ..faithfulness import MapScoreChoice, faithfulness_section
 from ..guarantees import GuaranteeOptions, guarantees_section
 from ..instances.metrics import instance_metrics
 from ..instances.table import InstanceTable
 from ..lesions import lesion_section
 from ..section import Section, metric_grid, plain, print_parts
-from ..storage import Predictions, listed, read_predictions
+from ..storage import METADATA, Predictions, listed, read_predictions
 from ..words import INSTANCE_TITLES, METRIC_TITLES, POOLED
 from .summary import AT_CHANCE, summary_lines
 from .target import patients_section, target_section
@@ -143,6 +143,9 @@ class Report:
             lines.append(f"threshold: {self.threshold_source}")
         if "prior" in self.metadata:
             lines.append(f"classes: {self.metadata['prior']}")
+        shown = MapScoreChoice.of(self.metadata, where=self.folder / METADATA)
+        if shown is not None:
+            lines.append(f"score of the maps: {shown.reason}")
         if "kappa" in self.metadata:
             kappa = ", ".join(f"{k:.3g}" for k in np.atleast_1d(self.metadata["kappa"]))
             line, share = f"smoothness: κ = {kappa}", self.metadata.get("neighbour_share")
