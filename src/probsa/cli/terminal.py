@@ -15,9 +15,10 @@ from ..benchmark import Cell, Watch
 from ..core import printable
 from ..jobs import TaskOutcome
 from ..training import Reporter
-from .command import MOST_NAMED
 
 B = TypeVar("B", bound="Bar")
+SHOWN = 3
+"""How many of the slides that failed for the same reason are named."""
 ESTIMATE_AFTER = 10.0
 """Seconds of training after which the time of the run is estimated."""
 
@@ -103,7 +104,7 @@ class OutcomeBar(Bar):
         super().__exit__(*raised)
         for first, *others in self.failed.values():
             if others:
-                names = ", ".join(others[:MOST_NAMED]) + ", …" * (len(others) > MOST_NAMED)
+                names = ", ".join(others[:SHOWN]) + ", …" * (len(others) > SHOWN)
                 self.note(f"the same as for {first}: {len(others)} more ({names})")
 
     def __call__(self, outcome: TaskOutcome, total: int) -> None:
