@@ -87,6 +87,12 @@ class UnmetGuarantee(InputError):
     """
 
 
+class OneClass(TableError):
+    """All labels of a table are the same; `bags` are those that have one."""
+
+    bags: frozenset[str] = frozenset()
+
+
 class UnknownName(ProbSAError, KeyError):
     """A model, a key or an argument does not exist.
 

@@ -11,6 +11,7 @@ import pytest
 
 from probsa.cli import command
 from probsa.cli.command import Answer, Command, Flag
+from probsa.cli.terminal import summary_of_epoch
 from probsa.core import PositiveInt
 from probsa.errors import InputError
 
@@ -139,3 +140,8 @@ def test_a_reason_that_all_bags_share_is_said_once(capsys):
     assert Answer(None, "", failures).write(as_json=False) == 1
     err = capsys.readouterr().err
     assert err == ("probsa: left out 5 bags (b0, b1, b2, …): no reader\nprobsa: left out c: torn\n")
+
+
+def test_the_line_of_an_epoch_has_no_symbol_of_the_paper():
+    row = {"epoch": 3, "nll": 0.5, "kl": 2.0, "kl_weight": 0.1, "kappa": 4.0, "val_auroc": None}
+    assert summary_of_epoch(row) == "nll 0.500  val AUROC undefined"

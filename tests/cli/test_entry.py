@@ -16,7 +16,7 @@ import probsa
 from probsa.cli import commands
 from probsa.cli.command import Command
 from probsa.cli.entry import COMMANDS, main
-from probsa.evaluation import load, read_predictions
+from probsa.evaluation import at_chance, load, read_predictions
 from probsa.training import RunFolder, default_recipe
 from probsa.workflow import finish_run
 
@@ -88,25 +88,29 @@ def test_predict_evaluate_map(trained, tmp_path, capsys):
     assert [p.name for p in (tmp_path / "maps").iterdir()] == ["003.png"]
 
 
-def test_that_a_run_is_at_chance_is_stored_with_all_its_predictions(
+def test_reservations_about_a_run_are_stored_with_all_its_predictions(
     trained, tmp_path, monkeypatch, capsys
 ):
     features, _, run = trained
     shutil.copytree(run, tmp_path / "run")
-    monkeypatch.setattr("probsa.evaluation.report.report.Report.chance", "not shown")
+    said = ("This model is not shown better than chance: so.", "nor is its map")
+    monkeypatch.setattr("probsa.evaluation.report.report.Report.reservations", said)
     finish_run(RunFolder(tmp_path / "run"), bootstrap=0, maps="none", extras=False)
     given = ["predict", str(tmp_path / "run"), "--features", str(features)]
     assert main([*given, "--out", str(tmp_path / "p")]) == 0
     for folder in (tmp_path / "run" / "predictions", tmp_path / "p"):
-        assert read_predictions(folder).metadata["chance"] == "not shown"
-    assert "chance" not in read_predictions(run / "predictions").metadata
+        assert read_predictions(folder).metadata["reservations"] == list(said)
+    own = read_predictions(run / "predictions").metadata.get("reservations", [])
+    both = f"{said[0]} (the first of 2 such runs)"
+    # of several runs, only what holds for all
     shutil.copytree(tmp_path / "run", tmp_path / "again")
-    for other, said in (("again", "not shown (the first of 2 such runs)"), (run, "")):
+    for other, expected in (("again", both), (run, both if at_chance(own) else "")):
         several = [*given[:2], str(tmp_path / other), *given[2:], "--out", str(tmp_path / "of_two")]
         capsys.readouterr()
         assert main([*several, "--overwrite", "--json"]) == 1  # both runs have seen most bags
-        assert json.loads(capsys.readouterr().out)["chance"] == said
-        assert read_predictions(tmp_path / "of_two").metadata.get("chance", "") == said
+        assert json.loads(capsys.readouterr().out)["chance"] == expected
+        stored = read_predictions(tmp_path / "of_two").metadata.get("reservations", [])
+        assert stored == ([expected] if expected else [])
 
 
 def test_evaluate_uses_the_groups_that_predict_stored(trained, tmp_path, capsys):

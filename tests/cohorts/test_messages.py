@@ -11,12 +11,15 @@ from rich.console import Console
 from support.made_slides import tissue, write_slide
 from support.refusals import refused
 
+from probsa.cli.terminal import OutcomeBar
 from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import extract_cohort, patch_cohort
 from probsa.cohorts.records import Record
+from probsa.cohorts.report import CohortReport
 from probsa.cohorts.verification import verify
 from probsa.cohorts.work import WorkFolder
 from probsa.errors import InputError, UnknownName
+from probsa.jobs import TaskOutcome
 from probsa.patches import settings
 
 SMALL = settings(size=128, mpp=0.5)
@@ -115,3 +118,22 @@ def test_a_worker_on_its_way_out_is_not_torn_by_being_ended():
     assert done.stdout.splitlines()[-1] == "left in peace"
     assert "Traceback" not in done.stderr
     assert signal.SIGTERM.name not in done.stderr
+
+
+def test_what_is_wrong_with_many_slides_is_said_once(tmp_path, capsys):
+    reasons = {**{f"s{k}": f"s{k}.svs is no slide" for k in range(5)}, "t": "torn"}
+    records = [
+        Record(name=name, kind="slide", status="failed", source=name, reason=reason)
+        for name, reason in reasons.items()
+    ]
+    console = Console(width=80, file=io.StringIO())
+    CohortReport(what="patches", outcomes=tuple(records), table=tmp_path / "t.csv").render(console)
+    text = console.file.getvalue()
+    assert "5: s0, s1, s2, …" in text and text.count("is no slide") == 1 and "torn" in text
+    with OutcomeBar("patching") as bar:
+        for record in records:
+            bar(TaskOutcome(name=record.name, status="failed", reason=record.reason), 6)
+    said = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("patch")]
+    assert said == [
+        "s0: s0.svs is no slide", "t: torn", "the same as for s0: 4 more (s1, s2, s3, …)"
+    ]  # fmt: skip

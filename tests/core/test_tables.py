@@ -107,7 +107,7 @@ SYNONYMS = {"slide": "bag", "slide_id": "bag", "case_id": "group"}
         ("bag,lable", "no column 'label': it has bag, lable. Did you mean 'lable'"),
         ("bag,Label", "no column 'label'.* Did you mean 'Label'"),
         ("Slide-ID,label", "no column 'bag'.* Did you mean 'Slide-ID'"),
-        ("bag,x", "no column 'label': it has bag, x$"),
+        ("bag,x", "no column 'label': it has bag, x. Rename 'x' to 'label'$"),
         ("bag,label,label", "two columns are named 'label': leave one out"),
         ("bag,slide,label", r"two columns are named 'bag' \('slide' counts as 'bag'\)"),
     ],

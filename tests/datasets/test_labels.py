@@ -110,6 +110,23 @@ LINE_4 = r"labels\.csv, line 4, bag 'b': the label is 'tumor', expected a class 
         ("bag,Label\na,1\n", {"labels_required": False}, "no column 'label'.* Did you mean 'Lab"),
         ("bag,label\na,0\nb,1\na,1\n", {}, "line 4: bag 'a' is already in line 2"),
         ("bag,lable\na,0\n", {}, "no column 'label': it has bag, lable. Did you mean 'lable'"),
+        (
+            "bag,diagnosis\na,1\n",
+            {},
+            r"'label': it has bag, diagnosis. Rename 'diagnosis' to 'label'",
+        ),
+        (
+            "id,diagnosis\na,1\n",
+            {},
+            "no column 'bag' and no column 'label': it has id, diagnosis. "
+            "Rename 'id' to 'bag' and 'diagnosis' to 'label'",
+        ),
+        ("id,x,y\na,1,2\n", {}, "no column 'bag' and no column 'label': it has id, x, y$"),
+        (
+            "bag,label\na,skin\nb,skin\n",
+            {},
+            "one class only: 'skin' in 2 rows. Add rows of another",
+        ),
         ("bag,label,fold,split\na,0,1,val\n", {}, "both 'fold' and 'split'"),
         ("bag,label,fold\na,0,x\n", {}, "line 2, bag 'a': the fold is 'x', expected a whole numb"),
         ("bag,label,fold\na,0,\n", {}, "line 2, bag 'a': the fold is ''"),

@@ -16,7 +16,14 @@ from probsa import Bag
 from probsa.core import GraphOptions, graphs
 from probsa.core.bags import pack
 from probsa.core.store import write_bag
-from probsa.datasets import BagList, BagSet, check_labels_match, open_bags, read_table
+from probsa.datasets import (
+    BagList,
+    BagSet,
+    check_labels_match,
+    most_frequent,
+    open_bags,
+    read_table,
+)
 from probsa.errors import BagError, GraphError, InputError, TableError
 from probsa.training import open_data, prepare
 from probsa.training.config import DataConfig, RunConfig
@@ -171,7 +178,14 @@ def test_two_bags_of_one_name(tmp_path):
 
 
 def test_a_folder_without_bags(tmp_path):
-    refused(BagError, r"there is no folder .*gone", open_bags, tmp_path / "gone")
+    (tmp_path / "features").mkdir()
+    near = r"no folder .*featurs: give the one that holds the bags\. Did you mean 'features'"
+    refused(BagError, near, open_bags, tmp_path / "featurs")
+    (tmp_path / "features" / "a.svs").touch()
+    first = "it holds slides or scans. Run `probsa patch` and `probsa extract` first"
+    refused(BagError, first, open_bags, tmp_path / "features")
+    (tmp_path / "features" / "a.svs").unlink()
+    (tmp_path / "features").rmdir()
     refused(BagError, r"no bags in .*: expected \.h5 files .*; found nothing", open_bags, tmp_path)
     (tmp_path / "work" / "20x" / "patches").mkdir(parents=True)
     for work in (tmp_path / "work", tmp_path / "work" / "20x"):
@@ -269,6 +283,9 @@ def test_real_scans_and_tiles(shared_data):
         gaps = bool((bag.coords.diff(dim=0) != 1).any())
         assert (name in bags.notes) == gaps, name
     assert bags.notes["050"] == "slices 22 missing"
+    notes = ["stride estimated as 8; slices 3 missing", "slices 1-2 missing", "left out: torn"]
+    assert most_frequent(notes) == "slices missing"
+    assert (most_frequent(notes[2:]), most_frequent([])) == ("left out: torn", "")
     folder = shared_data / "bags" / "colon_tiles"
     bags, t = open_bags(folder), read_table(folder / "labels.csv")
     check_labels_match(t, bags.names, allow_unlabelled=False)

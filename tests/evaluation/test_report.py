@@ -109,7 +109,7 @@ def _values(report, key):
     [
         ("train val test new", "auto", "test", {"test": 12, "new": 4}, ""),
         ("train val new", "auto", "test", {"new": 4}, ""),
-        ("train val", "auto", "val", {"val": 8}, "were chosen on these validation bags"),
+        ("train val", "auto", "val", {"val": 8}, "nothing is held out for testing: all"),
         ("train", "auto", "all", {"train": 6}, "all evaluated bags are training bags"),
         ("train val test", "val", "val", {"val": 8}, "were chosen on these validation bags"),
         ("train val test", "train", "train", {"train": 6}, "all evaluated bags are training bags"),

@@ -1,6 +1,7 @@
 """The dozen lines of a report: which stand when, and that their numbers are right."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,6 +46,7 @@ def test_counts_headline_and_calls(tmp_path):
     lines = _lines(report)
     assert lines["bags"] == "8 test bags (4 of class 0, 4 of class 1)"
     assert lines["threshold"].endswith("1 of 4 bags of class 1 missed, 1 of 4 of class 0 called 1")
+    assert lines["calibration"] == "cannot be judged on 8 bags; it takes 20"
     auroc = roc_auc_score([0] * 4 + [1] * 4, P)
     assert report.summary[1] == f"AUROC {auroc:.3f}, balanced accuracy 0.750".replace("0.", ".")
     # of the half furthest from .5, which are .1, .9, .2 (or .8) and .8, none is wrong
@@ -60,7 +62,9 @@ def test_a_model_at_chance_is_called_one(tmp_path):
     (line,) = [line for line in bad.summary if "better than chance" in line]
     assert line.startswith("warning: not shown better than chance: AUROC of the 40 test bags is ")
     assert line.endswith("and chance has .5")
-    assert (good.chance, bad.chance) == ("", line.removeprefix("warning: "))
+    assert _lines(bad)["calibration"].startswith("probabilities are off by ")
+    assert bad.reservations[0] == f"This model is {line.removeprefix('warning: ')}."
+    assert not [said for said in good.reservations if "chance" in said]
 
 
 def test_few_groups_and_patients_without_two_kinds(tmp_path):
@@ -78,6 +82,14 @@ def test_the_map_is_told_beside_the_best_null_map(tmp_path):
     report = evaluate(_folder(tmp_path / "p", masks=True), bootstrap=50)
     lines, within = _lines(report), next(s for s in report.sections if s.key == "within_bags")
     assert lines["map"] == within.values["comparisons"][-1].sentence
+    better = within.values["comparisons"][-1]
+    assert (better.verdict, better.reservation) == ("better", "")
+    assert replace(better, verdict="not better", null="centre").reservation == (
+        "The evidence map does not find evidence better than the null maps, of which the distance "
+        "from the centre is the best."
+    )
+    (of_doubt,) = report.reservations
+    assert of_doubt.endswith("than the margin does: no doubt is not a sign of being right.")
     top = within.values["maps"]["evidence"]["pointing_game"].value
     assert lines["instances"].startswith(f"the top one is positive in {top:.0%} [")
 

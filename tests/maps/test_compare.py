@@ -274,7 +274,8 @@ def test_the_plot_has_a_dot_per_patch_and_lines_of_equal_doubt():
     lines = [line for line in ax.lines if len(line.get_xdata()) == 3]
     for line, probability in zip(lines, RAYS, strict=True):
         m, s = line.get_xdata()[0], line.get_ydata()[0]
-        on_line = replace(p, attention_mean=np.float32([m]), attention_variance=np.float32([s**2]))
+        at = {"attention_mean": np.float32([m]), "attention_variance": np.float32([s**2])}
+        on_line = replace(p, **at, probability_positive=None)
         assert doubt(on_line)[0] == pytest.approx(probability, abs=1e-6)
 
 

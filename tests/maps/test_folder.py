@@ -12,8 +12,8 @@ from probsa.errors import BagError, UnknownName
 from probsa.evaluation import read_predictions
 from probsa.evaluation.storage import write_predictions
 from probsa.maps import DOUBTS, map_limits, render_folder
-from probsa.maps.draw import heading
-from probsa.maps.folder import NOTHING, against, chance_of, resolve, unlike
+from probsa.maps.draw import draw_map, heading
+from probsa.maps.folder import NOTHING, against, reservations, resolve, unlike
 from probsa.maps.scale import common_limits
 
 
@@ -62,7 +62,9 @@ def test_a_folders_fixed_scale_is_that_of_all_its_bags(tmp_path, preds):
     np.testing.assert_allclose(limits.mean, everything.mean, rtol=1e-6)
     render_folder(preds, tmp_path / "a", bags=["s1"], scale="fixed")
     p = replace(slide(at=1), name="s1")
-    alone, _ = written(p, tmp_path, limits=limits, also=DOUBTS, title=heading(p, label="0"))
+    spread = f"±: {p.of_task.words.page.spread_hint}."
+    how = {"also": DOUBTS, "title": heading(p, label="0"), "caption": spread}
+    alone, _ = written(p, tmp_path, limits=limits, **how)
     shown = np.asarray(Image.open(tmp_path / "a" / "s1.png").convert("RGB"))
     np.testing.assert_array_equal(shown, alone)
 
@@ -77,10 +79,13 @@ def test_the_scale_is_that_of_the_validation_bags(tmp_path):
     assert map_limits(tmp_path / "p") == common_limits(bags[1:])
 
 
-def test_what_makes_p_is_said_where_it_contradicts_the_map(tmp_path):
+def test_what_makes_p_is_said_where_it_contradicts_the_map(tmp_path, monkeypatch):
     p = replace(slide(), score_kind="evidence", probability=np.array([0.25], np.float32))
     folder = write_folder(
-        tmp_path / "p", p, chance="not shown better than chance: AUROC .50", map_score=CHOICE
+        tmp_path / "p",
+        p,
+        reservations=["This model is not shown better than chance."],
+        map_score=CHOICE,
     )
     table = replace(read_predictions(folder), threshold=0.21)
     low, high = (replace(p, attention_mean=k - 4 + p.attention_mean) for k in (0, 9))
@@ -95,11 +100,22 @@ def test_what_makes_p_is_said_where_it_contradicts_the_map(tmp_path):
     negative = replace(high, probability=np.array([0.1], np.float32))
     assert against(table, negative).startswith("The instances speak for the class, but")
     assert against(table, replace(low, score_kind="logit")) == ""
-    assert chance_of(table) == "This model is not shown better than chance: AUROC .50."
+    assert reservations(table) == ("This model is not shown better than chance.",)
+    assert reservations(replace(table, metadata={"reservations": "torn"})) == ()
     assert unlike(table, 0) == unlike(replace(table, ood=np.array([0.99])), 0) == ""
     assert "unlike the training bags" in unlike(replace(table, ood=np.array([1.0])), 0)
     assert resolve(table, "auto").warning == NOTHING
+    assert resolve(table, "auto").caption.startswith("Evidence is what the instance says")
+    captions = []
+
+    def drawn(p, *, caption, **how):
+        captions.append(caption)
+        return draw_map(p, caption=caption, **how)
+
+    monkeypatch.setattr("probsa.maps.folder.draw_map", drawn)
     assert render_folder(folder, tmp_path / "maps") == []
+    (caption,) = captions
+    assert "±: Standard deviation of the probability over posterior samples and members" in caption
 
 
 CHOICE = {

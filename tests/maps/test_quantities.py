@@ -212,7 +212,7 @@ def test_auto_shows_what_the_run_chose_and_says_why(tmp_path):
     table = read_predictions(write_folder(tmp_path / "p", explained(slide()), map_score=CHOICE))
     shown = resolve(table, "auto")
     assert shown.score == "contribution"
-    assert shown.caption.startswith("Contribution: removing its top instances lowers")
+    assert shown.caption.startswith("A contribution is the attention times")
     assert "red raises the logit" in shown.caption
     asked = resolve(table, "evidence")
     assert asked.caption.startswith("Evidence: as asked for (the validation bags chose contrib")

@@ -61,7 +61,8 @@ def pictures(folder):
 
 def plain(p, path, *others):
     """The map without a slide, on the scale of the bag and others of its folder."""
-    save_figure(draw_map(p, limits=common_limits([p, *others])), path)
+    spread = f"±: {p.of_task.words.page.spread_hint}."
+    save_figure(draw_map(p, limits=common_limits([p, *others]), caption=spread), path)
     return np.asarray(Image.open(path))
 
 

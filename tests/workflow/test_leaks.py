@@ -1,14 +1,18 @@
 """Bags of several parts that are copies: a run says so before it trains, and is the same run."""
 
 import json
+from dataclasses import replace
 
 import h5py
 import numpy as np
 from support.made_runs import assert_same_run, make_config
 
 from probsa.core import TextTable
+from probsa.datasets import NO_TEST, open_bags, read_table, telling_metadata
+from probsa.datasets.labels import select_rows
 from probsa.training import Reporter, train
 from probsa.workflow import finish_run, train_and_report
+from probsa.workflow.runs import NO_GROUP
 
 
 class Remarks(Reporter):
@@ -42,7 +46,14 @@ def test_a_run_states_the_leaks_of_its_split_and_is_no_other_run(tmp_path) -> No
         "1 copied bag, 1 near-copied bag in more than one of train, val and test, so the "
         f"evaluation may be too good: see {tmp_path / 'run' / 'leaks.csv'}"
     )
-    assert reporter.said[:2] == [sentence, "start"]
+    assert reporter.said[:3] == [sentence, NO_GROUP, "start"]
+    assert reporter.said[4] == (
+        f"1 bag with remarks, most often: no coordinates; see {trained.run.notes_file}"
+    )
+    assert reporter.said[5:] == [
+        "choosing the threshold and what maps show, on the validation bags", "predicting 8 bags",
+        "fitting null maps", "evaluating the predictions",
+    ]  # fmt: skip
     assert trained.report.warnings == (sentence,)
     rows = TextTable.read(trained.run.leaks_file).rows
     assert [tuple(r.values())[:5] for r in rows] == [
@@ -54,3 +65,28 @@ def test_a_run_states_the_leaks_of_its_split_and_is_no_other_run(tmp_path) -> No
     unchecked = train(config, tmp_path / "unchecked")
     finish_run(unchecked, maps="none")
     assert_same_run(trained.run, unchecked)
+
+
+def test_what_is_doubtful_about_the_data_is_said_before_the_first_epoch(tmp_path) -> None:
+    config, reporter = make_config(tmp_path / "data", model="mean-pool"), Remarks()
+    for k, path in enumerate(sorted(config.data.features.iterdir())):
+        with h5py.File(path, "r+") as f:
+            f["coords"].attrs["mpp_level0"] = 0.2502 if k % 2 else 0.46 + k / 10
+    table = config.data.labels.read_text().splitlines()
+    config.data.labels.write_text("\n".join(line[: line.rindex(",")] for line in table) + "\n")
+    config = replace(config, data=replace(config.data, test_fold=None))
+    trained = train_and_report(config, tmp_path / "run", reporter=reporter, note="no model")
+    shortcut = (
+        "possible shortcut: all bags of class 1 have a scanner resolution of 0.25 µm per pixel, "
+        "and no other bag has: a model can learn this instead of the disease"
+    )
+    assert reporter.said[:5] == [NO_TEST, NO_GROUP, shortcut, "no model", "start"]
+    assert reporter.said[-1] == f"drawing {trained.maps} maps"
+    assert NO_TEST in trained.report.warnings
+    bags, table = open_bags(config.data.features), read_table(config.data.labels)
+    assert telling_metadata(bags, table) == shortcut
+    some = select_rows(table, [*range(0, 12, 2), 1, 3, 5])
+    assert telling_metadata(bags, some) == ""  # three bags may have it by chance
+    with h5py.File(config.data.features / "000.h5", "r+") as f:
+        f["coords"].attrs["mpp_level0"] = 0.25
+    assert telling_metadata(open_bags(config.data.features), table) == ""

@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 from dataclasses import replace
 
 import h5py
 import numpy as np
 import pytest
 from support.made_slides import tissue, write_slide
+from support.refusals import refused
 
 from probsa.cli.entry import main
 from probsa.cohorts import FeatureRecipe
@@ -15,6 +17,7 @@ from probsa.core import TextTable
 from probsa.errors import InputError
 from probsa.training import RunFolder, read_run, train
 from probsa.workflow import StatedRecipe, recipe_of_runs
+from probsa.workflow.recipes import check_encoder
 
 ALONE = ("--readers", "0")
 EXTRACT = ("--encoder", "handcrafted", *ALONE)
@@ -178,3 +181,18 @@ def test_a_run_without_a_recipe_needs_to_be_told_what_it_does_not_state(home):
     finally:
         run.recipe_file.write_text(stored)
         run.features_file.write_text(about)
+
+
+def test_another_encoder_is_refused_before_a_slide_is_cut(home, tmp_path, capsys):
+    shutil.copytree(home / "run", tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
+    run.recipe_file.unlink()
+    given = ("run", home / "new", "--model", run.path, "--out", tmp_path / "out", *CUT[:4])
+    command(*given, "--encoder", "resnet50", status=2)
+    said = capsys.readouterr().err
+    assert "resnet50 gives 2048 features per instance, but" in said
+    assert "was trained on 128 of handcrafted" in said and not (tmp_path / "out").exists()
+    run.features_file.unlink()  # only the number of features is known
+    check_encoder([run.path], "handcrafted", any_name=False)
+    wanted = "was trained on 128: use the encoder"
+    refused(InputError, wanted, check_encoder, [run.path], "resnet50", any_name=True)

@@ -17,6 +17,8 @@ from ..jobs import TaskOutcome
 from ..training import Reporter
 
 B = TypeVar("B", bound="Bar")
+SHOWN = 3
+"""How many of the slides that failed for the same reason are named."""
 ESTIMATE_AFTER = 10.0
 """Seconds of training after which the time of the run is estimated."""
 
@@ -90,16 +92,30 @@ class Counter(Bar):
 
 
 class OutcomeBar(Bar):
-    """A progress bar over the outcomes of jobs, with a line for every failure."""
+    """A progress bar over the outcomes of jobs, with a line for every reason of a failure."""
 
     done = 0
+
+    def __init__(self, activity: str) -> None:
+        super().__init__(activity)
+        self.failed: dict[str, list[str]] = {}
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        for first, *others in self.failed.values():
+            if others:
+                names = ", ".join(others[:SHOWN]) + ", …" * (len(others) > SHOWN)
+                self.note(f"the same as for {first}: {len(others)} more ({names})")
 
     def __call__(self, outcome: TaskOutcome, total: int) -> None:
         self.done += 1
         text = f"{self.done}/{total} {outcome.name}"
         self.update(completed=self.done, total=total, text=text)
         if outcome.status != "done":
-            self.note(f"{outcome.name}: {outcome.reason}")
+            of_all = outcome.reason.replace(outcome.name, "")
+            if of_all not in self.failed:
+                self.note(f"{outcome.name}: {outcome.reason}")
+            self.failed.setdefault(of_all, []).append(outcome.name)
         self.tenth(self.done, total, f"{self.activity} {self.done}/{total}")
 
 
@@ -191,14 +207,17 @@ def duration(epochs: float, seconds: float) -> str:
     return f"about {whole} (h:mm:ss), {seconds:.1f} s an epoch"
 
 
-EPOCH_TITLES = {"kl_weight": "λ", "val_auroc": "val AUROC", "val_nll": "val NLL"}
+EPOCH_TITLES = {"val_auroc": "val AUROC", "val_nll": "val NLL"}
 
 
 def summary_of_epoch(row: Mapping[str, object]) -> str:
-    """Return the loss terms and validation scores of an epoch as one line."""
+    """Return the loss and the validation scores of an epoch as one line.
+
+    What only readers of the paper know is left to metrics.csv: λ, κ, and the term that λ weighs.
+    """
     words = []
     for key, value in row.items():
-        if key in ("epoch", "learning_rate", "seconds") or (key == "kl_weight" and "kl" not in row):
+        if key in ("epoch", "learning_rate", "seconds", "kl", "kl_weight", "kappa"):
             continue
         name = EPOCH_TITLES.get(key, key.replace("_", " "))
         words.append(f"{name} {value:.3f}" if isinstance(value, float) else f"{name} undefined")

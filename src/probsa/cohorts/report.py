@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..core import write_csv
 from ..jobs import write_lock
-from .geometry import ADVICE, resolution_hint
+from .geometry import ADVICE, SHOWN, resolution_hint
 from .records import Record
 
 HEADER = [
@@ -19,7 +19,7 @@ HEADER = [
     "notes", "source",
 ]  # fmt: skip
 MAX_SHOWN = 20
-"""Number of failures listed on the terminal; the table contains all."""
+"""Number of reasons listed on the terminal; the table contains all failures."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,11 +79,18 @@ class CohortReport:
             table = Table(box=None, pad_edge=False)
             for heading in ("name", "status", "reason"):
                 table.add_column(heading, overflow="fold")
-            for o in failed[:MAX_SHOWN]:
-                table.add_row(o.name, o.status.replace("_", " "), o.reason)
+            alike: dict[tuple[str, str], list[Record]] = {}
+            for o in failed:  # what is wrong with many is said once
+                alike.setdefault((o.status, o.reason.replace(o.name, "")), []).append(o)
+            for (status, _), records in list(alike.items())[:MAX_SHOWN]:
+                names = ", ".join(o.name for o in records[:SHOWN])
+                if len(records) > SHOWN:
+                    names = f"{len(records)}: {names}, …"
+                table.add_row(names, status.replace("_", " "), records[0].reason)
             console.print(table, markup=False)
-            if len(failed) > MAX_SHOWN:
-                console.print(f"and {len(failed) - MAX_SHOWN} more: {self.table}", markup=False)
+            if len(alike) > MAX_SHOWN:
+                rest = sum(len(records) for records in list(alike.values())[MAX_SHOWN:])
+                console.print(f"and {rest} more: {self.table}", markup=False)
         for line in self.metadata:
             console.print(line, markup=False)
         total = sum(o.count for o in self.outcomes if o.status == "done")

@@ -128,15 +128,18 @@ class TextTable:
                 raise TableError(
                     f"{self.path}: two columns are named {column!r}{also}: leave one out"
                 )
-            if not found and column in columns:
-                accepted = (column, *(name for name, role in meant.items() if role == column))
-                hints = (hint(name, others) for name in accepted)
-                raise TableError(
-                    f"{self.path} has no column {column!r}: it has {', '.join(self.columns)}"
-                    f"{'.' + h if (h := advice or next(filter(None, hints), '')) else ''}"
-                )
             if found:
                 chosen[column] = found[0]
+        if missing := [column for column in columns if column not in chosen]:
+            accepted = (k for k in (*missing, *meant) if meant.get(k, k) in missing)
+            hints = (hint(name, others) for name in accepted)
+            if not advice and (len(missing) > 1 or not (advice := next(filter(None, hints), ""))):
+                renamed = [f"{a!r} to {b!r}" for a, b in zip(others, missing, strict=False)]
+                advice = f" Rename {' and '.join(renamed)}" if len(renamed) == len(others) else ""
+            raise TableError(
+                f"{self.path} has no column {' and no column '.join(map(repr, missing))}: it has "
+                f"{', '.join(self.columns)}{'.' * bool(advice)}{advice}"
+            )
         return TextTable(
             path=self.path,
             frame=self.frame.iloc[:, list(chosen.values())].set_axis(list(chosen), axis=1),

@@ -1,6 +1,7 @@
 from .bag_set import IN_MEMORY as IN_MEMORY
 from .bag_set import BagList as BagList
 from .bag_set import BagSet as BagSet
+from .bag_set import most_frequent as most_frequent
 from .choices import MOST_CACHE_GB as MOST_CACHE_GB
 from .choices import SourceFormat as SourceFormat
 from .choices import StudyName as StudyName
@@ -13,6 +14,7 @@ from .covariates import CovariateTable as CovariateTable
 from .covariates import fit_encoder as fit_encoder
 from .covariates import read_covariates as read_covariates
 from .feature_metadata import FeatureMetadata as FeatureMetadata
+from .feature_metadata import telling_metadata as telling_metadata
 from .labels import LabelTable as LabelTable
 from .labels import check_labels_match as check_labels_match
 from .labels import drop_bags as drop_bags
@@ -33,6 +35,7 @@ from .patients import PatientBags as PatientBags
 from .patients import patient_table as patient_table
 from .sampling import balanced_epoch as balanced_epoch
 from .sampling import deal_events as deal_events
+from .splits import NO_TEST as NO_TEST
 from .splits import SPLITS_FILE as SPLITS_FILE
 from .splits import Split as Split
 from .splits import check_training_part as check_training_part

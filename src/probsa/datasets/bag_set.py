@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -296,6 +296,25 @@ def _describe_gaps(coords: Shaped[np.ndarray, " n"]) -> list[str]:
         more = f" and {len(large_steps) - SHOWN} more gaps" if len(large_steps) > SHOWN else ""
         notes.append(f"slices {', '.join(missing)}{more} missing")
     return notes
+
+
+REMARKS = {
+    "slices ": "slices missing",
+    "not monotonic": "slices not in order",
+    "no coordinates": "no coordinates",
+    "stride estimated": "distance between neighbours estimated",
+    "no neighbour": "patches without a neighbour",
+    "; missing: ": "slides of the patient missing",
+}
+"""What the notes on bags are about, by words that they contain."""
+
+
+def most_frequent(notes: Iterable[str]) -> str:
+    """Return in words what most notes on bags are about; a note itself if it is of no kind."""
+    about = Counter(
+        kind for n in notes for kind in [v for k, v in REMARKS.items() if k in n] or [n]
+    )
+    return "".join(kind for kind, _ in about.most_common(1))
 
 
 IN_MEMORY = Path("in-memory")

@@ -12,6 +12,7 @@ from typing import Any
 from ..core import PositiveFloat, read_record
 from ..errors import BagError
 from .bag_set import BagSet
+from .labels import LabelTable
 from .metadata import Metadata
 
 AGREES = 0.05
@@ -99,6 +100,39 @@ class FeatureMetadata:
             f"{'; '.join(given for given, _ in found)}. "
             f"{advice[0].upper()}{advice[1:]}; or give --other-features to predict it as it is"
         )
+
+
+TELLING = {
+    "mpp_level0": "a scanner resolution of {:.2g} µm per pixel",
+    "mpp": "patches of {:.2g} µm per pixel",
+    "patch_size": "patches of {:g} pixels",
+    "encoder": "the encoder {}",
+}
+"""Metadata that should not tell the classes apart."""
+FEWEST = 4
+"""Fewer bags of a class than this may have such a value in common by chance."""
+
+
+def telling_metadata(bags: BagSet, table: LabelTable) -> str:
+    """Say in a sentence what all bags of a class have in common that no other bag has.
+
+    Empty if there is nothing, or if one of both has fewer than `FEWEST` bags.
+    """
+    stated: list[tuple[int, Metadata]] = []
+    for name, y in zip(table.bags, table.labels, strict=True):
+        with suppress(BagError):  # reading the bag reports it
+            stated += [] if y is None else [(y, m) for m in bags.metadata_of(name)]
+    for key, words in TELLING.items():
+        values = [(y, words.format(v) if (v := getattr(m, key)) else "") for y, m in stated]
+        for y in sorted({y for y, _ in stated}):
+            own, others = ([v for k, v in values if (k == y) is same] for same in (True, False))
+            enough = min(len(own), len(others)) >= FEWEST
+            if enough and len({*own}) == 1 and own[0] and not {"", own[0]} & {*others}:
+                return (
+                    f"possible shortcut: all bags {table.stratum_names([y])} have {own[0]}, and no "
+                    "other bag has: a model can learn this instead of the disease"
+                )
+    return ""
 
 
 def _encoder(metadata: Metadata) -> str | None:

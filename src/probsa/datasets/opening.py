@@ -18,6 +18,7 @@ from ..core import (
     pt_files,
 )
 from ..errors import BagError, hint
+from ..slides import is_scan, slide_files
 from .bag_set import BagSet
 from .formats.clam import ClamTensorBags
 from .formats.hdf5 import Hdf5Bags
@@ -65,7 +66,11 @@ def open_bags(
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise BagError(f"there is no folder {folder}: give the one that holds the bags")
+        beside = [p.name for p in folder.parent.glob("*/")]
+        raise BagError(
+            f"there is no folder {folder}: give the one that holds the bags."
+            f"{hint(folder.name, beside)}"
+        )
     chosen = _chosen_folder(folder, features)
     with bag_limit(max_bag_gb):
         kind, files = _recognised(chosen)
@@ -160,6 +165,11 @@ def _recognised(folder: Path) -> tuple[type[BagSet], list[Path]]:
     for work, pattern in ((folder, "*/patches"), (folder.parent, f"{folder.name}/patches")):
         if any(work.glob(pattern)):
             raise BagError(f"{start}: its patches have no features yet: run probsa extract {work}")
+    if slide_files(folder) or any(is_scan(p) for p in folder.iterdir() if p.is_file()):
+        raise BagError(
+            f"{start}: it holds slides or scans. Run `probsa patch` and `probsa extract` first, "
+            "or `probsa run` to predict them with a trained run"
+        )
     contents = sorted({p.suffix or f"{p.name}/" for p in folder.iterdir()})[:8]
     raise BagError(
         f"{start}: expected .h5 files with a dataset 'features' (ours, TRIDENT's, CLAM's) or "

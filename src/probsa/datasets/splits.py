@@ -22,6 +22,13 @@ from ..tasks import SHOWN
 from .labels import LabelTable
 from .names import SPLIT_PARTS, nearest, without_suffix
 
+NO_TEST = (
+    "nothing is held out for testing: all figures are of the validation bags, on which the epoch "
+    "and the threshold were chosen. To test, add a column 'fold' (0, 1, 2, …; then --test-fold 0) "
+    "or 'split' (train, val, test) to the table of labels"
+)
+"""What is said of a split without a test part."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:

@@ -65,6 +65,7 @@ from .pretrained import CONFIG as CONFIG
 from .pretrained import local_folder as local_folder
 from .report.report import Report as Report
 from .report.report import evaluate as evaluate
+from .report.summary import at_chance as at_chance
 from .report.uncertainty import DISTANCE_VALIDATION_BAGS as DISTANCE_VALIDATION_BAGS
 from .report.within import NullComparison as NullComparison
 from .report.within import compare_to_null_maps as compare_to_null_maps

@@ -4,10 +4,10 @@ from .draw import draw_map as draw_map
 from .folder import READ_ERRORS as READ_ERRORS
 from .folder import ScoreChoice as ScoreChoice
 from .folder import against as against
-from .folder import chance_of as chance_of
 from .folder import map_limits as map_limits
 from .folder import predicted_bags as predicted_bags
 from .folder import render_folder as render_folder
+from .folder import reservations as reservations
 from .folder import resolve as resolve
 from .layout import Layout as Layout
 from .layout import Raster as Raster

@@ -103,13 +103,15 @@ def render_folder(
         training_note = " · a training bag" if table.parts[row] == "train" else ""
         said = verdict_of(table, p)
         title = f"{heading(p, label=truth_of(table, row), said=said)}{training_note}"
-        hint = table.of_task.words.page.unsure_hint
-        unsure = f"Unsure: {hint}" if hint and said.unsure else ""
-        caption = " ".join(filter(None, (shown.caption, table.of_task.words.note, unsure)))
+        words = table.of_task.words.page
+        unsure = f"Unsure: {words.unsure_hint}" if words.unsure_hint and said.unsure else ""
+        spread = f"±: {words.spread_hint}." if "±" in said.text else ""
+        caption = " ".join(filter(None, (shown.caption, table.of_task.words.note, spread, unsure)))
         how = {"caption": caption, "also": also}
         try:
             drawn = showing(p, shown.score)
-            warned = (chance_of(table), shown.warning, unlike(table, row), against(table, drawn))
+            warned = [shown.warning, unlike(table, row), against(table, drawn)]
+            warned += reservations(table)
             for part, of_slide, own in _slides(drawn, title, limits):
                 lines = "\n".join(filter(None, (of_slide, *warned)))
                 with write_lock(named_file(out, part.name, ".png")):
@@ -119,10 +121,10 @@ def render_folder(
     return failures
 
 
-def chance_of(table: Predictions) -> str:
-    """Return the warning that a run was not shown better than chance, which it may state."""
-    stated = table.metadata.get("chance")
-    return f"This model is {stated}." if stated else ""
+def reservations(table: Predictions) -> tuple[str, ...]:
+    """Return what the run's own evaluation says against its maps and calls, in sentences."""
+    stated = table.metadata.get("reservations")
+    return tuple(map(str, stated)) if isinstance(stated, list) else ()
 
 
 def unlike(table: Predictions, row: int) -> str:
@@ -273,17 +275,14 @@ def resolve(table: Predictions, score: ScoreChoice) -> Shown:
         return Shown(None if score == "auto" else score, caption)
     if score == "auto":
         assert choice is not None
-        score, why = choice.chosen, choice.reason
+        score, why = choice.chosen, ""
     else:
         other = "" if choice is None else f" (the validation bags chose {choice.chosen})"
-        why = f"{score}: as asked for{other}"
+        why = f"{score.capitalize()}: as asked for{other}. "
     drop = None if choice is None else choice.drops.get(score)
-    warning = ""
-    if table.of_task.by_probability and drop is not None and drop < LEAST_DROP:
-        why = f"removing its top instances lowers p of the validation bags by {drop:.2g}"
-        warning, why = NOTHING, why.replace("-", "−")
-    text = f"{why}. {meaning(score, table.of_task, own=score == own)}".strip()
-    return Shown(score, text[0].upper() + text[1:], warning)
+    nothing = table.of_task.by_probability and drop is not None and drop < LEAST_DROP
+    text = f"{why}{meaning(score, table.of_task, own=score == own)}".strip()
+    return Shown(score, text, NOTHING if nothing else "")
 
 
 def map_limits(folder: Path | str, *, score: MapScore | None = None) -> ColourLimits:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from ..core import TaskName, check_options, counted, finite_number
-from ..errors import TableError, hint
+from ..errors import OneClass, TableError, hint
 from .words import class_name
 
 Rows: TypeAlias = Mapping[str, tuple[int, dict[str, str]]]
@@ -264,6 +264,14 @@ class ClassLabels(Labels):
     def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
         column, notes = cells.columns[0], []
         words = self._words(cells)
+        if cells.classes is None and len(words) == 1 and words[0].isalpha():
+            labelled = [bag for bag, (_, row) in cells.rows.items() if row[column]]
+            error = OneClass(
+                f"{cells.path} has one class only: {words[0]!r} in "
+                f"{counted(len(labelled), 'row')}. Add rows of another class"
+            )
+            error.bags = frozenset(labelled)
+            raise error
         named = len(words) == 2 and all(finite_number(word) is None for word in words)
         if named and cells.classes is None and not self.ordered:
             cells = replace(cells, classes=words)

@@ -20,7 +20,10 @@ class PageWords:
     call_hint: str = "The predicted class"
     number: str = "p"
     number_hint: str = "Probability of the last of two classes, or of the predicted one of several"
-    spread_hint: str = "Standard deviation of the probability: the model’s doubt about the bag"
+    spread_hint: str = (
+        "Standard deviation of the probability over posterior samples and members: the model’s "
+        "doubt about the bag"
+    )
     wrong: str = "wrong"
     """Empty if no label can contradict a prediction."""
     wrong_hint: str = ""
@@ -108,7 +111,7 @@ WORDS: Mapping[TaskName, Words] = {
             call="Found",
             call_hint="The findings that are predicted to be present",
             number_hint="Probability of the most probable finding",
-            spread_hint="Standard deviation of this probability",
+            spread_hint="Standard deviation of this probability over posterior samples and members",
             column="Finding",
             wrong_hint="A known finding is called although it is absent, or the reverse.",
             unsure_hint="The call of a finding changes within one standard deviation.",

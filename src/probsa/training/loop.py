@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
 from ..core import Bag, Bags, counted, pack, random_stream, seed_of
-from ..datasets import balanced_epoch, deal_events
+from ..datasets import balanced_epoch, deal_events, most_frequent
 from ..errors import InputError, ProbSAError
 from ..models import Model, Output, arguments, look_up
 from ..variational import Cox, evidence_level, kl_weight, objective
@@ -471,8 +471,11 @@ def train(
         if w.first:
             prepared.write(folder)  # again, as training may have added remarks on bags
             if prepared.bags.notes:
-                remarks = counted(len(prepared.bags.notes), "bag")
-                reporter.remark(f"{remarks} with remarks: {folder.notes_file}")
+                notes = prepared.bags.notes
+                reporter.remark(
+                    f"{counted(len(notes), 'bag')} with remarks, most often: "
+                    f"{most_frequent(notes.values())}; see {folder.notes_file}"
+                )
     return folder
 
 

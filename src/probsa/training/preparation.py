@@ -49,7 +49,7 @@ from ..datasets import (
     read_table,
     without_suffix,
 )
-from ..errors import CheckpointError, GraphError, InputError, TableError
+from ..errors import CheckpointError, GraphError, InputError, OneClass, TableError
 from ..models import Model, arguments, build, check_task, look_up
 from ..statistics import choose_threshold
 from ..tasks import Target
@@ -476,7 +476,11 @@ def prepare(config: RunConfig, *, previous: Path | str | None = None) -> Prepare
     """
     previous = optional_path(previous)
     bags = open_data(config.data)
-    table = read_labels(config.data, bags)
+    try:
+        table = read_labels(config.data, bags)
+    except OneClass as error:
+        without = counted(len({*bags.names} - error.bags), "bag")
+        raise TableError(f"{error}: {without} of {bags.folder} have no label") from None
     full_table, left_out = table, note_missing_features(table, bags)
     present = drop_bags(table, left_out)
     if config.data.targets.missing == "leave_out":

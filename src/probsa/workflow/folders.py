@@ -12,6 +12,7 @@ from ..datasets import (
     Split,
     check_labels_match,
     match_bags,
+    most_frequent,
     open_bags,
     patient_table,
     read_table,
@@ -22,6 +23,7 @@ from ..evaluation import (
     NOTES,
     MapScoreChoice,
     Predictor,
+    at_chance,
     distances_of,
     load,
     load_several,
@@ -96,10 +98,8 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     if not several and shown.is_file():
         advice = "remove it to show the model's own score, or copy the run again"
         predictor.metadata["map_score"] = asdict(read_record(MapScoreChoice, shown, advice=advice))
-    chance = list(filter(None, map(_chance, runs)))
-    if len(chance) == len(runs):
-        of_several = f" (the first of {len(runs)} such runs)" if several else ""
-        predictor.metadata["chance"] = chance[0] + of_several
+    if known := _reservations(runs):
+        predictor.metadata["reservations"] = known
     bags, table = _units(predictor, Path(features), optional_path(labels))
     unknown = _covariates(predictor, bags, table, optional_path(covariates))
     null_maps = null_maps_of(runs)  # a damaged file is refused before anything is written
@@ -142,14 +142,24 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     if table is not None:
         note_missing_features(table, bags)
         without = tuple(name for name in table.bags if name not in set(bags.names))
-    return replace(predicted, without_features=without, notes=len(bags.notes), new_missing=unknown)
+    return replace(
+        predicted, without_features=without, notes=len(bags.notes), new_missing=unknown,
+        most_noted=most_frequent(bags.notes.values()),
+    )  # fmt: skip
 
 
-def _chance(run: Path) -> str | None:
-    """Return the remark that a run was not shown better than chance, if it has one."""
-    own = RunFolder(run).predictions / METADATA
-    advice = "train the run again, or remove this file"
-    return read_json(own, advice=advice).get("chance") if own.is_file() else None
+def _reservations(runs: Sequence[Path]) -> list[str]:
+    """Return what a run's evaluation says against it; of several runs, only that on chance."""
+    known: list[list[str]] = []
+    for file in (RunFolder(run).predictions / METADATA for run in runs):
+        advice = "train the run again, or remove this file"
+        known.append(
+            read_json(file, advice=advice).get("reservations", []) if file.is_file() else []
+        )
+    if len(runs) == 1:
+        return known[0]
+    chance = [at_chance(each) for each in known]
+    return [f"{chance[0]} (the first of {len(runs)} such runs)"] if all(chance) else []
 
 
 def _units(

@@ -28,6 +28,7 @@ from ..patches import PatchSettings
 from ..training import RunFolder
 from ..view import MAX_MPP, SLICE_PIXELS, ViewData, export_page
 from .folders import predict_folder
+from .recipes import check_encoder
 from .writing import Failures
 
 Step = Literal["patching", "extracting", "predicting", "drawing", "writing the page"]
@@ -99,6 +100,7 @@ def run_pipeline(
     """
     source, out = Path(source), Path(out)
     result = PipelineResult(predictions=out / "predictions", maps=out / "maps", page=out / "page")
+    check_encoder(runs, recipe.encoder, any_name=options.other_features)
     work, mpp = out / "work", options.slide_mpp
     features = _features(source, work, recipe, options, watch=watch, result=result)
     made_from = _made_from(list(map(Path, runs)), features, options)

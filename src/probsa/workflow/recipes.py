@@ -9,6 +9,8 @@ from ..cohorts import FeatureRecipe
 from ..core import read_json
 from ..datasets import FeatureMetadata
 from ..errors import InputError
+from ..evaluation import load
+from ..features import describe
 from ..patches import PatchSettings
 from ..training import RunFolder
 
@@ -55,6 +57,31 @@ def recipe_of_runs(runs: Sequence[Path | str], stated: StatedRecipe) -> tuple[Fe
                 "that were trained on the same features"
             )
     return recipe, ""
+
+
+def check_encoder(runs: Iterable[Path], encoder: str, *, any_name: bool) -> None:
+    """Refuse another encoder than that of the training, before anything is cut and encoded.
+
+    Args:
+        runs: run folders, or files of converted models.
+        encoder: name of the encoder of the new features.
+        any_name: whether only the number of features must be that of the training.
+
+    Raises:
+        InputError: its name or its number of features is not that of a run.
+    """
+    gives = describe(encoder)["width"]
+    for run in runs:
+        known = FeatureMetadata.read(RunFolder(run).features_file) or FeatureMetadata()
+        names = {name.partition("@")[0] for name in known.encoders}
+        takes = load(run, device="cpu").model.arguments.get("in_dim")
+        renamed = bool(names) and encoder not in names and not any_name
+        if renamed or (gives and takes not in (None, gives)):
+            of = f" of {' or '.join(sorted(names))}" if names else ""
+            raise InputError(
+                f"the encoder {encoder} gives {gives or 'other'} features per instance, but {run} "
+                f"was trained on {takes}{of}: use the encoder of the training"
+            )
 
 
 def _from_metadata(run: Path, stated: StatedRecipe) -> tuple[FeatureRecipe, str]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..core import TextTable, counted, read_json, write_csv, write_json
-from ..datasets import BagSet, find_leaks
+from ..datasets import NO_TEST, BagSet, find_leaks, telling_metadata
 from ..evaluation import (
     METADATA,
     Prediction,
@@ -80,6 +80,7 @@ def train_and_report(
     maps: Literal["test", "all", "none"] = "test",
     reporter: Reporter | None = None,
     on_bag: OnBag | None = None,
+    note: str = "",
 ) -> Trained | None:
     """Train a run, then predict, evaluate and draw its held-out bags, all in the run folder.
 
@@ -92,6 +93,7 @@ def train_and_report(
             part), of both parts, or none.
         reporter: informed of every epoch.
         on_bag: called after every bag that is predicted or drawn.
+        note: what the reporter is told once labels and bags are checked.
 
     Returns:
         The run and its evaluation; None in all but the first of several training processes.
@@ -99,7 +101,7 @@ def train_and_report(
     with thread_count(config.training.threads):
         run = train(
             config, Path(out), resume=resume, overwrite=overwrite, reporter=reporter,
-            check=partial(_check_leaks, data=config.data, reporter=reporter),
+            check=partial(_check, data=config.data, reporter=reporter or Reporter(), note=note),
         )  # fmt: skip
         if int(os.environ.get("RANK", "0")) != 0:
             return None
@@ -109,11 +111,13 @@ def train_and_report(
 LEAKS = {"patient": "patient", "bag": "bag", "copy": "copied bag", "near-copy": "near-copied bag"}
 """What each kind of leak is called in a sentence."""
 
+NO_GROUP = "the table of labels has no column 'group': each bag counts as a patient of its own"
 
-def _check_leaks(
-    run: RunFolder, prepared: PreparedData, *, data: DataConfig, reporter: Reporter | None
+
+def _check(
+    run: RunFolder, prepared: PreparedData, *, data: DataConfig, reporter: Reporter, note: str
 ) -> None:
-    """Write the leaks between the parts of a split to the folder of a run, and state them."""
+    """State what is doubtful about the data of a run, and write the leaks of its split."""
     bags, _ = open_units(data)  # those that are prepared refuse the test part
     leaks = [k for k in find_leaks(bags, prepared.table, prepared.split) if k.across]
     run.leaks_file.unlink(missing_ok=True)
@@ -121,8 +125,16 @@ def _check_leaks(
         columns = ("kind", "first", "first_part", "second", "second_part", "what")
         rows = [(k.kind, k.first, k.parts[0], k.second, k.parts[1], k.what) for k in leaks]
         write_csv(run.leaks_file, columns, [dict(zip(columns, r, strict=True)) for r in rows])
-        if reporter is not None:
-            reporter.remark(_leaks(run)[1][0])
+    table = prepared.table
+    for remark in (
+        *_leaks(run)[1],
+        "" if prepared.split.test else NO_TEST,
+        "" if table.groups else NO_GROUP,
+        telling_metadata(bags, table) if table.of_task.has_classes else "",
+        note,
+    ):
+        if remark:
+            reporter.remark(remark)
 
 
 def _leaks(run: RunFolder) -> tuple[tuple[dict[str, str], ...], tuple[str, ...]]:
@@ -155,20 +167,23 @@ def finish_run(
         bootstrap: number of resamples for the confidence intervals; 0 for none.
         maps: which bags to draw, as in `train_and_report`.
         extras: see `predict_run`.
-        reporter: informed of the epochs of the fit of images alone, for a run with covariates.
+        reporter: informed of each stage, and of the epochs of the fit of images alone, for a run
+            with covariates.
         on_bag: called after every bag that is predicted or drawn.
     """
-    data = run.config().data
-    predicted = predict_run(run, extras=extras, on_bag=on_bag)
+    data, reporter = run.config().data, reporter or Reporter()
+    predicted = predict_run(run, extras=extras, on_bag=on_bag, reporter=reporter)
+    reporter.remark("evaluating the predictions")
     report = evaluate(
         run.predictions,
         labels=data.labels,
         classes=data.classes,
         bootstrap=bootstrap,
     )
-    if report.chance:
+    if report.reservations:
         file = run.predictions / METADATA
-        write_json(file, {**read_json(file, advice="predict again"), "chance": report.chance})
+        stored = read_json(file, advice="predict again")
+        write_json(file, {**stored, "reservations": report.reservations})
     # the training bags have labels but are not predicted: they are not missing
     leaks, warnings = _leaks(run)
     report = replace(report, without_prediction=(), warnings=(*report.warnings, *warnings))
@@ -179,6 +194,7 @@ def finish_run(
     drawn = {"test": split.test or split.val, "all": split.val + split.test, "none": ()}[maps]
     failures = list(predicted.failures)
     if drawn:
+        reporter.remark(f"drawing {counted(len(drawn), 'map')}")
         failures += render_folder(run.predictions, run.maps, bags=drawn, progress=on_bag)
     # written last, because this file marks a run as finished
     write_json(run.path / "evaluation.json", report.to_dict())
@@ -190,6 +206,7 @@ def predict_run(
     *,
     extras: bool = True,
     on_bag: OnBag | None = None,
+    reporter: Reporter | None = None,
 ) -> Predicted:
     """Predict the validation and test bags of a run; validation determines the threshold.
 
@@ -203,14 +220,16 @@ def predict_run(
             predicted bag has instance labels, fit null maps. False for experiments, which draw no
             maps, and fit null maps once for all runs of a split.
         on_bag: called after every bag.
+        reporter: informed of each stage.
     """
-    config = run.config()
+    config, reporter = run.config(), reporter or Reporter()
     predictor = load(run.path, device=config.training.device)
     bags, table = open_units(config.data)
     split = read_split(run)
     attach_covariates(run, bags, names=split.val + split.test, table=table)
     targets = targets_of(table)
     threshold, task = None, TASKS[predictor.task]
+    reporter.remark("choosing the threshold and what maps show, on the validation bags")
     if task.unordered_classes:
         threshold = _choose_threshold(run, predictor, bags, names=split.val, labels=targets)
     if task.has_findings and split.val:
@@ -227,6 +246,7 @@ def predict_run(
 
     def null_maps(new: Path) -> None:
         if any(True for _ in labelled_bags(new)):
+            reporter.remark("fitting null maps")
             classes = as_two_classes(table, split.train)
             maps = fit_null_maps(
                 bags.stored, labels=classes, train=split.train, validation=split.val
@@ -234,6 +254,7 @@ def predict_run(
             maps.save(null_maps_file(run.path))
             write_null_scores(new, maps, read=bags.stored)
 
+    reporter.remark(f"predicting {counted(len(split.val + split.test), 'bag')}")
     selection = BagSelection(
         bags=bags,
         names=split.val + split.test,

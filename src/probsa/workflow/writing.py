@@ -20,6 +20,7 @@ from ..evaluation import (
     Predictor,
     SlideEffect,
     TrainingDistance,
+    at_chance,
     predicted_with_curves,
     with_slide_effects,
     write_curves,
@@ -52,6 +53,8 @@ class Predicted:
     """Bags of the table of labels that the folder of features does not have."""
     notes: int = 0
     """Number of bags with remarks in `notes.json`."""
+    most_noted: str = ""
+    """The most frequent of these remarks, in words."""
     new_missing: Mapping[str, int] = field(default_factory=dict)
     """How often a covariate is missing that no training patient lacked; it counts as average."""
     chance: str = ""
@@ -178,5 +181,5 @@ class BagSelection:
             bags=predicted,
             failures=failures,
             other=other,
-            chance=metadata.get("chance", ""),
+            chance=at_chance(metadata.get("reservations", ())),
         )

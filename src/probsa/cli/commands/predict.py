@@ -69,7 +69,8 @@ def run(
         remarks.append(f"{labelled} without features in this folder: {_first(missing)}")
     if predicted.notes:
         noted = counted(predicted.notes, "bag")
-        remarks.append(f"{noted} with remarks: {folder / 'notes.json'}")
+        said = f"most often: {predicted.most_noted}; see {folder / 'notes.json'}"
+        remarks.append(f"{noted} with remarks, {said}")
     for remark in remarks:
         write(remark, error=True)
     document = {

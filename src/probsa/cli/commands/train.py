@@ -1,7 +1,6 @@
 """probsa train."""
 
 import json
-import os
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -87,7 +86,7 @@ def run(
     if print_schema:
         schema = run_schema(keys.get("model.name"))
         return Answer(schema, json.dumps(schema, indent=2))
-    note = None
+    note = ""
     if config is not None:
         config = find_recipe(config)
     if resume and out is not None and config is None and not keys:
@@ -111,10 +110,8 @@ def run(
     from ..terminal import TrainingBar
 
     with TrainingBar() as bar:
-        if note is not None and int(os.environ.get("RANK", "0")) == 0:
-            bar.note(note)
         trained = train_and_report(
-            chosen, out, resume=resume, overwrite=overwrite, maps=maps, reporter=bar
+            chosen, out, resume=resume, overwrite=overwrite, maps=maps, reporter=bar, note=note
         )
     if trained is None:  # only the first of several processes reports
         return None

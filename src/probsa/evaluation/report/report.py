@@ -16,16 +16,17 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from ...core import counted, optional_path
+from ...datasets import NO_TEST
 from ...errors import InputError
 from ...statistics import Metric, choose_threshold
 from ..context import INSTANCE_RESAMPLES, Context, Truth, labelled_rows, read_truth
-from ..faithfulness import faithfulness_section
+from ..faithfulness import MapScoreChoice, faithfulness_section
 from ..guarantees import GuaranteeOptions, guarantees_section
 from ..instances.metrics import instance_metrics
 from ..instances.table import InstanceTable
 from ..lesions import lesion_section
 from ..section import Section, metric_grid, plain, print_parts
-from ..storage import Predictions, listed, read_predictions
+from ..storage import METADATA, Predictions, listed, read_predictions
 from ..words import INSTANCE_TITLES, METRIC_TITLES, POOLED
 from .summary import AT_CHANCE, summary_lines
 from .target import patients_section, target_section
@@ -102,6 +103,26 @@ class Report:
         found = (line for line in self.summary if line.startswith(AT_CHANCE))
         return next(found, "").removeprefix("warning: ")
 
+    @property
+    def reservations(self) -> tuple[str, ...]:
+        """What a reader must know before believing a map or a call of this model, in sentences."""
+        of = {section.key: section.values for section in self.sections}
+        found = [f"This model is {self.chance}."] if self.chance else []
+        maps = of.get("within_bags", {}).get("comparisons", ())[-1:]
+        found += [m.reservation for m in maps if m.reservation]
+        doubt = (of.get("doubt", {}).get(k) for k in ("bags", "instances"))
+        gains = {d.values["of"]: d.values["doubt_gain"] for d in doubt if d is not None}
+        no_better = [k for k, g in gains.items() if g.value is not None and (g.low or 0) <= 0]
+        if no_better:
+            found.append(
+                f"Doubt is not shown to find wrong calls of {' or of '.join(no_better)} better "
+                "than the margin does: no doubt is not a sign of being right."
+            )
+        if self.part == "val":
+            bags = counted(self.bags, "validation bag")
+            found.append(f"It was evaluated on the {bags} that chose its weights and threshold.")
+        return tuple(found)
+
     def render(self, console: Console, *, full: bool = False) -> None:
         """Print the summary, what was asked for, warnings and what to do next; or everything."""
         if not full:
@@ -123,6 +144,9 @@ class Report:
             lines.append(f"threshold: {self.threshold_source}")
         if "prior" in self.metadata:
             lines.append(f"classes: {self.metadata['prior']}")
+        shown = MapScoreChoice.of(self.metadata, where=self.folder / METADATA)
+        if shown is not None:
+            lines.append(f"score of the maps: {shown.reason}")
         if "kappa" in self.metadata:
             kappa = ", ".join(f"{k:.3g}" for k in np.atleast_1d(self.metadata["kappa"]))
             line, share = f"smoothness: κ = {kappa}", self.metadata.get("neighbour_share")
@@ -273,12 +297,14 @@ def _warnings(counts: Mapping[str, int], source: str, context: Context) -> list[
     seen, only_seen = counts["train"], counts["train"] == len(context.rows)
     names = context.names + (context.validation.names if context.part != "train" else [])
     missing = [b for b in names if not context.predictions.instance_path(b).is_file()]
+    tested = not {"test", "new"}.isdisjoint(context.predictions.parts)
     warnings = {
         "all evaluated bags are training bags: the metrics are optimistic": only_seen,
         f"{seen} of the evaluated bags are training bags": seen and not only_seen,
         "model and threshold were chosen on these validation bags: the metrics are optimistic": (
-            context.part == "val"
+            context.part == "val" and tested
         ),
+        NO_TEST: context.part == "val" and not tested,
         "F1 and accuracies are at 0.5, which was not chosen for these predictions": (
             source.startswith("0.5: ")
         ),

@@ -3,7 +3,7 @@
 How good is the model, where is its threshold, how sure may one be of it, and is its map right?
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ...core import counted
@@ -15,6 +15,8 @@ from ..words import METRIC_TITLES, shortened
 
 FEW_GROUPS = 10
 """With fewer groups than this, intervals say too little to stand without a remark."""
+FEW_CALIBRATED = 20
+"""With fewer bags than this, the error of probabilities is mostly noise."""
 AT_CHANCE = "warning: not shown better than chance"
 
 
@@ -43,6 +45,12 @@ def summary_lines(
     by_key = {s.key: s for s in sections if s is not None}
     found = Findings(context, metrics, by_key, threshold_source)
     return tuple(line for line in (make(found) for make in LINES) if line)
+
+
+def at_chance(reservations: Iterable[str]) -> str:
+    """Return the one of a run's reservations that says that it is not better than chance, or ""."""
+    words = AT_CHANCE.removeprefix("warning: ")
+    return next((said for said in reservations if words in said), "")
 
 
 def _parts(context: Context) -> str:
@@ -118,6 +126,8 @@ def _calibration(found: Findings) -> str:
     ece, usual, limit = (
         of_bags.values[k] for k in ("ece_adaptive", "ece_by_chance", "ece_by_chance_95")
     )
+    if (bags := of_bags.values["items"]) < FEW_CALIBRATED:
+        return f"calibration: cannot be judged on {counted(bags, 'bag')}; it takes {FEW_CALIBRATED}"
     verdict = "miscalibrated" if ece.value > limit else "no miscalibration can be shown"
     return (
         f"calibration: probabilities are off by {ece.value:.0%} on average; calibrated ones "

@@ -207,6 +207,14 @@ class NullComparison:
     differences: Mapping[str, Metric] = field(default_factory=dict)
     """The paired difference to every null map."""
 
+    @property
+    def reservation(self) -> str:
+        """What a reader of the map must know in a sentence; empty if it is better than all."""
+        if self.null is None or self.verdict == "better":
+            return ""
+        best = NULL_TITLES.get(self.null, self.null)
+        return f"{FINDS[self.verdict].format(self.map)}, of which {best} is the best."
+
 
 def compare_to_null_maps(
     name: str, value: Metric, nulls: Mapping[str, Metric], *, groups: int

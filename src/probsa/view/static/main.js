@@ -96,7 +96,7 @@
 
   /* What a reader must know before believing the map, in whole sentences. */
   function warn(row, map) {
-    const said = [state.chance, state.warning, map.contradiction, row.unsure ? "Unsure: " + state.words.unsure_hint : "", row.unlike ? "Unlike training: " + probsa.UNLIKE : ""];
+    const said = [...state.reservations, map.contradiction, row.unsure ? "Unsure: " + state.words.unsure_hint : "", row.unlike ? "Unlike training: " + probsa.UNLIKE : ""];
     byId("warning").textContent = said.filter(Boolean).join(" ");
   }
 
@@ -179,13 +179,12 @@
     state.classes = page.classes;
     state.words = page.words;
     state.positive = page.positive;
-    state.chance = page.chance;
-    state.warning = page.warning;
+    state.reservations = page.reservations;
     state.failed = page.remarks.failed || {};
     for (const row of state.rows) if (state.failed[row.name]) row.failed = state.failed[row.name];
     probsa.colour.start(page.colours);
     const model = page.facts.find((fact) => fact[0] === "Model");
-    byId("about").textContent = [model ? model[1] : "", page.rows.length + " bags", page.chance ? "not shown better than chance" : "", page.other ? "against " + page.other : ""].filter(Boolean).join(" · ");
+    byId("about").textContent = [model ? model[1] : "", page.rows.length + " bags", page.reservations.some((text) => text.includes("not shown better than chance")) ? "not shown better than chance" : "", page.other ? "against " + page.other : ""].filter(Boolean).join(" · ");
     for (const fact of page.facts) {
       byId("facts-list").appendChild(make("dt", { text: fact[0] }));
       byId("facts-list").appendChild(make("dd", { text: fact[1] }));
