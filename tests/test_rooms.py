@@ -44,29 +44,29 @@ SINGLE_FILES = {"errors", "__main__"}
 # rebuilt gets its new size. Of the rebuilt ones, statistics, tasks and evaluation are still above
 # the budgets of the design (2,100, 900 and 5,500).
 BUDGETS = {
-    "core": 2935,
+    "core": 2938,
     "statistics": 2404,
     "variational": 2407,
-    "tasks": 1557,
+    "tasks": 1568,
     "slides": 2468,
     "patches": 1078,
     "features": 1811,
     "jobs": 1126,
-    "cohorts": 2549,
-    "datasets": 6277,
+    "cohorts": 2556,
+    "datasets": 6347,
     "layers": 1902,
     "models": 5011,
-    "training": 3360,
-    "evaluation": 7014,
-    "maps": 2560,
-    "view": 1344,
+    "training": 3372,
+    "evaluation": 7065,
+    "maps": 2559,
+    "view": 1343,
     "exports": 1278,
-    "workflow": 1361,
+    "workflow": 1424,
     "estimators": 1088,
     "benchmark": 6084,
-    "cli": 2819,
+    "cli": 2836,
 }
-TESTS, BENCHMARKS = 45848, 2429
+TESTS, BENCHMARKS = 46042, 2429
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6
