@@ -59,7 +59,7 @@ def recipe_of_runs(runs: Sequence[Path | str], stated: StatedRecipe) -> tuple[Fe
     return recipe, ""
 
 
-def check_encoder(runs: Iterable[Path], encoder: str, *, any_name: bool) -> None:
+def check_encoder(runs: Iterable[Path | str], encoder: str, *, any_name: bool) -> None:
     """Refuse another encoder than that of the training, before anything is cut and encoded.
 
     Args:
@@ -72,7 +72,7 @@ def check_encoder(runs: Iterable[Path], encoder: str, *, any_name: bool) -> None
     """
     gives = describe(encoder)["width"]
     for run in runs:
-        known = FeatureMetadata.read(RunFolder(run).features_file) or FeatureMetadata()
+        known = FeatureMetadata.read(RunFolder(Path(run)).features_file) or FeatureMetadata()
         names = {name.partition("@")[0] for name in known.encoders}
         takes = load(run, device="cpu").model.arguments.get("in_dim")
         renamed = bool(names) and encoder not in names and not any_name
@@ -91,7 +91,7 @@ def _from_metadata(run: Path, stated: StatedRecipe) -> tuple[FeatureRecipe, str]
         found = set(values)
         return found.pop() if len(found) == 1 else None
 
-    known = FeatureMetadata.read(RunFolder(run).features_file) or FeatureMetadata()
+    known = FeatureMetadata.read(RunFolder(Path(run)).features_file) or FeatureMetadata()
     is_ct = known.kinds == ("ct",)
     encoder = stated.encoder or only(e.partition("@")[0] for e in known.encoders)
     size = stated.patch_size or only(known.patch_sizes)
