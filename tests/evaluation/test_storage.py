@@ -255,7 +255,7 @@ FAR = "bag,part,label,prediction,p_1,sd_1,ood,ood_distance\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("bag,label\na,1\n", "no column 'p_<class>': it has bag, label"),
+        ("bag,label\na,1\n", "no column 'p_<class>' and no column 'sd_<class>'"),
         ("bag,label,p_1\na,1,.5\n", "no column 'sd_1'"),
         ("label,p_1,sd_1\n1,.5,0\n", "no column 'bag'"),
         ("bag,label,p_1,sd_1\na,1,.5,0\n", "no column 'part'"),

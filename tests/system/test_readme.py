@@ -28,7 +28,7 @@ def test_the_readme_is_short_and_agrees_with_the_code():
     used = [line.split()[1] for line in shown if line.startswith("probsa ")]
     flow = {"patch", "extract", "train", "predict", "evaluate", "view", "map", "run", "benchmark"}
     assert set(used) == flow and flow <= set(COMMANDS)
-    two = [line for block in blocks("bash") for line in block.splitlines() if "venv" in line]
+    two = [line for block in blocks("bash") for line in block.splitlines() if "-m venv" in line]
     assert [line.rpartition("&& ")[2] for line in two] == [
         ".venv/bin/probsa demo",
         ".venv/bin/pytest",

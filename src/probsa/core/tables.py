@@ -135,7 +135,7 @@ class TextTable:
             hints = (hint(name, others) for name in accepted)
             if not advice and (len(missing) > 1 or not (advice := next(filter(None, hints), ""))):
                 renamed = [f"{a!r} to {b!r}" for a, b in zip(others, missing, strict=False)]
-                advice = f" Rename {' and '.join(renamed)}" if len(renamed) == len(others) else ""
+                advice = f" Rename {' and '.join(renamed)}" if len(others) == len(missing) else ""
             raise TableError(
                 f"{self.path} has no column {' and no column '.join(map(repr, missing))}: it has "
                 f"{', '.join(self.columns)}{'.' * bool(advice)}{advice}"

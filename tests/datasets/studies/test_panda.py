@@ -216,7 +216,11 @@ PARTS = "slide_name,Partition,isup_0\n"
         ("train.csv", "image_id,isup_grade\na,1\n", r"train\.csv has no column 'data_provider'"),
         ("train.csv", f"{TRAIN}a,7,radboud\n", "the ISUP grade '7'"),
         ("train.csv", f"{TRAIN}a,1,oslo\n", "radboud or karolinska"),
-        ("partition_PANDA.csv", "name,part\na,train\n", "has no column 'slide_name': it has"),
+        (
+            "partition_PANDA.csv",
+            "name,part\na,train\n",
+            "no column 'Partition': it has name, part",
+        ),
         ("partition_PANDA.csv", f"{PARTS}a,first,1\n", "in the part 'first'"),
         ("partition_PANDA.csv", f"{PARTS}a,train,x\n", "'a' has 'x' among the columns isup_0"),
     ],
