@@ -120,7 +120,7 @@ def draw_doubt(
 ) -> Figure:
     """Return the maps of one bag as a figure: labels, other models, evidence and doubt.
 
-    Doubt is shown twice, as the standard deviation s and as P(wrong) = Φ(−|m|/s), and beside it
+    Doubt is shown twice, as the standard deviation s and as P(wrong), and beside it
     stand the calls that are wrong and a plot of s against the evidence m, so that a reader sees
     what doubt adds to the mean. The axes are labelled `labels`, `<other> mean`, `evidence`,
     `probability`, `calls`, `deviation`, `doubt` and `plot`.
@@ -179,7 +179,7 @@ def doubt_of(p: Prediction, *, name: str) -> list[Quantity]:
         value_of(p, "probability", title=f"{name}:\nP(evidence > 0)", column=-1),
         replace(wrong, title=f"calls (m > 0) that are wrong:\n{said}"),
         replace(deviation, title=", ".join(filter(None, (deviation.title, deviation.flat)))),
-        value_of(p, "doubt", title="doubt: P(wrong) = Φ(−|m|/s)"),
+        value_of(p, "doubt", title="doubt: P(wrong)"),
     ]
 
 
