@@ -133,3 +133,12 @@ def test_the_level_of_evidence_is_that_of_the_validation_bags(tmp_path, monkeypa
     stated = replace(config, model_arguments={**config.model_arguments, "level": 0.25})
     run = train(stated, tmp_path / "stated")
     assert load_checkpoint(run.best).metadata["arguments"]["level"] == 0.25
+
+
+def test_a_run_on_one_of_several_feature_sets_reads_a_folder_of_files(tmp_path):
+    config = make_config(tmp_path / "data", model="abmil")
+    config.data.features.rename(tmp_path / "data" / "features_a")
+    (tmp_path / "data" / "features_b").mkdir()
+    named = with_data(config, features=tmp_path / "data", feature_set="features_a")
+    files = tmp_path / "data" / "features_a"
+    assert open_data(named.data).names == open_data(named.data, features=files).names != ()

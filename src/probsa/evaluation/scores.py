@@ -63,15 +63,15 @@ def doubt(p: Prediction, *, part: VariancePart = "total") -> Float[np.ndarray, "
 
     It is the posterior probability that the true score and its estimate are on different sides of
     the threshold, and 0.5 at the threshold. By default, σ is the whole standard deviation; in an
-    ensemble, it combines the parts within and between members; that of evidence is the mean of what
-    the members say of the common call, as their scales may differ. The variance of a `weight` is in
-    the unit of weights, so its distance from the threshold is |w - 1/N|. Scores of the kind
-    `relevance` have no threshold: nan.
+    ensemble, it combines the parts within and between members; that of evidence is the probability
+    of the less likely side, in the mean over members, as their scales may differ. The variance of a
+    `weight` is in the unit of weights, so its distance from the threshold is |w - 1/N|. Scores of
+    the kind `relevance` have no threshold: nan.
     """
     score, kind = instance_scores(p), p.score_kind
     if kind == "evidence" and part == "total" and p.probability_positive is not None:
         positive = class_column(p, p.probability_positive)
-        return np.where(score > 0, 1 - positive, positive)
+        return np.minimum(positive, 1 - positive)
     unit = score - 1 / len(score) if kind == "weight" else evidence(score, kind=kind)
     return ndtr(-distance_ratio(np.abs(unit), np.sqrt(instance_variances(p, part=part))))
 

@@ -20,6 +20,7 @@ from ..core import (
     Bags,
     as_record,
     counted,
+    hdf5_files,
     max_bag_gb,
     optional_path,
     read_json,
@@ -90,11 +91,13 @@ def open_data(data: DataConfig, *, features: Path | str | None = None) -> BagSet
     features = optional_path(features)
     # instance labels belong to the rows of the run's own features
     is_own_folder = features is None or features.resolve() == data.features.resolve()
+    # a folder of files is given where the run chose one of several by its name
+    of_files = features is not None and any(p.parent == features for p in hdf5_files(features))
     return open_bags(
         features or data.features,
         graph=data.graph,
         cache_gb=data.cache_gb,
-        features=data.feature_set,
+        features=None if of_files and not is_own_folder else data.feature_set,
         instance_labels=data.instance_labels if is_own_folder else None,
         max_bag_gb=max_bag_gb(data.max_bag_gb),
     )

@@ -120,7 +120,9 @@ class Report:
             )
         if self.part == "val":
             bags = counted(self.bags, "validation bag")
-            found.append(f"It was evaluated on the {bags} that chose its weights and threshold.")
+            found.append(
+                f"The model was evaluated on the {bags} that chose its weights and threshold."
+            )
         return tuple(found)
 
     def render(self, console: Console, *, full: bool = False) -> None:

@@ -204,7 +204,7 @@ def _unlike(found: Findings) -> str:
     chance = "" if expected is None else f"; {expected:.1f} are expected by chance"
     return (
         f"unlike training: {beyond['beyond']} of {counted(beyond['bags'], 'bag')} (column "
-        f"ood_distance of predictions.csv is 1 or more){chance}"
+        f"ood of predictions.csv is 1){chance}"
     )
 
 
