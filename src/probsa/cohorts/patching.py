@@ -72,8 +72,8 @@ class Patching(CohortStage):
         if record.made_with != wanted:
             return record.failed(
                 f"the {task.noun}, its contours, its --slide-mpp or the settings have changed "
-                "since its patches were made. Give --overwrite to redo them, or another "
-                "--out to keep both"
+                "since its patches were made. Give what was given then, another --out to keep "
+                "both, or --overwrite (probsa patch) to redo them"
             )
         if record.status == "done" and not self._is_complete(record):
             return None

@@ -115,7 +115,7 @@ def _chosen_folder(folder: Path, features: str | None) -> Path:
     if len(sets) > 1 and not any(p.parent == folder for p in hdf5_files(folder)):
         raise BagError(
             f"{folder} holds several folders of features: {', '.join(sets)}. "
-            "Choose one with --feature-set, or give the path of one"
+            "Give the path of one, or choose one with --feature-set (train, convert)"
         )
     return next(iter(sets.values())) if len(sets) == 1 else folder
 

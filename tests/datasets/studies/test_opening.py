@@ -115,7 +115,7 @@ def test_several_sets_of_features(tmp_path):
     other.mkdir()
     for path in (base / "features" / "features_UNI").iterdir():
         np.save(other / path.name, np.ones((2, 7), np.float32))
-    with pytest.raises(BagError, match="Choose one with --feature-set"):
+    with pytest.raises(BagError, match="Give the path of one, or choose one with --feature-set"):
         open_study("camelyon16", tmp_path, out=tmp_path / "out")
     for chosen, width in (("features_UNI", 3), ("features_other", 7), ("other", 7)):
         study = open_study("camelyon16", tmp_path, out=tmp_path / chosen, feature_set=chosen)
