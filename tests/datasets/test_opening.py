@@ -81,7 +81,7 @@ def test_a_trident_job_with_two_encoders(tmp_path):
         foreign.trident(tmp_path, slide(seed=seed), encoder=encoder)
     job = tmp_path / "20x_512px_0px_overlap"
     for given, message in (
-        (None, r"several folders of features: features_resnet50, features_uni.*Choose"),
+        (None, r"several folders of features: features_resnet50, features_uni.*or choose"),
         ("features_un", r"no folders .* named 'features_un'.*Did you mean 'features_"),
     ):
         refused(BagError, message, open_bags, job, features=given)
