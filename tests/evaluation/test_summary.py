@@ -16,7 +16,7 @@ P = (0.1, 0.2, 0.7, 0.3, 0.35, 0.6, 0.8, 0.9)
 """Probabilities of eight test bags, of which the last four are positive."""
 
 
-def _folder(path, p=P, *, labels=None, threshold=0.5, masks=False):
+def _folder(path, p=P, *, labels=None, threshold=0.5, masks=False, parts=None):
     y = {f"b{k}": int(k >= len(p) / 2) for k in range(len(p))} if labels is None else labels
     rng = np.random.default_rng(0)
     bags = []
@@ -31,7 +31,7 @@ def _folder(path, p=P, *, labels=None, threshold=0.5, masks=False):
             )
         )  # fmt: skip
     write_predictions(
-        path, bags, labels=y, parts=dict.fromkeys(y, "test"), classes=("0", "1"),
+        path, bags, labels=y, parts=dict.fromkeys(y, "test") | (parts or {}), classes=("0", "1"),
         threshold=threshold, metadata={"model": "abmil"},
     )  # fmt: skip
     return path
@@ -65,6 +65,17 @@ def test_a_model_at_chance_is_called_one(tmp_path):
     assert _lines(bad)["calibration"].startswith("probabilities are off by ")
     assert bad.reservations[0] == f"This model is {line.removeprefix('warning: ')}."
     assert not [said for said in good.reservations if "chance" in said]
+
+
+def test_validation_bags_say_that_a_model_is_at_chance_only_where_test_bags_cannot(tmp_path):
+    good, bad = np.linspace(0, 1, 40), np.random.default_rng(0).random(40)
+    y = {f"b{k}": int(k % 40 >= 20) for k in range(80)}
+    parts = {f"b{k}": "val" for k in range(40, 80)}
+    folder = _folder(tmp_path / "p", [*good, *bad], labels=y, parts=parts)
+    assert not evaluate(folder, bootstrap=200).chance
+    one_class = {name: y[name] if name in parts else 0 for name in y}
+    folder = _folder(tmp_path / "q", [*good, *bad], labels=one_class, parts=parts)
+    assert "AUROC of the 40 validation bags is" in evaluate(folder, bootstrap=200).chance
 
 
 def test_few_groups_and_patients_without_two_kinds(tmp_path):

@@ -375,3 +375,10 @@ def test_the_page_says_what_is_shown():
         figure = draw_map(p, over=(shown, squares(p)))
         title = axes(figure, "tissue").get_title(loc="left")
         assert title.replace("\n", " ") == said
+
+
+def test_a_strip_of_one_panel_has_room_for_many_warnings():
+    warned = "This model is not shown better than chance; the map is no better than the centre. "
+    caption = "What the numbers of this picture say. " * 9
+    title = "\n".join(["a · class 0", *[warned * 2] * 4])
+    assert_fits(draw_map(scan(range(28)), title=title, caption=caption, also=()))

@@ -42,6 +42,8 @@ BAR = 0.14
 """Width in inches of a colour bar."""
 CHARACTER = 0.065
 """Width in inches of a character of the size `SMALL`, on average."""
+LINE = 0.22
+"""Height in inches of a line of the size `LARGE`, rounded up."""
 NARROWEST = 6.4
 """Width in inches of the narrowest page, which may have a single panel."""
 ROUND = {"integer": True, "steps": [1, 2, 5, 10]}
@@ -219,19 +221,22 @@ def finish(
             width += (size[0] - box.width * page[0]) / across
             height += (size[1] - box.height * page[1]) / down
             room = max(width, NARROWEST)
+            first, *warned = title.split("\n")
+            lines = [fill(line, int((room - 0.3) / 0.098)) for line in warned]
+            words = "\n".join([fitted(first, width=room), *lines])
+            below = fill(caption, int((room - 0.3) / CHARACTER))
+            added = lines if k == 0 else [below] if k == 1 else []
+            # without room for the words, the panels would collapse
+            height += LINE * sum(len(text.splitlines()) for text in added)
+            above.set(text=words, x=0.1 / room)
+            if caption and k == 1:
+                figure.supxlabel(
+                    below, x=0.1 / room, ha="left", fontsize=SMALL, linespacing=1.2
+                ).set_parse_math(False)
             engine.set(rect=(0.0, 0.0, width / room, 1.0))  # a narrow page is blank at the right
             figure.set_size_inches(
                 *(math.ceil(v * figure.dpi) / figure.dpi for v in (room, height))
             )
-            first, *warned = title.split("\n")
-            lines = [fill(line, int((room - 0.3) / 0.098)) for line in warned]
-            above.set(text="\n".join([fitted(first, width=room), *lines]), x=0.1 / room)
-            if caption and k == 1:
-                below = figure.supxlabel(
-                    fill(caption, int((room - 0.3) / CHARACTER)), x=0.1 / room, ha="left",
-                    fontsize=SMALL, linespacing=1.2,
-                )  # fmt: skip
-                below.set_parse_math(False)
         engine.execute(figure)
     figure.set_layout_engine("none")
     page = figure.get_size_inches() * figure.dpi

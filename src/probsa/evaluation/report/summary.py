@@ -95,21 +95,25 @@ def _groups(found: Findings) -> str:
 
 
 def _chance(found: Findings) -> str:
-    """Say whether the headline is shown to be better than that of predictions by chance."""
+    """Say whether the headline is shown to be better than that of predictions by chance.
+
+    The validation bags decide only where the bags of the report cannot.
+    """
     task, context, name = found.context.task, found.context, found.context.task.headline[0]
-    metrics = {_parts(context): (len(context.rows), found.metrics.get(name))}
-    if context.validation.rows:
-        of_validation = task.metrics(context.validation.data, context.validation.draws).overall
-        metrics["validation"] = len(context.validation.rows), of_validation.get(name)
+    which, bags, m, beside = _parts(context), len(context.rows), found.metrics.get(name), ""
     of_means = found.values("target").get("rivals", {}).get(MEAN_RIVAL, {}).get(name)
-    beside = "" if of_means is None else f"; the {MEAN_RIVAL} has {_metric(of_means)} on these bags"
-    for which, (bags, m) in metrics.items():
-        if m is not None and m.value is not None and m.low is not None and m.low <= task.chance:
-            return (
-                f"{AT_CHANCE}: {_title(found, name)} of the {bags} {which} bags is {_metric(m)}, "
-                f"and chance has {shortened(f'{task.chance:g}')}{beside}"
-            )
-    return ""
+    if of_means is not None:
+        beside = f"; the {MEAN_RIVAL} has {_metric(of_means)} on these bags"
+    if (m is None or m.low is None) and context.validation.rows:
+        of_validation = task.metrics(context.validation.data, context.validation.draws).overall
+        which, bags, beside = "validation", len(context.validation.rows), ""
+        m = of_validation.get(name)
+    if m is None or m.low is None or m.low > task.chance:
+        return ""
+    return (
+        f"{AT_CHANCE}: {_title(found, name)} of the {bags} {which} bags is {_metric(m)}, and "
+        f"chance has {shortened(f'{task.chance:g}')}{beside}"
+    )
 
 
 def _calls(found: Findings) -> str:
