@@ -46,7 +46,7 @@ SINGLE_FILES = {"errors", "__main__"}
 BUDGETS = {
     "core": 2938,
     "statistics": 2404,
-    "variational": 2407,
+    "variational": 2404,
     "tasks": 1568,
     "slides": 2468,
     "patches": 1078,
@@ -57,16 +57,16 @@ BUDGETS = {
     "layers": 1902,
     "models": 5011,
     "training": 3375,
-    "evaluation": 7067,
-    "maps": 2559,
+    "evaluation": 7071,
+    "maps": 2564,
     "view": 1343,
     "exports": 1278,
     "workflow": 1424,
     "estimators": 1088,
-    "benchmark": 6084,
+    "benchmark": 6082,
     "cli": 2836,
 }
-TESTS, BENCHMARKS = 46056, 2429
+TESTS, BENCHMARKS = 46122, 2429
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6

@@ -1,14 +1,16 @@
 """Evidence models: the soft maximum, additivity, removal, several classes and the learned κ."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from support.random_bags import F64, random_bag
 
-from probsa import pack
+from probsa import Bag, pack
 from probsa.core import segment_sum
 from probsa.errors import InputError
 from probsa.models import build
-from probsa.variational import probability_positive
+from probsa.variational import negative_instances, normal_guidance, probability_positive
 from probsa.variational.posteriors import Diagonal, Dirac
 
 NAMES = ("evidence-dirac", "evidence-diag", "evidence-field")
@@ -135,3 +137,23 @@ def test_instances_of_negative_bags_are_a_term_only_if_asked_for():
     expected = torch.stack([m for m, y in zip(means, bags.y, strict=True) if y == 0]).sum() / 4
     torch.testing.assert_close(model.losses(out, bags)["negatives"], expected)
     assert model.loss_weights == {"negatives": 2.0}
+
+
+def test_each_of_several_classes_has_its_own_negative_bags():
+    model = make("evidence-diag", classes=3, negatives=1.0)
+    bags = replace(bags_of(), y=torch.tensor([0, 2, 1, 2]))
+    out = model(bags)
+    of_class = torch.nn.functional.one_hot(bags.y, 3)
+    expected = negative_instances(out.attention, of_class, bags).mean()
+    torch.testing.assert_close(model.losses(out, bags)["negatives"], expected)
+
+
+def test_guidance_is_of_the_weights_of_the_pooling():
+    grid = pack([Bag.from_arrays(torch.randn(9, 6), [(k % 3, k // 3) for k in range(9)], label=1)])
+    bags = grid.to("cpu", F64)
+    model = make("evidence-diag", guidance="normal", guidance_weight=3.0)
+    out = model(bags)
+    scores = model.pooling.log_beta.exp() * out.attention.mean
+    guided = model.losses(out, bags)["guidance"]
+    torch.testing.assert_close(guided, normal_guidance(scores, bags).mean())
+    assert model.loss_weights == {"guidance": 3.0} and model.pooling.log_beta.item() != 0

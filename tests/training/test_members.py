@@ -13,6 +13,7 @@ from probsa.tasks import TargetOptions
 from probsa.training import (
     Reporter,
     load_checkpoint,
+    loop,
     open_data,
     prepare,
     read_run,
@@ -126,6 +127,7 @@ def test_the_level_of_evidence_is_that_of_the_validation_bags(tmp_path, monkeypa
     sizes = [len(p.attention_mean) for p in found]
     y = torch.tensor([prepared.targets[n] for n in prepared.split.val]) == 1
     assert level == pytest.approx(evidence_level(mean, variance, sizes, y), abs=1e-4) != 0
+    assert load_checkpoint(run.last).metadata["arguments"]["level"] == level  # `last` is the best
     # a run file states all arguments, and None is replaced; a level that the user states stays
     data = {k: getattr(config.data, k) for k in ("features", "labels")}
     every = read_run(None, {**data, "model": "evidence-field"})
@@ -133,6 +135,18 @@ def test_the_level_of_evidence_is_that_of_the_validation_bags(tmp_path, monkeypa
     stated = replace(config, model_arguments={**config.model_arguments, "level": 0.25})
     run = train(stated, tmp_path / "stated")
     assert load_checkpoint(run.best).metadata["arguments"]["level"] == 0.25
+
+
+def test_each_of_several_classes_has_its_own_level(tmp_path, monkeypatch):
+    config = evidence_config(tmp_path / "data", bags=30)
+    rows = [f"{k:03d},{k % 5 // 2},{k % 3}" for k in range(30)]
+    config.data.labels.write_text("\n".join(["bag,label,fold", *rows]))
+    counted = lambda mean, variance, sizes, positive: 1.0 + float(positive.sum())  # noqa: E731
+    monkeypatch.setattr(loop, "evidence_level", counted)
+    run = train(config, tmp_path / "run")
+    y = [int(k) % 5 // 2 for k in read_split(run).val]
+    level = load_checkpoint(run.best).metadata["arguments"]["level"]
+    assert level == [1.0 + y.count(c) for c in range(3)] and len(set(level)) > 1
 
 
 def test_a_run_on_one_of_several_feature_sets_reads_a_folder_of_files(tmp_path):

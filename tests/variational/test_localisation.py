@@ -69,8 +69,9 @@ def test_one_hot_attention_has_the_least_variance_of_the_specification():
     assert normal_guidance(s, pack([CHAIN])).item() == pytest.approx(0, abs=1e-6)
 
 
-def test_guidance_does_not_depend_on_the_unit_of_coordinates():
-    larger = bag("larger", 1000 + 7.5 * GRID.coords.numpy(), graph="grid")
+@pytest.mark.parametrize("unit", [7.5, 1e-6])
+def test_guidance_does_not_depend_on_the_unit_of_coordinates(unit):
+    larger = bag("larger", 1000 * unit + unit * GRID.coords.numpy(), graph="grid")
     s = scores(20)
     assert torch.allclose(normal_guidance(s, pack([GRID])), normal_guidance(s, pack([larger])))
 
@@ -186,6 +187,17 @@ def test_the_level_is_0_without_both_labels_or_a_difference(labels):
     mean, sizes = torch.full((40,), 2.0, **DOUBLE), [20, 20]
     y = torch.tensor(labels, dtype=torch.bool)
     assert evidence_level(mean, torch.ones_like(mean), sizes, y) == 0
+
+
+def test_a_level_that_depends_on_one_bag_is_0():
+    # one positive bag of four has all the evidence, and a third of the samples lack it
+    mean = torch.full((8, 10), -2.0, **DOUBLE)
+    mean[-1] = 9
+    y = torch.arange(8) >= 4
+    variance = torch.full((80,), 0.25, **DOUBLE)
+    assert evidence_level(mean.flatten(), variance, [10] * 8, y) == 0
+    mean[4:] = 9
+    assert evidence_level(mean.flatten() - 20, variance, [10] * 8, y) < 0
 
 
 def test_a_level_that_positive_bags_do_not_reach_is_0():

@@ -20,9 +20,8 @@ CLOSE = 0.1
 """τ of `consistency`: attention that differs by √τ of its range counts as different."""
 FALSE = 0.15
 """Share of the calls in positive bags that the level of evidence lets negative bags have."""
-LEVELS, DRAWS, RELIABLE = 201, 200, 0.9
-"""Numbers of levels that are tried, quantiles of the evidence, and of bootstrap samples, and the
-share of these that must have a level."""
+LEVELS, DRAWS = 201, 200
+"""Numbers of levels that are tried, quantiles of the evidence, and of bootstrap samples."""
 MARGIN = 1.0
 """Distance of instance vectors that `consistency` asks of instances with different attention."""
 
@@ -144,8 +143,8 @@ def evidence_level(
     bags, of which a bag expects one instance or more. If the negative instances of positive bags
     are like those of negative bags, at most that share of what is called in positive bags is called
     wrongly. What few bags cannot say is shrunk to 0: of the 80 % interval over `DRAWS` bootstrap
-    samples of the bags, it is the value that is nearest to 0. It is 0 where there is no such level,
-    or no bag of one of the labels.
+    samples of the bags, it is the value that is nearest to 0, where a sample without such a level
+    counts as 0. It is 0 without bags of both labels.
 
     Args:
         mean: Means of f of all instances, one bag after another.
@@ -167,8 +166,6 @@ def evidence_level(
         draws.append(torch.zeros(DRAWS, len(sizes)).scatter_add(1, drawn, torch.ones(drawn.shape)))
     p, n = (w.T.to(mean) / w.sum(1)[0] for w in draws)
     holds = (share @ n <= FALSE * (share @ p)) & (called @ p >= 1)
-    found = levels[holds.byte().argmax(0)][holds.any(0)]
-    if len(found) < RELIABLE * DRAWS:
-        return 0.0
+    found = torch.where(holds.any(0), levels[holds.byte().argmax(0)], 0.0)
     low, high = torch.quantile(found, torch.tensor([0.1, 0.9], dtype=mean.dtype)).tolist()
     return max(low, 0.0) + min(high, 0.0)

@@ -46,8 +46,7 @@ def plan(grid: Grid, out: Path | str) -> Plan:
     Raises:
         InputError, TableError, OutputExists: See `run_grid`.
     """
-    out = Path(out)
-    out = _check_folder(out)
+    out = _check_folder(Path(out))
     checked = check_grid(grid, out, read_all=False)
     return Plan(states=tuple(state_of(c, out) for c in grid.cells(out)), notes=checked.notes)
 
@@ -81,8 +80,7 @@ def run_grid(
         OutputExists: The folder is not the folder of an experiment.
         OSError: The disk is full.
     """
-    out = Path(out)
-    out = _check_folder(out)
+    out = _check_folder(Path(out))
     checked = check_grid(grid, out)
     cells = grid.cells(out)
     finished = {c.name for c in cells if is_done(c, out)}
