@@ -2,9 +2,9 @@
 
 Each size runs in a separate process, whose largest resident set is reported. It includes the
 imports, the features (float16 as read from HDF5, and float32), the model, its gradients and the
-step.
+step. On a GPU the peak is that of the GPU's memory.
 
-    python benchmarks/bench_memory.py [--model abmil-probsa-diag] [--out memory.json]
+    python benchmarks/bench_memory.py [--model abmil-probsa-diag] [--device cuda] [--out memory.json]
 """
 
 import argparse
@@ -45,7 +45,7 @@ def write_bag(path: Path, n: int) -> None:
             features[start:stop] = source.standard_normal((stop - start, P), dtype=np.float32)
 
 
-def one_step(path: Path, name: str) -> dict[str, float]:
+def one_step(path: Path, name: str, device: str) -> dict[str, float]:
     """Read the bag, build its graph, take one step of Adam; return GB (1e9 bytes) and seconds."""
     with h5py.File(path) as f:
         x = torch.from_numpy(np.asarray(f["features"]))
@@ -53,21 +53,25 @@ def one_step(path: Path, name: str) -> dict[str, float]:
     edges = grid(coords, stride=256.0)
     bag = Bag(name="slide", x=x, edges=edges, weights=edge_weights(x, edges), y=1.0, coords=coords)
     del x  # so that the half-precision copy is freed as soon as the bags hold floats
-    loaded = peak()
-    bags = pack([bag]).to("cpu", torch.float32)
+    loaded = peak("cpu")
+    bags = pack([bag]).to(device, torch.float32)
     del bag
-    model = probsa.models.build(name, in_dim=P).train()
+    model = probsa.models.build(name, in_dim=P).train().to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
     start = time.perf_counter()
-    out = model(bags, generator=torch.Generator().manual_seed(0))
+    out = model(bags, generator=torch.Generator(device).manual_seed(0))
     terms = model.losses(out, bags)
     objective(terms, weights=model.loss_weights, kl_weight=1.0).backward()
     optimizer.step()
-    return {"loaded": loaded, "peak": peak(), "seconds": time.perf_counter() - start}
+    highest = peak(device)  # on a GPU, waits until it is ready
+    return {"loaded": loaded, "peak": highest, "seconds": time.perf_counter() - start}
 
 
-def peak() -> float:
-    """Return the largest resident set so far, in GB."""
+def peak(device: str) -> float:
+    """Return the largest resident set so far, or the most memory in use on the GPU, in GB."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() / 1e9
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
@@ -77,10 +81,11 @@ def main() -> None:
     parser.add_argument("--model", action="append", help=f"default: {', '.join(MODELS)}")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--child", nargs=2, metavar=("BAG", "MODEL"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
-        print(json.dumps(one_step(Path(arguments.child[0]), arguments.child[1])))
+        print(json.dumps(one_step(Path(arguments.child[0]), arguments.child[1], arguments.device)))
         return
     sizes = [int(s) for s in arguments.sizes.split(",")]
     rows = []
@@ -95,6 +100,7 @@ def main() -> None:
             write_bag(path, n)
             for name in arguments.model or MODELS:
                 command = [sys.executable, __file__, "--child", str(path), name]
+                command += ["--device", arguments.device]
                 done = subprocess.run(command, check=True, capture_output=True, text=True)
                 row = {"model": name, "patches": n, **json.loads(done.stdout)}
                 rows.append(row)

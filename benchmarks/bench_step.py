@@ -3,7 +3,8 @@
 The contestants alternate (A, B, A, B, …), so that other work on the machine affects all of them
 equally. A ratio is the median of the paired ratios of all rounds, given with their range.
 
-    python benchmarks/bench_step.py [--only step,field,maps,deletion] [--out results.json]
+    python benchmarks/bench_step.py [--only step,field,maps,deletion] [--device cuda]
+        [--out results.json]
 """
 
 import argparse
@@ -46,6 +47,8 @@ SIZES = {
     LARGE: [1200, 2500, 4000, 6000],
 }
 Step = Callable[[], object]
+DEVICE = torch.device("cpu")
+"""The device of all contestants, from the command line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +74,12 @@ def batch_of(name: str) -> Bags:
     if isinstance(sizes, tuple):
         low, high, count = sizes
         sizes = torch.randint(low, high, (count,), generator=source).tolist()
-    return pack([_bag(n, k, source, slide=n >= 1000) for k, n in enumerate(sizes)])
+    return pack([_bag(n, k, source, slide=n >= 1000) for k, n in enumerate(sizes)]).to(DEVICE)
+
+
+def slide_of(n: int, source: torch.Generator, *, features: int = P) -> Bags:
+    """Return a batch of one slide of n patches."""
+    return pack([_bag(n, 0, source, slide=True, features=features)]).to(DEVICE)
 
 
 def _bag(n: int, k: int, source: torch.Generator, *, slide: bool, features: int = P) -> Bag:
@@ -90,12 +98,12 @@ def _bag(n: int, k: int, source: torch.Generator, *, slide: bool, features: int 
 def ours(name: str, bags: Bags, *, bf16: bool = False, **arguments: Any) -> Step:
     """Return a step of one of our models: forward pass, losses and backward pass."""
     torch.manual_seed(0)
-    model = probsa.models.build(name, in_dim=bags.x.shape[1], **arguments).train()
-    weights, generator = model.loss_weights, random_stream("bench", name)
+    model = probsa.models.build(name, in_dim=bags.x.shape[1], **arguments).train().to(DEVICE)
+    weights, generator = model.loss_weights, random_stream("bench", name, device=DEVICE)
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+        with torch.autocast(DEVICE.type, dtype=torch.bfloat16, enabled=bf16):
             out = model(bags, generator=generator)
             terms = model.losses(out, bags)
         objective(terms, weights=weights, kl_weight=1.0).backward()
@@ -105,8 +113,8 @@ def ours(name: str, bags: Bags, *, bf16: bool = False, **arguments: Any) -> Step
 
 def bare_products(n: int) -> Step:
     """Return the matrix products of all linear layers of `abmil`, into preallocated memory."""
-    x, h, t, f = (torch.randn(n, d) for d in (P, D, D_F, 1))
-    w, v, u = torch.randn(D, P), torch.randn(D_F, D), torch.randn(1, D_F)
+    x, h, t, f = (torch.randn(n, d, device=DEVICE) for d in (P, D, D_F, 1))
+    w, v, u = (torch.randn(d, n, device=DEVICE) for d, n in ((D, P), (D_F, D), (1, D_F)))
     dh, dt = torch.empty_like(h), torch.empty_like(t)
     dw, dv, du = torch.empty_like(w), torch.empty_like(v), torch.empty_like(u)
 
@@ -125,7 +133,7 @@ def bare_products(n: int) -> Step:
 
 def adam(name: str, **arguments: Any) -> Step:
     """Return the step of the default optimiser."""
-    model = probsa.models.build(name, in_dim=P, **arguments)
+    model = probsa.models.build(name, in_dim=P, **arguments).to(DEVICE)
     for p in model.parameters():
         p.grad = torch.randn_like(p)
     return make_optimizer(model, TrainingConfig()).step
@@ -137,7 +145,7 @@ def theirs(model: nn.Module, bags: Bags) -> Step:
     inputs = (batch["Y"], batch["X"])
     if not isinstance(model, TransformerABMIL):
         inputs += (batch["adj"],)
-    model.train()
+    model.train().to(DEVICE)
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
@@ -182,6 +190,8 @@ def race(contestants: dict[str, Step], *, rounds: int) -> dict[str, list[float]]
         for name in names[k % len(names) :] + names[: k % len(names)]:
             start = time.perf_counter()
             contestants[name]()
+            if DEVICE.type == "cuda":
+                torch.cuda.synchronize(DEVICE)
             times[name].append(time.perf_counter() - start)
     return {name: seconds[1:] for name, seconds in times.items()}
 
@@ -298,7 +308,7 @@ def section_predict(rounds: int) -> Iterator[Row]:
 
     torchmil's gives the logits; ours also gives the moments that maps need, without explanations.
     """
-    bags = pack([_bag(10_000, 0, random_stream("bench", "predict"), slide=True)])
+    bags = slide_of(10_000, random_stream("bench", "predict"))
     contestants: dict[str, Step] = {}
     models = {
         "abmil": ("abmil", {}),
@@ -307,13 +317,13 @@ def section_predict(rounds: int) -> Iterator[Row]:
     }
     for label, (name, arguments) in models.items():
         torch.manual_seed(0)
-        model = probsa.models.build(name, in_dim=P, **arguments).eval()
+        model = probsa.models.build(name, in_dim=P, **arguments).eval().to(DEVICE)
         model.explains = False
         contestants[label] = _prediction(model, bags)
         if label == "closed form":
             contestants["first layer"] = torch.no_grad()(lambda model=model: model.instances(bags))
     if collate_fn is not None:
-        other = ProbSmoothABMIL((P,), feat_ext=first_layer(relu=True)).eval()
+        other = ProbSmoothABMIL((P,), feat_ext=first_layer(relu=True)).eval().to(DEVICE)
         batch = padded(bags)
         contestants["torchmil S=5000"] = torch.no_grad()(
             lambda: other(batch["X"], batch["adj"], batch["mask"]).sigmoid()
@@ -331,7 +341,7 @@ def section_field(rounds: int) -> Iterator[Row]:
     source = random_stream("bench", "field")
     batches = {name: batch_of(name) for name in list(SIZES)[:2]}
     for n in (1000, 10_000, 50_000, 200_000):
-        batches[f"1 of {n:,}"] = pack([_bag(n, 0, source, slide=True, features=1024)])
+        batches[f"1 of {n:,}"] = slide_of(n, source, features=1024)
     for batch, bags in batches.items():
         names = ("abmil", "abmil-probsa-diag", "evidence-field")
         times = race({k: ours(k, bags) for k in names}, rounds=rounds_for(bags, rounds))
@@ -343,11 +353,11 @@ def section_field(rounds: int) -> Iterator[Row]:
 
 def section_maps(rounds: int) -> Iterator[Row]:
     """Compare predictions of 10,000 patches: mean, std and P(f > 0) against Diag, S = 1000."""
-    bags = pack([_bag(10_000, 0, random_stream("bench", "predict"), slide=True)])
+    bags = slide_of(10_000, random_stream("bench", "predict"))
     contestants: dict[str, Step] = {}
     for name in ("abmil-probsa-diag", "abmil-probsa-field", "evidence-field"):
         torch.manual_seed(0)
-        model = probsa.models.build(name, in_dim=P).eval()
+        model = probsa.models.build(name, in_dim=P).eval().to(DEVICE)
         contestants[name] = _prediction(model, bags)
     times = race(contestants, rounds=rounds)
     labels = {"section": "maps", "batch": "1 of 10,000, S=1000"}
@@ -357,14 +367,14 @@ def section_maps(rounds: int) -> Iterator[Row]:
 
 def section_deletion(rounds: int) -> Iterator[Row]:
     """Compare deletion curves of 10,000 patches, all orders and both ends, with a prediction."""
-    bag = _bag(10_000, 0, random_stream("bench", "predict"), slide=True)
-    bags = pack([bag])
-    orders = [np.random.default_rng(k).permutation(len(bag)) for k in range(4)]
-    index = torch.from_numpy(np.stack(orders))
-    counts = sorted({round(share * (len(bag) - 1)) for share in SHARES})
+    n = 10_000
+    bags = slide_of(n, random_stream("bench", "predict"))
+    orders = [np.random.default_rng(k).permutation(n) for k in range(4)]
+    index = torch.from_numpy(np.stack(orders)).to(DEVICE)
+    counts = sorted({round(share * (n - 1)) for share in SHARES})
     for name in ("abmil", "abmil-probsa-diag", "evidence-field"):
         torch.manual_seed(0)
-        model = probsa.models.build(name, in_dim=P).eval()
+        model = probsa.models.build(name, in_dim=P).eval().to(DEVICE)
         with torch.no_grad(), recorded_pooling(samples=SAMPLES) as records:
             model(bags)
         contestants: dict[str, Step] = {
@@ -410,6 +420,7 @@ def machine() -> dict[str, Any]:
     model = info.partition("model name")[2].partition("\n")[0].strip("\t :")
     return {
         "cpu": model or platform.processor(),
+        "gpu": torch.cuda.get_device_name(DEVICE) if DEVICE.type == "cuda" else None,
         "threads": torch.get_num_threads(),
         "flags": sorted(flags & {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile"}),
         "torch": torch.__version__,
@@ -440,8 +451,11 @@ def main() -> None:
         help="rounds of a large batch; small ones have 4 x as many",
     )
     parser.add_argument("--threads", type=int, help="threads of torch; default: torch's own choice")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--out", type=Path, help="JSON file for the results")
     arguments = parser.parse_args()
+    global DEVICE
+    DEVICE = torch.device(arguments.device)
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     metadata = machine()

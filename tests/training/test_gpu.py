@@ -1,12 +1,19 @@
 """Results on a GPU equal those on a CPU. Skipped on machines without a GPU."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
-from support.made_runs import make_config, with_training
+from safetensors.torch import save_file
+from support.made_runs import PROBSA, Breaker, Stopped, history_of, make_config, with_training
 from support.random_bags import random_bag
 
-from probsa import models, pack
-from probsa.core import segments
+from probsa import load, models, pack
+from probsa.core import Bag, segments
+from probsa.datasets import open_bags
+from probsa.features import build
+from probsa.features.resnet import ResNet
 from probsa.layers.transformer import bag_attention
 from probsa.training import train
 from probsa.training.checkpoints import load_checkpoint
@@ -16,39 +23,133 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine"),
 ]
 SIZES = [1, 7, 300]
+TERMS = {"guidance": "normal", "consistency": "attention"}
+VARIANTS = [
+    *((name, {}) for name in models.names() if "embed" in models.arguments(name)),
+    ("abmil", TERMS),
+    ("evidence-field", {**TERMS, "negatives": 1.0, "level": 0.3}),
+    ("evidence-diag", {"n_classes": 3, "level": (0.1, 0.0, 0.2)}),
+    ("abmil-probsa-diag", {"pooling": "closed_form"}),
+]
 
 
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "argmax", "softmax", "logsumexp"])
+def same_signs(z, p):
+    """Draw on the CPU what a field draws on its own device."""
+    stream = torch.Generator().manual_seed(0)
+    return z.copy_(torch.bernoulli(torch.full(z.shape, p), generator=stream))
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "argmax", "softmax"])
 def test_segments(reduce):
     v = torch.randn(sum(SIZES), 3, dtype=torch.float64)
     function = getattr(segments, f"segment_{reduce}")
     torch.testing.assert_close(function(v.cuda(), SIZES).cpu(), function(v, SIZES))
 
 
-@pytest.mark.parametrize("name", models.names())
-def test_models_and_gradients(name):
-    bags = pack([random_bag(n, seed=n, features=6, dtype=torch.float32, y=n % 2) for n in SIZES])
+@pytest.mark.parametrize(
+    ("name", "arguments"), VARIANTS, ids=lambda v: v if isinstance(v, str) else "-".join(v)
+)
+def test_models_and_gradients(name, arguments, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "bernoulli_", same_signs)
+    places = [torch.arange(n, dtype=torch.float32)[:, None] for n in SIZES]
+    found = [random_bag(n, seed=n, features=6, dtype=torch.float32, y=n % 2) for n in SIZES]
+    bags = pack([replace(bag, coords=at) for bag, at in zip(found, places, strict=True)])
     noise = torch.randn(sum(SIZES), 16)
     torch.manual_seed(0)
-    cpu_model = models.build(name, in_dim=6, embed=16)
-    gpu_model = models.build(name, in_dim=6, embed=16).cuda()
+    cpu_model = models.build(name, in_dim=6, embed=16, **arguments)
+    gpu_model = models.build(name, in_dim=6, embed=16, **arguments).cuda()
     gpu_model.load_state_dict(cpu_model.state_dict())
     for model, b, eps in ((cpu_model, bags, noise), (gpu_model, bags.to("cuda"), noise.cuda())):
         out = model(b, noise=eps)
         sum(model.losses(out, b).values()).backward()
     for (key, a), b in zip(cpu_model.named_parameters(), gpu_model.parameters(), strict=True):
-        torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-3, atol=1e-5, msg=key)
+        assert (a.grad is None) == (b.grad is None), key
+        if a.grad is not None:
+            torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-3, atol=1e-5, msg=key)
 
 
-def test_variable_length_attention_is_the_loop():
-    qkv = torch.randn(sum(SIZES), 3, 4, 64)
+@pytest.mark.parametrize("width", [32, 64])
+def test_variable_length_attention_is_the_loop(width):
+    qkv = torch.randn(sum(SIZES), 3, 4, width)
     fast = bag_attention(qkv.cuda().bfloat16(), SIZES).float().cpu()
     torch.testing.assert_close(fast, bag_attention(qkv, SIZES), rtol=0.02, atol=0.02)
 
 
-def test_a_run_resumes_and_predicts_on_the_gpu(tmp_path):
-    config = make_config(tmp_path / "data", device="cuda", epochs=2, select="ema-nll")
-    run = train(config, tmp_path / "a")
-    train(with_training(config, precision="bf16"), tmp_path / "b")
+def test_variable_length_attention_has_the_gradient_of_the_loop():
+    qkv = torch.randn(sum(SIZES), 3, 4, 64)
+    weight = torch.randn(sum(SIZES), 4, 64)
+    gradients = []
+    for moved in (qkv.clone(), qkv.cuda().bfloat16()):
+        moved.requires_grad_()
+        out = bag_attention(moved, SIZES).view(sum(SIZES), 4, 64)
+        (out.float() * weight.to(out.device)).sum().backward()
+        gradients.append(moved.grad.float().cpu())
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("model", ["abmil", "evidence-field", "tabmil-probsa-diag"])
+def test_a_run_trains_on_the_gpu_as_on_the_cpu(tmp_path, model):
+    arguments = {} if model == "abmil" else PROBSA | {"pooling": "closed_form"}
+    if model == "evidence-field":
+        arguments = {"embed": 8, "attention_dim": 4}
+    config = make_config(tmp_path / "data", model=model, model_arguments=arguments, epochs=2)
+    losses = []
+    for device in ("cpu", "cuda"):
+        run = train(with_training(config, device=device), tmp_path / device)
+        losses.append([row["loss"] for row in history_of(run)])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=2e-3)
+
+
+def test_an_interrupted_run_goes_on_on_the_gpu(tmp_path):
+    config = make_config(
+        tmp_path / "data", model="abmil", device="cuda", epochs=4, select="ema-nll"
+    )
+    whole = train(config, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train(config, tmp_path / "broken", reporter=Breaker(5))
+    broken = train(config, tmp_path / "broken", resume=True)
+    a, b = (load_checkpoint(run.last).part("model") for run in (whole, broken))
+    for key, value in a.items():
+        torch.testing.assert_close(b[key], value, rtol=1e-4, atol=1e-5, msg=key)
+
+
+def test_bfloat16_trains_on_the_gpu(tmp_path):
+    config = make_config(tmp_path / "data", device="cuda", epochs=2, precision="bf16")
+    run = train(config, tmp_path / "run")
     assert load_checkpoint(run.last).metadata["progress"]["epoch"] == 2
-    assert load_checkpoint(run.last).part("model")["classifier.weight"].isfinite().all()
+    assert all(v.isfinite().all() for v in load_checkpoint(run.last).part("model").values())
+
+
+@pytest.mark.parametrize("model", ["abmil", "evidence-field", "abmil-probsa-diag"])
+def test_predictions_do_not_depend_on_the_device(tmp_path, model):
+    run = train(make_config(tmp_path / "data", model=model, epochs=2), tmp_path / "run")
+    folder = open_bags(tmp_path / "data" / "features")
+    bags = [folder.bag(name) for name in folder.names]
+    results = [load(run.path, device=device).predict(bags) for device in ("cpu", "cuda")]
+    for cpu, gpu in zip(*results, strict=True):
+        np.testing.assert_allclose(gpu.probability, cpu.probability, atol=1e-5)
+        np.testing.assert_allclose(gpu.attention_mean, cpu.attention_mean, rtol=1e-4, atol=1e-5)
+
+
+def test_features_do_not_depend_on_the_device(tmp_path):
+    torch.manual_seed(0)
+    save_file(ResNet().state_dict(), tmp_path / "weights.safetensors")
+    pixels = torch.randint(0, 256, (5, 64, 64, 3), dtype=torch.uint8)
+    weights = str(tmp_path / "weights.safetensors")
+    cpu, gpu = (build("resnet50", weights=weights, device=d) for d in ("cpu", "cuda"))
+    torch.testing.assert_close(gpu.encode(pixels), cpu.encode(pixels), rtol=1e-3, atol=1e-3)
+
+
+def test_a_slide_of_many_patches_takes_memory_in_proportion():
+    peaks = []
+    for n in (10_000, 20_000, 40_000):
+        x, at = np.random.default_rng(0).normal(size=(n, 64)), np.arange(n)
+        coords = np.stack([at % 100, at // 100], 1) * 256
+        bags = pack([Bag.from_arrays(x, coords, name="slide", graph="grid", label=1)])
+        bags = bags.to("cuda", torch.float32)
+        model = models.build("evidence-field", in_dim=64).cuda()
+        torch.cuda.reset_peak_memory_stats()
+        sum(model.losses(model(bags), bags).values()).backward()
+        peaks.append(torch.cuda.max_memory_allocated())
+    assert peaks[2] < 4.5 * peaks[0], "memory grows faster than the number of patches"
+    assert peaks[2] > peaks[0]
