@@ -3,9 +3,9 @@
     python benchmarks/bench_extract.py [--side 6000] [--rounds 3] [--device cuda --readers 8]
 
 ResNet-50 with random weights runs on one core, or on a GPU; processes on other cores read and
-decode JPEG tiles. The ratio is the time of the encoder alone divided by that of the whole extraction (starting
-the reader, reading, decoding, encoding, writing), both measured alternately in one run. The goal
-is 0.9; at 1, reading adds no time.
+decode JPEG tiles. The ratio is the time of the encoder alone divided by that of the whole
+extraction (starting the reader, reading, decoding, encoding, writing), both measured alternately in
+one run. The goal is 0.9; at 1, reading adds no time.
 """
 
 import argparse
@@ -64,7 +64,8 @@ def main() -> None:
         save_file(ResNet().state_dict(), root / "weights.safetensors")
         work = root / "work"
         patch_settings = settings(size=a.patch_size, mpp=0.5)
-        patch_cohort(root / "slides", work, settings=patch_settings)
+        for patched in patch_cohort(root / "slides", work, settings=patch_settings):
+            assert all(o.status == "done" for o in patched.outcomes), patched.outcomes
         options = ExtractOptions(
             encoder="resnet50",
             weights=str(root / "weights.safetensors"),

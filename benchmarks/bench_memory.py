@@ -4,7 +4,7 @@ Each size runs in a separate process, whose largest resident set is reported. It
 imports, the features (float16 as read from HDF5, and float32), the model, its gradients and the
 step. On a GPU the peak is that of the GPU's memory.
 
-    python benchmarks/bench_memory.py [--model abmil-probsa-diag] [--device cuda] [--out memory.json]
+    python benchmarks/bench_memory.py [--model NAME] [--device cuda] [--out memory.json]
 """
 
 import argparse

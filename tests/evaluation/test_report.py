@@ -20,7 +20,7 @@ from probsa.errors import BagError, InputError, TableError
 from probsa.evaluation import WITHIN, evaluate, read_predictions, write_predictions
 from probsa.evaluation.baselines.null_maps import NO_INTENSITY, NO_NULL_MAPS, null_maps_file
 from probsa.evaluation.section import metric_grid
-from probsa.evaluation.words import INSTANCE_TITLES, METRIC_TITLES
+from probsa.evaluation.words import INSTANCE_TITLES, METRIC_TITLES, shortened
 from probsa.maps import write_report_figures
 from probsa.statistics import Metric
 from probsa.training import read_run, train
@@ -499,15 +499,29 @@ def test_null_maps_have_the_pooled_measures_of_the_model(run):
     lines = _text(report).splitlines()
     (row,) = [k for k, line in enumerate(lines) if "AUROC, positive bags pooled" in line]
     assert f"… of the best null map ({best})" in lines[row + 1]
-    found = _values(evaluate(run.predictions, bootstrap=0), "within_bags")
+
+
+def test_calls_at_evidence_0_have_dice_recall_and_precision(run):
+    report = evaluate(run.predictions, bootstrap=20)
+    found = _values(report, "within_bags")
     assert "evidence e above 0" in found["dice_threshold"]
-    values = []
+    values, y, at_0 = [], [], []
     for name in _test_bags(run):
         with h5py.File(run.predictions / "instances" / f"{name}.h5") as f:
             truth, called = f["instance_labels"][:] > 0, f["attention_mean"][:] > 0
         if truth.any():
             values.append(2 * (truth & called).sum() / (truth.sum() + called.sum()))
+        if int(name) % 2:  # a positive bag
+            y.append(truth)
+            at_0.append(called)
     assert found["maps"]["evidence"]["dice"].value == pytest.approx(np.mean(values), abs=1e-12)
+    truth, called, at = np.concatenate(y), np.concatenate(at_0), found["at_threshold"]
+    assert at["recall"].value == pytest.approx(sk.recall_score(truth, called))
+    assert at["precision"].value == pytest.approx(sk.precision_score(truth, called))
+    assert at["recall"].low <= at["recall"].value <= at["recall"].high
+    said = f"recall {at['recall'].value:.2f}, precision {at['precision'].value:.2f}"
+    assert shortened(said) in "\n".join(report.summary)
+    assert f"together: recall {at['recall']}, precision {at['precision']}." in _text(report)
 
 
 def test_predictions_of_new_bags_get_the_stored_null_maps(run, new, tmp_path):

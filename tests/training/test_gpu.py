@@ -33,10 +33,21 @@ VARIANTS = [
 ]
 
 
-def same_signs(z, p):
-    """Draw on the CPU what a field draws on its own device."""
-    stream = torch.Generator().manual_seed(0)
-    return z.copy_(torch.bernoulli(torch.full(z.shape, p), generator=stream))
+@pytest.fixture
+def drawn_on_the_cpu(monkeypatch):
+    """Let all devices draw the same numbers; otherwise, each has a stream of its own."""
+    normal = torch.Tensor.normal_
+
+    def same_signs(z, p):
+        stream = torch.Generator().manual_seed(0)
+        return z.copy_(torch.bernoulli(torch.full(z.shape, p), generator=stream))
+
+    def same_noise(z, mean=0.0, std=1.0, *, generator=None):
+        stream = torch.Generator().manual_seed(0 if generator is None else generator.initial_seed())
+        return z.copy_(normal(torch.empty(z.shape, dtype=z.dtype), mean, std, generator=stream))
+
+    monkeypatch.setattr(torch.Tensor, "bernoulli_", same_signs)
+    monkeypatch.setattr(torch.Tensor, "normal_", same_noise)
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max", "argmax", "softmax"])
@@ -46,11 +57,11 @@ def test_segments(reduce):
     torch.testing.assert_close(function(v.cuda(), SIZES).cpu(), function(v, SIZES))
 
 
+@pytest.mark.usefixtures("drawn_on_the_cpu")
 @pytest.mark.parametrize(
     ("name", "arguments"), VARIANTS, ids=lambda v: v if isinstance(v, str) else "-".join(v)
 )
-def test_models_and_gradients(name, arguments, monkeypatch):
-    monkeypatch.setattr(torch.Tensor, "bernoulli_", same_signs)
+def test_models_and_gradients(name, arguments):
     places = [torch.arange(n, dtype=torch.float32)[:, None] for n in SIZES]
     found = [random_bag(n, seed=n, features=6, dtype=torch.float32, y=n % 2) for n in SIZES]
     bags = pack([replace(bag, coords=at) for bag, at in zip(found, places, strict=True)])
@@ -87,12 +98,10 @@ def test_variable_length_attention_has_the_gradient_of_the_loop():
     torch.testing.assert_close(gradients[1], gradients[0], rtol=0.05, atol=0.05)
 
 
+@pytest.mark.usefixtures("drawn_on_the_cpu")
 @pytest.mark.parametrize("model", ["abmil", "evidence-field", "tabmil-probsa-diag"])
 def test_a_run_trains_on_the_gpu_as_on_the_cpu(tmp_path, model):
-    arguments = {} if model == "abmil" else PROBSA | {"pooling": "closed_form"}
-    if model == "evidence-field":
-        arguments = {"embed": 8, "attention_dim": 4}
-    config = make_config(tmp_path / "data", model=model, model_arguments=arguments, epochs=2)
+    config = make_config(tmp_path / "data", model=model, epochs=2)
     losses = []
     for device in ("cpu", "cuda"):
         run = train(with_training(config, device=device), tmp_path / device)
@@ -120,15 +129,27 @@ def test_bfloat16_trains_on_the_gpu(tmp_path):
     assert all(v.isfinite().all() for v in load_checkpoint(run.last).part("model").values())
 
 
+def predictions_of_both(folder, model):
+    run = train(make_config(folder / "data", model=model, epochs=2), folder / "run")
+    stored = open_bags(folder / "data" / "features")
+    bags = [stored.bag(name) for name in stored.names]
+    found = [load(run.path, device=device).predict(bags) for device in ("cpu", "cuda")]
+    return list(zip(*found, strict=True))
+
+
+@pytest.mark.usefixtures("drawn_on_the_cpu")
 @pytest.mark.parametrize("model", ["abmil", "evidence-field", "abmil-probsa-diag"])
 def test_predictions_do_not_depend_on_the_device(tmp_path, model):
-    run = train(make_config(tmp_path / "data", model=model, epochs=2), tmp_path / "run")
-    folder = open_bags(tmp_path / "data" / "features")
-    bags = [folder.bag(name) for name in folder.names]
-    results = [load(run.path, device=device).predict(bags) for device in ("cpu", "cuda")]
-    for cpu, gpu in zip(*results, strict=True):
+    for cpu, gpu in predictions_of_both(tmp_path, model):
         np.testing.assert_allclose(gpu.probability, cpu.probability, atol=1e-5)
+        np.testing.assert_allclose(gpu.std, cpu.std, atol=1e-5)
         np.testing.assert_allclose(gpu.attention_mean, cpu.attention_mean, rtol=1e-4, atol=1e-5)
+
+
+def test_draws_of_devices_differ_by_the_error_of_sampling(tmp_path):
+    for cpu, gpu in predictions_of_both(tmp_path, "abmil-probsa-diag"):
+        error = cpu.std * (2 / PROBSA["predict_samples"]) ** 0.5
+        assert np.all(np.abs(gpu.probability - cpu.probability) < 5 * error)
 
 
 def test_features_do_not_depend_on_the_device(tmp_path):

@@ -100,6 +100,8 @@ class GuaranteeFlags:
             for example 0.9. For a regression: intervals that contain the true number.
         max_error: Accept only calls so confident that their error rate is at most this, for
             example 0.05.
+        recall: Mark instances by a cut of their scores that finds this share of the positive ones
+            of a bag in expectation, for example 0.9. Calibration bags need labels of instances.
         calibration: Predictions folder of other labelled bags, by the same model, from which the
             guarantees are computed. Default: val, the validation bags of the predictions.
         per_class: With --coverage: reach the coverage within each class.
@@ -110,6 +112,7 @@ class GuaranteeFlags:
 
     coverage: Annotated[float, Limits(above=0, below=1), Flag("SHARE")] | None = None
     max_error: Annotated[float, Limits(above=0, below=1), Flag("RATE")] | None = None
+    recall: Annotated[float, Limits(above=0, below=1), Flag("SHARE")] | None = None
     calibration: Annotated[str, Flag("DIR")] = "val"
     per_class: Annotated[bool, Flag(needs="--coverage 0.9")] = False
     set_score: Literal["lac", "aps"] = "lac"
@@ -122,7 +125,7 @@ class GuaranteeFlags:
         """
         from ..evaluation import GuaranteeOptions
 
-        if self.coverage is None and self.max_error is None:
+        if self.coverage is None and self.max_error is None and self.recall is None:
             if self.calibration != "val":
                 raise InputError(
                     "--calibration alone guarantees nothing: add a level, for example "
@@ -130,7 +133,7 @@ class GuaranteeFlags:
                 )
             return None
         return GuaranteeOptions(
-            coverage=self.coverage, max_error=self.max_error,
+            coverage=self.coverage, max_error=self.max_error, recall=self.recall,
             calibration=None if self.calibration == "val" else Path(self.calibration),
             per_class=self.per_class, score=self.set_score,
         )  # fmt: skip

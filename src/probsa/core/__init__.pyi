@@ -69,6 +69,7 @@ from .plugins import BrokenPlugin as BrokenPlugin
 from .plugins import broken_plugins as broken_plugins
 from .plugins import load_plugins as load_plugins
 from .randomness import draw_key as draw_key
+from .randomness import on_the_cpu as on_the_cpu
 from .randomness import random_stream as random_stream
 from .randomness import seed_of as seed_of
 from .segments import Sizes as Sizes

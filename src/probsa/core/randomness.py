@@ -20,6 +20,13 @@ def random_stream(*names: int | str, device: torch.device | str = "cpu") -> torc
     return torch.Generator(device=device).manual_seed(seed_of(*names))
 
 
+def on_the_cpu(generator: torch.Generator) -> torch.Generator:
+    """Return a generator of the CPU: the same one, or one with the seed of another device's."""
+    if generator.device.type == "cpu":
+        return generator
+    return torch.Generator().manual_seed(generator.initial_seed())
+
+
 def draw_key(generator: torch.Generator | None) -> int:
     """Draw a number to seed other generators with; None uses torch's global generator."""
     device = "cpu" if generator is None else generator.device

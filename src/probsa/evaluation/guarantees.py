@@ -1,10 +1,11 @@
-"""Guarantees from calibration bags: prediction sets, intervals, accepted calls, and their alarm.
+"""Guarantees from calibration bags: sets, intervals, accepted calls, found instances; an alarm.
 
 They hold if nothing but chance decides which groups (patients) calibrated. In every mean over bags,
 each group counts once.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,11 +27,14 @@ from ..statistics import (
     group_shares,
     least_accepted,
     least_groups,
+    risk_threshold,
     shift_test,
     smallest_alpha,
 )
 from ..tasks import HALF
 from .context import SEEN, Context, labelled_rows, read_truth, stored_targets
+from .prediction import Prediction
+from .scores import instance_scores
 from .section import Section
 from .storage import Predictions, listed, read_predictions
 
@@ -52,6 +56,10 @@ TITLES = {
     "accepted": "share of accepted calls",
     "error_of_accepted": "their error rate",
     "error_of_all": "error rate of all calls",
+    "recall": "realised recall (groups count once)",
+    "precision": "precision within bags with positive instances",
+    "marked": "share of instances marked in these",
+    "marked_elsewhere": "… and in bags without positive instances",
 }
 DELTA = 0.1
 """Probability that the error rate is larger than promised."""
@@ -68,6 +76,7 @@ FALSE_ALARMS = 0.05
 """Rate of false alarms of the test for shift."""
 NOT_REQUESTED = {
     **dict.fromkeys(("coverage", "accepted", "max_error", "certified", "undecided")),
+    **dict.fromkeys(("recall", "cut")),
     "bands": {},
     "sizes": {},
 }
@@ -89,6 +98,8 @@ class GuaranteeOptions:
     """Probability that the set of a bag contains its class, or the interval its number."""
     max_error: float | None = None
     """Largest error rate of the calls that are accepted."""
+    recall: float | None = None
+    """Expected share of a bag's positive instances that are marked."""
     calibration: Path | None = None
     """Predictions folder of the calibration bags; None for the validation bags of the folder."""
     per_class: bool = False
@@ -97,11 +108,14 @@ class GuaranteeOptions:
 
     def __post_init__(self) -> None:
         as_paths(self)
-        for flag, value in (("--coverage", self.coverage), ("--max-error", self.max_error)):
+        levels = {
+            "--coverage": self.coverage, "--max-error": self.max_error, "--recall": self.recall
+        }  # fmt: skip
+        for flag, value in levels.items():
             if value is not None and not 0 < value < 1:
                 raise InputError(f"{flag} is {value:g}; expected a number between 0 and 1")
-        if self.coverage is None and self.max_error is None:
-            raise InputError("no guarantee is requested: give --coverage or --max-error")
+        if not any(levels.values()):
+            raise InputError("no guarantee is requested: give --coverage, --max-error or --recall")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -409,6 +423,92 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
     )
 
 
+# Found instances
+
+
+def found_instances(calibration: Context, bags: Context, options: GuaranteeOptions) -> Guarantee:
+    """Mark instances from the lowest score on at which enough of the positive ones are marked.
+
+    The loss of a group is the share of positive instances that are not, the mean over its bags that
+    have any (conformal risk control).
+
+    Raises:
+        UnmetGuarantee: there are too few groups whose bags have labelled positive instances.
+    """
+    assert options.recall is not None
+    scores, groups = [], []
+    for p, group in _with_groups(calibration):
+        found = instance_scores(p)[_positive(p)]
+        scores += [found] if len(found) else []
+        groups += [group] if len(found) else []
+    many, least = len(set(groups)), least_groups(1 - options.recall)
+    if many < least:
+        possible = f", or give --recall {1 - smallest_alpha(many):.3g}" if many else ""
+        raise UnmetGuarantee(
+            f"--recall {options.recall:g} needs calibration bags of at least {least} groups "
+            f"(patients) with instances labelled as positive, but there are {many}: add such "
+            f"bags{possible}"
+        )
+    of_bag = zip(group_shares(groups)[0], scores, strict=True)
+    cut = -risk_threshold(
+        -np.concatenate(scores),
+        np.concatenate([np.full(len(s), share / len(s)) for share, s in of_bag]),
+        groups=many,
+        alpha=1 - options.recall,
+    )
+    area = {p.name: (instance_scores(p) >= cut).mean() for p in bags.instances()}
+    listed_area = [area.get(name, math.nan) for name in bags.names]
+
+    def means() -> Means:
+        rows = {name: i for i, name in enumerate(bags.names)}
+        recall, precision = np.full((2, len(rows)), math.nan)
+        negative = np.zeros(len(rows), dtype=bool)
+        for p in (p for p in bags.instances() if p.instance_labels is not None):
+            row, marked, positive = rows[p.name], instance_scores(p) >= cut, _positive(p)
+            negative[row] = not positive.any()
+            if positive.any():
+                recall[row] = marked[positive].mean()
+            if positive.any() and marked[known := p.instance_labels >= 0].any():
+                precision[row] = positive[known & marked].mean()
+        share = np.array(listed_area)
+        kinds = {
+            "recall": (recall, np.isfinite(recall)),
+            "precision": (precision, np.isfinite(precision)),
+            "marked": (share, np.isfinite(recall)),
+            "marked_elsewhere": (share, negative),
+        }
+        return {
+            name: (np.nan_to_num(value), shares(bags, among=among))
+            for name, (value, among) in kinds.items()
+        }
+
+    return Guarantee(
+        key="found",
+        values={"recall": options.recall, "cut": cut, "calibration_groups": many},
+        lines=[
+            f"found instances: those with a score of at least {cut:.4g} are marked; of the "
+            f"positive ones of a new bag, at least {options.recall:.1%} are marked in expectation",
+            f"  {many} calibration groups have positive instances; of the instances of these "
+            f"{len(area)} bags, {np.nanmean(listed_area):.1%} are marked",
+        ],
+        columns={"marked": [f"{v:.6g}" for v in listed_area]},
+        summary={"recall": options.recall, "cut": cut},
+        means=means,
+    )
+
+
+def _with_groups(bags: Context) -> Iterator[tuple[Prediction, str]]:
+    """Yield the instances of each bag that has any, with its group."""
+    of_bag = dict(zip(bags.names, bags.groups, strict=True))
+    return ((p, of_bag[p.name]) for p in bags.instances())
+
+
+def _positive(p: Prediction) -> Bool[np.ndarray, " n"]:
+    """Return which instances are labelled as positive."""
+    labels = p.instance_labels
+    return np.zeros(len(p.attention_mean), dtype=bool) if labels is None else labels > 0
+
+
 def confidence(bags: Context) -> Float[np.ndarray, " bags"]:
     """Return how far each probability is from where the call would change, in log odds.
 
@@ -569,6 +669,7 @@ def guaranteed(
         "--coverage makes sets of classes or intervals of numbers": options.coverage and not by,
         "--per-class is for classes": options.per_class and by == "intervals",
         "--max-error accepts calls of classes": options.max_error and not task.has_classes,
+        "--recall marks the instances of two classes": options.recall and not task.two_classes,
     }
     for reason in (reason for reason, holds in refused.items() if holds):
         raise InputError(f"{reason}, and the task is {task.name}: leave it out")
@@ -576,6 +677,7 @@ def guaranteed(
     kinds = (
         ("--coverage", options.coverage, prediction_sets if by == "sets" else intervals),
         ("--max-error", options.max_error, accepted_calls),
+        ("--recall", options.recall, found_instances),
     )
     found, unmet = [], {}
     for flag, level, calibrated in kinds:
@@ -627,8 +729,9 @@ def write_sets(
 ) -> Section:
     """Write guarantees of the test and new bags of a predictions folder, without their labels.
 
-    The table has the columns bag, set (class names joined by `|`), p_value_<class>, and with
-    `options.max_error`, accepted. For numbers it has the columns bag, low and high.
+    The table has the columns bag, set (class names joined by `|`), p_value_<class>; accepted with
+    `options.max_error`; and marked, a share of instances, with `options.recall`. For numbers it has
+    the columns bag, low and high.
 
     Args:
         folder: predictions folder of the new bags.

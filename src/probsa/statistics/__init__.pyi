@@ -42,6 +42,7 @@ from .conformal import coverage_band as coverage_band
 from .conformal import group_shares as group_shares
 from .conformal import least_accepted as least_accepted
 from .conformal import least_groups as least_groups
+from .conformal import risk_threshold as risk_threshold
 from .conformal import shift_test as shift_test
 from .conformal import smallest_alpha as smallest_alpha
 from .froc import RATES as RATES

@@ -216,7 +216,7 @@ class TrainingLoop:
         seed, step = self.config.seed, self.progress.step
         self.optimizer.zero_grad(set_to_none=True)
         _seed_dropout(seed_of(seed, "dropout", step, self.world.rank), bags.x.device)
-        noise = random_stream(seed, "noise", step, device=bags.x.device)
+        noise = random_stream(seed, "noise", step)
         with precision_context(self.settings.precision, bags.x.device):
             output = self.model(bags, generator=noise)
             terms = self.model.losses(output, bags)

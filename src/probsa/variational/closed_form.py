@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..core import draw_key, random_stream
+from ..core import draw_key, on_the_cpu, random_stream
 from .posteriors import BLOCK, Diagonal, Streams, sample_blocks
 from .priors import full_dtype
 
@@ -69,10 +69,12 @@ class ClosedForm:
         streams = streams.repeated(self._classes)
         self.sizes = streams.sizes
         dims = max(DIMENSIONS, HEAVY[-1] + (1 if g is None else g.shape[1]) + 1)
-        kind = {"dtype": torch.int32, "device": mean.device}
-        self._shifts = torch.stack(
-            [torch.randint(CELLS, (dims,), generator=own, **kind) for own in streams.generators]
-        )
+        # drawn on the CPU, so that a GPU gives the same results
+        shifts = [
+            torch.randint(CELLS, (dims,), generator=on_the_cpu(own), dtype=torch.int32)
+            for own in streams.generators
+        ]
+        self._shifts = torch.stack(shifts).to(mean.device)
         y, refused = self._pool(mean, variance)
         self._keys: dict[int, int] = {}
         """Seeds of the noise of sampled bags, so that the same samples can be drawn again."""

@@ -113,6 +113,21 @@ def dice(
     }
 
 
+def recall_and_precision(
+    table: InstanceTable, called: Bool[np.ndarray, " n"], *, draws: Draws
+) -> dict[str, Metric]:
+    """Return the share of positive instances that are called, and of called ones that are positive.
+
+    table: the instances of positive bags; called: whether each instance is called positive.
+    """
+    hit = table.bag_sums(table.y & called)
+    of = {"recall": ("positive", table.y), "precision": ("called", called)}
+    return {
+        name: Metric.of(draws.ratio(hit, table.bag_sums(among)), reason=f"no {what} instance")
+        for name, (what, among) in of.items()
+    }
+
+
 def dice_threshold(y: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"]) -> float:
     """Return the score threshold with the best pooled Dice, 2 TP / (called + positive).
 

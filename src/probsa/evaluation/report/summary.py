@@ -163,7 +163,11 @@ def _instances(found: Findings) -> str:
     if top is None or top.value is None:
         return ""
     said = f"instances: the top one is positive in {top.value:.0%}{_percent(top)} of positive bags"
-    return said if dice is None or dice.value is None else f"{said}; Dice {_metric(dice)}"
+    if dice is None or dice.value is None:
+        return said
+    at = found.values("within_bags")["at_threshold"]
+    more = "".join(f", {k} {m.value:.2f}" for k, m in at.items() if m.value is not None)
+    return f"{said}; Dice {_metric(dice)}{shortened(more)}"
 
 
 def _percent(m: Metric) -> str:

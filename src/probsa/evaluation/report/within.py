@@ -25,6 +25,7 @@ from ..instances.measures import (
     dice_threshold,
     no_threshold_reason,
     pooled,
+    recall_and_precision,
     within_bags,
 )
 from ..instances.table import InstanceTable, Values
@@ -126,11 +127,17 @@ def within_section(
     own, *others = maps.values()
     for metrics in others:
         metrics[DICE] = Metric.undefined("only the model's own score has a threshold")
-    own[DICE] = (
-        Metric.undefined(called)
-        if isinstance(called, str)
-        else dice(inside, called, draws=draws)["dice"]
-    )
+    at_cut: dict[str, Metric] = {}
+    if isinstance(called, str):
+        own[DICE] = Metric.undefined(called)
+    else:
+        own[DICE] = dice(inside, called, draws=draws)["dice"]
+        at_cut = recall_and_precision(inside, called, draws=draws)
+        rule += " There, of all instances of positive bags together: " + ", ".join(
+            f"{name} {m if m.value is not None else f'- ({m.reason})'}"
+            for name, m in at_cut.items()
+        )
+        rule += "."
     about = about_null_maps(context.predictions.folder)
     missing = {k.removeprefix(NULL): v for k, v in table.missing.items() if k.startswith(NULL)}
     if about is None:
@@ -164,6 +171,7 @@ def within_section(
         "positive_bags": positive,
         "bags_without_instance_labels": unlabelled,
         "dice_threshold": rule,
+        "at_threshold": at_cut,
         "about": about or {},
     }
     text = [
