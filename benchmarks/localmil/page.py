@@ -1,6 +1,6 @@
-"""Write the leaderboard of LocalMIL as one HTML page; a click on a heading sorts.
+"""Write the leaderboard of LocalMIL as one HTML page (a click on a heading sorts), or as Markdown.
 
-    python benchmarks/localmil/page.py benchmarks/localmil/*.csv [mine/*.csv] [--out FILE.html]
+    python benchmarks/localmil/page.py benchmarks/localmil/*.csv [mine/*.csv] [--out FILE.html|.md]
 
 A table is `leaderboard_SET.csv` of `probsa benchmark recipes/localmil.yaml`, or a file of
 `submit.py` named after the set. Files of one set (of the same name in other folders) are one table.
@@ -12,6 +12,7 @@ import argparse
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -74,6 +75,11 @@ for (const table of document.querySelectorAll("table")) {
 }
 """
 
+ABOUT = (
+    "Means over the sets that a method has, of measures that it has on all of them. [lo, hi] are "
+    "95 % intervals over groups. Bold: winners, and differences shown to be above 0, after Holm's "
+    "adjustment over the methods that were run together (docs/localmil.md)."
+)
 Row = dict[str, str]
 Board = dict[str, Row]
 """The rows of one set by method."""
@@ -83,7 +89,9 @@ def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=TITLE)
     parser.add_argument("tables", type=Path, nargs="+", help="CSV files of the sets")
-    parser.add_argument("--out", type=Path, default=Path("leaderboard.html"), help="HTML file")
+    parser.add_argument(
+        "--out", type=Path, default=Path("leaderboard.html"), help="HTML or Markdown file"
+    )
     given = parser.parse_args()
     boards: dict[str, Board] = {}
     for path in given.tables:
@@ -96,7 +104,8 @@ def main() -> None:
         for row in board.values():
             if row.get("gain") is None and (ap := number(row, "ap")) is not None:
                 row["gain"] = str(ap - max(nulls))
-    write_text(given.out, page(boards))
+    found = sections(boards)
+    write_text(given.out, markdown(found) if given.out.suffix == ".md" else page(found))
     print(given.out)
 
 
@@ -105,27 +114,64 @@ def number(row: Row, column: str) -> float | None:
     return float(text) if (text := row.get(column)) else None
 
 
-def page(boards: dict[str, Board]) -> str:
-    """Return the page: a table over all sets, followed by one of each."""
-    links = "".join(f'<a href="#{escape(name)}">{escape(name)}</a> ' for name in boards)
+class Cell(NamedTuple):
+    """A value of a table."""
+
+    value: float | None
+    text: str = "-"
+    interval: str = ""
+    bold: bool = False
+
+
+class Section(NamedTuple):
+    """A table with its heading; a row is a method and its cells."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[Cell]]]
+
+
+def sections(boards: dict[str, Board]) -> list[Section]:
+    """Return a table over all sets, followed by one of each."""
     titles = [title for title, _ in MEASURES.values()]
-    body = section("all", "all sets", ["average rank", *titles, "gains shown"], overall(boards))
+    found = [Section("all sets", ["average rank", *titles, "gains shown"], overall(boards))]
     for name, board in boards.items():
         order = sorted(board, key=lambda m: -(number(board[m], "ap") or 0))
         rows = [(m, [cell(board[m], c) for c in MEASURES]) for m in order]
-        body += section(name, name, titles, rows)
+        found.append(Section(name, titles, rows))
+    return found
+
+
+def page(found: Sequence[Section]) -> str:
+    """Return the tables as HTML."""
+    names = [escape(section.title.replace(" ", "_")) for section in found]
+    links = "".join(f'<a href="#{name}">{name}</a> ' for name in names[1:])
+    body = "".join(_html(section, name) for section, name in zip(found, names, strict=True))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{TITLE}</title>\n<style>{STYLE}</style></head><body>\n<h1>{TITLE}</h1>\n"
-        "<p>Means over the sets that a method has, of measures that it has on all of them. [lo, hi]"
-        " are 95 % intervals over groups. Bold: winners, and differences shown to be above 0, as"
-        f" stated in the tables (docs/localmil.md).</p>\n<nav>{links}</nav>\n{body}"
-        f"<script>{SCRIPT}</script>\n</body></html>\n"
+        f"<p>{ABOUT}</p>\n<nav>{links}</nav>\n{body}<script>{SCRIPT}</script>\n</body></html>\n"
     )
 
 
-def overall(boards: dict[str, Board]) -> list[tuple[str, list[str]]]:
+def markdown(found: Sequence[Section]) -> str:
+    """Return the tables as Markdown."""
+    lines = [f"# {TITLE}", "", ABOUT]
+    for section in found:
+        heads = ("method", *section.heads)
+        lines += ["", f"## {section.title}", "", f"| {' | '.join(heads)} |"]
+        lines.append("| :--- |" + " ---: |" * len(section.heads))
+        for method, cells in section.rows:
+            texts = [
+                (f"**{c.text}**" if c.bold else c.text) + (c.interval and f" {c.interval}")
+                for c in cells
+            ]
+            lines.append(f"| {' | '.join((method, *texts))} |")
+    return "\n".join(lines) + "\n"
+
+
+def overall(boards: dict[str, Board]) -> list[tuple[str, list[Cell]]]:
     """Return the cells over all sets by method, in the order of their ranks."""
     methods = list(dict.fromkeys(method for board in boards.values() for method in board))
     values = {m: _ranked(boards, m) for m in methods}
@@ -156,34 +202,37 @@ def _ranked(boards: dict[str, Board], method: str) -> list[float]:
     ]
 
 
-def section(name: str, title: str, heads: Sequence[str], rows: Sequence) -> str:
-    """Return a table with its heading; cells are HTML."""
-    head = "".join(f'<th tabindex="0">{escape(h)}</th>' for h in ("method", *heads))
+def _html(section: Section, name: str) -> str:
+    """Return a table as HTML."""
+    head = "".join(f'<th tabindex="0">{escape(h)}</th>' for h in ("method", *section.heads))
     body = ""
-    for method, cells in rows:
+    for method, cells in section.rows:
         kind = ' class="null"' if method.endswith(NULL) else ""
-        first = f'<td data-value="{escape(method)}">{escape(method)}</td>'
-        body += f"<tr{kind}>{first}{''.join(cells)}</tr>\n"
+        body += f'<tr{kind}><td data-value="{escape(method)}">{escape(method)}</td>'
+        for c in cells:
+            small = c.interval and f" <small>{c.interval}</small>"
+            text = f"<strong>{c.text}{small}</strong>" if c.bold else c.text + small
+            body += f'<td data-value="{"" if c.value is None else repr(c.value)}">{text}</td>'
+        body += "</tr>\n"
     return (
-        f'<section id="{escape(name)}"><h2>{escape(title)}</h2>\n<div class="scroll"><table>'
+        f'<section id="{name}"><h2>{escape(section.title)}</h2>\n<div class="scroll"><table>'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div></section>\n"
     )
 
 
-def cell(row: Row, column: str) -> str:
+def cell(row: Row, column: str) -> Cell:
     """Return a value of a table with its interval; a winner is bold."""
     how = MEASURES[column][1]
     low, high = number(row, f"{column}_low"), number(row, f"{column}_high")
-    ends = "" if low is None or high is None else f" <small>[{low:{how}}, {high:{how}}]</small>"
-    return written(number(row, column), how, ends=ends, bold=row.get(f"{column}_winner") == "1")
+    ends = "" if low is None or high is None else f"[{low:{how}}, {high:{how}}]"
+    found = written(number(row, column), how)
+    bold = row.get(f"{column}_winner") == "1"
+    return found if found.value is None else found._replace(interval=ends, bold=bold)
 
 
-def written(value: float | None, how: str, *, ends: str = "", bold: bool = False) -> str:
+def written(value: float | None, how: str) -> Cell:
     """Return a cell of a table."""
-    if value is None:
-        return '<td data-value="">-</td>'
-    text = f"{value:{how}}{ends}"
-    return f'<td data-value="{value!r}">{f"<strong>{text}</strong>" if bold else text}</td>'
+    return Cell(value) if value is None else Cell(value, f"{value:{how}}")
 
 
 if __name__ == "__main__":
