@@ -274,7 +274,7 @@ def mean_by_group(values):
     return np.mean([np.mean(v) for v in groups.values()]), len(groups)
 
 
-@pytest.mark.parametrize("recall", [0.5, 0.75, 0.9])
+@pytest.mark.parametrize("recall", [0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9])
 def test_found_instances_are_those_of_the_definition(tmp_path, recall):
     folder, table, bags = write_instances(tmp_path / "p")
     found = section(folder, table, recall=recall).values["found"]
@@ -468,6 +468,7 @@ def test_the_recall_of_few_patients_or_without_labels_is_refused(tmp_path):
     words = "labelled as positive, but there are 5: add such bags, or give --recall 0.833"
     refused(UnmetGuarantee, re.escape(words), section, folder, table, recall=0.9)
     section(folder, table, recall=0.833)
+    refused(UnmetGuarantee, "at least 6 groups", section, folder, table, recall=0.84)
     folder, table, _ = write_instances(tmp_path / "q", labelled=False)
     refused(UnmetGuarantee, "there are 0: add such bags$", section, folder, table, recall=0.9)
 
