@@ -11,7 +11,7 @@ from support.refusals import refused
 from probsa.benchmark.grid.grid import read_grid
 from probsa.cli.entry import main
 from probsa.datasets.localmil import describe, prepare_localmil, read_card
-from probsa.errors import InputError
+from probsa.errors import GraphError, InputError
 
 DESCRIPTION = {
     "title": "toy", "source": "made", "licence": "none", "commit": "1", "graph": "grid"
@@ -108,6 +108,23 @@ def test_without_a_column_of_groups_none_are_counted(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "a: 18 bags (9 positive) in 3 folds, groups not known (labels.csv has no column" in shown
     assert "b: 18 bags (9 positive) of 9 groups in 3 folds; 72 instances" in shown
+
+
+def test_scattered_points_are_a_set_with_nearest_neighbours(tmp_path):
+    """Nuclei, for example, lie on no lattice, and a set that says so has its own graph."""
+    folder = _set(tmp_path / "in", description={**DESCRIPTION, "graph": "knn"})
+    rng = np.random.default_rng(0)
+    for path in (folder / "features").glob("*.h5"):
+        with h5py.File(path, "a") as f:
+            labels = np.resize(f["instance_labels"][:], 300)
+            del f["features"], f["coords"], f["instance_labels"]
+            f["features"], f["instance_labels"] = rng.normal(size=(300, 3)), labels
+            f["coords"] = rng.integers(0, 500, (300, 2))
+    (card,) = prepare_localmil(tmp_path / "in", tmp_path / "out")
+    assert card.instances == 18 * 300
+    description = yaml.safe_dump({**DESCRIPTION, "graph": "grid"})
+    (folder / "set.yaml").write_text(description)
+    refused(GraphError, "or --graph knn", prepare_localmil, tmp_path / "in", tmp_path / "other")
 
 
 @pytest.mark.parametrize("name", ["ct_ich", "colon_tiles", "apnea", "magnetic_tiles"])

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import yaml
 
-from ..core import as_record, read_record, write_json
+from ..core import GraphOptions, as_record, read_record, write_json
 from ..errors import InputError, TableError, hint
 from .bag_set import BagSet
 from .labels import LabelTable, read_table, write_table
@@ -112,7 +112,7 @@ def prepare_localmil(
             on_set(name)
         source, folder = found[name], out / name
         description, table = describe(name, source), read_table(source / LABELS)
-        bags = open_bags(source / FEATURES)
+        bags = open_bags(source / FEATURES, graph=GraphOptions(kind=description.graph))
         _check_table(table)
         card = _card(name, description, bags, table)
         folder.mkdir(parents=True, exist_ok=True)
