@@ -44,9 +44,9 @@ SINGLE_FILES = {"errors", "__main__"}
 # rebuilt gets its new size. Of the rebuilt ones, statistics, tasks and evaluation are still above
 # the budgets of the design (2,100, 900 and 5,500).
 BUDGETS = {
-    "core": 2938,
+    "core": 2945,
     "statistics": 2404,
-    "variational": 2404,
+    "variational": 2406,
     "tasks": 1568,
     "slides": 2468,
     "patches": 1078,
@@ -57,16 +57,16 @@ BUDGETS = {
     "layers": 1902,
     "models": 5011,
     "training": 3375,
-    "evaluation": 7071,
+    "evaluation": 7201,
     "maps": 2564,
     "view": 1343,
     "exports": 1278,
     "workflow": 1424,
     "estimators": 1088,
     "benchmark": 6082,
-    "cli": 2836,
+    "cli": 2839,
 }
-TESTS, BENCHMARKS = 46122, 2429
+TESTS, BENCHMARKS = 46374, 2502
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6
