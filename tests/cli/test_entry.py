@@ -17,7 +17,7 @@ from probsa.cli import commands
 from probsa.cli.command import Command
 from probsa.cli.entry import COMMANDS, main
 from probsa.evaluation import at_chance, load, read_predictions
-from probsa.training import RunFolder, default_recipe
+from probsa.training import RunFolder, default_recipe, read_split
 from probsa.workflow import finish_run
 
 
@@ -336,7 +336,10 @@ def test_train_without_a_model_says_that_it_uses_the_default_recipe(tmp_path, ca
     assert line.endswith("For another model and the paper's recipe, add --model NAME")
     assert load(run).metadata["members"] == 2
     assert main(["train", "--out", str(run), "--resume", "--maps", "none"]) == 0
-    assert "default recipe" not in capsys.readouterr().err
+    again = capsys.readouterr()
+    assert "default recipe" not in again.err
+    bags = len(read_split(RunFolder(run)).train)
+    assert f"trained: {recipe['model.name']}, 2 members, on {bags} bags in 0:00:0" in again.out
 
 
 def test_train_says_that_a_kl_weight_of_0_means_the_plain_model(tmp_path, capsys):

@@ -106,6 +106,7 @@ def run(
     if out is None:
         raise InputError("probsa train needs --out: the folder to write the run to")
     from ...core import counted
+    from ...training import read_split
     from ...workflow import train_and_report
     from ..terminal import TrainingBar
 
@@ -127,7 +128,9 @@ def run(
             weights = f"fitted in one go, with C = {metadata['C']}"
         members = chosen.training.members
         several = f", {members} members" if members > 1 else ""
-        console.print(f"trained: {chosen.model}{several}, {seconds}; weights: {weights}", **PLAIN)
+        bags = counted(len(read_split(trained.run).train), "bag")
+        model = f"{chosen.model}{several}, on {bags} in {seconds}"
+        console.print(f"trained: {model}; weights: {weights}", **PLAIN)
         trained.report.render(console, full=full)
         maps = f", {counted(trained.maps, 'map')} in {trained.run.maps}" if trained.maps else ""
         console.print(f"run: {trained.run.path}{maps}", **PLAIN)
