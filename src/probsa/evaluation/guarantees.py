@@ -463,13 +463,16 @@ def found_instances(calibration: Context, bags: Context, options: GuaranteeOptio
         rows = {name: i for i, name in enumerate(bags.names)}
         recall, precision = np.full((2, len(rows)), math.nan)
         negative = np.zeros(len(rows), dtype=bool)
-        for p in (p for p in bags.instances() if p.instance_labels is not None):
+        for p in bags.instances():
+            if p.instance_labels is None:
+                continue
             row, marked, positive = rows[p.name], instance_scores(p) >= cut, _positive(p)
             negative[row] = not positive.any()
             if positive.any():
                 recall[row] = marked[positive].mean()
-            if positive.any() and marked[known := p.instance_labels >= 0].any():
-                precision[row] = positive[known & marked].mean()
+            known = marked & (p.instance_labels >= 0)
+            if positive.any() and known.any():
+                precision[row] = positive[known].mean()
         share = np.array(listed_area)
         kinds = {
             "recall": (recall, np.isfinite(recall)),

@@ -268,7 +268,7 @@ def write_null_scores(
     predictions: Path,
     maps: NullMaps | MeansOfRuns,
     *,
-    read: Callable[[str], StoredBag],
+    read: Callable[[str], Any],
     names: Iterable[str] | None = None,
     out: Path | None = None,
 ) -> bool:
