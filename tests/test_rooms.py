@@ -50,7 +50,7 @@ BUDGETS = {
     "tasks": 1568,
     "slides": 2468,
     "patches": 1078,
-    "features": 1815,
+    "features": 1814,
     "jobs": 1126,
     "cohorts": 2556,
     "datasets": 6347,

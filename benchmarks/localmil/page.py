@@ -77,7 +77,7 @@ for (const table of document.querySelectorAll("table")) {
 
 ABOUT = (
     "Means over the sets that a method has, of measures that it has on all of them. [lo, hi] are "
-    "95 % intervals over groups. Bold: winners, and differences shown to be above 0, after Holm's "
+    "95 % intervals over groups. Bold: differences that are shown to be above 0, after Holm's "
     "adjustment over the methods that were run together (docs/localmil.md)."
 )
 Row = dict[str, str]
