@@ -46,7 +46,7 @@ SINGLE_FILES = {"errors", "__main__"}
 BUDGETS = {
     "core": 2945,
     "statistics": 2404,
-    "variational": 2406,
+    "variational": 2404,
     "tasks": 1568,
     "slides": 2468,
     "patches": 1078,
@@ -57,7 +57,7 @@ BUDGETS = {
     "layers": 1902,
     "models": 5011,
     "training": 3375,
-    "evaluation": 7413,
+    "evaluation": 7407,
     "maps": 2564,
     "view": 1343,
     "exports": 1278,
@@ -66,7 +66,7 @@ BUDGETS = {
     "benchmark": 6082,
     "cli": 2880,
 }
-TESTS, BENCHMARKS = 46591, 2563
+TESTS, BENCHMARKS = 46621, 2563
 """The same for all tests, and for the scripts of `benchmarks/`."""
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6

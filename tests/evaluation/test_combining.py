@@ -1,6 +1,7 @@
 """Predictions of several runs: their mean, what is left out of it, and what is refused."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import h5py
@@ -107,9 +108,9 @@ def test_the_threshold_is_chosen_again_on_the_validation_bags(tmp_path):
     ("changed", "reason"),
     [
         ({"name": "other"}, "has no prediction of it"),
-        ({"coords": np.arange(5)[:, None] * 2}, "its instances have other coordinates"),
-        ({"coords": None}, "its instances have other coordinates"),
-        (4, "it has 5 instances in one of .* and 4 in the other"),
+        ({"coords": np.arange(5)[:, None] * 2}, "its instances have different coordinates"),
+        ({"coords": None}, "its instances have different coordinates"),
+        (4, "it has 5 and 4 instances in .*/x and .*/y"),
     ],
     ids=["absent", "places", "no-places", "size"],
 )
@@ -125,19 +126,22 @@ def test_a_bag_that_differs_is_left_out_with_its_reason(tmp_path, capsys, change
     assert "b3" not in read_predictions(out).bags and document["bags"] == 7
 
 
-def test_a_bag_of_another_part_is_left_out(tmp_path):
+@pytest.mark.parametrize(
+    ("part", "label", "reason"),
+    [
+        ("test", 1, "it is a val and a test bag of the runs of"),
+        ("val", 0, "it has the labels 1 and 0 in"),
+    ],
+)
+def test_a_bag_of_another_part_or_label_is_left_out(tmp_path, part, label, reason):
     folders = pair(tmp_path)
     table = read_predictions(folders[1])
-    parts = {
-        b: "test" if b == "b3" else part for b, part in zip(table.bags, table.parts, strict=True)
-    }
+    parts = dict(zip(table.bags, table.parts, strict=True)) | {"b3": part}
+    labels = dict(zip(table.bags, table.labels, strict=True)) | {"b3": label}
     bags = [table.instances(b) for b in table.bags]
-    written(
-        tmp_path / "z", bags, parts=parts, labels=dict(zip(table.bags, table.labels, strict=True))
-    )
-    found = combine_predictions([folders[0], tmp_path / "z"], tmp_path / "out")
-    ((bag, reason),) = found.failures
-    assert bag == "b3" and "it is a val and a test bag of the runs of" in reason
+    written(tmp_path / "z", bags, parts=parts, labels=labels)
+    ((bag, said),) = combine_predictions([folders[0], tmp_path / "z"], tmp_path / "out").failures
+    assert bag == "b3" and reason in said
 
 
 def test_what_has_no_mean_is_refused(tmp_path):
@@ -212,3 +216,8 @@ def test_runs_with_two_encoders_have_one_map_and_its_null_maps(runs, tmp_path):
         np.testing.assert_allclose(scores[0][null], np.mean(ranks, 0))
     report = evaluate(tmp_path / "out", bootstrap=20)
     assert "norm" in report.to_dict()["within_bags"]["null_maps"]
+    without = tmp_path / "without"
+    shutil.copytree(c.predictions, without, ignore=shutil.ignore_patterns("null_maps"))
+    combine_predictions([a.predictions, without], tmp_path / "few")
+    found = evaluate(tmp_path / "few", bootstrap=20).to_dict()["within_bags"]["null_maps"]
+    assert list(found) == ["centre"]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from ..core import named_file, write_csv
+from ..core import write_csv
 from ..errors import BagError, InputError
 from ..statistics import choose_threshold
-from .baselines.null_maps import labelled_bags, read_null_scores, write_null_scores
+from .baselines.null_maps import read_null_scores, write_null_scores
 from .ensemble import MeansOfRuns, combine
 from .prediction import Prediction
 from .storage import FAILED, NULL_SCORES, Predictions, read_predictions, write_predictions
@@ -40,8 +40,8 @@ def combine_predictions(
     The folders count equally, and the variance has a part within and a part between them. For two
     classes, the threshold is chosen on the validation bags again, or is the mean of the thresholds
     where these lack a class. Null maps are means of ranks within the bag. A bag is left out if a
-    folder lacks it, or has it in another part of the run or with other instances; `failed.csv` has
-    the reason.
+    folder lacks it, or has it in another part of the run, or with another label or other instances;
+    `failed.csv` has the reason.
 
     Args:
         folders: At least two folders of predictions.
@@ -82,8 +82,9 @@ def combine_predictions(
         if failures:
             rows = [{"bag": bag, "reason": reason} for bag, reason in failures]
             write_csv(new / FAILED, ["bag", "reason"], rows)
-        nulls = MeansOfRuns(runs=tuple(map(_StoredRanks, tables)), seen=())
-        write_null_scores(new, nulls, read=first.instances, names=_with_nulls(new, tables))
+        if all((t.folder / NULL_SCORES).is_dir() for t in tables):
+            nulls = MeansOfRuns(runs=tuple(map(_StoredRanks, tables)), seen=())
+            write_null_scores(new, nulls, read=first.instances)
 
     rows = places[0].items()
     given = first.labels if first.targets is None else first.targets
@@ -119,19 +120,24 @@ def _combined(
     """Return the mean prediction of a bag.
 
     Raises:
-        BagError: a folder lacks the bag, or has it in another part or with other instances.
+        BagError: a folder lacks the bag, or its part, label or instances differ.
         InputError: the scores of its instances are of different kinds.
     """
     lacking = [t.folder for t, place in zip(tables, places, strict=True) if name not in place]
     if lacking:
         raise BagError(f"{lacking[0]} has no prediction of it")
-    parts = [t.parts[place[name]] for t, place in zip(tables, places, strict=True)]
+    stated = [
+        (t.parts[place[name]], t.labels[place[name]])
+        for t, place in zip(tables, places, strict=True)
+    ]
     members = [table.instances(name) for table in tables]
-    first = members[0]
-    for table, part, other in zip(tables[1:], parts[1:], members[1:], strict=True):
+    first, (part, label) = members[0], stated[0]
+    for table, (other_part, other_label), other in zip(tables, stated, members, strict=True):
         pair = f"{tables[0].folder} and {table.folder}"
-        if part != parts[0]:
-            raise BagError(f"it is a {parts[0]} and a {part} bag of the runs of {pair}")
+        if other_part != part:
+            raise BagError(f"it is a {part} and a {other_part} bag of the runs of {pair}")
+        if other_label != label:
+            raise BagError(f"it has the labels {label} and {other_label} in {pair}")
         if other.score_kind != first.score_kind:
             raise InputError(
                 f"bag {name!r}: the scores of {pair} are of the kinds {first.score_kind} and "
@@ -139,12 +145,10 @@ def _combined(
             )
         sizes = len(first.attention_mean), len(other.attention_mean)
         if sizes[0] != sizes[1]:
-            raise BagError(
-                f"it has {sizes[0]} instances in one of {pair} and {sizes[1]} in the other"
-            )
+            raise BagError(f"it has {sizes[0]} and {sizes[1]} instances in {pair}")
         a, b = first.coords, other.coords
         if a is not b and (a is None or b is None or not np.array_equal(a, b)):
-            raise BagError(f"its instances have other coordinates in one of {pair}")
+            raise BagError(f"its instances have different coordinates in {pair}")
     known: dict[str, list[Any]] = {k: [getattr(p, k) for p in members] for k in OF_INSTANCES}
     for field, column in OF_BAG.items():
         columns = [getattr(table, column) for table in tables]
@@ -179,16 +183,6 @@ def _threshold(tables: Sequence[Predictions], places: Sequence[dict[str, int]]) 
         return choose_threshold(y, np.mean(each, 0)).value
     known = [t.threshold for t in tables if t.threshold is not None]
     return float(np.mean(known)) if known else None
-
-
-def _with_nulls(new: Path, tables: Sequence[Predictions]) -> list[str]:
-    """Return the labelled bags of the written predictions with null maps in every folder."""
-    folders = [t.folder / NULL_SCORES for t in tables]
-    return [
-        bag
-        for bag in labelled_bags(new)
-        if all(named_file(folder, bag, ".h5").is_file() for folder in folders)
-    ]
 
 
 @dataclass(frozen=True)

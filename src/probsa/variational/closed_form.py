@@ -69,18 +69,16 @@ class ClosedForm:
         streams = streams.repeated(self._classes)
         self.sizes = streams.sizes
         dims = max(DIMENSIONS, HEAVY[-1] + (1 if g is None else g.shape[1]) + 1)
-        # drawn on the CPU, so that a GPU gives the same results
-        shifts = [
-            torch.randint(CELLS, (dims,), generator=on_the_cpu(own), dtype=torch.int32)
-            for own in streams.generators
-        ]
-        self._shifts = torch.stack(shifts).to(mean.device)
+        generators = [on_the_cpu(own) for own in streams.generators]  # the same for every device
+        self._shifts = torch.stack(
+            [torch.randint(CELLS, (dims,), generator=g, dtype=torch.int32) for g in generators]
+        ).to(mean.device)
         y, refused = self._pool(mean, variance)
         self._keys: dict[int, int] = {}
         """Seeds of the noise of sampled bags, so that the same samples can be drawn again."""
         if bool(refused.any()):
             places = refused.nonzero().flatten().tolist()
-            self._keys = {b: draw_key(streams.generators[b]) for b in places}
+            self._keys = {b: draw_key(generators[b]) for b in places}
             # certain scores in place of theirs, as their own moments may have overflowed
             out = refused.repeat_interleave(torch.tensor(self.sizes, device=mean.device))
             y, _ = self._pool(mean.masked_fill(out, 0), variance.masked_fill(out, 0))
