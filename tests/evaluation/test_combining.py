@@ -23,6 +23,7 @@ from probsa.evaluation import (
     read_predictions,
     write_predictions,
 )
+from probsa.statistics import choose_threshold
 from probsa.training import train
 from probsa.workflow import finish_run
 
@@ -39,7 +40,7 @@ def written(folder, bags, *, parts, labels, threshold=0.5, **about):
 
 def pair(tmp_path, **changed):
     """Write two folders of eight bags; `changed` are fields of y's bag b3, `first` its size."""
-    g, folders = np.random.default_rng(0), []
+    g, folders = np.random.default_rng(1), []
     labels = {f"b{k}": k % 2 for k in range(8)}
     parts = {name: "val" if k < 4 else "test" for k, name in enumerate(labels)}
     coords = np.arange(5)[:, None]
@@ -58,7 +59,16 @@ def pair(tmp_path, **changed):
             arrays = {**whole.per_instance(), "coords": coords}
             arrays["instance_labels"] = whole.instance_labels
             bags[3] = replace(whole, **{k: v[:size] for k, v in arrays.items()} | changed)
-        folders.append(written(tmp_path / name, bags, parts=parts, labels=labels, seed=1))
+        folders.append(
+            written(
+                tmp_path / name,
+                bags,
+                parts=parts,
+                labels=labels,
+                seed=1,
+                reservations=["its map is no better than a null map"],
+            )
+        )
     return folders
 
 
@@ -83,16 +93,19 @@ def test_the_mean_and_its_parts_are_those_of_the_definition(tmp_path):
     np.testing.assert_allclose(out.ood, (tables[0].ood + tables[1].ood) / 2)
     assert out.metadata["model"] == "x + y" and out.metadata["members"] == 2
     assert out.metadata["combined"] == [str(f) for f in folders] and out.metadata["seed"] == 1
+    assert "reservations" not in out.metadata  # they speak of other maps
 
 
 def test_the_threshold_is_chosen_again_on_the_validation_bags(tmp_path):
     folders = pair(tmp_path)
     found = combine_predictions(folders, tmp_path / "out")
     out = read_predictions(tmp_path / "out")
-    p, y = out.probability[:4, 0], np.array(out.labels[:4])
-    best = max(2 * ((p >= t) & (y == 1)).sum() / ((p >= t).sum() + 2) for t in p)
-    at = p >= found.threshold
-    assert 2 * (at & (y == 1)).sum() / (at.sum() + 2) == pytest.approx(best)
+    y = np.array(out.labels) == 1
+    x = read_predictions(folders[0]).probability[:, 0]
+    expected = choose_threshold(y[:4], out.probability[:4, 0]).value
+    others = choose_threshold(y[:4], x[:4]).value, choose_threshold(y, out.probability[:, 0]).value
+    assert found.threshold == pytest.approx(expected)
+    assert all(abs(expected - other) > 1e-3 for other in others)
     assert out.threshold == found.threshold != 0.5
     for k, folder in enumerate(folders):  # no negative validation bag
         table = read_predictions(folder)
