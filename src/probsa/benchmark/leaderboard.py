@@ -102,7 +102,8 @@ class Entry:
     scores: Scores
     """The predictions of the bags; of a null map, which makes none, those of any method."""
     values: Mapping[str, Values]
-    """`VALUES`: a row per replicate, a column per test bag; nan if undefined."""
+    """`VALUES`: a row per replicate (of a null map per split), a column per test bag; nan if
+    undefined."""
     null: bool = False
     seconds: float | None = None
     """Mean duration of the training of a run, with its validation."""
@@ -112,6 +113,18 @@ class Entry:
         """The log-likelihood of each bag's label: minus its NLL, so that more is better."""
         p = np.where(self.scores.positive, self.scores.p, 1 - self.scores.p)
         return np.log(np.clip(p, LEAST, 1))
+
+    @property
+    def splits(self) -> list[int]:
+        """The split of each row of `values`; -1 with folds, which a replicate pools."""
+        splits = [split for split, _ in self.scores.keys]
+        return list(dict.fromkeys(splits)) if self.null else splits
+
+    def rows(self, keys: Sequence[tuple[int, int]]) -> list[int]:
+        """Return the row of `values` of each replicate (split, seed); null maps have no seeds."""
+        if self.null:
+            return [self.splits.index(split) for split, _ in keys]
+        return [self.scores.keys.index(key) for key in keys]
 
 
 def entry_of(scores: Scores) -> Entry | None:
@@ -220,8 +233,9 @@ def set_board(
     both, lacking = _evaluated(entries)
     every = np.ones(len(first.bags), dtype=bool)
 
-    def mean(values: Values, bags: Bags) -> Difference:
-        return mean_interval(values, groups=first.groups[bags].tolist(), resamples=resamples)
+    def mean(values: Values, bags: Bags, splits: Sequence[int]) -> Difference:
+        groups = first.groups[bags].tolist()
+        return mean_interval(values, groups=groups, resamples=resamples, blocks=splits)
 
     def winners(values: Mapping[str, Values], bags: Bags) -> list[str | None]:
         return [_winner(values, entries, first.groups[bags].tolist(), resamples)]
@@ -229,36 +243,42 @@ def set_board(
     gains = {e.name: e.gains for e in trained}
     cells = {
         "auroc": _aurocs([e.scores for e in trained], resamples),
-        "nll": _cells({name: mean(-g, every) for name, g in gains.items()}, winners(gains, every)),
+        "nll": _cells(
+            {e.name: mean(-e.gains, every, e.splits) for e in trained}, winners(gains, every)
+        ),
         "seconds": {e.name: TableCell(value=e.seconds) for e in entries},
         "ap": {},
         "gain": {},
     }
     precisions = {e.name: e.values["average_precision"][:, both] for e in entries}
-    nulls = {e.name: precisions[e.name] for e in entries if e.null}
-    best = max(nulls, key=lambda n: nulls[n].mean() if both.any() else 0.0, default=None)
+    nulls = [e for e in entries if e.null]
+    best = max(nulls, key=lambda e: precisions[e.name].mean() if both.any() else 0.0, default=None)
     if both.any():
-        means = {name: mean(values, both) for name, values in precisions.items()}
+        means = {e.name: mean(precisions[e.name], both, e.splits) for e in entries}
         cells["ap"] = _cells(means, winners(precisions, both), 0.0, 1.0)
     if both.any() and best is not None:  # which has a gain of 0 over itself
-        of_best = precisions[best].mean(0)
-        over = {n: mean(v - of_best, both) for n, v in precisions.items() if n != best}
+        over = {}
+        for e in (e for e in entries if e is not best):
+            # a map is compared with the null map of its own split
+            of_split = [best.splits.index(split) for split in e.splits]
+            difference = precisions[e.name] - precisions[best.name][of_split]
+            over[e.name] = mean(difference, both, e.splits)
         above = above_zero({e.name: over[e.name] for e in trained})
-        cells["gain"] = {best: TableCell(value=0.0)} | _cells(over, above)
+        cells["gain"] = {best.name: TableCell(value=0.0)} | _cells(over, above)
     for measure, name in OWN_MEANS.items():
         means = {}
         for e in entries:
             known = np.asarray(np.isfinite(e.values[name]).any(0))
             if known.any():
                 by_bag = np.nanmean(e.values[name][:, known], axis=0, keepdims=True)
-                means[e.name] = mean(by_bag, known)
+                means[e.name] = mean(by_bag, known, [0])
         above = above_zero(means) if measure in DIFFERENCES else ()
         cells[measure] = _cells(means, above, -1.0, 1.0)
     return SetBoard(
         data=first.data,
         entries=tuple(entries),
         cells=cells,
-        best_null=best,
+        best_null=None if best is None else best.name,
         positive=int(both.sum()),
         notes=(*notes, *lacking),
     )
@@ -298,19 +318,18 @@ def _aurocs(scores: Sequence[Scores], resamples: int) -> dict[str, TableCell]:
 def _winner(
     values: Mapping[str, Values], entries: Sequence[Entry], groups: Sequence[str], resamples: int
 ) -> str | None:
-    """Return the winner over the seeds that all trained methods have; nulls have no seeds."""
+    """Return the winner over the replicates that all trained methods have."""
     if len(values) < 2:
         return None
-    seeds = {e.name: [] if e.null else e.scores.seed.tolist() for e in entries}
-    lists = [set(seeds[name]) for name in values if seeds[name]]
-    common = sorted(set.intersection(*lists)) if lists else [0]
+    compared = [e for e in entries if e.name in values]
+    trained = [set(e.scores.keys) for e in compared if not e.null]
+    common = sorted(set.intersection(*(trained or [set(compared[0].scores.keys)])))
     if not common:
         return None
-    aligned = {
-        name: np.stack([v[seeds[name].index(s) if seeds[name] else 0] for s in common])
-        for name, v in values.items()
-    }
-    return compare(None, aligned, groups=groups, metric="mean", resamples=resamples).winner
+    aligned = {e.name: values[e.name][e.rows(common)] for e in compared}
+    splits = [split for split, _ in common]
+    found = compare(None, aligned, groups=groups, metric="mean", blocks=splits, resamples=resamples)
+    return found.winner
 
 
 def above_zero(differences: Mapping[str, Difference]) -> frozenset[str]:

@@ -181,7 +181,7 @@ class Difference:
     """The difference of two methods on the same bags."""
 
     difference: float
-    """Mean over the replicates."""
+    """Mean over the replicates, or over the means of their blocks."""
     low: float | None
     """Lower limit of the 95 % interval; None if the resamples do not vary."""
     high: float | None
@@ -193,11 +193,17 @@ class Difference:
     """The reason why there is no p, or how it was found if not from the resamples."""
 
 
+def block_means(values: Resampled, blocks: Sequence[Hashable]) -> Float[np.ndarray, "blocks rows"]:
+    """Return the mean over the replicates of each block, which count the same."""
+    rows: dict[Hashable, list[int]] = {}
+    for row, block in enumerate(blocks):
+        rows.setdefault(block, []).append(row)
+    return np.stack([values[of_block].mean(0) for of_block in rows.values()])
+
+
 def compare_pair(a: MethodSample, b: MethodSample, *, data: PairedData) -> Difference:
     """Return a - b, with its interval and p."""
-    blocks = dict.fromkeys(data.blocks)
-    rows = [[i for i, of in enumerate(data.blocks) if of == block] for block in blocks]
-    values = np.stack([(a.values - b.values)[i].mean(0) for i in rows])
+    values = block_means(a.values - b.values, data.blocks)
     d = float(values[:, 0].mean())
     finite = np.asarray(np.isfinite(values[:, 1:]).all(0))
     resamples, left_out = len(finite), int((~finite).sum())
@@ -261,7 +267,8 @@ class Comparison:
 
     metric: MetricName | Literal["other"]
     values: dict[str, float]
-    """The mean over the replicates of each method, in the order of the input."""
+    """The mean of each method over the replicates, or over the means of their blocks, in the order
+    of the input."""
     best: str
     """The method with the highest value, or the lowest if lower is better (the first that ties)."""
     reference: str
@@ -309,7 +316,8 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
             fold. Shifts between the scores of different folds lower the metric of all items (None),
             but within folds each bag is compared only with those of its own fold.
         blocks: the block of each replicate, for example the split if replicates are pairs of a
-            split and a seed. Replicates of a block are averaged. A single block is ignored.
+            split and a seed. Replicates of a block are averaged, and each block counts the same. A
+            single block is ignored.
         resamples: number of resamples of the patients.
         seed: seed of the resamples.
 
@@ -362,10 +370,19 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
     return compared_samples(samples, baseline=baseline, data=data)
 
 
-def mean_interval(values: Replicated, *, groups: Groups, resamples: int) -> Difference:
-    """Return the mean with its interval over groups and replicates, as a difference to 0."""
+def mean_interval(
+    values: Replicated, *, groups: Groups, resamples: int, blocks: Groups | None = None
+) -> Difference:
+    """Return the mean with its interval over groups and replicates, as a difference to 0.
+
+    Args:
+        values: the value of each item in each replicate.
+        groups: the patient of each item.
+        resamples: number of resamples of the patients.
+        blocks: the block of each replicate, see `compare`.
+    """
     both = {"zero": np.zeros_like(values), "values": values}
-    options = {"groups": groups, "metric": "mean", "resamples": resamples}
+    options = {"groups": groups, "metric": "mean", "resamples": resamples, "blocks": blocks}
     return compare(None, both, baseline="zero", **options).differences["values"]
 
 
@@ -384,7 +401,9 @@ def compared_samples(
         p = holm([1.0 if d.p is None else d.p for d in found.values()])
         return found, dict(zip(found, p, strict=True))
 
-    values = {name: float(s.values[:, 0].mean()) for name, s in samples.items()}
+    values = {
+        name: float(block_means(s.values[:, :1], data.blocks).mean()) for name, s in samples.items()
+    }
     best = (max if data.higher_is_better else min)(values, key=lambda name: values[name])
     differences, adjusted = to(best)
     similar = tuple(name for name in differences if adjusted[name] > ALPHA)

@@ -2,7 +2,8 @@
 
 The difference of two methods is computed over the replicates that both have (seeds, or splits and
 seeds with a fixed test part), so that a method with few replicates does not affect the others. A
-winner is determined over the replicates that all methods have.
+winner is determined over the replicates that all methods have. With a fixed test part and several
+splits, every mean is over splits, after averaging the seeds of a split.
 """
 
 from collections.abc import Mapping, Sequence
@@ -196,7 +197,8 @@ def _paired(scores: Scores, measure: Measure, pooling: Pooling, sampled: Sampled
 
 
 def _interval(scores: Scores, measure: Measure, pooling: Pooling, sampled: Sampled) -> Metric:
-    """Return the mean of a metric over replicates with its interval.
+    """Return the mean of a metric over replicates (over splits, of the means over their seeds) with
+    its interval.
 
     The interval is that of the difference to a method of value 0, clipped to the metric's range;
     None if no resample changes the value.
@@ -205,8 +207,7 @@ def _interval(scores: Scores, measure: Measure, pooling: Pooling, sampled: Sampl
     unknown = np.full((len(values), 1), np.nan)  # scores decide only whether methods are equal
     method, zero = (MethodSample(values=v, scores=unknown) for v in (values, np.zeros_like(values)))
     data = replace(_paired(scores, measure, pooling, sampled), metric="other")
-    d = clipped(compare_pair(method, zero, data=data), measure.low, measure.high)
-    return replace(d, value=float(values[:, 0].mean()))  # each replicate counts the same
+    return clipped(compare_pair(method, zero, data=data), measure.low, measure.high)
 
 
 def clipped(d: Difference, lowest: float, highest: float) -> Metric:

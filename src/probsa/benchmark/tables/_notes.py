@@ -164,7 +164,9 @@ def rule_notes(scores: Scores, compared: Compared, *, to: str, over: str) -> lis
         return [" ".join(parts)]
     caveats = compared.known[0].comparison.notes
     return [
-        f"{' '.join(parts)} Values are means over replicates; Δ is the paired difference {to}. "
+        f"{' '.join(parts)} Values are means over replicates; with splits of one test part, over "
+        "splits, after averaging the seeds of each. "
+        f"Δ is the paired difference {to}. "
         "[lo, hi] are 95 % intervals over patients and replicates; p is two-sided, from the "
         f"bootstrap over patients, and Holm-corrected {over}. A winner is the best value "
         "whose paired difference to every other one has a Holm-adjusted p of at most 0.05. The "
