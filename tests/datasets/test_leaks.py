@@ -7,9 +7,17 @@ import pytest
 from support.refusals import refused
 
 from probsa.core.store import write_bag
-from probsa.datasets import open_bags, read_table
+from probsa.datasets import BagSet, open_bags, read_table
 from probsa.datasets.labels import LabelTable
-from probsa.datasets.leaks import BagCopy, find_copies, find_leaks, refuse_leaks
+from probsa.datasets.leaks import (
+    SAME,
+    SAMPLE,
+    SHARE,
+    CopyGroup,
+    find_copies,
+    find_leaks,
+    refuse_leaks,
+)
 from probsa.datasets.splits import Split, fold_splits, make_split
 from probsa.errors import TableError
 
@@ -69,7 +77,7 @@ def test_a_planted_copy_is_found_and_nothing_else(shared_data, tmp_path, data, c
     origin = list(real)[7]
     bags = write(tmp_path, real | {"z": CHANGES[change](real[origin])})
     (found,) = find_copies(bags, bags.names)
-    assert (found.first, found.second) == (origin, "z")
+    assert found.bags == (origin, "z")
     assert found.kind == ("copy" if change == "shuffled" else "near-copy")
     assert found.share >= 0.9
 
@@ -90,7 +98,7 @@ def test_a_third_of_the_rows_is_less_than_the_rule_asks_of_either_bag(tmp_path):
     assert find_copies(bags, bags.names) == []
     bags = write(tmp_path, {"b": np.concatenate([b[:15], a[:15]])})
     assert find_copies(bags, bags.names) == [
-        BagCopy(first="a", second="b", kind="near-copy", share=0.5)
+        CopyGroup(bags=("a", "b"), kind="near-copy", share=0.5)
     ]
 
 
@@ -112,7 +120,7 @@ def test_bags_of_one_or_two_rows_are_compared_as_wholes(tmp_path):
     x = rng.normal(size=(12, 20)).astype(np.float32)
     bags = write(tmp_path, {"a": x[:1], "b": x[:1], "c": x, "d": x[1:3][::-1], "e": x[1:3]})
     copies = find_copies(bags, bags.names)
-    assert [(c.first, c.second, c.kind) for c in copies] == [("a", "b", "copy"), ("d", "e", "copy")]
+    assert [(c.bags, c.kind) for c in copies] == [(("a", "b"), "copy"), (("d", "e"), "copy")]
 
 
 def test_features_that_hardly_vary_do_not_hide_a_copy(tmp_path):
@@ -122,22 +130,97 @@ def test_features_that_hardly_vary_do_not_hide_a_copy(tmp_path):
     x = {k: np.hstack([v, 1e4 + 0.1 * v[:, :3], np.full((20, 1), 7)]) for k, v in x.items()}
     bags = write(tmp_path, {**{k: v.astype(np.float32) for k, v in x.items()},
                             "e": noisy(x["c"].astype(np.float32))})  # fmt: skip
-    assert [(c.first, c.second) for c in find_copies(bags, bags.names)] == [("c", "e")]
+    assert [c.bags for c in find_copies(bags, bags.names)] == [("c", "e")]
 
 
-def test_three_copies_are_three_pairs_and_one_bag_is_none(tmp_path):
+def test_one_bag_is_no_copy_of_itself(tmp_path):
     x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     bags = write(tmp_path, dict.fromkeys("abc", x))
-    pairs = [(c.first, c.second) for c in find_copies(bags, bags.names)]
-    assert pairs == [("a", "b"), ("a", "c"), ("b", "c")]
     assert find_copies(bags, ["a"]) == find_copies(bags, ["a", "a"]) == []
+    assert find_copies(bags, ["c", "a"]) == [CopyGroup(bags=("c", "a"), kind="copy", share=1.0)]
+
+
+def change_rows(x, difference, rng):
+    """Return `x` with rows that differ from its own by `difference` times their norm."""
+    steps = rng.normal(size=x.shape)
+    steps *= np.linalg.norm(x, axis=1, keepdims=True) / np.linalg.norm(steps, axis=1, keepdims=True)
+    return x + difference * steps
+
+
+def bags_with_copies(rng, *, copies, difference, others):
+    """Return bags in random order, and the groups of an original with its shuffled copies."""
+    bags = {f"other{k:02}": rng.normal(size=(rng.integers(4, 90), 24)) for k in range(others)}
+    groups = []
+    for count in copies:
+        original = rng.normal(size=(rng.integers(6, 90), 24))
+        group = {f"group{len(groups)}_00": original}
+        for k in range(1, count):
+            rows = rng.permutation(len(original))
+            group[f"group{len(groups)}_{k:02}"] = change_rows(original, difference, rng)[rows]
+        bags |= group
+        groups.append(set(group))
+    names = rng.permutation(list(bags)).tolist()
+    return {name: bags[name].astype(np.float32) for name in names}, groups
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 9, 12, 17, 30, 40])
+@pytest.mark.parametrize("difference", [0.0, 1e-3, 0.003, 0.0045, 0.006, 0.02])
+def test_all_copies_are_found_with_few_comparisons(tmp_path, monkeypatch, count, difference):
+    """Rows are equal up to a difference of .005.
+
+    Two copies differ by √2 times their difference from the original: at .0045, they are connected
+    through it alone.
+    """
+    rng = np.random.default_rng([count, int(1e6 * difference)])
+    content, groups = bags_with_copies(rng, copies=(count, 5), difference=difference, others=30)
+    bags, names = write(tmp_path, content), list(content)
+    reads, stored = [], BagSet.stored
+
+    def count_reads(self, name):
+        reads.append(name)
+        return stored(self, name)
+
+    monkeypatch.setattr(BagSet, "stored", count_reads)
+    found = find_copies(bags, names)
+    assert {frozenset(group.bags) for group in found} == {
+        frozenset(group) for group in groups if difference < SAME
+    }
+    for group in found:
+        assert group.kind == ("near-copy" if difference else "copy")
+        assert SHARE <= group.share <= 1
+        assert list(group.bags) == sorted(group.bags, key=names.index)
+    # One read for the scale of the features, one for the sketch, two for a comparison.
+    comparisons = (len(reads) - len(names) - min(SAMPLE, len(names))) / 2
+    assert comparisons <= len(names)
+
+
+def test_a_group_of_copies_in_several_parts_is_one_leak(tmp_path):
+    rng = np.random.default_rng(0)
+    content, (group,) = bags_with_copies(rng, copies=(30,), difference=1e-3, others=9)
+    bags, names = write(tmp_path, content), tuple(content)
+    table = LabelTable(bags=names, labels=(0,) * len(names), classes=("0", "1"))
+    split = Split(train=names[:13], val=names[13:26], test=names[26:], origin="made")
+    (leak,) = find_leaks(bags, table, split)
+    assert set(leak.bags) == group
+    assert leak.parts == tuple(split.part_of(name) for name in leak.bags)
+    assert leak.what.startswith("30 near-copies of one bag, in train, val and test (")
+    assert (leak.kind, leak.across) == ("near-copy", True)
+
+
+def test_bags_are_in_one_group_with_the_bag_that_connects_them(tmp_path):
+    x = np.random.default_rng(0).normal(size=(40, 20)).astype(np.float32)
+    bags = write(tmp_path, {"first": x[:20], "second": x[20:]})
+    assert find_copies(bags, bags.names) == []
+    bags = write(tmp_path, {"whole": x})
+    (group,) = find_copies(bags, bags.names)
+    assert group.bags == ("first", "second", "whole")
 
 
 def test_bags_that_cannot_be_read_are_left_out(tmp_path):
     x = np.random.default_rng(0).normal(size=(9, 5)).astype(np.float32)
     bags = write(tmp_path, {"a": x, "b": x, "wide": np.hstack([x, x]), "z": x})
     (tmp_path / "z.h5").write_bytes(b"damaged")
-    assert [(c.first, c.second) for c in find_copies(bags, bags.names)] == [("a", "b")]
+    assert [c.bags for c in find_copies(bags, bags.names)] == [("a", "b")]
     assert find_copies(bags, ["wide", "z"]) == []
 
 
@@ -160,12 +243,13 @@ def test_a_patient_in_two_parts_is_refused(four):
     table = replace(TABLE, groups=("p", "q", "r", "p"))
     with pytest.raises(
         TableError,
-        match=r"leaks \(made by hand\): patient 'p' is in train \(bag 'b0'\) and in test \('b3'\)",
+        match=r"leaks \(made by hand\): patient 'p' is in train \(bag 'b0'\) and in test "
+        r"\(bag 'b3'\)",
     ):
         refuse_leaks(four, table, CLEAN)
     both = replace(TABLE, groups=("p", "q", "p", "p"))
     kinds = [(x.kind, x.parts) for x in find_leaks(four, both, CLEAN)]
-    assert kinds == [("patient", ("train", "val")), ("patient", ("train", "test"))]
+    assert kinds == [("patient", ("train", "val", "test"))]
 
 
 def test_a_test_bag_in_validation_is_refused(four):
@@ -190,7 +274,7 @@ def test_a_copy_in_another_part_is_refused_and_in_the_same_told(four, tmp_path):
 
 
 def test_what_was_found_once_serves_every_split(four):
-    known = [BagCopy(first="b1", second="b2", kind="copy", share=1.0)]
+    known = [CopyGroup(bags=("b1", "b2"), kind="copy", share=1.0)]
     with pytest.raises(TableError, match=r"'b1' \(train\) and 'b2' \(val\) have the same features"):
         refuse_leaks(four, TABLE, CLEAN, copies=known)
     split = Split(train=("b1", "b2"), val=(), test=("b3",), origin="")
@@ -198,11 +282,12 @@ def test_what_was_found_once_serves_every_split(four):
 
 
 def test_a_long_list_is_counted(tmp_path):
-    x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    names = [f"b{k}" for k in range(8)]
-    bags = write(tmp_path, dict.fromkeys(names, x))
-    table = LabelTable(bags=tuple(names), labels=(0,) * 8, classes=("0", "1"))
-    split = Split(train=tuple(names[:7]), val=(), test=("b7",), origin="made")
+    x = np.random.default_rng(0).normal(size=(7, 4, 3)).astype(np.float32)
+    names = [f"{part}{k}" for part in ("a", "b") for k in range(7)]
+    bags = write(tmp_path, {name: x[int(name[1])] for name in names})
+    table = LabelTable(bags=tuple(names), labels=(0,) * 14, classes=("0", "1"))
+    split = Split(train=tuple(names[:7]), val=(), test=tuple(names[7:]), origin="made")
+    assert len(find_leaks(bags, table, split)) == 7
     refused(TableError, "and 2 more", refuse_leaks, bags, table, split)
 
 

@@ -43,8 +43,8 @@ def test_a_run_states_the_leaks_of_its_split_and_is_no_other_run(tmp_path) -> No
     reporter = Remarks()
     trained = train_and_report(config, tmp_path / "run", maps="none", reporter=reporter)
     sentence = (
-        "1 copied bag, 1 near-copied bag in more than one of train, val and test, so the "
-        f"evaluation may be too good: see {tmp_path / 'run' / 'leaks.csv'}"
+        "2 copies of one bag, in train and test; 2 near-copies of one bag, in train and val: the "
+        f"evaluation may be too good, see {tmp_path / 'run' / 'leaks.csv'}"
     )
     assert reporter.said[:3] == [sentence, NO_GROUP, "start"]
     assert reporter.said[4] == (

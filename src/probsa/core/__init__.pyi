@@ -48,6 +48,7 @@ from .graphs import degrees as degrees
 from .graphs import edge_weights as edge_weights
 from .graphs import grid as grid
 from .graphs import resolve_kind as resolve_kind
+from .groups import group_keys as group_keys
 from .hdf5 import attributes_of as attributes_of
 from .hdf5 import dataset_of as dataset_of
 from .hdf5 import open_hdf5 as open_hdf5
@@ -120,6 +121,7 @@ from .untrusted import check_size as check_size
 from .untrusted import decoding as decoding
 from .untrusted import max_bag_gb as max_bag_gb
 from .wording import counted as counted
+from .wording import enumerated as enumerated
 from .wording import printable as printable
 from .wording import protect_cell as protect_cell
 from .wording import restore_cell as restore_cell

@@ -5,6 +5,7 @@ terminal.
 """
 
 import re
+from collections.abc import Sequence
 
 HIDDEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters but tab and newline, reversed writing, and bytes that are no text."""
@@ -25,6 +26,16 @@ def counted(number: int, thing: str, plural: str | None = None) -> str:
     ('1 bag', '1,200 bags', '2 series')
     """
     return f"{number:,} {thing if number == 1 else plural or f'{thing}s'}"
+
+
+def enumerated(things: Sequence[str]) -> str:
+    """Return the things with commas between them, and `and` before the last one.
+
+    >>> enumerated(["train"]), enumerated(["train", "val", "test"])
+    ('train', 'train, val and test')
+    """
+    *others, last = things
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def printable(text: str) -> str:

@@ -20,7 +20,8 @@ from .labels import check_labels_match as check_labels_match
 from .labels import drop_bags as drop_bags
 from .labels import match_bags as match_bags
 from .labels import read_table as read_table
-from .leaks import BagCopy as BagCopy
+from .leaks import CopyGroup as CopyGroup
+from .leaks import Leak as Leak
 from .leaks import find_copies as find_copies
 from .leaks import find_leaks as find_leaks
 from .leaks import refuse_leaks as refuse_leaks

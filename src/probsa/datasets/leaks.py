@@ -1,26 +1,29 @@
 """Stage 5: detect leaks of a split: a patient, a bag or a copy of it in several parts.
 
 Two rows are equal if they differ by less than `SAME` times their norm, with features scaled by
-their std. Rows that a bag repeats (such as blank patches) are ignored. Bags are read once; 64 bytes
-per row are kept. A slide patched again on another grid has different rows and is not found.
+their std. Rows that a bag repeats (such as blank patches) are ignored. Each bag is read once, and
+64 bytes per row are kept; bags that seem to share rows are read again, to compare them. A slide
+patched again on another grid has different rows and is not found.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.cluster.hierarchy import DisjointSet
 from scipy.spatial import KDTree
 
+from ..core import enumerated, group_keys
 from ..errors import BagError, TableError
 from ..tasks import SHOWN
 from .bag_set import BagSet
 from .labels import LabelTable
-from .names import SPLIT_PARTS
+from .names import SPLIT_PARTS, listed
 from .patients import PatientBags
 from .splits import Split
 
@@ -38,8 +41,9 @@ WIDTH = 16
 """Dimensions of the random projection in which candidates are searched."""
 REACH = 2.0
 """Search radius in the projection, in units of `SAME`; it misses one difference in a thousand."""
-NEAREST = 8
-"""Probes examined around a row: at most one of its own bag, and those of seven copies."""
+ERRORS = 3.0
+"""Standard errors by which the estimated difference of two bags may exceed `SAME` before they are
+not compared."""
 SAMPLE = 32
 """Number of bags from which the scale of the features is estimated."""
 FLAT = 0.05
@@ -50,20 +54,20 @@ LeakKind = Literal["patient", "bag", "copy", "near-copy"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BagCopy:
-    """Two bags that share instances."""
+class CopyGroup:
+    """Two or more bags that share instances, each with at least one other of them."""
 
-    first: str
-    second: str
+    bags: tuple[str, ...]
     kind: Literal["copy", "near-copy"]
-    """`copy`: bitwise identical features, in any order."""
+    """`copy`: bitwise identical features in all bags, in any order."""
     share: float
-    """Share of the probes of one bag that the other contains; 1 for a copy."""
+    """Share of the probes of one bag that another contains, the smallest by which a bag belongs to
+    the group; 1 for copies."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Sketch:
-    """The data kept for each bag."""
+    """The data kept for each bag, of identical ones for the first."""
 
     name: str
     digest: bytes
@@ -73,13 +77,29 @@ class _Sketch:
     probes: Int[np.ndarray, " probes"]
 
 
-def find_copies(bags: BagSet, names: Sequence[str]) -> list[BagCopy]:
-    """Find all pairs of bags with the same or nearly the same rows.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Candidate:
+    """Two sketches, by their indices, of which one may contain enough of the other's probes."""
+
+    pair: tuple[int, int]
+    difference: float
+    """Estimated relative difference of as many probes as it takes, the nearest ones."""
+
+
+def find_copies(bags: BagSet, names: Sequence[str]) -> list[CopyGroup]:
+    """Find all bags with the same or nearly the same rows as another, in groups.
+
+    Bags that are already in one group are not compared, so a group of k bags takes k - 1
+    comparisons. Bags that are related only through others are in their group as well, such as two
+    halves of a third bag.
 
     Args:
         bags: A folder of features.
         names: The bags to compare with one another. Those that cannot be read are left out, as
             whatever uses them reports them.
+
+    Returns:
+        The groups, and the bags of each, in the order of `names`.
     """
     names = list(dict.fromkeys(names))
     statistics = _feature_scale(bags, names) if len(names) > 1 else None
@@ -89,24 +109,38 @@ def find_copies(bags: BagSet, names: Sequence[str]) -> list[BagCopy]:
     mixing = np.random.default_rng(0).normal(size=(len(mean), WIDTH)).astype(np.float32)
     mixing /= np.sqrt(WIDTH)
     sketches: list[_Sketch] = []
+    identical: dict[bytes, list[str]] = {}
     for name in names:
         with suppress(BagError):
             x = _features(bags, name)
-            sketches.append(_sketch(name, x, mean=mean, scale=scale, mixing=mixing))
-    same: dict[bytes, list[int]] = {}
-    for k, sketch in enumerate(sketches):
-        same.setdefault(sketch.digest, []).append(k)
-    equal = {pair for group in same.values() for pair in combinations(group, 2)}
-    copies = []
-    for i, j in sorted(equal | _candidate_pairs(sketches)):
-        one, two = sketches[i], sketches[j]
-        if one.digest == two.digest:
-            kind, share = "copy", 1.0
-        else:
-            kind, share = "near-copy", _shared_probes(bags, scale, (one, two))
+            sketch = _sketch(name, x, mean=mean, scale=scale, mixing=mixing)
+            if sketch.digest not in identical:
+                sketches.append(sketch)
+            identical.setdefault(sketch.digest, []).append(name)
+    connected = DisjointSet(range(len(sketches)))
+    shares: list[tuple[int, float]] = []
+    # The nearest first: they join most groups, whose other pairs then need no comparison.
+    for candidate in sorted(_candidates(sketches), key=lambda c: (c.difference, c.pair)):
+        first, second = candidate.pair
+        if connected.connected(first, second):
+            continue
+        share = _shared_probes(bags, scale, (sketches[first], sketches[second]))
         if share >= SHARE:
-            copies.append(BagCopy(first=one.name, second=two.name, kind=kind, share=share))
-    return copies
+            connected.merge(first, second)
+            shares.append((first, share))
+    place = {name: k for k, name in enumerate(names)}
+    groups = []
+    for members in connected.subsets():
+        group = [name for k in members for name in identical[sketches[k].digest]]
+        if len(group) > 1:
+            groups.append(
+                CopyGroup(
+                    bags=tuple(sorted(group, key=place.__getitem__)),
+                    kind="copy" if len(members) == 1 else "near-copy",
+                    share=min((share for k, share in shares if k in members), default=1.0),
+                )
+            )
+    return sorted(groups, key=lambda group: place[group.bags[0]])
 
 
 def _features(bags: BagSet, name: str) -> Float[np.ndarray, "rows features"]:
@@ -158,23 +192,44 @@ def _sketch(
     )
 
 
-def _candidate_pairs(sketches: Sequence[_Sketch]) -> set[tuple[int, int]]:
-    """Return the pairs in which one bag may contain enough of the other's probes."""
+def _candidates(sketches: Sequence[_Sketch]) -> list[_Candidate]:
+    """Return the pairs in which one bag may contain enough of the other's probes.
+
+    All probes near a row are looked at, so the time is linear in rows plus pairs.
+    """
     owner = np.repeat(np.arange(len(sketches)), [len(s.probes) for s in sketches])
     if not len(owner):
-        return set()
-    probe_tree = KDTree(np.concatenate([s.projected[s.probes] for s in sketches]))
-    pairs = set()
+        return []
+    probes = np.concatenate([s.projected[s.probes] for s in sketches])
+    probe_tree = KDTree(probes)
+    smallest: dict[tuple[int, int], float] = {}
     for j, sketch in enumerate(sketches):
-        _, nearest = probe_tree.query(
-            sketch.projected, k=NEAREST, distance_upper_bound=REACH * SAME
-        )
-        hits = np.unique(nearest)
-        counts = np.bincount(owner[hits[hits < len(owner)]], minlength=len(sketches))
-        for i in np.flatnonzero(counts >= LEAST).tolist():
-            if i != j and counts[i] >= SHARE * len(sketches[i].probes):
-                pairs.add((min(i, j), max(i, j)))
-    return pairs
+        rows = np.unique(sketch.projected, axis=0)
+        near = probe_tree.query_ball_point(rows, REACH * SAME, return_sorted=False)
+        hits = np.unique(np.fromiter(chain.from_iterable(near), dtype=np.int64))
+        hits = hits[owner[hits] != j]
+        if not len(hits):
+            continue
+        distances, _ = KDTree(rows).query(probes[hits])
+        for i, of_owner in _by_owner(owner[hits], distances):
+            needed = max(LEAST, int(np.ceil(SHARE * len(sketches[i].probes))))
+            if len(of_owner) < needed:
+                continue
+            # A squared distance is a mean of WIDTH squared normal numbers: this is their scale.
+            difference = float(np.sqrt(np.mean(np.sort(of_owner)[:needed] ** 2)))
+            error = 1 / np.sqrt(2 * WIDTH * needed)
+            if difference <= SAME * (1 + ERRORS * error):
+                pair = (min(i, j), max(i, j))
+                smallest[pair] = min(smallest.get(pair, np.inf), difference)
+    return [_Candidate(pair=pair, difference=d) for pair, d in smallest.items()]
+
+
+def _by_owner(
+    owners: Int[np.ndarray, " hits"], distances: Float[np.ndarray, " hits"]
+) -> Iterator[tuple[int, Float[np.ndarray, " of_owner"]]]:
+    """Yield each owner with its distances; `owners` ascend."""
+    distinct, starts = np.unique(owners, return_index=True)
+    yield from zip(distinct.tolist(), np.split(distances, starts[1:]), strict=True)
 
 
 def _shared_probes(
@@ -193,24 +248,25 @@ def _shared_probes(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leak:
-    """Two bags (or one bag) in parts that they must not share."""
+    """Bags (or one bag) in parts that they must not share."""
 
     kind: LeakKind
-    first: str
-    second: str
-    parts: tuple[str, str]
-    """The part of the first and of the second bag."""
+    bags: tuple[str, ...]
+    """The bags that belong together; of a patient one for each part, and a bag in several parts is
+    named once for each."""
+    parts: tuple[str, ...]
+    """The part of each of them."""
     what: str
     """A description in one sentence."""
 
     @property
     def across(self) -> bool:
         """Whether the leak joins two parts, rather than being a duplicate within one."""
-        return self.parts[0] != self.parts[1]
+        return len(set(self.parts)) > 1
 
 
 def find_leaks(
-    bags: BagSet, table: LabelTable, split: Split, *, copies: Sequence[BagCopy] | None = None
+    bags: BagSet, table: LabelTable, split: Split, *, copies: Sequence[CopyGroup] | None = None
 ) -> list[Leak]:
     """Find patients and bags in several parts, and bags that share features (`find_copies`).
 
@@ -220,49 +276,90 @@ def find_leaks(
         split: The parts.
         copies: The result of `find_copies`, if known already (from other splits); for patients that
             of their slides.
+
+    Returns:
+        One leak for each patient, each bag, and each group of copies.
     """
     named: list[tuple[str, str]] = [
         (n, p) for p in SPLIT_PARTS for n in dict.fromkeys(getattr(split, p))
     ]
-    group_of = {b: table.group(row) for row, b in enumerate(table.bags)}
     leaks: list[Leak] = []
-
-    def add(kind: LeakKind, pair: tuple[str, str], parts: tuple[str, str], what: str) -> None:
-        leaks.append(Leak(kind=kind, first=pair[0], second=pair[1], parts=parts, what=what))
-
-    part_of: dict[str, str] = {}
+    parts_of: dict[str, list[str]] = {}
     for name, part in named:
-        if (first := part_of.setdefault(name, part)) != part:
-            add("bag", (name, name), (first, part), f"bag {name!r} is in {first} and in {part}")
-    first_bags: dict[str, dict[str, str]] = {}
-    for name, part in named:
-        first_bags.setdefault(group_of.get(name, name), {}).setdefault(part, name)
-    for patient, by_part in first_bags.items():
-        (part, name), *others = by_part.items()
-        for other, second in others:
-            if second != name:  # else already reported as a bag in two parts
-                places = f"{part} (bag {name!r}) and in {other} ({second!r})"
-                what = f"patient {patient!r} is in {places}"
-                add("patient", (name, second), (part, other), what)
+        parts_of.setdefault(name, []).append(part)
+    for name, parts in parts_of.items():
+        if len(parts) > 1:
+            leaks.append(
+                Leak(
+                    kind="bag",
+                    bags=(name,) * len(parts),
+                    parts=tuple(parts),
+                    what=f"bag {name!r} is {enumerated([f'in {part}' for part in parts])}",
+                )
+            )
+    leaks += _patients_in_several_parts(named, table)
     label_of = dict(zip(table.bags, table.labels, strict=True))
     if isinstance(bags, PatientBags):  # copies are slides, whatever else their patients have
         slides = [(slide, n, p) for n, p in named for slide in bags.slides_of(n)]
         label_of = {slide: label_of.get(patient) for slide, patient, _ in slides}
         bags, named = bags.slide_bags, [(slide, p) for slide, _, p in slides]
     part_of = dict(named)
-    for copy in find_copies(bags, list(part_of)) if copies is None else copies:
-        one, two = copy.first, copy.second
-        if one in part_of and two in part_of:
-            alike = f"{copy.share:.0%} of the rows alike"
-            what = f"bags {one!r} ({part_of[one]}) and {two!r} ({part_of[two]}) have "
-            what += "the same features" if copy.kind == "copy" else alike
-            what += "" if label_of.get(one) == label_of.get(two) else " but different labels"
-            add(copy.kind, (one, two), (part_of[one], part_of[two]), what)
+    for group in find_copies(bags, list(part_of)) if copies is None else copies:
+        used = tuple(name for name in group.bags if name in part_of)
+        if len(used) > 1:
+            parts = tuple(part_of[name] for name in used)
+            disagree = len({label_of.get(name) for name in used}) > 1
+            what = _copies_in_words(used, parts, group, disagree=disagree)
+            leaks.append(Leak(kind=group.kind, bags=used, parts=parts, what=what))
     return leaks
 
 
+def _patients_in_several_parts(named: Sequence[tuple[str, str]], table: LabelTable) -> list[Leak]:
+    """Return the patients with bags in several parts; bags in several parts are no reason."""
+    patients = group_keys([name for name, _ in named], table.group_of)
+    first_bags: dict[str, dict[str, str]] = {}
+    for (name, part), patient in zip(named, patients, strict=True):
+        first_bags.setdefault(patient, {}).setdefault(part, name)
+    leaks = []
+    for patient, by_part in first_bags.items():
+        if len(set(by_part.values())) > 1:
+            places = [f"in {part} (bag {name!r})" for part, name in by_part.items()]
+            leaks.append(
+                Leak(
+                    kind="patient",
+                    bags=tuple(by_part.values()),
+                    parts=tuple(by_part),
+                    what=f"patient {patient!r} is {enumerated(places)}",
+                )
+            )
+    return leaks
+
+
+def _copies_in_words(
+    bags: tuple[str, ...], parts: tuple[str, ...], group: CopyGroup, *, disagree: bool
+) -> str:
+    """Describe copies in one sentence.
+
+    Args:
+        bags: Some bags of the group; of more than two, only the first few are named.
+        parts: The part of each bag.
+        group: Their group.
+        disagree: Whether their labels differ.
+    """
+    if len(bags) == 2:
+        (first, second), (of_first, of_second) = bags, parts
+        alike = f"{group.share:.0%} of the rows alike"
+        what = "the same features" if group.kind == "copy" else alike
+        labels = " but different labels" if disagree else ""
+        return f"bags {first!r} ({of_first}) and {second!r} ({of_second}) have {what}{labels}"
+    copies = "copies" if group.kind == "copy" else "near-copies"
+    places = enumerated([part for part in SPLIT_PARTS if part in parts])
+    labels = ", with different labels" if disagree else ""
+    return f"{len(bags)} {copies} of one bag, in {places}{labels} ({listed(bags)})"
+
+
 def refuse_leaks(
-    bags: BagSet, table: LabelTable, split: Split, *, copies: Sequence[BagCopy] | None = None
+    bags: BagSet, table: LabelTable, split: Split, *, copies: Sequence[CopyGroup] | None = None
 ) -> list[Leak]:
     """Reject a split with leaks across parts; return those within a part, for a warning.
 

@@ -1,17 +1,17 @@
 """Train a run; predict, evaluate and draw its held-out bags."""
 
 import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from scipy.cluster.hierarchy import DisjointSet
 
-from ..core import TextTable, counted, read_json, write_csv, write_json
-from ..datasets import NO_TEST, BagSet, find_leaks, telling_metadata
+from ..core import TextTable, counted, enumerated, read_json, write_csv, write_json
+from ..datasets import NO_TEST, SPLIT_PARTS, BagSet, Leak, find_leaks, telling_metadata
 from ..evaluation import (
     METADATA,
     Prediction,
@@ -108,8 +108,8 @@ def train_and_report(
         return finish_run(run, maps=maps, reporter=reporter, on_bag=on_bag)
 
 
-LEAKS = {"patient": "patient", "bag": "bag", "copy": "copied bag", "near-copy": "near-copied bag"}
-"""What each kind of leak is called in a sentence."""
+LEAK_COLUMNS: tuple[str, ...] = ("kind", "first", "first_part", "second", "second_part", "what")
+"""The columns of leaks.csv."""
 
 NO_GROUP = "the table of labels has no column 'group': each bag counts as a patient of its own"
 
@@ -122,9 +122,8 @@ def _check(
     leaks = [k for k in find_leaks(bags, prepared.table, prepared.split) if k.across]
     run.leaks_file.unlink(missing_ok=True)
     if leaks:
-        columns = ("kind", "first", "first_part", "second", "second_part", "what")
-        rows = [(k.kind, k.first, k.parts[0], k.second, k.parts[1], k.what) for k in leaks]
-        write_csv(run.leaks_file, columns, [dict(zip(columns, r, strict=True)) for r in rows])
+        rows = [dict(zip(LEAK_COLUMNS, row, strict=True)) for k in leaks for row in _leak_rows(k)]
+        write_csv(run.leaks_file, LEAK_COLUMNS, rows)
     table = prepared.table
     for remark in (
         *_leaks(run)[1],
@@ -137,18 +136,42 @@ def _check(
             reporter.remark(remark)
 
 
+def _leak_rows(leak: Leak) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of a leak in leaks.csv: its first bag with each other one."""
+    (first, *others), (first_part, *other_parts) = leak.bags, leak.parts
+    for second, second_part in zip(others, other_parts, strict=True):
+        yield leak.kind, first, first_part, second, second_part, leak.what
+
+
 def _leaks(run: RunFolder) -> tuple[tuple[dict[str, str], ...], tuple[str, ...]]:
     """Return the rows of leaks.csv, and the warning that they give; both empty without a leak."""
     if not run.leaks_file.is_file():
         return (), ()
     rows = tuple(TextTable.read(run.leaks_file).rows)
-    found = Counter(row["kind"] for row in rows)
-    counts = ", ".join(counted(found[k], name) for k, name in LEAKS.items() if found[k])
+    kinds = ("patient", "bag", "copy", "near-copy")
+    known = [_leaks_in_words(kind, [row for row in rows if row["kind"] == kind]) for kind in kinds]
     warning = (
-        f"{counts} in more than one of train, val and test, so the evaluation may be too good: "
-        f"see {run.leaks_file}"
+        f"{'; '.join(words for words in known if words)}: the evaluation may be too good, see "
+        f"{run.leaks_file}"
     )
     return rows, (warning,)
+
+
+def _leaks_in_words(kind: str, rows: Sequence[Mapping[str, str]]) -> str:
+    """Return how many leaks there are of a kind, and between which parts; empty without one."""
+    if not rows:
+        return ""
+    connected = DisjointSet()
+    for row in rows:
+        connected.add(row["first"])
+        connected.add(row["second"])
+        connected.merge(row["first"], row["second"])
+    leaks = len(connected.subsets())
+    copies = "copies" if kind == "copy" else "near-copies"
+    of_bags = f"{len(connected)} {copies} of {'one bag' if leaks == 1 else f'{leaks} bags'}"
+    what = counted(leaks, kind) if kind in ("patient", "bag") else of_bags
+    parts = {row[column] for row in rows for column in ("first_part", "second_part")}
+    return f"{what}, in {enumerated([part for part in SPLIT_PARTS if part in parts])}"
 
 
 def finish_run(

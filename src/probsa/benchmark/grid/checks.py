@@ -11,8 +11,8 @@ from pathlib import Path
 from ...core import read_record, write_json
 from ...datasets import (
     SPLITS_FILE,
-    BagCopy,
     BagSet,
+    CopyGroup,
     Split,
     find_copies,
     find_leaks,
@@ -43,7 +43,8 @@ class FoundCopies:
 
     bags: str
     """Digest of the bags that were compared."""
-    copies: tuple[BagCopy, ...]
+    copies: tuple[CopyGroup, ...]
+    """Their groups; files of version 0.2 have pairs instead, and are not used."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +118,12 @@ def _refuse_shared_members(grid: Grid) -> None:
 
 
 def _leaks(
-    bags: BagSet, data: DataSet, splits: Sequence[Split], copies: Sequence[BagCopy], *, refuse: bool
+    bags: BagSet,
+    data: DataSet,
+    splits: Sequence[Split],
+    copies: Sequence[CopyGroup],
+    *,
+    refuse: bool,
 ) -> list[str]:
     """Reject leaks, or describe them."""
     look = refuse_leaks if refuse else find_leaks
