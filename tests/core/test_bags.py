@@ -159,6 +159,9 @@ def test_weights_that_disagree_are_refused_by_name(edges):
          "'wrong': its features hold NaN or inf, first in row 2"),
         ({"x": torch.tensor([[0.0, torch.inf, -torch.inf]] * 4)}, "first in row 0"),
         ({"x": torch.full((4, 3), torch.inf, dtype=torch.float16)}, "NaN or inf"),
+        ({"weights": torch.tensor([1.0, -0.5, 0.0])}, r"'wrong': the edge \(1, 2\) .* weight -0.5"),
+        ({"weights": torch.tensor([0.0, 1.0, torch.nan])}, r"the edge \(2, 3\) .* weight nan"),
+        ({"weights": torch.tensor([torch.inf, 1.0, 1.0])}, r"the edge \(0, 1\) .* weight inf"),
     ],
 )  # fmt: skip
 def test_a_bag_that_cannot_be_meant_is_refused_by_name(changes, message):

@@ -75,9 +75,9 @@ def test_one_member_keeps_its_numbers_and_has_nothing_between():
     several = made(0, classes=2)
     one = replace(made(1), probability=several.probability, std=several.std)
     refused(InputError, r"'a': .* shapes \(6,\) and \(6, 2\)", combine, [several, one], align=True)
-    members = [replace(made(k), neighbour_share=share) for k, share in enumerate((0.2, 0.6))]
-    assert combine(members, align=False).neighbour_share == pytest.approx(0.4)
-    assert combine([made(0), made(1)], align=False).neighbour_share is None
+    members = [replace(made(k), neighbour_weight=share) for k, share in enumerate((0.2, 0.6))]
+    assert combine(members, align=False).neighbour_weight == pytest.approx(0.4)
+    assert combine([made(0), made(1)], align=False).neighbour_weight is None
 
 
 def test_maps_show_the_parts():

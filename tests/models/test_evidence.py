@@ -10,7 +10,12 @@ from probsa import Bag, pack
 from probsa.core import segment_sum
 from probsa.errors import InputError
 from probsa.models import build
-from probsa.variational import negative_instances, normal_guidance, probability_positive
+from probsa.variational import (
+    negative_instances,
+    normal_guidance,
+    objective,
+    probability_positive,
+)
 from probsa.variational.posteriors import Diagonal, Dirac
 
 NAMES = ("evidence-dirac", "evidence-diag", "evidence-field")
@@ -85,14 +90,55 @@ def test_kappa_moves_to_its_estimate(classes):
     total = model.batch_statistics(out, bags)
     with torch.no_grad():
         f = out.attention.rsample(500, generator=torch.Generator().manual_seed(1))
-        unit = prior.prior(bags)
-        energies = torch.stack([unit.energy(own, bags) / unit.kappa for own in f.unbind(1)])
-        energies = energies / torch.tensor(SIZES)  # like the KL
-    assert float(total[0]) == len(SIZES) * classes
+        unit, tied = prior.prior(bags), (bags.degrees > 0).double()
+        each = [segment_sum(unit.energies(own, bags) * tied, SIZES) for own in f.unbind(1)]
+        energies = torch.stack(each) / unit.kappa / torch.tensor(SIZES)  # like the KL
+    shares = segment_sum(tied, SIZES) / torch.tensor(SIZES)
+    assert shares.min() == 0 and shares.max() == 1  # one bag has one instance
+    assert float(total[0]) == pytest.approx(float(shares.sum()) * classes)
     assert float(total[1]) == pytest.approx(float(energies.sum(1).mean()), rel=0.05)
     model.update_statistics(total)
     star = float(total[0] / (2 * total[1]))
     assert float(prior.kappa) == pytest.approx(2.0 * (star / 2.0) ** 0.05, rel=1e-5)
+
+
+@pytest.mark.parametrize("laplacian", ["combinatorial", "normalized"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_instances_without_neighbours_do_not_move_kappa(reduction, laplacian):
+    model = make("evidence-field", kl_reduction=reduction, laplacian=laplacian)
+    tied = [random_bag(n, seed=n, features=6, y=n % 2, density=1.0) for n in (4, 9)]
+    alone = [random_bag(n, seed=n, features=6, y=n % 2, density=0.0) for n in (1, 30)]
+    zeros = replace(tied[0], name="zero weights", weights=torch.zeros_like(tied[0].weights))
+
+    def statistics(given):
+        bags = pack(given)
+        return model.batch_statistics(model(bags), bags)
+
+    torch.testing.assert_close(statistics([*tied, *alone, zeros]), statistics(tied))
+    assert statistics([*alone, zeros]).tolist() == [0, 0]
+    model.update_statistics(statistics([*alone, zeros]))
+    assert float(model.attention.prior.kappa) == 1
+
+
+def test_kappa_does_not_run_away_where_nothing_is_tied():
+    """Training on bags of isolated instances, and on chains beside them."""
+    alone = [random_bag(20, seed=k, features=6, y=k % 2, density=0.0) for k in range(2)]
+    i = torch.arange(19)
+    chained = [
+        replace(bag, name=f"{bag.name} chain", edges=torch.stack([i, i + 1]),
+                weights=torch.ones(19, dtype=F64))
+        for bag in alone
+    ]  # fmt: skip
+    for given in (alone, [*alone, *chained]):
+        model, bags = make("evidence-field", samples=1), pack(given)
+        optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+        for step in range(120):
+            optimiser.zero_grad()
+            out = model(bags, generator=torch.Generator().manual_seed(step))
+            objective(model.losses(out, bags), weights={}, kl_weight=1.0).backward()
+            optimiser.step()
+            model.update_statistics(model.batch_statistics(out, bags))
+        assert 0.1 < float(model.attention.prior.kappa) < 30
 
 
 def test_a_fixed_kappa_stays_and_a_diverged_step_changes_nothing():

@@ -4,6 +4,7 @@ import pytest
 import torch
 from support.random_bags import (
     F64,
+    adjacency,
     chain_bag,
     dense_laplacian,
     graphs_of_all_kinds,
@@ -81,13 +82,15 @@ def test_moments_energy_kl_and_gradients_are_those_of_dense_matrices(
     nu, tau = statements(len(bags.x))
     kappa = torch.linspace(*kappa, len(given), dtype=F64)
     prior = Dirichlet(kappa=kappa, ridge=ridge, laplacian=laplacian)
-    means, variances, kls, energies = [], [], [], []
+    means, variances, kls, energies, counts = [], [], [], [], []
     for bag, k, v, t in zip(given, kappa, split(nu, bags), split(tau, bags), strict=True):
         p, precision = dense(bag, t, kappa=k, ridge=ridge, laplacian=laplacian)
         m, s = torch.linalg.solve(precision, t * v), torch.linalg.inv(precision)
         means.append(m)
         variances.append(s.diagonal())
-        energies.append((m @ p @ m + (p * s).sum()) / (2 * k))
+        tied = adjacency(bag).sum(1) > 0
+        energies.append(((m * (p @ m) + (p * s).sum(1)) * tied).sum() / (2 * k))
+        counts.append(tied.double().sum())
         own = MultivariateNormal(m, precision_matrix=precision)
         other = MultivariateNormal(torch.zeros_like(m), precision_matrix=p)
         kls.append(kl_divergence(own, other))
@@ -97,7 +100,9 @@ def test_moments_energy_kl_and_gradients_are_those_of_dense_matrices(
         torch.testing.assert_close(q.variance, torch.cat(variances), rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(q.kl(prior, bags, exact=True), torch.stack(kls), rtol=1e-8,
                                    atol=1e-8)  # fmt: skip
-        torch.testing.assert_close(q.expected_energy, torch.stack(energies), rtol=1e-9, atol=1e-9)
+        energy, tied = q.expected_energy
+        torch.testing.assert_close(energy, torch.stack(energies), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(tied, torch.stack(counts))
     # where gradients are recorded, those of the KL and of variances come from probes
     q, weights = Field(nu, tau, prior=prior, bags=bags), torch.arange(1, len(given) + 1, dtype=F64)
     leaves, keep = (nu, tau), {"retain_graph": True, "materialize_grads": True}
@@ -105,7 +110,7 @@ def test_moments_energy_kl_and_gradients_are_those_of_dense_matrices(
         (q.mean.sin(), torch.cat(means).sin(), True),
         (q.variance.sin(), torch.cat(variances).sin(), path == "dense"),
         (weights * q.kl(prior, bags), weights * torch.stack(kls), path == "dense"),
-        (weights * q.expected_energy, weights * torch.stack(energies), path == "dense"),
+        (weights * q.expected_energy.energy, weights * torch.stack(energies), path == "dense"),
     ):
         pairs = [torch.autograd.grad(v.sum(), leaves, **keep) for v in (got, expected)]
         for a, b in zip(*pairs, strict=True):
@@ -196,7 +201,8 @@ def test_several_classes_are_fields_with_the_kappa_of_each_bag(path):
     for name in ("mean", "variance"):
         want = torch.stack([getattr(own, name) for own in alone], 1)
         torch.testing.assert_close(getattr(q, name), want)
-    for of in (lambda q: q.kl(prior, bags, exact=True), lambda q: q.expected_energy):
+    sums = (lambda q: q.kl(prior, bags, exact=True), lambda q: torch.stack(q.expected_energy))
+    for of in sums:
         torch.testing.assert_close(of(q), torch.stack([of(own) for own in alone]).sum(0))
     noise = torch.randn(23, 4, generator=torch.Generator().manual_seed(0), dtype=F64)
     f = torch.stack([own.rsample(4, noise=noise) for own in alone], 2)
@@ -293,3 +299,29 @@ def test_a_matrix_that_is_not_positive_definite_gives_nan_for_its_bag_alone(path
     assert q.kl(q.prior, bags).isnan().tolist() == [True, False]
     own, other = q.rsample(1).split(30)
     assert own.isnan().any() and other.isfinite().all()
+
+
+@pytest.mark.parametrize("laplacian", ["combinatorial", "normalized"])
+def test_the_weight_of_neighbours_is_that_of_the_mean(path, laplacian):
+    """The derivative of m_n by ν_j is the weight of instance j in m_n."""
+    given = bags_of_all_kinds()
+    bags = packed(given)
+    nu, tau = statements(len(bags.x))
+    prior = Dirichlet(kappa=0.7, ridge=0.05, laplacian=laplacian)
+    shown = Field(nu, tau, prior=prior, bags=bags).neighbour_weight
+    for bag, weight, t in zip(given, split(shown, bags), split(tau.detach(), bags), strict=True):
+        precision = dense(bag, t, kappa=0.7, ridge=0.05, laplacian=laplacian)[1]
+        weights = torch.linalg.inv(precision) * t  # of the column's instance in the row's mean
+        others = 1 - weights.diagonal() / weights.sum(1)
+        torch.testing.assert_close(weight, others, rtol=1e-9, atol=1e-9)
+        assert bool((weight[adjacency(bag).sum(1) == 0] == 0).all())
+        assert bool((weight[adjacency(bag).sum(1) > 0] > 0).all())
+
+
+def test_the_weight_of_neighbours_of_several_classes_is_their_mean():
+    bags, prior = packed([random_bag(9, seed=1)]), Dirichlet(kappa=0.4, ridge=0.05)
+    each = [statements(9, seed=k) for k in range(3)]
+    alone = [Field(*own, prior=prior, bags=bags).neighbour_weight for own in each]
+    nu, tau = (torch.stack(v, 1) for v in zip(*each, strict=True))
+    together = Field(nu, tau, prior=prior, bags=bags).neighbour_weight
+    torch.testing.assert_close(together, torch.stack(alone).mean(0))

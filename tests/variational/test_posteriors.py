@@ -1,5 +1,7 @@
 """The KL, with and without constants, against densities, projections and golden numbers."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from support.random_bags import (
@@ -16,7 +18,9 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from probsa import Bag, pack
 from probsa.core.randomness import random_stream
 from probsa.errors import InputError
-from probsa.variational.posteriors import Diagonal, Dirac, Streams, sample_blocks
+from probsa.variational import gmrf
+from probsa.variational.field import Field
+from probsa.variational.posteriors import Diagonal, Dirac, Posterior, Streams, sample_blocks
 from probsa.variational.priors import Dirichlet
 
 SIZES = (1, 6, 23)
@@ -195,3 +199,79 @@ def test_the_kl_of_several_classes_is_the_sum_of_each(kind):
         prior = Dirichlet(kappa=1.5, ridge=0.1, laplacian=laplacian)
         want = torch.stack([q.kl(prior, bags) for q in parts]).sum(0)
         torch.testing.assert_close(together.kl(prior, bags), want)
+
+
+PRIOR = Dirichlet(kappa=0.7, ridge=0.05)
+POSTERIORS = {
+    "Dirac": lambda mean, variance, bags: Dirac(mean),
+    "Diagonal": lambda mean, variance, bags: Diagonal(mean, variance),
+    "Field": lambda mean, variance, bags: Field(mean, variance, prior=PRIOR, bags=bags),
+}
+"""Each posterior from two leaves."""
+MODES = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
+
+
+def values(q: Posterior, bags) -> dict[str, torch.Tensor]:
+    """Return all that a posterior says, by name, with what it keeps for itself."""
+    torch.manual_seed(0)  # of the probes of a large field
+    found: dict[str, torch.Tensor] = {}
+    for name in dir(q):
+        value = None if name.startswith("__") else getattr(q, name)
+        for k, part in enumerate(value if isinstance(value, tuple) else [value]):
+            if isinstance(part, torch.Tensor):
+                found[f"{name} {k}"] = part
+    noise = torch.linspace(-2, 2, 3 * len(bags.x), dtype=F64).view(-1, 3)
+    return found | {"kl": q.kl(PRIOR, bags), "rsample": q.rsample(3, noise=noise)}
+
+
+def gradients(value: torch.Tensor, leaves) -> list[torch.Tensor]:
+    weights = torch.arange(1, value.numel() + 1, dtype=F64).view(value.shape)
+    total = (weights * (1 + value).square()).sum()
+    if not total.requires_grad:
+        return [torch.zeros_like(v) for v in leaves]
+    keep = {"retain_graph": True, "materialize_grads": True}
+    return list(torch.autograd.grad(total, leaves, **keep))
+
+
+def test_every_posterior_is_here():
+    own = [cls for cls in Posterior.__subclasses__() if cls.__module__.startswith("probsa.")]
+    assert {cls.__name__ for cls in own} == POSTERIORS.keys()
+
+
+@pytest.mark.parametrize("made", ["recorded", *MODES])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("kind", POSTERIORS)
+def test_who_looks_first_changes_neither_values_nor_gradients(kind, large, mode, made, monkeypatch):
+    if large:  # several blocks, whose KL has random probes
+        monkeypatch.setattr(gmrf, "DENSE", 3)
+        monkeypatch.setattr(gmrf, "LEAF", 4)
+    bags = packed(graphs_of_all_kinds())
+    start = random_q(len(bags.x), seed=3)
+    leaves = start.mean.requires_grad_(), start.variance.requires_grad_()
+
+    def fresh() -> Posterior:
+        return POSTERIORS[kind](*leaves, bags)
+
+    want = values(fresh(), bags)
+    expected = {name: gradients(value, leaves) for name, value in want.items()}
+    for name in ("mean 0", "variance 0", "kl", "rsample"):
+        moved = any(bool(v.any()) for v in expected[name])
+        assert moved or (kind, name) == ("Dirac", "variance 0")
+    with MODES[mode]():
+        plain = values(fresh(), bags)
+
+    with MODES.get(made, nullcontext)():
+        q = fresh()
+    with MODES[mode]():
+        values(q, bags)
+    for name, value in values(q, bags).items():
+        torch.testing.assert_close(value, want[name], msg=name)
+        for got, wanted in zip(gradients(value, leaves), expected[name], strict=True):
+            torch.testing.assert_close(got, wanted, msg=name)
+
+    q = fresh()
+    values(q, bags)
+    with MODES[mode]():
+        for name, value in values(q, bags).items():
+            torch.testing.assert_close(value, plain[name], msg=name)

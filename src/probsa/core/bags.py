@@ -373,6 +373,14 @@ def _check(bag: Bag) -> None:
     if not bool(total.isfinite()) and not bool(bag.x.isfinite().all()):
         row = int((~bag.x.isfinite()).any(1).nonzero()[0])
         raise BagError(f"{bag_}: its features hold NaN or inf, first in row {row}")
+    usable = bag.weights.isfinite() & (bag.weights >= 0)
+    if not bool(usable.all()):
+        k = int((~usable).nonzero()[0])
+        pair = ", ".join(str(v) for v in bag.edges[:, k].tolist())
+        raise BagError(
+            f"{bag_}: the edge ({pair}) has the weight {float(bag.weights[k]):g}; expected a "
+            "number of at least 0"
+        )
     if bag.covariates is not None and not bool(bag.covariates.isfinite().all()):
         raise BagError(f"{bag_}: its covariates hold NaN or inf: encode missing values first")
     limits = {"edges": instances, "arcs": instances, "slide": len(bag.slides)}

@@ -308,6 +308,8 @@ def edge_weights(
     if scale != "degree":
         return weights
     degree = degrees(edges, weights.double(), len(x))
+    if not bool((degree > 0).any()):
+        return weights  # `exp` of features that are far apart may be 0 everywhere
     return (weights / degree[degree > 0].mean()).to(weights.dtype)
 
 

@@ -59,10 +59,10 @@ def combine(members: Sequence[Prediction], *, align: bool) -> Prediction:
     for name in EXPLANATIONS:
         if all(getattr(p, name) is not None for p in members):
             values[name] = each(name).mean(0)
-    shares = [p.neighbour_share for p in members if p.neighbour_share is not None]
+    weights = [p.neighbour_weight for p in members if p.neighbour_weight is not None]
     return replace(
         first,
-        neighbour_share=float(np.mean(shares)) if shares else None,
+        neighbour_weight=float(np.mean(weights)) if weights else None,
         sampled=None if first.sampled is None else any(p.sampled for p in members),
         scores=first.scores if len(members) == 1 else {},
         **{name: value.astype(np.float32) for name, value in values.items()},

@@ -127,8 +127,8 @@ class Prediction:
     scores: Mapping[str, float] = field(default_factory=dict)
     """Scores of a labelled bag that need its whole predictive distribution (`nll`, `crps`), for
     tasks without classes; in the table of bags."""
-    neighbour_share: float | None = None
-    """Mean share of the neighbours in the value of an instance, under a field; not stored."""
+    neighbour_weight: float | None = None
+    """Under a field, the mean weight of the neighbours in the value of an instance; not stored."""
     sampled: bool | None = None
     """Whether the bag was sampled although its model pools in closed form; None if that samples
     all bags. Stored as the share of all bags, `sampled_share`."""

@@ -322,7 +322,7 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
             if v is not None:
                 found[name] = v[:, 0] if v.shape[1] == 1 else v  # (n,) for a single logit
     columns: dict[str, Any] = {name: _numpy(v) for name, v in found.items()}
-    share = None if q.neighbour_share is None else _numpy(q.neighbour_share)
+    others = None if q.neighbour_weight is None else _numpy(q.neighbour_weight)
     predicted, sampled = out.predicted, out.extras.get("sampled")
     probability, std = _numpy(predicted.values), _numpy(predicted.spread)
     for b, (bag, rows) in enumerate(zip(bags, bag_rows(packed), strict=True)):
@@ -335,7 +335,7 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
             kind="ct" if bag.coords is not None and bag.coords.shape[1] == 1 else "slide",
             stride=bag.stride,
             slides=bag.slides,
-            neighbour_share=None if share is None else float(share[rows].mean()),
+            neighbour_weight=None if others is None else float(others[rows].mean()),
             sampled=None if sampled is None else bool(sampled[b]),
             **{name: None if v is None else v.numpy() for name, v in of_bag.items()},
             **{name: values[rows] for name, values in columns.items()},

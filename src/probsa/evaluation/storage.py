@@ -357,7 +357,7 @@ class _StoredMetadata:
     model: str = ""
     temperature: PositiveFloat | None = None
     kappa: float | tuple[float, ...] | None = None
-    neighbour_share: float | None = None
+    neighbour_weight: float | None = None
     task: TaskName | None = None
     outputs: tuple[str, ...] | None = None
 

@@ -193,13 +193,16 @@ class AttentionModel(Model):
         return out.attention.kl(prior, bags)
 
     def batch_statistics(self, out: Output, bags: Bags) -> Float[Tensor, "2"] | None:
-        """Return Σ N_b and Σ E_q[fᵀ(L + εI) f], each reduced like the KL, to learn κ from."""
-        energy = out.attention.expected_energy
-        if energy is None:
+        """Return Σ N_b and Σ E_q[fᵀ(L + εI) f], each reduced like the KL, to learn κ from.
+
+        Both are sums over instances that have neighbours.
+        """
+        with torch.enable_grad():  # for the values that the KL has just used
+            expected = out.attention.expected_energy
+        if expected is None:
             return None
-        classes = out.attention.mean.shape[1:].numel()
-        sizes = classes * bags.offsets.diff().to(energy)
-        return torch.stack([self._reduced(v.detach(), bags).sum() for v in (sizes, energy)])
+        parts = (expected.instances, expected.energy)
+        return torch.stack([self._reduced(v.detach(), bags).sum() for v in parts])
 
     def _reduced(self, value: Float[Tensor, " bags"], bags: Bags) -> Float[Tensor, " bags"]:
         return value / bags.offsets.diff() if self.kl_reduction == "mean" else value

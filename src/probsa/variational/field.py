@@ -6,21 +6,57 @@ the exact posterior of the prior p(f | A) = N(0, P⁻¹), P = 2κ(L + εI), give
 q(f | X) = N(m, S) with S = Q⁻¹, Q = P + diag τ and m = S(τ ⊙ ν).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..core import Bags, repeat_bags, segment_sum
 from ..errors import InputError
 from .gmrf import GMRF
-from .posteriors import Posterior, Streams
+from .posteriors import ExpectedEnergy, Posterior, Streams
 from .priors import Dirichlet, full_dtype
+
+T = TypeVar("T")
+
+
+@contextmanager
+def _constants() -> Iterator[None]:
+    """Compute without gradients, and outside inference mode.
+
+    A tensor that is made in inference mode could not be used for gradients later.
+    """
+    # leaving inference mode turns gradients on, so they are turned off inside
+    with torch.inference_mode(mode=False), torch.no_grad():
+        yield
+
+
+class _ByGradMode(Generic[T]):
+    """A property of a field that is computed once with gradients and once without.
+
+    So it does not matter who looks first: what is computed without gradients is never given to
+    somebody who needs them.
+    """
+
+    def __init__(self, compute: "Callable[[Field], T]") -> None:
+        self.compute, self.__doc__ = compute, compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, field: "Field", owner: type) -> T:
+        recorded = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        key = (self.name, recorded)
+        if key not in field.computed:
+            with nullcontext() if recorded else _constants():
+                field.computed[key] = self.compute(field)
+        return field.computed[key]
 
 
 class _Known(torch.autograd.Function):
@@ -75,43 +111,76 @@ class Field(Posterior):
     ) -> None:
         if not prior.ridge:
             raise InputError("ridge is 0: a field posterior needs ridge > 0, as 0.01")
-        self.nu, self.prior, full = nu, prior, full_dtype(nu.device)
+        self.nu, self.tau, self.prior = nu, tau, prior
+        self.computed: dict[tuple[str, bool], Any] = {}
+        """Values by name and grad mode, see `_ByGradMode`."""
         # the classes are more bags, class after class; m of them have N instances together
         self._classes = nu.shape[1:].numel()
-        self._bags = bags if self._classes == 1 else repeat_bags(bags, self._classes)
-        self._kappa = prior.kappa_of(bags, dtype=full).repeat(self._classes)
-        self._prior = replace(prior, kappa=self._kappa)
-        # P and τ, and dτ: 0, with the derivative 1 by τ
-        self._own, self._pairs = self._prior.precision(self._bags, dtype=full)
-        self._nu, self._tau = (v.movedim(0, -1).flatten().to(full) for v in (nu, tau))
-        self._change = self._tau - self._tau.detach()
-        levels = torch.as_tensor(level, dtype=full, device=nu.device).reshape(-1)
-        self._level = levels.expand(self._classes).repeat_interleave(len(nu))
+        self._full = full_dtype(nu.device)
+        with _constants():
+            self._bags = bags if self._classes == 1 else repeat_bags(bags, self._classes)
+            self._kappa = prior.kappa_of(bags, dtype=self._full).repeat(self._classes)
+            self._prior = replace(prior, kappa=self._kappa)
+            self._own, self._pairs = self._prior.precision(self._bags, dtype=self._full)
+            levels = torch.as_tensor(level, dtype=self._full, device=nu.device).reshape(-1)
+            self._level = levels.expand(self._classes).repeat_interleave(len(nu))
+
+    def _joined(self, value: Float[Tensor, "n *classes"]) -> Float[Tensor, " N"]:
+        """Return values of the classes one after another, in the precision of linear algebra."""
+        if not torch.is_grad_enabled():
+            value = value.detach()  # otherwise the result may be `value` itself
+        return value.movedim(0, -1).flatten().to(self._full)
 
     def _shown(self, value: Float[Tensor, " N"]) -> Float[Tensor, "n *classes"]:
         """Return values of all instances in the shape and the dtype of ν."""
         return value.view(self.nu.movedim(0, -1).shape).movedim(-1, 0).to(self.nu.dtype)
 
-    @cached_property
-    def _gmrf(self) -> GMRF:
-        return GMRF(self._own + self._tau.detach(), self._pairs, bags=self._bags)
+    @_ByGradMode
+    def _nu(self) -> Float[Tensor, " N"]:
+        return self._joined(self.nu)
+
+    @_ByGradMode
+    def _tau(self) -> Float[Tensor, " N"]:
+        return self._joined(self.tau)
+
+    @_ByGradMode
+    def _change(self) -> Float[Tensor, " N"]:
+        """dτ: 0, with the derivative 1 by τ."""
+        return self._tau - self._tau.detach()
 
     @cached_property
-    def full_mean(self) -> Float[Tensor, " n"]:
+    def _gmrf(self) -> GMRF:
+        with _constants():
+            return GMRF(self._own + self._tau, self._pairs, bags=self._bags)
+
+    @cached_property
+    def _solution(self) -> Float[Tensor, "one N"]:
+        """S(τ ⊙ ν), a constant."""
+        with _constants():
+            return self._gmrf.solve((self._tau * self._nu)[None])
+
+    @cached_property
+    def _marginals(self) -> Float[Tensor, " N"]:
+        """The diagonal of S, a constant."""
+        with _constants():
+            return self._gmrf.marginals()
+
+    @_ByGradMode
+    def full_mean(self) -> Float[Tensor, " N"]:
         """The mean m less the level, in the precision of the linear algebra.
 
         dm = S(d(τ ⊙ ν) − dτ ⊙ m).
         """
+        m = self._solution
         b = (self._tau * self._nu)[None]
-        m = self._gmrf.solve(b.detach())
         m = _Known.apply(b - self._change * m, m, self._gmrf.solve)[0]  # pyright: ignore
         return m - self._level
 
-    @cached_property
-    def full_variance(self) -> Float[Tensor, " n"]:
+    @_ByGradMode
+    def full_variance(self) -> Float[Tensor, " N"]:
         """The marginal variances, in the same precision: d diag S = −diag(S diag(dτ) S)."""
         gmrf = self._gmrf
-        return _Known.apply(self._tau, gmrf.marginals(), lambda grad: -gmrf.probed(grad)[1])  # pyright: ignore
+        return _Known.apply(self._tau, self._marginals, lambda grad: -gmrf.probed(grad)[1])  # pyright: ignore
 
     @property
     def mean(self) -> Float[Tensor, "n *classes"]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -124,13 +193,22 @@ class Field(Posterior):
         return self._shown(self.full_variance)
 
     @property
-    def neighbour_share(self) -> Float[Tensor, " n"]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The share of the prior in an instance's mean given its neighbours, P_nn / Q_nn.
+    def neighbour_weight(self) -> Float[Tensor, " n"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The weight of all other instances in m_n, 1 − S_nn τ_n / Σ_j S_nj τ_j.
 
-        The mean over several classes.
+        m_n = Σ_j S_nj τ_j ν_j, so S_nn τ_n is the weight of what the network says of n itself. The
+        mean over several classes.
         """
-        share = self._own / (self._own + self._tau)
-        return share.view(self._classes, -1).mean(0).to(self.nu.dtype)
+        with _constants():
+            own = self._marginals * self._tau
+            total = self._gmrf.solve(self._tau[None])[0]
+            weight = (1 - own / total).clamp_min(0) * self._tied
+        return weight.view(self._classes, -1).mean(0).to(self.nu.dtype)
+
+    @cached_property
+    def _tied(self) -> Bool[Tensor, " N"]:
+        """Whether an instance has neighbours."""
+        return self._bags.degrees > 0
 
     def sample(self, count: int, streams: Streams) -> Float[Tensor, "*classes drawn n"]:
         """Return samples m + L⁻ᵀε, with a number ε for each instance."""
@@ -152,31 +230,32 @@ class Field(Posterior):
             x = x + moved.to(x.dtype)
         return self.full_mean.to(x.dtype) + x
 
-    @cached_property
-    def _mean_energy(self) -> Float[Tensor, " bags"]:
-        """½ mᵀPm of each bag."""
-        return self._prior.energy(self.full_mean + self._level, self._bags)
+    @_ByGradMode
+    def _mean_energies(self) -> Float[Tensor, " N"]:
+        """The share of each instance in ½ mᵀPm."""
+        return self._prior.energies(self.full_mean + self._level, self._bags)
 
     @property
-    def expected_energy(self) -> Float[Tensor, " bags"]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """E_q[fᵀ(L + εI) f] of each bag, summed over classes, for κ (`LearnedPrior`)."""
-        each = (self._mean_energy + self._trace) / self._kappa
-        return each.view(self._classes, -1).sum(0)
+    def expected_energy(self) -> ExpectedEnergy:  # pyright: ignore[reportIncompatibleVariableOverride]
+        tied = self._tied.to(self._full)
+        sizes = self._bags.sizes
+        energy = segment_sum(self._mean_energies * tied, sizes)
+        energy = (energy + segment_sum(self._traces * tied, sizes) / 2) / self._kappa
+        per_class = (v.view(self._classes, -1).sum(0) for v in (energy, segment_sum(tied, sizes)))
+        return ExpectedEnergy(*per_class)
 
-    @cached_property
-    def _probed(self) -> Float[Tensor, "two n"]:
+    @_ByGradMode
+    def _probed(self) -> Float[Tensor, "two N"]:
         """diag S and, where gradients are recorded, diag(S diag(τ) S)."""
-        tau = self._tau.detach()
-        if torch.is_grad_enabled() and self._tau.requires_grad:
-            return self._gmrf.probed(tau)
-        return torch.stack([self.full_variance.detach(), torch.zeros_like(tau)])
+        if self._tau.requires_grad:
+            return self._gmrf.probed(self._tau.detach())
+        return torch.stack([self._marginals, torch.zeros_like(self._tau)])
 
-    @cached_property
-    def _trace(self) -> Float[Tensor, " bags"]:
-        """½ tr(PS) of each bag: tr(PS) = N − Σ_n τ_n S_nn."""
+    @_ByGradMode
+    def _traces(self) -> Float[Tensor, " N"]:
+        """The diagonal of PS, 1 − τ_n S_nn."""
         variance, squares = self._probed
-        each = 1 - self._tau.detach() * variance + (squares - variance) * self._change
-        return segment_sum(each, self._bags.sizes) / 2
+        return 1 - self._tau.detach() * variance + (squares - variance) * self._change
 
     def kl(self, prior: Dirichlet, bags: Bags, *, exact: bool = False) -> Float[Tensor, " bags"]:
         """Return ½[mᵀPm − Σ_n τ_n S_nn + log|Q| − log|P|] of each bag, summed over classes.
@@ -194,7 +273,9 @@ class Field(Posterior):
         moved = segment_sum(self._probed[0] * self._change, self._bags.sizes)
         log_det = self._gmrf.log_determinants() + moved
         rest = log_det - sizes * (1 + (2 * self._kappa).log())
-        kl = self._mean_energy + self._trace + rest / 2
+        energy = segment_sum(self._mean_energies, self._bags.sizes)
+        trace = segment_sum(self._traces, self._bags.sizes) / 2
+        kl = energy + trace + rest / 2
         if exact:
             kl = kl - replace(prior, kappa=0.5).log_determinant(self._bags).to(kl.dtype) / 2
         return kl.view(self._classes, -1).sum(0).to(self.nu.dtype)

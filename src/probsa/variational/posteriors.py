@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -78,6 +78,19 @@ class Streams:
         return self._repeated[classes]
 
 
+class ExpectedEnergy(NamedTuple):
+    """The energy of the instances that have neighbours, of each bag, summed over classes.
+
+    An instance without neighbours has the prior N(0, 1/(2κε)) and does not say how strongly
+    neighbours are tied, so it is left out.
+    """
+
+    energy: Float[Tensor, " bags"]
+    """E_q[fᵀ(L + εI) f] over these instances."""
+    instances: Float[Tensor, " bags"]
+    """Their number."""
+
+
 class Posterior(ABC):
     """q(f | X) of all bags of a batch. It draws its own samples; pooling only reads them.
 
@@ -93,10 +106,11 @@ class Posterior(ABC):
     """E[f_n]; (n, classes) where a method has one attention map per class."""
     variance: Float[Tensor, "n *classes"]
     """Var[f_n] of each instance, of the shape of `mean`."""
-    neighbour_share: Float[Tensor, " n"] | None = None
-    """The share of the neighbours in an instance's mean; None if they have none."""
-    expected_energy: Float[Tensor, " bags"] | None = None
-    """E_q[fᵀ(L + εI) f] of each bag, for a posterior that is made of its prior."""
+    neighbour_weight: Float[Tensor, " n"] | None = None
+    """The weight of the other instances in the mean of an instance, 0 without neighbours; None if
+    no mean depends on other instances."""
+    expected_energy: ExpectedEnergy | None = None
+    """For a posterior that is made of its prior, what says how large κ is (`LearnedPrior`)."""
 
     @abstractmethod
     def sample(self, count: int, streams: Streams) -> Float[Tensor, "*classes drawn n"]:

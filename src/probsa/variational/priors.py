@@ -11,10 +11,13 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor, nn
 
-from ..core import Bags, degrees, segment_sum
+from ..core import Bags, degrees, segment_max, segment_sum
 from ..errors import InputError
 from .gmrf import GMRF
 from .options import FieldOptions, PriorOptions
+
+TIE = 1e-12
+"""Weights and ridges up to this share of the bag's largest degree are lost in sums of float64."""
 
 
 def full_dtype(device: torch.device) -> torch.dtype:
@@ -98,29 +101,54 @@ class Dirichlet:
 
         Raises:
             InputError: If ε = 0 and a bag has several connected components, or the Laplacian is
-                normalised (its null vector is not the constant that softmax ignores).
+                normalised (its null vector is not the constant that softmax ignores); or if ε is
+                too small beside the degrees for the precision of the linear algebra.
         """
         diagonal, pairs = self.precision(bags, dtype=full_dtype(bags.x.device))
         if self.ridge:
+            self._check_ridge(bags)
             return GMRF(diagonal, pairs, bags=bags).log_determinants()
         if self.laplacian == "normalized":
             raise InputError("an exact KL with ridge = 0 needs the combinatorial Laplacian")
-        n, edges = len(bags.x), bags.edges.cpu().numpy()
+        self._check_connected(bags)
+        # Matrix-tree theorem: the product is n times any cofactor; |Q + s e₁e₁ᵀ| is s times one.
+        starts = bags.offsets[:-1]
+        added = torch.where(diagonal[starts] > 0, diagonal[starts], 1)
+        field = GMRF(diagonal.index_add(0, starts, added), pairs, bags=bags)
+        return field.log_determinants() + (bags.offsets.diff() / added).log()
+
+    def _check_connected(self, bags: Bags) -> None:
+        """Refuse a bag whose prior without a ridge leaves the level of a component open."""
+        largest = self._largest_degrees(bags)
+        ties = bags.weights > TIE * largest[bags.bag[bags.edges[0]]]
+        edges = bags.edges[:, ties].cpu().numpy()
+        n = len(bags.x)
         graph = coo_matrix((np.ones(edges.shape[1]), tuple(edges)), shape=(n, n))
         _, first = np.unique(connected_components(graph, directed=False)[1], return_index=True)
         parts = bags.bag.cpu()[first].bincount()
         if bool((parts > 1).any()):
             worst = int(parts.argmax())
             raise InputError(
-                f"bag {bags.names[worst]!r} has {parts[worst]} connected components and ridge is "
-                "0: the prior does not determine their relative level, so the KL is undefined; "
-                "give ridge > 0"
+                f"bag {bags.names[worst]!r} has {parts[worst]} connected components (edges of "
+                "weight 0 connect nothing) and ridge is 0: the prior does not determine their "
+                "relative level, so the KL is undefined; give ridge > 0"
             )
-        # Matrix-tree theorem: the product is n times any cofactor; |Q + s e₁e₁ᵀ| is s times one.
-        starts = bags.offsets[:-1]
-        added = torch.where(diagonal[starts] > 0, diagonal[starts], 1)
-        field = GMRF(diagonal.index_add(0, starts, added), pairs, bags=bags)
-        return field.log_determinants() + (bags.offsets.diff() / added).log()
+
+    def _check_ridge(self, bags: Bags) -> None:
+        """Refuse a bag beside whose degrees the ridge is lost by rounding."""
+        lost = self.ridge <= TIE * self._largest_degrees(bags)
+        if bool(lost.any()):
+            raise InputError(
+                f"bag {bags.names[int(lost.nonzero()[0])]!r}: ridge is {self.ridge:g}, which "
+                "cannot be told from 0 beside the degrees of its graph, so the KL is undefined; "
+                "give a larger ridge"
+            )
+
+    def _largest_degrees(self, bags: Bags) -> Float[Tensor, " bags"]:
+        """Return the largest degree of each bag; 1 with edges for the normalised Laplacian."""
+        weights = bags.weights.to(full_dtype(bags.x.device))
+        largest = segment_max(degrees(bags.edges, weights, len(bags.x)), bags.sizes)
+        return (largest > 0).to(largest) if self.laplacian == "normalized" else largest
 
 
 def _root_inverse(degree: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
@@ -135,6 +163,11 @@ class LearnedPrior(nn.Module):
     the bags, each divided by N_b, is smallest at κ* = B / (2 Σ_b E_b / N_b), and their sum at
     Σ_b N_b / (2 Σ_b E_b). After every training step log κ moves towards log κ* of the step's bags,
     by `kappa_rate` of the way.
+
+    Only instances that have neighbours are counted, in N_b above the line and in E_b. Others have
+    the prior N(0, 1/(2κε)): with ε = 0.01 they would ask for κ = 50 / E[f²], however much or little
+    neighbours differ, and κ would rise without bound while f shrinks. If a step has none with
+    neighbours, κ stays.
 
     Args:
         prior: Start value of κ, ε, and the Laplacian.

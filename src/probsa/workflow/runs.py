@@ -330,9 +330,9 @@ def _choose_threshold(
     training = run.config().training
     if two or "kappa" in predictor.metadata or training.temperature_scaling:
         validation += predictor.predict(bags.bag(n) for n in names)
-        shares = [p.neighbour_share for p in validation if p.neighbour_share is not None]
-        if shares:
-            predictor.metadata["neighbour_share"] = float(np.mean(shares))
+        weights = [p.neighbour_weight for p in validation if p.neighbour_weight is not None]
+        if weights:
+            predictor.metadata["neighbour_weight"] = float(np.mean(weights))
     y = np.array([labels[p.name] for p in validation], dtype=np.int64)
     validation = scale_run(run, predictor, validation, y=y)
     if two:

@@ -151,11 +151,12 @@ class Report:
             lines.append(f"score of the maps: {shown.reason}")
         if "kappa" in self.metadata:
             kappa = ", ".join(f"{k:.3g}" for k in np.atleast_1d(self.metadata["kappa"]))
-            line, share = f"smoothness: κ = {kappa}", self.metadata.get("neighbour_share")
-            if share is not None:
+            line = f"smoothness: κ = {kappa}"
+            others = self.metadata.get("neighbour_weight")
+            if others is not None:
                 line += (
-                    f"; on average, {share:.0%} of an instance's value comes from its neighbours "
-                    f"and {1 - share:.0%} from the instance itself"
+                    f"; on average, {others:.0%} of an instance's value comes from its neighbours "
+                    f"and {1 - others:.0%} from the instance itself"
                 )
             lines.append(line)
         print_parts(console, (*lines, *self.text))
