@@ -293,3 +293,9 @@ def test_real_slides_give_the_graph_of_all_pairs(shared_data):
         assert torch.equal(grid(coords), edges)  # with an estimated stride
         with pytest.raises(GraphError, match=f"{slide}.*target magnification"):
             grid(coords, stride=512.0, name=slide)
+
+
+def test_weights_that_are_all_0_are_not_divided_by_their_degrees():
+    x = torch.tensor([[0.0], [1e6], [3e6]])
+    edges = torch.tensor([[0, 1], [1, 2]])
+    assert edge_weights(x, edges, kind="exp", scale="degree").tolist() == [0, 0]
