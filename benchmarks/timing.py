@@ -1,7 +1,9 @@
 """Time a training step of each model of a grid (the paper's table 4), on the grid's own batches.
 
-    python benchmarks/timing.py recipes/standins.yaml --data ct_ich=DIR [--rounds 15] [--threads 1]
-        [--models abmil,dsmil] [--out timing.csv]
+    python benchmarks/timing.py recipes/comparison.yaml --data rsna=DIR --data panda=DIR
+        --data camelyon16=DIR [--rounds 15] [--threads 1] [--models abmil,dsmil] [--out times.csv]
+
+`python benchmarks/paper.py --times times.csv` prints the paper's table 4 with these times beside.
 
 A step is forward pass, loss, backward pass and optimiser; reading is not included. The models take
 turns on the same batches of the training part, so that other load on the machine affects all of
@@ -12,6 +14,7 @@ installed, to ours. * marks networks of torchmil that differ from ours in a part
 
 import argparse
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +25,7 @@ import torch
 from torchmil_models import UNLIKE, torchmil_batch, torchmil_loss, torchmil_model
 
 from probsa.benchmark import read_grid
+from probsa.benchmark.grid.checks import check_grid, store_checked
 from probsa.core import Bags, random_stream, seed_of, write_csv
 from probsa.models import Model, build
 from probsa.training import (
@@ -63,13 +67,16 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     overrides = {"models": given.models} if given.models else {}
-    grid = read_grid(given.grid, data=given.data, overrides=overrides)
-    cells = grid.cells(Path(grid.name))
     rows = []
-    for data in dict.fromkeys(cell.data for cell in cells):
-        methods = {c.method.label: c for c in reversed(cells) if c.data == data}
-        for row in timed(dict(reversed(methods.items())), rounds=given.rounds):
-            rows.append({"data": data, **row})
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        grid = read_grid(given.grid, data=given.data, overrides=overrides, out=out)
+        store_checked(check_grid(grid, out, read_all=False), out)  # the splits of a fixed test part
+        cells = grid.cells(out)
+        for data in dict.fromkeys(cell.data for cell in cells):
+            methods = {c.method.label: c for c in reversed(cells) if c.data == data}
+            for row in timed(dict(reversed(methods.items())), rounds=given.rounds):
+                rows.append({"data": data, **row})
     if given.out is not None:
         write_csv(given.out, COLUMNS, rows)
     print(markdown(rows))

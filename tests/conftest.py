@@ -63,6 +63,15 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def shared_paper() -> Path:
+    """The source of the paper and the numbers of its tables."""
+    folder = _beside("paper")
+    if not folder.is_dir():
+        pytest.skip("the paper's source is not beside this checkout")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def shared_golden() -> Path:
     """Inputs, weights and outputs of the original implementations."""
     folder = _beside("golden")

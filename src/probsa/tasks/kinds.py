@@ -29,6 +29,8 @@ from .base import HALF, LOSS, UNSTATED, Measure, P, Predicted, Stated, TargetDat
 from .labels import Names, Row, Y
 from .words import PageWords, class_name, of_chance, plus_minus
 
+F1_AT_HALF = "f1_at_0.5"
+"""F1 of the calls at p ≥ 0.5, as in the paper; `f1` is of those at the threshold of the run."""
 KAPPA = Measure("quadratic_kappa", "quadratic κ", unit="number", low=-1.0)
 MACRO = {"macro_auroc": "auroc", "macro_average_precision": "average_precision", "macro_f1": "f1"}
 """Earlier names of means over classes, which the JSON of rivals keeps."""
@@ -103,7 +105,8 @@ class Binary(Unordered):
     overview = 2
     measures = (
         Measure("auroc", "AUROC", by_fold=True, exchanged="auroc"),
-        Measure("f1", "F1", exchanged="f1"),
+        Measure("f1", "F1 at chosen threshold", exchanged="f1"),
+        Measure(F1_AT_HALF, "F1 at 0.5", exchanged="f1"),
     )
 
     def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:

@@ -480,7 +480,8 @@ def test_classes_are_named_by_the_grid(folder):
 @pytest.mark.parametrize(
     ("name", "methods", "splits"),
     [
-        ("rsna", 16, 5), ("panda", 16, 5), ("camelyon16", 16, 5), ("ablation", 18, 5),
+        ("rsna", 16, 5), ("panda", 16, 5), ("camelyon16", 16, 5), ("comparison", 16, 5),
+        ("ablation", 18, 5), ("standins-kl", 5 * 2, 3),
         ("standins", 20, 3), ("standins-ablation", 9 * 5 + 9 * 3, 3),
         ("localmil", 16 * 3 + 19, 3), ("panda-isup", 8, 5),
     ],
@@ -499,8 +500,8 @@ def test_every_recipe_is_a_grid(folder, tmp_path, name, methods, splits):
 def test_all_recipes_are_tested():
     of_runs = {"default", "paper"}  # see tests/training/test_recipes.py
     assert {p.stem for p in RECIPES.glob("*.yaml")} - of_runs == {
-        "rsna", "panda", "camelyon16", "ablation", "standins", "standins-ablation", "localmil",
-        "panda-isup",
+        "rsna", "panda", "camelyon16", "comparison", "ablation", "standins", "standins-ablation",
+        "standins-kl", "localmil", "panda-isup",
     }  # fmt: skip
 
 
@@ -541,6 +542,32 @@ def test_the_recipes_are_the_papers_runs(folder):
     assert ablation["tabmil"].training.batch_size == 1 and not ablation["abmil"].training.balanced
     assert ablation["abmil-probsa-diag λ=0.5"].training.batch_size == 4
     assert training(folder, "ablation", "rsna")["tabmil"].training.balanced
+
+
+@pytest.mark.parametrize("data", ["rsna", "panda", "camelyon16"])
+def test_recipes_of_several_data_sets_have_the_runs_of_one(folder, data):
+    """All settings of all methods, and leaks that the published partition has are no error."""
+    alone = training(folder, data, data)
+    assert training(folder, "comparison", data) == alone
+    ablation = training(folder, "ablation", data)
+    shared = ablation.keys() & alone.keys()
+    assert len(shared) == 6 and {m: ablation[m] for m in shared} == {m: alone[m] for m in shared}
+    leaks = [
+        read_grid(RECIPES / f"{name}.yaml", data=[f"{data}={folder}"]).file.leaks
+        for name in (data, "comparison", "ablation")
+    ]
+    assert "note" in leaks or data != "panda"
+    assert leaks[1:] == ["note", "note"]
+
+
+def test_the_recipes_of_the_paper_have_f1_at_half(folder):
+    stated = {
+        path.stem: read_grid(path, data=[f"own={folder}"]).file.f1_at_half
+        for path in RECIPES.glob("*.yaml")
+        if path.stem not in ("default", "paper")
+    }
+    other = {"localmil", "panda-isup"}
+    assert {name for name, at_half in stated.items() if not at_half} == other
 
 
 def test_one_command_runs_the_published_folder(tmp_path):

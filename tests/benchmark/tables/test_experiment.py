@@ -129,7 +129,7 @@ def test_pooled_values_are_over_all_bags_and_differences_to_the_plain_model(resu
     assert "paired difference to abmil" in text
     assert "Smallest detectable difference in AUROC within folds: 0." in text
     assert "(80 % power, two-sided 0.05, 30 patients, 2 replicates; median of 2 pairs" in text
-    assert "AUROC within folds: no winner" in text and "F1: no winner" in text
+    assert "AUROC within folds: no winner" in text and "F1 at chosen threshold: no winner" in text
 
 
 def test_levels_of_folds_cost_pooled_differences_and_not_those_within(tmp_path):

@@ -14,7 +14,7 @@ from ..grid.methods_and_cells import Family
 from ..grid.variants import chosen, chosen_note
 from ..results.ranked import ranked
 from ..results.scores import Scores
-from .style import TEXT, TITLE, TITLES, FigureData, distinct, method_panels, note, style_of
+from .style import TEXT, TITLE, FigureData, distinct, method_panels, note, shown_metrics, style_of
 
 FAMILIES = {"local": "no global interactions", "global": "with global interactions"}
 
@@ -43,7 +43,7 @@ def family_ranks(scores: Sequence[Scores]) -> FigureData:
         columns = ranked(family_scores)
         notes += [columns.note()] if columns.unranked else []
         models = {s.method.name: s.method.model for s in family_scores}
-        for metric, title in TITLES.items():
+        for metric, title in shown_metrics(family_scores).items():
             values = columns.of(metric)
             means = average_ranks(values).mean if values else {}
             result += [

@@ -19,6 +19,7 @@ from matplotlib.text import Text
 
 from ...core import write_csv
 from ...maps import save_figure
+from ...tasks import F1_AT_HALF
 from ..results.comparing import Pooled, compare_methods
 from ..results.scores import Scores
 
@@ -36,8 +37,8 @@ NAME = 34
 
 
 MARKERS = "osD^vP<ph"
-TITLES = {"auroc": "AUROC", "f1": "F1"}
-"""Metrics that figures show."""
+TITLES = {"auroc": "AUROC", "f1": "F1", F1_AT_HALF: "F1 at 0.5"}
+"""Metrics that figures may show; see `shown_metrics`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +206,7 @@ def paired_rows(
     compared = compare_methods(group, baseline=base.method.name)
     rows, missing = [], []
     for s in (s for s in group if s is not base):
-        for metric in TITLES:
+        for metric, title in shown_metrics(group).items():
             found = compared.deciding(metric)
             difference = found and found.comparison.differences.get(s.method.name)
             if found is None or difference is None:
@@ -214,12 +215,17 @@ def paired_rows(
                 why = "its test bags have only one class" if one_class else why
                 missing.append(f"{s.method.name} on {s.data}: {why}")
                 continue
-            common: dict[str, Any] = {"data": s.data, "metric": found.measure.title}
+            common: dict[str, Any] = {"data": s.data, "metric": title}
             common["pooling"] = found.pooling
             ends = {"points": difference.difference, "low": difference.low, "high": difference.high}
             common |= {k: None if v is None else 100.0 * v for k, v in ends.items()}
             rows.append(make(s, found, common))
     return rows, distinct(missing)
+
+
+def shown_metrics(scores: Sequence[Scores]) -> dict[str, str]:
+    """Return the metrics that figures of two classes show, with their titles."""
+    return {m.name: TITLES[m.name] for m in scores[0].overview} if scores else {}
 
 
 def distinct(values: Iterable[Key]) -> list[Key]:

@@ -10,13 +10,14 @@ from matplotlib.figure import Figure
 from ...maps import Sources
 from ..results.results import Results, read_results
 from ..results.scores import Scores
+from ..tables.table import key
 from .attention import attention_figures
 from .critical import critical, draw_critical
 from .folds import draw_folds, folds
 from .forest import differences, draw_forest
 from .improvement import draw_improvement, gains
 from .ranks import FAMILIES, draw_ranks, family_ranks
-from .style import TITLES, FigureData, FigureFiles, distinct, write
+from .style import TITLES, FigureData, FigureFiles, distinct, shown_metrics, write
 from .uncertainty import draw_uncertainty, error_detections
 
 
@@ -90,7 +91,7 @@ def write_figures(
         else:
             files += FigureFiles(missing=((name, "; ".join([kind.none, *missing])),))
     for family in distinct(s.method.family for s in scores):
-        for metric in TITLES:
+        for metric in shown_metrics(scores):
             files += _diagram(folder, scores, family, metric)
     return files + attention_figures(out, bags=bags, methods=methods, seed=seed, sources=sources)
 
@@ -99,7 +100,7 @@ def _diagram(
     folder: Path, scores: Sequence[Scores], family: str, metric: str | None
 ) -> FigureFiles:
     """Write the critical-difference diagram of a family; None: by primary metrics of all tasks."""
-    name = f"critical-{family}-{metric or 'primary'}"
+    name = f"critical-{family}-{key(metric or 'primary')}"
     rows = critical(scores, family, metric)
     if isinstance(rows, str):
         return FigureFiles(missing=((name, rows),))

@@ -220,7 +220,7 @@ def clipped(d: Difference, lowest: float, highest: float) -> Metric:
 def _predicted(scores: Scores, measure: Measure) -> Shaped[np.ndarray, "replicates items"]:
     """Return what decides whether methods are equal, and what is exchanged in the test of it."""
     if measure.exchanged is not None:
-        return scores.calls if measure.exchanged == "f1" else scores.p
+        return scores.called(measure) if measure.exchanged == "f1" else scores.p
     rows = [
         np.concatenate([part.data.predicted.ravel() for part in parts])
         for parts in scores.replicates

@@ -50,7 +50,7 @@ def ranked(scores: Sequence[Scores]) -> Ranked:
     signs = {
         (s.data, m.name): 1.0 if m.higher_is_better else -1.0
         for s in scores
-        for m in s.task.measures[: 1 if by_primary else s.task.overview]
+        for m in (s.overview[:1] if by_primary else s.overview)
     }
     means = {(s.method.name, s.data): means_of(s) for s in scores}
     values: dict[str, list[float]] = {}

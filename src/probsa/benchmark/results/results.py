@@ -12,7 +12,7 @@ from ...core import counted, read_record
 from ...errors import InputError, ProbSAError
 from ...evaluation import PREDICTIONS_TABLE, Prediction, read_predictions, target_data
 from ...tasks import TargetData
-from ...training import RunFolder, read_split
+from ...training import RunFolder, load_yaml, read_split
 from ...variational import KLWeight
 from ..grid.methods_and_cells import Method
 from .method_order import position
@@ -20,6 +20,8 @@ from .scores import RunPart, Scores
 
 CELL = "cell.json"
 """Describes a run within its experiment; it is written last."""
+GRID = "grid.yaml"
+"""The grid that was run, beside the folder of the cells."""
 ADVICE = "remove the folder and run the grid again"
 
 
@@ -165,6 +167,7 @@ def read_results(out: Path) -> Results:
         InputError: There is no finished run or no whole replicate below `out`.
     """
     runs = read_cells(out)
+    f1_at_half = _states_f1_at_half(out / GRID)
     scores: list[Scores] = []
     incomplete: list[str] = []
     skipped = list(runs.skipped)
@@ -179,7 +182,7 @@ def read_results(out: Path) -> Results:
                 problem = _problem(runs_of, splits)
                 incomplete += [problem] if problem else []
                 whole += [] if problem else [runs_of]
-            scores += [_scores(whole)] if whole else []
+            scores += [_scores(whole, f1_at_half=f1_at_half)] if whole else []
     if not scores:
         reason = f"; incomplete: {incomplete[0]}" if incomplete else ""
         if skipped and not incomplete:
@@ -288,7 +291,14 @@ def _problem(runs: Sequence[Tested], splits: Sequence[int]) -> str | None:
     return f"{first.method.name} on {first.data}, seed {first.seed}: {problem}{missing}"
 
 
-def _scores(replicates: Sequence[Sequence[Tested]]) -> Scores:
+def _states_f1_at_half(grid: Path) -> bool:
+    """Return whether the grid of an experiment has F1 at 0.5; run folders alone do not say so."""
+    if not grid.is_file():
+        return False
+    return bool(load_yaml(grid, what="grid", least="models").get("f1_at_half", False))
+
+
+def _scores(replicates: Sequence[Sequence[Tested]], *, f1_at_half: bool) -> Scores:
     first, bags = replicates[0][0].run, replicates[0][0].every
     groups = first.groups or {}
     place = {bag: i for i, bag in enumerate(bags)}
@@ -305,4 +315,5 @@ def _scores(replicates: Sequence[Sequence[Tested]]) -> Scores:
         replicates=tuple(tuple(map(part, runs)) for runs in replicates),
         seed=np.array([runs[0].run.seed for runs in replicates]),
         folds=first.folds,
+        f1_at_half=f1_at_half,
     )

@@ -12,13 +12,13 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from ...statistics import Draws, Pooling, TargetMetrics, draw_patients
-from ...tasks import Measure
+from ...tasks import F1_AT_HALF, Measure
 from .scores import RunPart, Scores, once
 
 RESAMPLES = 2000
 LEAST_PATIENTS = 2
 """Patients of each class that a fold needs: with one, a third of all resamples would lose it."""
-OF_POSITIVES = ("f1", "macro_average_precision")
+OF_POSITIVES = ("f1", F1_AT_HALF, "macro_average_precision")
 """Metrics whose variance is that of the rarest class or finding, as in `statistics.compare`."""
 
 Kind = tuple[str, Pooling]

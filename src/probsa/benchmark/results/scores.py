@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 
-from ...tasks import TASKS, Measure, TargetData, Task
+from ...tasks import F1_AT_HALF, HALF, TASKS, Measure, TargetData, Task
 from ..grid.methods_and_cells import Method
 
 PartValue = int | float | Float[np.ndarray, " _"] | None
@@ -48,6 +48,8 @@ class Scores:
     seed: Int[np.ndarray, " replicates"]
     folds: bool = False
     """Whether each bag is tested by the run of its own fold."""
+    f1_at_half: bool = False
+    """Whether the overview has F1 at p ≥ 0.5 instead of F1 at the threshold of each run."""
     known: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
     """What functions of these scores returned, see `once`."""
 
@@ -63,8 +65,12 @@ class Scores:
 
     @property
     def overview(self) -> tuple[Measure, ...]:
-        """The metrics that tables of several data sets show."""
-        return self.task.measures[: self.task.overview]
+        """The metrics that tables of several data sets, ranks and figures show."""
+        hidden = "f1" if self.f1_at_half else F1_AT_HALF
+        shown = self.task.measures
+        if self.task.two_classes:
+            shown = tuple(m for m in shown if m.name != hidden)
+        return shown[: self.task.overview]
 
     @property
     def parts(self) -> list[RunPart]:
@@ -109,6 +115,10 @@ class Scores:
     def calls(self) -> Bool[np.ndarray, "replicates bags"]:
         """Whether p(Y = 1) reaches the threshold of its run."""
         return self.p >= self._by_bag(lambda part: part.data.threshold)
+
+    def called(self, measure: Measure) -> Bool[np.ndarray, "replicates bags"]:
+        """Return the calls that an F1 is of."""
+        return self.p >= HALF if measure.name == F1_AT_HALF else self.calls
 
     @property
     def split(self) -> Int[np.ndarray, "replicates bags"]:

@@ -59,10 +59,17 @@ def measures_notes(scores: Sequence[Scores]) -> list[str]:
         unit = ", in percent" if measures[0].unit == "percent" else ""
         unit = ", in the unit of the target" if measures[0].of_target else unit
         better = "higher" if measures[0].higher_is_better else "lower"
-        called = " F1 is at the threshold that each run chose on its validation part."
+        called = ""
+        if first[task].task.two_classes:
+            called = (
+                " F1 is of calls at p ≥ 0.5; F1 at the threshold that each run chose on its "
+                "validation part is in the tables below."
+                if first[task].f1_at_half
+                else " F1 is at the threshold that each run chose on its validation part."
+            )
         notes.append(
             f"{', '.join(data)} ({task}): {' and '.join(m.title for m in measures)}{unit}; "
-            f"{better} is better.{called if first[task].task.two_classes else ''}"
+            f"{better} is better.{called}"
         )
     return notes
 

@@ -296,7 +296,7 @@ def _difference_columns(scores: Scores) -> list[Column]:
             group = f"pooled {group}"
         digits, unit = _digits(scores, m), "points" if m.unit == "percent" else "difference"
         columns += [
-            Column(key=name, title="value", group=group, unit=m.unit, digits=digits),
+            Column(key=key(name), title="value", group=group, unit=m.unit, digits=digits),
             Column(key=key(name, "difference"), title="Δ", group=group, unit=unit, digits=digits),
             Column(key=key(name, "p_holm"), title="Holm p", group=group, unit="p"),
         ]

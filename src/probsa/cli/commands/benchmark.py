@@ -81,6 +81,9 @@ def run(
         left_out_bags: Number of positive test bags per run on which the faithfulness of models
             without a closed form is measured, by leaving out their instances (bags of at most 100
             instances). Default: 0.
+        f1_at_half: Whether the tables of several data sets, ranks and figures have F1 at a
+            probability of 0.5, as the paper, instead of F1 at the threshold that each run chose.
+            The tables of each data set have both. Default: false.
         leaks: refuse or note: what to do if a patient, a bag or its copy is in two parts. Default:
             refuse.
         slurm.KEY: Setting of the Slurm jobs: partition, timeout_min, mem_gb, cpus_per_task,
