@@ -200,21 +200,68 @@ def test_the_order_of_instances_is_irrelevant(model):
 NOWHERE = torch.zeros(2, 0, dtype=torch.long)
 
 
-def test_odd_bags_have_finite_losses_and_gradients(model):
-    """One instance, no edges, isolated instances, and a batch of several sizes."""
+TERMS: dict[str, dict[str, object]] = {
+    "none": {},
+    "guidance": {"guidance": "normal"},
+    "consistency": {"consistency": "attention"},
+    "background": {"consistency": "background"},
+    "plain": {"consistency": "plain"},
+    "negatives": {"negatives": 1.0},
+}
+"""Arguments that add a term to the losses."""
+
+
+TERMS_AND_LABELS = [*((term, 0) for term in TERMS), ("none", 1), ("negatives", 1)]
+
+
+def odd_batches(model: Model, *, label: int, dtype) -> dict[str, list[Bag]]:
     few, some = model.min_instances, max(7, model.min_instances)
-    for bags in (
-        [make_bag("a", few, edges=NOWHERE if few == 1 else None)],
-        [make_bag("a", some, edges=NOWHERE)],
-        [make_bag("a", some, edges=torch.tensor([[0, 1], [1, 2]]))],
-        batch(model),
-    ):
-        out = model(packed := pack(bags))
-        check_output(out, packed.sizes, 1)
-        losses = check_losses(model, out, packed)
-        objective(losses, weights=model.loss_weights, kl_weight=1.0).backward()
-    for key, p in model.named_parameters():
-        assert p.grad is None or bool(p.grad.isfinite().all()), key
+
+    def bag(n: int, edges: Tensor | None = None) -> Bag:
+        return make_bag("a", n, y=label, dtype=dtype, edges=edges)
+
+    whole = bag(some)
+    return {
+        "one bag": [whole],
+        "one instance": [bag(few, NOWHERE if few == 1 else None)],
+        "no edges": [bag(some, NOWHERE)],
+        "isolated instances": [bag(some, torch.tensor([[0, 1], [1, 2]]))],
+        "zero weights": [replace(whole, weights=torch.zeros_like(whole.weights))],
+        "several sizes": batch(model, dtype=dtype),
+    }
+
+
+@pytest.mark.parametrize(("term", "label"), TERMS_AND_LABELS)
+def test_odd_bags_have_finite_losses_and_gradients(name, term, label):
+    """The same in both precisions, so that they are not finite by accident; and after a step."""
+    own = TERMS[term]
+    if not own.keys() <= arguments(name).keys():
+        with pytest.raises(UnknownName):
+            make(name, **own)
+        return
+    for case in odd_batches(make(name), label=label, dtype=F64):
+        found = []
+        for dtype in (F64, torch.float32):
+            model = make(name, **own).to(dtype)
+            packed = pack(odd_batches(model, label=label, dtype=dtype)[case])
+            torch.manual_seed(1)
+            out = model(packed, noise=noise_for(len(packed.x), dtype=dtype))
+            check_output(out, packed.sizes, 1)
+            losses = check_losses(model, out, packed)
+            objective(losses, weights=model.loss_weights, kl_weight=1.0).backward()
+            gradients = {k: p.grad for k, p in model.named_parameters() if p.grad is not None}
+            assert all(bool(v.isfinite().all()) for v in gradients.values()), case
+            found.append((losses, gradients))
+        torch.optim.Adam(model.parameters(), lr=1e-2).step()
+        check_losses(model, model(packed), packed)
+        (losses, gradients), (coarse_losses, coarse_gradients) = found
+        for key, value in losses.items():
+            single = coarse_losses[key].to(F64)
+            torch.testing.assert_close(single, value, rtol=1e-3, atol=1e-4, msg=f"{case}: {key}")
+        largest = max(float(v.abs().max()) for v in gradients.values())
+        for key, value in gradients.items():
+            error = float((coarse_gradients[key].to(F64) - value).abs().max())
+            assert error <= 1e-3 * max(largest, 1e-3), f"{case}: {key}"
 
 
 def train_a_little(model: Model, bags, *, steps: int) -> dict[str, float]:

@@ -141,7 +141,9 @@ def results(name: str, **options: Any) -> Tensor:
         model.after_step(out, bags)
     out = model.eval()(bags)
     parts += [out.logits.mean(1), model.instance_scores(bags, out).mean, *model.memory().values()]
-    return torch.cat([p.detach().flatten() for p in parts])
+    joined = torch.cat([p.detach().flatten() for p in parts])
+    assert bool(joined.isfinite().all()), options  # NaN differs from everything
+    return joined
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -169,6 +171,7 @@ REFUSED = [
     ("abmil-probsa-diag", {"kappa": -1.0}, "kappa is -1.0; expected more than 0"),
     ("abmil-probsa-diag", {"initial_log_variance": -11.0}, "lies outside the bounds"),
     ("abmil", {"n_classes": 0}, "n_classes is 0"),
+    ("evidence-dirac", {"negatives": 1.0}, "no argument of evidence-dirac named 'negatives'"),
     ("abmil", {"embed": (8, 0)}, "at least 1"),
     ("abmil", {"attention_dim": 0}, "at least 1"),
     ("abmil", {"classifier_hidden": 0}, "classifier_hidden is 0; expected at least 1"),

@@ -115,6 +115,20 @@ def test_a_model_that_cannot_make_an_assumption_makes_none(tmp_path):
     assert "no member assumes negatives: abmil has no negatives" in notes
 
 
+def test_a_point_mass_does_not_assume_negatives(tmp_path):
+    """P(f ≤ 0) of a point mass is 0 or 1, so its logarithm is no term."""
+    config = evidence_config(tmp_path / "data", members=2, assume=("negatives", "one_region"))
+    arguments = {"embed": 8, "attention_dim": 4}
+    config = replace(config, model="evidence-dirac", model_arguments=arguments)
+    reporter, notes = Reporter(), []
+    reporter.note = notes.append
+    run = train(config, tmp_path / "run", reporter=reporter)
+    assert assumed(run) == [{}, {"guidance": "normal"}]
+    assert "no member assumes negatives: evidence-dirac has no negatives" in notes
+    for member in run.members():
+        assert all(np.isfinite(row["loss"]) for row in history_of(member))
+
+
 def test_the_level_of_evidence_is_that_of_the_validation_bags(tmp_path, monkeypatch):
     monkeypatch.setattr(localisation, "FALSE", 0.6)  # at 0.15, the level of these bags is near 0
     config = evidence_config(tmp_path / "data", bags=60, signal=8.0, epochs=15, select="last")
@@ -137,7 +151,7 @@ def test_the_level_of_evidence_is_that_of_the_validation_bags(tmp_path, monkeypa
     assert load_checkpoint(run.best).metadata["arguments"]["level"] == 0.25
 
 
-def test_each_of_several_classes_has_its_own_level(tmp_path, monkeypatch):
+def test_each_finding_has_its_own_level_and_the_background_0(tmp_path, monkeypatch):
     config = evidence_config(tmp_path / "data", bags=30)
     rows = [f"{k:03d},{k % 5 // 2},{k % 3}" for k in range(30)]
     config.data.labels.write_text("\n".join(["bag,label,fold", *rows]))
@@ -146,7 +160,7 @@ def test_each_of_several_classes_has_its_own_level(tmp_path, monkeypatch):
     run = train(config, tmp_path / "run")
     y = [int(k) % 5 // 2 for k in read_split(run).val]
     level = load_checkpoint(run.best).metadata["arguments"]["level"]
-    assert level == [1.0 + y.count(c) for c in range(3)] and len(set(level)) > 1
+    assert level == [0.0, 1.0 + y.count(1), 1.0 + y.count(2)]  # 0 is the background
 
 
 def test_a_run_on_one_of_several_feature_sets_reads_a_folder_of_files(tmp_path):

@@ -8,8 +8,10 @@ import torch
 from scipy.stats import norm
 
 from probsa.core import Bag, pack
+from probsa.errors import InputError
 from probsa.variational import (
     Diagonal,
+    Dirac,
     consistency,
     evidence_level,
     negative_instances,
@@ -117,10 +119,38 @@ def test_instances_of_negative_bags_are_negative():
     assert found.tolist() == pytest.approx([0, each[9:].mean()])
 
 
-def test_each_class_has_its_own_negative_bags():
-    q = Diagonal(torch.zeros(9, 3, **DOUBLE), torch.ones(9, 3, **DOUBLE))
-    y = torch.tensor([[0, 1, 0]])
-    assert negative_instances(q, y, pack([CHAIN])).tolist() == pytest.approx([math.log(2) * 2 / 3])
+def test_each_finding_has_its_own_negative_bags_and_the_background_none():
+    mean, variance = scores(29 * 3).view(29, 3), scores(29 * 3, seed=2).exp().view(29, 3)
+    each = -norm.logcdf(0, mean.numpy(), variance.sqrt().numpy())
+    parts, bags = (each[:9].mean(0), each[9:].mean(0)), pack([FLAT, GRID])
+    for y in ([0, 0], [0, 1], [2, 1], [2, 2]):
+        found = negative_instances(Diagonal(mean, variance), torch.tensor(y), bags)
+        expected = [
+            sum(part[c] for c in (1, 2) if c != label) / 2
+            for label, part in zip(y, parts, strict=True)
+        ]
+        assert found.tolist() == pytest.approx(expected)
+    leaf = mean.clone().requires_grad_()
+    negative_instances(Diagonal(leaf, variance), torch.tensor([2, 1]), bags).sum().backward()
+    assert leaf.grad[:, 0].eq(0).all() and leaf.grad[:9, 1].ne(0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("z", [-1e4, -30.0, -5.0, -1.0, 0.0, 3.0, 10.0, 100.0, 1e3, 1e4, 1e6])
+def test_the_gradient_of_negatives_is_that_of_the_normal_distribution_at_any_distance(z, dtype):
+    mean = torch.tensor([z], dtype=dtype, requires_grad=True)
+    one = pack([bag("one", [[5.0]], graph="chain")])
+    loss = negative_instances(Diagonal(mean, torch.ones(1, dtype=dtype)), torch.tensor([0]), one)
+    loss.sum().backward()
+    assert loss.item() == pytest.approx(-norm.logcdf(-z), rel=1e-5)
+    # φ(z) / Φ(−z) lies between z and z + 1/z
+    expected = math.exp(norm.logpdf(z) - norm.logcdf(-z)) if z < 1e3 else z
+    assert mean.grad.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_negatives_of_a_point_mass_are_refused():
+    with pytest.raises(InputError, match="point mass"):
+        negative_instances(Dirac(scores(9)), torch.tensor([0]), pack([CHAIN]))
 
 
 def test_a_far_instance_has_a_finite_loss_and_gradient():

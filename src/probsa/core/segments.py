@@ -1,8 +1,9 @@
 """Differentiable reductions over the instances of each bag in a batch of bags of any size.
 
 A packed tensor holds one bag after another; `sizes` gives the number of instances in each. On a CPU
-a loop over views is fastest (no scatter, each bag stays in cache); on a GPU, one kernel serves all
-bags. Sums run in the order of the instances, so results do not depend on the rest of the batch.
+a loop over views is fastest (no scatter, each bag stays in cache), and the sum of a bag is the same
+number whatever else is in the batch. On a GPU one kernel serves all bags. It adds by atomic
+operations, in an order that differs from call to call, so sums there are equal only to rounding.
 """
 
 from collections.abc import Callable, Sequence

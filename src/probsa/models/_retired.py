@@ -6,6 +6,7 @@ RETIRED_OPTIONS: dict[str, dict[str, Any]] = {
     "dsmil": {"activation": "relu", "value_dropout": 0.0, "loss_weights": [0.5, 0.5],
               "init": "orthogonal", "class_mixing": True},
     "dtfdmil": {"activation": "relu"},
+    "evidence-dirac": {"negatives": 0.0},
     "gtp": {"activation": "identity", "gcn": "normalized", "adjacency": "binary", "blocks": "vit",
             "mincut_weight": 1.0, "ortho_weight": 1.0},
     "iibmil": {"prototype_momentum": 0.99, "top_share": 0.1, "bank_momentum": [0.95, 0.8]},

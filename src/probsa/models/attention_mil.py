@@ -124,7 +124,7 @@ class ProbSA(AttentionModel):
 _EVIDENCE = ("classifier_hidden", "branches", *TRUNK, *TORCHMIL)
 
 
-@register("evidence-dirac", posterior="dirac", without=[*_EVIDENCE, *POINT])
+@register("evidence-dirac", posterior="dirac", without=[*_EVIDENCE, *POINT, "negatives"])
 @register("evidence-diag", posterior="diag", without=[*_EVIDENCE, "field"])
 @register("evidence-field", posterior="field", without=[*_EVIDENCE, "pooling"])
 class Evidence(AttentionModel):
@@ -138,10 +138,12 @@ class Evidence(AttentionModel):
 
     Args:
         negatives: weight of −log P(f_n ≤ 0), averaged over the instances of negative bags, where
-            no instance may be positive. For classes; each of several has its own negative bags.
+            no instance may be positive. For classes: each of several has its own negative bags,
+            but the first one, the background, has none. Not for a point mass, where P(f_n ≤ 0) is
+            0 or 1.
         level: what is subtracted from f, one number or one per class; predictions stay as they are.
             None: training sets it on the validation bags, so that f > 0 marks what negative bags
-            hardly have (`evidence_level`).
+            hardly have (`evidence_level`); of several classes, the background keeps 0.
     """
 
     score_kind: ClassVar[ScoreKind] = "evidence"
@@ -178,10 +180,8 @@ class Evidence(AttentionModel):
         """Also return `negatives`, if its weight is above 0 and the targets are classes."""
         terms = super().losses(out, bags)
         if "negatives" in self.loss_weights:
-            y = self.labels(bags)
-            if self.n_classes > 1:
-                y = nn.functional.one_hot(y.long(), self.n_classes)
-            terms["negatives"] = negative_instances(out.attention, y, bags).mean()
+            each = negative_instances(out.attention, self.labels(bags), bags)
+            terms["negatives"] = each.mean()
         return terms
 
     @property

@@ -94,10 +94,10 @@ def as_label(target: Target | None) -> int | float | torch.Tensor | None:
 class Loader:
     """Reads the packed batches of an epoch, in this process or in `workers` that read ahead.
 
-    The workers live as long as the loader; with `pin`, they put batches into pinned memory.
+    The workers live as long as the loader. Batches are in ordinary memory, not pinned.
     """
 
-    def __init__(self, reader: BagReader, *, workers: int = 0, pin: bool = False) -> None:
+    def __init__(self, reader: BagReader, *, workers: int = 0) -> None:
         self.shards: list[Shard] = []
         """Those of the next epoch; replaced before each one, so that workers keep their caches."""
         self.batches: Iterable[Bags] = DataLoader(
@@ -106,7 +106,6 @@ class Loader:
             sampler=self.shards,
             num_workers=workers,
             persistent_workers=workers > 0,
-            pin_memory=pin and workers > 0,
         )
 
     def epoch(self, shards: Sequence[Shard]) -> Iterator[tuple[Shard, Bags]]:

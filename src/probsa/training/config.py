@@ -155,7 +155,8 @@ class DataConfig(_Checked):
     """A splits_k.csv file of CLAM, used instead of the columns `fold` or `split` of the table."""
     classes: tuple[str, ...] | None = None
     """Names of the classes in the order of their indices: `normal,tumour`. Needed if the labels
-    are more than two names; two names are taken in alphabetical order."""
+    are more than two names; two names are taken in alphabetical order. The first of several is the
+    background, which is no finding: `normal,benign,tumour`."""
     validation: Annotated[float, Limits(at_least=0.01, at_most=0.9)] = 0.2
     """Fraction of the training bags used for validation if the table does not assign any."""
     instance_labels: Path | None = None
@@ -250,7 +251,8 @@ class TrainingConfig(_Checked):
     assume: tuple[Assumption, ...] = ()
     """What the members assume of where evidence lies, one after another: `none`; `one_region`, that
     the evidence of a scan lies in one run of slices (bags with several axes: none); `negatives`,
-    that no instance of a negative bag is positive."""
+    that no instance of a negative bag is positive; of several classes, that a finding is in its own
+    bags alone."""
     temperature_scaling: bool = False
     """After training, fit one temperature on the validation bags that makes predicted probabilities
     more or less extreme, so that they are better calibrated. It changes neither the order of bags

@@ -27,7 +27,7 @@ from ..core import Bag, Bags, counted, pack, random_stream, seed_of
 from ..datasets import balanced_epoch, deal_events, most_frequent
 from ..errors import InputError, ProbSAError
 from ..models import Model, Output, arguments, look_up
-from ..variational import Cox, evidence_level, kl_weight, objective
+from ..variational import BACKGROUND, Cox, evidence_level, kl_weight, objective
 from .batching import BagReader, Batch, Loader, Shard, plan_epoch, shard
 from .checkpoints import (
     Progress,
@@ -121,8 +121,7 @@ class TrainingLoop:
                 if self.average is not None:
                     self.kept.load_state_dict({**model.state_dict(), **checkpoint.part("average")})
                     self.average.n_averaged.fill_(self.progress.step)
-        pin = self.device.type == "cuda"
-        self.loader = Loader(self.reader, workers=settings.workers, pin=pin)
+        self.loader = Loader(self.reader, workers=settings.workers)
         self.plans = [self._plan(epoch) for epoch in range(self.epochs)]
         self.steps = sum(len(plan) for plan in self.plans)
 
@@ -517,7 +516,8 @@ def _store_baseline(folder: RunFolder, prepared: PreparedData, *, device: torch.
 def _store_level(folder: RunFolder, prepared: PreparedData, *, device: torch.device) -> None:
     """Put the level of evidence into the checkpoints of a model of evidence, for classes.
 
-    It is found on the validation bags; each of several classes has its own.
+    It is found on the validation bags. Each of several classes has its own, and the background 0,
+    because instances of it are in the negative bags as well.
     """
     for path in (folder.best, folder.last):
         checkpoint = load_checkpoint(path)
@@ -538,6 +538,9 @@ def _store_level(folder: RunFolder, prepared: PreparedData, *, device: torch.dev
         mean, variance = torch.cat(parts, 1)
         found = []
         for k in range(mean.shape[1]):
+            if model.n_classes > 1 and k == BACKGROUND:
+                found.append(0.0)
+                continue
             positive = y == (k if model.n_classes > 1 else 1)
             sizes = [part.shape[1] for part in parts]
             found.append(evidence_level(mean[:, k], variance[:, k], sizes, positive))

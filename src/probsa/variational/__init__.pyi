@@ -16,6 +16,7 @@ from .likelihoods import fit_spec as fit_spec
 from .likelihoods import full_precision as full_precision
 from .likelihoods import likelihood_of as likelihood_of
 from .likelihoods import logits_of as logits_of
+from .localisation import BACKGROUND as BACKGROUND
 from .localisation import consistency as consistency
 from .localisation import evidence_level as evidence_level
 from .localisation import negative_instances as negative_instances

@@ -4,16 +4,22 @@ Each term is a value per bag, to be added to the negative ELBO with a weight of 
 instances; several classes are averaged.
 """
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ..core import Bags, random_stream, segment_max, segment_mean, segment_softmax, segment_sum
+from ..errors import InputError
 from .options import Consistency
 from .posteriors import Posterior
 
+BACKGROUND = 0
+"""Index of the class of several that is no finding: the first one, as in `normal,benign,tumour`."""
 LEAST_VARIANCE = 1e-6
 """Least variance of a normal of guidance, in squared steps between neighbours."""
 CLOSE = 0.1
@@ -112,22 +118,55 @@ def consistency(
 
 
 def negative_instances(
-    q: Posterior, y: Int[Tensor, " bags"] | Float[Tensor, "bags *classes"], bags: Bags
+    q: Posterior, y: Int[Tensor, " bags"] | Float[Tensor, " bags"], bags: Bags
 ) -> Float[Tensor, " bags"]:
     """Return −mean_n log P(f_n ≤ 0) of negative bags, and 0 of others.
 
     Where the MIL assumption holds, every instance of a negative bag is negative. With instance
-    labels z_n = 1[f_n > 0], it is −log q(z_n = 0), the bound's term of labels that are known.
+    labels z_n = 1[f_n > 0], it is −log q(z_n = 0), the bound's term of labels that are known. Of
+    several classes, it is the mean over the findings, each of which has its own negative bags. The
+    background class has none, as instances of it are in every bag.
 
     Args:
         q: The posterior of the evidence, (n,) or (n, classes).
-        y: 1 where a bag is positive, of the bag or of each class.
+        y: The class of each bag, 0 or 1 for evidence of one class.
         bags: The bags.
+
+    Raises:
+        InputError: The posterior is a point mass.
     """
+    if not q.stochastic:
+        raise InputError("P(f ≤ 0) of a point mass is 0 or 1: give a posterior with a variance")
     z = q.mean / q.variance.clamp_min(torch.finfo(q.mean.dtype).tiny).sqrt()
-    each = segment_mean(-torch.special.log_ndtr(-z), bags.sizes)
-    each = each * (1 - y.to(each.dtype))
+    positive = y > 0
+    if z.ndim == 2:
+        findings = [c for c in range(z.shape[1]) if c != BACKGROUND]
+        z = z[:, findings]
+        positive = y[:, None] == torch.tensor(findings, device=y.device)
+    nonpositive: Tensor = _NegativeLogTail.apply(z)  # pyright: ignore[reportAssignmentType]
+    each = segment_mean(nonpositive, bags.sizes)
+    each = each * (~positive).to(each.dtype)
     return each if each.ndim == 1 else each.mean(1)
+
+
+class _NegativeLogTail(torch.autograd.Function):
+    """−log Φ(−z), whose derivative is φ(z) / Φ(−z).
+
+    PyTorch takes the derivative of `log_ndtr` as a quotient of two numbers near e^(−z²/2): in
+    float32 it is 4 % off at z = 1000, and six times too large at 10⁴. erfcx has no such factor.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        ctx.save_for_backward(z)
+        return -torch.special.log_ndtr(-z)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # pyright: ignore
+        (z,) = ctx.saved_tensors
+        # inf far below 0, where the quotient is 0
+        return grad * math.sqrt(2 / math.pi) / torch.special.erfcx(z / math.sqrt(2))
 
 
 def evidence_level(
