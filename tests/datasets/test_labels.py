@@ -2,12 +2,16 @@
 
 import csv
 import re
+import warnings
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.model_selection import StratifiedGroupKFold
 from support.refusals import refused
 
 from probsa.datasets import (
@@ -20,7 +24,7 @@ from probsa.datasets import (
     read_table,
 )
 from probsa.errors import InputError, TableError
-from probsa.tasks import TargetOptions
+from probsa.tasks import LABELS, TargetOptions
 
 
 def table(tmp_path: Path, text: str, **options: object) -> LabelTable:
@@ -239,6 +243,86 @@ def test_the_validation_part_is_stratified_and_follows_the_seed():
     for share in (0.0, 0.6):
         with pytest.raises(InputError, match=f"validation is {share:g}: give a share"):
             make_split(made(10, positive=5), validation=share)
+
+
+SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 1 / 3, 0.35, 0.4, 0.45, 0.5)
+"""Shares of the training part that may validate; some are 1 / k."""
+
+
+def cohort(n, *, patients, positive, task="binary"):
+    """Return a table with bags of patients: `none`, `pairs`, or of `random` sizes."""
+    rng = np.random.default_rng(n)
+    groups = {
+        "none": None,
+        "pairs": tuple(f"p{k // 2}" for k in range(n)),
+        "random": tuple(f"p{k}" for k in rng.integers(0, max(4, n // 3), n)),
+    }[patients]
+    values = rng.normal(size=n) if task == "regression" else rng.random(n) < positive
+    values = [(float(value),) for value in values]
+    return LabelTable(
+        bags=tuple(f"b{k:03}" for k in range(n)),
+        labels=LABELS[task].bag_strata(values),
+        values=tuple(values),
+        groups=groups,
+        classes=("0", "1") if task == "binary" else (),
+        task=task,
+    )
+
+
+@pytest.mark.parametrize("patients", ["none", "pairs", "random"])
+@pytest.mark.parametrize(
+    ("task", "positive"), [("binary", 0.4), ("binary", 0.1), ("regression", 0.0)]
+)
+def test_the_share_that_is_asked_for_validates(patients, task, positive):
+    for n in (20, 37, 100):
+        t = cohort(n, patients=patients, positive=positive, task=task)
+        sizes = Counter(t.groups or t.bags)
+        for share in SHARES:
+            split = make_split(t, validation=share)
+            assert split.val and split.train
+            assert {*split.train} | {*split.val} == {*t.bags}
+            got = len(split.val) / n
+            # Whole patients, and as many of each class as of the others, cannot be met exactly.
+            assert abs(got - share) <= max(1.1 * max(sizes.values()) / n, 0.02), (n, share, got)
+            of_patient = dict(zip(t.bags, t.groups or t.bags, strict=True))
+            assert not {of_patient[b] for b in split.val} & {of_patient[b] for b in split.train}
+            assert f"{len(split.val)} of {n} bags of the training part validate" in split.origin
+            assert f"{got:.1%}" in split.origin
+
+
+@pytest.mark.parametrize("n", [8, 10, 12, 15])
+def test_a_small_cohort_has_a_validation_part_too(n):
+    for share in SHARES:
+        split = make_split(made(n, positive=n // 2), validation=share)
+        assert 1 <= len(split.val) <= n // 2
+        assert abs(len(split.val) / n - share) <= 2 / n  # a bag of each class
+
+
+def first_fold(t, share):
+    """Return the validation part of version 0.2, by the same rule on its own."""
+    groups = np.array(t.groups or t.bags)
+    y = np.array(t.labels)
+    folds = min(round(1 / share), len({*groups}), int(np.bincount(y).max()))
+    splitter = StratifiedGroupKFold(n_splits=folds, shuffle=True, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        divisions = list(splitter.split(y, y, groups))
+    classes = [tuple(len({*y[part]}) for part in division) for division in divisions]
+    _, val = divisions[classes.index(max(classes))]
+    return tuple(t.bags[row] for row in val)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.2, 0.25, 1 / 3, 0.5])
+@pytest.mark.parametrize("patients", ["none", "pairs", "random"])
+def test_splits_of_version_0_2_that_kept_their_share_are_made_again(patients, share):
+    compared = 0
+    for n in (10, 20, 30, 50, 100, 200):
+        t = cohort(n, patients=patients, positive=0.4)
+        expected = first_fold(t, share)
+        if abs(len(expected) / n - share) <= 0.2 * share:
+            assert make_split(t, validation=share).val == expected
+            compared += 1
+    assert compared >= 2
 
 
 @settings(max_examples=40, deadline=None)

@@ -7,8 +7,9 @@ that no longer fit the labels are rejected.
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,12 @@ from ..tasks import SHOWN
 from .labels import LabelTable
 from .names import SPLIT_PARTS, nearest, without_suffix
 
+MOST_FOLDS = 20
+"""Into how many folds a training part is divided at most, to take some of them for validation; more
+are made only for shares below 1 / 20."""
+TOLERANCE = 0.25
+"""Relative difference from a requested share of 1 / k up to which the first fold is taken, and not
+the nearest one: version 0.2 always took the first, and its splits can be made again."""
 NO_TEST = (
     "nothing is held out for testing: all figures are of the validation bags, on which the epoch "
     "and the threshold were chosen. To test, add a column 'fold' (0, 1, 2, …; then --test-fold 0) "
@@ -64,9 +71,9 @@ def make_split(
     """Return the split that the table defines, or make one from it.
 
     With folds, `test_fold` k is tested, k + 1 validates (the first follows the last), and the rest
-    train. A column `split` is used as given. Without it, or if it has no `val`, a share of about
-    `validation` of the labelled training bags validates, stratified by `LabelTable.labels`,
-    by whole groups.
+    train. A column `split` is used as given. Without it, or if it has no `val`, the share
+    `validation` of the labelled training bags validates, as nearly as whole groups allow that are
+    stratified by `LabelTable.labels`.
 
     Raises:
         TableError: the arguments do not fit the table, a group would be in two parts, or a bag
@@ -99,11 +106,12 @@ def make_split(
     parts = {b: p for b, p in zip(table.bags, parts, strict=True) if p is not None}
     _check_parts(table, parts, origin)
     if "val" not in parts.values():
+        available = sum(part == "train" for part in parts.values())
         val_bags = _validation(table, parts, share=validation, seed=seed)
         parts |= dict.fromkeys(val_bags, "val")
         origin += (
-            f"; {len(val_bags)} bags of the training part validate: about {validation:.0%}, "
-            f"{_division(table, seed)}"
+            f"; {len(val_bags)} of {counted(available, 'bag')} of the training part validate: "
+            f"{len(val_bags) / available:.1%}, {_division(table, seed)}"
         )
     return _split_of(parts, origin)
 
@@ -224,19 +232,25 @@ def _validation(
         raise InputError(f"validation is {share:g}: give a share above 0 and up to 0.5")
     rows = [row for row, bag in enumerate(table.bags) if parts.get(bag) == "train"]
     groups = np.array([table.group(row) for row in rows])
-    k = min(round(1 / share), len(set(groups)))
-    y = table.of_task.labels.balanced_strata([table.labels[r] for r in rows], k)
+    strata = [table.labels[row] for row in rows]
+    taken = _folds_of_share(share, most=len(set(groups)))
+    y = table.of_task.labels.balanced_strata(strata, taken.denominator)
     # sklearn rejects more folds than the largest class has bags.
-    k = min(k, int(np.bincount(y).max()))
-    if k < 2:
+    taken = _folds_of_share(share, most=min(taken.denominator, int(np.bincount(y).max())))
+    if taken == 1:
         raise TableError(
             f"{table.where}: {len(rows)} bags in {len(set(groups))} groups are too few to take a "
             "validation part from: give a column 'split'"
         )
-    # the first of those whose two parts cover the most classes
+    folds = _stratified_folds(y, groups, taken.denominator, seed=seed)
+    tolerance = TOLERANCE * share if taken.numerator == 1 else 0.0
     train, val = max(
-        _stratified_folds(y, groups, k, seed=seed),
-        key=lambda parts: tuple(len(set(y[part])) for part in parts),
+        _unions(folds, taken.numerator),
+        key=lambda parts: (
+            # Both parts should have as many classes as possible, and the share that is asked for.
+            *(len(set(y[part])) for part in parts),
+            -round(max(0.0, abs(len(parts[1]) / len(rows) - share) - tolerance), 9),
+        ),
     )
     missing = table.of_task.labels.needed_strata(y.tolist()) - set(y[train].tolist())
     if missing:
@@ -250,6 +264,28 @@ def _validation(
             "part without a bag: give a column 'split', or more groups"
         )
     return [table.bags[rows[position]] for position in val]
+
+
+def _folds_of_share(share: float, *, most: int) -> Fraction:
+    """Return which fraction of folds makes up a share, the nearest with at most so many folds.
+
+    It is 1 / k where that is the share, and 1 if there is only one fold.
+    """
+    folds = max(MOST_FOLDS, round(1 / share))
+    nearest = Fraction(share).limit_denominator(max(1, min(most, folds)))
+    return nearest or Fraction(1, max(1, most))
+
+
+def _unions(
+    folds: Sequence[tuple[np.ndarray, np.ndarray]], count: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield training and validation rows, where each `count` neighbouring folds validate once."""
+    fold_rows = [val for _, val in folds]
+    every_row = np.sort(np.concatenate(fold_rows))
+    for first in range(len(fold_rows)):
+        chosen = [fold_rows[(first + k) % len(fold_rows)] for k in range(count)]
+        val = np.sort(np.concatenate(chosen))
+        yield np.setdiff1d(every_row, val), val
 
 
 VERSION = 1
