@@ -206,3 +206,15 @@ def test_errors_of_prediction(fitted):
         fitted.predict(X, coords=[None, None])
     with pytest.raises(BagError, match=r"bag 0 of X.*no coordinates"):
         fitted.predict([np.zeros((2, 6))])
+
+
+def test_two_classes_are_called_by_the_threshold_of_the_model(fitted):
+    p = fitted.predict_proba(X)[:, 1]
+    cut = float(np.sort(p)[len(p) // 2])
+    assert fitted.predictor_.threshold is None
+    assert fitted.predict(X).tolist() == fitted.classes_[(p >= 0.5).astype(int)].tolist()
+    fitted.predictor_.threshold = cut
+    try:
+        assert fitted.predict(X).tolist() == fitted.classes_[(p >= cut).astype(int)].tolist()
+    finally:
+        fitted.predictor_.threshold = None

@@ -274,6 +274,23 @@ def mean_by_group(values):
     return np.mean([np.mean(v) for v in groups.values()]), len(groups)
 
 
+@pytest.mark.parametrize("kept", [0, 7, 20])
+def test_bags_without_instances_have_no_share_of_marked_ones(tmp_path, kept):
+    folder, table, _ = write_instances(tmp_path / "p")
+    tested = sorted((folder / "instances").glob("test*.h5"))
+    for path in tested[kept:]:
+        path.unlink()
+    out = tmp_path / "sets.csv"
+    written = write_sets(folder, GuaranteeOptions(recall=0.5), labels=table, out=out)
+    assert "nan" not in "\n".join(map(str, written.text))
+    marked = {row["bag"]: row["marked"] for row in TextTable.read(out).rows}
+    assert {bag for bag, share in marked.items() if share} == {path.stem for path in tested[:kept]}
+    shares = [float(share) for share in marked.values() if share]
+    assert np.isfinite(shares).all()
+    if shares:
+        assert f"{np.mean(shares):.1%} are marked" in text(written)
+
+
 @pytest.mark.parametrize("recall", [0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9])
 def test_found_instances_are_those_of_the_definition(tmp_path, recall):
     folder, table, bags = write_instances(tmp_path / "p")

@@ -567,7 +567,7 @@ def test_a_shared_reason_is_said_once_and_numbers_have_three_digits():
     months = Metric(12.345, low=9.876, high=15.678)
     metrics = {"a": none, "b": none, "c": months, "d": Metric(0.8126), "e": Metric(1.0)}
     console = Console(file=io.StringIO(), record=True, width=120)
-    console.print(metric_grid("bags", metrics, titles={}))
+    console.print(metric_grid("bags", metrics, titles={name: name for name in metrics}))
     text = console.export_text()
     assert text.count("there is no bag of class 1") == 1 and text.count("see 1") == 2
     for said in ("12.3 ", "[9.9, 15.7]", "0.813 ", "1.000 "):

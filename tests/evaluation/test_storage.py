@@ -24,6 +24,7 @@ from probsa.evaluation.storage import (
     write_instances,
     write_predictions,
 )
+from probsa.statistics import Threshold
 
 
 def _prediction(name="a", *, probability=(0.25,), n=5, seed=0, **other):
@@ -245,7 +246,7 @@ def test_no_folder_and_no_table_and_a_bare_one(tmp_path, folder):
     (folder / "predictions.csv").write_text("bag,p_1,sd_1\na,0.5,0\n")
     read = read_predictions(folder)
     assert (read.labels, read.parts, read.classes) == ((None,), ("new",), ("1",))
-    assert read.threshold is None
+    assert read.call_threshold == Threshold(value=0.5, origin="default")
 
 
 WHOLE = "bag,part,label,prediction,p_1,sd_1\n"

@@ -15,6 +15,7 @@ from probsa.maps import DOUBTS, map_limits, render_folder
 from probsa.maps.draw import draw_map, heading
 from probsa.maps.folder import NOTHING, against, reservations, resolve, unlike
 from probsa.maps.scale import common_limits
+from probsa.statistics import Threshold
 
 
 @pytest.fixture
@@ -87,7 +88,8 @@ def test_what_makes_p_is_said_where_it_contradicts_the_map(tmp_path, monkeypatch
         reservations=["This model is not shown better than chance."],
         map_score=CHOICE,
     )
-    table = replace(read_predictions(folder), threshold=0.21)
+    stored = Threshold(value=0.21, origin="stored")
+    table = replace(read_predictions(folder), call_threshold=stored)
     low, high = (replace(p, attention_mean=k - 4 + p.attention_mean) for k in (0, 9))
     assert against(table, p) == against(table, high) == ""
     little = replace(low, attention_mean=np.append(low.attention_mean[1:], np.float32(0.01)))

@@ -15,6 +15,7 @@ def write_cohort(
     shift=0.0,
     positives=True,
     classes=("0", "1"),
+    threshold=0.4,
     **about,
 ):
     """Write predictions of groups with one or two bags, and a label table with the groups.
@@ -27,6 +28,7 @@ def write_cohort(
         shift: added to the log odds of the test bags.
         positives: whether positive bags have positive instances.
         classes: names of the classes.
+        threshold: the stored threshold; None for none.
         about: further entries of predictions.json.
     """
     rng = np.random.default_rng(seed)
@@ -57,7 +59,7 @@ def write_cohort(
         labels=labels,
         parts=part_of,
         classes=classes,
-        threshold=0.4,
+        threshold=threshold,
         metadata=metadata,
     )
     table = path.with_suffix(".csv")

@@ -70,6 +70,10 @@ def test_the_report_compares_covariates_images_and_both(trained):
     p = both.probability[test, 0]
     pairs = p[y][:, None] - p[~y][None]
     assert values["both"] == pytest.approx(((pairs > 0) + (pairs == 0) / 2).mean())
+    frame = trained.report.to_frame().set_index(["of", "metric"])["value"]
+    assert frame["both", "auroc"] == pytest.approx(values["both"])
+    assert section["warnings"] == [w for w in trained.report.warnings if "of the target" in w]
+    assert len(section["warnings"]) == (values["covariates alone"] > 0.98)
     metadata = json.loads((trained.run.predictions / "predictions.json").read_text())
     assert metadata["covariates"] == ["age", "height", "sex"]
     assert load(trained.run.path, device="cpu").model.arguments["covariates"] == 4

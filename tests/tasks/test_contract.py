@@ -107,7 +107,7 @@ def test_columns_of_tables_and_of_maps(name):
     for columns in (1, 2, 3, 5):
         assert 0 <= task.column(p, columns) < columns
         assert 0 <= task.column(p, columns, called=True) < columns
-    assert task.called_positive(d.predicted, 0.4).shape == (N,)
+    assert task.called_positive(d.predicted, Stated(threshold=0.4)).shape == (N,)
     assert {*task.watched} <= {*d.outputs}
 
 
@@ -177,7 +177,9 @@ def test_calls_and_margins_of_classes(name, p, threshold, calls, margins):
     called, margin = TASKS[name].call(np.array(p), threshold)
     assert called.tolist() == calls and margin == pytest.approx(margins)
     positive = [call > 0 for call in calls]
-    assert TASKS[name].called_positive(np.array(p), threshold).tolist() == positive
+    assert (
+        TASKS[name].called_positive(np.array(p), Stated(threshold=threshold)).tolist() == positive
+    )
 
 
 def test_numbers_and_times_call_no_class():

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..core import TaskName, TextTable, counted, read_number, write_csv
+from ..core import TaskName, TextTable, counted, group_keys, read_number, write_csv
 from ..errors import TableError, hint
 from ..tasks import (
     LABELS,
@@ -175,12 +175,15 @@ def read_table(
     )
     assignments: dict[str, Any] = {
         f"{name}s": tuple(
-            _assigned(name, cells[name], bag, where=f"{path}, line {line}, bag {bag!r}")
+            _assigned(name, cells[name], where=f"{path}, line {line}, bag {bag!r}")
             for bag, (line, cells) in by_bag.items()
         )
         for name in ("group", "fold", "split")
         if name in chosen.columns
     }
+    if "groups" in assignments:
+        group_of = dict(zip(by_bag, assignments["groups"], strict=True))
+        assignments["groups"] = tuple(group_keys(tuple(by_bag), group_of))
     return LabelTable(
         path=path,
         bags=tuple(by_bag),
@@ -195,10 +198,10 @@ def read_table(
     )
 
 
-def _assigned(role: str, text: str, bag: str, *, where: str) -> str | int | None:
-    """Return the group, the fold or the part of a bag."""
+def _assigned(role: str, text: str, *, where: str) -> str | int | None:
+    """Return the group (empty for none), the fold or the part of a bag."""
     if role == "group":
-        return text or bag
+        return text
     if role == "fold":
         return int(read_number(text, "the fold", where=where, low=0.0, whole=True))
     if text in SPLIT_PARTS or not text:

@@ -107,14 +107,15 @@ class MILClassifier(ClassifierMixin, MILEstimator):
     def predict(self, X: Any, *, coords: Any = None) -> Shaped[np.ndarray, "bags *findings"]:
         """Return the label of the most probable class of each bag.
 
-        Of grades, it is the median: the first grade with P(Y ≤ grade) ≥ ½. Of findings, 1 for each
-        with a probability of at least ½ (bags, findings).
+        Of two classes, it is the second one from the threshold of the model on, and from ½ on if it
+        has none. Of grades, it is the median: the first grade with P(Y ≤ grade) ≥ ½. Of findings, 1
+        for each whose probability reaches its threshold or ½ (bags, findings).
         """
         p = self.predict_proba(X, coords=coords)
-        task = TASKS[self.task_]
+        task, stated = TASKS[self.task_], self.predictor_.names_and_thresholds
         if task.has_findings:
-            return (p >= 0.5).astype(np.int64)
-        return self.classes_[p.argmax(1) if task.unordered_classes else task.call(p)[0]]
+            return (p >= stated.of_findings(p.shape[1])).astype(np.int64)
+        return self.classes_[task.call(p, stated.threshold)[0]]
 
     def decision_function(
         self, X: Any, *, coords: Any = None

@@ -75,9 +75,11 @@ from .scores import doubt as doubt
 from .scores import instance_evidence as instance_evidence
 from .scores import instance_scores as instance_scores
 from .scores import instance_variances as instance_variances
+from .section import RIGHT as RIGHT
 from .section import Line as Line
 from .section import Panel as Panel
 from .section import Section as Section
+from .section import grid as grid
 from .slide_effects import SlideEffect as SlideEffect
 from .slide_effects import slide_effects as slide_effects
 from .slide_effects import with_slide_effects as with_slide_effects

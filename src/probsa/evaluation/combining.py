@@ -181,8 +181,9 @@ def _threshold(tables: Sequence[Predictions], places: Sequence[dict[str, int]]) 
             for t, place in zip(tables, places, strict=True)
         ]
         return choose_threshold(y, np.mean(each, 0)).value
-    known = [t.threshold for t in tables if t.threshold is not None]
-    return float(np.mean(known)) if known else None
+    known = [t.call_threshold for t in tables if t.call_threshold is not None]
+    values = [threshold.value for threshold in known if threshold.origin != "default"]
+    return float(np.mean(values)) if values else None
 
 
 @dataclass(frozen=True)

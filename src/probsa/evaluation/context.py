@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..core import TextTable
+from ..core import TextTable, group_keys
 from ..datasets import match_bags, patient_table, read_table
 from ..errors import InputError
-from ..statistics import Draws
-from ..tasks import TargetData, TargetOptions, Task
+from ..statistics import Draws, Threshold
+from ..tasks import Stated, TargetData, TargetOptions, Task
 from .prediction import Prediction
-from .storage import MEAN_FEATURES, Predictions, listed
+from .storage import MEAN_FEATURES, Predictions, call_threshold, listed, stated_of
 
 SEEN = ("train", "val")
 """Parts of a run whose bags the run has seen."""
@@ -33,7 +33,7 @@ class Truth:
     targets: Mapping[str, tuple[float, ...]]
     """The class index of a bag, or a value for each column of the target, nan if not known."""
     group: Mapping[str, str] = field(default_factory=dict)
-    """Groups (patients); a bag that is missing is its own group."""
+    """Groups (patients); a bag that is missing is its own group, see `group_keys`."""
     warnings: tuple[str, ...] = ()
 
 
@@ -66,7 +66,7 @@ class Context:
     @cached_property
     def groups(self) -> list[str]:
         """The group of each evaluated bag."""
-        return [self.truth.group.get(name, name) for name in self.names]
+        return group_keys(self.names, self.truth.group)
 
     @cached_property
     def targets(self) -> Float[np.ndarray, "bags targets"]:
@@ -84,6 +84,11 @@ class Context:
         """The probabilities of all classes, with two columns for a single logit."""
         p = self.predictions.probability[list(self.rows)].astype(np.float64)
         return np.hstack([1 - p, p]) if p.shape[1] == 1 and self.task.has_classes else p
+
+    @cached_property
+    def stated(self) -> Stated:
+        """What is stated of the model, with the threshold of the evaluation."""
+        return stated_of(self.predictions)._replace(threshold=self.threshold)
 
     @cached_property
     def called(self) -> Int[np.ndarray, " bags"]:
@@ -115,7 +120,7 @@ class Context:
     ) -> Draws:
         """Return resamples of the groups of some bags, stratified by whether a bag is positive."""
         count = min(self.bootstrap, at_most)
-        groups = [self.truth.group.get(name, name) for name in names]
+        groups = group_keys(names, self.truth.group)
         return Draws.stratified(positive, groups=groups, resamples=count, seed=self.seed)
 
     @cached_property
@@ -183,6 +188,19 @@ def labelled_rows(predictions: Predictions, truth: Truth) -> dict[str, tuple[int
     of_part = {part: tuple(i for i in rows if predictions.parts[i] == part) for part in SEEN}
     test = tuple(i for i in rows if predictions.parts[i] not in SEEN)
     return {"test": test, **of_part, "all": tuple(rows)}
+
+
+def threshold_of(predictions: Predictions, truth: Truth) -> Threshold | None:
+    """Return the threshold of positive calls, see `call_threshold`, by the labels of `truth`."""
+    targets = [truth.targets.get(bag) for bag in predictions.bags]
+    stored = predictions.call_threshold
+    return call_threshold(
+        predictions.of_task,
+        stored=stored.value if stored is not None and stored.origin == "stored" else None,
+        parts=predictions.parts,
+        positive=[None if y is None else y[0] > 0 for y in targets],
+        p=predictions.probability,
+    )
 
 
 def stored_targets(predictions: Predictions) -> dict[str, tuple[float, ...]]:

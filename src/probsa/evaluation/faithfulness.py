@@ -24,6 +24,7 @@ from ..core import (
     TaskName,
     as_record,
     counted,
+    group_keys,
     random_stream,
     read_record,
     select_instances,
@@ -321,9 +322,7 @@ def faithfulness_section(context: Context) -> Section | None:
     if stored is None:
         return None
     p = context.predictions.probability[list(context.rows)]
-    called = context.task.called_positive(p, context.threshold)
-    if thresholds := context.predictions.metadata.get("thresholds"):  # one for each finding
-        called = np.any(p >= np.array(thresholds), axis=1)
+    called = context.task.called_positive(p, context.stated)
     having = zip(context.names, called, strict=True)
     of_bags = [stored[name] for name, positive in having if positive and name in stored]
     curves = [c for c in of_bags if c.most_first]
@@ -331,7 +330,7 @@ def faithfulness_section(context: Context) -> Section | None:
     without = Counter(c.missing["shown"] for c in of_bags if not c.most_first)
     metrics = mean_curves_metrics(
         curves,
-        groups=[context.truth.group.get(c.name, c.name) for c in curves],
+        groups=group_keys([c.name for c in curves], context.truth.group),
         resamples=min(context.bootstrap, INSTANCE_RESAMPLES),
         seed=context.seed,
     )
@@ -488,7 +487,8 @@ def choose_map_score(
             scores = available_scores(p)
             if len(scores) == 1:
                 break
-            positive = p.of_task.called_positive(p.probability[None], threshold)[0]
+            stated = p.stated._replace(threshold=threshold)
+            positive = p.of_task.called_positive(p.probability[None], stated)[0]
             if positive and removable(predictor, bag):
                 found.append(deletion_drops(predictor, bag, p))
         except BagError:

@@ -15,7 +15,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Shaped
 from scipy.special import expit, logit
 
-from ..core import as_paths, counted, optional_path, seed_of, write_csv
+from ..core import as_paths, counted, group_keys, optional_path, seed_of, write_csv
 from ..errors import InputError, OutputExists, UnmetGuarantee
 from ..statistics import (
     ConformalSets,
@@ -31,8 +31,7 @@ from ..statistics import (
     shift_test,
     smallest_alpha,
 )
-from ..tasks import HALF
-from .context import SEEN, Context, labelled_rows, read_truth, stored_targets
+from .context import SEEN, Context, labelled_rows, read_truth, stored_targets, threshold_of
 from .prediction import Prediction
 from .scores import instance_scores
 from .section import Section
@@ -458,6 +457,10 @@ def found_instances(calibration: Context, bags: Context, options: GuaranteeOptio
     )
     area = {p.name: (instance_scores(p) >= cut).mean() for p in bags.instances()}
     listed_area = [area.get(name, math.nan) for name in bags.names]
+    marked_share = "none of these bags has per-instance outputs in which they could be marked"
+    if area:
+        mean_area = float(np.mean(list(area.values())))
+        marked_share = f"of the instances of these {len(area)} bags, {mean_area:.1%} are marked"
 
     def means() -> Means:
         rows = {name: i for i, name in enumerate(bags.names)}
@@ -491,10 +494,9 @@ def found_instances(calibration: Context, bags: Context, options: GuaranteeOptio
         lines=[
             f"found instances: those with a score of at least {cut:.4g} are marked; of the "
             f"positive ones of a new bag, at least {options.recall:.1%} are marked in expectation",
-            f"  {many} calibration groups have positive instances; of the instances of these "
-            f"{len(area)} bags, {np.nanmean(listed_area):.1%} are marked",
+            f"  {many} calibration groups have positive instances; {marked_share}",
         ],
-        columns={"marked": [f"{v:.6g}" for v in listed_area]},
+        columns={"marked": [f"{area[name]:.6g}" if name in area else "" for name in bags.names]},
         summary={"recall": options.recall, "cut": cut},
         means=means,
     )
@@ -547,7 +549,9 @@ def calibration_bags(bags: Context, folder: Path | None) -> Context:
             f"{found.predictions.folder} has no labelled validation bags besides those evaluated: "
             "name a predictions folder of other bags, with labels, with --calibration"
         )
-    both = {"bag": (bags.names, found.names), "group": (bags.groups, found.groups)}
+    keys = group_keys([*bags.names, *found.names], found.truth.group)
+    groups = keys[: len(bags.names)], keys[len(bags.names) :]
+    both = {"bag": (bags.names, found.names), "group": groups}
     for what, (one, other) in both.items():
         shared = set(other)
         if names := [name for name in dict.fromkeys(one) if name in shared]:
@@ -761,13 +765,14 @@ def write_sets(
             f"{folder} has only training and validation bags, for which nothing can be "
             "guaranteed: predict new bags with `probsa predict`"
         )
-    threshold = HALF if predictions.threshold is None else predictions.threshold
+    truth = read_truth(predictions, labels, classes=classes)
+    threshold = threshold_of(predictions, truth)
     new = Context(
         predictions=predictions,
-        truth=read_truth(predictions, labels, classes=classes),
+        truth=truth,
         part="new",
         rows=rows,
-        threshold=threshold if predictions.of_task.two_classes else None,
+        threshold=None if threshold is None else threshold.value,
         bootstrap=0,
         seed=seed,
     )

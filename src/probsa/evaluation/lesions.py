@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int, Num, Shaped, UInt8
 from scipy import ndimage
 from scipy.spatial import KDTree
 
-from ..core import check_stride, counted
+from ..core import check_stride, counted, group_keys
 from ..datasets import (
     annotation_files,
     count_annotation_kinds,
@@ -257,7 +257,7 @@ def match_detections(name: str, detections: Detections, *, lesions: Lesions | No
 def froc_summary(
     replicates: Sequence[Sequence[SlideHits]],
     *,
-    groups: Mapping[str, Hashable] | None = None,
+    groups: Mapping[str, str] | None = None,
     blocks: Sequence[Hashable] | None = None,
     bootstrap: int = 200,
     seed: int = 0,
@@ -285,7 +285,7 @@ def froc_summary(
     except InputError as error:
         return dict.fromkeys(FROC_METRICS, Metric.undefined(str(error)))
     tumour = np.array([s.tumour for s in replicates[0]])
-    patients = [(groups or {}).get(name, name) for name in names[0]]
+    patients = group_keys(names[0], groups or {})
     draws = Draws.stratified(tumour, groups=patients, resamples=bootstrap, seed=seed)
     rows = np.full((len(replicates), len(draws.counts), len(FROC_METRICS)), np.nan)
     for slides, of_replicate in zip(replicates, rows, strict=True):

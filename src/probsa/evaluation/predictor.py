@@ -226,11 +226,17 @@ class Predictor:
         if waiting:
             yield from self._scaled(waiting)
 
-    def _scaled(self, bags: list[Bag]) -> Iterator[Prediction]:
+    @property
+    def names_and_thresholds(self) -> Stated:
+        """The names of the classes and the thresholds, with which bags are called."""
         thresholds, target = (self.metadata.get(key) for key in ("thresholds", "target"))
-        stated = Stated(self.classes, self.threshold, thresholds, target or ())
+        return Stated(self.classes, self.threshold, thresholds, target or ())
+
+    def _scaled(self, bags: list[Bag]) -> Iterator[Prediction]:
         for p in self._predict_batch(bags):
-            yield replace(scale_prediction(p, temperature=self.temperature), stated=stated)
+            yield replace(
+                scale_prediction(p, temperature=self.temperature), stated=self.names_and_thresholds
+            )
 
     @torch.no_grad()
     def _predict_batch(self, bags: list[Bag]) -> list[Prediction]:

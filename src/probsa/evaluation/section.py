@@ -63,6 +63,8 @@ class Section:
     """The name of its file, and its panels from left to right."""
     metrics: Mapping[str, Mapping[str, Metric]] = field(default_factory=dict)
     """Metrics by what they are of, for data frames."""
+    warnings: Sequence[str] = ()
+    """What a reader must know before the numbers; a report shows it on its first screen."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -157,7 +159,7 @@ def metric_grid(title: str, metrics: Mapping[str, Metric], *, titles: Mapping[st
         value = "-" if m.value is None else f"{m.value:.{m.digits}f}"
         why = marks.get(m.reason or "", m.reason)
         interval = why if m.value is None else m.span(before="") + left
-        rows.append((titles.get(name, name), value, interval))
+        rows.append((titles[name], value, interval))
     table = grid(title, {"metric": {}, "value": RIGHT, "95 % interval": {}}, rows)
     if shared:
         notes = (f"{k}: {reason}" for k, reason in enumerate(shared, 1))
@@ -175,4 +177,4 @@ def metric_columns(
         (part, *(str(metrics[c]) if c in metrics else "-" for c in columns))
         for part, metrics in rows.items()
     ]
-    return grid(None, {title: {}, **{titles.get(c, c): RIGHT for c in columns}}, cells)
+    return grid(None, {title: {}, **{titles[c]: RIGHT for c in columns}}, cells)

@@ -28,6 +28,7 @@ from ..core import (
     check_file_name,
     counted,
     dataset_of,
+    group_keys,
     named_file,
     numeric_attribute,
     open_hdf5,
@@ -40,7 +41,18 @@ from ..core import (
 from ..errors import BagError, InputError, OutputExists, TableError, UnknownName
 from ..jobs import replacing_folder
 from ..models import ScoreKind
-from ..tasks import TASKS, Stated, Target, Task, Verdict, class_name, task_of_classes
+from ..statistics import Threshold, choose_threshold
+from ..tasks import (
+    HALF,
+    TASKS,
+    Stated,
+    Target,
+    Task,
+    Verdict,
+    as_written,
+    class_name,
+    task_of_classes,
+)
 from .prediction import LIKE_ATTENTION, OF_EVERY_INSTANCE, PER_INSTANCE, Prediction
 
 PREDICTIONS_TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
@@ -180,7 +192,8 @@ class Predictions:
     classes, one column for each of `outputs`."""
     std: Float[np.ndarray, "bags columns"]
     classes: tuple[str, ...]
-    threshold: float | None
+    call_threshold: Threshold | None
+    """The threshold of p(Y = 1) for positive calls by the stored labels, see `call_threshold`."""
     metadata: dict[str, Any]
     std_within: Float[np.ndarray, "bags columns"] | None = None
     """None for predictions of one model, as `std_between`."""
@@ -202,6 +215,11 @@ class Predictions:
     def of_task(self) -> Task:
         """What depends on the task."""
         return TASKS[self.task]
+
+    @property
+    def threshold(self) -> float | None:
+        """From which p(Y = 1) a bag is called positive; None where another rule decides calls."""
+        return None if self.call_threshold is None else self.call_threshold.value
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -313,17 +331,30 @@ def read_predictions(folder: Path | str) -> Predictions:
         if not c.optional or all(n in table.columns for n in c.names)
     }
     values |= {k: v[:, 0] for k, v in values.items() if k in (*SCORES, "ood", "ood_distance")}
+    bags = tuple(row["bag"] for row in rows)
+    parts = tuple(_part(row, path) for row in rows)
+    labels: tuple[int | None, ...] = (None,) * len(rows)
+    if task.has_classes:
+        labels = tuple(_label(row, path, max(len(classes), 2)) for row in rows)
+    group_of: dict[str, str] = {}
+    if "group" in table.columns:
+        stated_groups = {row["bag"]: row["group"] for row in rows}
+        group_of = dict(zip(bags, group_keys(bags, stated_groups), strict=True))
     used = {"task", "classes", "threshold", *(() if task.has_classes else ("outputs",))}
     return Predictions(
         folder=folder,
-        bags=tuple(row["bag"] for row in rows),
-        parts=tuple(_part(row, path) for row in rows),
-        labels=tuple(
-            _label(row, path, max(len(classes), 2)) if task.has_classes else None for row in rows
-        ),
-        group_of={r["bag"]: r["group"] or r["bag"] for r in rows if "group" in r},
+        bags=bags,
+        parts=parts,
+        labels=labels,
+        group_of=group_of,
         classes=classes,
-        threshold=stated.threshold if task.has_classes else None,
+        call_threshold=call_threshold(
+            task,
+            stored=stated.threshold,
+            parts=parts,
+            positive=[None if label is None else label > 0 for label in labels],
+            p=values["probability"],
+        ),
         metadata={k: v for k, v in metadata.items() if k not in used},
         task=task.name,
         outputs=outputs,
@@ -368,6 +399,40 @@ class _StoredMetadata:
             raise InputError(f"classes are {', '.join(self.classes)}, expected each once")
 
 
+def call_threshold(
+    task: Task,
+    *,
+    stored: float | None,
+    parts: Sequence[str],
+    positive: Sequence[bool | None],
+    p: Float[np.ndarray, "bags columns"],
+) -> Threshold | None:
+    """Return from which p(Y = 1) bags are called positive: the rule of everything that calls bags.
+
+    It is the stored threshold. Where none is stored, it has the best F1 on the labelled validation
+    bags, and without any it is 0.5.
+
+    Args:
+        task: What is predicted.
+        stored: The threshold that is stored with the predictions.
+        parts: The part of each bag in the run.
+        positive: Whether each bag is labelled with the second class; None if it is not known.
+        p: The predicted probabilities, of which the last column counts.
+
+    Returns:
+        The threshold; None where another rule decides calls.
+    """
+    if not task.two_classes:
+        return None
+    if stored is not None:
+        return Threshold(value=stored, origin="stored")
+    known = [k for k, part in enumerate(parts) if part == "val" and positive[k] is not None]
+    if not known:
+        return Threshold(value=HALF, origin="default")
+    y = np.array([positive[k] for k in known], dtype=bool)
+    return choose_threshold(y, p[known, -1].astype(np.float64))
+
+
 def stated_of(table: Predictions) -> Stated:
     """Return the names and thresholds that a table of predictions states."""
     thresholds, target = (table.metadata.get(key) for key in ("thresholds", "target"))
@@ -407,7 +472,7 @@ def write_predictions(  # noqa: PLR0913 - the options are independent
         labels: class index of each bag, or its targets; a bag that is missing here has none.
         parts: part of each bag in the run (train, val, test or new); new if it is missing here.
         classes: class names in the order of their index; a single logit is that of the last one.
-        threshold: p(Y = 1) from which a bag is called positive; None for 0.5.
+        threshold: p(Y = 1) from which a bag is called positive; None for that of `call_threshold`.
         metadata: further entries for predictions.json.
         overwrite: whether to replace existing predictions.
         more: called with the folder before it appears, to write further files into it.
@@ -422,8 +487,10 @@ def write_predictions(  # noqa: PLR0913 - the options are independent
     with replacing_folder(folder) as new:
         check_output(folder, OWN, overwrite=overwrite)
         (new / INSTANCES).mkdir()
-        rows: dict[str, dict[str, object]] = {}
+        task: Task | None = None
+        rows: dict[str, dict[str, Any]] = {}
         of_task: dict[str, object] = {}
+        probabilities: list[np.ndarray] = []
         sampled: list[bool] = []
         for p in predictions:
             if p.name in rows:
@@ -438,13 +505,17 @@ def write_predictions(  # noqa: PLR0913 - the options are independent
             row = {"bag": p.name, "part": parts.get(p.name, "new")}
             if p.group:
                 row["group"] = p.group
-            rows[p.name] = row | _cells(p, labels.get(p.name), classes, threshold=threshold)
+            rows[p.name] = row | _cells(p, labels.get(p.name), classes)
+            probabilities.append(as_written(p.probability))
+            task = p.of_task
             if not p.of_task.unordered_classes:
                 of_task = {"task": p.task, "outputs": list(p.outputs)}
             if p.sampled is not None:
                 sampled.append(p.sampled)
-        if not rows:
+        if not rows or task is None:
             raise InputError(f"there are no predictions to write to {folder}")
+        if task.has_classes:
+            _add_calls(rows.values(), task, np.array(probabilities), stored=threshold)
         header = list(dict.fromkeys(column for row in rows.values() for column in row))
         write_csv(new / PREDICTIONS_TABLE, header, list(rows.values()))
         known = {"threshold": threshold, "classes": list(classes), **of_task}
@@ -455,9 +526,27 @@ def write_predictions(  # noqa: PLR0913 - the options are independent
             more(new)
 
 
-def _cells(
-    p: Prediction, target: Target | None, classes: Sequence[str], *, threshold: float | None
-) -> dict[str, object]:
+def _add_calls(
+    rows: Collection[dict[str, Any]],
+    task: Task,
+    p: Float[np.ndarray, "bags columns"],
+    *,
+    stored: float | None,
+) -> None:
+    """Fill in the called class of each row."""
+    chosen = call_threshold(
+        task,
+        stored=stored,
+        parts=[row["part"] for row in rows],
+        positive=[None if row["label"] is None else row["label"] > 0 for row in rows],
+        p=p,
+    )
+    calls, _ = task.call(p, None if chosen is None else chosen.value)
+    for row, call in zip(rows, calls.tolist(), strict=True):
+        row["prediction"] = call
+
+
+def _cells(p: Prediction, target: Target | None, classes: Sequence[str]) -> dict[str, object]:
     """Return the cells of a bag's row after its name and part, in the order of the columns."""
     width, names = len(p.probability), p.outputs
     cells: dict[str, Any] = dict.fromkeys(p.of_task.labels.label_columns(classes))
@@ -474,10 +563,6 @@ def _cells(
         cells |= zip(tuple(cells), texts, strict=True)
     for columns in columns_of(p.task, names=names, classes=classes):
         cells |= columns.cells(p)
-    if p.of_task.has_classes:
-        # The call is made on the numbers of the table, so that its readers find the same calls.
-        stored = np.array([float(str(v)) for v in p.probability])
-        cells["prediction"] = int(p.of_task.call(stored[None], threshold)[0][0])
     if p.slides:
         cells["slides"] = f"{len(p.slides)}/{p.slides_expected or len(p.slides)}"
     return cells

@@ -1,5 +1,8 @@
 """The titles of metrics, detectors and null maps in the text of reports, tables and figures."""
 
+import re
+from collections.abc import Iterable
+
 METRIC_TITLES = {
     "auroc": "AUROC",
     "average_precision": "average precision",
@@ -19,6 +22,12 @@ METRIC_TITLES = {
     "macro_average_precision": "average precision, mean over classes",
     "micro_average_precision": "average precision of all pairs",
     "macro_f1": "F1, mean over classes",
+    "recall": "recall",
+    "micro_f1": "F1 of all pairs of bag and class",
+    "macro_ece": "ECE, mean over findings",
+    "subset_accuracy": "bags with every call right",
+    "hamming_loss": "share of wrong calls of findings",
+    "label_ranking_precision": "label ranking average precision",
     "kappa": "Cohen's kappa",
     "linear_kappa": "kappa with linear weights",
     "quadratic_kappa": "kappa with quadratic weights",
@@ -38,7 +47,23 @@ METRIC_TITLES = {
     "mean_auroc": "AUROC, mean over times",
     "integrated_brier": "integrated Brier score",
 }
-"""Metrics of bags, of every task."""
+"""Metrics of bags, of every task; see `metric_titles`."""
+SOME_FINDINGS = re.compile(r"(?P<name>.+)_(?P<defined>\d+)_of_(?P<findings>\d+)")
+"""A mean over the findings for which the metric is defined."""
+
+
+def metric_titles(names: Iterable[str]) -> dict[str, str]:
+    """Return the titles of metrics of bags by their names."""
+    titles = {}
+    for name in names:
+        part = SOME_FINDINGS.fullmatch(name)
+        if part is None:
+            titles[name] = METRIC_TITLES[name]
+        else:
+            of = f"{part['defined']} of {part['findings']} findings"
+            titles[name] = f"{METRIC_TITLES[part['name']]} ({of})"
+    return titles
+
 
 INSTANCE_TITLES = {
     "auroc": "AUROC, all bags pooled",

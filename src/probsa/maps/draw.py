@@ -41,7 +41,7 @@ def heading(p: Prediction, *, label: str = "", said: Verdict | None = None) -> s
         label: What the bag is labelled with.
         said: What is predicted; None to take it from the prediction alone.
     """
-    said = said or p.of_task.verdict(p)
+    said = said or p.of_task.verdict(p, p.stated)
     unsure = " · unsure" if said.unsure else ""
     return f"{p.name} · {said.text}{unsure}{f' · label {label}' if label else ''}"
 

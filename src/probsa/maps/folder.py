@@ -18,6 +18,7 @@ from ..evaluation import (
     Predictions,
     drawable_scores,
     read_predictions,
+    stated_of,
     truth_of,
     verdict_of,
 )
@@ -142,7 +143,7 @@ def against(table: Predictions, p: Prediction) -> str:
     if not table.of_task.two_classes or not KINDS[key_of(p)].signed:
         return ""
     positive = float(p.probability[-1])
-    called = positive >= (HALF if table.threshold is None else table.threshold)
+    called = table.of_task.called_positive(p.probability[None], stated_of(table))[0]
     values = column_of(p.attention_mean, -1)
     agrees = values[np.isfinite(values)] * (1 if called else -1)
     if not agrees.sum() < 0 or agrees.max() > LITTLE * np.abs(agrees).max():

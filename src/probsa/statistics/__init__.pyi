@@ -68,4 +68,5 @@ from .survival import concordance as concordance
 from .survival import kaplan_meier as kaplan_meier
 from .survival import survival_between as survival_between
 from .survival import survival_metrics as survival_metrics
+from .thresholds import Threshold as Threshold
 from .thresholds import choose_threshold as choose_threshold

@@ -235,7 +235,9 @@ def multilabel_metrics(
             undefined = Metric.undefined(f"{len(reasons)} of {n} findings ({detail})")
             mean = mean_over_classes(defined) if defined else undefined
             overall |= {f"macro_{key}": undefined, f"macro_{key}_{len(defined)}_of_{n}": mean}
-            notes.append(f"macro {key} over all findings leaves out {', '.join(reasons)}")
+            notes.append(
+                f"macro {key.replace('_', ' ')} over all findings leaves out {', '.join(reasons)}"
+            )
         else:
             overall[f"macro_{key}"] = mean_over_classes(defined)
     micro = of_cells(np.nonzero(observed), "observed findings")

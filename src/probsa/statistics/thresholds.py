@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -14,15 +15,20 @@ DEFAULT = 0.5
 RULES = "f1, youden, sensitivity=<share>, cost=<c_fn>:<c_fp>"
 
 
-@dataclass(frozen=True, slots=True)
-class CallThreshold:
-    """The threshold of a positive call (p ≥ value); `reason` explains the use of the default."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Threshold:
+    """The threshold of a positive call (p ≥ value), and where it comes from."""
 
     value: float
+    origin: Literal["stored", "chosen", "default"]
+    """`stored` with predictions or a run, `chosen` on validation bags, or the `default`, 0.5."""
+    bags: int = 0
+    """How many validation bags there were to choose it on, if it is not a stored one."""
     reason: str | None = None
+    """Why these bags could not choose it."""
 
 
-def choose_threshold(y: Flags, p: Values, *, rule: str = "f1") -> CallThreshold:
+def choose_threshold(y: Flags, p: Values, *, rule: str = "f1") -> Threshold:
     """Return the threshold that a rule chooses on validation bags.
 
     `f1` has the largest F1, and `youden` the largest sensitivity + specificity (Youden, Cancer
@@ -31,7 +37,7 @@ def choose_threshold(y: Flags, p: Values, *, rule: str = "f1") -> CallThreshold:
     `sensitivity=.95` is the largest threshold with at least this sensitivity, the probability of a
     positive. `cost=10:1` (a missed positive costs ten false ones) is c_fp / (c_fp + c_fn), at which
     both calls have the same expected cost; it needs no bags, but calibrated probabilities (Elkan,
-    IJCAI 2001). The threshold is 0.5 with the reason if the bags lack a class that the rule needs.
+    IJCAI 2001). It is the default, with the reason, if the bags lack a class that the rule needs.
 
     Raises:
         InputError: there is no such rule, or its number is out of range.
@@ -39,11 +45,11 @@ def choose_threshold(y: Flags, p: Values, *, rule: str = "f1") -> CallThreshold:
     name, _, text = rule.partition("=")
     no_positive = f"no positive bag among {len(y)}"
     if rule == "f1":
-        return _best(y, p) if y.any() else CallThreshold(DEFAULT, f"{no_positive}: F1 is undefined")
+        return _best(y, p) if y.any() else _default(y, f"{no_positive}: F1 is undefined")
     if rule == "youden":
         reason = one_class_reason(y, what="bags")
         if reason:
-            return CallThreshold(DEFAULT, f"{reason}: Youden's index is undefined")
+            return _default(y, f"{reason}: Youden's index is undefined")
         return _best(y, p, youden=True)
     try:
         numbers = [float(part) for part in text.split(":")]
@@ -55,18 +61,22 @@ def choose_threshold(y: Flags, p: Values, *, rule: str = "f1") -> CallThreshold:
         check({words: 0 < share <= 1})
         positives = np.sort(p[y])[::-1]
         if len(positives) == 0:
-            return CallThreshold(DEFAULT, f"{no_positive}: sensitivity is undefined")
+            return _default(y, f"{no_positive}: sensitivity is undefined")
         called = max(math.ceil(share * len(positives) - ROUNDING), 1)
-        return CallThreshold(float(positives[called - 1]))
+        return Threshold(value=float(positives[called - 1]), origin="chosen", bags=len(y))
     if name == "cost" and len(numbers) == 2:
         missed, false = numbers
         words = f"the costs are {missed} and {false}, but expected numbers above 0"
         check({words: 0 < missed < math.inf and 0 < false < math.inf})
-        return CallThreshold(false / (false + missed))
+        return Threshold(value=false / (false + missed), origin="chosen", bags=len(y))
     raise InputError(f"the threshold rule is {rule!r}, but expected one of: {RULES}")
 
 
-def _best(y: Flags, p: Values, *, youden: bool = False) -> CallThreshold:
+def _default(y: Flags, reason: str) -> Threshold:
+    return Threshold(value=DEFAULT, origin="default", bags=len(y), reason=reason)
+
+
+def _best(y: Flags, p: Values, *, youden: bool = False) -> Threshold:
     """Return the candidate with the best F1 or Youden's index."""
     distinct, group = np.unique(p.astype(np.float64), return_inverse=True)
     below = np.append(0.0, distinct[:-1])
@@ -78,4 +88,5 @@ def _best(y: Flags, p: Values, *, youden: bool = False) -> CallThreshold:
     index = true * int((~y).sum()) - false * int(y.sum())
     quality = index if youden else 2 * true / (true + false + y.sum())
     best = middle[quality == quality.max()]
-    return CallThreshold(float(best[np.argmin(np.abs(best - DEFAULT))]))
+    nearest = best[np.argmin(np.abs(best - DEFAULT))]
+    return Threshold(value=float(nearest), origin="chosen", bags=len(y))

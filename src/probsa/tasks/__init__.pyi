@@ -6,6 +6,7 @@ from .base import Stated as Stated
 from .base import TargetData as TargetData
 from .base import Task as Task
 from .base import Verdict as Verdict
+from .base import as_written as as_written
 from .kinds import F1_AT_HALF as F1_AT_HALF
 from .kinds import TASKS as TASKS
 from .labels import LABELS as LABELS

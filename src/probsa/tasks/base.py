@@ -17,9 +17,20 @@ from .words import WORDS, PageWords, Words, quoted
 P: TypeAlias = Float[np.ndarray, "bags outputs"]
 """What is predicted of bags: the columns of `Predicted.probability`."""
 HALF = 0.5
-"""From which probability a class or finding is called, unless a threshold is stored."""
+"""From which probability a class or finding is called, unless a threshold is known."""
 MEAN_RIVAL = "mean of the features"
 """The rival that is linear in the mean of the features of a bag."""
+
+
+def as_written(p: np.ndarray) -> Float[np.ndarray, "*shape"]:
+    """Return probabilities as a table of predictions states them, on which calls are made.
+
+    These are the shortest decimals of float32 numbers, which differ from them by rounding: a
+    threshold that is one of the probabilities then makes the same call of all that have a copy.
+    """
+    if p.dtype == np.float64:
+        return p
+    return np.array([float(str(value)) for value in p.ravel()]).reshape(p.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +129,10 @@ class Stated(NamedTuple):
     """From which probability each finding is called; None for 0.5."""
     target: Names = ()
     """Names of the columns that the model was trained on."""
+
+    def of_findings(self, count: int) -> Float[np.ndarray, " findings"]:
+        """Return from which probability each of so many findings is called."""
+        return np.asarray(self.thresholds or [HALF] * count, dtype=np.float64)
 
 
 UNSTATED = Stated()
@@ -248,7 +263,7 @@ class Task(ABC):
         """Return in words how many calls of the evaluated bags are wrong; empty without calls."""
         return ""
 
-    def called_positive(self, p: P, threshold: float | None = None) -> Bool[np.ndarray, " bags"]:
+    def called_positive(self, p: P, stated: Stated = UNSTATED) -> Bool[np.ndarray, " bags"]:
         """Return whether each bag is called any class or grade but the first, or any finding.
 
         Numbers and risks have no such call: maps of all bags explain them.

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -25,12 +26,25 @@ from ..statistics import (
     regression_metrics,
     survival_metrics,
 )
-from .base import HALF, LOSS, UNSTATED, Measure, P, Predicted, Stated, TargetData, Task, Verdict
+from .base import (
+    HALF,
+    LOSS,
+    UNSTATED,
+    Measure,
+    P,
+    Predicted,
+    Stated,
+    TargetData,
+    Task,
+    Verdict,
+    as_written,
+)
 from .labels import Names, Row, Y
 from .words import PageWords, class_name, of_chance, plus_minus
 
 F1_AT_HALF = "f1_at_0.5"
 """F1 of the calls at p ≥ 0.5, as in the paper; `f1` is of those at the threshold of the run."""
+T = TypeVar("T")
 KAPPA = Measure("quadratic_kappa", "quadratic κ", unit="number", low=-1.0)
 MACRO = {"macro_auroc": "auroc", "macro_average_precision": "average_precision", "macro_f1": "f1"}
 """Earlier names of means over classes, which the JSON of rivals keeps."""
@@ -44,7 +58,7 @@ class OneClass(Task):
     value_prefix = "p_"
 
     def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
-        row, shown = p.probability[None].astype(np.float64), self.column(p, called=True)
+        row, shown = as_written(p.probability[None]), self.column(p, called=True)
         (call,), (margin,) = self.call(row, stated.threshold)
         said = int(np.argmax(row)) if self.unordered_classes else int(call)
         return Verdict(
@@ -67,8 +81,8 @@ class OneClass(Task):
         said = f"{(off > 0).sum()} of {len(off)} wrong"
         return said if self.unordered_classes else f"{said}, {(off > 1).sum()} by 2 grades or more"
 
-    def called_positive(self, p: P, threshold: float | None = None) -> np.ndarray:
-        return self.call(p, threshold)[0] > 0
+    def called_positive(self, p: P, stated: Stated = UNSTATED) -> np.ndarray:
+        return self.call(p, stated.threshold)[0] > 0
 
 
 class Unordered(OneClass):
@@ -81,7 +95,7 @@ class Unordered(OneClass):
         if p.shape[1] > 2:
             ascending = np.sort(p, axis=1)
             return p.argmax(1), ascending[:, -1] - ascending[:, -2]
-        above = p[:, -1] - (HALF if threshold is None else threshold)
+        above = as_written(p[:, -1]) - _limit(threshold)
         return (above >= 0).astype(np.int64), np.abs(above)
 
     def column_names(self, p: Predicted, columns: int) -> tuple[str, ...] | None:
@@ -114,8 +128,9 @@ class Binary(Unordered):
         return binary_metrics(y, p, threshold=data.threshold, draws=draws)
 
     def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
-        t = HALF if stated.threshold is None else stated.threshold
-        value, call = float(p.probability[-1]), int(float(p.probability[-1]) >= t)
+        t = _limit(stated.threshold)
+        value = float(as_written(p.probability)[-1])
+        call = int(value >= t)
         # p is that of the second class, whatever is called
         of = "" if call else f"({self._named(stated, 1)})"
         text = (
@@ -125,8 +140,7 @@ class Binary(Unordered):
         return replace(super().verdict(p, stated), text=text)
 
     def calls(self, data: TargetData) -> str:
-        limit = HALF if data.threshold is None else data.threshold
-        y, called = data.y[:, 0] > 0, data.predicted[:, -1] >= limit
+        y, called = data.y[:, 0] > 0, data.predicted[:, -1] >= _limit(data.threshold)
         low, high = (class_name(data.names, k) for k in (0, 1))
         return (
             f"{(y & ~called).sum()} of {y.sum()} bags of class {high} missed, "
@@ -225,37 +239,40 @@ class Multilabel(Task):
         return float(np.mean(aurocs)) if aurocs else None
 
     def calls(self, data: TargetData) -> str:
-        limits = np.asarray(data.thresholds or [HALF] * data.y.shape[1])
+        limits = Stated(thresholds=data.thresholds).of_findings(data.y.shape[1])
         known = np.isfinite(data.y)
         wrong = ((data.predicted >= limits) != (data.y == 1)) & known
         return f"{wrong.sum()} of {known.sum()} known findings wrong"
 
-    def called_positive(self, p: P, threshold: float | None = None) -> np.ndarray:
-        return np.any(p >= HALF, axis=1)
+    def called_positive(self, p: P, stated: Stated = UNSTATED) -> np.ndarray:
+        return np.any(as_written(p) >= stated.of_findings(p.shape[1]), axis=1)
 
     def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
-        n, t = len(p.probability), _thresholds(p, stated)
-        order = np.argsort(-p.probability, kind="stable")
+        chances = as_written(p.probability)
+        n = len(chances)
+        t = stated.of_findings(n)
+        order = np.argsort(-chances, kind="stable")
         named = []
         for i in order[:3]:
-            chance, limit = float(p.probability[i]), float(t[i])
+            chance, limit = float(chances[i]), float(t[i])
             spread = plus_minus(float(p.std[i]))
             at = f"{of_chance(chance, limit)}{spread}, threshold {of_chance(limit, chance)}"
             named.append(f"p({p.outputs[i]}) {at}")
         more = f"; … ({n} findings)" if n > 3 else ""
-        call = ", ".join(p.outputs[i] for i in np.flatnonzero(p.probability >= t)) or "none"
+        call = ", ".join(p.outputs[i] for i in np.flatnonzero(chances >= t)) or "none"
         return Verdict(
             call=call,
-            value=float(p.probability[order[0]]),
+            value=float(chances[order[0]]),
             spread=float(p.std[order[0]]),
-            unsure=bool((np.abs(p.probability - t) < p.std).any()),
+            unsure=bool((np.abs(chances - t) < p.std).any()),
             text=f"{call}: " + "; ".join(named) + more,
         )
 
     def contradicts(self, p: Predicted, y: Row, stated: Stated = UNSTATED) -> bool | None:
         true = np.asarray(y)
         known = ~np.isnan(true)
-        differs = (p.probability >= _thresholds(p, stated)) != (true == 1)
+        limits = stated.of_findings(len(p.probability))
+        differs = (as_written(p.probability) >= limits) != (true == 1)
         return bool(differs[known].any()) if known.any() else None
 
 
@@ -397,9 +414,9 @@ TASKS: Mapping[TaskName, Task] = {
 """The tasks by name."""
 
 
-def _thresholds(p: Predicted, stated: Stated) -> Float[np.ndarray, " findings"]:
-    """Return from which probability each finding is called."""
-    return np.asarray(stated.thresholds or [HALF] * len(p.probability), dtype=np.float64)
+def _limit(threshold: T | None) -> T | float:
+    """Return from which p(Y = 1) a bag of two classes is called positive."""
+    return HALF if threshold is None else threshold
 
 
 def _output(p: Predicted, name: str) -> float:

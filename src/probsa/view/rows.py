@@ -83,12 +83,10 @@ def _row(table: Predictions, k: int) -> Row:
 
 
 def _threshold(table: Predictions, k: int) -> float | None:
-    if table.of_task.two_classes:
-        return 0.5 if table.threshold is None else table.threshold
     if not table.of_task.has_findings:
-        return None
-    thresholds = stated_of(table).thresholds
-    return 0.5 if thresholds is None else thresholds[int(table.probability[k].argmax())]
+        return table.threshold
+    p = table.probability[k]
+    return float(stated_of(table).of_findings(len(p))[p.argmax()])
 
 
 def _count(path: Path) -> tuple[int | None, str]:

@@ -5,17 +5,15 @@ The three fits have the same likelihood, the same split and the same seeds.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table as Grid
 
 from ..datasets import BagSet
-from ..evaluation import load, read_predictions, target_data
+from ..evaluation import RIGHT, Section, grid, load, read_predictions, target_data
 from ..statistics import Draws, Metric
+from ..tasks import Measure
 from ..training import (
     PreparedData,
     Reporter,
@@ -35,58 +33,63 @@ ALMOST_ALL = 0.98
 state the target."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CovariateSection:
-    """The primary metric of the three fits on the evaluated bags, and their paired differences."""
+def covariate_section(
+    primary: Measure,
+    values: Mapping[str, Metric],
+    *,
+    coefficients: Mapping[str, Sequence[float]],
+) -> Section:
+    """Return the primary metric of the three fits on the evaluated bags, and paired differences.
 
-    metric: str
-    values: Mapping[str, Metric]
-    gain_over_covariates: Metric
-    """Both minus covariates alone, which is what the images add."""
-    gain_over_images: Metric
-    coefficients: Mapping[str, Sequence[float]]
-    """The effect of each encoded covariate on the logits, in the fit of both."""
-    warnings: tuple[str, ...] = ()
-
-    key = "covariates"
-    """Its key in the JSON report."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "metric": self.metric,
-            "values": {name: m.to_dict() for name, m in self.values.items()},
-            "gain_over_covariates": self.gain_over_covariates.to_dict(),
-            "gain_over_images": self.gain_over_images.to_dict(),
-            "coefficients": {name: list(b) for name, b in self.coefficients.items()},
-            "warnings": list(self.warnings),
-        }
-
-    def render(self, console: Console) -> None:
-        """Print it as text."""
-        grid = Grid(title="clinical covariates", title_justify="left")
-        grid.add_column("fit")
-        grid.add_column(self.metric, justify="right")
-        for name, metric in self.values.items():
-            grid.add_row(name, str(metric))
-        console.print(grid)
-        console.print(
-            f"what images add to the covariates: {self.gain_over_covariates}; what "
-            f"covariates add to the images: {self.gain_over_images}",
-            markup=False,
-            soft_wrap=True,
+    Args:
+        primary: The primary metric of the task.
+        values: Its value for each of the three fits.
+        coefficients: The effect of each encoded covariate on the logits, in the fit of both.
+    """
+    gains = {
+        name: values[BOTH] - values[name]
+        if primary.higher_is_better
+        else values[name] - values[BOTH]
+        for name in (COVARIATES, IMAGES)
+    }
+    alone = values[COVARIATES].value
+    warnings = []
+    if primary.higher_is_better and alone is not None and alone > ALMOST_ALL:
+        warnings.append(
+            f"covariates alone reach {alone:.3f}: one of them may be a function of the target"
         )
-        effects = ", ".join(
-            f"{name} {'/'.join(f'{v:+.2f}' for v in b)}" for name, b in self.coefficients.items()
-        )
-        console.print(f"association with the logit: {effects}", markup=False, soft_wrap=True)
-        for warning in self.warnings:
-            console.print(f"warning: {warning}", markup=False, soft_wrap=True)
+    effects = ", ".join(
+        f"{name} {'/'.join(f'{value:+.2f}' for value in of_logits)}"
+        for name, of_logits in coefficients.items()
+    )
+    rows = [(name, str(metric)) for name, metric in values.items()]
+    return Section(
+        "covariates",
+        {
+            "metric": primary.name,
+            "values": values,
+            "gain_over_covariates": gains[COVARIATES],
+            "gain_over_images": gains[IMAGES],
+            "coefficients": coefficients,
+            "warnings": warnings,
+        },
+        text=[
+            grid("clinical covariates", {"fit": {}, primary.name: RIGHT}, rows),
+            f"what images add to the covariates: {gains[COVARIATES]}; what covariates add to the "
+            f"images: {gains[IMAGES]}",
+            f"association with the logit: {effects}",
+        ],
+        metrics={
+            **{name: {primary.name: metric} for name, metric in values.items()},
+            **{f"{BOTH} minus {name}": {primary.name: gain} for name, gain in gains.items()},
+        },
+        warnings=warnings,
+    )
 
 
 def compare_covariates(
     run: RunFolder, *, bootstrap: int = 2000, reporter: Reporter | None = None
-) -> CovariateSection | None:
+) -> Section | None:
     """Compare a run with covariates with fits of covariates alone and of images alone.
 
     The fit of images alone is a run in `images_alone` below the run folder, which is not trained
@@ -130,28 +133,12 @@ def compare_covariates(
     )
     primary = task.primary
     values = {name: task.metrics(f, draws).overall[primary.name] for name, f in fits.items()}
-    alone, warnings = values[COVARIATES].value, ()
-    if primary.higher_is_better and alone is not None and alone > ALMOST_ALL:
-        warnings = (
-            f"covariates alone reach {alone:.3f}: one of them may be a function of the target",
-        )
     members = load(run.path, device="cpu").members
     found = [m.model.covariates.weight for m in members if m.model.covariates is not None]
     assert prepared.encoder is not None
     effects = torch.stack(found).mean(0).T.tolist()
-    gains = {
-        name: values[BOTH] - values[name]
-        if primary.higher_is_better
-        else values[name] - values[BOTH]
-        for name in (COVARIATES, IMAGES)
-    }
-    return CovariateSection(
-        metric=primary.name,
-        values=values,
-        gain_over_covariates=gains[COVARIATES],
-        gain_over_images=gains[IMAGES],
-        coefficients=dict(zip(prepared.encoder.names, effects, strict=True)),
-        warnings=warnings,
+    return covariate_section(
+        primary, values, coefficients=dict(zip(prepared.encoder.names, effects, strict=True))
     )
 
 

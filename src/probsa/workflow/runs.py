@@ -29,7 +29,7 @@ from ..evaluation import (
 )
 from ..maps import render_folder
 from ..statistics import choose_threshold
-from ..tasks import TASKS, Target
+from ..tasks import TASKS, Target, as_written
 from ..training import (
     DataConfig,
     PreparedData,
@@ -212,7 +212,7 @@ def finish_run(
     report = replace(report, without_prediction=(), warnings=(*report.warnings, *warnings))
     compared = compare_covariates(run, bootstrap=bootstrap, reporter=reporter) if extras else None
     if compared is not None:
-        report = replace(report, sections=(*report.sections, compared))
+        report = report.with_section(compared)
     split = read_split(run)
     drawn = {"test": split.test or split.val, "all": split.val + split.test, "none": ()}[maps]
     failures = list(predicted.failures)
@@ -304,7 +304,8 @@ def _choose_findings(
     targets: Mapping[str, Target],
 ) -> None:
     """Choose a threshold for each finding on the validation bags in which it is known."""
-    p = np.stack([v.probability for v in predictor.predict(bags.bag(n) for n in names)])
+    predictions = predictor.predict(bags.bag(n) for n in names)
+    p = as_written(np.stack([v.probability for v in predictions]))
     y = np.array([targets[name] for name in names], dtype=np.float64)
     known = np.isfinite(y)
     found = [
@@ -336,7 +337,7 @@ def _choose_threshold(
     y = np.array([labels[p.name] for p in validation], dtype=np.int64)
     validation = scale_run(run, predictor, validation, y=y)
     if two:
-        score = np.array([p.probability[-1] for p in validation], dtype=np.float64)
+        score = np.array([as_written(p.probability)[-1] for p in validation], dtype=np.float64)
         rule = "largest F1" if training.threshold == "f1" else training.threshold
         if validation:
             threshold = choose_threshold(y == 1, score, rule=training.threshold).value

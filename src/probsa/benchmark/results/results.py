@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...core import counted, read_record
+from ...core import counted, group_keys, read_record
 from ...errors import InputError, ProbSAError
 from ...evaluation import PREDICTIONS_TABLE, Prediction, read_predictions, target_data
 from ...tasks import TargetData
@@ -311,7 +311,7 @@ def _scores(replicates: Sequence[Sequence[Tested]], *, f1_at_half: bool) -> Scor
         data=first.data,
         method=first.method,
         bags=bags,
-        groups=np.array([groups.get(b, b) for b in bags]),
+        groups=np.array(group_keys(bags, groups)),
         replicates=tuple(tuple(map(part, runs)) for runs in replicates),
         seed=np.array([runs[0].run.seed for runs in replicates]),
         folds=first.folds,

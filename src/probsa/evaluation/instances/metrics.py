@@ -5,6 +5,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 from jaxtyping import Bool
 
+from ...core import group_keys
 from ...errors import InputError
 from ...statistics import Draws, Metric, f1_and_accuracy, mean_over_replicates, replicate_weights
 from .measures import (
@@ -38,7 +39,7 @@ def instance_metrics(
     *,
     null_map: str | None = None,
     validation: Sequence[Validation] | None = None,
-    groups: Mapping[str, Hashable] | None = None,
+    groups: Mapping[str, str] | None = None,
     folds: Mapping[str, Hashable] | None = None,
     blocks: Sequence[Hashable] | None = None,
     bootstrap: int = 200,
@@ -87,8 +88,7 @@ def instance_metrics(
     if not first.names:
         names = names if null_map else (*names, *CALLS, DICE_OF_MAP, *WRONG_CALLS, *GAINS)
         return dict.fromkeys(names, Metric.undefined(NO_INSTANCE_LABELS))
-    # a tuple, so that a bag without a patient is not taken for the patient of that name
-    patients = [groups.get(name, (name,)) for name in first.names]
+    patients = group_keys(first.names, groups)
     draws = Draws.stratified(first.positive, groups=patients, resamples=bootstrap, seed=seed)
     runs = _runs(first, folds)
     by_replicate = []

@@ -6,7 +6,7 @@ never included unnoticed. Tasks of all kinds go through the same steps.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,16 +18,17 @@ from rich.table import Table as Grid
 from ...core import counted, optional_path
 from ...datasets import NO_TEST
 from ...errors import InputError
-from ...statistics import Metric, choose_threshold
-from ..context import INSTANCE_RESAMPLES, Context, Truth, labelled_rows, read_truth
+from ...statistics import Metric, Threshold
+from ...tasks import Task
+from ..context import INSTANCE_RESAMPLES, Context, labelled_rows, read_truth, threshold_of
 from ..faithfulness import MapScoreChoice, faithfulness_section
 from ..guarantees import GuaranteeOptions, guarantees_section
 from ..instances.metrics import instance_metrics
 from ..instances.table import InstanceTable
 from ..lesions import lesion_section
 from ..section import Section, metric_grid, plain, print_parts
-from ..storage import METADATA, Predictions, listed, read_predictions
-from ..words import INSTANCE_TITLES, METRIC_TITLES, POOLED
+from ..storage import METADATA, listed, read_predictions
+from ..words import INSTANCE_TITLES, POOLED, metric_titles
 from .summary import AT_CHANCE, summary_lines
 from .target import patients_section, target_section
 from .uncertainty import calibration_section, doubt_section
@@ -74,6 +75,14 @@ class Report:
         """Why requested guarantees are missing from the report."""
         unmet = (section.values.get("unmet", {}) for section in self.sections)
         return tuple(reason for of_section in unmet for reason in of_section.values())
+
+    def with_section(self, section: Section) -> "Report":
+        """Return the report with a further section at its end, and with its warnings."""
+        return replace(
+            self,
+            sections=(*self.sections, section),
+            warnings=(*self.warnings, *section.warnings),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report for JSON."""
@@ -222,19 +231,20 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         found = Counter(predictions.parts[i] for i in labelled["all"])
         having = ", ".join(f"{n} {name}" for name, n in found.items())
         raise InputError(f"{folder} has no labelled {part} bags; it has {having}")
-    threshold, source = _threshold(predictions, truth, labelled["val"], part=part)
+    threshold = threshold_of(predictions, truth)
+    source = _threshold_in_words(threshold, task, part=part)
     context = Context(
         predictions=predictions,
         truth=truth,
         part=part,
         rows=rows,
-        threshold=threshold,
+        threshold=None if threshold is None else threshold.value,
         bootstrap=bootstrap,
         seed=seed,
     )
     table = instance_table(context)
     metrics, of_target = target_section(context)
-    text: list[Grid | str] = [metric_grid("bags", metrics, titles=METRIC_TITLES)]
+    text: list[Grid | str] = [metric_grid("bags", metrics, titles=metric_titles(metrics))]
     sections = [of_target, patients_section(context)]
     if lesions is not None:
         sections.append(lesion_section(context, Path(lesions), mpp=mpp))
@@ -254,6 +264,8 @@ def evaluate(  # noqa: PLR0913 - the options are independent
     if guarantees is not None:
         sections.append(guarantees_section(context, guarantees))
     counts, known = Counter(predictions.parts[i] for i in rows), set(predictions.bags)
+    present = tuple(section for section in sections if section is not None)
+    raised = [warning for section in present for warning in section.warnings]
     return Report(
         folder=predictions.folder,
         part=part,
@@ -261,41 +273,38 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         bags=len(rows),
         classes=predictions.class_names if task.has_classes else (),
         per_class=task.labels.counts(context.targets, predictions.class_names),
-        threshold=threshold,
+        threshold=context.threshold,
         threshold_source=source,
         metrics=metrics,
         instances=instances,
         instance_bags=0 if table is None else len(table.names),
         without_label=tuple(b for b in predictions.bags if b not in truth.targets),
         without_prediction=tuple(b for b in truth.targets if b not in known),
-        warnings=(*truth.warnings, *_warnings(counts, source, context)),
+        warnings=(*truth.warnings, *_warnings(counts, threshold, context), *raised),
         metadata=predictions.metadata,
-        sections=tuple(s for s in sections if s is not None),
+        sections=present,
         text=tuple(text),
         summary=summary,
     )
 
 
-def _threshold(
-    predictions: Predictions, truth: Truth, val: Sequence[int], *, part: str
-) -> tuple[float | None, str]:
-    """Return the threshold of p(Y = 1) for positive calls, and a text on its origin."""
-    task, t = predictions.of_task, predictions.threshold
-    if not task.two_classes:
-        return None, task.words.call_rule
-    if t is not None:
-        return t, f"{t:.4g}, stored with the predictions (chosen on validation bags)"
-    if not val:
-        return 0.5, "0.5: no threshold is stored, and no labelled validation bag was predicted"
-    y = np.array([truth.targets[predictions.bags[i]][0] > 0 for i in val])
-    chosen = choose_threshold(y, predictions.probability[list(val), -1])
-    if chosen.reason is not None:
-        return chosen.value, f"{chosen.value:.4g}: {chosen.reason}"
-    same = ", which are the evaluated bags" if part == "val" else ""
-    return chosen.value, f"{chosen.value:.4g}, the best F1 on {len(val)} validation bags{same}"
+def _threshold_in_words(threshold: Threshold | None, task: Task, *, part: str) -> str:
+    """Say from which p(Y = 1) bags are called positive, and where the threshold comes from."""
+    if threshold is None:
+        return task.words.call_rule
+    value = f"{threshold.value:.4g}"
+    if threshold.origin == "stored":
+        return f"{value}, stored with the predictions (chosen on validation bags)"
+    if threshold.origin == "chosen":
+        same = ", which are the evaluated bags" if part == "val" else ""
+        return f"{value}, the best F1 on {threshold.bags} validation bags{same}"
+    missing = "no threshold is stored, and no labelled validation bag was predicted"
+    return f"{value}: {threshold.reason or missing}"
 
 
-def _warnings(counts: Mapping[str, int], source: str, context: Context) -> list[str]:
+def _warnings(
+    counts: Mapping[str, int], threshold: Threshold | None, context: Context
+) -> list[str]:
     """Return warnings on the parts of the bags, the threshold, and missing outputs of instances."""
     seen, only_seen = counts["train"], counts["train"] == len(context.rows)
     names = context.names + (context.validation.names if context.part != "train" else [])
@@ -309,7 +318,7 @@ def _warnings(counts: Mapping[str, int], source: str, context: Context) -> list[
         ),
         NO_TEST: context.part == "val" and not tested,
         "F1 and accuracies are at 0.5, which was not chosen for these predictions": (
-            source.startswith("0.5: ")
+            threshold is not None and threshold.origin == "default"
         ),
         f"no per-instance outputs of {listed(missing)}": missing,
     }

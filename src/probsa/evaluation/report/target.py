@@ -5,6 +5,7 @@ the survival curve of Kaplan and Meier. One is linear in the mean of the feature
 """
 
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from ...statistics import Draws, Metric
 from ...tasks import MEAN_RIVAL
 from ..context import Context
 from ..section import Section, metric_columns, metric_grid
-from ..words import METRIC_TITLES
+from ..words import METRIC_TITLES, metric_titles
 
 
 def target_section(context: Context) -> tuple[dict[str, Metric], Section | None]:
@@ -37,12 +38,13 @@ def target_section(context: Context) -> tuple[dict[str, Metric], Section | None]
         return overall, None
     tables = {task.words.part: found.by_part, "rival": of_rivals}
     text: list[Grid | str] = [
-        metric_columns(part, rows, titles=METRIC_TITLES) for part, rows in tables.items() if rows
+        metric_columns(part, rows, titles=metric_titles(dict.fromkeys(chain(*rows.values()))))
+        for part, rows in tables.items()
+        if rows
     ]
     if gain is not None:
         text.append(f"{METRIC_TITLES[primary.name]}, better than the {MEAN_RIVAL} by: {gain}")
     notes = tuple(dict.fromkeys(found.notes))
-    text += [f"note: {note}" for note in notes]
     values = {
         "task": task.name,
         "by_part": found.by_part,
@@ -50,7 +52,7 @@ def target_section(context: Context) -> tuple[dict[str, Metric], Section | None]
         "gain_over_mean_features": gain and {"metric": primary.name, **gain.to_dict()},
         "notes": notes,
     }
-    return overall, Section("target", values, text=text)
+    return overall, Section("target", values, text=text, warnings=notes)
 
 
 def patients_section(context: Context) -> Section | None:
@@ -83,6 +85,6 @@ def patients_section(context: Context) -> Section | None:
         values |= {"metrics": {}, "reason": str(error)}
         return Section("patients", values, text=[f"{counts}: {error}"])
     title = f"{counts}: the mean over the bags of a patient"
-    text = [metric_grid(title, metrics, titles=METRIC_TITLES)]
+    text = [metric_grid(title, metrics, titles=metric_titles(metrics))]
     values["metrics"] = metrics
     return Section("patients", values, text=text, metrics={"patients": metrics})

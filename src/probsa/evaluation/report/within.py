@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool
 
+from ...core import group_keys
 from ...statistics import Metric
 from ..baselines.null_maps import (
     NO_NULL_MAPS,
@@ -116,7 +117,7 @@ def within_section(
         for kind in (MAP, NULL)
     )
     counting = [name for name, counts in zip(table.names, table.mixed, strict=True) if counts]
-    groups = {context.truth.group.get(name, name) for name in counting}
+    groups = set(group_keys(counting, context.truth.group))
     of_nulls = {name: m[WITHIN] for name, m in nulls.items()}
     comparisons = [
         compare_to_null_maps(name, m[WITHIN], of_nulls, groups=len(groups))

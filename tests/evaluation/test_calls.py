@@ -1,0 +1,178 @@
+"""One rule makes the calls of a folder, whatever command reads it."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.made_guarantees import write_cohort
+from support.made_predictions import made
+
+from probsa.evaluation import combine_predictions, evaluate, write_sets
+from probsa.evaluation.guarantees import GuaranteeOptions
+from probsa.evaluation.storage import (
+    PREDICTIONS_TABLE,
+    call_threshold,
+    read_predictions,
+    verdict_of,
+    write_predictions,
+)
+from probsa.maps.draw import heading
+from probsa.maps.folder import against
+from probsa.statistics import Threshold, choose_threshold
+from probsa.tasks import TASKS, Stated
+from probsa.view.rows import list_rows
+
+SHARES = np.linspace(0.05, 0.95, 19)
+"""Probabilities whose float32 numbers lie on both sides of their shortest decimals."""
+CLASSES = ("healthy", "tumour")
+
+
+def write(folder, *, threshold, validation=True, seed=0):
+    """Write validation and test bags of every share, with random labels."""
+    rng = np.random.default_rng(seed)
+    predictions, labels, parts = [], {}, {}
+    for part in ("val", "test"):
+        for k, share in enumerate(rng.permutation(SHARES)):
+            name = f"{part}{k:02}"
+            evidence = rng.normal(size=6)
+            predictions.append(
+                made(name, evidence, probability=(np.float32(share),), score_kind="evidence")
+            )
+            parts[name] = part
+            if validation or part == "test":
+                labels[name] = int(rng.random() < share)
+    write_predictions(
+        folder,
+        predictions,
+        labels=labels,
+        parts=parts,
+        classes=CLASSES,
+        threshold=threshold,
+        metadata={"model": "abmil"},
+    )
+    return read_predictions(folder)
+
+
+def calls_everywhere(table):
+    """Return by whom and which class each bag is called, in the order of the table."""
+    stored = pd.read_csv(table.folder / PREDICTIONS_TABLE, dtype={"bag": str})
+    frame = table.to_frame()
+    rows = {row.name: row for row in list_rows(table)}
+    instances = [table.instances(bag) for bag in table.bags]
+    report = evaluate(table.folder, part="all", bootstrap=0)
+    return {
+        "predictions.csv": stored["prediction"].tolist(),
+        "data frame": frame["prediction"].tolist(),
+        "words of the data frame": [CLASSES.index(call) for call in frame["call"]],
+        "page": [CLASSES.index(rows[bag].call) for bag in table.bags],
+        "threshold of the page": [
+            int(p[-1] >= rows[bag].threshold)
+            for bag, p in zip(table.bags, table.probability, strict=True)
+        ],
+        "title of a map": [CLASSES.index(verdict_of(table, p).call) for p in instances],
+        "title of a picture": [
+            int(heading(p).split(" · ")[1].startswith(CLASSES[1])) for p in instances
+        ],
+        "report": (table.probability[:, -1] >= report.threshold).astype(int).tolist(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("threshold", "validation", "origin"),
+    [
+        *((float(share), True, "stored") for share in SHARES.round(2)),
+        (None, True, "chosen"),
+        (None, False, "default"),
+    ],
+)
+def test_every_reader_of_a_folder_makes_the_same_calls(tmp_path, threshold, validation, origin):
+    table = write(tmp_path / "p", threshold=threshold, validation=validation)
+    assert table.call_threshold.origin == origin
+    calls = calls_everywhere(table)
+    expected = (table.probability[:, -1].round(6) >= table.threshold).astype(int).tolist()
+    assert sum(expected) > 0
+    for reader, found in calls.items():
+        assert found == expected, reader
+
+
+def test_the_report_counts_the_wrong_calls_of_the_same_threshold(tmp_path):
+    table = write(tmp_path / "p", threshold=None)
+    report = evaluate(tmp_path / "p", bootstrap=0)
+    frame = table.to_frame()
+    test = frame[frame["part"] == "test"]
+    right = (test["prediction"] == test["label"]).mean()
+    assert report.threshold == table.threshold != 0.5
+    assert report.metrics["accuracy"].value == pytest.approx(right)
+
+
+def test_accepted_calls_are_those_of_the_report(tmp_path):
+    """The fault: `sets` took 0.5 where nothing is stored, and `evaluate` the best F1."""
+    folder, labels = write_cohort(
+        tmp_path / "p", threshold=None, parts=(("val", 120), ("test", 40))
+    )
+    options = GuaranteeOptions(max_error=0.15)
+    report = evaluate(folder, labels=labels, guarantees=options, bootstrap=0)
+    (guarantees,) = [s for s in report.sections if s.key == "guarantees"]
+    sets = write_sets(folder, options, labels=labels, out=tmp_path / "sets.csv")
+    undecided = guarantees.values["accepted"]["undecided"]
+    assert undecided is not None and undecided == sets.values["undecided"]
+    assert report.threshold != 0.5
+    low, high = undecided
+    assert low < report.threshold < high
+
+
+def test_a_mean_of_folders_is_called_by_its_own_threshold(tmp_path):
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        write(folder, threshold=None)
+    combine_predictions(folders, tmp_path / "mean")
+    table = read_predictions(tmp_path / "mean")
+    calls = calls_everywhere(table)
+    assert all(found == calls["predictions.csv"] for found in calls.values())
+    assert table.threshold == pytest.approx(read_predictions(folders[0]).threshold)
+
+
+def test_a_map_speaks_against_the_call_of_its_threshold(tmp_path):
+    """All instances speak for the class, so only a call of the other one is contradicted."""
+    for threshold in (0.2, 0.3, 0.4):
+        folder = tmp_path / f"{threshold}"
+        p = made("a", np.ones(5), probability=(np.float32(0.3),), score_kind="evidence")
+        write_predictions(
+            folder, [p], labels={}, parts={}, classes=CLASSES, threshold=threshold, metadata={}
+        )
+        table = read_predictions(folder)
+        called = table.to_frame()["prediction"][0] == 1
+        assert called == (threshold <= 0.3)
+        assert bool(against(table, table.instances("a"))) != called
+
+
+def test_the_rule_takes_what_is_stored_then_validation_bags_then_a_half():
+    binary = TASKS["binary"]
+    bags = {
+        "parts": ["val", "val", "val", "test"],
+        "positive": [True, False, None, True],
+        "p": np.array([[0.3], [0.1], [0.9], [0.2]]),
+    }
+    assert call_threshold(binary, stored=0.7, **bags) == Threshold(value=0.7, origin="stored")
+    chosen = choose_threshold(np.array([True, False]), np.array([0.3, 0.1]))
+    assert call_threshold(binary, stored=None, **bags) == chosen
+    assert (chosen.origin, chosen.bags) == ("chosen", 2)
+    unlabelled = {**bags, "positive": [None] * 4}
+    assert call_threshold(binary, stored=None, **unlabelled) == Threshold(
+        value=0.5, origin="default"
+    )
+    negative = call_threshold(binary, stored=None, **{**bags, "positive": [False] * 4})
+    assert (negative.value, negative.origin, negative.bags) == (0.5, "default", 3)
+    assert negative.reason
+    for name, task in TASKS.items():
+        if name != "binary":
+            assert call_threshold(task, stored=0.7, **bags) is None
+
+
+def test_a_finding_is_positive_from_its_own_threshold():
+    task = TASKS["multilabel"]
+    p = np.array([[0.3, 0.1], [0.1, 0.6], [0.1, 0.1]])
+    assert task.called_positive(p).tolist() == [False, True, False]
+    stated = Stated(thresholds=(0.2, 0.9))
+    assert task.called_positive(p, stated).tolist() == [True, False, False]
+    written = Stated(thresholds=(0.3, 0.9))
+    assert task.called_positive(p.astype(np.float32), written).tolist() == [True, False, False]
