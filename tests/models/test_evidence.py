@@ -228,7 +228,7 @@ def test_negatives_of_several_classes_do_not_forbid_normal_tissue_beside_a_findi
     without, with_term = fitted(0.0), fitted(1.0)
     normal = [float(p[beside, 0].mean()) for p in (without, with_term)]
     findings = [float(p[tissue == 0, 1:].mean()) for p in (without, with_term)]
-    assert normal[0] > 0.7 and normal[1] > 0.2
+    assert normal[0] > 0.7 and normal[1] > normal[0] - 0.05
     assert findings[1] < findings[0] < 0.1
 
 

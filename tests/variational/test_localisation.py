@@ -119,16 +119,20 @@ def test_instances_of_negative_bags_are_negative():
     assert found.tolist() == pytest.approx([0, each[9:].mean()])
 
 
-def test_each_finding_has_its_own_negative_bags_and_the_background_none():
+def test_a_finding_has_negative_bags_and_the_background_has_bags_of_its_own():
     mean, variance = scores(29 * 3).view(29, 3), scores(29 * 3, seed=2).exp().view(29, 3)
-    each = -norm.logcdf(0, mean.numpy(), variance.sqrt().numpy())
-    parts, bags = (each[:9].mean(0), each[9:].mean(0)), pack([FLAT, GRID])
+    bags = pack([FLAT, GRID])
+    absent, present = (
+        -f(0, mean.numpy(), variance.sqrt().numpy()) for f in (norm.logcdf, norm.logsf)
+    )
     for y in ([0, 0], [0, 1], [2, 1], [2, 2]):
         found = negative_instances(Diagonal(mean, variance), torch.tensor(y), bags)
-        expected = [
-            sum(part[c] for c in (1, 2) if c != label) / 2
-            for label, part in zip(y, parts, strict=True)
-        ]
+        expected = []
+        for label, rows in zip(y, (slice(9), slice(9, None)), strict=True):
+            terms = [absent[rows, c].mean() for c in (1, 2) if c != label]
+            if label == 0:
+                terms.append(present[rows, 0].mean())
+            expected.append(sum(terms) / 3)
         assert found.tolist() == pytest.approx(expected)
     leaf = mean.clone().requires_grad_()
     negative_instances(Diagonal(leaf, variance), torch.tensor([2, 1]), bags).sum().backward()

@@ -139,8 +139,8 @@ class Evidence(AttentionModel):
     Args:
         negatives: weight of −log P(f_n ≤ 0), averaged over the instances of negative bags, where
             no instance may be positive. For classes: each of several has its own negative bags,
-            but the first one, the background, has none. Not for a point mass, where P(f_n ≤ 0) is
-            0 or 1.
+            but for the first, the background, which all instances of its own bags are. Not for a
+            point mass, where P(f_n ≤ 0) is 0 or 1.
         level: what is subtracted from f, one number or one per class; predictions stay as they are.
             None: training sets it on the validation bags, so that f > 0 marks what negative bags
             hardly have (`evidence_level`); of several classes, the background keeps 0.

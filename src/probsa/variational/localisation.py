@@ -124,8 +124,9 @@ def negative_instances(
 
     Where the MIL assumption holds, every instance of a negative bag is negative. With instance
     labels z_n = 1[f_n > 0], it is −log q(z_n = 0), the bound's term of labels that are known. Of
-    several classes, it is the mean over the findings, each of which has its own negative bags. The
-    background class has none, as instances of it are in every bag.
+    several classes, it is the mean over the classes. Each finding has its own negative bags. The
+    background has none, because bags with a finding hold instances of it too; but in its own bags
+    every instance is background, −mean_n log P(f_n > 0).
 
     Args:
         q: The posterior of the evidence, (n,) or (n, classes).
@@ -138,14 +139,15 @@ def negative_instances(
     if not q.stochastic:
         raise InputError("P(f ≤ 0) of a point mass is 0 or 1: give a posterior with a variance")
     z = q.mean / q.variance.clamp_min(torch.finfo(q.mean.dtype).tiny).sqrt()
-    positive = y > 0
+    known = y == 0  # where the labels of all instances are known
     if z.ndim == 2:
-        findings = [c for c in range(z.shape[1]) if c != BACKGROUND]
-        z = z[:, findings]
-        positive = y[:, None] == torch.tensor(findings, device=y.device)
-    nonpositive: Tensor = _NegativeLogTail.apply(z)  # pyright: ignore[reportAssignmentType]
-    each = segment_mean(nonpositive, bags.sizes)
-    each = each * (~positive).to(each.dtype)
+        classes = torch.arange(z.shape[1], device=z.device)
+        background, own = classes == BACKGROUND, y[:, None] == classes
+        known = torch.where(background, own, ~own)
+        z = torch.where(background, -z, z)
+    each: Tensor = _NegativeLogTail.apply(z)  # pyright: ignore[reportAssignmentType]
+    each = segment_mean(each, bags.sizes)
+    each = each * known.to(each.dtype)
     return each if each.ndim == 1 else each.mean(1)
 
 
