@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
+from scipy import stats
 from scipy.spatial.distance import mahalanobis
 from scipy.stats import binom
 from sklearn.covariance import LedoitWolf, ledoit_wolf
@@ -24,7 +25,7 @@ from probsa.evaluation.baselines.null_maps import (
     position_basis,
 )
 from probsa.models import build
-from probsa.statistics import Draws, Metric
+from probsa.statistics import MEAN_SHARE, Draws, Metric, Support, mean_of_items
 
 NO_EDGES = {"edges": torch.zeros(2, 0, dtype=torch.int64), "weights": torch.zeros(0)}
 
@@ -170,39 +171,43 @@ def test_a_stored_fit_gives_the_same_scores_and_a_foreign_file_is_refused(fitted
         NullMaps.load(tmp_path / "misshapen")
 
 
-def sample(value, *, deviation=0.02, seed=0):
+def sample(value, *, deviation=0.02, seed=0, patients=50):
     noise = np.random.default_rng(seed).normal(scale=deviation, size=2000)
-    return Metric.of(np.array([value, *(value + noise)]))
+    support = Support(patients=patients, part=None, trials=patients - 1)
+    rows = np.array([value, *(value + noise)])
+    return Metric.of(rows, support=support, scale=MEAN_SHARE)
 
 
 def test_a_map_must_beat_every_null_map():
     nulls = {"centre": sample(0.6, seed=1), "norm": sample(0.55, seed=2)}
-    won = compare_to_null_maps("evidence", sample(0.8), nulls, groups=50)
+    won = compare_to_null_maps("evidence", sample(0.8), nulls)
     assert (won.verdict, won.null) == ("better", "centre")
     assert won.sentence.startswith(
         "The evidence map finds evidence better than every null map: AUROC within bags .800 "
         "against .600 of the distance from the centre; difference +.200 [+.1"
     )
     low, high = won.differences["centre"].low, won.differences["centre"].high
-    assert high - 0.2 == pytest.approx(0.2 - low)
+    half = stats.t.ppf(0.975, 49) * 0.02 * 2**0.5
+    assert (low, high) == pytest.approx((0.2 - half, 0.2 + half), abs=0.005)
     # a wide interval to a poor null map leaves it open, and the sentence says which one
     nulls["norm"] = sample(0.55, deviation=0.3, seed=2)
-    open_ = compare_to_null_maps("evidence", sample(0.8), nulls, groups=50)
+    open_ = compare_to_null_maps("evidence", sample(0.8), nulls)
     assert (open_.verdict, open_.null) == ("undecided", "centre")
     assert "but +.250 [−" in open_.sentence and "length of the features" in open_.sentence
 
 
 def test_a_map_that_loses_and_one_that_cannot_be_compared():
     nulls = {"position": sample(0.9, seed=1)}
-    lost = compare_to_null_maps("attention", sample(0.6), nulls, groups=50)
+    lost = compare_to_null_maps("attention", sample(0.6), nulls)
     assert lost.verdict == "not better" and "does not find evidence better" in lost.sentence
     assert "difference −.300 [−" in lost.sentence
-    alone = compare_to_null_maps("attention", sample(0.6), nulls, groups=1)
-    assert alone.verdict == "undecided" and "no interval" in alone.sentence
-    nothing = compare_to_null_maps("attention", sample(0.6), {}, groups=9)
+    alone = compare_to_null_maps("attention", sample(0.6, patients=1), nulls)
+    assert alone.verdict == "undecided" and alone.claim is None
+    assert alone.differences["position"].no_interval.patients == 1
+    nothing = compare_to_null_maps("attention", sample(0.6), {})
     assert nothing.verdict == "undefined" and "no null map" in nothing.sentence
     missing = Metric.undefined("no positive bag")
-    undefined = compare_to_null_maps("attention", missing, nulls, groups=9)
+    undefined = compare_to_null_maps("attention", missing, nulls)
     assert "no positive bag" in undefined.sentence and undefined.null is None
 
 
@@ -217,15 +222,15 @@ def verdict(case, *, groups, seed):
     rng = np.random.default_rng((seed, groups))
     group = np.repeat(np.arange(groups), rng.integers(1, 4, size=groups))
     ease = rng.normal(scale=0.5, size=groups)[group]
-    draws = Draws.stratified(np.ones(len(group)), groups=group.tolist(), resamples=200, seed=seed)
+    draws = Draws.patients(np.ones(len(group)), groups=group.tolist(), resamples=200, seed=seed)
     metrics = []
     for signal in [*SIGNAL[case], *[0.0] * 5]:
         score = rng.normal(size=(len(group), 30))
         score[:, :6] += (signal * np.exp(ease) if signal else 0 * ease)[:, None]
         auroc = (score[:, :6, None] > score[:, None, 6:]).mean((1, 2))
-        metrics.append(Metric.of(draws.ratio(auroc, np.ones(len(group)))))
+        metrics.append(mean_of_items(auroc, draws=draws, scale=MEAN_SHARE))
     nulls = {f"null{k}": metric for k, metric in enumerate(metrics[1:])}
-    return compare_to_null_maps("random", metrics[0], nulls, groups=groups).verdict
+    return compare_to_null_maps("random", metrics[0], nulls).verdict
 
 
 @pytest.mark.parametrize(("case", "groups"), [("equal", 5), ("random", 10)])

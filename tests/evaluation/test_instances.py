@@ -19,7 +19,8 @@ from probsa.evaluation.instances.measures import (
     within_bag,
 )
 from probsa.evaluation.scores import evidence
-from probsa.statistics import Draws, replicate_weights
+from probsa.statistics import MEAN_SHARE, Draws, replicate_weights
+from probsa.statistics.intervals import interval
 
 
 def table(bags, positive=None, **options):
@@ -277,21 +278,21 @@ def test_intervals_resample_bags_and_replicates_together():
     tables = [table(r, positive) for r in runs]
     got = instance_metrics(tables, bootstrap=50, seed=6)["auroc"]
     flags = np.array([positive[p.name] for p in runs[0]])
-    draws = Draws.stratified(flags, groups=None, resamples=50, seed=6)
+    draws = Draws.patients(flags, groups=None, resamples=50, seed=6)
     weights = replicate_weights(3, resamples=50, seed=6)
     values = []
     for counts, weight in zip(draws.counts, weights, strict=True):
         areas = []
         for r in runs:
-            resample = [p for p, c in zip(r, counts, strict=True) for _ in range(c)]
-            y, mu = (
-                np.concatenate([getattr(p, k) for p in resample])
-                for k in ("instance_labels", "attention_mean")
-            )
-            areas.append(sk.roc_auc_score(y, mu))
+            y = np.concatenate([p.instance_labels for p in r])
+            mu = np.concatenate([p.attention_mean for p in r])
+            of_instances = np.repeat(counts, [len(p.instance_labels) for p in r])
+            areas.append(sk.roc_auc_score(y, mu, sample_weight=of_instances))
         values.append(np.average(areas, weights=weight))
     assert got.rows == pytest.approx(values)
-    assert (got.low, got.high) == pytest.approx(np.quantile(values[1:], [0.025, 0.975]))
+    assert got.support.patients == sum(p.instance_labels.any() for p in runs[0])
+    expected = interval(np.array(values), support=got.support, scale=MEAN_SHARE)
+    assert (got.low, got.high) == pytest.approx((expected.low, expected.high))
 
 
 def test_values_are_means_over_replicates_and_gains_are_of_the_means():

@@ -26,7 +26,7 @@ from probsa.evaluation.lesions import (
     match_detections,
     patch_mask,
 )
-from probsa.statistics import RATES, Draws, froc
+from probsa.statistics import RATES, Draws, NoInterval, froc
 
 ALL6 = ("Tumor_001", "Tumor_002", "Tumor_003", "Tumor_004", "Normal_001", "Normal_002")
 
@@ -196,21 +196,29 @@ def test_froc_needs_a_lesion():
     assert all("none larger than isolated" in m.reason for m in got.values())
 
 
+def test_a_weight_of_a_slide_is_a_number_of_copies(case_hits):
+    slides = list(case_hits.values())
+    counts = [2 + k % 3 for k in range(len(slides) - 1)] + [0]
+    copies = [s for s, count in zip(slides, counts, strict=True) for _ in range(count)]
+    got, expected = froc(slides, weights=[0.25 * c for c in counts]), froc(copies)
+    np.testing.assert_allclose(got.sensitivity, expected.sensitivity)
+    np.testing.assert_allclose(got.false_positives, expected.false_positives)
+
+
 def test_intervals_resample_slides(case_hits):
     slides = list(case_hits.values())
     got = froc_summary([slides], bootstrap=40, seed=3)
     assert got["froc"].value == froc(slides).score
     tumour = np.array([s.tumour for s in slides])
-    draws = Draws.stratified(tumour, groups=None, resamples=40, seed=3)
-    sensitivities = []
-    for counts in draws.counts[1:]:
-        resample = [s for s, c in zip(slides, counts, strict=True) for _ in range(c)]
-        if sum(s.lesions for s in resample):
-            sensitivities.append(froc(resample).at[4.0])
-    low, high = np.quantile(sensitivities, [0.025, 0.975])
-    assert got["sensitivity_at_4"].low == pytest.approx(low)
-    assert got["sensitivity_at_4"].high == pytest.approx(high)
-    assert got["sensitivity_at_4"].left_out == 40 - len(sensitivities)
+    draws = Draws.patients(tumour, groups=None, resamples=40, seed=3)
+    expected = []
+    for counts in draws.counts:
+        drawn = [s for s, weight in zip(slides, counts, strict=True) if weight]
+        found = any(s.lesions for s in drawn)
+        curve = froc(slides, weights=counts) if found else None
+        expected.append(np.nan if curve is None else curve.at[4.0])
+    np.testing.assert_allclose(got["sensitivity_at_4"].rows, expected)
+    assert got["sensitivity_at_4"].left_out == np.isnan(expected).sum()
     pairs = {s.name: i // 2 for i, s in enumerate(slides)}
     assert froc_summary([slides], bootstrap=40, seed=3, groups=pairs)["froc"] != got["froc"]
 
@@ -335,8 +343,7 @@ def test_the_mean_over_replicates_and_its_interval():
     got = froc_summary([first, second], bootstrap=60, seed=1)
     assert got["froc"].value == pytest.approx((froc(first).score + froc(second).score) / 2)
     assert froc(first).score == 1.0 and froc(second).score == 0.0
-    # With one slide per stratum only the replicates vary, and one of two is drawn each time.
-    assert (got["froc"].low, got["froc"].high) == (0.0, 1.0)
+    assert got["froc"].no_interval == NoInterval("few patients", 1, "with lesions")
     assert froc_summary([first[1:]], bootstrap=5)["froc"].reason.startswith("FROC needs a lesion")
     refused(InputError, "of the same slides", froc_summary, [first, first[:1]])
 

@@ -19,10 +19,11 @@ from probsa import predict_folder
 from probsa.errors import BagError, InputError, TableError
 from probsa.evaluation import WITHIN, evaluate, read_predictions, write_predictions
 from probsa.evaluation.baselines.null_maps import NO_INTENSITY, NO_NULL_MAPS, null_maps_file
+from probsa.evaluation.claims import Claim
 from probsa.evaluation.section import metric_grid
 from probsa.evaluation.words import INSTANCE_TITLES, METRIC_TITLES, shortened
 from probsa.maps import write_report_figures
-from probsa.statistics import Metric
+from probsa.statistics import Metric, NoInterval
 from probsa.training import read_run, train
 from probsa.workflow import finish_run
 
@@ -250,6 +251,7 @@ def test_the_report_is_json_a_frame_and_the_same_each_time(tmp_path):
     assert stored == json.loads(json.dumps(again.to_dict()))
     reason = "only one class among 12 bags: AUROC is undefined"
     undefined = {"value": None, "low": None, "high": None, "reason": reason, "left_out": 0}
+    undefined["no_interval"] = None
     assert stored["metrics"]["auroc"] == undefined
     assert (stored["bags"], stored["part"], stored["about"]) == (12, "test", {"model": "abmil"})
     frame = report.to_frame().set_index(["of", "metric"])
@@ -414,7 +416,9 @@ def test_bags_beyond_all_validation_bags_are_counted(tmp_path, part, metadata, v
     count = 12 if part == "val" else 24
     expected = None if validation is None else count / (validation + 1)
     assert found == {
-        "bags": count, "beyond": count // 2, "validation_bags": validation, "expected": expected
+        "bags": count, "beyond": count // 2, "validation_bags": validation, "expected": expected,
+        "patients": count, "patients_beyond": count // 2, "validation_patients": validation,
+        "claim": Claim.UNLIKE_TRAINING,
     }  # fmt: skip
     assert ("are expected by chance" in _text(report)) == (expected is not None)
 
@@ -518,7 +522,8 @@ def test_calls_at_evidence_0_have_dice_recall_and_precision(run):
     truth, called, at = np.concatenate(y), np.concatenate(at_0), found["at_threshold"]
     assert at["recall"].value == pytest.approx(sk.recall_score(truth, called))
     assert at["precision"].value == pytest.approx(sk.precision_score(truth, called))
-    assert at["recall"].low <= at["recall"].value <= at["recall"].high
+    assert at["precision"].low <= at["precision"].value <= at["precision"].high
+    assert at["recall"].value == 1 and at["recall"].no_interval == NoInterval("no variation")
     said = f"recall {at['recall'].value:.2f}, precision {at['precision'].value:.2f}"
     assert shortened(said) in "\n".join(report.summary)
     assert f"together: recall {at['recall']}, precision {at['precision']}." in _text(report)

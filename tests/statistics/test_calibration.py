@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 from sklearn.metrics import roc_auc_score
+from support.repeated_draws import repeated_draws
 
 from probsa.statistics import (
+    MEAN_SHARE,
+    SHARE,
     SHARES,
-    Draws,
+    Support,
     augrc,
     calibration_error,
     equal_mass_bins,
@@ -15,11 +18,12 @@ from probsa.statistics import (
     retention_curve,
     sampled_reliability,
 )
+from probsa.statistics.intervals import interval
 
 
 def _draws(items, *, resamples=0, groups=None):
-    strata = np.zeros(items, dtype=np.int64)
-    return Draws.stratified(strata, groups=groups, resamples=resamples, seed=0)
+    groups = range(items) if groups is None else groups
+    return repeated_draws(groups, resamples=resamples, seed=0)
 
 
 def _items(n, *, seed=0, digits=2):
@@ -76,13 +80,15 @@ def test_resampled_errors_are_those_of_resampled_items():
     frequency = sampled_reliability(p, y, bins=bins, draws=draws)
     shares = []
     for row, counts in zip(got.rows, draws.counts, strict=True):
-        items = [i for i in range(40) for _ in range(counts[groups[i]])]
+        items = [i for i in range(40) for _ in range(int(counts[groups[i]]))]
         assert row == pytest.approx(_error(p[items], y[items], bins[items]), abs=1e-14)
         inside = [i for i in items if bins[i] == 1]
         shares.append(np.mean(y[inside]))
     assert frequency.frequency[1] == pytest.approx(shares[0])
-    low, high = np.quantile(shares[1:], [0.025, 0.975])
-    assert (frequency.low[1], frequency.high[1]) == pytest.approx((low, high))
+    patients = len({groups[i] for i in range(40) if bins[i] == 1})
+    support = Support(patients=patients, part=None, trials=patients - 1)
+    expected = interval(np.array(shares), support=support, scale=MEAN_SHARE)
+    assert (frequency.low[1], frequency.high[1]) == pytest.approx((expected.low, expected.high))
 
 
 def test_without_resamples_a_frequency_has_no_interval():
@@ -94,7 +100,7 @@ def test_without_resamples_a_frequency_has_no_interval():
 def test_the_consistency_band_is_binomial_for_equal_probabilities():
     p = np.repeat([0.2, 0.7], [50, 200])
     y = np.zeros(250, dtype=bool)
-    diagram, *_ = reliability(p, y, bins=equal_mass_bins(p), seed=3)
+    diagram, _ = reliability(p, y, bins=equal_mass_bins(p), patient=np.arange(250), seed=3)
     for b, (chance, n) in enumerate([(0.2, 50), (0.7, 200)]):
         # The limits of 1,000 simulations are quantiles of the binomial, up to a standard error.
         for limit, level in ((diagram.low[b], 0.025), (diagram.high[b], 0.975)):
@@ -108,17 +114,18 @@ def test_calibrated_labels_exceed_the_chance_error_in_one_of_twenty_sets():
     rng = np.random.default_rng(5)
     p = rng.random(120)
     bins = equal_mass_bins(p)
-    _, mean, upper = reliability(p, rng.random(120) < p, bins=bins, seed=0)
+    patient = np.arange(120)
+    _, by_chance = reliability(p, rng.random(120) < p, bins=bins, patient=patient, seed=0)
     labels, given = rng.random((1000, 120)) < p, {"bins": bins, "draws": _draws(120)}
     errors = np.array([calibration_error(p, y, **given).value for y in labels])
-    above = int((errors > upper).sum())
+    above = int((errors > by_chance.upper).sum())
     # 95 % of binomial counts; the limit itself has an error of its own, hence the doubled spread.
     assert abs(above - 50) < 2 * 2 * np.sqrt(1000 * 0.05 * 0.95)
-    assert mean == pytest.approx(errors.mean(), abs=4 * errors.std() / np.sqrt(500))
+    assert by_chance.mean == pytest.approx(errors.mean(), abs=4 * errors.std() / np.sqrt(500))
     p_wrong = p**3
-    _, _, upper = reliability(p_wrong, rng.random(120) < p, bins=bins, seed=0)
+    _, by_chance = reliability(p_wrong, rng.random(120) < p, bins=bins, patient=patient, seed=0)
     wrong = calibration_error(p_wrong, rng.random(120) < p, bins=bins, draws=_draws(120)).value
-    assert wrong > upper
+    assert wrong > by_chance.upper
 
 
 def _by_hand(wrong, doubt, share):
@@ -162,12 +169,13 @@ def test_retained_error_rates_are_those_of_resampled_groups():
     groups = [i // 3 for i in range(24)]
     draws, rows = _draws(24, resamples=30, groups=groups), []
     for counts in draws.counts:
-        items = np.array([i for i in range(24) for _ in range(counts[groups[i]])])
+        items = np.array([i for i in range(24) for _ in range(int(counts[groups[i]]))])
         rows.append([_by_hand(wrong[items], doubt[items], s) for s in SHARES])
     got = retention_curve(wrong, doubt, draws=draws)
     np.testing.assert_allclose(got.error_rate, rows[0], atol=1e-13)
-    np.testing.assert_allclose(got.low, np.quantile(rows[1:], 0.025, axis=0), atol=1e-13)
-    np.testing.assert_allclose(got.high, np.quantile(rows[1:], 0.975, axis=0), atol=1e-13)
+    for column, low, high in zip(np.array(rows).T, got.low, got.high, strict=True):
+        expected = interval(column, support=draws.support(), scale=SHARE)
+        assert (low, high) == pytest.approx((expected.low, expected.high))
 
 
 def test_the_area_under_the_kept_errors_is_augrc():

@@ -18,11 +18,13 @@ from sklearn.metrics import (
     recall_score,
     roc_auc_score,
 )
+from support.repeated_draws import repeated_draws
 from support.target_metrics import assert_resamples_are_repeated_rows, values
 
 from probsa.errors import InputError
 from probsa.statistics import (
     Draws,
+    Support,
     binary_metrics,
     cohen_kappa,
     confusion,
@@ -37,7 +39,7 @@ def _of_data(metrics):
     """The metrics without resamples, unless draws are given, of classes named by their numbers."""
 
     def of(y, p, *, draws=None, **options):
-        if metrics is multiclass_metrics:
+        if metrics in (multiclass_metrics, ordinal_metrics):
             options = {"names": [str(c) for c in range(p.shape[1])], **options}
         return metrics(y, p, draws=draws or Draws.of_data(len(y)), **options)
 
@@ -62,7 +64,10 @@ Y, P = _data(8, 3, seed=0)
 
 def _one(y, called, *, classes):
     matrix = confusion(y, called, classes=classes, draws=Draws.of_data(len(y)))
-    return [cohen_kappa(matrix, weighting=w) for w in ("none", "linear", "quadratic")]
+    support = Support(patients=len(y), part=None, trials=len(y))
+    return [
+        cohen_kappa(matrix, support=support, weighting=w) for w in ("none", "linear", "quadratic")
+    ]
 
 
 def _reference(y, p):
@@ -330,8 +335,8 @@ def test_without_thresholds_there_are_no_calls():
 )
 def test_resamples_are_those_of_repeated_rows(metrics, data, all_defined):
     y, p = data
-    groups = [i // 2 for i in range(len(y))] if all_defined else None
-    draws = Draws.stratified(np.zeros(len(y)), groups=groups, resamples=15, seed=1)
+    groups = [i // 2 for i in range(len(y))] if all_defined else range(len(y))
+    draws = repeated_draws(groups, resamples=15, seed=1)
     options = {binary: {"threshold": 0.5}, multilabel: {"names": NAMES, "thresholds": HALF}}
     undefined = assert_resamples_are_repeated_rows(
         lambda rows, d: metrics(y[rows], p[rows], draws=d, **options.get(metrics, {})), draws

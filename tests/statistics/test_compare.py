@@ -12,10 +12,10 @@ from support.equal_methods import cohort
 
 from probsa.errors import InputError
 from probsa.statistics import (
+    Draws,
     compare,
     detectable_from_intervals,
     detectable_sentence,
-    draw_patients,
     holm,
     mean_interval,
     minimum_detectable,
@@ -64,7 +64,7 @@ def test_each_resample_is_sklearns_with_the_weights(monkeypatch, metric, max_gro
     y, patient, scores = cohort(rng, n=45, bags=3, seeds=2)
     s = np.round(scores["m0"], 1)  # ties
     s = s > 0.75 if metric in ("f1", "accuracy") else s
-    draws, _ = draw_patients(y.tolist(), groups=patient.tolist(), resamples=20, seed=0)
+    draws = Draws.patients(y.tolist(), groups=patient.tolist(), resamples=20, seed=0)
     got = resampled_metric(y == 1, s, draws=draws, metric=metric)
     for r, row in enumerate(s):
         for b, counts in enumerate(draws.counts):
@@ -75,11 +75,11 @@ def test_each_resample_is_sklearns_with_the_weights(monkeypatch, metric, max_gro
 def test_draws_are_of_k_minus_1_patients_of_each_stratum():
     labels = [1, 1, 1, 0, 0, 0, 0, 1, 0]
     groups = ["a", "b", "c", "d", "e", "f", "g", "h", "h"]  # only h has both labels
-    draws, freedom = draw_patients(labels, groups=groups, resamples=4000, seed=0)
+    draws = Draws.patients(labels, groups=groups, resamples=4000, seed=0)
     weight = draws.counts
     assert (weight[0] == 1).all()
     # a, b and c form one stratum; h, a stratum of one, joins the largest: d, e, f and g.
-    assert freedom == 8 - 2
+    assert draws.freedom == 8 - 2
     np.testing.assert_allclose(weight[:, :3].sum(1), 3)
     np.testing.assert_allclose(weight[:, 3:].sum(1), 5)
     assert set(np.unique(weight[1:, :3])) <= {0, 1.5, 3}

@@ -5,6 +5,7 @@ import pytest
 import scoringrules
 from scipy.stats import norm, spearmanr
 from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+from support.repeated_draws import repeated_draws
 from support.target_metrics import assert_resamples_are_repeated_rows, values
 
 from probsa.statistics import Draws, regression_metrics
@@ -76,7 +77,7 @@ def test_resamples_are_those_of_repeated_rows():
     y = rng.integers(0, 3, 8) / 10
     predicted = np.round(y + rng.normal(0, 0.1, 8), 1)
     quantiles = {0.05: predicted - 0.1, 0.95: predicted + 0.1}
-    draws = Draws.stratified(np.zeros(8), groups=[0, 0, 1, 1, 2, 2, 3, 3], resamples=40, seed=0)
+    draws = repeated_draws([0, 0, 1, 1, 2, 2, 3, 3], resamples=40, seed=0)
 
     def metrics(rows, d):
         of_rows = {level: column[rows] for level, column in quantiles.items()}

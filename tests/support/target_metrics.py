@@ -29,7 +29,7 @@ def assert_resamples_are_repeated_rows(
     whole = flat(metrics_of(items, draws))
     undefined = 0
     for r, counts in enumerate(draws.counts):
-        rows = np.repeat(items, counts[draws.member])
+        rows = np.repeat(items, counts[draws.member].astype(int))
         alone = values(metrics_of(rows, Draws.of_data(len(rows))))
         for name, metric in whole.items():
             assert metric.rows is not None, f"{name}: {metric.reason}"

@@ -76,7 +76,7 @@ def name(request) -> str:
 
 def test_metrics_rivals_and_counts(name):
     d, task = data(name), TASKS[name]
-    draws = Draws.stratified(task.labels.strata(d.y), groups=None, resamples=20, seed=0)
+    draws = Draws.patients(task.labels.strata(d.y), groups=None, resamples=20, seed=0)
     found, rivals = task.metrics(d, draws), task.rivals(d, draws)
     assert all(m.rows is None or len(m.rows) == 21 for m in found.overall.values())
     assert "mean of the features" in rivals

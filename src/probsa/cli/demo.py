@@ -149,7 +149,7 @@ def render(result: dict[str, Any], console: Console) -> None:
         {**m["instances"], "auroc": m["metrics"]["auroc"]} for m in result["models"].values()
     ]
     for key, row in ROWS.items():
-        found = [Metric(**c[key]) if key in c else None for c in (*columns, result["null"])]
+        found = [Metric.from_dict(c[key]) if key in c else None for c in (*columns, result["null"])]
         table.add_row(row, *("" if m is None else m.reason or str(m) for m in found))
     console.print(table)
     console.print(REMARKS.format(members=MEMBERS, **result), markup=False, soft_wrap=True)

@@ -1,6 +1,7 @@
 from .bag_measures import BagMeasures as BagMeasures
 from .bag_measures import bag_measures as bag_measures
 from .bag_measures import shown_precision as shown_precision
+from .baselines.distance import VALIDATION_PATIENTS as VALIDATION_PATIENTS
 from .baselines.distance import TrainingDistance as TrainingDistance
 from .baselines.distance import fit_run_distance as fit_run_distance
 from .baselines.null_maps import NULL_MAPS as NULL_MAPS
@@ -69,6 +70,7 @@ from .report.report import Report as Report
 from .report.report import evaluate as evaluate
 from .report.summary import at_chance as at_chance
 from .report.uncertainty import DISTANCE_VALIDATION_BAGS as DISTANCE_VALIDATION_BAGS
+from .report.uncertainty import DISTANCE_VALIDATION_PATIENTS as DISTANCE_VALIDATION_PATIENTS
 from .report.within import NullComparison as NullComparison
 from .report.within import compare_to_null_maps as compare_to_null_maps
 from .scores import doubt as doubt

@@ -108,7 +108,7 @@ class Context:
     @cached_property
     def draws(self) -> Draws:
         """The resamples of the evaluated bags' groups, stratified by target."""
-        return Draws.stratified(
+        return Draws.patients(
             self.task.labels.strata(self.targets),
             groups=self.groups,
             resamples=self.bootstrap,
@@ -121,7 +121,7 @@ class Context:
         """Return resamples of the groups of some bags, stratified by whether a bag is positive."""
         count = min(self.bootstrap, at_most)
         groups = group_keys(names, self.truth.group)
-        return Draws.stratified(positive, groups=groups, resamples=count, seed=self.seed)
+        return Draws.patients(positive, groups=groups, resamples=count, seed=self.seed)
 
     @cached_property
     def validation(self) -> "Context":

@@ -32,7 +32,7 @@ from ..core import (
 )
 from ..errors import BagError, InputError, UnknownName
 from ..layers import recorded_pooling
-from ..statistics import Draws, Metric
+from ..statistics import ANY_VALUE, MEAN_CORRELATION, Draws, Metric, Scale
 from ..tasks import TASKS
 from .context import INSTANCE_RESAMPLES, Context
 from .instances.measures import rank_correlation
@@ -331,6 +331,7 @@ def faithfulness_section(context: Context) -> Section | None:
     metrics = mean_curves_metrics(
         curves,
         groups=group_keys([c.name for c in curves], context.truth.group),
+        response=MEAN_CORRELATION if context.task.by_probability else ANY_VALUE,
         resamples=min(context.bootstrap, INSTANCE_RESAMPLES),
         seed=context.seed,
     )
@@ -368,34 +369,41 @@ def faithfulness_section(context: Context) -> Section | None:
 
 
 def mean_curves_metrics(
-    curves: Sequence[DeletionCurves], *, groups: Sequence[Hashable], resamples: int, seed: int
+    curves: Sequence[DeletionCurves],
+    *,
+    groups: Sequence[Hashable],
+    response: Scale,
+    resamples: int,
+    seed: int,
 ) -> dict[str, Metric]:
     """Return the means over bags of the areas, of their gains and of the rank correlation.
 
-    The intervals are Student's over the groups, because percentiles of resamples call a random
-    order more faithful than another one too often. A mean is over the bags that have the value.
-    `groups` holds the group (patient) of each bag.
+    A mean is over the bags that have the value. `groups` holds the group (patient) of each bag,
+    and `response` is the scale of the areas between two curves.
     """
     if not curves:
         reason = "no evaluated bag that the model calls positive has curves"
         return dict.fromkeys(TITLES, Metric.undefined(reason))
-    draws = Draws.stratified(np.ones(len(curves)), groups=groups, resamples=resamples, seed=seed)
+    draws = Draws.patients(np.ones(len(curves)), groups=groups, resamples=resamples, seed=seed)
     areas = {k: np.array([c.areas.get(k, np.nan) for c in curves]) for k in REMOVAL_ORDERS}
     ranks = np.array([c.rank_correlation for c in curves], dtype=np.float64)  # nan for None
 
-    def mean(value: np.ndarray, order: str) -> Metric:
+    def mean(value: np.ndarray, order: str, scale: Scale) -> Metric:
         defined = np.isfinite(value)
         if not defined.any():
             reasons = (c.missing[order] for c in curves if order in c.missing)
             return Metric.undefined(next(reasons, ""))
-        found = Metric.of(draws.ratio(np.where(defined, value, 0.0), defined))
-        return found.student(groups=len(np.unique(draws.member[defined])))
+        return Metric.of(
+            draws.ratio(np.where(defined, value, 0.0), defined),
+            support=draws.support({None: defined}),
+            scale=scale,
+        )
 
-    return {
-        **{f"area_{k}": mean(area, k) for k, area in areas.items()},
-        **{f"gain_over_{k}": mean(areas["shown"] - areas[k], k) for k in REMOVAL_ORDERS[1:]},
-        "rank_correlation": mean(ranks, "rank_correlation"),
-    }
+    of_area, of_gain = response, response.of_differences
+    metrics = {f"area_{k}": mean(area, k, of_area) for k, area in areas.items()}
+    for k in REMOVAL_ORDERS[1:]:
+        metrics[f"gain_over_{k}"] = mean(areas["shown"] - areas[k], k, of_gain)
+    return {**metrics, "rank_correlation": mean(ranks, "rank_correlation", MEAN_CORRELATION)}
 
 
 def _mean_curves(curves: Sequence[DeletionCurves]) -> list[Line]:

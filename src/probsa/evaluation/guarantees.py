@@ -18,6 +18,9 @@ from scipy.special import expit, logit
 from ..core import as_paths, counted, group_keys, optional_path, seed_of, write_csv
 from ..errors import InputError, OutputExists, UnmetGuarantee
 from ..statistics import (
+    LOSS,
+    MEAN_SHARE,
+    SHARE,
     ConformalSets,
     Metric,
     aps_scores,
@@ -136,10 +139,16 @@ class Guarantee:
 
     def metrics(self, bags: Context) -> dict[str, Metric]:
         """Return Σ weight · value / Σ weight of each of `means`, in the data and each resample."""
-        return {
-            name: Metric.of(bags.draws.ratio(weight * value, weight), reason="no such bags")
-            for name, (value, weight) in self.means().items()
-        }
+        metrics = {}
+        for name, (value, weight) in self.means().items():
+            scale = SHARE if value.dtype == np.bool_ else MEAN_SHARE
+            metrics[name] = Metric.of(
+                bags.draws.ratio(weight * value, weight),
+                support=bags.draws.support({None: weight > 0}),
+                scale=LOSS if name in ("set_size", "width") else scale,
+                reason="no such bags",
+            )
+        return metrics
 
 
 def shares(

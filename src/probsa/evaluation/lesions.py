@@ -25,6 +25,7 @@ from ..errors import BagError, InputError
 from ..slides import check_mpp
 from ..statistics import (
     RATES,
+    SHARE,
     Draws,
     Metric,
     SlideHits,
@@ -286,19 +287,20 @@ def froc_summary(
         return dict.fromkeys(FROC_METRICS, Metric.undefined(str(error)))
     tumour = np.array([s.tumour for s in replicates[0]])
     patients = group_keys(names[0], groups or {})
-    draws = Draws.stratified(tumour, groups=patients, resamples=bootstrap, seed=seed)
+    draws = Draws.patients(tumour, groups=patients, resamples=bootstrap, seed=seed)
     rows = np.full((len(replicates), len(draws.counts), len(FROC_METRICS)), np.nan)
     for slides, of_replicate in zip(replicates, rows, strict=True):
         for counts, row in zip(draws.counts[:, draws.member], of_replicate, strict=True):
-            drawn = [s for s, n in zip(slides, counts, strict=True) for _ in range(int(n))]
-            if any(s.lesions for s in drawn):
-                curve = froc(drawn)
+            if any(s.lesions for s, weight in zip(slides, counts, strict=True) if weight > 0):
+                curve = froc(slides, weights=counts.tolist())
                 row[:] = [curve.score, *curve.at.values()]
     weights = replicate_weights(len(rows), resamples=rows.shape[1] - 1, seed=seed, blocks=blocks)
-    return {
-        name: mean_over_replicates([Metric.of(v) for v in rows[..., k]], weights=weights)
-        for k, name in enumerate(FROC_METRICS)
-    }
+    lesions = np.array([s.lesions > 0 for s in replicates[0]])
+    support, metrics = draws.support({"with lesions": lesions}), {}
+    for k, name in enumerate(FROC_METRICS):
+        of_replicates = [Metric.of(v, support=support, scale=SHARE) for v in rows[..., k]]
+        metrics[name] = mean_over_replicates(of_replicates, weights=weights)
+    return metrics
 
 
 def lesion_section(context: Context, folder: Path, *, mpp: float | None = None) -> Section:

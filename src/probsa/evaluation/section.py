@@ -12,6 +12,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from ..statistics import Metric
+from .words import no_interval_text
 
 Style = Literal["main", "plain", "null", "points"]
 
@@ -159,6 +160,8 @@ def metric_grid(title: str, metrics: Mapping[str, Metric], *, titles: Mapping[st
         value = "-" if m.value is None else f"{m.value:.{m.digits}f}"
         why = marks.get(m.reason or "", m.reason)
         interval = why if m.value is None else m.span(before="") + left
+        if m.value is not None and m.no_interval is not None:
+            interval = no_interval_text(m.no_interval)
         rows.append((titles[name], value, interval))
     table = grid(title, {"metric": {}, "value": RIGHT, "95 % interval": {}}, rows)
     if shared:

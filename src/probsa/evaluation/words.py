@@ -3,6 +3,9 @@
 import re
 from collections.abc import Iterable
 
+from ..core import counted
+from ..statistics import NoInterval
+
 METRIC_TITLES = {
     "auroc": "AUROC",
     "average_precision": "average precision",
@@ -127,6 +130,19 @@ INSTANCE_DETECTORS = {
     "entropy": "−w log w (null)",
 }
 NULL_DETECTORS = ("margin", "entropy")
+
+
+def no_interval_text(missing: NoInterval, *, unit: str = "patient") -> str:
+    """Say why a value has no interval; an empty string if no interval was asked for.
+
+    unit: what is resampled, in the singular.
+    """
+    if missing.cause == "few patients":
+        part = "" if missing.part is None else f" {missing.part}"
+        return f"no interval: {counted(missing.patients or 0, unit)}{part}"
+    if missing.cause == "undefined resamples":
+        return "no interval: it is undefined in most resamples"
+    return "no interval: it is the same in all resamples" if missing.cause == "no variation" else ""
 
 
 def shortened(text: str) -> str:

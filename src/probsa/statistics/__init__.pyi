@@ -1,4 +1,5 @@
 from .calibration import SHARES as SHARES
+from .calibration import ErrorByChance as ErrorByChance
 from .calibration import Reliability as Reliability
 from .calibration import RetentionCurve as RetentionCurve
 from .calibration import augrc as augrc
@@ -48,11 +49,20 @@ from .conformal import smallest_alpha as smallest_alpha
 from .froc import RATES as RATES
 from .froc import SlideHits as SlideHits
 from .froc import froc as froc
+from .intervals import ANY_VALUE as ANY_VALUE
+from .intervals import FEWEST_PATIENTS as FEWEST_PATIENTS
+from .intervals import LOSS as LOSS
+from .intervals import MEAN_CORRELATION as MEAN_CORRELATION
+from .intervals import MEAN_SHARE as MEAN_SHARE
+from .intervals import SHARE as SHARE
+from .intervals import NoInterval as NoInterval
+from .intervals import Scale as Scale
 from .metric import Metric as Metric
 from .metric import TargetMetrics as TargetMetrics
 from .metric import areas as areas
-from .metric import auroc as auroc
+from .metric import class_support as class_support
 from .metric import f1_and_accuracy as f1_and_accuracy
+from .metric import mean_of_items as mean_of_items
 from .metric import mean_over_replicates as mean_over_replicates
 from .numbers import regression_metrics as regression_metrics
 from .ranks import CriticalDifference as CriticalDifference
@@ -61,7 +71,7 @@ from .ranks import average_ranks as average_ranks
 from .ranks import critical_difference as critical_difference
 from .ranks import signed_rank as signed_rank
 from .resample import Draws as Draws
-from .resample import draw_patients as draw_patients
+from .resample import Support as Support
 from .resample import replicate_weights as replicate_weights
 from .survival import CensoringCurve as CensoringCurve
 from .survival import concordance as concordance

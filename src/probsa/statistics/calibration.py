@@ -2,17 +2,18 @@
 
 Bins of equal mass hold about the same number of items each (Nixon et al., CVPR Workshops 2019). A
 consistency band shows how far observed frequencies stray from calibrated probabilities by chance
-alone (Bröcker and Smith, Weather and Forecasting 2007).
+alone (Bröcker and Smith, Weather and Forecasting 2007). The patient is the unit of chance: labels
+of all items of a patient are simulated from one random number.
 """
 
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 import numpy as np
-from jaxtyping import Float
 
-from .metric import COVERAGE, Metric, interval
-from .resample import Draws, Flags, Labels, Values
+from .intervals import COVERAGE, MEAN_SHARE, SHARE, Scale, interval
+from .metric import Metric
+from .resample import Draws, Flags, Labels, Support, Values
 
 MOST_BINS, FEWEST_BINS, ITEMS_PER_BIN = 15, 2, 10
 SIMULATIONS = 1000
@@ -75,45 +76,76 @@ def calibration_error(p: Values, y: Flags, *, bins: Labels, draws: Draws) -> Met
     gaps = np.eye(max(bins, default=0) + 1)[bins] * (p - y)[:, None]
     sums = draws.totals(np.concatenate([gaps, np.ones((len(p), 1))], axis=1))
     with np.errstate(invalid="ignore"):
-        return Metric.of(np.abs(sums[:, :-1]).sum(1) / sums[:, -1], reason="no items")
+        errors = np.abs(sums[:, :-1]).sum(1) / sums[:, -1]
+    return Metric.of(errors, support=draws.support(), scale=MEAN_SHARE, reason="no items")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErrorByChance:
+    """The calibration error of calibrated probabilities on the same items."""
+
+    mean: float
+    upper: float
+    """The error that one of twenty sets of labels exceeds."""
 
 
 def reliability(
-    p: Values, y: Flags, *, bins: Labels, seed: int
-) -> tuple[Reliability, float, float]:
+    p: Values, y: Flags, *, bins: Labels, patient: Labels, seed: int
+) -> tuple[Reliability, ErrorByChance]:
     """Return the bins with their consistency band, and the calibration error expected by chance.
 
-    The band contains the frequency of a bin in 95 % of simulated label sets in which the
-    probabilities are calibrated and items independent. Of the errors of these sets, the mean and
-    the 95th percentile are returned. Bins without items are not allowed.
+    The band contains the frequency of a bin in 95 % of simulated sets of labels for which the
+    probabilities are calibrated. In a set, an item is positive if its probability is above the
+    random number of its patient. With one item per patient, this is what independent patients have
+    by chance. With several, their labels depend on each other as much as they can: no other
+    dependence gives the sum of a bin a larger spread (sums of comonotonic variables are the largest
+    in convex order; Dhaene et al., Insurance: Mathematics and Economics 2002). An error above
+    `upper` is therefore evidence of miscalibration, however alike the items of a patient are.
+
+    Args:
+        p: the probability of each item.
+        y: whether each item is positive.
+        bins: the bin of each item; no bin is empty.
+        patient: the index of each item's patient.
+        seed: seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
-    order, count = np.argsort(bins, kind="stable"), np.bincount(bins)
-    starts, ascending = np.cumsum(count) - count, p[order]
-    sets = ((rng.random(len(p)) < ascending).astype(np.float64) for _ in range(SIMULATIONS))
-    simulated = np.stack([np.add.reduceat(labels, starts) / count for labels in sets])
-    diagram = _diagram(p, y, bins=bins, rows=simulated)
+    order = np.argsort(bins, kind="stable")
+    count = np.bincount(bins)
+    starts = np.cumsum(count) - count
+    ascending, of_item = p[order], patient[order]
+    patients = int(patient.max()) + 1
+    simulated = np.empty((SIMULATIONS, len(count)))
+    for row in simulated:
+        labels = rng.random(patients)[of_item] < ascending
+        row[:] = np.add.reduceat(labels.astype(np.float64), starts) / count
+    tail = (1 - COVERAGE) / 2
+    low, high = np.quantile(simulated, [tail, 1 - tail], axis=0)
+    diagram = _diagram(p, y, bins=bins, low=tuple(low.tolist()), high=tuple(high.tolist()))
     errors = (np.abs(simulated - diagram.probability) * diagram.count).sum(1) / len(p)
-    return diagram, float(errors.mean()), float(np.quantile(errors, COVERAGE))
+    by_chance = ErrorByChance(mean=float(errors.mean()), upper=float(np.quantile(errors, COVERAGE)))
+    return diagram, by_chance
 
 
 def sampled_reliability(p: Values, y: Flags, *, bins: Labels, draws: Draws) -> Reliability:
     """Return the bins with an interval of each frequency over the resamples of `draws`.
 
-    For items that are not independent, such as instances of a bag. A limit is None without
-    resamples, or if most of them have no item in the bin.
+    A limit is None where a metric would have no interval, for example with a bin that has items of
+    two patients only.
     """
-    inside = [bins == b for b in range(bins.max() + 1)]
-    rows = np.stack([draws.ratio(b & y, b)[1:] for b in inside], axis=1)
-    return _diagram(p, y, bins=bins, rows=rows)
+    low, high = list[float | None](), list[float | None]()
+    for b in range(bins.max() + 1):
+        inside = bins == b
+        support = Support.of({None: draws.patients_with(inside)})
+        found = interval(draws.ratio(inside & y, inside), support=support, scale=MEAN_SHARE)
+        low.append(found.low)
+        high.append(found.high)
+    return _diagram(p, y, bins=bins, low=tuple(low), high=tuple(high))
 
 
-def _diagram(
-    p: Values, y: Flags, *, bins: Labels, rows: Float[np.ndarray, "rows bins"]
-) -> Reliability:
+def _diagram(p: Values, y: Flags, *, bins: Labels, low: Limits, high: Limits) -> Reliability:
     count = np.bincount(bins)
     assert count.all(), "every bin has an item"
-    low, high = _limits(rows)
     return Reliability(
         count=tuple(count.tolist()),
         probability=tuple((np.bincount(bins, weights=p) / count).tolist()),
@@ -123,8 +155,12 @@ def _diagram(
     )
 
 
-def retention_curve(wrong: Flags, doubt: Values, *, draws: Draws) -> RetentionCurve:
+def retention_curve(
+    wrong: Flags, doubt: Values, *, draws: Draws, scale: Scale = SHARE
+) -> RetentionCurve:
     """Return the error rates of the least doubtful calls (Malinin et al., ICLR 2020, appendix).
+
+    scale: `MEAN_SHARE` for items that are many in each patient.
 
     A share may cut through items with equal doubt; the same fraction of each of them is kept, which
     is the mean over their orders. A resample without items has no error rate.
@@ -134,19 +170,17 @@ def retention_curve(wrong: Flags, doubt: Values, *, draws: Draws) -> RetentionCu
     last = np.append(np.flatnonzero(ascending[1:] != ascending[:-1]), len(order) - 1)
     rows = np.full((len(draws.counts), len(shares)), np.nan)
     for row, counts in zip(rows, draws.counts, strict=True):  # one by one: items may be many
-        weight = counts[member].astype(np.float64)
+        weight = counts[member]
         kept = np.append(0.0, np.cumsum(weight)[last])
         errors = np.append(0.0, np.cumsum(weight * wrong[order])[last])
         if kept[-1] > 0:
             row[:] = np.interp(shares * kept[-1], kept, errors) / (shares * kept[-1])
-    low, high = _limits(rows[1:])
-    return RetentionCurve(error_rate=tuple(rows[0].tolist()), low=low, high=high)
-
-
-def _limits(rows: Float[np.ndarray, "rows columns"]) -> tuple[Limits, Limits]:
-    """Return the lower and the upper limits of the columns."""
-    low, high, _ = zip(*map(interval, rows.T), strict=True)
-    return low, high
+    found = [interval(column, support=draws.support(), scale=scale) for column in rows.T]
+    return RetentionCurve(
+        error_rate=tuple(rows[0].tolist()),
+        low=tuple(of_share.low for of_share in found),
+        high=tuple(of_share.high for of_share in found),
+    )
 
 
 def augrc(error_rate: Numbers, auroc: Numbers) -> Numbers:

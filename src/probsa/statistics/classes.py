@@ -13,18 +13,22 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from .calibration import calibration_error, equal_width_bins
+from .intervals import CORRELATION, LOSS, MEAN_SHARE, SHARE, Scale
 from .metric import (
+    CLASSES,
+    ClassNames,
     Metric,
     TargetMetrics,
     areas,
+    call_support,
     check,
+    class_support,
     f1,
-    f1_and_accuracy,
     mean_of_items,
     mean_over_classes,
     one_class_reason,
 )
-from .resample import Draws, Flags, Labels, Rows, Values
+from .resample import Draws, Flags, Labels, Rows, Support, Values
 
 Matrix = Float[np.ndarray, "rows truth call"]
 Probabilities = Float[np.ndarray, "items classes"]
@@ -40,12 +44,18 @@ NO_THRESHOLDS = "no thresholds were given: choose them on validation bags"
 
 
 def binary_metrics(
-    labels: Labels, p: Values, *, threshold: float | Values | None = None, draws: Draws
+    labels: Labels,
+    p: Values,
+    *,
+    threshold: float | Values | None = None,
+    names: ClassNames = CLASSES,
+    draws: Draws,
 ) -> TargetMetrics:
     """Return the metrics of two classes, of which 1 is the positive one.
 
     Without a threshold (the smallest probability of a positive call, chosen on validation bags),
-    the metrics of calls are undefined, but for F1 at 0.5.
+    the metrics of calls are undefined, but for F1 at 0.5. `names` are those of
+    the classes' patients.
 
     Raises:
         InputError: a label is not 0 or 1.
@@ -55,20 +65,24 @@ def binary_metrics(
     f1_of_calls = balanced_accuracy = accuracy = Metric.undefined(NO_THRESHOLD)
     if threshold is not None:
         called = p >= threshold
-        f1_of_calls = f1(y, called, draws=draws)
+        f1_of_calls = f1(y, called, draws=draws, names=names)
         recalls = draws.ratio(y & called, y) + draws.ratio(~y & ~called, ~y)
-        reason = f"{one_class_reason(y, what='bags')}: balanced accuracy is undefined"
-        balanced_accuracy = Metric.of(recalls / 2, reason=reason)
-        accuracy = mean_of_items(y == called, draws=draws)
+        balanced_accuracy = Metric.of(
+            recalls / 2,
+            support=class_support(y, draws=draws, names=names),
+            reason=f"{one_class_reason(y, what='bags')}: balanced accuracy is undefined",
+        )
+        accuracy = mean_of_items(y == called, draws=draws, scale=SHARE)
+    losses = _losses(np.where(y, p, 1 - p))
     overall = {
-        **areas(y, p, draws=draws),
+        **areas(y, p, draws=draws, names=names),
         "f1": f1_of_calls,
-        "f1_at_0.5": f1(y, p >= 0.5, draws=draws),
+        "f1_at_0.5": f1(y, p >= 0.5, draws=draws, names=names),
         "balanced_accuracy": balanced_accuracy,
         "accuracy": accuracy,
-        "brier": mean_of_items((p - y) ** 2, draws=draws),
+        "brier": mean_of_items((p - y) ** 2, draws=draws, scale=MEAN_SHARE),
         "ece": _ece(p, y, draws=draws),
-        "nll": mean_of_items(_losses(np.where(y, p, 1 - p)), draws=draws),
+        "nll": mean_of_items(losses, draws=draws, scale=LOSS),
     }
     return TargetMetrics(overall=overall, by_part={})
 
@@ -90,23 +104,29 @@ def multiclass_metrics(
     _check_classes(y, classes=p.shape[1])
     call, one_hot = p.argmax(1), y[:, None] == np.arange(p.shape[1])
     matrix = confusion(y, call, classes=p.shape[1], draws=draws)
+    support = _agreement_support(y, call, draws=draws, names=names)
     present, by_part = one_hot.any(0), {}
     absent = [f"no bag of class {name} among {len(y)}" for name in names]
     for c, (name, of_class) in enumerate(zip(names, one_hot.T, strict=True)):
         reason = f"all {len(y)} bags are of class {name}" if present[c] else absent[c]
-        f1_of_class, _ = f1_and_accuracy(of_class, call == c, draws=draws)
         recall = draws.ratio(of_class & (call == c), of_class)
+        against = (f"of other classes than {name}", f"of class {name}")
         by_part[name] = {
-            **areas(of_class, p[:, c], draws=draws, reason=reason),
+            **areas(of_class, p[:, c], draws=draws, names=against, reason=reason),
             "ece": _ece(p[:, c], of_class, draws=draws),
-            "f1": Metric.of(f1_of_class, reason=f"{absent[c]} bags"),
-            "recall": Metric.of(recall, reason=f"{absent[c]} bags"),
+            "f1": f1(of_class, call == c, draws=draws, names=against, reason=f"{absent[c]} bags"),
+            "recall": Metric.of(
+                recall,
+                support=draws.support({f"of class {name}": of_class}),
+                reason=f"{absent[c]} bags",
+            ),
         }
     cells = draws.for_items(np.repeat(np.arange(len(y)), p.shape[1]))
     micro = areas(one_hot.ravel(), p.ravel(), draws=cells)
     pairs = [
         Metric.of(
             draws.auroc(one_hot[:, a], p[:, a], control=one_hot[:, b]),
+            support=draws.support({f"of class {names[c]}": one_hot[:, c] for c in (a, b)}),
             reason=absent[b if present[a] else a],
         )
         for a, b in permutations(range(p.shape[1]), 2)
@@ -120,25 +140,29 @@ def multiclass_metrics(
         "average_precision": mean("average_precision"),
         "f1": mean("f1"),
         "balanced_accuracy": mean("recall"),
-        "accuracy": mean_of_items(call == y, draws=draws),
-        "brier": mean_of_items(((p - one_hot) ** 2).sum(1), draws=draws),
+        "accuracy": mean_of_items(call == y, draws=draws, scale=SHARE),
+        "brier": mean_of_items(
+            ((p - one_hot) ** 2).sum(1), draws=draws, scale=Scale(0.0, 2.0, is_share=False)
+        ),
         "ece": _ece(p.max(1), call == y, draws=draws),
-        "nll": mean_of_items(_losses(p[one_hot]), draws=draws),
+        "nll": mean_of_items(_losses(p[one_hot]), draws=draws, scale=LOSS),
         "weighted_auroc": mean("auroc", draws.totals(one_hot)),
         "micro_auroc": micro["auroc"],
         "one_vs_one_auroc": mean_over_classes(pairs),
         "micro_average_precision": micro["average_precision"],
-        "kappa": cohen_kappa(matrix),
-        "linear_kappa": cohen_kappa(matrix, weighting="linear"),
-        "quadratic_kappa": cohen_kappa(matrix, weighting="quadratic"),
-        "matthews": matthews(matrix),
+        "kappa": cohen_kappa(matrix, support=support),
+        "linear_kappa": cohen_kappa(matrix, support=support, weighting="linear"),
+        "quadratic_kappa": cohen_kappa(matrix, support=support, weighting="quadratic"),
+        "matthews": matthews(matrix, support=support),
         "classwise_ece": mean("ece"),
     }
     return TargetMetrics(overall=overall, by_part=by_part)
 
 
-def ordinal_metrics(y: Labels, p: Probabilities, *, draws: Draws) -> TargetMetrics:
-    """Return the metrics over all bags, and the AUROC at each cut between grades.
+def ordinal_metrics(
+    y: Labels, p: Probabilities, *, names: Sequence[str], draws: Draws
+) -> TargetMetrics:
+    """Return the metrics over all bags, and the AUROC at each cut between grades (`names`).
 
     `rps` is the ranked probability score Σ_{k<K} (P(Y ≤ k) - 1[y ≤ k])², 0 for a perfect prediction
     (Epstein, Journal of Applied Meteorology 1969).
@@ -148,23 +172,27 @@ def ordinal_metrics(y: Labels, p: Probabilities, *, draws: Draws) -> TargetMetri
     """
     _check_classes(y, classes=p.shape[1])
     call, grades = median_call(p), np.arange(p.shape[1])
-    matrix, error = confusion(y, call, classes=len(grades), draws=draws), np.abs(call - y)
+    matrix = confusion(y, call, classes=len(grades), draws=draws)
+    support = _agreement_support(y, call, draws=draws, names=names)
+    error, farthest = np.abs(call - y), Scale(0.0, float(len(grades) - 1), is_share=False)
     steps = np.cumsum(p, axis=1)[:, :-1] - (y[:, None] <= grades[:-1])
     overall = {
-        "quadratic_kappa": cohen_kappa(matrix, weighting="quadratic"),
-        "linear_kappa": cohen_kappa(matrix, weighting="linear"),
-        "mae": mean_of_items(error, draws=draws),
-        "accuracy": mean_of_items(error == 0, draws=draws),
-        "within_one": mean_of_items(error <= 1, draws=draws),
-        "rps": mean_of_items((steps**2).sum(1), draws=draws),
-        "nll": mean_of_items(_losses(p[y[:, None] == grades]), draws=draws),
+        "quadratic_kappa": cohen_kappa(matrix, support=support, weighting="quadratic"),
+        "linear_kappa": cohen_kappa(matrix, support=support, weighting="linear"),
+        "mae": mean_of_items(error, draws=draws, scale=farthest),
+        "accuracy": mean_of_items(error == 0, draws=draws, scale=SHARE),
+        "within_one": mean_of_items(error <= 1, draws=draws, scale=SHARE),
+        "rps": mean_of_items((steps**2).sum(1), draws=draws, scale=farthest),
+        "nll": mean_of_items(_losses(p[y[:, None] == grades]), draws=draws, scale=LOSS),
     }
     at_least = np.cumsum(p[:, ::-1], axis=1)[:, ::-1].round(DIGITS)
     by_part = {}
     for k in range(1, len(grades)):
         side = "at least" if (y >= k).any() else "below"
+        area = draws.auroc(y >= k, at_least[:, k])
+        sides = class_support(y >= k, draws=draws, names=(f"below {k}", f"of at least {k}"))
         reason = f"all {len(y)} bags are {side} grade {k}: AUROC is undefined"
-        by_part[f"≥{k}"] = {"auroc": Metric.of(draws.auroc(y >= k, at_least[:, k]), reason=reason)}
+        by_part[f"≥{k}"] = {"auroc": Metric.of(area, support=sides, reason=reason)}
     return TargetMetrics(overall=overall, by_part=by_part)
 
 
@@ -209,12 +237,16 @@ def multilabel_metrics(
     called = None if thresholds is None else p >= np.asarray(thresholds, dtype=np.float64)
     no_calls, present = Metric.undefined(NO_THRESHOLDS), y == 1
 
-    def of_cells(cells: tuple[np.ndarray, ...], what: str) -> dict[str, Metric]:
+    def of_cells(
+        cells: tuple[np.ndarray, ...], what: str, against: ClassNames
+    ) -> dict[str, Metric]:
         """Return the metrics of pairs of a bag and a finding, given by their rows and columns."""
         of, truth = draws.for_items(cells[0]), present[cells]
-        f1_of = no_calls if called is None else f1(truth, called[cells], draws=of, what=what)
+        f1_of = no_calls
+        if called is not None:
+            f1_of = f1(truth, called[cells], draws=of, what=what, names=against)
         return {
-            **areas(truth, p[cells], draws=of, what=what),
+            **areas(truth, p[cells], draws=of, what=what, names=against),
             "f1": f1_of,
             "ece": _ece(p[cells], truth, draws=of),
         }
@@ -222,7 +254,8 @@ def multilabel_metrics(
     by_part = {}
     for c, name in enumerate(names):
         rows = np.flatnonzero(observed[:, c])
-        by_part[name] = of_cells((rows, np.full(len(rows), c)), "observed bags")
+        cells = rows, np.full(len(rows), c)
+        by_part[name] = of_cells(cells, "observed bags", (f"without {name}", f"with {name}"))
     overall, notes = dict[str, Metric](), list[str]()
     for key in ("auroc", "average_precision", "f1", "ece"):
         parts = {name: m[key] for name, m in by_part.items()}
@@ -240,12 +273,15 @@ def multilabel_metrics(
             )
         else:
             overall[f"macro_{key}"] = mean_over_classes(defined)
-    micro = of_cells(np.nonzero(observed), "observed findings")
+    micro = of_cells(
+        np.nonzero(observed), "observed findings", ("without a finding", "with a finding")
+    )
     overall |= {f"micro_{k}": micro[k] for k in ("auroc", "average_precision", "f1")}
     overall |= _whole_rows(present, p, called, complete=np.asarray(observed.all(1)), draws=draws)
     some = np.flatnonzero(observed.any(1))
     losses = np.where(observed, _losses(np.where(present, p, 1 - p)), 0.0).sum(1)[some]
-    overall["nll"] = mean_of_items(losses / observed.sum(1)[some], draws=draws.for_items(some))
+    of_bags = losses / observed.sum(1)[some]
+    overall["nll"] = mean_of_items(of_bags, draws=draws.for_items(some), scale=LOSS)
     return TargetMetrics(overall=overall, by_part=by_part, notes=tuple(notes))
 
 
@@ -266,8 +302,8 @@ def _whole_rows(
     exact = loss = Metric.undefined(NO_THRESHOLDS)
     if called is not None:
         wrong = called[complete] != present
-        exact = mean_of_items(~wrong.any(1), draws=draws)
-        loss = mean_of_items(wrong.mean(1), draws=draws)
+        exact = mean_of_items(~wrong.any(1), draws=draws, scale=SHARE)
+        loss = mean_of_items(wrong.mean(1), draws=draws, scale=MEAN_SHARE)
     # The mean over the findings of a bag of their precision at their own rank; as in scikit-learn,
     # it is 1 for a bag with no finding or with all of them.
     at_least = score[:, None, :] >= score[:, :, None]
@@ -277,7 +313,7 @@ def _whole_rows(
     return {
         "subset_accuracy": exact,
         "hamming_loss": loss,
-        "label_ranking_precision": mean_of_items(ranked, draws=draws),
+        "label_ranking_precision": mean_of_items(ranked, draws=draws, scale=MEAN_SHARE),
     }
 
 
@@ -290,8 +326,18 @@ def confusion(y: Labels, called: Labels, *, classes: int, draws: Draws) -> Matri
     return draws.totals(cell).reshape(-1, classes, classes)
 
 
+def _agreement_support(y: Labels, called: Labels, *, draws: Draws, names: Sequence[str]) -> Support:
+    """Return the support of an agreement of truth and calls.
+
+    It rests on the patients outside the most frequent class: with all in one, it is undefined.
+    """
+    frequent = int(np.bincount(y, minlength=len(names)).argmax()) if len(y) else 0
+    against = (f"of class {names[frequent]}", f"of other classes than {names[frequent]}")
+    return call_support(y != frequent, called != frequent, draws=draws, names=against)
+
+
 def cohen_kappa(
-    matrix: Matrix, *, weighting: Literal["none", "linear", "quadratic"] = "none"
+    matrix: Matrix, *, support: Support, weighting: Literal["none", "linear", "quadratic"] = "none"
 ) -> Metric:
     """Return κ = 1 - Σ w_ij O_ij / Σ w_ij E_ij, with E the product of the two margins over n.
 
@@ -305,10 +351,11 @@ def cohen_kappa(
     expected = np.einsum("ri,ij,rj->r", matrix.sum(2), weight, matrix.sum(1))
     reason = "truth and calls are one and the same class, so kappa is 0/0"
     rows = 1 - _quotient(observed, expected, where=expected > 0)
-    return Metric.of(rows, reason=f"{matrix[0].sum():.0f} bags: {reason}")
+    reason = f"{matrix[0].sum():.0f} bags: {reason}"
+    return Metric.of(rows, support=support, scale=CORRELATION, reason=reason)
 
 
-def matthews(matrix: Matrix) -> Metric:
+def matthews(matrix: Matrix, *, support: Support) -> Metric:
     """Return Matthews' correlation of truth and calls; undefined if either is a single class.
 
     Of several classes it is Gorodkin's (Computational Biology and Chemistry 2004).
@@ -319,7 +366,8 @@ def matthews(matrix: Matrix) -> Metric:
     spread = (truth * (n[:, None] - truth)).sum(1) * (call * (n[:, None] - call)).sum(1)
     reason = "truth or calls are a single class, so the correlation is 0/0"
     rows = _quotient(covariance, np.sqrt(spread), where=spread > 0)
-    return Metric.of(rows, reason=f"{n[0]:.0f} bags: {reason}")
+    reason = f"{n[0]:.0f} bags: {reason}"
+    return Metric.of(rows, support=support, scale=CORRELATION, reason=reason)
 
 
 def _quotient(above: Rows, below: Rows, *, where: Bool[np.ndarray, " rows"]) -> Rows:

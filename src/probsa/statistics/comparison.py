@@ -21,7 +21,7 @@ from scipy.special import stdtr, stdtrit
 from scipy.stats import rankdata
 
 from .metric import check, f1_and_accuracy
-from .resample import Draws, Flags, Groups, Labels, draw_patients
+from .resample import Draws, Flags, Groups, Labels
 
 MetricName = Literal["auroc", "average_precision", "f1", "accuracy", "mean"]
 """`mean` averages values of the items, which are metrics themselves, such as the AP of each bag."""
@@ -94,7 +94,7 @@ class PairedData:
     member: Labels
     """The group (patient) of each item."""
     freedom: int
-    """Degrees of freedom of the patients, as `draw_patients` returns them."""
+    """Degrees of freedom of the patients, see `Draws.freedom`."""
     blocks: tuple[Hashable, ...]
     """The block of each replicate; replicates of a block are averaged."""
     metric: MetricName | Literal["other"]
@@ -349,11 +349,12 @@ def compare(  # noqa: PLR0913 - each is a choice of its own
             both = len(np.unique(labels[inside])) == 2
             check({f"fold {fold} has one class: pool the folds instead": both})
         strata = list(zip(strata, within[0].tolist(), strict=True))
-    draws, freedom = draw_patients(strata, groups=patients, resamples=resamples, seed=seed)
+    draws = Draws.patients(strata, groups=patients, resamples=resamples, seed=seed)
+    freedom = draws.freedom
     if metric in ("average_precision", "f1"):
         # The positives dominate the variance: counting all patients makes the test too liberal
         # (6 % errors at a level of 5 % with 24 positives among 80 bags).
-        freedom = min(freedom, len(np.unique(draws.member[labels])) - 1)
+        freedom = min(freedom, draws.patients_with(labels) - 1)
     data = PairedData(
         y=labels,
         member=draws.member,

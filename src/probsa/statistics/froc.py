@@ -53,7 +53,7 @@ class Froc:
     """The mean of these sensitivities."""
 
 
-def froc(slides: Sequence[SlideHits]) -> Froc:
+def froc(slides: Sequence[SlideHits], *, weights: Sequence[float] | None = None) -> Froc:
     """Return the FROC curve over all slides, including those without any detection.
 
     The organisers' script instead counts the files of detections, which leaves slides without a
@@ -64,22 +64,29 @@ def froc(slides: Sequence[SlideHits]) -> Froc:
     Confidences of hits are float32 and those of false positives float64, so that 0.9 as a hit and
     0.9 as a false positive are two thresholds.
 
+    `weights` are those of the slides, as in a resample; None for equal weights.
+
     Raises:
         InputError: there is no slide, or no lesion to find.
     """
-    lesion_count = sum(s.lesions for s in slides)
+    pairs = [(s, 1.0) for s in slides]
+    if weights is not None:
+        pairs = [(s, w) for s, w in zip(slides, weights, strict=True) if w > 0]
+    lesion_count = sum(w * s.lesions for s, w in pairs)
     words = (
         f"FROC needs a lesion to find, and these {len(slides)} slides have none larger than "
         "isolated tumour cells: give slides with tumour, and their masks"
     )
     check({words: lesion_count > 0})
-    false = np.sort(np.concatenate([s.false for s in slides]))
+    false = np.concatenate([s.false for s, _ in pairs])
     # The script stores the confidences of lesions as float32 and compares them in float32.
-    best = np.sort(np.concatenate([s.best for s in slides]).astype(np.float32))
+    best = np.concatenate([s.best for s, _ in pairs]).astype(np.float32)
+    of_false = np.repeat([w for _, w in pairs], [len(s.false) for s, _ in pairs])
+    of_best = np.repeat([w for _, w in pairs], [len(s.best) for s, _ in pairs])
     thresholds = np.unique(np.concatenate([false, best.astype(np.float64)]))[1:]
-    true = len(best) - np.searchsorted(best, thresholds.astype(np.float32))
-    false_positives = len(false) - np.searchsorted(false, thresholds)
-    false_positives = np.append(false_positives, 0) / len(slides)
+    true = _weight_from(best, of_best, thresholds.astype(np.float32))
+    false_positives = _weight_from(false, of_false, thresholds)
+    false_positives = np.append(false_positives, 0) / sum(w for _, w in pairs)
     sensitivity = np.append(true, 0) / lesion_count
     at_rates = np.interp(RATES, false_positives[::-1], sensitivity[::-1])
     return Froc(
@@ -88,3 +95,14 @@ def froc(slides: Sequence[SlideHits]) -> Froc:
         at=dict(zip(RATES, at_rates.tolist(), strict=True)),
         score=float(at_rates.mean()),
     )
+
+
+def _weight_from(
+    confidence: Float[np.ndarray, " n"],
+    weight: Float[np.ndarray, " n"],
+    thresholds: Float[np.ndarray, " thresholds"],
+) -> Float[np.ndarray, " thresholds"]:
+    """Return the total weight of the confidences at or above each threshold."""
+    order = np.argsort(confidence)
+    below = np.append(0.0, np.cumsum(weight[order]))
+    return below[-1] - below[np.searchsorted(confidence[order], thresholds)]

@@ -6,17 +6,19 @@ Metrics whose rows come from the same draws are paired: their difference is take
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Shaped
-from scipy.special import stdtrit
 
 from ..errors import InputError
-from .resample import Draws, Flags, Rows, Values
+from .intervals import SHARE, NoInterval, Scale, interval
+from .resample import Draws, Flags, Rows, Support, Values
 
-COVERAGE = 0.95
-"""Coverage of every interval: from the 2.5th to the 97.5th percentile of the resamples."""
+ClassNames: TypeAlias = tuple[str, str]
+"""What the patients of the negative and of the positive items are called, as “of class 0”."""
+CLASSES: ClassNames = ("of class 0", "of class 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +31,14 @@ class Metric:
     reason: str | None = None
     left_out: int = 0
     """Number of resamples in which the metric is undefined; the interval leaves them out."""
+    no_interval: NoInterval | None = None
+    """Why a value has no interval; None if it has one, or was read from a file of version 0.2."""
     rows: np.ndarray | None = field(default=None, repr=False, compare=False)
     """The value in the data (row 0) and in every resample, nan where it is undefined; None for an
     undefined metric, and for one that was read from a file."""
+    support: Support | None = field(default=None, repr=False, compare=False)
+    """The patients on whom the metric rests; None where `rows` is None."""
+    scale: Scale = field(default=SHARE, repr=False, compare=False)
 
     @classmethod
     def undefined(cls, reason: str) -> "Metric":
@@ -39,42 +46,55 @@ class Metric:
         return cls(None, reason=reason)
 
     @classmethod
-    def of(cls, rows: Rows, *, reason: str | None = None) -> "Metric":
-        """Return the value in the data (row 0) with the percentile interval of the resamples.
+    def of(
+        cls, rows: Rows, *, support: Support, scale: Scale = SHARE, reason: str | None = None
+    ) -> "Metric":
+        """Return the value in the data (row 0) with its interval.
 
-        `reason` says why the metric is undefined if its value in the data is nan.
+        Args:
+            rows: the value in the data and in the resamples of `Draws.patients`.
+            support: the patients on whom the metric rests, see `Draws.support`.
+            scale: the values that the metric can take; the interval stays within them.
+            reason: why the metric is undefined if its value in the data is nan.
         """
         if not np.isfinite(rows[0]):
             return cls.undefined(reason or "it is undefined in the data")
-        low, high, left_out = interval(rows[1:])
-        return cls(float(rows[0]), low=low, high=high, left_out=left_out, rows=rows)
+        found = interval(rows, support=support, scale=scale)
+        return cls(
+            float(rows[0]),
+            low=found.low,
+            high=found.high,
+            left_out=found.left_out,
+            no_interval=found.missing,
+            rows=rows,
+            support=support,
+            scale=scale,
+        )
 
-    def student(self, *, groups: int) -> "Metric":
-        """Return the metric with the interval value ± t · s · √(G / (G − 1)), t of G − 1 degrees.
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Metric":
+        """Return the metric of which `to_dict` returned these values."""
+        missing = values.get("no_interval")
+        no_interval = None if missing is None else NoInterval(**missing)
+        return cls(**{**values, "no_interval": no_interval})
 
-        s is the standard deviation of the resamples, and G the number of groups that contribute.
-        Percentiles over few groups are too narrow: they estimate the variance with G instead of
-        G − 1 and know no t distribution. There is no interval with fewer than two groups.
-        """
-        if self.rows is None or self.value is None:
+    def map(
+        self, function: Callable[[np.ndarray], np.ndarray], *, scale: Scale | None = None
+    ) -> "Metric":
+        """Return the metric with a function applied to every row, on the same or another scale."""
+        if self.rows is None or self.support is None:
             return self
-        defined, low, high = self.rows[1:][np.isfinite(self.rows[1:])], None, None
-        left_out = len(self.rows) - 1 - len(defined)
-        if groups > 1 and len(defined) >= max(2, left_out):
-            error = float(defined.std(ddof=1)) * (groups / (groups - 1)) ** 0.5
-            half = error * float(stdtrit(groups - 1, (1 + COVERAGE) / 2))
-            low, high = self.value - half, self.value + half
-        return Metric(self.value, low=low, high=high, left_out=left_out, rows=self.rows)
-
-    def map(self, function: Callable[[np.ndarray], np.ndarray]) -> "Metric":
-        """Return the metric with a function applied to every row."""
-        return self if self.rows is None else Metric.of(function(self.rows))
+        rows = function(self.rows)
+        return Metric.of(rows, support=self.support, scale=self.scale if scale is None else scale)
 
     def __sub__(self, other: "Metric") -> "Metric":
         """Return the paired difference; both must come from the same draws."""
         if self.rows is None or other.rows is None:
             return Metric.undefined((self.reason if self.rows is None else other.reason) or "")
-        return Metric.of(self.rows - other.rows)
+        assert self.support is not None and other.support is not None, "these have rows"
+        fewest = min(self.support, other.support, key=lambda support: support.patients)
+        scale = self.scale.of_differences
+        return Metric.of(self.rows - other.rows, support=fewest, scale=scale)
 
     def text(self, *, sign: bool = False) -> str:
         """Return the value and its interval, as `0.812 [0.701, 0.900]`; a dash if undefined."""
@@ -100,10 +120,11 @@ class Metric:
     def __str__(self) -> str:
         return self.text()
 
-    def to_dict(self) -> dict[str, float | int | str | None]:
-        """Return value, interval, reason and number of undefined resamples for JSON."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return value, interval, reasons and number of undefined resamples for JSON."""
         names = ("value", "low", "high", "reason", "left_out")
-        return {name: getattr(self, name) for name in names}
+        missing = None if self.no_interval is None else asdict(self.no_interval)
+        return {**{name: getattr(self, name) for name in names}, "no_interval": missing}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,17 +136,6 @@ class TargetMetrics:
     """Metrics of each class, cut between grades, finding, interval or time, by its name."""
     notes: tuple[str, ...] = ()
     """Sentences that a report must show beside the metrics, such as bags that are left out."""
-
-
-def interval(values: Rows) -> tuple[float | None, float | None, int]:
-    """Return the limits, None if most resamples are undefined (nan), and the number of these."""
-    defined = values[np.isfinite(values)]
-    left_out = len(values) - len(defined)
-    if len(defined) == 0 or left_out > len(defined):
-        return None, None, left_out
-    tail = (1 - COVERAGE) / 2
-    low, high = np.quantile(defined, [tail, 1 - tail])
-    return float(low), float(high), left_out
 
 
 def check(rules: Mapping[str, bool | np.bool_]) -> None:
@@ -146,24 +156,60 @@ def one_class_reason(y: Flags, *, what: str) -> str | None:
     return f"only one class among {len(y)} {what}" if y.all() or not y.any() else None
 
 
-def auroc(y: Flags, score: Values, *, draws: Draws, what: str = "bags") -> Metric:
-    """Return the AUROC of a score for finding the positive items; `what` names the items."""
-    reason = f"{one_class_reason(y, what=what)}: AUROC is undefined"
-    return Metric.of(draws.auroc(y, score), reason=reason)
+def class_support(y: Flags, *, draws: Draws, names: ClassNames = CLASSES) -> Support:
+    """Return the support of a metric that contrasts positive and negative items.
+
+    names: those of the negative and of the positive class.
+    """
+    return draws.support({names[0]: ~y, names[1]: y})
+
+
+def call_support(y: Flags, called: Flags, *, draws: Draws, names: ClassNames = CLASSES) -> Support:
+    """Return the support of F1 and of κ, which are shares of the positive and the called items."""
+    positive, called_positive = draws.patients_with(y), draws.patients_with(called)
+    trials = max(positive + called_positive - 1, 0.5)
+    return replace(class_support(y, draws=draws, names=names), trials=trials)
 
 
 def areas(
-    y: Flags, score: Values, *, draws: Draws, what: str = "bags", reason: str | None = None
+    y: Flags,
+    score: Values,
+    *,
+    draws: Draws,
+    what: str = "bags",
+    names: ClassNames = CLASSES,
+    scale: Scale = SHARE,
+    reason: str | None = None,
 ) -> dict[str, Metric]:
     """Return `auroc` and `average_precision`, which share one pass over the resamples.
 
-    `reason` says why both are undefined if there is one class only.
+    Args:
+        y: whether each item is positive.
+        score: a score of each item.
+        draws: resamples of the items.
+        what: the items, in the plural.
+        names: those of the negative and of the positive class.
+        scale: `MEAN_SHARE` for items that are many in each patient.
+        reason: why both are undefined if there is one class only.
     """
-    names = {"auroc": "AUROC", "average_precision": "average precision"}
     one_class = one_class_reason(y, what=what)
+    area, precision = draws.ranks(y, score)
+    both_classes = class_support(y, draws=draws, names=names)
+    # average precision is a mean over the positive items, and depends little on the others
+    trials = max(2 * draws.patients_with(y) - 1, 0.5)
     return {
-        key: Metric.of(rows, reason=reason or f"{one_class}: {name} is undefined")
-        for (key, name), rows in zip(names.items(), draws.ranks(y, score), strict=True)
+        "auroc": Metric.of(
+            area,
+            support=both_classes,
+            scale=scale,
+            reason=reason or f"{one_class}: AUROC is undefined",
+        ),
+        "average_precision": Metric.of(
+            precision,
+            support=replace(both_classes, trials=trials),
+            scale=scale,
+            reason=reason or f"{one_class}: average precision is undefined",
+        ),
     }
 
 
@@ -176,15 +222,32 @@ def f1_and_accuracy(y: Flags, called: Flags, *, draws: Draws) -> Float[np.ndarra
         return np.stack([f1, correct / n])
 
 
-def f1(y: Flags, called: Flags, *, draws: Draws, what: str = "bags") -> Metric:
-    """Return the F1 of positive calls; undefined without a positive item."""
-    reason = f"no positive among {len(y)} {what}: F1 is undefined"
-    return Metric.of(f1_and_accuracy(y, called, draws=draws)[0], reason=reason)
+def f1(
+    y: Flags,
+    called: Flags,
+    *,
+    draws: Draws,
+    what: str = "bags",
+    names: ClassNames = CLASSES,
+    reason: str | None = None,
+) -> Metric:
+    """Return the F1 of positive calls; undefined without a positive item.
+
+    `what` names the items and `names` the negative and the positive class.
+    """
+    return Metric.of(
+        f1_and_accuracy(y, called, draws=draws)[0],
+        support=call_support(y, called, draws=draws, names=names),
+        reason=reason or f"no positive among {len(y)} {what}: F1 is undefined",
+    )
 
 
-def mean_of_items(values: Shaped[np.ndarray, " items"], *, draws: Draws) -> Metric:
-    """Return the weighted mean of a value per bag in each row."""
-    return Metric.of(draws.ratio(values, np.ones_like(values)), reason="no bags")
+def mean_of_items(
+    values: Shaped[np.ndarray, " items"], *, draws: Draws, scale: Scale, reason: str = "no bags"
+) -> Metric:
+    """Return the weighted mean of a value per item in each row; `scale` is that of the mean."""
+    rows = draws.ratio(values, np.ones_like(values))
+    return Metric.of(rows, support=draws.support(), scale=scale, reason=reason)
 
 
 def mean_over_classes(
@@ -200,16 +263,31 @@ def mean_over_classes(
             return Metric.undefined(f"{metric.reason}: the mean over classes is undefined")
     rows = np.stack([m.rows for m in per_class if m.rows is not None], axis=1)
     weight = np.ones_like(rows) if weights is None else weights
-    return Metric.of((rows * weight).sum(1) / weight.sum(1))
+    support = Support.of_mean([m.support for m in per_class if m.support is not None])
+    mean = (rows * weight).sum(1) / weight.sum(1)
+    return Metric.of(mean, support=support, scale=per_class[0].scale)
 
 
 def mean_over_replicates(
-    replicates: Sequence[Metric], *, weights: Float[np.ndarray, "rows replicates"]
+    replicates: Sequence[Metric],
+    *,
+    weights: Float[np.ndarray, "rows replicates"],
+    same_patients: bool = True,
 ) -> Metric:
-    """Return the mean over the replicates that have a value, weighted by `replicate_weights`."""
+    """Return the mean over the replicates that have a value, weighted by `replicate_weights`.
+
+    same_patients: whether the replicates are of the same patients; those of folds are not.
+    """
+    defined = [m for m in replicates if m.rows is not None]
+    if not defined:
+        return Metric.undefined(replicates[0].reason or "")
     undefined = np.full(len(weights), np.nan)
     value = np.stack([undefined if m.rows is None else m.rows for m in replicates], axis=1)
     weight = np.where(np.isfinite(value), weights, 0.0)
     with np.errstate(invalid="ignore"):
         rows = (np.where(weight > 0, value, 0.0) * weight).sum(1) / weight.sum(1)
-    return Metric.of(rows, reason=replicates[0].reason or "")
+    supports = [m.support for m in defined if m.support is not None]
+    support = min(supports, key=lambda of: of.patients)
+    if not same_patients:
+        support = Support.of_disjoint(supports)
+    return Metric.of(rows, support=support, scale=defined[0].scale, reason=replicates[0].reason)

@@ -5,10 +5,12 @@ for each bag.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float
 
+from .intervals import ANY_VALUE, CORRELATION, LOSS, SHARE, UP_TO_ONE
 from .metric import Metric, TargetMetrics, mean_of_items
 from .resample import Draws, Values
 
@@ -36,19 +38,21 @@ def regression_metrics(
     """
     error = predicted - y
     overall = {
-        "mae": mean_of_items(np.abs(error), draws=draws),
-        "rmse": mean_of_items(error**2, draws=draws).map(np.sqrt),
+        "mae": mean_of_items(np.abs(error), draws=draws, scale=LOSS),
+        "rmse": mean_of_items(error**2, draws=draws, scale=LOSS).map(np.sqrt),
         "r_squared": r_squared(y, predicted, draws=draws),
         "spearman": spearman(y, predicted, draws=draws),
     }
-    overall |= {name: mean_of_items(s, draws=draws) for name, s in scores.items()}
+    for name, score in scores.items():  # only the logarithm of a density can be below 0
+        scale = ANY_VALUE if name == "nll" else LOSS
+        overall[name] = mean_of_items(score, draws=draws, scale=scale)
     by_level, by_part = {round(level, 6): q for level, q in quantiles.items()}, {}
     for level in sorted(by_level):
         low, high = by_level[level], by_level.get(opposite := round(1 - level, 6))
         if level < opposite and high is not None:
             by_part[f"{100 * (opposite - level):g} %"] = {
-                "coverage": mean_of_items((low <= y) & (y <= high), draws=draws),
-                "width": mean_of_items(high - low, draws=draws),
+                "coverage": mean_of_items((low <= y) & (y <= high), draws=draws, scale=SHARE),
+                "width": mean_of_items(high - low, draws=draws, scale=LOSS),
             }
     return TargetMetrics(overall=overall, by_part=by_part)
 
@@ -64,7 +68,12 @@ def r_squared(y: Values, predicted: Values, *, draws: Draws) -> Metric:
         spread = square - total**2 / n
         varies = (spread > ROUNDING * square) & (np.ptp(y) > 0)
         rows = np.where(varies, 1 - residual / spread, np.nan)
-    return Metric.of(rows, reason=f"all {len(y)} values are {y[0]:g}: R² is undefined")
+    return Metric.of(
+        rows,
+        support=draws.support(),
+        scale=UP_TO_ONE,
+        reason=f"all {len(y)} values are {y[0]:g}: R² is undefined",
+    )
 
 
 def spearman(y: Values, predicted: Values, *, draws: Draws) -> Metric:
@@ -79,7 +88,13 @@ def spearman(y: Values, predicted: Values, *, draws: Draws) -> Metric:
     with np.errstate(invalid="ignore", divide="ignore"):
         rows = np.where(varies, (weight * a * b).sum(1) / np.sqrt(spread[0] * spread[1]), np.nan)
     reason = f"truth or prediction is the same for all {len(y)} bags: the correlation is undefined"
-    return Metric.of(rows, reason=reason)
+    if not np.isfinite(rows[0]):
+        return Metric.undefined(reason)
+    support = draws.support()
+    # by Fisher's z, the variance of a correlation r of n pairs is (1 - r²)² / n, not (1 - r²) / n
+    inner = float(rows[0]) * support.trials / (support.trials + 1)
+    support = replace(support, trials=support.trials / (1 - inner**2))
+    return Metric.of(rows, support=support, scale=CORRELATION)
 
 
 def _midranks(

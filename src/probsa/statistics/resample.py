@@ -1,15 +1,15 @@
 """Resampling of whole groups (patients, slides): many resamples at once, as weights of the groups.
 
-A resample is stored as the number of times each group was drawn, so every statistic is computed in
-its weighted form: ranks are sorted once, and sums are one matrix product. Row 0 is always the data.
+A resample is stored as the weight of each group, so every statistic is computed in its weighted
+form: ranks are sorted once, and sums are one matrix product. Row 0 is always the data.
 """
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Real, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 Values: TypeAlias = Float[np.ndarray, " items"]
 Flags: TypeAlias = Bool[np.ndarray, " items"]
@@ -25,51 +25,116 @@ MOST_GROUPS = 2000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Draws:
-    """The number of times each group counts in the data (row 0) and in each resample."""
+class Support:
+    """On how many patients a metric rests."""
 
-    counts: Real[np.ndarray, "rows groups"]
-    """Whole numbers, or weights with the same meaning."""
-    member: Labels
-    """The index of each item's group."""
+    patients: int
+    """Patients of the part (class) that has the fewest of them; of all, without parts."""
+    part: str | None
+    """The name of this part; None without parts."""
+    trials: float
+    """The largest number of independent trials that the metric is worth as a share of patients."""
 
     @classmethod
-    def stratified(
+    def of(cls, counts: Mapping[str | None, int]) -> "Support":
+        """Return the support of a mean over parts, given the number of patients of each part.
+
+        A share of k patients has the variance p (1 - p) / (k - 1), estimated without bias. The mean
+        over parts has the variance of as many trials as are returned.
+        """
+        part = min(counts, key=lambda name: counts[name])
+        inverse = sum(1 / max(count - 1, 0.5) for count in counts.values())
+        return cls(patients=counts[part], part=part, trials=len(counts) ** 2 / inverse)
+
+    @classmethod
+    def of_mean(cls, parts: Sequence["Support"]) -> "Support":
+        """Return the support of the mean over metrics of the same patients."""
+        fewest = min(parts, key=lambda support: support.patients)
+        inverse = sum(1 / support.trials for support in parts)
+        return replace(fewest, trials=len(parts) ** 2 / inverse)
+
+    @classmethod
+    def of_disjoint(cls, parts: Sequence["Support"]) -> "Support":
+        """Return the support of the mean over metrics of different patients, as of folds."""
+        patients = sum(support.patients for support in parts)
+        return replace(cls.of_mean(parts), patients=patients)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Draws:
+    """The weight of each group in the data (row 0) and in each resample."""
+
+    counts: Float[np.ndarray, "rows groups"]
+    member: Labels
+    """The index of each item's group."""
+    freedom: int = 0
+    """Degrees of freedom of the groups: their number minus that of the strata."""
+
+    @classmethod
+    def patients(
         cls,
-        strata: Shaped[np.ndarray, " units"],
+        strata: Sequence[Hashable] | Shaped[np.ndarray, " units"],
         *,
         groups: Groups | None,
         resamples: int,
         seed: int,
     ) -> "Draws":
-        """Draw groups with replacement, stratified by the set of `strata` in each group.
+        """Draw groups with replacement by strata, so that variances are unbiased.
 
-        `groups` names the group of each unit; without it, each unit is its own group. Fewer than
-        two groups carry no information on the variation between groups: no resamples are drawn.
+        The stratum of a group is the set of the `strata` of its units. A stratum with a single
+        group would never vary, so it is merged into the largest stratum. Fewer than two groups
+        carry no information on the variation between groups: no resamples are drawn.
+
+        Args:
+            strata: the stratum of each unit, for example the class of each bag.
+            groups: the group (patient) of each unit; None if each unit is its own group.
+            resamples: number of resamples.
+            seed: seed of the resamples.
         """
         member = np.arange(len(strata)) if groups is None else group_index(groups)
-        of_groups = _strata_of_groups(member, strata.tolist())
-        resamples = resamples if member.any() else 0
-        return cls(counts=_draw_groups(of_groups, resamples=resamples, seed=seed), member=member)
+        of_units = strata.tolist() if isinstance(strata, np.ndarray) else strata
+        merged = _merge_single_groups(_strata_of_groups(member, of_units))
+        counts = _draw_groups(merged, resamples=resamples if member.any() else 0, seed=seed)
+        return cls(counts=counts, member=member, freedom=counts.shape[1] - len(merged))
 
     @classmethod
     def of_data(cls, items: int) -> "Draws":
         """Return a single row, the data, in which each item is its own group and counts once."""
         return cls(counts=np.ones((1, items)), member=np.arange(items))
 
+    def first(self, resamples: int) -> "Draws":
+        """Return the same draws with at most this number of resamples."""
+        return replace(self, counts=self.counts[: resamples + 1])
+
+    def patients_with(self, flag: Flags) -> int:
+        """Return the number of groups with an item for which the flag is set."""
+        found = np.zeros(self.counts.shape[1], dtype=bool)
+        found[self.member[flag]] = True
+        return int(found.sum())
+
+    def support(self, parts: Mapping[str | None, Flags] | None = None) -> "Support":
+        """Return on how many groups a metric rests that contrasts parts of the items.
+
+        parts: the items of each part, for example of each class, by its name (None without a
+        name); None for a mean over all items.
+        """
+        if parts is None:
+            parts = {None: np.ones(len(self.member), dtype=bool)}
+        return Support.of({name: self.patients_with(flag) for name, flag in parts.items()})
+
     def weights(self) -> Float[np.ndarray, "rows items"]:
         """Return the weight of each item in each row."""
-        return self.counts[:, self.member].astype(np.float64)
+        return self.counts[:, self.member]
 
     def for_items(self, unit: Labels) -> "Draws":
         """Return the same draws for items that each belong to a unit, as instances to bags."""
-        return Draws(counts=self.counts, member=self.member[unit])
+        return replace(self, member=self.member[unit])
 
     def totals(self, columns: Shaped[np.ndarray, "items k"]) -> Float[np.ndarray, "rows k"]:
         """Sum each column over the items of each row."""
         by_group = np.zeros((self.counts.shape[1], columns.shape[1]))
         np.add.at(by_group, self.member, columns.astype(np.float64))
-        return self.counts.astype(np.float64) @ by_group
+        return self.counts @ by_group
 
     def ratio(
         self, numerator: Shaped[np.ndarray, " items"], denominator: Shaped[np.ndarray, " items"]
@@ -120,7 +185,7 @@ def _areas_from_ranks(
     )
     block = max(1, CELLS // len(score))
     for r in range(0, len(draws.counts), block):
-        counts = draws.counts[r : r + block].astype(np.float64)
+        counts = draws.counts[r : r + block]
         # (rows, controls + 1); column k is the total weight of the k lowest controls.
         below = np.zeros((len(counts), len(controls) + 1))
         np.cumsum(counts[:, draws.member[controls]] * control[controls], axis=1, out=below[:, 1:])
@@ -159,7 +224,7 @@ def _auroc_from_pairs(draws: Draws, case: Values, control: Values, score: Values
         of_cases = (lower + not_higher) / 2 * case[cases]
         wins[:, k] = np.bincount(draws.member[cases], of_cases, minlength=len(wins))
     total = draws.totals(np.stack([case, control], axis=1)).prod(1)
-    counts = draws.counts.astype(np.float64)
+    counts = draws.counts
     with np.errstate(invalid="ignore", divide="ignore"):
         return ((counts @ wins) * counts[:, of_control]).sum(1) / total
 
@@ -181,44 +246,32 @@ def _strata_of_groups(member: Labels, strata: Sequence[Hashable]) -> list[list[i
     return list(groups.values())
 
 
-def _draw_groups(
-    strata: Sequence[Sequence[int]],
-    *,
-    resamples: int,
-    seed: int | tuple[int, int],
-    unbiased: bool = False,
-) -> Real[np.ndarray, "rows groups"]:
-    """Draw k of the k groups of each stratum with replacement; row 0 is all ones.
+def _merge_single_groups(strata: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return the strata with those of a single group merged into the largest one."""
+    if not strata:
+        return []
+    *smaller, largest = sorted(strata, key=len)
+    singles = [group for stratum in smaller if len(stratum) == 1 for group in stratum]
+    several = [list(stratum) for stratum in smaller if len(stratum) > 1]
+    return [*several, [*largest, *singles]]
 
-    With k draws, the variance is too small by the factor 1 - 1 / k. It is `unbiased` with k - 1
-    draws, each of which counts k / (k - 1) times (Rao and Wu, JASA 1988). A stratum with a single
-    group does not vary.
+
+def _draw_groups(
+    strata: Sequence[Sequence[int]], *, resamples: int, seed: int | tuple[int, int]
+) -> Float[np.ndarray, "rows groups"]:
+    """Draw k - 1 of the k groups of each stratum, each of which counts k / (k - 1) times.
+
+    With k draws, the variance would be too small by the factor 1 - 1 / k (Rao and Wu, JASA 1988).
+    Row 0 is all ones. A stratum with a single group does not vary.
     """
     rng = np.random.default_rng(seed)
-    shape = resamples + 1, sum(map(len, strata))
-    counts = np.ones(shape, dtype=np.float64 if unbiased else np.int64)
+    counts = np.ones((resamples + 1, sum(map(len, strata))))
     for groups in strata:
         k = len(groups)
         if k > 1:
-            drawn = rng.multinomial(k - unbiased, np.full(k, 1 / k), size=resamples)
-            counts[1:, groups] = drawn * (k / (k - 1)) if unbiased else drawn
+            drawn = rng.multinomial(k - 1, np.full(k, 1 / k), size=resamples)
+            counts[1:, groups] = drawn * (k / (k - 1))
     return counts
-
-
-def draw_patients(
-    strata: Sequence[Hashable], *, groups: Groups, resamples: int, seed: int
-) -> tuple[Draws, int]:
-    """Return weights of the groups with an unbiased variance, and their degrees of freedom.
-
-    The stratum of a group is the set of the `strata` of its items. A stratum with a single group
-    would never vary, so it is merged into the largest stratum.
-    """
-    member = group_index(groups)
-    *smaller, largest = sorted(_strata_of_groups(member, strata), key=len)
-    singles = [group for stratum in smaller if len(stratum) == 1 for group in stratum]
-    merged = [*(stratum for stratum in smaller if len(stratum) > 1), largest + singles]
-    counts = _draw_groups(merged, resamples=resamples, seed=seed, unbiased=True)
-    return Draws(counts=counts, member=member), counts.shape[1] - len(merged)
 
 
 def replicate_weights(
@@ -231,7 +284,5 @@ def replicate_weights(
     """
     block = np.arange(count) if blocks is None else group_index(blocks)
     size = np.bincount(block)
-    weights = _draw_groups(
-        [range(len(size))], resamples=resamples, seed=(seed, len(size)), unbiased=True
-    )
+    weights = _draw_groups([range(len(size))], resamples=resamples, seed=(seed, len(size)))
     return weights[:, block] / size[block]

@@ -1,18 +1,25 @@
 """Metrics of a time to an event, with the censoring curve Ĝ fixed from the training bags.
 
 Times are positive, in any one unit; `event` is False if a bag was censored at its time. An event
-comes before a censoring at the same time. `risk` is higher for worse prognosis; nothing chooses its
-direction. Times at which Ĝ is 0 or unknown are left out, and a note says so.
+comes before a censoring at the same time. It is seen at t if the bag is not censored before t, with
+the probability Ĝ(t-); a bag is seen to have no event until t with Ĝ(t). `risk` is higher for worse
+prognosis; nothing chooses its direction. Times at which Ĝ is 0 or unknown are left out, and a note
+says so.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
 
+from .intervals import MEAN_SHARE, SHARE
 from .metric import Metric, TargetMetrics, check
-from .resample import CELLS, Draws, Flags, Rows, Values
+from .resample import CELLS, Draws, Flags, Rows, Support, Values
+
+EVENTS = "with the event"
+NO_EVENTS = "without the event"
+"""The parts of bags in survival metrics, see `NoInterval.part`."""
 
 Times = Float[np.ndarray, " times"]
 Curves = Float[np.ndarray, "items times"]
@@ -63,9 +70,23 @@ class CensoringCurve:
         return cls(np.where(event, time, np.nextafter(time, np.inf)), event)
 
     def at(self, times: Times) -> Times:
-        """Return Ĝ at any times; 0 after the last training time, where it is unknown."""
-        after, draws = np.nextafter(times, np.inf), Draws.of_data(len(self.time))
-        values = kaplan_meier(self.time, ~self.event, after, draws=draws)[0]
+        """Return Ĝ(t), the probability that no censoring has come until any of the times t.
+
+        It is 0 after the last training time, where it is unknown.
+        """
+        # censorings were moved to the next number, so that of t must be read there
+        return self._until(times, read_at=np.nextafter(times, np.inf))
+
+    def before(self, times: Times) -> Times:
+        """Return Ĝ(t-), the probability that no censoring has come before any of the times t.
+
+        It is 0 after the last training time, where it is unknown.
+        """
+        return self._until(times, read_at=times)
+
+    def _until(self, times: Times, *, read_at: Times) -> Times:
+        draws = Draws.of_data(len(self.time))
+        values = kaplan_meier(self.time, ~self.event, read_at, draws=draws)[0]
         return np.where(times > self.limit, 0.0, values)
 
     @property
@@ -90,15 +111,15 @@ def concordance(
     A pair is comparable if t_i < t_j and bag i has the event, or if t_i = t_j and only bag i has
     it. Equal risks count half. Without `censoring` it is Harrell's c, which depends on the
     censoring of these bags (JAMA 1982). With Ĝ it is Uno's c, in which each pair has the weight
-    Ĝ(t_i)⁻², or none if Ĝ(t_i) = 0 or t_i is beyond the training times (Statistics in Medicine
-    2011). Without draws, there is no interval.
+    Ĝ(t_i-)⁻², as neither bag was censored before t_i, or none if t_i is beyond the training times
+    (Statistics in Medicine 2011). Without draws, there is no interval.
 
     Raises:
         InputError: a time is not positive and finite, or there are no bags.
     """
     _check(time)
     draws = Draws.of_data(len(time)) if draws is None else draws
-    g = np.ones(len(time)) if censoring is None else censoring.at(time)
+    g = np.ones(len(time)) if censoring is None else censoring.before(time)
     pair_weight = np.divide(1.0, g**2, out=np.zeros(len(time)), where=event & (g > 0))
     first = np.flatnonzero(pair_weight > 0)
     above, below = np.zeros(len(draws.counts)), np.zeros(len(draws.counts))
@@ -114,7 +135,16 @@ def concordance(
     rows = np.divide(above, below, out=np.full(len(below), np.nan), where=below > 0)
     events = f" with {event.sum()} events" if event.any() else ""
     what = "comparable pair" if event.any() else "event"
-    return Metric.of(rows, reason=f"no {what} among {len(time)} bags{events}: c is undefined")
+    reason = f"no {what} among {len(time)} bags{events}: c is undefined"
+    return Metric.of(rows, support=_pair_support(event, draws=draws), reason=reason)
+
+
+def _pair_support(event: Flags, *, draws: Draws) -> Support:
+    """Return the support of a share of pairs: only patients with the event begin one."""
+    every = draws.support()
+    of_events = draws.support({EVENTS: event})
+    both = Support.of({EVENTS: of_events.patients, None: every.patients})
+    return replace(of_events, trials=both.trials)
 
 
 def survival_metrics(
@@ -130,8 +160,8 @@ def survival_metrics(
     """Return the metrics over all bags, and Brier score and AUROC at each time.
 
     At time t, the AUROC is that of bags with the event until then against bags without it so far,
-    with weights 1 / Ĝ(t_i) of the cases (Uno et al., JASA 2007; Hung and Chiang, Canadian Journal
-    of Statistics 2010). The Brier score is the mean of S(t)² 1[t_i ≤ t, event] / Ĝ(t_i) +
+    with weights 1 / Ĝ(t_i-) of the cases (Uno et al., JASA 2007; Hung and Chiang, Canadian Journal
+    of Statistics 2010). The Brier score is the mean of S(t)² 1[t_i ≤ t, event] / Ĝ(t_i-) +
     (1 - S(t))² 1[t_i > t] / Ĝ(t); lower is better (Graf et al., Statistics in Medicine 1999). It is
     integrated over the times by trapezoids, and divided by their length.
 
@@ -145,7 +175,7 @@ def survival_metrics(
     Raises:
         InputError: a time or a probability cannot be used.
     """
-    n, g = len(time), censoring.at(time)
+    n, g = len(time), censoring.before(time)
     overall = {
         "uno_c": concordance(time, event, risk=risk, censoring=censoring, draws=draws),
         "harrell_c": concordance(time, event, risk=risk, draws=draws),
@@ -161,8 +191,8 @@ def survival_metrics(
     usable, notes = censoring.at(times) > 0, []
     if not g.all():
         notes.append(
-            f"{(g == 0).sum()} of {n} bags have times at or beyond {censoring.limit:g}, the end of "
-            "the training follow-up: they count as later than others, never as events"
+            f"{(g == 0).sum()} of {n} bags have times beyond {censoring.limit:g}, the end of the "
+            "training follow-up: they count as later than others, never as events"
         )
     if not usable.all():
         dropped = ", ".join(f"{t:g}" for t in times[~usable])
@@ -170,33 +200,41 @@ def survival_metrics(
     times, survival = times[usable], survival[:, usable]
     by_part, briers = dict[str, dict[str, Metric]](), list[Rows]()
     for t, g_t, s in zip(times, censoring.at(times), survival.T, strict=True):
-        # Ĝ(t_i) is at least Ĝ(t) for an event until t, so it is positive there.
+        # Ĝ(t_i-) is at least Ĝ(t) for an event until t, so it is positive there.
         case, control = event & (time <= t), time > t
         weight = np.divide(1.0, g, out=np.zeros(n), where=case)
         missing = "bag without an event until" if case.any() else "event until"
         reason = f"no {missing} time {t:g} among {n} bags: AUROC is undefined"
         loss = weight * s**2 + control * (1 - s) ** 2 / g_t
         briers.append(draws.ratio(loss, np.ones(n)))
+        area = draws.auroc(weight, risk, control=control)
+        sides = draws.support({EVENTS: case, NO_EVENTS: control})
         by_part[f"{t:g}"] = {
-            "auroc": Metric.of(draws.auroc(weight, risk, control=control), reason=reason),
-            "brier": Metric.of(briers[-1]),
+            "auroc": Metric.of(area, support=sides, reason=reason),
+            "brier": Metric.of(briers[-1], support=draws.support(), scale=MEAN_SHARE),
         }
     overall["mean_auroc"] = Metric.undefined("no times: the mean AUROC is undefined")
     if by_part:
         aurocs = [metrics["auroc"] for metrics in by_part.values()]
         until = f"no event until time {times[-1]:g} among {n} bags: the mean is undefined"
         curve = kaplan_meier(time, event, times, draws=draws)
-        overall["mean_auroc"] = _mean_auroc(aurocs, curve, reason=until)
+        overall["mean_auroc"] = _mean_auroc(
+            aurocs, curve, support=_pair_support(event, draws=draws), reason=until
+        )
     few = f"{len(times)} times: an integral needs at least two"
     overall["integrated_brier"] = Metric.undefined(few)
     if len(times) > 1:
         integral = np.trapezoid(np.stack(briers), times, axis=0) / (times[-1] - times[0])
-        overall["integrated_brier"] = Metric.of(integral)
+        overall["integrated_brier"] = Metric.of(integral, support=draws.support(), scale=MEAN_SHARE)
     return TargetMetrics(overall=overall, by_part=by_part, notes=tuple(notes))
 
 
 def _mean_auroc(
-    aurocs: Sequence[Metric], curve: Float[np.ndarray, "rows times"], *, reason: str
+    aurocs: Sequence[Metric],
+    curve: Float[np.ndarray, "rows times"],
+    *,
+    support: Support,
+    reason: str,
 ) -> Metric:
     """Return the mean over the times, weighted by the share of events between neighbouring times.
 
@@ -209,7 +247,8 @@ def _mean_auroc(
     # A time before the first event has no AUROC and no mass.
     rows = np.stack([undefined if m.rows is None else m.rows for m in aurocs], axis=1)
     above, total = np.where(mass > 0, rows * mass, 0.0).sum(1), mass.sum(1)
-    return Metric.of(np.divide(above, total, out=undefined, where=total > 0), reason=reason)
+    mean = np.divide(above, total, out=undefined, where=total > 0)
+    return Metric.of(mean, support=support, scale=SHARE, reason=reason)
 
 
 def survival_between(

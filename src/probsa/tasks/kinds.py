@@ -125,7 +125,9 @@ class Binary(Unordered):
 
     def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
         y, p = data.y[:, 0].astype(np.int64), data.predicted[:, -1]
-        return binary_metrics(y, p, threshold=data.threshold, draws=draws)
+        low, high = (class_name(data.names, k) for k in (0, 1))
+        names = (f"of class {low}", f"of class {high}")
+        return binary_metrics(y, p, threshold=data.threshold, names=names, draws=draws)
 
     def verdict(self, p: Predicted, stated: Stated = UNSTATED) -> Verdict:
         t = _limit(stated.threshold)
@@ -188,7 +190,10 @@ class Ordinal(OneClass):
     )
 
     def metrics(self, data: TargetData, draws: Draws) -> TargetMetrics:
-        return ordinal_metrics(data.y[:, 0].astype(np.int64), data.predicted, draws=draws)
+        names = [class_name(data.names, k) for k in range(data.predicted.shape[1])]
+        return ordinal_metrics(
+            data.y[:, 0].astype(np.int64), data.predicted, names=names, draws=draws
+        )
 
     def constants(self, data: TargetData, training: np.ndarray) -> dict[str, P]:
         counts = np.bincount(training[:, 0].astype(int), minlength=data.predicted.shape[1])
@@ -197,7 +202,7 @@ class Ordinal(OneClass):
     def validation_score(self, y: Y, p: P) -> float | None:
         grades, draws = y[:, 0].astype(np.int64), Draws.of_data(len(y))
         matrix = confusion(grades, median_call(p), classes=p.shape[1], draws=draws)
-        return cohen_kappa(matrix, weighting="quadratic").value
+        return cohen_kappa(matrix, support=draws.support(), weighting="quadratic").value
 
     def call(self, p: P, threshold: float | None = None) -> tuple[np.ndarray, np.ndarray]:
         return median_call(p), np.abs(np.cumsum(p, axis=1)[:, :-1] - HALF).min(1)

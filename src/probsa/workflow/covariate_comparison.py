@@ -125,7 +125,7 @@ def compare_covariates(
         BOTH: replace(both, scores={}),
     }
     task, rows_of = table.of_task, {bag: row for row, bag in enumerate(table.bags)}
-    draws = Draws.stratified(
+    draws = Draws.patients(
         task.labels.strata(both.y),
         groups=[table.group(rows_of[name]) for name in names],
         resamples=bootstrap,

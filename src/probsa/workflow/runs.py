@@ -265,7 +265,8 @@ def predict_run(
             predictor.metadata["map_score"] = asdict(shown)
             write_json(run.map_score_file, asdict(shown))
         rival = fit_run_means(run, predictor, read=bags.stored, split=split, targets=targets)
-        distance = fit_run_distance(run, bags.bag, split=split)
+        patients = {bag: table.group(row) for row, bag in enumerate(table.bags)}
+        distance = fit_run_distance(run, bags.bag, split=split, patients=patients)
 
     def null_maps(new: Path) -> None:
         if any(True for _ in labelled_bags(new)):

@@ -14,7 +14,9 @@ from ..datasets import BagSet, PatientBags, Split
 from ..errors import BagError, GraphError
 from ..evaluation import (
     DISTANCE_VALIDATION_BAGS,
+    DISTANCE_VALIDATION_PATIENTS,
     SEEN_BY_ALL,
+    VALIDATION_PATIENTS,
     DeletionCurves,
     MeansOfRuns,
     Predictor,
@@ -150,6 +152,9 @@ class BagSelection:
         metadata = dict(predictor.metadata)
         if isinstance(self.distance, TrainingDistance):
             metadata[DISTANCE_VALIDATION_BAGS] = len(self.distance.bags.reference)
+            if VALIDATION_PATIENTS in self.distance.about:
+                patients = self.distance.about[VALIDATION_PATIENTS]
+                metadata[DISTANCE_VALIDATION_PATIENTS] = patients
 
         def others(new: Path) -> None:
             if self.faithfulness:

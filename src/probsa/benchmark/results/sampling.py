@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from ...statistics import Draws, Pooling, TargetMetrics, draw_patients
+from ...statistics import Draws, Pooling, TargetMetrics
 from ...tasks import F1_AT_HALF, Measure
 from .scores import RunPart, Scores, once
 
@@ -206,12 +206,12 @@ def _draws(scores: Scores, pooling: Pooling, *, resamples: int) -> tuple[Draws, 
     units = strata.tolist()
     if pooling == "within":
         units = list(zip(units, scores.split[0].tolist(), strict=True))
-    draws, freedom = draw_patients(
-        units, groups=scores.groups.tolist(), resamples=resamples, seed=0
-    )
+    groups = scores.groups.tolist()
+    draws = Draws.patients(units, groups=groups, resamples=resamples, seed=0)
+    freedom = draws.freedom
     if labels.needed_stratum is not None:  # only patients with the event begin a pair
-        needed = np.unique(draws.member[strata == labels.needed_stratum])
-        freedom = min(freedom, len(needed) - 1)
+        needed = draws.patients_with(strata == labels.needed_stratum)
+        freedom = min(freedom, needed - 1)
     return draws, freedom
 
 

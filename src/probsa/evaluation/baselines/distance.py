@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from sklearn.covariance import ledoit_wolf
 
-from ...core import Bag, load_arrays, random_stream, replacing, write_json
+from ...core import Bag, load_arrays, random_stream, read_json, replacing, write_json
 from ...datasets import Split
 from ...errors import BagError, InputError
 from ...training import RunFolder
@@ -29,6 +29,7 @@ FEWEST_BAGS = 2
 BLOCK = 8192
 """Number of instances measured at once, so that a slide needs no float64 copy."""
 LEVELS = ("bags", "instances")
+VALIDATION_PATIENTS = "validation_patients"
 ADVICE = "delete it to predict without them"
 
 
@@ -82,7 +83,7 @@ class TrainingDistance:
     bags: Gaussian
     instances: Gaussian
     about: dict[str, Any]
-    """How many bags and instances were used."""
+    """How many bags and instances were used; of a run, also how many validation patients."""
 
     @classmethod
     def fit(
@@ -167,15 +168,18 @@ class TrainingDistance:
             level: Gaussian(**{k: arrays[f"{level}_{k}"].astype(np.float64) for k in names})
             for level in LEVELS
         }
-        return cls(**levels, about={})
+        beside = path.with_suffix(".json")
+        about = read_json(beside, advice=ADVICE) if beside.is_file() else {}
+        return cls(**levels, about=about)
 
 
 def fit_run_distance(
-    run: RunFolder, read: Callable[[str], Bag], *, split: Split
+    run: RunFolder, read: Callable[[str], Bag], *, split: Split, patients: Mapping[str, str]
 ) -> TrainingDistance | None:
     """Fit and store the distances from the training features of a run; None if it has too few bags.
 
-    They are read back, so that they are the same as in later predictions.
+    They are read back, so that they are the same as in later predictions. `patients` holds the
+    patient of each bag.
     """
     fitted = TrainingDistance.fit(
         read, training=split.train, validation=split.val, seed=run.config().seed
@@ -183,7 +187,9 @@ def fit_run_distance(
     if fitted is None:
         run.distance_file.unlink(missing_ok=True)
         return None
-    fitted.write(run.distance_file)
+    validation_patients = len({patients[name] for name in split.val})
+    about = {**fitted.about, VALIDATION_PATIENTS: validation_patients}
+    replace(fitted, about=about).write(run.distance_file)
     return TrainingDistance.read(run.distance_file)
 
 

@@ -14,16 +14,33 @@ from scipy.stats import rankdata
 from sklearn.metrics import roc_curve
 
 from ...core import counted
-from ...statistics import Draws, Metric, areas, augrc, auroc
+from ...statistics import (
+    MEAN_SHARE,
+    SHARE,
+    Draws,
+    Metric,
+    Scale,
+    areas,
+    augrc,
+    class_support,
+    mean_of_items,
+)
+from ..claims import Claim
 from ..words import INSTANCE_DETECTORS, NULL_DETECTORS
 from .table import NO_CALLS, NO_VARIANCE, InstanceTable, Values
 
 POSITIVE_BAGS = "instances of positive bags"
 WITHIN = "auroc_within_bags"
-WITHIN_BAGS = (WITHIN, "average_precision_within_bags", "pointing_game", "top_share")
+POINTING_GAME = "pointing_game"
+WITHIN_BAGS = (WITHIN, "average_precision_within_bags", POINTING_GAME, "top_share")
 """AUROC; average precision; whether the top instance is positive; the positive share of the top
 1 % of instances (at least one). Instances with equal scores count as in a random order."""
 TOP = 0.01
+POSITIVE_INSTANCES, CALLED_INSTANCES = "with positive instances", "with called instances"
+INSTANCE_PARTS = ("with negative instances", POSITIVE_INSTANCES)
+CALL_PARTS = ("with right calls", "with wrong calls")
+MIXED = "with instances of both labels"
+"""The parts of instances on which metrics rest, see `NoInterval.part`."""
 NO_MIXED_BAG = "no positive bag has instances of both labels"
 NO_VALIDATION = "no validation predictions to choose a threshold on"
 NO_LABELS = "no positive validation bag has instance labels to choose a threshold on"
@@ -44,7 +61,14 @@ def pooled(
 
     draws: resamples of the table's bags; what: the instances in the plural, for reasons.
     """
-    return areas(table.y, table[column], draws=draws.for_items(table.bag), what=what)
+    return areas(
+        table.y,
+        table[column],
+        draws=draws.for_items(table.bag),
+        what=what,
+        names=INSTANCE_PARTS,
+        scale=MEAN_SHARE,
+    )
 
 
 def within_bags(table: InstanceTable, column: str, *, draws: Draws) -> dict[str, Metric]:
@@ -56,7 +80,12 @@ def within_bags(table: InstanceTable, column: str, *, draws: Draws) -> dict[str,
     for b, rows in enumerate(bag_rows(table)):
         if mixed[b]:
             values[b] = within_bag(table.y[rows], table[column][rows])
-    return {name: Metric.of(draws.ratio(values[:, k], mixed)) for k, name in enumerate(WITHIN_BAGS)}
+    support, metrics = draws.support({MIXED: mixed}), {}
+    for k, name in enumerate(WITHIN_BAGS):
+        scale = SHARE if name == POINTING_GAME else MEAN_SHARE
+        rows = draws.ratio(values[:, k], mixed)
+        metrics[name] = Metric.of(rows, support=support, scale=scale)
+    return metrics
 
 
 def bag_rows(table: InstanceTable) -> list[slice]:
@@ -107,9 +136,11 @@ def dice(
     size, defined = positive + table.bag_sums(called), positive > 0
     of_bag = np.divide(hit, size, out=np.zeros(len(size)), where=defined)
     count = draws.totals(defined[:, None])[:, 0]
+    pooled_rows = np.where(count > 0, draws.ratio(hit, size), np.nan)
+    support = draws.support({POSITIVE_INSTANCES: defined})
     return {
-        "dice": Metric.of(draws.ratio(of_bag, defined)),
-        "dice_pooled": Metric.of(np.where(count > 0, draws.ratio(hit, size), np.nan)),
+        "dice": Metric.of(draws.ratio(of_bag, defined), support=support, scale=MEAN_SHARE),
+        "dice_pooled": Metric.of(pooled_rows, support=support, scale=MEAN_SHARE),
     }
 
 
@@ -121,11 +152,19 @@ def recall_and_precision(
     table: the instances of positive bags; called: whether each instance is called positive.
     """
     hit = table.bag_sums(table.y & called)
-    of = {"recall": ("positive", table.y), "precision": ("called", called)}
-    return {
-        name: Metric.of(draws.ratio(hit, table.bag_sums(among)), reason=f"no {what} instance")
-        for name, (what, among) in of.items()
+    parts = {
+        "recall": (table.bag_sums(table.y), POSITIVE_INSTANCES, "no positive instance"),
+        "precision": (table.bag_sums(called), CALLED_INSTANCES, "no called instance"),
     }
+    metrics = {}
+    for name, (among, part, reason) in parts.items():
+        metrics[name] = Metric.of(
+            draws.ratio(hit, among),
+            support=draws.support({part: among > 0}),
+            scale=MEAN_SHARE,
+            reason=reason,
+        )
+    return metrics
 
 
 def dice_threshold(y: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"]) -> float:
@@ -174,7 +213,7 @@ def wrong_calls(table: InstanceTable, *, draws: Draws) -> dict[str, Metric]:
         return dict.fromkeys(WRONG_CALLS, Metric.undefined(NO_CALLS))
     scores = {name: detector(table, name) for name in DETECTORS}
     wrong, items = table.called != table.y, draws.for_items(table.bag)
-    return detections(wrong, scores, draws=items, what=POSITIVE_BAGS)
+    return detections(wrong, scores, draws=items, what=POSITIVE_BAGS, scale=MEAN_SHARE)
 
 
 def detector(table: InstanceTable, name: str) -> Values | str:
@@ -188,12 +227,17 @@ def detector(table: InstanceTable, name: str) -> Values | str:
 
 
 def detections(
-    wrong: Bool[np.ndarray, " n"], scores: Mapping[str, Values | str], *, draws: Draws, what: str
+    wrong: Bool[np.ndarray, " n"],
+    scores: Mapping[str, Values | str],
+    *,
+    draws: Draws,
+    what: str,
+    scale: Scale = SHARE,
 ) -> dict[str, Metric]:
     """Return `error_rate`, and for each score `error_auroc_<name>` and `augrc_<name>`.
 
     Scores are high where a call is doubtful, or the reason why there is none. `what` names the
-    items in the plural.
+    items in the plural; `scale` is `MEAN_SHARE` for items that are many in each patient.
     """
     absent = None
     if not len(wrong):
@@ -204,14 +248,19 @@ def detections(
         absent += ": errors cannot be ranked"
     rate = Metric.undefined(absent or "")
     if len(wrong):
-        rate = Metric.of(draws.ratio(wrong, np.ones_like(wrong)))
+        rate = mean_of_items(wrong, draws=draws, scale=scale)
     found = {"error_rate": rate}
     for name, score in scores.items():
         area = risk = Metric.undefined(absent or str(score))
         if absent is None and not isinstance(score, str):
-            area = risk = auroc(wrong, score, draws=draws, what=what)
-        if area.rows is not None and rate.rows is not None:
-            risk = Metric.of(augrc(rate.rows, area.rows))
+            area = Metric.of(
+                draws.auroc(wrong, score),
+                support=class_support(wrong, draws=draws, names=CALL_PARTS),
+                scale=scale,
+            )
+            risk = area
+        if area.rows is not None and area.support is not None and rate.rows is not None:
+            risk = Metric.of(augrc(rate.rows, area.rows), support=area.support, scale=MEAN_SHARE)
         found |= {f"error_auroc_{name}": area, f"augrc_{name}": risk}
     return found
 
@@ -227,6 +276,13 @@ def _best_rival(metrics: Mapping[str, Metric]) -> str:
     """Return the null rival with the highest AUROC in the data."""
     values = {d: metrics[f"error_auroc_{d}"].value for d in NULL_DETECTORS}
     return max(values, key=lambda d: values[d] or 0.0)
+
+
+def detector_claim(gain: Metric) -> Claim | None:
+    """Return what the interval of an AUROC's gain shows; None if it shows nothing."""
+    if gain.low is None or gain.high is None or gain.low <= 0 <= gain.high:
+        return None
+    return Claim.DOUBT_IS_BETTER if gain.low > 0 else Claim.DOUBT_IS_WORSE
 
 
 def detector_verdict(
@@ -251,9 +307,9 @@ def detector_verdict(
     values = f"AUROC {one.value:.3f} against {other.value:.3f}{title} on {what}"
     if gain.low is None or gain.high is None:
         return f"No interval shows whether {name} finds wrong calls better than {best}: {values}."
-    finds = f"does not find wrong calls significantly better than {rivals}"
-    if gain.low > 0:
-        finds = f"finds wrong calls better than {rivals}"
-    elif gain.high < 0:
-        finds = f"finds wrong calls worse than {best}"
+    finds = {
+        None: f"does not find wrong calls significantly better than {rivals}",
+        Claim.DOUBT_IS_BETTER: f"finds wrong calls better than {rivals}",
+        Claim.DOUBT_IS_WORSE: f"finds wrong calls worse than {best}",
+    }[detector_claim(gain)]
     return f"{name} {finds}: {values}; difference {gain.text(sign=True)}."

@@ -7,9 +7,18 @@ from jaxtyping import Bool
 
 from ...core import group_keys
 from ...errors import InputError
-from ...statistics import Draws, Metric, f1_and_accuracy, mean_over_replicates, replicate_weights
+from ...statistics import (
+    MEAN_SHARE,
+    Draws,
+    Metric,
+    class_support,
+    f1_and_accuracy,
+    mean_over_replicates,
+    replicate_weights,
+)
 from .measures import (
     GAINS,
+    INSTANCE_PARTS,
     POSITIVE_BAGS,
     WITHIN_BAGS,
     WRONG_CALLS,
@@ -89,26 +98,24 @@ def instance_metrics(
         names = names if null_map else (*names, *CALLS, DICE_OF_MAP, *WRONG_CALLS, *GAINS)
         return dict.fromkeys(names, Metric.undefined(NO_INSTANCE_LABELS))
     patients = group_keys(first.names, groups)
-    draws = Draws.stratified(first.positive, groups=patients, resamples=bootstrap, seed=seed)
+    draws = Draws.patients(first.positive, groups=patients, resamples=bootstrap, seed=seed)
     runs = _runs(first, folds)
     by_replicate = []
     for r, table in enumerate(tables):
         ranked = [_ranked(table, null_map, bags, draws) for bags in runs.values()]
-        metrics = _mean(ranked) | within_bags(table, null_map or "score", draws=draws)
+        metrics = _mean_over_folds(ranked) | within_bags(table, null_map or "score", draws=draws)
         if null_map is None:
             chosen_on = None if validation is None else validation[r]
             metrics |= _at_thresholds(table, runs, chosen_on, draws=draws)
         by_replicate.append(metrics)
     resamples = len(draws.counts) - 1
     weights = replicate_weights(len(tables), resamples=resamples, seed=seed, blocks=blocks)
-    found = _mean(by_replicate, weights=weights)
-    if null_map is not None:
-        return found
-    of_positive = {p for p, positive in zip(patients, first.positive, strict=True) if positive}
-    compared = gains(found)
-    # percentiles are too narrow for few groups, and this difference has a verdict
-    gain = compared["error_auroc_doubt_gain"].student(groups=len(of_positive))
-    return found | compared | {"error_auroc_doubt_gain": gain}
+    found = dict(by_replicate[0])
+    if len(by_replicate) > 1:
+        for name in found:
+            of_replicates = [metrics[name] for metrics in by_replicate]
+            found[name] = mean_over_replicates(of_replicates, weights=weights)
+    return found if null_map is not None else found | gains(found)
 
 
 def _runs(
@@ -124,16 +131,17 @@ def _runs(
     return {fold: np.array([f == fold for f in of_bag]) for fold in dict.fromkeys(of_bag)}
 
 
-def _mean(
-    parts: Sequence[Mapping[str, Metric]], *, weights: np.ndarray | None = None
-) -> dict[str, Metric]:
-    """Return the mean of each metric over runs or replicates, in which it counts by `weights`."""
-    if len(parts) == 1:
-        return dict(parts[0])
-    known = [m.rows for part in parts for m in part.values() if m.rows is not None]
-    equal = np.ones((len(known[0]) if known else 1, len(parts)))
-    weights = equal if weights is None else weights
-    return {k: mean_over_replicates([part[k] for part in parts], weights=weights) for k in parts[0]}
+def _mean_over_folds(folds: Sequence[Mapping[str, Metric]]) -> dict[str, Metric]:
+    """Return the mean of each metric over the folds in which it is defined."""
+    if len(folds) == 1:
+        return dict(folds[0])
+    known = [m.rows for metrics in folds for m in metrics.values() if m.rows is not None]
+    equal = np.ones((len(known[0]) if known else 1, len(folds)))
+    means = {}
+    for name in folds[0]:
+        of_folds = [metrics[name] for metrics in folds]
+        means[name] = mean_over_replicates(of_folds, weights=equal, same_patients=False)
+    return means
 
 
 def _ranked(
@@ -177,8 +185,11 @@ def _at_thresholds(
         metrics = dice(inside, called[0], draws=draws)
         authors = dict.fromkeys(("authors_f1", "authors_accuracy"), metrics["dice"])
         if inside.y.any():
-            rows = f1_and_accuracy(inside.y, called[1], draws=draws.for_items(inside.bag))
-            authors = {k: Metric.of(row) for k, row in zip(authors, rows, strict=True)}
+            items = draws.for_items(inside.bag)
+            support = class_support(inside.y, draws=items, names=INSTANCE_PARTS)
+            rows = f1_and_accuracy(inside.y, called[1], draws=items)
+            for name, row in zip(authors, rows, strict=True):
+                authors[name] = Metric.of(row, support=support, scale=MEAN_SHARE)
         metrics |= authors
     of_map = metrics["dice"]
     if table.kind == "evidence":

@@ -20,6 +20,7 @@ from ...datasets import NO_TEST
 from ...errors import InputError
 from ...statistics import Metric, Threshold
 from ...tasks import Task
+from ..claims import Claim
 from ..context import INSTANCE_RESAMPLES, Context, labelled_rows, read_truth, threshold_of
 from ..faithfulness import MapScoreChoice, faithfulness_section
 from ..guarantees import GuaranteeOptions, guarantees_section
@@ -29,7 +30,7 @@ from ..lesions import lesion_section
 from ..section import Section, metric_grid, plain, print_parts
 from ..storage import METADATA, listed, read_predictions
 from ..words import INSTANCE_TITLES, POOLED, metric_titles
-from .summary import AT_CHANCE, summary_lines
+from .summary import is_above, summarise
 from .target import patients_section, target_section
 from .uncertainty import calibration_section, doubt_section
 from .within import best_of, instance_table, pooled_nulls, validation_table, within_section
@@ -69,6 +70,10 @@ class Report:
     """The tables of bags and instances."""
     summary: tuple[str, ...] = ()
     """A dozen lines of what a reader asks first."""
+    chance: str = ""
+    """Says that the model is not shown better than chance; empty if it is."""
+    claims: tuple[Claim, ...] = ()
+    """What the summary claims beyond the numbers."""
 
     @property
     def unmet(self) -> tuple[str, ...]:
@@ -89,7 +94,6 @@ class Report:
         own = {f.name: plain(getattr(self, f.name)) for f in fields(self)}
         about = own.pop("metadata")
         del own["sections"], own["text"]
-        own["chance"] = self.chance
         return {**own, "about": about, **{section.key: plain(section) for section in self.sections}}
 
     def to_frame(self) -> pd.DataFrame:
@@ -107,12 +111,6 @@ class Report:
         return pd.DataFrame(rows, columns=names).astype(numbers)
 
     @property
-    def chance(self) -> str:
-        """Say that the model is not shown better than chance; empty if it is."""
-        found = (line for line in self.summary if line.startswith(AT_CHANCE))
-        return next(found, "").removeprefix("warning: ")
-
-    @property
     def reservations(self) -> tuple[str, ...]:
         """What a reader must know before believing a map or a call of this model, in sentences."""
         of = {section.key: section.values for section in self.sections}
@@ -121,7 +119,7 @@ class Report:
         found += [m.reservation for m in maps if m.reservation]
         doubt = (of.get("doubt", {}).get(k) for k in ("bags", "instances"))
         gains = {d.values["of"]: d.values["doubt_gain"] for d in doubt if d is not None}
-        no_better = [k for k, g in gains.items() if g.value is not None and (g.low or 0) <= 0]
+        no_better = [k for k, g in gains.items() if g.value is not None and not is_above(g, 0.0)]
         if no_better:
             found.append(
                 f"Doubt is not shown to find wrong calls of {' or of '.join(no_better)} better "
@@ -260,7 +258,7 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         metrics |= {DETECTOR + name: area[name] for name in ("spread", "margin")}
         sections += [doubt, calibration_section(context, table)]
     sections.append(faithfulness_section(context))
-    summary = summary_lines(context, metrics, tuple(sections), threshold_source=source)
+    summary = summarise(context, metrics, tuple(sections), threshold_source=source)
     if guarantees is not None:
         sections.append(guarantees_section(context, guarantees))
     counts, known = Counter(predictions.parts[i] for i in rows), set(predictions.bags)
@@ -284,7 +282,9 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         metadata=predictions.metadata,
         sections=present,
         text=tuple(text),
-        summary=summary,
+        summary=summary.lines,
+        chance=summary.at_chance,
+        claims=summary.claims,
     )
 
 

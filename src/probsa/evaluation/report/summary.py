@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ...core import counted
-from ...statistics import Metric
+from ...statistics import FEWEST_PATIENTS, Metric
 from ...tasks import MEAN_RIVAL
+from ..claims import Claim
 from ..context import Context
 from ..section import Section
-from ..words import METRIC_TITLES, shortened
+from ..words import METRIC_TITLES, no_interval_text, shortened
+from .uncertainty import FEWEST_CALIBRATED, CalibrationVerdict
 
-FEW_GROUPS = 10
-"""With fewer groups than this, intervals say too little to stand without a remark."""
-FEW_CALIBRATED = 20
-"""With fewer bags than this, the error of probabilities is mostly noise."""
-AT_CHANCE = "warning: not shown better than chance"
+FEW_PATIENTS = 10
+"""With fewer patients of the rarer class than this, results do not stand without a remark."""
+AT_CHANCE = "not shown better than chance"
 
 
 class Findings(NamedTuple):
@@ -27,6 +27,8 @@ class Findings(NamedTuple):
     metrics: Mapping[str, Metric]
     sections: Mapping[str, Section]
     threshold_source: str
+    chance: "BesideChance | None" = None
+    """The headline beside chance; None where nothing can be said."""
 
     def values(self, key: str) -> Mapping[str, Any]:
         """Return the values of a section; none if the report has no such section."""
@@ -34,23 +36,56 @@ class Findings(NamedTuple):
         return {} if section is None else section.values
 
 
-def summary_lines(
+class Summary(NamedTuple):
+    """The lines on what was evaluated and found, and what they claim."""
+
+    lines: tuple[str, ...]
+    at_chance: str
+    """The reservation that the model is not shown better than chance; empty if it is shown."""
+    claims: tuple[Claim, ...]
+
+
+def summarise(
     context: Context,
     metrics: Mapping[str, Metric],
     sections: tuple[Section | None, ...],
     *,
     threshold_source: str,
-) -> tuple[str, ...]:
-    """Return the lines on what was evaluated and found, without those that do not apply."""
+) -> Summary:
+    """Return the lines that apply to a report, and what they claim."""
     by_key = {s.key: s for s in sections if s is not None}
     found = Findings(context, metrics, by_key, threshold_source)
-    return tuple(line for line in (make(found) for make in LINES) if line)
+    chance = headline_beside_chance(found)
+    found = found._replace(chance=chance)
+    lines = tuple(line for line in (make(found) for make in LINES) if line)
+    return Summary(lines, "" if chance is None else chance.reservation, _claims(found))
+
+
+def _claims(found: Findings) -> tuple[Claim, ...]:
+    """Return what the lines of a summary claim."""
+    claims = list[Claim | None]()
+    if found.chance is not None and not found.chance.reservation:
+        claims.append(Claim.BETTER_THAN_CHANCE)
+    if any(m.low is not None for m in found.metrics.values()):
+        claims.append(Claim.INTERVAL)
+    of_bags = found.values("calibration").get("bags")
+    if of_bags is not None:
+        claims.append(of_bags.values["claim"])
+    comparisons = found.values("within_bags").get("comparisons", ())
+    if comparisons:
+        claims.append(comparisons[-1].claim)
+    doubt = found.values("doubt")
+    claims += [part.values["claim"] for k in LEVELS if (part := doubt.get(k)) is not None]
+    claims.append((doubt.get("beyond_validation") or {}).get("claim"))
+    return tuple(claim for claim in dict.fromkeys(claims) if claim is not None)
+
+
+LEVELS = ("bags", "instances")
 
 
 def at_chance(reservations: Iterable[str]) -> str:
     """Return the one of a run's reservations that says that it is not better than chance, or ""."""
-    words = AT_CHANCE.removeprefix("warning: ")
-    return next((said for said in reservations if words in said), "")
+    return next((said for said in reservations if AT_CHANCE in said), "")
 
 
 def _parts(context: Context) -> str:
@@ -75,45 +110,94 @@ def _title(found: Findings, name: str) -> str:
 
 
 def _headline(found: Findings) -> str:
-    return ", ".join(
-        f"{_title(found, name)} {_metric(found.metrics[name])}"
-        for name in found.context.task.headline
-        if name in found.metrics
-    )
+    shown = [name for name in found.context.task.headline if name in found.metrics]
+    if not shown:
+        return ""
+    values = [f"{_title(found, name)} {_value(found.metrics[name])}" for name in shown]
+    reasons = [_no_interval(found, found.metrics[name]) for name in shown]
+    if len(set(reasons)) > 1:  # each metric has its own
+        pairs = zip(values, reasons, strict=True)
+        values = [f"{value} ({reason})" if reason else value for value, reason in pairs]
+        reasons = [""]
+    return ", ".join(values) + (f"; {reasons[0]}" if reasons[0] else "")
 
 
-def _metric(m: Metric) -> str:
+def _value(m: Metric) -> str:
     return f"undefined ({m.reason})" if m.value is None else shortened(m.text())
 
 
-def _groups(found: Findings) -> str:
-    groups = len(set(found.context.groups))
-    if groups >= FEW_GROUPS or not found.context.bootstrap:
+def _no_interval(found: Findings, m: Metric) -> str:
+    """Say why a metric has no interval; empty if it has one, or none was asked for."""
+    if m.value is None or m.no_interval is None:
         return ""
-    of = "patients" if groups < len(found.context.rows) else "bags"
-    return f"warning: only {groups} {of}, so the intervals are too narrow to rely on"
+    return no_interval_text(m.no_interval, unit=_unit(found))
 
 
-def _chance(found: Findings) -> str:
-    """Say whether the headline is shown to be better than that of predictions by chance.
+def _metric(found: Findings, m: Metric) -> str:
+    why = _no_interval(found, m)
+    return f"{_value(m)} ({why})" if why else _value(m)
 
-    The validation bags decide only where the bags of the report cannot.
+
+def _unit(found: Findings) -> str:
+    """Return what is resampled, in the singular."""
+    context = found.context
+    return "patient" if len(set(context.groups)) < len(context.rows) else "bag"
+
+
+def _few_patients(found: Findings) -> str:
+    """Warn of few patients of the rarer class, on whom the headline rests."""
+    m = found.metrics.get(found.context.task.headline[0])
+    if m is None or m.support is None or not found.context.bootstrap:
+        return ""
+    if m.support.patients >= FEW_PATIENTS:
+        return ""
+    part = "" if m.support.part is None else f" {m.support.part}"
+    few = counted(m.support.patients, _unit(found))
+    return f"warning: only {few}{part}: others may give other results"
+
+
+class BesideChance(NamedTuple):
+    """The headline metric of a model, beside that of predictions by chance."""
+
+    reservation: str
+    """What is said unless the 95 % interval lies above chance, also where there is none; empty if
+    the model is shown to be better."""
+
+
+def headline_beside_chance(found: Findings) -> BesideChance | None:
+    """Compare the headline with chance; None where nothing was asked for or can be said.
+
+    The validation bags decide only where the metric is undefined in the bags of the report.
     """
     task, context, name = found.context.task, found.context, found.context.task.headline[0]
     which, bags, m, beside = _parts(context), len(context.rows), found.metrics.get(name), ""
     of_means = found.values("target").get("rivals", {}).get(MEAN_RIVAL, {}).get(name)
     if of_means is not None:
-        beside = f"; the {MEAN_RIVAL} has {_metric(of_means)} on these bags"
-    if (m is None or m.low is None) and context.validation.rows:
+        beside = f"; the {MEAN_RIVAL} has {_metric(found, of_means)} on these bags"
+    if (m is None or m.value is None) and context.validation.rows:
         of_validation = task.metrics(context.validation.data, context.validation.draws).overall
         which, bags, beside = "validation", len(context.validation.rows), ""
         m = of_validation.get(name)
-    if m is None or m.low is None or m.low > task.chance:
-        return ""
-    return (
-        f"{AT_CHANCE}: {_title(found, name)} of the {bags} {which} bags is {_metric(m)}, and "
-        f"chance has {shortened(f'{task.chance:g}')}{beside}"
+    if m is None or m.value is None or not context.bootstrap:
+        return None
+    if is_above(m, task.chance):
+        return BesideChance("")
+    said = (
+        f"{AT_CHANCE}: {_title(found, name)} of the {bags} {which} bags is {_metric(found, m)}, "
+        f"and chance has {shortened(f'{task.chance:g}')}{beside}"
     )
+    return BesideChance(said)
+
+
+def is_above(m: Metric, level: float) -> bool:
+    """Return whether a metric is shown to be above a level; False if it has no interval."""
+    return m.low is not None and m.low > level
+
+
+def _chance(found: Findings) -> str:
+    if found.chance is None or not found.chance.reservation:
+        return ""
+    return f"warning: {found.chance.reservation}"
 
 
 def _calls(found: Findings) -> str:
@@ -127,15 +211,21 @@ def _calibration(found: Findings) -> str:
     of_bags = found.values("calibration").get("bags")
     if of_bags is None or of_bags.values["ece_adaptive"].value is None:
         return ""
+    verdict: CalibrationVerdict = of_bags.values["verdict"]
+    unit = _unit(found)
+    if not verdict.judged:
+        few = f"{counted(verdict.patients, unit)}; it takes {FEWEST_CALIBRATED}"
+        if verdict.rarer is not None and verdict.rarer < FEWEST_PATIENTS:
+            rarer = counted(verdict.rarer, unit)
+            few = f"{rarer} of the rarer class; it takes {FEWEST_PATIENTS}"
+        return f"calibration: cannot be judged on {few}"
     ece, usual, limit = (
         of_bags.values[k] for k in ("ece_adaptive", "ece_by_chance", "ece_by_chance_95")
     )
-    if (bags := of_bags.values["items"]) < FEW_CALIBRATED:
-        return f"calibration: cannot be judged on {counted(bags, 'bag')}; it takes {FEW_CALIBRATED}"
-    verdict = "miscalibrated" if ece.value > limit else "no miscalibration can be shown"
+    shown = "miscalibrated" if verdict.miscalibrated else "no miscalibration can be shown"
     return (
         f"calibration: probabilities are off by {ece.value:.0%} on average; calibrated ones "
-        f"would be by {usual:.0%}, rarely by more than {limit:.0%}: {verdict}"
+        f"would be by {usual:.0%}, rarely by more than {limit:.0%}: {shown}"
     )
 
 
@@ -167,7 +257,7 @@ def _instances(found: Findings) -> str:
         return said
     at = found.values("within_bags")["at_threshold"]
     more = "".join(f", {k} {m.value:.2f}" for k, m in at.items() if m.value is not None)
-    return f"{said}; Dice {_metric(dice)}{shortened(more)}"
+    return f"{said}; Dice {_metric(found, dice)}{shortened(more)}"
 
 
 def _percent(m: Metric) -> str:
@@ -180,7 +270,7 @@ def _doubt(found: Findings) -> str:
     better = [
         p.values["verdict"]
         for p in parts
-        if p is not None and (p.values["doubt_gain"].low or 0) > 0
+        if p is not None and p.values["claim"] is Claim.DOUBT_IS_BETTER
     ]
     return shortened(f"doubt: {' '.join(better)}") if better else ""
 
@@ -201,18 +291,20 @@ def _patients(found: Findings) -> str:
             return (
                 f"{said}: {_title(found, name)} is undefined, as every patient has a positive bag"
             )
-    return f"{said}, the mean over the bags of each: {_title(found, name)} {_metric(m)}"
+    headline = f"{_title(found, name)} {_metric(found, m)}"
+    return f"{said}, the mean over the bags of each: {headline}"
 
 
 def _unlike(found: Findings) -> str:
     beyond = found.values("doubt").get("beyond_validation")
-    if beyond is None or not beyond["beyond"]:
+    if beyond is None or beyond["claim"] is None:
         return ""
     expected = beyond["expected"]
     chance = "" if expected is None else f"; {expected:.1f} are expected by chance"
+    unit = "patient" if beyond["patients"] < beyond["bags"] else "bag"
     return (
-        f"unlike training: {beyond['beyond']} of {counted(beyond['bags'], 'bag')} (column "
-        f"ood of predictions.csv is 1){chance}"
+        f"unlike training: {beyond['patients_beyond']} of {counted(beyond['patients'], unit)} "
+        f"(column ood of predictions.csv is 1){chance}"
     )
 
 
@@ -220,7 +312,7 @@ LINES: tuple[Callable[[Findings], str], ...] = (
     _bags,
     _headline,
     _chance,
-    _groups,
+    _few_patients,
     _calls,
     _calibration,
     _surest,

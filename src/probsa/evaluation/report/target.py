@@ -33,7 +33,6 @@ def target_section(context: Context) -> tuple[dict[str, Metric], Section | None]
     if MEAN_RIVAL in of_rivals and primary.name in overall:
         gain = overall[primary.name] - of_rivals[MEAN_RIVAL][primary.name]
         gain = gain if primary.higher_is_better else gain.map(np.negative)
-        gain = gain.student(groups=len(set(context.groups)))
     if not (found.by_part or of_rivals or found.notes):
         return overall, None
     tables = {task.words.part: found.by_part, "rival": of_rivals}
@@ -77,7 +76,7 @@ def patients_section(context: Context) -> Section | None:
         if differ and not task.patient_has_highest:
             raise InputError(f"no metrics, as the bags of {differ[0]!r} differ in their targets")
         of_patients = replace(data, y=y, predicted=predicted, scores={}, of_means=None)
-        draws = Draws.stratified(
+        draws = Draws.patients(
             task.labels.strata(y), groups=names, resamples=context.bootstrap, seed=context.seed
         )
         metrics = task.metrics(of_patients, draws).overall

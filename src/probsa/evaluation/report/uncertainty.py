@@ -6,8 +6,8 @@ against accuracy), of instances of positive bags P(f > 0).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -15,9 +15,15 @@ from scipy.special import entr, ndtr
 
 from ...core import counted
 from ...statistics import (
+    FEWEST_PATIENTS,
+    MEAN_SHARE,
+    SHARE,
     SHARES,
     Draws,
+    ErrorByChance,
     Metric,
+    Reliability,
+    Scale,
     calibration_error,
     equal_mass_bins,
     equal_width_bins,
@@ -25,8 +31,15 @@ from ...statistics import (
     retention_curve,
     sampled_reliability,
 )
+from ..claims import Claim
 from ..context import SEEN, Context
-from ..instances.measures import POSITIVE_BAGS, detections, detector, detector_verdict
+from ..instances.measures import (
+    POSITIVE_BAGS,
+    detections,
+    detector,
+    detector_claim,
+    detector_verdict,
+)
 from ..instances.table import (
     NO_CALLS,
     NO_DISTANCE,
@@ -58,7 +71,9 @@ OF_INSTANCES = (
 """The symbols in the titles of detectors."""
 SEVERAL_CLASSES = "it needs two classes"
 DISTANCE_VALIDATION_BAGS = "distance_validation_bags"
-"""The entry of predictions.json with the number of bags that `ood` compares with."""
+DISTANCE_VALIDATION_PATIENTS = "distance_validation_patients"
+"""The entries of predictions.json with the number of bags, and of patients, that `ood` compares
+with; predictions of version 0.2 have the first only."""
 
 
 def doubt_section(context: Context, table: InstanceTable | None) -> Section:
@@ -80,6 +95,7 @@ def _doubt(
     *,
     draws: Draws,
     what: str,
+    scale: Scale,
     titles: Mapping[str, str],
     symbols: str,
 ) -> Section:
@@ -87,13 +103,13 @@ def _doubt(
 
     titles: those of the detectors that are shown; symbols: a sentence that explains them.
     """
-    found = detections(wrong, scores, draws=draws, what=what)
+    found = detections(wrong, scores, draws=draws, what=what, scale=scale)
     area, risk = ({k: found[f"{kind}_{k}"] for k in scores} for kind in ("error_auroc", "augrc"))
-    gain = (area["doubt"] - area["margin"]).student(groups=len(np.unique(draws.member)))
+    gain = area["doubt"] - area["margin"]
     verdict = detector_verdict({**found, "error_auroc_doubt_gain": gain}, "doubt", what=what)
-    fewer = Draws(counts=draws.counts[: CURVE_RESAMPLES + 1], member=draws.member)
+    fewer = draws.first(CURVE_RESAMPLES)
     curves = {
-        k: retention_curve(wrong, s, draws=fewer)
+        k: retention_curve(wrong, s, draws=fewer, scale=scale)
         for k, s in scores.items()
         if area[k].value is not None and not isinstance(s, str)
     }
@@ -143,6 +159,7 @@ def _doubt(
         "augrc": risk,
         "random_order": {"error_auroc": 0.5, "augrc": rate / 2} if 0 < rate < 1 else None,
         "doubt_gain": gain,
+        "claim": detector_claim(gain),
         "verdict": verdict,
         "retention": {"shares": list(SHARES), "random": rate, "curves": curves},
     }
@@ -188,6 +205,7 @@ def _bag_doubt(context: Context) -> Section:
         scores,
         draws=context.draws,
         what="bags",
+        scale=SHARE,
         titles={**BAG_DETECTORS, **(OF_SEVERAL_CLASSES if several else {})},
         symbols="" if several else OF_BAGS,
     )
@@ -209,50 +227,127 @@ def _instance_doubt(context: Context, table: InstanceTable | None) -> Section | 
         {name: detector(inside, name) for name in INSTANCE_DETECTORS},
         draws=context.resamples(table.names, table.positive).for_items(inside.bag),
         what=POSITIVE_BAGS,
+        scale=MEAN_SHARE,
         titles={k: t for k, t in INSTANCE_DETECTORS.items() if k not in hidden},
         symbols=OF_INSTANCES,
     )
 
 
 def _beyond_validation(context: Context) -> tuple[dict[str, Any] | None, str]:
-    """Count the evaluated bags that are further from training than all validation bags.
+    """Count the evaluated patients with a bag further from training than all validation bags.
 
-    If all are alike, n / (v + 1) of n bags lie beyond v validation bags. None without distances, or
-    if the run has seen all bags. The same in words.
+    If all patients are alike, n / (v + 1) of n patients lie beyond v validation patients. Bags of
+    one patient are alike, so that this does not hold for bags. None without distances, or if the
+    run has seen all bags. The same in words.
     """
     table = context.predictions
     rows = [i for i in context.rows if table.parts[i] not in SEEN]
     if table.ood is None or not rows:
         return None, ""
+    patient = {i: context.truth.group.get(table.bags[i], (table.bags[i],)) for i in rows}
+    beyond_rows = [i for i in rows if table.ood[i] >= 1]
+    patients = len(set(patient.values()))
+    beyond = len({patient[i] for i in beyond_rows})
     stored = table.metadata.get(DISTANCE_VALIDATION_BAGS)
-    count = stored if isinstance(stored, int) else table.parts.count("val")
-    known = None if "runs" in table.metadata else count or None
-    beyond, expected = int((table.ood[rows] >= 1).sum()), None
-    than, chance = "validation bags", " (predict again to compare with the number by chance)."
-    if known is not None:
-        expected, than = len(rows) / (known + 1), counted(known, "validation bag")
+    validation_bags = stored if isinstance(stored, int) else table.parts.count("val") or None
+    validation = _validation_patients(
+        context, bags=validation_bags, has_several=patients < len(rows)
+    )
+    expected = None if validation is None else patients / (validation + 1)
+    unit = "patient" if patients < len(rows) else "bag"
+    than, chance = "validation bags", "."
+    if unit == "bag":
+        chance = " (predict again to compare with the number by chance)."
+    if expected is not None and validation is not None:
+        than = counted(validation, f"validation {unit}")
         chance = (
-            f"; {expected:.1f} are expected by chance if these bags are like those of training."
+            f"; {expected:.1f} are expected by chance if these {unit}s are like those of training."
         )
-    values = {"bags": len(rows), "beyond": beyond, "validation_bags": known, "expected": expected}
+    values = {
+        "bags": len(rows),
+        "beyond": len(beyond_rows),
+        "patients": patients,
+        "patients_beyond": beyond,
+        "validation_bags": None if "runs" in table.metadata else validation_bags,
+        "validation_patients": validation,
+        "expected": expected,
+        "claim": Claim.UNLIKE_TRAINING if beyond else None,
+    }
     return values, (
-        f"distance from training: {beyond} of {counted(len(rows), 'bag')} "
+        f"distance from training: {beyond} of {counted(patients, unit)} "
         f"{'is' if beyond == 1 else 'are'} further from training than all {than}{chance}"
     )
+
+
+def _validation_patients(context: Context, *, bags: int | None, has_several: bool) -> int | None:
+    """Return the number of validation patients that `ood` compares with; None if it is not known.
+
+    Args:
+        context: the evaluated bags.
+        bags: the number of validation bags, if it is known.
+        has_several: whether an evaluated patient has several bags, as validation patients may have.
+    """
+    table = context.predictions
+    if "runs" in table.metadata:
+        return None
+    stored = table.metadata.get(DISTANCE_VALIDATION_PATIENTS)
+    if isinstance(stored, int):
+        return stored
+    names = [b for b, part in zip(table.bags, table.parts, strict=True) if part == "val"]
+    if names and len(names) == bags:
+        return len({context.truth.group.get(name, (name,)) for name in names})
+    return None if has_several else bags
 
 
 # Calibration
 
 
+FEWEST_CALIBRATED = 20
+"""With fewer patients than this, the error of probabilities is mostly noise, and not judged."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CalibrationVerdict:
+    """Whether probabilities of bags are miscalibrated."""
+
+    judged: bool
+    """False with fewer than 20 patients, or fewer than three of the rarer class."""
+    miscalibrated: bool
+    """Whether the error is larger than in 19 of 20 sets of calibrated probabilities."""
+    patients: int
+    rarer: int | None
+    """Patients of the rarer of two classes; None with more classes."""
+
+
+def calibration_verdict(
+    ece: Metric, by_chance: ErrorByChance, *, draws: Draws, positive: Bool[np.ndarray, " n"] | None
+) -> CalibrationVerdict:
+    """Return whether a calibration error is larger than by chance, see `reliability`.
+
+    `positive` are the bags of the second of two classes; None with more classes.
+    """
+    patients, rarer = draws.support().patients, None
+    if positive is not None:
+        rarer = min(draws.patients_with(positive), draws.patients_with(~positive))
+    judged = patients >= FEWEST_CALIBRATED and (rarer is None or rarer >= FEWEST_PATIENTS)
+    above = ece.value is not None and ece.value > by_chance.upper
+    return CalibrationVerdict(
+        judged=judged, miscalibrated=judged and above, patients=patients, rarer=rarer
+    )
+
+
 def calibration_section(context: Context, table: InstanceTable | None) -> Section:
     """Return the calibration of bags and, where they have labels, of instances."""
     y, p, draws, class_wise = context.y, context.p, context.draws, None
+    positive: Bool[np.ndarray, " n"] | None = None
     if p.shape[1] == 2:
-        of, score, hit = "p(Y = 1) and the frequency of Y = 1", p[:, 1], y == 1
+        of, score = "p(Y = 1) and the frequency of Y = 1", p[:, 1]
+        hit = positive = y == 1
     else:
         of, score, hit = "the highest probability and accuracy", p.max(1), p.argmax(1) == y
-        errors = (_error(q, y == c, draws=draws)[0].rows for c, q in enumerate(p.T))
-        class_wise = Metric.of(np.mean([rows for rows in errors if rows is not None], axis=0))
+        errors = [_error(q, y == c, draws=draws)[0] for c, q in enumerate(p.T)]
+        rows = [error.rows for error in errors if error.rows is not None]
+        class_wise = Metric.of(np.mean(rows, axis=0), support=draws.support(), scale=MEAN_SHARE)
     temperature = context.predictions.metadata.get("temperature")
     scaled = "" if temperature is None else f" (temperature {temperature:.3g})"
     filled = len(np.unique(equal_width_bins(score)))
@@ -263,8 +358,27 @@ def calibration_section(context: Context, table: InstanceTable | None) -> Sectio
     )
     if class_wise is not None and class_wise.value is not None:
         about += f"\nmean adaptive ECE of the classes: {class_wise.value:.3f}"
+    ece, bins = _error(score, hit, draws=draws)
+    diagram, by_chance = reliability(score, hit, bins=bins, patient=draws.member, seed=context.seed)
+    verdict = calibration_verdict(ece, by_chance, draws=draws, positive=positive)
+    text = (
+        f"; perfectly calibrated probabilities give {by_chance.mean:.3f} on average and at most "
+        f"{by_chance.upper:.3f} in 19 of 20 such sets"
+    )
+    if verdict.judged:
+        text += f", so miscalibration is {'shown' if verdict.miscalibrated else 'not shown'}"
     bags = _calibration(
-        score, hit, name=f"bags{scaled}", title="bags", of=of, draws=draws, seed=context.seed
+        CalibratedItems(len(score), of, name=f"bags{scaled}", title="bags"),
+        ece,
+        diagram,
+        band="consistency",
+        more=text,
+        values={
+            "ece_by_chance": by_chance.mean,
+            "ece_by_chance_95": by_chance.upper,
+            "verdict": verdict,
+            "claim": Claim.MISCALIBRATED if verdict.miscalibrated else None,
+        },
     )
     instances = _instance_calibration(context, table)
     if instances in (NO_PROBABILITY, NO_VARIANCE):
@@ -283,59 +397,69 @@ def _error(
     return calibration_error(p, y, bins=bins, draws=draws), bins
 
 
-def _calibration(
-    p: Float[np.ndarray, " n"],
-    y: Bool[np.ndarray, " n"],
-    *,
-    of: str,
-    name: str,
-    title: str,
-    draws: Draws,
-    seed: int | None = None,
-) -> Section:
-    """Compare probabilities with what came true; intervals of an ECE are biased upwards.
+Band = Literal["consistency", "intervals over groups"]
+BANDS: Mapping[Band, tuple[str, str]] = {
+    "consistency": ("band", "grey: 95 % of calibrated frequencies"),
+    "intervals over groups": ("doubt", "lines: 95 % intervals over groups"),
+}
+"""What the bars of a diagram are: how they are drawn, and what its title says of them."""
 
-    `name` and `title` are the items in a sentence and a figure; `seed` is that of simulated labels
-    of independent items, None if items are not independent.
+
+@dataclass(frozen=True, slots=True)
+class CalibratedItems:
+    """What is calibrated."""
+
+    count: int
+    of: str
+    """What is compared."""
+    name: str
+    """The items in a sentence."""
+    title: str
+    """The items in a figure."""
+
+
+def _calibration(
+    items: CalibratedItems,
+    ece: Metric,
+    diagram: Reliability,
+    *,
+    band: Band,
+    more: str,
+    values: Mapping[str, Any],
+) -> Section:
+    """Compare probabilities with what came true.
+
+    Args:
+        items: the items.
+        ece: the adaptive ECE.
+        diagram: the bins.
+        band: what the limits of the bins are.
+        more: the rest of the sentence.
+        values: further values for JSON.
     """
-    ece, bins = _error(p, y, draws=draws)
+    line, note = BANDS[band]
     text = (
-        f"calibration of {name}: adaptive ECE {ece} in {counted(int(bins.max()) + 1, 'bin')} of "
-        f"equal mass, {counted(len(p), 'item')}"
+        f"calibration of {items.name}: adaptive ECE {ece} in "
+        f"{counted(len(diagram.count), 'bin')} of equal mass, {counted(items.count, 'item')}{more}"
     )
-    if seed is None:
-        diagram, mean, upper = sampled_reliability(p, y, bins=bins, draws=draws), None, None
-        line, band, note = "doubt", "intervals over groups", "lines: 95 % intervals over groups"
-    else:
-        diagram, mean, upper = reliability(p, y, bins=bins, seed=seed)
-        line, band, note = "band", "consistency", "grey: 95 % of calibrated frequencies"
-        is_high = (ece.value or 0.0) > upper
-        text += (
-            f"; perfectly calibrated probabilities give {mean:.3f} on average and at most "
-            f"{upper:.3f} in 19 of 20 such sets, so miscalibration is "
-            f"{'shown' if is_high else 'not shown'}"
-        )
-    low, high = diagram.low, diagram.high
+    points = Line(
+        line,
+        diagram.probability,
+        diagram.frequency,
+        low=diagram.low,
+        high=diagram.high,
+        style="points",
+    )
     panel = Panel(
-        title=f"{title}, n = {len(p)}\nadaptive ECE {ece.value:.3f}\n{note}",
+        title=f"{items.title}, n = {items.count}\nadaptive ECE {ece.value:.3f}\n{note}",
         x="mean probability of the bin",
         y="frequency in the bin",
-        lines=[
-            Line(line, diagram.probability, diagram.frequency, low=low, high=high, style="points")
-        ],
+        lines=[points],
         ylim=(0.0, 1.0),
         diagonal=True,
     )
-    values = {
-        "of": of,
-        "items": len(p),
-        "ece_adaptive": ece,
-        "ece_by_chance": mean,
-        "ece_by_chance_95": upper,
-        "band": band,
-        "bins": diagram,
-    }
-    return Section("calibration", values, text=[text], figure=("", [panel]))
+    stated = {"of": items.of, "items": items.count, "ece_adaptive": ece, **values, "band": band}
+    return Section("calibration", {**stated, "bins": diagram}, text=[text], figure=("", [panel]))
 
 
 def _instance_calibration(context: Context, table: InstanceTable | None) -> Section | str:
@@ -350,11 +474,18 @@ def _instance_calibration(context: Context, table: InstanceTable | None) -> Sect
     p = inside["probability"]
     if not inside["variance"].any() and np.isin(p, (0, 0.5, 1)).all():
         return NO_VARIANCE  # the probability of a point is 0 or 1: its error is that of the calls
+    draws = context.resamples(table.names, table.positive).for_items(inside.bag)
+    ece, bins = _error(p, inside.y, draws=draws)
     return _calibration(
-        p,
-        inside.y,
-        of="P(f > 0) and the share of positive instances, in positive bags",
-        name="P(f > 0) in positive bags",
-        title="P(f > 0), instances of positive bags",
-        draws=context.resamples(table.names, table.positive).for_items(inside.bag),
+        CalibratedItems(
+            len(p),
+            of="P(f > 0) and the share of positive instances, in positive bags",
+            name="P(f > 0) in positive bags",
+            title="P(f > 0), instances of positive bags",
+        ),
+        ece,
+        sampled_reliability(p, inside.y, bins=bins, draws=draws),
+        band="intervals over groups",
+        more="",
+        values={"ece_by_chance": None, "ece_by_chance_95": None},
     )

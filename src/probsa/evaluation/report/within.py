@@ -16,6 +16,7 @@ from ..baselines.null_maps import (
     centre,
     read_null_scores,
 )
+from ..claims import Claim
 from ..context import Context
 from ..faithfulness import MapScoreChoice
 from ..instances.measures import (
@@ -35,7 +36,7 @@ from ..prediction import Prediction
 from ..scores import class_column
 from ..section import Section, grid
 from ..storage import METADATA
-from ..words import NULL_TITLES, WITHIN_TITLES, shortened
+from ..words import NULL_TITLES, WITHIN_TITLES, no_interval_text, shortened
 
 MAP, NULL = "map:", "null:"
 """The beginnings of the columns of maps and null maps in the table of instances."""
@@ -117,12 +118,8 @@ def within_section(
         for kind in (MAP, NULL)
     )
     counting = [name for name, counts in zip(table.names, table.mixed, strict=True) if counts]
-    groups = set(group_keys(counting, context.truth.group))
     of_nulls = {name: m[WITHIN] for name, m in nulls.items()}
-    comparisons = [
-        compare_to_null_maps(name, m[WITHIN], of_nulls, groups=len(groups))
-        for name, m in maps.items()
-    ]
+    comparisons = [compare_to_null_maps(name, m[WITHIN], of_nulls) for name, m in maps.items()]
     inside = table.of_bags()
     called, rule, dice_title = _calls(inside, validation)
     own, *others = maps.values()
@@ -217,6 +214,11 @@ class NullComparison:
     """The paired difference to every null map."""
 
     @property
+    def claim(self) -> Claim | None:
+        """What the verdict claims; None if nothing is shown."""
+        return {"better": Claim.BETTER_MAP, "not better": Claim.WORSE_MAP}.get(self.verdict)
+
+    @property
     def reservation(self) -> str:
         """What a reader of the map must know in a sentence; empty if it is better than all."""
         if self.null is None or self.verdict == "better":
@@ -225,9 +227,7 @@ class NullComparison:
         return f"{FINDS[self.verdict].format(self.map)}, of which {best} is the best."
 
 
-def compare_to_null_maps(
-    name: str, value: Metric, nulls: Mapping[str, Metric], *, groups: int
-) -> NullComparison:
+def compare_to_null_maps(name: str, value: Metric, nulls: Mapping[str, Metric]) -> NullComparison:
     """Compare the AUROC within bags of a map with that of every null map.
 
     The map is better if the 95 % interval of its difference to *each* null map lies above 0. This
@@ -237,16 +237,14 @@ def compare_to_null_maps(
     smaller than that to a null map fixed beforehand, so a win is conservative, and a difference
     below 0 does not show that the map is worse than any null map.
 
-    All metrics come from the same draws; `groups` is the number of groups with a bag that counts.
+    All metrics come from the same draws.
     """
     best = best_of(nulls)
     if value.value is None or best is None:
         reason = value.reason if value.value is None else "no null map could be computed"
         sentence = f"The {name} map cannot be compared with null maps: {reason}."
         return NullComparison(map=name, verdict="undefined", sentence=sentence, value=value)
-    differences = {
-        k: (value - m).student(groups=groups) for k, m in nulls.items() if m.value is not None
-    }
+    differences = {k: value - m for k, m in nulls.items() if m.value is not None}
     lows = {k: -math.inf if d.low is None else d.low for k, d in differences.items()}
     to_best, lowest = differences[best], min(lows, key=lambda k: lows[k])
     verdict: Verdict = "undecided"
@@ -274,5 +272,5 @@ def compare_to_null_maps(
 
 
 def _difference(m: Metric) -> str:
-    missing = " (no interval: too few groups or resamples)" if m.low is None else ""
-    return shortened(m.text(sign=True)) + missing
+    why = "" if m.no_interval is None else no_interval_text(m.no_interval)
+    return shortened(m.text(sign=True)) + (f" ({why})" if why else "")

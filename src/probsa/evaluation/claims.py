@@ -1,0 +1,38 @@
+"""What a report can claim of a model beyond its numbers, each claim once.
+
+Sections decide claims from values, and sentences are made of them. The tests have a simulation for
+each (`tests/evaluation/test_claims.py`): how often it is made where it is false, with one, two and
+five bags per patient and one, two, three and five patients of the rarer class.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+
+class Claim(StrEnum):
+    """A statement that a reader may act on."""
+
+    INTERVAL = "interval"
+    """The 95 % interval of a metric of bags contains the metric of all patients."""
+    INTERVAL_OF_INSTANCES = "interval of instances"
+    """The same of a metric of instances."""
+    INTERVAL_OF_DIFFERENCE = "interval of a difference"
+    """The same of the difference of two methods on the same bags."""
+    BETTER_THAN_CHANCE = "better than chance"
+    """The headline metric is better than that of predictions by chance."""
+    MISCALIBRATED = "miscalibrated"
+    """Probabilities of bags do not come true as often as they say."""
+    BAND_OF_CALIBRATED = "band of calibrated frequencies"
+    """Calibrated probabilities have frequencies within the grey bars of the reliability diagram."""
+    BETTER_MAP = "better than every null map"
+    """A map finds evidence better than every null map."""
+    WORSE_MAP = "not better than the null maps"
+    """A map finds evidence worse than the best null map."""
+    DOUBT_IS_BETTER = "doubt finds wrong calls better"
+    """P(wrong) (or σ²) finds wrong calls better than its rivals."""
+    DOUBT_IS_WORSE = "doubt finds wrong calls worse"
+    UNLIKE_TRAINING = "unlike training"
+    """So many patients are further from training than all of validation; so many by chance."""
+
+
+Claims = Sequence[Claim]
