@@ -5,7 +5,6 @@ each (`tests/evaluation/test_claims.py`): how often it is made where it is false
 five bags per patient and one, two, three and five patients of the rarer class.
 """
 
-from collections.abc import Sequence
 from enum import StrEnum
 
 
@@ -33,6 +32,7 @@ class Claim(StrEnum):
     DOUBT_IS_WORSE = "doubt finds wrong calls worse"
     UNLIKE_TRAINING = "unlike training"
     """So many patients are further from training than all of validation; so many by chance."""
-
-
-Claims = Sequence[Claim]
+    WINNER = "winner"
+    """A method is better than every other one (tables of a benchmark)."""
+    GUARANTEE = "guarantee"
+    """Sets hold the class, and accepted calls are right, as often as was asked for."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from .intervals import COVERAGE, MEAN_SHARE, SHARE, Scale, interval
 from .metric import Metric
-from .resample import Draws, Flags, Labels, Support, Values
+from .resample import CELLS, Draws, Flags, Labels, Support, Values
 
 MOST_BINS, FEWEST_BINS, ITEMS_PER_BIN = 15, 2, 10
 SIMULATIONS = 1000
@@ -116,9 +116,11 @@ def reliability(
     ascending, of_item = p[order], patient[order]
     patients = int(patient.max()) + 1
     simulated = np.empty((SIMULATIONS, len(count)))
-    for row in simulated:
-        labels = rng.random(patients)[of_item] < ascending
-        row[:] = np.add.reduceat(labels.astype(np.float64), starts) / count
+    block = max(1, CELLS // len(p))
+    for first in range(0, SIMULATIONS, block):  # in blocks, so that an array fits the cache
+        rows = simulated[first : first + block]
+        labels = rng.random((len(rows), patients))[:, of_item] < ascending
+        rows[:] = np.add.reduceat(labels.astype(np.float64), starts, axis=1) / count
     tail = (1 - COVERAGE) / 2
     low, high = np.quantile(simulated, [tail, 1 - tail], axis=0)
     diagram = _diagram(p, y, bins=bins, low=tuple(low.tolist()), high=tuple(high.tolist()))

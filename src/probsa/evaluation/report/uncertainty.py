@@ -78,7 +78,7 @@ with; predictions of version 0.2 have the first only."""
 
 def doubt_section(context: Context, table: InstanceTable | None) -> Section:
     """Return how well scores of bags and of instances find those that are called wrongly."""
-    beyond, sentence = _beyond_validation(context)
+    beyond, sentence = beyond_validation(context)
     return bags_and_instances(
         "doubt",
         _bag_doubt(context),
@@ -233,7 +233,7 @@ def _instance_doubt(context: Context, table: InstanceTable | None) -> Section | 
     )
 
 
-def _beyond_validation(context: Context) -> tuple[dict[str, Any] | None, str]:
+def beyond_validation(context: Context) -> tuple[dict[str, Any] | None, str]:
     """Count the evaluated patients with a bag further from training than all validation bags.
 
     If all patients are alike, n / (v + 1) of n patients lie beyond v validation patients. Bags of
