@@ -65,7 +65,7 @@ class Cohort:
 
 
 def seldom(made: list[bool], *, rate: float = FALSE_CLAIMS) -> bool:
-    """Whether a false claim was not made more often than chance allows at this rate."""
+    """Say whether a false claim was not made more often than chance allows at this rate."""
     return sum(made) <= binom.ppf(0.999, len(made), rate)
 
 

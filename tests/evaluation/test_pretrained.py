@@ -17,6 +17,8 @@ import probsa
 from probsa.core import read_json, write_bag, write_json
 from probsa.datasets import open_bags
 from probsa.errors import CheckpointError, InputError, MissingExtra, OutputExists, UnknownName
+from probsa.evaluation.words import no_interval_text
+from probsa.statistics import NoInterval
 from probsa.training import DataConfig, RunConfig, TrainingConfig, train
 from probsa.workflow import finish_run
 
@@ -103,9 +105,13 @@ def test_the_card_states_the_files_of_the_run(run, saved):
     _, header, body = text.split("---\n", 2)
     assert yaml.safe_load(header)["library_name"] == "probsa"
     report = read_json(run.path / "evaluation.json")
-    auroc = report["metrics"]["auroc"]
-    row = f"| AUROC | {auroc['value']:.3f} | {auroc['low']:.3f} to {auroc['high']:.3f} |"
+    brier = report["metrics"]["brier"]
+    row = f"| Brier score | {brier['value']:.3f} | {brier['low']:.3f} to {brier['high']:.3f} |"
     assert row in body
+    # two of the four test bags are of class 1
+    auroc = report["metrics"]["auroc"]
+    missing = no_interval_text(NoInterval(**auroc["no_interval"]))
+    assert missing and f"| AUROC | {auroc['value']:.3f} | {missing} |" in body
     assert "On 4 bags of the test part" in body
     for part in (
         "Twelve made slides.", "4 training, 4 validation, 4 test", "patches of slides",

@@ -19,7 +19,7 @@ from ..statistics import Metric
 from ..tasks import TASKS
 from ..training import RunFolder, read_split
 from .pretrained import PretrainedConfig
-from .words import METRIC_TITLES
+from .words import METRIC_TITLES, no_interval_text
 
 SHOWN = (
     "auroc", "macro_auroc", "average_precision", "f1", "balanced_accuracy", "accuracy", "brier",
@@ -123,6 +123,8 @@ def _results(facts: CardFacts) -> str:
     for name in shown:
         m = metrics[name]
         span = "not computed" if None in (m.low, m.high) else f"{m.low:.3f} to {m.high:.3f}"
+        if m.no_interval is not None and (why := no_interval_text(m.no_interval)):
+            span = why
         rows.append(f"| {METRIC_TITLES[name]} | {m.value:.3f} | {span} |")
     return "\n".join(rows)
 

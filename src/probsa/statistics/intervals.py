@@ -1,11 +1,8 @@
 """The 95 % interval of a metric from its standard error over resampled patients.
 
-A metric between two limits has a score interval (Wilson, JASA 1927): it holds every value θ from
-which the observed one is less than z standard errors away, with the variance θ (1 - θ) / n. The
-effective number of trials n is that of the standard error, lowered by (z / t)² because few patients
-estimate it, and at most the number of patients: a metric that does not vary among them, such as an
-AUROC of 1, still has an interval (Korn and Graubard, Survey Methodology 1998, with exact limits).
-With one limit, the logarithm of the distance from it has Student's interval; with none, the metric.
+Between two limits it is Wilson's score interval (JASA 1927) for the trials that give the standard
+error, which are at most the patients (Korn and Graubard, Survey Methodology 1998): an AUROC of 1
+has one, too. With one limit, the distance from it has Student's interval on a logarithmic scale.
 """
 
 import math
@@ -85,6 +82,11 @@ class Scale:
     def _score_interval(
         self, value: float, error: float, *, student: float, trials: float
     ) -> tuple[float, float] | None:
+        """Return all shares θ from which the value is less than z standard errors away.
+
+        The variance of a share is θ (1 - θ) / n. The trials n are those of the standard error,
+        lowered by (z / t)² because few patients estimate it badly.
+        """
         width = self.high - self.low
         share = min(max((value - self.low) / width, 0.0), 1.0)
         # half a success and half a failure more, so that a share of 0 or 1 has a variance

@@ -76,8 +76,6 @@ class NullResults:
     """By null map and measure; paired with those of the methods."""
     missing: Mapping[str, str]
     """The null maps that could not be computed, with the reason."""
-    groups: int
-    """Number of patients with a positive bag that has instances of both labels."""
 
 
 def null_results(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> NullResults:
@@ -88,10 +86,8 @@ def null_results(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> NullResults:
     try:
         tables, missing = null_tables(scores)
     except ProbSAError as error:
-        return NullResults(metrics={}, missing={"all": str(error)}, groups=0)
-    patients = scores.patients
-    options = {"groups": patients, "folds": scores.fold_of, "bootstrap": bootstrap}
-    mixed = zip(tables[0].names, tables[0].mixed, strict=True)
+        return NullResults(metrics={}, missing={"all": str(error)})
+    options = {"groups": scores.patients, "folds": scores.fold_of, "bootstrap": bootstrap}
     return NullResults(
         metrics={
             name: instance_metrics(tables, null_map=name, **options)
@@ -99,7 +95,6 @@ def null_results(scores: Scores, *, bootstrap: int = BOOTSTRAP) -> NullResults:
             if all(name in table.columns for table in tables)
         },
         missing=missing,
-        groups=len({patients[name] for name, counts in mixed if counts}),
     )
 
 

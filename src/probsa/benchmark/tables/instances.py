@@ -155,10 +155,7 @@ def _within_bags(data: str, metrics: Mapping[str, Metrics], nulls: NullResults) 
     notes = [f"null: {name} is missing: {reason}." for name, reason in nulls.missing.items()]
     if nulls.metrics:
         of_nulls = {name: m[WITHIN] for name, m in nulls.metrics.items()}
-        compared = [
-            compare_to_null_maps(name, m[WITHIN], of_nulls, groups=nulls.groups)
-            for name, m in metrics.items()
-        ]
+        compared = [compare_to_null_maps(name, m[WITHIN], of_nulls) for name, m in metrics.items()]
         gains = [c.differences[c.null] for c in compared if c.null is not None]
         ends, what = [(d.low, d.high) for d in gains], "AUROC within bags to the best null map"
         notes += [*(c.sentence for c in compared), detectable_from_intervals(ends, what=what)]
