@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.special import entr, ndtr
 
-from ...core import counted
+from ...core import counted, group_keys
 from ...statistics import (
     FEWEST_PATIENTS,
     MEAN_SHARE,
@@ -244,7 +244,8 @@ def beyond_validation(context: Context) -> tuple[dict[str, Any] | None, str]:
     rows = [i for i in context.rows if table.parts[i] not in SEEN]
     if table.ood is None or not rows:
         return None, ""
-    patient = {i: context.truth.group.get(table.bags[i], (table.bags[i],)) for i in rows}
+    keys = group_keys([table.bags[i] for i in rows], context.truth.group)
+    patient = dict(zip(rows, keys, strict=True))
     beyond_rows = [i for i in rows if table.ood[i] >= 1]
     patients = len(set(patient.values()))
     beyond = len({patient[i] for i in beyond_rows})
@@ -295,7 +296,7 @@ def _validation_patients(context: Context, *, bags: int | None, has_several: boo
         return stored
     names = [b for b, part in zip(table.bags, table.parts, strict=True) if part == "val"]
     if names and len(names) == bags:
-        return len({context.truth.group.get(name, (name,)) for name in names})
+        return len(set(group_keys(names, context.truth.group)))
     return None if has_several else bags
 
 

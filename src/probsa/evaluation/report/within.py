@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool
 
-from ...core import group_keys
 from ...statistics import Metric
 from ..baselines.null_maps import (
     NO_NULL_MAPS,
