@@ -219,7 +219,7 @@ def test_intervals_resample_slides(case_hits):
         expected.append(np.nan if curve is None else curve.at[4.0])
     np.testing.assert_allclose(got["sensitivity_at_4"].rows, expected)
     assert got["sensitivity_at_4"].left_out == np.isnan(expected).sum()
-    pairs = {s.name: i // 2 for i, s in enumerate(slides)}
+    pairs = {s.name: f"patient {i // 2}" for i, s in enumerate(slides)}
     assert froc_summary([slides], bootstrap=40, seed=3, groups=pairs)["froc"] != got["froc"]
 
 
