@@ -481,7 +481,7 @@ def test_classes_are_named_by_the_grid(folder):
     ("name", "methods", "splits"),
     [
         ("rsna", 16, 5), ("panda", 16, 5), ("camelyon16", 16, 5), ("comparison", 16, 5),
-        ("ablation", 18, 5), ("standins-kl", 5 * 2, 3),
+        ("ablation", 18, 5), ("standins-kl", 5 * 3, 3),
         ("standins", 20, 3), ("standins-ablation", 9 * 5 + 9 * 3, 3),
         ("localmil", 16 * 3 + 19, 3), ("panda-isup", 8, 5),
     ],
