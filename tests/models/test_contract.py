@@ -211,7 +211,15 @@ TERMS: dict[str, dict[str, object]] = {
 """Arguments that add a term to the losses."""
 
 
-TERMS_AND_LABELS = [*((term, 0) for term in TERMS), ("none", 1), ("negatives", 1)]
+ODD = [
+    *((term, 1, 0) for term in TERMS),
+    ("none", 1, 1),
+    ("negatives", 1, 1),
+    ("guidance", 3, 0),
+    ("consistency", 3, 0),
+    *(("negatives", 3, label) for label in range(3)),
+]
+"""Terms, number of logits, and labels of the bags."""
 
 
 def odd_batches(model: Model, *, label: int, dtype) -> dict[str, list[Bag]]:
@@ -231,10 +239,10 @@ def odd_batches(model: Model, *, label: int, dtype) -> dict[str, list[Bag]]:
     }
 
 
-@pytest.mark.parametrize(("term", "label"), TERMS_AND_LABELS)
-def test_odd_bags_have_finite_losses_and_gradients(name, term, label):
+@pytest.mark.parametrize(("term", "classes", "label"), ODD)
+def test_odd_bags_have_finite_losses_and_gradients(name, term, classes, label):
     """The same in both precisions, so that they are not finite by accident; and after a step."""
-    own = TERMS[term]
+    own = TERMS[term] if classes == 1 else {**TERMS[term], "n_classes": classes}
     if not own.keys() <= arguments(name).keys():
         with pytest.raises(UnknownName):
             make(name, **own)
@@ -246,7 +254,7 @@ def test_odd_bags_have_finite_losses_and_gradients(name, term, label):
             packed = pack(odd_batches(model, label=label, dtype=dtype)[case])
             torch.manual_seed(1)
             out = model(packed, noise=noise_for(len(packed.x), dtype=dtype))
-            check_output(out, packed.sizes, 1)
+            check_output(out, packed.sizes, classes)
             losses = check_losses(model, out, packed)
             objective(losses, weights=model.loss_weights, kl_weight=1.0).backward()
             gradients = {k: p.grad for k, p in model.named_parameters() if p.grad is not None}

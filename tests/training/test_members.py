@@ -81,6 +81,17 @@ def evidence_config(folder, *, bags=24, signal=3.0, **training):
     )  # fmt: skip
 
 
+def test_a_run_states_the_weight_of_neighbours_on_its_validation_bags(tmp_path):
+    config = evidence_config(tmp_path / "data", bags=12, epochs=1)
+    run = finish_run(train(config, tmp_path / "run"), bootstrap=0, maps="none", extras=False).run
+    stated = read_predictions(run.predictions).metadata
+    predictor, prepared = load(run.path, device="cpu"), prepare(config)
+    found = [*predictor.predict(prepared.bags.bag(n) for n in prepared.split.val)]
+    weights = [p.neighbour_weight for p in found]
+    assert stated["neighbour_weight"] == pytest.approx(np.mean(weights), rel=1e-5)
+    assert 0 < stated["neighbour_weight"] < 1 and "neighbour_share" not in stated
+
+
 def test_members_take_the_assumptions_in_turn(tmp_path):
     assume = ("none", "one_region", "negatives")
     config = evidence_config(tmp_path / "data", members=4, assume=assume)

@@ -165,9 +165,9 @@ class LearnedPrior(nn.Module):
     by `kappa_rate` of the way.
 
     Only instances that have neighbours are counted, in N_b above the line and in E_b. Others have
-    the prior N(0, 1/(2κε)): with ε = 0.01 they would ask for κ = 50 / E[f²], however much or little
-    neighbours differ, and κ would rise without bound while f shrinks. If a step has none with
-    neighbours, κ stays.
+    the prior N(0, 1/(2κε)): with ε = 0.01 they would ask for κ = 50 / E[f²], whatever neighbours
+    say. A larger κ shrinks f, which asks for a larger κ still, without bound if λ is large. If no
+    instance of a step has neighbours, κ stays.
 
     Args:
         prior: Start value of κ, ε, and the Laplacian.
