@@ -242,7 +242,8 @@ def as_many_patients_are_unlike_training_as_expected(bags: int, positives: int) 
             ood=np.where(distance > limit, 1.0, 0.5),
             metadata={"distance_validation_bags": int(of_validation.sum())},
         )
-        group = dict(zip(names, cohort.patient.tolist(), strict=True))
+        patients = [f"patient {k}" for k in cohort.patient]
+        group = dict(zip(names, patients, strict=True))
         context = SimpleNamespace(
             predictions=table, rows=rows.tolist(), truth=SimpleNamespace(group=group)
         )

@@ -6,6 +6,7 @@ alone (Bröcker and Smith, Weather and Forecasting 2007). The patient is the uni
 of all items of a patient are simulated from one random number.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
@@ -177,7 +178,12 @@ def retention_curve(
         errors = np.append(0.0, np.cumsum(weight * wrong[order])[last])
         if kept[-1] > 0:
             row[:] = np.interp(shares * kept[-1], kept, errors) / (shares * kept[-1])
-    found = [interval(column, support=draws.support(), scale=scale) for column in rows.T]
+    found = []
+    for share, column in zip(shares, rows.T, strict=True):
+        kept_items = np.zeros(len(order), dtype=bool)
+        kept_items[order[: math.ceil(round(share * len(order), 9))]] = True
+        support = draws.support({None: kept_items})
+        found.append(interval(column, support=support, scale=scale))
     return RetentionCurve(
         error_rate=tuple(rows[0].tolist()),
         low=tuple(of_share.low for of_share in found),
