@@ -24,6 +24,7 @@ from probsa.cohorts.flow import RunOptions, extract_cohort, patch_cohort
 from probsa.cohorts.inputs import find_inputs
 from probsa.cohorts.verification import verify
 from probsa.cohorts.work import MAX_NAME_BYTES, WorkFolder, file_name
+from probsa.core import note_written
 from probsa.core.store import peek_bag, read_bag, read_stamp, write_bag
 from probsa.errors import BagError, InputError
 from probsa.features import build
@@ -52,6 +53,7 @@ def both(made, tmp_path):
     slides, work = tmp_path / "both" / "slides", tmp_path / "both" / "work"
     for path in work.rglob("records/*/*.json"):
         path.write_text(path.read_text().replace(str(made), str(tmp_path / "both")))
+        note_written(path)
     return slides, work
 
 

@@ -14,7 +14,8 @@ from probsa.cohorts.coordinates import read_coordinates, write_coordinates
 from probsa.cohorts.extraction import ExtractOptions
 from probsa.cohorts.flow import extract_cohort, patch_cohort
 from probsa.cohorts.verification import verify
-from probsa.cohorts.work import SAMPLE_BYTES, WorkFolder, content_of
+from probsa.cohorts.work import WorkFolder, content_of
+from probsa.core.ownership import SAMPLE_BYTES
 from probsa.core.store import read_bag
 from probsa.patches import settings
 from probsa.slides.windows import Windows
@@ -80,5 +81,7 @@ def test_features_of_fewer_rows_than_patches_are_made_anew(slide):
             kept, attributes = f[name][1:], dict(f[name].attrs)
             del f[name]
             f.create_dataset(name, data=kept).attrs.update(attributes)
+    assert [o.status for o in extract_cohort(work, FEW).outcomes] == ["failed"]
+    path.unlink()
     assert [o.kept for o in extract_cohort(work, FEW).outcomes] == [False]
     assert (read_bag(path).features == read_bag(whole).features).all()

@@ -133,8 +133,17 @@ def test_a_damaged_or_lost_file_is_made_anew(slides, work, finished):
         f.truncate(2000)
     with h5py.File(work / NAME / "features_handcrafted" / "slide2.h5", "r+") as f:
         f["features"][3, 4] = np.nan
+    # what is there is not what probsa wrote: it stays until the user has removed it
     (patched,) = patch_cohort(slides, work, settings=SMALL)
-    assert [o.kept for o in patched.outcomes] == [False, False, True]
+    assert [o.status for o in patched.outcomes] == ["failed", "done", "done"]
+    assert (work / NAME / "patches" / "slide0_patches.h5").stat().st_size == 100
+    (work / NAME / "patches" / "slide0_patches.h5").unlink()
+    (patched,) = patch_cohort(slides, work, settings=SMALL)
+    assert [o.kept for o in patched.outcomes] == [False, True, True]
+    extracted = extract_cohort(work, ExtractOptions(batch=7))
+    assert [o.status for o in extracted.outcomes] == ["done", "failed", "failed"]
+    for name in ("slide1", "slide2"):
+        (work / NAME / "features_handcrafted" / f"{name}.h5").unlink()
     extracted = extract_cohort(work, ExtractOptions(batch=7))
     assert [o.kept for o in extracted.outcomes] == [True, False, False]
     assert datasets(work) == datasets(finished)

@@ -68,6 +68,7 @@ def test_every_planted_fault_is_found(finished, work):
     assert len(said) == 5
     assert {p: p.stat().st_mtime_ns for p in work.rglob("*")} == before
     # following the advice repairs everything
+    (patches / "slide0_patches.h5").unlink()
     patch_cohort(finished / "slides", work, settings=SMALL)
     (features / "slide1.h5").unlink()
     extract_cohort(work, ExtractOptions(batch=16))

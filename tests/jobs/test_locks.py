@@ -13,8 +13,10 @@ import pytest
 from support.refusals import refused
 from support.toy_stage import wait_for
 
+from probsa.core import writers
 from probsa.core.files import replacing, temporary_files
-from probsa.jobs import locks
+from probsa.jobs import leftovers, locks
+from probsa.jobs.leftovers import sweep, write_lock
 from probsa.jobs.locks import claim, lock_file
 
 LATER = 130
@@ -262,11 +264,11 @@ def test_without_proc_a_process_is_signalled(monkeypatch, hidden):
         raise PermissionError
 
     dead = dead_pid()
-    monkeypatch.setattr(locks, "Path", _NoProc)
-    assert locks._start_time(dead) == ""
+    monkeypatch.setattr(writers, "Path", _NoProc)
+    assert writers.start_time(dead) == ""
     if hidden:
         monkeypatch.setattr(os, "kill", refuse)
-    assert locks._start_time(os.getpid()) is None
+    assert writers.start_time(os.getpid()) is None
 
 
 class _NoProc:
@@ -294,3 +296,47 @@ def test_a_full_disk_leaves_no_lock(target, monkeypatch):
 def test_a_folder_that_cannot_be_written_to_says_so(tmp_path):
     (tmp_path / "file").touch()
     refused(OSError, "file", claim, tmp_path / "file" / "a.h5")
+
+
+def test_the_temporary_file_of_a_living_writer_without_the_lock_stays(target, monkeypatch):
+    """A writer that waited in vain goes on without the lock; the next owner removes nothing of it.
+
+    Sweeping, and other files of the same lock, leave it as well.
+    """
+    monkeypatch.setattr(leftovers, "PATIENCE", 0.0)
+    owner = claim(target)
+    dead = target.with_name(f".{target.name}.0123abcd.tmp")
+    dead.write_text("left by a process that was killed")
+    with write_lock(target), replacing(target) as temporary:
+        temporary.write_text("whole")
+        owner.release()
+        with claim(target):
+            assert temporary.is_file() and not dead.exists()
+        with write_lock(target.with_name("other"), target, target.parent):
+            assert temporary.is_file()
+        sweep(target.parent, guard=lambda path: path)
+        assert temporary.is_file()
+    assert target.read_text() == "whole"
+    assert files(target) == [target.name]
+
+
+def test_a_temporary_file_goes_with_its_writer(target):
+    target.parent.mkdir()
+    with replacing(target) as temporary:
+        assert writers.is_in_use(temporary)
+        mine = writers.TOKEN.fullmatch(temporary.name).groups()
+        for place, pid, started in (
+            (mine[0], f"{dead_pid():x}", mine[2]),  # it has ended
+            (mine[0], mine[1], "1"),  # a later process has its number
+        ):
+            name = f".{target.name}.01234567_{place}_{pid}_{started}.tmp"
+            left = target.with_name(name)
+            left.write_text("half")
+            assert not writers.is_in_use(left)
+        other_place = "0" * 8
+        elsewhere = target.with_name(f".{target.name}.01234567_{other_place}_1_1.tmp")
+        for seconds, expected in ((100, True), (140, False)):
+            elsewhere.write_text("half")
+            os.utime(elsewhere, (time.time() - seconds,) * 2)
+            assert writers.is_in_use(elsewhere) is expected
+        temporary.write_text("whole")

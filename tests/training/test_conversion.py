@@ -120,5 +120,10 @@ def test_what_is_wrong_says_so_and_what_is_there_is_kept(state, tmp_path, capsys
     with pytest.raises(OutputExists, match="exists"):
         convert_checkpoint(source, out, reference=REFERENCE)
     assert out.read_text() == "mine"
-    convert_checkpoint(source, out, reference=REFERENCE, overwrite=True)
+    with pytest.raises(OutputExists, match="not a model"):
+        convert_checkpoint(source, out, reference=REFERENCE, overwrite=True)
+    assert out.read_text() == "mine"
+    out.unlink()
+    for overwrite in (False, True):
+        convert_checkpoint(source, out, reference=REFERENCE, overwrite=overwrite)
     assert probsa.load(out, device="cpu").model.name == "dsmil"

@@ -80,7 +80,7 @@ def test_a_process_that_dies_at_any_write_loses_nothing(tmp_path, monkeypatch):
             yield temporary
             written.append(path)
             if len(written) == dying:
-                shutil.copyfile(temporary, path.with_name(f".{path.name}.left.tmp"))
+                shutil.copyfile(temporary, path.with_name(f".{path.name}.left0000.tmp"))
                 raise Stopped
 
     monkeypatch.setattr(checkpoints, "replacing", counted)

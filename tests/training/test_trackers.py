@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from support.made_runs import make_config, with_training
 
-from probsa.core import TextTable
+from probsa.core import TextTable, note_written
 from probsa.errors import InputError, MissingExtra
 from probsa.training import train
 from probsa.training.run_folder import RunFolder
@@ -115,6 +115,7 @@ def test_a_resumed_run_goes_on_in_its_own(config, mlflow, tmp_path):
     assert json.loads(stored.read_text()) == {"tracker": "mlflow", "run": "r0", "epoch": 2}
     # as if the process had been killed before the tracker was told of the last epoch
     stored.write_text(json.dumps({"tracker": "mlflow", "run": "r0", "epoch": 1}))
+    note_written(stored)
     mlflow["runs"]["r0"]["metrics"].clear()
     run = train(config, tmp_path / "a", resume=True)
     (logged,) = mlflow["runs"].values()

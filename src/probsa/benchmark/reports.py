@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from ..core import foreign_files, remove_written
 from ..jobs import write_lock
 from ..maps import Sources
+from .execution.cells import open_experiment
 from .figures.write import write_figures
 from .leaderboard import FOLDER as LEADERBOARD
 from .leaderboard import write_leaderboard
@@ -46,6 +48,7 @@ def write_report(
     """
     out = Path(out)
     results, told = read_results(out), told or (lambda _: None)
+    open_experiment(out)
     with write_lock(out / FOLDER):
         files = write_tables(results, out, told=told)
     told("leaderboard")
@@ -54,7 +57,8 @@ def write_report(
     told("figures")
     with write_lock(out / "figures"):
         figures = write_figures(out, bags=bags, methods=methods, results=results, sources=sources)
+        users = set(foreign_files(out / "figures"))
         for old in (out / "figures").glob("attention-*"):  # of bags no longer chosen
-            if old not in figures.written:
-                old.unlink()
+            if old not in figures.written and old not in users:
+                remove_written(old)
     return ReportFiles(files=(*files, *figures.written), missing=figures.missing)

@@ -4,7 +4,6 @@ ABMIL, the paper's ProbSA and the default recipe are trained on the same slides,
 and exported with the same functions as any other run.
 """
 
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,18 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ..core import write_json
+from ..core import (
+    files_matching,
+    foreign,
+    foreign_files,
+    is_empty,
+    open_output,
+    read_json,
+    remove_written_folder,
+    write_json,
+)
 from ..datasets import LESION_DIGIT, write_digit_slides
-from ..errors import OutputExists
+from ..errors import InputError, OutputExists
 from ..evaluation import InstanceTable, centre, instance_metrics, read_predictions
 from ..maps import draw_doubt, save_figure
 from ..statistics import Metric
@@ -67,11 +75,15 @@ def run_demo(
         OutputExists: `out` contains something that a demo did not write.
     """
     started = time.perf_counter()
-    if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or not is_empty(out)):
         raise OutputExists(f"{out} exists and is not the folder of a demo: give another --out")
-    for name in ("data", "runs", "maps", "page"):
-        shutil.rmtree(out / name, ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
+    open_output(out, earlier=_earlier_files)
+    folders = [out / name for name in ("data", "runs", "maps", "page")]
+    for folder in folders:
+        for path in foreign_files(folder):  # before anything is removed
+            raise foreign(path)
+    for folder in folders:
+        remove_written_folder(folder)
     write_json(out / MARK, {"finished": False})
     write_digit_slides(out / "data", bags=slides, seed=0)
     models = {}
@@ -93,6 +105,18 @@ def run_demo(
     }
     write_json(out / MARK, result)
     return result
+
+
+def _earlier_files(out: Path) -> list[Path]:
+    """List the files that the demo of a version without ledgers wrote, if it did."""
+    try:
+        mark = read_json(out / MARK)
+    except InputError:  # there is none, or it is another file
+        return []
+    if not isinstance(mark, dict) or not mark.keys() & {"finished", "models"}:
+        return []
+    folders = ("data", "runs", "maps", "page")
+    return files_matching(out, (MARK, *(f"{name}/**/*" for name in folders)))
 
 
 def run_config(data: Path, model: str, *, epochs: int) -> RunConfig:

@@ -7,7 +7,7 @@ neither waits while the next slide is opened. A bag is written when its last ins
 import json
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from ..features import Encoder, Precision, build
 from ..jobs import Task, TaskOutcome
 from ..patches import Patches
 from ..slides import Windows
+from .comparable import KnownOptions
 from .coordinates import Coordinates, read_coordinates
 from .reading import BROKEN, READERS_DIED, Chunk, ReadChunk, chunks_of, reading
 from .records import Record
@@ -66,6 +67,12 @@ class ExtractOptions:
     def build(self) -> Encoder:
         """Build the encoder with its weights on its device."""
         return build(self.encoder, weights=self.weights, device=self.device)
+
+
+FEATURES = KnownOptions(kind=ExtractOptions, of_0_2={"precision": "float32", "dtype": "float32"})
+"""The options that change features, without encoder and windows."""
+WITHOUT_EFFECT = {"weights", "device", "batch", "readers", "threads"}
+"""Options that do not change features, or whose effect the identity of the encoder states."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -309,17 +316,22 @@ class Extraction(CohortStage):
         self, record: Record, coordinates: Coordinates, *, content: str
     ) -> dict[str, Any]:
         """Return what the features depend on; messages name the keys that differ."""
-        o = self.options
         parts = {
             "slide": content,
             "patches": coordinates.fingerprint,
             "encoder": self.identity,
-            "precision": o.precision,
-            "dtype": o.dtype,
+            **compared_features(self.options),
         }
         if record.kind == "ct":
-            parts["windows"] = str(o.windows)
+            parts["windows"] = str(self.options.windows)
         return parts
+
+
+def compared_features(options: ExtractOptions) -> dict[str, Any]:
+    """Return the values by which features are compared, without encoder and windows."""
+    stated = {*WITHOUT_EFFECT, "encoder", "windows"}
+    values = {f.name: getattr(options, f.name) for f in fields(options) if f.name not in stated}
+    return FEATURES.compared(values)
 
 
 def _emptied(failed: list[Record]) -> Iterator[Record]:

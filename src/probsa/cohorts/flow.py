@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..core import named_file, optional_path
+from ..core import named_file, open_output, optional_path
 from ..errors import InputError
 from ..jobs import Engine, SlurmJobs, Task, TaskOutcome, cores, run_tasks, sweep
 from ..patches import PatchSettings
+from .comparable import PATCHES, TISSUE
 from .extraction import Extraction, ExtractOptions
 from .geometry import SlideGeometry
 from .inputs import Resolution, find_inputs
@@ -16,7 +17,7 @@ from .patching import Patching
 from .records import NOUNS, Record
 from .report import CohortReport, write_report
 from .stage import CohortStage
-from .work import SLICES, PatchSet, WorkFolder, settle
+from .work import SLICES, PatchSet, WorkFolder, earlier_files, settle
 
 OnOutcome = Callable[[TaskOutcome, int], None]
 """Called with each outcome as soon as it is known, and with the number of outcomes to come."""
@@ -91,6 +92,7 @@ def patch_cohort(
     if contours is not None and not contours.is_dir():
         raise InputError(f"there is no folder of contours {contours}")
     fallback = None if isinstance(mpp, Mapping) else mpp
+    open_output(out, earlier=earlier_files)
     work, reports = WorkFolder(out), []
 
     def tell(outcome: TaskOutcome, total: int) -> None:
@@ -128,13 +130,19 @@ def _settle_settings(
     """
     if settings is None:
         patch_set = PatchSet(work.path / SLICES)
-        settle(patch_set.settings_file, {"kind": "ct"}, overwrite=overwrite, what="settings")
+        settle(
+            patch_set.settings_file,
+            {"kind": "ct"},
+            options=PATCHES,
+            overwrite=overwrite,
+            what="settings",
+        )
         return patch_set
     values = settings.to_dict()
     tissue = values.pop("tissue")
-    settle(work.tissue_file, tissue, overwrite=overwrite, what="tissue settings")
+    settle(work.tissue_file, tissue, options=TISSUE, overwrite=overwrite, what="tissue settings")
     patch_set = PatchSet(work.path / settings.folder)
-    settle(patch_set.settings_file, values, overwrite=overwrite, what="settings")
+    settle(patch_set.settings_file, values, options=PATCHES, overwrite=overwrite, what="settings")
     return patch_set
 
 
@@ -178,6 +186,7 @@ def extract_cohort(
             else r
             for r in records
         ]
+    open_output(out.absolute(), earlier=earlier_files)
     options = options.absolute()
     in_process = run.engine == "local" and run.workers == 1
     # If workers load encoders of their own, this process needs only its identity, not the GPU.

@@ -21,6 +21,7 @@ from ..patches import (
     write_geojson,
 )
 from ..slides import WINDOWS, Slide, Windows, open_slide, slice_image
+from .comparable import compared_patches
 from .coordinates import Coordinates, read_coordinates, write_coordinates
 from .geometry import SlideGeometry
 from .inputs import resolve_mpp
@@ -211,6 +212,6 @@ class Patching(CohortStage):
         return digest(
             self.content(record),
             record.mpp,
-            None if self.settings is None else self.settings.to_dict(),
+            None if self.settings is None else compared_patches(self.settings),
             content_of((contours,)) if contours is not None and contours.is_file() else None,
         )

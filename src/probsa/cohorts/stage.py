@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from ..core import remove_written
 from ..jobs import Stage, Task, TaskOutcome
 from .records import Record
 from .work import PatchSet, content_of
@@ -55,6 +56,6 @@ class CohortStage(Stage):
             path = self.record_file(task)
             record = Record.read(path)
             if overwrite or (record is not None and record.status == "failed"):
-                path.unlink(missing_ok=True)
+                remove_written(path)
             if overwrite:
-                task.target.unlink(missing_ok=True)
+                remove_written(task.target)

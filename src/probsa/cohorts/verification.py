@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ..core import (
     hdf5_files,
+    is_in_use,
     not_a_file,
     passed_over,
     read_bag,
@@ -104,7 +105,9 @@ def verify(folder: Path | str) -> Verification:
             )
     advice = "run the command again, which removes it, or delete it"
     left = [
-        (p, "a half-written file that a killed run left") for p in temporary_files_below(folder)
+        (p, "a half-written file that a killed run left")
+        for p in temporary_files_below(folder)
+        if not is_in_use(p)
     ]
     left += [(p, "the lock of a process that has ended") for p in dead_locks(folder)]
     findings += [
@@ -157,7 +160,7 @@ def _check_patches(patch_set: PatchSet, records: list[Record]) -> Iterator[Check
             advice = f"give --overwrite to probsa patch for this {noun} too"
             yield False, Finding(file=file, problem=problem, advice=advice)
         problem = _patches_problem(patch_set, record)
-        advice = "run probsa patch again: it recreates damaged files"
+        advice = "remove it, and run probsa patch again"
         yield True, None if not problem else Finding(file=file, problem=problem, advice=advice)
     recorded = {record.name for record in records}
     for path in sorted(patch_set.patches.glob("*_patches.h5")):

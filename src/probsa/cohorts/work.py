@@ -10,13 +10,16 @@ WORK/slices/                                     the same for the slices of CT s
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core import as_paths, named_file, write_json
+from ..core import as_paths, files_matching, named_file, samples, write_json
 from ..errors import InputError, hint
 from ..jobs import write_lock
+from .comparable import PATCHES, KnownOptions
+from .comparable import TISSUE as TISSUE_OPTIONS
 from .records import Record
 
 TISSUE = "tissue.json"
@@ -24,8 +27,6 @@ SLICES = "slices"
 """Name of the patch set that contains CT series."""
 MAX_NAME_BYTES = 160
 """Longest file name; file systems allow 255 bytes, including suffixes of temporary files."""
-SAMPLE_BYTES = 1 << 20
-"""Bytes read at the start, the middle and the end of a file to identify its version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,9 @@ class PatchSet:
     @property
     def made_with(self) -> str:
         """Digest of the settings with which all patches of the set should have been made."""
-        files = (self.settings_file, self.path.parent / TISSUE)
-        return digest(*(_read_settings(file) for file in files))
+        settings = _read_settings(self.settings_file)
+        tissue = _read_settings(self.path.parent / TISSUE)
+        return digest(PATCHES.compared(settings), TISSUE_OPTIONS.compared(tissue))
 
     def record(self, stage: str, name: str) -> Path:
         """Return the path of a record; `stage` is `patch` or the name of a features folder."""
@@ -173,22 +175,55 @@ def content_of(files: tuple[Path, ...]) -> str:
     """
     h = hashlib.sha256()
     for path in files:
-        size = path.stat().st_size
-        h.update(f"{path.name}:{size};".encode())
-        with path.open("rb") as f:
-            middle, end = max(0, size // 2 - SAMPLE_BYTES // 2), max(0, size - SAMPLE_BYTES)
-            for start in sorted({0, middle, end}):
-                f.seek(start)
-                h.update(f.read(SAMPLE_BYTES))
+        h.update(f"{path.name}:{path.stat().st_size};".encode())
+        for part in samples(path):
+            h.update(part)
     return h.hexdigest()[:16]
 
 
-def settle(path: Path, wanted: Mapping[str, Any], *, overwrite: bool, what: str) -> None:
+def earlier_files(folder: Path) -> list[Path]:
+    """List the files of a work folder that a version of probsa without ledgers wrote.
+
+    A record of patching proves that the pictures and patches of its slide are ours: the tools that
+    write the same layout have no records.
+    """
+    work, found = WorkFolder(folder), list[Path]()
+    for patch_set in work.sets().values():
+        names = _recorded(patch_set, "patch")
+        if not names:
+            continue
+        found += [work.tissue_file, patch_set.settings_file]
+        found += files_matching(patch_set.path, ("patch.csv", "patch_*of*.csv"))
+        for name in names:
+            found += [work.contours(name), work.thumbnail(name), work.overview(name)]
+            found += [patch_set.patches_file(name), patch_set.record("patch", name)]
+        for stage in patch_set.feature_sets():
+            found += files_matching(patch_set.path, (f"{stage}.csv", f"{stage}_*of*.csv"))
+            for name in _recorded(patch_set, stage):
+                found.append(named_file(patch_set.path / stage, name, ".h5"))
+                found.append(patch_set.record(stage, name))
+    return found
+
+
+def _recorded(patch_set: PatchSet, stage: str) -> list[str]:
+    """Return the names of the slides or series with a record of a stage that can be read."""
+    names = []
+    for path in patch_set.record_files(stage):
+        with suppress(InputError):  # it was changed by hand
+            if Record.read(path) is not None:
+                names.append(path.stem)
+    return names
+
+
+def settle(
+    path: Path, wanted: Mapping[str, Any], *, options: KnownOptions, overwrite: bool, what: str
+) -> None:
     """Write the settings of a folder, or check that those in the folder are the same.
 
     Args:
         path: File of the settings.
         wanted: The settings.
+        options: How they are compared.
         overwrite: Replace different settings instead of refusing them.
         what: What error messages call the settings.
 
@@ -197,11 +232,11 @@ def settle(path: Path, wanted: Mapping[str, Any], *, overwrite: bool, what: str)
     """
     plain = json.loads(json.dumps(wanted, default=str))
     if path.is_file() and not overwrite:
-        stored = _read_settings(path)
+        there, here = options.compared(_read_settings(path)), options.compared(plain)
         changed = [
-            f"{k}: {_shorten(stored.get(k))} there, {_shorten(plain.get(k))} requested"
-            for k in sorted({*stored, *plain})
-            if stored.get(k) != plain.get(k)
+            f"{k}: {_shorten(there.get(k))} there, {_shorten(here.get(k))} requested"
+            for k in sorted({*there, *here})
+            if there.get(k) != here.get(k)
         ]
         if changed:
             raise InputError(

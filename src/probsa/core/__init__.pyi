@@ -24,6 +24,7 @@ from .files import check_file_name as check_file_name
 from .files import csv_text as csv_text
 from .files import is_disk_full as is_disk_full
 from .files import is_there as is_there
+from .files import make_folder as make_folder
 from .files import named_file as named_file
 from .files import not_a_file as not_a_file
 from .files import optional_path as optional_path
@@ -66,6 +67,21 @@ from .options import check_value as check_value
 from .options import convert_value as convert_value
 from .options import described as described
 from .options import json_schema as json_schema
+from .ownership import LEDGER as LEDGER
+from .ownership import Earlier as Earlier
+from .ownership import check_apart as check_apart
+from .ownership import check_replaceable as check_replaceable
+from .ownership import files_matching as files_matching
+from .ownership import foreign as foreign
+from .ownership import foreign_files as foreign_files
+from .ownership import is_empty as is_empty
+from .ownership import ledger_of as ledger_of
+from .ownership import note_written as note_written
+from .ownership import open_output as open_output
+from .ownership import remove_written as remove_written
+from .ownership import remove_written_folder as remove_written_folder
+from .ownership import samples as samples
+from .ownership import seal_output as seal_output
 from .plugins import BrokenPlugin as BrokenPlugin
 from .plugins import broken_plugins as broken_plugins
 from .plugins import load_plugins as load_plugins
@@ -88,6 +104,7 @@ from .stopping import orderly_stop as orderly_stop
 from .stopping import remove_at_stop as remove_at_stop
 from .stopping import remove_unfinished as remove_unfinished
 from .stopping import stoppable as stoppable
+from .stopping import unfinished as unfinished
 from .stopping import unstoppable as unstoppable
 from .store import BagKind as BagKind
 from .store import StoredBag as StoredBag
@@ -125,3 +142,8 @@ from .wording import enumerated as enumerated
 from .wording import printable as printable
 from .wording import protect_cell as protect_cell
 from .wording import restore_cell as restore_cell
+from .writers import STALE_AFTER as STALE_AFTER
+from .writers import age as age
+from .writers import is_in_use as is_in_use
+from .writers import place as place
+from .writers import start_time as start_time

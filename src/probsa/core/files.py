@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import secrets
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,9 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from ..errors import BagError
+from ..errors import BagError, OutputExists
+from .ownership import check_replaceable, note_written
 from .stopping import keep, remove_at_stop
 from .wording import protect_cell
+from .writers import TOKEN, writer_token
 
 WINDOWS = os.name == "nt"
 UMASK = os.umask(0)
@@ -94,10 +95,30 @@ def is_there(path: Path, *, folder: bool = False) -> bool:
     return path.is_dir() if folder else path.is_file()
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder and those around it.
+
+    Raises:
+        OutputExists: there is a file in place of one of them.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        in_the_way = next((p for p in (folder, *folder.parents) if p.is_file()), folder)
+        raise OutputExists(
+            f"{in_the_way} is a file in place of a folder: move it away, or give another output"
+        ) from error
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that is renamed to `path` on success and removed on failure."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Yield a temporary path that is renamed to `path` on success and removed on failure.
+
+    Raises:
+        OutputExists: the file that is there is the user's; see `ownership`.
+    """
+    make_folder(path.parent)
+    check_replaceable(path)
     temporary = temporary_path(path)
     try:
         temporary.touch(0o600, exist_ok=False)
@@ -105,6 +126,8 @@ def replacing(path: Path) -> Iterator[Path]:
         with temporary.open("r+b") as f:  # Windows flushes only files that may be written
             os.fsync(f.fileno())
         temporary.chmod(0o666 & ~UMASK)
+        check_replaceable(path)  # it may have been written in the meantime
+        note_written(path, temporary)
         _rename(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -115,7 +138,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def temporary_path(path: Path) -> Path:
     """Return a new path beside `path`, which is removed if the process is stopped; see `keep`."""
-    return remove_at_stop(path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp"))
+    return remove_at_stop(path.with_name(f".{path.name}.{writer_token()}.tmp"))
 
 
 def _rename(source: Path, target: Path) -> None:
@@ -139,8 +162,10 @@ def temporary_files(path: Path) -> list[Path]:
 
 def temporary_files_below(folder: Path) -> list[Path]:
     """List the temporary files of every file in a folder and its subfolders."""
-    name = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
-    return sorted(p for p in folder.rglob(".*.tmp") if name.fullmatch(p.name))
+    earlier = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
+    return sorted(
+        p for p in folder.rglob(".*.tmp") if TOKEN.fullmatch(p.name) or earlier.fullmatch(p.name)
+    )
 
 
 def is_disk_full(error: BaseException) -> bool:

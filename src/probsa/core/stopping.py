@@ -41,6 +41,11 @@ def keep(path: Path) -> None:
     _temporary.discard(path)
 
 
+def unfinished() -> tuple[Path, ...]:
+    """Return the temporary files and folders that this process writes."""
+    return tuple(_temporary)
+
+
 def call_at_stop(action: Callable[[], object]) -> None:
     """Have a function called before the process is ended by a signal."""
     _actions.append(action)
@@ -141,7 +146,7 @@ def end_process(status: int, message: str = "") -> None:
 
 def remove_unfinished() -> None:
     """Remove the temporary files and folders of this process, and release its locks."""
-    for path in tuple(_temporary):
+    for path in unfinished():
         with suppress(OSError):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)

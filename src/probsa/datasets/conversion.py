@@ -7,14 +7,32 @@ converted.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from ..core import StoredBag, as_paths, check_file_name, graphs, write_csv
-from ..errors import BagError, EmptyBag, GraphError, InputError, OutputExists, UnknownName
+from ..core import (
+    StoredBag,
+    TextTable,
+    as_paths,
+    check_file_name,
+    check_replaceable,
+    files_matching,
+    graphs,
+    open_output,
+    write_csv,
+)
+from ..errors import (
+    BagError,
+    EmptyBag,
+    GraphError,
+    InputError,
+    OutputExists,
+    TableError,
+    UnknownName,
+)
 from ..jobs import sole_writer, sweep
 from ..slides import read_resolutions
 from .bag_set import BagSet
@@ -37,7 +55,7 @@ WRITERS: dict[str, type[Writer]] = {
     "torchmil": TorchmilWriter,
     "probsa": ProbsaWriter,
 }
-REPORT = "conversion.csv"
+REPORT, TABLE, SPLITS = "conversion.csv", "labels.csv", "splits.csv"
 SHOWN = 3
 
 
@@ -163,8 +181,11 @@ def convert(
             f"{out} already holds {len(present)} of these bags ({shown}): give another --out, or "
             "--overwrite to replace them"
         )
+    open_output(out, earlier=_earlier_files)
+    for path in (out / REPORT, *([] if table is None else [out / TABLE])):
+        check_replaceable(path)
     with sole_writer(out):
-        own = {REPORT, "labels.csv", "splits.csv"}
+        own = {REPORT, TABLE, SPLITS}
         stems = {*bags.names, *(f"{name}_patches" for name in bags.names)}
         sweep(out, guard=lambda path: path if path.name in own or path.stem in stems else None)
         resolutions, rows = _resolutions(stated, bags.names), list[Row]()
@@ -186,6 +207,25 @@ def convert(
         cells: list[dict[str, Any]] = [{**asdict(r), "lost": "; ".join(r.lost)} for r in rows]
         write_csv(result.report, list(cells[0]), cells)
     return result
+
+
+def _earlier_files(out: Path) -> list[Path]:
+    """List the files that a version of probsa without ledgers wrote, by its report."""
+    try:
+        report = TextTable.read(out / REPORT)
+    except TableError:  # there is none, or it is another table
+        return []
+    if report.columns != tuple(f.name for f in fields(Row)):
+        return []
+    rows = report.rows
+    files = [out / str(row["file"]) for row in rows if row.get("file")]
+    stems = {path.stem for path in files}
+    beside = [p for p in files_matching(out, ("*/*", "*/*/*")) if _bag_of(p) in stems]
+    return [out / REPORT, out / TABLE, out / SPLITS, *files, *beside]
+
+
+def _bag_of(path: Path) -> str:
+    return path.stem.removesuffix("_patches")
 
 
 def _resolutions(

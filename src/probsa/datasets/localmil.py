@@ -15,8 +15,19 @@ from typing import Any, Literal
 
 import yaml
 
-from ..core import GraphOptions, as_record, read_record, write_json
+from ..core import (
+    GraphOptions,
+    as_record,
+    check_replaceable,
+    note_written,
+    open_output,
+    read_record,
+    remove_written,
+    remove_written_folder,
+    write_json,
+)
 from ..errors import InputError, TableError, hint
+from ..jobs import replacing_folder
 from .bag_set import BagSet
 from .labels import LabelTable, read_table, write_table
 from .opening import open_bags
@@ -92,8 +103,10 @@ def prepare_localmil(
         on_set: called before each set.
 
     Raises:
-        InputError: there is no set, a name is unknown, a set has no or an invalid description, no
-            instance labels, no negative bags, or coordinates that do not fit its graph.
+        OutputExists: what would be written is there already, and probsa did not write it.
+        InputError: `out` holds the set itself, there is no set, a name is unknown, a set has no or
+            an invalid description, no instance labels, no negative bags, or coordinates that do not
+            fit its graph.
         TableError: labels.csv is invalid, has no folds, or a group in two folds.
     """
     root, out = Path(root), Path(out)
@@ -111,24 +124,44 @@ def prepare_localmil(
         if on_set is not None:
             on_set(name)
         source, folder = found[name], out / name
+        if folder.resolve() == source.resolve():
+            raise InputError(f"{folder} is the set itself: give another folder with --out")
         description, table = describe(name, source), read_table(source / LABELS)
         bags = open_bags(source / FEATURES, graph=GraphOptions(kind=description.graph))
         _check_table(table)
         card = _card(name, description, bags, table)
-        folder.mkdir(parents=True, exist_ok=True)
-        features = folder / FEATURES
-        if features.is_symlink():  # an earlier link, or a copy
-            features.unlink()
-        elif features.exists():
-            shutil.rmtree(features)
-        try:
-            features.symlink_to((source / FEATURES).resolve(), target_is_directory=True)
-        except OSError:
-            shutil.copytree(source / FEATURES, features)
+        open_output(folder, earlier=_earlier_files)
+        for path in (folder / LABELS, folder / CARD):
+            check_replaceable(path)
+        _link(source / FEATURES, folder / FEATURES)
         write_table(folder / LABELS, table, table.bags)
         write_json(folder / CARD, card.to_dict())
         cards.append(card)
     return cards
+
+
+def _earlier_files(folder: Path) -> list[Path]:
+    """List the files that a version of probsa without ledgers wrote, if it did."""
+    try:
+        read_record(SetCard, folder / CARD, complete=True)
+    except InputError:  # there is none, or it is another file
+        return []
+    known = [folder / CARD, folder / LABELS, folder / FEATURES]
+    return [p for p in known if p.is_symlink() or p.is_file()]
+
+
+def _link(features: Path, path: Path) -> None:
+    """Link to a folder of features, or copy it; an earlier link or copy is replaced."""
+    if path.is_symlink() or not path.is_dir():
+        remove_written(path)
+    else:
+        remove_written_folder(path)
+    try:
+        path.symlink_to(features.resolve(), target_is_directory=True)
+        note_written(path)
+    except OSError:
+        with replacing_folder(path) as new:
+            shutil.copytree(features, new, dirs_exist_ok=True)
 
 
 def read_card(folder: Path | str) -> SetCard | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from ..core import write_csv
+from ..core import check_apart, write_csv
 from ..errors import BagError, InputError
 from ..statistics import choose_threshold
 from .baselines.null_maps import read_null_scores, write_null_scores
@@ -52,8 +52,9 @@ def combine_predictions(
         InputError: There are fewer than two folders, or their tasks, classes or kinds of scores
             differ.
         BagError: No bag can be combined; gives the first reason.
-        OutputExists: The folder exists and `overwrite` is not set.
+        OutputExists: The folder exists and `overwrite` is not set, or it is one of `folders`.
     """
+    check_apart(Path(out), *map(Path, folders))
     tables = [read_predictions(folder) for folder in folders]
     if len(tables) < 2:
         raise InputError(f"{len(tables)} folder is given: give two or more to combine")

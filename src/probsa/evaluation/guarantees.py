@@ -15,8 +15,8 @@ import pandas as pd
 from jaxtyping import Bool, Float, Shaped
 from scipy.special import expit, logit
 
-from ..core import as_paths, counted, group_keys, optional_path, seed_of, write_csv
-from ..errors import InputError, OutputExists, UnmetGuarantee
+from ..core import TextTable, as_paths, counted, group_keys, optional_path, seed_of, write_csv
+from ..errors import InputError, OutputExists, TableError, UnmetGuarantee
 from ..statistics import (
     LOSS,
     MEAN_SHARE,
@@ -733,6 +733,21 @@ def guarantees_section(context: Context, options: GuaranteeOptions) -> Section:
     return Section("guarantees", {**about, **values, **doubts, "unmet": unmet}, text=text)
 
 
+def _is_table_of_sets(path: Path) -> bool:
+    """Return whether a file has the columns that `write_sets` writes, and no others."""
+    try:
+        header = TextTable.read(path).columns
+    except TableError:
+        return False
+    first, *others = header or [""]
+    known = {"set", "low", "high", "accepted", "marked"}
+    return (
+        first == "bag"
+        and bool(others)
+        and all(c in known or c.startswith("p_value_") for c in others)
+    )
+
+
 def write_sets(
     folder: Path | str,
     options: GuaranteeOptions,
@@ -760,13 +775,15 @@ def write_sets(
         seed: seed of the permutations of the alarm.
 
     Raises:
-        OutputExists: the table exists and `overwrite` is not set.
+        OutputExists: the table exists and `overwrite` is not set, or it is another table.
         InputError: there are no new bags, or see `guaranteed`.
         UnmetGuarantee: a request cannot be met, so that the table would lack columns.
     """
     folder, out, labels = Path(folder), Path(out), optional_path(labels)
     if out.exists() and not overwrite:
         raise OutputExists(f"{out} exists: give another --out, or --overwrite")
+    if out.exists() and not _is_table_of_sets(out):
+        raise OutputExists(f"{out} is not a table that probsa sets wrote: give another --out")
     predictions = read_predictions(folder)
     rows = tuple(i for i, part in enumerate(predictions.parts) if part not in SEEN)
     if not rows:

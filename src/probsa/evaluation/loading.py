@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from ..core import read_record, write_json
+from ..core import read_record, remove_written, write_json
 from ..datasets import FeatureMetadata
 from ..errors import CheckpointError, InputError
 from ..tasks import TASKS
@@ -226,7 +226,7 @@ def scale_run(
     """
     predictor.metadata.pop("temperature", None)
     if not run.config().training.temperature_scaling or not validation:
-        run.temperature_file.unlink(missing_ok=True)
+        remove_written(run.temperature_file)
         return list(validation)
     p = np.stack([p.probability for p in validation]).astype(np.float64)
     fitted = fit_temperature(y, p)

@@ -18,6 +18,7 @@ from ..core import (
     TaskName,
     UnitInterval,
     as_record,
+    foreign,
     read_json,
     write_json,
     write_text,
@@ -74,6 +75,9 @@ def write_model(
         OutputExists: the folder holds other files.
     """
     check_output(folder, {CONFIG, WEIGHTS, CARD, ".git", ".gitattributes"}, of="a model")
+    for path in (folder / CARD, folder / WEIGHTS):
+        if path.exists() and not (folder / CONFIG).is_file():  # there is no model yet
+            raise foreign(path)
     save_checkpoint(folder / WEIGHTS, tensors, metadata={"members": len(config["members"])})
     write_text(folder / CARD, card)
     write_json(folder / CONFIG, config)  # last, because this file marks a folder as complete

@@ -17,6 +17,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from ..core import (
+    LEDGER,
     BagKind,
     PositiveFloat,
     TaskName,
@@ -28,6 +29,7 @@ from ..core import (
     check_file_name,
     counted,
     dataset_of,
+    files_matching,
     group_keys,
     named_file,
     numeric_attribute,
@@ -484,8 +486,8 @@ def write_predictions(  # noqa: PLR0913 - the options are independent
         InputError: there are no predictions, or they do not fit the classes.
     """
     folder = Path(folder)
-    with replacing_folder(folder) as new:
-        check_output(folder, OWN, overwrite=overwrite)
+    check_output(folder, OWN, overwrite=overwrite)
+    with replacing_folder(folder, earlier=_earlier_files) as new:
         (new / INSTANCES).mkdir()
         task: Task | None = None
         rows: dict[str, dict[str, Any]] = {}
@@ -568,6 +570,17 @@ def _cells(p: Prediction, target: Target | None, classes: Sequence[str]) -> dict
     return cells
 
 
+def _earlier_files(folder: Path) -> list[Path]:
+    """List the files that a version of probsa without ledgers wrote, if it did."""
+    try:
+        metadata = read_json(folder / METADATA)
+    except InputError:  # there is none, or it is another file
+        return []
+    if not isinstance(metadata, dict) or "classes" not in metadata:
+        return []
+    return files_matching(folder, (*OWN, f"{INSTANCES}/*.h5", f"{NULL_SCORES}/*"))
+
+
 def check_output(
     folder: Path,
     own: Collection[str],
@@ -582,7 +595,7 @@ def check_output(
     """
     if folder.exists() and not folder.is_dir():
         raise OutputExists(f"{folder} is a file: give a new folder")
-    existing = {p.name for p in folder.glob("*")}
+    existing = {p.name for p in folder.glob("*")} - {LEDGER}
     if existing and not overwrite:
         raise OutputExists(f"{folder} exists and is not empty: give a new folder or --overwrite")
     if foreign := existing - set(own):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..core import as_paths, replacing
+from ..core import as_paths, open_output, replacing
 from ..datasets import open_bags
 from ..errors import BagError, InputError, MissingExtra
 from ..evaluation import Prediction, Predictions, read_predictions
@@ -91,6 +91,7 @@ def export_folder(
     found = predicted_bags(table, bags, failures=done.failures, progress=progress)
     together: list[tuple[Prediction, AnnData]] = []
     writers = _writers(table, settings, sources=sources, together=together)
+    open_output(out, own=False)
     sweep(out, guard=lambda path: _guard(path, out, table.bags))
     for p in found:
         about = provenance(table, p)

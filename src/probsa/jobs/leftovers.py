@@ -11,8 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..core import (
+    Earlier,
+    foreign,
+    foreign_files,
+    is_in_use,
     keep,
+    open_output,
     remove_at_stop,
+    seal_output,
     temporary_files,
     temporary_files_below,
     temporary_path,
@@ -43,29 +49,38 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def replacing_folder(folder: Path) -> Iterator[Path]:
+def replacing_folder(folder: Path, *, earlier: Earlier | None = None) -> Iterator[Path]:
     """Yield a temporary folder that replaces `folder` on success and is removed on failure.
 
     The lock of `folder` is held. An earlier folder is put aside until the new one has its place; if
     a killed process had put one aside, it is first put back. A link is followed.
 
+    Args:
+        folder: The folder.
+        earlier: Returns the files of a folder without a ledger that may be replaced.
+
     Raises:
-        OutputExists: a living process holds the lock.
+        OutputExists: a living process holds the lock, or the folder holds files that probsa did not
+            write.
     """
     if folder.is_symlink():
         folder = folder.resolve()
     with sole_writer(folder):
-        aside = re.compile(re.escape(f".{folder.name}.") + r"[a-z0-9_]{8}\.old")
+        aside = re.compile(re.escape(f".{folder.name}.") + r"[a-z0-9_]+\.old")
         for old in [p for p in folder.parent.iterdir() if aside.fullmatch(p.name)]:
-            if folder.exists():
-                shutil.rmtree(old, ignore_errors=True)
-            else:
+            if not folder.exists():
                 old.replace(folder)
+            elif not any(foreign_files(old)):
+                shutil.rmtree(old, ignore_errors=True)
+        _check_folder(folder, earlier)
         new = temporary_path(folder)
         old = new.with_suffix(".old")
         try:
             new.mkdir(0o755)
+            open_output(new)
             yield new
+            seal_output(new)
+            _check_folder(folder, earlier)  # files may have been added in the meantime
             with unstoppable():
                 if folder.exists():
                     folder.replace(old)
@@ -85,6 +100,12 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
             keep(old)
 
 
+def _check_folder(folder: Path, earlier: Earlier | None) -> None:
+    """Refuse a folder with files that probsa did not write."""
+    for path in foreign_files(folder, earlier=earlier):
+        raise foreign(path)
+
+
 def sweep(folder: Path, *, guard: Callable[[Path], Path | None]) -> None:
     """Remove half-written files and locks that killed processes left below a folder.
 
@@ -96,6 +117,8 @@ def sweep(folder: Path, *, guard: Callable[[Path], Path | None]) -> None:
     if not folder.is_dir():
         return
     for temporary in temporary_files_below(folder):
+        if is_in_use(temporary):
+            continue
         name = temporary.name[1:].removesuffix(".tmp").rpartition(".")[0]
         protected = guard(temporary.with_name(name))
         lock = None if protected is None else claim(protected)
@@ -117,8 +140,9 @@ def remove_dead_locks(lock_files: Iterable[Path]) -> None:
 def write_lock(target: Path, *others: Path) -> Iterator[None]:
     """Lock shared files while they are written, and remove half-written versions of them.
 
-    After `PATIENCE` seconds the block is entered without the lock, which is safe: each file is
-    replaced atomically, and all processes write the same content.
+    After `PATIENCE` seconds the block is entered without the lock, because its owner may be
+    suspended for long. Each file is replaced atomically, all processes write the same content, and
+    nobody removes the temporary files of a living process.
 
     Args:
         target: The file or folder whose lock protects all of them.
@@ -130,10 +154,12 @@ def write_lock(target: Path, *others: Path) -> Iterator[None]:
     try:
         if lock is not None:
             for path in (target, *others):
-                for temporary in (
+                half_written = (
                     temporary_files_below(path) if path.is_dir() else temporary_files(path)
-                ):
-                    temporary.unlink(missing_ok=True)
+                )
+                for temporary in half_written:
+                    if not is_in_use(temporary):
+                        temporary.unlink(missing_ok=True)
         yield
     finally:
         if lock is not None:

@@ -14,7 +14,6 @@ import os
 import secrets
 import shutil
 import socket
-import tempfile
 import threading
 import time
 from contextlib import AbstractContextManager, suppress
@@ -22,15 +21,22 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from ..core import call_at_stop, temporary_files, unstoppable
+from ..core import (
+    STALE_AFTER,
+    age,
+    call_at_stop,
+    is_in_use,
+    place,
+    start_time,
+    temporary_files,
+    unfinished,
+    unstoppable,
+)
 
 LARGEST = 4096
 """Largest size in bytes of the content of a lock file."""
 HEARTBEAT = 10.0
 """Seconds between two touches of a lock."""
-STALE_AFTER = 120.0
-"""Seconds without a touch after which an owner on another machine, or an unknown one, counts as
-dead."""
 
 log = logging.getLogger(__name__)
 _HELD: "set[Lock]" = set()
@@ -77,6 +83,9 @@ def _start_heartbeats(process: int) -> None:
                 with suppress(OSError):  # a file server may be away for a moment
                     if lock.still_mine():
                         os.utime(lock.path)
+            for temporary in unfinished():  # of writers that went on without a lock, too
+                with suppress(OSError):
+                    os.utime(temporary)
 
     threading.Thread(target=beat, name="locks", daemon=True).start()
 
@@ -94,7 +103,8 @@ def lock_target(lock: Path) -> Path:
 def claim(target: Path) -> Lock | None:
     """Lock `target`; return None if a living process holds its lock.
 
-    Half-written versions of `target` that a dead owner left are removed.
+    Half-written versions of `target` whose writers are dead are removed. A living process may write
+    one although it has no lock; see `write_lock`.
 
     Args:
         target: The file or folder to be written. Its parent is created.
@@ -107,20 +117,21 @@ def claim(target: Path) -> Lock | None:
     owner = {
         "token": secrets.token_hex(6),  # no two locks have the same content
         "host": socket.gethostname(),
-        "place": _place(),
+        "place": place(),
         "pid": os.getpid(),
-        "started": _start_time(os.getpid()) or "",
+        "started": start_time(os.getpid()) or "",
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     content = json.dumps(owner).encode()
+    _start_heartbeats(os.getpid())
     with unstoppable():
         taken_over = _acquire(path, content)
         if taken_over is None:
             return None
         lock = Lock(path, content, taken_over=taken_over)
-    _start_heartbeats(os.getpid())
     # remove half-written files, and stale guard files: their owners are gone
-    for stale in (*temporary_files(target), *path.parent.glob(f"{glob.escape(path.name)}.*")):
+    half_written = [t for t in temporary_files(target) if not is_in_use(t)]
+    for stale in (*half_written, *path.parent.glob(f"{glob.escape(path.name)}.*")):
         if stale.is_dir():  # `target` is a folder, written as a whole
             shutil.rmtree(stale, ignore_errors=True)
         else:
@@ -198,12 +209,12 @@ def _owner(content: bytes) -> tuple[str, int, str] | None:
     """Return place, number and start time of the owner; None if its lock is damaged."""
     try:
         owner = json.loads(content)
-        place, pid, started = owner["place"], owner["pid"], owner["started"]
+        where, pid, started = owner["place"], owner["pid"], owner["started"]
     except (ValueError, TypeError, LookupError, RecursionError):
         return None
-    if not isinstance(place, str) or not isinstance(started, str):
+    if not isinstance(where, str) or not isinstance(started, str):
         return None
-    return (place, pid, started) if isinstance(pid, int) and 0 < pid < 2**31 else None
+    return (where, pid, started) if isinstance(pid, int) and 0 < pid < 2**31 else None
 
 
 def _dead_content(path: Path) -> bytes | None:
@@ -212,36 +223,9 @@ def _dead_content(path: Path) -> bytes | None:
     if found is None:
         return None
     content, touched = found
-    place, pid, started = _owner(content) or ("", 0, "")
-    if place == _place():
-        now = _start_time(pid)
+    where, pid, started = _owner(content) or ("", 0, "")
+    if where == place():
+        now = start_time(pid)
         if now is not None:  # a later process may have the same number
             return None if now and now == started else content
-    with tempfile.TemporaryFile(dir=path.parent) as f:  # the file server's clock may differ
-        return content if os.fstat(f.fileno()).st_mtime - touched > STALE_AFTER else None
-
-
-@cache
-def _place() -> str:
-    # Two containers may share a host name and yet have process numbers of their own.
-    parts = [socket.gethostname()]
-    with suppress(OSError):
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-        parts.append(str(Path("/proc/self/ns/pid").readlink()))
-    return " ".join(parts)
-
-
-def _start_time(pid: int) -> str | None:
-    """Return when a process of this machine started: "" if it is gone, None if unknown."""
-    try:
-        # The name, in brackets, may contain anything; field 3 is the state, field 22 the start.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if fields[0] in "ZX" else fields[19]
-    except OSError:  # it is gone, or hidden from us, or this system has no /proc
-        with suppress(PermissionError):
-            try:
-                if os.name == "posix":
-                    os.kill(pid, 0)
-            except ProcessLookupError:
-                return ""
-    return None
+    return content if age(path.parent, touched) > STALE_AFTER else None

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy.special import logit as logit_of
 
-from ..core import named_file
+from ..core import named_file, open_output
 from ..errors import BagError, InputError, ProbSAError, UnknownName
 from ..evaluation import (
     MAP_SCORES,
@@ -97,6 +97,7 @@ def render_folder(
     if scale == "fixed":
         with suppress(BagError):  # drawing the bags reports why they cannot be read
             limits = map_limits(table.folder, score=shown.score)
+    open_output(out, own=False)
     sweep(out, guard=lambda path: _guard(path, table.bags))
     for p in found:
         row = table.bags.index(p.name)

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from ..core import open_output
 from ..evaluation import Line, Panel, Report
 from .picture import save_figure
 
@@ -33,7 +34,7 @@ COLOURS = {
 def write_report_figures(report: Report, folder: Path | str) -> list[Path]:
     """Write the figures of the sections that have one, and return their paths."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    open_output(folder, own=False)
     written: list[Path] = []
     for section in report.sections:
         if section.figure is not None:

@@ -270,11 +270,13 @@ def convert_checkpoint(
 
     Raises:
         CheckpointError: the file cannot be read safely, or its weights have another layout or size.
-        OutputExists: `out` exists and `overwrite` is not set.
+        OutputExists: `out` exists and `overwrite` is not set, or it is another file.
     """
     source, out = Path(source), Path(out)
     if out.exists() and not overwrite:
         raise OutputExists(f"{out} exists: give another name, or --overwrite")
+    if out.exists() and not _is_converted(out):
+        raise OutputExists(f"{out} is not a model that probsa converted: give another name")
     model = from_original(reference, read_state(source), **dict(arguments or {}))
     count = max(model.n_classes, 2)
     class_names = tuple(classes) if classes else tuple(str(c) for c in range(count))
@@ -292,6 +294,14 @@ def convert_checkpoint(
     }
     save_checkpoint(out, prefixed("model", model.state_dict()), metadata=metadata)
     return model
+
+
+def _is_converted(path: Path) -> bool:
+    """Return whether a file was written by `convert_checkpoint`."""
+    try:
+        return "reference" in load_checkpoint(path).metadata
+    except CheckpointError:
+        return False
 
 
 def read_state(path: Path) -> dict[str, Tensor]:

@@ -8,10 +8,9 @@ are those of the whole batch. Members of a run have folders and seeds of their o
 
 import math
 import os
-import shutil
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import zip_longest
@@ -23,9 +22,9 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from ..core import Bag, Bags, counted, pack, random_stream, seed_of
+from ..core import Bag, Bags, counted, pack, random_stream, remove_written_folder, seed_of
 from ..datasets import balanced_epoch, deal_events, most_frequent
-from ..errors import InputError, ProbSAError
+from ..errors import InputError, OutputExists, ProbSAError
 from ..models import Model, Output, arguments, look_up
 from ..variational import BACKGROUND, Cox, evidence_level, kl_weight, objective
 from .batching import BagReader, Batch, Loader, Shard, plan_epoch, shard
@@ -440,7 +439,7 @@ def train(
                     if not alone:
                         reporter.member(k + 1, len(folders))
                     if w.first and not alone:
-                        open_run(own.path, member, resume=True, overwrite=False)
+                        open_run(own.path, member, resume=True, overwrite=False, own=False)
                         prepared.write(own)
                     w.wait()
                     # one process fits a model that is fitted in one go
@@ -465,7 +464,9 @@ def train(
                     tracker.update(_mean_history(folders))
         except ProbSAError:
             if w.first and not any(out.rglob("*.safetensors")):
-                shutil.rmtree(out)  # it failed before an epoch ended: there is nothing to resume
+                # it failed before an epoch ended: there is nothing to resume
+                with suppress(OutputExists):  # the user's files stay
+                    remove_written_folder(out)
             raise
         if w.first:
             prepared.write(folder)  # again, as training may have added remarks on bags

@@ -24,7 +24,14 @@ from ..core import (
     TaskName,
     TextTable,
     as_paths,
+    files_matching,
+    is_empty,
+    is_in_use,
+    open_output,
+    read_json,
     read_record,
+    remove_written_folder,
+    temporary_files_below,
     write_csv,
     write_json,
     write_text,
@@ -160,7 +167,9 @@ class RunFolder:
 
     def sweep(self) -> None:
         """Remove temporary files and folders that a killed process left behind."""
-        for path in list(self.path.rglob(".*.tmp")):
+        for path in temporary_files_below(self.path):
+            if is_in_use(path):
+                continue
             if path.is_dir():
                 shutil.rmtree(path)
             else:
@@ -172,11 +181,47 @@ class RunFolder:
         write_csv(self.metrics_file, header, history)
 
 
-def open_run(path: Path, config: RunConfig, *, resume: bool, overwrite: bool) -> RunFolder:
+WRITTEN_BY_LIBRARIES = ("*tensorboard/events.out.tfevents.*", "*wandb/*")
+"""Patterns of the files that TensorBoard and trackers write into a run folder."""
+FILES_OF_A_RUN = (
+    "about.json", "cell.json", "covariates.json", "evaluation.json", "features.json", "leaks.csv",
+    "map_score.json", "mean_features.safetensors", "metrics.csv", "notes.json", "null_maps.*",
+    "prior.json", "recipe.json", "run.yaml", "split.json", "targets.json", "temperature.json",
+    "threshold.json", "tracker.json", "training_distance.*", "checkpoints/*.safetensors",
+)  # fmt: skip
+"""Patterns of the files that version 0.2 wrote for a run, or for a member of an ensemble."""
+RESULTS_OF_A_RUN = ("predictions/**/*", "maps/*.png", "tensorboard/events.out.tfevents.*")
+"""Patterns of the files that version 0.2 wrote for the whole run."""
+
+
+def earlier_files(folder: Path) -> list[Path]:
+    """List the files of a run folder that a version of probsa without ledgers wrote."""
+    try:
+        RunFolder(folder).config()
+        about = read_json(folder / "about.json")
+    except InputError:  # there is no run
+        return []
+    if not isinstance(about, dict) or "probsa" not in about:
+        return []
+    members = (f"members/*/{pattern}" for pattern in FILES_OF_A_RUN)
+    return files_matching(folder, (*FILES_OF_A_RUN, *members, *RESULTS_OF_A_RUN))
+
+
+def open_run(
+    path: Path, config: RunConfig, *, resume: bool, overwrite: bool, own: bool = True
+) -> RunFolder:
     """Create a run folder, or open the one to resume; `overwrite` removes the run that is there.
 
+    Args:
+        path: the folder.
+        config: the run.
+        resume: whether to continue the run that is there.
+        overwrite: whether to remove it.
+        own: whether the folder keeps a ledger of its own, unlike a member of an ensemble.
+
     Raises:
-        OutputExists: the folder is not empty, and neither `resume` nor `overwrite` is set.
+        OutputExists: the folder is not empty, and neither `resume` nor `overwrite` is set; or it
+            holds a file that probsa did not write.
         InputError: `resume` is set and the folder holds another run, or the folder is not empty
             and holds no run.
     """
@@ -193,8 +238,9 @@ def open_run(path: Path, config: RunConfig, *, resume: bool, overwrite: bool) ->
                 f"{path} was started with {key} = {stored!r}, not {requested!r}{more}: "
                 "a resumed run keeps its run file; start another in another --out"
             )
+        open_output(path, earlier=earlier_files, own=own, others=WRITTEN_BY_LIBRARIES)
         return folder
-    if path.exists() and any(path.iterdir()):
+    if path.exists() and not is_empty(path):
         if resume:
             raise InputError(f"{path} is not empty and holds no run.yaml: nothing to resume")
         if not overwrite:
@@ -206,8 +252,8 @@ def open_run(path: Path, config: RunConfig, *, resume: bool, overwrite: bool) ->
             raise InputError(
                 f"{path} is not a run folder, so it is not overwritten: remove it yourself"
             )
-        shutil.rmtree(path)
-    path.mkdir(parents=True, exist_ok=True)
+        remove_written_folder(path, earlier=earlier_files)
+    open_output(path, own=own, others=WRITTEN_BY_LIBRARIES)
     # written before all other files: a folder with a run.yaml can be resumed
     write_text(folder.config_file, yaml.safe_dump(config.to_dict(), sort_keys=False))
     about = {

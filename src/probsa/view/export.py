@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core import write_json
-from ..errors import OutputExists, SlideError
+from ..core import files_matching, is_empty, read_json, write_json
+from ..errors import InputError, OutputExists, SlideError
 from ..jobs import replacing_folder
 from ..maps import READ_ERRORS
 from .app import static_folder
@@ -51,18 +51,28 @@ def export_page(
         OutputExists: the folder exists and may not be replaced.
     """
     out = Path(out)
-    out = Path(out)
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+    if out.exists() and not (out.is_dir() and is_empty(out)):
         if not (out / MARK).is_file():
             raise OutputExists(
                 f"{out} exists and is not an export of probsa view: give a new folder"
             )
         if not overwrite:
             raise OutputExists(f"{out} exists: give a new folder or --overwrite")
-    with replacing_folder(out) as new:
+    with replacing_folder(out, earlier=_earlier_files) as new:
         failures = _write(data, new, progress=progress)
         size = sum(f.stat().st_size for f in new.rglob("*") if f.is_file())
     return Exported(folder=out, bags=len(data.rows), bytes=size, failures=tuple(failures))
+
+
+def _earlier_files(folder: Path) -> list[Path]:
+    """List the files that a version of probsa without ledgers wrote, if it did."""
+    try:
+        mark = read_json(folder / MARK)
+    except InputError:  # there is none, or it is another file
+        return []
+    if not isinstance(mark, dict) or mark.get("probsa") != "view":
+        return []
+    return files_matching(folder, (MARK, "index.html", "static/**/*", "data/**/*"))
 
 
 def _write(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from ..core import optional_path, read_json, read_record, write_json
+from ..core import check_apart, optional_path, read_json, read_record, write_json
 from ..datasets import (
     BagSet,
     LabelTable,
@@ -90,6 +90,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     """
     runs = (Path(run),) if isinstance(run, str | Path) else tuple(map(Path, run))
     first, several, out = next(iter(runs)), len(runs) > 1, Path(out)
+    check_apart(out, Path(features), *runs, *(RunFolder(run).predictions for run in runs))
     if several:
         predictor = load_several(runs, checkpoint=checkpoint, device=device)
     else:

@@ -20,7 +20,7 @@ from ..cohorts import (
     extract_cohort,
     patch_cohort,
 )
-from ..core import TextTable, as_paths, read_json, write_json
+from ..core import TextTable, as_paths, files_matching, open_output, read_json, write_json
 from ..errors import InputError
 from ..evaluation import FAILED, read_predictions
 from ..maps import CohortSources, OverlaySettings, render_folder
@@ -101,6 +101,7 @@ def run_pipeline(
     source, out = Path(source), Path(out)
     result = PipelineResult(predictions=out / "predictions", maps=out / "maps", page=out / "page")
     check_encoder(runs, recipe.encoder, any_name=options.other_features)
+    open_output(out, earlier=_earlier_files)
     work, mpp = out / "work", options.slide_mpp
     features = _features(source, work, recipe, options, watch=watch, result=result)
     made_from = _made_from(list(map(Path, runs)), features, options)
@@ -146,6 +147,17 @@ def run_pipeline(
             done = export_page(data, result.page, overwrite=True, progress=count)
         result.failures += done.failures
     return result
+
+
+def _earlier_files(out: Path) -> list[Path]:
+    """List the files that a version of probsa without ledgers wrote, if it did."""
+    try:
+        made_from = read_json(out / "run.json")
+    except InputError:  # there is none, or it is another file
+        return []
+    if not isinstance(made_from, dict) or "files" not in made_from:
+        return []
+    return files_matching(out, ("run.json", "maps/*.png"))
 
 
 def _features(

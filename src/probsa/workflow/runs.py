@@ -10,7 +10,15 @@ from typing import Any, Literal
 import numpy as np
 from scipy.cluster.hierarchy import DisjointSet
 
-from ..core import TextTable, counted, enumerated, read_json, write_csv, write_json
+from ..core import (
+    TextTable,
+    counted,
+    enumerated,
+    read_json,
+    remove_written,
+    write_csv,
+    write_json,
+)
 from ..datasets import NO_TEST, SPLIT_PARTS, BagSet, Leak, find_leaks, telling_metadata
 from ..evaluation import (
     METADATA,
@@ -120,7 +128,7 @@ def _check(
     """State what is doubtful about the data of a run, and write the leaks of its split."""
     bags, _ = open_units(data)  # those that are prepared refuse the test part
     leaks = [k for k in find_leaks(bags, prepared.table, prepared.split) if k.across]
-    run.leaks_file.unlink(missing_ok=True)
+    remove_written(run.leaks_file)
     if leaks:
         rows = [dict(zip(LEAK_COLUMNS, row, strict=True)) for k in leaks for row in _leak_rows(k)]
         write_csv(run.leaks_file, LEAK_COLUMNS, rows)
@@ -260,7 +268,7 @@ def predict_run(
     rival = distance = None
     if extras:
         shown = choose_map_score(predictor, split.val, read=bags.bag, threshold=threshold)
-        run.map_score_file.unlink(missing_ok=True)
+        remove_written(run.map_score_file)
         if shown is not None:
             predictor.metadata["map_score"] = asdict(shown)
             write_json(run.map_score_file, asdict(shown))

@@ -5,15 +5,26 @@ OUT/failures/DATA/METHOD/split0-seed0.json   the reason why the last attempt fai
 OUT/cells.csv   the states of all cells
 """
 
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ...core import TextTable, read_json, read_record, temporary_files, write_csv, write_json
-from ...errors import BagError, InputError
+from ...core import (
+    TextTable,
+    files_matching,
+    is_in_use,
+    open_output,
+    read_json,
+    read_record,
+    remove_written,
+    remove_written_folder,
+    temporary_files,
+    write_csv,
+    write_json,
+)
+from ...errors import BagError, InputError, TableError
 from ...jobs import write_lock
 from ...training import RunFolder, config_differences
 from ...workflow import finish_run
@@ -47,6 +58,24 @@ class CellState:
             "seconds": round(self.seconds, 1),
             "reason": self.reason,
         }
+
+
+def open_experiment(out: Path) -> None:
+    """Begin to note what is written below the folder of an experiment; see `open_output`."""
+    open_output(out, earlier=_earlier_files)
+
+
+def _earlier_files(out: Path) -> list[Path]:
+    """List the files that a version of probsa without ledgers wrote beside the cells."""
+    try:
+        states = TextTable.read(out / "cells.csv")
+    except TableError:  # there is none, or it is another table
+        return []
+    if states.columns != COLUMNS:
+        return []
+    folders = ("failures", "copies", "splits", "tables", "leaderboard", "figures")
+    files = ("grid.yaml", "cells.csv", "notes.json", "cells/*/*/*/cell.json")
+    return files_matching(out, (*files, *(f"{name}/**/*" for name in folders)))
 
 
 def is_done(cell: Cell, out: Path) -> bool:
@@ -91,7 +120,7 @@ def finish(cell: Cell, out: Path) -> None:
     # no bootstrap: the tables compute intervals over several runs
     finished = finish_run(run, bootstrap=0, maps="none", extras=False)
     if finished.failures:
-        (run.path / EVALUATION).unlink()
+        remove_written(run.path / EVALUATION)
         bag, reason = finished.failures[0]
         raise BagError(
             f"{len(finished.failures)} held-out bags cannot be predicted. {bag!r}: {reason}"
@@ -121,12 +150,14 @@ def complete(cell: Cell, out: Path, *, groups: Mapping[str, str] | None, keep: K
     run = RunFolder(folder)
     for member in run.members():
         if keep != "all":
-            member.last.unlink(missing_ok=True)
-        if keep == "none" and member.best.parent.is_dir():
-            shutil.rmtree(member.best.parent)
+            remove_written(member.last)
+        if keep == "none":
+            remove_written_folder(member.best.parent)
     failure = failure_file(cell, out)
-    for path in (failure, *temporary_files(failure)):
-        path.unlink(missing_ok=True)
+    remove_written(failure)
+    for path in temporary_files(failure):
+        if not is_in_use(path):
+            path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

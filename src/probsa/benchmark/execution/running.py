@@ -12,6 +12,7 @@ from typing import get_args
 
 import torch
 
+from ...core import check_replaceable, remove_written
 from ...errors import InputError, OutputExists
 from ...jobs import (
     Engine,
@@ -25,7 +26,16 @@ from ...jobs import (
 )
 from ..grid.checks import check_grid, store_checked
 from ..grid.grid import Grid
-from .cells import CellState, CellStatus, complete, failure_file, is_done, state_of, write_states
+from .cells import (
+    CellState,
+    CellStatus,
+    complete,
+    failure_file,
+    is_done,
+    open_experiment,
+    state_of,
+    write_states,
+)
 from .map_checks import FILE, CheckingMaps
 from .training import Training, Watch
 
@@ -84,6 +94,8 @@ def run_grid(
     checked = check_grid(grid, out)
     cells = grid.cells(out)
     finished = {c.name for c in cells if is_done(c, out)}
+    open_experiment(out)
+    check_replaceable(out / "grid.yaml")
     with write_lock(out / "grid.yaml", out / "notes.json", out / "copies", out / "splits"):
         store_checked(checked, out)
         grid.write(out)
@@ -94,7 +106,7 @@ def run_grid(
     groups, keep = {d.name: d.groups for d in grid.data}, grid.file.keep
     for cell in cells:
         if retry:
-            failure_file(cell, out).unlink(missing_ok=True)
+            remove_written(failure_file(cell, out))
         # A run made by hand, or by a process that was killed at its end, may lack cell.json.
         if cell.name in finished:
             complete(cell, out, groups=groups[cell.data], keep=keep)

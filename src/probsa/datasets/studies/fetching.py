@@ -4,12 +4,14 @@ import shutil
 import tarfile
 from pathlib import Path
 
-from ...core import replacing
-from ...errors import InputError, MissingExtra
+from ...core import LEDGER, open_output, replacing
+from ...errors import InputError, MissingExtra, OutputExists
 from ..opening import PREFIX
 
 LABELS = ("labels", "patch_labels", "slice_labels", "coords")
 """Folders, or archives with these names, that accompany the features."""
+BOOKKEEPING = ".cache/huggingface"
+"""What huggingface_hub writes into the folder of a download."""
 
 
 def fetch_release(
@@ -27,10 +29,14 @@ def fetch_release(
 
     Raises:
         MissingExtra: huggingface_hub is not installed.
+        OutputExists: `into` holds files, and no download.
         InputError: `feature_set` is None, the repository or the features do not exist, or the Hub
             cannot be reached.
     """
     into = Path(into)
+    known = (into / LEDGER).is_dir() or (into / BOOKKEEPING).is_dir()
+    if into.is_dir() and any(into.iterdir()) and not known:
+        raise OutputExists(f"{into} holds files that were not downloaded to it: move them away")
     try:
         import huggingface_hub
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
@@ -41,6 +47,7 @@ def fetch_release(
             "no features chosen: give --feature-set (for example, features_UNI), since a "
             "repository holds several, each of many gigabytes"
         )
+    open_output(into)
     folder_name = PREFIX + feature_set.rpartition("/")[2].removeprefix(PREFIX)
     patterns = ["*splits.csv", f"*features/{folder_name}.tar.gz", f"*features/{folder_name}/*"]
     patterns += [p for f in LABELS for p in (f"*{f}.tar.gz", f"{f}/*", f"*/{f}/*")]

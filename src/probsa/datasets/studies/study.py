@@ -13,7 +13,21 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from ...core import as_paths, as_record, named_file, read_json, replacing, write_csv, write_json
+from ...core import (
+    as_paths,
+    as_record,
+    check_replaceable,
+    files_matching,
+    foreign,
+    foreign_files,
+    named_file,
+    open_output,
+    read_json,
+    remove_written,
+    replacing,
+    write_csv,
+    write_json,
+)
 from ...errors import BagError, InputError, OutputExists
 from ..bag_set import BagSet
 from ..choices import StudyName
@@ -162,12 +176,14 @@ def write_study(
             f"{source.bags.names[0]!r}, for example, has no label. Bags must be named as the "
             "release names its slides or scans"
         )
+    open_output(out, earlier=_earlier_files)
+    check_replaceable(out / LABELS)
     write_json(out / STUDY_RECORD, {"name": name, "unfinished": True})
     first = next(iter(draft.rows.values()))
     columns = ("bag", *(c for c in ("label", "group", "fold", "split") if c in first))
     rows = [{"bag": bag, **row} for bag, row in sorted(draft.rows.items())]
     write_csv(out / LABELS, columns, rows)
-    known, bare, changed = _write_instance_labels(draft, source.bags, out, on_bag=on_bag)
+    written, known, bare, changed = _write_instance_labels(draft, source.bags, out, on_bag=on_bag)
     if draft.derived:
         draft.notes.append(
             f"The labels of {len(draft.derived)} bags are derived from instance labels, or taken "
@@ -180,8 +196,7 @@ def write_study(
         )
     if draft.missing:
         draft.notes.append(f"{len(draft.missing)} members of the release have no features here.")
-    written = out / INSTANCES
-    instance_labels = written if written.is_dir() else draft.instance_labels
+    instance_labels = out / INSTANCES if written else draft.instance_labels
     study = Study(
         name=name,
         features=source.features.absolute(),
@@ -241,17 +256,34 @@ def check_out(out: Path) -> None:
         )
 
 
+def _earlier_files(out: Path) -> list[Path]:
+    """List the files that a version of probsa without ledgers wrote, if it did."""
+    try:
+        record = read_json(out / STUDY_RECORD)
+    except InputError:  # there is none, or it is damaged
+        return []
+    if not isinstance(record, dict) or "name" not in record:
+        return []
+    # instance labels beside a cohort's table are always the user's
+    labels = () if record["name"] == "table" else (f"{INSTANCES}/*.npy",)
+    return [out / STUDY_RECORD, out / LABELS, *files_matching(out, labels)]
+
+
 def _write_instance_labels(
     draft: StudyDraft, bags: BagSet, out: Path, *, on_bag: OnBag | None
-) -> tuple[dict[str, int], list[str], list[str]]:
+) -> tuple[set[str], dict[str, int], list[str], list[str]]:
     """Write the instance labels that are not stored yet, and remove those of an earlier call.
 
-    Returns counts, the bags without an instance of known label, and the bags whose label differs
-    from the maximum of their instance labels.
+    Returns the names of the files that were written, counts, the bags without an instance of known
+    label, and the bags whose label differs from the maximum of their instance labels.
+
+    Raises:
+        OutputExists: the user has files in the folder, which would count as labels of the set.
     """
     keys = ("bags with known instances", "known instances", "positive instances")
     counts, bare, changed, written = np.zeros(3, int), [], [], set[str]()
     folder = out / INSTANCES
+    users = set(foreign_files(folder))
     rows = sorted(draft.rows.items()) if draft.instance_labels_of else []
     for index, (bag, row) in enumerate(rows, start=1):
         assert draft.instance_labels_of is not None
@@ -262,6 +294,8 @@ def _write_instance_labels(
                 f"{len(values)} instance labels for it: they belong to other features"
             )
         if not stored:
+            for path in sorted(users):
+                raise foreign(path)
             path = named_file(folder, bag, ".npy")
             written.add(path.name)
             with replacing(path) as temporary, temporary.open("wb") as f:
@@ -278,11 +312,11 @@ def _write_instance_labels(
         if on_bag is not None:
             on_bag(index, len(rows))
     for path in folder.glob("*.npy"):
-        if path.name not in written:
-            path.unlink()
-    if folder.is_dir() and not written:
+        if path.name not in written and path not in users:
+            remove_written(path)
+    if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
-    return dict(zip(keys, counts.tolist(), strict=True)), bare, changed
+    return written, dict(zip(keys, counts.tolist(), strict=True)), bare, changed
 
 
 def _counts(draft: StudyDraft) -> dict[str, int]:

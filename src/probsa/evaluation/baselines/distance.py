@@ -16,7 +16,15 @@ import torch
 from jaxtyping import Float
 from sklearn.covariance import ledoit_wolf
 
-from ...core import Bag, load_arrays, random_stream, read_json, replacing, write_json
+from ...core import (
+    Bag,
+    load_arrays,
+    random_stream,
+    read_json,
+    remove_written,
+    replacing,
+    write_json,
+)
 from ...datasets import Split
 from ...errors import BagError, InputError
 from ...training import RunFolder
@@ -185,7 +193,7 @@ def fit_run_distance(
         read, training=split.train, validation=split.val, seed=run.config().seed
     )
     if fitted is None:
-        run.distance_file.unlink(missing_ok=True)
+        remove_written(run.distance_file)
         return None
     validation_patients = len({patients[name] for name in split.val})
     about = {**fitted.about, VALIDATION_PATIENTS: validation_patients}

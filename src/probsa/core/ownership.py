@@ -1,0 +1,281 @@
+"""What may be replaced: only files that probsa wrote before, and can prove it.
+
+An output folder has a hidden folder `.probsa`, with a ledger for each machine: the digest and the
+path of every file that was written below the output folder. A file that no ledger knows, or that
+was changed since, is the user's: it is neither replaced nor removed.
+"""
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+from ..errors import OutputExists
+
+LEDGER = ".probsa"
+SAMPLE_BYTES = 1 << 20
+"""Bytes read at the start, the middle and the end of a file to identify its content."""
+ANY_CONTENT = "*"
+"""Stands for the digest of files that other libraries write, under names of their own."""
+OURS = re.compile(r"\..+\.lock(\.[0-9a-f]{12})?|\..+\.[a-z0-9_]+\.(tmp|old)")
+"""Names of locks and of temporary files and folders."""
+
+Earlier = Callable[[Path], Iterable[Path]]
+"""Returns the files of a folder that a version without ledgers wrote."""
+
+
+class Ledger:
+    """The files that probsa wrote below an output folder.
+
+    Args:
+        root: The output folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._state: list[tuple[str, int, int]] = []
+        self._digests: dict[str, set[str]] = {}
+        self._patterns: set[str] = set()
+
+    def owns(self, path: Path) -> bool:
+        """Return whether the file at a path below the root is one that probsa wrote."""
+        self._read()
+        name = self.name_of(path)
+        if any(fnmatchcase(name, pattern) for pattern in self._patterns):
+            return True
+        digests = self._digests.get(name)
+        return digests is not None and digest_of(path) in digests
+
+    def name_of(self, path: Path) -> str:
+        """Return a path as the ledger has it, relative to the root."""
+        return path.absolute().relative_to(self.root).as_posix()
+
+    def add(self, entries: Iterable[tuple[str, str]]) -> None:
+        """Note the digests of files and their paths below the root."""
+        self._read()
+        new = [e for e in entries if e[0] not in self._digests.get(e[1], ())]
+        if new:
+            file = self.root / LEDGER / _ledger_name()
+            with file.open("a", encoding="utf-8", newline="\n") as f:  # appends are atomic
+                f.write("".join(json.dumps(entry) + "\n" for entry in new))
+
+    def _read(self) -> None:
+        """Read the ledgers of all machines, if they have changed."""
+        files = sorted((self.root / LEDGER).glob("*.jsonl"))
+        state = [(f.name, f.stat().st_size, f.stat().st_ino) for f in files]
+        if state == self._state:
+            return
+        self._digests, self._patterns = {}, set()
+        for file in files:
+            for line in file.read_text(encoding="utf-8").splitlines():
+                with suppress(ValueError, TypeError):  # a process was killed while it wrote
+                    digest, name = json.loads(line)
+                    if digest == ANY_CONTENT:
+                        self._patterns.add(name)
+                    else:
+                        self._digests.setdefault(name, set()).add(digest)
+        self._state = state
+
+
+@cache
+def _ledger_name() -> str:
+    """Return the name of this machine's ledger: file servers do not join appends of several."""
+    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+    return f"written-{host}.jsonl"
+
+
+_ledger_at = cache(Ledger)
+
+
+def ledger_of(path: Path) -> Ledger | None:
+    """Return the ledger of the nearest output folder that contains a path, if there is one."""
+    for parent in path.absolute().parents:  # not resolved: links stay as they are
+        if (parent / LEDGER).is_dir():
+            return _ledger_at(parent)
+    return None
+
+
+def open_output(
+    folder: Path, *, earlier: Earlier | None = None, own: bool = True, others: Iterable[str] = ()
+) -> None:
+    """Begin to note what is written below an output folder, which is created if needed.
+
+    Files that are there and in no ledger are the user's from now on.
+
+    Args:
+        folder: The output folder.
+        earlier: Returns the files that a version of probsa without ledgers wrote into the folder.
+        own: Whether the folder has a ledger of its own even if a folder around it has one.
+        others: Patterns of files that other libraries write into the folder.
+
+    Raises:
+        OutputExists: There is a file in place of the folder.
+    """
+    if not folder.is_dir() and os.path.lexists(folder):
+        raise OutputExists(f"{folder} is a file: give a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / LEDGER).is_dir():
+        return
+    around = ledger_of(folder / LEDGER)
+    if around is not None and not own:
+        return
+    entries = [(ANY_CONTENT, pattern) for pattern in others]
+    known = set() if earlier is None else set(earlier(folder))
+    for path in _files_below(folder):
+        if path in known or (around is not None and around.owns(path)):
+            entries.append((digest_of(path), path.relative_to(folder).as_posix()))
+    _write_ledger(folder, entries)
+
+
+def _write_ledger(folder: Path, entries: Iterable[tuple[str, str]]) -> None:
+    """Write a first ledger, complete or not at all."""
+    new = folder / f"{LEDGER}.{secrets.token_hex(4)}.tmp"
+    new.mkdir()
+    text = "".join(json.dumps(entry) + "\n" for entry in entries)
+    (new / _ledger_name()).write_text(text, encoding="utf-8", newline="\n")
+    try:
+        new.rename(folder / LEDGER)
+    except OSError:
+        shutil.rmtree(new)
+        if not (folder / LEDGER).is_dir():  # else another process was faster
+            raise
+
+
+def seal_output(folder: Path) -> None:
+    """Note every file of a folder that was made as a whole."""
+    entries = [(digest_of(p), p.relative_to(folder).as_posix()) for p in _files_below(folder)]
+    if (folder / LEDGER).is_dir():
+        _ledger_at(folder.absolute()).add(entries)
+    else:
+        _write_ledger(folder, entries)
+
+
+def is_empty(folder: Path) -> bool:
+    """Return whether nothing but a ledger is in a folder."""
+    return all(p.name == LEDGER for p in folder.iterdir())
+
+
+def check_replaceable(path: Path) -> None:
+    """Check that a file may be written to a path in an output folder.
+
+    Raises:
+        OutputExists: There is a folder, or a file that probsa did not write, or that was changed
+            since.
+    """
+    if not os.path.lexists(path):
+        return
+    if path.is_dir() and not path.is_symlink():
+        raise OutputExists(f"{path} is a folder: move it away, or give another output")
+    ledger = ledger_of(path)
+    if ledger is not None and not ledger.owns(path):
+        raise foreign(path)
+
+
+def check_apart(out: Path, *inputs: Path) -> None:
+    """Check that a folder that is replaced as a whole neither is nor contains an input.
+
+    Raises:
+        OutputExists: It does.
+    """
+    for path in inputs:
+        if path.resolve().is_relative_to(out.resolve()):
+            raise OutputExists(f"{out} holds an input, {path}: give another output")
+
+
+def foreign(path: Path) -> OutputExists:
+    """Return the error of a file that probsa must not replace or remove."""
+    return OutputExists(
+        f"{path} was not written by probsa, or was changed or damaged since: move it away, or give "
+        "another output"
+    )
+
+
+def note_written(path: Path, content: Path | None = None) -> None:
+    """Note a file that is about to be written, whose content another file has already."""
+    ledger = ledger_of(path)
+    if ledger is not None:
+        ledger.add([(digest_of(path if content is None else content), ledger.name_of(path))])
+
+
+def foreign_files(folder: Path, *, earlier: Earlier | None = None) -> Iterator[Path]:
+    """Yield the files below a folder that probsa did not write, or that were changed since.
+
+    Args:
+        folder: The folder.
+        earlier: See `open_output`; it counts if the folder has no ledger of its own.
+    """
+    known = set() if earlier is None or (folder / LEDGER).is_dir() else set(earlier(folder))
+    for path in _files_below(folder):
+        ledger = ledger_of(path)
+        is_own = ledger is not None and ledger.owns(path)
+        if not is_own and path not in known:
+            yield path
+
+
+def remove_written(path: Path) -> None:
+    """Remove a file of an output folder, if it is there.
+
+    Raises:
+        OutputExists: probsa did not write it, or it was changed since.
+    """
+    check_replaceable(path)
+    path.unlink(missing_ok=True)
+
+
+def remove_written_folder(folder: Path, *, earlier: Earlier | None = None) -> None:
+    """Remove a folder with all that is in it, if it is there.
+
+    Raises:
+        OutputExists: It holds a file that probsa did not write, or that was changed since.
+    """
+    if not folder.is_dir():
+        return
+    for path in foreign_files(folder, earlier=earlier):
+        raise foreign(path)
+    shutil.rmtree(folder)
+
+
+def files_matching(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    """List the files of a folder whose paths match one of some patterns of `Path.glob`."""
+    return sorted({p for pattern in patterns for p in folder.glob(pattern) if not p.is_dir()})
+
+
+def digest_of(path: Path) -> str:
+    """Return a digest of a file's content, or the target of a link; empty for a pipe or socket."""
+    if path.is_symlink():
+        return f"-> {path.readlink()}"
+    if not path.is_file():
+        return ""
+    h = hashlib.sha256(f"{path.stat().st_size};".encode())
+    for part in samples(path):
+        h.update(part)
+    return h.hexdigest()[:16]
+
+
+def samples(path: Path) -> Iterator[bytes]:
+    """Yield the start, the middle and the end of a file, a megabyte each."""
+    size = path.stat().st_size
+    middle = max(0, size // 2 - SAMPLE_BYTES // 2)
+    end = max(0, size - SAMPLE_BYTES)
+    with path.open("rb") as f:
+        for start in sorted({0, middle, end}):
+            f.seek(start)
+            yield f.read(SAMPLE_BYTES)
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files and links below a folder, without locks, temporary files and ledgers."""
+    for place, folders, files in os.walk(folder):
+        links = [name for name in folders if Path(place, name).is_symlink()]
+        folders[:] = [f for f in folders if f != LEDGER and not OURS.fullmatch(f)]
+        for name in (*files, *links):
+            if not OURS.fullmatch(name):
+                yield Path(place, name)
