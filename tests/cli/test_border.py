@@ -15,6 +15,7 @@ from support.made_dicom import write_ct_series
 from support.stored import write_folder
 
 from probsa.cli import main
+from probsa.core import note_written
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +188,9 @@ def test_predictions_are_replaced_behind_a_link(work):
     (work / "link").symlink_to(work / "p")
     before = sorted(work.iterdir())
     (work / "p" / "slides.csv").write_text("old")
+    assert main([*arguments, "--out", str(work / "link"), "--overwrite"]) == 2  # it is the user's
+    assert (work / "p" / "slides.csv").read_text() == "old"
+    note_written(work / "p" / "slides.csv")
     assert main([*arguments, "--out", str(work / "link"), "--overwrite"]) == 0
     assert sorted(work.iterdir()) == before and (work / "link").is_symlink()
     assert (work / "p" / "null_maps").is_dir() and not (work / "p" / "slides.csv").exists()

@@ -13,7 +13,7 @@ import pytest
 from support.refusals import refused
 
 import probsa
-from probsa.core import files
+from probsa.core import files, note_written
 from probsa.errors import BagError, InputError, OutputExists, TableError, UnknownName
 from probsa.evaluation import storage
 from probsa.evaluation.prediction import Prediction
@@ -201,8 +201,13 @@ def test_a_folder_in_use_is_refused(tmp_path):
         _write(tmp_path / "p", [_prediction("new")])
     for file in storage.OWN - {"instances", "null_maps"}:  # all that a prediction may write
         (tmp_path / "p" / file).touch()
+    with pytest.raises(OutputExists, match="was not written by probsa"):
+        _write(tmp_path / "p", [_prediction("new")], overwrite=True)
+    for file in (tmp_path / "p").glob("*.*"):
+        if file.is_file():
+            note_written(file)
     _write(tmp_path / "p", [_prediction("new")], overwrite=True)
-    assert len(list((tmp_path / "p").iterdir())) == 3
+    assert len(list((tmp_path / "p").glob("[!.]*"))) == 3
     (tmp_path / "p" / "thesis.txt").write_text("years of work")
     with pytest.raises(OutputExists, match=r"contains 'thesis\.txt', which does not belong"):
         _write(tmp_path / "p", [_prediction("new")], overwrite=True)

@@ -256,13 +256,10 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_slide(folder / "c16work" / "features_test", name, lattice(4, 3))
 
     save_file(original_dsmil(), folder / "weights.safetensors")
-    _, labels = write_folder(folder / "grid" / "data", bags=9, kind="slide")
-    parts = {"fold": "split", "0": "test", "1": "val", "2": "train"}
-    rows = [line.rpartition(",") for line in labels.read_text().splitlines()]
-    labels.write_text("".join(f"{row},{parts[part]}\n" for row, _, part in rows))
+    write_folder(folder / "grid" / "data", bags=9, kind="slide")
     grid = (
         "models: [{name: abmil, embed: 4, attention_dim: 2}]  # a remark of the user\n"
-        "splits: [0]\nepochs: 1\nbatch_size: 4\ndevice: cpu\nthreads: 1\n"
+        "epochs: 1\nbatch_size: 4\ndevice: cpu\nthreads: 1\n"
     )
     (folder / "grid" / "grid.yaml").write_text(grid)
     return folder
