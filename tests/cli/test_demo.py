@@ -10,6 +10,7 @@ from rich.console import Console
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from probsa.cli.demo import DEFAULT, MARK, MODELS, render, run_config, run_demo
+from probsa.core import note_written
 from probsa.errors import OutputExists
 from probsa.evaluation import evaluate, read_predictions
 from probsa.training import read_run
@@ -95,6 +96,10 @@ def test_the_comparison_is_printed(done):
 def test_a_demo_replaces_its_own_folder_and_no_other(done, out, tmp_path):
     (out / "mine.txt").write_text("kept")
     (out / "maps" / "old.png").write_text("old")
+    with pytest.raises(OutputExists, match=r"old\.png was not written by probsa"):
+        run_demo(out, slides=40, epochs=2)
+    assert (out / "data" / "labels.csv").is_file()
+    note_written(out / "maps" / "old.png")
     again = run_demo(out, slides=40, epochs=2)
     assert not (out / "maps" / "old.png").exists() and (out / "mine.txt").read_text() == "kept"
     for model in MODELS:  # and the same seed gives the same metrics

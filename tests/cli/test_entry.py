@@ -85,7 +85,7 @@ def test_predict_evaluate_map(trained, tmp_path, capsys):
     assert main(["evaluate", str(preds), "--labels", str(labels)]) == 0
     assert "AUROC" in capsys.readouterr().out
     assert main(["map", str(preds), "--bag", "003", "--out", str(tmp_path / "maps")]) == 0
-    assert [p.name for p in (tmp_path / "maps").iterdir()] == ["003.png"]
+    assert [p.name for p in (tmp_path / "maps").glob("[!.]*")] == ["003.png"]
 
 
 def test_reservations_about_a_run_are_stored_with_all_its_predictions(

@@ -40,7 +40,8 @@ def killed(arguments, *, n, number="SIGKILL"):
 
 
 def hidden(folder: Path) -> list[str]:
-    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob(".*"))
+    hidden = (p for p in folder.rglob(".*") if p.name != ".probsa")
+    return sorted(p.relative_to(folder).as_posix() for p in hidden)
 
 
 def digests(folder: Path) -> dict[str, str]:

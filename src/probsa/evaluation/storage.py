@@ -488,6 +488,7 @@ def write_predictions(  # noqa: PLR0913 - the options are independent
     folder = Path(folder)
     check_output(folder, OWN, overwrite=overwrite)
     with replacing_folder(folder, earlier=_earlier_files) as new:
+        check_output(folder, OWN, overwrite=overwrite)  # predictions may have been put back
         (new / INSTANCES).mkdir()
         task: Task | None = None
         rows: dict[str, dict[str, Any]] = {}

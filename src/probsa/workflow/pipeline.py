@@ -101,9 +101,9 @@ def run_pipeline(
     source, out = Path(source), Path(out)
     result = PipelineResult(predictions=out / "predictions", maps=out / "maps", page=out / "page")
     check_encoder(runs, recipe.encoder, any_name=options.other_features)
-    open_output(out, earlier=_earlier_files)
     work, mpp = out / "work", options.slide_mpp
     features = _features(source, work, recipe, options, watch=watch, result=result)
+    open_output(out, earlier=_earlier_files)
     made_from = _made_from(list(map(Path, runs)), features, options)
     stamp, stored = out / "run.json", None
     with suppress(InputError):
