@@ -54,7 +54,7 @@ def test_all_slides_in_one_file(tmp_path):
     a, b = slide_bag(name="a"), slide_bag(name="b", columns=3, rows=2)
     both = [features_of(tmp_path / "features", p, seed=k) for k, p in enumerate((a, b))]
     out, failures = export(tmp_path, None, a, b, anndata="one-file", features=tmp_path / "features")
-    assert failures == [] and [f.name for f in out.iterdir()] == ["maps.h5ad"]
+    assert failures == [] and [f.name for f in out.glob("[!.]*")] == ["maps.h5ad"]
     read = anndata.read_h5ad(out / "maps.h5ad")
     np.testing.assert_array_equal(read.X, np.concatenate(both))
     assert read.obs_names.is_unique and read.n_obs == 36
@@ -92,7 +92,7 @@ def test_features_that_were_not_predicted_and_bags_that_differ_are_refused(tmp_p
         tmp_path / "moved", None, p, features=tmp_path / "other", anndata="per-bag"
     )
     assert "are not those that were predicted" in said and "--no-features" in said
-    assert not out.exists() or not list(out.iterdir())
+    assert not out.exists() or not list(out.glob("[!.]*"))
     features_of(tmp_path / "few", slide_bag(columns=2))
     _, (said,) = export(tmp_path / "fewer", None, p, features=tmp_path / "few", anndata="per-bag")
     assert "they have 10 instances, the prediction 30" in said

@@ -12,6 +12,7 @@ from support.refusals import refused
 
 from probsa.cli.entry import main
 from probsa.cohorts.inputs import find_inputs
+from probsa.core import open_output
 from probsa.errors import MissingExtra, SlideError, UnknownName
 from probsa.exports import ExportSettings, export_folder
 from probsa.maps import CohortSources
@@ -32,7 +33,7 @@ def run(capsys, *arguments):
 
 
 def names(folder):
-    return sorted(f.name for f in folder.iterdir()) if folder.exists() else []
+    return sorted(f.name for f in folder.glob("[!.]*")) if folder.exists() else []
 
 
 def test_every_format_at_once(tmp_path, slides, capsys):
@@ -104,6 +105,7 @@ def test_what_fails_leaves_no_part_and_the_other_formats_are_written(tmp_path, s
     (out / ".a.ome.tiff.abcdefgh.tmp").write_text("left by a process that was killed")
     (out / ".other.ome.tiff.abcdefgh.tmp").write_text("of nobody")
     (out / "a.ome.tiff").write_text("before")
+    open_output(out, earlier=lambda folder: [folder / "a.ome.tiff"])
     settings = ExportSettings(ome_tiff=True, geojson="contours")
     sources = CohortSources(slides)
     with monkeypatch.context() as patch:

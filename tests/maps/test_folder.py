@@ -43,7 +43,7 @@ def test_a_folder_is_drawn_and_what_fails_is_named(tmp_path, preds):
     failed = render_folder(preds, out, progress=lambda *a: progress.append(a))
     assert [bag for bag, _ in failed] == ["s1"]
     assert "s1.h5" in failed[0][1]
-    assert sorted(f.name for f in out.iterdir()) == ["s0.png", "s2.png"]
+    assert sorted(f.name for f in out.glob("[!.]*")) == ["s0.png", "s2.png"]
     assert progress == [(1, 3), (2, 3), (3, 3)]
     with Image.open(out / "s2.png") as picture:
         assert picture.format == "PNG"
@@ -52,9 +52,9 @@ def test_a_folder_is_drawn_and_what_fails_is_named(tmp_path, preds):
 def test_only_the_bags_asked_for(tmp_path, preds):
     out = tmp_path / "maps"
     assert render_folder(preds, out, bags=["s2"]) == []
-    assert [f.name for f in out.iterdir()] == ["s2.png"]
+    assert [f.name for f in out.glob("[!.]*")] == ["s2.png"]
     refused(UnknownName, r"s22.*Did you mean 's2'", render_folder, preds, out, bags=["s0", "s22"])
-    assert [f.name for f in out.iterdir()] == ["s2.png"]
+    assert [f.name for f in out.glob("[!.]*")] == ["s2.png"]
 
 
 def test_a_folders_fixed_scale_is_that_of_all_its_bags(tmp_path, preds):

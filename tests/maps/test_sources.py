@@ -56,7 +56,7 @@ def run(capsys, *arguments):
 
 
 def pictures(folder):
-    return sorted(f.name for f in folder.iterdir())
+    return sorted(f.name for f in folder.glob("[!.]*"))
 
 
 def plain(p, path, *others):

@@ -65,5 +65,5 @@ def written(write, p, folder, *, side=None, size=(640, 512), mpp=0.5, classes=()
     one = ExportBag(p=p, about=ABOUT, out=folder, classes=classes, sources=OneSource(slide, cut))
     write(one)
     (path,) = one.written
-    assert [f.name for f in folder.iterdir()] == [path.name]
+    assert [f.name for f in folder.glob("[!.]*")] == [path.name]
     return path

@@ -98,7 +98,7 @@ def test_a_cell_is_a_run_folder_with_its_place(folder, tmp_path):
         "folds": True,
         "groups": {f"{k:03d}": f"p{k:03d}" for k in range(12)},
     }
-    assert {p.name for p in run.iterdir()} == {
+    assert {p.name for p in run.glob("[!.]*")} == {
         "about.json", "cell.json", "checkpoints", "evaluation.json", "features.json",
         "metrics.csv", "predictions", "run.yaml", "split.json", "threshold.json",
     }  # fmt: skip

@@ -78,10 +78,10 @@ class CheckingMaps(Stage):
         for task in tasks:
             try:
                 found = _of_run(RunFolder(task.target.parent), bags=self.bags)
+                write_json(task.target, asdict(found))
             except ProbSAError as error:
                 yield TaskOutcome(name=task.name, status="failed", reason=str(error))
                 continue
-            write_json(task.target, asdict(found))
             yield TaskOutcome(name=task.name, status="done", count=len(found.areas))
 
     def record(self, task: Task, outcome: TaskOutcome) -> None:
