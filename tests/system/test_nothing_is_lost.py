@@ -381,7 +381,7 @@ def ways(name: str, folder: Path) -> Iterator[tuple[str, ...]]:
     """Yield sets of files that the user has where the command would write."""
     paths = outputs(name, folder)
     yield tuple(paths)
-    for path in representatives(paths, most=1 if CASES[name].slow else 3):
+    for path in representatives(paths, most=0 if CASES[name].slow else 3):
         yield (path,)
 
 
@@ -410,14 +410,14 @@ def test_files_in_the_way(name: str, written: Callable[[str], Path], tmp_path: P
     assert faults == []
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.slow])
 def test_folders_in_the_way(name: str, written: Callable[[str], Path], tmp_path: Path) -> None:
     """The user has a folder where the command writes a file, and a file where it has a folder."""
     case, faults, first = CASES[name], [], written(name)
     paths = outputs(name, first)
     folders = {str(p) for path in paths for p in Path(path).parents} - {"."}
-    chosen = representatives(paths, most=1 if case.slow else 2)
-    for k, path in enumerate([*chosen, *sorted(folders)[: 1 if case.slow else 2]]):
+    chosen = representatives(paths, most=2)
+    for k, path in enumerate([*chosen, *sorted(folders)[:2]]):
         folder = tmp_path / str(k)
         shutil.copytree(first / "in", folder / "in", symlinks=True)
         out = folder / f"out{case.suffix}"
