@@ -9,7 +9,7 @@ Scores of both classes are normal with one variance, of which 60 % is shared by 
 patient; all bags of a patient have its label. Bags are called at the threshold where both errors
 are equal, or at the mean of the positive bags (`--high`), which half of them miss.
 
-`python benchmarks/intervals.py` prints a table in Markdown (about 10 minutes on one core).
+`python benchmarks/intervals.py` prints a table in Markdown (about 4 minutes on one core).
 """
 
 import argparse
