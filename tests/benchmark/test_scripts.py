@@ -33,7 +33,9 @@ def script(monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("name", ["assumptions", "correlated", "intervals", "paper", "timing", "localmil/page"])
+@pytest.mark.parametrize(
+    "name", ["assumptions", "correlated", "intervals", "paper", "timing", "localmil/page"]
+)
 def test_they_can_be_imported(script, name, capsys):
     with pytest.raises(SystemExit) as end:
         script(name, "--help")
