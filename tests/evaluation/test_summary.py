@@ -11,6 +11,7 @@ from support.made_predictions import lattice, made
 
 from probsa.evaluation import evaluate, write_predictions
 from probsa.evaluation.claims import Claim
+from probsa.statistics import NoInterval
 from probsa.tasks import TASKS, TargetData
 
 P = (0.1, 0.2, 0.7, 0.3, 0.35, 0.6, 0.8, 0.9)
@@ -89,6 +90,18 @@ def test_few_groups_and_patients_without_two_kinds(tmp_path):
     patients = _lines(report)["patients"]
     assert patients == "4 with 8 bags: AUROC is undefined, as every patient has a positive bag"
     assert not [s for s in evaluate(folder, bootstrap=0).summary if "warning" in s]
+
+
+def test_one_diseased_patient_gives_no_interval_and_is_not_better_than_chance(tmp_path):
+    """In version 0.2 this read “AUROC .688 [.642, .733]”, and nothing was said of chance."""
+    y = {f"b{k}": int(k == 11) for k in range(12)}
+    folder = _folder(tmp_path / "p", np.linspace(0.1, 0.9, 12), labels=y)
+    report = evaluate(folder, bootstrap=200)
+    assert report.metrics["auroc"].value == 1 and report.metrics["auroc"].low is None
+    assert report.metrics["auroc"].no_interval == NoInterval("few patients", 1, "of class 1")
+    assert report.summary[1].endswith("; no interval: 1 bag of class 1")
+    assert report.chance and Claim.BETTER_THAN_CHANCE not in report.claims
+    assert any(line.startswith("warning: only 1 bag of class 1") for line in report.summary)
 
 
 def test_the_map_is_told_beside_the_best_null_map(tmp_path):
