@@ -15,15 +15,23 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from scipy.special import expit, logit
+import torch
+from scipy.special import expit, logit, logsumexp
 from scipy.stats import binom
+from support.made_predictions import made as made_bag
 from support.paths import ROOT
 
-from probsa.evaluation import compare_to_null_maps
+from probsa.evaluation import compare_to_null_maps, doubt, instance_evidence
 from probsa.evaluation.claims import Claim
 from probsa.evaluation.instances.measures import detections, detector_claim
 from probsa.evaluation.report.summary import is_above
-from probsa.evaluation.report.uncertainty import beyond_validation, calibration_verdict
+from probsa.evaluation.report.uncertainty import (
+    beyond_validation,
+    calibration_verdict,
+    probability_wrong,
+)
+from probsa.layers import sampled_weights
+from probsa.models._explanation import predicted_alone
 from probsa.statistics import (
     MEAN_SHARE,
     Draws,
@@ -34,6 +42,8 @@ from probsa.statistics import (
     mean_of_items,
     reliability,
 )
+from probsa.variational import Bernoulli
+from probsa.variational.posteriors import Diagonal
 
 simulation = runpy.run_path(str(ROOT / "benchmarks" / "intervals.py"))
 Setting, coverage, METRICS = (simulation[k] for k in ("Setting", "coverage", "METRICS"))
@@ -226,6 +236,64 @@ def equal_doubt_is_seldom_worse(bags: int, positives: int) -> None:
     assert seldom([claim is Claim.DOUBT_IS_WORSE for claim in found])
 
 
+def right_on_average(differences: list[float]) -> bool:
+    """Whether a mean over cohorts is 0 within 3.3 standard errors, which must be finite."""
+    error = np.std(differences) / np.sqrt(len(differences))
+    assert np.isfinite(error) and error > 0
+    return abs(np.mean(differences)) <= 3.3 * error
+
+
+def calls_are_wrong_as_often_as_is_said(bags: int, positives: int) -> None:
+    """Bags of calibrated models, called from .3; and attention whose posterior is the world."""
+    of_bags, of_attention = [], []
+    for seed in range(4 * COHORTS):
+        _, p, y = _calibrated(bags, positives, seed)
+        called = (p >= 0.3).astype(int)
+        claimed = probability_wrong(np.stack([1 - p, p], axis=1), called)
+        of_bags.append(float((claimed - (called != y)).mean()))
+    for seed in range(COHORTS):
+        cohort = Cohort(bags, positives, seed)
+        wrong = []
+        for of_patient in cohort.rng.normal(size=positives):
+            for _ in range(bags):
+                mean = cohort.rng.normal(size=20) * np.exp(0.3 * of_patient)
+                f = mean + cohort.rng.normal(size=(300, 20))
+                share = sampled_weights(torch.from_numpy(f[1:].T), (20,)).above_uniform
+                above = f[0] - logsumexp(f[0]) + np.log(20) > 0
+                bag = made_bag("a", mean, weight_above_uniform=share.float().numpy())
+                call = instance_evidence(bag) > 0
+                wrong.append(float((doubt(bag) - (call != above)).mean()))
+        of_attention.append(float(np.mean(wrong)))
+    assert right_on_average(of_bags)
+    assert right_on_average(of_attention)
+
+
+def instances_are_positive_as_often_as_is_said(bags: int, positives: int) -> None:
+    """The world is the model: f ~ q, and the label of an instance has the logit αf + b."""
+    alpha, bias = 1.2, -0.5
+    scale, shift = torch.tensor([alpha]).double(), torch.tensor([bias]).double()
+    low, high, wrong = [], [], []
+    for seed in range(COHORTS):
+        cohort = Cohort(bags, positives, seed)
+        inside = np.flatnonzero(cohort.y)
+        of_patient = cohort.rng.normal(size=PATIENTS)[cohort.patient[inside]]
+        mean = cohort.rng.normal(size=(len(inside), 50)) * 2 + of_patient[:, None]
+        deviation = cohort.rng.uniform(0.2, 2.0, mean.shape)
+        f = mean + deviation * cohort.rng.normal(size=mean.shape)
+        y = cohort.rng.random(mean.shape) < expit(alpha * f + bias)
+        q = Diagonal(torch.from_numpy(mean.ravel()), torch.from_numpy(deviation.ravel() ** 2))
+        p, _ = predicted_alone(q, Bernoulli(), alpha=scale, bias=shift)
+        p = p.numpy().reshape(mean.shape)
+        bag = made_bag("a", mean.ravel(), score_kind="evidence", instance_probability=p.ravel())
+        called = mean > 0
+        low.append(float(np.where(p < 0.5, y - p, 0).mean()))
+        high.append(float(np.where(p >= 0.5, y - p, 0).mean()))
+        wrong.append(float((doubt(bag) - (called != y).ravel()).mean()))
+    assert right_on_average(low)
+    assert right_on_average(high)
+    assert right_on_average(wrong)
+
+
 def as_many_patients_are_unlike_training_as_expected(bags: int, positives: int) -> None:
     """Patients of validation and test are alike; the classes do not matter."""
     beyond, validation = [], 9
@@ -274,6 +342,8 @@ ROWS = (
     Row(Claim.WORSE_MAP, maps_like_the_best_null_map_are_seldom_worse),
     Row(Claim.DOUBT_IS_BETTER, equal_doubt_is_seldom_better),
     Row(Claim.DOUBT_IS_WORSE, equal_doubt_is_seldom_worse),
+    Row(Claim.P_WRONG, calls_are_wrong_as_often_as_is_said),
+    Row(Claim.INSTANCE_PROBABILITY, instances_are_positive_as_often_as_is_said),
     Row(Claim.UNLIKE_TRAINING, as_many_patients_are_unlike_training_as_expected),
     Row(
         Claim.WINNER,

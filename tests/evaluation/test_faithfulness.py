@@ -409,7 +409,7 @@ def test_a_prediction_names_the_scores_that_it_has():
     np.testing.assert_array_equal(map_values(p, "evidence"), p.class_score)
     with pytest.raises(InputError, match="no score 'probability': it has attention, contribution"):
         map_values(p, "probability")
-    level = replace(p, score_kind="evidence", probability_positive=p.weight_mean)
+    level = replace(p, score_kind="evidence", instance_probability=p.weight_mean)
     assert available_scores(level) == ("evidence", "contribution", "probability")
     np.testing.assert_array_equal(map_values(level, "evidence"), p.attention_mean)
     (one,) = planted_predictor().predict([BAGS["b0"]])

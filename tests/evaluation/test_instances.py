@@ -18,7 +18,7 @@ from probsa.evaluation.instances.measures import (
     precision_of_top,
     within_bag,
 )
-from probsa.evaluation.scores import evidence
+from probsa.evaluation.scores import evidence, flip
 from probsa.statistics import MEAN_SHARE, Draws, replicate_weights
 from probsa.statistics.intervals import interval
 
@@ -106,47 +106,57 @@ def test_scores_without_calls_and_without_variance_have_reasons():
     assert "cannot be evaluated" in detector_verdict(got, "variance")
     assert "no threshold" in detector_verdict(got, "doubt")
     flat = measured([made("a", [2.0, 0.0, 0.0], [1, 1, 0])], bootstrap=10)
-    for name in ("variance", "doubt", "doubt_within"):
+    for name in ("variance", "doubt"):
         assert flat[f"error_auroc_{name}"].reason == "this posterior has no variance"
+    assert flat["error_auroc_flip"].reason == "the score is not evidence, whose sign could flip"
     reason = "one model has no variance between members"
-    assert flat["error_auroc_doubt_between"].reason == reason
+    assert flat["error_auroc_flip_between"].reason == reason
     # |e| is log 3.1 for the wrong call, and log 2.4 and log 3.1 for the correct ones.
     assert flat["error_auroc_margin"].value == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("kind", ["logit", "probability", "evidence"])
-def test_doubt_is_the_posterior_probability_of_the_other_side(kind):
+def test_doubt_is_what_the_prediction_gives_the_other_call(kind):
     bags, positive = mixed(seed=1, kind="logit" if kind == "evidence" else kind)
-    bags = [replace(p, score_kind=kind) for p in bags]
-    wrong, probability = [], []
-    for p in (p for p in bags if positive[p.name]):
-        e = p.attention_mean.astype(np.float64)
-        if kind == "logit":
-            e = np.log(np.exp(e) / np.exp(e).sum() * len(e))
-        elif kind == "probability":
-            e = e - 0.5
-        posterior = norm(e, np.sqrt(p.attention_variance.astype(np.float64)))
-        other_side = np.where(e > 0, posterior.cdf(0), posterior.sf(0))
-        known = p.instance_labels >= 0
-        probability.extend(other_side[known])
-        wrong.extend(((e > 0) != (p.instance_labels > 0))[known])
-        np.testing.assert_allclose(doubt(p), other_side, atol=1e-12)
-    got, expected = measured(bags, positive), sk.roc_auc_score(wrong, probability)
-    assert got["error_auroc_doubt"].value == pytest.approx(expected, abs=1e-12)
-    for rival in ("error_auroc_margin", "error_auroc_variance"):
-        assert got[rival].value != pytest.approx(expected, abs=1e-3)
+    rng = np.random.default_rng(2)
+    stored = {"logit": "weight_above_uniform", "evidence": "instance_probability"}.get(kind)
+    wrong, doubts = [], []
+    for k, p in enumerate(bags):
+        p = replace(p, score_kind=kind)
+        share = p.attention_mean.astype(np.float64)
+        if stored is not None:
+            share = rng.random(len(share)).astype(np.float32)
+            p = replace(p, **{stored: share})
+        bags[k] = p
+        e = evidence(p.attention_mean, kind=kind)
+        expected = np.where(e > 0, 1 - share, share)
+        np.testing.assert_allclose(doubt(p), expected, atol=1e-12)
+        if positive[p.name]:
+            known = p.instance_labels >= 0
+            doubts.extend(expected[known])
+            wrong.extend(((e > 0) != (p.instance_labels > 0))[known])
+    got, area = measured(bags, positive), sk.roc_auc_score(wrong, doubts)
+    assert got["error_auroc_doubt"].value == pytest.approx(area, abs=1e-12)
+    margin = got["error_auroc_margin"].value
+    assert (margin == pytest.approx(area)) == (kind == "probability")
 
 
-def test_doubt_where_nothing_is_uncertain():
+def test_predictions_without_what_doubt_needs_say_so():
+    for kind in ("evidence", "logit"):
+        bag = made("a", [1.0, -1.0], [1, 0], attention_variance=[1, 1], score_kind=kind)
+        assert doubt(bag) is None
+        assert table([bag]).missing["doubt"].endswith("predict again")
+    point = made("a", [1.0, -1.0], [1, 0])
+    assert table([point]).missing["doubt"] == "this posterior has no variance"
+    # a weight has neither samples nor a probability
+    weight = made("a", [0.75, 0.25], [1, 0], attention_variance=[1, 1], score_kind="weight")
+    assert doubt(weight) is None
+
+
+def test_a_call_may_flip_with_the_sign_of_the_evidence():
     p = made("a", [0.0, 2.0, 0.0], attention_variance=[0, 0, 1], score_kind="evidence")
-    np.testing.assert_array_equal(doubt(p), [0.5, 0, 0.5])
-    # a weight's variance is that of the weight: the threshold is 1/N
-    variance = [0.25, 0.01, 0.25, 0]
-    w = made("a", [0.75, 0.25, 0, 0], attention_variance=variance, score_kind="weight")
-    np.testing.assert_allclose(doubt(w), norm.cdf([-1, 0, -0.5, -np.inf]), atol=1e-7)
-
-
-def test_doubt_of_several_members_is_the_mean_of_theirs():
+    np.testing.assert_array_equal(flip(p), [0.5, 0, 0.5])
+    assert flip(replace(p, score_kind="logit")) is None
     # members with different scales, which disagree on the second instance
     means, deviations = np.array([[2, -3.0], [0.2, 1.0]]), np.array([[0.5, 1.0], [1.0, 2.0]])
     members = [
@@ -158,7 +168,20 @@ def test_doubt_of_several_members_is_the_mean_of_theirs():
     ]  # fmt: skip
     positive = norm.cdf(means / deviations).mean(0)
     expected = np.minimum(positive, 1 - positive)
-    np.testing.assert_allclose(doubt(combine(members, align=False)), expected, atol=1e-6)
+    both = combine(members, align=False)
+    np.testing.assert_allclose(flip(both), expected, atol=1e-6)
+    within = norm.cdf(-np.abs(means.mean(0)) / np.sqrt((deviations**2).mean(0)))
+    np.testing.assert_allclose(flip(both, part="within"), within, atol=1e-6)
+
+
+def test_an_ensemble_is_the_mixture_of_its_members():
+    shares = np.array([[0.1, 0.9], [0.4, 0.2]], np.float32)
+    members = [
+        made("a", [1.0, 0.0], instance_probability=s, weight_above_uniform=s) for s in shares
+    ]
+    both = combine(members, align=False)
+    np.testing.assert_allclose(both.instance_probability, shares.mean(0))
+    np.testing.assert_allclose(both.weight_above_uniform, shares.mean(0))
 
 
 def test_one_class_and_no_labels_are_undefined():
@@ -313,6 +336,8 @@ def test_values_are_means_over_replicates_and_gains_are_of_the_means():
 
 def test_a_bag_without_a_patient_is_not_the_patient_of_that_name():
     bags, positive = mixed(8)
+    shares = np.random.default_rng(0).random(40).astype(np.float32)
+    bags = [replace(p, weight_above_uniform=shares[: len(p.attention_mean)]) for p in bags]
     named = measured(bags, positive, bootstrap=50, groups={"b1": "b3"})
     assert named == measured(bags, positive, bootstrap=50, groups={"b1": "someone"})
     assert named["error_auroc_doubt_gain"].low is not None

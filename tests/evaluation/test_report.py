@@ -49,6 +49,8 @@ def _bag(name, *, classes=2, masks=True, kind="evidence", variance=1.0, members=
         weight_mean=np.full(n, 1 / n), score_kind=kind,
         task="binary" if classes == 2 else "multiclass",
     )  # fmt: skip
+    if kind == "evidence":
+        spreads["instance_probability"] = 1 / (1 + np.exp(-found.attention_mean + 0.2))
     return replace(found, **{k: np.float32(v) for k, v in spreads.items()})
 
 
@@ -288,7 +290,8 @@ def test_detectors_of_wrong_bags_by_hand(tmp_path):
     s = {name: np.array([getattr(b, name)[0] for b in bags]) for name in names}
     wrong = (p >= 0.4) != np.arange(40) % 2
     expected = {
-        "doubt": norm.cdf(-np.abs(p - 0.4) / s["std"]),
+        "doubt": np.where(p >= 0.4, 1 - p, p),
+        "flip": norm.cdf(-np.abs(p - 0.4) / s["std"]),
         "spread": s["std"],
         "within": s["std_within"],
         "between": s["std_between"],
@@ -321,15 +324,20 @@ def test_instances_of_positive_bags_by_hand(tmp_path):
     truth = np.concatenate([b.instance_labels for b in inside]) > 0
     between = np.concatenate([b.variance_between for b in inside])
     auroc = sk.roc_auc_score((f > 0) != truth, norm.cdf(-np.abs(f) / np.sqrt(between)))
-    assert got["error_auroc"]["doubt_between"]["value"] == pytest.approx(auroc)
+    assert got["error_auroc"]["flip_between"]["value"] == pytest.approx(auroc)
     assert got["items"] == 300 and got["verdict"].startswith("P(wrong)")
     calibration = report["calibration"]["instances"]
-    total = np.concatenate([b.attention_variance for b in inside]).astype(np.float64)
-    p = norm.cdf(f / np.sqrt(total))
+    p = np.concatenate([b.instance_probability for b in inside]).astype(np.float64)
     order, parts = np.argsort(p), np.arange(300) // 20
     ece = sum(abs(np.sum(p[order][parts == b] - truth[order][parts == b])) for b in range(15)) / 300
     assert calibration["ece_adaptive"]["value"] == pytest.approx(ece)
     assert calibration["bins"]["low"][3] is not None
+    assert calibration["nll"]["value"] == pytest.approx(sk.log_loss(truth, p))
+    everywhere = np.concatenate([b.instance_probability for b in bags]).astype(np.float64)
+    labels = np.concatenate([b.instance_labels for b in bags]) > 0
+    nll = calibration["all_bags"]["nll"]["value"]
+    assert nll == pytest.approx(sk.log_loss(labels, everywhere))
+    assert (calibration["items"], calibration["all_bags"]["items"]) == (300, 600)
 
 
 def test_calibration_of_bags_and_of_several_classes_by_hand(tmp_path):
@@ -352,7 +360,10 @@ def test_calibration_of_bags_and_of_several_classes_by_hand(tmp_path):
         errors.append(np.abs((p[:, c] - (y == c))[order].reshape(6, 10).sum(1)).sum() / 60)
     assert got["calibration"]["ece_class_wise"]["value"] == pytest.approx(np.mean(errors))
     of_bags = got["doubt"]["bags"]["error_auroc"]
-    assert of_bags["doubt"]["reason"] == "it needs two classes"
+    assert of_bags["flip"]["reason"] == "it needs two classes"
+    called = p.argmax(1)
+    area = sk.roc_auc_score(called != y, 1 - p.max(1))
+    assert of_bags["doubt"]["value"] == pytest.approx(area)
     assert of_bags["spread"]["value"] is not None
     assert got["threshold_source"] == "none: the most probable class is called"
     assert "f1_at_0.5" not in got["metrics"] and got["metrics"]["f1"]["value"] is not None
@@ -380,7 +391,7 @@ def test_nothing_to_detect_has_a_reason(tmp_path):
     got = _report(tmp_path / "right", bags, labels=labels).to_dict()["doubt"]["bags"]
     reason = "no wrong call among 40 bags: errors cannot be ranked"
     assert {m["reason"] for m in got["error_auroc"].values()} == {reason}
-    assert got["verdict"] == f"P(wrong) cannot be evaluated on bags: {reason}."
+    assert got["verdict"].endswith(f" cannot be evaluated on bags: {reason}.")
     assert got["retention"]["curves"] == {} and got["random_order"] is None
     report = _report(tmp_path / "negative", bags, labels=dict.fromkeys(labels, 0))
     got = report.to_dict()
@@ -389,14 +400,15 @@ def test_nothing_to_detect_has_a_reason(tmp_path):
     _text(report)
     report = _report(tmp_path / "flat", _bags(variance=0.0))
     text, doubt = _text(report), report.to_dict()["doubt"]
-    for level, name in (("bags", "doubt"), ("bags", "spread"), ("instances", "variance")):
+    for level, name in (("bags", "flip"), ("bags", "spread"), ("instances", "flip")):
         assert doubt[level]["error_auroc"][name]["reason"] == "this posterior has no variance"
     assert report.metrics["error_auroc_spread"].reason == "this posterior has no variance"
     rows = [line for line in text.splitlines() if line.startswith("│")]
-    assert not any("σ²" in row or "P(wrong)" in row for row in rows)
-    assert "P(wrong), σ² (this posterior has no variance)" in text
-    assert "P(wrong) with σ within members" not in text  # of a single model it is the whole
-    assert "calibration of P(f > 0) is undefined: this posterior has no variance" in text
+    assert not any("σ²" in row or "flips" in row for row in rows)
+    assert "P(the call flips), σ² (this posterior has no variance)" in text
+    assert "σ within members" not in text  # of a single model it is the whole
+    # a point mass states probabilities, too
+    assert doubt["instances"]["error_auroc"]["doubt"]["value"] is not None
 
 
 @pytest.mark.parametrize(

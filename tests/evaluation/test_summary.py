@@ -29,7 +29,7 @@ def _folder(path, p=P, *, labels=None, threshold=0.5, masks=False, parts=None):
             made(
                 name, score, truth if masks else None, probability=[p[k]], coords=lattice(3, 3),
                 weight_mean=np.full(9, 1 / 9), score_kind="evidence",
-                attention_variance=np.ones(9),
+                attention_variance=np.ones(9), instance_probability=1 / (1 + np.exp(-score)),
             )
         )  # fmt: skip
     write_predictions(

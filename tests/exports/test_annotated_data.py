@@ -33,7 +33,7 @@ def test_a_slide_with_features_and_values_of_each_patch(tmp_path):
     np.testing.assert_array_equal(read.X, values)
     np.testing.assert_array_equal(read.obs["attention_mean"], p.attention_mean)
     np.testing.assert_array_equal(read.obs["attention_variance"], p.attention_variance)
-    np.testing.assert_array_equal(read.obs["p_evidence"], p.probability_positive)
+    np.testing.assert_array_equal(read.obs["probability"], p.instance_probability)
     np.testing.assert_array_equal(read.obs["weight_mean"], p.weight_mean)
     assert read.obs["attention_mean"].dtype == np.float32
     assert list(read.obs["instance_label"][:3]) == ["positive", "negative", "unknown"]
@@ -68,7 +68,7 @@ def test_without_features_and_without_what_the_model_lacks(tmp_path):
     out, _ = export(tmp_path / "plain", None, p, anndata="per-bag")
     read = anndata.read_h5ad(out / "a.h5ad")
     assert read.shape == (30, 0)
-    assert not {"attention_variance", "p_evidence"} & set(read.obs)
+    assert not {"attention_variance", "probability"} & set(read.obs)
     assert "no variance" in read.uns["probsa"]["a"]["without_std"]
     assert set(read.obs["instance_label"]) == {"unknown"}
     two = np.stack([p.attention_mean, -p.attention_mean], 1)

@@ -76,7 +76,7 @@ def test_the_values_of_a_slide_are_exact_and_lie_on_the_glass(slide):
         np.testing.assert_array_equal(raw[0], values.reshape(5, 6))
     mask = hd.seg.segread(out / "a_segmentation.dcm")
     found = mask.get_total_pixel_matrix(combine_segments=True)
-    np.testing.assert_array_equal(found, (p.probability_positive >= 0.5).reshape(5, 6))
+    np.testing.assert_array_equal(found, (p.instance_probability >= 0.5).reshape(5, 6))
     source, p, out = slide
     origin = pydicom.dcmread(source, stop_before_pixels=True)
     for name in NAMES:
@@ -133,7 +133,7 @@ def test_values_and_places_of_a_series(series):
         assert seen == set(of_slice)
     mask = hd.seg.segread(out / "head_segmentation.dcm")
     files = [pydicom.dcmread(file, stop_before_pixels=True) for file in source.files]
-    chance = dict(zip(p.coords[:, 0].tolist(), p.probability_positive, strict=True))
+    chance = dict(zip(p.coords[:, 0].tolist(), p.instance_probability, strict=True))
     found = mask.get_pixels_by_source_instance(
         [ds.SOPInstanceUID for ds in files],
         combine_segments=True,
@@ -209,12 +209,12 @@ def test_maps_beside_their_sources_are_neither_slides_nor_scans(slide, series, t
 
 def test_a_class_is_a_segment(slide, tmp_path):
     source, p, _ = slide
-    both = np.stack([p.probability_positive, np.zeros(30, np.float32)], 1)
-    two = replace(p, probability_positive=both, attention_mean=both, attention_variance=both + 1)
+    both = np.stack([p.instance_probability, np.zeros(30, np.float32)], 1)
+    two = replace(p, instance_probability=both, attention_mean=both, attention_variance=both + 1)
     out = exported(tmp_path, source.parent, two)
     seg = hd.seg.segread(out / "a_segmentation.dcm")
     labels = [s.SegmentLabel for s in seg.SegmentSequence]
-    assert labels == ["P(evidence) >= 0.5 0", "P(evidence) >= 0.5 1"]
+    assert labels == ["probability >= 0.5 0", "probability >= 0.5 1"]
     assert sorted(f.name for f in out.glob("*class*")) == [
         f"a_{name}_class{c}.dcm" for name in sorted(QUANTITIES) for c in (0, 1)
     ]

@@ -73,7 +73,7 @@ def test_a_model_without_probability_or_variance(tmp_path, slides, capsys):
     base = (preds, "--out", out, "--slides", slides, "--no-png", "--dicom")
     status, _, said = run(capsys, *base, "--geojson")
     assert status == 2 and names(out) == []
-    assert "bag 'a' has no P(evidence): the model's score is a logit" in said
+    assert "bag 'a' has no probability: the model's score is a logit" in said
     assert "Give --geojson tiles for one tile per patch" in said
     status, _, said = run(capsys, *base)
     assert status == 0

@@ -71,23 +71,29 @@ def test_a_side_that_is_no_whole_number_leaves_at_most_a_pixel(tmp_path):
 
 
 def test_measurements_are_those_of_the_prediction(tmp_path):
-    p = replace(slide(), weight_mean=np.random.default_rng(0).random(8).astype(np.float32))
+    rng = np.random.default_rng(0)
+    p = replace(
+        slide(),
+        weight_mean=rng.random(8).astype(np.float32),
+        instance_probability=rng.random(8).astype(np.float32),
+    )
     p.attention_mean[3], p.attention_variance[4] = np.nan, np.inf
     values = [f["properties"]["measurements"] for f in tiles(p, tmp_path)]
     for name, expected in (
         ("mean", p.attention_mean), ("variance", p.attention_variance), ("weight", p.weight_mean),
-        ("probability", np.full(8, 0.87, np.float32)),
+        ("probability", p.instance_probability),
     ):  # fmt: skip
         known = np.isfinite(expected)
         assert [name in m for m in values] == known.tolist()
         found = np.float32([m[name] for m in values if name in m])
         np.testing.assert_array_equal(found, expected[known])
-    assert values[0]["probability"] == 0.87  # and not 0.8700000047683716
+    origin = read(written(write_tiles, p, tmp_path / "b"))["probsa"]
+    # that of the bag stands once, as 0.87 and not 0.8700000047683716
+    assert list(origin["prediction"].values()) == [0.87]
     share = np.linspace(0, 1, 8)
     scored = replace(slide(), attention_mean=share.astype(np.float32), score_kind="probability")
     np.testing.assert_array_equal(measurements(scored)["probability"], scored.attention_mean)
-    two = replace(slide(), probability=np.array([0.3, 0.7], np.float32))
-    np.testing.assert_array_equal(measurements(two)["probability"], np.full(8, 0.7, np.float32))
+    assert "probability" not in measurements(slide())
 
 
 def test_each_class_has_its_measurements():
@@ -98,20 +104,23 @@ def test_each_class_has_its_measurements():
         attention_variance=np.stack([p.attention_variance] * 3, 1),
         weight_mean=np.stack([p.weight_mean] * 3, 1),
         probability=np.array([0.2, 0.3, 0.5], np.float32),
+        instance_probability=np.tile(np.float32([0.1, 0.2, 0.7]), (8, 1)),
     )
     collection = measurements(p, classes=["healthy", "benign", "tumour"])
     quantities = ("mean", "variance", "probability", "weight")
     named = itertools.product(quantities, ("healthy", "benign", "tumour"))
     assert list(collection) == [" ".join(words) for words in named]
     np.testing.assert_array_equal(collection["mean benign"], -p.attention_mean[:, 0])
-    np.testing.assert_array_equal(collection["probability tumour"], np.full(8, 0.5, np.float32))
+    np.testing.assert_array_equal(collection["probability tumour"], np.full(8, 0.7, np.float32))
     assert "variance 1" in measurements(p)
 
 
 def test_the_text_is_never_held_whole(tmp_path):
     n = 110
     coords = np.argwhere(np.ones((n, n)))[:, ::-1] * 256
-    p = prediction(coords, np.random.default_rng(0).normal(size=n * n), stride=256.0)
+    rng = np.random.default_rng(0)
+    p = prediction(coords, rng.normal(size=n * n), stride=256.0)
+    p = replace(p, instance_probability=rng.random(n * n).astype(np.float32))
     tracemalloc.start()
     squares(p)
     _, geometry = tracemalloc.get_traced_memory()
@@ -150,7 +159,7 @@ def test_a_region_is_the_union_of_its_patches_and_levels_nest(tmp_path):
     found = regions(contours(p, tmp_path))
     assert list(found) == list(LEVELS)
     for level, region in found.items():
-        inside = p.coords[p.probability_positive >= np.float32(level)]
+        inside = p.coords[p.instance_probability >= np.float32(level)]
         assert region.area == len(inside) * SIDE**2
         assert region.equals(union_all([box(x, y, x + SIDE, y + SIDE) for x, y in inside]))
     assert found[0.9].covers(box(*p.coords[3], *(p.coords[3] + SIDE)))
@@ -204,40 +213,40 @@ def test_the_fields_are_those_of_qupath(tmp_path):
         assert uuid.UUID(feature["id"]).version == 5
         held = feature["properties"]
         assert held["objectType"] == "annotation" and held["isLocked"] is True
-        assert held["classification"]["name"] == held["name"] == f"P(evidence) ≥ {level:g}"
+        assert held["classification"]["name"] == held["name"] == f"probability ≥ {level:g}"
         colour = held["classification"]["color"]
         assert len(colour) == 3 and all(isinstance(c, int) and 0 <= c < 256 for c in colour)
-        inside = p.probability_positive >= np.float32(level)
+        inside = p.instance_probability >= np.float32(level)
         assert held["measurements"] == pytest.approx(
             {
                 "level": level,
                 "patches": inside.sum(),
                 "area px²": inside.sum() * SIDE**2,
                 "area mm²": inside.sum() * (SIDE * 0.5e-3) ** 2,
-                "mean P(evidence)": p.probability_positive[inside].mean(),
+                "mean probability": p.instance_probability[inside].mean(),
                 "largest standard deviation": np.sqrt(p.attention_variance[inside].max()),
             }
         )
     assert collection == contours(p, tmp_path / "b")  # the identifiers as well
     certain = replace(p, attention_variance=0 * p.attention_variance)
     first = contours(certain, tmp_path / "c", mpp=None)["features"][0]["properties"]
-    assert set(first["measurements"]) == {"level", "patches", "area px²", "mean P(evidence)"}
+    assert set(first["measurements"]) == {"level", "patches", "area px²", "mean probability"}
     nothing = contours(slide_bag(np.full(30, 0.2)), tmp_path / "d")  # no patch reaches a level
     assert nothing["type"] == "FeatureCollection" and nothing["features"] == []
 
 
 def test_each_class_has_its_regions_and_other_scores_are_refused(tmp_path):
     p = slide_bag()
-    chance = np.stack([p.probability_positive, p.probability_positive[::-1]], 1)
-    two = replace(p, probability_positive=chance, attention_mean=chance, attention_variance=chance)
+    chance = np.stack([p.instance_probability, p.instance_probability[::-1]], 1)
+    two = replace(p, instance_probability=chance, attention_mean=chance, attention_variance=chance)
     features = contours(two, tmp_path / "a", classes=("benign", "tumour"))["features"]
     names = [f["properties"]["name"] for f in features]
-    assert names[0] == "P(evidence) ≥ 0.5 benign" and names[-1] == "P(evidence) ≥ 0.95 tumour"
+    assert names[0] == "probability ≥ 0.5 benign" and names[-1] == "probability ≥ 0.95 tumour"
     assert len({f["id"] for f in features}) == 8
     first, second = (shape(features[k]["geometry"]).bounds for k in (0, 4))
     assert first[1] > second[1]
     plain = bag(lattice())
-    with pytest.raises(InputError, match="score is a logit, whose zero has no meaning"):
+    with pytest.raises(InputError, match="score is a logit: a probability exists"):
         contours(plain, tmp_path / "none")
     share = replace(plain, score_kind="probability", attention_mean=chance[:, 0])
     assert len(contours(share, tmp_path / "b")["features"]) == 4

@@ -100,7 +100,7 @@ def test_the_metadata_are_valid_and_state_the_origin(tmp_path):
         xmlschema.validate(io.StringIO(text.replace('Type="float"', 'Type="x"')), schema)
     ome = ome_of(text)
     names = [channel.name for channel in ome.images[0].pixels.channels]
-    assert names == ["mean (evidence)", "std (evidence)", "P(evidence)"]
+    assert names == ["mean (evidence)", "std (evidence)", "probability"]
     stated = dict(ome.structured_annotations.map_annotations[0].value)
     assert stated.items() >= ABOUT.entries.items()
     assert ome.images[0].description == STATEMENT and stated["statement"] == STATEMENT

@@ -5,7 +5,7 @@ import torch
 from support.as_on_a_gpu import as_on_a_gpu
 from support.random_bags import F64
 
-from probsa.layers import SoftMaximum, WeightMoments, pool, pool_vectors, weigh, weight_moments
+from probsa.layers import SoftMaximum, WeightSums, pool, pool_vectors, sampled_weights, weigh
 from probsa.layers.pooling import cached_blocks
 
 SIZES = (1, 6, 23)
@@ -121,12 +121,22 @@ def test_blocks_are_the_samples_and_moments_those_of_all_weights(monkeypatch, ow
     assert [b[0].shape[-2] for b in blocks] == [3, 3, 2]
     logits = torch.cat([weigh(scores.softmax(-1), values) for scores, values in blocks])
     torch.testing.assert_close(logits, pool(f, u @ h.T, (23,))[0])
-    moments = WeightMoments(blocks[0][0].softmax(-1))
+    sums = WeightSums(blocks[0][0].softmax(-1))
     for scores, _ in blocks:
-        moments.add(scores.softmax(-1))
-    want = weight_moments(f.movedim(-1, 0).movedim(-1, 1), (23,))
-    for got, expected in zip(moments.result(), want, strict=True):
+        sums.add(scores.softmax(-1))
+    want = sampled_weights(f.movedim(-1, 0).movedim(-1, 1), (23,))
+    for got, expected in zip(sums.result(), want, strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-16)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_share_above_the_uniform_weight_is_counted_sample_by_sample(own):
+    f, _, _ = inputs(SIZES, samples=50, classes=2, own=own)
+    f = f.movedim(-1, 0).movedim(-1, 1)  # (n, samples, *classes)
+    want = [(part.softmax(0) > 1 / len(part)).double().mean(1) for part in f.split(list(SIZES))]
+    share = sampled_weights(f, SIZES).above_uniform
+    assert torch.equal(share, torch.cat(want))
+    assert 0.1 < float(share.mean()) < 0.9
 
 
 def test_small_variances_survive_single_precision():
@@ -134,9 +144,9 @@ def test_small_variances_survive_single_precision():
     g = torch.Generator().manual_seed(0)
     mean, noise = (torch.randn(*s, generator=g, dtype=F64) for s in ((n,), (200, n)))
     a = (mean + 0.01 * noise).softmax(-1)
-    moments = WeightMoments(a.float())
-    moments.add(a.float())
-    got_mean, got = moments.result()
+    sums = WeightSums(a.float())
+    sums.add(a.float())
+    got_mean, got, _ = sums.result()
     # weights near 10⁻⁵ with variances near 10⁻¹⁴: E[a²] − E[a]² in float32 would be noise
     assert float((got.mean() / a.var(0, correction=0).mean()).log().abs()) < 0.01
     torch.testing.assert_close(got_mean.double(), a.mean(0), rtol=1e-5, atol=0)

@@ -25,6 +25,7 @@ from support.made_maps import (
 from probsa.errors import BagError, InputError
 from probsa.evaluation import doubt
 from probsa.evaluation.prediction import Prediction
+from probsa.evaluation.scores import flip
 from probsa.maps import draw_doubt, place, side_by_side
 from probsa.maps.compare import RAYS, doubt_of
 from probsa.slides import Scan
@@ -231,7 +232,7 @@ def test_a_slide_that_does_not_hold_the_patches_is_refused(tmp_path):
 def evidence(**more):
     return replace(
         slide(instance_labels=LABELS), attention_mean=MEAN, attention_variance=VARIANCE,
-        score_kind="evidence", probability_positive=np.linspace(0, 1, 8, dtype=np.float32), **more,
+        score_kind="evidence", instance_probability=np.linspace(0, 1, 8, dtype=np.float32), **more,
     )  # fmt: skip
 
 
@@ -251,7 +252,7 @@ def test_the_panels_of_doubt_and_their_values():
     ]  # fmt: skip
     found = {q.key: q for q in doubt_of(p, name="own")}
     np.testing.assert_allclose(found["evidence"].values, MEAN)
-    np.testing.assert_allclose(found["probability"].values, p.probability_positive)
+    np.testing.assert_allclose(found["probability"].values, p.instance_probability)
     np.testing.assert_allclose(found["deviation"].values, np.sqrt(VARIANCE))
     np.testing.assert_allclose(found["doubt"].values, doubt(p))
     # called positive: 1, 3, 6 and 7; the label of 7 is unknown
@@ -264,7 +265,7 @@ def test_the_panels_of_doubt_and_their_values():
     assert [t.get_text() for t in bar.get_yticklabels()] == ["right", "wrong"]
 
 
-def test_the_plot_has_a_dot_per_patch_and_lines_of_equal_doubt():
+def test_the_plot_has_a_dot_per_patch_and_lines_on_which_calls_flip_alike():
     p = evidence()
     ax = axes(drawn(p), "plot")
     dots = [c for c in ax.collections if isinstance(c, PathCollection)]
@@ -275,8 +276,7 @@ def test_the_plot_has_a_dot_per_patch_and_lines_of_equal_doubt():
     for line, probability in zip(lines, RAYS, strict=True):
         m, s = line.get_xdata()[0], line.get_ydata()[0]
         at = {"attention_mean": np.float32([m]), "attention_variance": np.float32([s**2])}
-        on_line = replace(p, **at, probability_positive=None)
-        assert doubt(on_line)[0] == pytest.approx(probability, abs=1e-6)
+        assert flip(replace(p, **at))[0] == pytest.approx(probability, abs=1e-6)
 
 
 def test_an_ensemble_says_that_the_deviation_is_of_all_members():

@@ -182,11 +182,11 @@ def test_background_is_far_from_every_colour(key):
 
 def test_a_probability_goes_from_0_to_1():
     p = explained(slide())
-    p = replace(p, probability_positive=np.linspace(0.4, 0.6, len(p.contribution)))
+    p = replace(p, instance_probability=np.linspace(0.4, 0.6, len(p.contribution)))
     (panel,) = panels(showing(p, "probability"))
     assert panel.limits == (0.0, 1.0)
-    assert panel.bar == "P(evidence > 0) (this bag: 0.40 to 0.60)"
-    sure = replace(p, probability_positive=np.full(len(p.contribution), 0.9954))
+    assert panel.bar == "probability (this bag: 0.40 to 0.60)"
+    sure = replace(p, instance_probability=np.full(len(p.contribution), 0.9954))
     figure = draw_map(showing(sure, "probability"))
     assert label(figure, "probability").endswith("(this bag: 0.9954)")
     assert {"0", "1"} <= {*ticks(figure, "probability")}  # not the only value in their place
@@ -271,16 +271,20 @@ def test_values_that_hardly_reach_into_the_scale_of_all_bags_are_flat(tmp_path):
 
 
 def test_doubt_is_that_of_each_class():
-    p = replace(slide(), score_kind="evidence")
+    plain = replace(slide(), score_kind="evidence")
+    chance = np.linspace(0, 1, len(plain.attention_mean), dtype=np.float32)
+    p = replace(plain, instance_probability=chance)
     both = replace(
         p,
         attention_mean=np.stack([p.attention_mean, -2 * p.attention_mean], 1),
         attention_variance=np.stack([p.attention_variance] * 2, 1),
+        instance_probability=np.stack([chance, chance], 1),
     )
     shown = [q for q in quantities(both) if q.key == "doubt"]
     np.testing.assert_allclose(shown[0].values, doubt(p))
     np.testing.assert_allclose(
         shown[1].values, doubt(replace(p, attention_mean=-2 * p.attention_mean))
     )
-    assert [q.key for q in quantities(p)] == ["evidence", "doubt"]
+    assert [q.key for q in quantities(p)] == ["evidence", "probability", "doubt"]
+    assert [q.key for q in quantities(plain)] == ["evidence"]
     assert [q.key for q in quantities(p, also=VARIANCES)] == ["evidence", "variance"]

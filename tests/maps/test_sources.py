@@ -203,7 +203,8 @@ def test_what_could_not_be_decoded_is_said(tmp_path, monkeypatch):
 
 def test_one_overlay_a_class_and_none_of_what_has_no_variance(tmp_path):
     p = bag(lattice())
-    silent = replace(p, attention_variance=np.zeros(30, np.float32))
+    zero = np.zeros(30, np.float32)
+    silent = replace(p, attention_variance=zero, weight_above_uniform=None)
     how = OverlaySettings(longest=640, overlays=True)
     draw_over(silent, tmp_path / "a", sources=OneSource(ArraySlide(pink())), how=how)
     assert pictures(tmp_path / "a") == ["bag.png", "bag_mean.png"]

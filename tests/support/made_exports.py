@@ -1,4 +1,4 @@
-"""Predictions with P(evidence), and folders of them, for exports."""
+"""Predictions with probabilities of instances, and folders of them, for exports."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,14 +24,14 @@ QUANTITIES = ("mean", "std", "probability")
 
 
 def evidence(p: Prediction, chance=None, *, name: str | None = None) -> Prediction:
-    """Return the prediction as that of an evidence model with these values of P(f > 0)."""
+    """Return the prediction as that of an evidence model with these probabilities of instances."""
     n = len(p.attention_mean)
     values = np.linspace(0, 1, n) if chance is None else chance
     return replace(
         p,
         name=name or p.name,
         score_kind="evidence",
-        probability_positive=np.asarray(values, np.float32),
+        instance_probability=np.asarray(values, np.float32),
     )
 
 
@@ -42,7 +42,7 @@ def slide_bag(chance=None, *, name: str = "a", **where) -> Prediction:
 
 def values_of(p: Prediction) -> dict[str, np.ndarray]:
     """Return what an export has of an evidence model, by the names of its files."""
-    values = p.attention_mean, np.sqrt(p.attention_variance), p.probability_positive
+    values = p.attention_mean, np.sqrt(p.attention_variance), p.instance_probability
     return dict(zip(QUANTITIES, values, strict=True))
 
 

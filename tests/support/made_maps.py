@@ -35,6 +35,7 @@ class OneSource(CohortSources):
 
 def prediction(coords, mean, variance=None, **overrides) -> Prediction:
     n = len(mean)
+    above = np.linspace(0.1, 0.9, np.size(mean), dtype=np.float32).reshape(np.shape(mean))
     fields = {
         "name": "bag",
         "probability": np.array([0.87], np.float32),
@@ -44,6 +45,7 @@ def prediction(coords, mean, variance=None, **overrides) -> Prediction:
         "attention_variance": np.asarray(mean if variance is None else variance, np.float32),
         "weight_mean": np.full(n, 0.1, np.float32),
         "weight_variance": np.zeros(n, np.float32),
+        "weight_above_uniform": above,
         "degree": np.ones(n, np.float32),
         "stride": STRIDE,
     }
@@ -86,7 +88,13 @@ def of_classes(p: Prediction, *means: np.ndarray, probability) -> Prediction:
     task = "multiclass" if len(chance) > 2 else p.task
     variance, std = mean**2, chance / 9
     return replace(
-        p, attention_mean=mean, attention_variance=variance, probability=chance, std=std, task=task
+        p,
+        attention_mean=mean,
+        attention_variance=variance,
+        weight_above_uniform=np.full_like(mean, 0.4),
+        probability=chance,
+        std=std,
+        task=task,
     )
 
 

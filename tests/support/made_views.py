@@ -38,7 +38,7 @@ def lesion(name="lesion", **more):
     fields = {
         "score_kind": "evidence",
         "stride": float(SIDE),
-        "probability_positive": (1 / (1 + np.exp(-2 * mean))).astype(np.float32),
+        "instance_probability": (1 / (1 + np.exp(-2 * mean))).astype(np.float32),
         "contribution": (mean / n).astype(np.float32),
         "instance_labels": labels,
     }

@@ -96,12 +96,12 @@ def test_quantities_are_the_stored_values_and_missing_ones_have_reasons():
     found = quantities(p, column=0)
     np.testing.assert_array_equal(found["mean"].values, p.attention_mean)
     np.testing.assert_array_equal(found["deviation"].values, np.sqrt(p.attention_variance))
-    np.testing.assert_array_equal(found["probability"].values, p.probability_positive)
+    np.testing.assert_array_equal(found["probability"].values, p.instance_probability)
     np.testing.assert_array_equal(found["labels"].values, np.r_[np.nan, p.instance_labels[1:]])
     assert as_page("mean", found["mean"])["range"] == (-4.0, 4.0)
     dirac = {k: as_page(k, q) for k, q in quantities(bags()[4], column=0).items()}
     assert "no variance" in dirac["deviation"]["reason"]
-    assert "no zero" in dirac["probability"]["reason"]
+    assert "no probability" in dirac["probability"]["reason"]
     assert "values" not in dirac["contribution"]
     mean = np.arange(8.0).reshape(4, 2)
     p = prediction(None, mean, mean + 1, weight_mean=mean.astype(np.float32))

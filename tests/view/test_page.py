@@ -137,7 +137,7 @@ def test_the_threshold_counts_patches_and_area(shown):
     p = lesion()
     shown.choose("lesion")
     shown.press("1", *["."] * 3)
-    kept = int((p.probability_positive >= 0.15).sum())
+    kept = int((p.instance_probability >= 0.15).sum())
     area = kept * (SIDE * 0.5 / 1000) ** 2
     told = shown.text("#area")
     assert told.startswith(f"P ≥ 0.15: {kept} of {len(p.attention_mean)} patches, ")
@@ -242,9 +242,9 @@ def test_pictures_of_patches_lead_to_them(shown):
     shown.choose("lesion")
     rows = shown.js("probsa.state.values.galleries.map(g => g.rows)")
     assert rows[0][0] == p.attention_mean.argmax()
-    doubt = np.abs(p.probability_positive.astype(float) - 0.5)
+    doubt = np.abs(p.instance_probability.astype(float) - 0.5)
     order = np.argsort(doubt, kind="stable")[:10]
-    assert rows[1] == [k for k in order.tolist() if doubt[k] < 0.3413]
+    assert rows[1] == [k for k in order.tolist() if doubt[k] < 0.25]
     loaded = "Array.from(document.querySelectorAll('.pictures img'))"
     assert shown.js(f"{loaded}.length") == sum(map(len, rows))
     shown.page.wait_for_function(f"{loaded}[0].complete && {loaded}[0].naturalWidth === 144")
@@ -402,7 +402,7 @@ def served(tmp_path_factory):
     p = prediction(
         (grid * 256).astype(np.int64), rng.normal(size=side * side), rng.random(side * side),
         name="large", score_kind="evidence",
-        probability_positive=rng.random(side * side).astype(np.float32),
+        instance_probability=rng.random(side * side).astype(np.float32),
     )  # fmt: skip
     data = ViewData(write_bags(tmp_path_factory.mktemp("large") / "preds", [p]))
     addresses: list[str] = []

@@ -94,7 +94,9 @@ def test_exports_and_frames_name_their_columns(tables, tmp_path):
         assert {*frame.columns} == {*stored[0], "call"}, task
         assert frame["bag"].tolist() == [row["bag"] for row in stored]
     several = tables["multilabel"].instances("s06")
-    assert {"mean oedema", "mean necrosis", "prediction oedema"} <= set(measurements(several))
+    names = {"mean oedema", "mean necrosis", "probability oedema"}
+    assert names <= set(measurements(several))
     assert "evidence_mean_oedema" in several.to_frame().columns
-    assert "prediction risk" in measurements(tables["survival"].instances("s06"))
+    # a risk is that of the bag, not of its patches
+    assert "probability" not in measurements(tables["survival"].instances("s06"))
     assert "probability" in measurements(tables["binary"].instances("s06"))

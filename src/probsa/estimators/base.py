@@ -32,9 +32,8 @@ from ..evaluation import (
     CONFIG,
     CardFacts,
     Prediction,
-    doubt,
     from_pretrained,
-    instance_evidence,
+    instance_probability,
     load,
     local_folder,
     scale_run,
@@ -59,11 +58,11 @@ class InstanceScores:
     """E[f_n], the mean of the attention or of the evidence; `score_kind` says which."""
     variance: Float[np.ndarray, "n *classes"]
     """Var[f_n]; 0 for a deterministic model."""
-    probability: Float[np.ndarray, " n"]
-    """The posterior probability that the evidence of the instance is above its threshold.
+    probability: Float[np.ndarray, " n"] | None
+    """The probability that the instance is positive; see `probsa.evaluation.instance_probability`.
 
-    Of attention, evidence is the log ratio to uniform attention; nan where there is none. With
-    several classes, it is that of the bag's class (see `probsa.evaluation.instance_evidence`).
+    None for models that state none, such as those whose scores are attention. With several classes,
+    it is that of the bag's class.
     """
     weight: Float[np.ndarray, "n *classes"]
     """The mean weight in the bag's vector, which sums to 1."""
@@ -228,13 +227,12 @@ class MILEstimator(BaseEstimator):
         """Return the scores of the instances of each bag: mean, variance, probability, weight."""
         explained = []
         for p in self._predictions(X, coords):
-            wrong = doubt(p)
             scores = InstanceScores(
                 name=p.name,
                 coords=p.coords,
                 mean=p.attention_mean,
                 variance=p.attention_variance,
-                probability=np.where(instance_evidence(p) > 0, 1 - wrong, wrong),
+                probability=instance_probability(p),
                 weight=p.weight_mean,
                 score_kind=p.score_kind,
                 prediction=p,

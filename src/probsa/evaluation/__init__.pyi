@@ -75,6 +75,7 @@ from .report.within import NullComparison as NullComparison
 from .report.within import compare_to_null_maps as compare_to_null_maps
 from .scores import doubt as doubt
 from .scores import instance_evidence as instance_evidence
+from .scores import instance_probability as instance_probability
 from .scores import instance_scores as instance_scores
 from .scores import instance_variances as instance_variances
 from .section import RIGHT as RIGHT

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from .instances.measures import rank_correlation, within_bag
 from .map_scores import MapScore, drawn_values
 from .prediction import Prediction
-from .scores import class_column, doubt, instance_evidence, instance_scores, instance_variances
+from .scores import class_column, doubt, instance_evidence, instance_scores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +24,7 @@ class BagMeasures:
     """Of the score, for the labelled instances; None unless there are both labels."""
     average_precision: float | None = None
     doubt_gain: float | None = None
-    """AUROC of P(wrong) for finding wrong calls, minus that of the margin; None without a variance,
+    """AUROC of P(wrong) for finding wrong calls, minus that of the margin; None without P(wrong),
     or if all calls are right or all are wrong."""
     faithfulness: float | None = None
     """Spearman's correlation of the score with the exact change of the bag's probability when the
@@ -40,12 +40,14 @@ def bag_measures(p: Prediction) -> BagMeasures:
     score, labels = instance_scores(p), p.instance_labels
     auroc, average_precision = _within(p, score)
     gain = faithfulness = None
-    if labels is not None and p.score_kind != "relevance" and instance_variances(p).any():
-        e, known = instance_evidence(p), labels >= 0
-        wrong = ((e > 0) != (labels > 0))[known]
+    by_prediction = doubt(p)
+    if labels is not None and by_prediction is not None:
+        evidence = instance_evidence(p)
+        known = labels >= 0
+        wrong = ((evidence > 0) != (labels > 0))[known]
         if wrong.any() and not wrong.all():
-            by_doubt = roc_auc_score(wrong, doubt(p)[known])
-            gain = float(by_doubt - roc_auc_score(wrong, -np.abs(e)[known]))
+            by_doubt = roc_auc_score(wrong, by_prediction[known])
+            gain = float(by_doubt - roc_auc_score(wrong, -np.abs(evidence)[known]))
     if p.leave_one_out is not None:
         faithfulness = rank_correlation(score, class_column(p, p.leave_one_out))
     return BagMeasures(

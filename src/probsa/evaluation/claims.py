@@ -30,6 +30,11 @@ class Claim(StrEnum):
     DOUBT_IS_BETTER = "doubt finds wrong calls better"
     """P(wrong) (or σ²) finds wrong calls better than its rivals."""
     DOUBT_IS_WORSE = "doubt finds wrong calls worse"
+    P_WRONG = "P(wrong)"
+    """The call of a bag or of an instance is wrong as often as P(wrong) says, if the model is right
+    about the world."""
+    INSTANCE_PROBABILITY = "probability of an instance"
+    """Instances are positive as often as their probability says, if the model is right."""
     UNLIKE_TRAINING = "unlike training"
     """So many patients are further from training than all of validation; so many by chance."""
     WINNER = "winner"

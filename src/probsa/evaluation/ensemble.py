@@ -17,8 +17,9 @@ T = TypeVar("T")
 def combine(members: Sequence[Prediction], *, align: bool) -> Prediction:
     """Return the prediction of an ensemble: the means of its members, and their variance in parts.
 
-    By the law of total variance, Var f = E[σ²] (within members) + Var[μ] (between them), over
-    members of equal weight; likewise for the probability and the weights of the instances.
+    An ensemble is a mixture of equal weights: its probabilities, of the bag and of instances, are
+    the means of its members' probabilities. By the law of total variance, Var f = E[σ²] (within
+    members) + Var[μ] (between them); likewise for the probability and the weights of the instances.
 
     Args:
         members: predictions of one bag, at least one.
@@ -56,7 +57,7 @@ def combine(members: Sequence[Prediction], *, align: bool) -> Prediction:
         "weight_mean": weight.mean(0),
         "weight_variance": each("weight_variance").mean(0) + weight.var(0),
     }
-    for name in EXPLANATIONS:
+    for name in (*EXPLANATIONS, "weight_above_uniform"):
         if all(getattr(p, name) is not None for p in members):
             values[name] = each(name).mean(0)
     weights = [p.neighbour_weight for p in members if p.neighbour_weight is not None]

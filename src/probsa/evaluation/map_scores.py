@@ -11,7 +11,7 @@ MapScore = Literal["attention", "contribution", "evidence", "probability", "grad
 """`attention`: the score that the model pools with, or that the method calls its attention.
 `contribution`: what the instance adds to the bag's logit, its weight times its class score.
 `evidence`: the class score of the instance, or the field f of a model whose f has a level.
-`probability`: P(f > 0), for models whose f has a level.
+`probability`: the probability that the instance is positive, see `Prediction`.
 `grade`: for grades, the probability of each grade or a higher one of the instance on its own.
 """
 MAP_SCORES: tuple[MapScore, ...] = get_args(MapScore)
@@ -23,7 +23,7 @@ def _scores(p: Prediction) -> dict[MapScore, np.ndarray]:
     others: dict[MapScore, np.ndarray | None] = {
         "contribution": p.contribution,
         "evidence": p.class_score,
-        "probability": p.probability_positive,
+        "probability": p.instance_probability,
         "grade": p.at_least,
     }
     scores: dict[MapScore, np.ndarray] = {own: p.attention_mean}

@@ -12,8 +12,16 @@ from matplotlib.collections import PolyCollection
 from ..core import NUMBERS, ONE_INDEX, ONE_NUMBER, POSITIONS, ArrayForm, TaskName, counted
 from ..tasks import TASKS, Stated, Task
 
-EXPLANATIONS = ("class_score", "contribution", "leave_one_out", "probability_positive", "at_least")
-"""The fields of `Prediction` that explain it, which only models with a closed form have."""
+EXPLANATIONS = {
+    "class_score": "scores",
+    "contribution": "contributions",
+    "leave_one_out": "leave_one_out",
+    "instance_probability": "probability",
+    "probability_positive": "positive_mass",
+    "at_least": "at_least",
+}
+"""The fields of `Prediction` that explain it, which only models with a closed form have, and the
+fields of `Explanation` that hold them."""
 OF_EVERY_INSTANCE = (
     "attention_mean",
     "attention_variance",
@@ -28,6 +36,7 @@ PER_INSTANCE: dict[str, ArrayForm] = {
     "degree": ONE_NUMBER,
     "variance_within": NUMBERS,
     "variance_between": NUMBERS,
+    "weight_above_uniform": NUMBERS,
     "instance_labels": ONE_NUMBER,
     **dict.fromkeys(EXPLANATIONS, NUMBERS),
     "ood": ONE_NUMBER,
@@ -36,8 +45,13 @@ PER_INSTANCE: dict[str, ArrayForm] = {
 }
 """All fields of `Prediction` with a value per instance, which a file of predictions stores."""
 LIKE_ATTENTION = (
-    "attention_variance", "weight_mean", "weight_variance", "variance_within", "variance_between"
-)  # fmt: skip
+    "attention_variance",
+    "weight_mean",
+    "weight_variance",
+    "variance_within",
+    "variance_between",
+    "weight_above_uniform",
+)
 """Those that have no other columns than `attention_mean`."""
 SIGNED_COLOURS, SCORE_COLOURS = "RdBu_r", "cividis"
 """Matplotlib's colours of scores with and without a sign, in all pictures."""
@@ -90,10 +104,17 @@ class Prediction:
     """What the instance adds to the bag's logit; the sum over the bag is the logit without bias."""
     leave_one_out: np.ndarray | None = None
     """The bag's probability minus its probability without the instance."""
+    instance_probability: np.ndarray | None = None
+    """The probability of each instance: what the model predicts of a bag that consists of this
+    instance alone, E[σ(αf + b)] over the posterior; see `predicted_alone`. In an ensemble, the mean
+    over members."""
     probability_positive: np.ndarray | None = None
-    """P(f > 0) of each instance."""
+    """P(f > 0), the mass of the posterior above 0; it is not the probability of the instance."""
     at_least: np.ndarray | None = None
     """(n, K): the probability of each grade or a higher one of a bag that is the instance alone."""
+    weight_above_uniform: np.ndarray | None = None
+    """P(w > 1/n), the share of the posterior samples in which the weight of the instance is above
+    the uniform one; None unless attention logits were sampled."""
     std_within: np.ndarray | None = None
     """(classes,): the part of `std` within members, whose squares add up; None for one model."""
     std_between: np.ndarray | None = None

@@ -322,9 +322,11 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
         "weight_variance": out.extras.get("weight_variance", torch.zeros_like(weight)),
         "degree": packed.degrees,
     }
+    if kind == "logit" and q.stochastic and "weight_above_uniform" in out.extras:
+        found["weight_above_uniform"] = out.extras["weight_above_uniform"]
     if e is not None:
-        explained = (e.scores, e.contributions, e.leave_one_out, e.probability, e.at_least)
-        for name, v in zip(EXPLANATIONS, explained, strict=True):
+        for name, of_explanation in EXPLANATIONS.items():
+            v = getattr(e, of_explanation)
             if v is not None:
                 found[name] = v[:, 0] if v.shape[1] == 1 else v  # (n,) for a single logit
     columns: dict[str, Any] = {name: _numpy(v) for name, v in found.items()}

@@ -11,6 +11,12 @@ from .prediction import Prediction
 
 VariancePart = Literal["total", "within", "between"]
 """The whole variance; its part within the members of an ensemble; that between the members."""
+NO_VARIANCE = "this posterior has no variance"
+NO_PROBABILITY = "the model gives instances no probability of being positive"
+AGAIN = (
+    "the predictions lack what it is computed from, as those of version 0.2 and of pooling in "
+    "closed form do: predict again"
+)
 
 
 def evidence(score: Float[np.ndarray, " n"], *, kind: str) -> Float[np.ndarray, " n"]:
@@ -58,22 +64,62 @@ def instance_variances(p: Prediction, *, part: VariancePart = "total") -> Float[
     return class_column(p, value)
 
 
-def doubt(p: Prediction, *, part: VariancePart = "total") -> Float[np.ndarray, " n"]:
-    """Return P(wrong) = Φ(−|e|/σ) of each instance's call, with e its `evidence`.
+def instance_probability(p: Prediction) -> Float[np.ndarray, " n"] | None:
+    """Return the probability that each instance is positive; None where the model has none.
 
-    It is the posterior probability that the true score and its estimate are on different sides of
-    the threshold, and 0.5 at the threshold. By default, σ is the whole standard deviation; in an
-    ensemble, it combines the parts within and between members; that of evidence is the probability
-    of the less likely side, in the mean over members, as their scales may differ. The variance of a
-    `weight` is in the unit of weights, so its distance from the threshold is |w - 1/N|. Scores of
-    the kind `relevance` have no threshold: nan.
+    It is `Prediction.instance_probability`, or the score itself if that is a probability. See
+    `class_column` for models with one map per class.
     """
-    score, kind = instance_scores(p), p.score_kind
-    if kind == "evidence" and part == "total" and p.probability_positive is not None:
+    if p.score_kind == "probability":
+        return np.clip(instance_scores(p), 0, 1)
+    return None if p.instance_probability is None else class_column(p, p.instance_probability)
+
+
+def no_probability_reason(p: Prediction) -> str:
+    """Return why `instance_probability` is None, for this kind of score."""
+    return AGAIN if p.score_kind == "evidence" else NO_PROBABILITY
+
+
+def doubt(p: Prediction) -> Float[np.ndarray, " n"] | None:
+    """Return P(wrong) of the call of each instance; None where nothing states it.
+
+    An instance is called positive if its `evidence` is above 0. P(wrong) is what the prediction
+    itself gives the other call: 1 − P of an instance that is called positive and P of another, with
+    its `instance_probability` P. Attention has no such probability; there, P is the share of the
+    posterior samples in which the weight of the instance is above the uniform weight 1 / n.
+    """
+    positive = None
+    if p.score_kind in ("evidence", "probability"):
+        positive = instance_probability(p)
+    elif p.score_kind == "logit" and p.weight_above_uniform is not None:
+        positive = class_column(p, p.weight_above_uniform)
+    if positive is None:
+        return None
+    return np.where(instance_evidence(p) > 0, 1 - positive, positive)
+
+
+def no_doubt_reason(p: Prediction) -> str:
+    """Return why `doubt` is None, for this kind of score."""
+    if p.score_kind == "logit" and p.attention_variance.any():
+        return AGAIN
+    return NO_VARIANCE if p.score_kind in ("logit", "weight") else no_probability_reason(p)
+
+
+def flip(p: Prediction, *, part: VariancePart = "total") -> Float[np.ndarray, " n"] | None:
+    """Return the posterior probability that the evidence of each instance has another sign.
+
+    Φ(−|m|/σ) with the mean m and the standard deviation σ of the evidence: the call could flip,
+    which is not the probability that it is wrong. By default σ is the whole deviation, and the
+    stored P(f > 0) is used, which in an ensemble is the mean over members. ½ at 0; None for scores
+    that are not evidence.
+    """
+    if p.score_kind != "evidence":
+        return None
+    if part == "total" and p.probability_positive is not None:
         positive = class_column(p, p.probability_positive)
         return np.minimum(positive, 1 - positive)
-    unit = score - 1 / len(score) if kind == "weight" else evidence(score, kind=kind)
-    return ndtr(-distance_ratio(np.abs(unit), np.sqrt(instance_variances(p, part=part))))
+    deviation = np.sqrt(instance_variances(p, part=part))
+    return ndtr(-distance_ratio(np.abs(instance_scores(p)), deviation))
 
 
 def distance_ratio(

@@ -75,7 +75,7 @@ INSTANCE_TITLES = {
     "average_precision_positive_bags": "average precision, positive bags pooled",
     "error_rate": "wrong calls, positive bags pooled",
     "error_auroc_variance": "wrong calls found by σ² (AUROC)",
-    "error_auroc_doubt": "… by P(wrong) = Φ(−|e|/σ)",
+    "error_auroc_doubt": "… by P(wrong)",
     "error_auroc_margin": "… by −|e| (null)",
     "dice": "Dice at the validation threshold, mean over positive bags",
     "dice_pooled": "Dice at the validation threshold, positive bags pooled",
@@ -111,6 +111,7 @@ NULL_TITLES = {
 
 BAG_DETECTORS = {
     "doubt": "P(wrong)",
+    "flip": "P(the call flips)",
     "spread": "s, the standard deviation of p",
     "within": "s within members",
     "between": "s between members",
@@ -122,8 +123,9 @@ OF_SEVERAL_CLASSES = {"spread": "s of the called class", "margin": "margin of th
 """The titles that differ with three classes or more."""
 INSTANCE_DETECTORS = {
     "doubt": "P(wrong)",
-    "doubt_within": "P(wrong) with σ within members",
-    "doubt_between": "P(wrong) with σ between members",
+    "flip": "P(the call flips)",
+    "flip_within": "P(the call flips) with σ within members",
+    "flip_between": "P(the call flips) with σ between members",
     "variance": "σ²",
     "ood": "distance from training",
     "margin": "−|e| (null)",

@@ -61,7 +61,7 @@ def annotated(bag: ExportBag, features: BagSet | None) -> "AnnData":
     for name, values in {
         "attention_mean": p.attention_mean,
         "attention_variance": None if "std" in absent else p.attention_variance,
-        "p_evidence": np.stack(chances, 1) if chances else None,
+        "probability": np.stack(chances, 1) if chances else None,
         "weight_mean": p.weight_mean,
         "contribution": p.contribution,
     }.items():

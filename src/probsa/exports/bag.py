@@ -41,7 +41,7 @@ class Channel:
     @property
     def label(self) -> str:
         """The name with its unit, for readers."""
-        word = "P(evidence)" if self.key == "probability" else f"{self.key} ({self.unit})"
+        word = self.key if self.key == "probability" else f"{self.key} ({self.unit})"
         return f"{word} {self.class_name}".strip()
 
     @property
@@ -51,12 +51,12 @@ class Channel:
 
 
 def channels(p: Prediction, classes: Sequence[str] = ()) -> Iterator[Channel]:
-    """Yield the mean and, where they exist, the standard deviation and P(evidence), by class.
+    """Yield the mean and, where they exist, the standard deviation and the probability, by class.
 
-    The mean and the standard deviation are those of the model's own score, and P(evidence) is
-    P(f > 0), or the score itself if it is a probability: as `probsa map` shows them.
+    The mean and the standard deviation are those of the model's own score, and the probability is
+    `Prediction.instance_probability`, or the score itself if it is one: as `probsa map` shows them.
     """
-    chance = p.attention_mean if p.score_kind == "probability" else p.probability_positive
+    chance = p.attention_mean if p.score_kind == "probability" else p.instance_probability
     arrays: dict[Key, np.ndarray | None] = {
         "mean": p.attention_mean, "std": np.sqrt(p.attention_variance), "probability": chance,
     }  # fmt: skip
@@ -75,14 +75,18 @@ def channels(p: Prediction, classes: Sequence[str] = ()) -> Iterator[Channel]:
 
 
 def lacking(p: Prediction) -> dict[str, str]:
-    """Return why a prediction has no standard deviation or no P(evidence), by key."""
+    """Return why a prediction has no standard deviation or no probability, by key."""
     absent = {}
     if not p.attention_variance.any():
         absent["std"] = NO_VARIANCE
-    if p.probability_positive is None and p.score_kind != "probability":
+    if p.instance_probability is None and p.score_kind == "evidence":
         absent["probability"] = (
-            f"the model's score is a {p.score_kind}, whose zero has no meaning: P(evidence) exists "
-            "for evidence models and for scores that are probabilities"
+            "version 0.2 predicted it without the probability of each instance: predict again"
+        )
+    elif p.instance_probability is None and p.score_kind != "probability":
+        absent["probability"] = (
+            f"the model's score is a {p.score_kind}: a probability exists for evidence models and "
+            "for scores that are probabilities"
         )
     return absent
 

@@ -1,6 +1,6 @@
 """Stage 10: write maps as DICOM parametric maps and segmentations, by highdicom.
 
-One parametric map per quantity, and one segmentation of P(evidence) ≥ 0.5 with a segment per class.
+One parametric map per quantity, and one segmentation of probability ≥ 0.5 with a segment per class.
 All identifiers and times follow from the predictions and the source, so that a repeated export
 gives the same objects. Sources are read without their pixels.
 """
@@ -36,7 +36,7 @@ MEANINGS = {
     "evidence": "Evidence found by a model",
 }
 THRESHOLD = 0.5
-"""P(evidence) from which a cell belongs to the segment."""
+"""Probability from which a cell belongs to the segment."""
 SERIES = {"mean": 9001, "std": 9002, "probability": 9003, "segmentation": 9004}
 """Series numbers, far from those of scanners."""
 RESEARCH = "Research use only. Not a medical device."
@@ -68,7 +68,7 @@ class DicomGrid:
 
 
 def write_dicom(bag: ExportBag) -> None:
-    """Write one parametric map per quantity, and the segmentation if there is P(evidence)."""
+    """Write one parametric map per quantity, and the segmentation if there is a probability."""
     record = bag.placed.record(bag.p)
     if record.kind == "slide":
         with bag.slide("DICOM") as slide:
@@ -215,7 +215,7 @@ def _parametric_map(bag: ExportBag, channel: Channel, grid: DicomGrid) -> "Datas
 
 
 def _segmentation(bag: ExportBag, chances: Sequence[Channel], grid: DicomGrid) -> "Dataset":
-    """Return where P(evidence), one of `chances` per class, is ≥ 0.5; it may be empty."""
+    """Return where the probability, one of `chances` per class, is ≥ 0.5; it may be empty."""
     hd = highdicom()
     from pydicom.sr.codedict import codes
 
@@ -227,7 +227,7 @@ def _segmentation(bag: ExportBag, chances: Sequence[Channel], grid: DicomGrid) -
     segments = [
         hd.seg.SegmentDescription(
             segment_number=number,
-            segment_label=f"P(evidence) >= {THRESHOLD:g} {q.class_name}".strip()[:TEXT],
+            segment_label=f"probability >= {THRESHOLD:g} {q.class_name}".strip()[:TEXT],
             segmented_property_category=_concept("evidence"),
             segmented_property_type=_concept("probability"),
             algorithm_type="AUTOMATIC",
@@ -243,7 +243,7 @@ def _segmentation(bag: ExportBag, chances: Sequence[Channel], grid: DicomGrid) -
             "BINARY",
             segments,
             omit_empty_frames=bool(mask.any()),
-            **_identity(bag, grid, "segmentation", "segmentation", name="P(evidence)"),
+            **_identity(bag, grid, "segmentation", "segmentation", name="probability"),
             **grid.geometry,
         )
     if "ImageOrientationSlide" in grid.sources[0]:

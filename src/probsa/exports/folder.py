@@ -34,7 +34,7 @@ class ExportSettings:
 
     ome_tiff: bool = False
     geojson: GeoJsonKind | None = None
-    """Regions at levels of P(evidence), or one tile per patch."""
+    """Regions at levels of the probability, or one tile per patch."""
     dicom: bool = False
     nifti: bool = False
     anndata: AnnDataKind | None = None
@@ -83,7 +83,7 @@ def export_folder(
     Raises:
         UnknownName: A bag is not in the predictions; nothing is written in this case.
         InputError, TableError: The folder is not a predictions folder, a format needs `sources`,
-            contours are asked of a model without P(evidence), or the bags do not fit into one
+            contours are asked of a model without a probability, or the bags do not fit into one
             AnnData file.
         MissingExtra: The package that writes a format is not installed.
     """
@@ -153,7 +153,7 @@ def _writers(
 
 
 def _check_probability(table: Predictions) -> None:
-    """Refuse contours of a model without P(evidence), which its first readable bag shows."""
+    """Refuse contours of a model without a probability, which its first readable bag shows."""
     for bag in table.bags:
         try:
             reason = lacking(table.instances(bag)).get("probability")
@@ -161,7 +161,7 @@ def _check_probability(table: Predictions) -> None:
             continue
         if reason:
             raise InputError(
-                f"bag {bag!r} has no P(evidence): {reason}. Give --geojson tiles for one tile per "
+                f"bag {bag!r} has no probability: {reason}. Give --geojson tiles for one tile per "
                 "patch"
             )
         return

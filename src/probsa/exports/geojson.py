@@ -1,6 +1,6 @@
 """Stage 10: write maps as GeoJSON for QuPath, in level-0 pixels: regions, or one tile per patch.
 
-A region is the exact union of the cells of the patches that reach a level of P(evidence): nothing
+A region is the exact union of the cells of the patches that reach a level of probability: nothing
 is smoothed. Features are as QuPath 0.4 and later read and write them. For tiles, use File > Import
 objects, then Measure > Measurement maps.
 """
@@ -32,7 +32,7 @@ CHUNK = 1000
 def write_contours(bag: ExportBag) -> None:
     """Write one annotation per level that any patch reaches.
 
-    Measurements are the level, the number of patches, the area, the mean of P(evidence) and the
+    Measurements are the level, the number of patches, the area, the mean probability and the
     largest standard deviation of the score, where it exists.
     """
     try:
@@ -40,7 +40,7 @@ def write_contours(bag: ExportBag) -> None:
     except ImportError as error:
         raise MissingExtra("shapely", "slides") from error
     if reason := lacking(bag.p).get("probability"):
-        raise InputError(f"bag {bag.p.name!r} has no P(evidence): {reason}")
+        raise InputError(f"bag {bag.p.name!r} has no probability: {reason}")
     patches, mpp = bag.squares, _resolution(bag)
     (first, side), lattice, stride = patches.cells, patches.lattice, patches.stride
     last = first + side
@@ -70,28 +70,25 @@ def write_tiles(bag: ExportBag) -> None:
 def measurements(p: Prediction, classes: Sequence[str] = ()) -> dict[str, np.ndarray]:
     """Return the values of a bag's n patches, each (n,), by the name that QuPath shows.
 
-    `mean` and `variance` are those of the attention score; `weight` is the mean share of the bag's
-    attention. `probability` is the patch's own if the score is one (`score_kind`), else the bag's
-    probability of the positive class; for other tasks than classes it is called `prediction`, with
-    the name of each predicted column. Where the model has them, `contribution`, `evidence` (the
-    class score), `leave one out`, `positive probability`, P(f > 0), and for grades `alone`, the
-    probability of each grade or a higher one of the patch on its own, follow. With one column per
-    class, each class has its own measurement, such as `mean tumour`.
+    `mean` and `variance` are those of the model's score, `probability` is that of the patch
+    (`Prediction.instance_probability`, or the score itself if it is one), and `weight` is the mean
+    share of the bag's attention. Where the model has them, `contribution`, `evidence` (the class
+    score), `leave one out`, `P(evidence > 0)`, and for grades `alone`, the probability of each
+    grade or a higher one of the patch on its own, follow. With one column per class, each class has
+    its own measurement, such as `mean tumour`.
     """
     n = len(p.attention_mean)
-    said = "probability" if p.of_task.unordered_classes else "prediction"
-    # the second of two classes is the positive one, as in predictions.csv
-    two = p.of_task.unordered_classes and len(p.probability) < 3
-    of_bag = p.probability[-1:] if two else p.probability
     columns = {
         "mean": p.attention_mean,
         "variance": p.attention_variance,
-        said: p.attention_mean if p.score_kind == "probability" else np.tile(of_bag, (n, 1)),
+        "probability": (
+            p.attention_mean if p.score_kind == "probability" else p.instance_probability
+        ),
         "weight": p.weight_mean,
         "contribution": p.contribution,
         "evidence": p.class_score,
         "leave one out": p.leave_one_out,
-        "positive probability": p.probability_positive,
+        "P(evidence > 0)": p.probability_positive,
         "alone": p.at_least,
     }
     named: dict[str, np.ndarray] = {}
@@ -99,8 +96,7 @@ def measurements(p: Prediction, classes: Sequence[str] = ()) -> dict[str, np.nda
         if values is not None:
             table = np.asarray(values).reshape(n, -1)
             width = table.shape[1]
-            own = p.outputs if quantity == "prediction" else ()
-            names = own or class_names(p, width, classes)
+            names = class_names(p, width, classes)
             keys = [quantity] if width == 1 else [f"{quantity} {name}" for name in names]
             named |= dict(zip(keys, table.T, strict=True))
     return named
@@ -122,13 +118,13 @@ def _annotation(
 ) -> dict[str, Any]:
     from shapely.geometry import mapping
 
-    name = f"P(evidence) ≥ {level:g}" + (f" {q.class_name}" if q.class_name else "")
+    name = f"probability ≥ {level:g}" + (f" {q.class_name}" if q.class_name else "")
     inside = q.values >= np.float32(level)
     held: dict[str, float] = {
         "level": level,
         "patches": int(inside.sum()),
         "area px²": region.area,
-        "mean P(evidence)": float(q.values[inside].mean(dtype=np.float64)),
+        "mean probability": float(q.values[inside].mean(dtype=np.float64)),
     }
     if mpp is not None:
         held["area mm²"] = region.area * mpp**2 / 1e6
@@ -166,9 +162,17 @@ def _tiles(bag: ExportBag) -> Iterator[dict[str, Any]]:
             }
 
 
+def _of_bag(bag: ExportBag) -> dict[str, float]:
+    """Return what is predicted of the whole bag, by the names of predictions.csv."""
+    p = bag.p
+    # a single probability is that of the second of two classes
+    names = p.outputs or class_names(p, len(p.probability), bag.classes[-len(p.probability) :])
+    return {name: float(str(v)) for name, v in zip(names, p.probability, strict=True)}
+
+
 def _write(bag: ExportBag, features: Iterable[dict[str, Any]]) -> None:
     with bag.file(".geojson") as path, path.open("w", encoding="utf-8") as file:
-        origin = json.dumps(bag.about.entries)
+        origin = json.dumps({**bag.about.entries, "prediction": _of_bag(bag)})
         file.write(f'{{"type":"FeatureCollection","probsa":{origin},"features":[')
         for k, feature in enumerate(features):
             text = json.dumps(feature, separators=(",", ":"), allow_nan=False)

@@ -28,13 +28,14 @@ from .nystrom import BagAttention as BagAttention
 from .nystrom import NystromLayer as NystromLayer
 from .nystrom import NystromOptions as NystromOptions
 from .pooling import Readout as Readout
+from .pooling import SampledWeights as SampledWeights
 from .pooling import SoftMaximum as SoftMaximum
-from .pooling import WeightMoments as WeightMoments
+from .pooling import WeightSums as WeightSums
 from .pooling import cached_blocks as cached_blocks
 from .pooling import pool as pool
 from .pooling import pool_vectors as pool_vectors
+from .pooling import sampled_weights as sampled_weights
 from .pooling import weigh as weigh
-from .pooling import weight_moments as weight_moments
 from .pooling import without_autocast as without_autocast
 from .postnorm import PostNormLayer as PostNormLayer
 from .postnorm import QueryLayer as QueryLayer

@@ -7,6 +7,7 @@ Shapes: n instances, s samples, c classes; weights and values have their instanc
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -111,8 +112,17 @@ def without_autocast(like: Tensor) -> torch.autocast:
     return torch.autocast(like.device.type, enabled=False)
 
 
-class WeightMoments:
-    """The mean and the variance over samples of the weights of one bag, added block by block.
+class SampledWeights(NamedTuple):
+    """What samples of f say about the weight w_n = softmax(f)_n of each instance."""
+
+    mean: Float[Tensor, "n *classes"]
+    variance: Float[Tensor, "n *classes"]
+    above_uniform: Float[Tensor, "n *classes"]
+    """The share of the samples in which w_n > 1 / N, the uniform weight in a bag of N instances."""
+
+
+class WeightSums:
+    """Sums over samples of the weights of one bag, added block by block.
 
     Sums are of differences from the first sample, so that a variance of small numbers survives
     float32.
@@ -120,26 +130,35 @@ class WeightMoments:
 
     def __init__(self, first: Scores) -> None:
         self.centre = first.narrow(-2, 0, 1).clone()
+        self.uniform = 1 / first.shape[-1]
         self.count = 0
-        self.one, self.two = (torch.zeros_like(self.centre.squeeze(-2)) for _ in range(2))
+        self.one = torch.zeros_like(self.centre.squeeze(-2))
+        self.two = torch.zeros_like(self.one)
+        self.above = torch.zeros_like(self.one)
 
     def add(self, a: Scores) -> None:
         """Add the weights of some samples."""
+        self.above += (a > self.uniform).sum(-2)
         apart = a - self.centre
         self.one += apart.sum(-2)
         self.two += apart.square_().sum(-2)
         self.count += a.shape[-2]
 
-    def result(self) -> tuple[Float[Tensor, "n *classes"], Float[Tensor, "n *classes"]]:
-        """Return the mean and the variance of each weight."""
+    def result(self) -> SampledWeights:
+        """Return the moments of each weight, and how often it is above the uniform one."""
         mean = self.one / self.count
         variance = (self.two / self.count - mean.square()).clamp_min(0)
-        return (mean + self.centre.squeeze(-2)).movedim(-1, 0), variance.movedim(-1, 0)
+        return SampledWeights(
+            mean=(mean + self.centre.squeeze(-2)).movedim(-1, 0),
+            variance=variance.movedim(-1, 0),
+            above_uniform=(self.above / self.count).movedim(-1, 0),
+        )
 
 
-def weight_moments(
-    f: Float[Tensor, "n samples *classes"], sizes: Sequence[int]
-) -> tuple[Float[Tensor, "n *classes"], Float[Tensor, "n *classes"]]:
-    """Return the mean and the variance over samples of the weights softmax(f)_n."""
+def sampled_weights(f: Float[Tensor, "n samples *classes"], sizes: Sequence[int]) -> SampledWeights:
+    """Return what the samples of packed bags say about the weights of their instances."""
     a = segment_softmax(f, sizes)
-    return a.mean(1), a.var(1, correction=0)
+    counts = torch.tensor(sizes, device=f.device)
+    uniform = counts.to(a.dtype).reciprocal().repeat_interleave(counts)
+    above = (a > uniform.view(-1, *[1] * (a.ndim - 1))).to(a.dtype).mean(1)
+    return SampledWeights(a.mean(1), a.var(1, correction=0), above)

@@ -21,7 +21,7 @@ from ..variational import (
     Streams,
 )
 from .attention import AttentionPosterior, PosteriorKind, Trunk
-from .pooling import pool_vectors, weight_moments, without_autocast
+from .pooling import pool_vectors, sampled_weights, without_autocast
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,13 +99,13 @@ class ProbSAPooling(nn.Module):
         count = self.options.samples if self.training else self.options.predict_samples
         with without_autocast(h):
             f = q.sample(count, Streams(bags.sizes, generators)).T
-        mean, variance = weight_moments(f, bags.sizes)
+        weights = sampled_weights(f, bags.sizes)
         of_field = self.attention.prior  # with the same κ
         kl = q.kl(self.prior if of_field is None else of_field.prior(bags), bags)
         return PooledBags(
             vectors=pool_vectors(f, h.to(f.dtype), bags.sizes),
             attention=q,
             kl=kl / bags.offsets.diff() if self.kl_reduction == "mean" else kl,
-            weight_mean=mean,
-            weight_variance=variance,
+            weight_mean=weights.mean,
+            weight_variance=weights.variance,
         )

@@ -54,7 +54,7 @@ SLICES = 3.0
 """Height of the row of slices, as a multiple of a strip's."""
 SCALE = "Each panel has its own scale, from the bag's smallest to its largest value. p is p(Y = 1)."
 RAYS = {0.05: "solid", 0.25: "dashed"}
-"""P(wrong) along the lines of the plot of doubt, and their style."""
+"""The probability that the call flips, along the lines of the plot of doubt, and their style."""
 
 
 def side_by_side(
@@ -176,7 +176,7 @@ def doubt_of(p: Prediction, *, name: str) -> list[Quantity]:
     title = f"{name}: evidence m\nred: for the class, blue: against"
     return [
         quantity("evidence", instance_scores(p), title=title),
-        value_of(p, "probability", title=f"{name}:\nP(evidence > 0)", column=-1),
+        value_of(p, "probability", title=f"{name}:\nprobability", column=-1),
         replace(wrong, title=f"calls (m > 0) that are wrong:\n{said}"),
         replace(deviation, title=", ".join(filter(None, (deviation.title, deviation.flat)))),
         value_of(p, "doubt", title="doubt: P(wrong)"),
@@ -283,7 +283,7 @@ def _draw_source(ax: Axes, p: Prediction, sources: Sources, canvas: Canvas) -> N
 
 
 def _plot(ax: Axes, p: Prediction) -> None:
-    """Plot the standard deviation of each instance against its evidence, and rays of P(wrong)."""
+    """Plot the standard deviation of the evidence against its mean, with rays of equal flips."""
     mean, deviation = instance_scores(p), np.sqrt(instance_variances(p))
     assert p.instance_labels is not None
     x, y = 1.08 * float(np.abs(mean).max()) or 1.0, 1.15 * float(deviation.max()) or 1.0
@@ -299,7 +299,9 @@ def _plot(ax: Axes, p: Prediction) -> None:
     ax.axvline(0, color="0.7", lw=0.6, zorder=0)
     ax.set(xlim=(-x, x), ylim=(0, y))
     rays = ", ".join(f"{style}: {probability:g}" for probability, style in RAYS.items())
-    ax.set_title(f"s against m, one dot per patch\nP(wrong): {rays}", fontsize=SMALL, loc="left")
+    ax.set_title(
+        f"s against m, one dot per patch\nthe call flips: {rays}", fontsize=SMALL, loc="left"
+    )
     ax.set_xlabel("evidence m", fontsize=SMALL, labelpad=1)
     ax.tick_params(labelsize=SMALL, length=2)
     ax.locator_params(nbins=4)

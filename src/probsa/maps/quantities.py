@@ -32,12 +32,11 @@ NO_VARIANCE = "no variance: this model gives one value per patch (Dirac)"
 SHOWN_KINDS: dict[str, MapScore] = {
     "share of the logit": "contribution",
     "class score": "evidence",
-    "f > 0": "probability",
+    "instance probability": "probability",
     "P(at least)": "grade",
 }
 """`score_kind` of a prediction made by `showing`."""
-PROBABILITY = "P(evidence > 0)"
-TITLES = {"probability": PROBABILITY, "grade": "P(grade)"}
+TITLES = {"grade": "P(grade)"}
 """Titles of scores whose name is not one."""
 UNITS = {"contribution": "logit", "probability": "", "grade": ""}
 """Units of scores that are not of evidence."""
@@ -60,14 +59,26 @@ def _some(values: np.ndarray | None) -> np.ndarray | None:
 
 
 def _doubt(p: Prediction) -> np.ndarray | None:
-    """Return P(wrong), by class where there is one score for each; None without a variance."""
-    if not p.attention_variance.any() or p.score_kind == "relevance":
-        return None
-    columns = zip(
-        np.atleast_2d(p.attention_mean.T), np.atleast_2d(p.attention_variance.T), strict=True
+    """Return P(wrong), by class where there is one score for each; None where nothing states it."""
+    if p.attention_mean.ndim == 1:
+        return doubt(p)
+    columns = [doubt(of_class(p, c)) for c in range(p.attention_mean.shape[1])]
+    known = [column for column in columns if column is not None]
+    return np.stack(known, axis=1) if len(known) == len(columns) else None
+
+
+def of_class(p: Prediction, column: int) -> Prediction:
+    """Return a prediction with one score per instance: that of one of several classes."""
+    names = (
+        "attention_mean",
+        "attention_variance",
+        "instance_probability",
+        "probability_positive",
+        "weight_above_uniform",
     )
-    found = [doubt(replace(p, attention_mean=m, attention_variance=v)) for m, v in columns]
-    return found[0] if p.attention_mean.ndim == 1 else np.stack(found, axis=1)
+    arrays = {name: getattr(p, name) for name in names}
+    columns = {k: column_of(v, column) for k, v in arrays.items() if v is not None}
+    return replace(p, **columns)
 
 
 def _score(name: MapScore) -> Callable[[Prediction], np.ndarray | None]:
@@ -246,7 +257,7 @@ def quantities(
     is_own = p.score_kind not in SHOWN_KINDS
     # (title, unit, reason if the values are 0)
     words = {
-        "probability": (PROBABILITY, "", ""),
+        "probability": ("probability", "", ""),
         "doubt": ("doubt: P(wrong)", "", ""),
         "variance": (f"{variance} σ²", squared, NO_VARIANCE),
         "within": (f"{variance} within members", squared, "no variance within members"),

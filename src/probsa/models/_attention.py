@@ -17,17 +17,18 @@ from ..layers import (
     NystromOptions,
     PosteriorKind,
     Readout,
+    SampledWeights,
     SoftMaximum,
     Transformer,
     TransformerOptions,
     Trunk,
-    WeightMoments,
+    WeightSums,
     Widths,
     cached_blocks,
     pool,
     pool_vectors,
+    sampled_weights,
     weigh,
-    weight_moments,
     without_autocast,
 )
 from ..variational import (
@@ -51,6 +52,8 @@ from ._explanation import Explanation, explain
 
 NETWORK, SAMPLING, PRIOR = TransformerOptions(), PosteriorOptions(), PriorOptions()
 FIELD, MAP = FieldOptions(), MapOptions()
+WEIGHTS = ("weight_mean", "weight_variance", "weight_above_uniform")
+"""The entries of `Output.extras` that hold the fields of `SampledWeights`, in this order."""
 
 
 class AttentionModel(Model):
@@ -261,8 +264,8 @@ class AttentionModel(Model):
     ) -> Output:
         """Return the output given the instance vectors: q(f | X), pooling and the classifier ψ.
 
-        Without gradients, `extras` hold the mean and the variance over samples of each instance's
-        weight, and a linear ψ gives an `explanation`.
+        Without gradients, `extras` hold what the samples say about each instance's weight
+        (`WEIGHTS`), and a linear ψ gives an `explanation`.
         """
         q = self.attention(h, bags)
         readout = self.readout(h, q.mean)
@@ -275,7 +278,7 @@ class AttentionModel(Model):
             with without_autocast(h):
                 f = q.sample(samples, streams).T
                 z = pool_vectors(f, h, streams.sizes)
-            weights = None if learning else weight_moments(f, streams.sizes)
+            weights = None if learning else sampled_weights(f, streams.sizes)
             return self._output(q, self.classifier(z), weights)
         with without_autocast(h):
             if self.closed_form and noise is None:
@@ -289,15 +292,15 @@ class AttentionModel(Model):
         self,
         q: Posterior,
         logits: Float[Tensor, "bags samples classes"],
-        weights: tuple[Tensor, Tensor] | None = None,
+        weights: SampledWeights | tuple[Tensor, Tensor] | None = None,
         explanation: Explanation | None = None,
     ) -> Output:
-        names = () if weights is None else ("weight_mean", "weight_variance")
         return Output(
             logits=logits,
             attention=q,
             likelihood=self.likelihood,
-            extras={k: v.view(q.mean.shape) for k, v in zip(names, weights or (), strict=True)},
+            # a closed form knows the moments alone
+            extras={k: v.view(q.mean.shape) for k, v in zip(WEIGHTS, weights or (), strict=False)},
             explanation=explanation,
         )
 
@@ -305,7 +308,7 @@ class AttentionModel(Model):
         """Predict without storing anything of size n x samples."""
         sizes = streams.sizes
         logits: list[list[Tensor]] = [[] for _ in sizes]
-        moments: list[WeightMoments] = []
+        sums: list[WeightSums] = []
         explainers = self._explainers(readout, bags=len(sizes))
         for f in sample_blocks(q, samples, streams):
             of_bags = (v.split(sizes, -1) for v in readout(f))
@@ -313,16 +316,16 @@ class AttentionModel(Model):
                 for scores, values in cached_blocks(*of_bag):
                     a = scores.softmax(-1)
                     logits[b].append(weigh(a, values))
-                    if b == len(moments):
-                        moments.append(WeightMoments(a))
-                    moments[b].add(a)
+                    if b == len(sums):
+                        sums.append(WeightSums(a))
+                    sums[b].add(a)
                     if explainers:
                         explainers[b].add(scores, values, weights=a)
-        mean, variance = zip(*(own.result() for own in moments), strict=True)
+        of_bags = zip(*(own.result() for own in sums), strict=True)
         return self._output(
             q,
             torch.stack([torch.cat(own) for own in logits]) + readout.bias,
-            (torch.cat(mean), torch.cat(variance)),
+            SampledWeights(*map(torch.cat, of_bags)),
             self.explained(q, readout, explainers) if explainers else None,
         )
 

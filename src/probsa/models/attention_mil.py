@@ -11,17 +11,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import torch
 from jaxtyping import Float
-from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor, nn
 
 from ..core import Bags, NonNegativeFloat
 from ..errors import InputError
-from ..layers import BagExplainer, Readout
+from ..layers import BagExplainer, Readout, without_autocast
 from ..variational import Posterior, negative_instances, probability_positive
 from ._attention import AttentionModel
 from ._base import Output, Provenance, ScoreKind
-from ._explanation import Explanation, explain
+from ._explanation import Explanation, explain, predicted_alone
 from ._originals import Original, original
 from ._registry import register
 
@@ -32,8 +32,6 @@ PRIOR = ("sampling", "prior", "field")
 POINT = ("field", "pooling")
 """Arguments without effect on a point mass."""
 TORCHMIL = ("width", "out_proj", "use_mlp", "final_norm", "add_self")
-QUADRATURE = 20
-"""Nodes of the Gauss-Hermite quadrature over one instance's f."""
 
 
 @register(
@@ -132,9 +130,10 @@ class Evidence(AttentionModel):
 
     In attention pooling nothing makes the attention point at the lesion, nor up rather than down.
     Here one quantity is both: f_n > 0 speaks for the class and f_n < 0 against it. Instance n
-    contributes α softmax(βf)_n f_n, and the contributions and b add up to ℓ. The map is the
-    posterior of f: its mean, its standard deviation and P(f_n > 0). With several classes, each has
-    its own f, with one κ for all.
+    contributes α softmax(βf)_n f_n, and the contributions and b add up to ℓ. A bag of instance n
+    alone has the logit α f_n + b, so E_q[σ(α f_n + b)] is the probability of the instance. The map
+    is the posterior of f: its mean and its standard deviation. With several classes, each has its
+    own f, with one κ for all.
 
     Args:
         negatives: weight of −log P(f_n ≤ 0), averaged over the instances of negative bags, where
@@ -196,27 +195,37 @@ class Evidence(AttentionModel):
         del h
         return self.pooling(like)
 
+    def attend(
+        self,
+        h: Float[Tensor, "n d"],
+        bags: Bags,
+        *,
+        noise: Tensor | None,
+        generator: torch.Generator | None,
+    ) -> Output:
+        """Also state the probability of each instance, in prediction."""
+        out = super().attend(h, bags, noise=noise, generator=generator)
+        if out.explanation is None:
+            return out
+        with without_autocast(h):
+            q = out.attention
+            readout = self.pooling(q.mean)
+            bias = readout.bias
+            if self.covariates is not None:
+                effect = self.covariates(bags.covariates)
+                bias = bias + effect[bags.bag].to(bias.dtype)
+            probability, at_least = predicted_alone(
+                q, self.likelihood, alpha=readout.alpha, bias=bias
+            )
+        explained = replace(out.explanation, probability=probability, at_least=at_least)
+        return replace(out, explanation=explained)
+
     def explained(
         self, q: Posterior, readout: Readout, explainers: Sequence[BagExplainer]
     ) -> Explanation:
-        scores, probability = (
-            v if v.ndim == 2 else v[:, None] for v in (q.mean, probability_positive(q))
-        )
-        of_grades = self._at_least(q, readout) if self.n_classes == 1 else None
-        return replace(explain(scores, explainers), probability=probability, at_least=of_grades)
-
-    def _at_least(self, q: Posterior, readout: Readout) -> Float[Tensor, "n steps"] | None:
-        """Return E_q[P(Y ≥ k | ℓ = α f_n + b)] of each instance, for grades."""
-        assert readout.alpha is not None
-        nodes, weights = hermegauss(QUADRATURE)
-        total: Tensor | None = None
-        for node, weight in zip(nodes, weights / weights.sum(), strict=True):
-            f = q.mean + node * q.variance.sqrt()
-            p = self.likelihood.at_least((readout.alpha * f + readout.bias)[:, None])
-            if p is None:
-                return None
-            total = weight * p if total is None else total + weight * p
-        return total
+        columns = len(q.mean), -1
+        mass = probability_positive(q).view(columns)
+        return replace(explain(q.mean.view(columns), explainers), positive_mass=mass)
 
 
 AUTHORS_KEYS = [

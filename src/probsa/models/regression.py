@@ -5,6 +5,7 @@ with C chosen by the NLL of the validation bags; no gradient step is taken.
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -83,6 +84,7 @@ class LinearModel(Model):
         if self.explains and not self.training and not torch.is_grad_enabled():
             even = g.new_zeros(1, len(g))
             explanation = explain_pooling(even, g, bags.sizes, bias=bias, likelihood=likelihood)
+            explanation = replace(explanation, probability=likelihood.probability(scores))
         shown = scores[:, 0] if self.n_classes == 1 else scores
         weight = torch.ones_like(scores) / bags.offsets.diff()[bags.bag, None]
         weight = weight.view_as(shown)

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
-from scipy.special import ndtr
 
 from ..errors import InputError
 from ..evaluation import Prediction
@@ -26,8 +25,8 @@ from .scripts import packed
 
 GALLERY = 10
 """Number of patches in each list of pictures."""
-UNCERTAIN = float(ndtr(1.0)) - 0.5
-"""|P − 0.5| of a score that is one standard deviation from 0."""
+UNCERTAIN = 0.25
+"""Largest |P − 0.5| of a patch that counts as uncertain."""
 
 
 def look_up_table(key: str) -> UInt8[np.ndarray, "256 3"]:
@@ -52,9 +51,8 @@ def quantities(
         "mean": quantity(own, mean, title=title, unit=unit),
         "deviation": stored("deviation", "standard deviation", unit, NO_VARIANCE),
         "probability": stored(
-            "probability", "P(evidence > 0)", "probability",
-            f"The score of this model ({p.score_kind}) has no zero that separates evidence for "
-            f"{words.aim} from evidence against it.",
+            "probability", "probability", "probability",
+            f"This model ({p.score_kind}) states no probability that a patch is positive.",
         ),
     }  # fmt: skip
     if p.at_least is not None:  # each grade or a higher one, of the patch on its own
@@ -83,7 +81,7 @@ def quantities(
     difference = quantity(
         "difference", chance, title="difference of P, this − other", unit="probability"
     )
-    none = "" if np.isfinite(chance).any() else "Not both models have P(evidence > 0)."
+    none = "" if np.isfinite(chance).any() else "Not both models have a probability of each patch."
     title = "difference of means, this − other"
     return found | {
         "difference": quantity("difference", score, title=title, unit=unit),
@@ -133,9 +131,9 @@ def chosen_column(p: Prediction) -> int:
 def galleries(found: dict[str, Quantity]) -> list[dict[str, Any]]:
     """Return two lists of patches for the pictures: the most and the least certain ones.
 
-    With P(evidence > 0), these are the patches of largest P, and those nearest to 0.5 whose mean is
-    within one standard deviation of 0; otherwise those of largest mean, and of largest standard
-    deviation where there is one that differs.
+    With a probability P of each patch, these are the patches of largest P, and those nearest to 0.5
+    with P between 0.25 and 0.75; otherwise those of largest mean, and of largest standard deviation
+    where there is one that differs.
     """
     mean, deviation, chance = (found[key] for key in ("mean", "deviation", "probability"))
     if not chance.absent:
@@ -145,8 +143,8 @@ def galleries(found: dict[str, Quantity]) -> list[dict[str, Any]]:
         unsure = np.argsort(far, kind="stable")
         unsure = unsure[far[unsure] < UNCERTAIN]
         lists = [
-            ("Highest P(evidence > 0)", "probability", rank),
-            ("Least certain: P nearest to 0.5", "probability", unsure),
+            ("Highest probability", "probability", rank),
+            ("Least certain: probability nearest to 0.5", "probability", unsure),
         ]
     else:
         lists = [(f"Highest {mean.title}", "mean", np.argsort(-mean.values, kind="stable"))]

@@ -34,10 +34,10 @@ class ExportFlags:
     """Files for other programs.
 
     Other formats (docs/exports.md):
-        ome_tiff: Also write <bag>.ome.tiff: mean, standard deviation and P(evidence) as a pyramid
+        ome_tiff: Also write <bag>.ome.tiff: mean, standard deviation and probability as a pyramid
             in register with the slide.
-        geojson: Also write <bag>.geojson for QuPath: the regions with P(evidence) of at least 0.5,
-            0.8, 0.9 and 0.95 (contours, the default), or one tile per patch with its values as
+        geojson: Also write <bag>.geojson for QuPath: the regions with a probability of at least
+            0.5, 0.8, 0.9 and 0.95 (contours, the default), or one tile per patch with its values as
             measurements (tiles).
         dicom: Also write <bag>_<quantity>.dcm (parametric maps) and <bag>_segmentation.dcm, for
             DICOM slides and CT series.
@@ -82,8 +82,8 @@ def run(
         bag: Bag to draw. May be repeated. Default: all bags.
         score: Score to show. auto: the one that the run chose on its validation bags. contribution:
             attention times class score. evidence: what the patch says on its own. probability:
-            P(evidence > 0). grade: the probability of each grade or a higher one of the patch on
-            its own, a map for each.
+            that of the patch to be positive. grade: the probability of each grade or a higher one
+            of the patch on its own, a map for each.
         scale: Colour scale: the same for all bags (fixed: that of the validation bags, if there are
             any), or from the range of each bag.
         variances: Also show the variance of the score, and its parts within and between members.

@@ -26,8 +26,9 @@ from ...statistics import (
     mean_of_items,
 )
 from ..claims import Claim
+from ..scores import NO_VARIANCE
 from ..words import INSTANCE_DETECTORS, NULL_DETECTORS
-from .table import NO_CALLS, NO_VARIANCE, InstanceTable, Values
+from .table import NO_CALLS, InstanceTable, Values
 
 POSITIVE_BAGS = "instances of positive bags"
 WITHIN = "auroc_within_bags"
@@ -44,14 +45,16 @@ MIXED = "with instances of both labels"
 NO_MIXED_BAG = "no positive bag has instances of both labels"
 NO_VALIDATION = "no validation predictions to choose a threshold on"
 NO_LABELS = "no positive validation bag has instance labels to choose a threshold on"
-DETECTORS = (
-    "variance", "doubt", "doubt_within", "doubt_between", "margin", "entropy",
-)  # fmt: skip
+NEED_VARIANCE = ("variance", "flip", "flip_within", "flip_between")
+"""The detectors that a posterior without a variance does not have."""
+DETECTORS = (*NEED_VARIANCE, "doubt", "margin", "entropy")
 """Scores that are high where a call may be wrong; `margin` and `entropy` are the null rivals."""
 WRONG_CALLS = (
     "error_rate", *(f"{metric}_{d}" for d in DETECTORS for metric in ("error_auroc", "augrc")),
 )  # fmt: skip
 GAINS = ("error_auroc_gain", "error_auroc_doubt_gain")
+AGAINST_MARGIN = {"doubt": "P(wrong)", "flip": "The probability that the call flips"}
+"""The detectors that are compared with the margin alone, in sentences."""
 
 
 def pooled(
@@ -220,8 +223,7 @@ def detector(table: InstanceTable, name: str) -> Values | str:
     """Return a score that should be high where calls are wrong, or why it says nothing."""
     if name in table.missing:
         return table.missing[name]
-    needs_variance = name == "variance" or name.startswith("doubt")
-    if needs_variance and not (table["variance"].any() and np.ptp(table[name]) > 0):
+    if name in NEED_VARIANCE and not (table["variance"].any() and np.ptp(table[name]) > 0):
         return NO_VARIANCE
     return table[name]
 
@@ -286,14 +288,17 @@ def detector_claim(gain: Metric) -> Claim | None:
 
 
 def detector_verdict(
-    metrics: Mapping[str, Metric], score: Literal["variance", "doubt"], *, what: str = POSITIVE_BAGS
+    metrics: Mapping[str, Metric],
+    score: Literal["variance", "doubt", "flip"],
+    *,
+    what: str = POSITIVE_BAGS,
 ) -> str:
-    """Say whether σ² finds wrong calls better than its null rivals, or P(wrong) than the margin.
+    """Say whether σ² finds wrong calls better than its null rivals, or another than the margin.
 
-    metrics: those of `instance_metrics`, or `detections` with `error_auroc_doubt_gain`.
+    metrics: those of `instance_metrics`, or `detections` with `error_auroc_<score>_gain`.
     """
-    if score == "doubt":
-        name, rival, gain = "P(wrong)", "margin", metrics["error_auroc_doubt_gain"]
+    if score != "variance":
+        name, rival, gain = AGAINST_MARGIN[score], "margin", metrics[f"error_auroc_{score}_gain"]
         rivals = best = "the margin"
         title = ""
     else:

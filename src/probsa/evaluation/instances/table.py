@@ -10,25 +10,27 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.special import entr, ndtr
+from scipy.special import entr
 
 from ...errors import InputError
 from ..prediction import Prediction
 from ..scores import (
     class_column,
-    distance_ratio,
     doubt,
+    flip,
     instance_evidence,
+    instance_probability,
     instance_scores,
     instance_variances,
+    no_doubt_reason,
+    no_probability_reason,
 )
 
 NO_INSTANCE_LABELS = "no bag has instance labels"
 NO_CALLS = "relevance has no threshold for calls"
 """The reason why scores of the kind `relevance` have no wrong calls."""
-NO_VARIANCE = "this posterior has no variance"
 NO_DISTANCE = "the predictions have no distances from training"
-NO_PROBABILITY = "the model gives instances no probability of being positive"
+NO_EVIDENCE = "the score is not evidence, whose sign could flip"
 ONE_MODEL = "one model has no variance between members"
 
 Values = Float[np.ndarray, " n"]
@@ -36,36 +38,31 @@ More = Callable[[Prediction], Mapping[str, "Values | str"]]
 """Further columns of a bag's instances, or the reasons why it does not have them."""
 
 
-def _positive_probability(p: Prediction) -> Values | str:
-    """Return P(f > 0), stored or from the mean and variance of evidence, or the model's own p."""
-    if p.probability_positive is not None:
-        return class_column(p, p.probability_positive)
-    score = instance_scores(p)
-    if p.score_kind == "probability":
-        return np.clip(score, 0, 1)
-    if p.score_kind != "evidence":
-        return NO_PROBABILITY
-    ratio = distance_ratio(np.abs(score), np.sqrt(instance_variances(p)))
-    return ndtr(np.sign(score) * ratio)
-
-
 COLUMNS: dict[str, Callable[[Prediction], Values | str]] = {
     "score": instance_scores,
     "evidence": instance_evidence,
     "variance": instance_variances,
-    "doubt": doubt,
-    "doubt_within": lambda p: doubt(p, part="within"),
-    "doubt_between": lambda p: (
-        ONE_MODEL if p.variance_between is None else doubt(p, part="between")
+    "doubt": lambda p: _or_reason(doubt(p), no_doubt_reason(p)),
+    "flip": lambda p: _or_reason(flip(p), NO_EVIDENCE),
+    "flip_within": lambda p: _or_reason(flip(p, part="within"), NO_EVIDENCE),
+    "flip_between": lambda p: (
+        ONE_MODEL
+        if p.variance_between is None
+        else _or_reason(flip(p, part="between"), NO_EVIDENCE)
     ),
     "margin": lambda p: -np.abs(instance_evidence(p)),
     "entropy": lambda p: entr(class_column(p, p.weight_mean)),
     "ood": lambda p: NO_DISTANCE if p.ood_distance is None else p.ood_distance.astype(np.float64),
-    "probability": _positive_probability,
+    "probability": lambda p: _or_reason(instance_probability(p), no_probability_reason(p)),
 }
 """What is known of each instance: μ as the model gives it; evidence, positive where the instance is
-called positive; σ²; P(wrong), from the whole variance or a part of it; nearness to the threshold;
-the weight's term of the entropy; distance from training; P(positive)."""
+called positive; σ²; P(wrong); the probability that the sign of the evidence flips, by the whole
+variance or a part of it; nearness to the threshold; the weight's term of the entropy; distance from
+training; the probability that the instance is positive."""
+
+
+def _or_reason(values: Values | None, reason: str) -> Values | str:
+    return reason if values is None else values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

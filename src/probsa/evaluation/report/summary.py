@@ -260,6 +260,19 @@ def _instances(found: Findings) -> str:
     return f"{said}; Dice {_metric(found, dice)}{shortened(more)}"
 
 
+def _instance_probability(found: Findings) -> str:
+    """Say how far the probabilities of instances are off, where instance labels tell."""
+    of_instances = found.values("calibration").get("instances")
+    if of_instances is None:
+        return ""
+    ece = of_instances.values["ece_adaptive"]
+    nll = _metric(found, of_instances.values["nll"])
+    return (
+        f"probability of instances: off by {ece.value:.0%}{_percent(ece)} on average in positive "
+        f"bags; negative log-likelihood {nll}"
+    )
+
+
 def _percent(m: Metric) -> str:
     return "" if m.low is None or m.high is None else f" [{m.low:.0%}, {m.high:.0%}]"
 
@@ -318,6 +331,7 @@ LINES: tuple[Callable[[Findings], str], ...] = (
     _surest,
     _map,
     _instances,
+    _instance_probability,
     _doubt,
     _patients,
     _unlike,

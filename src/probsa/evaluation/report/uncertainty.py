@@ -2,7 +2,7 @@
 
 Doubt: which scores find wrong calls of bags and of instances. Calibration: whether probabilities
 come true as often as they say; of bags p(Y = 1) (with three classes or more the highest probability
-against accuracy), of instances of positive bags P(f > 0).
+against accuracy), of instances the probability that they are positive.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,11 @@ from scipy.special import entr, ndtr
 from ...core import counted, group_keys
 from ...statistics import (
     FEWEST_PATIENTS,
+    LOSS,
     MEAN_SHARE,
     SHARE,
     SHARES,
+    SMALLEST,
     Draws,
     ErrorByChance,
     Metric,
@@ -27,6 +29,7 @@ from ...statistics import (
     calibration_error,
     equal_mass_bins,
     equal_width_bins,
+    mean_of_items,
     reliability,
     retention_curve,
     sampled_reliability,
@@ -44,29 +47,28 @@ from ..instances.table import (
     NO_CALLS,
     NO_DISTANCE,
     NO_INSTANCE_LABELS,
-    NO_PROBABILITY,
-    NO_VARIANCE,
     ONE_MODEL,
     InstanceTable,
     Values,
 )
-from ..scores import distance_ratio
+from ..scores import NO_VARIANCE, distance_ratio
 from ..section import RIGHT, Line, Panel, Section, Style, bags_and_instances, grid
 from ..words import BAG_DETECTORS, INSTANCE_DETECTORS, NULL_DETECTORS, OF_SEVERAL_CLASSES
 
 CURVE_RESAMPLES = 200
 """Upper limit of the resamples of a retention curve."""
 NULL = " (null)"
-STYLES: dict[str, Style] = {"doubt": "main", **dict.fromkeys(NULL_DETECTORS, "null")}
-"""The styles of the lines of detectors; others are plain."""
+Judged = Literal["doubt", "flip"]
+"""The detector that is compared with the margin: the one that uses the posterior."""
 SHOWN_SHARES = (0.5, 0.8)
 """The shares of the kept items whose error rate the text of a report shows."""
 OF_BAGS = (
-    "P(wrong) = Φ(−|p − t|/s) with the probability p, the threshold t and the standard deviation s."
+    "P(wrong) is 1 minus the probability of the called class. P(the call flips) = Φ(−|p − t|/s) "
+    "with the probability p, the threshold t and the standard deviation s."
 )
 OF_INSTANCES = (
-    "P(wrong) = Φ(−|e|/σ) with the evidence e, which is the distance of the score from its "
-    "threshold, and its standard deviation σ; w is the weight in the bag."
+    "P(wrong) is the probability that the prediction gives the other call; P(the call flips) is "
+    "the posterior probability that the evidence e has another sign; w is the weight in the bag."
 )
 """The symbols in the titles of detectors."""
 SEVERAL_CLASSES = "it needs two classes"
@@ -96,17 +98,20 @@ def _doubt(
     draws: Draws,
     what: str,
     scale: Scale,
+    judged: Judged,
     titles: Mapping[str, str],
     symbols: str,
 ) -> Section:
     """Return how well scores find the wrong calls of at least one item, see `detections`.
 
-    titles: those of the detectors that are shown; symbols: a sentence that explains them.
+    judged: the detector that the verdict compares with the margin; titles: those of the detectors
+    that are shown; symbols: a sentence that explains them.
     """
     found = detections(wrong, scores, draws=draws, what=what, scale=scale)
     area, risk = ({k: found[f"{kind}_{k}"] for k in scores} for kind in ("error_auroc", "augrc"))
-    gain = area["doubt"] - area["margin"]
-    verdict = detector_verdict({**found, "error_auroc_doubt_gain": gain}, "doubt", what=what)
+    gain = area[judged] - area["margin"]
+    verdict = detector_verdict({**found, f"error_auroc_{judged}_gain": gain}, judged, what=what)
+    styles: dict[str, Style] = {judged: "main", **dict.fromkeys(NULL_DETECTORS, "null")}
     fewer = draws.first(CURVE_RESAMPLES)
     curves = {
         k: retention_curve(wrong, s, draws=fewer, scale=scale)
@@ -120,7 +125,7 @@ def _doubt(
         if name not in curves:
             undefined.setdefault(m.reason, []).append(title.removesuffix(NULL))
             continue
-        curve, style = curves[name], STYLES.get(name, "plain")
+        curve, style = curves[name], styles.get(name, "plain")
         kept = [f"{curve.error_rate[SHARES.index(share)]:.1%}" for share in SHOWN_SHARES]
         rows.append([title, f"{m.value:.3f}", m.span(before=""), f"{risk[name].value:.4f}", *kept])
         line = Line(name, _percent(SHARES), _percent(curve.error_rate), label=title, style=style)
@@ -175,6 +180,13 @@ def _percent(values: Sequence[float | None]) -> list[Any]:
     return [None if v is None else 100 * v for v in values]
 
 
+def probability_wrong(
+    p: Float[np.ndarray, "bags classes"], called: Int[np.ndarray, " bags"]
+) -> Float[np.ndarray, " bags"]:
+    """Return P(wrong) of each bag's call: 1 minus the probability of the called class."""
+    return 1 - p[np.arange(len(p)), called]
+
+
 def _bag_doubt(context: Context) -> Section:
     """Return how well scores of bags find wrong calls of bags."""
     p, table, rows = context.p, context.predictions, list(context.rows)
@@ -186,13 +198,14 @@ def _bag_doubt(context: Context) -> Section:
         column = value[rows, called if several else -1]
         return column if column.any() else NO_VARIANCE
 
-    doubt = spread = deviation(table.std, missing=NO_VARIANCE)
+    flip = spread = deviation(table.std, missing=NO_VARIANCE)
     if several:
-        doubt = SEVERAL_CLASSES
+        flip = SEVERAL_CLASSES
     elif not isinstance(spread, str):
-        doubt = ndtr(-distance_ratio(margin, spread))
+        flip = ndtr(-distance_ratio(margin, spread))
     scores = {
-        "doubt": doubt,
+        "doubt": probability_wrong(p, called),
+        "flip": flip,
         "spread": spread,
         "within": deviation(table.std_within, missing=ONE_MODEL),
         "between": deviation(table.std_between, missing=ONE_MODEL),
@@ -206,6 +219,7 @@ def _bag_doubt(context: Context) -> Section:
         draws=context.draws,
         what="bags",
         scale=SHARE,
+        judged="flip",
         titles={**BAG_DETECTORS, **(OF_SEVERAL_CLASSES if several else {})},
         symbols="" if several else OF_BAGS,
     )
@@ -221,13 +235,14 @@ def _instance_doubt(context: Context, table: InstanceTable | None) -> Section | 
     if not len(inside.y):
         return f"no {POSITIVE_BAGS}"
     # of a single model, the part within members is the whole
-    hidden = ("doubt_within",) if inside.missing.get("doubt_between") == ONE_MODEL else ()
+    hidden = ("flip_within",) if inside.missing.get("flip_between") == ONE_MODEL else ()
     return _doubt(
         inside.called != inside.y,
         {name: detector(inside, name) for name in INSTANCE_DETECTORS},
         draws=context.resamples(table.names, table.positive).for_items(inside.bag),
         what=POSITIVE_BAGS,
         scale=MEAN_SHARE,
+        judged="doubt",
         titles={k: t for k, t in INSTANCE_DETECTORS.items() if k not in hidden},
         symbols=OF_INSTANCES,
     )
@@ -382,8 +397,8 @@ def calibration_section(context: Context, table: InstanceTable | None) -> Sectio
         },
     )
     instances = _instance_calibration(context, table)
-    if instances in (NO_PROBABILITY, NO_VARIANCE):
-        about += f"\ncalibration of P(f > 0) is undefined: {instances}"
+    if table is not None and isinstance(instances, str):
+        about += f"\ncalibration of instances is undefined: {instances}"
     more = {"ece_class_wise": class_wise, "temperature": temperature}
     return bags_and_instances(
         "calibration", bags, instances, figure="reliability", between=about, more=more
@@ -464,29 +479,53 @@ def _calibration(
 
 
 def _instance_calibration(context: Context, table: InstanceTable | None) -> Section | str:
-    """Return the calibration of P(f > 0), or why it is unknown."""
+    """Return the calibration of the instances' probabilities, or why it is unknown.
+
+    The bins are those of positive bags; `nll` is there and over all bags.
+    """
     if table is None:
         return NO_INSTANCE_LABELS
     if "probability" in table.missing:
-        return NO_PROBABILITY
+        return table.missing["probability"]
     inside = table.of_bags()
     if not len(inside.y):
         return "no labelled instances of positive bags"
     p = inside["probability"]
-    if not inside["variance"].any() and np.isin(p, (0, 0.5, 1)).all():
-        return NO_VARIANCE  # the probability of a point is 0 or 1: its error is that of the calls
-    draws = context.resamples(table.names, table.positive).for_items(inside.bag)
-    ece, bins = _error(p, inside.y, draws=draws)
+    draws = context.resamples(table.names, table.positive)
+    of_instances = draws.for_items(inside.bag)
+    ece, bins = _error(p, inside.y, draws=of_instances)
+    nll = _instance_nll(inside, draws=draws)
+    nll_everywhere = _instance_nll(table, draws=draws)
+    ece_everywhere, _ = _error(table["probability"], table.y, draws=draws.for_items(table.bag))
     return _calibration(
         CalibratedItems(
             len(p),
-            of="P(f > 0) and the share of positive instances, in positive bags",
-            name="P(f > 0) in positive bags",
-            title="P(f > 0), instances of positive bags",
+            of="the probability of an instance and the share of positive ones, in positive bags",
+            name="instances of positive bags",
+            title="instances of positive bags",
         ),
         ece,
-        sampled_reliability(p, inside.y, bins=bins, draws=draws),
+        sampled_reliability(p, inside.y, bins=bins, draws=of_instances),
         band="intervals over groups",
-        more="",
-        values={"ece_by_chance": None, "ece_by_chance_95": None},
+        more=(
+            f"; negative log-likelihood {nll}; of the instances of all bags: adaptive ECE "
+            f"{ece_everywhere}, negative log-likelihood {nll_everywhere}"
+        ),
+        values={
+            "ece_by_chance": None,
+            "ece_by_chance_95": None,
+            "nll": nll,
+            "all_bags": {
+                "items": len(table.y),
+                "ece_adaptive": ece_everywhere,
+                "nll": nll_everywhere,
+            },
+        },
     )
+
+
+def _instance_nll(table: InstanceTable, *, draws: Draws) -> Metric:
+    """Return the mean negative log-likelihood of the labels of instances."""
+    p = np.clip(table["probability"], SMALLEST, 1 - SMALLEST)
+    loss = -np.log(np.where(table.y, p, 1 - p))
+    return mean_of_items(loss, draws=draws.for_items(table.bag), scale=LOSS)
