@@ -22,7 +22,7 @@ from probsa.evaluation.words import (
     WITHIN_TITLES,
     metric_titles,
 )
-from probsa.statistics import Metric
+from probsa.statistics import Metric, Support
 from probsa.tasks import TASKS
 from probsa.workflow.covariate_comparison import BOTH, COVARIATES, IMAGES, covariate_section
 
@@ -123,7 +123,7 @@ def test_covariates_that_tell_the_target_are_a_warning(tmp_path, alone, warns):
     folder = write_report_folder(tmp_path / "p", "binary")
     rows = np.append(0, np.linspace(-0.05, 0.05, 20))
     values = {
-        name: Metric.of(value + rows)
+        name: Metric.of(value + rows, support=Support(patients=40, part=None, trials=40))
         for name, value in {COVARIATES: alone, IMAGES: 0.6, BOTH: 0.9}.items()
     }
     primary = TASKS["binary"].primary
