@@ -81,4 +81,5 @@ def test_lesions_are_resampled_by_the_groups_of_their_slides():
         )  # fmt: skip
 
     metrics = froc_summary([[hits("a"), hits("b")]], groups={"b": "a"}, bootstrap=20)
-    assert metrics["froc"].low is not None  # a single patient has no interval
+    # two patients, who are too few for an interval, and not one
+    assert metrics["froc"].no_interval.patients == 2
