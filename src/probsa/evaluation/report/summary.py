@@ -220,7 +220,7 @@ def _calibration(found: Findings) -> str:
             few = f"{rarer} of the rarer class; it takes {FEWEST_PATIENTS}"
         return f"calibration: cannot be judged on {few}"
     ece, usual, limit = (
-        of_bags.values[k] for k in ("ece_adaptive", "ece_by_chance", "ece_by_chance_95")
+        of_bags.values[k] for k in ("ece_adaptive", "ece_by_chance", "ece_by_chance_98")
     )
     shown = "miscalibrated" if verdict.miscalibrated else "no miscalibration can be shown"
     return (

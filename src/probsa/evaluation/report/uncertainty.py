@@ -329,7 +329,7 @@ class CalibrationVerdict:
     judged: bool
     """False with fewer than 20 patients, or fewer than three of the rarer class."""
     miscalibrated: bool
-    """Whether the error is larger than in 19 of 20 sets of calibrated probabilities."""
+    """Whether the error is larger than in 49 of 50 sets of calibrated probabilities."""
     patients: int
     rarer: int | None
     """Patients of the rarer of two classes; None with more classes."""
@@ -379,7 +379,7 @@ def calibration_section(context: Context, table: InstanceTable | None) -> Sectio
     verdict = calibration_verdict(ece, by_chance, draws=draws, positive=positive)
     text = (
         f"; perfectly calibrated probabilities give {by_chance.mean:.3f} on average and at most "
-        f"{by_chance.upper:.3f} in 19 of 20 such sets"
+        f"{by_chance.upper:.3f} in 49 of 50 such sets"
     )
     if verdict.judged:
         text += f", so miscalibration is {'shown' if verdict.miscalibrated else 'not shown'}"
@@ -391,7 +391,7 @@ def calibration_section(context: Context, table: InstanceTable | None) -> Sectio
         more=text,
         values={
             "ece_by_chance": by_chance.mean,
-            "ece_by_chance_95": by_chance.upper,
+            "ece_by_chance_98": by_chance.upper,
             "verdict": verdict,
             "claim": Claim.MISCALIBRATED if verdict.miscalibrated else None,
         },
@@ -513,7 +513,7 @@ def _instance_calibration(context: Context, table: InstanceTable | None) -> Sect
         ),
         values={
             "ece_by_chance": None,
-            "ece_by_chance_95": None,
+            "ece_by_chance_98": None,
             "nll": nll,
             "all_bags": {
                 "items": len(table.y),
