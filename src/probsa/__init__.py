@@ -19,6 +19,6 @@ Feature files of CLAM, TRIDENT, STAMP, slideflow and torchmil are read at stage 
 
 import lazy_loader
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 # Names are imported on first use: `import probsa` and `probsa --help` do not import PyTorch.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -110,7 +110,7 @@ def test_explain_gives_what_the_posterior_says(fitted):
         assert (scores.coords == coords).all() and scores.score_kind == "logit"
         assert scores.weight.sum() == pytest.approx(1, abs=1e-5)
         # attention states no probability; its samples say how often a weight is above 1 / n
-        assert scores.probability is None
+        assert scores.probability.shape == (len(x),) and np.isnan(scores.probability).all()
         above = scores.prediction.weight_above_uniform
         assert 0 < float(above.min()) < float(above.max()) < 1
     frame = explained[0].to_frame()

@@ -178,7 +178,8 @@ def test_the_texts_and_panels_of_a_strip():
     p = scan_bag(UNEVEN)
     labels = texts(axes(draw_strip(p, scan(UNEVEN)), "slices"))
     assert (labels[0], labels[4], len(labels)) == ("−30.0", "−12.0", 12)
-    p = replace(scan_bag(UNEVEN), attention_variance=np.zeros(12, np.float32))
+    zero = np.zeros(12, np.float32)
+    p = replace(scan_bag(UNEVEN), attention_variance=zero, weight_above_uniform=None)
     figure = draw_strip(p, scan(UNEVEN))
     assert len(texts(axes(figure, "slices"))) == 12
     assert "doubt bar" not in [a.get_label() for a in figure.axes]

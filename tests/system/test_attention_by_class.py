@@ -116,7 +116,7 @@ def test_a_map_has_a_row_for_each_class(run, tmp_path, scale):
         bag = next(csv.DictReader(f))["bag"]
     given = ["map", str(preds), "--bag", bag, "--out", str(tmp_path / "maps"), "--scale", scale]
     assert main(given) == 0
-    assert [p.name for p in (tmp_path / "maps").iterdir()] == [f"{bag}.png"]
+    assert [p.name for p in (tmp_path / "maps").glob("*.png")] == [f"{bag}.png"]
     p = read_predictions(preds).instances(bag)
     limits = map_limits(preds) if scale == "fixed" else None
     figure = draw_map(p, limits=limits, also=VARIANCES)

@@ -70,7 +70,7 @@ def test_slides_to_maps(trained, shared_data, tmp_path, capsys):
         tiles = json.loads((tmp_path / "maps" / f"{bag}.geojson").read_text())["features"]
         assert len(tiles) == len(stored.features)
         assert tiles[0]["geometry"]["coordinates"][0][0] == stored.coords[0].tolist()
-        assert {"mean", "variance", "probability"} <= tiles[0]["properties"]["measurements"].keys()
+        assert {"mean", "variance", "weight"} <= tiles[0]["properties"]["measurements"].keys()
         assert width(tmp_path / "maps" / f"{bag}.png") > 600
     # a slide with and without a pyramid has the same tissue, apart from patches at the border
     one, other = (

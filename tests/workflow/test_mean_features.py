@@ -108,9 +108,10 @@ def test_a_damaged_rival_is_refused(folder, tmp_path):
     path = trained.run.predictions / "mean_features.csv"
     labels = folder / "labels_regression.csv"
     text = path.read_text()
-    number = text.splitlines()[1].rpartition(",")[2]
-    for old, new in (("mean", "mitte"), (number, "1e400")):
-        path.write_text(text.replace(old, new, 1))
+    header, *rows = text.splitlines()
+    infinite = [",".join([*row.split(",")[:-1], "1e400"]) for row in rows]
+    for damaged in (text.replace("mean", "mitte", 1), "\n".join([header, *infinite])):
+        path.write_text(damaged)
         with pytest.raises(InputError, match=r"mean_features\.csv is damaged or belongs to other"):
             evaluate(trained.run.predictions, labels=labels, bootstrap=0)
     path.unlink()

@@ -58,10 +58,10 @@ class InstanceScores:
     """E[f_n], the mean of the attention or of the evidence; `score_kind` says which."""
     variance: Float[np.ndarray, "n *classes"]
     """Var[f_n]; 0 for a deterministic model."""
-    probability: Float[np.ndarray, " n"] | None
+    probability: Float[np.ndarray, " n"]
     """The probability that the instance is positive; see `probsa.evaluation.instance_probability`.
 
-    None for models that state none, such as those whose scores are attention. With several classes,
+    nan for models that state none, such as those whose scores are attention. With several classes,
     it is that of the bag's class.
     """
     weight: Float[np.ndarray, "n *classes"]
@@ -227,12 +227,15 @@ class MILEstimator(BaseEstimator):
         """Return the scores of the instances of each bag: mean, variance, probability, weight."""
         explained = []
         for p in self._predictions(X, coords):
+            probability = instance_probability(p)
+            if probability is None:
+                probability = np.full(len(p.attention_mean), np.nan)
             scores = InstanceScores(
                 name=p.name,
                 coords=p.coords,
                 mean=p.attention_mean,
                 variance=p.attention_variance,
-                probability=instance_probability(p),
+                probability=probability,
                 weight=p.weight_mean,
                 score_kind=p.score_kind,
                 prediction=p,
