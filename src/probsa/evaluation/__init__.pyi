@@ -78,6 +78,7 @@ from .scores import instance_evidence as instance_evidence
 from .scores import instance_probability as instance_probability
 from .scores import instance_scores as instance_scores
 from .scores import instance_variances as instance_variances
+from .scores import no_probability_reason as no_probability_reason
 from .section import RIGHT as RIGHT
 from .section import Line as Line
 from .section import Panel as Panel

@@ -14,8 +14,8 @@ VariancePart = Literal["total", "within", "between"]
 NO_VARIANCE = "this posterior has no variance"
 NO_PROBABILITY = "the model gives instances no probability of being positive"
 AGAIN = (
-    "the predictions lack what it is computed from, as those of version 0.2 and of pooling in "
-    "closed form do: predict again"
+    "the predictions lack what it is computed from, as those of version 0.2 and of attention that "
+    "is pooled in closed form do: predict again"
 )
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Float32
 
 from ..core import named_file, replacing
 from ..errors import InputError
-from ..evaluation import Prediction
+from ..evaluation import Prediction, no_probability_reason
 from ..jobs import write_lock
 from ..maps import NO_VARIANCE, CohortSources, Layout, class_names, column_of, squares
 from ..slides import Scan, Slide
@@ -80,9 +80,7 @@ def lacking(p: Prediction) -> dict[str, str]:
     if not p.attention_variance.any():
         absent["std"] = NO_VARIANCE
     if p.instance_probability is None and p.score_kind == "evidence":
-        absent["probability"] = (
-            "version 0.2 predicted it without the probability of each instance: predict again"
-        )
+        absent["probability"] = no_probability_reason(p)
     elif p.instance_probability is None and p.score_kind != "probability":
         absent["probability"] = (
             f"the model's score is a {p.score_kind}: a probability exists for evidence models and "

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from ..errors import InputError
-from ..evaluation import Prediction
+from ..evaluation import Prediction, no_probability_reason
 from ..maps import (
     KINDS,
     NO_VARIANCE,
@@ -40,6 +40,7 @@ def quantities(
 ) -> dict[str, Quantity]:
     """Return the quantities of one class by the page's keys, always in the same order."""
     unit, words = unit_of(p), p.of_task.words
+    unstated = no_probability_reason(p)
 
     def stored(key: str, title: str, unit: str, absent: str = "") -> Quantity:
         return value_of(p, key, title=title, column=column, unit=unit, absent=absent)
@@ -52,7 +53,7 @@ def quantities(
         "deviation": stored("deviation", "standard deviation", unit, NO_VARIANCE),
         "probability": stored(
             "probability", "probability", "probability",
-            f"This model ({p.score_kind}) states no probability that a patch is positive.",
+            f"{unstated[0].upper()}{unstated[1:]}.",
         ),
     }  # fmt: skip
     if p.at_least is not None:  # each grade or a higher one, of the patch on its own
