@@ -13,9 +13,9 @@ VariancePart = Literal["total", "within", "between"]
 """The whole variance; its part within the members of an ensemble; that between the members."""
 NO_VARIANCE = "this posterior has no variance"
 NO_PROBABILITY = "the model gives instances no probability of being positive"
-AGAIN = (
-    "the predictions lack what it is computed from, as those of version 0.2 and of attention that "
-    "is pooled in closed form do: predict again"
+NOT_STORED = (
+    "these predictions do not hold it: those of version 0.2 have to be predicted again; models of "
+    "numbers, of survival, and attention that is pooled in closed form have none"
 )
 
 
@@ -77,7 +77,7 @@ def instance_probability(p: Prediction) -> Float[np.ndarray, " n"] | None:
 
 def no_probability_reason(p: Prediction) -> str:
     """Return why `instance_probability` is None, for this kind of score."""
-    return AGAIN if p.score_kind == "evidence" else NO_PROBABILITY
+    return NOT_STORED if p.score_kind == "evidence" else NO_PROBABILITY
 
 
 def doubt(p: Prediction) -> Float[np.ndarray, " n"] | None:
@@ -101,7 +101,7 @@ def doubt(p: Prediction) -> Float[np.ndarray, " n"] | None:
 def no_doubt_reason(p: Prediction) -> str:
     """Return why `doubt` is None, for this kind of score."""
     if p.score_kind == "logit" and p.attention_variance.any():
-        return AGAIN
+        return NOT_STORED
     return NO_VARIANCE if p.score_kind in ("logit", "weight") else no_probability_reason(p)
 
 
