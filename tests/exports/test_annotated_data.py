@@ -31,11 +31,11 @@ def test_a_slide_with_features_and_values_of_each_patch(tmp_path):
     assert failures == []
     read = anndata.read_h5ad(out / "a.h5ad")
     np.testing.assert_array_equal(read.X, values)
-    np.testing.assert_array_equal(read.obs["attention_mean"], p.attention_mean)
-    np.testing.assert_array_equal(read.obs["attention_variance"], p.attention_variance)
+    np.testing.assert_array_equal(read.obs["mean (evidence)"], p.attention_mean)
+    np.testing.assert_array_equal(read.obs["std (evidence)"], np.sqrt(p.attention_variance))
     np.testing.assert_array_equal(read.obs["probability"], p.instance_probability)
-    np.testing.assert_array_equal(read.obs["weight_mean"], p.weight_mean)
-    assert read.obs["attention_mean"].dtype == np.float32
+    np.testing.assert_array_equal(read.obs["weight"], p.weight_mean)
+    assert read.obs["mean (evidence)"].dtype == np.float32
     assert list(read.obs["instance_label"][:3]) == ["positive", "negative", "unknown"]
     assert list(read.obs["patch"]) == list(range(30))
     assert list(read.obs_names[:2]) == ["a:0", "a:1"]
@@ -47,7 +47,7 @@ def test_a_slide_with_features_and_values_of_each_patch(tmp_path):
     assert "Research use only" in origin["statement"]
     with h5py.File(out / "a.h5ad") as f:
         assert f.attrs["encoding-type"] == "anndata"
-        np.testing.assert_array_equal(f["obs/attention_mean"][...], p.attention_mean)
+        np.testing.assert_array_equal(f["obs/mean (evidence)"][...], p.attention_mean)
 
 
 def test_all_slides_in_one_file(tmp_path):
@@ -68,7 +68,7 @@ def test_without_features_and_without_what_the_model_lacks(tmp_path):
     out, _ = export(tmp_path / "plain", None, p, anndata="per-bag")
     read = anndata.read_h5ad(out / "a.h5ad")
     assert read.shape == (30, 0)
-    assert not {"attention_variance", "probability"} & set(read.obs)
+    assert not {"std (logit)", "probability"} & set(read.obs)
     assert "no variance" in read.uns["probsa"]["a"]["without_std"]
     assert set(read.obs["instance_label"]) == {"unknown"}
     two = np.stack([p.attention_mean, -p.attention_mean], 1)
@@ -77,7 +77,8 @@ def test_without_features_and_without_what_the_model_lacks(tmp_path):
         tmp_path / "classes", None, classes, classes=("benign", "tumour"), anndata="per-bag"
     )
     read = anndata.read_h5ad(out / "a.h5ad")
-    np.testing.assert_array_equal(read.obsm["attention_mean"], two)
+    np.testing.assert_array_equal(read.obsm["mean (logit)"], two)
+    assert list(read.uns["probsa"]["a"]["columns"]["mean (logit)"]) == ["benign", "tumour"]
     assert list(read.uns["probsa"]["a"]["classes"]) == ["benign", "tumour"]
     scan = evidence(scan_bag([0.0, 2.5, 5.0]), name="head")
     out, _ = export(tmp_path / "scan", None, scan, anndata="per-bag")

@@ -15,8 +15,9 @@ from support.made_maps import SIDE, STRIDE, bag, lattice, prediction, scan, slid
 from support.refusals import refused
 
 from probsa.errors import InputError
-from probsa.exports.geojson import LEVELS, measurements, write_contours, write_tiles
+from probsa.exports.geojson import LEVELS, write_contours, write_tiles
 from probsa.exports.provenance import STATEMENT
+from probsa.exports.quantities import channels
 from probsa.maps import squares
 
 
@@ -27,6 +28,10 @@ def read(path):
 
 def tiles(p, folder, **how):
     return read(written(write_tiles, p, folder, **how))["features"]
+
+
+def measurements(p, classes=()):
+    return {q.label: q.values for q in channels(p, classes)}
 
 
 def contours(p, folder, **how):
@@ -80,7 +85,8 @@ def test_measurements_are_those_of_the_prediction(tmp_path):
     p.attention_mean[3], p.attention_variance[4] = np.nan, np.inf
     values = [f["properties"]["measurements"] for f in tiles(p, tmp_path)]
     for name, expected in (
-        ("mean", p.attention_mean), ("variance", p.attention_variance), ("weight", p.weight_mean),
+        ("mean (logit)", p.attention_mean), ("std (logit)", np.sqrt(p.attention_variance)),
+        ("weight", p.weight_mean),
         ("probability", p.instance_probability),
     ):  # fmt: skip
         known = np.isfinite(expected)
@@ -107,19 +113,19 @@ def test_each_class_has_its_measurements():
         instance_probability=np.tile(np.float32([0.1, 0.2, 0.7]), (8, 1)),
     )
     collection = measurements(p, classes=["healthy", "benign", "tumour"])
-    quantities = ("mean", "variance", "probability", "weight")
+    quantities = ("mean (logit)", "std (logit)", "probability", "weight")
     named = itertools.product(quantities, ("healthy", "benign", "tumour"))
     assert list(collection) == [" ".join(words) for words in named]
-    np.testing.assert_array_equal(collection["mean benign"], -p.attention_mean[:, 0])
+    np.testing.assert_array_equal(collection["mean (logit) benign"], -p.attention_mean[:, 0])
     np.testing.assert_array_equal(collection["probability tumour"], np.full(8, 0.7, np.float32))
-    assert "variance 1" in measurements(p)
+    assert "std (logit) 1" in measurements(p)
 
 
 def test_the_text_is_never_held_whole(tmp_path):
     n = 110
     coords = np.argwhere(np.ones((n, n)))[:, ::-1] * 256
     rng = np.random.default_rng(0)
-    p = prediction(coords, rng.normal(size=n * n), stride=256.0)
+    p = prediction(coords, rng.normal(size=n * n), rng.random(n * n), stride=256.0)
     p = replace(p, instance_probability=rng.random(n * n).astype(np.float32))
     tracemalloc.start()
     squares(p)
@@ -142,7 +148,7 @@ def test_what_fails_leaves_what_was_there(tmp_path):
     for p, error, words in (
         (scan(range(5)), InputError, "slices"),
         (prediction(None, [1.0]), InputError, "no coordinates"),
-        (broken, ValueError, "reshape"),
+        (broken, IndexError, "range"),
     ):
         refused(error, words, tiles, p, tmp_path)
     assert [f.name for f in tmp_path.iterdir()] == ["bag.geojson"]

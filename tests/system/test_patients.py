@@ -117,7 +117,7 @@ def test_a_patient_of_one_slide_is_that_slide(trained, folder):
     predictor, slides = load(trained.path, device="cpu"), open_data(config_of(folder).data)
     patient = PatientBags(slides, read_table(folder / "labels.csv")).bag("p00")
     slide = replace(slides.bag("p00-0"), name="p00")
-    a, b = (next(predictor.predict([bag])) for bag in (patient, slide))
+    a, b = predictor.predict([patient, slide])
     assert (a.slides, b.slides) == (("p00-0",), ())
     np.testing.assert_array_equal(a.weight_mean, b.weight_mean)
     np.testing.assert_array_equal(a.probability, b.probability)

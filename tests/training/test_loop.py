@@ -294,5 +294,5 @@ def test_two_logits_are_trained_and_predicted(config, tmp_path):
     arguments = {"instance_loss": "svm", "n_classes": 2}
     config = replace(config, model="clam-mb", model_arguments=arguments)
     predictor = load(train(with_training(config, epochs=1), tmp_path / "run").path, device="cpu")
-    p = next(predictor.predict([open_data(config.data).bag("001")])).probability
+    p = predictor.predict([open_data(config.data).bag("001")])[0].probability
     assert predictor.task == "multiclass" and len(p) == 2 and np.isfinite(p).all()

@@ -162,11 +162,11 @@ def test_a_saved_model_keeps_the_shares_of_its_predictions(folder, tmp_path, n_c
     predictor.save_pretrained(tmp_path / "saved")
     saved = load(tmp_path / "saved", device="cpu")
     bag = open_data(config.data).bag("001")
-    moved, stored = (next(p.predict([bag])).probability for p in (predictor, saved))
+    moved, stored = (p.predict([bag])[0].probability for p in (predictor, saved))
     assert moved.tolist() == stored.tolist()
     shift = predictor.model.likelihood.prior_shift.double().numpy()
     predictor.model.likelihood.prior_shift = None
-    p = next(predictor.predict([bag])).probability
+    p = predictor.predict([bag])[0].probability
     odds = p * np.exp(shift)
     total = odds.sum() if n_classes == 2 else odds + 1 - p
     np.testing.assert_allclose(moved, odds / total, rtol=1e-5)

@@ -7,6 +7,9 @@ from .arrays import POSITIONS as POSITIONS
 from .arrays import ArrayForm as ArrayForm
 from .arrays import load_array as load_array
 from .arrays import load_arrays as load_arrays
+from .bag_arrays import as_bag as as_bag
+from .bag_arrays import is_pair as is_pair
+from .bag_arrays import with_graph as with_graph
 from .bag_files import files_by_name as files_by_name
 from .bag_files import hdf5_files as hdf5_files
 from .bag_files import npy_files as npy_files
@@ -38,6 +41,7 @@ from .files import write_text as write_text
 from .graph_options import GraphChoice as GraphChoice
 from .graph_options import GraphKind as GraphKind
 from .graph_options import GraphOptions as GraphOptions
+from .graph_options import GraphOrigin as GraphOrigin
 from .graph_options import WeightKind as WeightKind
 from .graph_options import as_graph_options as as_graph_options
 from .graphs import DISTANCE_TOLERANCE as DISTANCE_TOLERANCE

@@ -5,7 +5,7 @@ The slides of a patient are joined to one bag: they share a softmax, but no edge
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from ..errors import BagError
-from .graph_options import GraphChoice, as_graph_options
+from .graph_options import GraphChoice, GraphOrigin, as_graph_options
 from .graphs import build_graph, degrees, undirected
 from .segments import segment_index
 from .store import BagKind, make_bag
@@ -56,6 +56,8 @@ class Bag:
     """Names of the slides of the bag; empty unless the bag was joined from slides."""
     covariates: Float[Tensor, " d"] | None = None
     """Encoded clinical covariates of the bag's patient."""
+    graph: tuple[GraphOrigin, ...] = ()
+    """How the graph was made, one entry per slide; empty if the edges were given as they are."""
 
     @classmethod
     def from_arrays(
@@ -81,7 +83,8 @@ class Bag:
             name: Name of the bag, which also seeds the noise of its prediction.
             graph: A kind (`"knn"`) or options of `GraphOptions` by name (`{"weight_scale":
                 "degree"}`). By default the 8 adjacent patches, the chain of slices, or no edges
-                without coordinates, with the weights 1 / ‖x_i − x_j‖.
+                without coordinates, with the weights 1 / ‖x_i − x_j‖; the predictor of a run
+                replaces a graph that was made by default with one like those of the run.
             stride: Distance between adjacent patches; None: it is estimated from `coords`.
             instance_labels: (n,) whole numbers, -1 if unknown; used for evaluation only.
             kind: `ct` or `slide`; None: `ct` if `coords` has one column.
@@ -99,7 +102,11 @@ class Bag:
             kind=kind,
             stride=None if stride is None else float(stride),
         )
-        built = build_graph(stored, options=as_graph_options(graph))
+        options = as_graph_options(graph)
+        built = build_graph(stored, options=options)
+        origin = GraphOrigin(
+            options=options, chosen=graph is not None, kind=kind, stride=stored.stride
+        )
         labels = stored.instance_labels
         return cls(
             name=name,
@@ -110,6 +117,7 @@ class Bag:
             coords=None if stored.coords is None else torch.from_numpy(stored.coords),
             stride=built.stride,
             instance_labels=None if labels is None else torch.from_numpy(labels),
+            graph=(origin,),
         )
 
     def __len__(self) -> int:
@@ -270,6 +278,8 @@ def join_bags(name: str, bags: Sequence[Bag], *, y: Label) -> Bag:
     slide = torch.arange(len(bags)).repeat_interleave(sizes).to(first.x.device)
     joined = {name: _joined(bags, name) for name in (*ROWS, *PAIRS, *PAIRS.values())}
     strides = {bag.stride for bag in bags}
+    # the edges of a slide whose origin is not known cannot be made anew
+    origins = [bag.graph for bag in bags] if all(bag.graph for bag in bags) else []
     return Bag(
         **joined | {"slide": slide},
         name=name,
@@ -277,6 +287,7 @@ def join_bags(name: str, bags: Sequence[Bag], *, y: Label) -> Bag:
         stride=strides.pop() if len(strides) == 1 else None,
         slides=names,
         covariates=first.covariates,
+        graph=tuple(chain.from_iterable(origins)),
     )
 
 
@@ -318,6 +329,8 @@ def select_instances(bag: Bag, rows: Int[Tensor, " kept"]) -> Bag:
             new = row_of[pairs]
             kept = (new >= 0).all(0)
             changes |= {name: new[:, kept], of_values: None if values is None else values[kept]}
+    # edges between the rows that are left cannot be told from their coordinates alone
+    changes["graph"] = tuple(replace(origin, chosen=True) for origin in bag.graph)
     return replace(bag, **changes)
 
 

@@ -45,6 +45,19 @@ class GraphOptions:
         check_options(self)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphOrigin:
+    """How the graph of a bag was made, so that another one can be made in its place."""
+
+    options: GraphOptions
+    chosen: bool
+    """Whether somebody chose these options; False: they are defaults, and a run replaces them."""
+    kind: Literal["slide", "ct"] | None = None
+    """What the bag was stated to be; None if nothing was stated."""
+    stride: float | None = None
+    """The stride that was stated with the coordinates, in their unit; None: it was estimated."""
+
+
 GraphChoice: TypeAlias = GraphOptions | Mapping[str, Any] | str | None
 """How a graph is built: options, the same by name, the name of a kind, or None for defaults."""
 

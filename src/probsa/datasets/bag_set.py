@@ -18,6 +18,7 @@ from ..core import (
     Bag,
     Graph,
     GraphOptions,
+    GraphOrigin,
     StoredBag,
     as_array,
     bag_limit,
@@ -63,6 +64,8 @@ class BagSet(ABC):
             raise InputError(f"cache_gb is {cache_gb:g}: give gigabytes, or 0 to disable the cache")
         self.folder = folder
         self.graph = graph
+        self.graph_chosen = True
+        """Whether somebody chose `graph`; False: it is the default, which a run replaces."""
         self.cache_gb = cache_gb
         self.max_bag_gb = max_bag_gb()
         """Largest size of a bag; kept here since worker processes do not inherit the setting."""
@@ -175,7 +178,12 @@ class BagSet(ABC):
             graph = build_graph(stored, options=self.graph)
             self._note(stored, graph)
             self._cache.put_graph(name, graph)
-        bag = replace(bag, edges=graph.edges, weights=graph.weights, stride=graph.stride)
+        origin = GraphOrigin(
+            options=self.graph, chosen=self.graph_chosen, kind=stored.kind, stride=stored.stride
+        )
+        bag = replace(
+            bag, edges=graph.edges, weights=graph.weights, stride=graph.stride, graph=(origin,)
+        )
         self._cache.put_bag(name, bag)
         return bag
 

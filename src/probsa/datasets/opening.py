@@ -29,7 +29,6 @@ from .overlay import label_files
 
 log = logging.getLogger(__name__)
 
-DEFAULT_GRAPH = GraphOptions()
 SETS = ("", "features", "patches_*/features", "*px_overlap", "slices")
 """Folders that may contain `features_<encoder>`: beside `patches` (TRIDENT, probsa), or `features`
 (torchmil)."""
@@ -42,7 +41,7 @@ STAMP_FOLDER = re.compile(r".+-[0-9a-f]{8}")
 def open_bags(
     folder: Path | str,
     *,
-    graph: GraphOptions = DEFAULT_GRAPH,
+    graph: GraphOptions | None = None,
     cache_gb: float = 4.0,
     features: str | None = None,
     instance_labels: Path | str | None = None,
@@ -52,7 +51,8 @@ def open_bags(
 
     Args:
         folder: The folder of the files, or the output folder of the tool that wrote them.
-        graph: How graphs are built.
+        graph: How graphs are built; None: by default, which the predictor of a run replaces with
+            how the run builds them.
         cache_gb: Gigabytes of features and graphs to keep in memory, in each process.
         features: Which folder of features to open, if there are several (`features_resnet50`).
         instance_labels: A folder of `<bag>.npy` that overrides the instance labels in the files.
@@ -76,7 +76,8 @@ def open_bags(
         kind, files = _recognised(chosen)
         for path in passed_over(chosen, files):
             log.warning("note: %s: it is passed over", not_a_file(path))
-        bags = kind(chosen, files_by_name(files), graph=graph, cache_gb=cache_gb)
+        bags = kind(chosen, files_by_name(files), graph=graph or GraphOptions(), cache_gb=cache_gb)
+    bags.graph_chosen = graph is not None
     if instance_labels is not None:
         bags.overlay = label_files(Path(instance_labels), bags.names)
     return bags

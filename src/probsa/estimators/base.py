@@ -337,7 +337,7 @@ class MILEstimator(BaseEstimator):
             run = train(config, Path(folder) / config.model, prepared=prepared)
             self.predictor_ = load(run.path, device=config.training.device)
             if config.training.temperature_scaling:
-                predicted = list(self.predictor_.predict(bags.bag(name) for name in split.val))
+                predicted = self.predictor_.predict(bags.bag(name) for name in split.val)
                 y = np.array([prepared.targets[p.name] for p in predicted], dtype=np.int64)
                 scale_run(run, self.predictor_, predicted, y=y)
             rows = TextTable.read(run.metrics_file).rows
@@ -353,7 +353,7 @@ class MILEstimator(BaseEstimator):
         expecting = f"{type(self).__name__} is expecting"
         check = self.predictor_.check
         _check(bags, width=self.n_features_in_, expecting=expecting, check=check)
-        return self.predictor_.predict(bags)
+        return self.predictor_.stream(bags)
 
     def _values(self, X: Any, coords: Any) -> np.ndarray:
         """Return the predicted columns of the bags, (bags, outputs) in float64."""

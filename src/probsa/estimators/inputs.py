@@ -1,6 +1,5 @@
 """What an estimator is given: `Bag`s, arrays, or pairs of arrays with coordinates; numbers."""
 
-import hashlib
 from collections.abc import Sequence, Sized
 from dataclasses import replace
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from ..core import Bag, GraphOptions, as_array
+from ..core import Bag, GraphOptions, as_bag
 from ..errors import BagError, InputError
 
 EXPECTED = (
@@ -28,12 +27,12 @@ def as_bags(X: Any, coords: Any = None, *, graph: GraphOptions) -> list[Bag]:
         X: list of `probsa.Bag`, of arrays or tensors (n, features), or of tuples (features,
             coords), an object array of these, or an array (bags, n, features).
         coords: coordinates of each bag, for arrays without; entries may be None.
-        graph: how graphs are built, for bags that have none.
+        graph: how graphs are built. A `Bag` whose graph was made by default gets one like this.
 
     Raises:
         InputError: there are no bags, or X is something else.
         BagError: a bag cannot be used; names its place.
-        GraphError: coordinates contradict the stride.
+        GraphError: coordinates contradict the stride, or a `Bag` was made with another graph.
     """
     items = items_of(X)
     if coords is not None and len(coords) != len(items):
@@ -81,40 +80,11 @@ def items_of(X: Any) -> list[Any]:
 
 
 def _as_bag(item: Any, coords: Any, *, number: int, graph: GraphOptions) -> Bag:
-    if isinstance(item, Bag):
-        if coords is not None:
-            raise BagError(f"bag {item.name!r} has its own coordinates: leave them out of coords")
-        if len(item) == 0:
-            raise BagError(f"bag {item.name!r} is empty: a bag needs at least one instance")
-        return item
-    if isinstance(item, tuple):
-        if len(item) != 2 or coords is not None:
-            raise BagError(
-                f"bag {number} is a tuple of {len(item)} entries"
-                f"{' and has coords too' if coords is not None else ''}; {EXPECTED}"
-            )
-        item, coords = item
-    name = f"bag {number}"
     try:
-        features = as_array(item)
-    except ValueError as error:  # rows of different lengths
-        raise BagError(f"{name} is not an array ({error}); {EXPECTED}") from error
-    try:
-        bag = Bag.from_arrays(features, coords, name=name, graph=graph)
+        return as_bag(item, coords, number=number, graph=graph)
     except BagError as error:
-        text = str(error).replace(repr(name), f"{number} of X", 1)
+        text = str(error).replace(f"bag 'bag {number}'", f"bag {number} of X", 1)
         raise type(error)(text) from error
-    return replace(bag, name=_digest(bag))
-
-
-def _digest(bag: Bag) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    for part in (bag.x, bag.coords):
-        if part is not None:
-            array = as_array(part)
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
 
 
 def as_numbers(values: Any, *, what: str) -> Float[np.ndarray, "..."]:

@@ -109,7 +109,7 @@ def predicted_without(
     for member in predictor.members:
         member.model.explains = False  # shortened bags need no explanation
     try:
-        found = [p.of_task.response(p, column) for p in predictor.predict(subsets, parts=True)]
+        found = [p.of_task.response(p, column) for p in predictor.stream(subsets, parts=True)]
     finally:
         for member in predictor.members:
             member.model.explains = True
@@ -215,6 +215,7 @@ def deletion_curves(
         UnknownName: The model does not have the score.
         BagError: The bag cannot be predicted.
     """
+    bag = predictor.with_graph(bag)  # parts of it are predicted with parts of this graph
     with recorded_pooling(samples=SAMPLES) as records:
         (p,) = predictor.predict([bag])
     known, task, most = available_scores(p), p.of_task, removable(predictor, bag)

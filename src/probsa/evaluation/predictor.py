@@ -10,7 +10,18 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from ..core import Bag, Bags, TaskName, pack, segment_softmax
+from ..core import (
+    Bag,
+    Bags,
+    GraphOptions,
+    TaskName,
+    as_bag,
+    counted,
+    is_pair,
+    pack,
+    segment_softmax,
+    with_graph,
+)
 from ..datasets import IN_MEMORY, FeatureMetadata, Metadata
 from ..errors import BagError, InputError
 from ..models import Model, Output, bag_rows
@@ -28,6 +39,8 @@ MAX_INSTANCES = 8192
 """Maximum number of instances per step; a larger bag has a step of its own."""
 PRIVATE = ("runs", "training_targets")
 """Entries of the origin of predictions that stay where they are: paths and labels."""
+ONE_BAG = 2
+"""Number of axes of an array that is a single bag: instances and features."""
 SEEN_BY_ALL = "every run was trained or validated on it"
 """Why a bag is not predicted by several runs."""
 
@@ -35,7 +48,8 @@ SEEN_BY_ALL = "every run was trained or validated on it"
 class Predictor:
     """A model with the standardisation of its training; create one with `probsa.load`.
 
-    A prediction depends only on the run and the bag, whose name seeds the noise.
+    A prediction depends only on the run and the bag, whose name seeds the noise. The bag has a
+    graph as in training, see `predict`.
     """
 
     seen: tuple[frozenset[str], ...] = ()
@@ -196,28 +210,93 @@ class Predictor:
         card = model_card(config, facts, score_kind=self.model.score_kind)
         return write_model(Path(folder), {**asdict(config), **(more or {})}, tensors, card=card)
 
-    def predict(self, bags: Iterable[Bag], *, parts: bool = False) -> Iterator[Prediction]:
-        """Yield one `Prediction` per bag, in order.
+    @property
+    def graph(self) -> GraphOptions | None:
+        """How the graphs of the training bags were built; None if it is not known."""
+        return None if self.config is None else self.config.data.graph
+
+    def predict(
+        self,
+        bags: Any,
+        *,
+        names: Sequence[str] | None = None,
+        stride: float | None = None,
+        parts: bool = False,
+    ) -> list[Prediction]:
+        """Return one `Prediction` per bag, in order; `stream` yields them one by one.
+
+        The graph of each bag is that of the training: arrays get one, and so does a `Bag` whose
+        graph was made by default. Features are standardised as in training.
 
         Args:
-            bags: the bags.
-            parts: whether these are only some instances of each bag, which may have lost all of
-                their neighbours; then `check` is left out.
+            bags: The bags, each a `Bag`, an array (n, features), or a tuple (features, coords) as
+                for `Bag.from_arrays`; or a single one of these, which gives a list of one.
+            names: Names of bags that are arrays, one for each bag. The name seeds the noise of a
+                prediction: with the name of a stored bag, it is the one of `probsa predict`. By
+                default, an array is named by a digest of its values.
+            stride: Distance between adjacent patches of arrays, in the unit of their coordinates;
+                None: it is estimated.
+            parts: Whether these are only some instances of each bag, which may have lost all of
+                their neighbours; then `check` is left out, and a graph is used as it is.
 
         Raises:
-            InputError: the argument is a single bag, or contains something that is not a bag.
-            BagError: a bag does not suit the model, see `check`.
+            InputError: The argument is neither a bag nor several, or there are not as many names.
+            BagError: A bag cannot be used or does not suit the model, see `check`.
+            GraphError: A `Bag` was made with another graph, which somebody chose, or coordinates
+                are missing or contradict the stride.
         """
-        if isinstance(bags, Bag):
-            raise InputError("predict() takes several bags: give [bag]")
-        waiting: list[Bag] = []
-        for bag in bags:
-            if not isinstance(bag, Bag):
+        items = _items(bags)
+        if names is not None:
+            items = list(items)
+            if isinstance(names, str) or len(names) != len(items):
                 raise InputError(
-                    f"predict() takes Bags, not {type(bag).__name__}: read one from a file with "
-                    "open_bags(folder).bag(name), or predict a whole folder with predict_folder"
+                    f"names is {names!r} for {counted(len(items), 'bag')}: give a list with one "
+                    "name for each bag"
                 )
-            if not parts:
+        return list(self._predictions(items, names=names, stride=stride, parts=parts))
+
+    def stream(self, bags: Iterable[Bag], *, parts: bool = False) -> Iterator[Prediction]:
+        """Yield one `Prediction` per bag, in order, and hold no more bags than a step needs.
+
+        Arguments and errors are those of `predict`.
+        """
+        return self._predictions(_items(bags), names=None, stride=None, parts=parts)
+
+    def with_graph(self, bag: Bag) -> Bag:
+        """Return the bag with the graph with which it is predicted.
+
+        Raises:
+            GraphError: the bag was made with another graph, which somebody chose, or coordinates
+                are missing or contradict the stride.
+        """
+        return bag if self.graph is None else with_graph(bag, self.graph)
+
+    def _predictions(
+        self,
+        items: Iterable[Any],
+        *,
+        names: Sequence[str] | None,
+        stride: float | None,
+        parts: bool,
+    ) -> Iterator[Prediction]:
+        waiting: list[Bag] = []
+        for number, item in enumerate(items):
+            if parts:
+                bag = item
+            else:
+                own = isinstance(item, Bag)
+                bag = as_bag(
+                    item,
+                    number=number,
+                    graph=self.graph,
+                    name=None if names is None or own else names[number],
+                    stride=None if own else stride,
+                )
+                if own and names is not None and names[number] != bag.name:
+                    raise InputError(
+                        f"bag {bag.name!r} has its own name, but names has {names[number]!r}: "
+                        "leave names out for a probsa.Bag"
+                    )
                 self.check(bag)
             if waiting and sum(map(len, waiting)) + len(bag) > MAX_INSTANCES:
                 yield from self._scaled(waiting)
@@ -308,6 +387,39 @@ class Ensemble(Predictor):
             if not of_bag:
                 raise BagError(f"bag {bag.name!r}: {SEEN_BY_ALL}")
         return [combine(of_bag, align=self.model.score_kind == "logit") for of_bag in predictions]
+
+
+def _items(bags: Any) -> Iterable[Any]:
+    """Return the bags that are given, of which there may be a single one.
+
+    Raises:
+        InputError: this is neither a bag nor several.
+    """
+    table = isinstance(bags, np.ndarray | Tensor) and bags.dtype != object and bags.ndim == ONE_BAG
+    if isinstance(bags, Bag) or is_pair(bags) or table:
+        return [bags]
+    if isinstance(bags, str | bytes | Path | Mapping) or not isinstance(bags, Iterable):
+        raise InputError(
+            f"predict() takes bags, not a {type(bags).__name__}: give probsa.Bags, arrays "
+            "(instances, features) or pairs (features, coords); read a bag from a file with "
+            "open_bags(folder).bag(name), or predict a whole folder with predict_folder"
+        )
+    if isinstance(bags, list) and _is_list_of_pair(bags):
+        raise InputError(
+            "predict() got a list of an array of features and one of coordinates, which would be "
+            "two bags: give the pair as a tuple, (features, coords)"
+        )
+    return bags
+
+
+def _is_list_of_pair(items: list[Any]) -> bool:
+    """Return whether a list looks like features and coordinates instead of bags."""
+    if len(items) != 2 or not all(isinstance(item, np.ndarray | Tensor) for item in items):
+        return False
+    features, coords = items
+    few_columns = coords.ndim == 1 or (coords.ndim == ONE_BAG and coords.shape[1] in (1, 2))
+    wide = features.ndim == ONE_BAG and features.shape[1] > 2
+    return wide and few_columns and len(features) == len(coords)
 
 
 def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterator[Prediction]:

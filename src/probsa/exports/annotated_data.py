@@ -1,12 +1,13 @@
 """Stage 10: write features and maps as AnnData, which scanpy and squidpy read.
 
-Values per instance are columns of `obs` (per class: `obsm`), centres of patches are
+Values per instance are columns of `obs` (per class: of an array in `obsm`), centres of patches are
 `obsm["spatial"]`, and the origin is `uns["probsa"]`. `layers` are not used: they must have the
 shape of the features.
 """
 
 from collections import ChainMap
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ from jaxtyping import Shaped
 from ..datasets import BagSet
 from ..errors import InputError, MissingExtra
 from ..evaluation import Prediction
-from .bag import ExportBag, lacking
+from .bag import ExportBag
+from .quantities import lacking
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -57,22 +59,18 @@ def annotated(bag: ExportBag, features: BagSet | None) -> "AnnData":
     side = bag.squares.side if p.coords is not None and p.coords.shape[-1] == 2 else None
     columns: dict[str, Any] = {"patch": np.arange(n), "bag": pd.Categorical([p.name] * n)}
     positions: dict[str, Any] = {}
-    chances = [q.values for q in bag.of("probability")]
-    for name, values in {
-        "attention_mean": p.attention_mean,
-        "attention_variance": None if "std" in absent else p.attention_variance,
-        "probability": np.stack(chances, 1) if chances else None,
-        "weight_mean": p.weight_mean,
-        "contribution": p.contribution,
-    }.items():
-        if values is not None:
-            table = np.asarray(values, np.float32).reshape(n, -1)
-            held, of_bag = (columns, table[:, 0]) if table.shape[1] == 1 else (positions, table)
-            held[name] = of_bag
+    classes_of: dict[str, list[str]] = {}
+    for label, of_classes in groupby(bag.quantities, key=lambda q: q.quantity):
+        several = list(of_classes)
+        if several[0].column is None:
+            columns[label] = several[0].values
+        else:
+            positions[label] = np.stack([q.values for q in several], axis=1)
+            classes_of[label] = [q.class_name for q in several]
     labels = np.full(n, -1) if p.instance_labels is None else np.sign(p.instance_labels)
     words = [LABELS[int(v)] for v in labels]
     columns["instance_label"] = pd.Categorical(words, categories=list(LABELS.values()))
-    uns: dict[str, Any] = {"probsa": {p.name: _origin(bag, absent)}}
+    uns: dict[str, Any] = {"probsa": {p.name: _origin(bag, absent, classes_of)}}
     if p.coords is not None and side is not None:
         positions["spatial"] = np.asarray(p.coords, np.float64) + side / 2
         factors = {"spot_diameter_fullres": side, "tissue_hires_scalef": 1.0}
@@ -89,10 +87,13 @@ def annotated(bag: ExportBag, features: BagSet | None) -> "AnnData":
     )
 
 
-def _origin(bag: ExportBag, absent: dict[str, str]) -> dict[str, Any]:
+def _origin(
+    bag: ExportBag, absent: dict[str, str], classes_of: dict[str, list[str]]
+) -> dict[str, Any]:
     return {
         **bag.about.entries,
         "classes": list(bag.classes),
+        "columns": classes_of,
         "probability": np.asarray(bag.p.probability, np.float64),
         **{f"without_{key}": reason for key, reason in absent.items()},
     }

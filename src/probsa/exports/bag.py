@@ -5,88 +5,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
-
-import numpy as np
-from jaxtyping import Float32
 
 from ..core import named_file, replacing
 from ..errors import InputError
-from ..evaluation import Prediction, no_probability_reason
+from ..evaluation import Prediction
 from ..jobs import write_lock
-from ..maps import NO_VARIANCE, CohortSources, Layout, class_names, column_of, squares
+from ..maps import CohortSources, Layout, squares
 from ..slides import Scan, Slide
 from .provenance import Provenance
-
-Key = Literal["mean", "std", "probability"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Channel:
-    """One quantity of one class, with the words of files."""
-
-    key: Key
-    values: Float32[np.ndarray, " n"]
-    unit: str
-    """`logit`, `weight`, … as in `Prediction.score_kind`; `probability`."""
-    column: int | None
-    """Index of the class; None if the model has one score for all classes."""
-    class_name: str
-
-    @property
-    def name(self) -> str:
-        """`mean`, or `mean tumour` if there is a score per class."""
-        return f"{self.key} {self.class_name}".strip()
-
-    @property
-    def label(self) -> str:
-        """The name with its unit, for readers."""
-        word = self.key if self.key == "probability" else f"{self.key} ({self.unit})"
-        return f"{word} {self.class_name}".strip()
-
-    @property
-    def suffix(self) -> str:
-        """`mean`, or `mean_class1`: what the names of files end with."""
-        return self.key if self.column is None else f"{self.key}_class{self.column}"
-
-
-def channels(p: Prediction, classes: Sequence[str] = ()) -> Iterator[Channel]:
-    """Yield the mean and, where they exist, the standard deviation and the probability, by class.
-
-    The mean and the standard deviation are those of the model's own score, and the probability is
-    `Prediction.instance_probability`, or the score itself if it is one: as `probsa map` shows them.
-    """
-    chance = p.attention_mean if p.score_kind == "probability" else p.instance_probability
-    arrays: dict[Key, np.ndarray | None] = {
-        "mean": p.attention_mean, "std": np.sqrt(p.attention_variance), "probability": chance,
-    }  # fmt: skip
-    for key, values in arrays.items():
-        if values is None or key in lacking(p):
-            continue
-        columns = values[0].size
-        for c, name in enumerate(class_names(p, columns, classes)):
-            yield Channel(
-                key=key,
-                values=np.asarray(column_of(values, c), np.float32),
-                unit="probability" if key == "probability" else p.score_kind,
-                column=c if columns > 1 else None,
-                class_name=name if columns > 1 else "",
-            )
-
-
-def lacking(p: Prediction) -> dict[str, str]:
-    """Return why a prediction has no standard deviation or no probability, by key."""
-    absent = {}
-    if not p.attention_variance.any():
-        absent["std"] = NO_VARIANCE
-    if p.instance_probability is None and p.score_kind == "evidence":
-        absent["probability"] = no_probability_reason(p)
-    elif p.instance_probability is None and p.score_kind != "probability":
-        absent["probability"] = (
-            f"the model's score is a {p.score_kind}: a probability exists for evidence models and "
-            "for scores that are probabilities"
-        )
-    return absent
+from .quantities import TABLE, Channel, Key, channels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,13 +29,18 @@ class ExportBag:
     written: list[Path] = field(default_factory=list)
 
     @cached_property
-    def channels(self) -> list[Channel]:
-        """What is written of it."""
+    def quantities(self) -> list[Channel]:
+        """All that there is of its instances, an item per class."""
         return list(channels(self.p, self.classes))
+
+    @property
+    def channels(self) -> list[Channel]:
+        """What is written as a raster: mean, standard deviation and probability."""
+        return [c for c in self.quantities if TABLE[c.key].raster]
 
     def of(self, key: Key) -> list[Channel]:
         """Return one quantity, an item per class."""
-        return [c for c in self.channels if c.key == key]
+        return [c for c in self.quantities if c.key == key]
 
     @property
     def squares(self) -> Layout:

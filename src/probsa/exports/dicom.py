@@ -20,8 +20,9 @@ from ..cohorts import Record
 from ..errors import InputError, MissingExtra
 from ..evaluation import Prediction
 from ..maps import Layout, checked_squares, match_slices, raster
-from .bag import Channel, ExportBag
+from .bag import ExportBag
 from .provenance import Provenance
+from .quantities import Channel
 from .series import series_planes, steps_of
 
 if TYPE_CHECKING:

@@ -12,12 +12,13 @@ from ..evaluation import Prediction, Predictions, read_predictions
 from ..jobs import sweep, write_lock
 from ..maps import READ_ERRORS, CohortSources, predicted_bags
 from .annotated_data import annotated, write_annotated
-from .bag import ExportBag, lacking
+from .bag import ExportBag
 from .dicom import write_dicom
 from .geojson import write_contours, write_tiles
 from .nifti import write_nifti
 from .ome_tiff import write_ome_tiff
 from .provenance import provenance
+from .quantities import lacking
 
 if TYPE_CHECKING:
     from anndata import AnnData

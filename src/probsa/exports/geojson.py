@@ -7,15 +7,15 @@ objects, then Measure > Measurement maps.
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import InputError, MissingExtra, ProbSAError
-from ..evaluation import Prediction
 from ..maps import class_names
-from .bag import Channel, ExportBag, lacking
+from .bag import ExportBag
+from .quantities import Channel, lacking
 
 if TYPE_CHECKING:
     from shapely.geometry.base import BaseGeometry
@@ -63,43 +63,8 @@ def write_contours(bag: ExportBag) -> None:
 
 
 def write_tiles(bag: ExportBag) -> None:
-    """Write the patches of a bag as tiles with their `measurements`, in constant memory."""
+    """Write the patches of a bag as tiles with all quantities of the table, in constant memory."""
     _write(bag, _tiles(bag))
-
-
-def measurements(p: Prediction, classes: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """Return the values of a bag's n patches, each (n,), by the name that QuPath shows.
-
-    `mean` and `variance` are those of the model's score, `probability` is that of the patch
-    (`Prediction.instance_probability`, or the score itself if it is one), and `weight` is the mean
-    share of the bag's attention. Where the model has them, `contribution`, `evidence` (the class
-    score), `leave one out`, `P(evidence > 0)`, and for grades `alone`, the probability of each
-    grade or a higher one of the patch on its own, follow. With one column per class, each class has
-    its own measurement, such as `mean tumour`.
-    """
-    n = len(p.attention_mean)
-    columns = {
-        "mean": p.attention_mean,
-        "variance": p.attention_variance,
-        "probability": (
-            p.attention_mean if p.score_kind == "probability" else p.instance_probability
-        ),
-        "weight": p.weight_mean,
-        "contribution": p.contribution,
-        "evidence": p.class_score,
-        "leave one out": p.leave_one_out,
-        "P(evidence > 0)": p.probability_positive,
-        "alone": p.at_least,
-    }
-    named: dict[str, np.ndarray] = {}
-    for quantity, values in columns.items():
-        if values is not None:
-            table = np.asarray(values).reshape(n, -1)
-            width = table.shape[1]
-            names = class_names(p, width, classes)
-            keys = [quantity] if width == 1 else [f"{quantity} {name}" for name in names]
-            named |= dict(zip(keys, table.T, strict=True))
-    return named
 
 
 def _resolution(bag: ExportBag) -> float | None:
@@ -145,7 +110,8 @@ def _annotation(
 
 
 def _tiles(bag: ExportBag) -> Iterator[dict[str, Any]]:
-    patches, columns = bag.squares, measurements(bag.p, bag.classes)
+    patches = bag.squares
+    columns = {q.label: q.values for q in bag.quantities}
     for start in range(0, len(patches.corners), CHUNK):
         rows = slice(start, start + CHUNK)
         low = np.rint(patches.corners[rows]).astype(np.int64).tolist()

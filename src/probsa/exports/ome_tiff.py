@@ -13,7 +13,8 @@ from jaxtyping import Float32
 
 from ..errors import MissingExtra
 from ..maps import Raster, checked_squares, raster
-from .bag import ExportBag, lacking
+from .bag import ExportBag
+from .quantities import lacking
 
 LONGEST = 64
 """Levels are halved until no side is longer than this, in cells."""

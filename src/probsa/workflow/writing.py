@@ -141,7 +141,7 @@ class BagSelection:
 
         curves: list[DeletionCurves] = []
         effects: list[SlideEffect] = []
-        predict = predictor.predict
+        predict = predictor.stream
         if self.faithfulness:
             predict = partial(predicted_with_curves, predictor, into=curves)
         into = effects if self.slides else None

@@ -72,7 +72,7 @@ def test_correlations_equal_predictions_of_the_shortened_bags(run):
         bag, rows = bags.bag(name), torch.arange(len(bags.bag(name)))
         predictor = load(cell.folder(out), device="cpu")
         after = [
-            float(next(predictor.predict([select_instances(bag, rows[rows != i])])).probability[-1])
+            float(predictor.predict([select_instances(bag, rows[rows != i])])[0].probability[-1])
             for i in rows.tolist()
         ]
         drops = [float(table.probability[row, -1]) - p for p in after]

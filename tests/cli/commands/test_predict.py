@@ -83,7 +83,7 @@ def test_bags_that_every_run_has_seen_are_left_out_and_new_ones_are_not(runs, tm
     assert "left out" in capsys.readouterr().err
     bags = open_data(RunFolder(folders[0]).config().data)
     x = replace(bags.bag("003"), name="new")
-    both = [next(iter(load(f, device="cpu").predict([x]))).probability for f in folders]
+    both = [load(f, device="cpu").predict([x])[0].probability for f in folders]
     assert float(rows["new"]["p_1"]) == pytest.approx(float(np.mean(both)), rel=1e-5)
     assert float(rows["new"]["sd_between_1"]) == pytest.approx(float(np.std(both)), rel=1e-4)
 

@@ -1,0 +1,326 @@
+"""Every export against instances/*.h5: value by value, by other libraries, for every target.
+
+The names that exports may have, and the datasets that hold their values, are those of the table in
+docs/exports.md.
+"""
+
+import json
+import re
+import warnings
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pandas as pd
+import pydicom
+import pytest
+import tifffile
+import torch
+from support.made_dicom import write_ct_series, write_dicom_slide
+from support.made_exports import export
+from support.made_maps import SIDE, lattice, pink
+
+from probsa import Bag
+from probsa.errors import InputError
+from probsa.evaluation import Predictor, read_predictions
+from probsa.exports.quantities import TABLE, channels
+from probsa.models import arguments, build, look_up, names
+from probsa.slides import list_scans, open_scan
+from probsa.training import Standardizer
+from probsa.variational import LikelihoodSpec
+
+DOCS = Path(__file__).parents[2] / "docs" / "exports.md"
+WIDTH = 6
+SMALL = {
+    "embed": 8,
+    "attention_dim": 4,
+    "samples": 2,
+    "predict_samples": 16,
+    "layers": 1,
+    "heads": 2,
+}
+SPECS = {
+    "binary": None,
+    "multiclass": None,
+    "multilabel": LikelihoodSpec(task="multilabel", n_classes=2),
+    "ordinal": LikelihoodSpec(task="ordinal", n_classes=3, kind="cumulative", starts=(-1.0, 1.0)),
+}
+CLASSES = {
+    "binary": ("benign", "tumour"),
+    "multiclass": ("none", "mild", "severe"),
+    "multilabel": ("oedema", "necrosis"),
+    "ordinal": ("low", "middle", "high"),
+}
+MODELS = ("evidence-field", "evidence-diag", "abmil", "abmil-probsa-diag", "vmil", "transmil")
+"""Scores of all kinds: evidence with and without neighbours, logits, probabilities, weights."""
+
+
+def documented() -> dict[str, list[str]]:
+    """Return the datasets that may hold the values of each name, as the documentation states."""
+    rows = {}
+    for line in DOCS.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| `") and len(cells) == 4 and not cells[0].startswith("`--"):
+            rows[re.sub(r" (\(KIND\)|GRADE)", "", cells[0].strip("`"))] = re.findall(
+                r"`(\w+)`", cells[1]
+            )
+    return rows
+
+
+def test_the_documented_names_are_those_that_are_exported():
+    assert list(documented()) == list(TABLE)
+    fields = {field for known in documented().values() for field in known}
+    assert fields <= set(read_fields())
+
+
+def read_fields() -> tuple[str, ...]:
+    from probsa.evaluation.prediction import PER_INSTANCE
+
+    return tuple(PER_INSTANCE)
+
+
+def stored_values(file: Path, kind: str) -> dict[str, np.ndarray]:
+    """Return (n, columns) of each documented name, from the datasets of a file of instances."""
+    with h5py.File(file) as f:
+        arrays = {k: np.asarray(v) for k, v in f.items() if isinstance(v, h5py.Dataset)}
+    chance = kind == "probability"
+    values = {name: arrays.get(fields[0]) for name, fields in documented().items()}
+    if not arrays["attention_variance"].any():
+        values["std"] = None
+    else:
+        values["std"] = np.sqrt(arrays["attention_variance"])
+    if chance:
+        values["probability"], values["mean"] = arrays["attention_mean"], None
+    if kind == "weight":
+        values["weight"] = None
+    if kind == "evidence":
+        values["evidence"] = None
+    found = {}
+    for name, column in values.items():
+        if column is not None:
+            named = f"{name} ({kind})" if name in ("mean", "std") else name
+            found[named] = column.reshape(len(column), -1).astype(np.float32)
+    return found
+
+
+def predictor_of(model: str, task: str) -> Predictor:
+    """Return an untrained model, whose scores differ from instance to instance."""
+    spec = SPECS[task]
+    small: dict[str, Any] = {k: v for k, v in SMALL.items() if k in arguments(model)}
+    if spec is not None:
+        one_logit = look_up(model).model.one_field and bool(spec.starts)
+        small["likelihood"] = {**spec.as_dict(), "one_logit": one_logit}
+    elif task == "multiclass":
+        small["n_classes"] = 3
+    torch.manual_seed(1)
+    network = build(model, in_dim=WIDTH, **small)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    classes = CLASSES[task]
+    return Predictor(network, Standardizer(), classes=classes)
+
+
+def features(n: int) -> np.ndarray:
+    return np.random.default_rng(n).normal(size=(n, WIDTH)).astype(np.float32)
+
+
+def predicted(model: str, task: str, coords, *, name: str = "a"):
+    """Return the prediction of a bag; models that cannot learn the task are skipped."""
+    try:
+        predictor = predictor_of(model, task)
+    except InputError as error:
+        pytest.skip(str(error))
+    n = len(coords)
+    labels = np.arange(n) % 3 - 1
+    bag = Bag.from_arrays(features(n), coords, name=name, instance_labels=labels, stride=None)
+    (p,) = predictor.predict(bag)
+    return p
+
+
+@pytest.fixture(scope="module")
+def slides(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("slides")
+    write_dicom_slide(folder / "a.dcm", pink())
+    return folder
+
+
+@pytest.fixture(scope="module", params=[(m, t) for m in MODELS for t in SPECS], ids="-".join)
+def exported(request, slides, tmp_path_factory):
+    """The files of a slide in all formats, and the values of its file of instances."""
+    model, task = request.param
+    p = predicted(model, task, lattice())
+    folder = tmp_path_factory.mktemp("export")
+    formats = {"ome_tiff": True, "dicom": True, "anndata": "per-bag"}
+    out, failures = export(folder, slides, p, classes=CLASSES[task], geojson="tiles", **formats)
+    assert failures == []
+    stored = stored_values(folder / "preds" / "instances" / "a.h5", p.score_kind)
+    return p, task, out, stored, folder / "preds"
+
+
+def columns_of(named: dict[str, np.ndarray], quantity: str) -> np.ndarray:
+    """Return the columns of a quantity from values by name, in their order."""
+    columns = [v for k, v in named.items() if k == quantity or k.startswith(f"{quantity} ")]
+    return np.stack(columns, axis=1)
+
+
+def test_tiles(exported):
+    p, task, out, stored, _ = exported
+    collection = json.loads((out / "a.geojson").read_text(encoding="utf-8"))
+    tables = [f["properties"]["measurements"] for f in collection["features"]]
+    named = {name: np.array([table[name] for table in tables], np.float32) for name in tables[0]}
+    for quantity, values in stored.items():
+        np.testing.assert_array_equal(columns_of(named, quantity), values, err_msg=quantity)
+    expected = sum(values.shape[1] for values in stored.values())
+    assert len(named) == expected  # nothing else
+    if task != "binary":
+        assert any(name.endswith(CLASSES[task][-1]) for name in named)
+    assert [f["geometry"]["coordinates"][0][0] for f in collection["features"]] == (
+        p.coords.tolist()
+    )
+    whole = collection["probsa"]["prediction"]
+    np.testing.assert_allclose(list(whole.values()), p.probability, rtol=1e-6)
+
+
+def test_ome_tiff(exported):
+    ome_types = pytest.importorskip("ome_types")
+    p, _, out, stored, _ = exported
+    with tifffile.TiffFile(out / "a.ome.tiff") as file:
+        image = file.series[0].levels[0].asarray()
+        text = file.ome_metadata
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its dependencies
+        pixels = ome_types.from_xml(text).images[0].pixels
+    image = image.reshape(-1, *image.shape[-2:])
+    cell = pixels.physical_size_x / 0.5  # in level-0 pixels
+    x, y = (p.coords / cell + 0.25).astype(np.int64).T
+    named = {c.name: image[k][y, x] for k, c in enumerate(pixels.channels)}
+    rasters = [name for name in stored if name.split(" (")[0] in ("mean", "std", "probability")]
+    for quantity in rasters:
+        np.testing.assert_array_equal(columns_of(named, quantity), stored[quantity])
+    assert len(named) == sum(stored[name].shape[1] for name in rasters)
+
+
+def test_dicom(exported):
+    p, _, out, stored, _ = exported
+    for quantity in ("mean", "std", "probability"):
+        expected = next((v for k, v in stored.items() if k.split(" (")[0] == quantity), None)
+        files = sorted(out.glob(f"a_{quantity}*.dcm"))
+        if expected is None:
+            assert not files
+            continue
+        assert len(files) == expected.shape[1]
+        for column, file in enumerate(files):
+            dataset = pydicom.dcmread(file)
+            frame = np.frombuffer(dataset.FloatPixelData, "<f4")
+            shape = dataset.TotalPixelMatrixRows, dataset.TotalPixelMatrixColumns
+            assert dataset.get("NumberOfFrames", 1) == 1
+            frame = frame.reshape(shape)
+            cells = np.round((p.coords - p.coords.min(0)) / SIDE).astype(int)
+            np.testing.assert_array_equal(
+                frame[cells[:, 1], cells[:, 0]], expected[:, column], err_msg=file.name
+            )
+    if "probability" in stored:
+        segmentation = pydicom.dcmread(out / "a_segmentation.dcm")
+        assert len(segmentation.SegmentSequence) == stored["probability"].shape[1]
+        inside = int((stored["probability"] >= 0.5).sum())
+        assert int(segmentation.pixel_array.sum()) == inside
+
+
+def test_anndata(exported):
+    anndata = pytest.importorskip("anndata")
+    p, _, out, stored, _ = exported
+    read = anndata.read_h5ad(out / "a.h5ad")
+    for quantity, values in stored.items():
+        held = read.obsm[quantity] if quantity in read.obsm else read.obs[quantity].to_numpy()
+        np.testing.assert_array_equal(np.asarray(held).reshape(values.shape), values)
+    own = {"patch", "bag", "instance_label", "spatial"}
+    assert set(read.obs) | set(read.obsm) == own | set(stored)
+    labels = read.obs["instance_label"].map({"unknown": -1, "negative": 0, "positive": 1})
+    np.testing.assert_array_equal(labels, p.instance_labels)
+    np.testing.assert_allclose(read.uns["probsa"]["a"]["probability"], p.probability, rtol=1e-6)
+
+
+def test_tables_and_frames(exported):
+    p, _, _, _, preds = exported
+    table = read_predictions(preds)
+    frame = table.instances("a").to_frame()
+    with h5py.File(preds / "instances" / "a.h5") as f:
+        arrays = {k: np.asarray(v) for k, v in f.items() if isinstance(v, h5py.Dataset)}
+    for name, values in arrays.items():
+        column = name.replace("attention", p.score_name)
+        if name == "coords":
+            held = frame[["x", "y"]]
+        elif values.ndim == 1:
+            held = frame[[column]]
+        else:
+            held = frame[[c for c in frame if c.startswith(f"{column}_")][: values.shape[1]]]
+        np.testing.assert_array_equal(held.to_numpy(), values.reshape(len(values), -1))
+    row = pd.read_csv(preds / "predictions.csv", dtype={"bag": str}).iloc[0]
+    named = [c for c in row.index if c.startswith("p_")] or ["probability"]
+    np.testing.assert_allclose(
+        row[named].to_numpy(dtype=float)[-len(p.probability) :],
+        p.probability,
+        rtol=1e-5,
+    )
+
+
+def test_regions(exported, tmp_path):
+    from shapely.geometry import shape
+
+    p, task, _, stored, _ = exported
+    if "probability" not in stored:
+        pytest.skip("no probability")
+    out, failures = export(tmp_path, None, p, classes=CLASSES[task], geojson="contours")
+    assert failures == []
+    chances = stored["probability"]
+    found = json.loads((out / "a.geojson").read_text(encoding="utf-8"))["features"]
+    expected = [
+        (level, int((column >= np.float32(level)).sum()))
+        for column in chances.T
+        for level in (0.5, 0.8, 0.9, 0.95)
+        if (column >= np.float32(level)).any()
+    ]
+    measured = [f["properties"]["measurements"] for f in found]
+    assert [(m["level"], m["patches"]) for m in measured] == expected
+    text = DOCS.read_text(encoding="utf-8")
+    for feature, held in zip(found, measured, strict=True):
+        assert shape(feature["geometry"]).area == held["patches"] * SIDE**2 == held["area px²"]
+        assert all(f"`{name}`" in text for name in held)
+
+
+def test_nifti(tmp_path):
+    nibabel = pytest.importorskip("nibabel")
+    write_ct_series(tmp_path / "cts" / "head", np.arange(7) * 2.5)
+    (source,) = list_scans(tmp_path / "cts").sources
+    positions = np.asarray(open_scan(source).positions, np.float64)[:, None]
+    for task in SPECS:
+        p = predicted("evidence-field", task, positions, name=source.name)
+        folder = tmp_path / task
+        out, failures = export(folder, tmp_path / "cts", p, classes=CLASSES[task], nifti=True)
+        assert failures == []
+        stored = stored_values(folder / "preds" / "instances" / f"{p.name}.h5", p.score_kind)
+        for quantity in ("mean", "std", "probability"):
+            expected = next(v for k, v in stored.items() if k.split(" (")[0] == quantity)
+            files = sorted(out.glob(f"{p.name}_{quantity}*.nii.gz"))
+            assert len(files) == expected.shape[1]
+            for column, file in enumerate(files):
+                data = nibabel.load(file).get_fdata(dtype=np.float32)
+                np.testing.assert_array_equal(data[0, 0], expected[:, column])
+                assert (data == data[:1, :1]).all()
+
+
+@pytest.mark.parametrize("task", SPECS)
+@pytest.mark.parametrize("model", names())
+def test_no_two_quantities_are_the_same_values(model, task):
+    p = predicted(model, task, lattice())
+    found = list(channels(p, CLASSES[task]))
+    by_column: dict = {}
+    for q in found:
+        by_column.setdefault(q.column, []).append(q)
+    for same_class in by_column.values():
+        for a, b in combinations(same_class, 2):
+            if np.ptp(a.values) > 0:
+                assert not np.allclose(a.values, b.values, rtol=1e-4, atol=1e-7), (a.label, b.label)
