@@ -103,11 +103,134 @@ def test_survival(tmp_path):
     assert (plain.values, plain.notes) == (((2.0, 1.0), (3.0, 0.0)), ())
 
 
-def test_censorship_is_read_inverted_and_said(tmp_path):
-    text = "bag,time,censorship\na,2,1\nb,3,0\n"
+CENSORING_NAMES = (
+    "censorship", "os_censorship", "censorship_dss", "censored", "is_censored", "Censor",
+    "right_censoring", "isCensored", "OS.censor", "CENSORED", "cens", "alive", "is_alive",
+    "survived", "not_dead", "no_event", "lost_to_follow_up",
+)  # fmt: skip
+EVENT_NAMES = (
+    "event", "os_event", "uncensored", "not_censored", "notCensored", "non-censored",
+    "noncensored", "uncensored!", "OS_STATUS", "vital_status", "dead", "Died", "os", "recurred",
+    "progression_free_survival_event",
+)  # fmt: skip
+UNCLEAR_NAMES = ("event_censored", "death_censored_loss", "overall_survival", "dead_or_alive")
+CODES = (("1", "0"), ("1.0", "0.0"), ("True", "False"), ("TRUE", "FALSE"), ("yes", "no"))
+
+
+def survival_table(tmp_path: Path, column: str, cells: tuple[str, ...], **options) -> LabelTable:
+    rows = "".join(f"b{k},{k + 1},{cell}\n" for k, cell in enumerate(cells))
+    text = f"bag,months,{column}\n{rows}"
+    return table(tmp_path, text, task="survival", target=("months", column), **options)
+
+
+@pytest.mark.parametrize("codes", CODES)
+@pytest.mark.parametrize("column", [*CENSORING_NAMES, *EVENT_NAMES])
+def test_the_name_of_a_column_says_which_way_its_codes_run(tmp_path, column, codes):
+    yes, no = codes
+    t = survival_table(tmp_path, column, (yes, no, yes, yes))
+    yes_is_event = int(column in EVENT_NAMES)
+    assert t.labels == (yes_is_event, 1 - yes_is_event, yes_is_event, yes_is_event)
+    assert {yes: float(yes_is_event), no: 1.0 - yes_is_event} == t.codes
+    event, censored = (yes, no) if yes_is_event else (no, yes)
+    said = f"n the column {column!r}, {event} is an event and {censored} is censored"
+    counts = "3 events and 1 censored" if yes_is_event else "1 event and 3 censored"
+    assert said in t.describe() and counts in t.describe()
+    assert [counts in note and said in note for note in t.notes] == [True] * (1 - yes_is_event)
+
+
+@pytest.mark.parametrize("column", UNCLEAR_NAMES)
+def test_a_name_that_can_be_read_both_ways_needs_words(tmp_path, column):
+    refused(TableError, f"{column}.*Rename it", survival_table, tmp_path, column, ("1", "0"))
+    assert survival_table(tmp_path, column, ("dead", "censored")).labels == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("cell", "event"),
+    [
+        *(
+            (cell, 1)
+            for cell in (
+                "1:DECEASED", "1:Recurred/Progressed", "1:PROGRESSION", "1:DEAD WITH TUMOR",
+                "DECEASED", "dead", "Died", "event", "uncensored", "not censored", "relapsed",
+                "1: dead", "1 (dead)", "1=event",
+            )  # fmt: skip
+        ),
+        *(
+            (cell, 0)
+            for cell in (
+                "0:LIVING", "0:ALIVE", "0:DiseaseFree", "0:CENSORED", "0:ALIVE OR DEAD TUMOR FREE",
+                "LIVING", "Alive", "censored", "Right-censored", "DiseaseFree", "disease free",
+                "no_event", "lost to follow-up", "0 - alive",
+            )  # fmt: skip
+        ),
+    ],
+)
+def test_words_say_themselves_whether_the_event_was_seen(tmp_path, cell, event):
+    for column in ("OS_STATUS", "overall_survival"):
+        t = survival_table(tmp_path, column, (cell, "dead", "alive"))
+        assert t.labels == (event, 1, 0) and t.codes[cell] == event
+    if cell[0] not in "01":
+        assert survival_table(tmp_path, "censored", (cell, "0", "1")).labels == (event, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [("OS_STATUS", "0:DECEASED"), ("OS_STATUS", "1:LIVING"), ("censored", "1:DECEASED")],
+)
+def test_a_code_and_a_word_that_disagree_are_refused(tmp_path, column, cell):
+    words = f"line 3, bag 'b1': the column '{column}' is '{cell}', expected a code and a word"
+    refused(TableError, words, survival_table, tmp_path, column, ("alive", cell))
+
+
+@pytest.mark.parametrize(
+    ("header", "target"),
+    [
+        ("time,event,censorship", ("time", "event")),
+        ("time,os_censorship", ("time", "os_censorship")),
+        ("time,is_censored,status", ("time", "is_censored")),
+        ("time,uncensored", ("time", "uncensored")),
+        ("time,censorship_dss,censorship", ("time", "censorship")),
+    ],
+)
+def test_the_default_column_of_the_event(tmp_path, header, target):
+    columns = len(header.split(","))
+    text = f"bag,{header}\n" + "".join(f"{b}{',1' * columns}\n" for b in "ab")
     t = table(tmp_path, text, task="survival")
-    assert (t.labels, t.target) == ((0, 1), ("time", "censorship"))
-    assert "in the column 'censorship' of" in t.notes[0] and "1 is read as censored" in t.notes[0]
+    assert t.target == target
+    assert t.labels == ((1, 1) if target[1] in ("event", "uncensored") else (0, 0))
+    two = "bag,time,censorship_os,censorship_dss\na,1,1,1\n"
+    refused(TableError, "'censorship_os', 'censorship_dss'", table, tmp_path, two, task="survival")
+
+
+@pytest.mark.parametrize(
+    ("header", "advice"),
+    [
+        ("site,survival_months,censorship", r"\[survival_months, censorship\]"),
+        ("site,OS_MONTHS,OS_STATUS", r"\[OS_MONTHS, OS_STATUS\]"),
+        ("tile,survival_days,dead", r"\[survival_days, dead\]"),
+        ("timber,days_to_event,event", r"\[days_to_event, event\]"),
+        ("site,years,vital_status", r"\[years, vital_status\]"),
+        ("site,time_to_death,is_censored", r"\[time_to_death, is_censored\]"),
+    ],
+)
+def test_columns_of_survival_are_suggested_by_their_meaning(tmp_path, header, advice):
+    text = f"bag,{header}\na,x,1,1\n"
+    refused(TableError, f"--target '{advice}'", table, tmp_path, text, task="survival")
+    with pytest.raises(TableError) as error:
+        table(tmp_path, text, task="survival")
+    assert header.split(",")[0] not in str(error.value).partition("it has")[2].partition(". ")[2]
+
+
+def test_half_a_target_is_a_missing_label_and_said(tmp_path):
+    text = "bag,time,event\na,1,1\nb,,1\nc,3,NA\nd,4,0\n"
+    t = table(tmp_path, text, task="survival", labels_required=False)
+    assert t.values == ((1.0, 1.0), None, None, (4.0, 0.0))
+    assert any("either no time or no event in lines 3 and 4" in note for note in t.notes)
+    refused(TableError, r"line 3, bag 'b': the time \('time'\) is empty", table, tmp_path, text,
+            task="survival")  # fmt: skip
+    text = text.replace("b,,1", "b,2,1")
+    refused(TableError, "line 4, bag 'c': .*'NA', which stands for a missing", table, tmp_path,
+            text, task="survival")  # fmt: skip
 
 
 def test_ordinal_grades(tmp_path):
@@ -164,23 +287,21 @@ REFUSED = [
     ("regression", "bag,age\na,1\n", AGE, "'age' is the target, so it cannot be a covariate"),
     ("auto", "bag,patient,label\na,p,1\n", PATIENT, "'patient' holds the group of the bags"),
     ("regression", "bag,age\na,1\n", {"target": "agee"}, "no column 'agee': .*Did you mean 'age'"),
-    ("survival", "bag,time,censorship\na,2,x\n", {}, "'censorship' is 'x', expected 1 .censored"),
+    ("survival", "bag,time,censorship\na,2,x\n", {}, "'censorship' is 'x', expected 0 .event seen"),
     *[
         ("survival", f"{TIMES}{c},1\n", {}, f"{TIME} '{c}', expected")
-        for c in ("0", "nan", "inf", "5 m")
+        for c in ("0", "inf", "5 m")
     ],
     ("survival", TIMES + "-3,1\n", {}, rf"labels\.csv, {TIME} '-3', .* more than 0"),
-    ("survival", TIMES + ",1\n", {}, r"the time \('time'\) is empty"),
     ("survival", TIMES + "5,2\n", {}, rf"{EVENT} '2', expected 1 \(event seen\) or 0 \(censored\)"),
-    ("survival", TIMES + "5,\n", {}, "'event' is empty"),
-    ("survival", TIMES + "5,ill\n", {}, f"{EVENT} 'ill', .*dead or alive. Other words are not"),
+    ("survival", TIMES + "5,ill\n", {}, f"{EVENT} 'ill', .*living or censored. Other words"),
     ("ordinal", CLASSES + "a,0\nb,1\nc,3\n", {}, "grade numbers 0, 1, 3, and .* grade 2.*0 1 2 3"),
     ("ordinal", CLASSES + "a,low\nb,high\n", {}, "is 'low'.*alphabetical order is never assumed"),
     ("ordinal", CLASSES + "a,0\n", {"classes": ["1", "2"]}, "label is '0', .*one of 1, 2"),
     ("multilabel", "bag\na\n", {}, "needs the columns of the findings: name them"),
     *[
         ("multilabel", f"bag,nodule,x\na,{c},\n", {"target": XY}, f"{NODULE} '{c}'")
-        for c in ("2", "NA", "yes", "0.5")
+        for c in ("2", "yes", "0.5")
     ],
     ("multilabel", "bag,x\na,1\n", {"target": "x"}, "one finding, 'x', .* give --task binary"),
     ("multilabel", "bag,a,b\nx,0,1\n", {"target": "a,b"}, r"as a list: --target '\[a, b\]'"),

@@ -135,6 +135,8 @@ from .tables import DataFrame as DataFrame
 from .tables import NumberedRow as NumberedRow
 from .tables import TextTable as TextTable
 from .tables import finite_number as finite_number
+from .tables import is_missing as is_missing
+from .tables import numbered_lines as numbered_lines
 from .tables import read_number as read_number
 from .untrusted import MAX_BAG_GB as MAX_BAG_GB
 from .untrusted import bag_limit as bag_limit

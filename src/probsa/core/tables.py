@@ -10,14 +10,14 @@ import difflib
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TableError, hint
-from .wording import restore_cell
+from .wording import counted, enumerated, restore_cell
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -30,6 +30,20 @@ UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 DELIMITERS = ",;\t"
 LAST = "!"
 """A row that is put after the last one: a quotation mark that is still open contains it."""
+
+MINUS = ("-", "–", "—")
+MISSING = frozenset(
+    (
+        "", "na", "n/a", "n.a.", "#n/a", "#na", "<na>", "nan", "-nan", "nat", "null", *MINUS, "--",
+        ".", "?", "not available", "not reported", "[not available]", "[not applicable]",
+        "[not evaluated]", "[not reported]", "[unknown]", "[discrepancy]", "[pending]",
+    )
+)  # fmt: skip
+"""What tables of R, pandas, spreadsheets and TCGA write for a missing value, in small letters.
+
+`None` is one as Python writes it, and `none` is not, as it may be a category; so may `unknown`.
+A minus is a value in a column that has a plus, too.
+"""
 
 NumberedRow = tuple[int, dict[str, str]]
 """The line of a row and its cells by the names of their columns."""
@@ -48,6 +62,8 @@ class TextTable:
     path: Path
     frame: DataFrame
     names_in_file: Mapping[str, str] = field(default_factory=dict)
+    blanked: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """The words for a missing value that `blank_missing` has emptied, by column and line."""
 
     @classmethod
     def read(cls, path: Path | str, *, expected: str = "", header: bool = True) -> "TextTable":
@@ -146,6 +162,51 @@ class TextTable:
             names_in_file={column: names[k] for column, k in chosen.items()},
         )
 
+    def blank_missing(
+        self, columns: Iterable[str], *, values: Iterable[str] = ()
+    ) -> "TextTable":
+        """Return the table with empty cells in place of words for a missing value.
+
+        Args:
+            columns: The columns in which `is_missing` decides; those that are absent are passed
+                over.
+            values: Words that are values all the same, such as a class that is named `NA`.
+        """
+        frame = self.frame.copy()
+        kept = frozenset(values)
+        blanked: dict[str, Mapping[int, str]] = dict(self.blanked)
+        for column in dict.fromkeys(columns):
+            if column not in self.columns:
+                continue
+            cells = {int(line): cell for line, cell in self.frame[column].items()}
+            values_here = kept.union(MINUS) if "+" in cells.values() else kept
+            words = {
+                line: cell
+                for line, cell in cells.items()
+                if cell and is_missing(cell) and cell not in values_here
+            }
+            if words:
+                frame.loc[list(words), column] = ""
+                blanked[column] = words
+        return replace(self, frame=frame, blanked=blanked)
+
+    def as_written(self, column: str, line: int, cell: str) -> str:
+        """Return a cell as it stands in the file, for messages."""
+        return cell or self.blanked.get(column, {}).get(line, "")
+
+    def missing_notes(self) -> tuple[str, ...]:
+        """Say for each column which words were read as missing values, and in which lines."""
+        notes: list[str] = []
+        for column, words in self.blanked.items():
+            named = self.names_in_file.get(column, column)
+            different = ", ".join(dict.fromkeys(words.values()))
+            notes.append(
+                f"the column {named!r} of {self.path} has "
+                f"{counted(len(words), 'missing value')}, written {different}: "
+                f"{numbered_lines(list(words))}"
+            )
+        return tuple(notes)
+
     def misspelt(self, names: Iterable[str]) -> dict[str, str]:
         """Return the columns that are named almost as one of these names, with that name."""
         plain = {name.lower(): name for name in names}
@@ -181,6 +242,23 @@ class TextTable:
         if not rows:
             raise TableError(f"{self.path} has a header but no {what}s")
         return rows
+
+
+def is_missing(cell: str) -> bool:
+    """Return whether a cell is empty or holds a word for a missing value, see `MISSING`."""
+    return cell == "None" or cell.lower() in MISSING
+
+
+def numbered_lines(lines: Sequence[int], *, most: int = 10) -> str:
+    """Return the first lines of a table for a message, and how many more there are.
+
+    >>> numbered_lines([3]), numbered_lines([3, 5, 9]), numbered_lines([3, 5, 9], most=2)
+    ('line 3', 'lines 3, 5 and 9', 'lines 3, 5 and 1 more')
+    """
+    shown = [str(line) for line in lines[:most]]
+    if len(lines) > most:
+        shown.append(f"{len(lines) - most} more")
+    return f"{'line' if len(lines) == 1 else 'lines'} {enumerated(shown)}"
 
 
 def finite_number(text: str) -> float | None:

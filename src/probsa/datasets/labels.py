@@ -3,7 +3,7 @@
 Other targets than a class have columns of their own, which `TargetOptions` names.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ..tasks import (
     Cells,
     TargetOptions,
     Task,
+    codes_text,
     task_of_classes,
     unknown_column_advice,
 )
@@ -59,6 +60,8 @@ class LabelTable:
     """
     notes: tuple[str, ...] = ()
     """What users should know about how the table was read."""
+    codes: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
+    """For survival, the event (1 or 0) that each different cell of its column stands for."""
     lines: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
     """The line of each row in the file, for messages."""
 
@@ -116,7 +119,13 @@ class LabelTable:
         return (
             f"The task is {self.task}, from the {columns} of {self.where}: {content}; "
             f"{counted(total, 'bag')}, {missing if len(y) < total else 'all labelled'}."
+            f"{self._direction()}"
         )
+
+    def _direction(self) -> str:
+        """Say in a sentence which way the column of events was read; empty for other tasks."""
+        said = codes_text(self.target[-1], self.codes)
+        return f" {said[:1].upper()}{said[1:]}." if said else ""
 
     @property
     def group_of(self) -> dict[str, str]:
@@ -169,13 +178,25 @@ def read_table(
     )
     if {"fold", "split"} <= set(chosen.columns):
         raise TableError(f"{path} has both 'fold' and 'split': leave one out")
+    chosen = chosen.blank_missing(columns, values=classes or ())
+    chosen = chosen.blank_missing(("group", "fold", "split"))
     by_bag = chosen.by_name("bag")
-    values, found, notes = labels.read(
-        Cells(path=path, rows=by_bag, columns=columns, classes=classes, required=labels_required)
+    cells = Cells(
+        path=path,
+        rows=by_bag,
+        columns=columns,
+        classes=classes,
+        required=labels_required,
+        missing=chosen.blanked,
     )
+    targets = labels.read(cells)
     assignments: dict[str, Any] = {
         f"{name}s": tuple(
-            _assigned(name, cells[name], where=f"{path}, line {line}, bag {bag!r}")
+            _assigned(
+                name,
+                chosen.as_written(name, line, cells[name]) if name == "fold" else cells[name],
+                where=f"{path}, line {line}, bag {bag!r}",
+            )
             for bag, (line, cells) in by_bag.items()
         )
         for name in ("group", "fold", "split")
@@ -187,13 +208,18 @@ def read_table(
     return LabelTable(
         path=path,
         bags=tuple(by_bag),
-        labels=labels.bag_strata(values),
+        labels=labels.bag_strata(targets.values),
         **assignments,
-        classes=tuple(found),
+        classes=tuple(targets.names),
         task=labels.task,
         target=columns,
-        values=tuple(values),
-        notes=(*notes, *_ignored_columns(table, used=chosen.columns, named=columns)),
+        values=tuple(targets.values),
+        codes=targets.codes,
+        notes=(
+            *targets.notes,
+            *chosen.missing_notes(),
+            *_ignored_columns(table, used=chosen.columns, named=columns),
+        ),
         lines=tuple(line for line, _ in by_bag.values()),
     )
 

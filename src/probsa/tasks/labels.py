@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
@@ -12,8 +12,18 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from ..core import TaskName, check_options, counted, finite_number
+from ..core import TaskName, check_options, counted, finite_number, numbered_lines
 from ..errors import OneClass, TableError, hint
+from .events import (
+    Direction,
+    censoring_columns,
+    codes_text,
+    contradicts_itself,
+    direction_of,
+    event_columns,
+    event_of,
+    time_columns,
+)
 from .words import class_name
 
 Rows: TypeAlias = Mapping[str, tuple[int, dict[str, str]]]
@@ -38,9 +48,6 @@ SHOWN = 5
 """Maximum number of names that a message lists; the others are counted."""
 CENSORSHIP = "censorship"
 """Name of the column that other tools write in place of `event`, with the opposite meaning."""
-EVENTS = {"1": 1.0, "true": 1.0, "dead": 1.0, "0": 0.0, "false": 0.0, "alive": 0.0}
-CENSORED = {"1": 0.0, "true": 0.0, "0": 1.0, "false": 1.0}
-"""The event that each cell of a column `censorship` means."""
 FINDING = {"0": 0.0, "0.0": 0.0, "1": 1.0, "1.0": 1.0, "": math.nan}
 
 
@@ -99,26 +106,70 @@ class Cells:
     """The names that the user gives the classes, in order."""
     required: bool
     """Whether a bag without a label is an error."""
+    missing: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """The words for a missing value that stand in the file in place of empty cells, by column and
+    line."""
 
     def read(self, *columns: Column) -> list[Value]:
-        """Return the targets of each bag; None if its cells are empty and may be.
+        """Return the targets of each bag; None if one of its cells is empty and may be.
 
         Raises:
             TableError: a cell denotes no target; names the line, the bag and what was expected.
         """
+        if self.required:
+            self._check_complete(columns)
         values: list[Value] = []
         for bag, (line, row) in self.rows.items():
-            cells, found = [row.get(name, "") for name in self.columns], []
-            for cell, column in zip(cells, columns, strict=True):
+            cells = [row.get(name, "") for name in self.columns]
+            found: list[float | None] = []
+            for name, cell, column in zip(self.columns, cells, columns, strict=True):
                 number = column.number(cell)
-                if number is None and (any(cells) or self.required):
+                if number is None and cell:
                     raise TableError(
                         f"{self.path}, line {line}, bag {bag!r}: {column.what} is "
-                        f"{repr(cell) if cell else 'empty'}, expected {column.expected}"
+                        f"{self._shown(name, line, cell)}, expected {column.expected}"
                     )
                 found.append(number)
             values.append(None if None in found else tuple(found))
         return values
+
+    def _check_complete(self, columns: Sequence[Column]) -> None:
+        """Check that no bag lacks a target, of columns in which an empty cell is none."""
+        for name, column in zip(self.columns, columns, strict=True):
+            if column.number("") is not None:
+                continue
+            empty = [(line, bag) for bag, (line, row) in self.rows.items() if not row.get(name)]
+            if not empty:
+                continue
+            line, bag = empty[0]
+            others = [n for n, _ in empty[1:]]
+            more = f", and so it is in {numbered_lines(others)}" if others else ""
+            raise TableError(
+                f"{self.path}, line {line}, bag {bag!r}: {column.what} is "
+                f"{self._shown(name, line, '')}{more}. Give a label, delete the "
+                f"{'lines' if others else 'line'}, or leave bags without a label out (--unlabelled "
+                "leave_out)"
+            )
+
+    def _shown(self, name: str, line: int, cell: str) -> str:
+        """Return a cell as it is written in the file, for messages."""
+        if cell:
+            return repr(cell)
+        word = self.missing.get(name, {}).get(line)
+        return "empty" if word is None else f"{word!r}, which stands for a missing value"
+
+
+class ReadTargets(NamedTuple):
+    """What the target columns of a table were read as."""
+
+    values: list[Value]
+    """The targets of each row."""
+    names: Names = ()
+    """The names of the classes or findings."""
+    notes: Names = ()
+    """What users should know about how they were read."""
+    codes: Mapping[str, float] = {}
+    """The event that each different cell of its column stands for; empty for other tasks."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +222,7 @@ class Labels(ABC):
         return tuple(given)
 
     @abstractmethod
-    def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
+    def read(self, cells: Cells) -> ReadTargets:
         """Return the targets of a table, the names of its classes or findings, and notes.
 
         Raises:
@@ -261,7 +312,7 @@ class ClassLabels(Labels):
             raise TableError(f"the classes are {', '.join(classes)}: give two or more, each once")
         return super().columns(given, None, header, path)
 
-    def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
+    def read(self, cells: Cells) -> ReadTargets:
         column, notes = cells.columns[0], []
         words = self._words(cells)
         if cells.classes is None and len(words) == 1 and words[0].isalpha():
@@ -315,7 +366,7 @@ class ClassLabels(Labels):
                 f"no bag of {cells.path} has grade {_first([names[k] for k in absent])}, so the "
                 "threshold of that grade is not identified"
             )
-        return values, names, notes
+        return ReadTargets(values, names, notes)
 
     def _index(self, cell: str, classes: Names) -> float | None:
         """Return the index of a class: the place of its name, or else its number."""
@@ -417,7 +468,7 @@ class FindingLabels(Labels):
             )
         return super().columns(names, None, header, path)
 
-    def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
+    def read(self, cells: Cells) -> ReadTargets:
         expected = "0 or 1, or an empty cell if it is not known"
         read = cells.read(
             *(Column(f"the finding {c!r}", expected, FINDING.get) for c in cells.columns)
@@ -428,7 +479,8 @@ class FindingLabels(Labels):
             f"{counted(len(without), 'bag')} of {cells.path} "
             f"{'has' if len(without) == 1 else 'have'} no finding that is known ({_first(without)})"
         )
-        return values, cells.columns, [note] if 0 < len(without) < len(values) else []
+        notes = [note] if 0 < len(without) < len(values) else []
+        return ReadTargets(values, cells.columns, notes)
 
     def label_columns(self, names: Names) -> tuple[str, ...]:
         return tuple(f"label_{name}" for name in names)
@@ -483,13 +535,13 @@ class NumberLabels(Labels):
     number = float
     stratified_by = "stratified by quintiles of {!r}"
 
-    def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
+    def read(self, cells: Cells) -> ReadTargets:
         expected = (
             "a finite number such as 1.5, which the task regression predicts. For classes give "
             "--task multiclass"
         )
         what = f"the value of {cells.columns[0]!r}"
-        return cells.read(Column(what, expected, finite_number)), (), ()
+        return ReadTargets(cells.read(Column(what, expected, finite_number)))
 
     def bag_strata(self, values: Sequence[Value]) -> tuple[int | None, ...]:
         known = [v[0] for v in values if v is not None]
@@ -536,18 +588,25 @@ class EventLabels(Labels):
     columns_expected = (2, "survival has two: the time and the event")
 
     def columns(self, given: Given, classes: Given, header: Names, path: Path) -> tuple[str, ...]:
-        inverted = [c for c in header if c.lower() == CENSORSHIP and "event" not in header]
-        default = ("time", *(inverted or ["event"])[:1])
-        return super().columns(given or default, classes, header, path)
+        return super().columns(given or self._default(header, path), classes, header, path)
 
-    def read(self, cells: Cells) -> tuple[list[Value], Names, Names]:
+    @staticmethod
+    def _default(header: Names, path: Path) -> tuple[str, str]:
+        """Return `time`, and `event` or else the column that speaks of censoring."""
+        censoring = censoring_columns(header)
+        if "event" in header or not censoring:
+            return "time", "event"
+        if len(censoring) > 1 and CENSORSHIP not in censoring:
+            raise TableError(
+                f"{path} has no column 'event', but {', '.join(map(repr, censoring))} may hold it: "
+                f"name the time and one of them, as in --target '[time, {censoring[0]}]'"
+            )
+        return "time", CENSORSHIP if CENSORSHIP in censoring else censoring[0]
+
+    def read(self, cells: Cells) -> ReadTargets:
         time, event = cells.columns
-        inverted = event.lower() == CENSORSHIP
-        codes = CENSORED if inverted else EVENTS
-        meaning = "1 (event seen) or 0 (censored); also true or false, dead or alive"
-        if inverted:
-            meaning = "1 (censored) or 0 (event seen); also true or false"
-        values = cells.read(
+        direction = direction_of(event)
+        columns = (
             Column(
                 f"the time ({time!r})",
                 "a number more than 0, in one unit for all bags. Correct it, or leave the bag out",
@@ -555,15 +614,56 @@ class EventLabels(Labels):
             ),
             Column(
                 f"the column {event!r}",
-                f"{meaning}. Other words are not guessed",
-                lambda cell: codes.get(cell.lower().removesuffix(".0")),
+                self._expected(cells, event, direction),
+                lambda cell: event_of(cell, direction),
             ),
         )
-        note = (
-            f"in the column {event!r} of {cells.path}, 1 is read as censored and 0 as an event "
-            "that was seen"
+        values = cells.read(*columns)
+        codes: dict[str, float] = {}
+        for (_, row), value in zip(cells.rows.values(), values, strict=True):
+            if value is not None:
+                codes[row[event]] = value[1]
+        half: list[int] = []
+        for (line, row), value in zip(cells.rows.values(), values, strict=True):
+            if value is None and (row.get(time) or row.get(event)):
+                half.append(line)
+        notes: list[str] = []
+        if half:
+            notes.append(
+                f"{cells.path} has either no time or no event in {numbered_lines(half)}: these "
+                "bags count as bags without a label"
+            )
+        if direction is Direction.CENSORED and codes:
+            events = sum(value is not None and value[1] > 0 for value in values)
+            censored = sum(value is not None and value[1] == 0 for value in values)
+            notes.append(
+                f"{codes_text(event, codes)}, by its name: {counted(events, 'event')} and "
+                f"{censored:,} censored in {cells.path}"
+            )
+        return ReadTargets(values, notes=notes, codes=codes)
+
+    @staticmethod
+    def _expected(cells: Cells, event: str, direction: Direction) -> str:
+        """Say which cells a column of events may have."""
+        shown = sorted({row.get(event, "") for _, row in cells.rows.values()})
+        both = [cell for cell in shown if contradicts_itself(cell, direction)]
+        if both:
+            return (
+                f"a code and a word that agree: in a column of this name, {both[0]!r} says both "
+                "that the event was seen and that the time is censored. Leave the code or the "
+                "word out"
+            )
+        if direction is Direction.UNCLEAR:
+            return (
+                "a word such as event, dead, censored or alive, as the name of the column does "
+                "not say which way 1 and 0 are meant. Rename it to 'event' if 1 means that the "
+                "event was seen, or to 'censored' if 1 means that it was not"
+            )
+        seen, censored = ("1", "0") if direction is Direction.EVENT else ("0", "1")
+        return (
+            f"{seen} (event seen) or {censored} (censored), also true, false, yes or no, or a word "
+            "such as dead, deceased, alive, living or censored. Other words are not guessed"
         )
-        return values, (), [note] if inverted else []
 
     def label_columns(self, names: Names) -> tuple[str, ...]:
         return ("label_time", "label_event")
@@ -627,12 +727,34 @@ def unknown_column_advice(header: Names, options: TargetOptions) -> str:
     if options.task != "survival" and {"time", "event"} <= set(header):
         return " For survival give --task survival."
     missing = [c for c in options.columns or () if c not in header]
+    if not missing and options.task == "survival" and options.columns is None:
+        return _survival_advice(header)
     if not missing:
         return ""
     parts = [part.strip() for part in missing[0].split(",")]
     if len(parts) > 1 and set(parts) <= set(header):
         return f" Write several columns as a list: --target '[{', '.join(parts)}]'."
-    return f" The target {missing[0]!r} is no column.{hint(missing[0], header)}"
+    similar = hint(missing[0], header)
+    if options.task == "survival" and not similar:
+        return _survival_advice(header)
+    return f" The target {missing[0]!r} is no column.{similar}"
+
+
+def _survival_advice(header: Names) -> str:
+    """Name the columns that, by their names, hold times and events."""
+    times = time_columns(header)
+    events = event_columns(header)
+    if not times and not events:
+        return " Name the columns of the time and of the event with --target '[TIME, EVENT]'."
+    held = [
+        f"the {what} may be in {' or '.join(map(repr, columns))}"
+        for what, columns in (("time", times), ("event", events))
+        if columns
+    ]
+    time = times[0] if times else "TIME"
+    event = events[0] if events else "EVENT"
+    advice = f"{' and '.join(held)}: give --target '[{time}, {event}]'"
+    return f" {advice[:1].upper()}{advice[1:]}"
 
 
 def _first(names: Sequence[object], between: str = ", ") -> str:
