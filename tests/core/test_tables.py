@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from support.refusals import refused
 
-from probsa.core import TextTable, finite_number, read_number
+from probsa.core import TextTable, finite_number, is_missing, numbered_lines, read_number
 from probsa.errors import TableError
 
 ROWS = [{"bag": "049", "label": "1"}, {"bag": "NA", "label": ""}]
@@ -151,3 +151,39 @@ def test_numbers(text, limits, expected):
         return
     with pytest.raises(TableError, match=rf"t\.csv, line 2: x is .*{expected}"):
         read_number(text, "x", where="t.csv, line 2", **limits)
+
+
+MISSING = (
+    "", "NA", "na", "N/A", "n/a", "#N/A", "<NA>", "nan", "NaN", "-nan", "NaT", "null", "NULL",
+    "None", "-", "--", "–", ".", "?", "[Not Available]", "[Not Applicable]", "[Unknown]",
+    "not reported",
+)  # fmt: skip
+PRESENT = ("none", "unknown", "Unknown", "0", "no", "Nan Li", "nano", "-1", "NA12878", "negative")
+
+
+def test_words_for_a_missing_value():
+    assert [word for word in MISSING if not is_missing(word)] == []
+    assert [word for word in PRESENT if is_missing(word)] == []
+
+
+def test_missing_values_are_emptied_where_they_are_asked_for_and_said(tmp_path):
+    text = "bag,slide,x,y\na,s,NA,NA\nNA,t,1,-\nb,u,nan,+\n"
+    t = table(tmp_path, text).select("bag", "x", "y", synonyms={"slide": "bagg"})
+    blanked = t.blank_missing(["x", "y", "z"])
+    assert [row["x"] for row in blanked.rows] == ["", "1", ""]
+    # a minus is a value beside a plus
+    assert [row["y"] for row in blanked.rows] == ["", "-", "+"]
+    assert [row["bag"] for row in blanked.rows] == ["a", "NA", "b"]
+    assert dict(blanked.blanked) == {"x": {2: "NA", 4: "nan"}, "y": {2: "NA"}}
+    one, other = blanked.missing_notes()
+    assert "'x'" in one and "2 missing values, written NA, nan: lines 2 and 4" in one
+    assert "'y'" in other and "1 missing value, written NA: line 2" in other
+    assert [row["x"] for row in t.rows] == ["NA", "1", "nan"]
+    kept = t.blank_missing(["x"], values=["NA"])
+    assert [row["x"] for row in kept.rows] == ["NA", "1", ""]
+    assert t.blank_missing([]).missing_notes() == ()
+
+
+def test_lines_in_words():
+    assert numbered_lines([3]) == "line 3"
+    assert numbered_lines(range(2, 15)) == "lines 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 3 more"

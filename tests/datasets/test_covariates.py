@@ -114,7 +114,7 @@ def test_rows_are_found_by_bag_and_by_patient(tmp_path):
     ("text", "message"),
     [
         ("bag,age\na,inf\n", r"line 2, bag 'a': the covariate 'age' is 'inf', expected a finite"),
-        ("bag,age\na,1\nb,NA\n", r"line 3, bag 'b': the covariate 'age' is 'NA', .*empty cell"),
+        ("bag,age\na,1\nb,old\n", r"line 3, bag 'b': the covariate 'age' is 'old', .*empty cell"),
         ("patient,age\np,I\n", r"line 2, patient 'p': .* is 'I', .*list it under categorical"),
         ("bag,ago\na,1\n", "no column 'age': it has bag, ago. Did you mean 'ago'"),
         ("age\n1\n", "neither a column 'bag' nor 'group'"),
@@ -147,3 +147,15 @@ def test_columns_that_say_nothing_and_wrong_options_are_refused(tmp_path):
         CovariateOptions(categorical=("PATIENT",))
     with types_not_executed(), pytest.raises(InputError, match=r"unknown_category is 'drop'"):
         CovariateOptions(unknown_category="drop")
+
+
+def test_words_for_a_missing_value_are_missing(tmp_path):
+    text = "bag,group,age,sex\na,NA,1,f\nb,NA,NaN,[Not Available]\nc,p,.,m\nd,q,4,unknown\n"
+    t = table(tmp_path, text, numeric=("age",), categorical=("sex",))
+    assert np.isnan(t.cells["age"]).tolist() == [False, True, True, False]
+    assert t.cells["sex"].tolist() == ["f", "", "m", "unknown"]
+    assert set(t.rows_of) == {"a", "b", "c", "d", "p", "q"}  # `NA` is nobody's name
+    said = " ".join(t.notes)
+    assert "'age'" in said and "NaN, .: lines 3 and 4" in said
+    assert "'sex'" in said and "[Not Available]: line 3" in said
+    assert "'group'" in said and "NA: lines 2 and 3" in said and len(t.notes) == 3

@@ -17,9 +17,12 @@ from support.refusals import refused
 from probsa.datasets import (
     LabelTable,
     Split,
+    check_enough_match,
     check_labels_match,
+    fold_splits,
     make_split,
     match_bags,
+    patient_table,
     read_clam_split,
     read_table,
 )
@@ -83,6 +86,8 @@ def test_two_words_are_classes_in_alphabetical_order_and_a_note_says_so(tmp_path
         ("bag,label,patient_id,splits", ["'patient_id' .* to 'group'", "'splits' .* to 'split'"]),
         ("bag,label,patient,patient_id", []),
         ("bag,label,split,folds", []),
+        ("bag,label,cv_fold", ["'cv_fold' of .* rename it to 'fold'"]),
+        ("bag,label,kfolds", ["'kfolds' of .* rename it to 'fold'"]),
         ("bag,label,gold,age", []),
     ],
 )
@@ -186,6 +191,110 @@ def test_an_id_with_the_suffix_of_a_file_is_that_bag(tmp_path):
     (tmp_path / "splits_0.csv").write_text(",train,val,test\n0,a.tiff,c,b\n1,e,,\n")
     split = read_clam_split(tmp_path / "splits_0.csv", found)
     assert (split.train, split.val, split.test) == (("a", "e"), ("c",), ("b",))
+
+
+MISSING_WORDS = ("NA", "N/A", "nan", "NaN", "null", "None", "-", ".", "[Not Available]", "#N/A")
+
+
+@pytest.mark.parametrize("word", MISSING_WORDS)
+@pytest.mark.parametrize("classes", [("0", "1"), ("normal", "tumor"), ("a", "b", "c")])
+def test_a_word_for_a_missing_value_is_no_class(tmp_path, word, classes):
+    rows = [(f"b{k}", classes[k % len(classes)]) for k in range(6)]
+    rows[3] = ("b3", word)
+    text = "bag,label\n" + "".join(f"{bag},{label}\n" for bag, label in rows)
+    options = {"classes": classes} if len(classes) > 2 else {}
+    t = table(tmp_path, text, labels_required=False, **options)
+    assert t.classes == classes
+    assert t.labels == tuple(None if k == 3 else k % len(classes) for k in range(6))
+    assert sum(f"1 missing value, written {word}: line 5" in note for note in t.notes) == 1
+    with pytest.raises(TableError) as error:
+        table(tmp_path, text, **options)
+    said = str(error.value)
+    assert f"line 5, bag 'b3': the label is {word!r}, which stands for a missing value" in said
+    assert "--classes" not in said
+    if len(classes) > 2:
+        with pytest.raises(TableError, match=r"give --classes in order \(a, b, c\)"):
+            table(tmp_path, text, labels_required=False)
+        named = table(tmp_path, text, classes=(*classes, word))
+        assert named.labels[3] == 3 and named.classes[3] == word
+
+
+def test_all_lines_with_missing_labels_are_named_at_once(tmp_path):
+    text = "bag,label\na,normal\nb,NA\nc,tumor\nd,\ne,nan\n"
+    words = r"line 3, bag 'b': the label is 'NA', .*, and so it is in lines 5 and 6\. .*delete"
+    refused(TableError, words, table, tmp_path, text)
+
+
+def test_missing_groups_folds_and_parts(tmp_path):
+    text = "bag,label,group,split\na,0,NA,train\nb,1,NA,NA\nc,1,p,-\nd,0,p,test\n"
+    t = table(tmp_path, text)
+    assert t.groups == ("a", "b", "p", "p") and t.splits == ("train", None, None, "test")
+    assert ["'group'" in t.notes[0], "'split'" in t.notes[1]] == [True, True]
+    text = "bag,label,fold\na,0,1\nb,1,NA\n"
+    refused(
+        TableError, "line 3, bag 'b': the fold is 'NA', expected a whole", table, tmp_path, text
+    )
+
+
+PATHS = (
+    "/data/slides/{}.svs", r"C:\slides\{}.svs", r"\\server\share\{}", "./{}.ome.tiff", "x/{}.h5",
+    "../features/{}.pt", r"mixed/of\both/{}.nii.gz", "/data/{}/", "file:///data/{}.SVS",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_last_part_of_a_path_is_the_bag(tmp_path, path):
+    names = ("0007", "0008", "a.b c")
+    rows = "".join(f"{path.format(name)},{k % 2}\n" for k, name in enumerate(names))
+    t = match_bags(table(tmp_path, f"bag,label\n{rows}"), names)
+    assert t.bags == names
+    assert f"3 ids of {t.path} matched a bag without the folder" in t.notes[0]
+    (tmp_path / "splits_0.csv").write_text(
+        f",train,val,test\n0,{path.format('0007')},{path.format('0008')},0009\n"
+    )
+    other = LabelTable(bags=(*names[:2], "0009"), labels=(0, 1, 1), classes=("0", "1"))
+    assert read_clam_split(tmp_path / "splits_0.csv", other).train == ("0007",)
+
+
+def test_paths_that_name_no_bag_or_one_twice_are_refused_with_their_line(tmp_path):
+    names = ("0007", "0008")
+    t = table(tmp_path, "bag,label\n/a/0007.svs,0\n\n/b/0007.svs,1\n")
+    both = r"labels\.csv: '/a/0007.svs' \(line 2\) and '/b/0007.svs' \(line 4\) both name the bag"
+    refused(TableError, both, match_bags, t, names)
+    t = match_bags(table(tmp_path, "bag,label\n/a/0007.svs,0\n/a/7.svs,1\n"), names)
+    wanted = r"labels\.csv .*1 label \('/a/7.svs'; line 3\) without a bag.*Did you mean '0007"
+    refused(TableError, wanted, check_labels_match, t, names, allow_unlabelled=True)
+    t = match_bags(table(tmp_path, "bag,label\nb.ome.tif,0\n"), ("b", "b.ome"))
+    either = "'b.ome.tif'; line 2.*may be 'b' or 'b.ome'"
+    refused(TableError, either, check_labels_match, t, ("b", "b.ome"), allow_unlabelled=True)
+
+
+def test_messages_on_cells_name_their_lines(tmp_path):
+    t = table(tmp_path, "bag,label,group,split\na,0,p,train\n\nb,1,p,test\n")
+    words = r"labels\.csv: group 'p' is in two parts: line 2, bag 'a' in train, line 4, bag 'b' in"
+    refused(TableError, words, make_split, t)
+    t = table(tmp_path, "bag,label,split\na,0,train\nb,,train\n", labels_required=False)
+    refused(
+        TableError, r"labels\.csv, line 3, bag 'b' has no label, but is in train", make_split, t
+    )
+    t = table(tmp_path, "bag,label,group\na,0,p\nb,1,TCGA/01\n")
+    words = r"labels\.csv, line 3, bag 'b': its patient: bag 'TCGA/01' cannot be a file name"
+    refused(TableError, words, patient_table, t)
+
+
+@pytest.mark.parametrize("column", ["folds", "Fold", "cv_fold", "kfold"])
+def test_a_misspelt_column_of_folds_is_suggested(tmp_path, column):
+    t = table(tmp_path, f"bag,label,{column}\na,0,1\nb,1,2\n")
+    refused(TableError, f"Did you mean '{column}'", make_split, t, test_fold=1)
+    refused(TableError, f"Did you mean '{column}'", fold_splits, t)
+
+
+def test_a_table_of_other_bags_is_refused_where_labels_without_bag_are_left_out():
+    t = replace(made(40, positive=20), path=Path("labels.csv"))
+    check_enough_match(t, (*t.bags[:4], *(f"x{k}" for k in range(200))))
+    check_enough_match(t, t.bags[:1])
+    for names in ((), ("x",), (*t.bags[:3], *(f"x{k}" for k in range(60)))):
+        refused(TableError, r"only [03] of 40 labels of labels\.csv", check_enough_match, t, names)
 
 
 def test_folds_test_on_k_and_validate_on_the_next():

@@ -367,13 +367,42 @@ def test_a_folder_of_labels_of_other_bags_and_no_folder_are_refused(data):
     refused(BagError, "there is no folder", open_bags, stored, instance_labels=overlay / "absent")
 
 
-def test_bags_that_the_table_does_not_name_are_left_out_where_that_is_asked_for(data):
+def test_bags_without_a_label_are_left_out_and_named(data):
     stored, labels, _ = data
     lines = [line for line in labels.read_text().splitlines() if not line.startswith("004,")]
     labels.write_text("\n".join(lines) + "\n")
     config = {"features": stored, "labels": labels, "test_fold": 0}
-    refused(TableError, "'004'", prepare, RunConfig(data=DataConfig(**config), model="abmil"))
-    left_out = DataConfig(**config, unlabelled="leave_out")
-    split = prepare(RunConfig(data=left_out, model="abmil")).split
-    assert split.part_of("004") == "unused"
-    assert len(split.train + split.val + split.test) == 11
+    strict = DataConfig(**config, unlabelled="refuse")
+    refused(TableError, "'004'", prepare, RunConfig(data=strict, model="abmil"))
+    run = RunConfig(data=DataConfig(**config), model="abmil")
+    prepared = prepare(run)
+    assert prepared.split.part_of("004") == "unused" and prepared.unlabelled == ("004",)
+    assert len(prepared.split.train + prepared.split.val + prepared.split.test) == 11
+    # a line whose label is missing, whatever word says so
+    cells = lines[1].split(",")
+    cells[lines[0].split(",").index("label")] = "NA"
+    labels.write_text("\n".join([lines[0], ",".join(cells), *lines[2:]]) + "\n")
+    prepared = prepare(run)
+    assert set(prepared.unlabelled) == {"004", cells[0]} and prepared.left_out == ()
+    assert any("written NA: line 2" in note for note in prepared.table.notes)
+    refused(TableError, "line 2, bag", prepare, RunConfig(data=strict, model="abmil"))
+    # labels without a bag are another matter
+    labels.write_text("\n".join([*lines, lines[1].replace(cells[0], "absent")]) + "\n")
+    refused(TableError, "'absent'; line 13", prepare, run)
+
+
+def test_files_of_runs_and_predictions_among_features_are_no_bags(data):
+    stored, _, _ = data
+    names = open_bags(stored).names
+    run = stored / "runs" / "one"
+    for folder in (run, stored / "predicted"):
+        (folder / "instances").mkdir(parents=True)
+        (folder / "predictions.csv").write_text("bag\n")
+        (folder / "instances" / "001.h5").write_bytes(b"")
+    (run / "run.yaml").write_text("")
+    (run / "predictions" / "instances").mkdir(parents=True)
+    (run / "predictions" / "instances" / "002.h5").write_bytes(b"")
+    (stored / "predictions.csv").write_text("bag\n")
+    (stored / "instances").mkdir()
+    (stored / "instances" / "003.h5").write_bytes(b"")
+    assert open_bags(stored).names == names

@@ -144,27 +144,20 @@ def test_a_name_that_can_be_read_both_ways_needs_words(tmp_path, column):
     assert survival_table(tmp_path, column, ("dead", "censored")).labels == (1, 0)
 
 
-@pytest.mark.parametrize(
-    ("cell", "event"),
-    [
-        *(
-            (cell, 1)
-            for cell in (
-                "1:DECEASED", "1:Recurred/Progressed", "1:PROGRESSION", "1:DEAD WITH TUMOR",
-                "DECEASED", "dead", "Died", "event", "uncensored", "not censored", "relapsed",
-                "1: dead", "1 (dead)", "1=event",
-            )  # fmt: skip
-        ),
-        *(
-            (cell, 0)
-            for cell in (
-                "0:LIVING", "0:ALIVE", "0:DiseaseFree", "0:CENSORED", "0:ALIVE OR DEAD TUMOR FREE",
-                "LIVING", "Alive", "censored", "Right-censored", "DiseaseFree", "disease free",
-                "no_event", "lost to follow-up", "0 - alive",
-            )  # fmt: skip
-        ),
-    ],
-)
+SEEN_WORDS = (
+    "1:DECEASED", "1:Recurred/Progressed", "1:PROGRESSION", "1:DEAD WITH TUMOR", "DECEASED",
+    "dead", "Died", "event", "uncensored", "not censored", "relapsed", "1: dead", "1 (dead)",
+    "1=event",
+)  # fmt: skip
+CENSORED_WORDS = (
+    "0:LIVING", "0:ALIVE", "0:DiseaseFree", "0:CENSORED", "0:ALIVE OR DEAD TUMOR FREE", "LIVING",
+    "Alive", "censored", "Right-censored", "DiseaseFree", "disease free", "no_event",
+    "lost to follow-up", "0 - alive",
+)  # fmt: skip
+WORDS = [*((word, 1) for word in SEEN_WORDS), *((word, 0) for word in CENSORED_WORDS)]
+
+
+@pytest.mark.parametrize(("cell", "event"), WORDS)
 def test_words_say_themselves_whether_the_event_was_seen(tmp_path, cell, event):
     for column in ("OS_STATUS", "overall_survival"):
         t = survival_table(tmp_path, column, (cell, "dead", "alive"))
@@ -288,10 +281,7 @@ REFUSED = [
     ("auto", "bag,patient,label\na,p,1\n", PATIENT, "'patient' holds the group of the bags"),
     ("regression", "bag,age\na,1\n", {"target": "agee"}, "no column 'agee': .*Did you mean 'age'"),
     ("survival", "bag,time,censorship\na,2,x\n", {}, "'censorship' is 'x', expected 0 .event seen"),
-    *[
-        ("survival", f"{TIMES}{c},1\n", {}, f"{TIME} '{c}', expected")
-        for c in ("0", "inf", "5 m")
-    ],
+    *[("survival", f"{TIMES}{c},1\n", {}, f"{TIME} '{c}', expected") for c in ("0", "inf", "5 m")],
     ("survival", TIMES + "-3,1\n", {}, rf"labels\.csv, {TIME} '-3', .* more than 0"),
     ("survival", TIMES + "5,2\n", {}, rf"{EVENT} '2', expected 1 \(event seen\) or 0 \(censored\)"),
     ("survival", TIMES + "5,ill\n", {}, f"{EVENT} 'ill', .*living or censored. Other words"),

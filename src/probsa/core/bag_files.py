@@ -11,6 +11,8 @@ from pathlib import Path
 from ..errors import BagError
 
 HDF5 = (".h5", ".hdf5")
+RUN_FILES = ("run.yaml", "predictions.csv")
+"""Files that mark a folder as a run or as predictions, whose HDF5 files are no bags."""
 
 
 def files_by_name(files: Iterable[Path]) -> dict[str, Path]:
@@ -31,7 +33,10 @@ def files_by_name(files: Iterable[Path]) -> dict[str, Path]:
 
 
 def hdf5_files(folder: Path) -> list[Path]:
-    """List the HDF5 files in a folder and its subfolders, except those named `patches`."""
+    """List the HDF5 files in a folder and its subfolders, except those named `patches`.
+
+    Runs and predictions within the folder hold HDF5 files of instances, which are no bags.
+    """
     found = (Path(entry.path) for entry in _entries(folder) if not entry.is_dir())
     return sorted(path for path in found if path.suffix.lower() in HDF5)
 
@@ -57,5 +62,12 @@ def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
         if not entry.is_dir(follow_symlinks=False):
             if not entry.name.startswith("."):
                 yield entry
-        elif entry.name != "patches":
+        elif entry.name != "patches" and not _is_output(Path(entry.path)):
             yield from _entries(entry.path)
+
+
+def _is_output(folder: Path) -> bool:
+    """Return whether a folder is a run, predictions, or their folder of instances."""
+    if folder.name == "instances" and (folder.parent / "predictions.csv").is_file():
+        return True
+    return any((folder / name).is_file() for name in RUN_FILES)

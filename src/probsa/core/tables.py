@@ -162,9 +162,7 @@ class TextTable:
             names_in_file={column: names[k] for column, k in chosen.items()},
         )
 
-    def blank_missing(
-        self, columns: Iterable[str], *, values: Iterable[str] = ()
-    ) -> "TextTable":
+    def blank_missing(self, columns: Iterable[str], *, values: Iterable[str] = ()) -> "TextTable":
         """Return the table with empty cells in place of words for a missing value.
 
         Args:

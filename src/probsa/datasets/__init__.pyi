@@ -16,6 +16,8 @@ from .covariates import read_covariates as read_covariates
 from .feature_metadata import FeatureMetadata as FeatureMetadata
 from .feature_metadata import telling_metadata as telling_metadata
 from .labels import LabelTable as LabelTable
+from .labels import bags_without_label as bags_without_label
+from .labels import check_enough_match as check_enough_match
 from .labels import check_labels_match as check_labels_match
 from .labels import drop_bags as drop_bags
 from .labels import match_bags as match_bags
@@ -30,6 +32,7 @@ from .localmil import prepare_localmil as prepare_localmil
 from .localmil import read_card as read_card
 from .metadata import Metadata as Metadata
 from .names import SPLIT_PARTS as SPLIT_PARTS
+from .names import last_part as last_part
 from .names import without_suffix as without_suffix
 from .opening import open_bags as open_bags
 from .patients import PatientBags as PatientBags

@@ -87,6 +87,8 @@ class CovariateTable:
     """By column, a value for each row: a number, NaN if missing, or a text, empty if missing."""
     rows_of: Mapping[str, Sequence[int]]
     """The rows of each bag and of each patient of the file."""
+    notes: tuple[str, ...] = ()
+    """Which words were read as missing values, and in which lines."""
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -136,7 +138,8 @@ class CovariateTable:
 def read_covariates(path: Path | str, options: CovariateOptions) -> CovariateTable:
     """Read covariates from a CSV or TSV file with a column `bag` or `group`, or with both.
 
-    An empty cell is a missing value. With both columns, rows are found by bag and by patient.
+    An empty cell is a missing value, and so is a word for one (`is_missing`). With both columns,
+    rows are found by bag and by patient.
 
     Raises:
         TableError: a column is missing or named twice, a bag or patient has no name, a bag (in a
@@ -146,6 +149,8 @@ def read_covariates(path: Path | str, options: CovariateOptions) -> CovariateTab
     table = TextTable.read(path, expected="bag,… or group,… with the covariates").select(
         *options.columns, optional=("bag", "group"), synonyms=SYNONYMS
     )
+    missing_in = (*options.columns, *(("group",) if "bag" in table.columns else ()))
+    table = table.blank_missing(missing_in)
     keys = [key for key in ("bag", "group") if key in table.columns]
     if not keys:
         raise TableError(
@@ -176,6 +181,7 @@ def read_covariates(path: Path | str, options: CovariateOptions) -> CovariateTab
         lines=tuple(line for line, _ in rows.values()),
         cells={column: np.array(cells) for column, cells in values.items()},
         rows_of=rows_of,
+        notes=table.missing_notes(),
     )
 
 

@@ -3,6 +3,7 @@
 Other targets than a class have columns of their own, which `TargetOptions` names.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..core import TaskName, TextTable, counted, group_keys, read_number, write_csv
+from ..core import TaskName, TextTable, counted, group_keys, numbered_lines, read_number, write_csv
 from ..errors import TableError, hint
 from ..tasks import (
     LABELS,
+    SHOWN,
     TASKS,
     Cells,
     TargetOptions,
@@ -23,8 +25,19 @@ from ..tasks import (
     task_of_classes,
     unknown_column_advice,
 )
-from .names import COLUMNS, HEADER, SPLIT_PARTS, SYNONYMS, listed, nearest, without_suffix
+from .names import (
+    COLUMNS,
+    HEADER,
+    SPLIT_PARTS,
+    SYNONYMS,
+    last_part,
+    listed,
+    nearest,
+    without_suffix,
+)
 
+FEWEST_MATCHES = 0.1
+"""Share of the labels, or of the bags if there are fewer, that must have the same names."""
 CLASS_LABELS = TargetOptions()
 """The target of a table with a column `label` that holds classes."""
 
@@ -62,6 +75,8 @@ class LabelTable:
     """What users should know about how the table was read."""
     codes: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
     """For survival, the event (1 or 0) that each different cell of its column stands for."""
+    misspelt: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """Ignored columns that are probably a misspelt group, fold or split, with that."""
     lines: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
     """The line of each row in the file, for messages."""
 
@@ -131,6 +146,11 @@ class LabelTable:
     def group_of(self) -> dict[str, str]:
         """The group of each bag by its name; empty if the table has no groups."""
         return {} if self.groups is None else dict(zip(self.bags, self.groups, strict=True))
+
+    def place(self, row: int) -> str:
+        """Return the line of a row, if it is known, and its bag, for messages."""
+        line = "" if self.lines is None else f"line {self.lines[row]}, "
+        return f"{line}bag {self.bags[row]!r}"
 
     def group(self, row: int) -> str:
         """Return the group of a row; a bag without a group forms its own."""
@@ -205,6 +225,7 @@ def read_table(
     if "groups" in assignments:
         group_of = dict(zip(by_bag, assignments["groups"], strict=True))
         assignments["groups"] = tuple(group_keys(tuple(by_bag), group_of))
+    misspelt = _misspelt_columns(table, used=chosen.columns, named=columns)
     return LabelTable(
         path=path,
         bags=tuple(by_bag),
@@ -218,8 +239,13 @@ def read_table(
         notes=(
             *targets.notes,
             *chosen.missing_notes(),
-            *_ignored_columns(table, used=chosen.columns, named=columns),
+            *(
+                f"the column {column!r} of {path} is ignored: if it holds the {role} of the bags, "
+                f"rename it to {role!r}"
+                for column, role in misspelt.items()
+            ),
         ),
+        misspelt=misspelt,
         lines=tuple(line for line, _ in by_bag.values()),
     )
 
@@ -268,16 +294,20 @@ def select_rows(table: LabelTable, rows: Sequence[int]) -> LabelTable:
 
 
 def match_bags(table: LabelTable, names: Collection[str]) -> LabelTable:
-    """Return the table with `case00` for the id `case00.tiff` if that is a bag, which a note says.
+    """Return the table with `case00` for the id `case00.tiff` or `/data/case00.tiff` if that is a
+    bag, which a note says.
 
     Raises:
         TableError: two lines would be of the same bag; names both ids.
     """
-    bag_of = without_suffix(table.bags, names, where=table.where)
+    lines = None if table.lines is None else dict(zip(table.bags, table.lines, strict=True))
+    bag_of = without_suffix(table.bags, names, where=table.where, lines=lines)
     if not bag_of:
         return table
+    paths = any(last_part(name) != name for name in bag_of)
     note = (
-        f"{counted(len(bag_of), 'id')} of {table.where} matched a bag without the suffix "
+        f"{counted(len(bag_of), 'id')} of {table.where} matched a bag without the "
+        f"{'folder and the suffix' if paths else 'suffix'} "
         f"({next(iter(bag_of))!r} is {next(iter(bag_of.values()))!r})"
     )
     bags = tuple(bag_of.get(bag, bag) for bag in table.bags)
@@ -294,11 +324,16 @@ def check_labels_match(table: LabelTable, names: Sequence[str], *, allow_unlabel
     stored_names = set(names)
     without_bag = [b for b in table.bags if b not in stored_names]
     without_label = [] if allow_unlabelled else [n for n in names if n not in labelled]
-    problems = [
-        f"{counted(len(absent), what)} ({listed(absent)}) without a {other}"
-        for absent, what, other in ((without_bag, "label", "bag"), (without_label, "bag", "label"))
-        if absent
-    ]
+    problems: list[str] = []
+    if without_bag:
+        lines = _lines_of(table, without_bag)
+        problems.append(
+            f"{counted(len(without_bag), 'label')} ({listed(without_bag)}{lines}) without a bag"
+        )
+    if without_label:
+        problems.append(
+            f"{counted(len(without_label), 'bag')} ({listed(without_label)}) without a label"
+        )
     if problems:
         suggestion = (
             nearest(without_bag[0], names) if without_bag else nearest(without_label[0], table.bags)
@@ -307,6 +342,39 @@ def check_labels_match(table: LabelTable, names: Sequence[str], *, allow_unlabel
             f"{table.where} and the bags do not match: {' and '.join(problems)}.{suggestion} "
             "Add or remove lines, or give a folder with just the bags that are labelled"
         )
+
+
+def check_enough_match(table: LabelTable, names: Collection[str]) -> None:
+    """Check that a table and bags belong together, where labels without a bag are left out.
+
+    Raises:
+        TableError: less than a tenth of the labels have a bag, and of the bags a label.
+    """
+    matching = set(table.bags) & set(names)
+    if len(matching) >= FEWEST_MATCHES * min(len(table.bags), len(names)) and matching:
+        return
+    without_bag = [bag for bag in table.bags if bag not in matching]
+    raise TableError(
+        f"only {len(matching)} of {counted(len(table.bags), 'label')} of {table.where} and of "
+        f"{counted(len(names), 'bag')} have the same name ({listed(without_bag)} have no bag"
+        f"{_lines_of(table, without_bag)}): this table is probably of other bags."
+        f"{nearest(without_bag[0], tuple(names))}"
+    )
+
+
+def bags_without_label(table: LabelTable, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the bags among these that have no line in the table, or one without a label."""
+    rows = zip(table.bags, table.values, strict=True)
+    labelled = {bag for bag, value in rows if value is not None}
+    return tuple(name for name in names if name not in labelled)
+
+
+def _lines_of(table: LabelTable, bags: Sequence[str]) -> str:
+    """Return the lines of some bags, after a semicolon; empty if they are not known."""
+    if table.lines is None:
+        return ""
+    line_of = dict(zip(table.bags, table.lines, strict=True))
+    return f"; {numbered_lines([line_of[bag] for bag in bags], most=SHOWN)}"
 
 
 def _check_extra(columns: Sequence[str], covariates: Sequence[str], path: Path) -> None:
@@ -326,17 +394,17 @@ def _check_extra(columns: Sequence[str], covariates: Sequence[str], path: Path) 
         )
 
 
-def _ignored_columns(
+def _misspelt_columns(
     table: TextTable, *, used: Sequence[str], named: Sequence[str]
-) -> tuple[str, ...]:
-    """Return a note for each ignored column that is probably a misspelt group, fold or split."""
+) -> dict[str, str]:
+    """Return the ignored columns that are probably a misspelt group, fold or split, with that."""
     assigned = {"fold", "split"}
     absent = ({"group"} - set(used)) | (set() if assigned & set(used) else assigned)
     roles = {name: SYNONYMS.get(name, name) for name in (*COLUMNS, *SYNONYMS)}
     roles = {name: role for name, role in roles.items() if role in absent}
-    return tuple(
-        f"the column {column!r} of {table.path} is ignored: if it holds the {roles[name]} of the "
-        f"bags, rename it to {roles[name]!r}"
-        for column, name in table.misspelt(roles).items()
-        if column not in named
-    )
+    similar = {column: roles[name] for column, name in table.misspelt(roles).items()}
+    if "fold" in absent:
+        # `cv_fold` and `kfolds` are not similar enough
+        folds = [column for column in table.columns if re.search("folds?$", column.lower())]
+        similar |= dict.fromkeys(folds, "fold")
+    return {column: role for column, role in similar.items() if column not in named}

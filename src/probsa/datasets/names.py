@@ -1,6 +1,7 @@
 """Names of the columns of a label table, and why a name may be unknown."""
 
-from collections.abc import Collection, Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ..errors import TableError, hint
 from ..slides import SLIDE_SUFFIXES
@@ -25,31 +26,74 @@ FILE_SUFFIXES = (
 """Suffixes of slides, scans and features that a table may write after the name of a bag."""
 
 
-def without_suffix(given: Iterable[str], known: Collection[str], *, where: str) -> dict[str, str]:
-    """Return the known name of each name that is not known but for the suffix of a file.
+def without_suffix(
+    given: Iterable[str],
+    known: Collection[str],
+    *,
+    where: str,
+    lines: Mapping[str, int] | None = None,
+) -> dict[str, str]:
+    """Return the known name of each name that is a path to it, or has the suffix of a file.
+
+    The last part of a path counts, whether its folders are separated by `/` or by a backslash, and
+    then the name without the suffix. A name that is known stays, and so does one that could be
+    either of two.
+
+    Args:
+        given: Names in a table.
+        known: Names of bags.
+        where: The table, for messages.
+        lines: The line of each name in the table, for messages.
 
     Raises:
         TableError: two names would be the same bag.
     """
-    given, known, bag_of = list(given), set(known), dict[str, str]()
+    given = list(given)
+    known = set(known)
+    bag_of: dict[str, str] = {}
     meant = {name: name for name in given if name in known}
     for name in given:
-        ends = (s for s in FILE_SUFFIXES if name.lower().endswith(s))
-        fits = set() if name in known else {name[: -len(s)] for s in ends} & known
-        if len(fits) == 1:
-            bag_of[name] = fits.pop()
-            if (other := meant.setdefault(bag_of[name], name)) != name:
-                raise TableError(
-                    f"{where}: {other!r} and {name!r} both name the bag {bag_of[name]!r}: remove "
-                    "one of them"
-                )
+        if name in known:
+            continue
+        last = last_part(name)
+        ends = (suffix for suffix in FILE_SUFFIXES if last.lower().endswith(suffix))
+        # a last part that is known is taken as if it stood in the table alone
+        fits = {last} & known or {last[: -len(suffix)] for suffix in ends} & known
+        if len(fits) != 1:
+            continue
+        bag_of[name] = fits.pop()
+        if (other := meant.setdefault(bag_of[name], name)) != name:
+            both = [other, name]
+            shown = " and ".join(
+                f"{each!r} (line {lines[each]})" if lines and each in lines else repr(each)
+                for each in both
+            )
+            raise TableError(
+                f"{where}: {shown} both name the bag {bag_of[name]!r}: remove one of them"
+            )
     return bag_of
+
+
+def last_part(path: str) -> str:
+    r"""Return what follows the last `/` or backslash of a path, which a name of a bag has not.
+
+    >>> last_part("/data/slides/0007.svs"), last_part(r"D:\slides\0007.svs"), last_part("0007")
+    ('0007.svs', '0007.svs', '0007')
+    """
+    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
     """Suggest why a name is not among the known ones; an empty string if no cause is likely."""
     if name in known:  # the name is in the table, but without a label
         return ""
+    last = last_part(name)
+    ends = [suffix for suffix in FILE_SUFFIXES if last.lower().endswith(suffix)]
+    stems = [last[: -len(suffix)] for suffix in ends]
+    fits = sorted(set(stems) & set(known))
+    if len(fits) > 1:
+        return f" It may be {' or '.join(map(repr, fits))}: write the name of one of them."
+    name = min(stems, key=len) if stems and min(stems, key=len).isdigit() else last
     number = name.lstrip("0")
     equal_numbers = [k for k in known if k.isdigit() and name.isdigit() and k.lstrip("0") == number]
     if equal_numbers:

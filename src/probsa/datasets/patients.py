@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..core import Bag, StoredBag, counted, join_bags
+from ..core import Bag, StoredBag, check_file_name, counted, join_bags
 from ..errors import BagError, TableError
 from .bag_set import BagSet
 from .labels import LabelTable, select_rows
@@ -36,9 +36,12 @@ def patient_table(table: LabelTable) -> LabelTable:
         columns["fold"] = table.folds
     if table.splits is not None:
         columns["split"] = [part or "unused" for part in table.splits]
-    lines = [""] * len(table.bags) if table.lines is None else [f"line {k}, " for k in table.lines]
-    places = [f"{line}bag {bag!r} has" for line, bag in zip(lines, table.bags, strict=True)]
+    places = [f"{table.place(row)} has" for row in range(len(table.bags))]
     for patient, (first, *others) in rows.items():
+        try:
+            check_file_name(patient)  # its predictions are files of this name
+        except BagError as error:
+            raise TableError(f"{table.where}, {table.place(first)}: its patient: {error}") from None
         for row, (what, values) in product(others, columns.items()):
             if values[first] != values[row]:
                 raise TableError(

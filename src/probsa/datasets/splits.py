@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from sklearn.model_selection import StratifiedGroupKFold
 
-from ..core import TextTable, as_record, counted, write_csv, write_json
+from ..core import TextTable, as_record, counted, is_missing, write_csv, write_json
 from ..errors import InputError, TableError
 from ..tasks import SHOWN
 from .labels import LabelTable
@@ -97,7 +97,9 @@ def make_split(
         parts = [role.get(k, "train") for k in table.folds]
         origin = f"fold {test_fold} of {where} tests, fold {val_fold} validates"
     elif test_fold is not None:
-        raise TableError(f"{where} has no column 'fold': leave --test-fold out, or add it")
+        raise TableError(
+            f"{where} has no column 'fold': leave --test-fold out, or add it{_misspelt_fold(table)}"
+        )
     elif table.splits is not None:
         parts, origin = table.splits, f"from the column 'split' of {where}"
     else:
@@ -162,7 +164,7 @@ def read_clam_split(path: Path | str, table: LabelTable) -> Split:
             named_by_index = index_columns and row[part].lower() == "true"
             name = row[index_columns[0] if named_by_index else part]
             name = bag_of.get(name, name)
-            if name.lower() in ("", "false"):
+            if name not in known and (name.lower() == "false" or is_missing(name)):
                 continue
             if name not in known:
                 raise TableError(
@@ -192,24 +194,31 @@ def _division(table: LabelTable, seed: int) -> str:
     return f"{stratified}, groups kept whole, seed {seed}"
 
 
+def _misspelt_fold(table: LabelTable) -> str:
+    """Suggest the column that probably holds the folds; empty if there is none."""
+    column = next((c for c, role in table.misspelt.items() if role == "fold"), None)
+    return f". Did you mean {column!r}? Rename it to 'fold'" if column else ""
+
+
 def _check_parts(table: LabelTable, parts: Mapping[str, str], origin: str) -> None:
     """Check that bags train, that all but test bags have labels, and that groups stay together."""
     if "train" not in parts.values():
         raise TableError(f"no bag is left to train on ({origin})")
-    first_bag_of: dict[str, str] = {}
+    first_row_of: dict[str, int] = {}
     for row, bag in enumerate(table.bags):
         if bag not in parts:
             continue
         if table.labels[row] is None and parts[bag] != "test":
             raise TableError(
-                f"{table.where}: bag {bag!r} has no label, but is in {parts[bag]} ({origin})"
+                f"{table.where}, {table.place(row)} has no label, but is in {parts[bag]} ({origin})"
             )
-        first_bag = first_bag_of.setdefault(table.group(row), bag)
-        if parts[first_bag] != parts[bag]:
+        first = first_row_of.setdefault(table.group(row), row)
+        first_part = parts[table.bags[first]]
+        if first_part != parts[bag]:
             raise TableError(
-                f"group {table.group(row)!r} is in two parts: bag {first_bag!r} in "
-                f"{parts[first_bag]}, bag {bag!r} in {parts[bag]} ({origin}). Keep the bags of a "
-                "group together"
+                f"{table.where}: group {table.group(row)!r} is in two parts: {table.place(first)} "
+                f"in {first_part}, {table.place(row)} in {parts[bag]} ({origin}). Keep the bags of "
+                "a group together"
             )
 
 
@@ -340,7 +349,7 @@ def fold_splits(table: LabelTable) -> list[Split]:
             class, or a class is missing from a training part.
     """
     if table.folds is None:
-        raise TableError(f"{table.where} has no column 'fold'")
+        raise TableError(f"{table.where} has no column 'fold'{_misspelt_fold(table)}")
     _check_two_classes(table, table.bags, f"all bags of {table.where} together, each tested once,")
     splits = [make_split(table, test_fold=k) for k in sorted(set(table.folds))]
     return [check_classes(table, split, pooled=True) for split in splits]

@@ -67,8 +67,7 @@ def direction_of(column: str) -> Direction:
     followed = [*parts[1:], ""]
     # the event of "event-free survival" names the outcome, not the column's own event
     own_event = [
-        part in EVENT_NAMES and after != "free"
-        for part, after in zip(parts, followed, strict=True)
+        part in EVENT_NAMES and after != "free" for part, after in zip(parts, followed, strict=True)
     ]
     event = any(own_event)
     alive = any(part in ALIVE_NAMES for part in parts)

@@ -162,8 +162,9 @@ class DataConfig(_Checked):
     instance_labels: Path | None = None
     """Folder with one <bag>.npy per bag, one whole number per instance (-1 means unknown). These
     labels replace the instance labels in the feature files."""
-    unlabelled: Literal["refuse", "leave_out"] = "refuse"
-    """What to do with bags in the folder of features that the table of labels does not contain."""
+    unlabelled: Literal["refuse", "leave_out"] = "leave_out"
+    """What to do with bags without a label: bags in the folder of features that the table of labels
+    does not contain, and lines whose label is missing. Those that are left out are named."""
     feature_set: str | None = None
     """Which folder of features to use if a data set has several."""
     standardize: bool = False

@@ -416,8 +416,15 @@ def train(
             table, left_out = prepared.table, prepared.left_out
             if not table.of_task.unordered_classes or table.notes:
                 reporter.note(table.describe())
-            for note in table.notes:
+            for note in (*table.notes, *prepared.notes):
                 reporter.note(f"note: {note}")
+            if prepared.unlabelled:
+                names = prepared.unlabelled
+                named = ", ".join(map(repr, names[:10])) + (", …" if len(names) > 10 else "")
+                reporter.remark(
+                    f"left out {counted(len(names), 'bag')} of {prepared.bags.folder} without a "
+                    f"label ({named})"
+                )
             if left_out:
                 named = ", ".join(map(repr, left_out[:5])) + (", …" if len(left_out) > 5 else "")
                 reporter.remark(

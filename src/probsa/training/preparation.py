@@ -37,10 +37,13 @@ from ..datasets import (
     LabelTable,
     PatientBags,
     Split,
+    bags_without_label,
+    check_enough_match,
     check_labels_match,
     check_training_part,
     drop_bags,
     fit_encoder,
+    last_part,
     make_split,
     match_bags,
     open_bags,
@@ -63,9 +66,10 @@ from .run_folder import ADVICE, RunFolder
 def read_labels(
     data: DataConfig, bags: BagSet | None = None, *, path: Path | None = None
 ) -> LabelTable:
-    """Read the labels of a run, or another table with its classes, whose bags need no label.
+    """Read the labels of a run, or another table with its classes.
 
-    With bags, ids that are theirs but for the suffix of a file become theirs.
+    Bags need a label only in a run that refuses those without. With bags, ids that are theirs but
+    for folders or the suffix of a file become theirs.
 
     Raises:
         TableError: the table is invalid.
@@ -75,7 +79,7 @@ def read_labels(
         classes=data.classes,
         target=data.targets,
         covariates=data.covariates.columns,
-        labels_required=path is None,
+        labels_required=path is None and data.unlabelled == "refuse",
     )
     return table if bags is None else match_bags(table, known_names(bags))
 
@@ -134,19 +138,21 @@ def need_table(data: DataConfig, labels: Path | None) -> None:
         )
 
 
-def fit_covariates(
-    data: DataConfig, bags: BagSet, table: LabelTable, *, train: Sequence[str]
-) -> CovariateEncoder | None:
-    """Fit the encoder on the training patients, and give every labelled bag its covariates.
+def run_covariates(data: DataConfig) -> CovariateTable | None:
+    """Read the covariates of a run; None for a run without."""
+    if not data.covariates.columns:
+        return None
+    return read_covariates(data.covariates.covariates or data.labels, data.covariates)
 
-    Return None for a run without covariates.
+
+def fit_covariates(
+    covariates: CovariateTable, bags: BagSet, table: LabelTable, *, train: Sequence[str]
+) -> CovariateEncoder:
+    """Fit the encoder on the training patients, and give every labelled bag its covariates.
 
     Raises:
         TableError: a bag has no row, or a column is constant or of another kind.
     """
-    if not data.covariates.columns:
-        return None
-    covariates = read_covariates(data.covariates.covariates or data.labels, data.covariates)
     patients = {table.group(table.bags.index(name)): name for name in reversed(train)}
     encoder = fit_encoder(covariates, _row_names(covariates, tuple(patients.values()), table))
     _encode(bags, encoder, covariates, names=table.bags, table=table)
@@ -440,6 +446,10 @@ class PreparedData:
     """The shares of the classes that predictions refer to, where the loss treats all alike."""
     left_out: tuple[str, ...] = ()
     """Labelled bags without features or instances; the notes give the reasons."""
+    unlabelled: tuple[str, ...] = ()
+    """Bags with features that are left out as they have no label."""
+    notes: tuple[str, ...] = ()
+    """What users should know about how the covariates were read."""
 
     def write(self, folder: RunFolder) -> None:
         """Write the split, what is known of the features, and the notes on bags to the folder."""
@@ -484,9 +494,15 @@ def prepare(config: RunConfig, *, previous: Path | str | None = None) -> Prepare
     except OneClass as error:
         without = counted(len({*bags.names} - error.bags), "bag")
         raise TableError(f"{error}: {without} of {bags.folder} have no label") from None
-    full_table, left_out = table, note_missing_features(table, bags)
+    full_table = table
+    unlabelled = bags_without_label(table, bags.names)
+    table = drop_bags(table, _lines_without_label(table, config.data))
+    if not table.bags:
+        raise TableError(f"{table.where} has no label in any of its lines: give labels to train on")
+    left_out = note_missing_features(table, bags)
     present = drop_bags(table, left_out)
     if config.data.targets.missing == "leave_out":
+        check_enough_match(present, bags.names)
         without_bag = tuple(sorted(set(present.bags) - set(bags.names)))
         bags.notes |= dict.fromkeys(without_bag, "left out: it has a line, but no bag")
         present, left_out = drop_bags(present, without_bag), left_out + without_bag
@@ -502,7 +518,25 @@ def prepare(config: RunConfig, *, previous: Path | str | None = None) -> Prepare
     left_out += bags.empty()
     table = drop_bags(table, left_out)
     split = _split(config, table, full_table=full_table, previous=previous)
-    return prepare_bags(config, bags, table=table, split=split, left_out=left_out)
+    prepared = prepare_bags(config, bags, table=table, split=split, left_out=left_out)
+    return replace(prepared, unlabelled=unlabelled)
+
+
+def _lines_without_label(table: LabelTable, data: DataConfig) -> tuple[str, ...]:
+    """Return the bags of lines without a label, which are left out of training.
+
+    A patient of whom a slide has a label keeps all slides, so that slides that disagree are found.
+    """
+    if data.unlabelled == "refuse":
+        return ()
+    rows = range(len(table.bags))
+    labelled = {table.group(row) for row in rows if table.values[row] is not None}
+    of_patients = data.targets.unit == "patient"
+    return tuple(
+        table.bags[row]
+        for row in rows
+        if table.values[row] is None and not (of_patients and table.group(row) in labelled)
+    )
 
 
 def prepare_bags(
@@ -538,9 +572,12 @@ def prepare_bags(
             y = stack_targets(targets, split.train)
             from_data["class_weights"] = balanced_weights(y, count)
     _check_graph(config, bags, split)
-    encoder = fit_covariates(config.data, bags, table, train=split.train)
-    if encoder is not None:
+    covariates = run_covariates(config.data)
+    encoder = None
+    if covariates is not None:
+        encoder = fit_covariates(covariates, bags, table, train=split.train)
         from_data["covariates"] = len(encoder.names)
+    notes = () if covariates is None else covariates.notes
     standardize = config.data.standardize
     return PreparedData(
         bags=bags.sealed(split.test, why=TEST_PART),
@@ -551,6 +588,7 @@ def prepare_bags(
         standardizer=Standardizer.fit(bags, split.train) if standardize else Standardizer(),
         feature_metadata=FeatureMetadata.of(bags, split.train),
         left_out=left_out,
+        notes=tuple(note for note in notes if note not in table.notes),
         encoder=encoder,
         prior=class_prior(config, table, split),
     )
@@ -583,7 +621,9 @@ def note_missing_features(table: LabelTable, bags: BagSet) -> tuple[str, ...]:
     """
     known, reasons = set(bags.names), {}
     patches = PatchSet(bags.folder.parent)
-    for name in (name for name in table.bags if name not in known):
+    for name in table.bags:
+        if name in known or last_part(name) != name:
+            continue  # a path is no name of a bag: that it has none is said with its line
         for stage in (bags.folder.name, "patch"):  # the reason of the first stage counts
             record = Record.read(patches.record(stage, name))
             if record is not None and record.name == name and record.status != "done":

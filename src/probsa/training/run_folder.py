@@ -270,9 +270,10 @@ def open_run(
 
 EXECUTION_KEYS = frozenset(
     {"training.device", "training.workers", "training.threads", "training.tracker"}
-    | {"data.cache_gb", "data.max_bag_gb"}
+    | {"data.cache_gb", "data.max_bag_gb", "data.unlabelled"}
 )
-"""Settings that affect execution, not results."""
+"""Settings that affect execution, not results. A run keeps its split, whatever is now done about
+bags without a label."""
 
 
 def config_differences(stored: RunConfig, requested: RunConfig) -> dict[str, tuple[Any, Any]]:
