@@ -105,7 +105,7 @@ def test_survival(tmp_path):
 
 CENSORING_NAMES = (
     "censorship", "os_censorship", "censorship_dss", "censored", "is_censored", "Censor",
-    "right_censoring", "isCensored", "OS.censor", "CENSORED", "cens", "alive", "is_alive",
+    "right_censoring", "isCensored", "OS.censor", "CENSORED", "alive", "is_alive",
     "survived", "not_dead", "no_event", "lost_to_follow_up",
 )  # fmt: skip
 EVENT_NAMES = (
@@ -113,7 +113,10 @@ EVENT_NAMES = (
     "noncensored", "uncensored!", "OS_STATUS", "vital_status", "dead", "Died", "os", "recurred",
     "progression_free_survival_event",
 )  # fmt: skip
-UNCLEAR_NAMES = ("event_censored", "death_censored_loss", "overall_survival", "dead_or_alive")
+UNCLEAR_NAMES = (
+    "event_censored", "death_censored_loss", "overall_survival", "dead_or_alive", "cens",
+    "censoring_indicator", "event_free",
+)  # fmt: skip
 CODES = (("1", "0"), ("1.0", "0.0"), ("True", "False"), ("TRUE", "FALSE"), ("yes", "no"))
 
 

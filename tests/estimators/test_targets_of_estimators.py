@@ -1,6 +1,7 @@
 """Grades, findings, numbers and survival times by estimators, and in scikit-learn's own tools."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.metrics import r2_score
@@ -148,3 +149,12 @@ def test_each_comes_back_equal_and_states_its_task(fitted, tmp_path):
 def test_errors_say_what_was_expected(estimator, y, message):
     with pytest.raises(InputError, match=message):
         estimator.set_params(**FAST).fit(X, y)
+
+
+@pytest.mark.parametrize("name", ["censored", "cens", "is_alive", "os_censorship"])
+def test_a_field_named_after_censoring_is_not_taken_for_the_event(name):
+    flags = np.array([(t, e > 0) for t, e in TIMES], dtype=[("time", float), (name, bool)])
+    frame = pd.DataFrame({"months": TIMES[:, 0], name: TIMES[:, 1]})
+    for y in (flags, frame):
+        with pytest.raises(InputError, match=f"'{name}' of y does not say"):
+            MILSurvival(**FAST).fit(X, y)

@@ -162,6 +162,7 @@ def read_table(
     *,
     classes: Sequence[str] | None = None,
     labels_required: bool = True,
+    columns_required: bool = False,
     target: TargetOptions = CLASS_LABELS,
     covariates: Sequence[str] = (),
 ) -> LabelTable:
@@ -176,6 +177,8 @@ def read_table(
             them, labels are 0 … C − 1. For multilabel, the columns of the findings.
         labels_required: Whether a bag without a label is an error. For multilabel, bags without any
             finding that is known are noted instead.
+        columns_required: Whether a table without the columns of the target is an error, as it
+            always is if labels are required.
         target: The task and the columns that hold its target.
         covariates: Names of the columns that are used as covariates, which are not read here.
 
@@ -188,7 +191,8 @@ def read_table(
     columns = labels.columns(target.columns, classes, table.columns, path)
     _check_extra(columns, covariates, path)
     # A misspelt target is refused even if no label is required, since labels would be lost.
-    needed = labels_required or any(c in table.columns for c in columns) or table.misspelt(columns)
+    needed = labels_required or columns_required or table.misspelt(columns)
+    needed = needed or any(column in table.columns for column in columns)
     chosen = table.select(
         "bag",
         *(columns if needed else ()),

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 
 from ..errors import InputError
 from ..statistics import concordance, survival_between
+from ..tasks import Direction, direction_of
 from .base import MILEstimator
 from .inputs import as_numbers
 
@@ -23,7 +24,8 @@ class MILSurvival(MILEstimator):
 
     y is an array (bags, 2) of times above 0 and events (1 seen, 0 censored); a data frame with the
     columns `time` and `event`; or a structured array with a field of numbers and one of booleans,
-    as scikit-survival has it. X, the arguments and the attributes are those of `MILClassifier`,
+    as scikit-survival has it. A column that is named after censoring is refused. X, the arguments
+    and the attributes are those of `MILClassifier`,
     without `balanced` and `ordinal`. `score` is Harrell's c. Options of the likelihood are
     `survival` (`hazards` or `cox`), `bins` and `horizon`, as in `likelihood={"bins": 6}`.
     """
@@ -100,19 +102,31 @@ def _times_and_events(
     y: Any, *, bags: int
 ) -> tuple[Float[np.ndarray, " bags"], Bool[np.ndarray, " bags"]]:
     """Return times and events from an array of pairs, a data frame or a structured array."""
-    array, time, event = np.asarray(y), None, None
-    names = list(array.dtype.names or getattr(y, "columns", ()))
+    array = np.asarray(y)
+    names = [str(name) for name in (array.dtype.names or getattr(y, "columns", ()))]
+    time = event = None
+    name = ""
     if {"time", "event"} <= set(names):
-        time, event = np.asarray(y["time"]), np.asarray(y["event"])
+        time = np.asarray(y["time"])
+        event = np.asarray(y["event"])
     elif array.dtype.names is not None:  # as of scikit-survival, in any order
-        flags = [name for name in names if array.dtype[name].kind == "b"]
+        flags = [field for field in names if array.dtype[field].kind == "b"]
         if len(names) == 2 and len(flags) == 1:
-            time, event = array[next(n for n in names if n not in flags)], array[flags[0]]
+            name = flags[0]
+            time = array[next(field for field in names if field != name)]
+            event = array[name]
     elif array.ndim == 2 and array.shape[1] == 2:
-        time, event = array[:, 0], array[:, 1]
+        name = names[1] if names else ""
+        time = array[:, 0]
+        event = array[:, 1]
     if time is None:
         stated = f"fields {', '.join(names)}" if array.dtype.names else f"shape {array.shape}"
         raise InputError(f"y has the {stated}; {TIMES}")
+    if name and direction_of(name) is not Direction.EVENT:
+        raise InputError(
+            f"by its name, {name!r} of y does not say whether the event was seen: name it 'event', "
+            "with 1 for a bag whose event was seen and 0 for a censored one"
+        )
     time, event = as_numbers(time, what="a time"), as_numbers(event, what="0 or 1 for the event")
     if len(time) != bags:
         raise InputError(f"y has {len(time)} rows; expected one for each of {bags} bags")

@@ -45,6 +45,8 @@ CODED = re.compile(r"([01])(?:\.0+)?\s*[:=|(-]\s*([^()]*[^()\s])\s*\)?")
 PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 """A word within the name of a column: `isCensored` and `is_censored` have two."""
 CENSORING = re.compile(r"censor|censur|zensier|zensur|^r?cens$")
+INDICATORS = ("cens", "rcens", "indicator")
+"""Parts of names that statisticians give to 1 for an event, as in `cens` of the GBSG2 study."""
 NEGATED_CENSORING = re.compile(r"(un|non|not|no)(censor|censur|zensier|zensur)")
 NEGATIONS = ("not", "non", "no", "un", "never")
 EVENT_NAMES = ("event", "events", "death", "dead", "died", "deceased", "dod")
@@ -76,7 +78,8 @@ def direction_of(column: str) -> Direction:
         negated = negative != any(NEGATED_CENSORING.match(part) for part in censoring)
         if negated:
             return Direction.EVENT
-        return Direction.UNCLEAR if event or alive else Direction.CENSORED
+        indicator = any(part in INDICATORS for part in parts)
+        return Direction.UNCLEAR if event or alive or indicator else Direction.CENSORED
     if event and alive:
         return Direction.UNCLEAR
     if event or alive or lost:

@@ -130,7 +130,8 @@ class Cells:
                         f"{self._shown(name, line, cell)}, expected {column.expected}"
                     )
                 found.append(number)
-            values.append(None if None in found else tuple(found))
+            known = tuple(number for number in found if number is not None)
+            values.append(known if len(known) == len(found) else None)
         return values
 
     def _check_complete(self, columns: Sequence[Column]) -> None:

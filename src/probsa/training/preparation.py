@@ -80,6 +80,7 @@ def read_labels(
         target=data.targets,
         covariates=data.covariates.columns,
         labels_required=path is None and data.unlabelled == "refuse",
+        columns_required=path is None,
     )
     return table if bags is None else match_bags(table, known_names(bags))
 
