@@ -8,7 +8,15 @@ from support.array_slide import ArraySlide, painted
 from support.refusals import refused
 
 from probsa.errors import InputError
-from probsa.patches import Tissue, cut, find_tissue, read_geojson, settings, write_geojson
+from probsa.patches import (
+    Tissue,
+    cut,
+    drawn_notes,
+    find_tissue,
+    read_geojson,
+    settings,
+    write_geojson,
+)
 
 SIZE = (3000, 2000)
 SQUARE = [[100, 100], [900, 100], [900, 700], [100, 700], [100, 100]]
@@ -108,6 +116,108 @@ def test_forms_of_polygons_are_read(whole, wanted, tmp_path):
     assert (found.level, found.scale, found.notes) == (None, None, ())
 
 
+INNER = [[300, 200], [700, 200], [700, 600], [300, 600]]
+
+
+def tissue_class(value):
+    return feature([SQUARE], classification=value)
+
+
+@pytest.mark.parametrize(
+    ("classification", "name"),
+    [
+        ({"name": "Ignore*", "color": [180, 180, 180]}, "Ignore*"),
+        ({"name": "ignore* "}, "ignore*"),
+        ({"name": "Region*"}, "Region*"),
+        ({"name": "Artefact*", "colorRGB": -1}, "Artefact*"),
+        ("Ignore*", "Ignore*"),
+        ({"names": ["Ignore*", "Positive"]}, "Ignore*: Positive"),
+        ({"name": "Ignore*: Fold"}, "Ignore*: Fold"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["Polygon", "MultiPolygon", "GeometryCollection"])
+@pytest.mark.parametrize("preset", [None, "clam-biopsy"])
+def test_an_ignored_class_is_excluded(tmp_path, classification, name, kind, preset):
+    shape = {"type": "Polygon", "coordinates": [INNER]}
+    if kind == "MultiPolygon":
+        shape = {"type": kind, "coordinates": [[INNER]]}
+    elif kind == "GeometryCollection":
+        shape = {"type": kind, "geometries": [shape]}
+    ignored = {
+        "type": "Feature",
+        "geometry": shape,
+        "properties": {"objectType": "annotation", "classification": classification},
+    }
+    features = [ignored, tissue_class({"name": "Tumor"}), feature([FAR])]
+    path = put(tmp_path / "x.geojson", {"type": "FeatureCollection", "features": features})
+    tissue = read_geojson(path, SIZE)
+    assert rings(tissue) == [[SQUARE[:-1]], [FAR]]
+    assert tissue.drawn.tissue == {"Tumor": 1, "": 1} and tissue.drawn.excluded == {name: 1}
+    slide = ArraySlide(painted(*SIZE), mpp=0.5)
+    chosen = settings(preset, size=32) if preset else settings(size=32, mpp=0.5)
+    coords = cut(slide, tissue, chosen).coords
+    in_excluded = ((coords >= (300, 200)) & (coords + 32 <= (700, 600))).all(1)
+    assert not in_excluded.any() and len(coords) > 100
+    # the area as a hole of the tissue gives the same patches
+    as_hole = put(tmp_path / "hole.geojson", [feature([SQUARE, INNER]), feature([FAR])])
+    wanted = cut(slide, read_geojson(as_hole, SIZE), chosen).coords
+    np.testing.assert_array_equal(np.sort(coords, axis=0), np.sort(wanted, axis=0))
+    # and they stay when our own file is read again
+    write_geojson(tmp_path / "again.geojson", tissue)
+    again = cut(slide, read_geojson(tmp_path / "again.geojson", SIZE), chosen)
+    np.testing.assert_array_equal(again.coords, coords)
+
+
+@pytest.mark.parametrize("name", ["Ignore", "Tumor", "Ignore*d", "*", "None", "", None, 7])
+def test_what_is_excluded_is_decided_by_the_end_of_the_name(tmp_path, name):
+    path = put(tmp_path / "x.geojson", [tissue_class({"name": name})])
+    tissue = read_geojson(path, SIZE)
+    excluded = name == "*"
+    assert (len(tissue.polygons), len(tissue.excluded)) == ((0, 1) if excluded else (1, 0))
+
+
+@pytest.mark.parametrize(
+    ("shape", "count"),
+    [
+        ({"type": "Point", "coordinates": [10, 10]}, {"Point": 1}),
+        ({"type": "MultiPoint", "coordinates": [[10, 10], [20, 20]]}, {"MultiPoint": 1}),
+        ({"type": "LineString", "coordinates": [[0, 0], [9000, 1]]}, {"LineString": 1}),
+        ({"type": "MultiLineString", "coordinates": [[[0, 0], [1, 1]]]}, {"MultiLineString": 1}),
+        (
+            {
+                "type": "GeometryCollection",
+                "geometries": [
+                    {"type": "Point", "coordinates": [1, 1]},
+                    {"type": "Polygon", "coordinates": [FAR]},
+                ],
+            },
+            {"Point": 1},
+        ),
+    ],
+)
+def test_points_and_lines_are_left_out_with_a_note(tmp_path, shape, count):
+    drawn = {"type": "Feature", "geometry": shape, "properties": {"name": "Calib1"}}
+    path = put(tmp_path / "x.geojson", [feature([SQUARE]), drawn])
+    tissue = read_geojson(path, SIZE)
+    assert rings(tissue)[0] == [SQUARE[:-1]]
+    assert tissue.drawn.without_area == count
+    notes = drawn_notes(tissue)
+    assert len(notes) == 2 and next(iter(count)) in notes[1]
+
+
+def test_a_line_names_the_classes_that_are_tissue(tmp_path):
+    features = [
+        tissue_class({"name": "Tumor"}), tissue_class({"name": "Stroma"}), feature([FAR]),
+        tissue_class({"name": "Ignore*"}),
+    ]  # fmt: skip
+    (note,) = drawn_notes(read_geojson(put(tmp_path / "x.geojson", features), SIZE))
+    tissue, excluded = note.split("; excluded")
+    assert "Tumor" in tissue and "Stroma" in tissue and "1 without a class" in tissue
+    assert "Ignore*" in excluded and "Ignore*" not in tissue
+    found = Tissue(polygons=(), slide_size=SIZE)
+    assert drawn_notes(found) == ()
+
+
 def test_an_edit_changes_the_patches_as_drawn(slide, tmp_path):
     path = tmp_path / "x.geojson"
     write_geojson(path, find_tissue(slide))
@@ -132,8 +242,8 @@ def test_an_edit_changes_the_patches_as_drawn(slide, tmp_path):
         ('"text"', "expected a GeoJSON FeatureCollection.*'text'"),
         ({}, "got an empty object"),
         ({"type": "FeatureCollection"}, "with a list of features"),
-        ([feature([SQUARE]), feature([1, 2], "Point")], "feature 1 is Point: .*Delete it"),
-        ([feature(SQUARE, "LineString", name="vessel")], r"feature 0 \(vessel\) is LineString"),
+        ([feature([SQUARE]), feature([1, 2], "Circle")], "feature 1 is Circle: .*Delete it"),
+        ([feature(SQUARE, "Circle", name="vessel")], r"feature 0 \(vessel\) is Circle"),
         ([{"type": "Feature", "geometry": None}], "feature 0 is nothing"),
         ([7], "feature 0 is 7"),
         ([feature([])], "a polygon must be a list of rings"),

@@ -120,8 +120,8 @@ def test_pages_that_are_no_levels_are_none_here_either(tmp_path):
              "PhysicalSizeYUnit": "mm"}, 0.25, "OME PhysicalSizeX",
         ),
         (
-            {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.6}, 0.55,
-            "OME PhysicalSizeX, mean of x 0.5 and y 0.6",
+            {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.54}, 0.52,
+            "OME PhysicalSizeX, mean of x 0.5 and y 0.54",
         ),
         ({"PhysicalSizeX": 1.0, "PhysicalSizeXUnit": "pixel"}, None, None),
         ({}, None, None),

@@ -63,20 +63,21 @@ def write_dicom_slide(
     mpp: float = 0.5,
     origin: tuple[float, float] = (20.0, 40.0),
     orientation: tuple[int, ...] = (0, -1, 0, -1, 0, 0),
+    tile: int = TILE,
 ) -> Path:
     """Write a VL Whole Slide Microscopy Image of one level, TILED_FULL and uncompressed."""
     height, width = image.shape[:2]
-    down, across = -(-height // TILE), -(-width // TILE)
-    padded = np.full((down * TILE, across * TILE, 3), 255, np.uint8)
+    down, across = -(-height // tile), -(-width // tile)
+    padded = np.full((down * tile, across * tile, 3), 255, np.uint8)
     padded[:height, :width] = image
-    tiles = padded.reshape(down, TILE, across, TILE, 3).transpose(0, 2, 1, 3, 4)
+    tiles = padded.reshape(down, tile, across, tile, 3).transpose(0, 2, 1, 3, 4)
     ds = _study(path.stem, sop_class=SLIDE_CLASS, modality="SM")
     ds.ImageType = ["ORIGINAL", "PRIMARY", "VOLUME", "NONE"]
     ds.VolumetricProperties, ds.SpecimenLabelInImage = "VOLUME", "NO"
     ds.BurnedInAnnotation, ds.FocusMethod = "NO", "AUTO"
     ds.ExtendedDepthOfField, ds.LossyImageCompression = "NO", "00"
     ds.SamplesPerPixel, ds.PhotometricInterpretation, ds.PlanarConfiguration = 3, "RGB", 0
-    ds.Rows = ds.Columns = TILE
+    ds.Rows = ds.Columns = tile
     ds.BitsAllocated = ds.BitsStored = 8
     ds.HighBit, ds.PixelRepresentation, ds.NumberOfFrames = 7, 0, down * across
     ds.TotalPixelMatrixColumns, ds.TotalPixelMatrixRows = width, height

@@ -11,6 +11,7 @@ from .geometry import SlideGeometry as SlideGeometry
 from .geometry import print_geometries as print_geometries
 from .geometry import write_mpp_table as write_mpp_table
 from .inputs import find_inputs as find_inputs
+from .inputs import inputs_by_name as inputs_by_name
 from .reading import open_source as open_source
 from .recipe import FeatureRecipe as FeatureRecipe
 from .records import Record as Record

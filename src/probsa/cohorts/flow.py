@@ -1,6 +1,6 @@
 """Process a whole cohort: a folder of slides or studies to patches, and patches to features."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ from ..patches import PatchSettings
 from .comparable import PATCHES, TISSUE
 from .extraction import Extraction, ExtractOptions
 from .geometry import SlideGeometry
-from .inputs import Resolution, find_inputs
+from .inputs import Resolution, find_inputs, inputs_by_name, keep_earlier_names
 from .patching import Patching
 from .records import NOUNS, Record
 from .report import CohortReport, write_report
@@ -94,6 +94,7 @@ def patch_cohort(
     fallback = None if isinstance(mpp, Mapping) else mpp
     open_output(out, earlier=earlier_files)
     work, reports = WorkFolder(out), []
+    records = keep_earlier_names(records, work)
 
     def tell(outcome: TaskOutcome, total: int) -> None:
         if on_geometry is not None and isinstance(outcome, Record) and outcome.geometry is not None:
@@ -115,9 +116,17 @@ def patch_cohort(
         tasks = [_task(r, patch_set.patches_file(r.name)) for r in shard_of(of_kind, run.shard)]
         outcomes = _run_stage(stage, tasks, run=run, total=total, on_outcome=tell)
         table = patch_set.report(_report_name("patch", run.shard))
-        others = patch_set.records() if run.shard[1] == 1 else ()
+        others = _other_records(patch_set, of_kind) if run.shard[1] == 1 else ()
         reports.append(write_report(table, outcomes, what=what, others=others))
     return tuple(reports)
+
+
+def _other_records(patch_set: PatchSet, records: Sequence[Record]) -> Iterator[Record]:
+    """Yield the records of earlier runs, except those of the same files under another name."""
+    names = {record.paths: record.name for record in records}
+    for record in patch_set.records():
+        if names.get(record.paths, record.name) == record.name:
+            yield record
 
 
 def _settle_settings(
@@ -179,7 +188,7 @@ def extract_cohort(
             f"no slide of {chosen.path} has patches: see {chosen.report('patch')} for the reasons"
         )
     if slides is not None:
-        here = {r.name: r for r in find_inputs(slides.absolute())}
+        here = inputs_by_name(slides.absolute())
         records = [
             replace(r, source=here[r.name].source, files=here[r.name].files)
             if r.name in here

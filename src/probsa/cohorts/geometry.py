@@ -27,7 +27,8 @@ class SlideGeometry:
     mpp: float | None
     """Micrometres per pixel of level 0; None if nobody states them."""
     mpp_source: str
-    """Where that number comes from: a property or tag of the file, or the user."""
+    """Where that number comes from: a property or tag of the file, or the user. Without a number,
+    what the file states and why that is not used."""
     level: int | None = None
     """The level that is read; None, and the following as well, if no patch can be cut."""
     factor: float | None = None
@@ -46,7 +47,7 @@ class SlideGeometry:
     @classmethod
     def of_slide(cls, slide: Slide, settings: PatchSettings, *, name: str) -> "SlideGeometry":
         """Return the geometry of an open slide, whose pixels are not read."""
-        mpp, source = slide.mpp, slide.mpp_source or ""
+        mpp, source = slide.mpp, slide.mpp_source or "; ".join(slide.mpp_rejected)
         try:
             patch = patch_geometry(slide, settings)
         except ProbSAError as e:
@@ -68,7 +69,9 @@ class SlideGeometry:
     @property
     def sentence(self) -> str:
         """The geometry without the name."""
-        mpp = "unknown" if self.mpp is None else f"{self.mpp:.4g} ({self.mpp_source})"
+        mpp = "unknown" if self.mpp is None else f"{self.mpp:.4g}"
+        if self.mpp_source:
+            mpp += f" ({self.mpp_source})"
         if self.level is None:
             why = "the resolution is needed" if ADVICE in self.reason else self.reason
             return f"µm per pixel {mpp}: no patches: {why}"

@@ -15,6 +15,7 @@ from ..patches import (
     Tissue,
     cut,
     draw_overview,
+    drawn_notes,
     find_tissue,
     read_geojson,
     thumbnail,
@@ -109,13 +110,11 @@ class Patching(CohortStage):
     def _described(self, record: Record, slide: Slide) -> Record:
         """Return the record with what an open slide states."""
         assert self.settings is not None, "slides have settings"
-        source = slide.mpp_source or ""
-        overruled = f"µm per pixel: {slide.mpp:.4g}, {source}." if slide.mpp is not None else ""
         return replace(
             record,
             mpp=slide.mpp,
             format=slide.format,
-            notes=(overruled,) if source.startswith("given, file") else (),
+            notes=(*slide.notes, *_resolution_notes(slide)),
             made_with=self._made_with(record),
             content=self.content(record),
             settings=self.set.made_with,
@@ -135,7 +134,7 @@ class Patching(CohortStage):
         # content, and the patches would count as outdated.
         if source is None or not contours.exists() or not contours.samefile(source):
             write_geojson(contours, tissue)
-        record = replace(record, notes=(*tissue.notes, *record.notes))
+        record = replace(record, notes=(*tissue.notes, *drawn_notes(tissue), *record.notes))
         if len(patches):
             attributes = {"name": name, "savetodir": "patches", **patches.attributes}
             return self._done(record, patches.coords, attributes)
@@ -215,3 +214,13 @@ class Patching(CohortStage):
             None if self.settings is None else compared_patches(self.settings),
             content_of((contours,)) if contours is not None and contours.is_file() else None,
         )
+
+
+def _resolution_notes(slide: Slide) -> tuple[str, ...]:
+    """Return sentences on a resolution that the user gave, and on those that are not used."""
+    if slide.mpp is None:
+        return ()
+    notes = [f"µm per pixel: ignored: {reason}." for reason in slide.mpp_rejected]
+    if slide.mpp_is_given:
+        notes.insert(0, f"µm per pixel: {slide.mpp:.4g}, {slide.mpp_source}.")
+    return tuple(notes)

@@ -41,6 +41,11 @@ class Record(TaskOutcome):
     geometry: SlideGeometry | None = None
     """How the patches of the slide are cut."""
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that it is read from."""
+        return self.files or (self.source,)
+
     @classmethod
     def read(cls, path: Path) -> "Record | None":
         """Read a record; return None if the file is missing or damaged.

@@ -1,7 +1,7 @@
 """The report on a run over a cohort: a table with one row per slide or series, and a summary."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ..core import write_csv
+from ..core import counted, write_csv
 from ..jobs import write_lock
 from .geometry import ADVICE, SHOWN, resolution_hint
 from .records import Record
@@ -68,6 +68,19 @@ class CohortReport:
         kept = sum(o.kept for o in self.outcomes if o.status == "done")
         return {**by_status, **({"kept": kept} if kept else {})}
 
+    def _note_lines(self) -> list[str]:
+        """Return one line for each remark on how slides were read and where their tissue is."""
+        names: dict[str, list[str]] = {}
+        for outcome in self.outcomes:
+            if outcome.kind == "slide" and not outcome.kept:
+                for note in outcome.notes:
+                    names.setdefault(note, []).append(outcome.name)
+        lines = [f"{_shown_names(slides)}: {note}" for note, slides in names.items()]
+        if len(lines) > MAX_SHOWN:
+            rest = len(lines) - MAX_SHOWN
+            lines = [*lines[:MAX_SHOWN], f"and {counted(rest, 'more note')}: {self.table}"]
+        return lines
+
     def render(self, console: Console) -> None:
         """Print the failures with their reasons, then the totals."""
         failed = [o for o in self.outcomes if o.status != "done"]
@@ -83,21 +96,25 @@ class CohortReport:
             for o in failed:  # what is wrong with many is said once
                 alike.setdefault((o.status, o.reason.replace(o.name, "")), []).append(o)
             for (status, _), records in list(alike.items())[:MAX_SHOWN]:
-                names = ", ".join(o.name for o in records[:SHOWN])
-                if len(records) > SHOWN:
-                    names = f"{len(records)}: {names}, …"
+                names = _shown_names([o.name for o in records])
                 table.add_row(names, status.replace("_", " "), records[0].reason)
             console.print(table, markup=False)
             if len(alike) > MAX_SHOWN:
                 rest = sum(len(records) for records in list(alike.values())[MAX_SHOWN:])
                 console.print(f"and {rest} more: {self.table}", markup=False)
-        for line in self.metadata:
+        for line in (*self._note_lines(), *self.metadata):
             console.print(line, markup=False)
         total = sum(o.count for o in self.outcomes if o.status == "done")
         words = ", ".join(f"{n} {k.replace('_', ' ')}" for k, n in sorted(self.counts.items()))
         console.print(
             f"{words or 'nothing to do'}; {total} {self.what}: {self.table}", markup=False
         )
+
+
+def _shown_names(names: Sequence[str]) -> str:
+    """Return the first few names, with their number if there are more."""
+    shown = ", ".join(names[:SHOWN])
+    return shown if len(names) <= SHOWN else f"{len(names)}: {shown}, …"
 
 
 def write_report(

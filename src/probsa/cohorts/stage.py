@@ -46,8 +46,7 @@ class CohortStage(Stage):
     def content(self, record: Record) -> str:
         """Return the digest of a slide or series; each process reads its files only once."""
         if record.name not in self._contents:
-            sources = record.files or (record.source,)
-            self._contents[record.name] = content_of(tuple(map(Path, sources)))
+            self._contents[record.name] = content_of(tuple(map(Path, record.paths)))
         return self._contents[record.name]
 
     def prepare(self, tasks: Sequence[Task], *, overwrite: bool) -> None:

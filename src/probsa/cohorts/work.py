@@ -9,13 +9,22 @@ WORK/slices/                                     the same for the slices of CT s
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core import as_paths, files_matching, named_file, samples, write_json
+from ..core import (
+    NOT_ON_WINDOWS,
+    WINDOWS,
+    as_paths,
+    files_matching,
+    named_file,
+    samples,
+    write_json,
+)
 from ..errors import InputError, hint
 from ..jobs import write_lock
 from .comparable import PATCHES, KnownOptions
@@ -112,6 +121,15 @@ class WorkFolder:
         files = sorted(self.path.glob("*/settings.json"))
         return {p.parent.name: PatchSet(p.parent) for p in files}
 
+    def names(self) -> dict[tuple[str, ...], str]:
+        """Return the names of the slides and scans that have patches here, by their files."""
+        return {
+            record.paths: record.name
+            for patch_set in self.sets().values()
+            for record in patch_set.records()
+            if record.status != "failed"
+        }
+
     def choose(self, name: str | None = None) -> PatchSet:
         """Return the patch set of that name; without one, the only set, or only non-empty set.
 
@@ -143,13 +161,41 @@ class WorkFolder:
 
 
 def file_name(name: str) -> str:
-    """Convert a name to a file name: replace special characters, and shorten it with a digest."""
+    """Convert a name to a plain file name: replace special characters, and shorten it.
+
+    Folders of features have such names, and so had slides and scans before `bag_name`.
+    """
     safe = "".join(c if c.isalnum() or c in "-_.@+=() " else "_" for c in name).strip(". ")
-    if len(safe.encode()) > MAX_NAME_BYTES:
-        suffix = digest(name)
-        head = safe.encode()[: MAX_NAME_BYTES - len(suffix) - 1]
-        safe = head.decode(errors="ignore") + f"_{suffix}"
-    return safe or "unnamed"
+    return _shortened(safe, name) or "unnamed"
+
+
+def bag_name(name: str) -> str:
+    """Return the name of a slide or scan as the name of its bag, which its files have.
+
+    It stays as it is, without spaces around it, so that labels match. What no file can be called
+    is replaced: control characters, bytes that are no text, and names that are too long.
+    """
+    safe = "".join("_" if _is_unwritable(c) else c for c in name).strip()
+    if WINDOWS:
+        safe = NOT_ON_WINDOWS.sub("_", safe).rstrip(". ")
+    if safe.startswith("."):
+        safe = f"_{safe[1:]}"  # a hidden file would not be found again
+    return _shortened(safe, name) or "unnamed"
+
+
+def _is_unwritable(character: str) -> bool:
+    """Return whether a character cannot stand in the name and the records of a bag."""
+    # Cs: bytes of a file name that are not UTF-8; Cc: line ends and other control characters
+    return character in "/\0" or unicodedata.category(character) in ("Cc", "Cs")
+
+
+def _shortened(safe: str, name: str) -> str:
+    """Return a name with at most `MAX_NAME_BYTES` bytes, of which the last are a digest."""
+    if len(safe.encode()) <= MAX_NAME_BYTES:
+        return safe
+    suffix = digest(name)
+    head = safe.encode()[: MAX_NAME_BYTES - len(suffix) - 1]
+    return head.decode(errors="ignore") + f"_{suffix}"
 
 
 def is_work_picture(path: Path) -> bool:

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from PIL import Image
 
-from ..cohorts import PatchSet, Record, WorkFolder, find_inputs, open_source, read_coordinates
+from ..cohorts import PatchSet, Record, WorkFolder, inputs_by_name, open_source, read_coordinates
 from ..core import named_file, replacing
 from ..errors import BagError, InputError, SlideError, hint
 from ..evaluation import Prediction
@@ -63,10 +63,10 @@ class CohortSources:
         self.folder = Path(folder)
         self._mpp = mpp
         self._sets = tuple(WorkFolder(self.folder).sets().values())
-        records = [record for s in self._sets for record in s.records()]
-        if not self._sets:
-            records = find_inputs(self.folder)
-        self._records = {r.name: r for r in records}
+        if self._sets:
+            self._records = {r.name: r for s in self._sets for r in s.records()}
+        else:
+            self._records = inputs_by_name(self.folder)
 
     def record(self, p: Prediction) -> Record:
         """Return the record of the bag's slide or scan.
@@ -236,7 +236,7 @@ def chosen_scale(
     if resolution is None:
         scale = max(width, height) / longest
         if scale < 1:
-            return 1 / int(1 / scale)
+            scale = 1 / int(1 / scale)
     elif mpp is None:
         raise SlideError(
             "the slide does not state its resolution, so --resolution cannot be applied: give "

@@ -1,3 +1,4 @@
+from .geojson import drawn_notes as drawn_notes
 from .geojson import read_geojson as read_geojson
 from .geojson import write_geojson as write_geojson
 from .grid import Patches as Patches
@@ -8,6 +9,7 @@ from .options import PatchSettings as PatchSettings
 from .options import TissueOptions as TissueOptions
 from .overview import draw_overview as draw_overview
 from .overview import thumbnail as thumbnail
+from .polygons import DrawnShapes as DrawnShapes
 from .polygons import Polygon as Polygon
 from .polygons import Tissue as Tissue
 from .polygons import raster as raster

@@ -1,11 +1,14 @@
 """Write and read tissue as GeoJSON for QuPath: level-0 pixels, one feature per piece.
 
-QuPath's exports can be read, too: lists, features and collections of edited or new polygons.
+QuPath's exports can be read, too: lists, features and collections of edited or new polygons. As in
+QuPath, a class whose name ends in `*` is ignored: its area is excluded from the tissue.
 """
 
 import json
 import sys
 import uuid
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,13 @@ from jaxtyping import Int
 
 from ..core import replacing
 from ..errors import InputError
-from .polygons import Polygon, Tissue
+from .polygons import DrawnShapes, Polygon, Tissue
 
 COLOUR = (46, 139, 87)
+EXCLUDED_COLOUR = (180, 180, 180)
+EXCLUDED_CLASS = "Ignore*"
+"""QuPath's own name for an area that is excluded."""
+WITHOUT_AREA = ("Point", "MultiPoint", "LineString", "MultiLineString")
 SLACK = 0.05
 """How far a hand-drawn corner may lie outside the slide, as a share of its longer side."""
 NAMESPACE = uuid.UUID("6f1c6d0a-3f0e-5f5b-9a57-3f2f8c1d7a10")
@@ -27,6 +34,7 @@ def write_geojson(path: Path | str, tissue: Tissue) -> None:
     """Write a FeatureCollection that QuPath opens as annotations, atomically."""
     path = Path(path)
     features = [_feature(polygon, k) for k, polygon in enumerate(tissue.polygons)]
+    features += [_excluded_feature(polygon, k) for k, polygon in enumerate(tissue.excluded)]
     metadata = {"level": tissue.level, "scale": tissue.scale, "notes": tissue.notes}
     document = {"type": "FeatureCollection", "features": features, "probsa": metadata}
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as f:
@@ -34,27 +42,43 @@ def write_geojson(path: Path | str, tissue: Tissue) -> None:
 
 
 def _feature(polygon: Polygon, k: int) -> dict[str, Any]:
+    properties = {
+        "objectType": "annotation",
+        "classification": {"name": "Tissue", "color": list(COLOUR)},
+        "isLocked": False,
+        "tissue_id": k,
+    }
+    return _annotation(polygon, properties, key=str(k))
+
+
+def _excluded_feature(polygon: Polygon, k: int) -> dict[str, Any]:
+    properties = {
+        "objectType": "annotation",
+        "classification": {"name": EXCLUDED_CLASS, "color": list(EXCLUDED_COLOUR)},
+        "isLocked": False,
+    }
+    return _annotation(polygon, properties, key=f"excluded {k}")
+
+
+def _annotation(polygon: Polygon, properties: dict[str, Any], *, key: str) -> dict[str, Any]:
     rings = [[*ring.tolist(), ring[0].tolist()] for ring in (polygon.outer, *polygon.holes)]
     return {
         "type": "Feature",
-        "id": str(uuid.uuid5(NAMESPACE, f"{k} {rings[0][:4]}")),
+        "id": str(uuid.uuid5(NAMESPACE, f"{key} {rings[0][:4]}")),
         "geometry": {"type": "Polygon", "coordinates": rings},
-        "properties": {
-            "objectType": "annotation",
-            "classification": {"name": "Tissue", "color": list(COLOUR)},
-            "isLocked": False,
-            "tissue_id": k,
-        },
+        "properties": properties,
     }
 
 
 def read_geojson(path: Path | str, size: tuple[int, int]) -> Tissue:
     """Read the polygons of a GeoJSON file as the tissue of a slide of the given (width, height).
 
-    Every polygon counts as tissue, whatever its class. Coordinates are rounded to pixels.
+    A polygon whose class ends in `*` is excluded from the tissue; every other polygon counts as
+    tissue. Points and lines are left out. `Tissue.drawn` says what there was. Coordinates are
+    rounded to pixels.
 
     Raises:
-        InputError: the file is not GeoJSON, contains other shapes, or belongs to another slide.
+        InputError: the file is not GeoJSON, a shape is damaged, or it belongs to another slide.
     """
     path = Path(path)
     try:
@@ -71,29 +95,93 @@ def read_geojson(path: Path | str, size: tuple[int, int]) -> Tissue:
             f"{path}: expected a GeoJSON FeatureCollection with a list of features, a feature or a "
             f"list of them; got {_type(document) or _shown(document)}"
         )
-    polygons = []
+    polygons: list[Polygon] = []
+    excluded: list[Polygon] = []
+    tissue_classes: Counter[str] = Counter()
+    excluded_classes: Counter[str] = Counter()
+    without_area: Counter[str] = Counter()
     for k, feature in enumerate(features):
         properties = feature.get("properties") if isinstance(feature, dict) else None
         name = properties.get("name") if isinstance(properties, dict) else None
         where = f"{path}: feature {k}" + (f" ({name})" if isinstance(name, str) else "")
-        for rings in _polygons(feature, where):
+        class_name = _class_name(properties)
+        for rings in _polygons(feature, where, without_area=without_area):
             if not isinstance(rings, list) or not rings:
                 raise InputError(f"{where}: a polygon must be a list of rings; got {_shown(rings)}")
             outer, *holes = (_ring(ring, size, where=where) for ring in rings)
-            polygons.append(Polygon(outer=outer, holes=tuple(holes)))
+            polygon = Polygon(outer=outer, holes=tuple(holes))
+            if _is_ignored(class_name):
+                excluded.append(polygon)
+                excluded_classes[class_name] += 1
+            else:
+                polygons.append(polygon)
+                tissue_classes[class_name] += 1
     metadata = document.get("probsa") if isinstance(document, dict) else None
     notes = metadata.get("notes") if isinstance(metadata, dict) else None
     known = tuple(map(str, notes)) if isinstance(notes, list) else ()
-    return Tissue(polygons=tuple(polygons), slide_size=size, notes=known)
+    return Tissue(
+        polygons=tuple(polygons),
+        slide_size=size,
+        excluded=tuple(excluded),
+        drawn=DrawnShapes(
+            tissue=dict(tissue_classes),
+            excluded=dict(excluded_classes),
+            without_area=dict(without_area),
+        ),
+        notes=known,
+    )
 
 
-def _polygons(shape: Any, where: str) -> list[Any]:
-    """Return the lists of rings in a feature or geometry."""
+def drawn_notes(tissue: Tissue) -> tuple[str, ...]:
+    """Return sentences that say which drawn shapes are tissue, and which are not."""
+    if tissue.drawn is None:
+        return ()
+    drawn = tissue.drawn
+    taken = _listed(drawn.tissue) or "no polygon"
+    excluded = _listed(drawn.excluded)
+    notes = [f"Taken as tissue: {taken}" + (f"; excluded: {excluded}." if excluded else ".")]
+    if drawn.without_area:
+        shapes = ", ".join(f"{n} x {kind}" for kind, n in sorted(drawn.without_area.items()))
+        notes.append(f"Shapes without an area were left out: {shapes}.")
+    return tuple(notes)
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    """List classes with their numbers of polygons."""
+    named = [f"{n} of class {name}" for name, n in sorted(counts.items()) if name]
+    if "" in counts:
+        named.append(f"{counts['']} without a class")
+    return ", ".join(named)
+
+
+def _class_name(properties: Any) -> str:
+    """Return the class of a feature as QuPath writes it; empty if it has none."""
+    stated = properties.get("classification") if isinstance(properties, dict) else None
+    if isinstance(stated, dict):
+        parts = stated.get("names")  # QuPath 0.6 lists the parts of a derived class
+        name = stated.get("name")
+        stated = ": ".join(map(str, parts)) if isinstance(parts, list) and not name else name
+    return stated.strip() if isinstance(stated, str) else ""
+
+
+def _is_ignored(class_name: str) -> bool:
+    """Return whether QuPath ignores a class: its name, or that of a part of it, ends in `*`."""
+    return any(part.strip().endswith("*") for part in class_name.split(":"))
+
+
+def _polygons(shape: Any, where: str, *, without_area: Counter[str]) -> list[Any]:
+    """Return the lists of rings in a feature or geometry; count the shapes without an area."""
     kind = _type(shape)
     if kind == "Feature":
-        return _polygons(shape.get("geometry"), where)
+        return _polygons(shape.get("geometry"), where, without_area=without_area)
     if kind == "GeometryCollection" and isinstance(shape.get("geometries"), list):
-        return [rings for part in shape["geometries"] for rings in _polygons(part, where)]
+        found: list[Any] = []
+        for part in shape["geometries"]:
+            found += _polygons(part, where, without_area=without_area)
+        return found
+    if kind in WITHOUT_AREA:
+        without_area[kind] += 1
+        return []
     if kind == "Polygon":
         return [shape.get("coordinates")]
     if kind == "MultiPolygon" and isinstance(shape.get("coordinates"), list):

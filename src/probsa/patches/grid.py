@@ -152,7 +152,9 @@ def cut(slide: Slide, tissue: Tissue, settings: PatchSettings) -> Patches:
             last = np.inf if settings.padding else slide.size[k] - patch.size[k] + 0.5
             n = max(0, math.ceil((min(box[k + 2], last) - box[k]) / patch.step[k] - 1e-9))
             corners.append(box[k] + np.rint(np.arange(n) * patch.step[k]).astype(np.int64))
-        inside = _contains_tissue(polygons, *corners, settings=settings, patch=patch)
+        inside = _contains_tissue(
+            polygons, *corners, excluded=tissue.excluded, settings=settings, patch=patch
+        )
         if settings.grid == "global":
             rows, columns = np.nonzero(inside.T)
         else:
@@ -174,6 +176,7 @@ def _contains_tissue(
     x: Int[np.ndarray, " columns"],
     y: Int[np.ndarray, " rows"],
     *,
+    excluded: tuple[Polygon, ...],
     settings: PatchSettings,
     patch: Geometry,
 ) -> Bool[np.ndarray, "columns rows"]:
@@ -188,12 +191,15 @@ def _contains_tissue(
             step=patch.step,
             counts=inside.shape,
             size=patch.size[0],
+            excluded=excluded,
         )
         return (shares > 0) & (shares >= settings.min_tissue - 1e-9)
     side = round(patch.size[0])
     for polygon in polygons:
         i, j = window(polygon.outer, x, y, before=side)
         inside[i, j] |= by_points(polygon, x[i], y[j], size=side, rule=settings.rule)
+    if excluded:  # by their centres, as CLAM rejects squares in holes
+        inside &= ~raster(excluded, x + side / 2, y + side / 2, border=False)
     return inside
 
 
@@ -204,11 +210,12 @@ def tissue_shares(
     step: tuple[float, float],
     counts: tuple[int, ...],
     size: float,
+    excluded: tuple[Polygon, ...] = (),
 ) -> Float[np.ndarray, "columns rows"]:
     """Return the share of each square's area that is tissue, from points at its cell centres.
 
     `origin` is the corner of the first square, `counts` the numbers of squares, `step` and `size`
-    their distance and side. The area outside the slide contains no tissue.
+    their distance and side. The area outside the slide and `excluded` areas contain no tissue.
     """
     width, height = ((n - 1) * s + size for n, s in zip(counts, step, strict=True))
     n = max(1, min(SAMPLES, int(size / math.sqrt(width * height / MOST_SAMPLES))))
@@ -219,7 +226,10 @@ def tissue_shares(
         points.append(origin[k] + (np.arange(cells) + 0.5) * cell)
         low = np.minimum(np.round(np.arange(counts[k]) * (step[k] / cell), 9), cells - n)
         axes.append(means(low, low + n, cells))
-    return axes[0] @ raster(polygons, *points).astype(np.float64) @ axes[1].T
+    inside = raster(polygons, *points)
+    if excluded:
+        inside &= ~raster(excluded, *points, border=False)
+    return axes[0] @ inside.astype(np.float64) @ axes[1].T
 
 
 def by_points(

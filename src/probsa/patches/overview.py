@@ -22,7 +22,7 @@ def thumbnail(slide: Slide, longest: int = 1024) -> Image.Image:
 
 
 def draw_overview(picture: Image.Image, tissue: Tissue, patches: Patches) -> Image.Image:
-    """Draw patches in green, tissue outlines in blue and holes in orange on a thumbnail."""
+    """Draw patches in green, tissue outlines in blue, holes and excluded areas in orange."""
     overlay = Image.new("RGBA", picture.size, (0, 0, 0, 0))
     draw = ImageDraw.Draw(overlay)
     scale = np.array(picture.size) / np.array(tissue.slide_size)
@@ -32,11 +32,14 @@ def draw_overview(picture: Image.Image, tissue: Tissue, patches: Patches) -> Ima
     for (left, top), (right, bottom) in zip(corners, corners + side, strict=True):
         draw.rectangle((left, top, right, bottom), fill=FILL, outline=border)
     thick = max(2, round(max(picture.size) / 350))
+    rings = []
     for polygon in tissue.polygons:
-        rings = [(polygon.outer, OUTLINE), *((hole, HOLE) for hole in polygon.holes)]
-        for ring, colour in rings:
-            points = np.rint(ring * scale).astype(np.int64)
-            moved = np.append(True, (np.diff(points, axis=0) != 0).any(axis=1))
-            line = [(int(x), int(y)) for x, y in points[moved]]  # a pixel is drawn once
-            draw.line([*line, line[0]], fill=colour, width=thick, joint="curve")
+        rings += [(polygon.outer, OUTLINE), *((hole, HOLE) for hole in polygon.holes)]
+    for polygon in tissue.excluded:
+        rings += [(polygon.outer, HOLE), *((hole, OUTLINE) for hole in polygon.holes)]
+    for ring, colour in rings:
+        points = np.rint(ring * scale).astype(np.int64)
+        moved = np.append(True, (np.diff(points, axis=0) != 0).any(axis=1))
+        line = [(int(x), int(y)) for x, y in points[moved]]  # a pixel is drawn once
+        draw.line([*line, line[0]], fill=colour, width=thick, joint="curve")
     return Image.alpha_composite(picture.convert("RGBA"), overlay).convert("RGB")

@@ -3,6 +3,7 @@
 The tests are vectorised over all points of a lattice and all edges of a ring.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,6 +26,18 @@ class Polygon:
         return int(left), int(top), int(right), int(bottom)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DrawnShapes:
+    """What a file of drawn shapes contains, as counts by name."""
+
+    tissue: Mapping[str, int]
+    """Number of polygons that count as tissue, by class; the name is empty without a class."""
+    excluded: Mapping[str, int]
+    """Number of polygons that are excluded from the tissue, by class."""
+    without_area: Mapping[str, int]
+    """Number of shapes that are left out because they have no area, by kind: `Point`, …"""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tissue:
     """The tissue of a slide; without polygons, there is none."""
@@ -36,6 +49,10 @@ class Tissue:
     """Level that the mask was computed from; None if the polygons come from a file."""
     scale: tuple[float, float] | None = None
     """Level-0 pixels per pixel of the mask (horizontal, vertical)."""
+    excluded: tuple[Polygon, ...] = ()
+    """Areas that are no tissue although they lie in one of `polygons`, such as artefacts."""
+    drawn: "DrawnShapes | None" = None
+    """The shapes of the file that the polygons come from; None if they were found."""
     notes: tuple[str, ...] = ()
     """Remarks for the user, as sentences."""
 
@@ -96,15 +113,21 @@ def raster(
     polygons: tuple[Polygon, ...],
     xs: Float[np.ndarray, " columns"],
     ys: Float[np.ndarray, " rows"],
+    *,
+    border: bool = True,
 ) -> Shaped[np.ndarray, "columns rows"]:
-    """Return True where (xs[i], ys[j]) lies in tissue or on its border; xs and ys ascend."""
+    """Return True where (xs[i], ys[j]) lies in a polygon; xs and ys ascend.
+
+    `border` says whether points on the border lie in it.
+    """
     inside = np.zeros((len(xs), len(ys)), bool)
+    least = 0 if border else 1
     for polygon in polygons:
         i, j = window(polygon.outer, xs, ys)
-        here = locate(polygon.outer, xs[i], ys[j]) >= 0
+        here = locate(polygon.outer, xs[i], ys[j]) >= least
         for hole in polygon.holes:
             p, q = window(hole, xs[i], ys[j])
-            here[p, q] &= locate(hole, xs[i][p], ys[j][q]) <= 0
+            here[p, q] &= locate(hole, xs[i][p], ys[j][q]) <= -least
         inside[i, j] |= here
     return inside
 

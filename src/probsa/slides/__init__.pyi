@@ -10,6 +10,7 @@ from .finding import PLAIN_SUFFIXES as PLAIN_SUFFIXES
 from .finding import SLIDE_SUFFIXES as SLIDE_SUFFIXES
 from .finding import is_scan as is_scan
 from .finding import slide_files as slide_files
+from .folders import files_below as files_below
 from .opening import open_slide as open_slide
 from .opening import slide_name as slide_name
 from .resolution import check_mpp as check_mpp

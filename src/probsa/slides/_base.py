@@ -26,6 +26,8 @@ BLOCK = 2048
 UNDECODED = 220
 """Grey value of blocks that cannot be decoded."""
 WHITE = 255
+GIVEN = "given"
+"""The source of a resolution that the user stated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,9 +82,18 @@ class Slide(ABC):
     """Micrometres per level-0 pixel; None if neither the file nor the user states it."""
     mpp_source: str | None
     """The source of `mpp`: `openslide.mpp-x`, `OME PhysicalSizeX`, `given`, …"""
+    mpp_rejected: tuple[str, ...] = ()
+    """Resolutions that the file states and that are not used, each with the reason."""
     properties: dict[str, str]
     """Further properties that the file states."""
+    notes: tuple[str, ...] = ()
+    """Sentences on how the file was read, such as levels that are padded or left out."""
     closed = False
+
+    @property
+    def mpp_is_given(self) -> bool:
+        """Whether the resolution is what the user stated, not what the file states."""
+        return (self.mpp_source or "").split(",")[0] == GIVEN
 
     @property
     def size(self) -> tuple[int, int]:

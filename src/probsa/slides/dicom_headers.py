@@ -28,6 +28,16 @@ _KINDS = {"1.2.840.10008.1.3.10": "DICOMDIR", _STORAGE + "30": "parametric map"}
 _SECONDARY_CAPTURE = _STORAGE + "7"
 # CT, MR, PET, NM and their enhanced forms: an object of these classes without an image is broken
 _IMAGE_CLASSES = tuple(_STORAGE + end for end in ("2", "2.1", "2.2", "4", "4.1", "20", "128"))
+_PREFIX_BYTES = 1024
+"""Bytes at the start of a file that tell whether it is DICOM."""
+_UNDEFINED = 0xFFFFFFFF
+"""The length of a sequence that ends with a delimiter."""
+_LONG_KINDS = (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"UC", b"UN", b"UR", b"UT")
+"""Value representations with a length of four bytes."""
+_SHORT_KINDS = (
+    b"AE", b"AS", b"AT", b"CS", b"DA", b"DS", b"DT", b"FD", b"FL", b"IS", b"LO", b"LT", b"PN",
+    b"SH", b"SL", b"SS", b"ST", b"TM", b"UI", b"UL", b"US",
+)  # fmt: skip
 _DESCRIBED = (
     "Modality",
     "Manufacturer",
@@ -114,12 +124,47 @@ class Header:
 
 
 def looks_like_dicom(path: Path) -> bool:
-    """Return True if the file begins with the preamble, or with a header of group 2 or 8."""
+    """Return True if the file begins with the preamble, or with the elements of a header."""
     with path.open("rb") as f:
-        start = f.read(132)
-    known = start[:2] in (b"\x02\x00", b"\x08\x00")
-    headless = len(start) == 132 and known and int.from_bytes(start[2:4], "little") <= 0x0100
-    return start[128:] == b"DICM" or headless
+        start = f.read(_PREFIX_BYTES)
+        size = f.seek(0, 2)
+    return start[128:132] == b"DICM" or (len(start) >= 132 and _has_elements(start, size))
+
+
+def _has_elements(start: bytes, size: int) -> bool:
+    """Return True if these first bytes are data elements of group 2 or 8 in ascending order.
+
+    Old files have no preamble. A number at the start of another file may look like a first element,
+    but not like several whose lengths lead from one to the next.
+    """
+    if start[:2] not in (b"\x02\x00", b"\x08\x00") or int.from_bytes(start[2:4], "little") > 0x0100:
+        return False
+    position = 0
+    count = 0
+    last = (0, -1)
+    while position + 12 <= len(start):
+        group = int.from_bytes(start[position : position + 2], "little")
+        element = int.from_bytes(start[position + 2 : position + 4], "little")
+        if group % 2 or (group, element) <= last:
+            return False
+        last = (group, element)
+        kind = start[position + 4 : position + 6]
+        if kind in _LONG_KINDS:
+            header = 12
+            length = int.from_bytes(start[position + 8 : position + 12], "little")
+        elif kind in _SHORT_KINDS:
+            header = 8
+            length = int.from_bytes(start[position + 6 : position + 8], "little")
+        else:  # implicit
+            header = 8
+            length = int.from_bytes(start[position + 4 : position + 8], "little")
+        count += 1
+        if length == _UNDEFINED:
+            break
+        if length % 2 or position + header + length > size or (element == 0 and length != 4):
+            return False
+        position += header + length
+    return count >= 3 or (count == 2 and position > len(start))
 
 
 def read(path: Path, *, pixels: bool) -> "Dataset":

@@ -1,12 +1,13 @@
 """Stage 1: find the files in a folder that look like slides."""
 
-import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..errors import SlideError
+from ..errors import MissingExtra, SlideError
 from . import nifti
-from .dicom_headers import looks_like_dicom
+from .dicom_headers import looks_like_dicom, read_header
+from .folders import folders_below
 
 PLAIN_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".jp2")
 """Suffixes of plain images, which may be slides or other pictures."""
@@ -15,6 +16,11 @@ SLIDE_SUFFIXES = (
     ".bif", ".czi", ".dcm", *PLAIN_SUFFIXES,
 )  # fmt: skip
 """Suffixes of files that may be slides, in lower case."""
+_INDEXED = (".vms", ".vmu")
+"""Suffixes of text files that name the images of a slide."""
+_INDEX_BYTES = 1 << 20
+_SUFFIXED = re.compile(r"([^0-9A-Za-z].*)?")
+"""What follows the name of an index in the name of one of its images: not the rest of a word."""
 _STORAGE = b"1.2.840.10008.5.1.4.1.1."
 _SM_CLASS = _STORAGE + b"77.1.6"
 """The DICOM class of whole-slide images. The class of a file is the first one in it; others are
@@ -44,44 +50,55 @@ def slide_files(folder: str | Path) -> list[Path]:
         return [] if is_scan(folder) else [folder]
     if not folder.is_dir():
         raise SlideError(f"there is no file or folder {folder}")
-    slides, seen = [], set()
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        here = Path(parent)
-        real = here.resolve()
-        if real in seen:  # a symbolic link to a folder already visited
-            folders.clear()
-            continue
-        seen.add(real)
-        lower = {n.lower() for n in names}
-        folders[:] = sorted(
-            f for f in folders if not f.startswith(".") and f"{f.lower()}.mrxs" not in lower
-        )
-        slides += _slides_among(here / n for n in names if not n.startswith("."))
+    slides: list[Path] = []
+    for parent, folders, names in folders_below(folder):
+        lower = {name.lower() for name in names}
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and f"{name.lower()}.mrxs" not in lower
+        ]
+        slides += _slides_among(parent / name for name in names if not name.startswith("."))
     return sorted(slides)
 
 
-def check_files(path: Path) -> None:
-    """Refuse a slide with a FIFO, a socket or a device among its files: OpenSlide would hang.
+def special_files(path: Path) -> list[Path]:
+    """Return the FIFOs, sockets and devices that OpenSlide would open with a slide, and hang.
 
-    OpenSlide opens every file beside a DICOM slide, and those in the folder of a .mrxs or .vms.
+    OpenSlide opens every file beside a DICOM slide, and those in the folder of a .mrxs or beside a
+    .vms.
     """
-    suffix, folder = path.suffix.lower(), path.parent
+    suffix = path.suffix.lower()
+    folder = path.parent
     if suffix == ".mrxs":
         folder = path.with_suffix("")
-    elif suffix not in (".vms", ".vmu") and not looks_like_dicom(path):
-        return
-    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if file.exists() and not (file.is_file() or file.is_dir()):
-            raise SlideError(f"{file} is no regular file: move it away from {path.name}")
+    elif suffix not in _INDEXED and not looks_like_dicom(path):
+        return []
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [f for f in files if f.exists() and not (f.is_file() or f.is_dir())]
 
 
 def _slides_among(paths: Iterable[Path]) -> list[Path]:
     likely = [p for p in paths if p.suffix.lower() in SLIDE_SUFFIXES]
-    whole = tuple(p.stem for p in likely if p.suffix.lower() in (".vms", ".vmu"))
+    parts = {part for p in likely if p.suffix.lower() in _INDEXED for part in _parts(p, likely)}
     dicom = [p for p in likely if p.suffix.lower() == ".dcm" and p.is_file()]
-    parts = [p for p in likely if p.suffix.lower() in PLAIN_SUFFIXES and p.stem.startswith(whole)]
     others = {*likely} - {*dicom, *parts}
     return [*others, *_largest_of_series([p for p in dicom if _is_slide_class(p)])]
+
+
+def _parts(index: Path, beside: Iterable[Path]) -> list[Path]:
+    """Return the images that belong to a .vms or .vmu: those that it names.
+
+    Without a name, these are the images whose name is the index's and a suffix such as `_macro`.
+    """
+    images = [p for p in beside if p.suffix.lower() in PLAIN_SUFFIXES]
+    named: set[str] = set()
+    if index.is_file():
+        with index.open("rb") as f:
+            text = f.read(_INDEX_BYTES).decode("latin-1")
+        named = {line.partition("=")[2].strip().lower() for line in text.splitlines()}
+    parts = [p for p in images if p.name.lower() in named]
+    return parts or [p for p in images if _SUFFIXED.fullmatch(p.stem.removeprefix(index.stem))]
 
 
 def _is_slide_class(path: Path) -> bool:
@@ -102,10 +119,20 @@ def _largest_of_series(paths: list[Path]) -> list[Path]:
     series: dict[str, Path] = {}
     for path in sorted(paths, key=lambda p: (-p.stat().st_size, p)):
         try:
-            check_files(path)
-            with openslide.OpenSlide(path) as slide:
-                key = slide.properties.get("dicom.SeriesInstanceUID", str(path))
-        except (SlideError, openslide.OpenSlideError):
-            key = str(path)
-        series.setdefault(key, path)
+            if special_files(path):
+                key = _stated_series(path)
+            else:
+                with openslide.OpenSlide(path) as slide:
+                    key = slide.properties.get("dicom.SeriesInstanceUID", "")
+        except openslide.OpenSlideError:
+            key = _stated_series(path)
+        series.setdefault(key or str(path), path)
     return list(series.values())
+
+
+def _stated_series(path: Path) -> str:
+    """Return the series of a file that OpenSlide refuses, such as one with several planes."""
+    try:
+        return read_header(path).series
+    except (SlideError, MissingExtra):
+        return ""

@@ -54,7 +54,9 @@ class PlainSlide(Slide):
         stated = Resolution()
         if dpi and len(dpi) == 2:
             stated = from_density(float(dpi[0]), float(dpi[1]), unit="inch", source="dots per inch")
-        self.mpp, self.mpp_source = settle(stated, mpp)
+        resolution = settle(stated, mpp)
+        self.mpp, self.mpp_source = resolution.mpp, resolution.source
+        self.mpp_rejected = resolution.rejected
 
     def _pixels(
         self, level: int, rows: slice, columns: slice

@@ -10,8 +10,9 @@ from typing import Any
 
 from ..errors import MissingExtra, SlideError
 from ._base import Slide
-from .dicom_headers import read_header
-from .finding import check_files
+from .dicom_headers import looks_like_dicom, read_header
+from .dicom_slides import plane_problem_of_file
+from .finding import special_files
 from .resolution import check_mpp
 
 _GENERIC = "generic-tiff"
@@ -56,7 +57,9 @@ def open_slide(path: str | Path, *, mpp: float | None = None) -> Slide:
         raise SlideError(f"{path} does not exist")
     if not path.is_file():
         raise SlideError(f"{path} is a FIFO, a socket or a device, not a file")
-    check_files(path)
+    special = special_files(path)
+    if special and not looks_like_dicom(path):
+        raise SlideError(f"{special[0]} is no regular file: move it away from {path.name}")
     with path.open("rb") as f:
         head = f.read(1024)
     name = slide_name(path)
@@ -75,7 +78,13 @@ def open_slide(path: str | Path, *, mpp: float | None = None) -> Slide:
         _require("tifffile")
         check_complete(path)
     if vendor not in (None, _GENERIC):
-        return WsiSlide(path, name=name, mpp=mpp)
+        try:
+            return WsiSlide(path, name=name, mpp=mpp, skipped=special)
+        except SlideError as error:
+            problem = plane_problem_of_file(path) if head[128:132] == b"DICM" else ""
+            if not problem or problem in str(error):
+                raise
+            raise SlideError(f"{path} {problem}") from error
     if is_tiff(head):
         _require("tifffile", "imagecodecs", "zarr")
         return TiffSlide(path, name=name, mpp=mpp, vendor=vendor)
@@ -118,6 +127,8 @@ def _what_it_is(path: Path, head: bytes) -> str:
 
 def _dicom(path: Path) -> str:
     """Say why a DICOM file is no slide."""
+    if problem := plane_problem_of_file(path):
+        return f"{path} {problem}"
     try:
         modality = read_header(path).modality or "unknown"
     except MissingExtra:

@@ -1,7 +1,8 @@
 """Stage 1: micrometres per pixel, from the file or from the user.
 
 A stated resolution is ignored if it lies outside 0.05 to 100 µm, or if it is a default of printers
-and screens (72, 96, 300 … dots per inch), because it then does not describe the slide.
+and screens (72, 96, 300 … dots per inch), because it then does not describe the slide. It is
+refused if the axes differ by more than 10 %. `Resolution.rejected` names what was ignored.
 """
 
 from collections.abc import Mapping
@@ -17,8 +18,22 @@ _AGREE = 0.02
 """Values with a smaller relative difference count as equal."""
 _SQUARE = 0.01
 """A larger relative difference between the axes is mentioned in `Resolution.source`."""
+LARGEST_DIFFERENCE = 0.1
+"""A larger relative difference between the axes is refused."""
 _INCH = 25_400.0
-_MICROMETRES = {"inch": _INCH, "centimeter": 10_000.0}
+MICROMETRES = {
+    **dict.fromkeys(("inch", "inches", "in"), _INCH),
+    **dict.fromkeys(("m", "meter", "meters", "metre", "metres"), 1e6),
+    "dm": 1e5,
+    **dict.fromkeys(("cm", "centimeter", "centimeters", "centimetre", "centimetres"), 1e4),
+    **dict.fromkeys(("mm", "millimeter", "millimeters", "millimetre", "millimetres"), 1e3),
+    **dict.fromkeys(("µm", "μm", "um", "micron", "microns"), 1.0),
+    **dict.fromkeys(("micrometer", "micrometers", "micrometre", "micrometres"), 1.0),
+    **dict.fromkeys(("nm", "nanometer", "nanometers", "nanometre", "nanometres"), 1e-3),
+    **dict.fromkeys(("å", "Å", "angstrom"), 1e-4),
+    "pm": 1e-6,
+}
+"""Units of length in micrometres; `pixel` and `reference frame` are none."""
 _PRINT = (72, 75, 90, 96, 100, 120, 144, 150, 180, 200, 220, 240, 250, 300, 350, 360, 400, 600)
 _PRINT_DENSITIES = (*_PRINT, 720, 1200)
 
@@ -28,6 +43,16 @@ class Resolution(NamedTuple):
 
     mpp: float | None = None
     source: str | None = None
+    rejected: tuple[str, ...] = ()
+    """What the file states and why that is not used, as the ends of sentences."""
+    refused: bool = False
+    """Whether the axes contradict each other, so that no other source may fill the gap."""
+
+    def or_else(self, other: "Resolution") -> "Resolution":
+        """Return this resolution, or another one if this one is unknown."""
+        if self.mpp is not None or self.refused:
+            return self
+        return other._replace(rejected=(*self.rejected, *other.rejected))
 
 
 def check_mpp(mpp: float | None, where: str = "the resolution") -> None:
@@ -37,38 +62,72 @@ def check_mpp(mpp: float | None, where: str = "the resolution") -> None:
 
 
 def from_axes(x: float | None, y: float | None, *, source: str) -> Resolution:
-    """Return the mean of the plausible axes; `source` mentions a difference between them."""
-    known = [v for v in (x, y) if v is not None and SMALLEST <= v <= LARGEST]
-    if not known:
+    """Return the mean of the axes that are stated, in µm; `source` mentions a small difference.
+
+    Axes that differ by more than 10 % are refused, whichever of them is plausible.
+    """
+    stated = [v for v in (x, y) if v is not None]
+    if not stated:
         return Resolution()
-    mean = sum(known) / len(known)
-    if len(known) == 2 and abs(known[0] - known[1]) > _SQUARE * mean:
-        source = f"{source}, mean of x {known[0]:.4g} and y {known[1]:.4g}"
+    mean = sum(stated) / len(stated)
+    difference = max(stated) / min(stated) - 1
+    if difference > LARGEST_DIFFERENCE:
+        reason = (
+            f"{source}: x {stated[0]:.4g} and y {stated[1]:.4g} µm per pixel, but pixels must be "
+            f"square within {100 * LARGEST_DIFFERENCE:g} %"
+        )
+        return Resolution(rejected=(reason,), refused=True)
+    if not SMALLEST <= mean <= LARGEST:
+        shown = " and ".join(f"{v:.4g}" for v in dict.fromkeys(stated))
+        reason = (
+            f"{source}: {shown} µm per pixel, outside the plausible range of {SMALLEST:g} to "
+            f"{LARGEST:g}"
+        )
+        return Resolution(rejected=(reason,))
+    if len(stated) == 2 and difference > _SQUARE:
+        source = f"{source}, mean of x {stated[0]:.4g} and y {stated[1]:.4g}"
     return Resolution(mpp=mean, source=source)
 
 
 def from_openslide(properties: Mapping[str, str]) -> Resolution:
     """Read the resolution from OpenSlide's properties, or else from the TIFF tags among them."""
-    x, y = (_positive(properties.get(f"openslide.mpp-{axis}")) for axis in "xy")
-    stated = from_axes(x, y, source="openslide.mpp-x")
-    if stated.mpp is not None:
-        return stated
-    per_x, per_y = (_positive(properties.get(f"tiff.{axis}Resolution")) for axis in "XY")
-    return from_density(per_x, per_y, unit=properties.get("tiff.ResolutionUnit", ""))
+    x, y = (positive(properties.get(f"openslide.mpp-{axis}")) for axis in "xy")
+    per_x, per_y = (positive(properties.get(f"tiff.{axis}Resolution")) for axis in "XY")
+    tags = from_density(per_x, per_y, unit=properties.get("tiff.ResolutionUnit", ""))
+    return from_axes(x, y, source="openslide.mpp-x").or_else(tags)
 
 
 def from_density(
-    x: float | None, y: float | None, *, unit: str, source: str = "TIFF resolution tags"
+    x: float | None,
+    y: float | None,
+    *,
+    unit: str,
+    unit_y: str | None = None,
+    source: str = "TIFF resolution tags",
 ) -> Resolution:
-    """Convert pixels per `unit` (`inch` or `centimeter`; other units give no resolution)."""
-    micrometres = _MICROMETRES.get(unit.lower())
-    if micrometres is None:
-        return Resolution()
-    for per_inch in (v * _INCH / micrometres for v in (x, y) if v):
+    """Convert pixels per `unit`, a length such as `inch` or `um`.
+
+    Args:
+        x: pixels per unit on the horizontal axis.
+        y: pixels per unit on the vertical axis.
+        unit: the unit of both axes; without a length, there is no resolution.
+        unit_y: the unit of the vertical axis, if it differs.
+        source: what states them.
+    """
+    units = unit, unit if unit_y is None else unit_y
+    sides: list[float | None] = []
+    for density, name in zip((x, y), units, strict=True):
+        micrometres = MICROMETRES.get(name.strip().lower())
+        if density is None or not density or micrometres is None:
+            sides.append(None)
+            continue
+        per_inch = density * _INCH / micrometres
         # PNG rounds to whole pixels per metre, JFIF to whole pixels per centimetre
         if any(abs(per_inch - d) < max(0.5 / 100 * d, 0.5) for d in _PRINT_DENSITIES):
-            return Resolution()
-    return from_axes(*(micrometres / v if v else None for v in (x, y)), source=source)
+            reason = f"{source}: {per_inch:.4g} pixels per inch, a default of printers"
+            return Resolution(rejected=(reason,))
+        sides.append(micrometres / density)
+    return from_axes(*sides, source=source)
 
 
 def settle(stated: Resolution, given: float | None) -> Resolution:
@@ -79,7 +138,7 @@ def settle(stated: Resolution, given: float | None) -> Resolution:
     if given is None:
         return stated
     if stated.mpp is None:
-        return Resolution(mpp=given, source="given")
+        return Resolution(mpp=given, source="given", rejected=stated.rejected)
     if abs(given - stated.mpp) <= _AGREE * stated.mpp:
         return stated
     return Resolution(mpp=given, source=f"given, file says {stated.mpp:.4g}")
@@ -89,14 +148,18 @@ def resolution_advice(slide: Slide) -> str | None:
     """Return advice for a slide of unknown resolution; None if the resolution is known."""
     if slide.mpp is not None:
         return None
-    power = _positive(slide.properties.get("objective power"))
+    power = positive(slide.properties.get("objective power"))
+    rejected = "".join(f"{reason}; " for reason in slide.mpp_rejected)
     if power:
         guess = f"{10 / power:.4g}"
-        return f"objective power {power:g}: probably {guess}; give --slide-mpp {guess}"
+        return f"{rejected}objective power {power:g}: probably {guess}; give --slide-mpp {guess}"
+    if rejected:
+        return f"{rejected}give --slide-mpp"
     return "the file states no resolution and no objective power; give --slide-mpp"
 
 
-def _positive(text: str | None) -> float | None:
+def positive(text: str | None) -> float | None:
+    """Return a positive finite number; None if the text is missing or is none."""
     value = finite_number(text or "")
     return value if value is not None and value > 0 else None
 

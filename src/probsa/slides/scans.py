@@ -13,6 +13,7 @@ from ..errors import SlideError
 from . import nifti
 from ._base import Scan
 from .dicom_headers import MAY_BE_OPENED, SUFFIXES, Header, looks_like_dicom, read_header
+from .folders import files_below
 from .series import listed
 
 
@@ -53,7 +54,7 @@ class ScanListing:
 
 
 def list_scans(path: Path | str) -> ScanListing:
-    """List the scans in a file or below a folder, from headers alone.
+    """List the scans in a file or below a folder, from headers alone; links are followed.
 
     A DICOM series consists of the files in one folder that share a SeriesInstanceUID. Its name is
     the folder's path below `path` (parts joined by `_`), followed by the SeriesNumber if the folder
@@ -72,7 +73,7 @@ def list_scans(path: Path | str) -> ScanListing:
     niftis: list[Path] = []
     broken: dict[Path, list[tuple[Path, str]]] = defaultdict(list)
     skipped: Counter[str] = Counter()
-    for file in [path] if named else sorted(p for p in path.rglob("*") if p.is_file()):
+    for file in [path] if named else files_below(path):
         if not named and any(part.startswith(".") for part in file.relative_to(root).parts):
             skipped["hidden file"] += 1
         elif nifti.is_nifti(file):

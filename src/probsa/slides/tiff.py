@@ -18,8 +18,9 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from ..errors import SlideError
-from ._base import WHITE, Level, Slide, on_white, reading
-from .resolution import Resolution, from_axes, from_density, settle
+from ._base import WHITE, Slide, on_white, reading
+from .levels import StoredLevel, settle_levels
+from .resolution import MICROMETRES, Resolution, from_axes, from_density, positive, settle
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPage
@@ -39,11 +40,6 @@ _TILE_TAGS = {273, 279, 324, 325, 330, 347}
 """Offsets and byte counts of strips and tiles, SubIFDs, and tables of JPEG."""
 _TO_RGB = "write it as RGB (vips tiffsave IN OUT.tiff --tile)"
 _TO_TILES = "convert it to tiles (vips tiffsave IN OUT.tiff --tile --pyramid --compression jpeg)"
-_MICROMETRES = {
-    "m": 1e6, "dm": 1e5, "cm": 1e4, "mm": 1e3, "µm": 1.0, "μm": 1.0, "um": 1.0, "nm": 1e-3,
-    "pm": 1e-6, "Å": 1e-4, "in": 25_400.0, "inch": 25_400.0,
-}  # fmt: skip
-"""OME's units of length in micrometres; `pixel` and `reference frame` are not lengths."""
 
 
 class TiffSlide(Slide):
@@ -74,13 +70,12 @@ class TiffSlide(Slide):
             pages, stated, properties = _pages(self._file), Resolution(), {}
         first = pages[0]
         self.format = "ome-tiff" if self._file.is_ome else vendor or "tiff"
-        self._arrays += [(page, _array(page)) for page in pages]
-        across, down = first.imagewidth, first.imagelength
-        self.levels = tuple(
-            Level(width=w, height=h, downsample=(across / w + down / h) / 2)
-            for w, h in ((page.imagewidth, page.imagelength) for page in pages)
-        )
-        self.mpp, self.mpp_source = settle(stated if stated.mpp else _from_tags(first), mpp)
+        pyramid = settle_levels([_stored_level(page) for page in pages])
+        self.levels, self.notes = pyramid.levels, pyramid.notes
+        self._arrays += [(pages[k], _array(pages[k])) for k in pyramid.places]
+        resolution = settle(stated.or_else(_from_tags(first)), mpp)
+        self.mpp, self.mpp_source = resolution.mpp, resolution.source
+        self.mpp_rejected = resolution.rejected
         properties |= {
             "reader": f"tifffile {version('tifffile')}",
             "tile size": f"{first.tilewidth} x {first.tilelength}" if first.is_tiled else "",
@@ -116,6 +111,11 @@ class TiffSlide(Slide):
             vars(page).pop("decode", None)  # and the tiles that it keeps
         self.closed, self._arrays = True, []
         self._file.close()
+
+
+def _stored_level(page: "TiffPage") -> StoredLevel:
+    tile = (page.tilewidth, page.tilelength) if page.is_tiled else None
+    return StoredLevel(width=page.imagewidth, height=page.imagelength, tile=tile)
 
 
 def is_tiff(head: bytes) -> bool:
@@ -233,8 +233,9 @@ def _ome(file: "TiffFile") -> "tuple[list[TiffPage], Resolution, dict[str, str]]
     for axis in "XY":
         stated = image.find(f"{{*}}Pixels[@PhysicalSize{axis}]")
         pixels = {} if stated is None else stated.attrib
-        unit = _MICROMETRES.get(pixels.get(f"PhysicalSize{axis}Unit", "µm"))
-        sides.append(float(pixels[f"PhysicalSize{axis}"]) * unit if pixels and unit else None)
+        unit = MICROMETRES.get(pixels.get(f"PhysicalSize{axis}Unit", "µm"))
+        size = positive(pixels.get(f"PhysicalSize{axis}"))
+        sides.append(size * unit if size and unit else None)
     objectives = {o.get("ID"): o for o in root.iterfind("{*}Instrument/{*}Objective")}
     used = [s.get("ID") for s in image.iterfind("{*}ObjectiveSettings")]
     power = [objectives[i].get("NominalMagnification", "") for i in used if i in objectives]
@@ -247,9 +248,26 @@ def _ome(file: "TiffFile") -> "tuple[list[TiffPage], Resolution, dict[str, str]]
 
 
 def _from_tags(page: "TiffPage") -> Resolution:
+    """Return the resolution of the tags, in the unit of ImageJ's description if it has one."""
+    densities = [
+        v[0] / v[1] if min(v) > 0 else None
+        for v in (page.tags.valueof(f"{axis}Resolution", (0, 0)) for axis in "XY")
+    ]
+    imagej = Resolution()
+    if page.description.startswith("ImageJ="):
+        lines = [line.partition("=") for line in page.description.splitlines()]
+        stated = {key.strip(): _unescaped(value.strip()) for key, _, value in lines}
+        unit, unit_y = stated.get("unit", ""), stated.get("yunit")
+        imagej = from_density(*densities, unit=unit, unit_y=unit_y, source=f"ImageJ, unit {unit}")
+        if unit and unit.lower() not in MICROMETRES:
+            imagej = Resolution(rejected=(f"ImageJ's unit {unit!r} is not a length that is known",))
     unit = _UNITS.get(int(page.tags.valueof("ResolutionUnit", 2)), "")
-    across, down = (page.tags.valueof(f"{axis}Resolution", (0, 0)) for axis in "XY")
-    return from_density(*(v[0] / v[1] if min(v) > 0 else None for v in (across, down)), unit=unit)
+    return imagej.or_else(from_density(*densities, unit=unit))
+
+
+def _unescaped(text: str) -> str:
+    """Return a unit with ImageJ's escapes resolved, such as \\u00B5m for µm."""
+    return re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), text)
 
 
 def _array(page: "TiffPage") -> Any:

@@ -84,13 +84,15 @@ def _slide(path: Path, mpp: Resolutions) -> Described:
         advice = resolution_advice(slide)
     images = properties.get("associated images")
     missing = [f"µm per pixel: {advice}"] if advice else []
-    notes = []
+    notes = list(slide.notes)
+    if slide.mpp is not None:  # without a resolution, the advice names them
+        notes += [f"µm per pixel: ignored: {reason}." for reason in slide.mpp_rejected]
     if len(slide.levels) == 1 and width * height > LARGE:
-        notes = [
+        notes.append(
             f"a single level of {width * height / 1e6:,.0f} million pixels, which must all be read "
             "to find the tissue. Convert it to a pyramid to save time (vips tiffsave IN OUT.tiff "
             "--tile --pyramid)"
-        ]
+        )
     facts = {
         "kind": "slide",
         **{key: getattr(slide, key) for key in ("path", "name", "format", "mpp", "mpp_source")},
