@@ -6,16 +6,16 @@ neither waits while the next slide is opened. A bag is written when its last ins
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from ..core import is_disk_full, peek_bag, read_bag, read_stamp, write_bag
+from ..core import bag_size, is_disk_full, read_stamp, write_bag
 from ..errors import BagError, InputError, ProbSAError, SlideError
 from ..features import Encoder, Precision, build
 from ..jobs import Task, TaskOutcome
@@ -23,10 +23,10 @@ from ..patches import Patches
 from ..slides import Windows
 from .comparable import KnownOptions
 from .coordinates import Coordinates, read_coordinates
-from .reading import BROKEN, READERS_DIED, Chunk, ReadChunk, chunks_of, reading
+from .reading import BROKEN, READERS_DIED, Chunk, ReadChunk, chunks_of, in_lanes, reading
 from .records import Record
 from .stage import CohortStage
-from .work import PatchSet
+from .work import SLICES, PatchSet
 
 BRAIN_SUBDURAL_BONE = Windows()
 
@@ -85,6 +85,15 @@ class _Drawn:
     """None for a series."""
     made_with: dict[str, Any]
     began: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Encoding:
+    """The arrays of a bag, which are filled chunk by chunk."""
+
+    features: np.ndarray
+    unreadable: np.ndarray
+    intensity: np.ndarray
 
 
 class Extraction(CohortStage):
@@ -161,14 +170,14 @@ class Extraction(CohortStage):
                 f"{task.target.name} was made with another {', '.join(differing)}. Give "
                 "--overwrite to redo it"
             )
-        bag = read_bag(task.target, keep_unreadable=True)
-        if len(bag.features) != patched.count:
+        # the header alone: the features of a cohort may take an hour to read
+        size = bag_size(task.target)
+        if size.rows != patched.count:
             return None
         if record is not None:
             return replace(record, kept=True)
         # without a record, the file itself tells how many instances are unreadable
-        unreadable = len(bag.features) - peek_bag(task.target)[0]
-        return replace(_with_unreadable(patched, unreadable), kept=True)
+        return replace(_with_unreadable(patched, size.unreadable), kept=True)
 
     def outputs(self, task: Task) -> tuple[Path, ...]:
         return task.target, self.record_file(task)
@@ -183,14 +192,18 @@ class Extraction(CohortStage):
         o = self.options
         # draw the first slide before starting readers: there may be nothing to read
         while (first := next(fresh, None) if not suspects else suspects[0]) is not None:
-            chunks = self._chunks([first] if suspects else chain([first], fresh), drawn)
+            jobs = iter([first]) if suspects else chain([first], fresh)
+            begun: dict[int, _Encoding] = {}
             try:
-                reads = reading(chunks, windows=o.windows, readers=o.readers)
-                for job, chunks_of_slide in groupby(reads, key=lambda chunk: chunk.job):
-                    outcome = self._encode(drawn[job], chunks_of_slide)
-                    del drawn[job]
-                    yield outcome
-                    yield from _emptied(failed)
+                reads = reading(self._chunks(jobs, drawn), windows=o.windows, readers=o.readers)
+                for chunk in reads:
+                    if chunk.job not in drawn:  # it has failed, or the chunk only fills a lane
+                        continue
+                    outcome = self._encode(drawn[chunk.job], begun, chunk)
+                    if outcome is not None:
+                        del drawn[chunk.job]
+                        yield outcome
+                        yield from _emptied(failed)
                 suspects = suspects[1:]
             except RuntimeError as e:
                 if not str(e).startswith(READERS_DIED):
@@ -242,8 +255,16 @@ class Extraction(CohortStage):
             )
             yield job
 
-    def _chunks(self, jobs: Iterable[int], drawn: dict[int, _Drawn]) -> Iterator[Chunk]:
-        for job in jobs:
+    def _chunks(self, jobs: Iterator[int], drawn: dict[int, _Drawn]) -> Iterator[Chunk | None]:
+        """Yield what the readers read, in order; reader k gets every readers-th chunk from k.
+
+        The patches of a slide are divided among the readers. A scan is decoded as a whole, so all
+        its slices belong to one reader, and the others read other scans at the same time; None
+        fills their places when there are none left.
+        """
+        lanes = max(1, self.options.readers) if self.set.path.name == SLICES else 1
+
+        def of_job(job: int) -> Iterator[Chunk]:
             slide = drawn[job]
             record: Record = slide.task.payload
             for chunk in chunks_of(record, slide.patches, job=job, size=self.options.batch):
@@ -251,50 +272,59 @@ class Extraction(CohortStage):
                     break
                 yield chunk
 
-    def _encode(self, slide: _Drawn, chunks: Iterator[ReadChunk]) -> Record:
-        """Encode the chunks of a slide and write its bag; return how that ended."""
+        yield from in_lanes(map(of_job, jobs), lanes)
+
+    def _encode(
+        self, slide: _Drawn, begun: dict[int, "_Encoding"], chunk: ReadChunk
+    ) -> Record | None:
+        """Encode a chunk; after the last one of a slide, write its bag and return the outcome."""
         record: Record = slide.task.payload
         n = record.count
-        features = np.zeros((n, self.encoder.width), self.options.dtype)
-        unreadable, intensity = np.zeros(n, bool), np.zeros(n, np.float32)
-        for chunk in chunks:  # an error of the readers themselves is none of this slide
-            try:
-                if chunk.error:
-                    raise BagError(chunk.error)
-                rows = slice(chunk.start, chunk.stop)
-                readable = ~chunk.unreadable.numpy()
-                if readable.any():
-                    encoded = self.encoder.encode(
-                        chunk.pixels[torch.from_numpy(readable)], precision=self.options.precision
-                    )
-                    features[rows][readable] = self._to_disk_dtype(encoded.numpy())
-                unreadable[rows] = ~readable
-                intensity[rows] = chunk.intensity.numpy()
-                if chunk.stop == n:
-                    if unreadable.all():
-                        raise BagError("none of its instances could be read: the file is damaged")
-                    write_bag(
-                        slide.task.target,
-                        features=features,
-                        kind=record.kind,
-                        coords=slide.coordinates.coords,
-                        unreadable=unreadable,
-                        intensity=intensity,
-                        attributes={
-                            k: v for k, v in slide.coordinates.attributes.items() if k != "kind"
-                        },
-                        stamps={
-                            "made_with": json.dumps(slide.made_with, sort_keys=True),
-                            "encoder": self.identity,
-                            "source": record.source,
-                        },
-                    )
-            except BROKEN as e:
-                # torch may report a dead reader at any moment: it need not be this slide's fault
-                if is_disk_full(e) or str(e).startswith(READERS_DIED):
-                    raise
-                return record.failed(str(e) or type(e).__name__)
-        done = _with_unreadable(record, int(unreadable.sum()))
+        if chunk.job not in begun:
+            begun[chunk.job] = _Encoding(
+                features=np.zeros((n, self.encoder.width), self.options.dtype),
+                unreadable=np.zeros(n, bool),
+                intensity=np.zeros(n, np.float32),
+            )
+        arrays = begun[chunk.job]
+        try:
+            if chunk.error:
+                raise BagError(chunk.error)
+            rows = slice(chunk.start, chunk.stop)
+            readable = ~chunk.unreadable.numpy()
+            if readable.any():
+                encoded = self.encoder.encode(
+                    chunk.pixels[torch.from_numpy(readable)], precision=self.options.precision
+                )
+                arrays.features[rows][readable] = self._to_disk_dtype(encoded.numpy())
+            arrays.unreadable[rows] = ~readable
+            arrays.intensity[rows] = chunk.intensity.numpy()
+            if chunk.stop < n:
+                return None
+            if arrays.unreadable.all():
+                raise BagError("none of its instances could be read: the file is damaged")
+            write_bag(
+                slide.task.target,
+                features=arrays.features,
+                kind=record.kind,
+                coords=slide.coordinates.coords,
+                unreadable=arrays.unreadable,
+                intensity=arrays.intensity,
+                attributes={k: v for k, v in slide.coordinates.attributes.items() if k != "kind"},
+                stamps={
+                    "made_with": json.dumps(slide.made_with, sort_keys=True),
+                    "encoder": self.identity,
+                    "source": record.source,
+                },
+            )
+        except BROKEN as e:
+            # torch may report a dead reader at any moment: it need not be this slide's fault
+            if is_disk_full(e) or str(e).startswith(READERS_DIED):
+                raise
+            del begun[chunk.job]
+            return record.failed(str(e) or type(e).__name__)
+        del begun[chunk.job]
+        done = _with_unreadable(record, int(arrays.unreadable.sum()))
         return replace(done, seconds=time.perf_counter() - slide.began)
 
     def _to_disk_dtype(self, values: np.ndarray) -> np.ndarray:

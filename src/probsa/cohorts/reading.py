@@ -70,6 +70,10 @@ class ReadChunk(NamedTuple):
     """Why the slide cannot be read at all; empty if it can."""
 
 
+NO_JOB = -1
+"""The job of a chunk that only fills a place in a lane."""
+
+
 class PixelReader(Dataset[ReadChunk]):
     """Reads chunks; each reader process keeps the last slide open."""
 
@@ -79,7 +83,10 @@ class PixelReader(Dataset[ReadChunk]):
         self._open: Slide | Scan | None = None
         self._error = ""
 
-    def __getitem__(self, chunk: Chunk) -> ReadChunk:
+    def __getitem__(self, chunk: Chunk | None) -> ReadChunk:
+        if chunk is None:
+            none = torch.zeros(0)
+            return ReadChunk(NO_JOB, 0, 0, none.byte(), none.bool(), none, "")
         try:
             source = self._source(chunk)
             if isinstance(source, Scan):
@@ -163,7 +170,31 @@ def chunks_of(record: Record, patches: Patches | None, *, job: int, size: int) -
         yield Chunk(job=job, record=record, start=start, stop=stop, patches=part)
 
 
-def reading(chunks: Iterator[Chunk], *, windows: Windows, readers: int) -> Iterator[ReadChunk]:
+def in_lanes(jobs: Iterator[Iterator[Chunk]], lanes: int) -> Iterator[Chunk | None]:
+    """Yield the chunks of several jobs in turn, so that all chunks of a job are in one lane.
+
+    Item k belongs to lane k modulo `lanes`, as torch's loader deals out its items to its processes.
+    A lane takes the next job when it has read one. When no job is left, None fills its places until
+    the last lane has finished.
+    """
+    current: list[Iterator[Chunk]] = [iter(()) for _ in range(lanes)]
+    finished = [False] * lanes
+    while not all(finished):
+        for lane in range(lanes):
+            chunk = None
+            while chunk is None and not finished[lane]:
+                chunk = next(current[lane], None)
+                if chunk is None:
+                    job = next(jobs, None)
+                    finished[lane] = job is None
+                    current[lane] = iter(()) if job is None else job
+            if not all(finished):
+                yield chunk
+
+
+def reading(
+    chunks: Iterator[Chunk | None], *, windows: Windows, readers: int
+) -> Iterator[ReadChunk]:
     """Read chunks in order; reader processes, if there are any, read ahead.
 
     At most `readers` · PREFETCHED chunks are drawn from `chunks` ahead of time.
@@ -223,8 +254,8 @@ def _signals_of_readers() -> Iterator[None]:
 class _Once:
     """Wraps an iterator as an iterable, as DataLoader requires for its sampler."""
 
-    def __init__(self, chunks: Iterator[Chunk]) -> None:
+    def __init__(self, chunks: Iterator[Chunk | None]) -> None:
         self.chunks = chunks
 
-    def __iter__(self) -> Iterator[Chunk]:
+    def __iter__(self) -> Iterator[Chunk | None]:
         return self.chunks

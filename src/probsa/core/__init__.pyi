@@ -117,6 +117,7 @@ from .store import StoredBag as StoredBag
 from .store import as_coordinates as as_coordinates
 from .store import as_features as as_features
 from .store import as_instance_labels as as_instance_labels
+from .store import bag_size as bag_size
 from .store import make_bag as make_bag
 from .store import numeric_attribute as numeric_attribute
 from .store import peek_bag as peek_bag

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import h5py
 import numpy as np
@@ -164,11 +164,31 @@ def peek_bag(path: Path) -> tuple[int, int]:
     Raises:
         BagError: the file is missing, damaged or of another format.
     """
+    size = bag_size(path)
+    return size.rows - size.unreadable, size.width
+
+
+class BagSize(NamedTuple):
+    """The size of a stored bag."""
+
+    rows: int
+    """Number of instances, with those that could not be read."""
+    unreadable: int
+    width: int
+    """Number of features."""
+
+
+def bag_size(path: Path) -> BagSize:
+    """Return the size of a bag from the file's header, without reading the features.
+
+    Raises:
+        BagError: the file is missing, damaged or of another format.
+    """
     with open_hdf5(path) as f:
-        instances, width = _features(f, path).shape[-2:]
+        rows, width = _features(f, path).shape[-2:]
         flags = dataset_of(f, "unreadable")
         unreadable = 0 if flags is None else int(np.count_nonzero(flags[...]))
-    return int(instances) - unreadable, int(width)
+    return BagSize(rows=int(rows), unreadable=unreadable, width=int(width))
 
 
 def read_stamp(path: Path, key: str) -> str | None:
