@@ -315,10 +315,10 @@ def test_edited_contours_take_the_place_of_tissue(slides, work, tmp_path):
 
 def test_two_slides_of_one_name_and_an_empty_folder(tmp_path):
     write_slide(tmp_path / "s" / "a" / "x.tiff", tissue(600, 600, boxes=[(0, 0, 500, 500)]))
-    write_slide(tmp_path / "s" / "b" / "x.tiff", tissue(600, 600, boxes=[(0, 0, 300, 300)]))
+    write_slide(tmp_path / "s" / "a" / "x.tif", tissue(600, 600, boxes=[(0, 0, 300, 300)]))
     (report,) = patch_cohort(tmp_path / "s", tmp_path / "work", settings=SMALL)
     assert report.counts == {"done": 1, "failed": 1}
-    assert "is named 'x' as well" in report.failures[0][1]
+    assert "is named 'a_x' as well" in report.failures[0][1]
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "read.me").write_text("hello")
     with pytest.raises(InputError, match=r"no slides, DICOM series or NIfTI.*\.me"):

@@ -351,9 +351,15 @@ def test_nothing_on_the_page_is_cut_off_or_overlaps(size, classes):
     )
 
 
-@pytest.mark.parametrize(("mpp", "text"), [(0.5, "50 µm"), (8.0, "1 mm"), (None, "")])
-def test_the_scale_bar_is_as_long_as_it_says(mpp, text):
-    picture = whole(ArraySlide(pink(), mpp=mpp), scale=2.0)
+@pytest.mark.parametrize(
+    ("mpp", "source", "text"),
+    [
+        (0.5, "file", "50 µm"), (8.0, "file", "1 mm"), (None, None, ""),
+        (0.5, "given", "50 µm (as given)"), (8.0, "given, file says 1", "1 mm (as given)"),
+    ],
+)  # fmt: skip
+def test_the_scale_bar_is_as_long_as_it_says(mpp, source, text):
+    picture = whole(ArraySlide(pink(), mpp=mpp, mpp_source=source), scale=2.0)
     ax = axes(draw_map(bag(lattice()), over=(picture, squares(bag(lattice())))), "tissue")
     assert [t.get_text() for t in ax.texts] == ([text] if text else [])
     bars = [v for v in ax.patches if to_rgb(v.get_facecolor()) == (0, 0, 0)]

@@ -29,6 +29,8 @@ class SlideGeometry:
     mpp_source: str
     """Where that number comes from: a property or tag of the file, or the user. Without a number,
     what the file states and why that is not used."""
+    mpp_is_given: bool = False
+    """Whether the user stated that number."""
     level: int | None = None
     """The level that is read; None, and the following as well, if no patch can be cut."""
     factor: float | None = None
@@ -48,15 +50,17 @@ class SlideGeometry:
     def of_slide(cls, slide: Slide, settings: PatchSettings, *, name: str) -> "SlideGeometry":
         """Return the geometry of an open slide, whose pixels are not read."""
         mpp, source = slide.mpp, slide.mpp_source or "; ".join(slide.mpp_rejected)
+        given = slide.mpp_is_given
         try:
             patch = patch_geometry(slide, settings)
         except ProbSAError as e:
-            return cls(name=name, mpp=mpp, mpp_source=source, reason=str(e))
+            return cls(name=name, mpp=mpp, mpp_source=source, mpp_is_given=given, reason=str(e))
         side = patch.size[0]
         return cls(
             name=name,
             mpp=mpp,
             mpp_source=source,
+            mpp_is_given=given,
             level=patch.level,
             factor=patch.factor,
             side=settings.size,
@@ -71,7 +75,7 @@ class SlideGeometry:
         """The geometry without the name."""
         mpp = "unknown" if self.mpp is None else f"{self.mpp:.4g}"
         if self.mpp_source:
-            mpp += f" ({self.mpp_source})"
+            mpp += f" ({'as ' if self.mpp_is_given else ''}{self.mpp_source})"
         if self.level is None:
             why = "the resolution is needed" if ADVICE in self.reason else self.reason
             return f"µm per pixel {mpp}: no patches: {why}"

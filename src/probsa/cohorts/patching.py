@@ -137,6 +137,8 @@ class Patching(CohortStage):
         record = replace(record, notes=(*tissue.notes, *drawn_notes(tissue), *record.notes))
         if len(patches):
             attributes = {"name": name, "savetodir": "patches", **patches.attributes}
+            if slide.mpp_is_given:
+                attributes["mpp_source"] = slide.mpp_source
             return self._done(record, patches.coords, attributes)
         if len(tissue.polygons):
             reason = (
@@ -222,5 +224,5 @@ def _resolution_notes(slide: Slide) -> tuple[str, ...]:
         return ()
     notes = [f"µm per pixel: ignored: {reason}." for reason in slide.mpp_rejected]
     if slide.mpp_is_given:
-        notes.insert(0, f"µm per pixel: {slide.mpp:.4g}, {slide.mpp_source}.")
+        notes.insert(0, f"µm per pixel: {slide.mpp_statement}.")
     return tuple(notes)

@@ -16,7 +16,7 @@ from .records import Record
 
 HEADER = [
     "name", "status", "reason", "instances", "unreadable", "seconds", "kind", "format", "mpp",
-    "notes", "source",
+    "mpp_source", "notes", "source",
 ]  # fmt: skip
 MAX_SHOWN = 20
 """Number of reasons listed on the terminal; the table contains all failures."""
@@ -153,6 +153,7 @@ def _row(r: Record) -> dict[str, object]:
         "kind": r.kind,
         "format": r.format,
         "mpp": f"{r.mpp:.6g}" if r.mpp else "",
+        "mpp_source": "" if r.geometry is None or not r.mpp else r.geometry.mpp_source,
         "notes": " ".join(r.notes),
         "source": r.source,
     }

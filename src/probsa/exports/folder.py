@@ -1,7 +1,7 @@
 """Stage 10: write the maps of a predictions folder in other formats, and report what failed."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -11,6 +11,7 @@ from ..errors import BagError, InputError, MissingExtra
 from ..evaluation import Prediction, Predictions, read_predictions
 from ..jobs import sweep, write_lock
 from ..maps import READ_ERRORS, CohortSources, predicted_bags
+from ..slides import Slide
 from .annotated_data import annotated, write_annotated
 from .bag import ExportBag
 from .dicom import write_dicom
@@ -95,7 +96,7 @@ def export_folder(
     open_output(out, own=False)
     sweep(out, guard=lambda path: _guard(path, out, table.bags))
     for p in found:
-        about = provenance(table, p)
+        about = replace(provenance(table, p), resolution=_resolution(p, sources))
         bag = ExportBag(
             p=p, about=about, out=out, classes=table.classes, sources=sources, written=done.files
         )
@@ -112,6 +113,21 @@ def export_folder(
             write_annotated(path, together)
         done.files.append(out / ONE_FILE)
     return done
+
+
+def _resolution(p: Prediction, sources: CohortSources | None) -> str:
+    """Return the µm per pixel of a bag's slide, with their source; empty for others."""
+    if sources is None:
+        return ""
+    try:
+        if sources.record(p).kind != "slide":
+            return ""
+        opened = sources.open(p)
+    except READ_ERRORS:
+        return ""  # the formats that need it say so
+    assert isinstance(opened, Slide), "a record of kind slide is one"
+    with opened as slide:
+        return "" if slide.mpp is None else slide.mpp_statement
 
 
 def _writers(

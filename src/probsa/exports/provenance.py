@@ -35,10 +35,13 @@ class Provenance:
     digits."""
     predicted: datetime
     """When the per-instance outputs were written, in UTC."""
+    resolution: str = ""
+    """µm per pixel of the slide and their source; empty without the slide."""
 
     @cached_property
     def entries(self) -> dict[str, str]:
         """The origin as text, by key, for the metadata of a file."""
+        resolution = {"micrometres_per_pixel": self.resolution} if self.resolution else {}
         return {
             "software": f"probsa {self.version}",
             "model": self.model,
@@ -46,6 +49,7 @@ class Provenance:
             "score_kind": self.score_kind,
             "digest": self.digest,
             "predicted": self.predicted.isoformat(timespec="seconds"),
+            **resolution,
             "statement": STATEMENT,
         }
 

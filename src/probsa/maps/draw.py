@@ -124,9 +124,11 @@ def _draw_tissue(ax: Axes, *, picture: Region, canvas: Canvas) -> None:
     per_pixel = picture.mpp / picture.scale
     long = round_length(0.22 * (right - left) * per_pixel)
     text = f"{long / 1000:g} mm" if long >= 1000 else f"{long:g} µm"
+    if picture.mpp_is_given:
+        text += " (as given)"
     inch = (right - left) / canvas.size[0]  # level-0 pixels per inch on paper
     bar = long / per_pixel
-    box = max(bar, 0.55 * inch) + 0.16 * inch
+    box = max(bar, (1.1 if picture.mpp_is_given else 0.55) * inch) + 0.16 * inch
     x, y = right - box - 0.08 * inch, bottom - 0.4 * inch
     middle = x + box / 2
     for corner, w, h, colour, alpha in (

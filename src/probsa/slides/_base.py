@@ -52,6 +52,8 @@ class Region:
     """Level-0 pixels per pixel of the picture, on both axes."""
     mpp: float | None = None
     """Micrometres per pixel of the picture."""
+    mpp_is_given: bool = False
+    """Whether the user stated them, and not the file."""
     whole: bool = False
     """Whether the whole slide is shown."""
     undecoded: int = 0
@@ -94,6 +96,14 @@ class Slide(ABC):
     def mpp_is_given(self) -> bool:
         """Whether the resolution is what the user stated, not what the file states."""
         return (self.mpp_source or "").split(",")[0] == GIVEN
+
+    @property
+    def mpp_statement(self) -> str:
+        """The resolution and its source as text: `0.25 (openslide.mpp-x)`, `0.25 (as given)`."""
+        if self.mpp is None:
+            return "unknown"
+        source = f"as {self.mpp_source}" if self.mpp_is_given else self.mpp_source
+        return f"{self.mpp:.4g} ({source})"
 
     @property
     def size(self) -> tuple[int, int]:
@@ -190,6 +200,7 @@ class Slide(ABC):
             top=box[1],
             scale=scale,
             mpp=None if self.mpp is None else self.mpp * scale,
+            mpp_is_given=self.mpp_is_given,
             whole=tuple(box) == (0, 0, *self.size),
             undecoded=len(failures),
             blocks=blocks,

@@ -325,6 +325,7 @@ class ViewData:
                 page |= {
                     "slide": shown.pyramid.to_page() | {"whole": shown.whole},
                     "mpp": shown.slide.mpp,
+                    "mpp_given": shown.slide.mpp_is_given,
                     "size": shown.slide.size,
                     "tissue": self._tissue(p, shown.slide),
                     "note": _left_out(shown),

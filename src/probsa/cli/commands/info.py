@@ -116,7 +116,7 @@ def _slide(path: Path, mpp: Resolutions) -> Described:
             (f"level {i}", f"{v.width} x {v.height}, downsample {v.downsample:.6g}")
             for i, v in enumerate(slide.levels)
         ),
-        ("µm per pixel", f"{slide.mpp:.4g} ({slide.mpp_source})" if slide.mpp else "unknown"),
+        ("µm per pixel", slide.mpp_statement),
         ("objective power", properties.get("objective power", "not stated")),
         ("tile size", properties.get("tile size", "no tiles")),
         ("associated images", images or "none"),

@@ -161,7 +161,8 @@ probsa.viewer = (function () {
     const wanted = 120 * ratio * perPixel;
     const power = Math.pow(10, Math.floor(Math.log10(wanted)));
     const length = [5, 2, 1].map((v) => v * power).find((v) => v <= wanted);
-    const text = !mpp ? length.toLocaleString("en-US") + " px" : length >= 1000 ? length / 1000 + " mm" : length + " µm";
+    const said = state.map.mpp_given ? " (as given)" : "";
+    const text = !mpp ? length.toLocaleString("en-US") + " px" : (length >= 1000 ? length / 1000 + " mm" : length + " µm") + said;
     const width = length / perPixel, x = 16 * ratio, y = height - 16 * ratio;
     context.save();
     context.font = 600 + " " + 12 * ratio + "px system-ui, sans-serif";
