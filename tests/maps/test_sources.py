@@ -31,6 +31,7 @@ from probsa.maps.quantities import quantities
 from probsa.maps.scale import common_limits
 from probsa.maps.sources import (
     LONGEST_PANEL,
+    MOST_PIXELS,
     CohortSources,
     OverlaySettings,
     checked_squares,
@@ -328,6 +329,16 @@ def test_scale_and_box_follow_the_options_and_the_patches():
     box = (100.0, 0.0, 40_100.0, 30_000.0)
     assert chosen_scale(box, longest=1200) == pytest.approx(40_000 / 1200)
     assert chosen_scale(box, resolution=10.0, mpp=0.25) == 40
+    for longest, sides in (
+        (100_000, (500.0, 500.0)),
+        (20_000, (300.0, 200.0)),
+        (9_000, (1.0, 1.0)),
+    ):
+        refused(
+            InputError, r"too large.*--longest", chosen_scale, (0.0, 0.0, *sides), longest=longest
+        )
+    most = int(MOST_PIXELS**0.5)
+    assert chosen_scale((0.0, 0.0, 100.0, 100.0), longest=most) == 100 / most
     # never finer than the slide
     assert chosen_scale((0.0, 0.0, 500.0, 500.0), resolution=0.1, mpp=0.25) == 1
     refused(SlideError, r"--slide-mpp.*--longest", chosen_scale, box, resolution=10.0)

@@ -30,6 +30,8 @@ _SECONDARY_CAPTURE = _STORAGE + "7"
 _IMAGE_CLASSES = tuple(_STORAGE + end for end in ("2", "2.1", "2.2", "4", "4.1", "20", "128"))
 _PREFIX_BYTES = 1024
 """Bytes at the start of a file that tell whether it is DICOM."""
+_UID_ROOT = b"1.2.840.10008."
+"""How the identifiers begin that DICOM itself defines."""
 _UNDEFINED = 0xFFFFFFFF
 """The length of a sequence that ends with a delimiter."""
 _LONG_KINDS = (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"UC", b"UN", b"UR", b"UT")
@@ -159,6 +161,8 @@ def _has_elements(start: bytes, size: int) -> bool:
             header = 8
             length = int.from_bytes(start[position + 4 : position + 8], "little")
         count += 1
+        if start.startswith(_UID_ROOT, position + header):
+            return True  # a class or a transfer syntax, after which the rest may be deflated
         if length == _UNDEFINED:
             break
         if length % 2 or position + header + length > size or (element == 0 and length != 4):

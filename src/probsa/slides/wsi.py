@@ -1,8 +1,10 @@
 """Stage 1: read slides in vendor formats with OpenSlide."""
 
+import shutil
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,7 +50,11 @@ class WsiSlide(Slide):
         import openslide
 
         self.path, self.name = path, name
-        self._links = _regular_files(path) if skipped else None
+        self._links: Path | None = None
+        if skipped:
+            self._links = _regular_files(path)
+            # also without `close`, and if opening fails
+            weakref.finalize(self, shutil.rmtree, self._links, ignore_errors=True)
         self._handle: openslide.OpenSlide | None = None
         with reading(path):
             handle = self._open()
@@ -127,7 +133,7 @@ class WsiSlide(Slide):
         self.closed = True
         self._release()
         if self._links is not None:
-            self._links.cleanup()
+            shutil.rmtree(self._links, ignore_errors=True)
 
     def _release(self) -> None:
         if self._handle is not None:
@@ -140,17 +146,17 @@ class WsiSlide(Slide):
         if self._handle is None:
             opened = self.path
             if self._links is not None:
-                opened = Path(self._links.name) / self.path.name
+                opened = self._links / self.path.name
             self._handle = openslide.OpenSlide(opened)
         return self._handle
 
 
-def _regular_files(path: Path) -> TemporaryDirectory[str]:
-    """Return a temporary folder of links to the regular files beside a slide."""
-    folder = TemporaryDirectory(prefix="probsa-")
+def _regular_files(path: Path) -> Path:
+    """Return a new temporary folder of links to the regular files beside a slide."""
+    folder = Path(mkdtemp(prefix="probsa-"))
     for file in path.absolute().parent.iterdir():
         if file.is_file():
-            Path(folder.name, file.name).symlink_to(file)
+            (folder / file.name).symlink_to(file)
     return folder
 
 
