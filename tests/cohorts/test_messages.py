@@ -84,7 +84,7 @@ def test_a_resolution_that_overrules_the_files_is_noted(tmp_path):
         record = Record.read(WorkFolder(out).choose().record("patch", "s"))
         assert record is not None
         noted.append(record.notes)
-    assert noted == [(), ("µm per pixel: 0.25, given, file says 0.5.",)]
+    assert noted == [(), ("µm per pixel: 0.25 (as given, file says 0.5).",)]
 
 
 def test_a_wall_of_names_is_cut():
