@@ -156,7 +156,7 @@ def test_the_heading_and_each_panel_are_those_of_their_class(tmp_path, likeliest
     means_of = [q.title.rpartition(", ")[2] for q in quantities(named) if q.key == "mean"]
     assert means_of == ["none", "low", "class 7"]
     picture, figure = written(p, tmp_path)
-    assert heading(p, label="2") == f"bag · class {likeliest}: p 0.60 ± 0.067 · label 2"
+    assert heading(p, label="2") == f"bag · class {likeliest}: p 0.60 ± 0.067 (one model) · label 2"
     assert heading(p) in figure.texts[0].get_text()
     for c in range(3):
         ax = axes(figure, f"mean {c}")
@@ -249,7 +249,10 @@ def test_titles_and_bars_say_what_is_shown():
     logit = {a.get_label(): a.get_ylabel().replace("\n", " ") for a in draw_map(slide()).axes}
     assert logit["mean bar"] == "attention mean μ (logit), scale of this bag (−0.714 to 3)"
     figure = draw_map(slide(), title=heading(slide(), label="1"))
-    assert figure.texts[0].get_text() == "bag · class 1: p 0.87 ± 0.05, threshold 0.50 · label 1"
+    assert (
+        figure.texts[0].get_text()
+        == "bag · class 1: p 0.87 ± 0.05 (one model), threshold 0.50 · label 1"
+    )
     sure = replace(slide(), std=np.zeros(1, np.float32))
     assert draw_map(sure).texts[0].get_text() == "bag · class 1: p 0.87, threshold 0.50"
     assert draw_map(slide(), title="mine").texts[0].get_text() == "mine"

@@ -178,6 +178,7 @@ class PredictedRow(NamedTuple):
     probability: np.ndarray
     std: np.ndarray
     outputs: tuple[str, ...]
+    std_between: np.ndarray | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,7 +258,8 @@ class Predictions:
 
     def row(self, k: int) -> "PredictedRow":
         """Return what tasks read of the prediction of the k-th bag."""
-        return PredictedRow(self.probability[k], self.std[k], self.outputs)
+        between = None if self.std_between is None else self.std_between[k]
+        return PredictedRow(self.probability[k], self.std[k], self.outputs, between)
 
     def to_frame(self) -> pd.DataFrame:
         """Return the columns of predictions.csv as a data frame; see also `instances`.

@@ -71,6 +71,11 @@ class Predicted(Protocol):
         ...
 
     @property
+    def std_between(self) -> np.ndarray | None:
+        """Those between the members of an ensemble; None for one model."""
+        ...
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         """Names of what is predicted; those of two or more unordered classes may be missing."""
         ...
@@ -112,6 +117,8 @@ class Verdict:
     """The probability of what is called; of other tasks, the predicted mean or the risk."""
     spread: float
     """Its standard deviation: over posterior samples, of a number the whole one."""
+    span: str = ""
+    """What `spread` spans: `models`, `one model`, or `noise and model`."""
     unsure: bool = False
     """Whether the call changes within one standard deviation."""
     text: str = ""

@@ -40,7 +40,7 @@ from .base import (
     as_written,
 )
 from .labels import Names, Row, Y
-from .words import PageWords, class_name, of_chance, plus_minus
+from .words import PageWords, class_name, of_chance, plus_minus, span_of
 
 F1_AT_HALF = "f1_at_0.5"
 """F1 of the calls at p ≥ 0.5, as in the paper; `f1` is of those at the threshold of the run."""
@@ -65,9 +65,10 @@ class OneClass(Task):
             call=class_name(stated.classes, int(call)),
             value=float(p.probability[shown]),
             spread=float(p.std[shown]),
+            span=span_of(p),
             unsure=bool(margin < float(p.std[shown])),
             text=f"{self._named(stated, said)}: p {of_chance(row[0, said])}"
-            f"{plus_minus(float(p.std[said]))}",
+            f"{plus_minus(float(p.std[said]), span=span_of(p))}",
         )
 
     def _named(self, stated: Stated, k: int) -> str:
@@ -137,7 +138,7 @@ class Binary(Unordered):
         of = "" if call else f"({self._named(stated, 1)})"
         text = (
             f"{self._named(stated, call)}: p{of} {of_chance(value, t)}"
-            f"{plus_minus(float(p.std[-1]))}, threshold {of_chance(t, value)}"
+            f"{plus_minus(float(p.std[-1]), span=span_of(p))}, threshold {of_chance(t, value)}"
         )
         return replace(super().verdict(p, stated), text=text)
 
@@ -260,7 +261,7 @@ class Multilabel(Task):
         named = []
         for i in order[:3]:
             chance, limit = float(chances[i]), float(t[i])
-            spread = plus_minus(float(p.std[i]))
+            spread = plus_minus(float(p.std[i]), span=span_of(p))
             at = f"{of_chance(chance, limit)}{spread}, threshold {of_chance(limit, chance)}"
             named.append(f"p({p.outputs[i]}) {at}")
         more = f"; … ({n} findings)" if n > 3 else ""
@@ -269,6 +270,7 @@ class Multilabel(Task):
             call=call,
             value=float(chances[order[0]]),
             spread=float(p.std[order[0]]),
+            span=span_of(p),
             unsure=bool((np.abs(chances - t) < p.std).any()),
             text=f"{call}: " + "; ".join(named) + more,
         )
@@ -320,7 +322,8 @@ class Regression(Task):
             call=f"{low:.3g} to {high:.3g}" if low < 0 else f"{low:.3g}–{high:.3g}",
             value=mean,
             spread=sd,
-            text=f"{name} {mean:.3g} ± {sd:.2g}",
+            span="noise and model",
+            text=f"{name} {mean:.3g} ± {sd:.2g} (noise and model)",
         )
 
     def contradicts(self, p: Predicted, y: Row, stated: Stated = UNSTATED) -> bool | None:
@@ -384,12 +387,13 @@ class Survival(Task):
         risk, spread = float(p.probability[0]), float(p.std[0])
         k = 1 + _middle(p.outputs)
         chance, time = of_chance(float(p.probability[k])), float(p.outputs[k].removeprefix("s_"))
-        at_time = f"S({time:.3g}) {chance}{plus_minus(float(p.std[k]))}"
+        at_time = f"S({time:.3g}) {chance}{plus_minus(float(p.std[k]), span=span_of(p))}"
         return Verdict(
             call=chance,
             value=risk,
             spread=spread,
-            text=f"risk {risk:.3g}{plus_minus(spread)} · {at_time}",
+            span=span_of(p),
+            text=f"risk {risk:.3g}{plus_minus(spread, span=span_of(p))} · {at_time}",
         )
 
     def column(self, p: Predicted, columns: int | None = None, *, called: bool = False) -> int:

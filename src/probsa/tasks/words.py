@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..core import TaskName
 
@@ -21,8 +22,8 @@ class PageWords:
     number: str = "p"
     number_hint: str = "Probability of the last of two classes, or of the predicted one of several"
     spread_hint: str = (
-        "Standard deviation of the probability over posterior samples and members: the model’s "
-        "doubt about the bag"
+        "Standard deviation of the probability over posterior samples and members. It does not "
+        "span what other training bags would change"
     )
     wrong: str = "wrong"
     """Empty if no label can contradict a prediction."""
@@ -172,9 +173,17 @@ WORDS: Mapping[TaskName, Words] = {
 """The words of each task."""
 
 
-def plus_minus(spread: float) -> str:
-    """Return ` ± 0.08` for a standard deviation, or nothing if it is about 0."""
-    return f" ± {spread:.2g}" if spread >= 1e-4 else ""
+def span_of(p: Any) -> str:
+    """Return what the standard deviation of a prediction spans.
+
+    One model knows nothing of what another one that was trained on the same bags would predict.
+    """
+    return "one model" if p.std_between is None else "models"
+
+
+def plus_minus(spread: float, *, span: str) -> str:
+    """Return ` ± 0.08 (models)`, with what the standard deviation spans; nothing if it is ≈ 0."""
+    return f" ± {spread:.2g} ({span})" if spread >= 1e-4 else ""
 
 
 def of_chance(p: float, *others: float) -> str:

@@ -43,6 +43,7 @@ from .config import ASSUMED, RunConfig
 from .devices import World, choose_device, precision_context, thread_count, world
 from .optimizers import averaged_model, clip_gradients, make_optimizer, set_learning_rate
 from .preparation import PreparedData, build_model, prepare, stack_targets
+from .recipes import default_recipe
 from .reporting import Reporter
 from .run_folder import RunFolder, open_run
 from .trackers import TrackedRun, tracked
@@ -438,7 +439,10 @@ def train(
             with tracked(config, folder) if w.first else nullcontext() as tracker:
                 folders = folder.members(config.training.members)
                 impossible = impossible_assumptions(config, prepared)
+                by_default = list(config.training.assume) == default_recipe()["training.assume"]
                 for assumption, reason in impossible.items():
+                    if by_default and assumption == "one_region":
+                        continue  # nobody asked for it, and there is nothing to choose
                     reporter.note(f"no member assumes {assumption}: {reason}")
                 for k, member in enumerate(member_configs(config, without=impossible)):
                     own = folders[k]
@@ -568,7 +572,7 @@ def impossible_assumptions(config: RunConfig, prepared: PreparedData) -> dict[st
             reasons[assumption] = f"{config.model} has no {', '.join(missing)}"
         elif assumption == "one_region" and not scans:
             reasons[assumption] = (
-                "it is for scans, and other bags with one axis (for others: --guidance normal)"
+                "it needs bags with one axis, such as scans; for others, give --guidance normal"
             )
     return reasons
 

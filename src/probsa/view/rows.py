@@ -31,6 +31,8 @@ class Row:
     the number that `words` names."""
     spread: float | None = None
     """Standard deviation of that number."""
+    span: str = ""
+    """What the standard deviation spans, see `Verdict.span`."""
     threshold: float | None = None
     """The probability from which the class or the finding is called; None for other tasks."""
     n: int | None = None
@@ -73,6 +75,7 @@ def _row(table: Predictions, k: int) -> Row:
         call=said.call,
         probability=said.value,
         spread=said.spread,
+        span=said.span,
         threshold=_threshold(table, k),
         n=count,
         wrong=wrong,

@@ -56,6 +56,9 @@ from .covariate_comparison import compare_covariates
 from .mean_features import fit_run_means
 from .writing import BagSelection, Failures, OnBag, Predicted
 
+FEW_TRAINING_BAGS = 20
+"""With fewer training bags, predictions state that they depend on these bags."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
@@ -211,10 +214,17 @@ def finish_run(
         classes=data.classes,
         bootstrap=bootstrap,
     )
-    if report.reservations:
+    training_bags = len(read_split(run).train)
+    reservations = [*report.reservations]
+    if training_bags < FEW_TRAINING_BAGS:
+        reservations.append(
+            f"The model was trained on {counted(training_bags, 'bag')}: ± does not span what other "
+            "training bags would change, which is much with so few."
+        )
+    if reservations:
         file = run.predictions / METADATA
         stored = read_json(file, advice="predict again")
-        write_json(file, {**stored, "reservations": report.reservations})
+        write_json(file, {**stored, "reservations": reservations})
     # the training bags have labels but are not predicted: they are not missing
     leaks, warnings = _leaks(run)
     report = replace(report, without_prediction=(), warnings=(*report.warnings, *warnings))

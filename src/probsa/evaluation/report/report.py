@@ -32,6 +32,7 @@ from ..storage import METADATA, listed, read_predictions
 from ..words import INSTANCE_TITLES, POOLED, metric_titles
 from .summary import is_above, summarise
 from .target import patients_section, target_section
+from .trust import MapTrust
 from .uncertainty import calibration_section, doubt_section
 from .within import best_of, instance_table, pooled_nulls, validation_table, within_section
 
@@ -74,6 +75,10 @@ class Report:
     """Says that the model is not shown better than chance; empty if it is."""
     claims: tuple[Claim, ...] = ()
     """What the summary claims beyond the numbers."""
+    map_trust: MapTrust | None = None
+    """Whether the maps may be shown as explanations, with the reasons."""
+    rival: tuple[str, ...] = ()
+    """Says that the model is not shown better than the mean features; empty if it is."""
 
     @property
     def unmet(self) -> tuple[str, ...]:
@@ -115,6 +120,7 @@ class Report:
         """What a reader must know before believing a map or a call of this model, in sentences."""
         of = {section.key: section.values for section in self.sections}
         found = [f"This model is {self.chance}."] if self.chance else []
+        found += self.rival
         maps = of.get("within_bags", {}).get("comparisons", ())[-1:]
         found += [m.reservation for m in maps if m.reservation]
         doubt = (of.get("doubt", {}).get(k) for k in ("bags", "instances"))
@@ -122,8 +128,8 @@ class Report:
         no_better = [k for k, g in gains.items() if g.value is not None and not is_above(g, 0.0)]
         if no_better:
             found.append(
-                f"Doubt is not shown to find wrong calls of {' or of '.join(no_better)} better "
-                "than the margin does: no doubt is not a sign of being right."
+                f"For {' and '.join(no_better)}, the standard deviation finds wrong calls only as "
+                "well as the distance from the threshold: a call with a small one may be wrong."
             )
         if self.part == "val":
             bags = counted(self.bags, "validation bag")
@@ -285,6 +291,8 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         summary=summary.lines,
         chance=summary.at_chance,
         claims=summary.claims,
+        map_trust=summary.trust,
+        rival=summary.reservations,
     )
 
 

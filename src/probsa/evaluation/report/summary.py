@@ -13,6 +13,7 @@ from ..claims import Claim
 from ..context import Context
 from ..section import Section
 from ..words import METRIC_TITLES, no_interval_text, shortened
+from .trust import FAILED, MapTest, MapTrust, is_gain, map_trust
 from .uncertainty import FEWEST_CALIBRATED, CalibrationVerdict
 
 FEW_PATIENTS = 10
@@ -43,6 +44,10 @@ class Summary(NamedTuple):
     at_chance: str
     """The reservation that the model is not shown better than chance; empty if it is shown."""
     claims: tuple[Claim, ...]
+    trust: MapTrust
+    """Whether the maps may be shown as explanations."""
+    reservations: tuple[str, ...]
+    """What is said against the maps, beside chance and null maps, in sentences."""
 
 
 def summarise(
@@ -58,7 +63,32 @@ def summarise(
     chance = headline_beside_chance(found)
     found = found._replace(chance=chance)
     lines = tuple(line for line in (make(found) for make in LINES) if line)
-    return Summary(lines, "" if chance is None else chance.reservation, _claims(found))
+    trust = _map_trust(found)
+    said = f"; {_beside_mean_features(found)}" if _beside_mean_features(found) else ""
+    reservations = tuple(
+        f"{FAILED[test][0].upper()}{FAILED[test][1:]}{said}."
+        for test in trust.failed
+        if test is MapTest.MEAN_FEATURES
+    )
+    return Summary(
+        lines, "" if chance is None else chance.reservation, _claims(found), trust, reservations
+    )
+
+
+def _map_trust(found: Findings) -> MapTrust:
+    """Collect the tests that model and map have passed, and apply the rule."""
+    passed: dict[MapTest, bool | None] = {}
+    if found.chance is not None:
+        passed[MapTest.CHANCE] = not found.chance.reservation
+    if found.context.bootstrap:
+        gain = found.values("target").get("gain_over_mean_features")
+        passed[MapTest.MEAN_FEATURES] = is_gain(gain)
+    comparisons = found.values("within_bags").get("comparisons", ())
+    if comparisons and comparisons[-1].verdict != "undefined":
+        passed[MapTest.NULL_MAPS] = comparisons[-1].verdict == "better"
+    of_curves = found.values("faithfulness").get("metrics", {})
+    passed[MapTest.FAITHFULNESS] = is_gain(of_curves.get("gain_over_random"))
+    return map_trust(passed)
 
 
 def _claims(found: Findings) -> tuple[Claim, ...]:
@@ -200,6 +230,48 @@ def _chance(found: Findings) -> str:
     return f"warning: {found.chance.reservation}"
 
 
+def _beside_mean_features(found: Findings) -> str:
+    """Return the model's metrics beside those of the mean features; empty if these are unknown."""
+    of_means = found.values("target").get("rivals", {}).get(MEAN_RIVAL, {})
+    names = dict.fromkeys((found.context.task.headline[0], "nll"))
+    both = [(name, found.metrics.get(name), of_means.get(name)) for name in names]
+    said = [
+        f"{_title(found, name)} {shortened(f'{theirs.value:.3f}')} "
+        f"(this model: {shortened(f'{own.value:.3f}')})"
+        for name, own, theirs in both
+        if own is not None and theirs is not None
+        if own.value is not None and theirs.value is not None
+    ]
+    return f"a linear model of the mean features has {', '.join(said)}" if said else ""
+
+
+def _mean_features(found: Findings) -> str:
+    said = _beside_mean_features(found)
+    return f"rival: {said}" if said else ""
+
+
+def _trust(found: Findings) -> str:
+    return f"trust in the maps: {_map_trust(found).sentence}"
+
+
+def _faithfulness(found: Findings) -> str:
+    """Say what removing the highest instances does, where it was measured."""
+    values = found.values("faithfulness")
+    if not values:
+        return ""
+    bags, metrics = values["bags"], values["metrics"]
+    area, gain = metrics["area_shown"], metrics["gain_over_random"]
+    if area.value is None:
+        return f"faithfulness: undefined ({area.reason})"
+    said = f"area between the curves {_metric(found, area)}"
+    if gain.value is not None:
+        said += f", {_metric(found, gain)} more than for instances in random order"
+    return (
+        f"faithfulness: {said} ({counted(bags, 'bag')} called positive; 0 means that the order "
+        "of the map does not matter)"
+    )
+
+
 def _calls(found: Findings) -> str:
     said, rule = found.context.task.calls(found.context.data), found.threshold_source
     if not said or found.context.threshold is not None:
@@ -222,10 +294,13 @@ def _calibration(found: Findings) -> str:
     ece, usual, limit = (
         of_bags.values[k] for k in ("ece_adaptive", "ece_by_chance", "ece_by_chance_98")
     )
-    shown = "miscalibrated" if verdict.miscalibrated else "no miscalibration can be shown"
+    shown = "within what chance gives"
+    if verdict.miscalibrated:
+        shown = "more than chance explains: train with temperature_scaling if you use them"
     return (
-        f"calibration: probabilities are off by {ece.value:.0%} on average; calibrated ones "
-        f"would be by {usual:.0%}, rarely by more than {limit:.0%}: {shown}"
+        f"calibration: probabilities and observed frequencies differ by {ece.value:.0%} on "
+        f"average; on so few bags, chance alone gives {usual:.0%}, and more than {limit:.0%} once "
+        f"in fifty times: {shown}"
     )
 
 
@@ -236,8 +311,8 @@ def _surest(found: Findings) -> str:
     curve = of_bags.values["retention"]["curves"]["margin"]
     half = curve.error_rate[of_bags.values["retention"]["shares"].index(0.5)]
     return (
-        f"surest half: {half:.0%} of the calls with the largest margin are wrong, of all "
-        f"{of_bags.values['error_rate'].value:.0%}"
+        f"wrong calls: {of_bags.values['error_rate'].value:.0%}; {half:.0%} in the half of the "
+        "bags whose probability is furthest from the threshold"
     )
 
 
@@ -324,12 +399,15 @@ def _unlike(found: Findings) -> str:
 LINES: tuple[Callable[[Findings], str], ...] = (
     _bags,
     _headline,
+    _mean_features,
     _chance,
     _few_patients,
     _calls,
     _calibration,
     _surest,
     _map,
+    _faithfulness,
+    _trust,
     _instances,
     _instance_probability,
     _doubt,

@@ -85,7 +85,7 @@
     const add = (title, text, hint) => holder.appendChild(make("span", { title: hint || "" }, [make("b", { text: title }), document.createTextNode(" " + text)]));
     const words = state.words;
     const format = words.is_probability ? probsa.colour.probability : probsa.colour.text;
-    const number = format(row.probability) + (row.spread ? " ± " + probsa.colour.text(row.spread, 2) : "");
+    const number = format(row.probability) + (row.spread ? " ± " + probsa.colour.text(row.spread, 2) + " (" + row.span + ")" : "");
     add(words.said, row.call, words.call_hint);
     add(state.positive && state.positive !== row.call ? "p(" + state.positive + ")" : words.measure, number, words.number_hint);
     if (row.threshold !== null) add("threshold", probsa.colour.probability(row.threshold));

@@ -1,0 +1,128 @@
+"""One rule says when maps may be shown as explanations; summary, page and pictures apply it."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evaluation.test_summary import _folder
+
+from probsa.core import write_csv
+from probsa.evaluation import evaluate
+from probsa.evaluation.faithfulness import DeletionCurves, write_curves
+from probsa.evaluation.report.trust import MapTest, is_gain, map_trust
+from probsa.evaluation.storage import MEAN_FEATURES, read_predictions
+from probsa.statistics import Metric
+from probsa.tasks import TASKS, Stated
+
+BAGS = 60
+GOOD = np.concatenate([np.linspace(0.02, 0.45, BAGS // 2), np.linspace(0.55, 0.98, BAGS // 2)])
+POOR = np.random.default_rng(3).random(BAGS)
+
+
+@pytest.mark.parametrize("results", list(itertools.product((True, False, None), repeat=4)))
+def test_every_test_must_be_passed(results):
+    trust = map_trust(dict(zip(MapTest, results, strict=True)))
+    assert trust.failed == tuple(t for t, r in zip(MapTest, results, strict=True) if r is False)
+    assert trust.untested == tuple(t for t, r in zip(MapTest, results, strict=True) if r is None)
+    expected = "no" if False in results else "untested" if None in results else "yes"
+    assert trust.verdict == expected
+
+
+def test_a_gain_counts_if_its_interval_lies_above_0():
+    assert is_gain(None) is None and is_gain(Metric.undefined("no bag")) is None
+    assert is_gain(Metric(0.2, low=0.1, high=0.3)) is True
+    assert is_gain(Metric(0.2, low=-0.1, high=0.5)) is False
+    assert is_gain({"value": 0.2, "low": None}) is False
+
+
+def with_rival(folder: Path, p) -> Path:
+    names = read_predictions(folder).bags
+    rows = [{"bag": name, "1": float(v)} for name, v in zip(names, p, strict=True)]
+    write_csv(folder / MEAN_FEATURES, ["bag", "1"], rows)
+    return folder
+
+
+@pytest.mark.parametrize(("own", "rival"), [(GOOD, GOOD), (GOOD, POOR), (POOR, GOOD)])
+def test_the_rival_stands_beside_the_model_and_decides(tmp_path, own, rival):
+    folder = with_rival(_folder(tmp_path / "p", own, masks=True), rival)
+    report = evaluate(folder, bootstrap=200)
+    section = next(s for s in report.sections if s.key == "target")
+    of_means = next(iter(section.values["rivals"].values()))
+    (line,) = [line for line in report.summary if line.startswith("rival: ")]
+    for name in ("auroc", "nll"):
+        for metric in (of_means[name], report.metrics[name]):
+            assert f"{metric.value:.3f}".removeprefix("0") in line
+    better = own is GOOD and rival is POOR
+    assert (MapTest.MEAN_FEATURES in report.map_trust.failed) is not better
+    assert (MapTest.CHANCE in report.map_trust.failed) is (own is POOR)
+    assert bool(report.rival) is not better
+    assert set(report.rival) <= set(report.reservations)  # which page and pictures show
+    (said,) = [line for line in report.summary if line.startswith("trust in the maps: ")]
+    assert said == f"trust in the maps: {report.map_trust.sentence}"
+    assert report.to_dict()["map_trust"]["verdict"] == report.map_trust.verdict
+
+
+def test_what_was_not_tested_is_named(tmp_path):
+    report = evaluate(_folder(tmp_path / "p", GOOD), bootstrap=200)
+    assert report.map_trust.verdict == "untested"
+    expected = (MapTest.MEAN_FEATURES, MapTest.NULL_MAPS, MapTest.FAITHFULNESS)
+    assert report.map_trust.untested == expected
+    assert not [line for line in report.summary if line.startswith("rival: ")]
+
+
+@pytest.mark.parametrize("gain", [0.3, -0.3])
+def test_faithfulness_has_its_line_and_its_vote(tmp_path, gain):
+    folder = _folder(tmp_path / "p", GOOD)
+    g = np.random.default_rng(0)
+    curves = []
+    for name in read_predictions(folder).bags:
+        area = {"shown": 0.4 + gain / 2, "random": 0.4 - gain / 2}
+        area = {k: v + 0.01 * float(g.normal()) for k, v in area.items()}
+        curves.append(made_curves(name, area))
+    assert not [line for line in evaluate(folder).summary if line.startswith("faithfulness: ")]
+    write_curves(folder, curves)
+    report = evaluate(folder, bootstrap=200)
+    (line,) = [line for line in report.summary if line.startswith("faithfulness: ")]
+    section = next(s for s in report.sections if s.key == "faithfulness")
+    value = section.values["metrics"]["area_shown"].value
+    assert f"{value:.3f}".removeprefix("0") in line
+    assert (MapTest.FAITHFULNESS in report.map_trust.failed) is (gain < 0)
+    assert MapTest.FAITHFULNESS not in report.map_trust.untested
+
+
+def made_curves(name: str, drops: dict[str, float]) -> DeletionCurves:
+    """Return curves of two steps, which fall by these amounts if the highest go first."""
+    return DeletionCurves(
+        name=name,
+        shown="evidence",
+        removal="bag",
+        instances=9,
+        counts=(0, 8),
+        most_first={order: (0.9, 0.9 - drop) for order, drop in drops.items()},
+        least_first=dict.fromkeys(drops, (0.9, 0.9)),
+    )
+
+
+def test_the_documentation_states_the_rule():
+    text = (Path(__file__).parents[2] / "docs" / "which-model.md").read_text(encoding="utf-8")
+    rule = text.partition("## When a map may be shown")[2].partition("\n## ")[0]
+    for test in MapTest:
+        assert f"**{test.value}**" in rule
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "ordinal", "multilabel", "regression"])
+@pytest.mark.parametrize("members", [1, 3])
+def test_plus_minus_says_what_it_spans(task, members, tmp_path):
+    from exports.test_values import CLASSES, predicted
+    from support.made_maps import lattice
+
+    if task == "regression":
+        pytest.skip("its outputs come from a fitted likelihood")
+    p = predicted("evidence-field", task, lattice())
+    between = None if members == 1 else p.std / 2
+    verdict = TASKS[p.task].verdict(replace(p, std_between=between), Stated(CLASSES[task]))
+    assert "±" in verdict.text
+    assert verdict.span == ("one model" if members == 1 else "models")
+    assert verdict.text.count("±") == verdict.text.count(f"({verdict.span})")
