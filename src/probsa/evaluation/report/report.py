@@ -32,7 +32,7 @@ from ..storage import METADATA, listed, read_predictions
 from ..words import INSTANCE_TITLES, POOLED, metric_titles
 from .summary import is_above, summarise
 from .target import patients_section, target_section
-from .trust import MapTrust
+from .trust import MapTrust, map_trust
 from .uncertainty import calibration_section, doubt_section
 from .within import best_of, instance_table, pooled_nulls, validation_table, within_section
 
@@ -75,7 +75,7 @@ class Report:
     """Says that the model is not shown better than chance; empty if it is."""
     claims: tuple[Claim, ...] = ()
     """What the summary claims beyond the numbers."""
-    map_trust: MapTrust | None = None
+    map_trust: MapTrust = field(default_factory=lambda: map_trust({}))
     """Whether the maps may be shown as explanations, with the reasons."""
     rival: tuple[str, ...] = ()
     """Says that the model is not shown better than the mean features; empty if it is."""
