@@ -94,20 +94,70 @@ def test_links_virtual_datasets_and_compressed_zeros_are_refused(path):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("patch_size_level0", 0),
-        ("patch_size_level0", np.inf),
-        ("downsample", np.array([0.0, 0.0])),
+        ("patch_size_level0", 1e300),
+        ("downsample", np.array([1.0, 1.0, 1.0])),
         ("level_dim", 5 + 2j),
         ("pitch", "wide"),
-        ("mpp", np.zeros(0)),
+        ("mpp", True),
         ("encoder", np.arange(3)),
-        ("kind", h5py.Empty("f4")),
+        ("encoder", b"\xff"),
+        ("probsa_kind", ""),
     ],
 )
 def test_odd_attributes_are_named(path, key, value):
     with h5py.File(path, "r+") as f:
-        f["coords"].attrs[key] = value
+        (f if key.startswith("probsa") else f["coords"]).attrs[key] = value
     refused(BagError, rf"a\.h5: the attribute '{key}' is .* expected a", read_bag, path)
+
+
+NUMBERS = (
+    "mpp", "mpp_level0", "patch_size", "patch_size_level0", "size_level0", "pitch", "downsample",
+    "level0_magnification", "target_magnification", "level0_width", "overlap", "patch_level",
+)  # fmt: skip
+NOTHING = (
+    np.nan, -1, np.inf, -np.inf, "", "None", "nan", b"None", np.zeros(0), h5py.Empty("f4"),
+    np.array([-1]), np.array([np.nan]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", NOTHING, ids=repr)
+@pytest.mark.parametrize("key", NUMBERS)
+def test_numbers_that_cannot_be_one_state_nothing(path, key, value):
+    with h5py.File(path, "r+") as f:
+        f["coords"].attrs[key] = value
+    with open_hdf5(path) as f:
+        assert attributes_of(f["coords"]) == {key: "None"}
+    assert read_bag(path).stride is None
+
+
+@pytest.mark.parametrize("value", ["0.5", b"0.5", np.bytes_(b"0.5"), np.array([0.5]), 0.5])
+def test_a_number_may_be_a_text(path, value):
+    with h5py.File(path, "r+") as f:
+        f["coords"].attrs["mpp"] = value
+    with open_hdf5(path) as f:
+        assert float(np.reshape(attributes_of(f["coords"])["mpp"], -1)[0]) == 0.5
+
+
+@pytest.mark.parametrize("value", ["a", b"a", np.bytes_(b"a"), np.array([b"a"])], ids=repr)
+@pytest.mark.parametrize("key", ["name", "encoder"])
+def test_a_text_may_be_a_byte_string(path, key, value):
+    with h5py.File(path, "r+") as f:
+        f["coords"].attrs[key] = value
+    with open_hdf5(path) as f:
+        assert attributes_of(f["coords"]) == {key: "a"}
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": True, "compression": "gzip"}], ids=str)
+@pytest.mark.parametrize("fill", [0, -1])
+def test_instance_labels_that_were_never_written_are_all_the_same(path, options, fill):
+    with h5py.File(path, "r+") as f:
+        rows = len(f["features"])
+        f.create_dataset("instance_labels", (rows,), "i8", fillvalue=fill, **options)
+    assert read_bag(path).instance_labels.tolist() == [fill] * rows
+    with h5py.File(path, "r+") as f:
+        del f["coords"]
+        f.create_dataset("coords", (rows, 2), "i8", **options)
+    refused(BagError, "nothing is stored of the dataset 'coords'", read_bag, path)
 
 
 @pytest.mark.parametrize("value", [np.inf, "x", -1])

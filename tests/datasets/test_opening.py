@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -24,6 +25,7 @@ from probsa.datasets import (
     open_bags,
     read_table,
 )
+from probsa.datasets.studies.table import draft
 from probsa.errors import BagError, GraphError, InputError, TableError
 from probsa.training import open_data, prepare
 from probsa.training.config import DataConfig, RunConfig
@@ -406,3 +408,63 @@ def test_files_of_runs_and_predictions_among_features_are_no_bags(data):
     (stored / "instances").mkdir()
     (stored / "instances" / "003.h5").write_bytes(b"")
     assert open_bags(stored).names == names
+
+
+ODD_LABELS = {
+    "text": np.array(list("abcd")),
+    "bytes": np.array([b"a"] * 4),
+    "dates": np.array(["2020-01-01"] * 4, "M8[D]"),
+    "durations": np.array([1] * 4, "m8[s]"),
+    "NaN": np.array([0, 1, np.nan, 0]),
+    "half": np.array([0, 1.5, 0, 0]),
+    "complex": np.array([0, 1, 1j, 0]),
+    "large": np.array([0, 2**40, 0, 0]),
+}
+
+
+@pytest.mark.parametrize("labels", ODD_LABELS.values(), ids=ODD_LABELS)
+def test_instance_labels_of_another_kind_are_a_reason_against_their_bag_alone(tmp_path, labels):
+    features = np.ones((4, 3), np.float32)
+    for name in ("a", "b"):
+        write_bag(tmp_path / "features" / f"{name}.h5", features=features, kind="ct")
+    (tmp_path / "instance_labels").mkdir()
+    np.save(tmp_path / "instance_labels" / "a.npy", labels)
+    np.save(tmp_path / "instance_labels" / "b.npy", np.array([0.0, 1, -1, 0]))
+    bags = open_bags(tmp_path / "features", instance_labels=tmp_path / "instance_labels")
+    refused(BagError, r"a\.npy.*instance labels", bags.bag, "a")
+    assert bags.bag("b").instance_labels.tolist() == [0, 1, -1, 0]
+    (tmp_path / "labels.csv").write_text("bag,label\na,0\nb,1\n")
+    source = SimpleNamespace(
+        root=tmp_path,
+        bags=open_bags(tmp_path / "features"),
+        options=SimpleNamespace(labels=None, classes=None, instance_labels=None),
+    )
+    read = draft(source).instance_labels_of
+    refused(BagError, r"a\.npy.*instance labels", read, "a")
+    assert read("b")[0].tolist() == [0, 1, -1, 0]
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 1), (4, 3)])
+def test_corners_of_a_slide_have_two_axes(tmp_path, shape):
+    for folder, values in (("features", np.ones((4, 3))), ("coords", np.zeros(shape))):
+        (tmp_path / folder).mkdir()
+        np.save(tmp_path / folder / "a.npy", values)
+    refused(BagError, r"bag 'a' .*coords have", open_bags(tmp_path / "features").bag, "a")
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "bfloat16", "float16"])
+def test_tensors_of_small_floats_are_read(tmp_path, name):
+    values = torch.tensor([[0.5, 1.0], [2.0, -4.0]])
+    (tmp_path / "pt_files").mkdir()
+    torch.save(values.to(getattr(torch, name)), tmp_path / "pt_files" / "a.pt")
+    assert torch.equal(open_bags(tmp_path / "pt_files").bag("a").x.float(), values)
+
+
+def test_tensors_without_numbers_are_refused_by_name(tmp_path):
+    (tmp_path / "pt_files").mkdir()
+    for name in ("bits8", "float4_e2m1fn_x2", "bool"):
+        values = torch.zeros(4, 3, dtype=torch.uint8).view(getattr(torch, name))
+        torch.save(values, tmp_path / "pt_files" / f"{name}.pt")
+    bags = open_bags(tmp_path / "pt_files")
+    for name in bags.names:
+        refused(BagError, rf"{name}\.pt", bags.bag, name)

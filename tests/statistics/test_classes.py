@@ -342,3 +342,33 @@ def test_resamples_are_those_of_repeated_rows(metrics, data, all_defined):
         lambda rows, d: metrics(y[rows], p[rows], draws=d, **options.get(metrics, {})), draws
     )
     assert all_defined or undefined > 0
+
+
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.parametrize("right", [True, False])
+def test_calls_of_a_single_class_cannot_be_judged(label, right):
+    n = 22
+    y = np.full(n, label)
+    likely = 0.9 if bool(label) == right else 0.1
+    draws = Draws.patients(np.zeros(n), groups=[str(k) for k in range(n)], resamples=50, seed=0)
+    p = np.full(n, likely)
+    found = binary_metrics(y, p, threshold=0.5, draws=draws).overall
+    keys = ("auroc", "f1", "f1_at_0.5", "balanced_accuracy", "accuracy")
+    assert [key for key in keys if found[key].value is not None] == []
+    assert "only one class among 22 bags" in found["accuracy"].reason
+    assert found["brier"].value == pytest.approx((likely - label) ** 2)
+    rows = np.tile([1 - likely, likely, 0.0], (n, 1))
+    several = multiclass_metrics(y, rows, names=("a", "b", "c"), draws=draws).overall
+    keys = ("auroc", "f1", "balanced_accuracy", "accuracy")
+    assert [key for key in keys if several[key].value is not None] == []
+    grades = ordinal_metrics(y, rows, names=("a", "b", "c"), draws=draws).overall
+    assert grades["accuracy"].value is None and grades["within_one"].value is None
+    assert grades["mae"].value is not None
+    findings = np.tile([label, 1.0], (n, 1))
+    whole = multilabel_metrics(
+        findings, np.tile([likely, 0.8], (n, 1)), names=("x", "y"), thresholds=(0.5, 0.5),
+        draws=draws,
+    ).overall  # fmt: skip
+    assert whole["subset_accuracy"].value is None
+    mixed = np.arange(n) % 2
+    assert binary_metrics(mixed, p, threshold=0.5, draws=draws).overall["accuracy"].value == 0.5

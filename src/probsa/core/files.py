@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import hashlib
 import io
 import json
 import os
@@ -30,6 +31,9 @@ KINDS = (
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"),
 )
+LONGEST_NAME = 200
+"""Bytes of a file's name up to which its temporary file has the whole of it: file systems allow
+255, and the token of the writer takes up to 45."""
 NOT_ON_WINDOWS = re.compile(r'[<>:"|?*\\]')
 
 
@@ -138,7 +142,19 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def temporary_path(path: Path) -> Path:
     """Return a new path beside `path`, which is removed if the process is stopped; see `keep`."""
-    return remove_at_stop(path.with_name(f".{path.name}.{writer_token()}.tmp"))
+    return remove_at_stop(path.with_name(f".{_shortened(path.name)}.{writer_token()}.tmp"))
+
+
+def _shortened(name: str) -> str:
+    """Return the name of a file for its temporary file, whose name may be no longer than others.
+
+    A long name ends in a number that it alone has.
+    """
+    encoded = os.fsencode(name)
+    if len(encoded) <= LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(encoded).hexdigest()[:16]
+    return f"{encoded[: LONGEST_NAME - 17].decode('utf-8', 'ignore')}-{digest}"
 
 
 def _rename(source: Path, target: Path) -> None:
@@ -156,7 +172,7 @@ def temporary_files(path: Path) -> list[Path]:
     """List temporary files of `path`: those that killed processes left, and any in use now."""
     if not path.parent.is_dir():
         return []
-    name = re.compile(re.escape(f".{path.name}.") + r"[a-z0-9_]+\.tmp")
+    name = re.compile(re.escape(f".{_shortened(path.name)}.") + r"[a-z0-9_]+\.tmp")
     return sorted(p for p in path.parent.iterdir() if name.fullmatch(p.name))
 
 

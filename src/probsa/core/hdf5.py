@@ -16,7 +16,8 @@ import numpy as np
 
 from ..errors import BagError
 from .files import replacing
-from .untrusted import check_size, decoding
+from .tables import finite_number, is_missing
+from .untrusted import ALWAYS_ALLOWED, check_size, decoding
 
 AGAIN = "copy or extract it again"
 SIZES = re.compile(
@@ -34,6 +35,10 @@ TEXTS = re.compile(
 """Attributes that are text."""
 MOST_EMPTY = 10_000
 """Chunks of a dataset of which most may be missing."""
+NOT_STATED = "None"
+"""What TRIDENT writes for what it does not know; an attribute that cannot be true becomes it."""
+UNWRITTEN = ("instance_labels", "unreadable")
+"""Datasets that may be made with a shape and never be written: all have the fill value."""
 LARGEST = 1e12
 """No number among these attributes is larger."""
 
@@ -136,9 +141,9 @@ def dataset_of(f: h5py.File, name: str, *, again: str = AGAIN) -> h5py.Dataset |
     chunk = int(np.prod(dataset.chunks or (), dtype=object)) * dataset.dtype.itemsize
     stated = int(np.prod(shape, dtype=object)) * dataset.dtype.itemsize
     stored = min(int(dataset.id.get_storage_size()), path.stat().st_size)
-    check_size(
-        path, what=what, stated=max(stated, chunk if stored else 0), stored=stored, again=again
-    )
+    if stored or name not in UNWRITTEN or stated > ALWAYS_ALLOWED:
+        stated = max(stated, chunk if stored else 0)
+        check_size(path, what=what, stated=stated, stored=stored, again=again)
     if (chunks := dataset.chunks) is not None:
         parts = int(np.prod([-(-n // k) for n, k in zip(shape, chunks, strict=True)], dtype=object))
         # HDF5 needs much memory for each of many parts that are not stored
@@ -152,34 +157,80 @@ def dataset_of(f: h5py.File, name: str, *, again: str = AGAIN) -> h5py.Dataset |
 def attributes_of(item: h5py.Dataset | h5py.File) -> dict[str, Any]:
     """Return the attributes of a dataset or a file, of which those that probsa uses are checked.
 
+    A number that cannot be one, such as a resolution of 0, -1 or NaN, an empty array or an empty
+    text, states nothing: it becomes `NOT_STATED`. Texts may be byte strings, and numbers texts.
+
     Raises:
         BagError: one of them is not what it should be: a positive number, or a text.
     """
-    attributes = dict(item.attrs)
-    for key, value in attributes.items():
-        if expected := _missed(key, value):
+    attributes: dict[str, Any] = {}
+    for key, value in item.attrs.items():
+        try:
+            read = _read_attribute(key, value)
+        except ValueError as error:
             raise BagError(
                 f"{item.file.filename}: the attribute {key!r} is {str(value)[:80]!r}, expected "
-                f"{expected}: correct or remove the attribute, or make the file again"
-            )
+                f"{error}: correct or remove the attribute, or make the file again"
+            ) from None
+        if read is not None:
+            attributes[key] = read
     return attributes
 
 
-def _missed(key: str, value: Any) -> str:
-    """Return what an attribute should be; empty if it is, or if probsa does not use it."""
+def _read_attribute(key: str, value: Any) -> Any:
+    """Return what an attribute states; None for a text that is empty.
+
+    Raises:
+        ValueError: it is of another kind; says what is expected.
+    """
     if TEXTS.fullmatch(key):
+        if _is_empty(value) and not key.startswith("probsa_"):
+            return None
+        text = _as_text(value, errors="replace" if key == "name" else "strict")
         # bags may have any name
-        good = isinstance(value, str) and (key == "name" or value.isprintable())
-        return "" if good else "a text"
-    if not SIZES.fullmatch(key) and key not in COUNTS:
-        return ""
-    expected, least = (
-        ("a number", 0.0) if key in COUNTS else ("a positive number", np.nextafter(0, 1))
-    )
-    if isinstance(value, str):  # TRIDENT writes 'None' for what it does not know
-        return "" if value == "None" else expected
+        if text is None or not (key == "name" or text.isprintable()):
+            raise ValueError("a text")
+        return text
+    if SIZES.fullmatch(key) or key in COUNTS:
+        return _read_number(key, value)
+    return value
+
+
+def _read_number(key: str, value: Any) -> Any:
+    """Return an attribute that is a number, or two, as it is; see `attributes_of`."""
+    expected = "a number" if key in COUNTS else "a positive number"
+    if _is_empty(value):
+        return NOT_STATED
+    text = _as_text(value)
+    if text is not None:
+        if is_missing(text.strip()):
+            return NOT_STATED
+        value = finite_number(text)
+        if value is None:
+            raise ValueError(expected)
     numbers = np.asarray(value)
     counts = (1, 2) if key in PAIRS else (1,)
     if numbers.dtype.kind not in "iuf" or numbers.size not in counts:
-        return expected
-    return "" if ((numbers >= least) & (numbers <= LARGEST)).all() else expected
+        raise ValueError(expected)
+    finite = np.isfinite(numbers)
+    if (numbers[finite] > LARGEST).any():
+        raise ValueError(expected)
+    possible = finite & (numbers >= 0 if key in COUNTS else numbers > 0)
+    return value if possible.all() else NOT_STATED
+
+
+def _is_empty(value: Any) -> bool:
+    """Return whether an attribute has no value: no elements, or an empty text."""
+    return isinstance(value, h5py.Empty) or np.size(value) == 0 or _as_text(value) == ""
+
+
+def _as_text(value: Any, *, errors: str = "strict") -> str | None:
+    """Return an attribute that is a text, or one element that is; None for any other."""
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.reshape(-1)[0]
+    if isinstance(value, bytes):
+        try:
+            return value.rstrip(b"\0").decode("utf-8", errors)
+        except UnicodeDecodeError:
+            return None
+    return str(value) if isinstance(value, str) else None

@@ -78,6 +78,11 @@ def validate_bag(bag: StoredBag, *, source: Path | None = None) -> StoredBag:
             f"{label}: coords have {bag.coords.shape[1]} columns, expected 2 "
             "(level-0 x and y of a patch) or 1 (position of a slice)"
         )
+    if bag.coords is not None and bag.kind == "slide" and bag.coords.shape[1] == 1:
+        raise BagError(
+            f"{label}: it is of a slide, but its coords have one column: expected level-0 x and y "
+            "of each patch. Extract the features again"
+        )
     for what, values in (("features", bag.features), ("coords", bag.coords)):
         if values is None:
             continue

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
-from ..core import StoredBag, files_by_name, load_array, npy_files
+from ..core import StoredBag, as_instance_labels, files_by_name, load_array, npy_files
 from ..errors import BagError, hint
 
 
@@ -36,9 +34,10 @@ def overlaid(stored: StoredBag, path: Path) -> StoredBag:
             f"bag {stored.name!r} has {n} instances, but {path} holds an array of the shape "
             f"{array.shape}: expected ({n},). The labels belong to other features: make them again"
         )
-    if values.dtype.kind not in "biu" or (n and int(values.min()) < -1):
+    labels = as_instance_labels(values, source=f"{path}: bag {stored.name!r}")
+    if n and int(labels.min()) < -1:
         raise BagError(
-            f"{path}: the instance labels of bag {stored.name!r} are of type {values.dtype} with "
-            f"the minimum {values.min()}: expected integers from 0, or -1 if the label is unknown"
+            f"{path}: the instance labels of bag {stored.name!r} have the minimum {labels.min()}: "
+            "expected integers from 0, or -1 if the label is unknown"
         )
-    return replace(stored, instance_labels=values.astype(np.int64))
+    return replace(stored, instance_labels=labels)

@@ -26,6 +26,7 @@ from .metric import (
     f1,
     mean_of_items,
     mean_over_classes,
+    of_several_classes,
     one_class_reason,
 )
 from .resample import Draws, Flags, Labels, Rows, Support, Values
@@ -66,18 +67,19 @@ def binary_metrics(
     if threshold is not None:
         called = p >= threshold
         f1_of_calls = f1(y, called, draws=draws, names=names)
+        f1_of_calls = of_several_classes(f1_of_calls, y, called="F1")
         recalls = draws.ratio(y & called, y) + draws.ratio(~y & ~called, ~y)
         balanced_accuracy = Metric.of(
             recalls / 2,
             support=class_support(y, draws=draws, names=names),
             reason=f"{one_class_reason(y, what='bags')}: balanced accuracy is undefined",
         )
-        accuracy = mean_of_items(y == called, draws=draws, scale=SHARE)
+        accuracy = _accuracy(y, called, draws=draws)
     losses = _losses(np.where(y, p, 1 - p))
     overall = {
         **areas(y, p, draws=draws, names=names),
         "f1": f1_of_calls,
-        "f1_at_0.5": f1(y, p >= 0.5, draws=draws, names=names),
+        "f1_at_0.5": of_several_classes(f1(y, p >= 0.5, draws=draws, names=names), y, called="F1"),
         "balanced_accuracy": balanced_accuracy,
         "accuracy": accuracy,
         "brier": mean_of_items((p - y) ** 2, draws=draws, scale=MEAN_SHARE),
@@ -140,7 +142,7 @@ def multiclass_metrics(
         "average_precision": mean("average_precision"),
         "f1": mean("f1"),
         "balanced_accuracy": mean("recall"),
-        "accuracy": mean_of_items(call == y, draws=draws, scale=SHARE),
+        "accuracy": _accuracy(y, call, draws=draws),
         "brier": mean_of_items(
             ((p - one_hot) ** 2).sum(1), draws=draws, scale=Scale(0.0, 2.0, is_share=False)
         ),
@@ -180,8 +182,10 @@ def ordinal_metrics(
         "quadratic_kappa": cohen_kappa(matrix, support=support, weighting="quadratic"),
         "linear_kappa": cohen_kappa(matrix, support=support, weighting="linear"),
         "mae": mean_of_items(error, draws=draws, scale=farthest),
-        "accuracy": mean_of_items(error == 0, draws=draws, scale=SHARE),
-        "within_one": mean_of_items(error <= 1, draws=draws, scale=SHARE),
+        "accuracy": _accuracy(y, call, draws=draws),
+        "within_one": of_several_classes(
+            mean_of_items(error <= 1, draws=draws, scale=SHARE), y, called="accuracy"
+        ),
         "rps": mean_of_items((steps**2).sum(1), draws=draws, scale=farthest),
         "nll": mean_of_items(_losses(p[y[:, None] == grades]), draws=draws, scale=LOSS),
     }
@@ -303,6 +307,7 @@ def _whole_rows(
     if called is not None:
         wrong = called[complete] != present
         exact = mean_of_items(~wrong.any(1), draws=draws, scale=SHARE)
+        exact = of_several_classes(exact, present, called="subset accuracy")
         loss = mean_of_items(wrong.mean(1), draws=draws, scale=MEAN_SHARE)
     # The mean over the findings of a bag of their precision at their own rank; as in scikit-learn,
     # it is 1 for a bag with no finding or with all of them.
@@ -376,6 +381,12 @@ def _quotient(above: Rows, below: Rows, *, where: Bool[np.ndarray, " rows"]) -> 
 
 def _losses(p: np.ndarray) -> np.ndarray:
     return -np.log(np.maximum(p, SMALLEST))
+
+
+def _accuracy(y: Labels | Flags, called: Labels | Flags, *, draws: Draws) -> Metric:
+    """Return the share of calls that are right; undefined if all bags are of one class."""
+    share = mean_of_items(y == called, draws=draws, scale=SHARE)
+    return of_several_classes(share, y, called="accuracy")
 
 
 def _ece(p: Values, hit: Flags, *, draws: Draws) -> Metric:

@@ -156,6 +156,27 @@ def one_class_reason(y: Flags, *, what: str) -> str | None:
     return f"only one class among {len(y)} {what}" if y.all() or not y.any() else None
 
 
+def of_several_classes(
+    metric: Metric, labels: Shaped[np.ndarray, "items *targets"], *, called: str, what: str = "bags"
+) -> Metric:
+    """Return a metric of calls, undefined if all items have the same label.
+
+    To call every item alike would then be right, however bad the model is.
+
+    Args:
+        metric: The metric, called `called`.
+        labels: The label of each item, or a row of labels.
+        called: The name of the metric in the reason.
+        what: What the items are.
+    """
+    if metric.value is None or len(np.unique(labels, axis=0)) > 1:
+        return metric
+    return Metric.undefined(
+        f"only one class among {len(labels)} {what}: {called} is undefined, as it would be perfect "
+        "if all were called so"
+    )
+
+
 def class_support(y: Flags, *, draws: Draws, names: ClassNames = CLASSES) -> Support:
     """Return the support of a metric that contrasts positive and negative items.
 

@@ -12,13 +12,19 @@ from ...core import check_size, decoding
 from ...errors import BagError, EmptyBag
 
 AGAIN = "copy or make it again"
+NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
+NUMPY_INTEGERS = (
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16,
+    torch.uint32, torch.uint64,
+)  # fmt: skip
 
 
 def load_tensor(path: Path) -> np.ndarray:
     """Load the tensor of a file as an array."""
     values = _load(path, mapped=False).detach()
-    # NumPy has no bfloat16
-    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    if values.dtype.is_floating_point and values.dtype not in NUMPY_FLOATS:
+        values = values.float()  # NumPy has neither bfloat16 nor floats of 8 bits
+    return values.numpy()
 
 
 def tensor_shape(path: Path) -> tuple[int, int]:
@@ -67,6 +73,9 @@ def _checked(tensor: Tensor, path: Path) -> Tensor:
     A tensor may repeat one stored row any number of times, or have no values at all.
     """
     plain = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_nested
+    # floats of less than 8 bits are packed, several in a byte
+    packed = tensor.dtype.is_floating_point and "x2" in str(tensor.dtype)
+    plain &= tensor.dtype in NUMPY_INTEGERS or (tensor.dtype.is_floating_point and not packed)
     if not plain or tensor.device.type != "cpu" or tensor.is_complex():
         raise BagError(
             f"{path} holds a tensor of another kind ({tensor.dtype}, {tensor.layout}, on "

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ...core import load_array
+from ...core import as_instance_labels, load_array
 from ...errors import InputError
 from ..labels import check_labels_match, match_bags, read_table
 from ..overlay import label_files
@@ -36,8 +36,8 @@ def draft(source: StudySource) -> StudyDraft:
         """Read the labels from the folder; labels in the feature files are not considered here."""
         if bag not in files:
             return np.full(source.bags.size(bag), UNKNOWN), True
-        labels = load_array(files[bag], mapped=True)
-        return labels.reshape(len(labels), -1)[:, 0], True
+        labels = as_instance_labels(load_array(files[bag]), source=files[bag])
+        return labels, True
 
     study.instance_labels, study.instance_labels_of = folder, instance_labels
     return study
