@@ -350,8 +350,8 @@ def test_instance_labels_of_a_folder_go_before_those_of_the_bags(data, tmp_path)
     ("values", "message"),
     [
         (np.zeros(99, np.int64), r"bag '002' has \d instances.*002\.npy.*\(99,\)"),
-        (np.float32(0.5), r"002\.npy.*expected integers"),
-        (np.int64(-2), r"002\.npy.*expected integers"),
+        (np.float32(0.5), r"002\.npy.*instance labels"),
+        (np.int64(-2), r"002\.npy.*instance labels"),
     ],
 )
 def test_what_is_no_label_of_instances_is_refused(data, values, message):

@@ -1,14 +1,18 @@
 """One rule makes the calls of a folder, whatever command reads it."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 from support.made_guarantees import write_cohort
 from support.made_predictions import made
 
+from probsa.errors import InputError
 from probsa.evaluation import combine_predictions, evaluate, write_sets
 from probsa.evaluation.guarantees import GuaranteeOptions
 from probsa.evaluation.storage import (
+    METADATA,
     PREDICTIONS_TABLE,
     call_threshold,
     read_predictions,
@@ -176,3 +180,38 @@ def test_a_finding_is_positive_from_its_own_threshold():
     assert task.called_positive(p, stated).tolist() == [True, False, False]
     written = Stated(thresholds=(0.3, 0.9))
     assert task.called_positive(p.astype(np.float32), written).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("rule", ["sensitivity=0.95", "specificity=0.8"])
+def test_a_threshold_that_is_asked_for_is_chosen_on_validation_and_judged_on_test(tmp_path, rule):
+    table = write(tmp_path / "p", threshold=0.5)
+    name, share = rule.split("=")
+    report = evaluate(tmp_path / "p", threshold=rule, bootstrap=100)
+    p = table.probability[:, -1].astype(np.float64)
+    y = np.array(table.labels) == (1 if name == "sensitivity" else 0)
+    right = (p >= report.threshold) == (name == "sensitivity")
+    validation = np.array(table.parts) == "val"
+    on_validation = right[y & validation].mean()
+    assert on_validation >= float(share)
+    judged = report.metrics[name]
+    assert judged.value == pytest.approx(right[y & ~validation].mean())
+    assert judged.low <= judged.value <= judged.high
+    line = next(line for line in report.summary if line.startswith("threshold"))
+    for fact in (f"{name} of at least {share}", f"{on_validation:.3f} there", str(judged)):
+        assert fact in line
+    # a stored one says what was asked and reached, too
+    how = {"rule": rule, "reached": float(on_validation), "bags": int(validation.sum())}
+    metadata = json.loads((tmp_path / "p" / METADATA).read_text())
+    metadata |= {"threshold": report.threshold, "threshold_rule": how}
+    (tmp_path / "p" / METADATA).write_text(json.dumps(metadata))
+    stored = evaluate(tmp_path / "p", bootstrap=100)
+    assert stored.threshold == report.threshold and line in stored.summary
+
+
+def test_a_threshold_cannot_be_chosen_without_validation_bags(tmp_path):
+    write(tmp_path / "p", threshold=0.5, validation=False)
+    with pytest.raises(InputError, match="no labelled validation bag.*probsa predict RUN"):
+        evaluate(tmp_path / "p", threshold="sensitivity=0.9")
+    write(tmp_path / "q", threshold=0.5)
+    with pytest.raises(InputError, match="threshold rule is 'speed=1'"):
+        evaluate(tmp_path / "q", threshold="speed=1")

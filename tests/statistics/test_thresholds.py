@@ -92,3 +92,27 @@ def test_no_other_threshold_has_a_better_f1(bags):
     true = np.array([(y & (p >= o)).sum() for o in others])
     f1 = 2 * true / (np.array([(p >= o).sum() for o in others]) + y.sum())
     assert f1[-1] == f1.max()
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.8, 0.95, 1.0])
+@pytest.mark.parametrize("ties", [2, 50])
+def test_a_specificity_is_reached_by_the_smallest_threshold(share, ties):
+    rng = np.random.default_rng(int(100 * share) + ties)
+    y = rng.random(60) < 0.4
+    p = np.round(rng.random(60), 1 if ties == 2 else 6)
+    chosen = choose_threshold(y, p, rule=f"specificity={share}")
+    reached = (p[~y] < chosen.value).mean()
+    assert reached >= share and chosen.reached == reached and chosen.asked == "specificity"
+    lower = max(v for v in (0.0, *p) if v < chosen.value)
+    assert (p[~y] < lower).mean() < share
+    same = choose_threshold(y, p, rule=f"sensitivity={share}")
+    assert same.reached == (p[y] >= same.value).mean() >= share and same.asked == "sensitivity"
+    none = choose_threshold(np.ones(3, bool), p[:3], rule="specificity=.9")
+    assert none.origin == "default" and "no negative bag among 3" in none.reason
+
+
+def test_adjacent_probabilities_are_told_apart_by_a_specificity():
+    low = 0.3
+    p = np.array([low, np.nextafter(low, 1)])
+    chosen = choose_threshold(np.array([False, True]), p, rule="specificity=1")
+    assert (p >= chosen.value).tolist() == [False, True]

@@ -25,6 +25,15 @@ Classes = Annotated[
     list[str],
     Flag("NAME", "Names of the classes in the order of their indices, if the labels are names."),
 ]
+ThresholdRule = Annotated[
+    str,
+    Flag(
+        "RULE",
+        "Choose the threshold of positive calls anew on the validation bags of the run: f1, "
+        "youden, sensitivity=0.95, specificity=0.95, or cost=10:1 (a missed positive costs ten "
+        "false ones). Default: the stored threshold.",
+    ),
+]
 FeatureSet = Annotated[Name, Flag("NAME", "Folder of features to use if there are several.")]
 Readers = Annotated[
     Whole,

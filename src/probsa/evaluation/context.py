@@ -12,13 +12,23 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..core import TextTable, group_keys
+from ..core import TextTable, as_record, group_keys
 from ..datasets import match_bags, patient_table, read_table
 from ..errors import InputError
 from ..statistics import Draws, Threshold
 from ..tasks import Stated, TargetData, TargetOptions, Task
 from .prediction import Prediction
-from .storage import MEAN_FEATURES, Predictions, call_threshold, listed, stated_of
+from .storage import (
+    MEAN_FEATURES,
+    METADATA,
+    RULE,
+    Predictions,
+    StoredRule,
+    call_threshold,
+    choose_on_validation,
+    listed,
+    stated_of,
+)
 
 SEEN = ("train", "val")
 """Parts of a run whose bags the run has seen."""
@@ -190,17 +200,34 @@ def labelled_rows(predictions: Predictions, truth: Truth) -> dict[str, tuple[int
     return {"test": test, **of_part, "all": tuple(rows)}
 
 
-def threshold_of(predictions: Predictions, truth: Truth) -> Threshold | None:
-    """Return the threshold of positive calls, see `call_threshold`, by the labels of `truth`."""
+def threshold_of(
+    predictions: Predictions, truth: Truth, *, rule: str | None = None
+) -> Threshold | None:
+    """Return the threshold of positive calls, see `call_threshold`, by the labels of `truth`.
+
+    With a rule, it is chosen anew on the labelled validation bags.
+
+    Raises:
+        InputError: the rule cannot choose, see `choose_on_validation`.
+    """
+    if rule is not None:
+        positive = {bag: y[0] > 0 for bag, y in truth.targets.items()}
+        return choose_on_validation(predictions, positive, rule=rule)
     targets = [truth.targets.get(bag) for bag in predictions.bags]
     stored = predictions.call_threshold
-    return call_threshold(
+    found = call_threshold(
         predictions.of_task,
         stored=stored.value if stored is not None and stored.origin == "stored" else None,
         parts=predictions.parts,
         positive=[None if y is None else y[0] > 0 for y in targets],
         p=predictions.probability,
     )
+    stated = predictions.metadata.get(RULE)
+    if found is None or found.origin != "stored" or stated is None:
+        return found
+    where = str(predictions.folder / METADATA)
+    how = as_record(StoredRule, stated, where=where, advice="predict again")
+    return replace(found, rule=how.rule, reached=how.reached, bags=how.bags)
 
 
 def stored_targets(predictions: Predictions) -> dict[str, tuple[float, ...]]:

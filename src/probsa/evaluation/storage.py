@@ -20,6 +20,7 @@ from ..core import (
     LEDGER,
     BagKind,
     PositiveFloat,
+    PositiveInt,
     TaskName,
     TextTable,
     UnitInterval,
@@ -435,6 +436,59 @@ def call_threshold(
         return Threshold(value=HALF, origin="default")
     y = np.array([positive[k] for k in known], dtype=bool)
     return choose_threshold(y, p[known, -1].astype(np.float64))
+
+
+RULE = "threshold_rule"
+"""The key of predictions.json with the rule that chose the stored threshold."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredRule:
+    """How the stored threshold was chosen, if a sensitivity or specificity was asked for."""
+
+    rule: str
+    reached: UnitInterval
+    bags: PositiveInt
+
+    @classmethod
+    def of(cls, threshold: Threshold | None) -> "dict[str, Any] | None":
+        """Return what is stored of a chosen threshold; None if no share was asked for."""
+        if threshold is None or threshold.rule is None or threshold.reached is None:
+            return None
+        return {"rule": threshold.rule, "reached": threshold.reached, "bags": threshold.bags}
+
+
+def choose_on_validation(
+    table: Predictions, positive: Mapping[str, bool], *, rule: str
+) -> Threshold:
+    """Return the threshold that a rule chooses on the labelled validation bags of a table.
+
+    Args:
+        table: Predictions of two classes.
+        positive: Whether a bag is labelled with the second class, by its name.
+        rule: A rule of `choose_threshold`.
+
+    Raises:
+        InputError: there is no such rule, the task has other classes, or the validation bags are
+            missing or lack the class that the rule needs.
+    """
+    if not table.of_task.two_classes:
+        raise InputError(
+            f"the threshold {rule!r} is for two classes, and the task is {table.task}: leave it out"
+        )
+    bags = zip(table.bags, table.parts, strict=True)
+    rows = [k for k, (bag, part) in enumerate(bags) if part == "val" and bag in positive]
+    y = np.array([positive[table.bags[k]] for k in rows], dtype=bool)
+    p = as_written(table.probability[rows, -1]).astype(np.float64)
+    chosen = choose_threshold(y, p, rule=rule)
+    if not rows or chosen.origin == "default":
+        reason = chosen.reason if rows else "it has no labelled validation bag"
+        raise InputError(
+            f"{table.folder}: the threshold {rule!r} cannot be chosen on its validation bags: "
+            f"{reason}. Give the predictions of the run itself (RUN/predictions), or choose it "
+            f"with `probsa predict RUN --threshold {rule}`"
+        )
+    return replace(chosen, rule=rule)
 
 
 def stated_of(table: Predictions) -> Stated:

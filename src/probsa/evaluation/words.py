@@ -12,6 +12,8 @@ METRIC_TITLES = {
     "f1": "F1",
     "f1_at_0.5": "F1 at 0.5",
     "balanced_accuracy": "balanced accuracy",
+    "sensitivity": "sensitivity",
+    "specificity": "specificity",
     "accuracy": "accuracy",
     "brier": "Brier score",
     "ece": "ECE, 15 bins of equal width (interval biased upwards)",

@@ -12,7 +12,7 @@ from .resample import Flags, Values
 
 ROUNDING = 1e-9
 DEFAULT = 0.5
-RULES = "f1, youden, sensitivity=<share>, cost=<c_fn>:<c_fp>"
+RULES = "f1, youden, sensitivity=<share>, specificity=<share>, cost=<c_fn>:<c_fp>"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +26,16 @@ class Threshold:
     """How many validation bags there were to choose it on, if it is not a stored one."""
     reason: str | None = None
     """Why these bags could not choose it."""
+    rule: str | None = None
+    """The rule that the user asked for, such as `sensitivity=0.95`; None for the best F1."""
+    reached: float | None = None
+    """The sensitivity or specificity that the rule asks for, on the validation bags."""
+
+    @property
+    def asked(self) -> str | None:
+        """`sensitivity` or `specificity`, if the rule asks for one."""
+        name = (self.rule or "").partition("=")[0]
+        return name if name in ("sensitivity", "specificity") else None
 
 
 def choose_threshold(y: Flags, p: Values, *, rule: str = "f1") -> Threshold:
@@ -35,9 +45,11 @@ def choose_threshold(y: Flags, p: Values, *, rule: str = "f1") -> Threshold:
     1950). Their candidates are the midpoints between neighbouring distinct probabilities, and half
     of the lowest one (all positive); ties are resolved towards 0.5, then towards the lower one.
     `sensitivity=.95` is the largest threshold with at least this sensitivity, the probability of a
-    positive. `cost=10:1` (a missed positive costs ten false ones) is c_fp / (c_fp + c_fn), at which
-    both calls have the same expected cost; it needs no bags, but calibrated probabilities (Elkan,
-    IJCAI 2001). It is the default, with the reason, if the bags lack a class that the rule needs.
+    positive. `specificity=.95` is the smallest one with at least this specificity, midway between
+    the probability of a negative and the next one. `cost=10:1` (a missed positive costs ten false
+    ones) is c_fp / (c_fp + c_fn), at which both calls have the same expected cost; it needs no
+    bags, but calibrated probabilities (Elkan, IJCAI 2001). It is the default, with the reason, if
+    the bags lack a class that the rule needs.
 
     Raises:
         InputError: there is no such rule, or its number is out of range.
@@ -55,21 +67,41 @@ def choose_threshold(y: Flags, p: Values, *, rule: str = "f1") -> Threshold:
         numbers = [float(part) for part in text.split(":")]
     except ValueError:
         numbers = []
-    if name == "sensitivity" and len(numbers) == 1:
+    if name in ("sensitivity", "specificity") and len(numbers) == 1:
         (share,) = numbers
-        words = f"the sensitivity is {share}, but expected above 0 and at most 1"
+        words = f"the {name} is {share}, but expected above 0 and at most 1"
         check({words: 0 < share <= 1})
-        positives = np.sort(p[y])[::-1]
-        if len(positives) == 0:
-            return _default(y, f"{no_positive}: sensitivity is undefined")
-        called = max(math.ceil(share * len(positives) - ROUNDING), 1)
-        return Threshold(value=float(positives[called - 1]), origin="chosen", bags=len(y))
+        return _with_share(y, p, share, rule=rule)
     if name == "cost" and len(numbers) == 2:
         missed, false = numbers
         words = f"the costs are {missed} and {false}, but expected numbers above 0"
         check({words: 0 < missed < math.inf and 0 < false < math.inf})
         return Threshold(value=false / (false + missed), origin="chosen", bags=len(y))
     raise InputError(f"the threshold rule is {rule!r}, but expected one of: {RULES}")
+
+
+def _with_share(y: Flags, p: Values, share: float, *, rule: str) -> Threshold:
+    """Return the threshold with at least this share of right calls, see `choose_threshold`."""
+    name = rule.partition("=")[0]
+    of_class = y if name == "sensitivity" else ~y
+    count = int(of_class.sum())
+    if count == 0:
+        kind = "positive" if name == "sensitivity" else "negative"
+        return _default(y, f"no {kind} bag among {len(y)}: {name} is undefined")
+    right = max(math.ceil(share * count - ROUNDING), 1)
+    ascending = np.sort(p[of_class].astype(np.float64))
+    if name == "sensitivity":
+        value = float(ascending[count - right])
+        reached = float((p[y] >= value).mean())
+    else:
+        highest = float(ascending[right - 1])
+        above = p[p > highest]
+        following = float(above.min()) if len(above) else 1.0
+        value = (highest + following) / 2
+        if value <= highest:  # adjacent floats have no midpoint
+            value = float(np.nextafter(highest, 2.0))
+        reached = float((p[~y] < value).mean())
+    return Threshold(value=value, origin="chosen", bags=len(y), rule=rule, reached=reached)
 
 
 def _default(y: Flags, reason: str) -> Threshold:

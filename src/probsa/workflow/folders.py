@@ -21,13 +21,17 @@ from ..errors import InputError
 from ..evaluation import (
     METADATA,
     NOTES,
+    RULE,
     MapScoreChoice,
     Predictor,
+    StoredRule,
     at_chance,
+    choose_on_validation,
     distances_of,
     load,
     load_several,
     null_maps_of,
+    read_predictions,
     write_null_scores,
 )
 from ..tasks import TASKS, TargetOptions
@@ -57,6 +61,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     device: str = "auto",
     other_features: bool = False,
     faithfulness: bool = False,
+    threshold: str | None = None,
     overwrite: bool = False,
     on_bag: OnBag | None = None,
 ) -> Predicted:
@@ -79,6 +84,8 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         other_features: also predict bags whose encoder, kind, resolution or patch size no training
             bag has; otherwise they are left out.
         faithfulness: also store each bag's `evaluation.deletion_curves`.
+        threshold: a rule that chooses the threshold of positive calls on the validation bags whose
+            predictions the run has stored, such as `sensitivity=0.95`; None for the run's own.
         overwrite: replace existing predictions.
         on_bag: called after every bag.
 
@@ -101,6 +108,8 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         predictor.metadata["map_score"] = asdict(read_record(MapScoreChoice, shown, advice=advice))
     if known := _reservations(runs):
         predictor.metadata["reservations"] = known
+    if threshold is not None:
+        _choose_threshold(predictor, runs, rule=threshold)
     bags, table = _units(predictor, Path(features), optional_path(labels))
     unknown = _covariates(predictor, bags, table, optional_path(covariates))
     null_maps = null_maps_of(runs)  # a damaged file is refused before anything is written
@@ -147,6 +156,24 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         predicted, without_features=without, notes=len(bags.notes), new_missing=unknown,
         most_noted=most_frequent(bags.notes.values()),
     )  # fmt: skip
+
+
+def _choose_threshold(predictor: Predictor, runs: Sequence[Path], *, rule: str) -> None:
+    """Choose a predictor's threshold on the validation bags that its run has predicted."""
+    stored = RunFolder(runs[0]).predictions
+    if len(runs) > 1 or not stored.is_dir():
+        raise InputError(
+            f"the threshold {rule!r} is chosen on the validation bags of one run, whose "
+            "predictions it has stored: give one run folder, whose training has finished"
+        )
+    predictions = read_predictions(stored)
+    labels = zip(predictions.bags, predictions.labels, strict=True)
+    positive = {bag: label > 0 for bag, label in labels if label is not None}
+    chosen = choose_on_validation(predictions, positive, rule=rule)
+    predictor.threshold = chosen.value
+    predictor.metadata.pop(RULE, None)
+    if (how := StoredRule.of(chosen)) is not None:
+        predictor.metadata[RULE] = how
 
 
 def _reservations(runs: Sequence[Path]) -> list[str]:

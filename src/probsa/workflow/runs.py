@@ -22,9 +22,11 @@ from ..core import (
 from ..datasets import NO_TEST, SPLIT_PARTS, BagSet, Leak, find_leaks, telling_metadata
 from ..evaluation import (
     METADATA,
+    RULE,
     Prediction,
     Predictor,
     Report,
+    StoredRule,
     choose_map_score,
     evaluate,
     fit_null_maps,
@@ -359,7 +361,10 @@ def _choose_threshold(
         score = np.array([as_written(p.probability)[-1] for p in validation], dtype=np.float64)
         rule = "largest F1" if training.threshold == "f1" else training.threshold
         if validation:
-            threshold = choose_threshold(y == 1, score, rule=training.threshold).value
+            choice = choose_threshold(y == 1, score, rule=training.threshold)
+            threshold = choice.value
+            if (how := StoredRule.of(choice)) is not None:
+                predictor.metadata[RULE] = how
         chosen = f"{rule} on {len(validation)} validation bags"
         write_json(run.threshold_file, {"threshold": threshold, "chosen": chosen})
     return threshold

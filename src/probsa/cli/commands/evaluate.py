@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from ...core import PositiveFloat
 from ...errors import InputError
 from ..command import Answer, Flag, write
-from ..flags import Classes, Csv, Dir, GuaranteeFlags, Whole
+from ..flags import Classes, Csv, Dir, GuaranteeFlags, ThresholdRule, Whole
 
 
 def run(
@@ -19,6 +19,7 @@ def run(
     lesions: Dir | None = None,
     mpp: Annotated[PositiveFloat, Flag("MPP", needs="--lesions DIR")] | None = None,
     guarantees: GuaranteeFlags,
+    threshold: ThresholdRule | None = None,
     bootstrap: Whole = 2000,
     seed: Whole = 0,
     figures: Dir | None = None,
@@ -44,7 +45,7 @@ def run(
         raise InputError(f"--bootstrap is {bootstrap}: expected 0 (no intervals) or at least 20")
     report = evaluate(
         predictions, labels=labels, classes=classes, part=part, lesions=lesions, mpp=mpp,
-        guarantees=guarantees.options(), bootstrap=bootstrap, seed=seed,
+        guarantees=guarantees.options(), threshold=threshold, bootstrap=bootstrap, seed=seed,
     )  # fmt: skip
     if figures is not None:
         from ...maps import write_report_figures

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from ..command import Answer, Flag, write
-from ..flags import Csv, Device, Dir, LabelsToInclude
+from ..flags import Csv, Device, Dir, LabelsToInclude, ThresholdRule
 
 
 def run(
@@ -19,6 +19,7 @@ def run(
     device: Device = "auto",
     other_features: bool = False,
     faithfulness: bool = False,
+    threshold: ThresholdRule | None = None,
     overwrite: bool = False,
 ) -> Answer:
     """Predict every bag of a folder of features with a trained run, or with several.
@@ -49,7 +50,7 @@ def run(
         predicted = predict_folder(
             run, features, out=out, labels=labels, covariates=covariates, checkpoint=checkpoint,
             device=device, other_features=other_features, faithfulness=faithfulness,
-            overwrite=overwrite, on_bag=count,
+            threshold=threshold, overwrite=overwrite, on_bag=count,
         )  # fmt: skip
     folder, missing, other = predicted.folder, predicted.without_features, predicted.other
     remarks = [

@@ -19,7 +19,7 @@ from ...core import counted, optional_path
 from ...datasets import NO_TEST
 from ...errors import InputError
 from ...statistics import Metric, Threshold
-from ...tasks import Task
+from ...tasks import Task, class_name
 from ..claims import Claim
 from ..context import INSTANCE_RESAMPLES, Context, labelled_rows, read_truth, threshold_of
 from ..faithfulness import MapScoreChoice, faithfulness_section
@@ -192,6 +192,7 @@ def evaluate(  # noqa: PLR0913 - the options are independent
     lesions: Path | str | None = None,
     mpp: float | None = None,
     guarantees: GuaranteeOptions | None = None,
+    threshold: str | None = None,
     bootstrap: int = 2000,
     seed: int = 0,
 ) -> Report:
@@ -207,6 +208,8 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         lesions: folder of tumour annotations of the slides; None for no lesion metrics.
         mpp: micrometres per level-0 pixel, for `lesions`; None for 0.243, as in CAMELYON16.
         guarantees: the guarantees to compute from calibration bags; None for none.
+        threshold: a rule that chooses the threshold of positive calls anew on the validation bags,
+            such as `sensitivity=0.95`; None for the stored threshold.
         bootstrap: number of resamples; 0 for no intervals.
         seed: seed of the resamples.
 
@@ -235,19 +238,22 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         found = Counter(predictions.parts[i] for i in labelled["all"])
         having = ", ".join(f"{n} {name}" for name, n in found.items())
         raise InputError(f"{folder} has no labelled {part} bags; it has {having}")
-    threshold = threshold_of(predictions, truth)
-    source = _threshold_in_words(threshold, task, part=part)
+    limit = threshold_of(predictions, truth, rule=threshold)
     context = Context(
         predictions=predictions,
         truth=truth,
         part=part,
         rows=rows,
-        threshold=None if threshold is None else threshold.value,
+        threshold=None if limit is None else limit.value,
         bootstrap=bootstrap,
         seed=seed,
     )
     table = instance_table(context)
     metrics, of_target = target_section(context)
+    asked = None if limit is None else limit.asked
+    if asked is not None:
+        metrics[asked] = _share_of_class(context, asked)
+    source = _threshold_in_words(limit, task, part=part, metrics=metrics)
     text: list[Grid | str] = [metric_grid("bags", metrics, titles=metric_titles(metrics))]
     sections = [of_target, patients_section(context)]
     if lesions is not None:
@@ -284,7 +290,7 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         instance_bags=0 if table is None else len(table.names),
         without_label=tuple(b for b in predictions.bags if b not in truth.targets),
         without_prediction=tuple(b for b in truth.targets if b not in known),
-        warnings=(*truth.warnings, *_warnings(counts, threshold, context), *raised),
+        warnings=(*truth.warnings, *_warnings(counts, limit, context), *raised),
         metadata=predictions.metadata,
         sections=present,
         text=tuple(text),
@@ -296,16 +302,43 @@ def evaluate(  # noqa: PLR0913 - the options are independent
     )
 
 
-def _threshold_in_words(threshold: Threshold | None, task: Task, *, part: str) -> str:
+def _share_of_class(context: Context, asked: str) -> Metric:
+    """Return the sensitivity or specificity of the evaluated bags at the threshold."""
+    positive = context.y > 0
+    called = context.called > 0
+    of_class = positive if asked == "sensitivity" else ~positive
+    right = called == positive
+    k = 1 if asked == "sensitivity" else 0
+    name = f"of class {class_name(context.predictions.class_names, k)}"
+    return Metric.of(
+        context.draws.ratio(of_class & right, of_class),
+        support=context.draws.support({name: of_class}),
+        reason=f"no bag {name} among {len(positive)}: {asked} is undefined",
+    )
+
+
+def _threshold_in_words(
+    threshold: Threshold | None, task: Task, *, part: str, metrics: Mapping[str, Metric]
+) -> str:
     """Say from which p(Y = 1) bags are called positive, and where the threshold comes from."""
     if threshold is None:
         return task.words.call_rule
     value = f"{threshold.value:.4g}"
+    same = ", which are the evaluated bags" if part == "val" else ""
+    asked = threshold.asked
+    if asked is not None:
+        share = str(threshold.rule).partition("=")[2]
+        there = metrics[asked]
+        found = f"undefined ({there.reason})" if there.value is None else str(there)
+        return (
+            f"{value}, chosen for a {asked} of at least {share} on {threshold.bags} validation "
+            f"bags{same}: {threshold.reached:.3f} there, {found} on the evaluated bags"
+        )
     if threshold.origin == "stored":
         return f"{value}, stored with the predictions (chosen on validation bags)"
     if threshold.origin == "chosen":
-        same = ", which are the evaluated bags" if part == "val" else ""
-        return f"{value}, the best F1 on {threshold.bags} validation bags{same}"
+        rule = "the best F1" if threshold.rule in (None, "f1") else f"by {threshold.rule}"
+        return f"{value}, {rule} on {threshold.bags} validation bags{same}"
     missing = "no threshold is stored, and no labelled validation bag was predicted"
     return f"{value}: {threshold.reason or missing}"
 
