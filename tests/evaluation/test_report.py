@@ -20,6 +20,7 @@ from probsa.errors import BagError, InputError, TableError
 from probsa.evaluation import WITHIN, evaluate, read_predictions, write_predictions
 from probsa.evaluation.baselines.null_maps import NO_INTENSITY, NO_NULL_MAPS, null_maps_file
 from probsa.evaluation.claims import Claim
+from probsa.evaluation.report.uncertainty import DRAWN_DETECTORS, LEAST_KEPT
 from probsa.evaluation.section import metric_grid
 from probsa.evaluation.words import INSTANCE_TITLES, METRIC_TITLES, shortened
 from probsa.maps import write_report_figures
@@ -442,6 +443,20 @@ def test_figures(tmp_path):
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in written)
     report = _report(tmp_path / "few", cohort(2)[0], labels={"b0": 1, "b1": 1})
     assert write_report_figures(report, tmp_path / "few-figures")
+
+
+@pytest.mark.parametrize("members", [False, True])
+def test_a_retention_curve_has_few_lines_and_begins_with_some_calls(tmp_path, members):
+    report = _report(tmp_path / "p", _bags(14, members=members), bootstrap=20)
+    ((_, panels),) = [s.figure for s in report.sections if s.key == "doubt"]
+    assert len(panels) == 2
+    for panel in panels:
+        count = int(panel.title.split(" ")[0])
+        assert {"margin"} < {line.name for line in panel.lines} <= set(DRAWN_DETECTORS)
+        assert len(panel.lines) <= 5
+        for line in panel.lines:
+            assert line.x[0] == panel.xlim[0] and line.x[0] * count / 100 >= LEAST_KEPT
+            assert line.x[-1] == 100 and len(line.x) == len(line.y)
 
 
 # Maps beside null maps, of a trained run

@@ -30,7 +30,7 @@ from support.made_maps import (
 from support.refusals import refused
 
 from probsa.errors import BagError
-from probsa.maps import VARIANCES, ColourLimits, draw_map, place, save_figure, squares
+from probsa.maps import DOUBTS, VARIANCES, ColourLimits, draw_map, place, save_figure, squares
 from probsa.maps.draw import heading, round_length
 from probsa.maps.picture import BACKGROUND, LUMINANCE, blend, slide_canvas
 from probsa.maps.quantities import quantities
@@ -144,7 +144,7 @@ def test_one_instance(tmp_path, coords):
     assert right > left and bottom > top
     bar = axes(figure, "mean bar")
     assert bar.get_ylim()[0] < 0.7 < bar.get_ylim()[1]
-    assert [t.get_text() for t in bar.get_yticklabels()] == ["0.7"]
+    assert [t.get_text() for t in bar.get_yticklabels()] == ["0.7 logit"]
 
 
 @pytest.mark.parametrize("likeliest", [0, 1, 2])
@@ -161,7 +161,7 @@ def test_the_heading_and_each_panel_are_those_of_their_class(tmp_path, likeliest
     for c in range(3):
         ax = axes(figure, f"mean {c}")
         assert ax.get_title(loc="left") == f"attention mean μ, class {c}"
-        assert f"class {c}" in axes(figure, f"variance {c} bar").get_ylabel()
+        assert f"class {c}" in axes(figure, f"variance {c}").get_title(loc="left")
         assert_square(picture, ax, "mean", p.coords[c])  # the largest of class c is in row c
     boxes = [axes(figure, f"mean {c}").get_position() for c in range(3)]
     assert all(a.y0 > b.y1 and a.x0 == b.x0 for a, b in itertools.pairwise(boxes))
@@ -179,7 +179,7 @@ def test_fixed_scale_means_the_same_colour_in_all_bags(tmp_path):
             where = (CELLS[shared] + 0.5) * STRIDE
             colour[scale, p.name] = at_centre(picture, axes(figure, "mean"), where)
             said = "scale of all bags" if limits else "scale of this bag"
-            assert said in axes(figure, "mean bar").get_ylabel()
+            assert said in axes(figure, "mean").texts[0].get_text()
     assert (colour["fixed", "bag"] == colour["fixed", "other"]).all()
     assert np.abs(colour["per-bag", "bag"] - colour["per-bag", "other"]).max() > 10
 
@@ -235,19 +235,72 @@ def test_dirac_says_that_there_is_no_variance():
     refused(BagError, r"'bag'.*mean.*finite", draw_map, nan)
 
 
+def words_of(figure, name):
+    """Return the title of a panel and the note below it."""
+    ax = axes(figure, name)
+    return ax.get_title(loc="left"), " ".join(t.get_text() for t in ax.texts).replace("\n", " ")
+
+
+def bar_texts(figure, name):
+    bar = axes(figure, f"{name} bar")
+    ticks = (*bar.get_xticklabels(), *bar.get_yticklabels())
+    return [t.get_text() for t in ticks if t.get_text()]
+
+
+def pages():
+    """Yield pages of every sort: of slides with and without tissue, of strips, of classes."""
+    labelled = {"instance_labels": np.arange(30) % 2}
+    p = bag(lattice(), **labelled)
+    chance = np.linspace(0, 1, 30, dtype=np.float32)
+    own = replace(p, score_kind="evidence", instance_probability=chance)
+    yield "plain", own, {}
+    yield "members", replace(own, variance_within=chance, variance_between=chance[::-1]), {}
+    yield "flat", bag(lattice(), mean=np.full(30, 0.7)), {}
+    yield "all bags", own, {"limits": ColourLimits(mean=(-1e-7, 12345.678), variance=(0.0, 1.0))}
+    yield "classes", of_classes(p, p.attention_mean, p.attention_mean, probability=[0.2, 0.8]), {}
+    for size in ((640, 512), (1600, 250)):
+        source = whole(ArraySlide(pink(*size)), scale=2.0)
+        corners = lattice(2, 2, at=(0, 0))
+        small = bag(corners, instance_labels=np.array([0, 1, 1, 0]), score_kind="evidence")
+        yield f"{size[0]} wide", small, {"over": (source, squares(small))}
+    yield "strip", scan(range(28), instance_labels=np.arange(28) % 2, score_kind="evidence"), {}
+    wide = np.argwhere(np.ones((1, 60)))[:, ::-1] * 256
+    yield "wide", prediction(wide, np.linspace(-1, 1, 60)), {}
+
+
+@pytest.mark.parametrize(("p", "how"), [pytest.param(p, how, id=k) for k, p, how in pages()])
+def test_texts_at_colour_bars_are_horizontal_and_short(p, how):
+    """A number at each end with its unit, and words in the panels' titles."""
+    figure = draw_map(p, **{"also": (*DOUBTS, *VARIANCES)} | how)
+    assert_fits(figure)
+    bars = [ax for ax in figure.axes if str(ax.get_label()).endswith(" bar")]
+    assert bars
+    for ax in bars:
+        assert ax.get_xlabel() == ax.get_ylabel() == ""
+        texts = [t for t in (*ax.get_xticklabels(), *ax.get_yticklabels()) if t.get_text()]
+        assert 1 <= len(texts) <= 3
+        for text in texts:
+            assert text.get_rotation() == 0
+            assert "\n" not in text.get_text() and len(text.get_text()) <= 16
+        title = axes(figure, str(ax.get_label()).removesuffix(" bar")).get_title(loc="left")
+        assert title
+
+
 def test_titles_and_bars_say_what_is_shown():
     figure = draw_map(
         slide(score_kind="probability", instance_labels=np.zeros(8, np.int64)), also=VARIANCES
     )
-    labels = {a.get_label(): a.get_ylabel().replace("\n", " ") for a in figure.axes}
-    assert (
-        labels["mean bar"] == "instance score mean μ (probability), scale of this bag (−0.714 to 3)"
-    )
-    variance = "instance score variance σ² (probability²), scale of this bag (0.1 to 2)"
-    assert labels["variance bar"] == variance
-    assert "label" in labels["labels bar"]
-    logit = {a.get_label(): a.get_ylabel().replace("\n", " ") for a in draw_map(slide()).axes}
-    assert logit["mean bar"] == "attention mean μ (logit), scale of this bag (−0.714 to 3)"
+    assert {name: words_of(figure, name) for name in ("mean", "variance", "labels")} == {
+        "mean": ("instance score mean μ", "scale of this bag: −0.714 to 3"),
+        "variance": ("instance score variance σ²", "scale of this bag: 0.1 to 2"),
+        "labels": ("instance labels: 0 of 8 positive", "true labels, never used in training"),
+    }
+    assert [bar_texts(figure, name) for name in ("mean", "variance", "labels")] == [
+        ["−0.714", "3 probability"], ["0.1", "2 probability²"], ["negative", "positive"],
+    ]  # fmt: skip
+    logit = draw_map(slide())
+    assert words_of(logit, "mean") == ("attention mean μ", "scale of this bag: −0.714 to 3")
+    assert bar_texts(logit, "mean") == ["−0.714", "3 logit"]
     figure = draw_map(slide(), title=heading(slide(), label="1"))
     assert (
         figure.texts[0].get_text()

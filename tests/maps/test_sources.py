@@ -15,6 +15,7 @@ from support.made_maps import (
     of_classes,
     pink,
     prediction,
+    rgb,
     scan_bag,
     write_folder,
 )
@@ -38,6 +39,7 @@ from probsa.maps.sources import (
     chosen_scale,
     draw_over,
     shown_box,
+    sources_of_features,
 )
 from probsa.patches import Patches
 from probsa.slides import list_scans, open_scan
@@ -216,9 +218,9 @@ def test_one_overlay_a_class_and_none_of_what_has_no_variance(tmp_path):
     assert pictures(tmp_path / "b") == ["bag.png", *names]
     one, two = (pixels(tmp_path / "b" / f"bag_mean_class{c}.png").astype(int) for c in (0, 1))
     first, last = np.s_[100:150, 70:120], np.s_[100 + 256 : 150 + 256, 70 + 320 : 120 + 320]
-    blue, yellow = np.array([0, 34, 78]), np.array([254, 232, 56])
-    assert np.sign((yellow - blue) @ (one[last].mean((0, 1)) - one[first].mean((0, 1)))) == 1
-    assert np.sign((yellow - blue) @ (two[last].mean((0, 1)) - two[first].mean((0, 1)))) == -1
+    upwards = rgb("mean", 1.0) - rgb("mean", 0.0)
+    assert np.sign(upwards @ (one[last].mean((0, 1)) - one[first].mean((0, 1)))) == 1
+    assert np.sign(upwards @ (two[last].mean((0, 1)) - two[first].mean((0, 1)))) == -1
 
 
 # --- work folders -----------------------------------------------------------------------------
@@ -272,6 +274,36 @@ def test_a_work_folder_knows_slide_resolution_and_overlap(tmp_path, capsys):
     ring = json.loads((out / "a.geojson").read_text())["features"][0]["geometry"]["coordinates"][0]
     assert ring[0] == coords[2].tolist()
     assert ring[2] == (coords[2] + 128).tolist()
+
+
+@pytest.mark.parametrize("features", [".", "s", "s/features_resnet50"])
+def test_features_in_a_work_folder_tell_their_slides(tmp_path, features):
+    slide_file(tmp_path / "slides")
+    work = work_folder(tmp_path / "w", {"s": cut(lattice())}, source=tmp_path / "slides" / "a.png")
+    (work / "s" / "features_resnet50").mkdir()
+    found = sources_of_features(work / features)
+    assert found is not None and found.folder == work
+    p = replace(bag(lattice()), name="a")
+    assert found.is_at_hand(p) and not found.is_at_hand(replace(p, name="b"))
+    how = OverlaySettings(where_at_hand=True)
+    preds = write_folder(tmp_path / "p", p, replace(p, name="b"))
+    assert render_folder(preds, tmp_path / "over", over=(found, how)) == []
+    assert render_folder(preds, tmp_path / "plain") == []
+    pages = {
+        (k, name): pixels(tmp_path / k / f"{name}.png") for k in ("over", "plain") for name in "ab"
+    }
+    assert pages["over", "a"].shape != pages["plain", "a"].shape
+    np.testing.assert_array_equal(pages["over", "b"], pages["plain", "b"])
+    (tmp_path / "slides" / "a.png").unlink()
+    assert render_folder(preds, tmp_path / "gone", over=(found, how)) == []
+    np.testing.assert_array_equal(pixels(tmp_path / "gone" / "a.png"), pages["plain", "a"])
+
+
+def test_features_elsewhere_tell_no_slides(tmp_path):
+    (tmp_path / "set" / "features").mkdir(parents=True)
+    (tmp_path / "set" / "settings.json").write_text("{}")
+    assert sources_of_features(tmp_path / "set" / "features") is None
+    assert sources_of_features(tmp_path / "none") is None
 
 
 def test_a_slide_that_was_replaced_since_is_refused(tmp_path):

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
+from probsa.maps import KINDS
+from probsa.maps.picture import BACKGROUND
 from probsa.view.quantities import look_up_table
+
+SCORES = ["mean", "probability", "weight"]
+DOUBTS = ["variance", "within", "between", "deviation", "doubt"]
 
 # Machado, Oliveira and Fernandes (2009), severity 1, for linear red, green and blue
 SIMULATED = {
@@ -30,7 +35,11 @@ TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 
 
 def lab(name: str, vision: str) -> np.ndarray:
     """Return CIELAB of a table as somebody with this colour vision sees it."""
-    rgb = look_up_table(name) / 255.0
+    return lab_of(look_up_table(name) / 255.0, vision)
+
+
+def lab_of(rgb: np.ndarray, vision: str) -> np.ndarray:
+    """Return CIELAB of colours, (n, 3) from 0 to 1, as somebody with this vision sees them."""
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     seen = np.clip(linear @ np.array(SIMULATED[vision]).T, 0, 1)
     t = seen @ TO_XYZ.T / WHITE
@@ -41,12 +50,49 @@ def lab(name: str, vision: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("vision", SIMULATED)
-@pytest.mark.parametrize("name", ["mean", "deviation", "probability"])
-def test_lightness_rises_with_the_value(name, vision):
+@pytest.mark.parametrize("name", [*SCORES, *DOUBTS])
+def test_high_values_are_darker_also_in_grey_print(name, vision):
     lightness = lab(name, vision)[:, 0]
-    steps = lightness[8::8] - lightness[:-8:8]
+    steps = lightness[:-8:8] - lightness[8::8]
     assert steps.min() > 0
-    assert np.ptp(lightness) > 60
+    assert np.ptp(lightness) > (60 if name in SCORES else 35)
+
+
+@pytest.mark.parametrize("vision", ["normal", "protanopia", "deuteranopia"])
+@pytest.mark.parametrize("name", SCORES)
+def test_no_value_of_a_score_is_grey(name, vision):
+    """The tissue below a map is grey, and so is the background of a map without its slide."""
+    colours = lab(name, vision)
+    as_light_as_tissue = colours[:, 0] > 35
+    assert np.hypot(colours[:, 1], colours[:, 2])[as_light_as_tissue].min() > 20
+
+
+@pytest.mark.parametrize("vision", SIMULATED)
+@pytest.mark.parametrize("name", DOUBTS)
+@pytest.mark.parametrize("score", [*SCORES, "evidence", "contribution"])
+def test_evidence_draws_the_eye_and_doubt_does_not(score, name, vision):
+    """The strongest colour is nearer to white, and less saturated, for doubt than for scores."""
+
+    def strongest(colours: np.ndarray) -> tuple[float, float]:
+        contrast = np.linalg.norm(colours - [100.0, 0.0, 0.0], axis=1)
+        return contrast.max(), np.hypot(colours[:, 1], colours[:, 2]).max()
+
+    of_doubt, of_score = strongest(lab(name, vision)), strongest(lab(score, vision))
+    assert of_doubt[0] < 0.8 * of_score[0]
+    assert of_doubt[1] < of_score[1]
+
+
+@pytest.mark.parametrize("vision", SIMULATED)
+@pytest.mark.parametrize("name", sorted(KINDS.keys() - {"difference"}))  # which pictures lack
+def test_the_background_is_no_value(name, vision):
+    """Most values are low or near 0, which are lighter: they show the shape of the tissue."""
+    colours = lab(name, vision)
+    background = lab_of(np.array([BACKGROUND]) / 255.0, vision)[0]
+    assert np.linalg.norm(colours - background, axis=1).min() > 5
+    if name in (*SCORES, *DOUBTS):
+        assert colours[0, 0] - background[0] > 20
+    if KINDS[name].signed:
+        assert colours[128, 0] - background[0] > 20
 
 
 @pytest.mark.parametrize("vision", SIMULATED)

@@ -20,6 +20,7 @@ from support.made_views import (
 )
 from support.made_views import bags as made_bags
 
+from probsa.evaluation.storage import write_predictions
 from probsa.slides import WINDOWS, Windows, windowed
 from probsa.view import ViewData, export_page
 from probsa.view.app import serve
@@ -166,6 +167,65 @@ def test_the_list_begins_with_the_most_doubtful_bag_and_sorts_and_filters(shown)
     shown.page.fill("#search", "")
     flags = "Array.from(document.querySelectorAll('.flag.training')).length"
     assert shown.js(flags) == 1
+
+
+def test_a_page_without_a_place_opens_on_a_test_bag_that_is_called_rightly(browser, tmp_path):
+    parts = {"a": "val", "b": "test", "c": "test", "d": "test", "e": "test"}
+    labels = {"a": 1, "b": 0, "c": 0, "d": 1, "e": 1}
+    sure, spread = np.float32([0.9]), np.float32([0.3])
+    made = [
+        lesion("a", probability=sure, std=spread),  # validation
+        lesion("b", probability=sure, std=spread),  # wrong
+        lesion("c", probability=1 - sure, std=spread),  # without a finding
+        lesion("d", probability=sure, std=spread / 9),
+        lesion("e", probability=sure, std=spread / 3),  # more doubtful than d
+    ]
+    folder = tmp_path / "p"
+    write_predictions(
+        folder, made, labels=labels, parts=parts, classes=["benign", "tumour"], threshold=0.5,
+        metadata={},
+    )  # fmt: skip
+    for left_out, opened in (("", "e"), ("ed", "c"), ("edc", "b"), ("edcb", "a")):
+        for name in left_out:
+            (folder / "instances" / f"{name}.h5").unlink(missing_ok=True)
+        data = ViewData(folder)
+        export_page(data, tmp_path / f"page without {left_out}")
+        page = Shown(browser, (tmp_path / f"page without {left_out}" / "index.html").as_uri())
+        assert page.text("#name") == opened
+        page.close()
+
+
+@pytest.mark.parametrize("box", ["wrong", "unsure", "failed"])
+def test_the_bag_that_is_open_passes_the_filters(shown, box):
+    names = "Array.from(document.querySelectorAll('button.bag')).map(b => b.textContent)"
+    for opened in ("lesion", "loose", "sure", "empty"):
+        shown.choose(opened)
+        shown.page.check(f"#only-{box}")
+        shown.wait()
+        listed = shown.js(names)
+        assert shown.text("#name") == (opened if opened in listed else listed[0])
+        shown.page.uncheck(f"#only-{box}")
+        assert shown.text("#name") in listed, "a bag that is in the list stays open"
+
+
+def test_a_search_opens_what_it_finds_when_the_name_is_typed(shown):
+    shown.choose("lesion")
+    shown.page.fill("#search", "loo")
+    assert shown.text("#name") == "lesion"
+    shown.press("Enter")
+    shown.wait()
+    assert shown.text("#name") == "loose"
+    shown.page.fill("#search", "no such bag")
+    shown.press("Enter")
+    shown.wait()
+    assert shown.text("#name") == ""
+    assert "clear the filters" in shown.text("#message")
+    assert not shown.page.is_visible("#panel")
+    shown.page.fill("#search", "")
+    shown.press("Enter")
+    shown.wait()
+    assert shown.text("#name") == ODD_NAME
+    assert shown.faults == []
 
 
 def test_names_are_shown_as_text_and_never_in_the_title(shown):

@@ -101,7 +101,12 @@ def test_ids_of_a_table_may_be_names_of_files(folder):
 
 def test_runs_and_predictions_are_drawn(folder):
     run, ax = load("run", device="cpu"), Figure().subplots()
-    assert run.plot_training(ax) is ax and len(ax.lines) == 4  # two losses of two members
+    assert run.plot_training(ax) is ax
+    looks = {(line.get_color(), line.get_linestyle()) for line in ax.lines}
+    assert len(looks) == len(ax.lines) == 4, "two losses of two members look different"
+    assert len({line.get_color() for line in ax.lines}) == 2, "a member has one colour"
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == [f"member {k}, {part}" for k in (1, 2) for part in ("training", "validation")]
     assert [t.get_text() for t in ax.get_legend().get_texts()] == ["nll", "validation nll"]
     (p,) = run.predict([open_bags("features").bag("001")])
     ax = p.plot(Figure().subplots())

@@ -16,7 +16,7 @@ from probsa.cohorts import FeatureRecipe
 from probsa.core import TextTable
 from probsa.errors import InputError
 from probsa.training import RunFolder, read_run, train
-from probsa.workflow import StatedRecipe, recipe_of_runs
+from probsa.workflow import StatedRecipe, finish_run, recipe_of_runs
 from probsa.workflow.recipes import check_encoder
 
 ALONE = ("--readers", "0")
@@ -78,6 +78,15 @@ def test_the_results_are_those_of_the_four_commands(home, tmp_path):
         assert (home / "out/maps" / picture).read_bytes() == (
             tmp_path / "maps" / picture
         ).read_bytes()
+
+
+def test_the_maps_of_a_run_lie_over_the_slides_of_its_features(home, tmp_path):
+    run = RunFolder(shutil.copytree(home / "run", tmp_path / "run"))
+    trained = finish_run(run, bootstrap=0, extras=False)
+    assert (trained.maps, trained.failures) == (2, [])
+    command("map", run.predictions, "--slides", home / "work", "--out", tmp_path / "maps")
+    for name in ("s2.png", "s3.png"):
+        assert (run.maps / name).read_bytes() == (tmp_path / "maps" / name).read_bytes()
 
 
 def test_a_repeated_command_makes_only_what_is_missing(home, capsys):

@@ -5,6 +5,7 @@ and exported with the same functions as any other run.
 """
 
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +22,24 @@ from ..core import (
     remove_written_folder,
     write_json,
 )
-from ..datasets import LESION_DIGIT, write_digit_slides
+from ..datasets import LESION_DIGIT, write_digit_pictures, write_digit_slides
 from ..errors import InputError, OutputExists
 from ..evaluation import InstanceTable, centre, instance_metrics, read_predictions
 from ..maps import draw_doubt, save_figure
 from ..statistics import Metric
 from ..tasks import of_chance
-from ..training import Reporter, RunConfig, read_run
+from ..training import Reporter, RunConfig, read_run, thread_count, train
 from ..view import ViewData, export_page
-from ..workflow import train_and_report
+from ..workflow import Trained, finish_run, train_and_report
 
 DEFAULT = "default"
 """What the demo calls the run by the default recipe."""
 MODELS = {"abmil": "ABMIL", "abmil-probsa-diag": "ProbSA", DEFAULT: "default recipe"}
 MEMBERS = 2
+STRIDE = 32
+"""Side of a patch in pixels of the slides: small, so that their pictures are."""
+CHANCE = 0.5
+"""AUROC of chance."""
 SHOWN = 3
 """Number of slides with drawn maps: the first positive test slides, not the best ones."""
 MARK = "probsa-demo.json"
@@ -52,6 +57,7 @@ REMARKS = f"""
 A positive slide has lesions of the digit {LESION_DIGIT}; regions of similar digits are no lesions.
 One run of each model on one set of slides: differences within the intervals mean nothing.
 A map must beat nearness to the centre, and P(wrong) the mean's distance, to show anything.
+A score that is worse than chance is largest where patches are right: it finds no wrong ones.
 ABMIL and ProbSA have smaller networks and larger learning rates, which suit these slides; the
 default recipe had half of its epochs and {{members}} members, to save time.
 
@@ -61,7 +67,7 @@ On your own data: probsa train --features DIR --labels labels.csv --out RUN"""
 
 
 def run_demo(
-    out: Path, *, slides: int = 320, epochs: int = 40, reporter: Reporter | None = None
+    out: Path, *, slides: int = 240, epochs: int = 28, reporter: Reporter | None = None
 ) -> dict[str, Any]:
     """Generate slides, train and evaluate the models, draw maps; return what `--json` prints.
 
@@ -85,20 +91,18 @@ def run_demo(
     for folder in folders:
         remove_written_folder(folder)
     write_json(out / MARK, {"finished": False})
-    write_digit_slides(out / "data", bags=slides, seed=0)
+    made = write_digit_slides(out / "data", bags=slides, seed=0, stride=STRIDE)
+    held_out = [slide for slide in made if slide.part != "train"]
+    write_digit_pictures(out / "data" / "slides", held_out, stride=STRIDE)
     models = {}
     for model, title in MODELS.items():
         if reporter is not None:
             reporter.note(f"training {title}")
         config = run_config(out / "data", model, epochs=epochs)
-        trained = train_and_report(config, out / "runs" / model, maps="none", reporter=reporter)
-        assert trained is not None, "a demo runs in one process"
-        models[model] = trained.report.to_dict()
+        models[model] = _train(config, out / "runs" / model, reporter).report.to_dict()
     result = {
         "out": str(out),
-        "page": str(
-            export_page(ViewData(out / "runs" / DEFAULT), out / "page").folder / "index.html"
-        ),
+        "page": str(_page(out) / "index.html"),
         **_maps(out),
         "seconds": round(time.perf_counter() - started),
         "models": models,
@@ -140,6 +144,23 @@ def run_config(data: Path, model: str, *, epochs: int) -> RunConfig:
     return read_run(None, {**keys, "epochs": epochs})
 
 
+def _train(config: RunConfig, out: Path, reporter: Reporter | None) -> Trained:
+    """Train and evaluate a run; only that of the default recipe gets what its page shows."""
+    if out.name == DEFAULT:
+        trained = train_and_report(config, out, maps="none", reporter=reporter)
+        assert trained is not None, "a demo runs in one process"
+        return trained
+    with thread_count(config.training.threads):
+        run = train(config, out, reporter=reporter)
+        return finish_run(run, maps="none", extras=False, reporter=reporter)
+
+
+def _page(out: Path) -> Path:
+    """Write the page of the default recipe over the pictures of its slides; return its folder."""
+    with closing(ViewData(out / "runs" / DEFAULT, slides=out / "data" / "slides")) as data:
+        return export_page(data, out / "page").folder
+
+
 def _maps(out: Path) -> dict[str, Any]:
     """Draw the models side by side; return the pictures and the metrics of a map of nothing."""
     tables = {m: read_predictions(out / "runs" / m / "predictions") for m in MODELS}
@@ -165,6 +186,16 @@ def _maps(out: Path) -> dict[str, Any]:
     }
 
 
+def beside_chance(auroc: Metric) -> str:
+    """Say that an AUROC is not shown better than chance, or worse; empty if it is better."""
+    if auroc.value is None:
+        return ""
+    if auroc.high is not None and auroc.high < CHANCE:
+        return "worse than chance"
+    low = auroc.value if auroc.low is None else auroc.low
+    return "not better than chance" if low <= CHANCE else ""
+
+
 def render(result: dict[str, Any], console: Console) -> None:
     """Print the comparison as a table, and what it does and does not show."""
     title = f"{result['models'][DEFAULT]['bags']} test slides: value [95 % interval]"
@@ -174,6 +205,11 @@ def render(result: dict[str, Any], console: Console) -> None:
     ]
     for key, row in ROWS.items():
         found = [Metric.from_dict(c[key]) if key in c else None for c in (*columns, result["null"])]
-        table.add_row(row, *("" if m is None else m.reason or str(m) for m in found))
+        cells = []
+        for metric in found:
+            beside = beside_chance(metric) if metric is not None and "auroc" in key else ""
+            text = "" if metric is None else metric.reason or str(metric)
+            cells.append(f"{text}\n{beside}" if beside else text)
+        table.add_row(row, *cells)
     console.print(table)
     console.print(REMARKS.format(members=MEMBERS, **result), markup=False, soft_wrap=True)

@@ -65,4 +65,5 @@ from .studies.study import StudyOptions as StudyOptions
 from .studies.study import read_study as read_study
 from .synthetic import LESION_DIGIT as LESION_DIGIT
 from .synthetic import LOOKALIKE_DIGITS as LOOKALIKE_DIGITS
+from .synthetic import write_digit_pictures as write_digit_pictures
 from .synthetic import write_digit_slides as write_digit_slides

@@ -14,9 +14,10 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from PIL import Image
 from scipy import ndimage
 
-from ..core import seed_of, write_bag, write_csv
+from ..core import replacing, seed_of, write_bag, write_csv
 from ..errors import InputError
 
 LESION_DIGIT = 3
@@ -29,6 +30,8 @@ SIZE = (16, 16)
 """Columns and rows of a slide; tissue covers about half of it."""
 LESION = (6, 16)
 """Minimum and maximum number of patches of a lesion; a positive slide has one or two."""
+IMAGE = 8
+"""Pixels along the side of a digit's image."""
 NOISE = 0.65
 """Standard deviation of the noise that is added to pixels in [0, 1]."""
 
@@ -53,10 +56,18 @@ class SyntheticSlide:
     """The split of a digit slide, the fold of a simulated one."""
     digits: Int[np.ndarray, " n"] | None = field(default=None, repr=False)
     """The row of each patch's image in scikit-learn's `load_digits`."""
+    images: Float[np.ndarray, "n 8 8"] | None = field(default=None, repr=False)
+    """The image of each patch of a digit slide, with its noise: what its features are made of."""
 
 
-def digit_slides(*, bags: int, seed: int) -> list[SyntheticSlide]:
-    """Make slides, half of them positive in each part; equal arguments give equal slides."""
+def digit_slides(*, bags: int, seed: int, stride: int = STRIDE) -> list[SyntheticSlide]:
+    """Make slides, half of them positive in each part; equal arguments give equal slides.
+
+    Args:
+        bags: Number of slides, at least 12.
+        seed: Random seed.
+        stride: Level-0 pixels between neighbouring patches.
+    """
     if bags < 12:
         raise InputError(f"digit slides need at least 12 bags, not {bags}")
     mixing = np.linalg.qr(np.random.default_rng(seed_of(seed, "mixing")).normal(size=(64, 64)))[0]
@@ -82,20 +93,50 @@ def digit_slides(*, bags: int, seed: int) -> list[SyntheticSlide]:
             SyntheticSlide(
                 name=f"slide_{index:03d}",
                 features=(pixels @ mixing).astype(np.float32),
-                coords=np.stack([columns, rows], axis=1) * STRIDE,
+                coords=np.stack([columns, rows], axis=1) * stride,
                 label=index % 2,
                 instance_labels=in_lesion[tissue].astype(np.int64),
                 part=part,
                 digits=digits,
+                images=pixels.reshape(-1, IMAGE, IMAGE),
             )
         )
     return slides
 
 
-def write_digit_slides(folder: Path | str, *, bags: int, seed: int) -> Sequence[SyntheticSlide]:
-    """Write `features/<slide>.h5` and `labels.csv` (with a split column); return the slides."""
-    folder = Path(folder)
-    return _write(folder, digit_slides(bags=bags, seed=seed), column="split")
+def write_digit_slides(
+    folder: Path | str, *, bags: int, seed: int, stride: int = STRIDE
+) -> Sequence[SyntheticSlide]:
+    """Write `features/<slide>.h5` and `labels.csv` (with a split column); return the slides.
+
+    The arguments are those of `digit_slides`.
+    """
+    slides = digit_slides(bags=bags, seed=seed, stride=stride)
+    return _write(Path(folder), slides, column="split", stride=stride)
+
+
+def write_digit_pictures(
+    folder: Path | str, slides: Sequence[SyntheticSlide], *, stride: int
+) -> None:
+    """Write `<slide>.png` of digit slides: dark digits with their noise, on white glass.
+
+    Args:
+        folder: Output folder.
+        slides: Slides of `digit_slides`.
+        stride: Level-0 pixels between neighbouring patches: those of the slides, and at least 8.
+    """
+    enlarged = stride // IMAGE
+    columns, rows = SIZE
+    for slide in slides:
+        assert slide.images is not None, "only digit slides have pictures"
+        picture = np.full((rows * stride, columns * stride), 255, np.uint8)
+        # black and white lie one standard deviation of the noise beyond ink and paper
+        grey = np.rint(255 * (1 - (slide.images + NOISE) / (1 + 2 * NOISE)).clip(0, 1))
+        for (x, y), image in zip(slide.coords, grey.astype(np.uint8), strict=True):
+            square = image.repeat(enlarged, axis=0).repeat(enlarged, axis=1)
+            picture[y : y + len(square), x : x + len(square)] = square
+        with replacing(Path(folder) / f"{slide.name}.png") as file:
+            Image.fromarray(picture).convert("RGB").save(file, format="png", compress_level=1)
 
 
 def write_simulated(
@@ -159,7 +200,7 @@ def write_simulated(
 
 
 def _write(
-    folder: Path, slides: Sequence[SyntheticSlide], *, column: str
+    folder: Path, slides: Sequence[SyntheticSlide], *, column: str, stride: int = STRIDE
 ) -> Sequence[SyntheticSlide]:
     for slide in slides:
         write_bag(
@@ -168,7 +209,7 @@ def _write(
             coords=slide.coords,
             kind="slide",
             instance_labels=slide.instance_labels,
-            attributes={"patch_size": STRIDE, "patch_size_level0": STRIDE, "overlap": 0},
+            attributes={"patch_size": stride, "patch_size_level0": stride, "overlap": 0},
         )
     rows = [{"bag": slide.name, "label": slide.label, column: slide.part} for slide in slides]
     write_csv(folder / "labels.csv", ("bag", "label", column), rows)

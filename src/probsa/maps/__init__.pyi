@@ -38,4 +38,5 @@ from .sources import CohortSources as CohortSources
 from .sources import OverlaySettings as OverlaySettings
 from .sources import Sources as Sources
 from .sources import checked_squares as checked_squares
+from .sources import sources_of_features as sources_of_features
 from .strips import match_slices as match_slices

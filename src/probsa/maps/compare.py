@@ -210,7 +210,7 @@ def _panels(single: Mapping[str, Prediction], *, strip: bool, only: str = "") ->
     labels = _labelled(single)
     if labels is not None and only in ("", "labels"):
         *_, q = quantities(labels)
-        yield "labels", replace(q, title=q.title.replace(": ", separator, 1), bar="")
+        yield "labels", replace(q, title=q.title.replace(": ", separator, 1), note="")
     for name, p in single.items():
         for q in quantities(p, also=("variance",)):
             if q.key == "labels" or q.absent or only not in ("", q.key):
@@ -220,7 +220,7 @@ def _panels(single: Mapping[str, Prediction], *, strip: bool, only: str = "") ->
                 said = f"σ² ({p.score_kind}²) {_variation(p.attention_variance)}"
             flat = f" · {q.flat}" if q.flat and strip else ""
             title = f"{name if strip else _two_lines(name)}{separator}{said}{flat}"
-            yield f"{name} {q.key}", replace(q, title=title, bar="")
+            yield f"{name} {q.key}", replace(q, title=title, note="")
 
 
 def _variation(variance: np.ndarray) -> str:

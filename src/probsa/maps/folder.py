@@ -226,7 +226,7 @@ def _draw(
     p: Prediction, out: Path, *, over: tuple[Sources, OverlaySettings] | None, **how: Any
 ) -> list[tuple[str, str]]:
     failures = []
-    if over is not None:
+    if over is not None and (not over[1].where_at_hand or over[0].is_at_hand(p)):
         try:
             problem = draw_over(p, out, sources=over[0], how=over[1], **how)
         except READ_ERRORS as error:

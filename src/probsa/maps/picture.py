@@ -34,18 +34,26 @@ LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
 """Weights of red, green and blue (ITU-R BT.601)."""
 ROWS = 1024
 """Rows of pixels blended at a time, to bound memory."""
-BACKGROUND = (220, 220, 220)
-"""Colour where there is no tissue: lighter than the lowest colour, greyer than the highest."""
+BACKGROUND = (170, 170, 170)
+"""Colour where there is no tissue: darker than low values and 0, greyer than high values."""
 TINY, SMALL, NORMAL, LARGE = 7, 8, 9.5, 11
 """Font sizes in points."""
+NOTE = "0.3"
+"""Colour of the notes below titles."""
+TITLE_PAD = 4
+"""Points between a panel and the words above it."""
 BAR = 0.14
 """Width in inches of a colour bar."""
+BAR_GAP = 0.15
+"""Inches between a panel and its colour bar."""
 CHARACTER = 0.065
 """Width in inches of a character of the size `SMALL`, on average."""
 LINE = 0.22
 """Height in inches of a line of the size `LARGE`, rounded up."""
 NARROWEST = 6.4
 """Width in inches of the narrowest page, which may have a single panel."""
+MOST_OFF = 2
+"""Pixels by which the layout may miss the size of a panel."""
 ROUND = {"integer": True, "steps": [1, 2, 5, 10]}
 STACK_FROM = 2.5
 """Ratio of width to height from which panels are stacked one below the other."""
@@ -73,7 +81,7 @@ class Canvas:
     mpp: float | None = None
     """Micrometres per unit of the axes; None: the axes are in pixels."""
     small: bool = False
-    """Whether the page has many small panels, whose colour bars are labelled at their ends only."""
+    """Whether the page has many small panels, whose titles state what a note states elsewhere."""
 
     @property
     def stacked(self) -> bool:
@@ -240,9 +248,13 @@ def finish(
         engine.execute(figure)
     figure.set_layout_engine("none")
     page = figure.get_size_inches() * figure.dpi
+    wanted = np.rint(np.array(size) * figure.dpi)
     for each in figure.axes:
-        first, last_ = np.rint(each.get_position().get_points() * page)
-        each.set_position((*first / page, *(last_ - first) / page))
+        # the layout is right to about a pixel: a panel has exactly the pixels of its picture
+        box = each.get_position()
+        corner, extent = np.rint(box.min * page), np.rint(box.size * page)
+        extent = np.where(np.abs(extent - wanted) <= MOST_OFF, wanted, extent)
+        each.set_position((*corner / page, *extent / page))
     return figure
 
 
@@ -276,18 +288,37 @@ def dress_axes(ax: Axes, canvas: Canvas, *, first: bool, last: bool) -> None:
         ax.set_xlabel("x (µm)" if canvas.mpp else layout.x_label, fontsize=SMALL)
 
 
-def set_title(ax: Axes, text: str, canvas: Canvas, *, beside: float = 0.0) -> None:
-    """Write the title of a panel, in several lines if it and `beside` inches are too narrow."""
-    if not canvas.small and not canvas.layout.strip:
-        text = fill(text, int((canvas.size[0] + beside + 0.1) / 0.078))
-    ax.set_title(text, fontsize=SMALL if canvas.small else NORMAL, loc="left", pad=4)
+def set_title(ax: Axes, text: str, canvas: Canvas, *, note: str = "", beside: float = 0.0) -> None:
+    """Write the title of a panel and a note below it, in lines that fit the panel.
+
+    A strip is wide and low: there the note follows the title in the same line.
+
+    Args:
+        ax: The panel.
+        text: The title.
+        canvas: What the panel is drawn on.
+        note: What the colours of the panel span.
+        beside: Inches at the right of the panel that the words may use, too.
+    """
+    pad = TITLE_PAD
+    if canvas.layout.strip:
+        text = f"{text} · {note}" if note else text
+    elif not canvas.small:
+        width = canvas.size[0] + beside + 0.1
+        text = fill(text, int(width / 0.078))
+        lines = fill(note, int(width / CHARACTER))
+        if lines:
+            below = {"xytext": (0, TITLE_PAD), "textcoords": "offset points", "va": "bottom"}
+            ax.annotate(
+                lines, (0, 1), xycoords="axes fraction", fontsize=SMALL, color=NOTE, **below
+            )
+            pad += 1.3 * SMALL * len(lines.splitlines())
+    ax.set_title(text, fontsize=SMALL if canvas.small else NORMAL, loc="left", pad=pad)
 
 
 def draw_panel(ax: Axes, q: Quantity, canvas: Canvas) -> None:
     """Draw a quantity in a panel that `dress_axes` prepared, with its colour bar."""
-    # a colour bar beside a strip has no room for its text
-    is_bar = canvas.layout.strip and q.bar and not q.absent and q.kind.words is None
-    set_title(ax, q.bar if is_bar else q.title, canvas, beside=0.0 if q.absent else 0.7)
+    set_title(ax, q.title, canvas, note="" if q.absent else q.note, beside=0.0 if q.absent else 0.7)
     if q.absent:
         ax.set(facecolor="white", xticks=[], yticks=[], xlabel="")
         text = q.absent if canvas.layout.strip else fill(q.absent, int(canvas.size[0] / 0.085))
@@ -297,16 +328,17 @@ def draw_panel(ax: Axes, q: Quantity, canvas: Canvas) -> None:
     ax.imshow(blend(canvas, q), extent=canvas.extent, interpolation="none", aspect="auto")
     width, height = canvas.size
     below = canvas.stacked and not canvas.layout.strip
-    ends_only = canvas.small or (height < 1 and not below)
     length, across = (width, height) if below else (height, width)
-    draw_bar(ax, q, below=below, length=length, across=across, ends_only=ends_only)
+    draw_bar(ax, q, below=below, length=length, across=across, unit="" if canvas.small else q.unit)
 
 
 def draw_bar(
-    ax: Axes, q: Quantity, *, below: bool, length: float, across: float, ends_only: bool = False,
+    ax: Axes, q: Quantity, *, below: bool, length: float, across: float, unit: str = "",
     cax: Axes | None = None,
 ) -> None:  # fmt: skip
-    """Draw the colour bar of a panel, which names the quantity.
+    """Draw the colour bar of a panel: a number at each end, the unit, and 0 between signs.
+
+    All of its texts are horizontal. What the colours mean is said by the title of the panel.
 
     Args:
         ax: The panel.
@@ -314,7 +346,7 @@ def draw_bar(
         below: Whether the bar lies below the panel, instead of at its right.
         length: Length of the bar in inches.
         across: The other side of the panel.
-        ends_only: Whether the bar has no text and is labelled at its ends only.
+        unit: The unit to write after the highest number; empty for none.
         cax: Axes for the bar; None: it takes some room of the panel.
     """
     figure = ax.figure
@@ -324,7 +356,7 @@ def draw_bar(
     extend = ("neither", "min", "max", "both")[int(beyond)]
     room = (
         {"location": "bottom" if below else "right", "fraction": BAR / across,
-         "aspect": length / BAR, "ax": ax}
+         "aspect": length / BAR, "ax": ax} | ({} if below else {"pad": BAR_GAP / across})
         if cax is None else {"orientation": "horizontal", "cax": cax}
     )  # fmt: skip
     words = q.kind.words
@@ -334,24 +366,23 @@ def draw_bar(
     bar.ax.set_label(f"{ax.get_label()} bar" if cax is None else f"{q.key} bar")
     bar.outline.set_linewidth(0.6)  # type: ignore[operator]
     bar.ax.tick_params(labelsize=SMALL, length=2)
-    ticks, middle = list(q.limits), sum(q.limits) / 2
-    only = float(finite[0]) if len(finite) and np.ptp(finite) == 0 else math.nan
     if words:
-        upright = {"rotation": 90, "va": "center"} if not below and length >= 1 else {}
-        bar.set_ticks([0, 1], labels=list(words), **upright)
+        bar.set_ticks([0, 1], labels=list(words))
+        return
+    low, high = q.limits
+    only = float(finite[0]) if len(finite) and np.ptp(finite) == 0 else math.nan
+    if q.flat:
+        ticks = [(low + high) / 2]
+    elif q.kind.limits is None and low <= only <= high:  # not its own ends
+        ticks = [only]
+    elif q.kind.signed and low < 0 < high:
+        ticks = [low, 0.0, high]
     else:
-        if q.flat:
-            ticks = [middle]
-        elif q.kind.limits is None and q.limits[0] <= only <= q.limits[1]:  # not its own ends
-            ticks = [only]
-        elif not ends_only:  # the positions that matplotlib chooses, without its offset
-            found = MaxNLocator(max(2, min(6, int(length / 0.6)))).tick_values(*q.limits)
-            low, high = q.limits[0] - slack, q.limits[1] + slack
-            ticks = [float(v) for v in found if low <= v <= high] or ticks
-        bar.set_ticks(ticks, labels=numbers(*ticks))
-    if not ends_only:
-        text = fill(q.bar, max(12, int(length / CHARACTER)))
-        bar.set_label(text, fontsize=SMALL, labelpad=2)
+        ticks = [low, high]
+    labels = numbers(*ticks)
+    if unit:
+        labels[-1] = f"{labels[-1]} {unit}"
+    bar.set_ticks(ticks, labels=labels)
 
 
 def fitted(text: str, *, width: float) -> str:

@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float, UInt8
 from matplotlib import colormaps
-from matplotlib.colors import BoundaryNorm, Colormap, ListedColormap, Normalize
+from matplotlib.colors import (
+    BoundaryNorm,
+    Colormap,
+    LinearSegmentedColormap,
+    ListedColormap,
+    Normalize,
+)
 
 from ..evaluation import (
     SCORE_COLOURS,
@@ -109,8 +115,14 @@ class Kind:
 
 # red speaks for the class, blue against it; readers with any colour vision can tell them apart, as
 # they can sky blue and vermillion of Okabe and Ito
-_RED_BLUE, _LABELS = colormaps[SIGNED_COLOURS], ListedColormap(["#56B4E9", "#D55E00"])
-_SCORE, _DOUBT = colormaps[SCORE_COLOURS], colormaps["inferno"]
+_RED_BLUE = colormaps[SIGNED_COLOURS]
+_LABELS = ListedColormap(["#56B4E9", "#D55E00"])
+# a score goes from pale yellow over orange to dark red: no value is grey, as the tissue below and
+# the background are, and high values are dark in grey print, too
+_SCORE = colormaps[SCORE_COLOURS]
+# doubt has half of the lightness range of a score and a paler hue, so that evidence draws the eye
+# where both are strong, and not doubt, which is largest at the border of the tissue
+_DOUBT = LinearSegmentedColormap.from_list("doubt", ["#f5f2fa", "#c6b5e1", "#8a70ba"])
 KINDS: dict[str, Kind] = {
     "mean": Kind(of=lambda p: p.attention_mean, colours=_SCORE, relative=True),
     "contribution": Kind(of=_score("contribution"), colours=_RED_BLUE, signed=True),
@@ -147,8 +159,8 @@ class Quantity:
     unit: str = ""
     limits: tuple[float, float] = (0.0, 1.0)
     """Values at the ends of the colours."""
-    bar: str = ""
-    """Text at the colour bar."""
+    note: str = ""
+    """What its colours span, and how much of that the values of this bag reach."""
     absent: str = ""
     """Why there are no values."""
     flat: str = ""
@@ -241,7 +253,7 @@ def quantities(
 ) -> Iterator[Quantity]:
     """Yield the quantities that a map shows of one class, then those of the next.
 
-    They are the score, what there is of the rows `also` of `KINDS`, and the labels; colour bars
+    They are the score, what there is of the rows `also` of `KINDS`, and the labels; their notes
     state the range. Doubt and variances are those of the model's own score.
 
     Args:
@@ -292,18 +304,23 @@ def quantities(
                 q = flattened(q, logits=p.score_kind == "logit")
             elif ends is None and KINDS[key].signed:
                 q = replace(q, flat=too_low(values, q.limits))
-            said = "" if ends else f", scale of {'this bag' if own else 'all bags'}"
-            said = f", {q.flat}" if q.flat else said
             reach = seen(values, of_chance if ends else None)
-            reach = reach if own and not ends else f"this bag: {reach}"
-            yield replace(q, bar=f"{title}{of and f' ({of})'}{said} ({reach})")
+            if q.flat:
+                note = f"{q.flat} ({reach})"
+            elif ends:
+                note = f"this bag: {reach}"
+            elif own:
+                note = f"scale of this bag: {reach}"
+            else:
+                note = f"this bag: {reach}; scale of all bags"
+            yield replace(q, note=note)
         known = _known(p)
         if known is not None:
             yield Quantity(
                 key="labels",
                 title=f"instance labels: {int(np.nansum(known)):,} of {n:,} positive",
                 values=known,
-                bar="true instance label, never used in training",
+                note="true labels, never used in training",
             )
 
 

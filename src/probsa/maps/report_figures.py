@@ -17,18 +17,21 @@ from .picture import save_figure
 
 PANEL = 3.6
 """Width and height of a panel in inches."""
-LEGEND = 1.2
-"""Height of a legend below a panel."""
+ENTRY = 0.19
+"""Height of a line of a legend below a panel."""
 DPI = 200
-TEXT = 7.5
+TEXT = 8
 MAIN = "#0072B2"
 COLOURS = {
-    "doubt": MAIN, "spread": "#56B4E9", "variance": "#56B4E9", "within": "#009E73",
-    "between": "#CC79A7", "doubt_within": "#009E73", "doubt_between": "#CC79A7",
-    "ood": "#E69F00", "margin": "#000000", "entropy": "#7a7a7a",
-    "least_first": MAIN, "most_first": "#E69F00",
+    "doubt": MAIN, "flip": "#D55E00", "spread": "#009E73", "variance": "#009E73",
+    "ood": "#E69F00", "margin": "#000000", "least_first": MAIN, "most_first": "#E69F00",
+    "least_first_random": "#7a7a7a", "most_first_random": "#7a7a7a",
 }  # fmt: skip
 """Colours of Okabe and Ito by what a line is of; null rivals are black and grey."""
+OTHERS = ("#CC79A7", "#56B4E9", *dict.fromkeys(COLOURS.values()))
+"""Colours of lines that have none of their own, in this order."""
+MARKERS = "os^vDP*X<>"
+"""Markers of the lines of a panel, which tell them apart without colour, too."""
 
 
 def write_report_figures(report: Report, folder: Path | str) -> list[Path]:
@@ -47,13 +50,37 @@ def write_report_figures(report: Report, folder: Path | str) -> list[Path]:
 
 def draw_panels(panels: Sequence[Panel]) -> Figure:
     """Return a figure with the panels from left to right."""
-    legend = LEGEND if any(line.label for panel in panels for line in panel.lines) else 0.0
-    size = (PANEL * len(panels), PANEL + legend)
+    entries = max((_entries(panel) for panel in panels), default=0)
+    size = (PANEL * len(panels), PANEL + ENTRY * entries)
     figure = Figure(figsize=size, dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     for k, panel in enumerate(panels):
         _draw(figure.add_subplot(1, len(panels), k + 1), panel)
     return figure
+
+
+def _entries(panel: Panel) -> int:
+    """Return how many lines the legend of a panel has."""
+    labels = [line.label for line in panel.lines]
+    if not any(labels):
+        return 0
+    return sum(map(bool, labels)) + (panel.between is not None) + (panel.level is not None)
+
+
+def line_looks(panel: Panel) -> list[tuple[str, str]]:
+    """Return the colour and the marker of each line of a panel, no two with a label alike."""
+    own = {COLOURS[line.name] for line in panel.lines if line.name in COLOURS}
+    free = [colour for colour in OTHERS if colour not in own]
+    looks: list[tuple[str, str]] = []
+    labelled: set[str] = set()
+    for k, line in enumerate(panel.lines):
+        colour = COLOURS.get(line.name, MAIN if len(panel.lines) == 1 else None)
+        if colour is None or (line.label and colour in labelled):
+            colour = free.pop(0) if free else MAIN
+        if line.label:
+            labelled.add(colour)
+        looks.append((colour, MARKERS[k % len(MARKERS)]))
+    return looks
 
 
 def _draw(ax: Axes, panel: Panel) -> None:
@@ -65,13 +92,13 @@ def _draw(ax: Axes, panel: Panel) -> None:
         one, other, label = panel.between
         low, high = lines[one].y, lines[other].y
         ax.fill_between(lines[one].x, low, high, color=MAIN, alpha=0.12, lw=0, label=label)
-    for line in panel.lines:
-        _line(ax, line)
+    for line, (colour, marker) in zip(panel.lines, line_looks(panel), strict=True):
+        _line(ax, line, colour=colour, marker=marker)
     if panel.level is not None:
         height, label = panel.level
         ax.axhline(height, color="#b0b0b0", lw=1, label=label)
     if panel.ylim is None:
-        heights = [float(np.max(line.y[1:])) for line in panel.lines]
+        heights = [float(np.max(line.y)) for line in panel.lines]
         heights += [panel.level[0]] if panel.level is not None else []
         ax.set_ylim(0, 1.15 * max(heights))
     else:
@@ -83,16 +110,15 @@ def _draw(ax: Axes, panel: Panel) -> None:
     ax.set_ylabel(panel.y, fontsize=TEXT)
     ax.set_title(panel.title, fontsize=TEXT, loc="left")
     if any(line.label for line in panel.lines):
-        ax.legend(fontsize=TEXT - 2, frameon=False, loc="upper left", bbox_to_anchor=(0, -0.16))
+        place = {"loc": "upper left", "bbox_to_anchor": (-0.1, -0.16), "handlelength": 3.5}
+        ax.legend(fontsize=TEXT, frameon=False, **place)
     ax.tick_params(labelsize=TEXT, length=2.5, width=0.6)
     for side, spine in ax.spines.items():
         spine.set_linewidth(0.6)
         spine.set_visible(side in ("left", "bottom"))
 
 
-def _line(ax: Axes, line: Line) -> None:
-    is_null = line.style == "null"
-    colour = COLOURS.get(line.name, "#7a7a7a" if is_null else MAIN)
+def _line(ax: Axes, line: Line, *, colour: str, marker: str) -> None:
     limits = None
     if line.low is not None and line.high is not None:  # nan where there is no interval
         limits = np.array(line.low, np.float64), np.array(line.high, np.float64)
@@ -105,5 +131,9 @@ def _line(ax: Axes, line: Line) -> None:
         return
     if limits is not None:
         ax.fill_between(line.x, *limits, color=colour, alpha=0.12, lw=0)
-    width = 1.5 if line.style == "main" else 1
-    ax.plot(line.x, line.y, color=colour, lw=width, ls="--" if is_null else "-", label=line.label)
+    width = 2.2 if line.style == "main" else 1.1
+    dash = "--" if line.style == "null" else "-"
+    ax.plot(
+        line.x, line.y, color=colour, lw=width, ls=dash, label=line.label, marker=marker, ms=4.5,
+        markevery=max(1, len(line.x) // 5), mec="white", mew=0.5,
+    )  # fmt: skip

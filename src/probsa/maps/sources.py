@@ -41,6 +41,10 @@ class Sources(Protocol):
         """Return the bag's slide, open for reading, or its scan; raise InputError or SlideError."""
         ...
 
+    def is_at_hand(self, p: Prediction) -> bool:
+        """Return whether the file of the bag's slide or scan is there."""
+        ...
+
     def patches(self, p: Prediction) -> Patches | None:
         """Return how the bag's patches were cut, or None if that is unknown."""
         ...
@@ -96,6 +100,11 @@ class CohortSources:
         """
         return open_source(self.record(p))
 
+    def is_at_hand(self, p: Prediction) -> bool:
+        """Return whether the file of the bag's slide or scan is listed and where it was."""
+        listed = self._records.get(p.name)
+        return listed is not None and Path(listed.source).exists()
+
     def patches(self, p: Prediction) -> Patches | None:
         """Return how the bag's patches were cut, or None without a work folder."""
         found = self._set_of(p)
@@ -117,6 +126,20 @@ class CohortSources:
         return None
 
 
+def sources_of_features(features: Path | str) -> CohortSources | None:
+    """Return the slides and scans from which features were made, or None if nothing tells them.
+
+    A work folder lists them, and its features are in it: in the folder itself, or one or two
+    levels below.
+    """
+    folder = Path(features).absolute()
+    for work in (folder, *folder.parents[:2]):
+        sets = WorkFolder(work).sets().values()
+        if any(True for patch_set in sets for _ in patch_set.records()):
+            return CohortSources(work)
+    return None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OverlaySettings:
     """Settings of maps drawn over slides."""
@@ -127,6 +150,9 @@ class OverlaySettings:
     """Micrometres per pixel; replaces `longest`."""
     alpha: float = ALPHA
     """Opacity of the colours over the tissue."""
+    where_at_hand: bool = False
+    """Whether bags whose slide or scan is not at hand are drawn without it, as they would be
+    without any; else this is a failure."""
     overlays: bool = False
     """Whether to write `<bag>_mean.png` (for another score, its name), `<bag>_doubt.png` and so on,
     without axes, as well."""

@@ -184,6 +184,9 @@ def draw_strip(
     for k, q in enumerate(shown):
         cax = figure.add_subplot(grid[1, k])
         draw_bar(top, q, below=True, length=width / len(shown) - 0.4, across=1.0, cax=cax)
+        name = q.title.rpartition(", ")[0] if classes > 1 else q.title
+        unit = f" ({q.unit})" if q.unit else ""
+        cax.set_title(f"{name}{unit}", fontsize=SMALL, loc="left", pad=3)
     plot = figure.add_subplot(grid[2, :], label="values")
     _draw_values(plot, p, position, rows=rows)
     first = heading(p) if title is None else title
@@ -204,9 +207,15 @@ def _draw_tiles(
         if len(rows) == n
         else f"the {len(rows)} of {n} with the highest {key}"
     )
-    words = ", ".join(q.title.rpartition(", ")[0] if several else q.title for q in shown)
+    words = []
+    for q in shown:
+        name = q.title.rpartition(", ")[0] if several else q.title
+        words.append(f"{name} ({q.note})")
     of_class = f" of {shown[0].title.rpartition(', ')[2]}" if several else ""
-    text = f"{subset}, by position in mm; colours below each, from the top: {words}{of_class}"
+    text = (
+        f"{subset}, by position in mm; colours below each, from the top{of_class}: "
+        f"{', '.join(words)}"
+    )
     ax.set_title(fill(text, int(width / DPI / 0.078)), fontsize=NORMAL, loc="left")
     for (x, y), row in zip(tiles.corners, rows, strict=True):
         ax.text(

@@ -44,6 +44,12 @@ from .runfile import run_keys
 ADVICE = "copy the run again, or train it again"
 
 
+LOSSES = (("nll", "training", "--"), ("val_nll", "validation", "-"))
+"""The columns of losses, and their names and line styles in a plot."""
+MEMBER_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Colours of Okabe and Ito, which readers with any colour vision can tell apart."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredThreshold:
     """The content of threshold.json."""
@@ -137,7 +143,9 @@ class RunFolder:
         return sum(float(row.get("seconds") or 0) for row in column)
 
     def plot_training(self, ax: Axes | None = None) -> Axes:
-        """Draw the losses of every epoch, training and validation, with a curve for each member.
+        """Draw the losses of every epoch, with a colour for each member.
+
+        Training is dashed and validation solid.
 
         Args:
             ax: the axes to draw on; None for pyplot's current ones.
@@ -149,12 +157,15 @@ class RunFolder:
 
         ax = plt.gca() if ax is None else ax
         members = self.members()
-        for member in members:
+        for k, member in enumerate(members):
             rows = TextTable.read(member.metrics_file).rows
-            for k, column in enumerate(c for c in rows[0] if c.endswith("nll")):
-                y = [float(row[column] or "nan") for row in rows]
-                label = column.replace("val_", "validation ") if member == members[0] else None
-                ax.plot([int(row["epoch"]) for row in rows], y, color=f"C{k}", label=label)
+            name = f"member {k + 1}, " if len(members) > 1 else ""
+            epochs = [int(row["epoch"]) for row in rows]
+            colour = MEMBER_COLOURS[k % len(MEMBER_COLOURS)]
+            for column, part, style in LOSSES:
+                if column in rows[0]:
+                    loss = [float(row[column] or "nan") for row in rows]
+                    ax.plot(epochs, loss, color=colour, ls=style, label=f"{name}{part}")
         ax.set(xlabel="epoch", ylabel="negative log-likelihood")
         ax.legend()
         return ax

@@ -37,7 +37,7 @@ from ..evaluation import (
     scale_run,
     write_null_scores,
 )
-from ..maps import render_folder
+from ..maps import OverlaySettings, render_folder, sources_of_features
 from ..statistics import choose_threshold
 from ..tasks import TASKS, Target, as_written
 from ..training import (
@@ -238,7 +238,9 @@ def finish_run(
     failures = list(predicted.failures)
     if drawn:
         reporter.remark(f"drawing {counted(len(drawn), 'map')}")
-        failures += render_folder(run.predictions, run.maps, bags=drawn, progress=on_bag)
+        sources = sources_of_features(data.features)
+        over = None if sources is None else (sources, OverlaySettings(where_at_hand=True))
+        failures += render_folder(run.predictions, run.maps, bags=drawn, over=over, progress=on_bag)
     # written last, because this file marks a run as finished
     write_json(run.path / "evaluation.json", report.to_dict())
     return Trained(run=run, report=report, maps=len(drawn), failures=failures, leaks=leaks)

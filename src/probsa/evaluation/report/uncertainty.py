@@ -62,6 +62,10 @@ Judged = Literal["doubt", "flip"]
 """The detector that is compared with the margin: the one that uses the posterior."""
 SHOWN_SHARES = (0.5, 0.8)
 """The shares of the kept items whose error rate the text of a report shows."""
+DRAWN_DETECTORS = ("doubt", "flip", "spread", "variance", "ood", "margin")
+"""The detectors that a retention curve is drawn of; tables and JSON have the others, too."""
+LEAST_KEPT = 5
+"""Smallest number of kept items that a drawn curve begins with: rates of fewer are noise."""
 OF_BAGS = (
     "P(wrong) is 1 minus the probability of the called class. P(the call flips) = Φ(−|p − t|/s) "
     "with the probability p, the threshold t and the standard deviation s."
@@ -120,6 +124,8 @@ def _doubt(
     }
     rate = float(wrong.mean())
     rows, undefined, lines = [], {}, []
+    start = sum(share * len(wrong) < LEAST_KEPT for share in SHARES[:-1])
+    drawn_shares = _percent(SHARES[start:])
     for name, title in titles.items():
         m = area[name]
         if name not in curves:
@@ -128,10 +134,15 @@ def _doubt(
         curve, style = curves[name], styles.get(name, "plain")
         kept = [f"{curve.error_rate[SHARES.index(share)]:.1%}" for share in SHOWN_SHARES]
         rows.append([title, f"{m.value:.3f}", m.span(before=""), f"{risk[name].value:.4f}", *kept])
-        line = Line(name, _percent(SHARES), _percent(curve.error_rate), label=title, style=style)
+        if name not in DRAWN_DETECTORS:
+            continue
+        line = Line(
+            name, drawn_shares, _percent(curve.error_rate[start:]), label=title, style=style
+        )
         if style == "main":
-            label, low, high = f"{title} and its 95 % interval", curve.low, curve.high
-            line = replace(line, label=label, low=_percent(low), high=_percent(high))
+            label = f"{title} and its 95 % interval"
+            low, high = _percent(curve.low[start:]), _percent(curve.high[start:])
+            line = replace(line, label=label, low=low, high=high)
         lines.append(line)
     if rows:  # in random order, the AUGRC is half the error rate
         kept = [f"{rate:.1%}"] * len(SHOWN_SHARES)
@@ -153,7 +164,7 @@ def _doubt(
         x="calls kept, least doubtful first (%)",
         y="wrong among the kept calls (%)",
         lines=lines,
-        xlim=(0.0, 100.0),
+        xlim=(drawn_shares[0], 100.0) if len(drawn_shares) > 1 else (0.0, 100.0),
         level=(100 * rate, "random order (null)"),
     )
     values = {

@@ -47,8 +47,9 @@ probsa.list = (function () {
     const unlike = byId("only-unlike").closest("label");
     unlike.hidden = !state.rows.some(FILTERS.unlike);
     unlike.title = probsa.UNLIKE;
-    for (const key of Object.keys(FILTERS)) byId("only-" + key).addEventListener("change", draw);
+    for (const key of Object.keys(FILTERS)) byId("only-" + key).addEventListener("change", narrow);
     byId("search").addEventListener("input", draw);
+    byId("search").addEventListener("change", keepOpen);  // when the name is typed
     byId("toggle-list").addEventListener("click", function () {
       const open = byId("list").classList.toggle("open");
       byId("toggle-list").setAttribute("aria-expanded", String(open));
@@ -122,6 +123,25 @@ probsa.list = (function () {
     }
   }
 
+  function narrow() {
+    draw();
+    keepOpen();
+  }
+
+  /* The bag that is open is one of the list: else open the first one of it. */
+  function keepOpen() {
+    if (shown.includes(state.bag)) return;
+    if (shown.length) probsa.choose(shown[0]);
+    else probsa.chooseNone("No bag is in the list: clear the filters and the search.");
+  }
+
+  /* The bag to begin with: one with a map, of the test part, called rightly, with a finding, as far
+     as there is one; the first such one of the list. */
+  function first() {
+    const faults = (row) => 8 * (row.failed !== "") + 4 * (row.part !== "test") + 2 * (row.wrong === true) + (row.call !== state.positive);
+    return shown.reduce((best, k) => faults(state.rows[k]) < faults(state.rows[best]) ? k : best, shown[0]);
+  }
+
   /* The next or previous bag of the list as it is sorted. */
   function move(by) {
     const at = shown.indexOf(state.bag);
@@ -129,5 +149,5 @@ probsa.list = (function () {
     if (next !== undefined && next !== state.bag) probsa.choose(next);
   }
 
-  return { start: start, mark: mark, move: move, order: () => shown.slice() };
+  return { start: start, mark: mark, move: move, first: first };
 })();

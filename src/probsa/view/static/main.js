@@ -48,6 +48,19 @@
     });
   };
 
+  /* Show no bag, and why. */
+  probsa.chooseNone = function (reason) {
+    ticket++;
+    state.bag = -1;
+    state.map = null;
+    state.values = null;
+    state.patch = -1;
+    delete document.documentElement.dataset.ready;
+    probsa.list.mark();
+    for (const id of ["name", "verdict", "readout", "remark", "warning"]) byId(id).textContent = "";
+    empty(reason);
+  };
+
   function show(given) {
     const slide = state.map.kind === "slide";
     warn(state.rows[state.bag], state.map);
@@ -171,7 +184,7 @@
 
   function follow(place) {
     const wanted = state.rows.findIndex((row) => row.name === place.bag);
-    probsa.choose(wanted >= 0 ? wanted : probsa.list.order()[0], wanted >= 0 ? place : {});
+    probsa.choose(wanted >= 0 ? wanted : probsa.list.first(), wanted >= 0 ? place : {});
   }
 
   probsa.load("slides").then(function (page) {
