@@ -38,6 +38,8 @@ MODELS = {"abmil": "ABMIL", "abmil-probsa-diag": "ProbSA", DEFAULT: "default rec
 MEMBERS = 2
 STRIDE = 32
 """Side of a patch in pixels of the slides: small, so that their pictures are."""
+SIZE = (12, 12)
+"""Columns and rows of a slide: few, to save time."""
 CHANCE = 0.5
 """AUROC of chance."""
 SHOWN = 3
@@ -67,7 +69,7 @@ On your own data: probsa train --features DIR --labels labels.csv --out RUN"""
 
 
 def run_demo(
-    out: Path, *, slides: int = 240, epochs: int = 28, reporter: Reporter | None = None
+    out: Path, *, slides: int = 280, epochs: int = 36, reporter: Reporter | None = None
 ) -> dict[str, Any]:
     """Generate slides, train and evaluate the models, draw maps; return what `--json` prints.
 
@@ -91,9 +93,10 @@ def run_demo(
     for folder in folders:
         remove_written_folder(folder)
     write_json(out / MARK, {"finished": False})
-    made = write_digit_slides(out / "data", bags=slides, seed=0, stride=STRIDE)
+    shape = {"stride": STRIDE, "size": SIZE}
+    made = write_digit_slides(out / "data", bags=slides, seed=0, **shape)
     held_out = [slide for slide in made if slide.part != "train"]
-    write_digit_pictures(out / "data" / "slides", held_out, stride=STRIDE)
+    write_digit_pictures(out / "data" / "slides", held_out, **shape)
     models = {}
     for model, title in MODELS.items():
         if reporter is not None:

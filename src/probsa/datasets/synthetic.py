@@ -60,13 +60,16 @@ class SyntheticSlide:
     """The image of each patch of a digit slide, with its noise: what its features are made of."""
 
 
-def digit_slides(*, bags: int, seed: int, stride: int = STRIDE) -> list[SyntheticSlide]:
+def digit_slides(
+    *, bags: int, seed: int, stride: int = STRIDE, size: tuple[int, int] = SIZE
+) -> list[SyntheticSlide]:
     """Make slides, half of them positive in each part; equal arguments give equal slides.
 
     Args:
         bags: Number of slides, at least 12.
         seed: Random seed.
         stride: Level-0 pixels between neighbouring patches.
+        size: Columns and rows of a slide.
     """
     if bags < 12:
         raise InputError(f"digit slides need at least 12 bags, not {bags}")
@@ -78,7 +81,7 @@ def digit_slides(*, bags: int, seed: int, stride: int = STRIDE) -> list[Syntheti
         # pairs (negative, positive) share a part, for balance
         part = list(PARTS)[int(np.searchsorted(cuts, (index // 2 + 0.5) / pairs))]
         rng = np.random.default_rng(seed_of(seed, "slide", index))
-        tissue = _tissue(rng)
+        tissue = _tissue(rng, size)
         in_lesion = np.zeros_like(tissue)
         if index % 2:
             for _ in range(rng.integers(1, 3)):
@@ -105,18 +108,27 @@ def digit_slides(*, bags: int, seed: int, stride: int = STRIDE) -> list[Syntheti
 
 
 def write_digit_slides(
-    folder: Path | str, *, bags: int, seed: int, stride: int = STRIDE
+    folder: Path | str,
+    *,
+    bags: int,
+    seed: int,
+    stride: int = STRIDE,
+    size: tuple[int, int] = SIZE,
 ) -> Sequence[SyntheticSlide]:
     """Write `features/<slide>.h5` and `labels.csv` (with a split column); return the slides.
 
     The arguments are those of `digit_slides`.
     """
-    slides = digit_slides(bags=bags, seed=seed, stride=stride)
+    slides = digit_slides(bags=bags, seed=seed, stride=stride, size=size)
     return _write(Path(folder), slides, column="split", stride=stride)
 
 
 def write_digit_pictures(
-    folder: Path | str, slides: Sequence[SyntheticSlide], *, stride: int
+    folder: Path | str,
+    slides: Sequence[SyntheticSlide],
+    *,
+    stride: int = STRIDE,
+    size: tuple[int, int] = SIZE,
 ) -> None:
     """Write `<slide>.png` of digit slides: dark digits with their noise, on white glass.
 
@@ -124,9 +136,10 @@ def write_digit_pictures(
         folder: Output folder.
         slides: Slides of `digit_slides`.
         stride: Level-0 pixels between neighbouring patches: those of the slides, and at least 8.
+        size: Columns and rows of the slides.
     """
     enlarged = stride // IMAGE
-    columns, rows = SIZE
+    columns, rows = size
     for slide in slides:
         assert slide.images is not None, "only digit slides have pictures"
         picture = np.full((rows * stride, columns * stride), 255, np.uint8)
@@ -239,9 +252,9 @@ def _pools(seed: int) -> dict[str, list[Int[np.ndarray, " k"]]]:
     return pools
 
 
-def _tissue(rng: np.random.Generator) -> Bool[np.ndarray, "rows columns"]:
+def _tissue(rng: np.random.Generator, size: tuple[int, int]) -> Bool[np.ndarray, "rows columns"]:
     """Draw an irregular piece of tissue, sometimes two, with holes."""
-    columns, rows = SIZE
+    columns, rows = size
     y, x = np.mgrid[:rows, :columns]
     rough = ndimage.gaussian_filter(rng.normal(size=(rows, columns)), 1.6)
     rough /= rough.std()
