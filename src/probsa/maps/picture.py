@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int, UInt8
@@ -354,11 +355,12 @@ def draw_bar(
     finite = q.values[np.isfinite(q.values)]
     beyond = (finite < q.limits[0] - slack).any() + 2 * (finite > q.limits[1] + slack).any()
     extend = ("neither", "min", "max", "both")[int(beyond)]
-    room = (
-        {"location": "bottom" if below else "right", "fraction": BAR / across,
-         "aspect": length / BAR, "ax": ax} | ({} if below else {"pad": BAR_GAP / across})
-        if cax is None else {"orientation": "horizontal", "cax": cax}
-    )  # fmt: skip
+    room: dict[str, Any] = {"orientation": "horizontal", "cax": cax}
+    if cax is None:
+        side = "bottom" if below else "right"
+        room = {"location": side, "fraction": BAR / across, "aspect": length / BAR, "ax": ax}
+    if cax is None and not below:
+        room["pad"] = BAR_GAP / across
     words = q.kind.words
     bar = figure.colorbar(
         ScalarMappable(q.norm, q.kind.colours), extend="neither" if words else extend, **room
