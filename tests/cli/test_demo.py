@@ -9,10 +9,20 @@ from PIL import Image
 from rich.console import Console
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from probsa.cli.demo import DEFAULT, MARK, MODELS, render, run_config, run_demo
+from probsa.cli.demo import (
+    DEFAULT,
+    MARK,
+    MODELS,
+    STRIDE,
+    beside_chance,
+    render,
+    run_config,
+    run_demo,
+)
 from probsa.core import note_written
 from probsa.errors import OutputExists
 from probsa.evaluation import evaluate, read_predictions
+from probsa.statistics import Metric
 from probsa.training import read_run
 
 
@@ -91,6 +101,36 @@ def test_the_comparison_is_printed(done):
         assert words in printed
     assert "half of its epochs and 2 members" in printed and "{" not in printed
     assert json.loads(json.dumps(done)) == done
+
+
+def test_the_page_has_a_picture_of_each_slide(done, out):
+    files = sorted((out / "data" / "slides").glob("*.png"))
+    predictions = read_predictions(out / "runs" / DEFAULT / "predictions")
+    assert [f.stem for f in files] == sorted(predictions.bags)
+    assert len(list((out / "page" / "data" / "tiles").iterdir())) == len(predictions.bags)
+    for file in files[:3]:
+        p = predictions.instances(file.stem)
+        with Image.open(file) as picture:
+            grey = np.asarray(picture.convert("L"))
+        inside = np.zeros(grey.shape, bool)
+        for x, y in p.coords:
+            inside[y : y + STRIDE, x : x + STRIDE] = True
+        assert (grey[~inside] == 255).all() and grey[inside].mean() < 220
+
+
+@pytest.mark.parametrize(
+    ("auroc", "said"),
+    [
+        (Metric(0.25, 0.22, 0.29), "worse than chance"),
+        (Metric(0.48, 0.45, 0.52), "not better than chance"),
+        (Metric(0.55, 0.48, 0.61), "not better than chance"),
+        (Metric(0.5), "not better than chance"),
+        (Metric(0.9, 0.8, 0.95), ""),
+        (Metric.undefined("no variance"), ""),
+    ],
+)
+def test_an_auroc_that_is_no_better_than_chance_is_named(auroc, said):
+    assert beside_chance(auroc) == said
 
 
 def test_a_demo_replaces_its_own_folder_and_no_other(done, out, tmp_path):

@@ -69,7 +69,7 @@ On your own data: probsa train --features DIR --labels labels.csv --out RUN"""
 
 
 def run_demo(
-    out: Path, *, slides: int = 280, epochs: int = 36, reporter: Reporter | None = None
+    out: Path, *, slides: int = 240, epochs: int = 36, reporter: Reporter | None = None
 ) -> dict[str, Any]:
     """Generate slides, train and evaluate the models, draw maps; return what `--json` prints.
 
