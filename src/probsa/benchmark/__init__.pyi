@@ -3,8 +3,9 @@ from .execution.running import count_states as count_states
 from .execution.running import plan as plan
 from .execution.running import run_grid as run_grid
 from .execution.training import Watch as Watch
+from .grid.given import given_grid as given_grid
+from .grid.given import grid_name as grid_name
 from .grid.grid import Grid as Grid
-from .grid.grid import grid_name as grid_name
 from .grid.grid import read_grid as read_grid
 from .grid.methods_and_cells import Cell as Cell
 from .reports import write_report as write_report

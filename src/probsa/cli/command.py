@@ -11,6 +11,7 @@ import argparse
 import inspect
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +19,24 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib import import_module
 from itertools import takewhile
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from ..core import MAX_BAG_GB, PositiveFloat, bag_limit, convert_value, described, printable
-from ..errors import InputError, ProbSAError, hint
+from ..core import (
+    MAX_BAG_GB,
+    PositiveFloat,
+    bag_limit,
+    convert_value,
+    described,
+    not_a_file,
+    printable,
+)
+from ..errors import InputError, OutputExists, ProbSAError, hint
 
+PathKind = Literal["file", "folder", "any", "output"]
+"""What a path of a command line leads to: a file, a folder, one of the two, or a folder that is
+written and need not exist yet."""
 HELP_ALL = "--help-all"
 HELP = {"-h", "--help", HELP_ALL}
 MOST_NAMED = 3
@@ -44,6 +57,8 @@ class Flag:
     """The value of the flag without one."""
     needs: str = ""
     """Another flag without which this one has no effect: `--export DIR`."""
+    holds: PathKind | None = None
+    """What must be at the path, or at each of several; None for other values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +190,41 @@ class Parameter:
                 value = number if math.isfinite(number) else value
         return convert_value(value, kind, key=self.key if self.positional else f"--{self.key}")
 
+    def check_path(self, value: Any) -> None:
+        """Refuse a path of an input that does not exist, before anything is imported for it.
+
+        Raises:
+            InputError: names the path, and what is there.
+        """
+        expected = self.kind[2].holds
+        if value is None or expected is None:
+            return
+        for path in value if isinstance(value, list) else [value]:
+            check_input_path(path, expected, name=self.key if self.positional else f"--{self.key}")
+
+
+def check_input_path(path: Path, expected: PathKind, *, name: str) -> None:
+    """Refuse a path that leads to nothing, or to something else than expected.
+
+    Raises:
+        InputError: `name` is the argument; suggests the most similar name beside the path.
+    """
+    if expected == "output":
+        if os.path.lexists(path) and not path.is_dir():
+            raise OutputExists(f"{name}: {path} is a file: give a new folder")
+        return
+    if {"file": path.is_file(), "folder": path.is_dir(), "any": path.exists()}[expected]:
+        return
+    wanted = {"file": "file", "folder": "folder", "any": "file or folder"}[expected]
+    if os.path.lexists(path):
+        if expected != "folder":
+            raise InputError(f"{name}: {not_a_file(path)}")
+        raise InputError(f"{name}: {path} is not a folder: give a folder")
+    beside = []
+    with suppress(OSError):
+        beside = [p.name for p in path.parent.iterdir()]
+    raise InputError(f"{name}: there is no {wanted} {path}.{hint(path.name, beside)}")
+
 
 KEY = Annotated[str, Flag("VALUE")]
 LIMIT = Parameter(
@@ -261,6 +311,7 @@ class Command:
         given, keys = self.parse(arguments)
         values = {p.name: p.read(getattr(given, p.name)) for p in self.parameters}
         for p in self.parameters:
+            p.check_path(values[p.name])
             needed = p.kind[2].needs
             if needed and values[p.name] != p.default:
                 other = needed.split()[0]

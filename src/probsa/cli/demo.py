@@ -16,14 +16,13 @@ from ..core import (
     files_matching,
     foreign,
     foreign_files,
-    is_empty,
     open_output,
     read_json,
     remove_written_folder,
     write_json,
 )
 from ..datasets import LESION_DIGIT, write_digit_pictures, write_digit_slides
-from ..errors import InputError, OutputExists
+from ..errors import InputError
 from ..evaluation import InstanceTable, centre, instance_metrics, read_predictions
 from ..maps import draw_doubt, save_figure
 from ..statistics import Metric
@@ -31,6 +30,7 @@ from ..tasks import of_chance
 from ..training import Reporter, RunConfig, read_run, thread_count, train
 from ..view import ViewData, export_page
 from ..workflow import Trained, finish_run, train_and_report
+from .commands.demo import MARK, check_folder
 
 DEFAULT = "default"
 """What the demo calls the run by the default recipe."""
@@ -44,8 +44,6 @@ CHANCE = 0.5
 """AUROC of chance."""
 SHOWN = 3
 """Number of slides with drawn maps: the first positive test slides, not the best ones."""
-MARK = "probsa-demo.json"
-"""File that marks a folder as written by a demo, so that a later demo may replace it."""
 ROWS = {
     "auroc": "bag AUROC",
     "auroc_positive_bags": "patch AUROC in positive slides",
@@ -83,8 +81,7 @@ def run_demo(
         OutputExists: `out` contains something that a demo did not write.
     """
     started = time.perf_counter()
-    if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or not is_empty(out)):
-        raise OutputExists(f"{out} exists and is not the folder of a demo: give another --out")
+    check_folder(out)
     open_output(out, earlier=_earlier_files)
     folders = [out / name for name in ("data", "runs", "maps", "page")]
     for folder in folders:

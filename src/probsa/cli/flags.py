@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from ..cohorts import Estimate, RunOptions
     from ..evaluation import GuaranteeOptions
 
-Dir = Annotated[Path, Flag("DIR")]
-Csv = Annotated[Path, Flag("CSV")]
+Dir = Annotated[Path, Flag("DIR", holds="output")]
+InputDir = Annotated[Path, Flag("DIR", holds="folder")]
+Csv = Annotated[Path, Flag("CSV", holds="file")]
 Name = Annotated[str, Flag("NAME")]
 Count = Annotated[PositiveInt, Flag("N")]
 Whole = Annotated[int, Flag("N")]
@@ -46,7 +47,7 @@ MPP_HELP = (
 SlideMpp = Annotated[str, Flag("MPP|CSV", MPP_HELP)]
 MppOfSlides = Annotated[str, Flag("MPP|CSV", MPP_HELP, needs="--slides DIR")]
 LabelsToInclude = Annotated[
-    Path, Flag("CSV", "Table of labels to include in the table of predictions.")
+    Path, Flag("CSV", "Table of labels to include in the table of predictions.", holds="file")
 ]
 
 
@@ -126,13 +127,14 @@ class GuaranteeFlags:
     per_class: Annotated[bool, Flag(needs="--coverage 0.9")] = False
     set_score: Literal["lac", "aps"] = "lac"
 
-    def options(self) -> "GuaranteeOptions | None":
-        """Return the requested guarantees, or None if there is no flag that requests one.
+    def check(self) -> bool:
+        """Return whether a guarantee is requested; PyTorch is not imported.
 
         Raises:
-            InputError: a flag has no effect because another one is missing.
+            InputError: a flag has no effect because another one is missing, or the folder of the
+                calibration bags does not hold predictions.
         """
-        from ..evaluation import GuaranteeOptions
+        from ..evaluation import read_predictions
 
         if self.coverage is None and self.max_error is None and self.recall is None:
             if self.calibration != "val":
@@ -140,7 +142,21 @@ class GuaranteeFlags:
                     "--calibration alone guarantees nothing: add a level, for example "
                     "--coverage 0.9"
                 )
+            return False
+        if self.calibration != "val":
+            read_predictions(self.calibration)
+        return True
+
+    def options(self) -> "GuaranteeOptions | None":
+        """Return the requested guarantees, or None if there is no flag that requests one.
+
+        Raises:
+            InputError: see `check`.
+        """
+        if not self.check():
             return None
+        from ..evaluation import GuaranteeOptions
+
         return GuaranteeOptions(
             coverage=self.coverage, max_error=self.max_error, recall=self.recall,
             calibration=None if self.calibration == "val" else Path(self.calibration),

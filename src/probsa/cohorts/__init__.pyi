@@ -10,6 +10,7 @@ from .geometry import MAX_LINES as MAX_LINES
 from .geometry import SlideGeometry as SlideGeometry
 from .geometry import print_geometries as print_geometries
 from .geometry import write_mpp_table as write_mpp_table
+from .inputs import check_source as check_source
 from .inputs import find_inputs as find_inputs
 from .inputs import inputs_by_name as inputs_by_name
 from .reading import open_source as open_source

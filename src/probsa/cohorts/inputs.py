@@ -1,6 +1,7 @@
 """Find the slides and CT series at the path given to `probsa patch`, and name each uniquely."""
 
 from collections import Counter
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,8 @@ from ..errors import InputError
 from ..slides import (
     PLAIN_SUFFIXES,
     files_below,
+    SLIDE_SUFFIXES,
+    is_scan,
     list_scans,
     map_reason,
     open_slide,
@@ -82,6 +85,21 @@ def find_inputs(source: Path | str, *, mpp: Resolution | None = None) -> list[Re
             f"for {next(iter(mpp), 'no slide')!r}, but the first slide is {next(iter(given))!r}"
         )
     return [replace(r, mpp=given.get(r.name)) for r in found]
+
+
+def check_source(source: Path) -> None:
+    """Refuse a folder without slides and series; no slide and no series is opened.
+
+    Raises:
+        InputError: see `find_inputs`.
+    """
+    if not source.is_dir():
+        return
+    for folder, _, names in os.walk(source, followlinks=True):
+        for path in (Path(folder, name) for name in names):
+            if path.suffix.lower() in SLIDE_SUFFIXES or (path.is_file() and is_scan(path)):
+                return
+    find_inputs(source)
 
 
 def resolve_mpp(record: Record, fallback: float | None) -> Record:

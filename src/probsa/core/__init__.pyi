@@ -103,6 +103,9 @@ from .segments import segment_mean as segment_mean
 from .segments import segment_softmax as segment_softmax
 from .segments import segment_sum as segment_sum
 from .segments import segment_topk as segment_topk
+from .source import NotConstant as NotConstant
+from .source import SourceClass as SourceClass
+from .source import source_modules as source_modules
 from .stopping import call_at_stop as call_at_stop
 from .stopping import end_process as end_process
 from .stopping import keep as keep

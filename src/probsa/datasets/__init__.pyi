@@ -18,6 +18,7 @@ from .feature_metadata import telling_metadata as telling_metadata
 from .labels import LabelTable as LabelTable
 from .labels import bags_without_label as bags_without_label
 from .labels import check_enough_match as check_enough_match
+from .labels import check_bag_table as check_bag_table
 from .labels import check_labels_match as check_labels_match
 from .labels import drop_bags as drop_bags
 from .labels import match_bags as match_bags
@@ -34,7 +35,9 @@ from .metadata import Metadata as Metadata
 from .names import SPLIT_PARTS as SPLIT_PARTS
 from .names import last_part as last_part
 from .names import without_suffix as without_suffix
+from .opening import bag_names as bag_names
 from .opening import open_bags as open_bags
+from .overlay import label_files as label_files
 from .patients import PatientBags as PatientBags
 from .patients import patient_table as patient_table
 from .sampling import balanced_epoch as balanced_epoch

@@ -267,6 +267,15 @@ def _assigned(role: str, text: str, *, where: str) -> str | int | None:
     )
 
 
+def check_bag_table(path: Path | str) -> None:
+    """Refuse what is no table, or has no column of bags; labels are read where they are used.
+
+    Raises:
+        TableError: as `read_table`.
+    """
+    TextTable.read(path, expected=HEADER).select("bag", synonyms=SYNONYMS)
+
+
 def write_table(path: Path, table: LabelTable, bags: Iterable[str]) -> None:
     """Write the rows of these bags, with the names of their classes."""
     columns: dict[str, Sequence[object] | None] = {

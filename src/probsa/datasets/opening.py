@@ -5,6 +5,7 @@ import re
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from ..core import (
     GraphOptions,
@@ -19,19 +20,19 @@ from ..core import (
 )
 from ..errors import BagError, hint
 from ..slides import is_scan, slide_files
-from .bag_set import BagSet
-from .formats.clam import ClamTensorBags
-from .formats.hdf5 import Hdf5Bags
-from .formats.slideflow import INDEXES, SlideflowBags, is_slideflow
-from .formats.stamp import StampBags, is_stamp
-from .formats.torchmil import TorchmilBags
+from .formats.recognition import INDEXES, is_slideflow, is_stamp
 from .overlay import label_files
+
+if TYPE_CHECKING:
+    from .bag_set import BagSet
 
 log = logging.getLogger(__name__)
 
 SETS = ("", "features", "patches_*/features", "*px_overlap", "slices")
 """Folders that may contain `features_<encoder>`: beside `patches` (TRIDENT, probsa), or `features`
 (torchmil)."""
+Reader = Literal["clam", "hdf5", "slideflow", "stamp", "torchmil"]
+"""The modules of `formats` that read bags."""
 PREFIX = "features_"
 """Optional prefix of the name when users choose a folder of features."""
 STAMP_FOLDER = re.compile(r".+-[0-9a-f]{8}")
@@ -46,7 +47,7 @@ def open_bags(
     features: str | None = None,
     instance_labels: Path | str | None = None,
     max_bag_gb: float | None = None,
-) -> BagSet:
+) -> "BagSet":
     """Open the bags of a folder, written by probsa, TRIDENT, CLAM, STAMP, slideflow or torchmil.
 
     Args:
@@ -64,23 +65,46 @@ def open_bags(
             several folders of features exist and none is chosen, or no file of instance labels
             is named after a bag.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        beside = [p.name for p in folder.parent.glob("*/")]
-        raise BagError(
-            f"there is no folder {folder}: give the one that holds the bags."
-            f"{hint(folder.name, beside)}"
-        )
-    chosen = _chosen_folder(folder, features)
+    chosen = _chosen_folder(Path(folder), features)
     with bag_limit(max_bag_gb):
-        kind, files = _recognised(chosen)
+        reader, files = _recognised(chosen)
         for path in passed_over(chosen, files):
             log.warning("note: %s: it is passed over", not_a_file(path))
-        bags = kind(chosen, files_by_name(files), graph=graph or GraphOptions(), cache_gb=cache_gb)
+        paths = files_by_name(files)
+        options = graph or GraphOptions()
+        bags = _bag_set(reader)(chosen, paths, graph=options, cache_gb=cache_gb)
     bags.graph_chosen = graph is not None
     if instance_labels is not None:
         bags.overlay = label_files(Path(instance_labels), bags.names)
     return bags
+
+
+def bag_names(folder: Path | str, *, features: str | None = None) -> tuple[str, ...]:
+    """Return the names of the bags of a folder, as `open_bags` opens it; no file of bags is read.
+
+    Raises:
+        BagError: as `open_bags`, as far as names tell.
+    """
+    _, files = _recognised(_chosen_folder(Path(folder), features))
+    return tuple(files_by_name(files))
+
+
+def _bag_set(reader: Reader) -> "type[BagSet]":
+    """Return the class that reads the bags of a tool; its module needs PyTorch."""
+    from .formats.clam import ClamTensorBags
+    from .formats.hdf5 import Hdf5Bags
+    from .formats.slideflow import SlideflowBags
+    from .formats.stamp import StampBags
+    from .formats.torchmil import TorchmilBags
+
+    readers: dict[Reader, type[BagSet]] = {
+        "clam": ClamTensorBags,
+        "hdf5": Hdf5Bags,
+        "slideflow": SlideflowBags,
+        "stamp": StampBags,
+        "torchmil": TorchmilBags,
+    }
+    return readers[reader]
 
 
 def feature_folders(folder: Path) -> dict[str, Path]:
@@ -99,6 +123,12 @@ def feature_folders(folder: Path) -> dict[str, Path]:
 
 def _chosen_folder(folder: Path, features: str | None) -> Path:
     """Return the folder that contains the feature files."""
+    if not folder.is_dir():
+        beside = [p.name for p in folder.parent.glob("*/")]
+        raise BagError(
+            f"there is no folder {folder}: give the one that holds the bags."
+            f"{hint(folder.name, beside)}"
+        )
     if features is None:
         for clam in ("h5_files", "pt_files"):
             if is_there(folder / clam, folder=True):
@@ -121,7 +151,7 @@ def _chosen_folder(folder: Path, features: str | None) -> Path:
     return next(iter(sets.values())) if len(sets) == 1 else folder
 
 
-def _recognised(folder: Path) -> tuple[type[BagSet], list[Path]]:
+def _recognised(folder: Path) -> tuple[Reader, list[Path]]:
     """Return the reader and the files of a folder."""
     stored, tensors, arrays = hdf5_files(folder), pt_files(folder), npy_files(folder)
     own = [p for p in stored if p.parent == folder]
@@ -137,14 +167,14 @@ def _recognised(folder: Path) -> tuple[type[BagSet], list[Path]]:
     if stored:
         for path in stored:
             with suppress(BagError):  # raised again where the bag is read
-                return (StampBags if is_stamp(path) else Hdf5Bags), stored
-        return Hdf5Bags, stored
+                return ("stamp" if is_stamp(path) else "hdf5"), stored
+        return "hdf5", stored
     if tensors and is_slideflow(folder, tensors):
-        return SlideflowBags, tensors
+        return "slideflow", tensors
     if tensors and folder.name == "pt_files":
-        return ClamTensorBags, tensors
+        return "clam", tensors
     if arrays and not tensors:
-        return TorchmilBags, arrays
+        return "torchmil", arrays
     start = f"there are no bags in {folder}"
     if any(folder.glob("*.zarr")):
         raise BagError(

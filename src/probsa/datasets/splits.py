@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.model_selection import StratifiedGroupKFold
 
 from ..core import TextTable, as_record, counted, is_missing, write_csv, write_json
 from ..errors import InputError, TableError
@@ -226,6 +225,8 @@ def _stratified_folds(
     y: np.ndarray, groups: np.ndarray, k: int, *, seed: int
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return k divisions into training and validation rows; ValueError if a class is too small."""
+    from sklearn.model_selection import StratifiedGroupKFold
+
     splitter = StratifiedGroupKFold(n_splits=k, shuffle=True, random_state=seed)
     with warnings.catch_warnings():
         # scikit-learn warns of classes with fewer bags than folds; the callers check them.

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from sklearn.metrics import roc_auc_score
 
 from .instances.measures import rank_correlation, within_bag
 from .map_scores import MapScore, drawn_values
@@ -46,6 +45,8 @@ def bag_measures(p: Prediction) -> BagMeasures:
         known = labels >= 0
         wrong = ((evidence > 0) != (labels > 0))[known]
         if wrong.any() and not wrong.all():
+            from sklearn.metrics import roc_auc_score
+
             by_doubt = roc_auc_score(wrong, by_prediction[known])
             gain = float(by_doubt - roc_auc_score(wrong, -np.abs(evidence)[known]))
     if p.leave_one_out is not None:

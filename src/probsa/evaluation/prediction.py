@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
 
 from ..core import NUMBERS, ONE_INDEX, ONE_NUMBER, POSITIONS, ArrayForm, TaskName, counted
 from ..tasks import TASKS, Stated, Task
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+else:
+    Axes = Any  # importing Matplotlib takes longer than the refusal of a folder may
 
 EXPLANATIONS = {
     "class_score": "scores",
@@ -232,6 +235,7 @@ class Prediction:
             The axes.
         """
         import matplotlib.pyplot as plt
+        from matplotlib.collections import PolyCollection
 
         ax = plt.gca() if ax is None else ax
         mean, variance = (

@@ -662,6 +662,11 @@ def check_output(
         )
 
 
+def check_predictions_output(folder: Path, *, overwrite: bool) -> None:
+    """Refuse a folder to which predictions cannot be written; see `check_output`."""
+    check_output(folder, OWN, overwrite=overwrite)
+
+
 def write_instances(path: Path, p: Prediction) -> None:
     """Write the per-instance outputs of one bag atomically."""
     from .. import __version__

@@ -12,3 +12,6 @@ from ._registry import describe as describe
 from ._registry import names as names
 from ._registry import readiness as readiness
 from ._registry import register as register
+from ._source import check_name as check_name
+from ._source import check_weights_path as check_weights_path
+from ._source import known_names as known_names

@@ -1,14 +1,12 @@
 from ._attention import AttentionModel as AttentionModel
-from ._base import Family as Family
 from ._base import Model as Model
 from ._base import Output as Output
 from ._base import Provenance as Provenance
-from ._base import ScoreKind as ScoreKind
 from ._base import bag_rows as bag_rows
-from ._catalogue import catalogue_lines as catalogue_lines
 from ._catalogue import catalogue_page as catalogue_page
-from ._catalogue import catalogue_rows as catalogue_rows
 from ._explanation import Explanation as Explanation
+from ._kinds import Family as Family
+from ._kinds import ScoreKind as ScoreKind
 from ._logistic import BagFeatures as BagFeatures
 from ._logistic import FeatureSums as FeatureSums
 from ._logistic import LogisticFit as LogisticFit
@@ -27,3 +25,10 @@ from ._registry import names as names
 from ._registry import plain_model as plain_model
 from ._registry import register as register
 from ._retired import RETIRED_OPTIONS as RETIRED_OPTIONS
+from ._source import ListedModel as ListedModel
+from ._source import catalogue_lines as catalogue_lines
+from ._source import catalogue_rows as catalogue_rows
+from ._source import known_arguments as known_arguments
+from ._source import known_names as known_names
+from ._source import known_originals as known_originals
+from ._source import listed_models as listed_models

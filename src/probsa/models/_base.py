@@ -13,10 +13,7 @@ from ..core import Bag, Bags, draw_key, random_stream
 from ..errors import BagError, InputError
 from ..variational import Likelihood, Posterior, Predictive, likelihood_of
 from ._explanation import Explanation
-
-ScoreKind = Literal["logit", "probability", "weight", "relevance", "evidence"]
-Family = Literal["local", "global"]
-"""The ProbSA paper's two families: whether instances interact over the whole bag (`global`)."""
+from ._kinds import Family, ScoreKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,10 +1,9 @@
-"""The list of models and its page, docs/models.md, generated from the registry alone."""
-
-from collections.abc import Iterator
+"""The page of models, docs/models.md, generated from the registry alone."""
 
 from ._base import Model
 from ._originals import sources
 from ._registry import look_up, names
+from ._source import needed_words
 
 PAGE = """\
 # Models
@@ -46,38 +45,6 @@ def methods() -> dict[type[Model], list[str]]:
     return found
 
 
-def needs(method: type[Model]) -> str:
-    """Return what the bags of a method must contain, in words."""
-    needed = sorted({"edges": "a graph", "coords": "coordinates"}[n] for n in method.needs)
-    if method.min_instances > 1:
-        needed.append(f"{method.min_instances} instances or more")
-    return " and ".join(needed) or "features only"
-
-
-def catalogue_rows() -> dict[str, dict[str, str]]:
-    """Return the description of each registered name that `probsa models --json` prints."""
-    return {
-        name: {
-            "summary": look_up(name).summary,
-            **{k: getattr(method.provenance, k) for k in ("paper", "code", "licence")},
-            "needs": needs(method),
-            "score": method.score_kind,
-        }
-        for method, its_names in methods().items()
-        for name in its_names
-    }
-
-
-def catalogue_lines() -> Iterator[str]:
-    """Iterate over the lines that `probsa models` prints: a method's names, then its details."""
-    for method, its_names in methods().items():
-        yield from (f"{name:<22} {look_up(name).summary}" for name in its_names)
-        of = method.provenance
-        yield f"    {of.paper}"
-        yield f"    code: {of.code}; licence: {of.licence}"
-        yield f"    needs: {needs(method)}"
-
-
 def catalogue_page() -> str:
     """Return the text of docs/models.md."""
     shown: dict[str, str] = {}  # a name of the first method that follows its paper so
@@ -96,13 +63,14 @@ def _section(method: type[Model], its_names: list[str], shown: dict[str, str]) -
         for name, source in sources().items()
         if source.model in its_names and source.read.__module__.startswith(f"{__package__}.")
     )
+    needed = needed_words(method.needs, method.min_instances)
     lines = {
         "Paper": f"{of.paper}{from_paper}",
         "Code": f"{of.code}; licence: {of.licence}{from_code}",
         "Comparison": of.fair,
         "Original": ", ".join(f"`{k}={v!r}`" for k, v in sorted(settings.items())),
         "Weights": ", ".join(f"`{name}`" for name in sorted(read)),
-        "Needs": f"{needs(method)}. Score of an instance: {method.score_kind}.",
+        "Needs": f"{needed}. Score of an instance: {method.score_kind}.",
     }
     return "\n".join(
         (

@@ -6,7 +6,6 @@ from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float
-from sklearn.metrics import roc_auc_score
 
 from ..core import TaskName
 from ..errors import InputError
@@ -107,6 +106,8 @@ class Unordered(OneClass):
         p = np.hstack([1 - p, p]) if p.shape[1] == 1 else p
         if len(set(labels.tolist())) != p.shape[1]:
             return None
+        from sklearn.metrics import roc_auc_score  # its import takes longer than a refusal may
+
         scores = p[:, 1] if p.shape[1] == 2 else p / p.sum(1, keepdims=True)
         return float(roc_auc_score(labels, scores, multi_class="ovr"))
 
@@ -237,6 +238,8 @@ class Multilabel(Task):
         )
 
     def validation_score(self, y: Y, p: P) -> float | None:
+        from sklearn.metrics import roc_auc_score
+
         aurocs = []
         for finding, score in zip(y.T, p.T, strict=True):
             known = np.isfinite(finding)

@@ -25,6 +25,11 @@ from .devices import choose_device as choose_device
 from .devices import gpu_count as gpu_count
 from .devices import precision_context as precision_context
 from .devices import thread_count as thread_count
+from .given import GivenRun as GivenRun
+from .given import check_features_of as check_features_of
+from .given import check_files as check_files
+from .given import given_run as given_run
+from .given import names_model as names_model
 from .loop import epoch_seconds as epoch_seconds
 from .loop import train as train
 from .optimizers import clip_gradients as clip_gradients
@@ -55,10 +60,11 @@ from .recipes import recipe_sentence as recipe_sentence
 from .reporting import Reporter as Reporter
 from .run_folder import RunFolder as RunFolder
 from .run_folder import StoredTargets as StoredTargets
+from .run_folder import check_run_output as check_run_output
+from .run_folder import check_trained as check_trained
 from .run_folder import config_differences as config_differences
 from .runfile import checked_run as checked_run
 from .runfile import commented as commented
-from .runfile import names_model as names_model
 from .runfile import read_run as read_run
 from .runfile import run_keys as run_keys
 from .runfile import run_schema as run_schema

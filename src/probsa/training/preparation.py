@@ -20,7 +20,6 @@ from ..core import (
     Bags,
     as_record,
     counted,
-    hdf5_files,
     max_bag_gb,
     optional_path,
     read_json,
@@ -60,6 +59,7 @@ from ..tasks import Target
 from ..variational import LikelihoodSpec, balanced_weights, fit_spec
 from .checkpoints import Checkpoint
 from .config import DataConfig, RunConfig
+from .given import chosen_set
 from .run_folder import ADVICE, RunFolder
 
 
@@ -96,13 +96,11 @@ def open_data(data: DataConfig, *, features: Path | str | None = None) -> BagSet
     features = optional_path(features)
     # instance labels belong to the rows of the run's own features
     is_own_folder = features is None or features.resolve() == data.features.resolve()
-    # a folder of files is given where the run chose one of several by its name
-    of_files = features is not None and any(p.parent == features for p in hdf5_files(features))
     return open_bags(
         features or data.features,
         graph=data.graph,
         cache_gb=data.cache_gb,
-        features=None if of_files and not is_own_folder else data.feature_set,
+        features=chosen_set(data, features or data.features),
         instance_labels=data.instance_labels if is_own_folder else None,
         max_bag_gb=max_bag_gb(data.max_bag_gb),
     )

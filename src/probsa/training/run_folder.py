@@ -13,11 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
 import yaml
-from matplotlib.axes import Axes
 
 from ..core import (
     Limits,
@@ -36,11 +34,16 @@ from ..core import (
     write_json,
     write_text,
 )
-from ..errors import InputError, OutputExists, UnknownName
-from ..models import names
+from ..errors import CheckpointError, InputError, OutputExists, UnknownName
 from .config import RunConfig, leaves, load_yaml, plain
-from .runfile import run_keys
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+else:
+    Axes = Any  # a folder that is no run is refused before Matplotlib or PyTorch are imported
+
+PRETRAINED = "config.json"
+"""File of a folder that `save_pretrained` wrote."""
 ADVICE = "copy the run again, or train it again"
 
 
@@ -218,6 +221,52 @@ def earlier_files(folder: Path) -> list[Path]:
     return files_matching(folder, (*FILES_OF_A_RUN, *members, *RESULTS_OF_A_RUN))
 
 
+def check_run_output(path: Path, *, resume: bool, overwrite: bool) -> None:
+    """Refuse a folder that `open_run` cannot create or open; nothing is changed.
+
+    Raises:
+        OutputExists: it is not empty, and neither `resume` nor `overwrite` is set.
+        InputError: it is not empty and holds no run.
+    """
+    folder = RunFolder(path)
+    if not path.exists() or (path.is_dir() and is_empty(path)):
+        return
+    if resume:
+        if not folder.config_file.is_file():
+            raise InputError(f"{path} is not empty and holds no run.yaml: nothing to resume")
+        return
+    if not overwrite:
+        raise OutputExists(
+            f"{path} exists: continue with --resume, start again with --overwrite, "
+            "or give another --out"
+        )
+    if not folder.config_file.is_file():
+        raise InputError(
+            f"{path} is not a run folder, so it is not overwritten: remove it yourself"
+        )
+
+
+def check_trained(path: Path, *, checkpoint: Literal["best", "last"] = "best") -> None:
+    """Refuse what is neither a trained run nor a model that `load` reads; no weights are read.
+
+    Raises:
+        InputError: the folder is no run, or its run file is damaged.
+        CheckpointError: the run has no such checkpoint.
+    """
+    if path.is_file() or (path / PRETRAINED).is_file():
+        return
+    run = RunFolder(path)
+    if not run.config_file.is_file() and (path / "predictions.csv").is_file():
+        raise InputError(f"{path} holds predictions, not a run: give the run that made them")
+    for member in run.members():
+        file = member.best if checkpoint == "best" else member.last
+        if not file.is_file():
+            raise CheckpointError(
+                f"there is no checkpoint {file}: train the run to its end with `probsa train "
+                f"--out {path} --resume`"
+            )
+
+
 def open_run(
     path: Path, config: RunConfig, *, resume: bool, overwrite: bool, own: bool = True
 ) -> RunFolder:
@@ -251,19 +300,11 @@ def open_run(
             )
         open_output(path, earlier=earlier_files, own=own, others=WRITTEN_BY_LIBRARIES)
         return folder
+    check_run_output(path, resume=resume, overwrite=overwrite)
     if path.exists() and not is_empty(path):
-        if resume:
-            raise InputError(f"{path} is not empty and holds no run.yaml: nothing to resume")
-        if not overwrite:
-            raise OutputExists(
-                f"{path} exists: continue with --resume, start again with --overwrite, "
-                "or give another --out"
-            )
-        if not folder.config_file.is_file():
-            raise InputError(
-                f"{path} is not a run folder, so it is not overwritten: remove it yourself"
-            )
         remove_written_folder(path, earlier=earlier_files)
+    import torch
+
     open_output(path, own=own, others=WRITTEN_BY_LIBRARIES)
     # written before all other files: a folder with a run.yaml can be resumed
     write_text(folder.config_file, yaml.safe_dump(config.to_dict(), sort_keys=False))
@@ -298,6 +339,9 @@ def config_differences(stored: RunConfig, requested: RunConfig) -> dict[str, tup
 
 
 def _defaults(config: RunConfig) -> dict[str, Any]:
+    from ..models import names
+    from .runfile import run_keys
+
     preset = config.model_arguments.get("preset", "paper")
     keys = run_keys(config.model, preset) if config.model in names() else {}
     return {k: plain(key.default) for k, key in keys.items() if key.section == "model"}

@@ -10,28 +10,12 @@ from typing import Any
 import yaml
 
 from ..core import json_schema
-from ..errors import InputError, UnknownName
-from ..models import PRESET, arguments, build, look_up, names, plain_model
-from ..tasks import TASKS
-from .config import (
-    SECTIONS,
-    RunConfig,
-    RunKey,
-    flatten,
-    load_yaml,
-    plain,
-    section_keys,
-)
+from ..errors import InputError
+from ..models import PRESET, arguments, build, look_up, plain_model
+from .config import SECTIONS, RunConfig, RunKey, flatten, plain, section_keys
+from .given import FROM_DATA, Given, check_keys, given_run, registered_model
 from .recipes import default_recipe
 from .validation import check_selection
-
-FROM_DATA = {"in_dim", "class_weights", "seed"}
-"""Arguments of a model that are not keys of a run: the data or the run's seed determine them."""
-BY_RECIPE = " in the default recipe"
-"""The source of values that no one gave, in messages."""
-
-Given = Mapping[str, tuple[Any, str]]
-"""Values and their sources by key; a source is ` in run.yaml`, or empty for a flag."""
 
 
 @cache
@@ -70,31 +54,8 @@ def read_run(file: Path | str | None, flags: Mapping[str, Any]) -> RunConfig:
         UnknownName: a key or a model does not exist; suggests the nearest.
         InputError: a value has the wrong type; names the key, and the file that contains it.
     """
-    layers = [
-        {k: (v, where) for k, v in values.items() if v is not None or k != "model.name"}
-        for values, where in _sources(file, flags)
-    ]
-    if not any("model.name" in layer for layer in layers):
-        layers.insert(0, {k: (v, BY_RECIPE) for k, v in default_recipe().items()})
-    model = _registered({k: v for layer in layers for k, v in layer.items()})
-    given: dict[str, tuple[Any, str]] = {}
-    for layer in layers:  # in full: a key overrides another spelling of itself
-        given |= flatten(layer, arguments(model).keys() - FROM_DATA)
-    task = TASKS.get(given.get("data.task", ("", ""))[0])  # None for `auto` and unknown names
-    by_recipe = given.get("training.members", (1, ""))[1] == BY_RECIPE
-    if by_recipe and task is not None and task.averages is None:
-        given["training.members"] = (1, BY_RECIPE)
-    return _run(model, given)
-
-
-def names_model(file: Path | None, flags: Mapping[str, Any]) -> bool:
-    """Return whether a run file or flags name a model; otherwise the run has the default recipe."""
-    return any(values.get("model.name") is not None for values, _ in _sources(file, flags))
-
-
-def _sources(file: Path | str | None, flags: Mapping[str, Any]) -> list[tuple[dict[str, Any], str]]:
-    of_file = [] if file is None else [(flatten(load_yaml(Path(file))), f" in {file}")]
-    return [*of_file, (flatten(flags), "")]
+    given = given_run(file, flags)
+    return _run(given.model, given.values)
 
 
 def checked_run(values: Mapping[str, Any], *, where: str = "") -> RunConfig:
@@ -103,8 +64,10 @@ def checked_run(values: Mapping[str, Any], *, where: str = "") -> RunConfig:
     They must name a model. `where` is their source in error messages, such as ` in run.yaml`.
     """
     given = {key: (value, where) for key, value in values.items()}
-    model = _registered(given)
-    return _run(model, flatten(given, arguments(model).keys() - FROM_DATA))
+    model = registered_model(given)
+    values = flatten(given, arguments(model).keys() - FROM_DATA)
+    check_keys(model, values)
+    return _run(model, values)
 
 
 def without_prior(config: RunConfig) -> RunConfig:
@@ -125,28 +88,10 @@ def without_prior(config: RunConfig) -> RunConfig:
     return checked_run(flatten({**config.to_dict(), "model": {"name": model, **kept}}))
 
 
-def _registered(given: Given) -> str:
-    """Return the name of the model, which must be registered."""
-    if "model.name" not in given:
-        raise InputError(f"no model is given: add --model NAME, one of {', '.join(names())}")
-    name, where = given["model.name"]
-    if name not in names():
-        raise UnknownName(f"model{where}", str(name), names())
-    return name
-
-
 def _run(model: str, given: Given) -> RunConfig:
     """Return the run of a model, with the keys of its arguments in full."""
     preset = given.get("model.preset", ("paper", ""))[0]
     keys = run_keys(model, "original" if preset == "original" else "paper")
-    for key, (_, where) in given.items():
-        if key not in keys:
-            _refuse_of_other_models(model, key, where=where)
-            short = [*(k.short for k in keys.values()), *SECTIONS, "model"]
-            raise UnknownName(f"key of a run{where}", key, keys if "." in key else short)
-    for short in ("features", "labels"):
-        if given.get(f"data.{short}", (None,))[0] is None:
-            raise InputError(f"no {short} given: add --{short} PATH")
     values = {k: key.default for k, key in keys.items() if key.section == "model"}
     values |= {k: keys[k].read(value, where=where) for k, (value, where) in given.items()}
     if values.get("model.n_classes", 0) is None:
@@ -160,18 +105,6 @@ def _run(model: str, given: Given) -> RunConfig:
         raise InputError(f"model {model}: {e}") from e
     check_selection(config.training, built, validation=True)
     return config
-
-
-def _refuse_of_other_models(model: str, key: str, *, where: str) -> None:
-    """Raise an InputError if only other models have this argument."""
-    argument = key.removeprefix("model.")
-    others = [n for n in names() if argument in arguments(n).keys() - FROM_DATA]
-    if others:
-        some = ", ".join(others[:3]) + (", …" if len(others) > 3 else "")
-        raise InputError(
-            f"the model {model} has no argument {argument}{where}, but {some} "
-            f"{'has' if len(others) == 1 else 'have'}: remove it, or give another --model"
-        )
 
 
 def commented(config: RunConfig) -> str:

@@ -5,16 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core import files_matching, is_empty, read_json, write_json
-from ..errors import InputError, OutputExists, SlideError
+from ..core import files_matching, read_json, write_json
+from ..errors import InputError, SlideError
 from ..jobs import replacing_folder
 from ..maps import READ_ERRORS
 from .app import static_folder
+from .output import MARK, check_export
 from .pages import ADDRESSES, ViewData
 from .scripts import without_folders
 
-MARK = "probsa-view.json"
-"""File that marks a folder as an export, which `overwrite` may replace."""
 MAX_MPP = 2.0
 """Default of the finest resolution of exported slides, in µm per pixel."""
 SLICE_PIXELS = 256
@@ -51,13 +50,7 @@ def export_page(
         OutputExists: the folder exists and may not be replaced.
     """
     out = Path(out)
-    if out.exists() and not (out.is_dir() and is_empty(out)):
-        if not (out / MARK).is_file():
-            raise OutputExists(
-                f"{out} exists and is not an export of probsa view: give a new folder"
-            )
-        if not overwrite:
-            raise OutputExists(f"{out} exists: give a new folder or --overwrite")
+    check_export(out, overwrite=overwrite)
     with replacing_folder(out, earlier=_earlier_files) as new:
         failures = _write(data, new, progress=progress)
         size = sum(f.stat().st_size for f in new.rglob("*") if f.is_file())

@@ -1,27 +1,20 @@
 """The data sets of a grid: those that it names, or those found in given folders."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...core import as_record, read_json
-from ...datasets import (
-    STUDY_NAMES,
-    STUDY_RECORD,
-    LabelTable,
-    Study,
-    StudyOptions,
-    open_study,
-    read_card,
-    read_study,
-    recognise_study,
-)
+from ...datasets import LabelTable, check_bag_table
 from ...errors import InputError, UnknownName
 from ...training import plain
 from ..tables.table import key
 from .entries import number_list, run_keys
+
+if TYPE_CHECKING:
+    from ...datasets import Study
 
 FEATURES, LABELS, INSTANCES = "features", "labels.csv", "instance_labels"
 """Names that make a folder a data set; instance labels are optional."""
@@ -67,17 +60,14 @@ def found_at(given: str) -> dict[str, dict[str, Any]]:
     Raises:
         InputError: The folder holds none; the message lists what was expected.
     """
-    name, equals, rest = given.partition("=")
-    if not (equals and re.fullmatch(r"[\w.-]+", name)) or Path(given).exists():
-        name, rest = "", given
-    folder = Path(rest).expanduser().resolve()
-    if not folder.is_dir():
-        raise InputError(f"there is no folder {folder}, which --data names")
+    name, folder = folder_of(given)
     if (single := _keys_of_folder(folder)) is not None:
         return {name or folder.name: single}
     below = {p.name: _keys_of_folder(p) for p in sorted(folder.iterdir()) if p.is_dir()}
     several = {n: keys for n, keys in below.items() if keys is not None}
     if not several:
+        from ...datasets import recognise_study
+
         try:
             study = recognise_study(folder)
         except InputError as e:
@@ -97,6 +87,8 @@ def found_at(given: str) -> dict[str, dict[str, Any]]:
 
 def _keys_of_folder(folder: Path) -> dict[str, Any] | None:
     """Return the keys of a features folder with labels, or of a study's folder, else None."""
+    from ...datasets import STUDY_RECORD, read_card, read_study
+
     if (folder / STUDY_RECORD).is_file():
         return {"dataset": read_study(folder).name, "root": str(folder)}
     features, labels, instances = (folder / n for n in (FEATURES, LABELS, INSTANCES))
@@ -157,6 +149,44 @@ def named_sets(given: Any, *, where: str) -> dict[str, dict[str, Any]]:
     return {str(n): _absolute(keys, where=f"{where} (data {n})") for n, keys in sets.items()}
 
 
+def check_paths(given: Any, *, data: Sequence[str], where: str) -> None:
+    """Refuse folders and tables of data sets that are not there; no study is opened.
+
+    Args:
+        given: The value of `data` in a grid.
+        data: `DIR` or `NAME=DIR` each, which replace it.
+        where: Path of the grid's file, for error messages.
+
+    Raises:
+        InputError, TableError, BagError: Names the path.
+    """
+    for text in data:
+        folder_of(text)
+    if data or given is None or shared_keys(given):
+        return
+    for name, keys in named_sets(given, where=where).items():
+        folder = Path(keys["root"] if "dataset" in keys else keys["features"])
+        if not folder.is_dir():
+            raise InputError(f"there is no folder {folder}, which {where} (data {name}) names")
+        if "dataset" not in keys:
+            check_bag_table(Path(keys["labels"]))
+
+
+def folder_of(given: str) -> tuple[str, Path]:
+    """Return the name and the folder of `DIR` or `NAME=DIR`; the name is empty if none is given.
+
+    Raises:
+        InputError: There is no such folder.
+    """
+    name, equals, rest = given.partition("=")
+    if not (equals and re.fullmatch(r"[\w.-]+", name)) or Path(given).exists():
+        name, rest = "", given
+    folder = Path(rest).expanduser().resolve()
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}, which --data names")
+    return name, folder
+
+
 def prepare_set(
     given: Mapping[str, Any], *, out: Path, feature_set: str | None, where: str
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -167,6 +197,8 @@ def prepare_set(
     Raises:
         InputError, TableError, BagError: The folder is not as expected.
     """
+    from ...datasets import STUDY_NAMES, StudyOptions, open_study
+
     chosen = {} if feature_set is None else {"feature_set": feature_set}
     if "dataset" not in given:
         return run_keys({**given, **chosen}, where=where), ()
@@ -188,8 +220,10 @@ def prepare_set(
     return run_keys(rest | settings, where=where), study.notes
 
 
-def _made_before(out: Path, root: Path) -> Study | None:
+def _made_before(out: Path, root: Path) -> "Study | None":
     """Return the study that an earlier call made of the same folder, if any is finished."""
+    from ...datasets import STUDY_RECORD, read_study
+
     if not (out / STUDY_RECORD).is_file():
         return None
     record = as_record(dict[str, Any], read_json(out / STUDY_RECORD), where=str(out / STUDY_RECORD))

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from ...core import NonNegativeInt, PositiveInt
 from ...errors import InputError, UnknownName
-from ...models import arguments, look_up, names, plain_model
+from ...models import known_arguments, known_names
 from ...training import RunKey, flatten, section_keys
 from ...variational import KLWeight
 from .methods_and_cells import Family, Method
@@ -188,6 +188,8 @@ def methods_of(given: Any, weights: Sequence[KLWeight], *, where: str) -> tuple[
         raise InputError(
             f"{where} names no models: give some, for example models: [abmil, abmil-probsa-diag]"
         )
+    from ...models import look_up
+
     has_kl = {item.name: look_up(item.name).model.has_kl for item in items}
     plain = [_method(item, None, where=where) for item in items if not has_kl[item.name]]
     entries: list[MethodEntry] = []
@@ -211,6 +213,18 @@ def methods_of(given: Any, weights: Sequence[KLWeight], *, where: str) -> tuple[
     return tuple(entries)
 
 
+def check_models(given: Any, *, where: str) -> None:
+    """Check the names of models and of their arguments, which `methods_of` does as well.
+
+    Raises:
+        UnknownName: A model or an argument does not exist.
+        InputError: An entry is invalid.
+    """
+    for item in listed(given):
+        if item not in WORDS:
+            _spread(item, where=where)
+
+
 def check_exceptions(
     rules: Sequence[ExceptionRule], data: Mapping[str, Any], entries: Sequence[MethodEntry]
 ) -> tuple[str, ...]:
@@ -219,7 +233,7 @@ def check_exceptions(
     Raises:
         UnknownName: An exception names a model that does not exist.
     """
-    known = [*names(), *(e.method.label for e in entries)]
+    known = [*known_names(), *(e.method.label for e in entries)]
     for pattern in (p for rule in rules for p in listed(rule.models)):
         if not any(fnmatchcase(name, pattern) for name in known):
             raise UnknownName("model in an exception", pattern, known)
@@ -240,20 +254,22 @@ def _spread(item: Any, *, where: str) -> list[ModelEntry]:
         )
     entry = read_record(ModelEntry, given, where=f"{where} (models)")
     name = entry.name
-    if name in names():
-        known = arguments(name)
+    if name in known_names():
+        known = known_arguments(name)
         for key in entry.others:
             if key not in known:
                 own = [f.name for f in fields(ModelEntry) if f.name != "others"]
                 raise UnknownName(f"argument of {name} in {where}", key, [*known, *own])
         return [entry]
     if name not in WORDS:
-        raise UnknownName(f"model in {where}", name, [*names(), *WORDS])
+        raise UnknownName(f"model in {where}", name, [*known_names(), *WORDS])
     if unexpected := [*entry.others, *(["label"] if entry.label else [])]:
         raise InputError(
             f"the entry {name!r} of models in {where} has {unexpected[0]!r}: an entry for several "
             "models takes only training and kl_weight"
         )
+    from ...models import look_up, names
+
     return [replace(entry, name=n) for n in names() if name in ("all", look_up(n).family)]
 
 
@@ -266,6 +282,8 @@ def _method(item: ModelEntry, λ: KLWeight | None, *, where: str) -> MethodEntry
 
 def _baseline(entry: MethodEntry, known: Sequence[MethodEntry]) -> MethodEntry:
     """Return the plain baseline that replaces λ = 0: an equal listed one if any, else a new one."""
+    from ...models import plain_model
+
     method = entry.method
     plain = plain_model(method.model, method.arguments)
     assert plain is not None

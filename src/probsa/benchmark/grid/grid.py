@@ -6,7 +6,7 @@ models on some data sets; later ones in this list take precedence.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,34 +16,24 @@ from ...core import optional_path, write_text
 from ...datasets import patient_table
 from ...errors import InputError, ProbSAError
 from ...training import (
-    SECTIONS,
     RunConfig,
-    RunKey,
     checked_run,
-    load_yaml,
     open_data,
     plain,
     read_labels,
 )
 from .data_sets import DataSet, chosen_splits, found_at, named_sets, prepare_set, shared_keys
 from .entries import (
-    ExceptionRule,
     GridFile,
     check_exceptions,
-    exceptions_of,
     kl_weights,
     listed,
     methods_of,
     number_list,
-    read_record,
-    run_keys,
 )
+from .given import GRID_KEYS, given_grid
 from .methods_and_cells import Cell, Method
 
-GRID_KEYS = tuple(f.name for f in fields(GridFile) if f.name != "others")
-"""Keys of a grid that are not keys of its runs."""
-LISTS = ("models", "kl_weight", "seeds", "splits")
-"""Keys whose flag may give several values, separated by commas."""
 FEATURE_SET = "data.feature_set"
 
 
@@ -123,12 +113,6 @@ def splits_folder(out: Path, data: str) -> Path:
     return out / "splits" / data
 
 
-def grid_name(path: Path) -> str:
-    """Return a grid's name: its key `name`, else the name of its file."""
-    given = load_yaml(path, what="grid", least="models") if path.is_file() else {}
-    return str(given.get("name", path.stem))
-
-
 def read_grid(
     path: Path | str,
     *,
@@ -153,42 +137,13 @@ def read_grid(
         TableError: The labels are missing or unusable.
     """
     path, out = Path(path), optional_path(out)
-    flags = overrides or {}
-    given_as = ", ".join(f"--{_short(key)}" for key in flags)
-    where = f"{path} (with {given_as})" if flags else str(path)
-    own: dict[str, Any] = {}
-    slurm: dict[str, Any] = {}
-    for_runs: dict[str, Any] = {}
-    for key, value in flags.items():
-        name = "kl_weight" if key == "training.kl_weight" else key
-        if name in GRID_KEYS:
-            several = name in LISTS and isinstance(value, str) and "," in value
-            own[name] = f"[{value}]" if several and value[0] not in "[{" else value
-        elif name.startswith("slurm."):
-            option = RunKey(name=name, annotation=Any, help="")
-            slurm[option.short] = option.read(value)
-        else:
-            for_runs[key] = value
-    last = ExceptionRule(others=run_keys(for_runs, where="the flags", others=GRID_KEYS))
-    given = load_yaml(path, what="grid", least="models") | own
-    file = read_record(GridFile, given, where=where)
-    if file.left_out_bags and file.keep == "none":
-        raise InputError(
-            f"left_out_bags in {where} is {file.left_out_bags} with keep: none: the models predict "
-            "bags again, so keep their best checkpoints, or give left_out_bags: 0"
-        )
-    for_all = run_keys(file.others, where=where, others=GRID_KEYS)
+    given = given_grid(path, overrides, data=data)
+    where = given.where
+    file = given.file
+    rules = given.rules
+    models = given.models
+    for_all = dict(given.for_all)
     name = file.name or path.stem
-    rules = exceptions_of(file, where=where)
-    models = listed(file.models)
-    if "seeds" in own and "exceptions" not in own:
-        rules = [replace(r, seeds=None) for r in rules]
-    if "kl_weight" in own and "models" not in own:
-        models = [
-            {k: v for k, v in m.items() if k != "kl_weight"} if isinstance(m, dict) else m
-            for m in models
-        ]
-    rules += [last] if last.others else []
     sets = _found(data, shared=shared_keys(file.data)) if data else file.data
     if sets is None or shared_keys(sets):
         raise InputError(
@@ -224,7 +179,7 @@ def read_grid(
         data={n: {k.removeprefix("data."): v for k, v in d.items()} for n, d in ready.items()},
         models=models,
         exceptions=exceptions,
-        slurm=(file.slurm or {}) | slurm,
+        slurm=(file.slurm or {}) | given.slurm,
         others=for_all,
     )
     entries = methods_of(models, kl_weights(file.kl_weight, where=where), where=where)
@@ -262,12 +217,6 @@ def _found(data: Sequence[str], *, shared: Mapping[str, Any]) -> dict[str, dict[
                 raise InputError(f"two data sets are called {name!r}: give --data NAME=DIR")
             data_sets[name] = {**shared, **keys}
     return data_sets
-
-
-def _short(key: str) -> str:
-    """Return a run's key without its section, as flags usually give it: `epochs`."""
-    section, _, rest = key.partition(".")
-    return rest if section in SECTIONS and rest else key
 
 
 def _data_set(

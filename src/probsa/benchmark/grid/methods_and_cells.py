@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...models import Family, look_up, names
+from ...models import Family
 from ...training import RunConfig
 from ...variational import KLWeight
 
@@ -36,11 +36,15 @@ class Method:
     @property
     def family(self) -> Family:
         """The model's family; `local` if the model is not registered, as in a stored result."""
+        from ...models import look_up, names
+
         return look_up(self.model).family if self.model in names() else "local"
 
     @property
     def baseline(self) -> str | None:
         """The model that λ = 0 stands for: `abmil` for `abmil-probsa-diag`, None for `abmil`."""
+        from ...models import look_up, names
+
         return look_up(self.model).baseline if self.model in names() else None
 
 

@@ -93,12 +93,12 @@ def run(
 
     def tables(out: Path) -> Answer:
         """Write tables and figures of the finished cells."""
-        from ...benchmark import write_report
-
         if not (out / "cells").is_dir():
             raise InputError(
                 f"{out} is not the folder of a benchmark: it has no folder cells. Give --out"
             )
+        from ...benchmark import write_report
+
         names = [folder.name for folder in sorted((out / "cells").iterdir()) if folder.is_dir()]
         written = write_report(
             out, bags=shown_bags, methods=shown_methods, sources=_sources(slides or (), names),
@@ -114,11 +114,15 @@ def run(
         return tables(out)
     if grid is None:
         raise InputError("probsa benchmark needs a grid first: probsa benchmark GRID.yaml")
-    from ...benchmark import count_states, grid_name, plan, read_grid, run_grid
+    from ...benchmark import given_grid, grid_name
     from ...training import find_recipe
-    from ..terminal import GridBar
 
     grid = find_recipe(grid)
+    if not tables_only:
+        given_grid(grid, keys, data=data or [])
+    from ...benchmark import count_states, plan, read_grid, run_grid
+    from ..terminal import GridBar
+
     if tables_only:
         return tables(Path(grid_name(grid)))
     made = read_grid(grid, data=data or [], overrides=keys, out=out)

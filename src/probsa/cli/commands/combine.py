@@ -8,7 +8,7 @@ from ..flags import Dir
 
 
 def run(
-    predictions: Annotated[list[Path], Flag("PREDICTIONS")],
+    predictions: Annotated[list[Path], Flag("PREDICTIONS", holds="folder")],
     *,
     out: Dir,
     overwrite: bool = False,
@@ -25,6 +25,11 @@ def run(
         overwrite: Replace existing predictions.
     """
     from ...core import counted
+    from ...evaluation import check_predictions_output, read_predictions
+
+    for folder in predictions:
+        read_predictions(folder)
+    check_predictions_output(out, overwrite=overwrite)
     from ...evaluation import combine_predictions
 
     found = combine_predictions(predictions, out, overwrite=overwrite)

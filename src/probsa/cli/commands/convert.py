@@ -1,14 +1,15 @@
 """probsa convert."""
 
 from pathlib import Path
+from typing import Annotated
 
 from ...datasets import SourceFormat, TargetFormat
-from ..command import Answer
+from ..command import Answer, Flag
 from ..flags import Classes, Csv, Dir, FeatureSet, Name, SlideMpp
 
 
 def run(
-    source: Path,
+    source: Annotated[Path, Flag(holds="folder")],
     *,
     from_: SourceFormat,
     to: TargetFormat,
@@ -36,6 +37,14 @@ def run(
         overwrite: Replace existing bags.
     """
     from ...core import counted
+    from ...datasets import bag_names, check_bag_table
+    from ...slides import read_resolutions
+
+    bag_names(source, features=feature_set)
+    if labels is not None:
+        check_bag_table(labels)
+    if slide_mpp is not None:
+        read_resolutions(slide_mpp)
     from ...datasets import ConversionOptions, convert
     from ..terminal import Counter
 

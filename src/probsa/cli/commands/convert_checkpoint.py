@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-from ...errors import InputError
+from ...errors import InputError, UnknownName
 from ..command import Answer, Flag
 from ..flags import Classes, Name
 
 
 def run(
-    file: Path,
+    file: Annotated[Path, Flag(holds="file")],
     *,
     reference: Name,
     out: Annotated[Path, Flag("FILE")],
@@ -28,12 +28,16 @@ def run(
         classes: Names of the classes in the order of their indices.
         overwrite: Replace an existing file.
     """
-    from ...training import convert_checkpoint
+    from ...models import known_originals
 
     pairs = [text.partition("=") for text in argument or ()]
     for name, equals, _ in pairs:
         if not equals:
             raise InputError(f"--argument is {name!r}: expected NAME=VALUE, as in k_sample=8")
+    if reference not in (known := known_originals()):
+        raise UnknownName("original class", reference, known)
+    from ...training import convert_checkpoint
+
     model = convert_checkpoint(
         file, out, reference=reference, arguments={name: value for name, _, value in pairs},
         classes=classes, overwrite=overwrite,

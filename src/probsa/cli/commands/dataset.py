@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from ...datasets import StudyName
 from ...errors import InputError
 from ..command import Answer, Flag, write
-from ..flags import Classes, Csv, Dir, FeatureSet, Name
+from ..flags import Classes, Csv, Dir, FeatureSet, InputDir, Name
 
 DOWNLOADED = "download"
 """Subfolder of --out that --fetch downloads to."""
@@ -38,19 +38,19 @@ class StudyFlags:
     duplicates: Csv | None = None
     test_scans: Csv | None = None
     train_scans: Csv | None = None
-    instance_labels: Dir | None = None
+    instance_labels: InputDir | None = None
     classes: Classes | None = None
 
 
 def run(
     name: Literal[StudyName, "localmil"],
-    root: Path | None = None,
+    root: Annotated[Path, Flag(holds="folder")] | None = None,
     *,
     out: Dir,
-    features: Dir | None = None,
+    features: InputDir | None = None,
     feature_set: FeatureSet | None = None,
     flags: StudyFlags,
-    data: Dir | None = None,
+    data: InputDir | None = None,
     sets: Annotated[list[str], Flag("NAME")] | None = None,
     fetch: Annotated[str, Flag("REPO")] | None = None,
     revision: Name | None = None,
@@ -74,9 +74,6 @@ def run(
         data: Folder of the sets, instead of the root.
         sets: Sets to prepare. Default: all.
     """
-    from ...datasets import StudyOptions, fetch_release, open_study
-    from ..terminal import Counter
-
     if name == "localmil":
         if (root is None) == (data is None):
             raise InputError("give the folder of the sets once: probsa dataset localmil --data DIR")
@@ -91,11 +88,16 @@ def run(
                 "--fetch downloads the authors' processed folder of rsna, panda or camelyon16: "
                 "give no folder and no --features with it"
             )
+        from ...datasets import fetch_release
+
         root = fetch_release(fetch, out / DOWNLOADED, feature_set=feature_set, revision=revision)
     if root is None:
         raise InputError(
             "no folder is given: add it after the name, or --fetch REPO to download one"
         )
+    from ...datasets import StudyOptions, open_study
+    from ..terminal import Counter
+
     classes = None if flags.classes is None else tuple(flags.classes)
     options: dict[str, Any] = asdict(flags) | {"classes": classes}
     with Counter("reading") as count:

@@ -2,8 +2,23 @@
 
 from pathlib import Path
 
+from ...core import is_empty
+from ...errors import OutputExists
 from ..command import Answer
 from ..flags import Dir
+
+MARK = "probsa-demo.json"
+"""File that marks a folder as written by a demo, so that a later demo may replace it."""
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a folder that contains something that a demo did not write.
+
+    Raises:
+        OutputExists: names the folder.
+    """
+    if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or not is_empty(out)):
+        raise OutputExists(f"{out} exists and is not the folder of a demo: give another --out")
 
 
 def run(*, out: Dir = Path("probsa-demo")) -> Answer:
@@ -15,6 +30,7 @@ def run(*, out: Dir = Path("probsa-demo")) -> Answer:
     Args:
         out: Folder to write to.
     """
+    check_folder(out)
     from ..demo import render, run_demo
     from ..terminal import TrainingBar
 

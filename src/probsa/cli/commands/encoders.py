@@ -10,6 +10,10 @@ def run(name: str | None = None, *, markdown: bool = False) -> Answer:
         name: Encoder to describe.
         markdown: Print the page docs/encoders.md of the manual.
     """
+    from ...features import check_name
+
+    if name is not None:
+        check_name(name)
     from ...features import catalogue_lines, catalogue_page, describe, names, readiness
 
     if markdown:

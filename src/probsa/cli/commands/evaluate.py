@@ -7,16 +7,16 @@ from typing import Annotated, Literal
 from ...core import PositiveFloat
 from ...errors import InputError
 from ..command import Answer, Flag, write
-from ..flags import Classes, Csv, Dir, GuaranteeFlags, ThresholdRule, Whole
+from ..flags import Classes, Csv, Dir, GuaranteeFlags, InputDir, ThresholdRule, Whole
 
 
 def run(
-    predictions: Path,
+    predictions: Annotated[Path, Flag(holds="folder")],
     *,
     labels: Csv | None = None,
     classes: Classes | None = None,
     part: Literal["auto", "test", "val", "train", "all"] = "auto",
-    lesions: Dir | None = None,
+    lesions: InputDir | None = None,
     mpp: Annotated[PositiveFloat, Flag("MPP", needs="--lesions DIR")] | None = None,
     guarantees: GuaranteeFlags,
     threshold: ThresholdRule | None = None,
@@ -39,13 +39,21 @@ def run(
         figures: Folder to write figures of reliability, retention and deletion to, as PNG.
         full: Print the whole report instead of its summary.
     """
-    from ...evaluation import evaluate
+    from ...datasets import check_bag_table
+    from ...evaluation import read_predictions
 
     if bootstrap < 0 or 0 < bootstrap < 20:
         raise InputError(f"--bootstrap is {bootstrap}: expected 0 (no intervals) or at least 20")
+    read_predictions(predictions)
+    if labels is not None:
+        check_bag_table(labels)
+    guarantees.check()
+    from ...evaluation import evaluate
+
+    options = guarantees.options()
     report = evaluate(
         predictions, labels=labels, classes=classes, part=part, lesions=lesions, mpp=mpp,
-        guarantees=guarantees.options(), threshold=threshold, bootstrap=bootstrap, seed=seed,
+        guarantees=options, threshold=threshold, bootstrap=bootstrap, seed=seed,
     )  # fmt: skip
     if figures is not None:
         from ...maps import write_report_figures

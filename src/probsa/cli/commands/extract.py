@@ -4,16 +4,16 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from ..command import Answer, Flag, write
-from ..flags import Count, Device, Dir, Name, Readers, Whole, WorkFlags, estimated
+from ..flags import Count, Device, Name, Readers, Whole, WorkFlags, estimated
 
 
 def run(
-    work: Path,
+    work: Annotated[Path, Flag(holds="folder")],
     *,
     encoder: Name | None = None,
     weights: Annotated[str, Flag("FILE|URL|hub")] | None = None,
     set: Name | None = None,
-    slides: Dir | None = None,
+    slides: Annotated[Path, Flag("DIR", holds="any")] | None = None,
     windows: Annotated[str, Flag("NAMES")] = "brain,subdural,bone",
     device: Device = "auto",
     precision: Literal["float32", "bf16", "fp16"] = "float32",
@@ -49,16 +49,26 @@ def run(
     Work:
         workers: Number of encoders that run at the same time. Default: one per GPU, else 1.
     """
+    from ...cohorts import WorkFolder, check_source
+    from ...features import check_name, check_weights_path
+    from ...slides import Windows
+
+    WorkFolder(work).choose(set)
+    if encoder is not None:
+        check_name(encoder)
+    if weights is not None:
+        check_weights_path(weights)
+    if slides is not None:
+        check_source(slides)
+    ct_windows = Windows.parse(windows)
     from ...cohorts import (
         ExtractOptions,
         FeatureRecipe,
-        WorkFolder,
         estimate_features,
         extract_cohort,
     )
     from ...features import default_encoder
     from ...jobs import cores
-    from ...slides import Windows
     from ...training import choose_device, gpu_count
     from ..terminal import OutcomeBar
 
@@ -81,7 +91,7 @@ def run(
         encoder=encoder, weights=weights, device=device_type, precision=precision, dtype=dtype,
         batch=batch, readers=readers,
         threads=max(1, cores_per_worker - readers) if threads is None else threads,
-        windows=Windows.parse(windows),
+        windows=ct_windows,
     )  # fmt: skip
     if how.dry_run:
         return estimated(

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ...errors import InputError
+from ...errors import InputError, UnknownName
 from ..command import Answer, Flag, write
 from ..flags import Dir, MppOfSlides
 
@@ -52,11 +52,11 @@ class ExportFlags:
     dicom: bool = False
     nifti: bool = False
     anndata: Annotated[Literal["per-bag", "one-file"], Flag(alone="per-bag")] | None = None
-    features: Annotated[Path, Flag("DIR", needs="--anndata")] | None = None
+    features: Annotated[Path, Flag("DIR", needs="--anndata", holds="folder")] | None = None
 
 
 def run(
-    predictions: Path,
+    predictions: Annotated[Path, Flag(holds="folder")],
     *,
     out: Dir,
     bag: Annotated[list[str], Flag("NAME", repeated=True)] | None = None,
@@ -65,7 +65,7 @@ def run(
     ] = "auto",
     scale: Literal["fixed", "per-bag"] = "fixed",
     variances: bool = False,
-    slides: Dir | None = None,
+    slides: Annotated[Path, Flag("DIR", holds="any")] | None = None,
     slide_mpp: MppOfSlides | None = None,
     overlay: OverlayFlags,
     export: ExportFlags,
@@ -107,18 +107,27 @@ def run(
             "--anndata needs the features: add --features DIR, --slides WORK with the work folder "
             "that holds them, or --no-features"
         )
+    formats: dict[str, Any] = asdict(export) | {"features": features}
+    if no_png and not any(asdict(export).values()):
+        raise InputError("--no-png leaves nothing to write: add a format, such as --ome-tiff")
+    from ...datasets import bag_names
+    from ...evaluation import read_predictions
+    from ...slides import read_resolutions
+
+    table = read_predictions(predictions)
+    for name in bag or ():
+        if name not in table.bags:
+            raise UnknownName("predicted bag", name, table.bags)
+    mpp = None if slide_mpp is None else read_resolutions(slide_mpp)
+    if export.features is not None:
+        bag_names(export.features)
     from ...exports import Exported, ExportSettings, export_folder
     from ...maps import DOUBTS, VARIANCES, CohortSources, OverlaySettings, render_folder
-    from ...slides import read_resolutions
     from ..terminal import Counter
 
-    formats: dict[str, Any] = asdict(export) | {"features": features}
     settings = ExportSettings(**formats)
-    if no_png and not settings:
-        raise InputError("--no-png leaves nothing to write: add a format, such as --ome-tiff")
     sources = None
     if slides is not None:
-        mpp = None if slide_mpp is None else read_resolutions(slide_mpp)
         sources = CohortSources(slides, mpp=mpp)
     over = None if sources is None else (sources, OverlaySettings(**how))
     failures: list[tuple[str, str]] = []

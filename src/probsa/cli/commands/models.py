@@ -3,6 +3,7 @@
 from inspect import Parameter
 from typing import get_type_hints
 
+from ...errors import UnknownName
 from ..command import Answer
 
 
@@ -13,13 +14,18 @@ def run(name: str | None = None, *, markdown: bool = False) -> Answer:
         name: Model whose arguments are listed.
         markdown: Print the page docs/models.md of the manual.
     """
+    from ...models import catalogue_lines, catalogue_rows, known_names
+
+    if name is not None and name not in (known := known_names()):
+        raise UnknownName("model", name, known)
+    if name is None and not markdown:
+        return Answer(catalogue_rows(), "\n".join(catalogue_lines()))
     from ...core import described
-    from ...models import catalogue_lines, catalogue_page, catalogue_rows, look_up
+    from ...models import catalogue_page, look_up
 
     if markdown:
         return Answer(catalogue_page(), catalogue_page())
-    if name is None:
-        return Answer(catalogue_rows(), "\n".join(catalogue_lines()))
+    assert name is not None
     registration = look_up(name)
     rows, lines = {}, [f"{name}: {registration.summary}"]
 

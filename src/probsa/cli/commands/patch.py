@@ -8,14 +8,14 @@ from rich.console import Console
 
 from ...errors import OutputExists
 from ..command import Answer, Flag
-from ..flags import Count, Dir, Name, SlideMpp, Whole, WorkFlags, estimated
+from ..flags import Count, InputDir, Name, SlideMpp, Whole, WorkFlags, estimated
 
 Fraction = Annotated[float, Flag("FRACTION")]
 Area = Annotated[float, Flag("AREA")]
 
 
 def run(
-    source: Path,
+    source: Annotated[Path, Flag(holds="any")],
     *,
     out: Annotated[Path, Flag("WORK")],
     preset: Name | None = None,
@@ -32,7 +32,7 @@ def run(
     min_tissue_area: Area | None = None,
     min_hole_area: Area | None = None,
     max_holes: Whole | None = None,
-    contours: Dir | None = None,
+    contours: InputDir | None = None,
     workers: Count | None = None,
     how: WorkFlags,
 ) -> Answer:
@@ -72,6 +72,21 @@ def run(
         workers: Number of processes, actors or jobs. Default: by the number of cores and slides, at
             most 8.
     """
+    from ...cohorts import check_source
+    from ...patches import settings
+    from ...slides import read_resolutions
+
+    chosen = settings(
+        preset, size=patch_size, mpp=mpp, level=level, overlap=overlap, grid=grid,
+        min_tissue=min_tissue, method="otsu" if otsu else None, threshold=tissue_threshold,
+        min_area=min_tissue_area, min_hole=min_hole_area, max_holes=max_holes,
+    )  # fmt: skip
+    resolutions = None if slide_mpp is None else read_resolutions(slide_mpp)
+    check_source(source)
+    if mpp_table is not None and mpp_table.exists():  # it may be filled in
+        raise OutputExists(
+            f"{mpp_table} exists: give another name, or --slide-mpp {mpp_table} to use it"
+        )
     from ...cohorts import (
         MAX_LINES,
         SlideGeometry,
@@ -80,21 +95,9 @@ def run(
         print_geometries,
         write_mpp_table,
     )
-    from ...patches import settings
-    from ...slides import read_resolutions
     from ..terminal import ERR, OutcomeBar
 
-    chosen = settings(
-        preset, size=patch_size, mpp=mpp, level=level, overlap=overlap, grid=grid,
-        min_tissue=min_tissue, method="otsu" if otsu else None, threshold=tissue_threshold,
-        min_area=min_tissue_area, min_hole=min_hole_area, max_holes=max_holes,
-    )  # fmt: skip
-    resolutions = None if slide_mpp is None else read_resolutions(slide_mpp)
     distributed = how.options(workers=workers or 0, isolated=True)
-    if mpp_table is not None and mpp_table.exists():  # it may be filled in
-        raise OutputExists(
-            f"{mpp_table} exists: give another name, or --slide-mpp {mpp_table} to use it"
-        )
     if how.dry_run:
         estimate = estimate_patches(
             source, settings=chosen, contours=contours, mpp=resolutions,

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from ..command import Answer, Flag, write
-from ..flags import Csv, Device, Dir, LabelsToInclude, ThresholdRule
+from ..flags import Csv, Device, Dir, InputDir, LabelsToInclude, ThresholdRule
 
 
 def run(
-    run: Annotated[list[Path], Flag("RUN")],
+    run: Annotated[list[Path], Flag("RUN", holds="any")],
     *,
-    features: Dir,
+    features: InputDir,
     out: Dir,
     labels: LabelsToInclude | None = None,
     covariates: Csv | None = None,
@@ -42,7 +42,19 @@ def run(
             form, the model predicts each bag more than 100 times.
         overwrite: Replace existing predictions.
     """
-    from ...core import counted
+    from ...core import TextTable, counted
+    from ...datasets import check_bag_table
+    from ...evaluation import check_predictions_output
+    from ...training import check_features_of, check_trained
+
+    for folder in run:
+        check_trained(folder, checkpoint=checkpoint)
+    check_features_of(run[0], features)
+    if labels is not None:
+        check_bag_table(labels)
+    if covariates is not None:
+        TextTable.read(covariates)
+    check_predictions_output(out, overwrite=overwrite)
     from ...workflow import predict_folder
     from ..terminal import Counter
 

@@ -8,9 +8,9 @@ from ..flags import Device, LabelsToInclude, Name, Readers, SlideMpp
 
 
 def run(
-    source: Annotated[Path, Flag("INPUT")],
+    source: Annotated[Path, Flag("INPUT", holds="any")],
     *,
-    model: Annotated[list[Path], Flag("RUN")],
+    model: Annotated[list[Path], Flag("RUN", holds="any")],
     out: Annotated[Path, Flag("OUT")],
     labels: LabelsToInclude | None = None,
     weights: Annotated[str, Flag("FILE|URL|hub")] | None = None,
@@ -40,9 +40,22 @@ def run(
         patch_size: Side of the patches.
         mpp: Micrometres per pixel of the patches.
     """
+    from ...cohorts import check_source
     from ...core import counted
+    from ...datasets import check_bag_table
+    from ...features import check_name
     from ...jobs import cores
     from ...slides import read_resolutions
+    from ...training import check_trained
+
+    for folder in model:
+        check_trained(folder)
+    if encoder is not None:
+        check_name(encoder)
+    check_source(source)
+    resolutions = None if slide_mpp is None else read_resolutions(slide_mpp)
+    if labels is not None:
+        check_bag_table(labels)
     from ...training import choose_device
     from ...workflow import PipelineOptions, StatedRecipe, recipe_of_runs, run_pipeline
     from ..terminal import Counter, OutcomeBar
@@ -54,7 +67,7 @@ def run(
     readers = max(1, cores() // 2) if readers is None else readers
     options = PipelineOptions(
         weights=weights, device=choose_device(device).type,
-        slide_mpp=None if slide_mpp is None else read_resolutions(slide_mpp), labels=labels,
+        slide_mpp=resolutions, labels=labels,
         other_features=other_features, readers=readers, threads=max(1, cores() - readers),
     )  # fmt: skip
     over_slides = ("patching", "extracting")

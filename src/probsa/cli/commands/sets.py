@@ -1,16 +1,17 @@
 """probsa sets."""
 
 from pathlib import Path
+from typing import Annotated
 
-from ...errors import InputError
-from ..command import Answer
+from ...errors import InputError, OutputExists
+from ..command import Answer, Flag
 from ..flags import Classes, Csv, GuaranteeFlags, Whole
 
 
 def run(
-    predictions: Path,
+    predictions: Annotated[Path, Flag(holds="folder")],
     *,
-    out: Csv,
+    out: Annotated[Path, Flag("CSV")],
     guarantees: GuaranteeFlags,
     labels: Csv | None = None,
     classes: Classes | None = None,
@@ -29,11 +30,20 @@ def run(
         seed: Seed of the test for shift.
         overwrite: Replace an existing table.
     """
+    from ...datasets import check_bag_table
+    from ...evaluation import read_predictions
+
+    if not guarantees.check():
+        raise InputError("probsa sets needs a level, for example --coverage 0.9")
+    if out.exists() and not overwrite:
+        raise OutputExists(f"{out} exists: give another --out, or --overwrite")
+    read_predictions(predictions)
+    if labels is not None:
+        check_bag_table(labels)
     from ...evaluation import write_sets
 
     options = guarantees.options()
-    if options is None:
-        raise InputError("probsa sets needs a level, for example --coverage 0.9")
+    assert options is not None
     written = write_sets(
         predictions, options, out=out, labels=labels, classes=classes, overwrite=overwrite,
         seed=seed,

@@ -71,25 +71,40 @@ def run(
         model: Registered name; see `probsa models`. Default: the default recipe, with
             evidence-field.
     """
+    # what is wrong with names, paths and tables is said before PyTorch is imported
     from ...training import (
-        CHOSEN,
         RunFolder,
-        commented,
+        check_files,
+        check_run_output,
         find_recipe,
+        given_run,
         names_model,
-        read_run,
-        recipe_sentence,
-        run_schema,
-        without_prior,
     )
 
     if print_schema:
+        from ...training import run_schema
+
         schema = run_schema(keys.get("model.name"))
         return Answer(schema, json.dumps(schema, indent=2))
     note = ""
     if config is not None:
         config = find_recipe(config)
-    if resume and out is not None and config is None and not keys:
+    stored = resume and out is not None and config is None and not keys
+    if out is None and not (print_config or dry_run):
+        raise InputError("probsa train needs --out: the folder to write the run to")
+    if out is not None and not (print_config or dry_run):
+        check_run_output(out, resume=resume, overwrite=overwrite)
+    requested = None if stored else given_run(config, keys)
+    if out is not None and requested is None:
+        data = RunFolder(out).config().data
+    else:
+        assert requested is not None
+        data = requested.data()
+    if not print_config:
+        check_files(data)
+    from ...training import CHOSEN, commented, read_run, recipe_sentence, without_prior
+
+    if out is not None and stored:
         chosen = RunFolder(out).config()
     else:
         given = read_run(config, keys)
@@ -103,8 +118,7 @@ def run(
         return Answer(text, text)
     if dry_run:
         return _dry_run(chosen)
-    if out is None:
-        raise InputError("probsa train needs --out: the folder to write the run to")
+    assert out is not None
     from ...core import counted
     from ...training import read_split
     from ...workflow import train_and_report

@@ -1,11 +1,12 @@
 """probsa verify."""
 
 from pathlib import Path
+from typing import Annotated
 
-from ..command import Answer
+from ..command import Answer, Flag
 
 
-def run(folder: Path) -> Answer:
+def run(folder: Annotated[Path, Flag(holds="folder")]) -> Answer:
     """Read every file of a work folder or a folder of features, and report what is wrong.
 
     Reports what to do about each problem and changes nothing. The exit status is 1 if there is

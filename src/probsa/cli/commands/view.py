@@ -12,11 +12,11 @@ EXPORT = "--export DIR"
 
 
 def run(
-    predictions: Path,
+    predictions: Annotated[Path, Flag(holds="folder")],
     *,
-    slides: Annotated[Path, Flag("WORK")] | None = None,
+    slides: Annotated[Path, Flag("WORK", holds="any")] | None = None,
     slide_mpp: MppOfSlides | None = None,
-    against: Annotated[Path, Flag("OTHER")] | None = None,
+    against: Annotated[Path, Flag("OTHER", holds="folder")] | None = None,
     port: Whole | None = None,
     open: bool = False,
     export: Dir | None = None,
@@ -51,7 +51,19 @@ def run(
         raise InputError("--open and --port are for the server, which --export does not start")
     if max_mpp is not None and full:
         raise InputError("--max-mpp is not allowed with --full: give one of the two")
+    from ...evaluation import read_predictions
     from ...slides import read_resolutions
+    from ...training import RunFolder
+
+    for folder in (predictions, against):
+        if folder is not None:
+            run = RunFolder(folder)
+            read_predictions(run.predictions if run.config_file.is_file() else folder)
+    mpp = None if slide_mpp is None else read_resolutions(slide_mpp)
+    from ...view import check_export
+
+    if export is not None:
+        check_export(export, overwrite=overwrite)
     from ...view import MAX_MPP, SLICE_PIXELS, ViewData, export_page, serve
     from ..terminal import Counter
 
@@ -69,7 +81,7 @@ def run(
     reduced = export is not None and not full
     data = ViewData(
         predictions, slides=slides, against=against,
-        mpp=None if slide_mpp is None else read_resolutions(slide_mpp),
+        mpp=mpp,
         max_mpp=(max_mpp or MAX_MPP) if reduced else None,
         patch_mpp=max_mpp is None,
         most_pixels=SLICE_PIXELS if reduced else None,

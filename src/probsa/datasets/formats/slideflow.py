@@ -19,7 +19,6 @@ from ...core import (
     as_coordinates,
     as_features,
     graphs,
-    is_there,
     load_array,
     read_record,
     validate_bag,
@@ -27,10 +26,10 @@ from ...core import (
 from ...errors import BagError
 from ..bag_set import BagSet
 from ..metadata import Metadata
+from .recognition import SLIDEFLOW_CONFIG as CONFIG
+from .recognition import find_index
 from .tensors import AGAIN, load_tensor, tensor_shape
 
-INDEXES = (".index.npz", ".index.npy")
-CONFIG = "bags_config.json"
 STRIDES = 8
 """Largest `stride_div` of slideflow that is recognised; tiles overlap if it exceeds 1."""
 
@@ -57,7 +56,7 @@ class SlideflowBags(BagSet):
         self._config = BagsConfig()
         if path.is_file():
             self._config = read_record(BagsConfig, path, advice=advice)
-        self._indexed = any(_find_index(path) is not None for path in paths.values())
+        self._indexed = any(find_index(path) is not None for path in paths.values())
 
     def metadata(self, name: str) -> Metadata:
         self._known(name)
@@ -82,7 +81,7 @@ class SlideflowBags(BagSet):
     def _centres(self, name: str) -> np.ndarray | None:
         """Return the tile centres, (n, 2) in level-0 pixels; None if the folder has no index."""
         path = self._files[name]
-        index = _find_index(path)
+        index = find_index(path)
         if index is None:
             if self._indexed:
                 raise BagError(
@@ -169,13 +168,3 @@ def _side_level0(centres: np.ndarray, metadata: Metadata, mpp: float, *, name: s
         f"level-0 pixels wide at {mpp:g} µm per pixel, but tiles "
         f"lie {stride:g} apart: is the resolution right?"
     )
-
-
-def is_slideflow(folder: Path, files: list[Path]) -> bool:
-    """Return whether these `.pt` files are slideflow's, not CLAM's."""
-    return (folder / CONFIG).is_file() or any(_find_index(path) is not None for path in files)
-
-
-def _find_index(path: Path) -> Path | None:
-    candidates = (path.with_name(path.stem + ending) for ending in INDEXES)
-    return next((candidate for candidate in candidates if is_there(candidate)), None)

@@ -25,9 +25,8 @@ from ...core import (
 from ...errors import BagError, EmptyBag
 from ..bag_set import BagSet
 from ..metadata import Metadata
+from .recognition import STAMP_FEATURES as ROWS
 
-ROWS = ("feats", "patch_embeddings")
-"""Names of the features: of tiles, and of tiles in multiplex images."""
 NEWEST = 2
 """Newest major version of STAMP that is supported; later ones are rejected."""
 FIRST_PX, FIRST_UM = 224, 256.0
@@ -111,12 +110,6 @@ class StampBags(BagSet):
         with open_hdf5(path) as f:
             n, width = _feature_dataset(f, path).shape
         return int(n), int(width)
-
-
-def is_stamp(path: Path) -> bool:
-    """Return whether a file holds STAMP's features, not probsa's, TRIDENT's or CLAM's."""
-    with open_hdf5(path) as f:
-        return "features" not in f and any(name in f for name in ROWS)
 
 
 def _feature_dataset(f: h5py.File, path: Path) -> h5py.Dataset:
