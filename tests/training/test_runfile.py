@@ -23,6 +23,7 @@ from probsa.training.config import (
     plain,
     without_retired,
 )
+from probsa.training.given import names_model
 from probsa.training.recipes import (
     DEFAULT_RECIPE,
     default_recipe,
@@ -34,7 +35,6 @@ from probsa.training.run_folder import EXECUTION_KEYS
 from probsa.training.runfile import (
     checked_run,
     commented,
-    names_model,
     read_run,
     run_keys,
     run_schema,

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     arguments = [a for a in given if a != DEBUG]
     try:
-        with stoppable(*signals, message=stopped, restore=not own):
+        with stoppable(*signals, message=stopped, restore=not own, watched=own):
             return _dispatch(arguments)
     except SystemExit as e:  # --help and --version
         return int(e.code or 0)

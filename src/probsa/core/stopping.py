@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from .watchdog import announce, descendants, kill, start_watchdog, withdraw
+
 QUIET = "ignore:resource_tracker"
 """A filter of warnings for the processes that are started."""
-PATIENCE = 5.0
+PATIENCE = 3.0
 """Seconds that child processes have to remove what they leave."""
 
 _temporary: set[Path] = set()
@@ -33,12 +35,14 @@ _active: set[int] = set()
 def remove_at_stop(path: Path) -> Path:
     """Have a temporary file or folder, which need not exist yet, removed; see `keep`."""
     _temporary.add(path)
+    announce(path)
     return path
 
 
 def keep(path: Path) -> None:
     """Withdraw `remove_at_stop`: the path was removed or renamed."""
     _temporary.discard(path)
+    withdraw(path)
 
 
 def unfinished() -> tuple[Path, ...]:
@@ -75,9 +79,14 @@ def orderly_stop() -> Iterator[None]:
 
 @contextmanager
 def stoppable(
-    *numbers: int, status: int = 130, message: str = "", restore: bool = True
+    *numbers: int,
+    status: int = 130,
+    message: str = "",
+    restore: bool = True,
+    watched: bool = False,
 ) -> Iterator[None]:
     """End this process, its children and what they left unfinished, when a signal comes.
+
 
     Outside of the main thread, which alone receives signals, and inside another `stoppable`,
     nothing is changed.
@@ -87,6 +96,8 @@ def stoppable(
         status: exit status of the process.
         message: what is written to standard error.
         restore: whether the earlier handlers are put back at the end.
+        watched: whether a `watchdog` ends the process a few seconds after SIGTERM or a second
+            ctrl-C, even if a library's call does not return.
     """
     process = os.getpid()
     if process in _active or threading.current_thread() is not threading.main_thread():
@@ -105,10 +116,14 @@ def stoppable(
             return
         if _orderly:
             raise KeyboardInterrupt
-        for other in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(other, signal.SIG_IGN)
+        for other in (signal.SIGINT, signal.SIGTERM):  # not ignored: the watchdog counts them
+            signal.signal(other, lambda *_: None)
         end_process(status, message)
 
+    if watched:
+        start_watchdog(message)
+        for path in unfinished():
+            announce(path)
     before = {n: signal.signal(n, stop) for n in numbers or (signal.SIGTERM,)}
     _active.add(process)
     try:
@@ -135,7 +150,9 @@ def end_process(status: int, message: str = "") -> None:
     for child in children:
         child.join(max(0.0, until - time.monotonic()))
         if child.exitcode is None:
+            others = [] if child.pid is None else descendants(child.pid)
             child.kill()
+            kill(others)  # the readers of a worker that could not end them itself
     remove_unfinished()
     with suppress(Exception):  # the signal may have come while the stream was written to
         sys.stdout.flush()

@@ -17,8 +17,8 @@ from .feature_metadata import FeatureMetadata as FeatureMetadata
 from .feature_metadata import telling_metadata as telling_metadata
 from .labels import LabelTable as LabelTable
 from .labels import bags_without_label as bags_without_label
-from .labels import check_enough_match as check_enough_match
 from .labels import check_bag_table as check_bag_table
+from .labels import check_enough_match as check_enough_match
 from .labels import check_labels_match as check_labels_match
 from .labels import drop_bags as drop_bags
 from .labels import match_bags as match_bags
