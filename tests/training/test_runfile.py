@@ -295,7 +295,7 @@ def test_a_run_without_a_model_has_the_default_recipe(write, monkeypatch):
     assert "training evidence-field" in sentence and "epochs 3," in sentence
     assert read_run(write(commented(config), data=""), {}) == config
     recipe = {"model.name": "evidence-field", "ridge": 3.0, "seed": 4}
-    for module in ("recipes", "runfile"):
+    for module in ("recipes", "runfile", "given"):
         monkeypatch.setattr(f"probsa.training.{module}.default_recipe", lambda: recipe)
     assert read_run(None, {**DATA, "ridge": 2}).model_arguments["ridge"] == 2
     assert "(ridge 3.0, seed 4)" in recipe_sentence(read_run(None, DATA))

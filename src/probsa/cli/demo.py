@@ -30,7 +30,7 @@ from ..tasks import of_chance
 from ..training import Reporter, RunConfig, read_run, thread_count, train
 from ..view import ViewData, export_page
 from ..workflow import Trained, finish_run, train_and_report
-from .commands.demo import MARK, check_folder
+from .demo_folder import MARK, check_folder
 
 DEFAULT = "default"
 """What the demo calls the run by the default recipe."""

@@ -6,6 +6,7 @@ Exit status: 0 success, 1 some of many items failed, 2 wrong usage or input, 70 
 
 import json
 import logging
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -51,6 +52,29 @@ SHELL = Parameter(
 )
 
 
+CONTINUED = ("run", "patch", "extract", "benchmark")
+"""Commands that keep finished work when they are given again."""
+
+
+def advice_after_stop(arguments: Sequence[str]) -> str:
+    """Return how the work of a command goes on after it was stopped."""
+    command = next((a for a in arguments if not a.startswith("-")), "")
+    if command == "train":
+        out = "RUN"
+        for k, word in enumerate(arguments):
+            if word.startswith("--out="):
+                out = word.removeprefix("--out=")
+            elif word == "--out":
+                out = next(iter(arguments[k + 1 :]), out)
+        return (
+            f"Go on after the last finished epoch with: probsa train --out {shlex.quote(out)} "
+            "--resume"
+        )
+    if command in CONTINUED:
+        return "The same command goes on where it was stopped: finished work is kept"
+    return "Nothing half-written is left: the same command starts again"
+
+
 class _Messages(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
@@ -65,9 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A process of its own is also ended by ctrl-C, and by a signal while Python shuts down.
     own = arguments is None
     signals = (signal.SIGTERM, signal.SIGINT) if own else (signal.SIGTERM,)
-    stopped = ("\x1b[?25h" if sys.stderr.isatty() else "") + "probsa: stopped\n"  # with the cursor
     given = list(sys.argv[1:] if arguments is None else arguments)
     arguments = [a for a in given if a != DEBUG]
+    how_to_go_on = printable(f"probsa: stopped. {advice_after_stop(arguments)}")
+    # a bar hides the cursor of a terminal
+    stopped = ("\x1b[?25h" if sys.stderr.isatty() else "") + how_to_go_on + "\n"
     try:
         with stoppable(*signals, message=stopped, restore=not own, watched=own):
             return _dispatch(arguments)
@@ -75,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(e.code or 0)
     except KeyboardInterrupt:
         remove_unfinished()
-        write("probsa: stopped", error=True)
+        write(how_to_go_on, error=True)
         return 130
     except Exception as e:  # noqa: BLE001 - the last line of defence
         expected = isinstance(e, ProbSAError | OSError)

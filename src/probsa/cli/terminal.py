@@ -163,6 +163,12 @@ class TrainingBar(Bar, Reporter):
             self.note(line)
         self.tenth(number, self.epochs, line)
 
+    def count(self, activity: str, done: int, total: int) -> None:
+        if done == 1:
+            self.tenths = 0
+        self.update(description=activity, completed=done, total=total, text=f"{done}/{total}")
+        self.tenth(done, total, f"{activity} {done}/{total}")
+
     def remark(self, text: str) -> None:
         self.note(text)
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..core import bag_size, is_disk_full, read_stamp, write_bag
+from ..core import bag_size, is_disk_full, is_fault, read_stamp, write_bag
 from ..errors import BagError, InputError, ProbSAError, SlideError
 from ..features import Encoder, Precision, build
 from ..jobs import Task, TaskOutcome
@@ -148,7 +148,9 @@ class Extraction(CohortStage):
             return None
         try:
             known = self._examine(task, record)
-        except (ProbSAError, OSError, ValueError, AttributeError, RecursionError):
+        except (ProbSAError, OSError, ValueError, AttributeError, RecursionError) as e:
+            if isinstance(e, AttributeError) and is_fault(e):
+                raise
             return None  # the file is damaged
         if record is None and known is not None and known.kept:
             self.record(task, known)  # the process was killed before it wrote one

@@ -1,7 +1,7 @@
 """Find the slides and CT series at the path given to `probsa patch`, and name each uniquely."""
 
-from collections import Counter
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +9,8 @@ from pathlib import Path
 from ..errors import InputError
 from ..slides import (
     PLAIN_SUFFIXES,
-    files_below,
     SLIDE_SUFFIXES,
+    files_below,
     is_scan,
     list_scans,
     map_reason,

@@ -24,6 +24,7 @@ from .bags import repeat_bags as repeat_bags
 from .bags import select_instances as select_instances
 from .files import NOT_ON_WINDOWS as NOT_ON_WINDOWS
 from .files import WINDOWS as WINDOWS
+from .faults import is_fault as is_fault
 from .files import as_paths as as_paths
 from .files import check_file_name as check_file_name
 from .files import csv_text as csv_text
@@ -66,6 +67,8 @@ from .options import NonNegativeInt as NonNegativeInt
 from .options import PositiveFloat as PositiveFloat
 from .options import PositiveInt as PositiveInt
 from .options import Rate as Rate
+from .options import SampleCount as SampleCount
+from .options import StepCount as StepCount
 from .options import TaskName as TaskName
 from .options import UnitInterval as UnitInterval
 from .options import check_options as check_options

@@ -50,6 +50,10 @@ class Limits:
 
 
 PositiveInt = Annotated[int, Limits(at_least=1)]
+SampleCount = Annotated[int, Limits(at_least=1, at_most=100_000)]
+"""How often something is drawn: more would never end."""
+StepCount = Annotated[int, Limits(at_least=1, at_most=1_000)]
+"""How often something is repeated within one prediction."""
 NonNegativeInt = Annotated[int, Limits(at_least=0)]
 PositiveFloat = Annotated[float, Limits(above=0)]
 NonNegativeFloat = Annotated[float, Limits(at_least=0)]

@@ -1,12 +1,9 @@
 """A small process that ends this one where a signal cannot: inside a library's call.
 
-Python runs handlers of signals between two of its own instructions. A call of C that never returns,
-such as HDF5 in a damaged file, delays them for ever, and where it holds Python's lock no thread of
-Python runs either. The system itself, however, writes the number of each signal into a pipe
-(`signal.set_wakeup_fd`), which another process reads.
-
-SIGTERM, or SIGINT for the second time, gives the process a few seconds. Then the watchdog ends it
-and its children, and removes the temporary files that they had announced.
+A call of C that never returns delays Python's handlers for ever, and may hold the lock that threads
+need. The number of each signal is written into a pipe all the same (`set_wakeup_fd`). SIGTERM, or
+SIGINT for the second time, leaves a few seconds; then the watchdog ends the process with its
+children, and removes the temporary files that it had announced.
 """
 
 import os

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core import is_fault
 from ..errors import WeightsError, install_advice
 from ._base import Card, Encoder, Origin
 
@@ -175,6 +176,8 @@ def read(path: Path) -> dict[str, Tensor]:
             "wrote it: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')"
         ) from e
     except (SafetensorError, RuntimeError, EOFError, ValueError, KeyError, AttributeError) as e:
+        if is_fault(e):
+            raise
         raise WeightsError(f"{path}: not a file of weights, or a damaged one: {e}") from e
     if not isinstance(state_dict, Mapping):
         raise WeightsError(

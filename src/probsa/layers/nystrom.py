@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import PositiveInt, Rate
+from ..core import PositiveInt, Rate, StepCount
 from ..errors import InputError
 from .attention import full_precision
 
@@ -31,7 +31,7 @@ class NystromOptions:
     """Number of attention heads per layer."""
     landmarks: PositiveInt = 256
     """Largest number of landmarks of a bag."""
-    pinv_iterations: PositiveInt = 6
+    pinv_iterations: StepCount = 6
     """Number of iterations of the pseudo-inverse."""
     convolution: bool = True
     """Whether to add a convolution of 33 taps over the values."""

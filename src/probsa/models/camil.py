@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, Limits, PositiveInt, segment_softmax
+from ..core import Bags, Limits, PositiveInt, StepCount, segment_softmax
 from ..layers import (
     AttentionPosterior,
     Embed,
@@ -68,7 +68,7 @@ class CAMIL(Model):
         in_dim: int,
         n_classes: int = 1,
         embed: Widths = 512,
-        layers: PositiveInt = 2,
+        layers: StepCount = 2,
         nystrom_options: NystromOptions,
         query_dim: Annotated[int | None, Limits(at_least=1)] = None,
         attention_dim: PositiveInt = 128,

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, Limits, PositiveInt, Sizes, segment_sum
+from ..core import Bags, Limits, PositiveInt, Sizes, StepCount, segment_sum
 from ..layers import Arcs, Embed, TransformerLayer, Widths, both_ways, propagate, row_sum
 from ..variational import Dirac, Posterior
 from ._base import Model, Output, Provenance, ScoreKind, bag_rows
@@ -80,7 +80,7 @@ class GTP(Model):
         dropout: float = 0.0,
         width: Annotated[int | None, Limits(at_least=1)] = None,
         clusters: PositiveInt = 100,
-        layers: PositiveInt = 2,
+        layers: StepCount = 2,
         heads: int = 8,
         mlp_ratio: float = 2.0,
         code: Code = "authors",

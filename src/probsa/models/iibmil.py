@@ -12,7 +12,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ..core import Bags, Limits, NonNegativeFloat, NonNegativeInt, PositiveInt, Rate, segment_mean
+from ..core import (
+    Bags,
+    Limits,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    Rate,
+    StepCount,
+    segment_mean,
+)
 from ..errors import BagError
 from ..layers import Embed, PostNormLayer, QueryLayer, Widths, full_precision
 from ..variational import Dirac
@@ -119,11 +128,11 @@ class IIBMIL(Model):
         n_classes: int = 1,
         embed: Widths = 512,
         width: Annotated[int | None, Limits(at_least=1)] = None,
-        layers: PositiveInt = 2,
+        layers: StepCount = 2,
         heads: int = 8,
         hidden: PositiveInt = 2048,
         queries: PositiveInt = 5,
-        decoder_layers: PositiveInt = 2,
+        decoder_layers: StepCount = 2,
         decoder_heads: int | None = None,
         dropout: Rate = 0.0,
         instance_weight: NonNegativeFloat = 5.0,

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, Limits, PositiveInt, Rate
+from ..core import Bags, Limits, PositiveInt, Rate, StepCount
 from ..errors import InputError
 from ..layers import (
     Arcs,
@@ -140,7 +140,7 @@ class PatchGCN(AttentionModel):
         in_dim: int,
         n_classes: int = 1,
         embed: Widths = 512,
-        layers: PositiveInt = 3,
+        layers: StepCount = 3,
         conv: Literal["gen", "gcn"] = "gen",
         width: Annotated[int | None, Limits(at_least=1)] = None,
         mlp_bias: bool = True,

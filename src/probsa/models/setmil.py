@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..core import Bags, Limits, PositiveInt, Rate
+from ..core import Bags, Limits, PositiveInt, Rate, StepCount
 from ..errors import InputError
 from ..layers import (
     Cells,
@@ -221,7 +221,7 @@ class SETMIL(Model):
         reduced_dim: PositiveInt = 128,
         pyramid_dim: PositiveInt = 128,
         set_dim: Annotated[int | None, Limits(at_least=1)] = 512,
-        layers: PositiveInt = 2,
+        layers: StepCount = 2,
         heads: int = 8,
         dropout: Rate = 0.0,
         empty: Literal["masked", "tokens"] = "masked",

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from ..core import Bags, PositiveInt
+from ..core import Bags, PositiveInt, StepCount
 from ..layers import (
     ACTIVATIONS,
     Activation,
@@ -128,7 +128,7 @@ class SmABMIL(Model):
         alpha: float = 0.5,
         train_alpha: bool = True,
         mode: SmMode = "approximate",
-        steps: PositiveInt = 10,
+        steps: StepCount = 10,
         spectral_norm: bool = True,
         attention_dim: PositiveInt = 128,
         attention_activation: Activation = "tanh",

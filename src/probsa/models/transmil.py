@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, PositiveInt
+from ..core import Bags, StepCount
 from ..errors import InputError
 from ..layers import BagAttention, Embed, NystromLayer, NystromOptions, Widths
 from ..variational import Dirac
@@ -72,7 +72,7 @@ class PPEG(nn.Module):
 class SquareOptions(NystromOptions):
     """Nyström layers, with the convolutions of the square after the first."""
 
-    layers: PositiveInt = 2
+    layers: StepCount = 2
     """Number of Nyström layers; the convolutions come after the first."""
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, PositiveInt, Rate, Sizes, segment_max, segment_mean, segment_sum
+from ..core import Bags, PositiveInt, Rate, Sizes, StepCount, segment_max, segment_mean, segment_sum
 from ..layers import Embed, PostNormLayer
 from ..variational import Dirac
 from ._base import Model, Output, Provenance
@@ -78,7 +78,7 @@ class VMIL(Model):
         n_classes: int = 1,
         embed: int = 512,
         dropout: Rate = 0.0,
-        layers: PositiveInt = 2,
+        layers: StepCount = 2,
         heads: int = 8,
         feedforward: PositiveInt = 2048,
         gamma: Rate = 0.15,

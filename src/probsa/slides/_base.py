@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from PIL import Image
 
+from ..core import is_fault
 from ..errors import BagError, InputError, ProbSAError, RegionError, SlideError
 
 Box = tuple[float, float, float, float]
@@ -132,6 +133,8 @@ class Slide(ABC):
         except ProbSAError:
             raise
         except Exception as e:  # whatever a decoder raises on damaged data
+            if is_fault(e):
+                raise
             raise RegionError(
                 f"{self.path.name}: level {level} cannot be decoded in the {width} x {height} "
                 f"pixels from level-0 corner ({x}, {y}): {e}"
@@ -278,6 +281,8 @@ def reading(path: Path) -> Iterator[None]:
     except ProbSAError:
         raise
     except Exception as error:  # decoders of damaged files raise errors of any kind
+        if is_fault(error):
+            raise
         raise SlideError(
             f"{path} is damaged or truncated ({' '.join(str(error).split())}): it has "
             f"{path.stat().st_size:,} bytes; copy it again"

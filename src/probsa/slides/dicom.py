@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Float, Shaped
 
-from ..core import check_size
+from ..core import check_size, is_fault
 from ..errors import MissingExtra, SlideError
 from . import series
 from ._base import Scan, reading
@@ -216,6 +216,8 @@ def _decode(dataset: "Dataset", plane: Plane) -> Shaped[np.ndarray, "..."]:
     try:
         return pixel_array(dataset, index=plane.frame, decoding_plugin=plugin)
     except Exception as error:  # decoders of damaged frames raise errors of any kind
+        if is_fault(error):
+            raise
         if syntax.is_compressed and not plugin and importlib.util.find_spec("gdcm") is None:
             raise MissingExtra("python-gdcm", "ct") from error
         raise SlideError(f"{plane.label}: {' '.join(str(error).split())}") from error

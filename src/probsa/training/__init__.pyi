@@ -25,8 +25,9 @@ from .devices import choose_device as choose_device
 from .devices import gpu_count as gpu_count
 from .devices import precision_context as precision_context
 from .devices import thread_count as thread_count
+from .earlier_run import check_features_of as check_features_of
+from .earlier_run import check_settings as check_settings
 from .given import GivenRun as GivenRun
-from .given import check_features_of as check_features_of
 from .given import check_files as check_files
 from .given import given_run as given_run
 from .given import names_model as names_model

@@ -22,7 +22,7 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
-from ..core import NonNegativeInt, as_record, parse_json, replacing
+from ..core import NonNegativeInt, as_record, is_fault, parse_json, replacing
 from ..errors import CheckpointError, InputError, OutputExists, ProbSAError
 from ..models import Model, build, from_original, names
 from .config import leaves, tuples, without_retired
@@ -180,6 +180,8 @@ def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model
         model = build(name, **arguments)
         model.load_state_dict(tensors)
     except (ProbSAError, RuntimeError, TypeError, ValueError, ArithmeticError, MemoryError) as e:
+        if is_fault(e) and not isinstance(e, ProbSAError | TypeError):
+            raise
         raise CheckpointError(f"{path} does not fit the model {name!r}: {_first(e)}") from e
     return model
 
@@ -244,6 +246,8 @@ def damaged_state(path: Path) -> Iterator[None]:
     except ProbSAError:
         raise
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as e:
+        if isinstance(e, AttributeError) and is_fault(e):
+            raise
         raise CheckpointError(
             f"{path} cannot be continued from ({_first(e)}): its state of training is damaged, or "
             "belongs to another model. Train the run again"

@@ -21,9 +21,15 @@ from ..datasets import (
 from ..errors import InputError, UnknownName
 from ..models import known_arguments, known_names
 from ..tasks import TASKS
-from .config import SECTIONS, DataConfig, RunConfig, flatten, load_yaml, section_keys
+from .config import (
+    SECTIONS,
+    DataConfig,
+    RunConfig,
+    flatten,
+    load_yaml,
+    section_keys,
+)
 from .recipes import default_recipe
-from .run_folder import RunFolder
 
 FROM_DATA = {"in_dim", "class_weights", "seed"}
 """Arguments of a model that are not keys of a run: the data or the run's seed determine them."""
@@ -113,17 +119,6 @@ def chosen_set(data: DataConfig, features: Path) -> str | None:
     has_files = any(p.parent == features for p in hdf5_files(features))
     is_own = features.resolve() == data.features.resolve()
     return None if has_files and not is_own else data.feature_set
-
-
-def check_features_of(run: Path, features: Path) -> None:
-    """Refuse a folder without bags that a run, or a converted model, is to predict.
-
-    Raises:
-        BagError: see `bag_names`.
-    """
-    folder = RunFolder(run)
-    data = folder.config().data if folder.config_file.is_file() else None
-    bag_names(features, features=None if data is None else chosen_set(data, features))
 
 
 def names_model(file: Path | None, flags: Mapping[str, Any]) -> bool:

@@ -18,6 +18,9 @@ class Reporter:
     def epoch(self, row: Mapping[str, object]) -> None:
         """Called after an epoch: its row of metrics.csv."""
 
+    def count(self, activity: str, done: int, total: int) -> None:
+        """Called after each of several bags of an activity, such as `drawing maps`."""
+
     def note(self, text: str) -> None:
         """Called with a message that the user should see."""
 

@@ -6,7 +6,7 @@ Models that take these options expose the fields as arguments of their own (`rid
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from ..core import Limits, NonNegativeFloat, PositiveFloat, PositiveInt, check_options
+from ..core import Limits, NonNegativeFloat, PositiveFloat, PositiveInt, SampleCount, check_options
 
 KLWeight = float | Literal["linear", "cyclical"]
 RateSchedule = Literal["constant", "cosine", "step", "plateau"]
@@ -36,9 +36,9 @@ class PriorOptions(_Checked):
 class PosteriorOptions(_Checked):
     """Options of q(f | X): the number of samples, and the range of the variances."""
 
-    samples: PositiveInt = 16
+    samples: SampleCount = 16
     """Number of samples S in training; a Dirac always has one."""
-    predict_samples: PositiveInt = 1000
+    predict_samples: SampleCount = 1000
     """Number of samples S in prediction; a Dirac always has one."""
     log_variance_bounds: tuple[float, float] | None = (-10.0, 4.0)
     """Smooth lower and upper bound of log σ²; None leaves it unbounded."""

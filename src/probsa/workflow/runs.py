@@ -14,6 +14,8 @@ from ..core import (
     TextTable,
     counted,
     enumerated,
+    ledger_of,
+    named_file,
     read_json,
     remove_written,
     write_csv,
@@ -102,8 +104,9 @@ def train_and_report(
         out: the run folder to write.
         resume: continue an interrupted run in `out`.
         overwrite: delete an existing run in `out`.
-        maps: which bags to draw: those of the test part (of the validation part if there is no test
-            part), of both parts, or none.
+        maps: which bags to draw: the first `MOST_MAPS` of the test part (of the validation part if
+            there is no test part), all of both parts, or none. Maps that a run has already are not
+            drawn again when it is resumed.
         reporter: informed of every epoch.
         on_bag: called after every bag that is predicted or drawn.
         note: what the reporter is told once labels and bags are checked.
@@ -118,9 +121,11 @@ def train_and_report(
         )  # fmt: skip
         if int(os.environ.get("RANK", "0")) != 0:
             return None
-        return finish_run(run, maps=maps, reporter=reporter, on_bag=on_bag)
+        return finish_run(run, maps=maps, reporter=reporter, on_bag=on_bag, keep_maps=resume)
 
 
+MOST_MAPS = 12
+"""Largest number of maps that a run draws unless maps of all bags are asked for."""
 LEAK_COLUMNS: tuple[str, ...] = ("kind", "first", "first_part", "second", "second_part", "what")
 """The columns of leaks.csv."""
 
@@ -195,6 +200,7 @@ def finish_run(
     extras: bool = True,
     reporter: Reporter | None = None,
     on_bag: OnBag | None = None,
+    keep_maps: bool = False,
 ) -> Trained:
     """Predict, evaluate and draw the held-out bags of a trained run, in its folder.
 
@@ -206,6 +212,7 @@ def finish_run(
         reporter: informed of each stage, and of the epochs of the fit of images alone, for a run
             with covariates.
         on_bag: called after every bag that is predicted or drawn.
+        keep_maps: whether maps that were drawn from the same weights are not drawn again.
     """
     data, reporter = run.config().data, reporter or Reporter()
     predicted = predict_run(run, extras=extras, on_bag=on_bag, reporter=reporter)
@@ -236,14 +243,42 @@ def finish_run(
     split = read_split(run)
     drawn = {"test": split.test or split.val, "all": split.val + split.test, "none": ()}[maps]
     failures = list(predicted.failures)
-    if drawn:
-        reporter.remark(f"drawing {counted(len(drawn), 'map')}")
+    if maps == "test" and len(drawn) > MOST_MAPS:
+        reporter.remark(
+            f"drawing maps of {MOST_MAPS} of {len(drawn)} bags; for the others: "
+            f"probsa map {run.predictions} --out {run.maps}"
+        )
+        drawn = drawn[:MOST_MAPS]
+    missing = [bag for bag in drawn if not (keep_maps and _has_map(run, bag))]
+    if len(missing) < len(drawn):
+        reporter.remark(f"{counted(len(drawn) - len(missing), 'map')} drawn earlier, and kept")
+    if missing:
+        reporter.remark(f"drawing {counted(len(missing), 'map')}")
+
+        def progress(done: int, total: int) -> None:
+            reporter.count("drawing maps", done, total)
+            if on_bag is not None:
+                on_bag(done, total)
+
         sources = sources_of_features(data.features)
         over = None if sources is None else (sources, OverlaySettings(where_at_hand=True))
-        failures += render_folder(run.predictions, run.maps, bags=drawn, over=over, progress=on_bag)
+        failures += render_folder(
+            run.predictions, run.maps, bags=missing, over=over, progress=progress
+        )
     # written last, because this file marks a run as finished
     write_json(run.path / "evaluation.json", report.to_dict())
     return Trained(run=run, report=report, maps=len(drawn), failures=failures, leaks=leaks)
+
+
+def _has_map(run: RunFolder, bag: str) -> bool:
+    """Return whether a map of a bag was drawn, unaltered, from the weights that the run has."""
+    picture = named_file(run.maps, bag, ".png")
+    weights = [member.best for member in run.members()]
+    if not picture.is_file() or not all(file.is_file() for file in weights):
+        return False
+    ledger = ledger_of(picture)
+    drawn_later = picture.stat().st_mtime_ns > max(file.stat().st_mtime_ns for file in weights)
+    return drawn_later and ledger is not None and ledger.owns(picture)
 
 
 def predict_run(

@@ -64,7 +64,7 @@ def run(
     Args:
         name: Name of the data set; table for a cohort of your own; localmil for sets with instance
             labels, which recipes/localmil.yaml compares models on.
-        root: Folder of the data set.
+        root: Folder of the data set; for table, --features and --labels do as well.
         out: Folder to write to.
         features: Features made from the raw download: the work folder of probsa extract.
         fetch: Download the authors' folder from this repository of the Hugging Face Hub.
@@ -91,6 +91,8 @@ def run(
         from ...datasets import fetch_release
 
         root = fetch_release(fetch, out / DOWNLOADED, feature_set=feature_set, revision=revision)
+    if root is None and name == "table" and flags.labels is not None:
+        root = features  # a cohort of one's own is its features and its labels
     if root is None:
         raise InputError(
             "no folder is given: add it after the name, or --fetch REPO to download one"

@@ -19,7 +19,8 @@ probsa train --features DIR --labels CSV --out RUN [--model NAME] [--KEY VALUE .
        probsa train --out RUN --resume""",
     with_recipe=True,
     short=(
-        "features", "labels", "out", "model", "classes", "task", "test_fold", "epochs", "resume",
+        "features", "labels", "out", "model", "classes", "task", "test_fold", "epochs",
+        "learning_rate", "members", "threshold", "instance_labels", "config", "maps", "resume",
         "overwrite",
     ),
 )  # fmt: skip
@@ -56,10 +57,11 @@ def run(
     Args:
         out: Run folder to write. Required.
         config: Run file to read, or the name of a recipe: default, paper, …
-        resume: Continue after the last finished epoch. Needs no run file.
+        resume: Continue the run in --out after its last finished epoch, with its own settings.
+            Maps that are drawn already are kept.
         overwrite: Delete an existing run folder and start again.
-        maps: Held-out bags to draw attention maps for: those of the test part (of the validation
-            part if there is none), of both parts, or none.
+        maps: Held-out bags to draw attention maps for: the first 12 of the test part (of the
+            validation part if there is none), all of both parts, or none. probsa map draws others.
         full: Print the whole report instead of its summary.
         dry_run: Check the run and its data, estimate from a few steps how long training will take,
             and exit. Writes nothing.
@@ -76,6 +78,7 @@ def run(
         RunFolder,
         check_files,
         check_run_output,
+        check_settings,
         find_recipe,
         given_run,
         names_model,
@@ -89,13 +92,15 @@ def run(
     note = ""
     if config is not None:
         config = find_recipe(config)
-    stored = resume and out is not None and config is None and not keys
+    names_data = {"data.features", "data.labels"} <= keys.keys()
+    stored = resume and out is not None and config is None and not names_data
     if out is None and not (print_config or dry_run):
         raise InputError("probsa train needs --out: the folder to write the run to")
     if out is not None and not (print_config or dry_run):
         check_run_output(out, resume=resume, overwrite=overwrite)
     requested = None if stored else given_run(config, keys)
     if out is not None and requested is None:
+        check_settings(RunFolder(out), keys)
         data = RunFolder(out).config().data
     else:
         assert requested is not None

@@ -41,7 +41,7 @@ def fetch_release(
         import huggingface_hub
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
     except ImportError as error:
-        raise MissingExtra("huggingface_hub", "encoders") from error
+        raise MissingExtra("huggingface_hub", "hub") from error
     if feature_set is None:
         raise InputError(
             "no features chosen: give --feature-set (for example, features_UNI), since a "
