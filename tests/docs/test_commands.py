@@ -24,7 +24,7 @@ BLOCK = re.compile(r"^ *```bash([^\n]*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 SMALL = {
     "train": [
         "--epochs", "1", "--members", "1", "--embed", "8", "--device", "cpu", "--maps", "none",
-        "--tensorboard", "false",
+        "--tensorboard", "false", "--test-fold", "0",
     ],
     "extract": ["--encoder", "handcrafted", "--readers", "0"],
     "run": ["--readers", "0"],
@@ -33,7 +33,6 @@ SMALL = {
 """Arguments that make a line small, where it does not give them itself."""
 NOT_RUN = {
     "README.md": "tests/system/test_readme.py runs these lines in their order",
-    "docs/assumptions.md": "hours of training",
     "docs/benchmark.md": "hours of training; tests/benchmark runs grids",
     "docs/datasets.md": "published data sets, which are made small in tests/datasets/studies",
     "docs/localmil.md": "a published collection; tests/datasets/test_localmil.py makes one",
@@ -65,6 +64,10 @@ NOT_RUN = {
 }
 
 
+MEANT = {"NAME": "camelyon16", "$k": "0"}
+"""Words that stand for a value."""
+
+
 def lines():
     """Yield the page and the arguments of each command line."""
     for page in PAGES:
@@ -73,7 +76,7 @@ def lines():
                 for part in re.split(r"&&|\||;", line.split(" #")[0]):
                     words = shlex.split(part)
                     if words and words[0].rpartition("/")[2] == "probsa" and words[1] in COMMANDS:
-                        yield str(page.relative_to(ROOT)), tuple(words[1:])
+                        yield str(page.relative_to(ROOT)), tuple(MEANT.get(w, w) for w in words[1:])
 
 
 LINES = list(dict.fromkeys(lines()))
@@ -128,8 +131,8 @@ def place(tmp_path_factory):
     for line in (
         "patch slides --out work --mpp 0.5 --patch-size 128 --workers 1",
         "extract work --encoder handcrafted --readers 0",
-        "train --features work --labels labels.csv --out runs/a --test-fold 0",
-        "predict runs/a --features work --out predictions",
+        "train --features work --labels labels.csv --out runs/a",
+        "predict runs/a --features work --out predictions --labels labels.csv",
     ):
         command = line.split()
         paths = [str(folder / w) if w.partition("/")[0] in NAMES else w for w in command]
@@ -141,8 +144,16 @@ def place(tmp_path_factory):
 
 
 NAMES = {"slides", "work", "labels.csv", "runs", "predictions"}
-LINKS = {"RUN": "runs/a", "PREDICTIONS": "predictions", "new": "work", "DIR": "work",
-         "SLIDES": "slides", "WORK": "work", "new_slides": "slides", "FILE": "slides/case00.tiff"}  # fmt: skip
+LINKS = {
+    "RUN": "runs/a",
+    "PREDICTIONS": "predictions",
+    "new": "work",
+    "DIR": "work",
+    "SLIDES": "slides",
+    "WORK": "work",
+    "new_slides": "slides",
+    "FILE": "slides/case00.tiff",
+}
 """Names of the documents, and what stands for them."""
 
 

@@ -22,9 +22,9 @@ from .bags import join_bags as join_bags
 from .bags import pack as pack
 from .bags import repeat_bags as repeat_bags
 from .bags import select_instances as select_instances
+from .faults import is_fault as is_fault
 from .files import NOT_ON_WINDOWS as NOT_ON_WINDOWS
 from .files import WINDOWS as WINDOWS
-from .faults import is_fault as is_fault
 from .files import as_paths as as_paths
 from .files import check_file_name as check_file_name
 from .files import csv_text as csv_text

@@ -111,7 +111,7 @@ def _watch(watched: int, signals_out: int, files_out: int, message: str) -> None
             return
         others = [p for p in descendants(watched) if p != os.getpid()]
         kill([watched, *others])
-        for name in announced:
+        for name in map(os.fsdecode, announced):
             if Path(name).is_dir() and not Path(name).is_symlink():
                 shutil.rmtree(name, ignore_errors=True)
             else:

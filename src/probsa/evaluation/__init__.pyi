@@ -96,8 +96,8 @@ from .storage import PREDICTIONS_TABLE as PREDICTIONS_TABLE
 from .storage import RULE as RULE
 from .storage import Predictions as Predictions
 from .storage import StoredRule as StoredRule
-from .storage import choose_on_validation as choose_on_validation
 from .storage import check_predictions_output as check_predictions_output
+from .storage import choose_on_validation as choose_on_validation
 from .storage import read_predictions as read_predictions
 from .storage import stated_of as stated_of
 from .storage import truth_of as truth_of

@@ -179,7 +179,7 @@ def read_grid(
         data={n: {k.removeprefix("data."): v for k, v in d.items()} for n, d in ready.items()},
         models=models,
         exceptions=exceptions,
-        slurm=(file.slurm or {}) | given.slurm,
+        slurm={**(file.slurm or {}), **given.slurm},
         others=for_all,
     )
     entries = methods_of(models, kl_weights(file.kl_weight, where=where), where=where)
