@@ -405,6 +405,7 @@ def test_wrong_arguments_are_answered_with_what_is_expected(
 ):
     for name in ("p", "s"):  # the paths are there: they are checked first
         (tmp_path / name).mkdir()
+    (tmp_path / "s" / "a.tif").touch()
     monkeypatch.chdir(tmp_path)
     assert words in failed(capsys, *arguments)
 
