@@ -4,6 +4,7 @@ import csv
 import gzip
 import math
 from collections import defaultdict
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +15,16 @@ from support.refusals import refused
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from probsa.core.graphs import _distances, chain, check_stride, degrees, edge_weights, grid, knn
+from probsa.core.graphs import (
+    _distances,
+    chain,
+    check_stride,
+    degrees,
+    edge_weights,
+    grid,
+    knn,
+    slice_order,
+)
 from probsa.errors import GraphError
 
 Pairs = set[tuple[int, int]]
@@ -299,3 +309,45 @@ def test_weights_that_are_all_0_are_not_divided_by_their_degrees():
     x = torch.tensor([[0.0], [1e6], [3e6]])
     edges = torch.tensor([[0, 1], [1, 2]])
     assert edge_weights(x, edges, kind="exp", scale="degree").tolist() == [0, 0]
+
+
+SERIES = {
+    "numbers": np.arange(12),
+    "uneven": np.cumsum([0.0, 2.5, 2.5, 5, 1, 1, 7.5, 2.5, 2.5, 0.5, 3]) - 40,
+    "single precision": np.arange(9, dtype=np.float32) / 3,
+    "one slice": np.array([7.0]),
+    "two slices": np.array([7, 3]),
+}
+
+
+@pytest.mark.parametrize("order", ["rising", "falling", "as text", "shuffled"])
+@pytest.mark.parametrize("series", SERIES)
+def test_neighbours_of_a_slice_are_those_next_in_position(series, order):
+    positions = np.sort(SERIES[series])
+    rows = {
+        "rising": np.arange(len(positions)),
+        "falling": np.arange(len(positions))[::-1],
+        "as text": np.array(sorted(range(len(positions)), key=str)),
+        "shuffled": np.random.default_rng(3).permutation(len(positions)),
+    }[order]
+    edges = chain(len(rows), torch.from_numpy(positions[rows].copy()))
+    by_position = {tuple(sorted((rows[i], rows[j]))) for i, j in pairs(edges)}
+    assert by_position == {(i, i + 1) for i in range(len(positions) - 1)}
+    if order in ("rising", "falling"):
+        assert torch.equal(edges, chain(len(rows)))
+
+
+@pytest.mark.parametrize(
+    ("positions", "order"),
+    [
+        ([1, 2, 2, 3], [0, 1, 2, 3]),
+        ([3, 2, 2, 1], [0, 1, 2, 3]),
+        ([5, 5, 5], [0, 1, 2]),
+        ([2, 3, 2, 1], [3, 0, 2, 1]),
+        ([0.0, -0.0, -1.0, 0.0, 1.0], [2, 0, 1, 3, 4]),
+    ],
+)
+def test_slices_at_one_position_follow_one_another_in_row_order(positions, order):
+    assert slice_order(np.array(positions)).tolist() == order
+    edges = pairs(chain(len(order), torch.tensor(positions)))
+    assert edges == {tuple(sorted(pair)) for pair in pairwise(order)}

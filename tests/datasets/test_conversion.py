@@ -12,6 +12,7 @@ from support.foreign import TOOLS, Slide, edges_by_cell, expected_edges, row_ord
 from support.random_bags import types_not_executed
 from support.refusals import refused
 
+from probsa.core import Bag, GraphOptions
 from probsa.core.store import read_bag, write_bag
 from probsa.datasets import open_bags
 from probsa.datasets.conversion import Conversion, ConversionOptions, convert
@@ -251,7 +252,7 @@ def test_scans_and_slides_without_coordinates(tmp_path):
     path = source / "ct.h5"
     write_bag(path, features=rows, kind="ct", coords=positions, instance_labels=marks)
     lost = one(source, tmp_path / "torchmil", "probsa", "torchmil", encoder="resnet18")
-    assert lost == ("slice positions (rows stay in their order)",)
+    assert lost == ("slice positions (rows are in their order)",)
     root = tmp_path / "torchmil"
     np.testing.assert_array_equal(np.load(root / "features" / "features_resnet18" / "ct.npy"), rows)
     assert np.load(root / "slice_labels" / "ct.npy").tolist() == [0, 1, 1, 0, 0]
@@ -449,3 +450,29 @@ def test_formats_folders_and_feature_sets_are_chosen(tmp_path):
     assert bag.features.dtype == np.float16
     with h5py.File(out / "s1.h5") as f:
         assert f.attrs["probsa_encoder"] == "conch"
+
+
+@pytest.mark.parametrize("to", [format for format in TARGETS if format != "trident"])
+def test_slices_keep_their_neighbours_in_every_format(tmp_path, to):
+    generator = np.random.default_rng(4)
+    positions = np.array([1, 10, 11, 12, 2, 3, 4.5, 6])[:, None]
+    x = generator.normal(size=(8, 5)).astype(np.float32)
+    labels = np.arange(8) % 3
+    write_bag(
+        tmp_path / "x" / "s1.h5", features=x, coords=positions, kind="ct", instance_labels=labels
+    )
+
+    def neighbours(bag: Bag) -> set[frozenset[float]]:
+        first_feature = bag.x[:, 0].tolist()
+        return {frozenset((first_feature[i], first_feature[j])) for i, j in bag.edges.T.tolist()}
+
+    source = open_bags(tmp_path / "x").bag("s1")
+    done = run(tmp_path / "x", tmp_path / "out", "probsa", to)
+    assert [r.status for r in done.rows] == ["converted"], done.rows
+    graph = GraphOptions(kind="chain")
+    converted = open_bags(tmp_path / "out", graph=graph).bag("s1")
+    assert len(neighbours(source)) == 7 and neighbours(converted) == neighbours(source)
+    if converted.instance_labels is not None:
+        kept = dict(zip(map(tuple, x.tolist()), labels.tolist(), strict=True))
+        found = [kept[tuple(row)] for row in converted.x.tolist()]
+        assert converted.instance_labels.tolist() == found

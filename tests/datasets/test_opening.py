@@ -250,8 +250,12 @@ def test_a_graph_that_needs_coordinates(tmp_path):
         ([16, 15, 11, 10, 9], "slices 12-14 missing"),
         ([1, 2, 4, 5, 6, 8], "slices 3, 7 missing"),
         ([0.0, 2.5, 5.0, 10.0, 12.5], "slices between 5 and 10 missing"),
-        ([3, 2, 4, 5, 6], "slice positions are not monotonic (row 1); chained in row order"),
-        ([1, 2, 2, 3], "slice positions are not monotonic (row 2); chained in row order"),
+        ([1, 2, 2, 3], "2 slices at position 2, which follow one another in row order"),
+        ([3, 2, 2, 1], "2 slices at position 2, which follow one another in row order"),
+        (
+            [0, 0, 0, 1, 1],
+            "3 slices at position 0 and several at 1 more, which follow one another in row order",
+        ),
         (
             [*range(0, 24, 3), 100, 101, *range(200, 212)],
             "slices 1-2, 4-5, 7-8, 10-11, 13-14 and 4 more gaps missing",
@@ -262,6 +266,13 @@ def test_missing_slices_are_noted(tmp_path, positions, note):
     bags = scan(tmp_path, positions)
     assert torch.equal(bags.bag("scan").edges, graphs.chain(len(positions)))
     assert bags.notes == ({} if note is None else {"scan": note})
+
+
+def test_slices_out_of_order_are_noted_and_their_neighbours_are_next_in_position(tmp_path):
+    bags = scan(tmp_path, [1, 10, 11, 2, 3])
+    assert bags.bag("scan").edges.T.tolist() == [[0, 3], [1, 2], [1, 4], [3, 4]]
+    assert "from row 1 on" in bags.notes["scan"] and "slices 4-9 missing" in bags.notes["scan"]
+    assert most_frequent(["its rows are not in the order of their positions"]) != ""
 
 
 def test_a_slide_of_scattered_patches_is_noted(tmp_path):

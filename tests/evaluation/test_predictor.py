@@ -9,7 +9,7 @@ from support.made_runs import make_config, with_data
 from support.stored import write_folder
 
 from probsa import Bag, MILClassifier, load
-from probsa.core import GraphOptions, join_bags, read_bag, select_instances
+from probsa.core import GraphOptions, join_bags, read_bag, select_instances, write_bag
 from probsa.datasets import open_bags
 from probsa.errors import BagError, GraphError, InputError
 from probsa.evaluation import Predictor, read_predictions
@@ -216,3 +216,41 @@ def test_estimators_build_their_own_graph_for_bags_that_were_made_by_default():
         MILClassifier(**options).fit(other, y)
     unknown = [replace(bag, graph=()) for bag in other]  # edges of one's own
     assert len(classifier.predict(unknown)) == len(pairs)
+
+
+SCAN_GRAPHS = {
+    "recipe": GraphOptions(weight_scale="median"),
+    "chain": GraphOptions(kind="chain", edge_weights="rbf"),
+    "knn": GraphOptions(kind="knn", neighbours=2, weight_scale="degree"),
+}
+
+
+@pytest.mark.parametrize("options", SCAN_GRAPHS)
+@pytest.mark.parametrize("model", ["smabmil", "patchgcn", "evidence-field"])
+def test_the_order_of_the_rows_of_a_scan_changes_no_prediction(tmp_path, options, model):
+    write_folder(tmp_path, kind="ct")
+    config = make_config(tmp_path, model=model, model_arguments={}, epochs=1)
+    run = train(with_data(config, graph=SCAN_GRAPHS[options]), tmp_path / "run")
+    predictor = load(run.path, device="cpu")
+    generator = np.random.default_rng(0)
+    for path in sorted((tmp_path / "features").glob("*.h5")):
+        stored = read_bag(path)
+        rows = generator.permutation(len(stored.features))
+        moved = stored.features[rows], stored.coords[rows]
+        write_bag(tmp_path / "moved" / path.name, features=moved[0], coords=moved[1], kind="ct")
+        forms = [
+            moved,
+            (moved[0], moved[1][:, 0]),
+            Bag.from_arrays(*moved, name=path.stem),
+            open_bags(tmp_path / "moved", graph=SCAN_GRAPHS[options]).bag(path.stem),
+        ]
+        (whole,) = predictor.predict([(stored.features, stored.coords)], names=[path.stem])
+        for form in forms:
+            names = None if isinstance(form, Bag) else [path.stem]
+            (other,) = predictor.predict([form], names=names)
+            np.testing.assert_allclose(other.degree, whole.degree[rows], rtol=1e-5)
+            if model != "evidence-field":  # the noise of its samples follows the rows
+                np.testing.assert_allclose(other.probability, whole.probability, rtol=1e-5)
+            np.testing.assert_allclose(
+                other.attention_mean, whole.attention_mean[rows], rtol=1e-4, atol=1e-6
+            )

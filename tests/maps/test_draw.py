@@ -122,6 +122,17 @@ def test_missing_slices_are_gaps(tmp_path):
     assert "3 missing" in axes(figure, "variance").get_xlabel()
 
 
+def test_slices_are_drawn_by_position_whatever_the_order_of_their_rows(tmp_path):
+    numbers = [1, 10, 11, 12, 2, 3, 4, 6]
+    picture, figure = written(scan(numbers), tmp_path)
+    first, last = min(numbers), max(numbers)
+    for position in range(first, last + 1):
+        colour = at_centre(picture, axes(figure, "mean"), (position - first + 0.5, 0.5))
+        gap = position not in numbers
+        assert (np.abs(colour - BACKGROUND).max() <= 1) == gap
+    assert "4 missing" in axes(figure, "variance").get_xlabel()
+
+
 @pytest.mark.parametrize("n", [7, 500])
 def test_bags_without_coordinates_are_drawn_in_row_order(tmp_path, n):
     mean = np.zeros(n)

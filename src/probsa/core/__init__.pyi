@@ -56,6 +56,7 @@ from .graphs import degrees as degrees
 from .graphs import edge_weights as edge_weights
 from .graphs import grid as grid
 from .graphs import resolve_kind as resolve_kind
+from .graphs import slice_order as slice_order
 from .groups import group_keys as group_keys
 from .hdf5 import attributes_of as attributes_of
 from .hdf5 import dataset_of as dataset_of

@@ -78,7 +78,8 @@ class Bag:
 
         Args:
             features: (n, features), one row per instance.
-            coords: (n, 2) level-0 corners of patches, or (n, 1) or (n,) positions of slices.
+            coords: (n, 2) level-0 corners of patches, or (n, 1) or (n,) positions of slices, whose
+                rows may be in any order.
             label: Class index of the bag; None if it is not known.
             name: Name of the bag, which also seeds the noise of its prediction.
             graph: A kind (`"knn"`) or options of `GraphOptions` by name (`{"weight_scale":

@@ -21,9 +21,10 @@ class GraphOptions:
     """
 
     kind: GraphKind = "auto"
-    """Which instances are neighbours: 'chain' joins consecutive slices of a scan, 'grid' joins the
-    8 adjacent patches of a slide, 'knn' joins the nearest by coordinates, 'none' joins nothing;
-    'auto' chooses chain or grid by the file, or none if the file has no coordinates."""
+    """Which instances are neighbours: 'chain' joins each slice of a scan to the next in position
+    (in row order without positions), 'grid' joins the 8 adjacent patches of a slide, 'knn' joins
+    the nearest by coordinates, 'none' joins nothing; 'auto' chooses chain or grid by the file, or
+    none if the file has no coordinates."""
     edge_weights: WeightKind = "inverse"
     """How the weight of an edge decreases with the distance between the features of its two
     instances; 'binary' gives every edge the weight 1."""

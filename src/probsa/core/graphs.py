@@ -66,7 +66,8 @@ def build_graph(stored: StoredBag, *, options: GraphOptions) -> Graph:
         )
     coords = x[:, :0] if stored.coords is None else torch.from_numpy(stored.coords)
     if kind == "chain":
-        edges = chain(len(x))
+        one_axis = stored.coords is not None and stored.coords.shape[1] == 1
+        edges = chain(len(x), coords[:, 0] if one_axis else None)
     elif kind == "knn":
         edges = knn(coords, k=options.neighbours)
     elif kind == "none":
@@ -86,10 +87,26 @@ def build_graph(stored: StoredBag, *, options: GraphOptions) -> Graph:
     return Graph(edges=edges, weights=weights, stride=stride)
 
 
-def chain(n: int) -> Int[Tensor, "2 e"]:
-    """Join each slice to the next, in row order."""
-    i = torch.arange(max(n - 1, 0))
-    return torch.stack([i, i + 1])
+def chain(n: int, positions: Shaped[Tensor, " n"] | None = None) -> Int[Tensor, "2 e"]:
+    """Join each slice to the next in position; see `slice_order`.
+
+    Args:
+        n: Number of slices.
+        positions: Position of each slice; None: they follow one another in row order.
+    """
+    order = np.arange(n) if positions is None else slice_order(positions.numpy())
+    return torch.from_numpy(_unique_pairs(np.stack([order[:-1], order[1:]]), n))
+
+
+def slice_order(positions: Shaped[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+    """Return the rows of a scan's slices, in the order of their positions.
+
+    Slices at one position follow one another in row order. Rows whose positions never fall, or
+    never rise, are in order already and stay as they are.
+    """
+    if (positions[1:] <= positions[:-1]).all():
+        return np.arange(len(positions))
+    return np.argsort(positions, kind="stable")
 
 
 def grid(

@@ -27,6 +27,7 @@ from ..core import (
     is_there,
     max_bag_gb,
     resolve_kind,
+    slice_order,
 )
 from ..errors import BagError, EmptyBag, InputError, hint
 from .choices import MOST_CACHE_GB
@@ -286,11 +287,20 @@ def _describe_gaps(coords: Shaped[np.ndarray, " n"]) -> list[str]:
     """Describe irregular slice positions of a scan, in sentences."""
     if len(coords) < 2:
         return []
-    step, notes = np.diff(coords), []
-    if (step <= 0).any() and (step >= 0).any():
-        row = int(np.flatnonzero(np.sign(step) != np.sign(np.median(step)))[:1].sum()) + 1
-        notes.append(f"slice positions are not monotonic (row {row}); chained in row order")
-    positions = np.unique(coords)
+    notes = []
+    order = slice_order(coords)
+    displaced_rows = np.flatnonzero(order != np.arange(len(order)))
+    if len(displaced_rows):
+        notes.append(
+            f"its rows are not in the order of their positions (from row {displaced_rows[0]} on); "
+            "neighbours are the slices next in position"
+        )
+    positions, slices_at = np.unique(coords, return_counts=True)
+    shared = np.flatnonzero(slices_at > 1)
+    if len(shared):
+        first = f"{slices_at[shared[0]]} slices at position {positions[shared[0]]:g}"
+        more = f" and several at {len(shared) - 1} more" if len(shared) > 1 else ""
+        notes.append(f"{first}{more}, which follow one another in row order")
     step = np.diff(positions)
     median_step = float(np.median(step)) if len(step) else 0.0
     large_steps = np.flatnonzero(step > 1.5 * median_step)
@@ -308,7 +318,8 @@ def _describe_gaps(coords: Shaped[np.ndarray, " n"]) -> list[str]:
 
 REMARKS = {
     "slices ": "slices missing",
-    "not monotonic": "slices not in order",
+    "order of their positions": "slices not in order",
+    " at position ": "several slices at one position",
     "no coordinates": "no coordinates",
     "stride estimated": "distance between neighbours estimated",
     "no neighbour": "patches without a neighbour",

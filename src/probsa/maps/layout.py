@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Float32, Int
 
-from ..core import check_stride
+from ..core import check_stride, slice_order
 from ..errors import BagError, GraphError, InputError
 from ..evaluation import Prediction
 
@@ -267,11 +267,13 @@ def _in_order(n: int) -> Layout:
 
 
 def _slices(position: np.ndarray) -> Layout:
-    """Place slices in row order; a step of k units leaves room for k − 1 missing slices."""
-    step = np.abs(np.diff(position))
+    """Place slices by position; a step of k units leaves room for k − 1 missing slices."""
+    order = slice_order(position)
+    step = np.abs(np.diff(position[order]))
     unit = float(np.median(step[step > 0])) if (step > 0).any() else 1.0
     jump = np.clip(np.rint(step / unit), 1, MOST_STEPS).astype(np.int64)
-    columns = np.r_[0, np.minimum(jump, WIDEST_GAP + 1).cumsum()]
+    columns = np.empty(len(position), np.int64)
+    columns[order] = np.r_[0, np.minimum(jump, WIDEST_GAP + 1).cumsum()]
     missing = int((jump - 1).sum())
     note = f" ({missing} missing)" if missing else ""
     # predictions do not say whether a position is a number, millimetres or minutes

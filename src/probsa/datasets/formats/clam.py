@@ -33,7 +33,7 @@ from ..bag_set import BagSet
 from ..labels import LabelTable
 from ..metadata import Metadata, from_attributes
 from .tensors import load_tensor, tensor_shape
-from .writing import Writer, report_resolution, single
+from .writing import Writer, report_resolution, single, slices_in_order
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +130,8 @@ class ClamWriter(Writer):
 
     def write(self, bag: StoredBag, metadata: Metadata, lost: list[str]) -> Path:
         report_resolution(metadata, lost)
+        if bag.inferred_kind == "ct":
+            bag = slices_in_order(bag)
         features, is_slide = single(bag.features, lost), bag.inferred_kind == "slide"
         if bag.instance_labels is not None:
             lost.append("instance labels")

@@ -30,7 +30,7 @@ from ..bag_set import BagSet
 from ..labels import LabelTable
 from ..metadata import Metadata
 from ..names import SPLIT_PARTS
-from .writing import Writer, corners_of, report_resolution, single
+from .writing import Writer, corners_of, report_resolution, single, slices_in_order
 
 INSTANCE_LABELS = ("patch_labels", "slice_labels")
 PARTS = {"train": "train", "val": "train", "test": "test"}
@@ -146,6 +146,8 @@ class TorchmilWriter(Writer):
 
     def write(self, bag: StoredBag, metadata: Metadata, lost: list[str]) -> Path:
         report_resolution(metadata, lost)
+        if bag.inferred_kind == "ct":
+            bag = slices_in_order(bag)
         features, root, kind = single(bag.features, lost), self.out, "slice_labels"
         if bag.inferred_kind == "slide":
             self.stride = self.stride or bag.stride
@@ -154,7 +156,7 @@ class TorchmilWriter(Writer):
             corners, kind = self._corners(bag, corners_of(bag, "torchmil"), lost), "patch_labels"
             _write(root / "coords" / f"{bag.name}.npy", corners)
         elif bag.coords is not None:
-            lost.append("slice positions (rows stay in their order)")
+            lost.append("slice positions (rows are in their order)")
         if bag.instance_labels is not None:
             _write(root / kind / f"{bag.name}.npy", bag.instance_labels.astype(np.int64))
         if metadata.overlap:

@@ -2,12 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from ...core import StoredBag
+from ...core import StoredBag, slice_order
 from ...errors import BagError
 from ..labels import LabelTable, write_table
 from ..metadata import Metadata
@@ -76,6 +77,23 @@ def corners_of(bag: StoredBag, tool: str) -> np.ndarray:
             "convert it to clam or probsa"
         )
     return bag.coords
+
+
+def slices_in_order(bag: StoredBag) -> StoredBag:
+    """Return a scan with its rows in the order of their positions.
+
+    A format without positions keeps the neighbours of the slices by this alone.
+    """
+    if bag.coords is None or bag.coords.shape[1] != 1:
+        return bag
+    order = slice_order(bag.coords[:, 0])
+    labels = bag.instance_labels
+    return replace(
+        bag,
+        features=bag.features[order],
+        coords=bag.coords[order],
+        instance_labels=None if labels is None else labels[order],
+    )
 
 
 def trident_attributes(metadata: Metadata, *, stride: float | None) -> dict[str, object]:
