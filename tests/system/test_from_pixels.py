@@ -70,7 +70,9 @@ def test_slides_to_maps(trained, shared_data, tmp_path, capsys):
         tiles = json.loads((tmp_path / "maps" / f"{bag}.geojson").read_text())["features"]
         assert len(tiles) == len(stored.features)
         assert tiles[0]["geometry"]["coordinates"][0][0] == stored.coords[0].tolist()
-        assert {"mean", "variance", "weight"} <= tiles[0]["properties"]["measurements"].keys()
+        assert {"mean (logit)", "std (logit)", "weight"} <= tiles[0]["properties"][
+            "measurements"
+        ].keys()
         assert width(tmp_path / "maps" / f"{bag}.png") > 600
     # a slide with and without a pyramid has the same tissue, apart from patches at the border
     one, other = (
@@ -162,7 +164,7 @@ def test_wrong_usage(tmp_path, capsys):
         ((*patch, "--patch-size", 256, "--overlap", 256), "overlap must be from 0 to 255"),
         ((*patch, "--shard", "3/2"), "expected I/N"),
         ((*patch, "--workers", 0), "--workers is 0"),
-        ((*patch, "--contours", tmp_path / "none"), "no folder of contours"),
+        ((*patch, "--contours", tmp_path / "none"), "--contours: there is no folder"),
         (("extract", tmp_path / "s"), "is not a work folder"),
     ):
         run(*words, status=2)

@@ -9,13 +9,18 @@ from support.made_targets import TARGETS, run_keys, write_targets
 from probsa.core import TextTable
 from probsa.evaluation import read_predictions, truth_of, verdict_of
 from probsa.exports import ExportSettings, export_folder
-from probsa.exports.geojson import measurements
+from probsa.exports.quantities import channels
 from probsa.maps import render_folder
 from probsa.maps.draw import heading
 from probsa.maps.folder import resolve
 from probsa.training import read_run, train
 from probsa.view import ViewData
 from probsa.workflow import predict_run
+
+
+def labels_of(p) -> set[str]:
+    """Return the names of the quantities that tiles hold."""
+    return {channel.label for channel in channels(p, ())}
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +99,9 @@ def test_exports_and_frames_name_their_columns(tables, tmp_path):
         assert {*frame.columns} == {*stored[0], "call"}, task
         assert frame["bag"].tolist() == [row["bag"] for row in stored]
     several = tables["multilabel"].instances("s06")
-    names = {"mean oedema", "mean necrosis", "probability oedema"}
-    assert names <= set(measurements(several))
+    names = {"mean (evidence) oedema", "mean (evidence) necrosis", "probability oedema"}
+    assert names <= labels_of(several)
     assert "evidence_mean_oedema" in several.to_frame().columns
     # a risk is that of the bag, not of its patches
-    assert "probability" not in measurements(tables["survival"].instances("s06"))
-    assert "probability" in measurements(tables["binary"].instances("s06"))
+    assert "probability" not in labels_of(tables["survival"].instances("s06"))
+    assert "probability" in labels_of(tables["binary"].instances("s06"))

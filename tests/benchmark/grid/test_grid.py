@@ -315,8 +315,8 @@ def test_wrong_keys_and_values_are_refused(folder, keys, error, message):
          r"seeds in .*grid.yaml \(with --epochs, --seeds\) is 0"),
         ({"slurm": "gpu"}, {"slurm.partition": "short"}, InputError,
          r"slurm in .*\(with --slurm.partition\) is 'gpu'"),
-        ({"data": {"features": "x", "labels": "/nothing.csv"}}, {}, TableError,
-         "there is no table /nothing.csv"),
+        ({"data": {"features": "x", "labels": "/nothing.csv"}}, {}, InputError,
+         "there is no folder .*x, which .*grid.yaml"),
     ],
 )  # fmt: skip
 def test_wrong_flags_are_looked_for_among_the_flags(folder, keys, flags, error, message):
