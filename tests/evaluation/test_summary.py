@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 from sklearn.metrics import roc_auc_score
+from support.made_curves import made_curves
 from support.made_predictions import lattice, made
 
 from probsa.evaluation import evaluate, write_predictions
 from probsa.evaluation.claims import Claim
-from probsa.statistics import NoInterval
+from probsa.evaluation.faithfulness import write_curves
+from probsa.evaluation.instances.measures import detector_claim
+from probsa.evaluation.words import shortened
+from probsa.statistics import Metric, NoInterval
 from probsa.tasks import TASKS, TargetData
 
 P = (0.1, 0.2, 0.7, 0.3, 0.35, 0.6, 0.8, 0.9)
@@ -156,3 +160,89 @@ def test_every_task_fits_on_a_screen(name, shared_golden):
         texts.append(console.file.getvalue())
     assert texts[0].splitlines()[: len(report.summary)] == list(report.summary)
     assert len(texts[1].splitlines()) > 3 * len(texts[0].splitlines())
+
+
+TWO_MAPS = ("attention", "contribution", "evidence", "probability")
+
+
+def _report_of_two_maps(path, *, kind, shown):
+    """Evaluate a model whose maps show another score than its own, each of another quality."""
+    g = np.random.default_rng(2)
+    names = [f"b{k}" for k in range(60)]
+    bags = []
+    for k, name in enumerate(names):
+        truth = np.arange(9) < 2 * (k % 2)
+        score = {s: 2 * g.normal(size=9) + 2 * at * truth for at, s in enumerate(TWO_MAPS)}
+        bags.append(
+            made(
+                name, score["attention"], truth, probability=[0.2 + 0.6 * (k % 2)],
+                coords=lattice(3, 3), weight_mean=np.full(9, 1 / 9), score_kind=kind,
+                attention_variance=np.ones(9), contribution=score["contribution"],
+                class_score=None if kind == "evidence" else score["evidence"],
+                instance_probability=1 / (1 + np.exp(-score["probability"])),
+            )
+        )  # fmt: skip
+    write_predictions(
+        path, bags, classes=("0", "1"), threshold=0.5,
+        labels={name: k % 2 for k, name in enumerate(names)},
+        parts={name: "val" if k < 20 else "test" for k, name in enumerate(names)},
+        metadata={
+            "model": "abmil",
+            "map_score": {"chosen": shown, "drops": {}, "bags": 5, "reason": "", "rule": ""},
+        },
+    )  # fmt: skip
+    curves = [made_curves(name, {"shown": 0.4, "random": 0.1}, shown=shown) for name in names]
+    write_curves(path, curves)
+    return evaluate(path, bootstrap=50)
+
+
+@pytest.mark.parametrize("kind", ["logit", "evidence"])
+@pytest.mark.parametrize("shown", TWO_MAPS)
+def test_a_line_of_the_summary_speaks_of_one_map_and_names_it(tmp_path, kind, shown):
+    own = "evidence" if kind == "evidence" else "attention"
+    if kind == "evidence" and shown == "attention":
+        pytest.skip("its own score is evidence")
+    report = _report_of_two_maps(tmp_path / "p", kind=kind, shown=shown)
+    within = next(s for s in report.sections if s.key == "within_bags").values
+    lines = _lines(report)
+    said = {"map": shown, "instances": shown, "faithfulness": shown}
+    said |= {"model's own score": own} if own != shown else {}
+    for line, name in said.items():
+        assert [m for m in TWO_MAPS if f"{m} map" in lines[line]] == [name]
+    assert ("model's own score" in lines) is (own != shown)
+    verdicts = {c.map: c.sentence for c in within["comparisons"]}
+    assert lines["map"] == verdicts[shown]
+    of_own = lines["instances"] if own == shown else lines["model's own score"]
+    assert own == shown or of_own.startswith(verdicts[own].rstrip("."))
+    top = {name: f"{m['pointing_game'].value:.0%}" for name, m in within["maps"].items()}
+    assert top[shown] in lines["instances"] and top[own] in of_own
+    dice = shortened(f"Dice {within['maps'][own]['dice'].value:.3f}")
+    assert [key for key, line in lines.items() if "Dice" in line] == [
+        "instances" if own == shown else "model's own score"
+    ]
+    assert dice in of_own
+
+
+@pytest.mark.parametrize("few", [True, False])
+@pytest.mark.parametrize("sign", [1, -1, 0])
+@pytest.mark.parametrize("of", ["bags", "instances"])
+def test_what_is_said_of_doubt_names_its_score_and_the_interval(tmp_path, few, sign, of):
+    """A difference that is not shown is no equality, and each score has its own name."""
+    report = evaluate(_folder(tmp_path / "p", masks=True), bootstrap=50)
+    section = next(s for s in report.sections if s.key == "doubt")
+    part = section.values[of]
+    gain = {1: (0.1, 0.05, 0.2), -1: (-0.1, -0.2, -0.05), 0: (-0.024, -0.404, 0.363)}[sign]
+    metric = Metric(gain[0]) if few else Metric(gain[0], low=gain[1], high=gain[2])
+    values = {**part.values, "doubt_gain": metric, "claim": detector_claim(metric)}
+    other = {"bags": "instances", "instances": "bags"}[of]
+    alone = {of: replace(part, values=values), other: None}
+    section = replace(section, values={**section.values, **alone})
+    said = " ".join(replace(report, sections=(section,), chance="", rival=()).reservations)
+    if sign == 1 and not few:
+        assert said == ""
+        return
+    judged = {"bags": "P(the call flips)", "instances": "P(wrong)"}[of]
+    assert judged in said and part.values["of"] in said
+    assert ("not shown" in said) is not (sign == -1 and not few)
+    assert shortened(metric.text(sign=True)) in said
+    assert "as well as" not in said

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from evaluation.test_summary import _folder
+from support.made_curves import made_curves
 
 from probsa.core import write_csv
 from probsa.evaluation import evaluate
-from probsa.evaluation.faithfulness import DeletionCurves, write_curves
+from probsa.evaluation.faithfulness import write_curves
 from probsa.evaluation.report.trust import MapTest, is_gain, map_trust
 from probsa.evaluation.storage import MEAN_FEATURES, read_predictions
 from probsa.statistics import Metric
@@ -90,19 +91,6 @@ def test_faithfulness_has_its_line_and_its_vote(tmp_path, gain):
     assert f"{value:.3f}".removeprefix("0") in line
     assert (MapTest.FAITHFULNESS in report.map_trust.failed) is (gain < 0)
     assert MapTest.FAITHFULNESS not in report.map_trust.untested
-
-
-def made_curves(name: str, drops: dict[str, float]) -> DeletionCurves:
-    """Return curves of two steps, which fall by these amounts if the highest go first."""
-    return DeletionCurves(
-        name=name,
-        shown="evidence",
-        removal="bag",
-        instances=9,
-        counts=(0, 8),
-        most_first={order: (0.9, 0.9 - drop) for order, drop in drops.items()},
-        least_first=dict.fromkeys(drops, (0.9, 0.9)),
-    )
 
 
 def test_the_documentation_states_the_rule():

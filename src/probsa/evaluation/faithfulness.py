@@ -355,6 +355,7 @@ def faithfulness_section(context: Context) -> Section | None:
         values={
             "rule": RULE,
             "bags": bags,
+            "shown": list(dict.fromkeys(c.shown for c in curves)),
             "removal": removal,
             "without": without,
             "metrics": metrics,

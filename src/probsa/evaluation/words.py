@@ -133,6 +133,11 @@ INSTANCE_DETECTORS = {
     "margin": "−|e| (null)",
     "entropy": "−w log w (null)",
 }
+DETECTORS_IN_WORDS = {
+    "doubt": "P(wrong), the probability of the other call,",
+    "flip": "P(the call flips), from the standard deviation and the threshold,",
+}
+"""The detectors that are compared with the margin, in a sentence."""
 NULL_DETECTORS = ("margin", "entropy")
 
 

@@ -29,7 +29,14 @@ from ..instances.table import InstanceTable
 from ..lesions import lesion_section
 from ..section import Section, metric_grid, plain, print_parts
 from ..storage import METADATA, listed, read_predictions
-from ..words import INSTANCE_TITLES, POOLED, metric_titles
+from ..words import (
+    DETECTORS_IN_WORDS,
+    INSTANCE_TITLES,
+    POOLED,
+    metric_titles,
+    no_interval_text,
+    shortened,
+)
 from .summary import is_above, summarise
 from .target import patients_section, target_section
 from .trust import MapTrust, map_trust
@@ -121,16 +128,11 @@ class Report:
         of = {section.key: section.values for section in self.sections}
         found = [f"This model is {self.chance}."] if self.chance else []
         found += self.rival
-        maps = of.get("within_bags", {}).get("comparisons", ())[-1:]
+        within = of.get("within_bags", {})
+        maps = [m for m in within.get("comparisons", ()) if m.map == within["shown_map"]]
         found += [m.reservation for m in maps if m.reservation]
         doubt = (of.get("doubt", {}).get(k) for k in ("bags", "instances"))
-        gains = {d.values["of"]: d.values["doubt_gain"] for d in doubt if d is not None}
-        no_better = [k for k, g in gains.items() if g.value is not None and not is_above(g, 0.0)]
-        if no_better:
-            found.append(
-                f"For {' and '.join(no_better)}, the standard deviation finds wrong calls only as "
-                "well as the distance from the threshold: a call with a small one may be wrong."
-            )
+        found += [said for part in doubt if part is not None if (said := doubt_reservation(part))]
         if self.part == "val":
             bags = counted(self.bags, "validation bag")
             found.append(
@@ -299,6 +301,27 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         claims=summary.claims,
         map_trust=summary.trust,
         rival=summary.reservations,
+    )
+
+
+def doubt_reservation(section: Section) -> str:
+    """Say that doubt is not shown to find wrong calls better than the margin; empty if it is.
+
+    A difference that is not shown is no sign of equality: the interval says what is possible.
+    """
+    values = section.values
+    gain: Metric = values["doubt_gain"]
+    if gain.value is None or is_above(gain, 0.0):
+        return ""
+    if values["claim"] is Claim.DOUBT_IS_WORSE:
+        shown = "finds wrong calls worse than"
+    else:
+        shown = "is not shown to find wrong calls better than"
+    span = f"{shortened(gain.text(sign=True))}"
+    why = "" if gain.no_interval is None else f", {no_interval_text(gain.no_interval)}"
+    return (
+        f"Of {values['of']}, {DETECTORS_IN_WORDS[values['judged']]} {shown} the distance from the "
+        f"threshold: difference in AUROC {span}{why}."
     )
 
 

@@ -4,7 +4,7 @@ How good is the model, where is its threshold, how sure may one be of it, and is
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ...core import counted
 from ...statistics import FEWEST_PATIENTS, Metric
@@ -15,6 +15,7 @@ from ..section import Section
 from ..words import METRIC_TITLES, no_interval_text, shortened
 from .trust import FAILED, MapTest, MapTrust, is_gain, map_trust
 from .uncertainty import FEWEST_CALIBRATED, CalibrationVerdict
+from .within import NullComparison
 
 FEW_PATIENTS = 10
 """With fewer patients of the rarer class than this, results do not stand without a remark."""
@@ -83,9 +84,9 @@ def _map_trust(found: Findings) -> MapTrust:
     if found.context.bootstrap:
         gain = found.values("target").get("gain_over_mean_features")
         passed[MapTest.MEAN_FEATURES] = is_gain(gain)
-    comparisons = found.values("within_bags").get("comparisons", ())
-    if comparisons and comparisons[-1].verdict != "undefined":
-        passed[MapTest.NULL_MAPS] = comparisons[-1].verdict == "better"
+    comparison = _comparison(found, "shown_map")
+    if comparison is not None and comparison.verdict != "undefined":
+        passed[MapTest.NULL_MAPS] = comparison.verdict == "better"
     of_curves = found.values("faithfulness").get("metrics", {})
     passed[MapTest.FAITHFULNESS] = is_gain(of_curves.get("gain_over_random"))
     return map_trust(passed)
@@ -101,9 +102,9 @@ def _claims(found: Findings) -> tuple[Claim, ...]:
     of_bags = found.values("calibration").get("bags")
     if of_bags is not None:
         claims.append(of_bags.values["claim"])
-    comparisons = found.values("within_bags").get("comparisons", ())
-    if comparisons:
-        claims.append(comparisons[-1].claim)
+    comparison = _comparison(found, "shown_map")
+    if comparison is not None:
+        claims.append(comparison.claim)
     doubt = found.values("doubt")
     claims += [part.values["claim"] for k in LEVELS if (part := doubt.get(k)) is not None]
     claims.append((doubt.get("beyond_validation") or {}).get("claim"))
@@ -263,7 +264,8 @@ def _faithfulness(found: Findings) -> str:
     area, gain = metrics["area_shown"], metrics["gain_over_random"]
     if area.value is None:
         return f"faithfulness: undefined ({area.reason})"
-    said = f"area between the curves {_metric(found, area)}"
+    maps = " and ".join(values["shown"])
+    said = f"{maps} map, area between the curves {_metric(found, area)}"
     if gain.value is not None:
         said += f", {_metric(found, gain)} more than for instances in random order"
     return (
@@ -316,23 +318,55 @@ def _surest(found: Findings) -> str:
     )
 
 
+def _comparison(found: Findings, which: Literal["own_map", "shown_map"]) -> NullComparison | None:
+    """Return the model's own map, or the one that its maps show, beside null maps."""
+    within = found.values("within_bags")
+    by_map = {comparison.map: comparison for comparison in within.get("comparisons", ())}
+    return by_map.get(within.get(which, ""))
+
+
 def _map(found: Findings) -> str:
-    comparisons = found.values("within_bags").get("comparisons", ())
-    return f"map: {comparisons[-1].sentence}" if comparisons else ""
+    comparison = _comparison(found, "shown_map")
+    return "" if comparison is None else f"map: {comparison.sentence}"
 
 
 def _instances(found: Findings) -> str:
-    maps = found.values("within_bags").get("maps", {})
-    of_own, of_shown = next(iter(maps.values()), {}), next(reversed(maps.values()), {})
-    top, dice = of_shown.get("pointing_game"), of_own.get("dice")
+    within = found.values("within_bags")
+    name = within.get("shown_map", "")
+    top = _top_instance(found, name)
+    if not top:
+        return ""
+    dice = _dice(found) if name == within["own_map"] else ""
+    return f"instances: {top} by the {name} map{dice}"
+
+
+def _own_map(found: Findings) -> str:
+    """Say what the model's own score finds, where maps show another score."""
+    own = _comparison(found, "own_map")
+    if own is None or own.map == found.values("within_bags")["shown_map"]:
+        return ""
+    top = _top_instance(found, own.map)
+    said = own.sentence.removesuffix(".") + (f"; {top}" if top else "")
+    return f"model's own score: {said}{_dice(found)}"
+
+
+def _top_instance(found: Findings, name: str) -> str:
+    """Say how often the highest instance of a map is positive; empty if that is undefined."""
+    top = found.values("within_bags").get("maps", {}).get(name, {}).get("pointing_game")
     if top is None or top.value is None:
         return ""
-    said = f"instances: the top one is positive in {top.value:.0%}{_percent(top)} of positive bags"
+    return f"the top one is positive in {top.value:.0%}{_percent(top)} of positive bags"
+
+
+def _dice(found: Findings) -> str:
+    """Say how well the calls of instances are, which come from the model's own score."""
+    within = found.values("within_bags")
+    dice = within["maps"][within["own_map"]].get("dice")
     if dice is None or dice.value is None:
-        return said
-    at = found.values("within_bags")["at_threshold"]
-    more = "".join(f", {k} {m.value:.2f}" for k, m in at.items() if m.value is not None)
-    return f"{said}; Dice {_metric(found, dice)}{shortened(more)}"
+        return ""
+    calls = within["at_threshold"].items()
+    more = "".join(f", {name} {m.value:.2f}" for name, m in calls if m.value is not None)
+    return f"; Dice {_metric(found, dice)}{shortened(more)}"
 
 
 def _instance_probability(found: Findings) -> str:
@@ -409,6 +443,7 @@ LINES: tuple[Callable[[Findings], str], ...] = (
     _faithfulness,
     _trust,
     _instances,
+    _own_map,
     _instance_probability,
     _doubt,
     _patients,

@@ -174,6 +174,7 @@ def _doubt(
         "error_auroc": area,
         "augrc": risk,
         "random_order": {"error_auroc": 0.5, "augrc": rate / 2} if 0 < rate < 1 else None,
+        "judged": judged,
         "doubt_gain": gain,
         "claim": detector_claim(gain),
         "verdict": verdict,

@@ -163,6 +163,8 @@ def within_section(
         "null_maps": nulls,
         "null_maps_pooled": nulls_pooled,
         "comparisons": comparisons,
+        "own_map": next(iter(maps)),
+        "shown_map": next(reversed(maps)),
         "missing": missing,
         "counted_bags": len(counting),
         "positive_bags": positive,
