@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from ..core import named_file
+from ..core import is_fault, named_file
 from ..errors import InputError
 from ..patches import PatchSettings, cut, draw_overview, find_tissue, read_geojson, thumbnail
 from ..slides import Slide, open_slide
@@ -127,6 +127,8 @@ def estimate_patches(
                     picture_sizes.append(size)
                     seconds.append(time.perf_counter() - began)
         except BROKEN as e:
+            if is_fault(e):
+                raise
             if record in tried:
                 failed.append((record.name, str(e)))
     readable = len(records) * (len(counts) / max(1, len(tried)))
@@ -204,6 +206,8 @@ def estimate_features(
             encoding_time += time.perf_counter() - began
             encoded += len(chunk.pixels)
         except BROKEN as e:
+            if is_fault(e):
+                raise
             failed.append((record.name, str(e)))
     instances = float(sum(r.count for r in todo))
     # readers work in parallel with the encoder, so the slower of the two determines the time

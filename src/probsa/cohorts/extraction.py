@@ -149,7 +149,7 @@ class Extraction(CohortStage):
         try:
             known = self._examine(task, record)
         except (ProbSAError, OSError, ValueError, AttributeError, RecursionError) as e:
-            if isinstance(e, AttributeError) and is_fault(e):
+            if is_fault(e):
                 raise
             return None  # the file is damaged
         if record is None and known is not None and known.kept:
@@ -245,6 +245,8 @@ class Extraction(CohortStage):
                     )
                 patches = coordinates.patches() if record.kind == "slide" else None
             except BROKEN as e:
+                if is_fault(e):
+                    raise
                 failed.append(record.failed(str(e) or type(e).__name__))
                 continue
             made_with = self._made_with(record, coordinates, content=content)
@@ -321,7 +323,7 @@ class Extraction(CohortStage):
             )
         except BROKEN as e:
             # torch may report a dead reader at any moment: it need not be this slide's fault
-            if is_disk_full(e) or str(e).startswith(READERS_DIED):
+            if is_disk_full(e) or is_fault(e) or str(e).startswith(READERS_DIED):
                 raise
             del begun[chunk.job]
             return record.failed(str(e) or type(e).__name__)

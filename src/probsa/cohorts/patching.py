@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core import is_disk_full, named_file
+from ..core import is_disk_full, is_fault, named_file
 from ..errors import ProbSAError, SlideError
 from ..jobs import Task, TaskOutcome
 from ..patches import (
@@ -69,7 +69,9 @@ class Patching(CohortStage):
             return record  # of this run: `prepare` removed earlier failures
         try:
             wanted = self._made_with(resolve_mpp(task.payload, self.fallback))
-        except BROKEN:
+        except BROKEN as e:
+            if is_fault(e):
+                raise
             return None  # `run` will report what is wrong with the file
         if record.made_with != wanted:
             return record.failed(
@@ -97,7 +99,7 @@ class Patching(CohortStage):
                         record = self._described(resolved, slide)
                         record = self._cut(record, slide)
             except BROKEN as e:
-                if is_disk_full(e):
+                if is_disk_full(e) or is_fault(e):
                     raise
                 record = replace(record, reason=str(e) or type(e).__name__)
             yield replace(record, seconds=time.perf_counter() - began)

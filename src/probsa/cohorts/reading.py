@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ..core import is_fault
 from ..errors import ProbSAError, RegionError, SlideError
 from ..jobs import end_with_parent
 from ..patches import Patches, read_patch
@@ -98,6 +99,8 @@ class PixelReader(Dataset[ReadChunk]):
                 intensity = pixels.float().mean((1, 2, 3))
             return ReadChunk(chunk.job, chunk.start, chunk.stop, pixels, unreadable, intensity, "")
         except BROKEN as e:
+            if is_fault(e):
+                raise
             self._error = str(e) or type(e).__name__
             none = torch.zeros(0)
             return ReadChunk(

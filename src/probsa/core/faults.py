@@ -2,28 +2,53 @@
 
 Decoders raise errors of any kind on damaged data, and a reader turns these into "this file cannot
 be read". A package that cannot be imported, a function that an installed version lacks, and a wrong
-key or type in our own code are not the file's: they are raised as they are.
+key or type in code that is no decoder are not the file's: they are raised as they are.
 """
 
+import sysconfig
 from pathlib import Path
 from types import ModuleType
 
+from ..errors import ProbSAError
+
 PACKAGE = Path(__file__).parents[1]
+INSTALLED = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
+"""Folders of Python's own modules and of installed packages."""
+PACKAGES = {"site-packages", "dist-packages"}
+"""Names of folders of installed packages, wherever they are."""
+OF_THE_PROGRAM = (AttributeError, KeyError, TypeError, NameError, AssertionError)
+"""Errors that a decoder may raise on damaged data, and a mistake in a program as well."""
+MISMATCH = "unexpected keyword argument"
+"""Python's words for a call that the installed version of a function does not accept."""
 
 
 def is_fault(error: BaseException) -> bool:
     """Return whether an error is of this program or of what is installed, not of a file.
 
-    Errors of wrong keys, types and names count where a line of this package raised them: those from
-    within a decoder say that it did not expect the data.
+    Errors of wrong keys, types and names count unless a line of an installed package or of Python
+    raised them: those from within a decoder say that it did not expect the data. Errors that
+    probsa raises on purpose never count.
     """
+    if isinstance(error, ProbSAError):
+        return False
     if isinstance(error, ImportError):
         return True
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
         return True
-    if not isinstance(error, AttributeError | KeyError | TypeError | NameError | AssertionError):
+    if isinstance(error, TypeError) and MISMATCH in str(error):
+        return True
+    if not isinstance(error, OF_THE_PROGRAM):
         return False
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and Path(trace.tb_frame.f_code.co_filename).is_relative_to(PACKAGE)
+    return trace is not None and not _is_of_a_library(Path(trace.tb_frame.f_code.co_filename))
+
+
+def _is_of_a_library(file: Path) -> bool:
+    """Return whether a line of code is of Python, or of an installed package other than this."""
+    if file.is_relative_to(PACKAGE):
+        return False
+    if PACKAGES & {*file.parts} or any(file.is_relative_to(folder) for folder in INSTALLED):
+        return True
+    return not file.is_file()  # compiled, or made while it runs

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from ..errors import BagError
+from .faults import is_fault
 from .files import not_a_file
 
 MAX_BAG_GB = 8.0
@@ -67,6 +68,8 @@ def decoding(path: Path, *, kind: str, again: str) -> Iterator[None]:
     except BagError:
         raise
     except DAMAGED as error:
+        if is_fault(error):
+            raise
         reason = (str(error) or type(error).__name__).partition("\n")[0]
         raise BagError(
             f"{path} cannot be read as {kind}: it is damaged, truncated or in another format "

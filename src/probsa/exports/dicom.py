@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from ..cohorts import Record
+from ..core import is_fault
 from ..errors import InputError, MissingExtra
 from ..evaluation import Prediction
 from ..maps import Layout, checked_squares, match_slices, raster
@@ -43,7 +44,7 @@ SERIES = {"mean": 9001, "std": 9002, "probability": 9003, "segmentation": 9004}
 RESEARCH = "Research use only. Not a medical device."
 TEXT = 64
 """Longest text of the value representation LO."""
-FAULTS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+LACKING = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """Errors of highdicom for sources that lack something."""
 TYPE_2 = (
     "PatientID", "PatientName", "PatientBirthDate", "PatientSex", "StudyID", "StudyDate",
@@ -108,6 +109,8 @@ def _of_slide(record: Record, patches: Layout, *, size: tuple[int, int]) -> Dico
             float(place.get(f"{axis}OffsetInSlideCoordinateSystem", 0.0)) for axis in "XYZ"
         ]  # fmt: skip
     except (AttributeError, IndexError, ValueError) as error:
+        if is_fault(error):
+            raise
         raise InputError(
             f"{record.source} does not state where it lies on the glass ({error}), which a DICOM "
             "map needs: export it as OME-TIFF"
@@ -310,7 +313,9 @@ def _sources_of(grid: DicomGrid) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             yield
-    except FAULTS as error:
+    except LACKING as error:
+        if is_fault(error):
+            raise
         name = grid.sources[0].get("filename", "the source")
         raise InputError(f"{name} lacks what a DICOM map needs: {error}") from error
     finally:

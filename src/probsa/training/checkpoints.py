@@ -246,7 +246,7 @@ def damaged_state(path: Path) -> Iterator[None]:
     except ProbSAError:
         raise
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as e:
-        if isinstance(e, AttributeError) and is_fault(e):
+        if is_fault(e):
             raise
         raise CheckpointError(
             f"{path} cannot be continued from ({_first(e)}): its state of training is damaged, or "
@@ -329,9 +329,11 @@ def read_state(path: Path) -> dict[str, Tensor]:
         return {k: v for k, v in leaves(content) if isinstance(v, Tensor)}
     except (  # what PyTorch and the standard library raise for damaged files
         SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError,
-        TypeError, LookupError, AttributeError, AssertionError, ImportError, struct.error,
+        TypeError, LookupError, AttributeError, AssertionError, struct.error,
         MemoryError, OverflowError,
     ) as e:  # fmt: skip
+        if is_fault(e):
+            raise
         first = str(e).partition("\n")[0]
         raise CheckpointError(
             f"{path} cannot be read as plain tensors ({first}). A file that pickles whole objects "

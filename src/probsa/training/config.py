@@ -27,6 +27,7 @@ from ..core import (
     as_paths,
     check_options,
     convert_value,
+    is_fault,
     read_text,
     unusual,
 )
@@ -96,6 +97,8 @@ def load_yaml(
         AttributeError,
         RecursionError,
     ) as e:
+        if is_fault(e):
+            raise
         mark = getattr(e, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         problem = "it is nested too deeply" if isinstance(e, RecursionError) else str(e)
