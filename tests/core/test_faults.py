@@ -38,6 +38,7 @@ def decoder(tmp_path):
         "def kind():\n    return len(5)\n"
         "def attribute():\n    return None.pages\n"
         "def package():\n    import a_package_that_is_not_there\n"
+        "def calls_key():\n    return key()\n"
         "def keyword():\n    return key(nothing=1)\n"
     )
     spec = importlib.util.spec_from_file_location("decoder", path)
@@ -78,3 +79,12 @@ def test_wrong_keys_and_types_in_code_that_is_no_library_are_faults():
 def test_what_probsa_raises_on_purpose_is_no_fault():
     assert not is_fault(error_of(raising(UnknownName("model", "x", ["y"]))))
     assert not is_fault(error_of(raising(MissingExtra("nibabel", "ct"))))
+
+
+def test_a_line_of_neither_is_judged_by_its_caller(decoder, monkeypatch):
+    def key():
+        raise KeyError("x")
+
+    monkeypatch.setattr(decoder, "key", key)
+    assert not is_fault(error_of(decoder.calls_key))
+    assert is_fault(error_of(decoder.key))

@@ -2,11 +2,12 @@
 
 Decoders raise errors of any kind on damaged data, and a reader turns these into "this file cannot
 be read". A package that cannot be imported, a function that an installed version lacks, and a wrong
-key or type in code that is no decoder are not the file's: they are raised as they are.
+key or type in our own code are not the file's: they are raised as they are.
 """
 
 import sysconfig
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 
 from ..errors import ProbSAError
@@ -25,9 +26,9 @@ MISMATCH = "unexpected keyword argument"
 def is_fault(error: BaseException) -> bool:
     """Return whether an error is of this program or of what is installed, not of a file.
 
-    Errors of wrong keys, types and names count unless a line of an installed package or of Python
-    raised them: those from within a decoder say that it did not expect the data. Errors that
-    probsa raises on purpose never count.
+    Errors of wrong keys, types and names count where a line of this package raised them: those from
+    within a decoder say that it did not expect the data. A line of neither, such as a plug-in's,
+    is judged by the line that called it. Errors that probsa raises on purpose never count.
     """
     if isinstance(error, ProbSAError):
         return False
@@ -39,16 +40,17 @@ def is_fault(error: BaseException) -> bool:
         return True
     if not isinstance(error, OF_THE_PROGRAM):
         return False
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and not _is_of_a_library(Path(trace.tb_frame.f_code.co_filename))
+    for frame, _ in reversed(list(walk_tb(error.__traceback__))):
+        file = Path(frame.f_code.co_filename)
+        if file.is_relative_to(PACKAGE):
+            return True
+        if _is_of_a_library(file):
+            return False
+    return True
 
 
 def _is_of_a_library(file: Path) -> bool:
-    """Return whether a line of code is of Python, or of an installed package other than this."""
-    if file.is_relative_to(PACKAGE):
-        return False
+    """Return whether a line of code is of Python itself, or of an installed package."""
     if PACKAGES & {*file.parts} or any(file.is_relative_to(folder) for folder in INSTALLED):
         return True
     return not file.is_file()  # compiled, or made while it runs
