@@ -187,3 +187,32 @@ def test_missing_values_are_emptied_where_they_are_asked_for_and_said(tmp_path):
 def test_lines_in_words():
     assert numbered_lines([3]) == "line 3"
     assert numbered_lines(range(2, 15)) == "lines 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 3 more"
+
+
+MISSPELT = {
+    "label": ("lable", "labell", "Label", "labels", "lbel"),
+    "bag": ("bga", "bags", "Bag", "bagg"),
+    "size": ("sise", "szie", "siz"),
+}
+
+
+@pytest.mark.parametrize("column", MISSPELT)
+@pytest.mark.parametrize("further", [(), ("weight",)])
+def test_each_missing_column_that_is_asked_for_gets_a_suggestion(tmp_path, column, further):
+    for written in MISSPELT[column]:
+        path = tmp_path / "t.csv"
+        path.write_text(f"{written},stage,wieght,zz\n1,2,3,4\n")
+        asked = (column, *further)
+        with pytest.raises(TableError) as caught:
+            TextTable.read(path).select(*asked)
+        assert f"Did you mean {written!r}" in str(caught.value)
+        assert ("Did you mean 'wieght'" in str(caught.value)) == bool(further)
+
+
+@pytest.mark.parametrize("header", ["bga,lable", "lable,bga"])
+def test_two_misspelt_columns_are_told_apart_by_likeness(tmp_path, header):
+    path = tmp_path / "t.csv"
+    path.write_text(f"{header}\n1,2\n")
+    with pytest.raises(TableError) as caught:
+        TextTable.read(path).select("bag", "label")
+    assert "For 'bag': Did you mean 'bga'? For 'label': Did you mean 'lable'?" in str(caught.value)

@@ -89,6 +89,8 @@ def test_two_words_are_classes_in_alphabetical_order_and_a_note_says_so(tmp_path
         ("bag,label,cv_fold", ["'cv_fold' of .* rename it to 'fold'"]),
         ("bag,label,kfolds", ["'kfolds' of .* rename it to 'fold'"]),
         ("bag,label,gold,age", []),
+        ("bag,label,fodl", ["'fodl' of .* rename it to 'fold'"]),
+        ("bag,label,gruop,slpit", ["'gruop' of .* to 'group'", "'slpit' of .* to 'split'"]),
     ],
 )
 def test_optional_columns_that_are_misspelt_are_noted(tmp_path, header, notes):
@@ -130,7 +132,11 @@ LINE_4 = r"labels\.csv, line 4, bag 'b': the label is 'tumor', expected a class 
             "no column 'bag' and no column 'label': it has id, diagnosis. "
             "Rename 'id' to 'bag' and 'diagnosis' to 'label'",
         ),
-        ("id,x,y\na,1,2\n", {}, "no column 'bag' and no column 'label': it has id, x, y$"),
+        (
+            "id,x,y\na,1,2\n",
+            {},
+            "no column 'bag' and no column 'label': it has id, x, y. For 'bag': Did you mean 'id'",
+        ),
         (
             "bag,label\na,skin\nb,skin\n",
             {},
@@ -282,7 +288,9 @@ def test_messages_on_cells_name_their_lines(tmp_path):
     refused(TableError, words, patient_table, t)
 
 
-@pytest.mark.parametrize("column", ["folds", "Fold", "cv_fold", "kfold"])
+@pytest.mark.parametrize(
+    "column", ["folds", "Fold", "cv_fold", "kfold", "fodl", "flod", "fol", "foldd", "fould", "fld"]
+)
 def test_a_misspelt_column_of_folds_is_suggested(tmp_path, column):
     t = table(tmp_path, f"bag,label,{column}\na,0,1\nb,1,2\n")
     refused(TableError, f"Did you mean '{column}'", make_split, t, test_fold=1)

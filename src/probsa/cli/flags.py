@@ -112,7 +112,7 @@ class GuaranteeFlags:
             example 0.05.
         recall: Mark instances by a cut of their scores that finds this share of the positive ones
             of a bag in expectation, for example 0.9. Calibration bags need labels of instances.
-        calibration: Predictions folder of other labelled bags, by the same model, from which the
+        calibration: Predictions (or run) of other labelled bags, by the same model, from which the
             guarantees are computed. Default: val, the validation bags of the predictions.
         per_class: With --coverage: reach the coverage within each class.
         set_score: With --coverage: lac for the smallest sets, aps for sets that adapt to how

@@ -49,6 +49,29 @@ NumberedRow = tuple[int, dict[str, str]]
 """The line of a row and its cells by the names of their columns."""
 
 
+def _column_advice(missing: Sequence[str], others: Sequence[str], meant: Mapping[str, str]) -> str:
+    """Say which of the other columns the missing ones may be; empty if none is likely.
+
+    Args:
+        missing: The columns that are missing.
+        others: The columns of the table that are not used.
+        meant: Other accepted names, with the column that each stands for.
+    """
+    questions: dict[str, str] = {}
+    for column in missing:
+        accepted = (column, *(name for name, standard in meant.items() if standard == column))
+        suggestions = [question for name in accepted if (question := hint(name, others))]
+        if suggestions:
+            questions[column] = suggestions[0]
+    all_differ = len(set(questions.values())) == len(missing)
+    if not all_differ and len(others) == len(missing):
+        renamed = [f"{a!r} to {b!r}" for a, b in zip(others, missing, strict=True)]
+        return f" Rename {' and '.join(renamed)}"
+    if len(missing) == 1:
+        return "".join(questions.values())
+    return "".join(f" For {column!r}:{question}" for column, question in questions.items())
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class TextTable:
     """The cells of a table, all of them strings.
@@ -147,11 +170,7 @@ class TextTable:
             if found:
                 chosen[column] = found[0]
         if missing := [column for column in columns if column not in chosen]:
-            accepted = (k for k in (*missing, *meant) if meant.get(k, k) in missing)
-            hints = (hint(name, others) for name in accepted)
-            if not advice and (len(missing) > 1 or not (advice := next(filter(None, hints), ""))):
-                renamed = [f"{a!r} to {b!r}" for a, b in zip(others, missing, strict=False)]
-                advice = f" Rename {' and '.join(renamed)}" if len(others) == len(missing) else ""
+            advice = advice or _column_advice(missing, others, meant)
             raise TableError(
                 f"{self.path} has no column {' and no column '.join(map(repr, missing))}: it has "
                 f"{', '.join(self.columns)}{'.' * bool(advice)}{advice}"
@@ -206,14 +225,21 @@ class TextTable:
         return tuple(notes)
 
     def misspelt(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the columns that are named almost as one of these names, with that name."""
+        """Return the columns that are named almost as one of these names, with that name.
+
+        Names of the same letters in another order are as near: `fodl` and `fold`.
+        """
         plain = {name.lower(): name for name in names}
-        found = {
-            column: difflib.get_close_matches(column.lower(), list(plain), n=1, cutoff=CLOSE)
-            for column in self.columns
-            if column not in plain.values()
-        }
-        return {column: plain[close[0]] for column, close in found.items() if close}
+        by_letters = {"".join(sorted(name)): name for name in plain}
+        similar: dict[str, str] = {}
+        for column in self.columns:
+            if column in plain.values():
+                continue
+            close = difflib.get_close_matches(column.lower(), list(plain), n=1, cutoff=CLOSE)
+            name = close[0] if close else by_letters.get("".join(sorted(column.lower())))
+            if name is not None:
+                similar[column] = plain[name]
+        return similar
 
     def by_name(self, column: str, what: str = "bag") -> dict[str, NumberedRow]:
         """Return the line and the cells of each row by the name in a column.

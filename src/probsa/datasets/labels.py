@@ -77,6 +77,8 @@ class LabelTable:
     """For survival, the event (1 or 0) that each different cell of its column stands for."""
     misspelt: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Ignored columns that are probably a misspelt group, fold or split, with that."""
+    ignored: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    """The columns of the file that were not read."""
     lines: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
     """The line of each row in the file, for messages."""
 
@@ -151,6 +153,12 @@ class LabelTable:
         """Return the line of a row, if it is known, and its bag, for messages."""
         line = "" if self.lines is None else f"line {self.lines[row]}, "
         return f"{line}bag {self.bags[row]!r}"
+
+    def similar_column(self, role: str) -> str:
+        """Ask for the ignored column that is most like a missing one; empty if none is."""
+        column = next((c for c, meant in self.misspelt.items() if meant == role), None)
+        question = hint(role, self.ignored) if column is None else f" Did you mean {column!r}?"
+        return f".{question} Rename it to {role!r}" if question else ""
 
     def group(self, row: int) -> str:
         """Return the group of a row; a bag without a group forms its own."""
@@ -250,6 +258,7 @@ def read_table(
             ),
         ),
         misspelt=misspelt,
+        ignored=tuple(c for c in table.columns if c not in chosen.names_in_file.values()),
         lines=tuple(line for line, _ in by_bag.values()),
     )
 

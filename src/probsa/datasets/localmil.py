@@ -225,7 +225,7 @@ def _check_table(table: LabelTable) -> None:
     if table.folds is None:
         raise TableError(
             f"{table.where} has no column 'fold': LocalMIL tests each bag once, so give every bag "
-            "the number of its fold"
+            f"the number of its fold{table.similar_column('fold')}"
         )
     if set(table.labels) != {0, 1}:
         raise InputError(

@@ -97,7 +97,7 @@ def make_split(
         origin = f"fold {test_fold} of {where} tests, fold {val_fold} validates"
     elif test_fold is not None:
         raise TableError(
-            f"{where} has no column 'fold': leave --test-fold out, or add it{_misspelt_fold(table)}"
+            f"{where} has no column 'fold', which --test-fold needs{table.similar_column('fold')}"
         )
     elif table.splits is not None:
         parts, origin = table.splits, f"from the column 'split' of {where}"
@@ -191,12 +191,6 @@ def _division(table: LabelTable, seed: int) -> str:
     """Say how a training part is divided."""
     stratified = table.of_task.labels.stratified_by.format(*table.target)
     return f"{stratified}, groups kept whole, seed {seed}"
-
-
-def _misspelt_fold(table: LabelTable) -> str:
-    """Suggest the column that probably holds the folds; empty if there is none."""
-    column = next((c for c, role in table.misspelt.items() if role == "fold"), None)
-    return f". Did you mean {column!r}? Rename it to 'fold'" if column else ""
 
 
 def _check_parts(table: LabelTable, parts: Mapping[str, str], origin: str) -> None:
@@ -350,7 +344,7 @@ def fold_splits(table: LabelTable) -> list[Split]:
             class, or a class is missing from a training part.
     """
     if table.folds is None:
-        raise TableError(f"{table.where} has no column 'fold'{_misspelt_fold(table)}")
+        raise TableError(f"{table.where} has no column 'fold'{table.similar_column('fold')}")
     _check_two_classes(table, table.bags, f"all bags of {table.where} together, each tested once,")
     splits = [make_split(table, test_fold=k) for k in sorted(set(table.folds))]
     return [check_classes(table, split, pooled=True) for split in splits]

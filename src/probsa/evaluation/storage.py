@@ -58,6 +58,8 @@ from ..tasks import (
 )
 from .prediction import LIKE_ATTENTION, OF_EVERY_INSTANCE, PER_INSTANCE, Prediction
 
+PREDICTIONS = "predictions"
+"""The folder of a run's predictions inside the run."""
 PREDICTIONS_TABLE, METADATA, INSTANCES = "predictions.csv", "predictions.json", "instances"
 NULL_SCORES = "null_maps"
 """Folder of the scores of null maps, see `baselines.null_maps`."""
@@ -293,21 +295,35 @@ def listed(names: Sequence[str], *, what: str = "bag") -> str:
     return f"{counted(len(names), what)} ({shown}{more})"
 
 
+def find_predictions(folder: Path | str) -> Path:
+    """Return the folder of predictions: this one, or `predictions/` inside it, as in a run.
+
+    Raises:
+        InputError: the folder does not exist.
+        TableError: neither of the two has predictions.csv.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}: create it with `probsa predict RUN --out`")
+    inside = folder / PREDICTIONS
+    for place in (folder, inside):
+        if (place / PREDICTIONS_TABLE).is_file():
+            return place
+    raise TableError(
+        f"{folder} has no {PREDICTIONS_TABLE}, nor has {inside}: give a folder that "
+        "`probsa predict` wrote, or a run whose training has finished"
+    )
+
+
 def read_predictions(folder: Path | str) -> Predictions:
-    """Read the table of a predictions folder; per-instance files are read on demand.
+    """Read the table of a predictions folder or of a run; per-instance files are read on demand.
 
     Raises:
         InputError: the folder does not exist, or its predictions.json is damaged.
         TableError: predictions.csv is missing, or a column or cell cannot be used.
     """
-    folder = Path(folder)
+    folder = find_predictions(folder)
     path = folder / PREDICTIONS_TABLE
-    if not folder.is_dir():
-        raise InputError(f"there is no folder {folder}: create it with `probsa predict RUN --out`")
-    if not path.is_file():
-        raise TableError(
-            f"{folder} has no {PREDICTIONS_TABLE}: give a folder that `probsa predict` wrote"
-        )
     metadata, stated = {}, _StoredMetadata(threshold=None, classes=None)
     if (file := folder / METADATA).is_file():
         metadata = read_json(file, advice="predict again")

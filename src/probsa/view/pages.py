@@ -112,11 +112,10 @@ class ViewData:
         patch_mpp: bool = False,
         most_pixels: int | None = None,
     ) -> None:
-        folder, self.about = _predictions_of(Path(predictions))
-        self.table = read_predictions(folder)
+        self.table = read_predictions(predictions)
+        self.about = _about_run(Path(predictions))
         self.sources = None if slides is None else CohortSources(Path(slides), mpp=mpp)
-        other = None if against is None else _predictions_of(Path(against))[0]
-        self.other = None if other is None else read_predictions(other)
+        self.other = None if against is None else read_predictions(against)
         self.max_mpp, self.patch_mpp, self.most_pixels = max_mpp, patch_mpp, most_pixels
         self.rows: list[Row] = list_rows(self.table)
         self._bags = Kept(self._read, most=OPEN)
@@ -422,13 +421,13 @@ def _close(shown: SlideView | ScanView) -> None:
         shown.slide.close()
 
 
-def _predictions_of(path: Path) -> tuple[Path, tuple[tuple[str, str], ...]]:
-    """Return the predictions of a run folder with facts about the run, or the folder itself."""
+def _about_run(path: Path) -> tuple[tuple[str, str], ...]:
+    """Return facts about the run, if the folder is one."""
     run = RunFolder(path)
-    if run.config_file.is_file():
-        about = (("Run", path.resolve().name), ("Weights (SHA-256)", _digest(run)))
-        return run.predictions, tuple(fact for fact in about if fact[1])
-    return path, ()
+    if not run.config_file.is_file():
+        return ()
+    about = (("Run", path.resolve().name), ("Weights (SHA-256)", _digest(run)))
+    return tuple(fact for fact in about if fact[1])
 
 
 def _digest(run: RunFolder) -> str:

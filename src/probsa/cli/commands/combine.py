@@ -20,7 +20,7 @@ def run(
     than `probsa predict RUN RUN`.
 
     Args:
-        predictions: Two or more folders that probsa predict or probsa train wrote.
+        predictions: Two or more run folders, or folders that probsa predict wrote.
         out: Folder for the combined predictions.
         overwrite: Replace existing predictions.
     """

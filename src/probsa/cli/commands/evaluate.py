@@ -28,7 +28,7 @@ def run(
     """Compute the metrics of a folder of predictions, with confidence intervals.
 
     Args:
-        predictions: Folder that probsa predict wrote.
+        predictions: Run folder, or folder that probsa predict wrote.
         labels: Table of labels with the columns bag,label[,group].
         part: Which bags to evaluate. Default: auto, the bags that were not used in training.
         lesions: Folder with annotations of lesions, for the official CAMELYON16 FROC: <bag>.xml of

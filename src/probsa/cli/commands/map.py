@@ -77,7 +77,7 @@ def run(
     With the flags of other formats, the maps are written in those of other programs, too.
 
     Args:
-        predictions: Folder that probsa predict wrote.
+        predictions: Run folder, or folder that probsa predict wrote.
         out: Folder for the pictures.
         bag: Bag to draw. May be repeated. Default: all bags.
         score: Score to show. auto: the one that the run chose on its validation bags. contribution:

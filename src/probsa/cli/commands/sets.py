@@ -23,7 +23,7 @@ def run(
     The labels of the new bags are not needed. docs/guarantees.md says what is promised.
 
     Args:
-        predictions: Folder that probsa predict wrote for the new bags.
+        predictions: Folder that probsa predict wrote for the new bags, or a run folder.
         out: Table to write.
         labels: Table of the calibration bags with the columns bag,label[,group]. Default: the
             labels stored with their predictions.

@@ -53,12 +53,10 @@ def run(
         raise InputError("--max-mpp is not allowed with --full: give one of the two")
     from ...evaluation import read_predictions
     from ...slides import read_resolutions
-    from ...training import RunFolder
 
     for folder in (predictions, against):
         if folder is not None:
-            run = RunFolder(folder)
-            read_predictions(run.predictions if run.config_file.is_file() else folder)
+            read_predictions(folder)
     mpp = None if slide_mpp is None else read_resolutions(slide_mpp)
     from ...view import check_export
 
