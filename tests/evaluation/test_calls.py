@@ -197,15 +197,22 @@ def test_a_threshold_that_is_asked_for_is_chosen_on_validation_and_judged_on_tes
     assert judged.value == pytest.approx(right[y & ~validation].mean())
     assert judged.low <= judged.value <= judged.high
     line = next(line for line in report.summary if line.startswith("threshold"))
-    for fact in (f"{name} of at least {share}", f"{on_validation:.3f} there", str(judged)):
+    for fact in (f"{name} of at least {share}", f"{on_validation:.3f} (", str(judged)):
         assert fact in line
+    of_class = int((y & validation).sum())
+    assert f"({int((right & y & validation).sum())} of {of_class} " in line
     # a stored one says what was asked and reached, too
     how = {"rule": rule, "reached": float(on_validation), "bags": int(validation.sum())}
+    how["of_class"] = of_class
     metadata = json.loads((tmp_path / "p" / METADATA).read_text())
     metadata |= {"threshold": report.threshold, "threshold_rule": how}
     (tmp_path / "p" / METADATA).write_text(json.dumps(metadata))
     stored = evaluate(tmp_path / "p", bootstrap=100)
     assert stored.threshold == report.threshold and line in stored.summary
+    # files of earlier versions state no number of bags of the class
+    metadata["threshold_rule"].pop("of_class")
+    (tmp_path / "p" / METADATA).write_text(json.dumps(metadata))
+    assert any(f"{on_validation:.3f} there" in each for each in evaluate(tmp_path / "p").summary)
 
 
 def test_a_threshold_cannot_be_chosen_without_validation_bags(tmp_path):

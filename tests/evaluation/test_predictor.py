@@ -254,3 +254,17 @@ def test_the_order_of_the_rows_of_a_scan_changes_no_prediction(tmp_path, options
             np.testing.assert_allclose(
                 other.attention_mean, whole.attention_mean[rows], rtol=1e-4, atol=1e-6
             )
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1.0])
+def test_a_threshold_that_is_set_on_a_predictor_calls_its_bags(tmp_path, threshold):
+    write_folder(tmp_path)
+    config = make_config(tmp_path, model="abmil", model_arguments=FAST, epochs=1)
+    predictor = load(train(config, tmp_path / "run").path, device="cpu")
+    predictor.threshold = threshold
+    bags = open_bags(tmp_path / "features")
+    for prediction in predictor.predict([bags.bag(name) for name in bags.names]):
+        assert prediction.to_frame() is not None
+        assert prediction.of_task.called_positive(
+            prediction.probability[None], prediction.stated
+        ).tolist() == [threshold == 0.0]

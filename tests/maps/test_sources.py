@@ -104,7 +104,7 @@ def test_the_resolution_sets_the_pixels_of_the_overlay(tmp_path, capsys):
     out = tmp_path / "maps"
     status, said = run(capsys, *base, "--out", out, "--resolution", 2)
     assert status == 1
-    assert "left out a: the map is drawn without its slide or scan: " in said
+    assert "left out a: its slide or scan; the map is drawn without: " in said
     assert "does not state its resolution" in said
     assert pictures(out) == ["a.png"]
     status, _ = run(capsys, *base, "--out", out, "--resolution", 2, "--slide-mpp", 0.5)
@@ -112,10 +112,40 @@ def test_the_resolution_sets_the_pixels_of_the_overlay(tmp_path, capsys):
     assert pixels(out / "a_mean.png").shape == (128, 160, 3)
 
 
+NAMES = ["126", "0126", "126_b", "130_26", "patient 7"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pictures_are_no_scans_and_are_not_suggested_for_one(tmp_path, name):
+    for folder in ("130_26", "126_1", "patient_7"):
+        slide_file(tmp_path / "jpg" / folder, name=f"{folder}_1")
+    p = replace(scan_bag([0, 5, 10]), name=name)
+    sources = CohortSources(tmp_path / "jpg")
+    with pytest.raises(InputError) as caught:
+        sources.record(p)
+    said = str(caught.value)
+    assert "Did you mean" not in said
+    assert all(fact in said for fact in (repr(name), "3 slides", "DICOM", "NIfTI"))
+
+
+@pytest.mark.parametrize(
+    ("name", "suggested"),
+    [("126", None), ("s_13", None), ("s_012", "s_12"), ("s12", "s_12"), ("S_12", "s_12")],
+)
+def test_a_suggested_slide_has_the_numbers_of_the_bag(tmp_path, name, suggested):
+    for number in (12, 130, 26):
+        slide_file(tmp_path / "slides", name=f"s_{number}")
+    with pytest.raises(InputError) as caught:
+        CohortSources(tmp_path / "slides").record(replace(bag(lattice()), name=name))
+    assert ("Did you mean" in str(caught.value)) == (suggested is not None)
+    assert repr(suggested) in str(caught.value) or suggested is None
+    assert "3 other slides" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        ("gone", "has no slide or scan named 'a'. Did you mean 'aa'?"),
+        ("gone", "has no slide named 'a'. Did you mean 'aa'?"),
         ("damaged", "a.png"),
         ("another", "begin at x 64 to 384"),
     ],
@@ -136,7 +166,7 @@ def test_without_its_slide_the_plain_map_is_drawn_and_the_reason_said(
     assert status == 1
     (failed,) = json.loads(text)["failed"]
     assert failed["bag"] == "a"
-    assert failed["reason"].startswith("the map is drawn without its slide or scan: ")
+    assert failed["reason"].startswith("its slide or scan; the map is drawn without: ")
     assert said in failed["reason"]
     np.testing.assert_array_equal(pixels(out / "a.png"), plain(a, tmp_path / "plain.png", b))
     assert pixels(out / "b.png").shape != pixels(out / "a.png").shape

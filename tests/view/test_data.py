@@ -137,7 +137,7 @@ def test_the_rows_say_what_is_wrong_and_unsure(tmp_path):
 def test_the_map_of_a_bag_names_why_its_slide_is_missing(view):
     _, page = read(view.map_script(number(view, "sure")))
     assert page["slide"] is None
-    assert "has no slide or scan named 'sure'" in page["reason"]
+    assert "has no slide named 'sure'" in page["reason"]
     _, page = read(view.map_script(number(view, "lesion")))
     assert (page["slide"]["width"], page["mpp"], page["reason"]) == (1024, 0.5, "")
     np.testing.assert_array_equal(page["corners"].reshape(-1, 2), cells() * SIDE)

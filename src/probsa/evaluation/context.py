@@ -227,7 +227,7 @@ def threshold_of(
         return found
     where = str(predictions.folder / METADATA)
     how = as_record(StoredRule, stated, where=where, advice="predict again")
-    return replace(found, rule=how.rule, reached=how.reached, bags=how.bags)
+    return replace(found, rule=how.rule, reached=how.reached, bags=how.bags, of_class=how.of_class)
 
 
 def stored_targets(predictions: Predictions) -> dict[str, tuple[float, ...]]:

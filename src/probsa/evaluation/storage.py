@@ -465,13 +465,20 @@ class StoredRule:
     rule: str
     reached: UnitInterval
     bags: PositiveInt
+    of_class: PositiveInt | None = None
+    """None in files of versions that did not store it."""
 
     @classmethod
     def of(cls, threshold: Threshold | None) -> "dict[str, Any] | None":
         """Return what is stored of a chosen threshold; None if no share was asked for."""
         if threshold is None or threshold.rule is None or threshold.reached is None:
             return None
-        return {"rule": threshold.rule, "reached": threshold.reached, "bags": threshold.bags}
+        return {
+            "rule": threshold.rule,
+            "reached": threshold.reached,
+            "bags": threshold.bags,
+            "of_class": threshold.of_class,
+        }
 
 
 def choose_on_validation(

@@ -230,7 +230,7 @@ def _draw(
         try:
             problem = draw_over(p, out, sources=over[0], how=over[1], **how)
         except READ_ERRORS as error:
-            failures.append((p.name, f"the map is drawn without its slide or scan: {error}"))
+            failures.append((p.name, f"its slide or scan; the map is drawn without: {error}"))
         else:
             return [(p.name, problem)] if problem else []
     save_figure(draw_map(p, **how), named_file(out, p.name, ".png"))

@@ -1,5 +1,6 @@
 """Stage 10: the slides and scans of bags, and maps that are drawn over them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from ..cohorts import PatchSet, Record, WorkFolder, inputs_by_name, open_source, read_coordinates
-from ..core import named_file, replacing
+from ..core import counted, named_file, replacing
 from ..errors import BagError, InputError, SlideError, hint
 from ..evaluation import Prediction
 from ..patches import Patches
@@ -80,16 +81,30 @@ class CohortSources:
         """
         listed = self._records.get(p.name)
         if listed is None:
-            raise InputError(
-                f"{self.folder} has no slide or scan named {p.name!r}."
-                f"{hint(p.name, self._records)} It has {len(self._records)} others"
-            )
+            raise InputError(self._why_missing(p))
         found = self._set_of(p)
         record = (found and Record.read(found[0].record("patch", p.name))) or listed
         if isinstance(self._mpp, Mapping):
             mpp = resolution_of(self._mpp, p.name, Path(record.source).name)
             return record if mpp is None else replace(record, mpp=mpp)
         return record if record.mpp is not None else replace(record, mpp=self._mpp)
+
+    def _why_missing(self, p: Prediction) -> str:
+        """Say that there is no slide or scan of the bag's name, and what there is."""
+        is_scan = p.kind == "ct"
+        wanted = "scan" if is_scan else "slide"
+        records = self._records.values()
+        of_kind = {r.name for r in records if (r.kind == "ct") == is_scan}
+        others = {r.name for r in records} - of_kind
+        missing = f"{self.folder} has no {wanted} named {p.name!r}"
+        if not of_kind:
+            held = counted(len(others), "slide" if is_scan else "scan")
+            readable = "DICOM series or NIfTI files, not pictures" if is_scan else "images"
+            return f"{missing}: it has {held} and no {wanted}; {wanted}s are {readable}"
+        # another number is another patient, however similar the name
+        numbers = _numbers(p.name)
+        alike = [name for name in of_kind if _numbers(name) == numbers]
+        return f"{missing}.{hint(p.name, alike)} It has {counted(len(of_kind), f'other {wanted}')}"
 
     def open(self, p: Prediction) -> Slide | Scan:
         """Return the bag's slide, open for reading, or its scan.
@@ -124,6 +139,11 @@ class CohortSources:
             if len(np.unique(both, axis=0)) == len(both) - len(corners):
                 return patch_set, patches
         return None
+
+
+def _numbers(name: str) -> list[int]:
+    """Return the numbers in a name, in their order."""
+    return [int(digits) for digits in re.findall("[0-9]+", name)]
 
 
 def sources_of_features(features: Path | str) -> CohortSources | None:

@@ -30,6 +30,8 @@ class Threshold:
     """The rule that the user asked for, such as `sensitivity=0.95`; None for the best F1."""
     reached: float | None = None
     """The sensitivity or specificity that the rule asks for, on the validation bags."""
+    of_class: int | None = None
+    """How many of these bags are positive for a sensitivity, negative for a specificity."""
 
     @property
     def asked(self) -> str | None:
@@ -101,7 +103,9 @@ def _with_share(y: Flags, p: Values, share: float, *, rule: str) -> Threshold:
         if value <= highest:  # adjacent floats have no midpoint
             value = float(np.nextafter(highest, 2.0))
         reached = float((p[~y] < value).mean())
-    return Threshold(value=value, origin="chosen", bags=len(y), rule=rule, reached=reached)
+    return Threshold(
+        value=value, origin="chosen", bags=len(y), rule=rule, reached=reached, of_class=count
+    )
 
 
 def _default(y: Flags, reason: str) -> Threshold:

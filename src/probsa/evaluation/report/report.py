@@ -353,9 +353,14 @@ def _threshold_in_words(
         share = str(threshold.rule).partition("=")[2]
         there = metrics[asked]
         found = f"undefined ({there.reason})" if there.value is None else str(there)
+        reached = f"{threshold.reached:.3f}"
+        if threshold.of_class is not None and threshold.reached is not None:
+            right = round(threshold.reached * threshold.of_class)
+            kind = "positive" if asked == "sensitivity" else "negative"
+            reached = f"{reached} ({right} of {threshold.of_class} {kind} ones)"
         return (
             f"{value}, chosen for a {asked} of at least {share} on {threshold.bags} validation "
-            f"bags{same}: {threshold.reached:.3f} there, {found} on the evaluated bags"
+            f"bags{same}: {reached} there, {found} on the evaluated bags"
         )
     if threshold.origin == "stored":
         return f"{value}, stored with the predictions (chosen on validation bags)"

@@ -228,7 +228,7 @@ def is_above(m: Metric, level: float) -> bool:
 def _chance(found: Findings) -> str:
     if found.chance is None or not found.chance.reservation:
         return ""
-    return f"warning: {found.chance.reservation}"
+    return f"warning: {found.chance.reservation} (how intervals are made: docs/targets.md, Metrics)"
 
 
 def _beside_mean_features(found: Findings) -> str:
