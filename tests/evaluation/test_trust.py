@@ -1,16 +1,18 @@
 """One rule says when maps may be shown as explanations; summary, page and pictures apply it."""
 
 import itertools
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from evaluation.test_summary import _folder
 from support.made_curves import made_curves
+from support.refusals import refused
 
-from probsa.core import write_csv
-from probsa.evaluation import evaluate
+from probsa.core import read_json, write_csv, write_json
+from probsa.errors import InputError
+from probsa.evaluation import MAP_TRUST, METADATA, StoredTrust, evaluate, stored_trust
 from probsa.evaluation.faithfulness import write_curves
 from probsa.evaluation.report.trust import MapTest, is_gain, map_trust
 from probsa.evaluation.storage import MEAN_FEATURES, read_predictions
@@ -114,3 +116,61 @@ def test_plus_minus_says_what_it_spans(task, members, tmp_path):
     assert "±" in verdict.text
     assert verdict.span == ("one model" if members == 1 else "models")
     assert verdict.text.count("±") == verdict.text.count(f"({verdict.span})")
+
+
+DROPS = (None, 0.0477, 0.2)
+GAINS = (None, 0.3, -0.3)
+
+
+@pytest.mark.parametrize("drop", DROPS)
+@pytest.mark.parametrize("gain", GAINS)
+@pytest.mark.parametrize("labelled", [True, False])
+def test_one_rule_judges_faithfulness_for_summary_page_and_pictures(tmp_path, gain, drop, labelled):
+    """Where the bags were measured they judge; otherwise a small drop of validation bags does."""
+    drops = {} if drop is None else {"evidence": drop}
+    choice = {"chosen": "evidence", "drops": drops, "bags": 9, "reason": "", "rule": ""}
+    folder = _folder(tmp_path / "p", GOOD)
+    before = evaluate(folder, bootstrap=200).map_trust
+    metadata = read_json(folder / METADATA, advice="")
+    stated = {"map_score": choice, MAP_TRUST: asdict(StoredTrust.of(before))}
+    write_json(folder / METADATA, {**metadata, **stated})
+    if gain is not None:
+        g = np.random.default_rng(0)
+        curves = []
+        for name in read_predictions(folder).bags:
+            area = {"shown": 0.4 + gain / 2, "random": 0.4 - gain / 2}
+            area = {k: v + 0.01 * float(g.normal()) for k, v in area.items()}
+            curves.append(made_curves(name, area))
+        write_curves(folder, curves)
+    measured = None if gain is None else gain > 0
+    expected = measured if drop is None or gain is not None else False if drop < 0.05 else None
+    predictions = read_predictions(folder)
+    if not labelled:
+        predictions = replace(predictions, labels=(None,) * BAGS)
+    verdicts = [stored_trust(predictions)]
+    if labelled:
+        report = evaluate(folder, bootstrap=2000)
+        assert verdicts[0] == report.map_trust
+        assert f"trust in the maps: {verdicts[0].sentence}" in report.summary
+    trust = verdicts[0]
+    assert (MapTest.FAITHFULNESS in trust.failed) is (expected is False)
+    assert (MapTest.FAITHFULNESS in trust.untested) is (expected is None)
+    # the drop is said as what it is, and only where it stands for a measurement
+    assert trust.validation_drop == (drop if gain is None else None)
+    assert ("validation bags" in trust.sentence) is (gain is None and drop is not None)
+    assert "\n" not in trust.line and len(trust.line) < 130
+
+
+def test_of_another_score_only_the_tests_of_the_model_hold(tmp_path):
+    folder = _folder(tmp_path / "p", GOOD, masks=True)
+    known = evaluate(folder, bootstrap=200).map_trust
+    assert MapTest.NULL_MAPS not in known.untested
+    metadata = read_json(folder / METADATA, advice="")
+    write_json(folder / METADATA, {**metadata, MAP_TRUST: asdict(StoredTrust.of(known))})
+    table = read_predictions(folder)
+    assert stored_trust(table) == known
+    other = stored_trust(table, score="probability")
+    assert {MapTest.NULL_MAPS, MapTest.FAITHFULNESS} <= set(other.untested)
+    assert (MapTest.CHANCE in other.failed) is (MapTest.CHANCE in known.failed)
+    damaged = replace(table, metadata={**table.metadata, MAP_TRUST: "torn"})
+    refused(InputError, MAP_TRUST, stored_trust, damaged)

@@ -4,16 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
-from support.made_maps import prediction, slide, write_folder, written
+from support.made_maps import assert_fits, prediction, slide, write_folder, written
 from support.refusals import refused
 
 from probsa.errors import BagError, UnknownName
-from probsa.evaluation import read_predictions
+from probsa.evaluation import read_predictions, stored_trust
 from probsa.evaluation.storage import write_predictions
 from probsa.maps import DOUBTS, map_limits, render_folder
 from probsa.maps.draw import draw_map, heading
-from probsa.maps.folder import NOTHING, against, reservations, resolve, unlike
+from probsa.maps.folder import against, reservations, resolve, unlike
 from probsa.maps.scale import common_limits
 from probsa.statistics import Threshold
 
@@ -64,7 +65,9 @@ def test_a_folders_fixed_scale_is_that_of_all_its_bags(tmp_path, preds):
     render_folder(preds, tmp_path / "a", bags=["s1"], scale="fixed")
     p = replace(slide(at=1), name="s1")
     spread = f"±: {p.of_task.words.page.spread_hint}."
-    how = {"also": DOUBTS, "title": heading(p, label="0"), "caption": spread}
+    of_run = stored_trust(read_predictions(preds)).line
+    title = f"{heading(p, label='0')}\n{of_run}"
+    how = {"also": DOUBTS, "title": title, "caption": spread}
     alone, _ = written(p, tmp_path, limits=limits, **how)
     shown = np.asarray(Image.open(tmp_path / "a" / "s1.png").convert("RGB"))
     np.testing.assert_array_equal(shown, alone)
@@ -106,7 +109,6 @@ def test_what_makes_p_is_said_where_it_contradicts_the_map(tmp_path, monkeypatch
     assert reservations(replace(table, metadata={"reservations": "torn"})) == ()
     assert unlike(table, 0) == unlike(replace(table, ood=np.array([0.99])), 0) == ""
     assert "unlike the training bags" in unlike(replace(table, ood=np.array([1.0])), 0)
-    assert resolve(table, "auto").warning == NOTHING
     assert resolve(table, "auto").caption.startswith("Evidence is what the instance says")
     captions = []
 
@@ -123,3 +125,55 @@ def test_what_makes_p_is_said_where_it_contradicts_the_map(tmp_path, monkeypatch
 CHOICE = {
     "chosen": "evidence", "drops": {"evidence": 0.02}, "bags": 9, "reason": "why", "rule": "how"
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("reservations_said", [0, 7])
+@pytest.mark.parametrize("training_bags", [None, 12, 200])
+@pytest.mark.parametrize("patient", [False, True])
+@pytest.mark.parametrize("remark", ["", "unlike", "against", "unsure"])
+def test_a_picture_says_its_bag_and_one_line_of_the_run(
+    tmp_path, monkeypatch, reservations_said, training_bags, patient, remark
+):
+    """What holds for every bag of a run is said once, and does not hide what holds for this one."""
+    p = replace(slide(), score_kind="evidence", name="bag")
+    if patient:
+        p = replace(p, slides=("one", "two"), slide=np.arange(8) % 2)
+    if remark == "against":
+        p = replace(p, attention_mean=-np.abs(p.attention_mean))
+    if remark == "unsure":
+        p = replace(p, probability=np.float32([0.52]), std=np.float32([0.2]))
+    said = [f"Reservation {k} about this run." for k in range(reservations_said)]
+    more = {} if training_bags is None else {"training_bags": training_bags}
+    trust = {"map": "evidence", "failed": ["chance"], "untested": ["faithfulness"]}
+    folder = write_folder(
+        tmp_path / "p", p, reservations=said, map_score=CHOICE, map_trust=trust, **more
+    )
+    table = read_predictions(folder)
+    if remark == "unlike":
+        table = replace(table, ood=np.array([1.5]))
+    monkeypatch.setattr("probsa.maps.folder.read_predictions", lambda _: table)
+    drawn = []
+
+    def draw(p, *, title, caption, **_):
+        drawn.append((title, caption))
+        return Figure()
+
+    monkeypatch.setattr("probsa.maps.folder.draw_map", draw)
+    assert render_folder(folder, tmp_path / "maps", scale="per-bag") == []
+    assert len(drawn) == (2 if patient else 1)
+    for title, caption in drawn:
+        of_bag, of_run = title.split("\n")
+        assert of_bag.startswith("bag · ")
+        assert of_run == stored_trust(table).line
+        assert not any(each in title + caption for each in said)
+        for sentence in filter(None, (unlike(table, 0), against(table, p))):
+            assert sentence in caption
+        marks = {"unlike": "unlike", "against": "contradicts", "unsure": "unsure"}
+        assert [m for m, word in marks.items() if word in of_bag] == ([remark] if remark else [])
+        assert (f"{training_bags} training bags" in caption) is (training_bags == 12)
+
+
+def test_a_long_line_of_a_bag_is_broken(tmp_path):
+    title = " · ".join(["bag", *(f"remark {k} about this bag" for k in range(9))]) + "\nthe run"
+    figure = draw_map(slide(), title=title)
+    assert_fits(figure)

@@ -16,7 +16,7 @@ from support.refusals import refused
 
 from probsa.cli.entry import main
 from probsa.errors import InputError, OutputExists, RegionError
-from probsa.evaluation import read_predictions
+from probsa.evaluation import SCORE_MEANINGS, read_predictions
 from probsa.maps import raster, squares
 from probsa.view import ViewData, export_page
 from probsa.view.app import static_folder
@@ -121,6 +121,22 @@ def test_quantities_are_the_stored_values_and_missing_ones_have_reasons():
 )
 def test_a_difference_of_scores_that_cannot_be_subtracted_is_refused(change, reason):
     refused(InputError, reason, quantities, lesion(), column=0, other=replace(lesion(), **change))
+
+
+@pytest.mark.parametrize("own", ["evidence", "logit", "weight", "probability", "relevance"])
+@pytest.mark.parametrize("theirs", ["evidence", "logit", "weight", "probability", "relevance"])
+def test_what_is_compared_names_which_model_has_which_score(tmp_path, own, theirs):
+    if own == theirs:
+        p = lesion(score_kind=own)
+        assert "difference" in quantities(p, column=0, other=p)
+        return
+    given = [write_bags(tmp_path / kind, [lesion(score_kind=kind)]) for kind in (own, theirs)]
+    data = ViewData(given[0], against=given[1])
+    _, page = read(data.values_script(0, 0))
+    said = page["difference"]
+    first, second = (f"that of {kind} is {SCORE_MEANINGS[kind]}" for kind in (own, theirs))
+    assert first in said and second in said
+    assert said.index(first) < said.index(second)
 
 
 def test_the_rows_say_what_is_wrong_and_unsure(tmp_path):

@@ -20,6 +20,7 @@ from support.made_views import (
 )
 from support.made_views import bags as made_bags
 
+from probsa.evaluation import read_predictions, stored_trust
 from probsa.evaluation.storage import write_predictions
 from probsa.slides import WINDOWS, Windows, windowed
 from probsa.view import ViewData, export_page
@@ -151,6 +152,8 @@ def test_the_threshold_counts_patches_and_area(shown):
 
 def test_the_list_begins_with_the_most_doubtful_bag_and_sorts_and_filters(shown):
     names = "Array.from(document.querySelectorAll('button.bag')).map(b => b.textContent)"
+    assert shown.js(names) == [ODD_NAME, "lesion", "loose", "sure", "empty"]
+    shown.page.uncheck("#only-test")
     assert shown.js(names) == [ODD_NAME, "lesion", "loose", "dirac", "sure", "empty"]
     shown.page.click("th[data-key=probability] button")
     assert shown.js(names)[0] == "lesion"
@@ -195,10 +198,56 @@ def test_a_page_without_a_place_opens_on_a_test_bag_that_is_called_rightly(brows
         page.close()
 
 
+PARTS_OF_LISTS = [
+    ("test train val", True), ("test train", True), ("new val", True), ("test new", False),
+    ("val train", False), ("val", False), ("test", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("parts", "has_filter"), PARTS_OF_LISTS)
+def test_the_list_begins_with_test_bags_where_there_are_others(
+    browser, tmp_path, parts, has_filter
+):
+    """Training and validation bags look better than new ones."""
+    of_bag = {f"{part}{k}": part for part in parts.split() for k in range(2)}
+    folder = tmp_path / "p"
+    write_predictions(
+        folder, [lesion(name) for name in of_bag], labels={}, parts=of_bag,
+        classes=["benign", "tumour"], threshold=0.5,
+        metadata={"reservations": ["First of the run.", "Second of the run."]},
+    )  # fmt: skip
+    export_page(ViewData(folder), tmp_path / "page")
+    address = (tmp_path / "page" / "index.html").as_uri()
+    page = Shown(browser, address)
+    names = "Array.from(document.querySelectorAll('button.bag')).map(b => b.textContent).sort()"
+    tests = sorted(name for name, part in of_bag.items() if part in ("test", "new"))
+    assert page.page.is_visible("#only-test") is has_filter
+    assert page.js(names) == (tests if has_filter else sorted(of_bag))
+    assert page.text("#name") in page.js(names)
+    # what holds for the whole run stands in one line, and its reasons behind a button
+    assert page.text("#trust") == stored_trust(read_predictions(folder)).line
+    assert "of the run." not in page.text("#stage") + page.text("footer")
+    page.page.click("#show-facts")
+    for said in ("First of the run.", "Second of the run."):
+        assert said in page.text("#facts")
+    page.close()
+    if not has_filter:
+        return
+    seen = next(name for name, part in of_bag.items() if part in ("train", "val"))
+    page = Shown(browser, address, place=f"#bag={seen}")
+    assert page.text("#name") == seen
+    assert page.js(names) == sorted(of_bag), "a link leads to its bag"
+    page.page.check("#only-test")
+    page.wait()
+    assert page.text("#name") in tests
+    page.close()
+
+
 @pytest.mark.parametrize("box", ["wrong", "unsure", "failed"])
 def test_the_bag_that_is_open_passes_the_filters(shown, box):
     names = "Array.from(document.querySelectorAll('button.bag')).map(b => b.textContent)"
     for opened in ("lesion", "loose", "sure", "empty"):
+        shown.page.uncheck("#only-test")
         shown.choose(opened)
         shown.page.check(f"#only-{box}")
         shown.wait()

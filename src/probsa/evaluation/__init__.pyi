@@ -68,7 +68,13 @@ from .pretrained import CONFIG as CONFIG
 from .pretrained import local_folder as local_folder
 from .report.report import Report as Report
 from .report.report import evaluate as evaluate
+from .report.stored_trust import MAP_TRUST as MAP_TRUST
+from .report.stored_trust import StoredTrust as StoredTrust
+from .report.stored_trust import stored_trust as stored_trust
 from .report.summary import at_chance as at_chance
+from .report.trust import MapTest as MapTest
+from .report.trust import MapTrust as MapTrust
+from .report.trust import map_trust as map_trust
 from .report.uncertainty import DISTANCE_VALIDATION_BAGS as DISTANCE_VALIDATION_BAGS
 from .report.uncertainty import DISTANCE_VALIDATION_PATIENTS as DISTANCE_VALIDATION_PATIENTS
 from .report.within import NullComparison as NullComparison
@@ -89,11 +95,13 @@ from .slide_effects import slide_effects as slide_effects
 from .slide_effects import with_slide_effects as with_slide_effects
 from .slide_effects import write_slide_effects as write_slide_effects
 from .storage import FAILED as FAILED
+from .storage import FEW_TRAINING_BAGS as FEW_TRAINING_BAGS
 from .storage import MEAN_FEATURES as MEAN_FEATURES
 from .storage import METADATA as METADATA
 from .storage import NOTES as NOTES
 from .storage import PREDICTIONS_TABLE as PREDICTIONS_TABLE
 from .storage import RULE as RULE
+from .storage import TRAINING_BAGS as TRAINING_BAGS
 from .storage import Predictions as Predictions
 from .storage import StoredRule as StoredRule
 from .storage import check_predictions_output as check_predictions_output
@@ -104,4 +112,5 @@ from .storage import truth_of as truth_of
 from .storage import verdict_of as verdict_of
 from .storage import write_predictions as write_predictions
 from .words import INSTANCE_DETECTORS as INSTANCE_DETECTORS
+from .words import SCORE_MEANINGS as SCORE_MEANINGS
 from .words import WITHIN_TITLES as WITHIN_TITLES

@@ -93,7 +93,7 @@ def combine_predictions(
     shared = {
         k: v
         for k, v in first.metadata.items()
-        if k != "reservations" and all(t.metadata.get(k) == v for t in tables)
+        if k not in ("reservations", "map_trust") and all(t.metadata.get(k) == v for t in tables)
     }
     write_predictions(
         Path(out),

@@ -73,6 +73,10 @@ SLIDES = "slides.csv"
 """The table of the slides of patients, see `slide_effects`."""
 FAITHFULNESS = "faithfulness.json"
 """Curves of deletion of each bag, which `probsa predict --faithfulness` writes."""
+TRAINING_BAGS = "training_bags"
+"""The entry of predictions.json with the number of bags that the run was trained on."""
+FEW_TRAINING_BAGS = 20
+"""With fewer training bags, predictions state that they depend on these bags."""
 OWN = {
     PREDICTIONS_TABLE, METADATA, INSTANCES, NULL_SCORES, FAILED, NOTES, MEAN_FEATURES, SLIDES,
     FAITHFULNESS,

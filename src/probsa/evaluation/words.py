@@ -157,3 +157,13 @@ def no_interval_text(missing: NoInterval, *, unit: str = "patient") -> str:
 def shortened(text: str) -> str:
     """Return shares without the zero before the point and with minus signs: `.812`, `−.05`."""
     return text.replace("0.", ".").replace("-", "−")
+
+
+SCORE_MEANINGS = {
+    "logit": "an attention logit (what the model pools; it has no level)",
+    "weight": "an attention weight (what the model pools; the weights of a bag sum to 1)",
+    "probability": "the probability that the instance is positive",
+    "relevance": "a relevance (how much of the bag's prediction it carries)",
+    "evidence": "evidence (above 0 it speaks for the class, below 0 against it)",
+}
+"""What the score of an instance is, by `Prediction.score_kind`, in a few words."""

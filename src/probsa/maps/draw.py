@@ -67,8 +67,8 @@ def draw_map(
         over: The part of the slide to draw over, and the positions of the bag's patches; None: a
             plain background.
         alpha: Opacity of the colours over the tissue.
-        title: Text above the map; None: the bag's name and what is predicted. Warnings may follow
-            its first line.
+        title: Text above the map; None: the bag's name and what is predicted. A second line may
+            say what holds for all maps.
         caption: Text below the map.
         limits: Limits of a fixed scale, from `map_limits`, so that colours mean the same in all
             bags; None: this bag's smallest to largest value, as in the paper's maps.

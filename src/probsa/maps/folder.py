@@ -8,10 +8,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy.special import logit as logit_of
 
-from ..core import named_file, open_output
+from ..core import counted, named_file, open_output
 from ..errors import BagError, InputError, ProbSAError, UnknownName
 from ..evaluation import (
+    FEW_TRAINING_BAGS,
     MAP_SCORES,
+    TRAINING_BAGS,
     MapScore,
     MapScoreChoice,
     Prediction,
@@ -19,6 +21,7 @@ from ..evaluation import (
     drawable_scores,
     read_predictions,
     stated_of,
+    stored_trust,
     truth_of,
     verdict_of,
 )
@@ -36,12 +39,8 @@ ScoreChoice = MapScore | Literal["auto"]
 Scale = Literal["fixed", "per-bag"]
 
 
-LEAST_DROP = 0.05
-"""Drop of the probability of validation bags without the top instances of a score, below which its
-map explains almost nothing of the predictions."""
 LITTLE = 0.1
 """Share of the largest value of a bag that says nothing for its call."""
-NOTHING = "This map explains almost nothing of the prediction."
 
 
 class Shown(NamedTuple):
@@ -51,8 +50,6 @@ class Shown(NamedTuple):
     """None: each prediction's own."""
     caption: str
     """Text below the maps; empty for folders without a choice."""
-    warning: str = ""
-    """What a reader must know of all maps first."""
 
 
 def render_folder(
@@ -99,28 +96,61 @@ def render_folder(
             limits = map_limits(table.folder, score=shown.score)
     open_output(out, own=False)
     sweep(out, guard=lambda path: _guard(path, table.bags))
+    verdict_line = stored_trust(table, score=shown.score).line
     for p in found:
         row = table.bags.index(p.name)
-        # training bags look better than new ones, so the title says so
-        training_note = " · a training bag" if table.parts[row] == "train" else ""
-        said = verdict_of(table, p)
-        title = f"{heading(p, label=truth_of(table, row), said=said)}{training_note}"
-        words = table.of_task.words.page
-        unsure = f"Unsure: {words.unsure_hint}" if words.unsure_hint and said.unsure else ""
-        spread = f"±: {words.spread_hint}." if "±" in said.text else ""
-        caption = " ".join(filter(None, (shown.caption, table.of_task.words.note, spread, unsure)))
-        how = {"caption": caption, "also": also}
         try:
             drawn = showing(p, shown.score)
-            warned = [shown.warning, unlike(table, row), against(table, drawn)]
-            warned += reservations(table)
-            for part, of_slide, own in _slides(drawn, title, limits):
-                lines = "\n".join(filter(None, (of_slide, *warned)))
+            words = _words(table, row, p, drawn=drawn)
+            caption = " ".join(filter(None, (*words.sentences, shown.caption, *words.notes)))
+            for part, of_slide, own in _slides(drawn, words.title, limits):
+                lines = f"{of_slide}\n{verdict_line}"
                 with write_lock(named_file(out, part.name, ".png")):
-                    failures += _draw(part, out, over=over, title=lines, limits=own, **how)
+                    failures += _draw(
+                        part, out, over=over, title=lines, limits=own, caption=caption, also=also
+                    )
         except (ProbSAError, OSError) as error:
             failures.append((p.name, str(error)))
     return failures
+
+
+class _Words(NamedTuple):
+    """What a picture says of its bag."""
+
+    title: str
+    """One line, with a mark for each of `sentences`."""
+    sentences: tuple[str, ...]
+    """What a reader must know of this bag, below the map."""
+    notes: tuple[str, ...]
+    """What the numbers mean."""
+
+
+def _words(table: Predictions, row: int, p: Prediction, *, drawn: Prediction) -> _Words:
+    """Return what is said of a bag; `drawn` is the prediction with the score that is shown."""
+    said = verdict_of(table, p)
+    words = table.of_task.words.page
+    marks = [heading(p, label=truth_of(table, row), said=said)]
+    sentences = [against(table, drawn), unlike(table, row)]
+    if sentences[0]:
+        marks.append("the map contradicts the call")
+    if sentences[1]:
+        marks.append("unlike the training bags")
+    if table.parts[row] == "train":
+        marks.append("a training bag")  # which looks better than new ones
+    if said.unsure and words.unsure_hint:
+        sentences.append(f"Unsure: {words.unsure_hint}")
+    notes = [table.of_task.words.note]
+    if "±" in said.text:
+        notes.append(f"±: {words.spread_hint}.{_few_bags(table)}")
+    return _Words(" · ".join(marks), tuple(sentences), tuple(notes))
+
+
+def _few_bags(table: Predictions) -> str:
+    """Say that ± does not span what other training bags would change, where they are few."""
+    count = table.metadata.get(TRAINING_BAGS)
+    if not isinstance(count, int) or count >= FEW_TRAINING_BAGS:
+        return ""
+    return f" It does not span what others than the {counted(count, 'training bag')} would change."
 
 
 def reservations(table: Predictions) -> tuple[str, ...]:
@@ -281,10 +311,8 @@ def resolve(table: Predictions, score: ScoreChoice) -> Shown:
     else:
         other = "" if choice is None else f" (the validation bags chose {choice.chosen})"
         why = f"{score.capitalize()}: as asked for{other}. "
-    drop = None if choice is None else choice.drops.get(score)
-    nothing = table.of_task.by_probability and drop is not None and drop < LEAST_DROP
     text = f"{why}{meaning(score, table.of_task, own=score == own)}".strip()
-    return Shown(score, text, NOTHING if nothing else "")
+    return Shown(score, text)
 
 
 def map_limits(folder: Path | str, *, score: MapScore | None = None) -> ColourLimits:

@@ -211,7 +211,7 @@ def finish(
 ) -> Figure:  # fmt: skip
     """Add the title above the panels and the caption below, and give the panels their size.
 
-    Lines after the title's first are warnings, which are broken where they are too long.
+    Lines of the title are broken where they are too long.
 
     `size` is that of `ax` in inches, and `share` its part of the width and the height of all
     panels.
@@ -231,12 +231,17 @@ def finish(
             height += (size[1] - box.height * page[1]) / down
             room = max(width, NARROWEST)
             first, *warned = title.split("\n")
-            lines = [fill(line, int((room - 0.3) / 0.098)) for line in warned]
-            words = "\n".join([fitted(first, width=room), *lines])
+            lines = [
+                fill(line, int((room - 0.3) / 0.098))
+                for line in (fitted(first, width=room), *warned)
+            ]
+            words = "\n".join(lines)
             below = fill(caption, int((room - 0.3) / CHARACTER))
-            added = lines if k == 0 else [below] if k == 1 else []
-            # without room for the words, the panels would collapse
-            height += LINE * sum(len(text.splitlines()) for text in added)
+            # without room for the words, the panels would collapse; one line has room already
+            if k == 0:
+                height += LINE * (len(words.splitlines()) - 1)
+            elif k == 1:
+                height += LINE * len(below.splitlines())
             above.set(text=words, x=0.1 / room)
             if caption and k == 1:
                 figure.supxlabel(

@@ -13,7 +13,7 @@ from PIL import Image
 
 from ..cohorts import WorkFolder
 from ..errors import InputError, ProbSAError
-from ..evaluation import Prediction, read_predictions
+from ..evaluation import Prediction, read_predictions, stored_trust
 from ..maps import (
     KINDS,
     READ_ERRORS,
@@ -28,7 +28,6 @@ from ..maps import (
     place,
     raster,
     reservations,
-    resolve,
     showing,
 )
 from ..patches import read_geojson, thumbnail
@@ -144,13 +143,19 @@ class ViewData:
         words = self.table.of_task.page_words(
             self.table.outputs, self.table.metadata.get("target") or ()
         )
+        trust = stored_trust(self.table)
         page = {
             "rows": [asdict(row) for row in self.rows],
             "facts": [*self.about, *facts(self.table)],
             "classes": self.table.classes,
             "words": asdict(words),
             "positive": self.table.class_names[-1] if self.table.of_task.two_classes else "",
-            "reservations": [*reservations(self.table), resolve(self.table, "auto").warning],
+            "reservations": reservations(self.table),
+            "trust": {
+                "failed": trust.failed,
+                "line": trust.line,
+                "sentence": trust.sentence,
+            },
             "colours": {name: packed(look_up_table(name), "u1") for name in KINDS},
             "other": None if self.other is None else title_of(self.other.folder),
             "pictures": self.sources is not None,
@@ -283,7 +288,8 @@ class ViewData:
             return None, "The other predictions do not have this bag."
         try:
             other = self.other.instances(p.name)
-            check_comparable(p, other)
+            names = title_of(self.table.folder), title_of(self.other.folder)
+            check_comparable(p, other, names=names)
         except (ProbSAError, OSError) as error:
             return None, without_folders(str(error))
         return other, ""

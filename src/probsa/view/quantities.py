@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from ..errors import InputError
-from ..evaluation import Prediction, no_probability_reason
+from ..evaluation import SCORE_MEANINGS, Prediction, no_probability_reason
 from ..maps import (
     KINDS,
     NO_VARIANCE,
@@ -109,11 +109,24 @@ def as_page(key: str, q: Quantity) -> dict[str, Any]:
     }
 
 
-def check_comparable(p: Prediction, other: Prediction) -> None:
-    """Check that the scores of two predictions of a bag can be subtracted."""
+def check_comparable(
+    p: Prediction, other: Prediction, *, names: tuple[str, str] = ("this model", "the other model")
+) -> None:
+    """Check that the scores of two predictions of a bag can be subtracted.
+
+    names: what the two models are called in the words of the error.
+
+    Raises:
+        InputError: they cannot be subtracted.
+    """
     if p.score_kind != other.score_kind:
+        ours, theirs = (
+            f"that of {name} is {SCORE_MEANINGS[of.score_kind]}"
+            for name, of in zip(names, (p, other), strict=True)
+        )
         raise InputError(
-            f"The scores have different meanings ({p.score_kind} and {other.score_kind})."
+            f"The models' own scores have different meanings: {ours}, and {theirs}. A difference "
+            "is of own scores, whatever score the maps show."
         )
     if p.attention_mean.shape != other.attention_mean.shape:
         raise InputError(

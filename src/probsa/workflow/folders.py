@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from ..core import check_apart, optional_path, read_json, read_record, write_json
 from ..datasets import (
@@ -19,17 +20,22 @@ from ..datasets import (
 )
 from ..errors import InputError
 from ..evaluation import (
+    MAP_TRUST,
     METADATA,
     NOTES,
     RULE,
+    TRAINING_BAGS,
     MapScoreChoice,
+    MapTest,
     Predictor,
     StoredRule,
+    StoredTrust,
     at_chance,
     choose_on_validation,
     distances_of,
     load,
     load_several,
+    map_trust,
     null_maps_of,
     read_predictions,
     write_null_scores,
@@ -106,8 +112,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     if not several and shown.is_file():
         advice = "remove it to show the model's own score, or copy the run again"
         predictor.metadata["map_score"] = asdict(read_record(MapScoreChoice, shown, advice=advice))
-    if known := _reservations(runs):
-        predictor.metadata["reservations"] = known
+    predictor.metadata |= _said_of_runs(runs)
     if threshold is not None:
         _choose_threshold(predictor, runs, rule=threshold)
     bags, table = _units(predictor, Path(features), optional_path(labels))
@@ -176,18 +181,22 @@ def _choose_threshold(predictor: Predictor, runs: Sequence[Path], *, rule: str) 
         predictor.metadata[RULE] = how
 
 
-def _reservations(runs: Sequence[Path]) -> list[str]:
+def _said_of_runs(runs: Sequence[Path]) -> dict[str, Any]:
     """Return what a run's evaluation says against it; of several runs, only that on chance."""
-    known: list[list[str]] = []
+    stored: list[dict[str, Any]] = []
     for file in (RunFolder(run).predictions / METADATA for run in runs):
         advice = "train the run again, or remove this file"
-        known.append(
-            read_json(file, advice=advice).get("reservations", []) if file.is_file() else []
-        )
+        stored.append(read_json(file, advice=advice) if file.is_file() else {})
     if len(runs) == 1:
-        return known[0]
-    chance = [at_chance(each) for each in known]
-    return [f"{chance[0]} (the first of {len(runs)} such runs)"] if all(chance) else []
+        names = ("reservations", MAP_TRUST, TRAINING_BAGS)
+        return {name: stored[0][name] for name in names if stored[0].get(name)}
+    said: dict[str, Any] = {}
+    chance = [at_chance(each.get("reservations", ())) for each in stored]
+    if all(chance):
+        said["reservations"] = [f"{chance[0]} (the first of {len(runs)} such runs)"]
+        trust = map_trust({MapTest.CHANCE: False})
+        said[MAP_TRUST] = asdict(StoredTrust.of(trust))
+    return said
 
 
 def _units(

@@ -23,12 +23,16 @@ from ..core import (
 )
 from ..datasets import NO_TEST, SPLIT_PARTS, BagSet, Leak, find_leaks, telling_metadata
 from ..evaluation import (
+    FEW_TRAINING_BAGS,
+    MAP_TRUST,
     METADATA,
     RULE,
+    TRAINING_BAGS,
     Prediction,
     Predictor,
     Report,
     StoredRule,
+    StoredTrust,
     choose_map_score,
     evaluate,
     fit_null_maps,
@@ -59,9 +63,6 @@ from ..training import (
 from .covariate_comparison import compare_covariates
 from .mean_features import fit_run_means
 from .writing import BagSelection, Failures, OnBag, Predicted
-
-FEW_TRAINING_BAGS = 20
-"""With fewer training bags, predictions state that they depend on these bags."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -230,10 +231,14 @@ def finish_run(
             f"The model was trained on {counted(training_bags, 'bag')}: ± does not span what other "
             "training bags would change, which is much with so few."
         )
-    if reservations:
-        file = run.predictions / METADATA
-        stored = read_json(file, advice="predict again")
-        write_json(file, {**stored, "reservations": reservations})
+    file = run.predictions / METADATA
+    stored = read_json(file, advice="predict again")
+    said = {
+        **({"reservations": reservations} if reservations else {}),
+        MAP_TRUST: asdict(StoredTrust.of(report.map_trust)),
+        TRAINING_BAGS: training_bags,
+    }
+    write_json(file, {**stored, **said})
     # the training bags have labels but are not predicted: they are not missing
     leaks, warnings = _leaks(run)
     report = replace(report, without_prediction=(), warnings=(*report.warnings, *warnings))

@@ -11,9 +11,12 @@ from ...statistics import FEWEST_PATIENTS, Metric
 from ...tasks import MEAN_RIVAL
 from ..claims import Claim
 from ..context import Context
+from ..faithfulness import MapScoreChoice
 from ..section import Section
+from ..storage import METADATA
 from ..words import METRIC_TITLES, no_interval_text, shortened
-from .trust import FAILED, MapTest, MapTrust, is_gain, map_trust
+from .stored_trust import measured_gain, shown_score
+from .trust import FAILED, MapTest, MapTrust, is_gain, judged_faithfulness, map_trust
 from .uncertainty import FEWEST_CALIBRATED, CalibrationVerdict
 from .within import NullComparison
 
@@ -87,9 +90,16 @@ def _map_trust(found: Findings) -> MapTrust:
     comparison = _comparison(found, "shown_map")
     if comparison is not None and comparison.verdict != "undefined":
         passed[MapTest.NULL_MAPS] = comparison.verdict == "better"
-    of_curves = found.values("faithfulness").get("metrics", {})
-    passed[MapTest.FAITHFULNESS] = is_gain(of_curves.get("gain_over_random"))
-    return map_trust(passed)
+    predictions = found.context.predictions
+    score = shown_score(predictions)
+    faithful = judged_faithfulness(
+        measured_gain(found.values("faithfulness"), score=score),
+        MapScoreChoice.of(predictions.metadata, where=predictions.folder / METADATA),
+        score=score,
+        task=found.context.task,
+    )
+    passed[MapTest.FAITHFULNESS] = faithful.passed
+    return map_trust(passed, map=score, validation_drop=faithful.validation_drop)
 
 
 def _claims(found: Findings) -> tuple[Claim, ...]:

@@ -9,6 +9,8 @@ probsa.list = (function () {
     wrong: (row) => row.wrong === true, unsure: (row) => row.unsure,
     unlike: (row) => row.unlike, failed: (row) => row.failed !== "",
   };
+  /* Bags that the model was neither trained nor chosen on; a bag without a prediction has no part. */
+  const isTest = (row) => row.part !== "train" && row.part !== "val";
   let sorting = { key: "spread", down: true };
   let shown = [];
 
@@ -48,6 +50,10 @@ probsa.list = (function () {
     unlike.hidden = !state.rows.some(FILTERS.unlike);
     unlike.title = probsa.UNLIKE;
     for (const key of Object.keys(FILTERS)) byId("only-" + key).addEventListener("change", narrow);
+    const test = byId("only-test");
+    test.checked = state.rows.some((row) => isTest(row) && !row.failed) && !state.rows.every(isTest);
+    test.closest("label").hidden = !test.checked;
+    test.addEventListener("change", narrow);
     byId("search").addEventListener("input", draw);
     byId("search").addEventListener("change", keepOpen);  // when the name is typed
     byId("toggle-list").addEventListener("click", function () {
@@ -70,6 +76,7 @@ probsa.list = (function () {
     const wanted = Object.keys(FILTERS).filter((key) => byId("only-" + key).checked);
     shown = state.rows.map((row, k) => k).filter(function (k) {
       const row = state.rows[k];
+      if (byId("only-test").checked && !isTest(row)) return false;
       if (text && !row.name.toLowerCase().includes(text)) return false;
       return !wanted.length || wanted.some((key) => FILTERS[key](row));
     }).sort(compare);
@@ -135,6 +142,13 @@ probsa.list = (function () {
     else probsa.chooseNone("No bag is in the list: clear the filters and the search.");
   }
 
+  /* Put a bag that a link names into the list. */
+  function reveal(k) {
+    if (shown.includes(k) || isTest(state.rows[k])) return;
+    byId("only-test").checked = false;
+    draw();
+  }
+
   /* The bag to begin with: one with a map, of the test part, called rightly, with a finding, as far
      as there is one; the first such one of the list. */
   function first() {
@@ -149,5 +163,5 @@ probsa.list = (function () {
     if (next !== undefined && next !== state.bag) probsa.choose(next);
   }
 
-  return { start: start, mark: mark, move: move, first: first };
+  return { start: start, mark: mark, move: move, first: first, reveal: reveal };
 })();

@@ -107,9 +107,9 @@
     flags.forEach((flag) => holder.appendChild(make("span", { class: "flag " + (flag === words.wrong ? "wrong" : flag.split(" ")[0]), text: flag })));
   }
 
-  /* What a reader must know before believing the map, in whole sentences. */
+  /* What a reader must know of this bag before believing its map, in whole sentences. */
   function warn(row, map) {
-    const said = [...state.reservations, map.contradiction, row.unsure ? "Unsure: " + state.words.unsure_hint : "", row.unlike ? "Unlike training: " + probsa.UNLIKE : ""];
+    const said = [map.contradiction, row.unsure ? "Unsure: " + state.words.unsure_hint : "", row.unlike ? "Unlike training: " + probsa.UNLIKE : ""];
     byId("warning").textContent = said.filter(Boolean).join(" ");
   }
 
@@ -184,6 +184,7 @@
 
   function follow(place) {
     const wanted = state.rows.findIndex((row) => row.name === place.bag);
+    if (wanted >= 0) probsa.list.reveal(wanted);
     probsa.choose(wanted >= 0 ? wanted : probsa.list.first(), wanted >= 0 ? place : {});
   }
 
@@ -192,16 +193,20 @@
     state.classes = page.classes;
     state.words = page.words;
     state.positive = page.positive;
-    state.reservations = page.reservations;
     state.failed = page.remarks.failed || {};
     for (const row of state.rows) if (state.failed[row.name]) row.failed = state.failed[row.name];
     probsa.colour.start(page.colours);
     const model = page.facts.find((fact) => fact[0] === "Model");
-    byId("about").textContent = [model ? model[1] : "", page.rows.length + " bags", page.reservations.some((text) => text.includes("not shown better than chance")) ? "not shown better than chance" : "", page.other ? "against " + page.other : ""].filter(Boolean).join(" · ");
+    byId("about").textContent = [model ? model[1] : "", page.rows.length + " bags", page.trust.failed.includes("chance") ? "not shown better than chance" : "", page.other ? "against " + page.other : ""].filter(Boolean).join(" · ");
     for (const fact of page.facts) {
       byId("facts-list").appendChild(make("dt", { text: fact[0] }));
       byId("facts-list").appendChild(make("dd", { text: fact[1] }));
     }
+    byId("trust").textContent = page.trust.line;
+    byId("facts-list").appendChild(make("dt", { text: "Maps" }));
+    byId("facts-list").appendChild(make("dd", { text: page.trust.sentence }));
+    for (const said of page.reservations) byId("reservations").appendChild(make("li", { text: said }));
+    byId("reservations").hidden = !page.reservations.length;
     probsa.viewer.start();
     probsa.panel.start();
     probsa.ct.start();
