@@ -17,6 +17,7 @@ import probsa
 from probsa.core import read_json, write_bag, write_json
 from probsa.datasets import open_bags
 from probsa.errors import CheckpointError, InputError, MissingExtra, OutputExists, UnknownName
+from probsa.evaluation import MapTest
 from probsa.evaluation.words import no_interval_text
 from probsa.statistics import NoInterval
 from probsa.training import DataConfig, RunConfig, TrainingConfig, train
@@ -120,6 +121,14 @@ def test_the_card_states_the_files_of_the_run(run, saved):
     ):  # fmt: skip
         assert part in body, part
     assert "$" not in body
+    # what the evaluation says against model and maps, and where calls begin
+    trust = report["map_trust"]
+    for test in MapTest:
+        result = "not passed" if test in trust["failed"] else "passed"
+        result = "not tested" if test in trust["untested"] else result
+        assert f"- {test.value.capitalize()}: {result}" in body
+    assert report["chance"] in body
+    assert f"{report['threshold']:.4g} ({report['threshold_source']})" in body
 
 
 def test_the_hubs_own_reader_reads_the_card(saved):

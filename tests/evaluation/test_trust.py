@@ -14,7 +14,8 @@ from probsa.core import read_json, write_csv, write_json
 from probsa.errors import InputError
 from probsa.evaluation import MAP_TRUST, METADATA, StoredTrust, evaluate, stored_trust
 from probsa.evaluation.faithfulness import write_curves
-from probsa.evaluation.report.trust import MapTest, is_gain, map_trust
+from probsa.evaluation.map_tests import MapTest
+from probsa.evaluation.report.trust import is_gain, map_trust
 from probsa.evaluation.storage import MEAN_FEATURES, read_predictions
 from probsa.statistics import Metric
 from probsa.tasks import TASKS, Stated

@@ -57,6 +57,7 @@ from .map_scores import available_scores as available_scores
 from .map_scores import drawable_scores as drawable_scores
 from .map_scores import drawn_values as drawn_values
 from .map_scores import map_values as map_values
+from .map_tests import MapTest as MapTest
 from .model_card import CardFacts as CardFacts
 from .prediction import SCORE_COLOURS as SCORE_COLOURS
 from .prediction import SIGNED_COLOURS as SIGNED_COLOURS
@@ -72,7 +73,6 @@ from .report.stored_trust import MAP_TRUST as MAP_TRUST
 from .report.stored_trust import StoredTrust as StoredTrust
 from .report.stored_trust import stored_trust as stored_trust
 from .report.summary import at_chance as at_chance
-from .report.trust import MapTest as MapTest
 from .report.trust import MapTrust as MapTrust
 from .report.trust import map_trust as map_trust
 from .report.uncertainty import DISTANCE_VALIDATION_BAGS as DISTANCE_VALIDATION_BAGS

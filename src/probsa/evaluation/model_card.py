@@ -18,6 +18,7 @@ from ..features import describe
 from ..statistics import Metric
 from ..tasks import TASKS
 from ..training import RunFolder, read_split
+from .map_tests import FAILED, MapTest
 from .pretrained import PretrainedConfig
 from .words import METRIC_TITLES, no_interval_text
 
@@ -48,6 +49,12 @@ class StoredReport:
     part: str
     bags: int
     metrics: dict[str, Metric]
+    chance: str = ""
+    rival: tuple[str, ...] = ()
+    map_trust: dict[str, Any] | None = None
+    within_bags: dict[str, Any] | None = None
+    threshold: float | None = None
+    threshold_source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +112,7 @@ def model_card(config: PretrainedConfig, facts: CardFacts, *, score_kind: str) -
         encoders=_listed(map(_with_licence, stated.encoders)),
         mpp=_listed(f"{v:g} µm per pixel" for v in stated.mpps),
         patch_size=_listed(f"{v:g} pixels" for v in stated.patch_sizes),
-        results=_results(facts),
+        results=f"{_results(facts)}\n\n{_verdicts(facts)}".rstrip(),
         score_kind=SCORES[score_kind],
         members=f" and of {members} members" if members > 1 else "",
         run=yaml.safe_dump(run, sort_keys=False),
@@ -127,6 +134,41 @@ def _results(facts: CardFacts) -> str:
             span = why
         rows.append(f"| {METRIC_TITLES[name]} | {m.value:.3f} | {span} |")
     return "\n".join(rows)
+
+
+def _verdicts(facts: CardFacts) -> str:
+    """Return what the evaluation says beside chance, rival and null maps, and the threshold."""
+    report = facts.report
+    if report is None:
+        return ""
+    said = []
+    trust = report.map_trust or {}
+    for test in MapTest if report.map_trust is not None else ():
+        result = "passed"
+        if test in trust.get("failed", ()):
+            result = f"not passed: {FAILED[test]}"
+        elif test in trust.get("untested", ()):
+            result = "not tested"
+        said.append(f"{test.value}: {result}")
+    if report.chance:
+        said.append(f"this model is {report.chance}")
+    said += [line.removesuffix(".") for line in report.rival]
+    within = report.within_bags or {}
+    for comparison in within.get("comparisons", ()):
+        if comparison["map"] == within.get("shown_map"):
+            said.append(comparison["sentence"].removesuffix("."))
+    if report.map_trust is not None:
+        verdicts = {
+            "yes": "may be",
+            "no": "should not be",
+            "untested": "cannot yet be",
+        }
+        said.append(f"its maps {verdicts[trust['verdict']]} shown as explanations")
+    if report.threshold is not None:
+        said.append(
+            f"threshold of positive calls: {report.threshold:.4g} ({report.threshold_source})"
+        )
+    return "\n".join(f"- {line[0].upper()}{line[1:]}." for line in said)
 
 
 def _with_licence(encoder: str) -> str:

@@ -9,8 +9,9 @@ from ...statistics import Metric
 from ..context import Context, labelled_rows, read_truth, threshold_of
 from ..faithfulness import MapScoreChoice, faithfulness_section
 from ..map_scores import available_scores
+from ..map_tests import MapTest
 from ..storage import FAITHFULNESS, METADATA, Predictions
-from .trust import MapTest, MapTrust, judged_faithfulness, map_trust
+from .trust import MapTrust, judged_faithfulness, map_trust
 
 MAP_TRUST = "map_trust"
 """The entry of predictions.json with the verdict of the run."""

@@ -12,11 +12,12 @@ from ...tasks import MEAN_RIVAL
 from ..claims import Claim
 from ..context import Context
 from ..faithfulness import MapScoreChoice
+from ..map_tests import FAILED, MapTest
 from ..section import Section
 from ..storage import METADATA
 from ..words import METRIC_TITLES, no_interval_text, shortened
 from .stored_trust import measured_gain, shown_score
-from .trust import FAILED, MapTest, MapTrust, is_gain, judged_faithfulness, map_trust
+from .trust import MapTrust, is_gain, judged_faithfulness, map_trust
 from .uncertainty import FEWEST_CALIBRATED, CalibrationVerdict
 from .within import NullComparison
 
