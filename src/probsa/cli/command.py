@@ -30,6 +30,7 @@ from ..core import (
     convert_value,
     described,
     not_a_file,
+    place_in_words,
     printable,
 )
 from ..errors import InputError, OutputExists, ProbSAError, hint
@@ -211,7 +212,7 @@ def check_input_path(path: Path, expected: PathKind, *, name: str) -> None:
     """
     if expected == "output":
         if os.path.lexists(path) and not path.is_dir():
-            raise OutputExists(f"{name}: {path} is a file: give a new folder")
+            raise OutputExists(f"{name}: {place_in_words(path)}: give a new folder")
         return
     if {"file": path.is_file(), "folder": path.is_dir(), "any": path.exists()}[expected]:
         return

@@ -15,5 +15,6 @@ def check_folder(out: Path) -> None:
     Raises:
         OutputExists: names the folder.
     """
-    if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or not is_empty(out)):
+    check_folder_place(out)
+    if out.exists() and not (out / MARK).is_file() and not is_empty(out):
         raise OutputExists(f"{out} exists and is not the folder of a demo: give another --out")

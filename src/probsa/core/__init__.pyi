@@ -30,7 +30,6 @@ from .files import check_file_name as check_file_name
 from .files import csv_text as csv_text
 from .files import is_disk_full as is_disk_full
 from .files import is_there as is_there
-from .files import make_folder as make_folder
 from .files import named_file as named_file
 from .files import not_a_file as not_a_file
 from .files import optional_path as optional_path
@@ -80,14 +79,18 @@ from .options import json_schema as json_schema
 from .ownership import LEDGER as LEDGER
 from .ownership import Earlier as Earlier
 from .ownership import check_apart as check_apart
+from .ownership import check_folder_place as check_folder_place
+from .ownership import check_no_link as check_no_link
 from .ownership import check_replaceable as check_replaceable
 from .ownership import files_matching as files_matching
 from .ownership import foreign as foreign
 from .ownership import foreign_files as foreign_files
 from .ownership import is_empty as is_empty
 from .ownership import ledger_of as ledger_of
+from .ownership import make_folder as make_folder
 from .ownership import note_written as note_written
 from .ownership import open_output as open_output
+from .ownership import place_in_words as place_in_words
 from .ownership import remove_written as remove_written
 from .ownership import remove_written_folder as remove_written_folder
 from .ownership import samples as samples

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from ..errors import BagError, OutputExists
-from .ownership import check_replaceable, note_written
+from ..errors import BagError
+from .ownership import check_replaceable, make_folder, note_written
 from .stopping import keep, remove_at_stop
 from .wording import protect_cell
 from .writers import TOKEN, writer_token
@@ -97,21 +97,6 @@ def is_there(path: Path, *, folder: bool = False) -> bool:
     if not (path.is_file() or path.is_dir()) and os.path.lexists(path):
         raise BagError(not_a_file(path))
     return path.is_dir() if folder else path.is_file()
-
-
-def make_folder(folder: Path) -> None:
-    """Create a folder and those around it.
-
-    Raises:
-        OutputExists: there is a file in place of one of them.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        in_the_way = next((p for p in (folder, *folder.parents) if p.is_file()), folder)
-        raise OutputExists(
-            f"{in_the_way} is a file in place of a folder: move it away, or give another output"
-        ) from error
 
 
 @contextmanager

@@ -119,9 +119,8 @@ def open_output(
     Raises:
         OutputExists: There is a file in place of the folder.
     """
-    if not folder.is_dir() and os.path.lexists(folder):
-        raise OutputExists(f"{folder} is a file: give a new folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    check_folder_place(folder)
+    make_folder(folder)
     if (folder / LEDGER).is_dir():
         return
     around = ledger_of(folder / LEDGER)
@@ -163,12 +162,63 @@ def is_empty(folder: Path) -> bool:
     return all(p.name == LEDGER for p in folder.iterdir())
 
 
+def place_in_words(path: Path) -> str:
+    """Say what is at a path: a file, a folder, or a link, and where that leads."""
+    what = "a folder" if path.is_dir() else "a file"
+    if not path.is_symlink():
+        return f"{path} is {what}"
+    target = path.readlink()
+    if not path.exists():
+        return f"{path} is a link to {target}, where there is nothing"
+    return f"{path} is a link to {target}, {what}"
+
+
+def check_folder_place(folder: Path) -> None:
+    """Check that there is a folder at a path, or a link to one, or nothing.
+
+    Raises:
+        OutputExists: There is a file, or a link that leads to a file or to nothing.
+    """
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise OutputExists(f"{place_in_words(folder)}: give a new folder")
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and those around it.
+
+    Raises:
+        OutputExists: there is a file in place of one of them.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        around = (folder, *folder.parents)
+        in_the_way = next((p for p in around if os.path.lexists(p) and not p.is_dir()), folder)
+        raise OutputExists(
+            f"{place_in_words(in_the_way)}, in place of a folder: move it away, or give another "
+            "output"
+        ) from error
+
+
+def check_no_link(path: Path) -> None:
+    """Check that an output that is removed or replaced is no link, which may be of use elsewhere.
+
+    Raises:
+        OutputExists: It is one.
+    """
+    if path.is_symlink():
+        raise OutputExists(
+            f"{place_in_words(path)}; a link is not replaced: give the path that it leads to, or "
+            "remove the link"
+        )
+
+
 def check_replaceable(path: Path) -> None:
     """Check that a file may be written to a path in an output folder.
 
     Raises:
         OutputExists: There is a folder, or a file that probsa did not write, or that was changed
-            since.
+            since; or a link that stands in no ledger.
     """
     if not os.path.lexists(path):
         return
@@ -177,6 +227,8 @@ def check_replaceable(path: Path) -> None:
     ledger = ledger_of(path)
     if ledger is not None and not ledger.owns(path):
         raise foreign(path)
+    if ledger is None:
+        check_no_link(path)
 
 
 def check_apart(out: Path, *inputs: Path) -> None:
@@ -238,6 +290,7 @@ def remove_written_folder(folder: Path, *, earlier: Earlier | None = None) -> No
     """
     if not folder.is_dir():
         return
+    check_no_link(folder)
     for path in foreign_files(folder, earlier=earlier):
         raise foreign(path)
     shutil.rmtree(folder)

@@ -28,6 +28,7 @@ from ..core import (
     as_record,
     attributes_of,
     check_file_name,
+    check_folder_place,
     counted,
     dataset_of,
     files_matching,
@@ -677,8 +678,7 @@ def check_output(
     Raises:
         OutputExists: names the folder and the file.
     """
-    if folder.exists() and not folder.is_dir():
-        raise OutputExists(f"{folder} is a file: give a new folder")
+    check_folder_place(folder)
     existing = {p.name for p in folder.glob("*")} - {LEDGER}
     if existing and not overwrite:
         raise OutputExists(f"{folder} exists and is not empty: give a new folder or --overwrite")

@@ -22,6 +22,8 @@ from ..core import (
     TaskName,
     TextTable,
     as_paths,
+    check_folder_place,
+    check_no_link,
     files_matching,
     is_empty,
     is_in_use,
@@ -229,7 +231,8 @@ def check_run_output(path: Path, *, resume: bool, overwrite: bool) -> None:
         InputError: it is not empty and holds no run.
     """
     folder = RunFolder(path)
-    if not path.exists() or (path.is_dir() and is_empty(path)):
+    check_folder_place(path)
+    if not path.exists() or is_empty(path):
         return
     if resume:
         if not folder.config_file.is_file():
@@ -244,6 +247,7 @@ def check_run_output(path: Path, *, resume: bool, overwrite: bool) -> None:
         raise InputError(
             f"{path} is not a run folder, so it is not overwritten: remove it yourself"
         )
+    check_no_link(path)
 
 
 def check_trained(path: Path, *, checkpoint: Literal["best", "last"] = "best") -> None:

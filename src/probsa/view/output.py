@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..core import is_empty
+from ..core import check_folder_place, is_empty
 from ..errors import OutputExists
 
 MARK = "probsa-view.json"
@@ -15,7 +15,8 @@ def check_export(out: Path, *, overwrite: bool) -> None:
     Raises:
         OutputExists: it holds something else, or an export and `overwrite` is not set.
     """
-    if not out.exists() or (out.is_dir() and is_empty(out)):
+    check_folder_place(out)
+    if not out.exists() or is_empty(out):
         return
     if not (out / MARK).is_file():
         raise OutputExists(f"{out} exists and is not an export of probsa view: give a new folder")

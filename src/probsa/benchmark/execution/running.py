@@ -12,7 +12,7 @@ from typing import get_args
 
 import torch
 
-from ...core import check_replaceable, remove_written
+from ...core import check_folder_place, check_replaceable, remove_written
 from ...errors import InputError, OutputExists
 from ...jobs import (
     Engine,
@@ -162,9 +162,8 @@ def count_states(states: Sequence[CellState]) -> Mapping[str, int]:
 
 def _check_folder(out: Path) -> Path:
     """Return the absolute path of an experiment's folder after checking that it can be used."""
+    check_folder_place(out)
     out = out.resolve()
-    if out.exists() and not out.is_dir():
-        raise OutputExists(f"{out} is a file, not an experiment's folder: give another --out")
     is_experiment = any((out / n).exists() for n in ("grid.yaml", "cells", "data"))
     if not is_experiment and out.exists() and any(out.iterdir()):
         raise OutputExists(
