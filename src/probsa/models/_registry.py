@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache, cached_property
 from importlib import import_module
-from typing import Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from docstring_parser import parse as parse_docstring
 from docstring_parser import parse_from_object
 
-from ..core import TaskName, check_value, load_plugins
+from ..core import Limits, TaskName, check_value, load_plugins
 from ..errors import InputError, UnknownName
 from ..tasks import TASKS
 from ..variational import LikelihoodSpec, build_likelihood, logits_of
@@ -38,6 +38,14 @@ PRESET = "preset"
 """The argument that selects the defaults of a model that registers an original setting."""
 PRESETS = Argument(annotation=Literal["paper", "original"], default="paper")
 PRESET_HELP = "Which defaults to use: those of the ProbSA paper, or those of the method's authors."
+
+
+SEED = "seed"
+"""The argument that is a number of no size."""
+AnySeed = Annotated[int, Limits(at_least=0, below=2**64)]
+AnyCount = Annotated[int, Limits(at_least=-(10**9), at_most=10**9)]
+AnyNumber = Annotated[float, Limits(at_least=-1e9, at_most=1e9)]
+"""Numbers that the arguments of models may be, if their annotations say nothing more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +244,7 @@ def build(
         model_arguments = {**registration.original, **model_arguments}
     for argument, value in model_arguments.items():
         check_value(argument, value, registration.arguments[argument].annotation)
+        _check_size(argument, value)
     every = constructor_arguments(registration.model)
     values: dict[str, Any] = {}
     groups: dict[tuple[str, type], dict[str, Any]] = {
@@ -256,6 +265,21 @@ def build(
         model.add_covariates(covariates)
         model.arguments["covariates"] = covariates
     return model
+
+
+def _check_size(argument: str, value: object) -> None:
+    """Refuse a number that no model can have, whatever the annotation of its argument allows.
+
+    Raises:
+        InputError: names the argument.
+    """
+    if isinstance(value, tuple | list):
+        for part in value:
+            _check_size(argument, part)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        check_value(argument, value, AnySeed if argument == SEED else AnyCount)
+    elif isinstance(value, float):
+        check_value(argument, value, AnyNumber)
 
 
 def check_task(name: str, task: TaskName) -> None:
