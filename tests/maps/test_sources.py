@@ -26,7 +26,10 @@ from probsa.cohorts.coordinates import Coordinates, write_coordinates
 from probsa.cohorts.records import Record
 from probsa.cohorts.work import PatchSet
 from probsa.errors import InputError, SlideError
+from probsa.evaluation import available_scores
+from probsa.evaluation.report.trust import map_trust
 from probsa.maps import DOUBTS, VARIANCES, draw_map, map_limits, render_folder, save_figure, squares
+from probsa.maps.draw import heading
 from probsa.maps.picture import blend, slide_canvas
 from probsa.maps.quantities import quantities
 from probsa.maps.scale import common_limits
@@ -65,7 +68,9 @@ def pictures(folder):
 def plain(p, path, *others):
     """The map without a slide, on the scale of the bag and others of its folder."""
     spread = f"±: {p.of_task.words.page.spread_hint}."
-    save_figure(draw_map(p, limits=common_limits([p, *others]), caption=spread), path)
+    title = f"{heading(p)}\n{map_trust({}, map=available_scores(p)[0]).line}"
+    limits = common_limits([p, *others])
+    save_figure(draw_map(p, limits=limits, title=title, caption=spread), path)
     return np.asarray(Image.open(path))
 
 

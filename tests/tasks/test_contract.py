@@ -23,6 +23,7 @@ class Predicted:
     probability: np.ndarray
     std: np.ndarray
     outputs: tuple[str, ...]
+    std_between: np.ndarray | None = None
 
 
 def data(name: str, seed: int = 0) -> TargetData:

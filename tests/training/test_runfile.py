@@ -3,7 +3,9 @@
 from dataclasses import fields
 from pathlib import Path
 
+import h5py
 import jsonschema
+import numpy as np
 import pytest
 import yaml
 from support.paths import ROOT
@@ -11,7 +13,7 @@ from support.paths import ROOT
 from probsa import models
 from probsa.cli.command import Command
 from probsa.core import GraphOptions
-from probsa.errors import InputError, UnknownName
+from probsa.errors import InputError, TableError, UnknownName
 from probsa.training import recipes
 from probsa.training.config import (
     RETIRED,
@@ -23,7 +25,8 @@ from probsa.training.config import (
     plain,
     without_retired,
 )
-from probsa.training.given import names_model
+from probsa.training.given import check_files, names_model
+from probsa.training.preparation import read_labels
 from probsa.training.recipes import (
     DEFAULT_RECIPE,
     default_recipe,
@@ -366,3 +369,25 @@ def test_recipes_are_found_by_name_and_fit_their_schema(tmp_path, monkeypatch):
     (package / "recipes" / "mine.yaml").write_text("models: [abmil]\n")
     monkeypatch.setattr(recipes, "__file__", str(package / "training" / "recipes.py"))
     assert recipe_files()["mine"] == package / "recipes" / "mine.yaml"
+
+
+@pytest.mark.parametrize("cell", ["", "NA", "[Not Available]"])
+@pytest.mark.parametrize("unlabelled", ["leave_out", "refuse"])
+def test_the_quick_check_of_labels_agrees_with_training(tmp_path, cell, unlabelled):
+    """What is refused before PyTorch is imported is what training would refuse."""
+    (tmp_path / "features").mkdir()
+    for name in "abcde":
+        with h5py.File(tmp_path / "features" / f"{name}.h5", "w") as file:
+            file["features"] = np.zeros((3, 2), np.float32)
+    labels = tmp_path / "labels.csv"
+    labels.write_text(f"bag,label\na,tumor\nb,normal\nc,{cell}\nd,tumor\ne,normal\n")
+    keys = {"features": str(tmp_path / "features"), "labels": str(labels)}
+    data = read_run(None, {**keys, "unlabelled": unlabelled}).data
+    if unlabelled == "refuse":
+        for read in (check_files, read_labels):
+            with pytest.raises(TableError, match="line 4"):
+                read(data)
+    else:
+        check_files(data)
+        table = read_labels(data)
+        assert [label is None for label in table.labels] == [False, False, True, False, False]

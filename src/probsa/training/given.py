@@ -11,6 +11,7 @@ from typing import Any
 
 from ..core import TextTable, hdf5_files
 from ..datasets import (
+    LabelTable,
     bag_names,
     check_labels_match,
     label_files,
@@ -97,12 +98,7 @@ def check_files(data: DataConfig) -> None:
         TableError: a table cannot be used.
     """
     names = bag_names(data.features, features=data.feature_set)
-    table = read_table(
-        data.labels,
-        classes=data.classes,
-        target=data.targets,
-        covariates=data.covariates.columns,
-    )
+    table = read_label_table(data)
     if not {*match_bags(table, names).bags} & {*names}:
         check_labels_match(table, names, allow_unlabelled=True)
     if data.split is not None:
@@ -111,6 +107,25 @@ def check_files(data: DataConfig) -> None:
         label_files(data.instance_labels, names)
     if data.covariates.columns:
         read_covariates(data.covariates.covariates or data.labels, data.covariates)
+
+
+def read_label_table(data: DataConfig, path: Path | None = None) -> LabelTable:
+    """Read the labels of a run, or another table with its classes.
+
+    Bags need a label only in a run that refuses those without, and in no other table.
+
+    Raises:
+        TableError: the table is invalid.
+    """
+    is_own = path is None
+    return read_table(
+        path or data.labels,
+        classes=data.classes,
+        target=data.targets,
+        covariates=data.covariates.columns,
+        labels_required=is_own and data.unlabelled == "refuse",
+        columns_required=is_own,
+    )
 
 
 def chosen_set(data: DataConfig, features: Path) -> str | None:

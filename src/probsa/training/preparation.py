@@ -49,7 +49,6 @@ from ..datasets import (
     patient_table,
     read_clam_split,
     read_covariates,
-    read_table,
     without_suffix,
 )
 from ..errors import CheckpointError, GraphError, InputError, OneClass, TableError
@@ -59,7 +58,7 @@ from ..tasks import Target
 from ..variational import LikelihoodSpec, balanced_weights, fit_spec
 from .checkpoints import Checkpoint
 from .config import DataConfig, RunConfig
-from .given import chosen_set
+from .given import chosen_set, read_label_table
 from .run_folder import ADVICE, RunFolder
 
 
@@ -74,14 +73,7 @@ def read_labels(
     Raises:
         TableError: the table is invalid.
     """
-    table = read_table(
-        path or data.labels,
-        classes=data.classes,
-        target=data.targets,
-        covariates=data.covariates.columns,
-        labels_required=path is None and data.unlabelled == "refuse",
-        columns_required=path is None,
-    )
+    table = read_label_table(data, path)
     return table if bags is None else match_bags(table, known_names(bags))
 
 
