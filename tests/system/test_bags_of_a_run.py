@@ -183,7 +183,7 @@ def test_labels_are_classes_of_the_run_and_name_its_bags(runs, tmp_path, capsys)
     assert predicted.without_features == ("gone",) and predicted.bags == 12
     assert predict(runs / "abmil", "--features", features, "--out", tmp_path / "d",
                    "--labels", tmp_path / "labels.csv") == 0  # fmt: skip
-    assert "1 labelled bag without features in this folder: 'gone'" in capsys.readouterr().err
+    assert "1 bag without features in this folder: 'gone'" in capsys.readouterr().err
 
 
 def test_classes_of_an_evaluation_are_those_of_the_model(runs, tmp_path):

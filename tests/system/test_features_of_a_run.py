@@ -328,6 +328,19 @@ def test_a_failed_extraction_leaves_the_table_too(own, tmp_path):
     assert "slide3" not in prepared.table.bags and len(prepared.table.bags) == SLIDES - 1
 
 
+def test_slides_that_wait_for_extraction_are_named_when_predicting(run, own, tmp_path, capsys):
+    for name in ("slide1", "slide3"):
+        (lost,) = own.glob(f"*/features_*/{name}.h5")
+        lost.unlink()
+    assert predict(run, own, tmp_path / "preds", "--json") == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["without_features"] == ["slide1", "slide3"]
+    assert "2 bags without features" in captured.err
+    # slides that could not be patched are no slides that wait
+    rows = (tmp_path / "preds" / "predictions.csv").read_text().splitlines()
+    assert len(rows) == 1 + SLIDES - 2
+
+
 def test_labels_without_a_bag_are_refused(work, tmp_path, copied):
     labels = write_labels(tmp_path / "labels.csv", [*ALL, "slide9"])
     with pytest.raises(

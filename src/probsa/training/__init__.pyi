@@ -51,6 +51,7 @@ from .preparation import prepare as prepare
 from .preparation import prepare_bags as prepare_bags
 from .preparation import read_labels as read_labels
 from .preparation import read_split as read_split
+from .preparation import slides_to_extract as slides_to_extract
 from .preparation import stack_targets as stack_targets
 from .preparation import stored_prior as stored_prior
 from .preparation import targets_of as targets_of

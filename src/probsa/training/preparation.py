@@ -20,6 +20,7 @@ from ..core import (
     Bags,
     as_record,
     counted,
+    hdf5_files,
     max_bag_gb,
     optional_path,
     read_json,
@@ -622,6 +623,13 @@ def note_missing_features(table: LabelTable, bags: BagSet) -> tuple[str, ...]:
                 reasons[name] = f"left out: it has no features ({status}: {record.reason})"
     bags.notes |= reasons
     return tuple(reasons)
+
+
+def slides_to_extract(bags: BagSet) -> tuple[str, ...]:
+    """Return the slides of the work folder that have patches, but no file of features yet."""
+    extracted = {file.stem for file in hdf5_files(bags.folder)}
+    records = PatchSet(bags.folder.parent).records("patch")
+    return tuple(r.name for r in records if r.status == "done" and r.name not in extracted)
 
 
 def _match(table: LabelTable, bags: BagSet, *, allow_unlabelled: bool) -> None:

@@ -412,7 +412,7 @@ def drawn(patches: Layout, cell: float) -> str:
     """Return what the page says about the drawing; empty for a plain lattice."""
     _, side = patches.cells
     notes = []
-    if patches.side > patches.stride:
+    if patches.side > patches.stride + 1:  # corners and sides are rounded to whole pixels
         notes.append("The patches overlap: each is drawn as the middle of its square.")
     if cell != patches.stride:
         notes.append(

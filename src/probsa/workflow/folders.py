@@ -49,6 +49,7 @@ from ..training import (
     note_missing_features,
     open_data,
     read_split,
+    slides_to_extract,
     targets_of,
 )
 from .mean_features import FILE as MEANS_FILE
@@ -153,10 +154,11 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
         more=more,
     )
     predicted = selection.predict(predictor)
-    without: tuple[str, ...] = ()
+    without = slides_to_extract(bags)
     if table is not None:
         note_missing_features(table, bags)
-        without = tuple(name for name in table.bags if name not in set(bags.names))
+        absent = (name for name in table.bags if name not in set(bags.names))
+        without = tuple(dict.fromkeys([*absent, *without]))
     return replace(
         predicted, without_features=without, notes=len(bags.notes), new_missing=unknown,
         most_noted=most_frequent(bags.notes.values()),

@@ -52,7 +52,7 @@ class Predicted:
     """(bag, difference) pairs of bags that were predicted although they differ from every training
     bag."""
     without_features: tuple[str, ...] = ()
-    """Bags of the table of labels that the folder of features does not have."""
+    """Bags of the table of labels, and patched slides of the work folder, without features."""
     notes: int = 0
     """Number of bags with remarks in `notes.json`."""
     most_noted: str = ""

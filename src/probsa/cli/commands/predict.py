@@ -78,8 +78,11 @@ def run(
             f"anyway (--other-features): {_first([bag for bag, _ in other])}"
         )
     if missing:
-        labelled = counted(len(missing), "labelled bag")
-        remarks.append(f"{labelled} without features in this folder: {_first(missing)}")
+        lacking = counted(len(missing), "bag")
+        remarks.append(
+            f"warning: {lacking} without features in this folder: {_first(missing)}. If they are "
+            "slides that were patched, probsa extract continues"
+        )
     if predicted.notes:
         noted = counted(predicted.notes, "bag")
         said = f"most often: {predicted.most_noted}; see {folder / 'notes.json'}"
