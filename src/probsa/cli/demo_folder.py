@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..core import is_empty
+from ..core import check_folder_place, is_empty
 from ..errors import OutputExists
 
 MARK = "probsa-demo.json"

@@ -195,7 +195,9 @@ class TextTable:
         for column in dict.fromkeys(columns):
             if column not in self.columns:
                 continue
-            cells = {int(line): cell for line, cell in self.frame[column].items()}
+            lines: list[int] = self.frame.index.tolist()
+            texts: list[str] = self.frame[column].tolist()
+            cells = dict(zip(lines, texts, strict=True))
             values_here = kept.union(MINUS) if "+" in cells.values() else kept
             words = {
                 line: cell
