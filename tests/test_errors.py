@@ -16,7 +16,8 @@ from probsa.errors import hint
         ("slide05", ["slide5"], "slide5"),
         ("slide9", ["slide5", "slide7"], ""),
         ("TCGA-AA-3562", ["TCGA-AA-3561", "TCGA-AB-3562"], "TCGA-AB-3562"),
-        ("126", ["127", "12"], ""),
+        ("126", ["127", "128"], ""),
+        ("resnet5", ["resnet50", "handcrafted"], "resnet50"),
     ],
 )
 def test_a_name_with_other_numbers_is_not_suggested(name, known, suggested):

@@ -122,7 +122,8 @@ def hint(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean 'x'?` with the most similar known name, or an empty string.
 
     Case, and whether words are joined by `-` or `_`, make names no less similar. A name that
-    differs in its numbers only (`slide5` for `slide9`) is that of another thing.
+    differs in its numbers only (`slide5` for `slide9`) is that of another thing, unless one number
+    is the beginning of the other (`resnet5`).
     """
     by_plain = {_plain(k): k for k in known if not _differs_in_numbers_only(name, k)}
     close = difflib.get_close_matches(_plain(name), list(by_plain), n=1, cutoff=0.5)
@@ -134,8 +135,10 @@ def _numbers(name: str) -> list[str]:
 
 
 def _differs_in_numbers_only(name: str, other: str) -> bool:
-    has_equal_words = NUMBER.sub("#", name) == NUMBER.sub("#", other)
-    return has_equal_words and _numbers(name) != _numbers(other)
+    if NUMBER.sub("#", name) != NUMBER.sub("#", other):
+        return False
+    pairs = zip(_numbers(name), _numbers(other), strict=True)
+    return not all(a.startswith(b) or b.startswith(a) for a, b in pairs)
 
 
 def _plain(name: str) -> str:

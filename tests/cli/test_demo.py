@@ -149,7 +149,10 @@ def test_a_demo_replaces_its_own_folder_and_no_other(done, out, tmp_path):
     (other / "demo.json").write_text("{}")
     (tmp_path / "file").write_text("")
     for path in (other, tmp_path / "file"):
-        with pytest.raises(OutputExists, match=rf"{path.name} exists and is not the .*--out"):
+        with pytest.raises(
+            OutputExists,
+            match=rf"{path.name} (exists and is not the .*--out|is a file: give a new)",
+        ):
             run_demo(path)
     assert [f.name for f in other.iterdir()] == ["demo.json"]
     assert (out / MARK).is_file() and (out / "runs" / DEFAULT).is_dir()

@@ -63,9 +63,9 @@ def test_real_bags_that_share_nothing_raise_no_alarm(shared_data, data):
 
 @pytest.mark.parametrize("data", OLD)
 def test_the_old_benchmarks_raise_no_alarm(shared_data, tmp_path, data):
-    z = np.load(shared_data / "mil_benchmarks" / f"{data}.npz")
-    x, of = z["X"].astype(np.float32), z["bag"]
-    bags = write(tmp_path, {f"b{k}": x[of == k] for k in range(len(z["y"]))})
+    with np.load(shared_data / "mil_benchmarks" / f"{data}.npz") as z:
+        x, of, count = z["X"].astype(np.float32), z["bag"], len(z["y"])
+    bags = write(tmp_path, {f"b{k}": x[of == k] for k in range(count)})
     assert find_copies(bags, bags.names) == []
 
 

@@ -229,7 +229,9 @@ def allocated(monkeypatch):
 @pytest.mark.parametrize("changed", [{"embed": 4_000_000}, {"in_dim": 10**12}])
 def test_no_memory_is_taken_for_sizes_that_are_not_stored(run, allocated, changed):
     rewrite(run.best, changed_arguments(**changed))
-    with pytest.raises(CheckpointError, match=r"describe a larger model than its [0-9,]+ stored"):
+    with pytest.raises(
+        CheckpointError, match=r"describe a larger model than its [0-9,]+ stored|and at most 1e\+09"
+    ):
         load(run.path, device="cpu")
     assert sum(allocated) == 0
 

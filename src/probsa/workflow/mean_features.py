@@ -123,6 +123,9 @@ class MeanFeatures:
         stored = load_checkpoint(path)
         own = _copy_of(likelihood)
         with damaged_state(path):
+            for tensor in ("mean", "std", "linear.weight"):
+                if tensor not in stored.tensors:
+                    raise ValueError(f"there is no tensor {tensor!r}")
             weights = stored.part("linear")
             columns, width = weights["weight"].shape
             linear = nn.Linear(width, columns).double()
