@@ -1,6 +1,7 @@
 """What every test may use: the real data and the reference outputs where they are, one thread."""
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import jaxtyping
@@ -17,6 +18,14 @@ LONG = ("fuzz", "system", "cohorts", "workflow", "benchmark", "jobs", "cli", "do
         "training", "view", "features", "evaluation")  # fmt: skip
 """Folders with long tests, which start first: otherwise one process waits for the last of them."""
 
+MANY = {
+    "models/test_argument_limits.py": 7,
+    "system/test_faults.py": 7,
+    "exports/test_values.py": 5,
+    "system/test_links_as_output.py": 3,
+}
+"""Files with many cases of one kind: every so many of them run, and all in the nightly run."""
+
 # Two threads on small tensors cost more than they bring.
 torch.set_num_threads(1)
 
@@ -31,8 +40,21 @@ def _beside(name: str) -> Path:
     return ROOT.parent / "shared" / name
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the folders of `LONG`, in their order."""
+def _waits_for_the_night(item: pytest.Item, cases: Counter[str]) -> bool:
+    """Count the case of a test; return whether only the nightly run has it."""
+    every = MANY.get(item.path.relative_to(TESTS).as_posix(), 1)
+    test = item.nodeid.partition("[")[0]
+    cases[test] += 1
+    return not SHAPES and (cases[test] - 1) % every > 0
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose among the many cases of `MANY`; start with the folders of `LONG`, in their order."""
+    cases: Counter[str] = Counter()
+    later = [item for item in items if _waits_for_the_night(item, cases)]
+    if later and len(later) < len(items):  # a case that is asked for by name is the first
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if item not in set(later)]
     place = {name: k for k, name in enumerate(LONG)}
     items.sort(key=lambda i: place.get(i.path.relative_to(TESTS).parts[0], len(LONG)))
 
