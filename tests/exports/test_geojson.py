@@ -204,7 +204,7 @@ def test_a_stride_that_is_no_whole_number_leaves_no_slivers(tmp_path):
     stride = 32.064
     cells = np.argwhere(np.ones((20, 30)))[:, ::-1]
     p = prediction(np.rint(cells * stride).astype(int), np.zeros(600), stride=stride)
-    region = regions(contours(evidence(p, np.ones(600)), tmp_path))[0.5]
+    region = regions(contours(evidence(p, np.ones(600)), tmp_path, size=(1000, 700)))[0.5]
     assert region.geom_type == "Polygon" and len(region.interiors) == 0
     assert region.area == pytest.approx(600 * stride**2, rel=1e-4)
 
@@ -256,3 +256,29 @@ def test_each_class_has_its_regions_and_other_scores_are_refused(tmp_path):
         contours(plain, tmp_path / "none")
     share = replace(plain, score_kind="probability", attention_mean=chance[:, 0])
     assert len(contours(share, tmp_path / "b")["features"]) == 4
+
+
+@pytest.mark.parametrize("cut", [0, 1, SIDE // 2, SIDE - 1])
+def test_a_region_ends_where_its_slide_ends(cut, tmp_path):
+    """The last patches of a lattice reach beyond the edge; the tissue does not."""
+    p = slide_bag(np.ones(30))
+    right, bottom = (int(v) + SIDE for v in p.coords.max(0))
+    collection = contours(p, tmp_path, size=(right - cut, bottom - cut))
+    left, top = (int(v) for v in p.coords.min(0))
+    area = (right - cut - left) * (bottom - cut - top)
+    assert {region.area for region in regions(collection).values()} == {area}
+    held = collection["features"][0]["properties"]["measurements"]
+    assert held["area px²"] == area and held["patches"] == 30
+
+
+def test_a_bag_without_a_region_is_named(tmp_path):
+    from support.made_exports import predictions
+
+    from probsa.exports import ExportSettings, export_folder
+
+    bags = slide_bag(np.full(30, 0.4)), slide_bag(np.full(30, 0.6), name="b")
+    folder = predictions(tmp_path / "preds", *bags)
+    done = export_folder(folder, tmp_path / "out", ExportSettings(geojson="contours"))
+    (note,) = done.notes
+    assert "'a'" in note and not done.failures
+    assert not export_folder(folder, tmp_path / "t", ExportSettings(geojson="tiles")).notes

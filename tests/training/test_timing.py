@@ -3,6 +3,7 @@
 import json
 import time
 
+import numpy as np
 import pytest
 from support.stored import write_folder
 
@@ -22,6 +23,26 @@ def test_a_dry_run_writes_nothing_but_the_time(tmp_path, capsys, model):
     assert (found["seconds"] is None) == (model == "instance-lr")
     assert found["seconds"] is None or found["seconds"] > 0
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_estimate_lies_within_what_was_measured(seed, monkeypatch, tmp_path):
+    """A machine that is busy for a moment slows one timing; the estimate does not multiply it."""
+    from probsa.training import DataConfig, RunConfig, epoch_seconds, loop, prepare
+
+    features, labels = write_folder(tmp_path / "data")
+    data = DataConfig(features=features, labels=labels, test_fold=0)
+    made = RunConfig(data=data, model="abmil")
+    rng = np.random.default_rng(seed)
+    measured = []
+
+    def slow_at_times(*_, is_training):
+        measured.append(float(rng.exponential(1.0)))
+        return measured[-1]
+
+    monkeypatch.setattr(loop, "_batch_seconds", slow_at_times)
+    seconds = epoch_seconds(made, prepare(made))
+    assert 0 < seconds <= 8 * max(measured)  # four bags to train on, and four to validate on
 
 
 def test_after_the_first_steps_of_each_run_the_time_to_go_is_written_once(capsys, monkeypatch):

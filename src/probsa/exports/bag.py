@@ -27,6 +27,8 @@ class ExportBag:
     classes: Sequence[str] = ()
     sources: CohortSources | None = None
     written: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What a reader of its files should know."""
 
     @cached_property
     def quantities(self) -> list[Channel]:

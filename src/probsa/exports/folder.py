@@ -61,6 +61,8 @@ class Exported:
     """(bag, reason) pairs."""
     absent: dict[str, str] = field(default_factory=dict)
     """Quantities that the model lacks, with the reasons."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader of the files should know, such as a bag without any contour."""
 
 
 def export_folder(
@@ -98,7 +100,13 @@ def export_folder(
     for p in found:
         about = replace(provenance(table, p), resolution=_resolution(p, sources))
         bag = ExportBag(
-            p=p, about=about, out=out, classes=table.classes, sources=sources, written=done.files
+            p=p,
+            about=about,
+            out=out,
+            classes=table.classes,
+            sources=sources,
+            written=done.files,
+            notes=done.notes,
         )
         done.absent.update(lacking(p))
         for name, write in writers.items():

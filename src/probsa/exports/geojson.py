@@ -33,7 +33,8 @@ def write_contours(bag: ExportBag) -> None:
     """Write one annotation per level that any patch reaches.
 
     Measurements are the level, the number of patches, the area, the mean probability and the
-    largest standard deviation of the score, where it exists.
+    largest standard deviation of the score, where it exists. A region ends where its slide ends,
+    also where patches reach beyond. A bag without such a patch is named in `bag.notes`.
     """
     try:
         import shapely
@@ -41,7 +42,8 @@ def write_contours(bag: ExportBag) -> None:
         raise MissingExtra("shapely", "slides") from error
     if reason := lacking(bag.p).get("probability"):
         raise InputError(f"bag {bag.p.name!r} has no probability: {reason}")
-    patches, mpp = bag.squares, _resolution(bag)
+    patches = bag.squares
+    mpp, slide_area = _slide_frame(bag)
     (first, side), lattice, stride = patches.cells, patches.lattice, patches.stride
     last = first + side
     # patches with gaps between them do not fill the cells of their lattice
@@ -57,8 +59,13 @@ def write_contours(bag: ExportBag) -> None:
             # compared in float32: a stored probability of 0.9 reaches the level 0.9
             inside = q.values >= np.float32(level)
             if inside.any():
-                region = shapely.normalize(join(boxes[inside]))
+                region = join(boxes[inside])
+                if slide_area is not None:
+                    region = shapely.intersection(region, slide_area)
+                region = shapely.normalize(region)
                 features.append(_annotation(bag, region, q, level=level, mpp=mpp))
+    if not features:
+        bag.notes.append(f"no patch of {bag.p.name!r} has a probability of {LEVELS[0]:g} or more")
     _write(bag, features)
 
 
@@ -67,15 +74,17 @@ def write_tiles(bag: ExportBag) -> None:
     _write(bag, _tiles(bag))
 
 
-def _resolution(bag: ExportBag) -> float | None:
-    """Return the slide's µm per pixel; None if the slide is not there or does not state it."""
+def _slide_frame(bag: ExportBag) -> "tuple[float | None, BaseGeometry | None]":
+    """Return a slide's µm per pixel, and its area in level-0 pixels; None for what is not known."""
+    from shapely import box
+
     if bag.sources is None:
-        return None
+        return None, None
     try:
         with bag.slide("GeoJSON") as slide:
-            return slide.mpp
+            return slide.mpp, box(0, 0, *slide.size)
     except ProbSAError:
-        return None
+        return None, None
 
 
 def _annotation(

@@ -611,35 +611,50 @@ def _mean_history(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:
     return rows
 
 
+TIMINGS = 3
+"""How often a batch is timed; the shortest time counts, as others wait for the machine."""
+
+
 def epoch_seconds(config: RunConfig, prepared: PreparedData) -> float:
     """Return an estimate of the time of an epoch, with validation but without reading bags.
 
-    A batch is timed that is the largest, and a median one: time is taken to be linear in instances.
+    The smallest and the largest batch are timed; the time of the others is taken to be linear in
+    instances between the two, so that no estimate lies outside what was measured.
     """
     device, nowhere = choose_device(config.training.device), RunFolder(Path(os.devnull))
     loop = TrainingLoop(
         config, nowhere, prepared, device=device, reporter=Reporter(), world=World()
     )
-    val, batch, total = prepared.split.val, config.training.batch_size, 0.0
+    val, batch = prepared.split.val, config.training.batch_size
     parts = (loop.plans[0], [val[k : k + batch] for k in range(0, len(val), batch)])
+    total = 0.0
     with thread_count(config.training.threads):
         for is_training, batches in zip((True, False), parts, strict=True):
+            if not batches:
+                continue
             sizes = np.array([sum(map(prepared.bags.size, names)) for names in batches])
-            order, seconds = sizes.argsort(), []
-            timed = order[[len(order) // 2, len(order) // 2, -1]] if batches else order
-            for k in timed:  # the first one warms up
-                part = Shard(batches[k], len(batches[k]))
-                bags, start = loop.reader[part], time.perf_counter()
-                loop.model.train(is_training)
-                value = (
-                    loop.step(part, bags, 1.0)["loss"]
-                    if is_training
-                    else loop.predict(bags).probability.sum()
+            ends = sizes.argmin(), sizes.argmax()
+            _batch_seconds(loop, batches[ends[0]], is_training=is_training)  # warms up
+            low, high = (
+                min(
+                    _batch_seconds(loop, batches[k], is_training=is_training)
+                    for _ in range(TIMINGS)
                 )
-                value.item()
-                seconds.append(time.perf_counter() - start)
-            if batches:
-                middle, largest = sizes[timed[1:]]
-                slope = (seconds[2] - seconds[1]) / max(1, largest - middle)
-                total += float((seconds[1] + slope * (sizes - middle)).clip(0).sum())
+                for k in ends
+            )
+            total += float(np.interp(sizes, sizes[list(ends)], (low, max(low, high))).sum())
     return total
+
+
+def _batch_seconds(loop: TrainingLoop, names: Batch, *, is_training: bool) -> float:
+    """Return how long a step or a prediction takes, once its bags have been read."""
+    part = Shard(names, len(names))
+    bags = loop.reader[part]
+    start = time.perf_counter()
+    loop.model.train(is_training)
+    if is_training:
+        value = loop.step(part, bags, 1.0)["loss"]
+    else:
+        value = loop.predict(bags).probability.sum()
+    value.item()  # waits for the device
+    return time.perf_counter() - start

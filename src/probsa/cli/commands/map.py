@@ -9,6 +9,8 @@ from ..command import Answer, Flag, write
 from ..flags import Dir, MppOfSlides
 
 SLIDES = "--slides DIR"
+MOST_NOTES = 5
+"""Notes on bags that are printed; the JSON document has all."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,7 +154,16 @@ def run(
     failures += exported.failures
     document = {"maps": str(out), "failed": [{"bag": b, "reason": r} for b, r in failures]}
     if settings:
-        document |= {"files": [str(f) for f in exported.files], "absent": exported.absent}
+        document |= {
+            "files": [str(f) for f in exported.files],
+            "absent": exported.absent,
+            "notes": exported.notes,
+        }
     for quantity, reason in exported.absent.items():
         write(f"not exported: {quantity}: {reason}", error=True)
+    for note in exported.notes[:MOST_NOTES]:
+        write(f"note: {note}", error=True)
+    if len(exported.notes) > MOST_NOTES:
+        others = len(exported.notes) - MOST_NOTES
+        write(f"note: {others} more notes; see --json", error=True)
     return Answer(document, f"maps: {out}", failures)

@@ -140,10 +140,14 @@ def _bags(found: Findings) -> str:
     of_class = "{} of class {}" if context.task.has_classes else "{} {}"
     counts = context.task.labels.counts(context.targets, table.class_names)
     classes = ", ".join(of_class.format(n, name) for name, n in counts.items())
-    bags = f"{len(context.rows)} {_parts(context)} bags"
+    bags = counted(len(context.rows), f"{_parts(context)} bag")
     patients = len(set(context.groups))
     of = f" of {counted(patients, 'patient')}" if patients < len(context.rows) else ""
-    return f"bags: {bags}{of} ({classes})"
+    second = list(counts)[-1]
+    meaning = ""
+    if context.task.two_classes and not second.isdecimal():
+        meaning = f"; p is that of {second}"
+    return f"bags: {bags}{of} ({classes}{meaning})"
 
 
 def _title(found: Findings, name: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from ...statistics import Metric
 from ...tasks import Task
 from ..faithfulness import MapScoreChoice
-from ..map_tests import FAILED, MapTest
+from ..map_tests import MapTest
 from ..words import shortened
 
 Verdict = Literal["yes", "no", "untested"]
@@ -22,13 +22,18 @@ Verdict = Literal["yes", "no", "untested"]
 LEAST_DROP = 0.05
 """Drop of the probability of validation bags without the top instances of a score, minus that of
 random instances, below which its map explains almost nothing of the predictions."""
-MISSING: Mapping[MapTest, str] = {
-    MapTest.CHANCE: "the model beside chance",
-    MapTest.MEAN_FEATURES: "the model beside the mean features",
-    MapTest.NULL_MAPS: "the map beside null maps (needs labels of instances)",
-    MapTest.FAITHFULNESS: "faithfulness (probsa predict --faithfulness)",
+BETTER_THAN: Mapping[MapTest, str] = {
+    MapTest.CHANCE: "chance",
+    MapTest.MEAN_FEATURES: "the mean features",
+    MapTest.NULL_MAPS: "every null map",
+    MapTest.FAITHFULNESS: "removal of instances at random",
 }
-"""What is said of a test that was not made."""
+"""What model and map must be shown to be better than."""
+NEEDS: Mapping[MapTest, str] = {
+    MapTest.NULL_MAPS: " (needs labels of instances)",
+    MapTest.FAITHFULNESS: " (probsa predict --faithfulness)",
+}
+"""What a test needs that evaluation alone cannot make."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,39 +53,17 @@ class MapTrust:
     @property
     def sentence(self) -> str:
         """The verdict with its reasons."""
-        if self.failed:
-            reasons = "; ".join(self.reasons)
-            return f"do not show them as explanations: {reasons}"
-        if self.untested:
-            missing = ", ".join(self.missing)
-            return f"not known yet; still to be tested: {missing}"
-        return (
-            "they may be shown as explanations: model and map are better than chance, than the "
-            "mean features and than every null map, and predictions rest on what the map shows"
-        )
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """What is said of the tests that were not passed."""
         drop = self.validation_drop
-        said = dict(FAILED)
-        if drop is not None:
-            said[MapTest.FAITHFULNESS] = (
-                f"{_validation_bags(drop)}, less than {_short(LEAST_DROP)}: the map explains "
-                f"almost nothing of the predictions ({MEASURE})"
-            )
-        return tuple(said[test] for test in self.failed)
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """What is said of the tests that were not made."""
-        said = dict(MISSING)
-        if self.validation_drop is not None:
-            said[MapTest.FAITHFULNESS] = (
-                f"{said[MapTest.FAITHFULNESS]}, as {_validation_bags(self.validation_drop)}, "
-                "which has no interval"
-            )
-        return tuple(said[test] for test in self.untested)
+        on_validation = "" if drop is None else f" ({_validation_bags(drop)})"
+        said = dict(BETTER_THAN)
+        if self.failed:
+            said[MapTest.FAITHFULNESS] += on_validation
+            rivals = ", ".join(said[test] for test in self.failed)
+            return f"do not show them as explanations; not shown to beat {rivals}"
+        if self.untested:
+            rivals = ", ".join(said[test] + NEEDS.get(test, "") for test in self.untested)
+            return f"not known yet; still to be compared with {rivals}{on_validation}"
+        return "they may be shown as explanations: better than " + ", ".join(said.values())
 
     @property
     def line(self) -> str:
@@ -103,14 +86,8 @@ class MapTrust:
         )
 
 
-MEASURE = "on validation bags; probsa predict --faithfulness measures the predicted ones"
-
-
 def _validation_bags(drop: float) -> str:
-    return (
-        f"removing the top instances of validation bags lowers their probability by {_short(drop)} "
-        "more than removing random ones"
-    )
+    return f"validation bags: {_short(drop)} more, wanted {_short(LEAST_DROP)}"
 
 
 def _short(value: float) -> str:
