@@ -15,7 +15,7 @@ from probsa.evaluation import load, read_predictions
 from probsa.tasks import TargetOptions
 from probsa.training import ClassPrior, load_checkpoint, open_data, read_labels, read_split, train
 from probsa.variational import Bernoulli, Categorical, LikelihoodOptions
-from probsa.workflow import finish_run
+from probsa.workflow import finish_run, predict_folder
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +93,12 @@ def test_predictions_are_moved_to_the_shares_and_the_threshold_is_that_of_the_ru
     assert "from class shares 0.5, 0.5 (in the loss) to" in moved.metadata["prior"]
     stored = json.loads(run.threshold_file.read_text())
     assert stored["chosen"].startswith("sensitivity=0.95")
+    again = predict_folder(run.path, config.data.features, out=tmp_path / "again").folder
+    assert read_predictions(again).metadata["threshold_rule"] == moved.metadata["threshold_rule"]
+    asked = predict_folder(
+        run.path, config.data.features, out=tmp_path / "asked", threshold="specificity=0.5"
+    ).folder
+    assert read_predictions(asked).metadata["threshold_rule"]["rule"] == "specificity=0.5"
     ill = (np.array(moved.parts) == "val") & (np.array(moved.labels) == 1)
     assert np.mean(moved.probability[ill, 0] >= stored["threshold"]) >= 0.95
     same = reported(with_training(config, prior_correction=False), tmp_path / "off")

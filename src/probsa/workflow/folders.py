@@ -190,7 +190,7 @@ def _said_of_runs(runs: Sequence[Path]) -> dict[str, Any]:
         advice = "train the run again, or remove this file"
         stored.append(read_json(file, advice=advice) if file.is_file() else {})
     if len(runs) == 1:
-        names = ("reservations", MAP_TRUST, TRAINING_BAGS)
+        names = ("reservations", MAP_TRUST, TRAINING_BAGS, RULE)
         return {name: stored[0][name] for name in names if stored[0].get(name)}
     said: dict[str, Any] = {}
     chance = [at_chance(each.get("reservations", ())) for each in stored]
