@@ -73,6 +73,9 @@ def place(tmp_path_factory):
     (folder / "broken.csv").write_bytes(b"bag,label\n\xff\xfe\x00\x01,1\n")
     (folder / "other.csv").write_text("name,value\na,1\n")
     (folder / "strangers.csv").write_text("bag,label\nx,0\ny,1\n")
+    (folder / "cell.csv").write_text("bag,label\n000,0\n001,tumour\n")
+    (folder / "class.csv").write_text("bag,label\n000,0\n001,7\n")
+    (folder / "twice.csv").write_text("bag,label\n000,0\n000,1\n")
     (folder / "no_label.csv").write_text("bag,lable\n000,0\n001,1\n")
     (folder / "bad.yaml").write_text("features: [\n")
     (folder / "key.yaml").write_text("features: data/features\nlabels: data/labels.csv\nepoch: 3\n")
@@ -111,6 +114,8 @@ CASES = {
         "train --features data/features --labels other.csv --out new",
         "train --features data/features --labels no_label.csv --out new",
         "train --features data/features --labels strangers.csv --out new",
+        "train --features data/features --labels class.csv --classes a,b --out new",
+        "train --features data/features --labels twice.csv --out new",
         "train --features data/features --out new",
         "train --features data/features --labels data/labels.csv",
         "train --features data/features --labels data/labels.csv --out run",
@@ -152,6 +157,9 @@ CASES = {
         f"{PREDICT} --labels gone.csv",
         f"{PREDICT} --labels broken.csv",
         f"{PREDICT} --labels other.csv",
+        f"{PREDICT} --labels cell.csv",
+        f"{PREDICT} --labels class.csv",
+        f"{PREDICT} --labels twice.csv",
         f"{PREDICT} --covariates gone.csv",
         f"{PREDICT} --checkpoint worst",
         f"{PREDICT} --device gpu",
@@ -171,6 +179,11 @@ CASES = {
         f"evaluate {GOOD} --labels gone.csv",
         f"evaluate {GOOD} --labels broken.csv",
         f"evaluate {GOOD} --labels other.csv",
+        f"evaluate {GOOD} --labels cell.csv",
+        f"evaluate {GOOD} --labels class.csv",
+        f"evaluate {GOOD} --labels twice.csv",
+        "evaluate run --labels cell.csv",
+        f"evaluate {GOOD} --labels data/labels.csv --classes a,b,c",
         f"evaluate {GOOD} --lesions gone",
         f"evaluate {GOOD} --part tset",
         f"evaluate {GOOD} --bootstrap 3",
@@ -184,6 +197,8 @@ CASES = {
         f"sets {GOOD} --out new.csv",
         f"sets {GOOD} --out data/labels.csv --coverage 0.9",
         f"sets {GOOD} --out new.csv --coverage 0.9 --labels gone.csv",
+        f"sets {GOOD} --out new.csv --coverage 0.9 --labels cell.csv",
+        f"sets {GOOD} --out new.csv --coverage 0.9 --labels class.csv",
         f"sets {GOOD} --out new.csv --coverage 0.9 --calibration gone",
     ],
     "map": [
@@ -230,6 +245,7 @@ CASES = {
         "run slides --model empty --out new",
         "run slides --model run --out new --encoder resnet5",
         "run slides --model run --out new --labels gone.csv",
+        "run slides --model run --out new --labels cell.csv",
         "run slides --model run --out new --slide-mpp gone.csv",
     ],
     "patch": [

@@ -127,6 +127,11 @@ class GuaranteeFlags:
     per_class: Annotated[bool, Flag(needs="--coverage 0.9")] = False
     set_score: Literal["lac", "aps"] = "lac"
 
+    @property
+    def calibration_folder(self) -> Path | None:
+        """The predictions of other calibration bags; None for the validation bags."""
+        return None if self.calibration == "val" else Path(self.calibration)
+
     def check(self) -> bool:
         """Return whether a guarantee is requested; PyTorch is not imported.
 
@@ -159,6 +164,6 @@ class GuaranteeFlags:
 
         return GuaranteeOptions(
             coverage=self.coverage, max_error=self.max_error, recall=self.recall,
-            calibration=None if self.calibration == "val" else Path(self.calibration),
+            calibration=self.calibration_folder,
             per_class=self.per_class, score=self.set_score,
         )  # fmt: skip

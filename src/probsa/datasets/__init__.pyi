@@ -38,8 +38,8 @@ from .names import without_suffix as without_suffix
 from .opening import bag_names as bag_names
 from .opening import open_bags as open_bags
 from .overlay import label_files as label_files
+from .patient_table import patient_table as patient_table
 from .patients import PatientBags as PatientBags
-from .patients import patient_table as patient_table
 from .sampling import balanced_epoch as balanced_epoch
 from .sampling import deal_events as deal_events
 from .splits import NO_TEST as NO_TEST

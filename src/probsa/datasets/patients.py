@@ -1,61 +1,17 @@
 """Stage 5: patients as bags. All slides of a patient form one bag, named after the patient."""
 
-import math
-from collections.abc import Sequence
-from dataclasses import fields, replace
-from itertools import product
-from typing import Any, Literal
+from dataclasses import fields
+from typing import Literal
 
 import numpy as np
 
-from ..core import Bag, StoredBag, check_file_name, counted, join_bags
+from ..core import Bag, StoredBag, counted, join_bags
 from ..errors import BagError, TableError
 from .bag_set import BagSet
-from .labels import LabelTable, select_rows
+from .labels import LabelTable
 from .metadata import Metadata
 from .names import listed
-
-
-def patient_table(table: LabelTable) -> LabelTable:
-    """Return the table with one row for each patient, in the order of their first slides.
-
-    A patient is named by its group, which also is its bag's name (`PatientBags`). For regression,
-    the quintiles by which splits are balanced become those of the patients.
-
-    Raises:
-        TableError: the table has no groups, or the slides of a patient disagree in the target, the
-            fold or the part; names both lines and values.
-    """
-    rows = _rows_by_patient(table)
-    columns: dict[str, Sequence[Any]] = {
-        " and ".join(map(repr, table.target)): [
-            _target(table, row) for row in range(len(table.bags))
-        ]
-    }
-    if table.folds is not None:
-        columns["fold"] = table.folds
-    if table.splits is not None:
-        columns["split"] = [part or "unused" for part in table.splits]
-    places = [f"{table.place(row)} has" for row in range(len(table.bags))]
-    for patient, (first, *others) in rows.items():
-        try:
-            check_file_name(patient)  # its predictions are files of this name
-        except BagError as error:
-            raise TableError(f"{table.where}, {table.place(first)}: its patient: {error}") from None
-        for row, (what, values) in product(others, columns.items()):
-            if values[first] != values[row]:
-                raise TableError(
-                    f"{table.where}: the slides of patient {patient!r} disagree in {what}: "
-                    f"{places[first]} {values[first]}, {places[row]} {values[row]}. With the unit "
-                    "'patient' all its slides need the same; correct one, or use the unit 'bag'"
-                )
-    patients = select_rows(table, [first for first, *_ in rows.values()])
-    return replace(
-        patients,
-        bags=tuple(rows),
-        groups=tuple(rows),
-        labels=table.of_task.labels.bag_strata(patients.values),
-    )
+from .patient_table import rows_by_patient
 
 
 class PatientBags(BagSet):
@@ -84,7 +40,7 @@ class PatientBags(BagSet):
     ) -> None:
         expected = {
             patient: tuple(sorted(table.bags[r] for r in rows))
-            for patient, rows in _rows_by_patient(table).items()
+            for patient, rows in rows_by_patient(table).items()
         }
         stored = set(slide_bags.names)
         absent = [
@@ -189,25 +145,3 @@ class PatientBags(BagSet):
 
     def _peek(self, name: str) -> tuple[int, int]:
         return sum(self.slide_bags.size(s) for s in self._used[name]), self.slide_bags.in_dim
-
-
-def _rows_by_patient(table: LabelTable) -> dict[str, list[int]]:
-    if table.groups is None:
-        raise TableError(
-            f"{table.where} does not say which slides belong to one patient: add a column 'group' "
-            "with the patient of each slide, or use the unit 'bag'"
-        )
-    rows: dict[str, list[int]] = {}
-    for row, patient in enumerate(table.groups):
-        rows.setdefault(patient, []).append(row)
-    return rows
-
-
-def _target(table: LabelTable, row: int) -> str:
-    """Return the target of a row as text, which is the same for equal targets only."""
-    value, label = table.values[row], table.labels[row]
-    if value is None or label is None:
-        return "no label"
-    if table.of_task.has_classes:
-        return repr(table.classes[label])
-    return ", ".join("unknown" if math.isnan(v) else repr(v).removesuffix(".0") for v in value)

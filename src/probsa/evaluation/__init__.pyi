@@ -17,6 +17,7 @@ from .combining import Combined as Combined
 from .combining import combine_predictions as combine_predictions
 from .context import Context as Context
 from .context import Truth as Truth
+from .context import check_truth as check_truth
 from .context import target_data as target_data
 from .ensemble import MeansOfRuns as MeansOfRuns
 from .faithfulness import LEAVE_ONE_OUT_UP_TO as LEAVE_ONE_OUT_UP_TO

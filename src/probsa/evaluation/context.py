@@ -13,20 +13,23 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ..core import TextTable, as_record, group_keys
-from ..datasets import match_bags, patient_table, read_table
+from ..datasets import check_bag_table, match_bags, patient_table, read_table
 from ..errors import InputError
 from ..statistics import Draws, Threshold
 from ..tasks import Stated, TargetData, TargetOptions, Task
+from ..training import RunFolder
 from .prediction import Prediction
 from .storage import (
     MEAN_FEATURES,
     METADATA,
+    PREDICTIONS_TABLE,
     RULE,
     Predictions,
     StoredRule,
     call_threshold,
     choose_on_validation,
     listed,
+    read_predictions,
     stated_of,
 )
 
@@ -288,6 +291,25 @@ def read_truth(
                 f"{predictions.folder} has classes 0 to {top}"
             )
     return truth
+
+
+def check_truth(
+    folder: Path, labels: Path | None, *, classes: Sequence[str] | None = None
+) -> None:
+    """Refuse a table of labels that does not fit the predictions in a folder, or of a run.
+
+    Of a run without predictions, and of a model that is a file, only the columns are checked.
+
+    Raises:
+        InputError, TableError: see `read_truth`.
+    """
+    if labels is None:
+        return
+    is_run = not (folder / PREDICTIONS_TABLE).is_file()
+    if is_run and not RunFolder(folder).predictions.is_dir():
+        check_bag_table(labels)
+    else:
+        read_truth(read_predictions(folder), labels, classes=classes)
 
 
 def _known_classes(predictions: Predictions, classes: Sequence[str] | None) -> Sequence[str] | None:

@@ -39,14 +39,12 @@ def run(
         figures: Folder to write figures of reliability, retention and deletion to, as PNG.
         full: Print the whole report instead of its summary.
     """
-    from ...datasets import check_bag_table
-    from ...evaluation import read_predictions
+    from ...evaluation import check_truth, read_predictions
 
     if bootstrap < 0 or 0 < bootstrap < 20:
         raise InputError(f"--bootstrap is {bootstrap}: expected 0 (no intervals) or at least 20")
     read_predictions(predictions)
-    if labels is not None:
-        check_bag_table(labels)
+    check_truth(predictions, labels, classes=classes)
     guarantees.check()
     from ...evaluation import evaluate
 

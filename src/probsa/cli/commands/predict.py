@@ -43,15 +43,13 @@ def run(
         overwrite: Replace existing predictions.
     """
     from ...core import TextTable, counted
-    from ...datasets import check_bag_table
-    from ...evaluation import check_predictions_output
+    from ...evaluation import check_predictions_output, check_truth
     from ...training import check_features_of, check_trained
 
     for folder in run:
         check_trained(folder, checkpoint=checkpoint)
     check_features_of(run[0], features)
-    if labels is not None:
-        check_bag_table(labels)
+    check_truth(run[0], labels)
     if covariates is not None:
         TextTable.read(covariates)
     check_predictions_output(out, overwrite=overwrite)

@@ -42,7 +42,7 @@ def run(
     """
     from ...cohorts import check_source
     from ...core import counted
-    from ...datasets import check_bag_table
+    from ...evaluation import check_truth
     from ...features import check_name
     from ...jobs import cores
     from ...slides import read_resolutions
@@ -54,8 +54,7 @@ def run(
         check_name(encoder)
     check_source(source)
     resolutions = None if slide_mpp is None else read_resolutions(slide_mpp)
-    if labels is not None:
-        check_bag_table(labels)
+    check_truth(model[0], labels)
     from ...training import choose_device
     from ...workflow import PipelineOptions, StatedRecipe, recipe_of_runs, run_pipeline
     from ..terminal import Counter, OutcomeBar

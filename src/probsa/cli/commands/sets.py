@@ -30,16 +30,14 @@ def run(
         seed: Seed of the test for shift.
         overwrite: Replace an existing table.
     """
-    from ...datasets import check_bag_table
-    from ...evaluation import read_predictions
+    from ...evaluation import check_truth, read_predictions
 
     if not guarantees.check():
         raise InputError("probsa sets needs a level, for example --coverage 0.9")
     if out.exists() and not overwrite:
         raise OutputExists(f"{out} exists: give another --out, or --overwrite")
     read_predictions(predictions)
-    if labels is not None:
-        check_bag_table(labels)
+    check_truth(guarantees.calibration_folder or predictions, labels, classes=classes)
     from ...evaluation import write_sets
 
     options = guarantees.options()
