@@ -14,6 +14,7 @@ SOURCE = Path(probsa.__file__).parent
 
 # A room imports only the rooms above it, and only through their `__init__`.
 ROOMS = [
+    "removed",
     "errors",
     "core",
     "statistics",
@@ -38,7 +39,7 @@ ROOMS = [
     "cli",
     "__main__",
 ]
-SINGLE_FILES = {"errors", "__main__"}
+SINGLE_FILES = {"removed", "errors", "__main__"}
 WORDS_FOREIGN_TO_JOBS = re.compile("slide|model", re.IGNORECASE)
 LINES_OF_A_HEADER = 6
 LONGER_HEADER = {"__init__.py": "it draws the flow", "errors.py": "it draws the tree of errors"}

@@ -20,6 +20,8 @@ import difflib
 import re
 from collections.abc import Iterable
 
+from .removed import instead_of
+
 NUMBER = re.compile(r"[0-9]+")
 
 
@@ -107,6 +109,10 @@ class UnknownName(ProbSAError, KeyError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(set(known))
+        instead = instead_of(name)
+        if instead:
+            super().__init__(f"no {kind} named {name!r}.{instead}")
+            return
         guess = hint(name, known)
         # with a suggestion, a long list of names only hides it
         listed = "" if guess and len(known) > 12 else f" Known: {', '.join(known[:MOST])}."

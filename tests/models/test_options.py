@@ -10,8 +10,7 @@ from support.random_bags import F64, types_not_executed
 from torch import Tensor
 
 from probsa.errors import InputError, UnknownName
-from probsa.models import RETIRED_OPTIONS, arguments, build, names, register
-from probsa.training.config import RunConfig
+from probsa.models import arguments, build, names, register
 
 ATTENTION = {"embed": 8, "attention_dim": 4}
 SAMPLES = {"samples": 3, "predict_samples": 7}
@@ -203,17 +202,6 @@ REFUSED = [
 def test_what_is_no_option_is_refused(name, options, message):
     with types_not_executed(), pytest.raises((InputError, UnknownName), match=message):
         build(name, in_dim=6, **{**small(name), **options})
-
-
-@pytest.mark.parametrize("name", RETIRED_OPTIONS)
-def test_runs_from_before_some_options_went_are_read_with_the_defaults(name):
-    gone = RETIRED_OPTIONS[name]
-    assert not set(gone) & set(arguments(name))
-    stored = {"data": {"features": "f", "labels": "l"}, "model": {"name": name, **gone}}
-    assert RunConfig.from_dict(stored).model_arguments == {}
-    for key in gone:
-        other = {**stored, "model": {"name": name, key: "another"}}
-        assert set(RunConfig.from_dict(other).model_arguments) == {key}
 
 
 @pytest.mark.parametrize("name", ["dtfdmil", "patchgcn"])

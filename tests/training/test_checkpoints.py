@@ -6,8 +6,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from probsa import removed
 from probsa.errors import CheckpointError
 from probsa.models import build
+from probsa.training import config
 from probsa.training.checkpoints import load_checkpoint, restore_model, save_checkpoint
 
 
@@ -34,12 +36,14 @@ def test_a_round_trip_keeps_every_bit(saved):
         assert torch.equal(again.state_dict()[key], value)
 
 
-def test_retired_arguments_with_the_values_of_today_are_read(saved):
+def test_removed_arguments_with_the_values_of_today_are_read(saved, monkeypatch):
+    monkeypatch.setattr(config, "LEFT", {"model.init": "default"})
+    monkeypatch.setattr(removed, "REMOVED", {"init": "the only one that is left"})
     path, _ = saved
     altered(path, arguments={"in_dim": 4, "embed": [8, 4], "init": "default"})
     assert "init" not in restore_model(load_checkpoint(path)).arguments
     altered(path, arguments={"in_dim": 4, "embed": [8, 4], "init": "another"})
-    with pytest.raises(CheckpointError, match="no argument of abmil named 'init'"):
+    with pytest.raises(CheckpointError, match=r"'init'.* Instead: the only one"):
         restore_model(load_checkpoint(path))
 
 

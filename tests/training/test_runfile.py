@@ -10,20 +10,20 @@ import pytest
 import yaml
 from support.paths import ROOT
 
-from probsa import models
+from probsa import models, removed
 from probsa.cli.command import Command
 from probsa.core import GraphOptions
 from probsa.errors import InputError, TableError, UnknownName
+from probsa.training import config as config_module
 from probsa.training import recipes
 from probsa.training.config import (
-    RETIRED,
     DataConfig,
     RunConfig,
     TrainingConfig,
     flatten,
     load_yaml,
     plain,
-    without_retired,
+    without_removed,
 )
 from probsa.training.given import check_files, names_model
 from probsa.training.preparation import read_labels
@@ -204,21 +204,28 @@ def test_files_that_are_no_run_files_and_values_that_are_missing(tmp_path, write
         checked_run({**DATA, "model.name": "abmil", "model.trunk": "tan"}, where=" in the grid")
 
 
-def test_stored_runs_may_state_a_retired_option_at_the_value_that_is_left():
+def test_stored_runs_may_state_a_removed_option_at_the_value_that_is_left(monkeypatch):
+    monkeypatch.setattr(config_module, "LEFT", {"model.bag_loss": "ce", "training.ahead": None})
+    monkeypatch.setattr(removed, "REMOVED", {"bag_loss": "the model svm", "ahead": "nothing"})
     config = read_run(None, NEEDED)
     stored = config.to_dict()
-    spec = {"likelihood": {"ties": "efron", "kind": "cox"}, "bag_loss": "svm", "loss": "ce"}
-    left = {"likelihood": {"kind": "cox"}, "bag_loss": "svm"}
-    assert without_retired("model", spec) == left
-    for name, value in RETIRED.items():
-        section, key = name.split(".")
-        if section == "likelihood":  # of checkpoints
-            continue
-        assert key not in stored[section]
+    spec = {"training": {"ahead": None, "epochs": 3}, "bag_loss": "svm", "loss": "ce"}
+    assert without_removed("model", spec) == {
+        "training": {"epochs": 3}, "bag_loss": "svm", "loss": "ce",
+    }  # fmt: skip
+    for section, key, value in (("model", "bag_loss", "ce"), ("training", "ahead", None)):
         assert RunConfig.from_dict({**stored, section: {**stored[section], key: value}}) == config
-        with pytest.raises((UnknownName, InputError)):
+        with pytest.raises(UnknownName) as refused:
             other = RunConfig.from_dict({**stored, section: {**stored[section], key: "x"}})
             checked_run(flatten(other.to_dict()))
+        assert key in str(refused.value) and removed.REMOVED[key] in str(refused.value)
+
+
+@pytest.mark.parametrize("name", removed.REMOVED)
+def test_each_removed_name_is_answered_with_what_to_use_instead(name):
+    flag = f"--{name.replace('_', '-')}"
+    for given in (name, flag, f"training.{name}"):
+        assert removed.REMOVED[name] in str(UnknownName("command", given, ["train"]))
 
 
 @pytest.mark.parametrize(

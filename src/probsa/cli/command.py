@@ -34,6 +34,7 @@ from ..core import (
     printable,
 )
 from ..errors import InputError, OutputExists, ProbSAError, hint
+from ..removed import instead_of
 
 PathKind = Literal["file", "folder", "any", "output"]
 """What a path of a command line leads to: a file, a folder, one of the two, or a folder that is
@@ -109,7 +110,7 @@ class CommandParser(argparse.ArgumentParser):
             if not argument.startswith("-"):
                 message = f"{self.prog} got an unexpected value {argument!r}: expected --FLAG VALUE"
             else:
-                guess = hint(argument, self._option_string_actions)
+                guess = instead_of(argument) or hint(argument, self._option_string_actions)
                 message = f"{self.prog} has no argument {argument!r}.{guess}"
         elif match := re.match(r"argument ([\w.-]+): (expected|ignored)", message):
             message = f"{match[1]} {'needs a' if match[2] == 'expected' else 'takes no'} value"

@@ -14,6 +14,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from ..errors import InputError, hint
+from ..removed import instead_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,7 +205,7 @@ def _convert(value: Any, annotation: Any, key: str, *, build: bool, inside: bool
     for problem in problems:  # "at least 1" says more than "a whole number (at least 1) or null"
         if problem.inside:
             raise problem
-    guess = hint(value, choices) if isinstance(value, str) else ""
+    guess = (instead_of(value) or hint(value, choices)) if isinstance(value, str) else ""
     expected = described(annotation) + (f".{guess}" if guess else "")
     raise WrongValue(key, value, expected, inside=inside)
 

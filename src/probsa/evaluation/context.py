@@ -293,9 +293,7 @@ def read_truth(
     return truth
 
 
-def check_truth(
-    folder: Path, labels: Path | None, *, classes: Sequence[str] | None = None
-) -> None:
+def check_truth(folder: Path, labels: Path | None, *, classes: Sequence[str] | None = None) -> None:
     """Refuse a table of labels that does not fit the predictions in a folder, or of a run.
 
     Of a run without predictions, and of a model that is a file, only the columns are checked.

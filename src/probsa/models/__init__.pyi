@@ -24,7 +24,6 @@ from ._registry import look_up as look_up
 from ._registry import names as names
 from ._registry import plain_model as plain_model
 from ._registry import register as register
-from ._retired import RETIRED_OPTIONS as RETIRED_OPTIONS
 from ._source import ListedModel as ListedModel
 from ._source import catalogue_lines as catalogue_lines
 from ._source import catalogue_rows as catalogue_rows

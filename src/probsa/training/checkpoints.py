@@ -25,7 +25,7 @@ from torch.nn.modules.module import (
 from ..core import NonNegativeInt, as_record, is_fault, parse_json, replacing
 from ..errors import CheckpointError, InputError, OutputExists, ProbSAError
 from ..models import Model, build, from_original, names
-from .config import leaves, tuples, without_retired
+from .config import leaves, tuples, without_removed
 
 R = TypeVar("R")
 
@@ -166,7 +166,7 @@ def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model
     """
     stored, path = checkpoint.stated(StoredModel), checkpoint.path
     name = stored.model
-    arguments = tuples(without_retired("model", stored.arguments, model=name))
+    arguments = tuples(without_removed("model", stored.arguments, model=name))
     if expect is not None and name != expect:
         raise CheckpointError(f"{path} holds a {name!r}, not a {expect!r}")
     if name not in names():

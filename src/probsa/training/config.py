@@ -33,7 +33,6 @@ from ..core import (
 )
 from ..datasets import MOST_CACHE_GB, CovariateOptions
 from ..errors import InputError, UnknownName
-from ..models import RETIRED_OPTIONS
 from ..tasks import TargetOptions
 from ..variational import KLWeight, LikelihoodOptions, RateSchedule
 
@@ -317,7 +316,7 @@ class RunConfig(_Checked):
             InputError: a key is missing, or its value has another type.
             UnknownName: a key is unknown.
         """
-        return cls.of_keys(tuples(flatten(without_retired("", values))))
+        return cls.of_keys(tuples(flatten(without_removed("", values))))
 
     @classmethod
     def of_keys(cls, values: Mapping[str, Any]) -> "RunConfig":
@@ -337,36 +336,26 @@ class RunConfig(_Checked):
         return convert_value(nested, cls, key="")
 
 
-RETIRED: dict[str, Any] = {
-    "data.ordinal": "cumulative",
-    "data.ties": "efron",
-    "data.alpha": 0.0,
-    "likelihood.ties": "efron",
-    "likelihood.alpha": 0.0,
-    "training.lookahead": None,
-    "training.lookahead_alpha": 0.5,
-    "model.variant": "paper",
-    "model.legacy_crop": False,
-    "model.loss": "ce",
-    "model.bag_loss": "ce",
-    "model.bag_layer": False,
-    "model.score_heads": "mean",
-    "model.score_duplicates": "drop",
-    "model.init": "default",
-    "model.attention_dropout": None,
-}
-"""Keys of options that no longer exist, with the only value that can still be read."""
+LEFT: Mapping[str, Any] = {}
+"""Removed keys of runs and checkpoints, with the value that stands for what is left: stored
+settings may state it. Any other value is refused by name."""
+LEFT_OF_MODEL: Mapping[str, Mapping[str, Any]] = {"evidence-dirac": {"negatives": 0.0}}
+"""As `LEFT`, for arguments that other models still have."""
 
 
-def without_retired(section: str, values: Mapping[str, Any], *, model: str = "") -> dict[str, Any]:
-    """Return stored values without retired keys that have the value of today's behaviour."""
-    own = RETIRED_OPTIONS.get(model or values.get("name", ""), {}) if section == "model" else {}
-    gone = RETIRED | {f"model.{k}": v for k, v in own.items()}
-    return {
-        k: without_retired(k, v) if isinstance(v, dict) else v
-        for k, v in values.items()
-        if f"{section}.{k}" not in gone or plain(v) != gone[f"{section}.{k}"]
-    }
+def without_removed(section: str, values: Mapping[str, Any], *, model: str = "") -> dict[str, Any]:
+    """Return stored values without removed keys that have the value of today's behaviour."""
+    left = dict(LEFT)
+    if section == "model":
+        of_model = LEFT_OF_MODEL.get(model or values.get("name", ""), {})
+        left |= {f"model.{key}": value for key, value in of_model.items()}
+    kept = {}
+    for key, value in values.items():
+        name = f"{section}.{key}"
+        if name in left and plain(value) == left[name]:
+            continue
+        kept[key] = without_removed(key, value) if isinstance(value, dict) else value
+    return kept
 
 
 SECTIONS = ("data", "training")

@@ -1,0 +1,22 @@
+"""What earlier versions had and this one has not, and what to use instead.
+
+Whoever names one of these, as a command, a flag, a key or a value, is told what to use.
+"""
+
+from collections.abc import Mapping
+
+REMOVED: Mapping[str, str] = {}
+"""What to use instead, by the name without dashes: `set_score` for --set-score and for the key
+`training.set_score`."""
+
+
+def instead_of(name: str) -> str:
+    """Return ` It was removed. Instead: …` for a name that was removed, or an empty string.
+
+    Args:
+        name: a command, a flag, a value, or a key with or without its section.
+    """
+    plain = name.strip("-").rpartition(".")[2].lower().replace("-", "_")
+    if plain not in REMOVED:
+        return ""
+    return f" It was removed. Instead: {REMOVED[plain]}"
