@@ -5,7 +5,12 @@ Whoever names one of these, as a command, a flag, a key or a value, is told what
 
 from collections.abc import Mapping
 
-REMOVED: Mapping[str, str] = {}
+REMOVED: Mapping[str, str] = {
+    "closed_form": "samples of the posterior, which every model draws",
+    "consistency": "guidance: normal; this term was equal to its control on every set",
+    "consistency_weight": "guidance: normal",
+    "pooling": "nothing: samples of the posterior are drawn",
+}
 """What to use instead, by the name without dashes: `set_score` for --set-score and for the key
 `training.set_score`."""
 

@@ -17,30 +17,26 @@ def drawn(*shape, seed=0, dtype=F64):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64).to(dtype)
 
 
-def explained(f, v, *, bias, likelihood, offset=None, block=4):
+def explained(f, v, *, bias, likelihood, block=4):
     """Explain one bag in blocks; f and v are (*classes, samples, n), v also (classes, n)."""
     explainer = BagExplainer(bias=bias, likelihood=likelihood)
     for k in range(0, f.shape[-2], block):
         rows = slice(k, k + block)
-        explainer.add(
-            f[..., rows, :],
-            v if v.ndim == 2 else v[:, rows],
-            offset=None if offset is None else offset[rows],
-        )
+        explainer.add(f[..., rows, :], v if v.ndim == 2 else v[:, rows])
     return explainer
 
 
-def pooled(f, v, bias, likelihood, *, keep=slice(None), offset=0.0):
+def pooled(f, v, bias, likelihood, *, keep=slice(None)):
     """Return p(Y = c) of the kept instances; f and v are (classes, samples, n)."""
     f, v = f.expand(len(bias), -1, -1)[..., keep], v.expand(-1, f.shape[1], -1)[..., keep]
-    return likelihood.probability((f.softmax(-1) * v).sum(-1).T + bias + offset).mean(0)
+    return likelihood.probability((f.softmax(-1) * v).sum(-1).T + bias).mean(0)
 
 
-def by_removal(f, v, bias, likelihood, offset=0.0):
+def by_removal(f, v, bias, likelihood):
     """Return what p(Y = c) loses without each instance."""
-    whole = pooled(f, v, bias, likelihood, offset=offset)
+    whole = pooled(f, v, bias, likelihood)
     every = torch.arange(f.shape[-1])
-    rest = [pooled(f, v, bias, likelihood, keep=every != k, offset=offset) for k in every]
+    rest = [pooled(f, v, bias, likelihood, keep=every != k) for k in every]
     return whole - torch.stack(rest)
 
 
@@ -68,15 +64,14 @@ def test_leaving_one_out_is_pooling_without_it(
 
 
 @pytest.mark.parametrize("kind", ["independent", 1, 2, 3])
-def test_the_shift_of_the_classes_and_of_each_sample_are_part_of_the_probability(kind):
+def test_the_shift_of_the_classes_is_part_of_the_probability(kind):
     classes = 3 if kind == "independent" else kind
     likelihood = Independent() if kind == "independent" else likelihood_of(classes)
     if kind != "independent":
         likelihood.prior_shift = torch.tensor([2.0, 0.0, -1.0], dtype=F64)[:classes]
     f, v, bias = drawn(4, 5, seed=1), drawn(classes, 5, seed=2), drawn(classes, seed=3)
-    offset = drawn(4, classes, seed=4)
-    got = explained(f, v, bias=bias, likelihood=likelihood, offset=offset)
-    want = by_removal(f[None], v[:, None], bias, likelihood, offset)
+    got = explained(f, v, bias=bias, likelihood=likelihood)
+    want = by_removal(f[None], v[:, None], bias, likelihood)
     assert (got.leave_one_out - want).abs().max() < 1e-12
 
 

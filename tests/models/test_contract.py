@@ -203,9 +203,6 @@ NOWHERE = torch.zeros(2, 0, dtype=torch.long)
 TERMS: dict[str, dict[str, object]] = {
     "none": {},
     "guidance": {"guidance": "normal"},
-    "consistency": {"consistency": "attention"},
-    "background": {"consistency": "background"},
-    "plain": {"consistency": "plain"},
     "negatives": {"negatives": 1.0},
 }
 """Arguments that add a term to the losses."""
@@ -216,7 +213,6 @@ ODD = [
     ("none", 1, 1),
     ("negatives", 1, 1),
     ("guidance", 3, 0),
-    ("consistency", 3, 0),
     *(("negatives", 3, label) for label in range(3)),
 ]
 """Terms, number of logits, and labels of the bags."""

@@ -40,7 +40,6 @@ NYSTROM = {
     "dropout": 0.5,
 }
 PROBSA = {
-    "pooling": "closed_form",
     "samples": 4,
     "predict_samples": 5,
     "log_variance_bounds": (-4.0, 1.0),
@@ -60,7 +59,6 @@ ABMIL = {"embed": (8, 6), "activation": "identity", "dropout": 0.5, "attention_d
          "score_bias": True, "classifier_hidden": 7, **ENCODER,
          **{k: (v, ENCODER) for k, v in TRANSFORMER.items()}}  # fmt: skip
 TERMS = {"guidance": "normal", "guidance_weight": (2.0, {"guidance": "normal"}),
-         "consistency": "plain", "consistency_weight": (2.0, {"consistency": "attention"}),
          "negatives": 2.0, "level": 0.5}  # fmt: skip
 CHANGES: dict[str, dict[str, Any]] = {
     **{n: {**ABMIL, **PROBSA, **TERMS} for n in names() if n.startswith(("abmil", "evidence"))},

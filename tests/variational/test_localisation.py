@@ -12,7 +12,6 @@ from probsa.errors import InputError
 from probsa.variational import (
     Diagonal,
     Dirac,
-    consistency,
     evidence_level,
     negative_instances,
     normal_guidance,
@@ -88,27 +87,6 @@ def test_the_target_of_guidance_has_no_gradient():
     assert torch.allclose(s.grad, a - r)  # of −Σ r log a alone
 
 
-@pytest.mark.parametrize("kind", ["attention", "background", "plain"])
-def test_consistency_is_its_formula(kind):
-    h, s = torch.randn(20, 4, **DOUBLE), 3 * scores(20)
-    bags = pack([GRID])
-    a = s.softmax(0).numpy()
-    a = a / a.max()
-    total = weights = 0.0
-    for i, j in bags.edges.T.tolist():
-        q = float((h[i] - h[j]).square().sum()) / 4
-        w = {
-            "attention": math.exp(-((a[i] - a[j]) ** 2) / 0.1),
-            "background": (1 - a[i]) * (1 - a[j]),
-            "plain": 1.0,
-        }[kind]
-        total += w * q
-        if kind == "attention":
-            total += (1 - w) * max(0, 1 - math.sqrt(q)) ** 2
-        weights += w
-    assert consistency(h, s, bags, kind=kind).item() == pytest.approx(total / weights, rel=1e-9)
-
-
 def test_instances_of_negative_bags_are_negative():
     mean, variance = scores(29), scores(29, seed=2).exp()
     each = -norm.logcdf(0, mean.numpy(), variance.sqrt().numpy())
@@ -170,10 +148,9 @@ def test_a_far_instance_has_a_finite_loss_and_gradient():
     "term",
     [
         normal_guidance,
-        lambda s, bags: consistency(bags.x, s, bags, kind="attention"),
         lambda s, bags: negative_instances(Diagonal(s, s.exp()), torch.zeros(len(bags)), bags),
     ],
-    ids=["guidance", "consistency", "negatives"],
+    ids=["guidance", "negatives"],
 )
 def test_a_bag_has_the_value_that_it_has_alone(term):
     s = scores(29)
@@ -184,7 +161,6 @@ def test_a_bag_has_the_value_that_it_has_alone(term):
 def test_a_bag_of_one_instance_costs_nothing():
     one = bag("one", [[5.0]], graph="chain")
     assert normal_guidance(scores(1), pack([one])).tolist() == [0]
-    assert consistency(one.x, scores(1), pack([one]), kind="plain").tolist() == [0]
 
 
 def shares(mean, sd, level):

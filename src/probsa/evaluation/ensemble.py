@@ -64,7 +64,6 @@ def combine(members: Sequence[Prediction], *, align: bool) -> Prediction:
     return replace(
         first,
         neighbour_weight=float(np.mean(weights)) if weights else None,
-        sampled=None if first.sampled is None else any(p.sampled for p in members),
         scores=first.scores if len(members) == 1 else {},
         **{name: value.astype(np.float32) for name, value in values.items()},
     )

@@ -153,9 +153,6 @@ class Prediction:
     tasks without classes; in the table of bags."""
     neighbour_weight: float | None = None
     """Under a field, the mean weight of the neighbours in the value of an instance; not stored."""
-    sampled: bool | None = None
-    """Whether the bag was sampled although its model pools in closed form; None if that samples
-    all bags. Stored as the share of all bags, `sampled_share`."""
 
     @property
     def of_task(self) -> Task:

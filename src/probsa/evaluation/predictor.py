@@ -443,8 +443,8 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
                 found[name] = v[:, 0] if v.shape[1] == 1 else v  # (n,) for a single logit
     columns: dict[str, Any] = {name: _numpy(v) for name, v in found.items()}
     others = None if q.neighbour_weight is None else _numpy(q.neighbour_weight)
-    predicted, sampled = out.predicted, out.extras.get("sampled")
-    probability, std = _numpy(predicted.values), _numpy(predicted.spread)
+    probability = _numpy(out.predicted.values)
+    std = _numpy(out.predicted.spread)
     for b, (bag, rows) in enumerate(zip(bags, bag_rows(packed), strict=True)):
         of_bag = {name: getattr(bag, name) for name in ("coords", "instance_labels", "slide")}
         yield Prediction(
@@ -456,7 +456,6 @@ def _unpack(out: Output, packed: Bags, bags: list[Bag], *, kind: str) -> Iterato
             stride=bag.stride,
             slides=bag.slides,
             neighbour_weight=None if others is None else float(others[rows].mean()),
-            sampled=None if sampled is None else bool(sampled[b]),
             **{name: None if v is None else v.numpy() for name, v in of_bag.items()},
             **{name: values[rows] for name, values in columns.items()},
         )

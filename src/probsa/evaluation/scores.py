@@ -15,7 +15,7 @@ NO_VARIANCE = "this posterior has no variance"
 NO_PROBABILITY = "the model gives instances no probability of being positive"
 NOT_STORED = (
     "these predictions do not hold it: those of version 0.2 have to be predicted again; models of "
-    "numbers, of survival, and attention that is pooled in closed form have none"
+    "numbers and of survival have none"
 )
 
 

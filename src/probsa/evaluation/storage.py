@@ -578,7 +578,6 @@ def write_predictions(  # noqa: PLR0913 - the options are independent
         rows: dict[str, dict[str, Any]] = {}
         of_task: dict[str, object] = {}
         probabilities: list[np.ndarray] = []
-        sampled: list[bool] = []
         for p in predictions:
             if p.name in rows:
                 raise BagError(f"two bags are named {p.name!r}: their predictions need two names")
@@ -597,8 +596,6 @@ def write_predictions(  # noqa: PLR0913 - the options are independent
             task = p.of_task
             if not p.of_task.unordered_classes:
                 of_task = {"task": p.task, "outputs": list(p.outputs)}
-            if p.sampled is not None:
-                sampled.append(p.sampled)
         if not rows or task is None:
             raise InputError(f"there are no predictions to write to {folder}")
         if task.has_classes:
@@ -606,8 +603,6 @@ def write_predictions(  # noqa: PLR0913 - the options are independent
         header = list(dict.fromkeys(column for row in rows.values() for column in row))
         write_csv(new / PREDICTIONS_TABLE, header, list(rows.values()))
         known = {"threshold": threshold, "classes": list(classes), **of_task}
-        if sampled:
-            known["sampled_share"] = sum(sampled) / len(sampled)
         write_json(new / METADATA, {**known, **metadata})
         if more is not None:
             more(new)

@@ -148,7 +148,6 @@ class BagExplainer:
         values: Values,
         *,
         weights: Scores | None = None,
-        offset: Float[Tensor, "s classes"] | None = None,
     ) -> None:
         """Add a block of samples.
 
@@ -156,7 +155,6 @@ class BagExplainer:
             scores: The logits of the weights, with or without an attention of its own per class.
             values: What the weights average, without the bias.
             weights: softmax(scores) over the instances, if it is known already.
-            offset: What each sample adds to the logits, with any instance or without.
         """
         if self._record is not None:
             self._record.add(scores, values)
@@ -167,7 +165,7 @@ class BagExplainer:
         whole = part.sum(-1)
         rest = part.sub_(whole[..., None]).div_(a - 1)
         self._mend_largest(rest, scores, a, v)
-        base = self.bias[:, None] if offset is None else self.bias[:, None] + offset.T
+        base = self.bias[:, None]
         lost = _total_probability(self.likelihood, whole + base)[:, None]
         lost = lost - _total_probability(self.likelihood, rest.add_(base[..., None]))
         self._lost = self._lost + lost

@@ -32,9 +32,6 @@ from ..layers import (
     without_autocast,
 )
 from ..variational import (
-    POINTS,
-    PREDICT_POINTS,
-    ClosedForm,
     Dirichlet,
     FieldOptions,
     LearnedPrior,
@@ -43,7 +40,6 @@ from ..variational import (
     PosteriorOptions,
     PriorOptions,
     Streams,
-    consistency,
     normal_guidance,
     sample_blocks,
 )
@@ -80,7 +76,7 @@ class AttentionModel(Model):
         sampling: number of samples, and range of log σ².
         prior: parameters of the prior, and reduction of the KL divergence.
         field: whether κ is learned, with a field.
-        terms: further terms of the objective, which move the map.
+        terms: a further term of the objective, which moves the map.
     """
 
     encoder: nn.Module | None
@@ -91,10 +87,6 @@ class AttentionModel(Model):
     samples: int = 1
     predict_samples: int = 1
     terms: MapOptions = MAP
-    closed_form: bool = False
-    """Whether bags are pooled without samples, where the posterior has independent instances."""
-    _pooled = _sampled = 0
-    """Bags that were pooled in this epoch, and how many of them were sampled all the same."""
 
     encoder_type: ClassVar[Callable[..., nn.Module]] = Transformer
     """Makes an encoder from the width of the instance vectors and the options of `network`."""
@@ -126,7 +118,6 @@ class AttentionModel(Model):
         self.terms = terms
         if self.has_kl:
             self.samples, self.predict_samples = sampling.samples, sampling.predict_samples
-            self.closed_form = sampling.pooling == "closed_form"
             self.kl_reduction = prior.kl_reduction
             self.prior = Dirichlet(kappa=prior.kappa, ridge=prior.ridge, laplacian=prior.laplacian)
         evidence = self.score_kind == "evidence"
@@ -163,7 +154,7 @@ class AttentionModel(Model):
     def losses(self, out: Output, bags: Bags) -> dict[str, Tensor]:
         """Return `nll`, −E_q[log p(Y | X, f)], and with a prior `kl`, eq. (5): means over bags.
 
-        Also `guidance` and `consistency`, if they are asked for.
+        Also `guidance`, if it is asked for.
         """
         terms, scores = super().losses(out, bags), self.pooled_scores(out.attention)
         if self.prior is not None:
@@ -171,18 +162,13 @@ class AttentionModel(Model):
         if self.terms.guidance == "normal":
             self.check_coords(bags)
             terms["guidance"] = normal_guidance(scores, bags).mean()
-        if self.terms.consistency != "none":
-            of_edges = consistency(
-                out.extras["instances"], scores, bags, kind=self.terms.consistency
-            )
-            terms["consistency"] = of_edges.mean()
         return terms
 
     @property
     def loss_weights(self) -> dict[str, float]:
-        t = self.terms
-        kinds = {"guidance": t.guidance, "consistency": t.consistency}
-        return {k: getattr(t, f"{k}_weight") for k, kind in kinds.items() if kind != "none"}
+        if self.terms.guidance == "none":
+            return {}
+        return {"guidance": self.terms.guidance_weight}
 
     def pooled_scores(self, q: Posterior) -> Float[Tensor, "n *classes"]:
         """Return the logits of the pooling's weights at the posterior mean."""
@@ -212,14 +198,7 @@ class AttentionModel(Model):
 
     def monitored(self) -> dict[str, float]:
         learned = self.attention.prior
-        values = {} if learned is None else {"kappa": float(learned.kappa)}
-        if self.closed_form and self._pooled:
-            values["sampled_share"] = self._sampled / self._pooled
-        return values
-
-    def start_epoch(self, epoch: int, epochs: int) -> None:
-        del epoch, epochs
-        self._pooled = self._sampled = 0
+        return {} if learned is None else {"kappa": float(learned.kappa)}
 
     def update_statistics(self, total: Float[Tensor, "2"]) -> None:
         """Move κ towards its estimate."""
@@ -249,10 +228,7 @@ class AttentionModel(Model):
         generator: torch.Generator | None = None,
     ) -> Output:
         h = self.instances(bags)
-        out = self.attend(h, bags, noise=noise, generator=generator)
-        if self.training and self.terms.consistency != "none":
-            out.extras["instances"] = h
-        return out
+        return self.attend(h, bags, noise=noise, generator=generator)
 
     def attend(
         self,
@@ -281,8 +257,6 @@ class AttentionModel(Model):
             weights = None if learning else sampled_weights(f, streams.sizes)
             return self._output(q, self.classifier(z), weights)
         with without_autocast(h):
-            if self.closed_form and noise is None:
-                return self._in_closed_form(q, readout, streams)
             if not learning:
                 return self._predicted(q, readout, streams, samples)
             f = q.sample(samples, streams)
@@ -292,15 +266,18 @@ class AttentionModel(Model):
         self,
         q: Posterior,
         logits: Float[Tensor, "bags samples classes"],
-        weights: SampledWeights | tuple[Tensor, Tensor] | None = None,
+        weights: SampledWeights | None = None,
         explanation: Explanation | None = None,
     ) -> Output:
+        extras = {}
+        if weights is not None:
+            for name, moment in zip(WEIGHTS, weights, strict=True):
+                extras[name] = moment.view(q.mean.shape)
         return Output(
             logits=logits,
             attention=q,
             likelihood=self.likelihood,
-            # a closed form knows the moments alone
-            extras={k: v.view(q.mean.shape) for k, v in zip(WEIGHTS, weights or (), strict=False)},
+            extras=extras,
             explanation=explanation,
         )
 
@@ -328,32 +305,6 @@ class AttentionModel(Model):
             SampledWeights(*map(torch.cat, of_bags)),
             self.explained(q, readout, explainers) if explainers else None,
         )
-
-    def _in_closed_form(self, q: Posterior, readout: Readout, streams: Streams) -> Output:
-        """Pool at a few points of the posterior."""
-        mean, variance, scale = q.mean, q.variance, None
-        if readout.alpha is not None and readout.beta is not None:  # of scores s = βf, αf = α/β s
-            scale = readout.alpha / readout.beta
-            mean, variance = readout.beta * mean, readout.beta.square() * variance
-        g = None if readout.g is None else readout.g.T
-        points = POINTS if self.training else PREDICT_POINTS
-        pooled = ClosedForm(mean, variance, streams, g=g, points=points)
-        if self.training:
-            self._pooled += pooled.sampled.numel()
-            self._sampled += int(pooled.sampled.sum())
-        logits = (pooled.y if scale is None else scale * pooled.y) + readout.bias
-        if torch.is_grad_enabled():
-            return self._output(q, logits)
-        explainers = self._explainers(readout, bags=len(streams.sizes))
-        for b, explainer in enumerate(explainers):
-            for scores, values, offset in pooled.blocks(b):
-                if scale is not None:
-                    values, offset = scale[:, None, None] * values, scale * offset
-                explainer.add(scores, values, offset=offset)
-        explanation = self.explained(q, readout, explainers) if explainers else None
-        out = self._output(q, logits, pooled.weights(), explanation)
-        out.extras["sampled"] = pooled.sampled.any(0).cpu()
-        return out
 
     def _explainers(self, readout: Readout, *, bags: int) -> list[BagExplainer]:
         """Return an explainer for each bag of a prediction; none in validation."""

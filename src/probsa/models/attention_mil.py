@@ -29,7 +29,7 @@ PARTS = ("encoder", "posterior", "branches")
 """Arguments that names fix."""
 TRUNK = ("attention_activation", "attention_dropout", "score_bias")
 PRIOR = ("sampling", "prior", "field")
-POINT = ("field", "pooling")
+POINT = ("field",)
 """Arguments without effect on a point mass."""
 TORCHMIL = ("width", "out_proj", "use_mlp", "final_norm", "add_self")
 
@@ -91,10 +91,10 @@ _PROBSA = ("branches", *TRUNK)
 
 @register("abmil-probsa-dirac", posterior="dirac", without=[*_PROBSA, "network", *POINT], **_MLP)
 @register("abmil-probsa-diag", posterior="diag", without=[*_PROBSA, "network", "field"], **_MLP)
-@register("abmil-probsa-field", posterior="field", without=[*_PROBSA, "network", "pooling"], **_MLP)
+@register("abmil-probsa-field", posterior="field", without=[*_PROBSA, "network"], **_MLP)
 @register("tabmil-probsa-dirac", posterior="dirac", without=[*_PROBSA, *POINT], **_TRANSFORMER)
 @register("tabmil-probsa-diag", posterior="diag", without=[*_PROBSA, "field"], **_TRANSFORMER)
-@register("tabmil-probsa-field", posterior="field", without=[*_PROBSA, "pooling"], **_TRANSFORMER)
+@register("tabmil-probsa-field", posterior="field", without=[*_PROBSA], **_TRANSFORMER)
 class ProbSA(AttentionModel):
     """Attention with a distribution q(f | X) and a smoothness prior on the bag's graph.
 
@@ -124,7 +124,7 @@ _EVIDENCE = ("classifier_hidden", "branches", *TRUNK, *TORCHMIL)
 
 @register("evidence-dirac", posterior="dirac", without=[*_EVIDENCE, *POINT, "negatives"])
 @register("evidence-diag", posterior="diag", without=[*_EVIDENCE, "field"])
-@register("evidence-field", posterior="field", without=[*_EVIDENCE, "pooling"])
+@register("evidence-field", posterior="field", without=[*_EVIDENCE])
 class Evidence(AttentionModel):
     """The bag's logit is ℓ = α Σ_n softmax(β f)_n f_n + b, with f ~ q(f | X) and α, β > 0 learned.
 

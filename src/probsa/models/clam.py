@@ -105,7 +105,7 @@ class CLAM(AttentionModel):
 
 
 @register("clam-sb-probsa-diag", posterior="diag", without=[*HIDDEN, "branches", "field"])
-@register("clam-sb-probsa-field", posterior="field", without=[*HIDDEN, "branches", "pooling"])
+@register("clam-sb-probsa-field", posterior="field", without=[*HIDDEN, "branches"])
 class CLAMProbSA(CLAM):
     """CLAM-SB with a normal q(f | X) and a smoothness prior; its mean selects the instances."""
 

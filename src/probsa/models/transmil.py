@@ -163,7 +163,7 @@ HIDDEN = (*PARTS, *TRUNK, "classifier_hidden")
 
 
 @register("transmil-probsa-diag", original=OWN, posterior="diag", without=[*HIDDEN, "field"])
-@register("transmil-probsa-field", original=OWN, posterior="field", without=[*HIDDEN, "pooling"])
+@register("transmil-probsa-field", original=OWN, posterior="field", without=[*HIDDEN])
 class TransMILProbSA(ProbSA):
     """TransMIL's instance tokens, pooled by ProbSA instead of a class token."""
 

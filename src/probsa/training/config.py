@@ -336,7 +336,11 @@ class RunConfig(_Checked):
         return convert_value(nested, cls, key="")
 
 
-LEFT: Mapping[str, Any] = {}
+LEFT: Mapping[str, Any] = {
+    "model.consistency": "none",
+    "model.consistency_weight": 0.1,
+    "model.pooling": "sampled",
+}
 """Removed keys of runs and checkpoints, with the value that stands for what is left: stored
 settings may state it. Any other value is refused by name."""
 LEFT_OF_MODEL: Mapping[str, Mapping[str, Any]] = {"evidence-dirac": {"negatives": 0.0}}

@@ -1,6 +1,3 @@
-from .closed_form import POINTS as POINTS
-from .closed_form import PREDICT_POINTS as PREDICT_POINTS
-from .closed_form import ClosedForm as ClosedForm
 from .field import Field as Field
 from .likelihoods import Bernoulli as Bernoulli
 from .likelihoods import Categorical as Categorical
@@ -17,7 +14,6 @@ from .likelihoods import full_precision as full_precision
 from .likelihoods import likelihood_of as likelihood_of
 from .likelihoods import logits_of as logits_of
 from .localisation import BACKGROUND as BACKGROUND
-from .localisation import consistency as consistency
 from .localisation import evidence_level as evidence_level
 from .localisation import negative_instances as negative_instances
 from .localisation import normal_guidance as normal_guidance

@@ -15,21 +15,16 @@ from torch.autograd.function import once_differentiable
 
 from ..core import Bags, random_stream, segment_max, segment_mean, segment_softmax, segment_sum
 from ..errors import InputError
-from .options import Consistency
 from .posteriors import Posterior
 
 BACKGROUND = 0
 """Index of the class of several that is no finding: the first one, as in `normal,benign,tumour`."""
 LEAST_VARIANCE = 1e-6
 """Least variance of a normal of guidance, in squared steps between neighbours."""
-CLOSE = 0.1
-"""τ of `consistency`: attention that differs by √τ of its range counts as different."""
 FALSE = 0.15
 """Share of the calls in positive bags that the level of evidence lets negative bags have."""
 LEVELS, DRAWS = 201, 200
 """Numbers of levels that are tried, quantiles of the evidence, and of bootstrap samples."""
-MARGIN = 1.0
-"""Distance of instance vectors that `consistency` asks of instances with different attention."""
 
 
 def normal_guidance(scores: Float[Tensor, "n *classes"], bags: Bags) -> Float[Tensor, " bags"]:
@@ -76,45 +71,6 @@ def _in_steps(bags: Bags) -> Float[Tensor, "n axes"]:
 def _log_softmax(s: Float[Tensor, " n"], bags: Bags) -> Float[Tensor, " n"]:
     top = segment_max(s.detach(), bags.sizes)[bags.bag]
     return s - top - segment_sum((s - top).exp(), bags.sizes).log()[bags.bag]
-
-
-def consistency(
-    h: Float[Tensor, "n d"],
-    scores: Float[Tensor, "n *classes"],
-    bags: Bags,
-    *,
-    kind: Consistency,
-) -> Float[Tensor, " bags"]:
-    """Return the weighted mean over a bag's edges of the squared distance of instance vectors.
-
-    With ã the attention of an instance, divided by the largest of its bag, and q_uv = |h_u − h_v|²
-    / d, the mean is of q_uv with the weights `attention`: exp(−(ã_u − ã_v)² / τ), with
-    (1 − w) max(0, 1 − √q)² added against collapse; `background`: (1 − ã_u)(1 − ã_v); `plain`: 1,
-    the control. Weights have no gradient. A reconstruction from the abstract of arXiv:2606.00092.
-
-    Args:
-        h: Instance vectors that attention and classifier share.
-        scores: Logits of the attention.
-        bags: The bags, with edges.
-        kind: Which weights the edges have.
-    """
-    i, j = bags.edges
-    with torch.no_grad():
-        a = segment_softmax(scores.view(len(h), -1), bags.sizes)
-        a = (a / segment_max(a, bags.sizes)[bags.bag]).mean(1)
-        weight = {
-            "attention": torch.exp(-(a[i] - a[j]).square() / CLOSE),
-            "background": (1 - a[i]) * (1 - a[j]),
-            "plain": torch.ones_like(a[i]),
-        }[kind]
-    q = (h[i] - h[j]).square().mean(1)
-    each = weight * q
-    if kind == "attention":
-        root = (q + torch.finfo(q.dtype).tiny).sqrt()
-        each = each + (1 - weight) * (MARGIN - root).clamp_min(0).square()
-    sums = torch.stack([each, weight.to(each)], 1)
-    total, weights = sums.new_zeros(len(bags), 2).index_add(0, bags.bag[i], sums).T
-    return total / weights.clamp_min(torch.finfo(q.dtype).tiny)
 
 
 def negative_instances(

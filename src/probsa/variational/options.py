@@ -10,7 +10,6 @@ from ..core import Limits, NonNegativeFloat, PositiveFloat, PositiveInt, SampleC
 
 KLWeight = float | Literal["linear", "cyclical"]
 RateSchedule = Literal["constant", "cosine", "step", "plateau"]
-Consistency = Literal["attention", "background", "plain"]
 
 
 class _Checked:
@@ -44,9 +43,6 @@ class PosteriorOptions(_Checked):
     """Smooth lower and upper bound of log σ²; None leaves it unbounded."""
     initial_log_variance: float = -2.0
     """Value of log σ² before the first optimiser step."""
-    pooling: Literal["sampled", "closed_form"] = "sampled"
-    """How a diagonal posterior is pooled: by `sampled` instances (the paper), or in `closed_form`,
-    where `samples` and `predict_samples` do not count; see `variational.closed_form`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,16 +57,11 @@ class FieldOptions(_Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class MapOptions(_Checked):
-    """Options of the terms that move the map of an attention model (`variational.localisation`)."""
+    """Options of the term that moves the map of an attention model (`variational.localisation`)."""
 
     guidance: Literal["none", "normal"] = "none"
     """Whether attention is drawn towards one bell over the bag's coordinates (Normal Guidance)."""
     guidance_weight: NonNegativeFloat = 1.0
-    """Weight of that term."""
-    consistency: Literal["none"] | Consistency = "none"
-    """Which neighbours get similar instance vectors: those that attention says are `attention`:
-    alike, `background`: both unimportant, or `plain`: all."""
-    consistency_weight: NonNegativeFloat = 0.1
     """Weight of that term."""
 
 
