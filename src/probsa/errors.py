@@ -124,15 +124,20 @@ class UnknownName(ProbSAError, KeyError):
         return str(self.args[0])
 
 
-def hint(name: str, known: Iterable[str]) -> str:
+def hint(name: str, known: Iterable[str], *, least: float = 0.5) -> str:
     """Return ` Did you mean 'x'?` with the most similar known name, or an empty string.
 
     Case, and whether words are joined by `-` or `_`, make names no less similar. A name that
     differs in its numbers only (`slide5` for `slide9`) is that of another thing, unless one number
     is the beginning of the other (`resnet5`).
+
+    Args:
+        name: the name that is not known.
+        known: the names that are.
+        least: the least similarity of a name that is suggested, from 0 to 1.
     """
     by_plain = {_plain(k): k for k in known if not _differs_in_numbers_only(name, k)}
-    close = difflib.get_close_matches(_plain(name), list(by_plain), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(_plain(name), list(by_plain), n=1, cutoff=least)
     return f" Did you mean {by_plain[close[0]]!r}?" if close else ""
 
 

@@ -19,12 +19,13 @@ import pytest
 import tifffile
 import torch
 from support.made_dicom import write_ct_series, write_dicom_slide
-from support.made_exports import export
+from support.made_exports import export, predictions, slide_bag
 from support.made_maps import SIDE, lattice, pink
 
 from probsa import Bag
 from probsa.errors import InputError
-from probsa.evaluation import Predictor, read_predictions
+from probsa.evaluation import Predictor, read_predictions, stored_trust, verdict_of
+from probsa.exports.provenance import provenance
 from probsa.exports.quantities import TABLE, channels
 from probsa.models import arguments, build, look_up, names
 from probsa.slides import list_scans, open_scan
@@ -324,3 +325,12 @@ def test_no_two_quantities_are_the_same_values(model, task):
         for a, b in combinations(same_class, 2):
             if np.ptp(a.values) > 0:
                 assert not np.allclose(a.values, b.values, rtol=1e-4, atol=1e-7), (a.label, b.label)
+
+
+def test_each_export_says_what_the_bag_is_called_and_whether_its_map_may_be_trusted(tmp_path):
+    folder = predictions(tmp_path / "p", slide_bag())
+    table = read_predictions(folder)
+    p = table.instances("a")
+    entries = provenance(table, p).entries
+    assert entries["call"] == verdict_of(table, p).text
+    assert entries["trust"] == stored_trust(table).line

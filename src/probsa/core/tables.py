@@ -45,6 +45,10 @@ MISSING = frozenset(
 A minus is a value in a column that has a plus, too.
 """
 
+LEAST_LIKE = 0.6
+"""Least similarity of a column that is suggested, unless the missing name contains it: .5 would
+take `age` for `label`."""
+
 NumberedRow = tuple[int, dict[str, str]]
 """The line of a row and its cells by the names of their columns."""
 
@@ -60,9 +64,12 @@ def _column_advice(missing: Sequence[str], others: Sequence[str], meant: Mapping
     questions: dict[str, str] = {}
     for column in missing:
         accepted = (column, *(name for name, standard in meant.items() if standard == column))
-        suggestions = [question for name in accepted if (question := hint(name, others))]
-        if suggestions:
-            questions[column] = suggestions[0]
+        for name in accepted:
+            part_of = [other for other in others if other in name]
+            question = hint(name, others, least=LEAST_LIKE) or hint(name, part_of)
+            if question:
+                questions[column] = question
+                break
     all_differ = len(set(questions.values())) == len(missing)
     if not all_differ and len(others) == len(missing):
         renamed = [f"{a!r} to {b!r}" for a, b in zip(others, missing, strict=True)]
@@ -142,6 +149,7 @@ class TextTable:
         optional: Iterable[str] = (),
         synonyms: Mapping[str, str] | None = None,
         advice: str = "",
+        also: Mapping[str, str] | None = None,
     ) -> "TextTable":
         """Return the table with these columns only.
 
@@ -150,6 +158,7 @@ class TextTable:
             optional: Columns that it may have.
             synonyms: Other names that are accepted, with the column that each stands for.
             advice: How to help if a column is missing; by default the most similar name.
+            also: What to add to the default, by the name of a missing column.
 
         Raises:
             TableError: A column is missing, or two have its name.
@@ -170,7 +179,9 @@ class TextTable:
             if found:
                 chosen[column] = found[0]
         if missing := [column for column in columns if column not in chosen]:
-            advice = advice or _column_advice(missing, others, meant)
+            if not advice:
+                more = [said for column, said in (also or {}).items() if column in missing]
+                advice = _column_advice(missing, others, meant) + "".join(more)
             raise TableError(
                 f"{self.path} has no column {' and no column '.join(map(repr, missing))}: it has "
                 f"{', '.join(self.columns)}{'.' * bool(advice)}{advice}"

@@ -71,6 +71,8 @@ class BagSet(ABC):
         self.max_bag_gb = max_bag_gb()
         """Largest size of a bag; kept here since worker processes do not inherit the setting."""
         self.names = tuple(sorted(paths))
+        self.model_width: int | None = None
+        """Width of the features that a model was trained on; None: that of the first usable bag."""
         self.notes: dict[str, str] = {}
         """Remarks on bags that this process has read: missing slices, an estimated stride,
         isolated patches."""
@@ -105,7 +107,9 @@ class BagSet(ABC):
 
     @cached_property
     def in_dim(self) -> int:
-        """Width of the features, taken from the first usable bag; all bags must share it."""
+        """Width of the features: the model's, or that of the first usable bag; all must have it."""
+        if self.model_width is not None:
+            return self.model_width
         return self._shape(self._first)[1]
 
     @cached_property
@@ -154,11 +158,17 @@ class BagSet(ABC):
 
     def check_width(self, name: str, width: int) -> None:
         """Raise BagError if the features of a bag have another width than those of the others."""
-        if width != self.in_dim:
+        if width == self.in_dim:
+            return
+        found = f"bag {name!r} ({self._files[name]}) has {width} features per instance"
+        if self.model_width is not None:
             raise BagError(
-                f"bag {name!r} ({self._files[name]}) has {width} features per instance, "
-                f"{self._first!r} has {self.in_dim}: all must come from one encoder"
+                f"{found}, but the model was trained on {self.model_width}: extract them with the "
+                "encoder it was trained on"
             )
+        raise BagError(
+            f"{found}, {self._first!r} has {self.in_dim}: all must come from one encoder"
+        )
 
     def _new_bag(self, name: str) -> Bag:
         """Read a bag and build its graph."""

@@ -207,6 +207,7 @@ def read_table(
         optional=("group", "fold", "split"),
         synonyms=SYNONYMS,
         advice=unknown_column_advice(table.columns, target),
+        also={"label": " Or name the column to learn with --target COLUMN"},
     )
     if {"fold", "split"} <= set(chosen.columns):
         raise TableError(f"{path} has both 'fold' and 'split': leave one out")

@@ -42,6 +42,8 @@ THRESHOLD = 0.5
 SERIES = {"mean": 9001, "std": 9002, "probability": 9003, "segmentation": 9004}
 """Series numbers, far from those of scanners."""
 RESEARCH = "Research use only. Not a medical device."
+ASCII = {"±": "+/-", "−": "-", "≥": ">=", "µ": "u"}
+"""Signs of our texts that DICOM's default character set lacks."""
 TEXT = 64
 """Longest text of the value representation LO."""
 LACKING = (AttributeError, IndexError, KeyError, TypeError, ValueError)
@@ -296,11 +298,19 @@ def _save(bag: ExportBag, dataset: "Dataset", *, part: str) -> None:
     organisation = _uid(about, str(dataset.SOPInstanceUID), "dimensions", part)
     for item in (*dataset.DimensionOrganizationSequence, *dataset.DimensionIndexSequence):
         item.DimensionOrganizationUID = organisation
-    dataset.ImageComments = "; ".join(
+    comments = "; ".join(
         f"{key}: {value}" for key, value in about.entries.items() if key != "predicted"
     )
+    dataset.ImageComments = _in_ascii(comments)
     with bag.file(f"_{part}.dcm") as path:
         dataset.save_as(path, enforce_file_format=True)
+
+
+def _in_ascii(text: str) -> str:
+    """Return a text in the character set that DICOM has by default."""
+    for sign, plain in ASCII.items():
+        text = text.replace(sign, plain)
+    return text.encode("ascii", "replace").decode("ascii")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..evaluation import Prediction, Predictions
+from ..evaluation import Prediction, Predictions, stored_trust, verdict_of
 
 STATEMENT = (
     "Research use only. Not a medical device. Attention shows what the model used, not what is "
@@ -37,11 +37,19 @@ class Provenance:
     """When the per-instance outputs were written, in UTC."""
     resolution: str = ""
     """µm per pixel of the slide and their source; empty without the slide."""
+    call: str = ""
+    """What the bag is called, with its probability and the threshold, as pictures say it."""
+    trust: str = ""
+    """Whether maps of the run may be shown as explanations; see `stored_trust`."""
 
     @cached_property
     def entries(self) -> dict[str, str]:
         """The origin as text, by key, for the metadata of a file."""
-        resolution = {"micrometres_per_pixel": self.resolution} if self.resolution else {}
+        optional = {
+            "micrometres_per_pixel": self.resolution,
+            "call": self.call,
+            "trust": self.trust,
+        }
         return {
             "software": f"probsa {self.version}",
             "model": self.model,
@@ -49,7 +57,7 @@ class Provenance:
             "score_kind": self.score_kind,
             "digest": self.digest,
             "predicted": self.predicted.isoformat(timespec="seconds"),
-            **resolution,
+            **{key: said for key, said in optional.items() if said},
             "statement": STATEMENT,
         }
 
@@ -76,6 +84,8 @@ def provenance(table: Predictions, p: Prediction) -> Provenance:
         score_kind=p.score_kind,
         digest=_digest(p, stated),
         predicted=datetime.fromtimestamp(int(changed), UTC),
+        call=verdict_of(table, p).text,
+        trust=stored_trust(table).line,
     )
 
 

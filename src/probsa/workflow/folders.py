@@ -211,6 +211,7 @@ def _units(
     else:
         bags = open_data(config.data, features=features)
         target, columns = config.data.targets, config.data.covariates.columns
+    bags.model_width = predictor.model.arguments.get("in_dim")
     if labels is not None:
         classes = predictor.classes if TASKS[predictor.task].has_classes else None
         table = read_table(

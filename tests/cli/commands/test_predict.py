@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from support.stored import write_folder
 
 from probsa.cli.entry import main
+from probsa.core.store import read_bag, write_bag
 from probsa.errors import InputError
 from probsa.evaluation import load
 from probsa.evaluation.loading import load_several
@@ -124,3 +126,23 @@ def test_faithfulness_is_stored_and_reported(runs, tmp_path, capsys):
     # the file belongs to predictions, so that these can be replaced
     assert predict(runs / "0", *common, "--out", tmp_path / "p", "--overwrite") == 0
     assert not (tmp_path / "p" / "faithfulness.json").exists()
+
+
+@pytest.mark.parametrize("odd", ["00", "zzz"])
+@pytest.mark.parametrize("several", [False, True])
+def test_the_model_says_how_wide_features_are_and_no_bag_does(runs, tmp_path, odd, several):
+    """A bag of another encoder is left out, whether its name comes first or last."""
+    features = tmp_path / "features"
+    features.mkdir()
+    good = sorted((runs / "data" / "features").glob("*.h5"))[:2]
+    for path in good:
+        shutil.copy(path, features / path.name)
+    stored = read_bag(good[0])
+    wide = np.concatenate([stored.features, stored.features], axis=1)
+    write_bag(features / f"{odd}.h5", features=wide, coords=stored.coords, kind=stored.kind)
+    folders = [runs / "0", runs / "1"] if several else [runs / "0"]
+    out = tmp_path / "p"
+    assert predict(*folders, "--features", features, "--out", out, "--device", "cpu") == 1
+    assert set(rows_of(out)) == {path.stem for path in good}
+    (failed,) = rows_of(out, "failed.csv").values()
+    assert failed["bag"] == odd and str(wide.shape[1]) in failed["reason"]
