@@ -16,24 +16,15 @@ from sklearn.metrics import f1_score, roc_auc_score
 from support.made_experiments import write_run
 
 from probsa.benchmark.figures.attention import attention_figures, default_bags, default_methods
-from probsa.benchmark.figures.critical import RankedMethod, critical, draw_critical
-from probsa.benchmark.figures.folds import FoldScore, draw_folds
 from probsa.benchmark.figures.forest import BaselineDifference, differences, draw_forest
 from probsa.benchmark.figures.improvement import MEAN, Gain, draw_improvement, gains, means
 from probsa.benchmark.figures.ranks import AverageRank, draw_ranks, family_ranks
 from probsa.benchmark.figures.style import shortened, style_of, write
-from probsa.benchmark.figures.uncertainty import (
-    SHORT,
-    ErrorDetection,
-    draw_uncertainty,
-    error_detections,
-)
 from probsa.benchmark.figures.write import write_figures
 from probsa.benchmark.grid.variants import CHOSEN
 from probsa.benchmark.reports import write_report
 from probsa.benchmark.results.results import read_results, validation_of
 from probsa.benchmark.results.sampling import kinds_of
-from probsa.benchmark.tables.instances import instances_table
 from probsa.errors import InputError, UnknownName
 from probsa.models import names
 
@@ -187,12 +178,6 @@ def test_differences_are_to_the_baseline_of_the_family(experiment):
     assert any(d.detectable < 100 for d in result)
 
 
-def test_two_data_sets_are_too_few_for_critical_differences(experiment):
-    result = critical(read_results(experiment).scores, "local", "auroc")
-    assert isinstance(result, str)
-    assert "too few columns" in result
-
-
 # what is drawn
 
 
@@ -301,46 +286,6 @@ def test_ranks_are_where_they_should_be():
     refuse_collisions(figure)
 
 
-def ranked_methods(ranks, cliques, *, cd) -> list[RankedMethod]:
-    return [
-        RankedMethod(
-            method=name, model=model, average_rank=rank, cd=cd,
-            cliques=" ".join(str(k + 1) for k, members in enumerate(cliques) if i in members),
-        )
-        for i, ((name, model), rank) in enumerate(zip(twenty(), ranks, strict=False))
-    ]  # fmt: skip
-
-
-def test_critical_differences_are_to_scale_and_bars_join_cliques(tmp_path):
-    ranks = [1 + 0.95 * i for i in range(20)]
-    rows = ranked_methods(ranks, [range(5), range(3, 9), range(12, 20)], cd=4.0)
-    figure = draw_critical(rows, title="AUROC")
-    refuse_collisions(figure)
-    (ax,) = figure.axes
-    bars = [line for line in ax.lines if line.get_linewidth() == 3]
-    assert len(bars) == 3
-    heights = [bar.get_ydata()[0] for bar in bars]
-    # the first two overlap: two lines; the third is free again
-    assert heights[0] == heights[2] != heights[1]
-    ruler = ax.lines[0].get_xdata()  # from 1 to 20
-    inch = (ruler[1] - ruler[0]) / 19
-    for bar, (first, last) in zip(bars, [(0, 4), (3, 8), (12, 19)], strict=True):
-        span = bar.get_xdata()[1] - bar.get_xdata()[0] - 0.1
-        assert span == pytest.approx(inch * (ranks[last] - ranks[first]))
-    (cd,) = [
-        line for line in ax.lines if line.get_linewidth() == 1.4 and len(set(line.get_ydata())) == 1
-    ]
-    assert cd.get_xdata()[1] - cd.get_xdata()[0] == pytest.approx(4 * inch)
-    write(figure, tmp_path / "c.png", rows)
-    assert [r["cliques"] for r in table(tmp_path / "c.csv")[:6]] == ["1"] * 3 + ["1 2"] * 2 + ["2"]
-
-
-def test_a_critical_difference_that_is_too_long_says_so():
-    figure = draw_critical(ranked_methods([1.2, 1.8], [range(2)], cd=9.0))
-    assert any("longer than the page" in t.get_text() for t in visible_texts(figure))
-    refuse_collisions(figure)
-
-
 def test_only_a_winner_is_marked(tmp_path):
     rows = [
         BaselineDifference(
@@ -366,42 +311,6 @@ def test_only_a_winner_is_marked(tmp_path):
     assert [r["winner"] for r in table(tmp_path / "f.csv")].count("True") == 2
 
 
-def test_splits_have_a_point_each(tmp_path):
-    scores = [
-        FoldScore(data=d, method=name, model=model, split=k, auroc=0.9 - k / 10)
-        for d in ("one", "two")
-        for name, model in twenty()
-        for k in range(5)
-    ]
-    figure = draw_folds(scores)
-    refuse_collisions(figure)
-    points = [line for line in panel(figure, "one").lines if line.get_marker() == "o"]
-    assert [len(line.get_xdata()) for line in points] == [5] * 20
-    write(figure, tmp_path / "f.png", scores)
-    assert len(table(tmp_path / "f.csv")) == 2 * 20 * 5
-
-
-def test_uncertainty_has_a_bar_each_and_reasons_where_there_is_none():
-    rivals = {
-        "σ²": {"auroc": 0.61, "low": 0.5, "high": 0.7},
-        "−|e|": {"auroc": 0.72, "low": 0.6, "high": 0.8},
-        "−w log w": {"auroc": None, "reason": "every instance has the same weight"},
-    }
-    result = [
-        ErrorDetection(data=d, method=name, model=model, score=score, **values)
-        for d in ("one", "two")
-        for name, model in twenty()
-        for score, values in rivals.items()
-    ]
-    figure = draw_uncertainty(result)
-    refuse_collisions(figure)
-    ax = panel(figure, "one")
-    assert [b.get_width() for b in ax.patches] == [0.61, 0.72] * 20
-    colours = [to_hex(b.get_facecolor()).upper() for b in ax.patches[::2]]
-    assert colours == [style_of(m).colour.upper() for _, m in twenty()]
-    assert sum("every inst" in t.get_text() for t in ax.texts) == 20
-
-
 def test_every_method_has_its_own_look():
     looks = {n: style_of(n) for n in names()}
     assert len(set(looks.values())) == len(looks)
@@ -416,36 +325,16 @@ def test_all_figures_of_an_experiment(experiment, tmp_path):
     shutil.copytree(experiment, out)
     made = write_figures(out, bags=["e"], methods=["abmil"])
     names_ = {p.name for p in made.written}
-    stems = ("improvement", "ranks", "differences", "splits", "uncertainty")
+    stems = ("improvement", "ranks", "differences")
     assert names_ == {
         f"{stem}.{kind}"
         for stem in (*stems, "attention-one-e", "attention-two-e")
         for kind in ("png", "csv")
     }
     assert {p.name for p in (out / "figures").iterdir()} == names_
-    assert {name for name, _ in made.missing} == {"critical-local-auroc", "critical-local-f1"}
-    assert all("too few columns" in why for _, why in made.missing)
+    assert made.missing == ()
     gains_ = table(out / "figures" / "improvement.csv")
     assert {r["data"] for r in gains_} == {"one", "two", MEAN}
-    detected = table(out / "figures" / "uncertainty.csv")
-    assert {r["score"] for r in detected} >= {"σ²", "−|e|", "−w log w"}
-    assert {r["method"] for r in detected} == {
-        "abmil-probsa-diag λ=cyclical", "abmil-probsa-dirac λ=cyclical"
-    }  # fmt: skip
-
-
-def test_what_finds_wrong_calls_is_the_same_in_figure_and_table(experiment):
-    """Tables and figures agree: neither pools σ² of runs with different scales."""
-    own = [s for s in read_results(experiment).scores if s.data == "one"]
-    below = instances_table(own).follow[0]
-    keys = [c.key for c in below.columns]
-    rows = {r[0].text: dict(zip(keys, r, strict=True)) for r in below.rows}
-    result, missing, _ = error_detections(own)
-    assert missing == [] and len(result) == 2 * 3
-    keys = {name: key for key, name in SHORT.items()}
-    for f in result:
-        entry = rows[f.method][keys[f.score]]
-        assert (entry.value, entry.low, entry.high) == (f.auroc, f.low, f.high)
 
 
 def test_tables_and_figures_compute_a_thing_once(experiment, tmp_path, monkeypatch):
@@ -486,10 +375,7 @@ def test_the_smallest_experiment_has_the_figures_it_can_have(tmp_path):
         write_run(tmp_path, model=model, kl_weight=kl, folds=False, test=p, y=y)
     made = write_figures(tmp_path)
     drawn = {p.stem for p in made.written}
-    assert {"improvement", "ranks", "differences", "splits"} <= drawn
-    reasons = dict(made.missing)
-    assert "no method with a variance" in reasons["uncertainty"]
-    assert "two of each are needed" in reasons["critical-local-auroc"]
+    assert {"improvement", "ranks", "differences"} <= drawn
     with pytest.raises(InputError, match="nothing to tabulate"):
         write_figures(tmp_path / "elsewhere")
 

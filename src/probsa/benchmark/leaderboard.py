@@ -32,7 +32,6 @@ from .results.comparing import clipped, compare_methods
 from .results.instances import null_tables
 from .results.results import Results, instances_of
 from .results.scores import Scores
-from .tables._notes import rank_note
 from .tables.comparison import RANK, rank_cell
 from .tables.table import (
     METHOD,
@@ -423,7 +422,7 @@ def leaderboard_table(boards: Sequence[SetBoard], *, notes: Sequence[str] = ()) 
             "all of them. Null maps are marked (null). The rank covers methods that have a bag "
             "AUROC, an NLL and an AP within bags on every data set.",
             EXPLAINED,
-            rank_note(ranks),
+            "Average rank: over the three measures of every set; 1 is best, ties share a rank.",
             *notes,
         ),
         follow=tuple(map(_set_table, boards)),

@@ -65,11 +65,8 @@ from .metric import f1_and_accuracy as f1_and_accuracy
 from .metric import mean_of_items as mean_of_items
 from .metric import mean_over_replicates as mean_over_replicates
 from .numbers import regression_metrics as regression_metrics
-from .ranks import CriticalDifference as CriticalDifference
 from .ranks import Ranks as Ranks
 from .ranks import average_ranks as average_ranks
-from .ranks import critical_difference as critical_difference
-from .ranks import signed_rank as signed_rank
 from .resample import Draws as Draws
 from .resample import Support as Support
 from .resample import replicate_weights as replicate_weights

@@ -385,7 +385,7 @@ def test_what_the_killed_left_goes(folder, tmp_path):
     (first.folder(out) / "cell.json").unlink()
     half = [
         *(out / n for n in ("grid.yaml", "notes.json", "cells.csv", "copies/toy.json")),
-        *(out / n for n in ("tables/folds_toy.md", "figures/splits.png")),
+        *(out / n for n in ("tables/folds_toy.md", "figures/ranks.png")),
         first.folder(out) / "cell.json",
         out / "failures" / f"{second.name}.json",
     ]

@@ -3,7 +3,6 @@
 import pytest
 from support.made_experiments import write_folds
 
-from probsa.benchmark.figures.folds import folds
 from probsa.benchmark.figures.forest import differences
 from probsa.benchmark.figures.improvement import gains
 from probsa.benchmark.figures.ranks import family_ranks
@@ -98,7 +97,6 @@ def test_one_kl_weight_stands_for_a_method_in_tables_and_figures_alike(written, 
     assert any(CHOSEN in note for note in table.footnotes)
     assert {r.method for r in family_ranks(results.scores)[0]} == {"abmil", name}
     assert {d.method for d in differences(results.scores)[0]} == {name}
-    assert {f.method for f in folds(results.scores)[0]} == {"abmil", name}
 
 
 def test_a_kl_weight_is_the_same_on_all_data_sets(written):

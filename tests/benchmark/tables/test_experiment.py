@@ -244,7 +244,6 @@ def test_nobody_is_bold_among_equals(results):
     table = comparison_table(results, "local")
     for one in (table, *table.follow):
         assert not any(e.bold for row in one.rows for e in row)
-    assert any("with 2 columns p cannot be below 0.5" in note for note in table.footnotes)
 
 
 def test_of_several_kl_weights_the_comparison_has_the_cyclical_one(tmp_path):
@@ -304,17 +303,6 @@ def test_differences_stand_where_no_seed_is_in_all_methods(small):
     assert not any(e.bold for row in table.rows for e in row)
 
 
-def test_enough_columns_give_wilcoxon_a_say(tmp_path):
-    for k in range(3):
-        for model, skill in [("abmil", 0.2), ("dsmil", 2.0)]:
-            write_folds(
-                tmp_path, Y, FOLDS, guesses(f"{model}{k}", skill), model=model, data=f"d{k}"
-            )
-    table = comparison_table(read_results(tmp_path), "local")
-    # better in all six columns: 2 · 2^-6
-    assert any("over 6 columns, Holm-adjusted p: dsmil 0.0312" in n for n in table.footnotes)
-
-
 def test_a_fixed_test_part_is_compared_over_splits_and_seeds(tmp_path):
     test = BAGS[:20]
     for model, skill in [("abmil", 0.3), ("abmil-probsa-diag", 0.9)]:
@@ -365,7 +353,6 @@ def test_the_plain_model_is_the_first_row_of_both_posteriors(ablation):
         for v in ("abmil-probsa-dirac", "abmil-probsa-diag")
         for kl in ("0.0", "0.1", "cyclical")
     ]
-    assert table.rules == {0, 3}
     plain = [row[2] for row in table.rows if row[1].text == "0.0"]
     assert plain[0] == plain[1]
     assert plain[0].value == pytest.approx(np.mean(by_fold(guesses("plain", 0.3))), abs=1e-9)
@@ -491,12 +478,10 @@ def test_the_baseline_is_the_plain_model_of_its_own_name(tmp_path):
     table = comparison_table(read_results(tmp_path), "local")
     text = "\n".join([*table.footnotes, *table.follow[0].footnotes])
     assert "paired difference to abmil." in text
-    assert "Wilcoxon's test against abmil:" in text
     assert {d.baseline for d in differences(read_results(tmp_path).scores)[0]} == {"abmil"}
 
 
 def test_a_baseline_under_another_name_is_one(tmp_path):
     write_folds(tmp_path, Y, FOLDS, guesses("a", 0.5), model="abmil", label="plain")
     write_folds(tmp_path, Y, FOLDS, guesses("dsmil", 0.8), model="dsmil")
-    table = comparison_table(read_results(tmp_path), "local")
-    assert any(n.startswith("Wilcoxon's test against plain:") for n in table.footnotes)
+    assert {d.baseline for d in differences(read_results(tmp_path).scores)[0]} == {"plain"}

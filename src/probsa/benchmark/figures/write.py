@@ -10,15 +10,11 @@ from matplotlib.figure import Figure
 from ...maps import Sources
 from ..results.results import Results, read_results
 from ..results.scores import Scores
-from ..tables.table import key
 from .attention import attention_figures
-from .critical import critical, draw_critical
-from .folds import draw_folds, folds
 from .forest import differences, draw_forest
 from .improvement import draw_improvement, gains
-from .ranks import FAMILIES, draw_ranks, family_ranks
-from .style import TITLES, FigureData, FigureFiles, distinct, shown_metrics, write
-from .uncertainty import draw_uncertainty, error_detections
+from .ranks import draw_ranks, family_ranks
+from .style import FigureData, FigureFiles, write
 
 
 class FigureKind(NamedTuple):
@@ -35,14 +31,8 @@ FIGURES = {
     ),
     "ranks": FigureKind(family_ranks, draw_ranks, "ranks need at least two methods"),
     "differences": FigureKind(differences, draw_forest, "no method has a baseline to compare with"),
-    "splits": FigureKind(folds, draw_folds, "no split has test bags of both classes"),
-    "uncertainty": FigureKind(
-        error_detections,
-        draw_uncertainty,
-        "no method with a variance on bags with instance labels",
-    ),
 }
-"""The figures of two classes by the names of their files, besides diagrams and attention maps."""
+"""The figures of two classes by the names of their files, besides attention maps."""
 
 
 def write_figures(
@@ -79,8 +69,6 @@ def write_figures(
                 for data, task in others.items()
             )
         )
-        for family in distinct(s.method.family for s in results.scores):
-            files += _diagram(folder, results.scores, family, None)
     if not scores:
         return files
     for name, kind in FIGURES.items():
@@ -90,21 +78,4 @@ def write_figures(
             files += FigureFiles(tuple(written), tuple((name, why) for why in missing))
         else:
             files += FigureFiles(missing=((name, "; ".join([kind.none, *missing])),))
-    for family in distinct(s.method.family for s in scores):
-        for metric in shown_metrics(scores):
-            files += _diagram(folder, scores, family, metric)
     return files + attention_figures(out, bags=bags, methods=methods, seed=seed, sources=sources)
-
-
-def _diagram(
-    folder: Path, scores: Sequence[Scores], family: str, metric: str | None
-) -> FigureFiles:
-    """Write the critical-difference diagram of a family; None: by primary metrics of all tasks."""
-    name = f"critical-{family}-{key(metric or 'primary')}"
-    rows = critical(scores, family, metric)
-    if isinstance(rows, str):
-        return FigureFiles(missing=((name, rows),))
-    of = "The primary metric" if metric is None else TITLES[metric]
-    sets = len({s.data for s in scores if s.method.family == family})
-    title = f"{of} on {sets} data sets, {FAMILIES[family]}"
-    return FigureFiles(tuple(write(draw_critical(rows, title=title), folder / f"{name}.png", rows)))

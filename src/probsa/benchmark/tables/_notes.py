@@ -1,9 +1,9 @@
 """Notes below a table: winners, ranks, and which differences could have been detected."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ...core import counted
-from ...statistics import Ranks, critical_difference, detectable_sentence, holm, signed_rank
+from ...statistics import detectable_sentence
 from ..results.comparing import Compared
 from ..results.ranked import Ranked
 from ..results.scores import Scores, by_data
@@ -84,70 +84,22 @@ def bold_note(below: str) -> str:
     )
 
 
-def rank_note(ranks: Ranks | None) -> str:
-    """Return how average ranks over pairs of data set and metric are computed.
+def ranks_notes(ranked: Ranked) -> list[str]:
+    """Return how ranks are computed, and which methods have none.
 
     They have no test: the metrics of a data set depend on each other.
     """
-    if ranks is None:
-        return "Average rank: needs two methods that have a value in every column."
-    return (
-        f"Average rank: over {ranks.ranks.shape[1]} (data set, metric) columns, 1 is best, ties "
-        "share a rank; ± s.d. over columns (ddof = 1), as in the paper."
-    )
-
-
-def ranks_notes(ranked: Ranked) -> list[str]:
-    """Return how ranks are computed, their tests, and which methods have none."""
-    left_out = [ranked.note()] if ranked.unranked else []
-    if not ranked.by_primary:
-        return [*left_out, rank_note(ranked.ranks)]
+    notes = [ranked.note()] if ranked.unranked else []
     if ranked.ranks is None:
-        return [*left_out, "Average rank: needs two methods that have a value on every data set."]
-    # Wilcoxon's test is left out: it compares the sizes of differences in several units
+        return [*notes, "Average rank: needs two methods that have a value in every column."]
     n = ranked.ranks.ranks.shape[1]
+    columns = f"{n} (data set, metric) columns"
+    if ranked.by_primary:
+        columns = f"{counted(n, 'data set')}, each by its primary metric"
     return [
-        *left_out,
-        f"Average rank: over {counted(n, 'data set')}, each by its primary metric; 1 is "
-        "best, ties share a rank; ± s.d. over data sets (ddof = 1). "
-        f"{_rank_tests(ranked.ranks)}.",
-    ]
-
-
-def _rank_tests(ranks: Ranks) -> str:
-    """Return the tests of Friedman and Nemenyi in words, for independent columns."""
-    values = {m: (-ranks.ranks[i]).tolist() for i, m in enumerate(ranks.methods)}
-    critical = critical_difference(values)
-    test = critical.friedman
-    friedman = (
-        f"Friedman's test: {test.reason}"
-        if test.p is None
-        else f"Friedman's test: p = {test.p:.3g}{f' ({test.reason})' if test.reason else ''}"
-    )
-    nemenyi = (
-        critical.reason
-        or f"ranks further apart than {critical.difference:.2f} differ (Nemenyi, 0.05)"
-    )
-    return f"{friedman}; {nemenyi}"
-
-
-def pairs_note(values: Mapping[str, Sequence[float]], baseline: str | None) -> list[str]:
-    """Return Wilcoxon's test of each method against the baseline, over the same columns."""
-    others = {m: v for m, v in values.items() if m != baseline}
-    if baseline is None or baseline not in values or not others:
-        return []
-    tests = {m: signed_rank(v, values[baseline]) for m, v in others.items()}
-    n = len(values[baseline])
-    if 2.0 ** (1 - n) > 0.05:
-        return [
-            f"Wilcoxon's test against {baseline}: omitted, since with "
-            f"{counted(n, 'column')} p cannot be below {2.0 ** (1 - n):.3g}."
-        ]
-    adjusted = holm([1.0 if t.p is None else t.p for t in tests.values()])
-    named = ", ".join(f"{m} {p:.3g}" for m, p in zip(tests, adjusted, strict=True))
-    return [
-        f"Wilcoxon's test against {baseline} over {n} columns, Holm-adjusted p: {named}. AUROC and "
-        "F1 of one data set are not independent, so this test is lenient."
+        *notes,
+        f"Average rank: over {columns}; 1 is best, ties share a rank; ± s.d. over them "
+        "(ddof = 1), as in the paper.",
     ]
 
 

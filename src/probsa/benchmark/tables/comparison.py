@@ -24,7 +24,6 @@ from ._notes import (
     folds_notes,
     measures_notes,
     metadata,
-    pairs_note,
     ranks_notes,
     rule_notes,
     shown_titles,
@@ -78,7 +77,7 @@ def comparison_table(results: Results, family: Family) -> ResultTable | None:
         return None if baseline is None else baseline.name
 
     group = Group(scores=chosen(family_scores), plain=plain)
-    scores, ranks = group.scores, ranked(group.scores)
+    scores = group.scores
     rule = chosen_note(family_scores)
     return ResultTable(
         name=f"comparison_{family}",
@@ -90,8 +89,7 @@ def comparison_table(results: Results, family: Family) -> ResultTable | None:
             *measures_notes(scores),
             bold_note("the pooled table of the data set"),
             *([rule] if rule else []),
-            *ranks_notes(ranks),
-            *([] if ranks.by_primary else pairs_note(ranks.values, plain(scores))),
+            *ranks_notes(ranked(scores)),
             *results.left_out(),
         ),
         follow=tuple(_pooled(group, of_set, family) for of_set in by_data(scores).values()),
@@ -103,7 +101,7 @@ def _pooled(group: Group, scores: Sequence[Scores], family: Family) -> ResultTab
     first, compared = scores[0], group.compared(scores[0].data)
     assert compared is not None, "it has methods"
     rows = [(*group.head(s.method), *_difference_cells(s, compared)) for s in scores]
-    rivals, methods = null_rivals(first), len(rows)
+    rivals = null_rivals(first)
     rows += [(text_cell(name), *_rival_cells(first, rival)) for name, rival in rivals.items()]
     to = f"to {compared.known[0].comparison.reference}" if compared.known else ""
     if group.plain(scores) is None:
@@ -113,7 +111,6 @@ def _pooled(group: Group, scores: Sequence[Scores], family: Family) -> ResultTab
         title=f"{first.data} ({first.task.name}): {titles_of(first)}, with 95 % intervals",
         columns=(METHOD, *_difference_columns(first)),
         rows=tuple(rows),
-        rules=frozenset({methods} if rivals else ()),
         footnotes=(
             metadata(scores),
             *rule_notes(first, compared, to=to, over="over the rows"),
@@ -136,10 +133,8 @@ def ablation_table(results: Results) -> ResultTable | None:
     if not any(len({s.method.name for s in g.scores}) > 2 for g in groups):
         return None
     rows: list[tuple[TableCell, ...]] = []
-    rules: set[int] = set()
     notes: list[str] = []
     for g in groups:
-        rules.add(len(rows))
         rows += _mean_rows(g, results.scores)
         notes += [f"{g.label}: {note}" for note in ranks_notes(ranked(g.scores))]
     return ResultTable(
@@ -147,7 +142,6 @@ def ablation_table(results: Results) -> ResultTable | None:
         title="Ablation: the posterior and λ",
         columns=_mean_columns(*VARIANT, scores=results.scores),
         rows=tuple(rows),
-        rules=frozenset(rules),
         footnotes=(
             f"{MEANS}. λ = 0 is the plain model, trained once for all posteriors.",
             *measures_notes(results.scores),
@@ -163,7 +157,6 @@ def _effects(data: str, groups: Sequence[Group]) -> ResultTable:
     """Return one data set's differences of each λ to the plain model, on the same patients and
     replicates."""
     rows: list[tuple[TableCell, ...]] = []
-    rules: set[int] = set()
     notes: list[str] = []
     methods: dict[str, Scores] = {}
     for g in groups:
@@ -175,7 +168,6 @@ def _effects(data: str, groups: Sequence[Group]) -> ResultTable:
         if not rows:
             notes += rule_notes(first, compared, to="to λ = 0", over="within a variant")
             notes += folds_notes(first, compared)
-        rules.add(len(rows))
         rows += [(*g.head(s.method), *_difference_cells(s, compared)) for s in scores]
         own = verdicts(first, compared)
         if g.plain(scores) is None:
@@ -187,7 +179,6 @@ def _effects(data: str, groups: Sequence[Group]) -> ResultTable:
         title=f"{data} ({first.task.name}): effect of λ by {titles_of(first)}, with 95 % intervals",
         columns=(*VARIANT, *_difference_columns(first)),
         rows=tuple(rows),
-        rules=frozenset(rules),
         footnotes=(metadata(list(methods.values())), *notes),
     )
 

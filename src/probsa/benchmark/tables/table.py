@@ -1,16 +1,18 @@
 """A table as data, its numbers and what they mean, and how it is written.
 
 Standard deviations are written `±`, intervals `[lo, hi]`. Markdown and LaTeX round for readers; CSV
-has the plain numbers, in the same units, in one column each. LaTeX needs only the package booktabs.
+has the plain numbers, in the same units, in one column each. LaTeX is written by pandas and needs
+only the package booktabs.
 """
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
+import pandas as pd
 
 from ...core import csv_text, write_text
 from ...statistics import Metric
@@ -28,23 +30,20 @@ PARTS = {"": "value", "_sd": "sd", "_low": "low", "_high": "high", "_winner": "b
 """The fields of a cell in CSV, by the end of their column's name."""
 NONE = "-"
 """Text of undefined numbers."""
-MANY = 7
-NARROW = r"\centering\scriptsize\setlength{\tabcolsep}{2.5pt}"
-"""LaTeX settings of a table with more columns than `MANY`."""
+BOLD = "textbf:--rwrap"
+"""What makes pandas write a cell in bold."""
 LETTERS = {"λ": "lambda", "σ": "sigma", "Σ": "Sigma", "μ": "mu", "κ": "kappa", "Δ": "Delta"}
-SIGNS = {"±": "pm", "×": "times", "≥": "geq", "≤": "leq", "·": "cdot", "→": "to"}
+SIGNS = {"±": "pm", "×": "times", "≥": "geq", "≤": "leq"}
 LATEX = {
-    **{c: rf"\{c}" for c in "&%$#_{}"},
-    **{c: rf"${c}$" for c in "<>|"},
-    **{c: rf"$\{name}$" for c, name in (LETTERS | SIGNS).items()},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "²": r"$^{2}$",
-    "−": r"$-$",
-    "–": "--",
-    "…": r"\ldots{}",
+    **{character: rf"$\{name}$" for character, name in (LETTERS | SIGNS).items()},
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "²": "$^{2}$",
+    "−": "$-$",
+    "[": "{[}",
 }
+"""Characters that pandas leaves as they are; a bracket after a line break would be its argument."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,8 +86,6 @@ class ResultTable:
     columns: tuple[Column, ...]
     rows: tuple[tuple[TableCell, ...], ...]
     footnotes: tuple[str, ...] = ()
-    rules: frozenset[int] = frozenset()
-    """Rows above which a line starts a new group."""
     follow: tuple["ResultTable", ...] = field(default=())
     """Tables below it, such as intervals."""
 
@@ -119,10 +116,10 @@ def key(*parts: str) -> str:
 
 
 def write_table(table: ResultTable, folder: Path) -> list[Path]:
-    """Write NAME.md and NAME.tex with the following tables, and a CSV file of each."""
+    """Write NAME.md with the following tables, and a LaTeX and a CSV file of each."""
     texts = {folder / f"{table.name}.md": to_markdown(table)}
-    texts[folder / f"{table.name}.tex"] = to_latex(table)
     for each in _all(table):
+        texts[folder / f"{each.name}.tex"] = to_latex(each)
         texts[folder / f"{each.name}.csv"] = to_csv(each)
     for path, text in texts.items():
         write_text(path, text)
@@ -207,58 +204,28 @@ def _number(value: float, column: Column, *, signed: bool = True) -> str:
 
 
 def to_latex(table: ResultTable) -> str:
-    """Return floats with booktabs rules, one after another."""
-    return "% \\usepackage{booktabs}\n" + "\n".join(_float(t) for t in _all(table))
-
-
-def _float(table: ResultTable) -> str:
+    """Return a tabular with booktabs rules; the title and the footnotes are comments above it."""
+    heads = pd.MultiIndex.from_tuples([(c.group, c.title) for c in table.columns])
+    if not any(c.group for c in table.columns):
+        heads = pd.Index([c.title for c in table.columns])
+    texts = []
+    emphasis = []
+    for row in table.rows:
+        texts.append([shown(e, c) for e, c in zip(row, table.columns, strict=True)])
+        emphasis.append([BOLD if e.bold else "" for e in row])
+    frame = pd.DataFrame(texts, columns=heads)
+    styler = frame.style.hide(axis="index")
+    styler.format(_latex, escape="latex")
+    styler.format_index(_latex, escape="latex", axis="columns")
+    styler.apply(lambda _: np.array(emphasis).reshape(frame.shape), axis=None)
     align = "".join("l" if c.unit == "text" else "r" for c in table.columns)
-    lines = [
-        r"\begin{table}[tbp]",
-        r"\centering\small" if len(table.columns) <= MANY else NARROW,
-        rf"\caption{{{_latex(table.title)}}}",
-        rf"\label{{tab:{table.name.replace('_', '-')}}}",
-        rf"\begin{{tabular}}{{@{{}}{align}@{{}}}}",
-        r"\toprule",
-        *_latex_groups(table.columns),
-        " & ".join(_latex(c.title) for c in table.columns) + r" \\",
-        r"\midrule",
-    ]
-    for i, row in enumerate(table.rows):
-        if i and i in table.rules:
-            lines.append(r"\midrule")
-        cells = [_latex_cell(e, c) for e, c in zip(row, table.columns, strict=True)]
-        # LaTeX would read a leading bracket as an argument of the previous line
-        cells[0] = f"{{}}{cells[0]}" if cells[0].startswith("[") else cells[0]
-        lines.append(" & ".join(cells) + r" \\")
-    lines += [r"\bottomrule", r"\end{tabular}"]
-    if table.footnotes:
-        lines += ["", r"\smallskip", r"\begin{minipage}{\linewidth}\footnotesize\raggedright"]
-        lines += [_latex(note) + r"\par" for note in table.footnotes]
-        lines.append(r"\end{minipage}")
-    return "\n".join([*lines, r"\end{table}", ""])
+    tabular = styler.to_latex(hrules=True, multicol_align="c", column_format=f"@{{}}{align}@{{}}")
+    comments = [r"\usepackage{booktabs}", table.title, *table.footnotes]
+    return "".join(f"% {line}\n" for line in comments) + tabular
 
 
 def _latex(text: str) -> str:
-    return "".join(LATEX.get(c, c) for c in text)
-
-
-def _latex_cell(entry: TableCell, column: Column) -> str:
-    text = _latex(shown(entry, column))
-    if entry.value is not None:  # a hyphen before a number is a minus sign
-        text = text.replace("[-", "[$-$").replace(" -", " $-$")
-        text = f"$-${text[1:]}" if text.startswith("-") and len(text) > 1 else text
-    return rf"\textbf{{{text}}}" if entry.bold else text
-
-
-def _latex_groups(columns: Sequence[Column]) -> list[str]:
-    """Return the headings above groups of columns, with a rule below each."""
-    if not any(c.group for c in columns):
-        return []
-    spans, rules, column = [], [], 1
-    for group, members in groupby(columns, key=lambda c: c.group):
-        n = len(list(members))
-        spans.append(rf"\multicolumn{{{n}}}{{c}}{{{_latex(group)}}}" if group else "&" * (n - 1))
-        rules += [rf"\cmidrule(lr){{{column}-{column + n - 1}}}"] if group else []
-        column += n
-    return [" & ".join(spans) + r" \\", "".join(rules)]
+    """Return an escaped text with signs as formulas, and minus signs before its numbers."""
+    for character, formula in LATEX.items():
+        text = text.replace(character, formula)
+    return re.sub(r"(?<![\w)])-(?=\d)", "$-$", text)
