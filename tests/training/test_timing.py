@@ -57,3 +57,19 @@ def test_after_the_first_steps_of_each_run_the_time_to_go_is_written_once(capsys
     said = capsys.readouterr().err
     assert said.count("to go") == 1
     assert "to go: about 0:00:06 (h:mm:ss), 24.0 s an epoch" in said
+
+
+def test_a_dry_run_says_what_training_would_say_of_the_table(tmp_path, capsys):
+    features, labels = write_folder(tmp_path / "data")
+    head, first, *rows = labels.read_text().splitlines()
+    bag, _, rest = first.split(",", 2)
+    labels.write_text("\n".join([head, f"{bag},NA,{rest}", *rows[:-1]]))
+    flags = ["--features", features, "--labels", labels, "--test-fold", 0, "--model", "abmil"]
+    flags += ["--epochs", 1, "--maps", "none"]
+    told = []
+    for more in (["--dry-run"], ["--out", tmp_path / "run", "--device", "cpu"]):
+        assert main(["train", *map(str, [*flags, *more])]) == 0
+        told.append(capsys.readouterr().err.splitlines())
+    dry, real = told
+    assert len(dry) >= 2 and set(dry) <= set(real)
+    assert any("NA" in line for line in dry) and any("left out" in line for line in dry)

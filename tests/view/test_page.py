@@ -1,5 +1,6 @@
 """The page in a real browser: pixels, keys, places, names; exported and served."""
 
+import re
 import socket
 import threading
 from dataclasses import replace
@@ -148,6 +149,21 @@ def test_the_threshold_counts_patches_and_area(shown):
     assert (drawn[:, 3] == 255).sum() == kept
     shown.press(*[","] * 3)
     assert shown.text("#threshold-text") == "off"
+
+
+def test_an_area_ends_where_the_slide_ends(shown):
+    """Half of the last column of patches lies beyond the edge."""
+    p = lesion()
+    shown.choose("lesion")
+    right, bottom = (int(v) + SIDE for v in p.coords.max(0))
+    shown.js(f"probsa.state.map.size = [{right - SIDE // 2}, {bottom}]")
+    shown.press("1", *["."] * 3)
+    kept = p.coords[p.instance_probability >= 0.15]
+    last = (kept[:, 0] == p.coords[:, 0].max()).sum()
+    area = (len(kept) - last / 2) * (SIDE * 0.5 / 1000) ** 2
+    told = float(shown.text("#area").split(", ")[1].split(" ")[0])
+    assert last and told == pytest.approx(area, rel=0.01)
+    shown.press(*[","] * 3)
 
 
 def test_the_list_begins_with_the_most_doubtful_bag_and_sorts_and_filters(shown):
@@ -585,3 +601,21 @@ def _own_address() -> str:
             return s.getsockname()[0]
         except OSError:
             return "127.0.0.2"
+
+
+@pytest.mark.parametrize(("p", "limit"), [(0.487, 0.4912), (0.4912, 0.487), (0.5004, 0.5)])
+def test_a_probability_does_not_look_like_the_threshold_that_it_differs_from(
+    browser, tmp_path, p, limit
+):
+    folder = tmp_path / "p"
+    bags = [lesion(name, probability=np.float32([value])) for name, value in (("a", p), ("b", 0.9))]
+    write_predictions(
+        folder, bags, labels={}, parts={"a": "test", "b": "test"}, classes=["benign", "tumour"],
+        threshold=limit, metadata={},
+    )  # fmt: skip
+    export_page(ViewData(folder), tmp_path / "page")
+    page = Shown(browser, (tmp_path / "page" / "index.html").as_uri(), place="#bag=a")
+    said = re.findall(r"[01]\.\d+", page.text("#verdict"))
+    numbers = [float(number) for number in said]
+    assert (numbers[0] > numbers[-1]) is (p > limit) and numbers[0] != numbers[-1]
+    page.close()

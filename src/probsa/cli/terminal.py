@@ -151,7 +151,7 @@ class TrainingBar(Bar, Reporter):
         elif not self.estimated and now - self.first_step[0] >= ESTIMATE_AFTER:
             self.estimated = True
             seconds = (now - self.first_step[0]) / (done - self.first_step[1])
-            self.note(f"to go: {duration(self.epochs - done, seconds)}")
+            self.note(f"training to go: {duration(self.epochs - done, seconds)}")
 
     def epoch(self, row: Mapping[str, object]) -> None:
         summary = summary_of_epoch(row)

@@ -149,7 +149,7 @@ class TextTable:
         optional: Iterable[str] = (),
         synonyms: Mapping[str, str] | None = None,
         advice: str = "",
-        also: Mapping[str, str] | None = None,
+        extra_advice: Mapping[str, str] | None = None,
     ) -> "TextTable":
         """Return the table with these columns only.
 
@@ -158,7 +158,7 @@ class TextTable:
             optional: Columns that it may have.
             synonyms: Other names that are accepted, with the column that each stands for.
             advice: How to help if a column is missing; by default the most similar name.
-            also: What to add to the default, by the name of a missing column.
+            extra_advice: What to add to the default, by the name of a missing column.
 
         Raises:
             TableError: A column is missing, or two have its name.
@@ -180,7 +180,7 @@ class TextTable:
                 chosen[column] = found[0]
         if missing := [column for column in columns if column not in chosen]:
             if not advice:
-                more = [said for column, said in (also or {}).items() if column in missing]
+                more = [said for column, said in (extra_advice or {}).items() if column in missing]
                 advice = _column_advice(missing, others, meant) + "".join(more)
             raise TableError(
                 f"{self.path} has no column {' and no column '.join(map(repr, missing))}: it has "

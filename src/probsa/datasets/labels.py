@@ -133,10 +133,13 @@ class LabelTable:
         )
         content = self.of_task.labels.content(y, self.classes) if len(y) else "no label is given"
         missing = f"{1 - len(y) / total:.0%} of them without a label"
+        patients = ""
+        if self.groups is not None and len(set(self.groups)) < total:
+            patients = f" of {counted(len(set(self.groups)), 'patient')}, which no split divides"
         return (
             f"The task is {self.task}, from the {columns} of {self.where}: {content}; "
-            f"{counted(total, 'bag')}, {missing if len(y) < total else 'all labelled'}."
-            f"{self._direction()}"
+            f"{counted(total, 'bag')}{patients}, "
+            f"{missing if len(y) < total else 'all labelled'}.{self._direction()}"
         )
 
     def _direction(self) -> str:
@@ -207,7 +210,7 @@ def read_table(
         optional=("group", "fold", "split"),
         synonyms=SYNONYMS,
         advice=unknown_column_advice(table.columns, target),
-        also={"label": " Or name the column to learn with --target COLUMN"},
+        extra_advice={"label": " Or name the column to learn with --target COLUMN"},
     )
     if {"fold", "split"} <= set(chosen.columns):
         raise TableError(f"{path} has both 'fold' and 'split': leave one out")

@@ -31,6 +31,7 @@ from .given import GivenRun as GivenRun
 from .given import check_files as check_files
 from .given import given_run as given_run
 from .given import names_model as names_model
+from .loop import describe_data as describe_data
 from .loop import epoch_seconds as epoch_seconds
 from .loop import train as train
 from .optimizers import clip_gradients as clip_gradients

@@ -414,24 +414,9 @@ def train(
         if w.first:
             open_run(out, config, resume=resume, overwrite=overwrite)
             prepared.write(folder)
-            table, left_out = prepared.table, prepared.left_out
-            if not table.of_task.unordered_classes or table.notes:
-                reporter.note(table.describe())
-            for note in (*table.notes, *prepared.notes):
-                reporter.note(f"note: {note}")
-            if prepared.unlabelled:
-                names = prepared.unlabelled
-                named = ", ".join(map(repr, names[:10])) + (", …" if len(names) > 10 else "")
-                reporter.remark(
-                    f"left out {counted(len(names), 'bag')} of {prepared.bags.folder} without a "
-                    f"label ({named})"
-                )
-            if left_out:
-                named = ", ".join(map(repr, left_out[:5])) + (", …" if len(left_out) > 5 else "")
-                reporter.remark(
-                    f"left out {counted(len(left_out), 'labelled bag')} without features "
-                    f"or instances ({named}): see {folder.notes_file}"
-                )
+            describe_data(prepared, reporter)
+            if prepared.left_out:
+                reporter.remark(f"why they are left out: {folder.notes_file}")
             if check is not None:
                 check(folder, prepared)
         w.wait()
@@ -609,6 +594,35 @@ def _mean_history(folders: Sequence[RunFolder]) -> list[dict[str, Any]]:
             row[key] = None if not values else total if key == "seconds" else total / len(values)
         rows.append(row)
     return rows
+
+
+MOST_NAMES = 5
+"""Number of bags that a remark names."""
+
+
+def describe_data(prepared: PreparedData, reporter: Reporter) -> None:
+    """Tell a reporter what is learned from which bags, and which ones are left out."""
+    table = prepared.table
+    has_patients = table.groups is not None and len(set(table.groups)) < len(table.bags)
+    if not table.of_task.unordered_classes or table.notes or has_patients:
+        reporter.note(table.describe())
+    for note in (*table.notes, *prepared.notes):
+        reporter.note(f"note: {note}")
+    if prepared.unlabelled:
+        reporter.remark(
+            f"left out {counted(len(prepared.unlabelled), 'bag')} of {prepared.bags.folder} "
+            f"without a label ({_first_names(prepared.unlabelled)})"
+        )
+    if prepared.left_out:
+        reporter.remark(
+            f"left out {counted(len(prepared.left_out), 'labelled bag')} without features or "
+            f"instances ({_first_names(prepared.left_out)})"
+        )
+
+
+def _first_names(names: Sequence[str]) -> str:
+    more = ", …" if len(names) > MOST_NAMES else ""
+    return ", ".join(map(repr, names[:MOST_NAMES])) + more
 
 
 TIMINGS = 3

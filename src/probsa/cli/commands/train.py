@@ -158,16 +158,29 @@ def run(
 
 
 def _dry_run(config: "RunConfig") -> Answer:
+    from ...core import counted
     from ...models import look_up
-    from ...training import epoch_seconds, prepare
-    from ..terminal import duration
+    from ...training import describe_data, epoch_seconds, prepare
+    from ..terminal import TrainingBar, duration
 
     prepared = prepare(config)
+    describe_data(prepared, TrainingBar())
     epochs = config.training.epochs * config.training.members
     seconds, training = None, "fitted in one go"
     if not look_up(config.model).model.fits_directly:
         epoch = epoch_seconds(config, prepared)
         seconds, training = round(epochs * epoch, 1), duration(epochs, epoch)
-    train, val = len(prepared.split.train), len(prepared.split.val)
-    text = f"{config.model}: {train} training bags, {val} validation bags\ntraining: {training}"
-    return Answer({"training_bags": train, "validation_bags": val, "seconds": seconds}, text)
+    parts = prepared.split
+    counts = {
+        "training_bags": len(parts.train),
+        "validation_bags": len(parts.val),
+        "test_bags": len(parts.test),
+    }
+    test = counted(len(parts.test), "test bag") if parts.test else "no test bags"
+    text = (
+        f"{config.model}: {counted(len(parts.train), 'training bag')}, "
+        f"{counted(len(parts.val), 'validation bag')}, {test}\n"
+        f"training: {training}, on this machine as busy as it is now; predicting, evaluating and "
+        "maps follow"
+    )
+    return Answer({**counts, "seconds": seconds}, text)

@@ -16,8 +16,18 @@ probsa.colour = (function () {
     return shown.replace(/-/g, "−");
   }
 
-  /* A probability to two significant digits; rounding must not say certain. */
-  function probability(given) {
+  /* A probability to two significant digits; with more if it would look like another one. */
+  function probability(given, beside) {
+    const said = rounded(given);
+    if (!Number.isFinite(beside) || given === beside || said !== rounded(beside)) return said;
+    for (const digits of [3, 4]) {
+      if (given.toFixed(digits) !== beside.toFixed(digits)) return given.toFixed(digits);
+    }
+    return said;
+  }
+
+  /* Rounding must not say certain. */
+  function rounded(given) {
     if (given === null || !Number.isFinite(given)) return "–";
     if (given > 0.9995) return "> 0.999";
     if (given < 0.0005) return "< 0.001";

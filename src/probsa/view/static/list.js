@@ -104,10 +104,9 @@ probsa.list = (function () {
     if (row.unsure) flags.appendChild(make("span", { class: "flag unsure", text: "unsure", title: state.words.unsure_hint }));
     if (row.unlike) flags.appendChild(make("span", { class: "flag unlike", text: "unlike training", title: probsa.UNLIKE }));
     if (row.failed) flags.appendChild(make("span", { class: "flag failed", text: "failed", title: row.failed }));
-    const format = state.words.is_probability ? probsa.colour.probability : probsa.colour.text;
     const texts = {
       label: row.label || "–", call: row.call || "–",
-      probability: format(row.probability),
+      probability: state.words.is_probability ? probsa.colour.probability(row.probability, row.threshold) : probsa.colour.text(row.probability),
       spread: probsa.colour.text(row.spread, 2),
       n: row.n === null ? "–" : row.n.toLocaleString("en-US"),
     };

@@ -97,11 +97,11 @@
     if (row.failed) return;
     const add = (title, text, hint) => holder.appendChild(make("span", { title: hint || "" }, [make("b", { text: title }), document.createTextNode(" " + text)]));
     const words = state.words;
-    const format = words.is_probability ? probsa.colour.probability : probsa.colour.text;
-    const number = format(row.probability) + (row.spread ? " ± " + probsa.colour.text(row.spread, 2) + " (" + row.span + ")" : "");
+    const value = words.is_probability ? probsa.colour.probability(row.probability, row.threshold) : probsa.colour.text(row.probability);
+    const number = value + (row.spread ? " ± " + probsa.colour.text(row.spread, 2) + " (" + row.span + ")" : "");
     add(words.said, row.call, words.call_hint);
     add(state.positive && state.positive !== row.call ? "p(" + state.positive + ")" : words.measure, number, words.number_hint);
-    if (row.threshold !== null) add("threshold", probsa.colour.probability(row.threshold));
+    if (row.threshold !== null) add("threshold", probsa.colour.probability(row.threshold, row.probability));
     if (row.label) add("label", row.label);
     const flags = [row.wrong ? words.wrong : "", row.part === "train" ? "training bag" : ""].filter(Boolean);
     flags.forEach((flag) => holder.appendChild(make("span", { class: "flag " + (flag === words.wrong ? "wrong" : flag.split(" ")[0]), text: flag })));

@@ -25,15 +25,29 @@ probsa.overlay = (function () {
     outline = null;
   }
 
-  /* Count the patches that the threshold keeps, and their area: that of the cells they cover. */
+  /* Count the patches that the threshold keeps, and their area: that of the cells they cover,
+     as far as these lie on the slide. */
   function count() {
-    let patches = 0, covered = 0;
+    let patches = 0, pixels = 0;
     for (let i = 0; i < shown.length; i++) patches += shown[i];
-    const raster = state.map.raster;
-    if (raster) for (const row of raster.index) if (row >= 0 && shown[row]) covered++;
-    const mpp = state.map.mpp;
-    const area = raster && mpp ? covered * Math.pow(raster.cell * mpp / 1000, 2) : null;
-    return { patches: patches, area: area };
+    const raster = state.map.raster, mpp = state.map.mpp;
+    if (!raster || !mpp) return { patches: patches, area: null };
+    const size = state.map.size || [Infinity, Infinity];
+    const across = along(raster.x0, raster.cell, raster.width, size[0]);
+    const down = along(raster.y0, raster.cell, raster.height, size[1]);
+    raster.index.forEach(function (row, k) {
+      if (row < 0 || !shown[row]) return;
+      pixels += across[k % raster.width] * down[Math.floor(k / raster.width)];
+    });
+    return { patches: patches, area: pixels * Math.pow(mpp / 1000, 2) };
+  }
+
+  /* How many pixels of each cell along an axis lie on a slide of this length. */
+  function along(first, cell, cells, length) {
+    return Array.from({ length: cells }, function (_, k) {
+      const low = Math.max(0, first + k * cell), high = Math.min(length, first + (k + 1) * cell);
+      return Math.max(0, high - low);
+    });
   }
 
   /* Colour the cells anew: after a change of quantity, range or threshold. */
