@@ -8,7 +8,7 @@ import sys
 def main() -> int:
     """Run the command of `sys.argv`; a signal ends the process without a traceback."""
     for number in (signal.SIGTERM, signal.SIGINT):  # nothing is to be removed while modules load
-        signal.signal(number, lambda *_: os._exit(130))
+        signal.signal(number, lambda number, _: os._exit(128 + number))
     from .cli import main as run
 
     return run()

@@ -18,7 +18,10 @@ ProbSAError
 
 import difflib
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 
 from .removed import instead_of
 
@@ -74,6 +77,45 @@ class MissingExtra(ProbSAError, ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed: {install_advice(extra)}")
+
+
+DISTRIBUTIONS = {
+    "cv2": "opencv-python-headless",
+    "gdcm": "python-gdcm",
+    "mlflow": "mlflow-skinny",
+    "openslide": "openslide-python",
+}
+"""What is installed, by what is imported, where these names differ."""
+
+
+@contextmanager
+def imports_from(extra: str, *packages: str) -> Iterator[None]:
+    """Raise MissingExtra if the block imports one of these packages and it is not installed.
+
+    A package that is installed and cannot be imported is broken, or lacks what it needs itself:
+    installing the extra would not help. Its ImportError is raised as it is.
+
+    Args:
+        extra: the extra of probsa that brings the packages.
+        packages: the names by which they are imported.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        name = absent_package(error)
+        if name not in packages:
+            raise
+        raise MissingExtra(DISTRIBUTIONS.get(name, name), extra) from error
+
+
+def absent_package(error: ImportError) -> str:
+    """Return which package is not installed, by an error of its import; empty if all are there."""
+    package = (error.name or "").partition(".")[0]
+    if not package or not isinstance(error, ModuleNotFoundError):
+        return ""
+    if package in sys.modules:
+        return package if sys.modules[package] is None else ""
+    return package if find_spec(package) is None else ""
 
 
 def install_advice(extra: str) -> str:

@@ -76,14 +76,50 @@ sys.exit(main(["models"]))
 """
 
 
-@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
-def test_a_signal_leaves_nothing_and_has_one_status(tmp_path, number):
+@pytest.mark.parametrize(("number", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_leaves_nothing_and_has_the_status_of_shells(tmp_path, number, status):
     program = PROGRAM.format(target=str(tmp_path / "x.json"), signal=number)
     done = forks.run(program)
-    assert done.returncode == 130
+    assert done.returncode == status
     assert done.errors().startswith("probsa: stopped. ")
     assert done.errors().count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+ORDERLY = """
+import os, signal, sys
+from probsa.cli import main
+from probsa.cli.commands import models
+from probsa.core import orderly_stop
+
+def run():
+    with orderly_stop():
+        os.kill(os.getpid(), signal.{signal})
+
+models.run = run
+sys.exit(main(["models"]))
+"""
+LOADING = """
+import os, signal, sys
+import probsa.__main__
+
+class Hook:
+    def find_spec(self, name, *_):
+        if name == "probsa.cli":
+            os.kill(os.getpid(), signal.{signal})
+
+sys.meta_path.insert(0, Hook())
+for name in [n for n in sys.modules if n.startswith("probsa.cli")]:
+    del sys.modules[name]
+sys.exit(probsa.__main__.main())
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+@pytest.mark.parametrize("program", [ORDERLY, LOADING])
+def test_the_status_of_a_signal_is_that_everywhere(program, number, status):
+    """Also in work that cleans up by itself, and while modules load."""
+    assert forks.run(program.format(signal=number)).returncode == status
 
 
 def test_the_handler_of_sigterm_is_put_back():

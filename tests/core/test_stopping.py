@@ -103,12 +103,12 @@ def stopped(program: str, *arguments: object, **given: object) -> forks.Fork:
 @pytest.mark.parametrize("program", [IN_HDF5, FINALIZER, CALLBACK, FILE, FOLDER, LOCK, SWALLOWED])
 def test_a_signal_leaves_nothing_wherever_it_comes(tmp_path, program):
     done = stopped(program, tmp_path)
-    assert (done.returncode, done.errors(), done.output()) == (130, "stopped\n", "")
+    assert (done.returncode, done.errors(), done.output()) == (143, "stopped\n", "")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("program", "status", "errors"), [(CHILD, 130, "stopped\n"), (ORPHAN, -signal.SIGKILL, "")]
+    ("program", "status", "errors"), [(CHILD, 143, "stopped\n"), (ORPHAN, -signal.SIGKILL, "")]
 )
 def test_children_end_with_their_parent(tmp_path, program, status, errors):
     done = stopped(program, tmp_path)
@@ -119,7 +119,7 @@ def test_children_end_with_their_parent(tmp_path, program, status, errors):
 
 def test_what_must_not_be_torn_is_finished_first(tmp_path):
     done = stopped(UNSTOPPABLE, tmp_path)
-    assert (done.returncode, done.output()) == (130, "done\n")
+    assert (done.returncode, done.output()) == (143, "done\n")
 
 
 def test_a_forked_process_ends_at_once_and_removes_nothing(tmp_path):

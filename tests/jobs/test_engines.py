@@ -238,7 +238,7 @@ def test_an_interrupted_run_gives_back_what_it_held(tmp_path, command, number, w
     wait_for(lambda: len(list(tmp_path.glob("hangs-*"))) == workers)
     assert any(p.suffix == ".lock" for p in (tmp_path / "made").iterdir())
     run.send_signal(number)
-    assert finish(run) == 130
+    assert finish(run) == 128 + number
     assert not any(alive(pid) for _, pid in log(tmp_path))
     left = made(tmp_path)
     assert left == made_of(name.removesuffix(".h5") for name in left)

@@ -109,7 +109,7 @@ REFUSED = [
     # other state dicts
     ("clam_sb_gated", {"classifiers.weight": None}, {}, "no 'classifiers.weight' .* of clam_sb"),
     ("clam_sb_gated", {WEIGHT: torch.zeros(5, 4, 3)}, {}, "clam_sb: a tensor .* another form"),
-    ("torchmil_abmil", {}, {"in_shape": 8}, "torchmil_abmil: .* or an argument has another form"),
+    ("torchmil_abmil", {}, {"in_shape": 8}, "in_shape is 8; expected a list"),
     (
         *("clam_sb_gated", {"attention_net.3.attention_c.weight": torch.zeros(2, 256)}, {}),
         r"attention_c.weight has shape \(2, 256\) where clam-sb .* \(1, \d+\)",

@@ -35,7 +35,7 @@ sys.exit(main({arguments!r}))
 def killed(arguments, *, n, number="SIGKILL"):
     program = PROGRAM.format(n=n, number=number, arguments=[str(a) for a in arguments])
     done = forks.run(program)
-    expected = -signal.SIGKILL if number == "SIGKILL" else 130
+    expected = {"SIGKILL": -signal.SIGKILL, "SIGTERM": 143, "SIGINT": 130}[number]
     assert done.returncode == expected, done.errors()
 
 

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 
 from probsa import removed
-from probsa.errors import CheckpointError
-from probsa.models import build
+from probsa.errors import CheckpointError, InputError, MissingExtra
+from probsa.models import _originals, build
 from probsa.training import config
 from probsa.training.checkpoints import load_checkpoint, restore_model, save_checkpoint
 
@@ -56,13 +56,107 @@ def test_removed_arguments_with_the_values_of_today_are_read(saved, monkeypatch)
         ({"model": 3}, "model is 3"),
         ({"arguments": {"in_dim": 5, "embed": [8, 4]}}, "does not fit the model .*size mis"),
         ({"arguments": {"in_dim": 4, "embd": 3}}, "does not fit the model 'abmil': no argument"),
-        ({"arguments": {"in_dim": 10**9, "embed": 10**9}}, "a larger model than its"),
+        ({"arguments": {"in_dim": 60_000, "embed": 60_000}}, "a larger model than its"),
     ],
 )
 def test_what_does_not_fit_is_named(saved, changed, said):
     altered(saved[0], **changed)
     with pytest.raises(CheckpointError, match=said):
         restore_model(load_checkpoint(saved[0]), expect=None if "theirs" in said else "abmil")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "in_dim"),
+        ({"in_dim": 4, "name": "x"}, "'name'"),
+        ({"in_dim": 4, "self": 1}, "'self'"),
+        ({"in_dim": 4, "model_arguments": {}}, "'model_arguments'"),
+        ({"in_dim": 4, "": 1}, "''"),
+        ({"in_dim": 4, "likelihood": "x"}, "likelihood"),
+        ({"in_dim": 4, "likelihood": 3}, "likelihood"),
+        ({"in_dim": 4, "likelihood": []}, "likelihood"),
+        ({"in_dim": 4, "likelihood": {"task": "regression", "scale": float("nan")}}, "scale"),
+        ({"in_dim": 4, "likelihood": {"task": "ordinal", "n_classes": 10**9}}, "n_classes"),
+        ({"in_dim": 4, "covariates": -1}, "covariates"),
+        ({"in_dim": 4, "covariates": "x"}, "covariates"),
+        ({"in_dim": 4, "covariates": 10**9}, "covariates"),
+        ({"in_dim": None}, "in_dim"),
+        ({"in_dim": [4]}, "in_dim"),
+        ({"in_dim": 4, "embed": {"a": 1}}, "embed"),
+    ],
+)
+def test_arguments_that_are_unknown_missing_or_of_another_kind_are_named(saved, arguments, said):
+    altered(saved[0], arguments=arguments)
+    with pytest.raises(CheckpointError, match=rf"a\.safetensors does not fit .*{said}"):
+        restore_model(load_checkpoint(saved[0]))
+
+
+def no_key(*_, **__):
+    raise KeyError("x")
+
+
+def wrong_type(*_, **__):
+    raise TypeError("__init__() missing 1 required keyword-only argument: 'x'")
+
+
+def no_attribute(*_, **__):
+    torch.a_function_that_this_version_lacks()
+
+
+def no_import(*_, **__):
+    raise ImportError("libtiff.so.6: cannot open shared object file")
+
+
+def no_extra(*_, **__):
+    raise MissingExtra("timm", "encoders")
+
+
+FAULTS = (no_key, wrong_type, no_attribute, no_import, no_extra)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_error_inside_a_constructor_is_not_the_files(saved, monkeypatch, fault):
+    monkeypatch.setattr("probsa.models._attention.Embed", fault)
+    with pytest.raises((LookupError, TypeError, AttributeError, ImportError)) as caught:
+        restore_model(load_checkpoint(saved[0]))
+    assert not isinstance(caught.value, CheckpointError)
+    assert fault.__name__ in [entry.name for entry in caught.traceback]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("inside", ["reader", "constructor"])
+def test_an_error_while_an_original_is_read_is_not_the_files(saved, monkeypatch, fault, inside):
+    def read(of):
+        if inside == "reader":
+            fault()
+        return {"in_dim": 4, "embed": (8, 4)}
+
+    source = _originals.Source(read=read, model="abmil", ignores=(), names=())
+    monkeypatch.setitem(_originals.sources(), "made", source)
+    if inside == "constructor":
+        monkeypatch.setattr("probsa.models._attention.Embed", fault)
+    with pytest.raises((LookupError, TypeError, AttributeError, ImportError)) as caught:
+        _originals.from_original("made", saved[1].state_dict())
+    assert not isinstance(caught.value, CheckpointError)
+    assert fault.__name__ in [entry.name for entry in caught.traceback]
+
+
+@pytest.mark.parametrize(
+    ("default", "wrong"),
+    [(4, "x"), (4, 2.5), (4, [4]), (0.5, "x"), (0.5, [1]), (True, "x"), ((4,), 8)],
+)
+def test_an_argument_of_an_original_has_the_kind_of_its_default(saved, monkeypatch, default, wrong):
+    def read(of):
+        of.arguments.get("theirs", default)
+        return {"in_dim": 4, "embed": (8, 4)}
+
+    source = _originals.Source(read=read, model="abmil", ignores=(), names=())
+    monkeypatch.setitem(_originals.sources(), "made", source)
+    state = saved[1].state_dict()
+    assert _originals.from_original("made", state, theirs=default).name == "abmil"
+    with pytest.raises(InputError, match="theirs is"):
+        _originals.from_original("made", state, theirs=wrong)
 
 
 def test_files_that_are_no_checkpoints(tmp_path):

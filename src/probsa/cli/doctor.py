@@ -19,7 +19,7 @@ from PIL import Image
 
 from .. import __version__
 from ..core import broken_plugins
-from ..errors import InputError, ProbSAError, install_advice
+from ..errors import InputError, MissingExtra, ProbSAError, absent_package, install_advice
 from ..features import names as encoder_names
 from ..features import optional, readiness
 from ..models import names as model_names
@@ -42,6 +42,14 @@ PACKAGES = {
 """Optional packages by the extra that installs them."""
 
 
+class _Absent(Exception):
+    """Something optional is not there."""
+
+
+def _is_absent(error: Exception) -> bool:
+    return isinstance(error, ImportError) and bool(absent_package(error))
+
+
 class Check(NamedTuple):
     """The result of one check."""
 
@@ -59,9 +67,10 @@ def examine() -> Iterator[Check]:
                 if isinstance(trial, Exception):
                     raise trial
                 yield Check(area, name, "works", trial if isinstance(trial, str) else trial())
-            except ImportError as e:
-                yield Check(area, name, "absent", str(e))
             except Exception as e:  # noqa: BLE001 - libraries raise errors of any kind
+                if isinstance(e, _Absent | MissingExtra) or _is_absent(e):
+                    yield Check(area, name, "absent", str(e))
+                    continue
                 detail = str(e) if isinstance(e, ProbSAError) else f"{type(e).__name__}: {e}"
                 yield Check(area, name, "broken", detail)
 
@@ -91,7 +100,7 @@ def _trials(root: Path) -> Iterator[tuple[str, str, str | Exception | Callable[[
     yield from (("device", name, partial(_device, torch.device(name))) for name in devices)
     if not torch.cuda.is_available():
         built = f"no GPU found (torch for CUDA {torch.version.cuda})"
-        yield "device", "cuda", ImportError(built if torch.version.cuda else "torch without CUDA")
+        yield "device", "cuda", _Absent(built if torch.version.cuda else "torch without CUDA")
     if Path("/dev/shm").is_dir():  # readers pass pixels through it; containers have 64 MB of it
         size = shutil.disk_usage("/dev/shm").total / 1e9
         advice = "too small; use --readers 0, or a container with a larger --shm-size"
@@ -99,7 +108,7 @@ def _trials(root: Path) -> Iterator[tuple[str, str, str | Exception | Callable[[
         yield "memory", "shared", text if size >= 1 else InputError(f"{text}: {advice}")
     for name in encoder_names():
         detail = readiness(name)
-        yield "encoder", name, detail if detail.startswith("ready") else ImportError(detail)
+        yield "encoder", name, detail if detail.startswith("ready") else _Absent(detail)
     model_names()  # imports the plug-ins with models
     yield from (("plug-in", p.name, InputError(str(p))) for p in broken_plugins())
 
@@ -108,7 +117,7 @@ def _package(name: str, extra: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError as e:
-        raise ImportError(install_advice(extra)) from e
+        raise _Absent(install_advice(extra)) from e
 
 
 def _slide(path: Path) -> str:
@@ -139,7 +148,7 @@ def _decoders() -> str:
     kinds = ("JPEGLosslessSV1", "JPEGLSLossless", "JPEG2000Lossless", "RLELossless")
     missing = [kind for kind in kinds if not find(getattr(uids, kind)).is_available]
     if missing:
-        raise ImportError(f"no decoder for {', '.join(missing)}: {install_advice('ct')}")
+        raise _Absent(f"no decoder for {', '.join(missing)}: {install_advice('ct')}")
     return ", ".join(kinds)
 
 

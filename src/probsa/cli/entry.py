@@ -1,7 +1,7 @@
 """The command line.
 
 Exit status: 0 success, 1 some of many items failed, 2 wrong usage or input, 70 an unforeseen error
-(see `unforeseen`), 130 stopped by ctrl-C or SIGTERM.
+(see `unforeseen`), 130 stopped by ctrl-C, 143 stopped by SIGTERM.
 """
 
 import json
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from ..core import printable, remove_unfinished, stoppable
+from ..core import printable, remove_unfinished, status_of, stoppable
 from ..errors import ProbSAError, UnknownName
 from .command import Command, CommandParser, Flag, Parameter, message_of, write
 from .unforeseen import STATUS, describe, show_traceback
@@ -99,10 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _dispatch(arguments)
     except SystemExit as e:  # --help and --version
         return int(e.code or 0)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as e:
         remove_unfinished()
         write(how_to_go_on, error=True)
-        return 130
+        return status_of(e)
     except Exception as e:  # noqa: BLE001 - the last line of defence
         expected = isinstance(e, ProbSAError | OSError)
         message = message_of(e) if expected else describe(e, arguments)

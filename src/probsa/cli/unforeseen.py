@@ -45,13 +45,25 @@ def describe(error: BaseException, arguments: Sequence[str]) -> str:
         names = (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *values)
         paths = [values[name] for name in names if isinstance(values.get(name), Path)]
         file = f" while using {paths[0]}" if paths else file
+    fault = (
+        "The installation is broken: an installed package cannot be imported. Install probsa and "
+        "its extras again; `probsa doctor` names what is broken, and --debug shows where"
+        if _is_of_the_installation(error)
+        else "This is a fault of probsa: please report it, with the output of the same command "
+        "with --debug"
+    )
     line = (
         f"unforeseen error in `probsa {command}`{file}: {what}{place}. Nothing half-written is "
-        "left. This is a fault of probsa: please report it, with the output of the same command "
-        "with --debug"
+        f"left. {fault}"
     )
     _uses.append(line)
     return line
+
+
+def _is_of_the_installation(error: BaseException) -> bool:
+    """Return whether another package than this one cannot be imported."""
+    ours = __name__.partition(".")[0]
+    return isinstance(error, ImportError) and (error.name or "").partition(".")[0] != ours
 
 
 def show_traceback(error: BaseException) -> None:

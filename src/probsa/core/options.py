@@ -33,7 +33,7 @@ class Limits:
     def contain(self, number: int | float) -> bool:
         """Return whether a finite number lies within the limits; NaN and infinity never do."""
         return (
-            math.isfinite(number)
+            (isinstance(number, Integral) or math.isfinite(number))
             and (self.at_least is None or number >= self.at_least)
             and (self.above is None or number > self.above)
             and (self.at_most is None or number <= self.at_most)
@@ -47,7 +47,9 @@ class Limits:
             ("at most", self.at_most),
             ("less than", self.below),
         ]
-        return " and ".join(f"{w} {v:g}" for w, v in stated if v is not None) or "a finite number"
+        given = [(words, v) for words, v in stated if v is not None]
+        texts = (f"{words} {v if isinstance(v, int) else f'{v:g}'}" for words, v in given)
+        return " and ".join(texts) or "a finite number"
 
 
 PositiveInt = Annotated[int, Limits(at_least=1)]
@@ -55,11 +57,29 @@ SampleCount = Annotated[int, Limits(at_least=1, at_most=100_000)]
 """How often something is drawn: more would never end."""
 StepCount = Annotated[int, Limits(at_least=1, at_most=1_000)]
 """How often something is repeated within one prediction."""
+StepOrNoneCount = Annotated[int, Limits(at_least=0, at_most=1_000)]
+"""As `StepCount`, where there may be none."""
+EpochCount = Annotated[int, Limits(at_least=0, at_most=1_000_000)]
+FeatureCount = Annotated[int, Limits(at_least=1, at_most=1_000_000)]
+"""How many features an instance has."""
+InstanceCount = Annotated[int, Limits(at_least=1, at_most=1_000_000)]
+"""How many instances are chosen from a bag."""
+Width = Annotated[int, Limits(at_least=1, at_most=65_536)]
+"""How many numbers a layer gives for each of its inputs."""
+ClusterCount = Annotated[int, Limits(at_least=1, at_most=10_000)]
+"""How many vectors, compared pair by pair, stand for the instances of a bag."""
+HeadCount = Annotated[int, Limits(at_least=1, at_most=1_024)]
+ClassCount = Annotated[int, Limits(at_least=1, at_most=10_000)]
+"""How many logits there are: one for two classes, or one a class."""
+Seed = Annotated[int, Limits(at_least=0, below=2**64)]
 NonNegativeInt = Annotated[int, Limits(at_least=0)]
 PositiveFloat = Annotated[float, Limits(above=0)]
 NonNegativeFloat = Annotated[float, Limits(at_least=0)]
+FiniteFloat = Annotated[float, Limits()]
 UnitInterval = Annotated[float, Limits(at_least=0, at_most=1)]
 Rate = Annotated[float, Limits(at_least=0, below=1)]
+LogVariance = Annotated[float, Limits(at_least=-80, at_most=80)]
+"""A logarithm whose exponential is a normal number in single precision."""
 TaskName = Literal["binary", "multiclass", "ordinal", "multilabel", "regression", "survival"]
 """What the label of a bag is; `probsa.tasks` holds what follows from it."""
 
@@ -247,10 +267,15 @@ def _as_kind(value: Any, kind: Any, limits: tuple[Limits, ...], key: str, *, bui
         return value
     if not isinstance(value, KINDS[kind].values) or (kind is not bool and isinstance(value, bool)):
         raise wrong
-    violated = [str(limit) for limit in limits if not limit.contain(float(value))]
+    if kind is float:
+        try:
+            value = float(value)
+        except OverflowError:  # a whole number that is larger than any float
+            raise WrongValue(key, value, "a finite number", inside=True) from None
+    violated = [str(limit) for limit in limits if not limit.contain(value)]
     if violated:
         raise WrongValue(key, value, " and ".join(violated), inside=True)
-    return kind(value) if kind in (float, Path) else value
+    return Path(value) if kind is Path else value
 
 
 def _below(key: str, name: str) -> str:

@@ -20,8 +20,23 @@ from .watchdog import announce, descendants, kill, start_watchdog, withdraw
 
 QUIET = "ignore:resource_tracker"
 """A filter of warnings for the processes that are started."""
-PATIENCE = 3.0
+PATIENCE = 2.0
 """Seconds that child processes have to remove what they leave."""
+STATUS = 128
+"""What a process that was ended by a signal returns, together with the signal's number."""
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal came during `orderly_stop`.
+
+    Args:
+        number: the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
 
 _temporary: set[Path] = set()
 _actions: list[Callable[[], object]] = []
@@ -69,7 +84,7 @@ def unstoppable() -> Iterator[None]:
 
 @contextmanager
 def orderly_stop() -> Iterator[None]:
-    """Raise KeyboardInterrupt at a signal instead, for work that needs its own cleanup."""
+    """Raise a KeyboardInterrupt at a signal instead, for work that needs its own cleanup."""
     _orderly.append(None)
     try:
         yield
@@ -80,20 +95,18 @@ def orderly_stop() -> Iterator[None]:
 @contextmanager
 def stoppable(
     *numbers: int,
-    status: int = 130,
     message: str = "",
     restore: bool = True,
     watched: bool = False,
 ) -> Iterator[None]:
     """End this process, its children and what they left unfinished, when a signal comes.
 
-
     Outside of the main thread, which alone receives signals, and inside another `stoppable`,
-    nothing is changed.
+    nothing is changed. The exit status is 128 and the number of the signal, as shells and
+    schedulers expect it: 130 for SIGINT, 143 for SIGTERM.
 
     Args:
         numbers: the signals; none for SIGTERM.
-        status: exit status of the process.
         message: what is written to standard error.
         restore: whether the earlier handlers are put back at the end.
         watched: whether a `watchdog` ends the process a few seconds after SIGTERM or a second
@@ -110,15 +123,15 @@ def stoppable(
 
     def stop(number: int, frame: object) -> None:
         if os.getpid() != process:  # a forked reader has nothing to clean up
-            os._exit(128 + number)
+            os._exit(STATUS + number)
         if _busy:
             _pending[:] = [number]
             return
         if _orderly:
-            raise KeyboardInterrupt
+            raise Stopped(number)
         for other in (signal.SIGINT, signal.SIGTERM):  # not ignored: the watchdog counts them
             signal.signal(other, lambda *_: None)
-        end_process(status, message)
+        end_process(STATUS + number, message)
 
     if watched:
         start_watchdog(message)
@@ -133,6 +146,12 @@ def stoppable(
             _active.discard(process)
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def status_of(interrupt: KeyboardInterrupt) -> int:
+    """Return the exit status of a process that a KeyboardInterrupt ends."""
+    number = interrupt.number if isinstance(interrupt, Stopped) else signal.SIGINT
+    return STATUS + number
 
 
 def end_process(status: int, message: str = "") -> None:

@@ -24,7 +24,7 @@ from ..core import (
     write_text,
 )
 from ..datasets import FeatureMetadata
-from ..errors import CheckpointError, InputError, MissingExtra
+from ..errors import CheckpointError, InputError, imports_from
 from ..training import Checkpoint, load_checkpoint, save_checkpoint
 from .storage import check_output
 
@@ -133,10 +133,8 @@ def local_folder(source: Path | str, *, revision: str | None = None) -> Path:
             f"there is no folder {name}: give one that save_pretrained wrote, or the name "
             "owner/name of a repository on the Hugging Face Hub"
         )
-    try:
+    with imports_from("hub", "huggingface_hub"):
         from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise MissingExtra("huggingface_hub", "hub") from error
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=[CONFIG, WEIGHTS]))
     except (OSError, ValueError) as error:  # the hub's errors are among these

@@ -16,7 +16,7 @@ import pandas as pd
 from jaxtyping import Shaped
 
 from ..datasets import BagSet
-from ..errors import InputError, MissingExtra
+from ..errors import InputError, imports_from
 from ..evaluation import Prediction
 from .bag import ExportBag
 from .quantities import lacking
@@ -51,10 +51,8 @@ def write_annotated(path: Path, bags: Sequence[tuple[Prediction, "AnnData"]]) ->
 
 def annotated(bag: ExportBag, features: BagSet | None) -> "AnnData":
     """Return a bag with its features (None: without)."""
-    try:
+    with imports_from("anndata", "anndata"):
         from anndata import AnnData
-    except ImportError as error:
-        raise MissingExtra("anndata", "anndata") from error
     p, n, absent = bag.p, len(bag.p.attention_mean), lacking(bag.p)
     side = bag.squares.side if p.coords is not None and p.coords.shape[-1] == 2 else None
     columns: dict[str, Any] = {"patch": np.arange(n), "bag": pd.Categorical([p.name] * n)}

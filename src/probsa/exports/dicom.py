@@ -18,7 +18,7 @@ from jaxtyping import Shaped
 
 from ..cohorts import Record
 from ..core import is_fault
-from ..errors import InputError, MissingExtra
+from ..errors import InputError, imports_from
 from ..evaluation import Prediction
 from ..maps import Layout, checked_squares, match_slices, raster
 from .bag import ExportBag
@@ -334,10 +334,8 @@ def _sources_of(grid: DicomGrid) -> Iterator[None]:
 
 def highdicom():  # noqa: ANN201 - the package is imported only when it is used
     """Return the package highdicom."""
-    try:
+    with imports_from("dicom", "highdicom"):
         import highdicom
-    except ImportError as error:
-        raise MissingExtra("highdicom", "dicom") from error
     return highdicom
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InputError, MissingExtra, ProbSAError
+from ..errors import InputError, ProbSAError, imports_from
 from ..maps import class_names
 from .bag import ExportBag
 from .quantities import Channel, lacking
@@ -36,10 +36,8 @@ def write_contours(bag: ExportBag) -> None:
     largest standard deviation of the score, where it exists. A region ends where its slide ends,
     also where patches reach beyond. A bag without such a patch is named in `bag.notes`.
     """
-    try:
+    with imports_from("slides", "shapely"):
         import shapely
-    except ImportError as error:
-        raise MissingExtra("shapely", "slides") from error
     if reason := lacking(bag.p).get("probability"):
         raise InputError(f"bag {bag.p.name!r} has no probability: {reason}")
     patches = bag.squares

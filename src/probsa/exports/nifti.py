@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from ..cohorts import Record
-from ..errors import InputError, MissingExtra
+from ..errors import InputError, imports_from
 from ..maps import match_slices
 from ..slides import Scan
 from .bag import ExportBag
@@ -95,8 +95,6 @@ def _of_nifti(scan: Any) -> Grid:
 
 
 def _nibabel() -> Any:
-    try:
+    with imports_from("ct", "nibabel"):
         import nibabel
-    except ImportError as error:
-        raise MissingExtra("nibabel", "ct") from error
     return nibabel

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
-from ..errors import MissingExtra
+from ..errors import imports_from
 from ..maps import Raster, checked_squares, raster
 from .bag import ExportBag
 from .quantities import lacking
@@ -32,11 +32,9 @@ def write_ome_tiff(bag: ExportBag) -> None:
             raster(checked_squares(bag.p, slide, sources=bag.placed), size=slide.size),
             slide.mpp,
         )
-    try:
+    with imports_from("slides", "imagecodecs", "tifffile"):
         import imagecodecs
         import tifffile
-    except ImportError as error:
-        raise MissingExtra("tifffile with imagecodecs", "slides") from error
     del imagecodecs
     levels = [np.stack([cells.fill(q.values) for q in bag.channels])]
     while max(levels[-1].shape[1:]) > LONGEST:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..errors import MissingExtra
+from ..errors import absent_package, imports_from
 from ._base import Encoder
 
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
@@ -26,7 +26,9 @@ _defined: list[torch.library.Library] = []
 def _guard() -> None:
     try:
         import torchvision  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as e:
+        if absent_package(e) != "torchvision":
+            raise
         return
     except RuntimeError as e:
         if "torchvision::nms" not in str(e):
@@ -47,10 +49,8 @@ def optional(package: str) -> ModuleType:
         MissingExtra: the package is not installed.
     """
     _guard()
-    try:
+    with imports_from("encoders", package.partition(".")[0]):
         return importlib.import_module(package)
-    except ModuleNotFoundError as e:
-        raise MissingExtra((e.name or package).partition(".")[0], "encoders") from e
 
 
 class Network(Encoder):

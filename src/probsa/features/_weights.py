@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import is_fault
-from ..errors import WeightsError, install_advice
+from ..errors import WeightsError, absent_package, install_advice
 from ._base import Card, Encoder, Origin
 
 HUB = "hub"
@@ -75,7 +75,9 @@ def cached(origin: Origin) -> Path | None:
         return None
     try:
         from huggingface_hub import try_to_load_from_cache
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as e:
+        if absent_package(e) != "huggingface_hub":
+            raise
         return None
     found = (try_to_load_from_cache(origin.repository, file) for file in origin.files)
     return next((Path(f) for f in found if isinstance(f, str)), None)

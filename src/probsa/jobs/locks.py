@@ -24,6 +24,7 @@ from pathlib import Path
 from ..core import (
     STALE_AFTER,
     age,
+    announce,
     call_at_stop,
     is_in_use,
     place,
@@ -31,6 +32,7 @@ from ..core import (
     temporary_files,
     unfinished,
     unstoppable,
+    withdraw,
 )
 
 LARGEST = 4096
@@ -54,6 +56,7 @@ class Lock(AbstractContextManager["Lock"]):
         self.taken_over = taken_over
         """Whether the previous owner died while it held the lock."""
         _HELD.add(self)
+        announce(path, content=content)
 
     def still_mine(self) -> bool:
         """Return False if another process took the lock over while this one was suspended."""
@@ -65,6 +68,7 @@ class Lock(AbstractContextManager["Lock"]):
         if os.getpid() == self.process:
             with unstoppable():
                 _HELD.discard(self)
+                withdraw(self.path)
                 if self.still_mine():
                     self.path.unlink(missing_ok=True)
 

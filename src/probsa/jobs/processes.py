@@ -143,7 +143,7 @@ def _serve(pipe: Connection, pickled: bytes, device: str | None) -> None:
         pipe.send(None)
         return pipe.recv()
 
-    with stoppable(status=128 + signal.SIGTERM, restore=False):
+    with stoppable(restore=False):
         try:
             work(pickle.loads(pickled), iter(ask, None), tell=pipe.send)
         except Exception as e:  # noqa: BLE001 - the parent process raises it

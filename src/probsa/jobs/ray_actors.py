@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any
 
-from ..errors import InputError, MissingExtra
+from ..errors import InputError, imports_from
 from .processes import PATIENCE, Death, Message, picklable
 from .tasks import Stage, Task, work
 
@@ -30,10 +30,8 @@ class Actors:
         """The worker whose next message each Ray reference stands for."""
         # Ray reads this when it starts: it sends no usage statistics unless the user allows it.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        try:
+        with imports_from("cluster", "ray"):
             import ray
-        except ImportError:
-            raise MissingExtra("ray", "cluster") from None
         self.ray: Any = ray
         self.owns_ray = not ray.is_initialized()
         """Whether this object started or joined Ray and therefore has to shut it down."""

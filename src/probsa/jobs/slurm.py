@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, MissingExtra
+from ..errors import InputError, imports_from
 
 SUBMITIT_OPTIONS = (
     "timeout_min",
@@ -62,10 +62,8 @@ def run_jobs(
         MissingExtra: submitit is not installed.
         InputError: There is no Slurm on this machine, or it does not have one of the options.
     """
-    try:
+    with imports_from("slurm", "submitit"):
         import submitit  # pyright: ignore[reportMissingImports]
-    except ImportError as e:
-        raise MissingExtra("submitit", "slurm") from e
     options = {"name": "probsa", **settings.options}
     cluster = options.pop("cluster", "slurm")
     try:

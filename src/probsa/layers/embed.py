@@ -6,10 +6,10 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Rate, check_value
+from ..core import Rate, Width, check_value
 from ..errors import InputError
 
-Widths = int | tuple[int, ...] | None
+Widths = Width | tuple[Width, ...] | None
 
 
 class Embed(nn.Module):

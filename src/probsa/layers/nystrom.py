@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import PositiveInt, Rate, StepCount
+from ..core import ClusterCount, HeadCount, Rate, StepCount
 from ..errors import InputError
 from .attention import full_precision
 
@@ -27,9 +27,9 @@ TAPS = 33
 class NystromOptions:
     """Nyström attention of a model."""
 
-    heads: int = 8
+    heads: HeadCount = 8
     """Number of attention heads per layer."""
-    landmarks: PositiveInt = 256
+    landmarks: ClusterCount = 256
     """Largest number of landmarks of a bag."""
     pinv_iterations: StepCount = 6
     """Number of iterations of the pseudo-inverse."""

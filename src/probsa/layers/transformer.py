@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..core import HeadCount, StepCount, Width
 from ..errors import InputError
 
 try:
@@ -107,11 +108,11 @@ class TransformerLayer(nn.Module):
 class TransformerOptions:
     """A stack of pre-norm blocks."""
 
-    layers: int = 2
+    layers: StepCount = 2
     """Number of transformer layers."""
-    heads: int = 8
+    heads: HeadCount = 8
     """Number of attention heads per layer, a divisor of the width."""
-    width: int | None = None
+    width: Width | None = None
     """Width D_qk = D_v of the attention; None: that of the instance vectors. Another width adds
     linear maps at both ends."""
     out_proj: bool = True

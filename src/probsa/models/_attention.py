@@ -2,13 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, Limits, PositiveInt, Rate
+from ..core import (
+    Bags,
+    FeatureCount,
+    Rate,
+    Width,
+)
 from ..layers import (
     Activation,
     AttentionPosterior,
@@ -94,7 +99,7 @@ class AttentionModel(Model):
     def __init__(
         self,
         *,
-        in_dim: int,
+        in_dim: FeatureCount,
         encoder: Literal["mlp", "transformer"] = "mlp",
         posterior: PosteriorKind = "dirac",
         branches: Literal["single", "multi"] = "single",
@@ -102,12 +107,12 @@ class AttentionModel(Model):
         activation: Literal["relu", "identity"] | None = None,
         dropout: Rate = 0.0,
         network: TransformerOptions | NystromOptions = NETWORK,
-        attention_dim: PositiveInt = 128,
+        attention_dim: Width = 128,
         trunk: Trunk = "tanh",
         attention_activation: Activation = "tanh",
         attention_dropout: Rate = 0.0,
         score_bias: bool | None = None,
-        classifier_hidden: Annotated[int | None, Limits(at_least=1)] = None,
+        classifier_hidden: Width | None = None,
         sampling: PosteriorOptions = SAMPLING,
         prior: PriorOptions = PRIOR,
         field: FieldOptions = FIELD,

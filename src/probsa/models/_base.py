@@ -9,7 +9,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bag, Bags, draw_key, random_stream
+from ..core import (
+    Bag,
+    Bags,
+    ClassCount,
+    NonNegativeFloat,
+    Seed,
+    draw_key,
+    random_stream,
+)
 from ..errors import BagError, InputError
 from ..variational import Likelihood, Posterior, Predictive, likelihood_of
 from ._explanation import Explanation
@@ -131,9 +139,9 @@ class Model(nn.Module, ABC):
     def __init__(
         self,
         *,
-        n_classes: int = 1,
-        class_weights: tuple[float, ...] | None = None,
-        seed: int = 0,
+        n_classes: ClassCount = 1,
+        class_weights: tuple[NonNegativeFloat, ...] | None = None,
+        seed: Seed = 0,
     ) -> None:
         super().__init__()
         if self.binary and n_classes != 1:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core import check_value
 from ..errors import CheckpointError, InputError, UnknownName
 from ._base import Model
 from ._registry import build
@@ -31,8 +32,17 @@ class Given(dict[str, Any]):
         self.read: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
+        """Return a value that is given, else the default.
+
+        Raises:
+            InputError: the value is of another kind than the default.
+        """
         self.read.add(key)
-        return super().get(key, default)
+        value = super().get(key, default)
+        if value is None:  # a shape that the original finds by itself
+            return default if isinstance(default, tuple) else None
+        check_value(key, value, _kind(default))
+        return value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,10 +156,8 @@ def from_original(reference: str, state: Mapping[str, Tensor], **arguments: Any)
         )
     except InputError:
         raise
-    except (TypeError, ValueError, IndexError) as e:
-        raise CheckpointError(
-            f"{name}: a tensor or an argument has another form than the original's ({e})"
-        ) from e
+    except (ValueError, IndexError) as e:
+        raise CheckpointError(f"{name}: a tensor has another form than the original's ({e})") from e
     for argument in given if source.ignores is not None else ():
         if argument not in (known := {*given.read, *(source.ignores or ())}):
             raise UnknownName(f"argument of {name}", argument, sorted(known))
@@ -211,6 +219,18 @@ def renaming(key: str, rules: Rules) -> str | None:
 def _some(keys: Sequence[str], *, most: int = 4) -> str:
     more = f" and {len(keys) - most} more" if len(keys) > most else ""
     return (", ".join(keys[:most]) or "none") + more
+
+
+def _kind(default: object) -> Any:
+    """Return the annotation of the values that may be given in place of a default.
+
+    In place of a name there may be a number (α of Sm), which is compared and passed on.
+    """
+    if isinstance(default, bool):
+        return bool | int
+    if isinstance(default, tuple):
+        return tuple[int, ...]
+    return type(default) if isinstance(default, int | float) else Any
 
 
 def _value(v: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from docstring_parser import parse as parse_docstring
 from docstring_parser import parse_from_object
 
-from ..core import Limits, TaskName, check_value, load_plugins
+from ..core import Limits, Seed, TaskName, check_value, enumerated, load_plugins
 from ..errors import InputError, UnknownName
 from ..tasks import TASKS
 from ..variational import LikelihoodSpec, build_likelihood, logits_of
@@ -42,10 +42,12 @@ PRESET_HELP = "Which defaults to use: those of the ProbSA paper, or those of the
 
 SEED = "seed"
 """The argument that is a number of no size."""
-AnySeed = Annotated[int, Limits(at_least=0, below=2**64)]
+LONGEST = 10_000
+"""Most numbers in a list: the layers, or the weights of the classes."""
+CovariateCount = Annotated[int, Limits(at_least=0, at_most=10_000)]
 AnyCount = Annotated[int, Limits(at_least=-(10**9), at_most=10**9)]
 AnyNumber = Annotated[float, Limits(at_least=-1e9, at_most=1e9)]
-"""Numbers that the arguments of models may be, if their annotations say nothing more."""
+"""Numbers that the arguments of other packages' models may be, if their annotations say no more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,15 +231,25 @@ def build(
 
     Raises:
         UnknownName: no such model or argument; suggests the nearest.
-        InputError: a value is not valid, or the model cannot learn the target of the likelihood.
+        InputError: a value is missing or not valid, or the model cannot learn the target of the
+            likelihood.
     """
     registration = look_up(name)
+    check_value("covariates", covariates, CovariateCount)
     spec = LikelihoodSpec.from_dict(likelihood) if isinstance(likelihood, Mapping) else likelihood
     if spec is not None:
+        check_value("likelihood", spec, LikelihoodSpec)
         model_arguments = _for_target(name, model_arguments, spec)
     for argument in model_arguments:
         if argument not in registration.arguments:
             raise UnknownName(f"argument of {name}", argument, registration.arguments)
+    missing = [
+        argument
+        for argument, about in registration.arguments.items()
+        if about.default is inspect.Parameter.empty and argument not in model_arguments
+    ]
+    if missing:
+        raise InputError(f"{name} needs {enumerated(missing)}")
     preset = model_arguments.pop(PRESET, PRESETS.default)
     check_value(PRESET, preset, PRESETS.annotation)
     if preset == "original":
@@ -274,10 +286,14 @@ def _check_size(argument: str, value: object) -> None:
         InputError: names the argument.
     """
     if isinstance(value, tuple | list):
+        if len(value) > LONGEST:
+            raise InputError(
+                f"{argument} is a list of {len(value)} numbers; expected at most {LONGEST}"
+            )
         for part in value:
             _check_size(argument, part)
     elif isinstance(value, int) and not isinstance(value, bool):
-        check_value(argument, value, AnySeed if argument == SEED else AnyCount)
+        check_value(argument, value, Seed if argument == SEED else AnyCount)
     elif isinstance(value, float):
         check_value(argument, value, AnyNumber)
 

@@ -15,7 +15,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, NonNegativeFloat
+from ..core import (
+    Bags,
+    NonNegativeFloat,
+)
 from ..errors import InputError
 from ..layers import BagExplainer, Readout, without_autocast
 from ..variational import Posterior, negative_instances, probability_positive

@@ -5,13 +5,22 @@ layer norm and two Nyström layers; the authors' TensorFlow code differs in six 
 N × N: similarities and attention run over the arcs of the bag's graph.
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, Limits, PositiveInt, StepCount, segment_softmax
+from ..core import (
+    Bags,
+    ClassCount,
+    FeatureCount,
+    NonNegativeFloat,
+    Seed,
+    StepCount,
+    Width,
+    segment_softmax,
+)
 from ..layers import (
     AttentionPosterior,
     Embed,
@@ -65,16 +74,16 @@ class CAMIL(Model):
     def __init__(
         self,
         *,
-        in_dim: int,
-        n_classes: int = 1,
+        in_dim: FeatureCount,
+        n_classes: ClassCount = 1,
         embed: Widths = 512,
         layers: StepCount = 2,
         nystrom_options: NystromOptions,
-        query_dim: Annotated[int | None, Limits(at_least=1)] = None,
-        attention_dim: PositiveInt = 128,
+        query_dim: Width | None = None,
+        attention_dim: Width = 128,
         trunk: Literal["tanh", "gated"] = "gated",
-        class_weights: tuple[float, ...] | None = None,
-        seed: int = 0,
+        class_weights: tuple[NonNegativeFloat, ...] | None = None,
+        seed: Seed = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
         self.embed = Embed(in_dim, embed, activation="identity")

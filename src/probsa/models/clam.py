@@ -12,7 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..core import Bags, Rate, UnitInterval
+from ..core import (
+    Bags,
+    InstanceCount,
+    Rate,
+    UnitInterval,
+)
 from ..errors import CheckpointError
 from ..layers import InstanceEvidence, InstanceLoss, Trunk
 from ._attention import AttentionModel
@@ -67,7 +72,7 @@ class CLAM(AttentionModel):
         dropout: Rate = 0.0,
         trunk: Trunk = "gated",
         score_bias: bool = True,
-        k_sample: int = 8,
+        k_sample: InstanceCount = 8,
         subtyping: bool = False,
         instance_loss: InstanceLoss = "ce",
         bag_weight: UnitInterval = 0.7,

@@ -14,7 +14,16 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..core import Bags, PositiveInt, segment_argmax
+from ..core import (
+    Bags,
+    ClassCount,
+    FeatureCount,
+    NonNegativeFloat,
+    Rate,
+    Seed,
+    Width,
+    segment_argmax,
+)
 from ..errors import CheckpointError
 from ..layers import Embed, Widths, full_precision
 from ..variational import Categorical, Dirac, Independent
@@ -65,18 +74,18 @@ class DSMIL(Model):
     def __init__(
         self,
         *,
-        in_dim: int,
-        n_classes: int = 1,
+        in_dim: FeatureCount,
+        n_classes: ClassCount = 1,
         embed: Widths = 512,
-        dropout: float = 0.0,
+        dropout: Rate = 0.0,
         query: Query = "mlp",
-        query_dim: PositiveInt = 128,
+        query_dim: Width = 128,
         value: Value = "identity",
         scaled: bool = True,
         bag_score: BagScore = "bag",
         labels: Literal["exclusive", "independent"] = "exclusive",
-        class_weights: tuple[float, ...] | None = None,
-        seed: int = 0,
+        class_weights: tuple[NonNegativeFloat, ...] | None = None,
+        seed: Seed = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
         if labels == "independent" and n_classes > 1:

@@ -13,7 +13,21 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, Limits, PositiveInt, Sizes, StepCount, segment_sum
+from ..core import (
+    Bags,
+    ClassCount,
+    ClusterCount,
+    FeatureCount,
+    HeadCount,
+    Limits,
+    NonNegativeFloat,
+    Rate,
+    Seed,
+    Sizes,
+    StepCount,
+    Width,
+    segment_sum,
+)
 from ..layers import Arcs, Embed, TransformerLayer, Widths, both_ways, propagate, row_sum
 from ..variational import Dirac, Posterior
 from ._base import Model, Output, Provenance, ScoreKind, bag_rows
@@ -74,19 +88,19 @@ class GTP(Model):
     def __init__(
         self,
         *,
-        in_dim: int,
-        n_classes: int = 1,
+        in_dim: FeatureCount,
+        n_classes: ClassCount = 1,
         embed: Widths = 512,
-        dropout: float = 0.0,
-        width: Annotated[int | None, Limits(at_least=1)] = None,
-        clusters: PositiveInt = 100,
+        dropout: Rate = 0.0,
+        width: Width | None = None,
+        clusters: ClusterCount = 100,
         layers: StepCount = 2,
-        heads: int = 8,
-        mlp_ratio: float = 2.0,
+        heads: HeadCount = 8,
+        mlp_ratio: Annotated[float, Limits(above=0, at_most=100)] = 2.0,
         code: Code = "authors",
         unit_init: bool = True,
-        class_weights: tuple[float, ...] | None = None,
-        seed: int = 0,
+        class_weights: tuple[NonNegativeFloat, ...] | None = None,
+        seed: Seed = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
         self.weighted, self.unit_init = code == "torchmil", unit_init

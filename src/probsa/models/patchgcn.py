@@ -6,13 +6,22 @@ classes instead of survival times, GENConv's MLP has the biases of the library's
 the first convolution has no layer norm (theirs creates one but never calls it).
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, Limits, PositiveInt, Rate, StepCount
+from ..core import (
+    Bags,
+    ClassCount,
+    FeatureCount,
+    NonNegativeFloat,
+    Rate,
+    Seed,
+    StepCount,
+    Width,
+)
 from ..errors import InputError
 from ..layers import (
     Arcs,
@@ -137,25 +146,25 @@ class PatchGCN(AttentionModel):
     def __init__(
         self,
         *,
-        in_dim: int,
-        n_classes: int = 1,
+        in_dim: FeatureCount,
+        n_classes: ClassCount = 1,
         embed: Widths = 512,
         layers: StepCount = 3,
         conv: Literal["gen", "gcn"] = "gen",
-        width: Annotated[int | None, Limits(at_least=1)] = None,
+        width: Width | None = None,
         mlp_bias: bool = True,
         block: Literal["residual", "plain"] = "residual",
-        hidden: int | tuple[int, ...] = 512,
-        rho: Annotated[int | None, Limits(at_least=1)] = None,
-        attention_dim: PositiveInt = 128,
+        hidden: Width | tuple[Width, ...] = 512,
+        rho: Width | None = None,
+        attention_dim: Width = 128,
         trunk: Trunk = "gated",
         score_bias: bool = True,
-        dropout: float = 0.0,
+        dropout: Rate = 0.0,
         layer_dropout: Rate = 0.0,
-        attention_dropout: float = 0.0,
+        attention_dropout: Rate = 0.0,
         terms: MapOptions = MAP,
-        class_weights: tuple[float, ...] | None = None,
-        seed: int = 0,
+        class_weights: tuple[NonNegativeFloat, ...] | None = None,
+        seed: Seed = 0,
     ) -> None:
         Model.__init__(self, n_classes=n_classes, class_weights=class_weights, seed=seed)
         self.terms = terms

@@ -12,7 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core import Bag, Bags, segment_mean
+from ..core import (
+    Bag,
+    Bags,
+    ClassCount,
+    FeatureCount,
+    NonNegativeFloat,
+    Seed,
+    segment_mean,
+)
 from ..errors import InputError
 from ..variational import Dirac
 from ._base import Model, Output, Provenance, ScoreKind
@@ -40,10 +48,10 @@ class LinearModel(Model):
     def __init__(
         self,
         *,
-        in_dim: int,
-        n_classes: int = 1,
-        class_weights: tuple[float, ...] | None = None,
-        seed: int = 0,
+        in_dim: FeatureCount,
+        n_classes: ClassCount = 1,
+        class_weights: tuple[NonNegativeFloat, ...] | None = None,
+        seed: Seed = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
         self.linear = nn.Linear(in_dim, n_classes)

@@ -8,14 +8,24 @@ Shapes: n instances, t tokens of one bag, d the width of the transformer.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..core import Bags, Limits, PositiveInt, Rate, StepCount
+from ..core import (
+    Bags,
+    ClassCount,
+    FeatureCount,
+    HeadCount,
+    NonNegativeFloat,
+    Rate,
+    Seed,
+    StepCount,
+    Width,
+)
 from ..errors import InputError
 from ..layers import (
     Cells,
@@ -214,19 +224,19 @@ class SETMIL(Model):
     def __init__(
         self,
         *,
-        in_dim: int,
-        n_classes: int = 1,
+        in_dim: FeatureCount,
+        n_classes: ClassCount = 1,
         embed: Widths = 512,
-        reduction: int = 1,
-        reduced_dim: PositiveInt = 128,
-        pyramid_dim: PositiveInt = 128,
-        set_dim: Annotated[int | None, Limits(at_least=1)] = 512,
+        reduction: StepCount = 1,
+        reduced_dim: Width = 128,
+        pyramid_dim: Width = 128,
+        set_dim: Width | None = 512,
         layers: StepCount = 2,
-        heads: int = 8,
+        heads: HeadCount = 8,
         dropout: Rate = 0.0,
         empty: Literal["masked", "tokens"] = "masked",
-        class_weights: tuple[float, ...] | None = None,
-        seed: int = 0,
+        class_weights: tuple[NonNegativeFloat, ...] | None = None,
+        seed: Seed = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
         if reduction < 1 or reduction % 2 == 0:

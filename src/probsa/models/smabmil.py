@@ -16,7 +16,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from ..core import Bags, PositiveInt, StepCount
+from ..core import (
+    Bags,
+    ClassCount,
+    FeatureCount,
+    NonNegativeFloat,
+    Rate,
+    Seed,
+    StepCount,
+    UnitInterval,
+    Width,
+)
 from ..layers import (
     ACTIVATIONS,
     Activation,
@@ -119,22 +129,22 @@ class SmABMIL(Model):
     def __init__(
         self,
         *,
-        in_dim: int,
-        n_classes: int = 1,
+        in_dim: FeatureCount,
+        n_classes: ClassCount = 1,
         encoder: Literal["mlp", "transformer"] = "mlp",
         embed: Widths = 512,
-        dropout: float = 0.0,
+        dropout: Rate = 0.0,
         where: Where = "mid",
-        alpha: float = 0.5,
+        alpha: UnitInterval = 0.5,
         train_alpha: bool = True,
         mode: SmMode = "approximate",
         steps: StepCount = 10,
         spectral_norm: bool = True,
-        attention_dim: PositiveInt = 128,
+        attention_dim: Width = 128,
         attention_activation: Activation = "tanh",
         transformer_options: TransformerOptions,
-        class_weights: tuple[float, ...] | None = None,
-        seed: int = 0,
+        class_weights: tuple[NonNegativeFloat, ...] | None = None,
+        seed: Seed = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
 

@@ -15,7 +15,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, StepCount
+from ..core import (
+    Bags,
+    FeatureCount,
+    StepCount,
+)
 from ..errors import InputError
 from ..layers import BagAttention, Embed, NystromLayer, NystromOptions, Widths
 from ..variational import Dirac
@@ -136,7 +140,7 @@ class TransMIL(Model):
     def __init__(
         self,
         *,
-        in_dim: int,
+        in_dim: FeatureCount,
         embed: Widths = 512,
         activation: Literal["relu", "identity"] = "identity",
         network: SquareOptions,

@@ -12,7 +12,21 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core import Bags, PositiveInt, Rate, Sizes, StepCount, segment_max, segment_mean, segment_sum
+from ..core import (
+    Bags,
+    ClassCount,
+    FeatureCount,
+    HeadCount,
+    NonNegativeFloat,
+    Rate,
+    Seed,
+    Sizes,
+    StepCount,
+    Width,
+    segment_max,
+    segment_mean,
+    segment_sum,
+)
 from ..layers import Embed, PostNormLayer
 from ..variational import Dirac
 from ._base import Model, Output, Provenance
@@ -74,18 +88,18 @@ class VMIL(Model):
     def __init__(
         self,
         *,
-        in_dim: int,
-        n_classes: int = 1,
-        embed: int = 512,
+        in_dim: FeatureCount,
+        n_classes: ClassCount = 1,
+        embed: Width = 512,
         dropout: Rate = 0.0,
         layers: StepCount = 2,
-        heads: int = 8,
-        feedforward: PositiveInt = 2048,
+        heads: HeadCount = 8,
+        feedforward: Width = 2048,
         gamma: Rate = 0.15,
         warmup: Rate = 0.25,
         reduction: Literal["mean", "sum"] = "mean",
-        class_weights: tuple[float, ...] | None = None,
-        seed: int = 0,
+        class_weights: tuple[NonNegativeFloat, ...] | None = None,
+        seed: Seed = 0,
     ) -> None:
         super().__init__(n_classes=n_classes, class_weights=class_weights, seed=seed)
         self.gamma, self.reduction, self.warmup = gamma, reduction, warmup

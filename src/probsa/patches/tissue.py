@@ -8,7 +8,7 @@ offset. Slides without outlines and large images are accepted.
 import numpy as np
 from jaxtyping import UInt8
 
-from ..errors import MissingExtra, SlideError
+from ..errors import SlideError, imports_from
 from ..slides import Slide, resolution_advice
 from .options import TissueOptions
 from .pixels import Picture, reduced, whole_level
@@ -86,10 +86,8 @@ def _mask(
     pixels: UInt8[np.ndarray, "height width 3"], options: TissueOptions
 ) -> tuple[UInt8[np.ndarray, "height width"], float]:
     """Return a mask with 255 for tissue, and the threshold of the saturation."""
-    try:
+    with imports_from("slides", "cv2"):
         import cv2
-    except ImportError as error:
-        raise MissingExtra("opencv-python-headless", "slides") from error
     saturation = np.ascontiguousarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV)[..., 1])
     if options.median > 1:
         saturation = cv2.medianBlur(saturation, options.median)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core import check_size
-from ..errors import MissingExtra, SlideError
+from ..errors import SlideError, imports_from
 from ._base import reading
 
 if TYPE_CHECKING:
@@ -178,10 +178,8 @@ def read(path: Path, *, pixels: bool) -> "Dataset":
         SlideError: the file is empty, damaged, or not DICOM.
         MissingExtra: pydicom is not installed.
     """
-    try:
+    with imports_from("ct", "pydicom"):
         from pydicom import dcmread, uid
-    except ImportError as error:
-        raise MissingExtra("pydicom", "ct") from error
     if path.stat().st_size == 0:
         raise SlideError(f"{path} is empty: copy it again")
     if not looks_like_dicom(path):

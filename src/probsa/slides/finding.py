@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..errors import MissingExtra, SlideError
+from ..errors import MissingExtra, SlideError, absent_package
 from . import nifti
 from .dicom_headers import looks_like_dicom, read_header
 from .folders import folders_below
@@ -114,7 +114,9 @@ def _largest_of_series(paths: list[Path]) -> list[Path]:
         return paths
     try:
         import openslide
-    except ImportError:
+    except ModuleNotFoundError as error:
+        if absent_package(error) != "openslide":
+            raise
         return paths
     series: dict[str, Path] = {}
     for path in sorted(paths, key=lambda p: (-p.stat().st_size, p)):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..core import check_size
-from ..errors import MissingExtra, SlideError
+from ..errors import SlideError, imports_from
 from ._base import Scan, reading
 from .series import air_notes
 
@@ -47,10 +47,8 @@ def open_nifti(name: str, path: Path) -> Scan:
         SlideError: the file is damaged, has more than three dimensions, or has colours.
         MissingExtra: nibabel is not installed.
     """
-    try:
+    with imports_from("ct", "nibabel"):
         import nibabel
-    except ImportError as error:
-        raise MissingExtra("nibabel", "ct") from error
     if path.stat().st_size == 0:
         raise SlideError(f"{path} is empty: copy it again")
     with reading(path):

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..errors import MissingExtra, SlideError
+from ..errors import MissingExtra, SlideError, imports_from
 from ._base import Slide
 from .dicom_headers import looks_like_dicom, read_header
 from .dicom_slides import plane_problem_of_file
@@ -100,10 +100,8 @@ def slide_name(path: Path | str) -> str:
 
 def _require(*modules: str) -> Any:
     """Import modules of the extra `slides`, and return the first."""
-    try:
+    with imports_from("slides", *modules):
         first, *_ = map(import_module, modules)
-    except ImportError as e:
-        raise MissingExtra(" and ".join(modules), "slides") from e
     return first
 
 

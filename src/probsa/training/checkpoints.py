@@ -23,13 +23,23 @@ from torch.nn.modules.module import (
 )
 
 from ..core import NonNegativeInt, as_record, is_fault, parse_json, replacing
-from ..errors import CheckpointError, InputError, OutputExists, ProbSAError
+from ..errors import (
+    CheckpointError,
+    InputError,
+    MissingExtra,
+    OutputExists,
+    ProbSAError,
+    UnknownName,
+)
 from ..models import Model, build, from_original, names
+from ..models import arguments as model_arguments
 from .config import leaves, tuples, without_removed
 
 R = TypeVar("R")
 
 FORMAT = 1
+FITTED = ("likelihood", "covariates")
+"""What `build` takes beside the arguments of a model."""
 ADVICE = "copy the file again, or train the run again"
 
 
@@ -159,7 +169,8 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
 def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model:
     """Build the model of a checkpoint, which must be `expect` if given, and load its weights.
 
-    Sizes that are stated but not stored take no memory.
+    Sizes that are stated but not stored take no memory. Names and values of arguments are checked
+    before the constructor is called: a wrong key or type inside it is a fault of the program.
 
     Raises:
         CheckpointError: the model is not `expect` or is not registered, or the weights do not fit.
@@ -173,15 +184,18 @@ def restore_model(checkpoint: Checkpoint, *, expect: str | None = None) -> Model
         raise CheckpointError(f"{path} holds a model {name!r}, which is not installed here")
     tensors = checkpoint.part("model")
     try:
+        for argument in arguments:
+            if argument not in (known := {*model_arguments(name), *FITTED}):
+                raise UnknownName(f"argument of {name}", argument, known)
         # first without memory; a model of others that reads a tensor cannot be built so
         meta = torch.device("meta")
         with torch.random.fork_rng(devices=[]), _at_most(tensors), suppress(RuntimeError), meta:
             build(name, **arguments)
         model = build(name, **arguments)
         model.load_state_dict(tensors)
-    except (ProbSAError, RuntimeError, TypeError, ValueError, ArithmeticError, MemoryError) as e:
-        if is_fault(e) and not isinstance(e, ProbSAError | TypeError):
-            raise
+    except MissingExtra:
+        raise
+    except (ProbSAError, RuntimeError, ValueError, ArithmeticError, MemoryError) as e:
         raise CheckpointError(f"{path} does not fit the model {name!r}: {_first(e)}") from e
     return model
 

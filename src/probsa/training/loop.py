@@ -24,7 +24,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from ..core import Bag, Bags, counted, pack, random_stream, remove_written_folder, seed_of
 from ..datasets import balanced_epoch, deal_events, most_frequent
-from ..errors import InputError, OutputExists, ProbSAError
+from ..errors import InputError, OutputExists, ProbSAError, absent_package
 from ..models import Model, Output, arguments, look_up
 from ..variational import BACKGROUND, Cox, evidence_level, kl_weight, objective
 from .batching import BagReader, Batch, Loader, Shard, plan_epoch, shard
@@ -310,7 +310,9 @@ class TrainingLoop:
             return None
         try:
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
+        except ModuleNotFoundError as e:
+            if absent_package(e) != "tensorboard":
+                raise
             return None
         return SummaryWriter(str(self.folder.path / "tensorboard"))
 

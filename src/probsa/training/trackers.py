@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..core import NonNegativeInt, orderly_stop, read_record, write_json
-from ..errors import InputError, MissingExtra
+from ..errors import InputError, imports_from
 from .config import RunConfig, Tracker, leaves
 from .run_folder import RunFolder
 
@@ -182,10 +182,8 @@ def tracked(config: RunConfig, folder: RunFolder) -> Iterator[TrackedRun | None]
         yield None
         return
     cls = TRACKERS[tracker]
-    try:
+    with imports_from(tracker, tracker):
         errors = cls.errors()
-    except ImportError as error:
-        raise MissingExtra(tracker, tracker) from error
     stored, file = None, folder.path / "tracker.json"
     if file.is_file():
         stored = read_record(StoredTracker, file, advice="remove it to begin a new tracked run")

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.distributions import LogNormal, Normal
 
-from ..core import TaskName, as_record
+from ..core import (
+    FiniteFloat,
+    Limits,
+    NonNegativeFloat,
+    PositiveFloat,
+    TaskName,
+    as_record,
+)
 from ..errors import InputError
 from .options import LikelihoodOptions
 
@@ -46,27 +53,27 @@ class LikelihoodSpec:
     """The likelihood of a target that is not a class, in plain values that a checkpoint states."""
 
     task: TaskName
-    n_classes: int = 0
+    n_classes: Annotated[int, Limits(at_least=0, at_most=10_000)] = 0
     """Number of grades or findings."""
     one_logit: bool = False
     """Whether the model gives one logit where several could be used."""
     kind: Literal["", "cumulative", "hazards", "cox"] = ""
     """Which likelihood, for tasks that have several."""
-    starts: tuple[float, ...] = ()
+    starts: tuple[FiniteFloat, ...] = ()
     """Initial values, rising: θ of a cumulative link, or the biases of hazards with one logit."""
-    noise: Literal["learned", "heteroscedastic"] | float = "learned"
+    noise: Literal["learned", "heteroscedastic"] | PositiveFloat = "learned"
     """`learned` (one variance for all bags), `heteroscedastic` (of each bag, from a second logit),
     or a standard deviation in the user's unit (after the transform, if any)."""
     transform: Literal["none", "log1p"] = "none"
-    shift: float = 0.0
+    shift: FiniteFloat = 0.0
     """Mean of the training targets, after the transform."""
-    scale: float = 1.0
+    scale: PositiveFloat = 1.0
     """Their standard deviation."""
-    times: tuple[float, ...] = ()
+    times: tuple[FiniteFloat, ...] = ()
     """Ends of the intervals of hazards, or the times at which a Cox model predicts; rising."""
-    hazard: tuple[float, ...] = ()
+    hazard: tuple[NonNegativeFloat, ...] = ()
     """The Nelson–Aalen estimate at the times of a Cox model."""
-    horizon: float | None = None
+    horizon: PositiveFloat | None = None
     """τ of the risk; None for the last of the times."""
     positive_weights: tuple[float, ...] | None = None
     """Weight of the positive bags of each finding; None for 1."""

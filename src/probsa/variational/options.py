@@ -6,7 +6,15 @@ Models that take these options expose the fields as arguments of their own (`rid
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from ..core import Limits, NonNegativeFloat, PositiveFloat, PositiveInt, SampleCount, check_options
+from ..core import (
+    ClassCount,
+    Limits,
+    LogVariance,
+    NonNegativeFloat,
+    PositiveFloat,
+    SampleCount,
+    check_options,
+)
 
 KLWeight = float | Literal["linear", "cyclical"]
 RateSchedule = Literal["constant", "cosine", "step", "plateau"]
@@ -39,9 +47,9 @@ class PosteriorOptions(_Checked):
     """Number of samples S in training; a Dirac always has one."""
     predict_samples: SampleCount = 1000
     """Number of samples S in prediction; a Dirac always has one."""
-    log_variance_bounds: tuple[float, float] | None = (-10.0, 4.0)
+    log_variance_bounds: tuple[LogVariance, LogVariance] | None = (-10.0, 4.0)
     """Smooth lower and upper bound of log σ²; None leaves it unbounded."""
-    initial_log_variance: float = -2.0
+    initial_log_variance: LogVariance = -2.0
     """Value of log σ² before the first optimiser step."""
 
 
@@ -77,7 +85,7 @@ class LikelihoodOptions(_Checked):
     survival: Literal["hazards", "cox"] = "hazards"
     """Likelihood of survival times: discrete `hazards`, or `cox` (proportional hazards, whose loss
     depends on the batch)."""
-    bins: PositiveInt = 4
+    bins: ClassCount = 4
     """Number of intervals of `hazards`, between quantiles of the training events."""
     horizon: PositiveFloat | None = None
     """Time up to which the risk is counted; by default the end of the last interval."""

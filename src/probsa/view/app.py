@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import InputError, MissingExtra, ProbSAError
+from ..errors import InputError, ProbSAError, imports_from
 from ..maps import READ_ERRORS
 from .pages import ADDRESSES, ViewData
 
@@ -55,15 +55,13 @@ def make_app(data: ViewData, *, token: str, port: int) -> "Starlette":
     Raises:
         MissingExtra: starlette is not installed.
     """
-    try:
+    with imports_from("view", "starlette"):
         from starlette.applications import Starlette
         from starlette.middleware import Middleware
         from starlette.middleware.base import BaseHTTPMiddleware
         from starlette.middleware.trustedhost import TrustedHostMiddleware
         from starlette.routing import Mount, Route
         from starlette.staticfiles import StaticFiles
-    except ImportError as error:
-        raise MissingExtra("starlette", "view") from error
     page = (static_folder() / "index.html").read_bytes()
     routes = [
         Route("/", _answer(lambda: page, "text/html; charset=utf-8")),
@@ -96,10 +94,8 @@ def serve(data: ViewData, *, port: int = 0, ready: Callable[[str], None]) -> Non
         InputError: the port is in use, or may not be used.
         MissingExtra: the server is not installed.
     """
-    try:
+    with imports_from("view", "uvicorn"):
         import uvicorn
-    except ImportError as error:
-        raise MissingExtra("uvicorn", "view") from error
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -245,6 +245,58 @@ def test_what_failed_is_tried_again_unless_it_is_to_be_left(folder, tmp_path, mo
     assert not list((out / "failures").rglob("*.json"))
 
 
+def no_key(cell, out):
+    raise KeyError("x")
+
+
+def no_import(cell, out):
+    raise ImportError("libtiff.so.6: cannot open shared object file")
+
+
+def wrong_type(cell, out):
+    len(5)
+
+
+def no_value(cell, out):
+    raise ValueError("the moon is full")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("fault", [no_key, no_import, wrong_type, no_value])
+def test_a_fault_of_ours_is_named_and_its_record_has_the_traceback(
+    folder, tmp_path, monkeypatch, fault, workers
+):
+    if workers > 1:
+        fork_workers(monkeypatch)
+    out = tmp_path / "out"
+    real = training_module.finish
+    monkeypatch.setattr(
+        training_module,
+        "finish",
+        lambda cell, out: (fault if cell.method.label == "dsmil" else real)(cell, out),
+    )
+    states = run_grid(
+        grid_of(folder, models=[DSMIL, {"name": "abmil", **SMALL}]), out, workers=workers
+    )
+    assert status(states) == {"dsmil": "failed", "abmil": "done"}
+    (file,) = (out / "failures").rglob("*.json")
+    record = json.loads(file.read_text())
+    assert f"in {fault.__name__}" in record["traceback"]
+    assert ("fault of the program" in states[0].reason) == (fault is not no_value)
+    assert record["reason"] == states[0].reason
+
+
+def test_an_error_that_is_raised_on_purpose_needs_no_traceback(folder, tmp_path, monkeypatch):
+    def refused(cell, out):
+        raise BagError("the bag 'x' is empty")
+
+    monkeypatch.setattr(training_module, "finish", refused)
+    (state,) = run_grid(grid_of(folder, models=[DSMIL]), tmp_path / "out")
+    assert state.reason == "the bag 'x' is empty"
+    (file,) = (tmp_path / "out" / "failures").rglob("*.json")
+    assert json.loads(file.read_text())["traceback"] == ""
+
+
 def test_a_full_disk_ends_the_grid(folder, tmp_path, monkeypatch):
     def full(cell, out):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere")

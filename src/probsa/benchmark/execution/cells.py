@@ -7,7 +7,7 @@ OUT/cells.csv   the states of all cells
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -166,6 +166,8 @@ class CellFailure:
 
     cell: str
     reason: str
+    traceback: str = ""
+    """Where the error arose, unless probsa raised it on purpose: then the reason says all."""
 
 
 def failure_file(cell: Cell, out: Path) -> Path:
@@ -181,11 +183,12 @@ def failure_reason(cell: Cell, out: Path) -> str | None:
         return None
 
 
-def record_failure(cell: Cell, out: Path, reason: str) -> None:
-    """Record the reason why a cell failed."""
+def record_failure(cell: Cell, out: Path, reason: str, *, traceback: str = "") -> None:
+    """Record the reason why a cell failed, and where the error arose if nobody foresaw it."""
     file = failure_file(cell, out)
+    failure = CellFailure(cell=cell.name, reason=reason, traceback=traceback)
     with write_lock(file):
-        write_json(file, {"cell": cell.name, "reason": reason})
+        write_json(file, asdict(failure))
 
 
 def write_states(out: Path, states: Sequence[CellState]) -> None:

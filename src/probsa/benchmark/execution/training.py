@@ -3,17 +3,24 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from traceback import format_exception
 from typing import Any, ClassVar
 
 import torch
 
-from ...core import is_disk_full
+from ...core import is_disk_full, is_fault
 from ...errors import ProbSAError
 from ...jobs import Stage, Task, TaskOutcome, cores
 from ...training import Reporter, train
 from ..grid.entries import Keep
 from ..grid.methods_and_cells import Cell
 from .cells import complete, failure_reason, finish, is_done, record_failure
+
+FAULT = (
+    "This is a fault of the program or of its installation, not of the data; the record of the "
+    "cell in failures/ holds its traceback"
+)
+"""What is said of such an error, which a grid survives as any other."""
 
 
 class Watch(Reporter):
@@ -34,6 +41,14 @@ class Watch(Reporter):
 
     def end(self, cell: Cell, outcome: TaskOutcome) -> None:
         """Called when a cell is done or has failed, in whichever process."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellOutcome(TaskOutcome):
+    """How a cell ended."""
+
+    traceback: str = ""
+    """Where an error arose that nobody foresaw."""
 
 
 @dataclass(kw_only=True)
@@ -72,7 +87,7 @@ class Training(Stage):
         for task in tasks:
             cell: Cell = task.payload
             self.watch.begin(cell)
-            reason = ""
+            reason = traceback = ""
             # the threads of this process change no result
             threads = cell.config.training.threads or self.threads
             config = replace(cell.config, training=replace(cell.config.training, threads=threads))
@@ -82,13 +97,20 @@ class Training(Stage):
                 complete(cell, self.out, groups=self.groups[cell.data], keep=self.keep)
             except Exception as e:  # noqa: BLE001 - no error may stop the other cells
                 reason = _reason(e)
-            status = "failed" if reason else "done"
-            yield TaskOutcome(name=cell.name, status=status, reason=reason, count=int(not reason))
+                traceback = "" if isinstance(e, ProbSAError) else "".join(format_exception(e))
+            yield CellOutcome(
+                name=cell.name,
+                status="failed" if reason else "done",
+                reason=reason,
+                count=int(not reason),
+                traceback=traceback,
+            )
 
     def record(self, task: Task, outcome: TaskOutcome) -> None:
         cell: Cell = task.payload
         if not self._is_done(cell) and failure_reason(cell, self.out) is None:
-            record_failure(cell, self.out, outcome.reason)
+            traceback = outcome.traceback if isinstance(outcome, CellOutcome) else ""
+            record_failure(cell, self.out, outcome.reason, traceback=traceback)
 
     def _is_done(self, cell: Cell) -> bool:
         if cell.name not in self.known_done and is_done(cell, self.out):
@@ -105,4 +127,7 @@ def _reason(error: Exception) -> str:
     if is_disk_full(error):
         raise error
     message = " ".join(str(error).split())
-    return message if isinstance(error, ProbSAError) else f"{type(error).__name__}: {message}"
+    if isinstance(error, ProbSAError):
+        return message
+    what = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return f"{what}. {FAULT}" if is_fault(error) else what

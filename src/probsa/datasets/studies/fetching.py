@@ -5,7 +5,7 @@ import tarfile
 from pathlib import Path
 
 from ...core import LEDGER, open_output, replacing
-from ...errors import InputError, MissingExtra, OutputExists
+from ...errors import InputError, OutputExists, imports_from
 from ..opening import PREFIX
 
 LABELS = ("labels", "patch_labels", "slice_labels", "coords")
@@ -37,11 +37,9 @@ def fetch_release(
     known = (into / LEDGER).is_dir() or (into / BOOKKEEPING).is_dir()
     if into.is_dir() and any(into.iterdir()) and not known:
         raise OutputExists(f"{into} holds files that were not downloaded to it: move them away")
-    try:
+    with imports_from("hub", "huggingface_hub"):
         import huggingface_hub
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-    except ImportError as error:
-        raise MissingExtra("huggingface_hub", "hub") from error
     if feature_set is None:
         raise InputError(
             "no features chosen: give --feature-set (for example, features_UNI), since a "
