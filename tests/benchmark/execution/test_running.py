@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -261,13 +262,10 @@ def no_value(cell, out):
     raise ValueError("the moon is full")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("fault", [no_key, no_import, wrong_type, no_value])
 def test_a_fault_of_ours_is_named_and_its_record_has_the_traceback(
-    folder, tmp_path, monkeypatch, fault, workers
+    folder, tmp_path, monkeypatch, fault
 ):
-    if workers > 1:
-        fork_workers(monkeypatch)
     out = tmp_path / "out"
     real = training_module.finish
     monkeypatch.setattr(
@@ -275,15 +273,18 @@ def test_a_fault_of_ours_is_named_and_its_record_has_the_traceback(
         "finish",
         lambda cell, out: (fault if cell.method.label == "dsmil" else real)(cell, out),
     )
-    states = run_grid(
-        grid_of(folder, models=[DSMIL, {"name": "abmil", **SMALL}]), out, workers=workers
-    )
+    states = run_grid(grid_of(folder, models=[DSMIL, {"name": "abmil", **SMALL}]), out)
     assert status(states) == {"dsmil": "failed", "abmil": "done"}
     (file,) = (out / "failures").rglob("*.json")
     record = json.loads(file.read_text())
     assert f"in {fault.__name__}" in record["traceback"]
     assert ("fault of the program" in states[0].reason) == (fault is not no_value)
     assert record["reason"] == states[0].reason
+
+
+def test_the_traceback_of_a_worker_reaches_the_process_that_records_it():
+    outcome = training_module.CellOutcome(name="a", reason="KeyError: 'x'", traceback="in no_key")
+    assert pickle.loads(pickle.dumps(outcome)) == outcome
 
 
 def test_an_error_that_is_raised_on_purpose_needs_no_traceback(folder, tmp_path, monkeypatch):
