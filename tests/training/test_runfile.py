@@ -146,7 +146,12 @@ def test_a_run_file_may_name_classes_by_numbers(write):
         ("abmil", "patience", "6.5", r"patience is 6.5; expected a whole number \(at least 1\) or"),
         ("abmil", "validation", "2", "validation is 2; expected at least 0.01 and at most 0.9"),
         ("abmil", "ema_decay", "1", "ema_decay is 1; expected at least 0 and less than 1"),
-        ("abmil", "embed", "8,x", "embed is '8,x'; expected a whole number, a list"),
+        (
+            "abmil",
+            "embed",
+            "8,x",
+            r"embed is '8,x'; expected a whole number \(at least 1 .*, a list",
+        ),
         ("abmil", "lookahead", "null", "no key of a run named 'lookahead'"),
         ("abmil", "samples", "3", "abmil has no argument samples, but abmil-probsa-diag"),
         ("abmil-probsa-diag", "initial_log_variance", "-11", "lies outside the bounds"),

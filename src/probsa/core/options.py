@@ -267,15 +267,16 @@ def _as_kind(value: Any, kind: Any, limits: tuple[Limits, ...], key: str, *, bui
         return value
     if not isinstance(value, KINDS[kind].values) or (kind is not bool and isinstance(value, bool)):
         raise wrong
+    number = value
     if kind is float:
         try:
-            value = float(value)
+            number = float(value)
         except OverflowError:  # a whole number that is larger than any float
             raise WrongValue(key, value, "a finite number", inside=True) from None
-    violated = [str(limit) for limit in limits if not limit.contain(value)]
+    violated = [str(limit) for limit in limits if not limit.contain(number)]
     if violated:
         raise WrongValue(key, value, " and ".join(violated), inside=True)
-    return Path(value) if kind is Path else value
+    return Path(value) if kind is Path else number
 
 
 def _below(key: str, name: str) -> str:
