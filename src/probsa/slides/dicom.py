@@ -258,13 +258,15 @@ def _undeclared_padding(
 
     Lossy compression smears padding into many values; then all values that low are padding.
     """
-    known = np.unique(values[real])
-    if not known.size or known[0] >= AIR_LIMIT:
+    lowest = values.min(where=real, initial=np.inf)
+    if lowest >= AIR_LIMIT:
         return np.zeros(values.shape, dtype=bool)
     if lossy:
         return real & (values < AIR_LIMIT - _LONELY)
-    alone = known.size == 1 or known[1] > known[0] + _LONELY
-    return real & (values == known[0]) & alone
+    next_lowest = values.min(where=real & (values > lowest), initial=np.inf)
+    if next_lowest <= lowest + _LONELY:
+        return np.zeros(values.shape, dtype=bool)
+    return real & (values == lowest)
 
 
 def _value_notes(
