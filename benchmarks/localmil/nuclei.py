@@ -1,7 +1,7 @@
 """Make the set colon_nuclei of LocalMIL: bags are images, instances are nuclei.
 
     python benchmarks/localmil/nuclei.py IMAGES labels.csv OUT
-    probsa dataset localmil --data OUT --out SETS
+    python benchmarks/localmil/run.py OUT --out EXPERIMENT
 
 IMAGES contains `images/imgNNN.webp` and `nuclei.csv` (image,x,y,type) of CRCHistoPhenotypes
 (Sirinukunwattana et al., 2016); labels.csv has the folds (bag,fold). A nucleus is described by the

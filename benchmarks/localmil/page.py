@@ -2,8 +2,8 @@
 
     python benchmarks/localmil/page.py benchmarks/localmil/*.csv [mine/*.csv] [--out FILE.html|.md]
 
-A table is `leaderboard_SET.csv` of `probsa benchmark recipes/localmil.yaml`, or a file of
-`submit.py` named after the set. Files of one set (of the same name in other folders) are one table.
+A table is `SET.csv` of `leaderboard.py`, or a file of `submit.py` named after the set. Files of one
+set (of the same name in other folders) are one table.
 The page computes means over the sets, average ranks, and gains over the best null map for rows that
 have none; all other values, intervals and winners are those of the tables.
 """
@@ -78,7 +78,7 @@ for (const table of document.querySelectorAll("table")) {
 ABOUT = (
     "Means over the sets that a method has, of measures that it has on all of them. [lo, hi] are "
     "95 % intervals over groups. Bold: differences that are shown to be above 0, after Holm's "
-    "adjustment over the methods that were run together (docs/localmil.md)."
+    "adjustment over the methods that were run together (README.md)."
 )
 Row = dict[str, str]
 Board = dict[str, Row]
@@ -95,12 +95,12 @@ def main() -> None:
     given = parser.parse_args()
     boards: dict[str, Board] = {}
     for path in given.tables:
-        board = boards.setdefault(path.stem.removeprefix("leaderboard_"), {})
+        board = boards.setdefault(path.stem, {})
         board |= {row["method"]: row for row in TextTable.read(path).rows}
     for name, board in boards.items():
         nulls = [v for m, r in board.items() if NULL in m and (v := number(r, "ap")) is not None]
         if not nulls:
-            raise SystemExit(f"no table of {name} has a null map: give leaderboard_{name}.csv too")
+            raise SystemExit(f"no table of {name} has a null map: give the leaderboard's too")
         for row in board.values():
             if row.get("gain") is None and (ap := number(row, "ap")) is not None:
                 row["gain"] = str(ap - max(nulls))

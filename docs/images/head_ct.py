@@ -2,7 +2,7 @@
 
     python docs/images/head_ct.py SETS SLICES
 
-SETS is the folder that `probsa dataset localmil` wrote, with ct_ich in it, and SLICES the folder or
+SETS is the folder of the sets of LocalMIL, with ct_ich in it, and SLICES the folder or
 zip file of its pictures (`<scan>/<slice>.jpg`). The default recipe and ABMIL are trained on the
 labels of scans, with fold 0 left out. A rule chooses the scan: of the positive scans of fold 0, in
 the order of the default's average precision, the one just above the middle.

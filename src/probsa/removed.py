@@ -9,6 +9,8 @@ REMOVED: Mapping[str, str] = {
     "closed_form": "samples of the posterior, which every model draws",
     "consistency": "guidance: normal; this term was equal to its control on every set",
     "consistency_weight": "guidance: normal",
+    "left_out_bags": "python benchmarks/localmil/run.py --left-out-bags N",
+    "localmil": "python benchmarks/localmil/run.py DIR --out OUT",
     "pooling": "nothing: samples of the posterior are drawn",
 }
 """What to use instead, by the name without dashes: `set_score` for --set-score and for the key

@@ -290,8 +290,6 @@ CASES = {
         "dataset table data --out new --features gone --labels data/labels.csv",
         "dataset table data --out new --instance-labels gone --labels data/labels.csv",
         "dataset table data --out new --grades",
-        "dataset localmil --out new",
-        "dataset localmil --data gone --out new",
     ],
     "info": ["info gone", "info empty", "info text.txt", "info slides --slide-mpp gone.csv"],
     "verify": ["verify gone", "verify text.txt"],

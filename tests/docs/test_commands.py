@@ -35,7 +35,6 @@ NOT_RUN = {
     "README.md": "tests/system/test_readme.py runs these lines in their order",
     "docs/benchmark.md": "hours of training; tests/benchmark runs grids",
     "docs/datasets.md": "published data sets, which are made small in tests/datasets/studies",
-    "docs/localmil.md": "a published collection; tests/datasets/test_localmil.py makes one",
     "docs/start.md": "the demo, in tests/cli/test_demo.py, and a line of the README",
     "docs/tutorials/comparing.md": "tests/docs/test_tutorials.py runs the tutorials",
     "docs/tutorials/ct.md": "tests/docs/test_tutorials.py runs the tutorials",

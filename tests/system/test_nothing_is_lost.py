@@ -17,7 +17,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-import yaml
 from PIL import Image
 from safetensors.torch import save_file
 from support.made_studies import asap_xml, lattice, write_slide
@@ -120,10 +119,6 @@ CASES = {
     "dataset camelyon16": Case(
         line="dataset camelyon16 IN/c16 --features IN/c16work/features_test --out OUT",
         inputs=("c16", "c16work", "c16work/features_test"),
-    ),
-    "dataset localmil": Case(
-        line="dataset localmil --data IN/sets --out OUT",
-        inputs=("sets", "sets/toy", "sets/toy/features"),
     ),
     "train": Case(
         line=f"train --features IN/data/features --labels IN/data/labels.csv {SHORT} --out OUT",
@@ -244,10 +239,6 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
             marks = f.pop("instance_labels")[...] if path.stem != "003" else f["instance_labels"]
             np.save(folder / "cohort" / "instance_labels" / f"{path.stem}.npy", marks)
     (folder / "cohort" / "labels.csv").rename(folder / "cohort.csv")
-
-    write_folder(folder / "sets" / "toy", bags=12, kind="slide")
-    about = {"title": "toy", "source": "made", "licence": "none", "commit": "1", "graph": "grid"}
-    (folder / "sets" / "toy" / "set.yaml").write_text(yaml.safe_dump(about))
 
     (folder / "c16" / "annotations").mkdir(parents=True)
     corners = (0, 0), (1024, 0), (1024, 4608), (0, 4608)

@@ -10,8 +10,6 @@ from ..jobs import write_lock
 from ..maps import Sources
 from .execution.cells import open_experiment
 from .figures.write import write_figures
-from .leaderboard import FOLDER as LEADERBOARD
-from .leaderboard import write_leaderboard
 from .results.results import read_results
 from .tables.writing import FOLDER, write_tables
 
@@ -51,9 +49,6 @@ def write_report(
     open_experiment(out)
     with write_lock(out / FOLDER):
         files = write_tables(results, out, told=told)
-    told("leaderboard")
-    with write_lock(out / LEADERBOARD):
-        files += write_leaderboard(results, out)
     told("figures")
     with write_lock(out / "figures"):
         figures = write_figures(out, bags=bags, methods=methods, results=results, sources=sources)

@@ -28,9 +28,6 @@ from .leaks import Leak as Leak
 from .leaks import find_copies as find_copies
 from .leaks import find_leaks as find_leaks
 from .leaks import refuse_leaks as refuse_leaks
-from .localmil import SetCard as SetCard
-from .localmil import prepare_localmil as prepare_localmil
-from .localmil import read_card as read_card
 from .metadata import Metadata as Metadata
 from .names import SPLIT_PARTS as SPLIT_PARTS
 from .names import last_part as last_part

@@ -1,4 +1,4 @@
-"""What a leaderboard asks of the prediction of one bag: localisation, doubt and faithfulness.
+"""Measures of the prediction of one bag: localisation, doubt and faithfulness.
 
 All values rank instances within the bag, so models whose scores have no common scale across bags
 or runs can be compared.

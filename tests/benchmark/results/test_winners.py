@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from probsa.benchmark.grid.methods_and_cells import Method
-from probsa.benchmark.leaderboard import RANKED, VALUES, Entry, set_board
 from probsa.benchmark.results.comparing import compare_methods
 from probsa.benchmark.results.sampling import means_of
 from probsa.benchmark.results.scores import RunPart, Scores
-from probsa.statistics import compare, comparison
+from probsa.statistics import compare, comparison, mean_interval
 from probsa.tasks import TargetData
 
 N = 60
@@ -66,26 +65,7 @@ def method(name: str, shape: str, skill) -> Scores:
     )
 
 
-def entry(scores: Scores) -> Entry:
-    """Return an entry of the leaderboard whose APs are what the method says of the label."""
-    values = dict.fromkeys(VALUES, np.full((len(scores.seed), N), np.nan))
-    right = np.where(scores.positive, scores.p, 1 - scores.p)
-    return Entry(
-        name=scores.method.name, scores=scores, values=values | {"average_precision": right}
-    )
-
-
-def null(scores: Scores, values) -> Entry:
-    """Return a null map, which has one replicate for each split."""
-    splits = list(dict.fromkeys(split for split, _ in scores.keys))
-    rows = np.stack([np.full(N, values(split)) for split in splits])
-    nothing = dict.fromkeys(VALUES, np.full(rows.shape, np.nan))
-    return Entry(
-        name="null", scores=scores, values=nothing | {"average_precision": rows}, null=True
-    )
-
-
-def winners(a: Scores, b: Scores, *others: Entry) -> dict[str, str | None]:
+def winners(a: Scores, b: Scores) -> dict[str, str | None]:
     """Return the winner by everything that names one."""
     compared = compare_methods([a, b], baseline=None, resamples=300)
     found = {}
@@ -93,11 +73,6 @@ def winners(a: Scores, b: Scores, *others: Entry) -> dict[str, str | None]:
         deciding = compared.deciding(measure)
         assert deciding is not None
         found[f"table, {measure}"] = deciding.comparison.winner
-    board = set_board([entry(a), entry(b), *others], resamples=300)
-    for measure in RANKED:
-        bold = [name for name, cell in board.cells[measure].items() if cell.bold]
-        assert len(bold) <= 1
-        found[f"leaderboard, {measure}"] = bold[0] if bold else None
     return found
 
 
@@ -118,18 +93,6 @@ def test_the_first_split_alone_does_not_decide(shape):
     compared = compare_methods([a, b], baseline="a", resamples=300).deciding("auroc")
     assert compared is not None and compared.comparison.best == "bb"
     assert compared.comparison.differences["bb"].difference > 0
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_null_map_is_compared_over_all_splits(shape):
-    """The null map is bad on the first split only, where the method beats it."""
-    a, b = method("a", shape, lambda _: 0.0), method("bb", shape, lambda _: 0.3)
-    several = len({split for split, _ in SHAPES[shape][1]}) > 1
-    high_elsewhere = null(a, lambda split: 0.2 if split == 0 and several else 1.0)
-    board = set_board([entry(a), entry(b), high_elsewhere], resamples=300)
-    assert not board.of("ap", "bb").bold and not board.of("gain", "bb").bold
-    gain = board.of("ap", "bb").value - board.of("ap", "null").value
-    assert board.of("gain", "bb").value == pytest.approx(gain, abs=1e-12)
 
 
 def test_the_value_beside_a_difference_is_a_mean_over_splits():
@@ -160,23 +123,20 @@ def coarse_quantiles(monkeypatch):
 def test_equal_methods_have_a_winner_in_at_most_one_of_twenty_cohorts(shape):
     """Splits differ much more than the seeds of a split; so do the seeds of folds."""
     rng, cohorts = np.random.default_rng(0), 150
-    methods = [method(name, shape, lambda _: 0.0) for name in ("a", "bb")]
-    nothing = dict.fromkeys(VALUES, np.full((len(methods[0].seed), N), np.nan))
-    keys = methods[0].keys
+    keys = SHAPES[shape][1]
     blocks = [seed if split == -1 else split for split, seed in keys]
     winners = missed = 0
     for _ in range(cohorts):
         of_bags = 0.5 + 0.1 * rng.normal(size=N)
-        entries = []
-        for s in methods:
+        values = {}
+        for name in ("a", "b"):
             of_block = {k: 0.05 * rng.normal() + 0.02 * rng.normal(size=N) for k in set(blocks)}
-            precisions = [of_bags + of_block[k] + 0.005 * rng.normal(size=N) for k in blocks]
-            values = nothing | {"average_precision": np.stack(precisions)}
-            entries.append(Entry(name=s.method.name, scores=s, values=values))
-        cells = set_board(entries, resamples=60).cells["ap"]
-        winners += any(cell.bold for cell in cells.values())
-        assert cells["a"].low is not None and cells["a"].high is not None
-        missed += not cells["a"].low <= 0.5 <= cells["a"].high
+            rows = [of_bags + of_block[k] + 0.005 * rng.normal(size=N) for k in blocks]
+            values[name] = np.stack(rows)
+        given = {"groups": range(N), "blocks": blocks, "resamples": 60}
+        winners += compare(None, values, metric="mean", **given).winner is not None
+        interval = mean_interval(values["a"], **given)
+        missed += not interval.low <= 0.5 <= interval.high
     # at most 7.5 of 150 are expected, with a binomial s.d. of 2.7
     assert winners <= 15 and missed <= 15, (winners, missed)
 

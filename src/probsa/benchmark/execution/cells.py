@@ -73,7 +73,7 @@ def _earlier_files(out: Path) -> list[Path]:
         return []
     if states.columns != COLUMNS:
         return []
-    folders = ("failures", "copies", "splits", "tables", "leaderboard", "figures")
+    folders = ("failures", "copies", "splits", "tables", "figures")
     files = ("grid.yaml", "cells.csv", "notes.json", "cells/*/*/*/cell.json")
     return files_matching(out, (*files, *(f"{name}/**/*" for name in folders)))
 

@@ -6,7 +6,6 @@ Any number of processes and machines may run the same grid in the same folder.
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -36,7 +35,6 @@ from .cells import (
     state_of,
     write_states,
 )
-from .map_checks import FILE, CheckingMaps
 from .training import Training, Watch
 
 
@@ -112,11 +110,6 @@ def run_grid(
             complete(cell, out, groups=groups[cell.data], keep=keep)
     # a job has cores of its own
     threads = 0 if engine == "slurm" else max(1, cores() // workers)
-    run = partial(
-        run_tasks,
-        engine=engine,
-        slurm=SlurmJobs(folder=out / "slurm", options=grid.file.slurm or {}, note=watch.note),
-    )
     by_name = {c.name: c for c in cells}
     states = {c.name: state_of(c, out, done=c.name in finished) for c in cells}
     write_states(out, list(states.values()))
@@ -133,9 +126,11 @@ def run_grid(
     stage = Training(
         out=out, groups=groups, keep=keep, threads=threads, watch=watch, known_done=set(finished)
     )
-    run(
+    run_tasks(
         stage,
         [Task(name=c.name, target=c.folder(out), noun="run", payload=c) for c in cells],
+        engine=engine,
+        slurm=SlurmJobs(folder=out / "slurm", options=grid.file.slurm or {}, note=watch.note),
         workers=min(workers, len(cells)),
         gpus=workers > 1 and on_gpus and torch.cuda.is_available(),
         on_outcome=on_outcome,
@@ -143,15 +138,6 @@ def run_grid(
     settled = [state_of(c, out) for c in cells]
     write_states(out, settled)
     remove_dead_locks(out.glob("cells/*/*/.*.lock"))
-    if grid.file.left_out_bags:
-        done = [s.cell for s in settled if s.status == "done"]
-        outcomes = run(
-            CheckingMaps(bags=grid.file.left_out_bags, threads=threads),
-            [Task(name=c.name, target=c.folder(out) / FILE, noun="run") for c in done],
-            workers=workers,
-        )
-        for outcome in (o for o in outcomes if o.status == "failed"):
-            watch.note(f"note: {outcome.name}: its maps were not checked: {outcome.reason}")
     return settled
 
 

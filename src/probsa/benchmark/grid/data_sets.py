@@ -87,7 +87,7 @@ def found_at(given: str) -> dict[str, dict[str, Any]]:
 
 def _keys_of_folder(folder: Path) -> dict[str, Any] | None:
     """Return the keys of a features folder with labels, or of a study's folder, else None."""
-    from ...datasets import STUDY_RECORD, read_card, read_study
+    from ...datasets import STUDY_RECORD, read_study
 
     if (folder / STUDY_RECORD).is_file():
         return {"dataset": read_study(folder).name, "root": str(folder)}
@@ -95,9 +95,6 @@ def _keys_of_folder(folder: Path) -> dict[str, Any] | None:
     if not (features.is_dir() and labels.is_file()):
         return None
     keys = {"features": str(features), "labels": str(labels)}
-    card = read_card(folder)
-    if card is not None:  # a set of LocalMIL states its graph
-        keys["graph"] = card.description.graph
     return keys | ({"instance_labels": str(instances)} if instances.is_dir() else {})
 
 

@@ -45,9 +45,6 @@ class GridFile:
     data_seed: NonNegativeInt | None = 0
     keep: Keep = "best"
     """Checkpoints that remain when a cell is done."""
-    left_out_bags: NonNegativeInt = 0
-    """Number of test bags of a cell that models without a closed form predict again, without some
-    of their instances; 0 for no checks of maps. See `execution.map_checks`."""
     f1_at_half: bool = False
     """Whether tables of several data sets, ranks and figures have F1 at p ≥ 0.5, as the paper,
     instead of F1 at the threshold that each run chose."""

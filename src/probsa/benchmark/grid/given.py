@@ -5,7 +5,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError
 from ...training import SECTIONS, RunKey, load_yaml
 from .data_sets import check_paths
 from .entries import (
@@ -76,11 +75,6 @@ def given_grid(
     last = ExceptionRule(others=run_keys(for_runs, where="the flags", others=GRID_KEYS))
     given = load_yaml(path, what="grid", least="models") | own
     file = read_record(GridFile, given, where=where)
-    if file.left_out_bags and file.keep == "none":
-        raise InputError(
-            f"left_out_bags in {where} is {file.left_out_bags} with keep: none: the models predict "
-            "bags again, so keep their best checkpoints, or give left_out_bags: 0"
-        )
     for_all = run_keys(file.others, where=where, others=GRID_KEYS)
     rules = exceptions_of(file, where=where)
     models = listed(file.models)

@@ -78,9 +78,6 @@ def run(
         data_seed: Seed of the order of the bags, so that all seeds get the same batches; null: the
             seed of each run. Default: 0.
         keep: Checkpoints to keep of a finished cell: best, all or none. Default: best.
-        left_out_bags: Number of positive test bags per run on which the faithfulness of models
-            without a closed form is measured, by leaving out their instances (bags of at most 100
-            instances). Default: 0.
         f1_at_half: Whether the tables of several data sets, ranks and figures have F1 at a
             probability of 0.5, as the paper, instead of F1 at the threshold that each run chose.
             The tables of each data set have both. Default: false.

@@ -2,11 +2,11 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from ...datasets import StudyName
 from ...errors import InputError
-from ..command import Answer, Flag, write
+from ..command import Answer, Flag
 from ..flags import Classes, Csv, Dir, FeatureSet, InputDir, Name
 
 DOWNLOADED = "download"
@@ -43,15 +43,13 @@ class StudyFlags:
 
 
 def run(
-    name: Literal[StudyName, "localmil"],
+    name: StudyName,
     root: Annotated[Path, Flag(holds="folder")] | None = None,
     *,
     out: Dir,
     features: InputDir | None = None,
     feature_set: FeatureSet | None = None,
     flags: StudyFlags,
-    data: InputDir | None = None,
-    sets: Annotated[list[str], Flag("NAME")] | None = None,
     fetch: Annotated[str, Flag("REPO")] | None = None,
     revision: Name | None = None,
 ) -> Answer:
@@ -62,24 +60,13 @@ def run(
     and why.
 
     Args:
-        name: Name of the data set; table for a cohort of your own; localmil for sets with instance
-            labels, which recipes/localmil.yaml compares models on.
+        name: Name of the data set; table for a cohort of your own.
         root: Folder of the data set; for table, --features and --labels do as well.
         out: Folder to write to.
         features: Features made from the raw download: the work folder of probsa extract.
         fetch: Download the authors' folder from this repository of the Hugging Face Hub.
         revision: Branch, tag or commit of that repository.
-
-    Localmil:
-        data: Folder of the sets, instead of the root.
-        sets: Sets to prepare. Default: all.
     """
-    if name == "localmil":
-        if (root is None) == (data is None):
-            raise InputError("give the folder of the sets once: probsa dataset localmil --data DIR")
-        return _localmil(root or data, out, sets)
-    if data is not None or sets is not None:
-        raise InputError(f"--data and --sets are for localmil: {name} takes a folder after it")
     if flags.grades and name != "panda":
         raise InputError(f"--grades is for panda, whose slides have ISUP grades, not {name}")
     if fetch is not None:
@@ -116,26 +103,3 @@ def run(
         f"left out or corrected, and why: {study.folder / 'dataset.json'}",
     ]
     return Answer(study.to_dict(), "\n".join(lines))
-
-
-def _localmil(root: Any, out: Path, sets: list[str] | None) -> Answer:
-    """Prepare the sets of LocalMIL."""
-    from ...core import counted
-    from ...datasets import prepare_localmil
-
-    cards = prepare_localmil(
-        root, out, sets=sets, on_set=lambda name: write(f"reading {name}", error=True)
-    )
-    lines = []
-    for card in cards:
-        groups = f"in {card.folds} folds, groups not known (labels.csv has no column 'group')"
-        if card.groups is not None:
-            groups = f"of {counted(card.groups, 'group')} in {card.folds} folds"
-        lines.append(
-            f"{card.name}: {card.bags} bags ({card.positive_bags} positive) {groups}; "
-            f"{card.instances:,} instances ({card.positive_instances:,} positive) of "
-            f"{card.features} features; {counted(card.labelled_bags, 'bag')} with instance labels; "
-            f"graph: {card.description.graph}"
-        )
-    lines.append(f"next: probsa benchmark recipes/localmil.yaml --data {out}")
-    return Answer([card.to_dict() for card in cards], "\n".join(lines))

@@ -1,21 +1,19 @@
-"""Checks of the maps of finished cells that need the trained model.
+"""Checks of the maps of finished runs that need the trained model.
 
 How faithful the model's own score is (the area between its curves of deletion, and the correlation
 with leaving instances out), and how well the score localises that its maps would show: the one that
 the validation bags chose (`choose_map_score`), which for attention models is often another one.
 
-OUT/cells/DATA/METHOD/split0-seed0/map_checks.json   the checks of a finished cell
+OUT/cells/SET/METHOD/split0-seed0/map_checks.json   the checks of a run
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-
-from ...core import as_record, read_json, seed_of, write_json
-from ...errors import InputError, ProbSAError
-from ...evaluation import (
+from probsa.core import as_record, read_json, seed_of, write_json
+from probsa.errors import ProbSAError
+from probsa.evaluation import (
     LEAVE_ONE_OUT_UP_TO,
     DeletionCurves,
     MapScore,
@@ -25,15 +23,14 @@ from ...evaluation import (
     read_predictions,
     shown_precision,
 )
-from ...jobs import Stage, Task, TaskOutcome, cores
-from ...training import RunFolder, open_units
+from probsa.training import RunFolder, open_units
 
 FILE = "map_checks.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MapChecks:
-    """What was found for a cell; the mappings are by positive test bag."""
+    """What was found for a run; the mappings are by positive test bag."""
 
     asked: int
     """Largest number of bags that a model without a closed form predicts again."""
@@ -49,50 +46,31 @@ class MapChecks:
     """AP of the shown score within the bag; None unless it has instances of both labels."""
 
 
-@dataclass(kw_only=True)
-class CheckingMaps(Stage):
-    """Checks the maps of finished cells."""
+def check_maps(out: Path, *, bags: int) -> list[str]:
+    """Check the maps of the finished runs of an experiment, and return why some were not.
 
-    bags: int
-    """Largest number of positive test bags of a cell that a model without a closed form predicts
-    again. They are drawn by their names, so all methods have the same ones, from those with at most
-    `LEAVE_ONE_OUT_UP_TO` instances. Other models use all."""
-    threads: int
-    """Threads of a process; 0 for the cores that it may use."""
-
-    def known(self, task: Task) -> TaskOutcome | None:
-        """Return that a cell is done; what is damaged, or was asked of other bags, is not."""
+    Args:
+        out: The experiment's folder.
+        bags: Largest number of positive test bags of a run that a model without a closed form
+            predicts again. They are drawn by their names, so all methods have the same ones, from
+            those with at most `LEAVE_ONE_OUT_UP_TO` instances. Other models use all.
+    """
+    failures = []
+    for cell in sorted(out.glob("cells/*/*/*/cell.json")):
         try:
-            found = read_map_checks(task.target.parent)
-        except InputError:
-            return None
-        current = found is not None and found.asked == self.bags
-        return TaskOutcome(name=task.name, status="done", kept=True) if current else None
-
-    def start(self) -> None:
-        """Set the number of threads of this process."""
-        torch.set_num_threads(self.threads or cores())
-
-    def run(self, tasks: Iterator[Task]) -> Iterator[TaskOutcome]:
-        """Check the maps of each cell and write its file; a cell that fails has its reason."""
-        for task in tasks:
-            try:
-                found = _of_run(RunFolder(task.target.parent), bags=self.bags)
-                write_json(task.target, asdict(found))
-            except ProbSAError as error:
-                yield TaskOutcome(name=task.name, status="failed", reason=str(error))
-                continue
-            yield TaskOutcome(name=task.name, status="done", count=len(found.areas))
-
-    def record(self, task: Task, outcome: TaskOutcome) -> None:
-        """Nothing is kept of a failure: the next run of the grid tries again."""
+            found = read_map_checks(cell.parent)
+            if found is None or found.asked != bags:
+                write_json(cell.parent / FILE, asdict(_of_run(RunFolder(cell.parent), bags=bags)))
+        except ProbSAError as error:
+            failures.append(f"{cell.parent}: its maps were not checked: {error}")
+    return failures
 
 
 def read_map_checks(folder: Path) -> MapChecks | None:
     """Return what was found for the run in a folder; None if there is nothing.
 
     Raises:
-        InputError: The file is damaged. The next run of the grid writes it again.
+        InputError: The file is damaged; remove it.
     """
     path = folder / FILE
     return as_record(MapChecks, read_json(path), where=str(path)) if path.is_file() else None

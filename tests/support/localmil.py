@@ -33,7 +33,7 @@ def write_experiment(out, *, better=0.0, seeds=2, labels=None):
 
 
 def write_set(folder, *, n=N):
-    """Write the set as `probsa dataset localmil` does, with `n` instances in each bag."""
+    """Write the set, with `n` instances in each bag."""
     (folder / "features").mkdir(parents=True, exist_ok=True)
     for b in BAGS:
         with h5py.File(folder / "features" / f"{b}.h5", "w") as f:
