@@ -27,6 +27,7 @@ from .quantities import flattened as flattened
 from .quantities import quantity as quantity
 from .quantities import same_instances as same_instances
 from .quantities import score_name as score_name
+from .quantities import score_word as score_word
 from .quantities import showing as showing
 from .quantities import unit_of as unit_of
 from .quantities import value_of as value_of

@@ -168,18 +168,18 @@ def check_same_bag(predictions: Mapping[str, Prediction], *, bag: str) -> None:
 
 def doubt_of(p: Prediction, *, name: str) -> list[Quantity]:
     """Return the evidence of a model called `name`, and the doubt about it in several forms."""
-    wrong = value_of(p, "calls", title="")
+    wrong = value_of(p, "calls", name="")
     said = f"{int(np.nansum(wrong.values)):,} of {int(np.isfinite(wrong.values).sum()):,}"
     members = "" if p.variance_between is None else ", all members"
     title = f"doubt: standard deviation s\nof the evidence{members}"
-    deviation = flattened(quantity("deviation", np.sqrt(instance_variances(p)), title=title))
-    title = f"{name}: evidence m\nred: for the class, blue: against"
+    deviation = flattened(quantity("deviation", np.sqrt(instance_variances(p)), name=title))
+    evidence = f"{name}: evidence m\nred: for the class, blue: against"
     return [
-        quantity("evidence", instance_scores(p), title=title),
-        value_of(p, "probability", title=f"{name}:\nprobability", column=-1),
-        replace(wrong, title=f"calls (m > 0) that are wrong:\n{said}"),
-        replace(deviation, title=", ".join(filter(None, (deviation.title, deviation.flat)))),
-        value_of(p, "doubt", title="doubt: P(wrong)"),
+        quantity("evidence", instance_scores(p), name=evidence),
+        value_of(p, "probability", name=f"{name}:\nprobability", column=-1),
+        replace(wrong, name=f"calls (m > 0) that are wrong:\n{said}"),
+        replace(deviation, name=f"{title}, {deviation.flat}") if deviation.flat else deviation,
+        value_of(p, "doubt", name="doubt: P(wrong)"),
     ]
 
 
@@ -210,7 +210,8 @@ def _panels(single: Mapping[str, Prediction], *, strip: bool, only: str = "") ->
     labels = _labelled(single)
     if labels is not None and only in ("", "labels"):
         *_, q = quantities(labels)
-        yield "labels", replace(q, title=q.title.replace(": ", separator, 1), note="")
+        positive = f"{int(np.nansum(q.values)):,} of {len(q.values):,} positive"
+        yield "labels", replace(q, name=f"instance labels{separator}{positive}", note="")
     for name, p in single.items():
         for q in quantities(p, also=("variance",)):
             if q.key == "labels" or q.absent or only not in ("", q.key):
@@ -220,7 +221,7 @@ def _panels(single: Mapping[str, Prediction], *, strip: bool, only: str = "") ->
                 said = f"σ² ({p.score_kind}²) {_variation(p.attention_variance)}"
             flat = f" · {q.flat}" if q.flat and strip else ""
             title = f"{name if strip else _two_lines(name)}{separator}{said}{flat}"
-            yield f"{name} {q.key}", replace(q, title=title, note="")
+            yield f"{name} {q.key}", replace(q, name=title, class_name="", note="")
 
 
 def _variation(variance: np.ndarray) -> str:

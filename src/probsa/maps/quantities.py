@@ -6,6 +6,7 @@ why there is none. `quantities` lists those of a map, and `value_of` returns any
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -154,7 +155,8 @@ class Quantity:
 
     key: str
     """Row of `KINDS`."""
-    title: str
+    name: str
+    """What it is, as `evidence mean μ`."""
     values: Values
     unit: str = ""
     limits: tuple[float, float] = (0.0, 1.0)
@@ -165,6 +167,13 @@ class Quantity:
     """Why there are no values."""
     flat: str = ""
     """Why all values have the same colour; empty if they do not."""
+    class_name: str = ""
+    """The class whose values they are, where there are several."""
+
+    @property
+    def title(self) -> str:
+        """The text above a map: the name, and the class."""
+        return f"{self.name}, {self.class_name}" if self.class_name else self.name
 
     @property
     def kind(self) -> Kind:
@@ -190,14 +199,14 @@ class Quantity:
 
 
 def value_of(
-    p: Prediction, key: str, *, title: str, column: int = 0, unit: str = "", absent: str = ""
+    p: Prediction, key: str, *, name: str, column: int = 0, unit: str = "", absent: str = ""
 ) -> Quantity:
     """Return one class of a quantity of the table, with the colours of its own range.
 
     Args:
         p: The bag's prediction.
         key: Row of `KINDS`.
-        title: Text above a map.
+        name: What it is, for the text above a map.
         column: Column of the values, if there is one for each class.
         unit: Unit of the values.
         absent: Reason to state if the prediction has no such values.
@@ -205,16 +214,16 @@ def value_of(
     found = KINDS[key].of(p)
     if found is None:
         none = np.full(len(p.attention_mean), np.nan)
-        return Quantity(key=key, title=title, unit=unit, values=none, absent=absent)
-    return quantity(key, np.asarray(column_of(found, column)), title=title, unit=unit)
+        return Quantity(key=key, name=name, unit=unit, values=none, absent=absent)
+    return quantity(key, np.asarray(column_of(found, column)), name=name, unit=unit)
 
 
-def quantity(key: str, values: Values, *, title: str, unit: str = "") -> Quantity:
+def quantity(key: str, values: Values, *, name: str, unit: str = "") -> Quantity:
     """Return given values as a quantity, with the colours of their own range."""
     limits = KINDS[key].limits or (0.0, 1.0)
     if KINDS[key].limits is None and np.isfinite(values).any():
         limits = _centred(key, value_range(values))
-    return Quantity(key=key, title=title, unit=unit, values=values, limits=limits)
+    return Quantity(key=key, name=name, unit=unit, values=values, limits=limits)
 
 
 def _centred(key: str, limits: tuple[float, float]) -> tuple[float, float]:
@@ -249,7 +258,11 @@ def flattened(q: Quantity, *, logits: bool = False) -> Quantity:
 
 
 def quantities(
-    p: Prediction, limits: ColourLimits | None = None, *, also: Sequence[str] = DOUBTS
+    p: Prediction,
+    limits: ColourLimits | None = None,
+    *,
+    also: Sequence[str] = DOUBTS,
+    column: int | None = None,
 ) -> Iterator[Quantity]:
     """Yield the quantities that a map shows of one class, then those of the next.
 
@@ -261,67 +274,96 @@ def quantities(
         limits: Scale of all bags, by which values that hardly reach into it are flat; None: the
             bag's own, on which values that are almost equal are flat.
         also: The rows that are shown beside the score.
+        column: The class; None: all of them.
     """
-    n, width, unit, own_score = len(p.attention_mean), columns_of(p), unit_of(p), score_name(p)
-    names = column_titles(p)
+    width = columns_of(p)
+    unit = unit_of(p)
     span = limits or bag_limits(p)
-    variance, squared = f"{own_score.removesuffix(' mean μ')} variance", f"{unit}²"
-    is_own = p.score_kind not in SHOWN_KINDS
-    # (title, unit, reason if the values are 0)
-    words = {
-        "probability": ("probability", "", ""),
-        "doubt": ("doubt: P(wrong)", "", ""),
-        "variance": (f"{variance} σ²", squared, NO_VARIANCE),
-        "within": (f"{variance} within members", squared, "no variance within members"),
-        "between": (f"{variance} between members", squared, "no variance between members"),
-    }
-    key = key_of(p)
-    shown = [(key, own_score, p.attention_mean, unit, "")]
-    for row in also:
-        values = p.attention_variance if row == "variance" else KINDS[row].of(p)
-        if row != key and values is not None and (is_own or row == "probability"):
-            title, of, none = words[row]
-            shown.append((row, title, values, of, none))
-    for c in range(width):
-        for key, title, array, of, none in shown:
-            title = f"{title}, {names[c]}" if width > 1 else title
-            ends = KINDS[key].limits
+    # σ² stands beside the model's own mean only
+    name = score_name(p) if p.score_kind in SHOWN_KINDS else f"{score_name(p)} μ"
+    score = _Shown(key_of(p), name, p.attention_mean, unit)
+    shown = [score, *_beside_score(p, also)]
+    classes = column_titles(p) if width > 1 else [""]
+    for c, class_name in enumerate(classes):
+        if column not in (None, c):
+            continue
+        for row in shown:
+            ends = KINDS[row.key].limits
             # parts of a variance have the colours of their own range: in that of the sum, both
             # would be dark
-            is_part = key in ("within", "between")
-            own = limits is None or is_part
-            values = np.asarray(column_of(array, c), np.float64)
-            among = value_range(array) if is_part else span.variance if none else span.mean
-            q = Quantity(
-                key=key,
-                title=title,
-                unit=of,
-                values=values,
-                limits=ends or _centred(key, among),
-                absent="" if array.any() else none,
-            )
-            if own:
-                q = flattened(q, logits=p.score_kind == "logit")
-            elif ends is None and KINDS[key].signed:
-                q = replace(q, flat=too_low(values, q.limits))
-            reach = seen(values, of_chance if ends else None)
-            if q.flat:
-                note = f"{q.flat} ({reach})"
-            elif ends:
-                note = f"this bag: {reach}"
-            elif own:
-                note = f"scale of this bag: {reach}"
+            is_part = row.key in ("within", "between")
+            has_own_scale = limits is None or is_part
+            values = np.asarray(column_of(row.values, c), np.float64)
+            if is_part:
+                among = value_range(row.values)
             else:
-                note = f"this bag: {reach}; scale of all bags"
-            yield replace(q, note=note)
+                among = span.variance if row.none else span.mean
+            q = Quantity(
+                key=row.key,
+                name=row.name,
+                class_name=class_name,
+                unit=row.unit,
+                values=values,
+                limits=ends or _centred(row.key, among),
+                absent="" if row.values.any() else row.none,
+            )
+            if has_own_scale:
+                q = flattened(q, logits=p.score_kind == "logit")
+            elif ends is None and KINDS[row.key].signed:
+                q = replace(q, flat=too_low(values, q.limits))
+            yield replace(q, note=_reach(q, has_own_scale=has_own_scale))
         known = _known(p)
         if known is not None:
+            positive = int(np.nansum(known))
             yield Quantity(
                 key="labels",
-                title=f"instance labels: {int(np.nansum(known)):,} of {n:,} positive",
+                name=f"instance labels: {positive:,} of {len(known):,} positive",
                 values=known,
                 note="true labels, never used in training",
             )
+
+
+class _Shown(NamedTuple):
+    """A row of `KINDS` that a map shows, for all classes."""
+
+    key: str
+    name: str
+    values: np.ndarray
+    unit: str = ""
+    none: str = ""
+    """The reason to state if all values are 0."""
+
+
+def _beside_score(p: Prediction, also: Sequence[str]) -> Iterator[_Shown]:
+    """Yield what there is of these rows; of a score that is not the model's, the probability."""
+    unit = f"{unit_of(p)}²"
+    score = score_word(p)
+    words = {
+        "probability": ("probability", "", ""),
+        "doubt": ("doubt: P(wrong)", "", ""),
+        "variance": (f"{score} variance σ²", unit, NO_VARIANCE),
+        "within": (f"{score} variance within members", unit, "no variance within members"),
+        "between": (f"{score} variance between members", unit, "no variance between members"),
+    }
+    is_own = p.score_kind not in SHOWN_KINDS
+    for key in also:
+        values = p.attention_variance if key == "variance" else KINDS[key].of(p)
+        if key != key_of(p) and values is not None and (is_own or key == "probability"):
+            name, unit_of_row, none = words[key]
+            yield _Shown(key, name, values, unit_of_row, none)
+
+
+def _reach(q: Quantity, *, has_own_scale: bool) -> str:
+    """Say what the colours span, and how much of that the values of this bag reach."""
+    ends = q.kind.limits
+    reach = seen(q.values, of_chance if ends else None)
+    if q.flat:
+        return f"{q.flat} ({reach})"
+    if ends:
+        return f"this bag: {reach}"
+    if has_own_scale:
+        return f"scale of this bag: {reach}"
+    return f"this bag: {reach}; scale of all bags"
 
 
 def columns_of(p: Prediction) -> int:
@@ -351,12 +393,17 @@ def key_of(p: Prediction) -> str:
 
 
 def score_name(p: Prediction) -> str:
+    """Return the name of the score that the map shows, with what its values are: means."""
+    return score_word(p) if p.score_kind in SHOWN_KINDS else f"{score_word(p)} mean"
+
+
+def score_word(p: Prediction) -> str:
     """Return the name of the score that the map shows."""
     if p.score_kind in SHOWN_KINDS:
         return TITLES.get(SHOWN_KINDS[p.score_kind], SHOWN_KINDS[p.score_kind])
     if p.score_has_level:
-        return "evidence mean μ"
-    return f"{'attention' if p.score_kind in ('logit', 'weight') else 'instance score'} mean μ"
+        return "evidence"
+    return "attention" if p.score_kind in ("logit", "weight") else "instance score"
 
 
 def unit_of(p: Prediction) -> str:

@@ -34,7 +34,7 @@ from .quantities import (
     columns_of,
     key_of,
     quantities,
-    score_name,
+    score_word,
     unit_of,
 )
 from .scale import ColourLimits
@@ -162,17 +162,15 @@ def draw_strip(
     """
     slices = match_slices(p, scan.positions, path=scan.path)
     position = np.asarray(scan.positions, np.float64)[slices]
-    classes = columns_of(p)
-    column = p.of_task.column(p, classes, called=True)
-    found = list(quantities(p, limits, also=also))
-    per_class = len(found) // classes
-    found = found[column * per_class :][:per_class]
-    shown = [q for q in found if q.key != "labels" and not q.absent]
+    column = p.of_task.column(p, columns_of(p), called=True)
+    of_class = {q.key: q for q in quantities(p, limits, also=also, column=column)}
+    labels = of_class.pop("labels", None)
+    shown = [q for q in of_class.values() if not q.absent]
     rows = selected(shown[0].values, position)
     frames = None
-    for q in (q for q in found if q.key == "labels"):  # frames of this colour; grey: unknown
-        known = np.isfinite(q.values[rows])[:, None]
-        frames = np.where(known, q.colours[rows], 128).astype(np.uint8)
+    if labels is not None:  # frames of this colour; grey: unknown
+        known = np.isfinite(labels.values[rows])[:, None]
+        frames = np.where(known, labels.colours[rows], 128).astype(np.uint8)
     tiles = slice_tiles(
         scan, slices[rows].tolist(), swatches=[q.colours[rows] for q in shown], frames=frames
     )
@@ -180,13 +178,12 @@ def draw_strip(
     figure = new_figure(width, height + BAR + PLOT_HEIGHT, dpi=DPI, rows=3, columns=len(shown))
     grid = figure.add_gridspec(3, len(shown), height_ratios=(height, BAR, PLOT_HEIGHT))
     top = figure.add_subplot(grid[0, :], label="slices")
-    _draw_tiles(top, tiles, rows=rows, position=position, shown=shown, several=classes > 1)
+    _draw_tiles(top, tiles, rows=rows, position=position, shown=shown)
     for k, q in enumerate(shown):
         cax = figure.add_subplot(grid[1, k])
         draw_bar(top, q, below=True, length=width / len(shown) - 0.4, across=1.0, cax=cax)
-        name = q.title.rpartition(", ")[0] if classes > 1 else q.title
         unit = f" ({q.unit})" if q.unit else ""
-        cax.set_title(f"{name}{unit}", fontsize=SMALL, loc="left", pad=3)
+        cax.set_title(f"{q.name}{unit}", fontsize=SMALL, loc="left", pad=3)
     plot = figure.add_subplot(grid[2, :], label="values")
     _draw_values(plot, p, position, rows=rows)
     first = heading(p) if title is None else title
@@ -195,9 +192,8 @@ def draw_strip(
 
 
 def _draw_tiles(
-    ax: Axes, tiles: Tiles, *, rows: np.ndarray, position: np.ndarray, shown: list[Quantity],
-    several: bool,
-) -> None:  # fmt: skip
+    ax: Axes, tiles: Tiles, *, rows: np.ndarray, position: np.ndarray, shown: list[Quantity]
+) -> None:
     height, width = tiles.image.shape[:2]
     ax.imshow(tiles.image, extent=(0, width, height, 0), interpolation="none", aspect="auto")
     ax.axis("off")
@@ -207,11 +203,8 @@ def _draw_tiles(
         if len(rows) == n
         else f"the {len(rows)} of {n} with the highest {key}"
     )
-    words = []
-    for q in shown:
-        name = q.title.rpartition(", ")[0] if several else q.title
-        words.append(f"{name} ({q.note})")
-    of_class = f" of {shown[0].title.rpartition(', ')[2]}" if several else ""
+    words = [f"{q.name} ({q.note})" for q in shown]
+    of_class = f" of {shown[0].class_name}" if shown[0].class_name else ""
     text = (
         f"{subset}, by position in mm; colours below each, from the top{of_class}: "
         f"{', '.join(words)}"
@@ -256,10 +249,9 @@ def _draw_values(ax: Axes, p: Prediction, position: np.ndarray, *, rows: np.ndar
             ms=4, color=colour, label=label,
         )  # fmt: skip
     ax.set_xlabel("position along the scan (mm)", fontsize=SMALL)
-    score = score_name(p).removesuffix(" mean μ")
     deviation = "" if p.score_kind in SHOWN_KINDS else ", ± σ"
     unit = f" ({unit_of(p)})" if unit_of(p) else ""
-    ax.set_ylabel(f"{score}{unit}{deviation}", fontsize=SMALL)
+    ax.set_ylabel(f"{score_word(p)}{unit}{deviation}", fontsize=SMALL)
     ax.tick_params(labelsize=SMALL, length=3)
     ax.xaxis.set_major_locator(MaxNLocator(10))
     ax.margins(x=0.01, y=0.12)

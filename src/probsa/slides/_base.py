@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -256,6 +257,9 @@ class Scan:
     """Millimetres between (rows, columns) of pixels."""
     thickness: float | None
     """Slice thickness in millimetres, as the file states it."""
+    plane: Literal["axial", "sagittal", "coronal"] | None = "axial"
+    """The plane of its slices, which are turned to the standard display; None: not stated, so that
+    left and right are not known."""
     notes: tuple[str, ...] = ()
     """Remarks for the user: gantry tilt, uneven spacing, missing or duplicate slices, …"""
     properties: dict[str, str] = field(default_factory=dict)

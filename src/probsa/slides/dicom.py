@@ -63,6 +63,7 @@ def open_series(name: str, path: Path, *, files: Sequence[Path]) -> Scan:
         positions=positions,
         spacing=(columns, rows) if display.transpose else (rows, columns),
         thickness=thick[0][0] if thick else None,
+        plane=None if planes[0].orientation is None else display.plane,
         notes=tuple(notes),
         properties={**first.properties, "TransferSyntax": reader.syntax},
     )

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -17,7 +18,8 @@ from .dicom_headers import Plane
 SAME_PLACE = 0.01
 """Millimetres: slices closer than this are at the same position."""
 _LISTED = 6
-_AXES = ("sagittal", "coronal", "axial")
+AnatomicalPlane = Literal["sagittal", "coronal", "axial"]
+_AXES: tuple[AnatomicalPlane, ...] = ("sagittal", "coronal", "axial")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +35,7 @@ class Display:
     flip_columns: bool = False
     normal: tuple[float, ...] = (0.0, 0.0, 1.0)
     """Unit vector along which positions ascend (left, posterior, superior)."""
-    plane: str = "axial"
+    plane: AnatomicalPlane = "axial"
 
     def apply(self, image: Float[np.ndarray, "h w"]) -> Float[np.ndarray, "rows columns"]:
         """Return the stored image as it is displayed."""

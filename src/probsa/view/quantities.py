@@ -43,13 +43,13 @@ def quantities(
     unstated = no_probability_reason(p)
 
     def stored(key: str, title: str, unit: str, absent: str = "") -> Quantity:
-        return value_of(p, key, title=title, column=column, unit=unit, absent=absent)
+        return value_of(p, key, name=title, column=column, unit=unit, absent=absent)
 
     mean = column_of(p.attention_mean, column)
-    title = score_name(p).removesuffix(" μ")
+    title = score_name(p)
     own = "evidence" if p.score_has_level else "mean"
     found = {
-        "mean": quantity(own, mean, title=title, unit=unit),
+        "mean": quantity(own, mean, name=title, unit=unit),
         "deviation": stored("deviation", "standard deviation", unit, NO_VARIANCE),
         "probability": stored(
             "probability", "probability", "probability",
@@ -61,7 +61,7 @@ def quantities(
         names = p.outputs[1:] or [str(k + 1) for k in range(len(columns))]
         for k, (name, values) in enumerate(zip(names, columns, strict=True), start=1):
             title = f"P(at least {name}), alone"
-            found[f"grade-{k}"] = quantity("probability", values, title=title, unit="probability")
+            found[f"grade-{k}"] = quantity("probability", values, name=title, unit="probability")
     found |= {
         "contribution": stored(
             "contribution", f"contribution to the {words.noun}", "logit",
@@ -77,15 +77,15 @@ def quantities(
         return found
     check_comparable(p, other)
     score = mean - column_of(other.attention_mean, column)
-    theirs = value_of(other, "probability", title="", column=column)
+    theirs = value_of(other, "probability", name="", column=column)
     chance = found["probability"].values - theirs.values
     difference = quantity(
-        "difference", chance, title="difference of P, this − other", unit="probability"
+        "difference", chance, name="difference of P, this − other", unit="probability"
     )
     none = "" if np.isfinite(chance).any() else "Not both models have a probability of each patch."
     title = "difference of means, this − other"
     return found | {
-        "difference": quantity("difference", score, title=title, unit=unit),
+        "difference": quantity("difference", score, name=title, unit=unit),
         "difference-probability": replace(difference, absent=none),
     }
 

@@ -14,7 +14,6 @@ from ..slides import WINDOWS, Scan
 from .scripts import packed
 
 INT16 = (-32768, 32767)
-NO_SIDES = ("ImageOrientationPatient is missing", "sagittal", "coronal")
 """Words in the notes of scans whose left side of the picture is not known to be the right of the
 patient, as it is in other scans."""
 
@@ -52,7 +51,7 @@ def scan_page(shown: ScanView) -> dict[str, Any]:
         "positions": packed(np.asarray(scan.positions), "f4"),
         "slices": packed(shown.slices, "i4"),
         "windows": {name: list(window) for name, window in WINDOWS.items()},
-        "sides": not any(word in note for note in scan.notes for word in NO_SIDES),
+        "sides": scan.plane == "axial",
         "notes": list(scan.notes),
         "reduced": "" if shown.size == (width, height) else reduced,
     }

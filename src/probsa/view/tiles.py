@@ -137,7 +137,7 @@ def slice_picture(scan: Scan) -> bytes:
 def picture_of_values(p: Prediction, layout: Layout, limits: tuple[float, float]) -> bytes:
     """Return the mean of each instance at its place as JPEG, on the scale of all bags."""
     key = "evidence" if p.score_has_level else "mean"
-    q = quantity(key, column_of(p.attention_mean, chosen_column(p)), title="")
+    q = quantity(key, column_of(p.attention_mean, chosen_column(p)), name="")
     most = max(abs(v) for v in limits)
     colours = replace(q, limits=(-most, most) if q.kind.signed else limits).colours
     cells = raster(layout, finest=4, longest=THUMBNAIL).owners
