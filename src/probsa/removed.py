@@ -9,6 +9,10 @@ REMOVED: Mapping[str, str] = {
     "closed_form": "samples of the posterior, which every model draws",
     "consistency": "guidance: normal; this term was equal to its control on every set",
     "consistency_weight": "guidance: normal",
+    "convert_checkpoint": (
+        "`probsa train --model NAME --preset original`, or a folder that save_pretrained wrote "
+        "(probsa.from_pretrained)"
+    ),
     "left_out_bags": "python benchmarks/localmil/run.py --left-out-bags N",
     "localmil": "python benchmarks/localmil/run.py DIR --out OUT",
     "pooling": "nothing: samples of the posterior are drawn",

@@ -21,12 +21,10 @@ from probsa.models import (
     catalogue_rows,
     known_arguments,
     known_names,
-    known_originals,
     listed_models,
     look_up,
     names,
 )
-from probsa.models._originals import sources
 
 HEAVY = ("torch", "sklearn", "matplotlib", "scipy.stats", "timm", "transformers")
 PROGRAM = f"""
@@ -277,11 +275,6 @@ CASES = {
         "convert data/features --from trident --to clam --out new --slide-mpp gone.csv",
         "convert data/features --from trident --to clam --out new --feature-set none",
     ],
-    "convert-checkpoint": [
-        "convert-checkpoint gone.pt --reference clam_sb --out new.safetensors",
-        "convert-checkpoint text.txt --reference clam --out new.safetensors",
-        "convert-checkpoint text.txt --reference clam_sb --argument x --out new.safetensors",
-    ],
     "dataset": [
         "dataset camelyon16 gone --out new",
         "dataset camelyno16 data --out new",
@@ -344,8 +337,6 @@ def test_names_and_arguments_in_the_source_are_those_of_the_registry(monkeypatch
     """What is read from the source is compared with what the imported classes say."""
     registered = {name: frozenset(arguments(name)) for name in names()}
     described = catalogue_rows()
-    # `support.originals` registers more of them, for the tests of parity
-    of_package = {name for name, s in sources().items() if s.read.__module__.startswith("probsa")}
     known = encoders()
     listed = listed_models()
     monkeypatch.delitem(sys.modules, "probsa.models._registry")
@@ -353,7 +344,6 @@ def test_names_and_arguments_in_the_source_are_those_of_the_registry(monkeypatch
     assert {name: known_arguments(name) for name in known_names()} == registered
     assert catalogue_rows() == described
     assert listed_models() == listed
-    assert set(known_originals()) == of_package
     assert known_encoders() == known
     assert "probsa.models._registry" not in sys.modules  # the source told it all
     assert "probsa.features._registry" not in sys.modules

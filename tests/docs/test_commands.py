@@ -43,7 +43,6 @@ NOT_RUN = {
     "probsa demo": "tests/cli/test_demo.py runs a small one",
     "probsa doctor": "tests/cli/test_doctor.py; its answer depends on the machine",
     "probsa benchmark": "grids are run in tests/benchmark",
-    "probsa convert-checkpoint": "weights of a published method; tests/training/test_conversion.py",
     "probsa dataset camelyon16": "a published data set; tests/datasets/studies",
     "--device cuda": "a graphics card and weights of ResNet-50",
     "probsa view": "a server that does not end; exported pages are run in the README",

@@ -14,11 +14,13 @@ from support.made_bags import made_bags
 from support.refusals import refused
 
 import probsa
+from probsa.cli.entry import main
 from probsa.core import read_json, write_bag, write_json
 from probsa.datasets import open_bags
 from probsa.errors import CheckpointError, InputError, MissingExtra, OutputExists, UnknownName
 from probsa.evaluation import MapTest
 from probsa.evaluation.words import no_interval_text
+from probsa.removed import REMOVED
 from probsa.statistics import NoInterval
 from probsa.training import DataConfig, RunConfig, TrainingConfig, train
 from probsa.workflow import finish_run
@@ -202,3 +204,18 @@ def test_names_that_are_neither_folder_nor_repository(monkeypatch):
         refused(InputError, "there is no folder", probsa.from_pretrained, name)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     refused(MissingExtra, r"'\.\[hub\]'", probsa.from_pretrained, "someone/made")
+
+
+@pytest.mark.parametrize("command", [False, True])
+def test_a_file_in_place_of_a_run_names_what_to_use_instead(run, tmp_path, capsys, command):
+    """Earlier versions wrote converted weights of other programs into single files."""
+    file = next(run.path.rglob("best.safetensors"))
+    if command:
+        given = ["predict", str(file), "--features", str(tmp_path), "--out", str(tmp_path / "out")]
+        assert main(given) == 2
+        said = capsys.readouterr().err
+    else:
+        with pytest.raises(InputError) as caught:
+            probsa.load(file)
+        said = str(caught.value)
+    assert str(file) in said and REMOVED["convert_checkpoint"] in said

@@ -6,12 +6,13 @@ import pytest
 import torch
 from models.test_contract import make, same
 from support.golden import Golden, close
+from support.originals_of import from_original
 from support.random_bags import F64, adjacency, random_bag, types_not_executed
 from torch import Tensor
 
 from probsa import Bag, pack
-from probsa.errors import CheckpointError, GraphError, InputError
-from probsa.models import build, from_original, nearest_arcs
+from probsa.errors import GraphError, InputError
+from probsa.models import build, nearest_arcs
 
 
 @pytest.fixture(scope="module", params=["camil_tf_binary", "camil_tf_subtyping"])
@@ -102,8 +103,6 @@ def test_torchmils_other_layouts(shared_golden):
     torch.testing.assert_close(model(pack([bag])).logits, plain.logits)
     ungated = {k: v for k, v in golden.state.items() if "fc_gated" not in k}
     assert from_original(golden.name, ungated).attention.trunk.gate is None
-    with pytest.raises(CheckpointError, match="use_mlp"):
-        golden.model(use_mlp=True)
 
 
 def by_brute_force(coords: Tensor, x: Tensor, *, nearest: int, compared: int, kind: str) -> Tensor:

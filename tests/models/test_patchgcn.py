@@ -6,12 +6,12 @@ import pytest
 import torch
 from support.golden import Golden, close
 from support.options import made, some_bags
+from support.originals_of import from_original
 from support.random_bags import F64
 from torch import nn
 
 from probsa import Bag, pack
 from probsa.layers.graph import neighbourhoods
-from probsa.models import from_original
 from probsa.models.patchgcn import GENConv
 
 

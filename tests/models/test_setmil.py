@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from support.dense_setmil import Dense, at_cells, bucket_matrices, cells_of
 from support.golden import Golden, close
-from support.originals import relative_positions
+from support.originals_of import relative_positions
 from support.random_bags import F64
 from torch import Tensor
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from models.test_contract import batch, make_bag, turned
 from support.options import made, some_bags
+from support.originals_of import from_original
 from support.random_bags import F64, dense_laplacian
 from torch import Tensor
 
 from probsa import pack
 from probsa.layers.graph import both_ways, normalised
-from probsa.models import from_original
 
 BASE = {"embed": 8, "attention_dim": 4, "heads": 2}
 

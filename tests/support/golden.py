@@ -13,10 +13,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from probsa import Bag
-from probsa.models import Model, from_original
-from probsa.models._originals import renaming, sources
+from probsa.models import Model
 
-from . import originals as originals
+from .originals_of import framed, from_original, reference_of, renaming, sources
 
 
 def close(got: Tensor, want: Tensor, *, relative: float = 2e-5) -> None:
@@ -42,8 +41,7 @@ class Golden:
     @property
     def reference(self) -> str:
         """The original whose set it is."""
-        stem = self.name.removeprefix("ckpt_")
-        return max((name for name in sources() if stem.startswith(name)), key=len)
+        return reference_of(self.name)
 
     @property
     def constructor(self) -> dict[str, Any]:
@@ -89,7 +87,7 @@ class Golden:
         }
         bag = Bag(**{**fields, **more})
         canvas = self.constructor.get("img_size")
-        return bag if canvas is None else originals.framed(bag, canvas)
+        return bag if canvas is None else framed(bag, canvas)
 
     def noise(self, b: int) -> Tensor | None:
         """Return the stored noise, or noise that sorts the instances into DTFD's order."""
@@ -102,7 +100,7 @@ class Golden:
 
     def names(self, model: Model) -> dict[str, str]:
         """Return our name of each of the original's parameters that has one in our model."""
-        rules = sources()[self.reference].names
+        rules = sources[self.reference].names
         renamed = {
             k: renaming(k.replace(".module.", "."), rules) for k in self.metadata["parameter_order"]
         }

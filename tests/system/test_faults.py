@@ -32,12 +32,7 @@ from probsa.cohorts.flow import extract_cohort
 from probsa.errors import ProbSAError
 from probsa.features import _weights
 from probsa.patches import settings
-from probsa.training.checkpoints import (
-    Checkpoint,
-    convert_checkpoint,
-    read_state,
-    restore_optimizer,
-)
+from probsa.training.checkpoints import Checkpoint, restore_optimizer
 
 
 def no_import() -> None:
@@ -362,10 +357,6 @@ def read_weights(path: Path) -> object:
     return _weights.read(path)
 
 
-def read_original(path: Path) -> object:
-    return read_state(path)
-
-
 def restore(path: Path) -> object:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], momentum=0.9)
     checkpoint = Checkpoint(
@@ -376,21 +367,13 @@ def restore(path: Path) -> object:
     return restore_optimizer(optimizer, checkpoint)
 
 
-def convert(path: Path) -> object:
-    return convert_checkpoint(path, path.with_suffix(".out"), reference="clam.CLAM_SB")
-
-
 @pytest.mark.parametrize("fault", PLANTS)
 @pytest.mark.parametrize(
     ("call", "suffix", "target"),
     [
         (read_weights, ".pth", "torch.load"),
         (read_weights, ".safetensors", "safetensors.torch.load_file"),
-        (read_original, ".pth", "torch.load"),
-        (read_original, ".pth", "probsa.training.checkpoints.leaves"),
-        (read_original, ".safetensors", "probsa.training.checkpoints.load_file"),
         (restore, ".safetensors", "torch.optim.SGD.load_state_dict"),
-        (convert, ".pth", "torch.load"),
     ],
 )
 def test_a_fault_while_weights_are_read_is_no_damage(
@@ -407,9 +390,8 @@ def test_a_fault_while_weights_are_read_is_no_damage(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("call", [read_weights, read_original])
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
-def test_damaged_weights_have_a_reason(tmp_path, call, suffix, damage):
+def test_damaged_weights_have_a_reason(tmp_path, suffix, damage):
     path = tmp_path / f"a{suffix}"
     if suffix == ".pth":
         torch.save({"w": torch.zeros(2)}, path)
@@ -417,5 +399,5 @@ def test_damaged_weights_have_a_reason(tmp_path, call, suffix, damage):
         save_file({"w": torch.zeros(2)}, path)
     damage(path)
     with pytest.raises(ProbSAError) as caught:
-        call(path)
+        read_weights(path)
     assert path.name in str(caught.value)

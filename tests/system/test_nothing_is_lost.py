@@ -9,7 +9,7 @@ import hashlib
 import io
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ import h5py
 import numpy as np
 import pytest
 from PIL import Image
-from safetensors.torch import save_file
 from support.made_studies import asap_xml, lattice, write_slide
 from support.stored import write_folder
 
@@ -106,11 +105,6 @@ CASES = {
         )
         for to in ("clam", "torchmil")
     },
-    "convert-checkpoint": Case(
-        line="convert-checkpoint IN/weights.safetensors --reference dsmil --out OUT",
-        inputs=("weights.safetensors", "run/checkpoints/best.safetensors"), flags=OVERWRITE,
-        suffix=".safetensors",
-    ),
     "dataset table": Case(
         line="dataset table IN/cohort --features IN/cohort/features --labels IN/cohort.csv "
         "--out OUT",
@@ -246,7 +240,6 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("normal_001", "tumor_001"):
         write_slide(folder / "c16work" / "features_test", name, lattice(4, 3))
 
-    save_file(original_dsmil(), folder / "weights.safetensors")
     write_folder(folder / "grid" / "data", bags=9, kind="slide")
     grid = (
         "models: [{name: abmil, embed: 4, attention_dim: 2}]  # a remark of the user\n"
@@ -254,19 +247,6 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (folder / "grid" / "grid.yaml").write_text(grid)
     return folder
-
-
-def original_dsmil() -> Mapping[str, object]:
-    """Return random weights under the names of DSMIL's original."""
-    import torch
-
-    sizes = {
-        "i_classifier.fc.0.weight": (1, 8), "i_classifier.fc.0.bias": (1,),
-        "b_classifier.q.0.weight": (128, 8), "b_classifier.q.0.bias": (128,),
-        "b_classifier.q.2.weight": (128, 128), "b_classifier.q.2.bias": (128,),
-        "b_classifier.fcc.weight": (1, 1, 8), "b_classifier.fcc.bias": (1,),
-    }  # fmt: skip
-    return {name: torch.randn(*size) for name, size in sizes.items()}
 
 
 def content(folder: Path) -> Content:

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 
 from probsa import removed
-from probsa.errors import CheckpointError, InputError, MissingExtra
-from probsa.models import _originals, build
+from probsa.errors import CheckpointError, MissingExtra
+from probsa.models import build
 from probsa.training import config
 from probsa.training.checkpoints import load_checkpoint, restore_model, save_checkpoint
 
@@ -122,41 +122,6 @@ def test_an_error_inside_a_constructor_is_not_the_files(saved, monkeypatch, faul
         restore_model(load_checkpoint(saved[0]))
     assert not isinstance(caught.value, CheckpointError)
     assert fault.__name__ in [entry.name for entry in caught.traceback]
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("inside", ["reader", "constructor"])
-def test_an_error_while_an_original_is_read_is_not_the_files(saved, monkeypatch, fault, inside):
-    def read(of):
-        if inside == "reader":
-            fault()
-        return {"in_dim": 4, "embed": (8, 4)}
-
-    source = _originals.Source(read=read, model="abmil", ignores=(), names=())
-    monkeypatch.setitem(_originals.sources(), "made", source)
-    if inside == "constructor":
-        monkeypatch.setattr("probsa.models._attention.Embed", fault)
-    with pytest.raises((LookupError, TypeError, AttributeError, ImportError)) as caught:
-        _originals.from_original("made", saved[1].state_dict())
-    assert not isinstance(caught.value, CheckpointError)
-    assert fault.__name__ in [entry.name for entry in caught.traceback]
-
-
-@pytest.mark.parametrize(
-    ("default", "wrong"),
-    [(4, "x"), (4, 2.5), (4, [4]), (0.5, "x"), (0.5, [1]), (True, "x"), ((4,), 8)],
-)
-def test_an_argument_of_an_original_has_the_kind_of_its_default(saved, monkeypatch, default, wrong):
-    def read(of):
-        of.arguments.get("theirs", default)
-        return {"in_dim": 4, "embed": (8, 4)}
-
-    source = _originals.Source(read=read, model="abmil", ignores=(), names=())
-    monkeypatch.setitem(_originals.sources(), "made", source)
-    state = saved[1].state_dict()
-    assert _originals.from_original("made", state, theirs=default).name == "abmil"
-    with pytest.raises(InputError, match="theirs is"):
-        _originals.from_original("made", state, theirs=wrong)
 
 
 def test_files_that_are_no_checkpoints(tmp_path):

@@ -39,10 +39,9 @@ traceback of an error."""
 COMMANDS = (
     "info", "run", "patch", "extract", "convert", "verify", "dataset", "train", "predict",
     "combine", "evaluate", "sets", "map", "view", "benchmark", "models", "encoders", "doctor",
-    "convert-checkpoint", "demo",
+    "demo",
 )  # fmt: skip
-"""In the order of the flow. Each is the function `run` of a module of `commands`:
-`convert_checkpoint.py` is `probsa convert-checkpoint`."""
+"""In the order of the flow. Each is the function `run` of a module of `commands`."""
 DEBUG = "--debug"
 SHELL = Parameter(
     name="print_shtab",

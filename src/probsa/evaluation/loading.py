@@ -20,6 +20,7 @@ from ..training import (
     Standardizer,
     StoredPredictor,
     StoredTargets,
+    check_is_folder,
     load_checkpoint,
     progress_of,
     read_split,
@@ -42,11 +43,10 @@ SHARED = ("target", "unit", "covariates", "prior")
 
 
 def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") -> Predictor:
-    """Load the predictor of a run folder (an `Ensemble` of its members), or of a converted model.
+    """Load the predictor of a run folder, which is an `Ensemble` if it has several members.
 
     Args:
-        folder: folder of a training run, one that `save_pretrained` wrote, or a file that `probsa
-            convert-checkpoint` wrote.
+        folder: folder of a training run, or one that `save_pretrained` wrote.
         checkpoint: the checkpoint of a run: `best` (chosen by `select`) or `last`.
         device: auto, cpu, cuda or mps.
 
@@ -55,15 +55,7 @@ def load(folder: Path | str, *, checkpoint: str = "best", device: str = "auto") 
         CheckpointError: the checkpoint is missing, damaged or not one of this package.
     """
     path = Path(folder)
-    if path.is_file():
-        stored = load_checkpoint(path)
-        about = stored.stated(StoredPredictor)
-        model = restore_model(stored)
-        metadata = {"model": about.model, "from": about.reference}
-        predictor = Predictor(
-            model, Standardizer(), classes=about.classes, device=device, metadata=metadata
-        )
-        return _with_classes(predictor, path)
+    check_is_folder(path)
     run = RunFolder(path)
     if not run.config_file.is_file() and (path / CONFIG).is_file():
         return from_pretrained(path, device=device)
@@ -112,17 +104,14 @@ def _restored(stored: Checkpoint, *, expect: str | None = None, **options: Any) 
     """Return the predictor of a checkpoint; `options` are those of `Predictor`."""
     model = restore_model(stored, expect=expect)
     scale = Standardizer.restored(stored, in_dim=model.arguments.get("in_dim"))
-    return _with_classes(Predictor(model, scale, **options), stored.path)
-
-
-def _with_classes(predictor: Predictor, path: Path) -> Predictor:
-    """Return a predictor whose names of classes, stated by a file, fit its model."""
+    predictor = Predictor(model, scale, **options)
     names, task = predictor.classes, TASKS[predictor.task]
     count = max(predictor.model.n_classes, 2) if task.unordered_classes else len(names)
     if task.has_classes and not len(names) == len(set(names)) == count:
         raise CheckpointError(
-            f"{path} states the classes {', '.join(names) or '(none)'} for a model of {count} "
-            "classes: expected a different name for each. Copy the file again, or train again"
+            f"{stored.path} states the classes {', '.join(names) or '(none)'} for a model of "
+            f"{count} classes: expected a different name for each. Copy the file again, or train "
+            "again"
         )
     return predictor
 
@@ -245,7 +234,7 @@ def load_several(
     its threshold the mean, if each has one.
 
     Args:
-        folders: run folders, or files of converted models.
+        folders: run folders.
         checkpoint: `best` or `last`, as for `load`.
         device: auto, cpu, cuda or mps.
 
@@ -297,7 +286,7 @@ def load_several(
 
 
 def _seen(folders: Sequence[Path]) -> tuple[frozenset[str], ...]:
-    """Return the bags that each run was trained or validated on; none for a converted model."""
+    """Return the bags that each run was trained or validated on; none if it has no split."""
     splits = [read_split(r) if r.split_file.is_file() else None for r in map(RunFolder, folders)]
     return tuple(frozenset(() if s is None else (*s.train, *s.val)) for s in splits)
 

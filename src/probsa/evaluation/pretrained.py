@@ -57,7 +57,7 @@ class PretrainedConfig:
     """What is predicted, and the names of the predicted columns; the arguments determine both."""
     features: FeatureMetadata | None = None
     run: dict[str, Any] | None = None
-    """The run file, without paths; None for a converted model."""
+    """The run file, without paths; None if the predictor has none."""
     precision: str = "float32"
     temperature: PositiveFloat = 1.0
     threshold: UnitInterval | None = None

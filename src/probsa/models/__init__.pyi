@@ -13,7 +13,6 @@ from ._logistic import LogisticFit as LogisticFit
 from ._logistic import fit_logistic as fit_logistic
 from ._logistic import sample_size as sample_size
 from ._nearest_arcs import nearest_arcs as nearest_arcs
-from ._originals import from_original as from_original
 from ._registry import PRESET as PRESET
 from ._registry import Argument as Argument
 from ._registry import Registration as Registration
@@ -29,5 +28,4 @@ from ._source import catalogue_lines as catalogue_lines
 from ._source import catalogue_rows as catalogue_rows
 from ._source import known_arguments as known_arguments
 from ._source import known_names as known_names
-from ._source import known_originals as known_originals
 from ._source import listed_models as listed_models

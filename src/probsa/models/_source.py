@@ -176,23 +176,6 @@ def _read_registrations() -> dict[str, _Registered]:
     return found
 
 
-def known_originals() -> list[str]:
-    """Return the names of the original classes whose weights can be converted, sorted."""
-    if _of_source() is not None:
-        try:
-            return sorted(
-                name
-                for module in source_modules(FOLDER)
-                for _, call in module.marked("original")
-                for name in module.positional(call)
-            )
-        except NotConstant:
-            pass
-    from ._originals import sources
-
-    return sorted(sources())
-
-
 def _arguments(registered: _Registered) -> frozenset[str]:
     """Return the names of the arguments; see `constructor_arguments` and `Registration`."""
     hidden = {*registered.fixed, *registered.without}

@@ -25,7 +25,6 @@ from ..variational import Posterior, negative_instances, probability_positive
 from ._attention import AttentionModel
 from ._base import Output, Provenance, ScoreKind
 from ._explanation import Explanation, explain, predicted_alone
-from ._originals import Original, original
 from ._registry import register
 
 PARTS = ("encoder", "posterior", "branches")
@@ -229,26 +228,3 @@ class Evidence(AttentionModel):
         columns = len(q.mean), -1
         mass = probability_positive(q).view(columns)
         return replace(explain(q.mean.view(columns), explainers), positive_mass=mass)
-
-
-AUTHORS_KEYS = [
-    (r"feature_extractor_part[12]\.", None),  # bags hold the features that it extracts
-    (r"attention(?:_V)?\.0\.", "attention.trunk.first."),
-    (r"attention_U\.0\.", "attention.trunk.gate."),
-    (r"attention(?:\.2|_w)\.", "attention.mean."),
-    (r"classifier\.0\.", "classifier."),
-]
-
-
-@original("abmil", model="abmil", names=AUTHORS_KEYS)
-def _from_authors(of: Original) -> dict[str, Any]:
-    """Read `Attention` or `GatedAttention` of AttentionDeepMIL, after the feature extractor."""
-    gated = "attention_V.0.weight" in of.state
-    first = of.tensor("attention_V.0.weight" if gated else "attention.0.weight")
-    return {
-        "in_dim": first.shape[1],
-        "embed": None,
-        "attention_dim": len(first),
-        "trunk": "gated" if gated else "tanh",
-        "score_bias": True,
-    }

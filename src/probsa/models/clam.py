@@ -8,7 +8,6 @@ by default no first dropout, D_f = 128 and one logit; bags smaller than k are al
 from dataclasses import replace
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -18,11 +17,9 @@ from ..core import (
     Rate,
     UnitInterval,
 )
-from ..errors import CheckpointError
 from ..layers import InstanceEvidence, InstanceLoss, Trunk
 from ._attention import AttentionModel
 from ._base import Output, Provenance
-from ._originals import Original, original
 from ._registry import register
 from .attention_mil import PRIOR
 
@@ -122,59 +119,3 @@ class CLAMProbSA(CLAM):
         CLAM.provenance,
         paper=f"{CLAM.provenance.paper}; with the posterior and the prior of arXiv:2507.14932",
     )
-
-
-BLOCK = r"attention_net\.[23]\."  # 2 in older versions trained without dropout
-OPTIONS = ("k_sample", "subtyping", "dropout", "instance_loss", "bag_weight")
-"""The original's arguments that change what is computed, and are ours."""
-OTHER_NAMES = {"B": "k_sample", "drop_out": "dropout", "inst_loss": "instance_loss"}
-WIDTHS = {"small": 256, "big": 384}
-
-
-@original(
-    *("clam_sb", "clam_mb"),
-    model="clam-sb",
-    ignores=("bag_loss",),
-    names=[
-        (r".*instance_loss_fn", None),
-        (r"attention_net\.0\.", "embed.net.0."),
-        (rf"{BLOCK}attention_a\.0\.|{BLOCK}module\.0\.", "attention.trunk.first."),
-        (rf"{BLOCK}attention_b\.0\.", "attention.trunk.gate."),
-        (rf"{BLOCK}attention_c\.|{BLOCK}module\.[23]\.", "attention.mean."),
-        (r"classifiers\.", "classifier."),
-        (r"instance_classifiers\.", "evidence.classifiers."),
-    ],
-)
-def _from_clam(of: Original) -> dict[str, Any]:
-    for key in [k for k in of.state if k.startswith("attention_net.module.")]:
-        # DataParallel wrapped only the attention net
-        of.state[key.replace("attention_net.module.", "attention_net.")] = of.state.pop(key)
-    gated = any("attention_b" in k for k in of.state)
-    block = 3 if any(k.startswith("attention_net.3.") for k in of.state) else 2
-    inner = of.tensor(f"attention_net.{block}.{'attention_a' if gated else 'module'}.0.weight")
-    width, features = of.tensor("attention_net.0.weight").shape
-    given, multi = of.arguments, "clam_mb" in of.reference
-    if multi:  # one layer for each class: its row of one layer
-        count = max(of.count(r"classifiers\.(\d+)\.weight"), 1)
-        for name, shape in (("weight", (1, width)), ("bias", (1,))):
-            keys = [f"classifiers.{c}.{name}" for c in range(count)]
-            rows = torch.cat([of.tensor(key, shape=shape) for key in keys])
-            of.state[f"classifiers.{name}"] = rows
-            for key in keys:
-                del of.state[key]
-    if (size := given.get("size_arg")) not in (None, *WIDTHS):
-        raise CheckpointError(f"size_arg is {size!r}; expected {' or '.join(map(repr, WIDTHS))}")
-    theirs = {**{k: k for k in OPTIONS}, **OTHER_NAMES}
-    options = {ours: v for k, ours in theirs.items() if (v := given.get(k)) is not None}
-    if isinstance(options.get("dropout"), bool):  # a flag until 2024
-        options["dropout"] = 0.25 if options["dropout"] else 0.0
-    # where an argument contradicts the weights, a layer does not fit
-    return {
-        "name": "clam-mb" if multi else "clam-sb",
-        "in_dim": given.get("embed_dim", features),
-        "embed": width,
-        "n_classes": given.get("n_classes", len(of.tensor("classifiers.weight"))),
-        "attention_dim": len(inner) if size is None else WIDTHS[size],
-        "trunk": "gated" if given.get("gate", gated) else "tanh",
-        **options,
-    }

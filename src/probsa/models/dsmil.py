@@ -7,7 +7,7 @@ and the ProbSA paper's first layer to 512 (they have none).
 """
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,12 +24,10 @@ from ..core import (
     Width,
     segment_argmax,
 )
-from ..errors import CheckpointError
 from ..layers import Embed, Widths, full_precision
 from ..variational import Categorical, Dirac, Independent
 from ._base import Model, Output, Provenance, bag_rows
 from ._explanation import Explanation, explain_pooling
-from ._originals import Original, original
 from ._registry import register
 
 Query = Literal["mlp", "linear"]
@@ -198,45 +196,3 @@ class DSMIL(Model):
         y = self.labels(bags)
         streams = {"nll": out.extras["bag_logits"], "instance": out.extras["max_logits"]}
         return {k: self.likelihood.nll(v[:, None], y).mean() for k, v in streams.items()}
-
-
-@original(
-    "dsmil",
-    model="dsmil",
-    names=[
-        (r"i_classifier\.feature_extractor\.", None),  # bags hold the features that it extracts
-        (r"i_classifier\.fc\.(0\.)?", "instance_classifier."),
-        (r"b_classifier\.q\.(weight|bias)$", r"query.0.\1"),
-        (r"b_classifier\.q\.", "query."),
-        (r"b_classifier\.v\.", "value."),
-        (r"b_classifier\.fcc\.", "classifier."),
-    ],
-)
-def _from_authors(of: Original) -> dict[str, Any]:
-    """Read MILNet of dsmil-wsi, of its code since 2022-09.
-
-    The publication's code has no ReLU in v; a state dict with a linear q does not tell the two.
-    """
-    arguments = of.arguments
-    c, k = of.tensor("b_classifier.fcc.weight").shape[-2:]
-    linear = "b_classifier.q.weight" in of.state
-    first = of.tensor(f"b_classifier.q.{'' if linear else '0.'}weight")
-    layer = arguments.get("passing_v", "b_classifier.v.1.weight" in of.state)
-    if linear and layer and not {"nonlinear", "passing_v"} & set(arguments):
-        raise CheckpointError(
-            "b_classifier.q.weight and b_classifier.v.1.weight are those of dsmil-wsi's code since "
-            "2022-09 with nonlinear=False, or of the publication's, which cannot be read: its v "
-            "has no ReLU. If yours is the former, give nonlinear=False"
-        )
-    return {
-        "in_dim": arguments.get("K", arguments.get("input_size", k)),
-        "n_classes": arguments.get("C", arguments.get("output_class", c)),
-        "embed": None,
-        "query": "mlp" if arguments.get("nonlinear", not linear) else "linear",
-        "query_dim": first.shape[0],
-        "value": "mlp" if layer else "identity",
-        "dropout": arguments.get("dropout_v", 0.0),
-        # our argument: a state dict does not determine it
-        "bag_score": arguments.get("bag_score", "bag"),
-        "labels": "independent",
-    }

@@ -20,11 +20,9 @@ from ..core import (
     FeatureCount,
     StepCount,
 )
-from ..errors import InputError
 from ..layers import BagAttention, Embed, NystromLayer, NystromOptions, Widths
 from ..variational import Dirac
 from ._base import Model, Output, Provenance, ScoreKind
-from ._originals import Original, Rules, original
 from ._registry import register
 from .attention_mil import PARTS, TRUNK, ProbSA
 
@@ -184,45 +182,3 @@ class TransMILProbSA(ProbSA):
     def __init__(self, *, network: SquareOptions, **attention: Any) -> None:
         attention |= {"encoder": "transformer", "network": network}
         super().__init__(**attention)
-
-
-SQUARE: Rules = [
-    (r"cls_token$", "encoder.cls_token"),
-    (r"pos_layer\.proj\.", "encoder.ppeg.wide."),
-    (r"pos_layer\.proj1\.", "encoder.ppeg.middle."),
-    (r"pos_layer\.proj2\.", "encoder.ppeg.narrow."),
-    (r"norm\.", "encoder.norm."),
-]
-"""The authors' names of the encoder, which are torchmil's as well."""
-LAYERS: Rules = [
-    (rf"layer{k + 1}\.{theirs}\.", f"encoder.blocks.{k}.{ours}.")
-    for k in range(2)
-    for theirs, ours in (
-        ("norm", "norm"),
-        (r"attn\.to_qkv", "qkv"),
-        (r"attn\.to_out\.0", "out"),
-        (r"attn\.res_conv", "convolution"),
-    )
-]
-OUTER: Rules = [(r"_fc1\.0\.", "embed.net.0."), (r"_fc2\.", "classifier.")]
-
-
-@original("transmil", model="transmil", names=[*SQUARE, *LAYERS, *OUTER])
-def _from_original(of: Original) -> dict[str, Any]:
-    dim, in_dim = of.tensor("_fc1.0.weight").shape
-    version = of.arguments.get("nystrom_attention") or of.remark.removeprefix("_nystrom")
-    last = str(version).rpartition(".")[2]
-    if not last.isdigit() or int(last) < 14:
-        raise InputError(
-            f"nystrom_attention is {version or 'not given'!r}: only weights that were trained with "
-            "0.0.14 or later can be read. Earlier versions, as the 0.0.9 that TransMIL pins, keep "
-            "the wrong rows of a padded bag. If yours is 0.0.14, give nystrom_attention=0.0.14"
-        )
-    return {
-        "preset": "original",
-        "in_dim": in_dim,
-        "n_classes": of.arguments.get("n_classes", len(of.tensor("_fc2.weight"))),
-        "embed": dim,
-        "heads": len(of.tensor("layer1.attn.res_conv.weight")),
-        "landmarks": dim // 2,
-    }

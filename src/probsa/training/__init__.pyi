@@ -4,7 +4,6 @@ from .batching import as_label as as_label
 from .batching import plan_epoch as plan_epoch
 from .checkpoints import Checkpoint as Checkpoint
 from .checkpoints import StoredPredictor as StoredPredictor
-from .checkpoints import convert_checkpoint as convert_checkpoint
 from .checkpoints import damaged_state as damaged_state
 from .checkpoints import load_checkpoint as load_checkpoint
 from .checkpoints import progress_of as progress_of
@@ -63,6 +62,7 @@ from .recipes import recipe_sentence as recipe_sentence
 from .reporting import Reporter as Reporter
 from .run_folder import RunFolder as RunFolder
 from .run_folder import StoredTargets as StoredTargets
+from .run_folder import check_is_folder as check_is_folder
 from .run_folder import check_run_output as check_run_output
 from .run_folder import check_trained as check_trained
 from .run_folder import config_differences as config_differences

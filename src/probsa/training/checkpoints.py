@@ -1,13 +1,10 @@
 """Checkpoints: safetensors files, with everything that is not a tensor as JSON in the header.
 
 A checkpoint is written atomically, and is read without unpickling.
-Of files of original weights only tensors and plain values are loaded, never pickled objects.
 """
 
 import json
-import pickle
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.modules.module import (
     register_module_buffer_registration_hook,
@@ -27,13 +24,12 @@ from ..errors import (
     CheckpointError,
     InputError,
     MissingExtra,
-    OutputExists,
     ProbSAError,
     UnknownName,
 )
-from ..models import Model, build, from_original, names
+from ..models import Model, build, names
 from ..models import arguments as model_arguments
-from .config import leaves, tuples, without_removed
+from .config import tuples, without_removed
 
 R = TypeVar("R")
 
@@ -63,8 +59,6 @@ class StoredPredictor(StoredModel):
     """What a checkpoint states about predictions too."""
 
     classes: tuple[str, ...]
-    reference: str = ""
-    """Of a converted model, the implementation that its weights come from."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -265,91 +259,4 @@ def damaged_state(path: Path) -> Iterator[None]:
         raise CheckpointError(
             f"{path} cannot be continued from ({_first(e)}): its state of training is damaged, or "
             "belongs to another model. Train the run again"
-        ) from e
-
-
-WRAPPERS = ("state_dict", "model_state_dict", "model", "state")
-"""Keys under which training scripts store the state dict, next to an optimiser or an epoch."""
-
-
-def convert_checkpoint(
-    source: Path | str,
-    out: Path | str,
-    *,
-    reference: str,
-    arguments: Mapping[str, Any] | None = None,
-    classes: Sequence[str] | None = None,
-    overwrite: bool = False,
-) -> Model:
-    """Convert original weights into a checkpoint for `probsa.load`, and return the model.
-
-    `reference` names the original, as for `from_original`, and `arguments` are those of its
-    constructor, under its own names.
-
-    Raises:
-        CheckpointError: the file cannot be read safely, or its weights have another layout or size.
-        OutputExists: `out` exists and `overwrite` is not set, or it is another file.
-    """
-    source, out = Path(source), Path(out)
-    if out.exists() and not overwrite:
-        raise OutputExists(f"{out} exists: give another name, or --overwrite")
-    if out.exists() and not _is_converted(out):
-        raise OutputExists(f"{out} is not a model that probsa converted: give another name")
-    model = from_original(reference, read_state(source), **dict(arguments or {}))
-    count = max(model.n_classes, 2)
-    class_names = tuple(classes) if classes else tuple(str(c) for c in range(count))
-    if not len(class_names) == len(set(class_names)) == count:
-        raise CheckpointError(
-            f"{len(class_names)} names of classes ({', '.join(class_names)}) for a model of "
-            f"{count} classes: give each class a different name"
-        )
-    metadata = {
-        "model": model.name,
-        "arguments": model.arguments,
-        "classes": class_names,
-        "reference": reference,
-        "source": source.name,
-    }
-    save_checkpoint(out, prefixed("model", model.state_dict()), metadata=metadata)
-    return model
-
-
-def _is_converted(path: Path) -> bool:
-    """Return whether a file was written by `convert_checkpoint`."""
-    try:
-        return "reference" in load_checkpoint(path).metadata
-    except CheckpointError:
-        return False
-
-
-def read_state(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file by name; the keys of nested dictionaries are joined by dots.
-
-    Raises:
-        CheckpointError: the file is missing, damaged, or not limited to tensors and plain values.
-    """
-    if not path.is_file():
-        raise CheckpointError(f"there is no file {path}")
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        if not isinstance(content, Mapping):
-            raise CheckpointError(f"{path} holds a {type(content).__name__}, not a state dict")
-        for key in WRAPPERS:
-            inside = content.get(key)
-            if isinstance(inside, Mapping):
-                content = inside
-        return {k: v for k, v in leaves(content) if isinstance(v, Tensor)}
-    except (  # what PyTorch and the standard library raise for damaged files
-        SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError,
-        TypeError, LookupError, AttributeError, AssertionError, struct.error,
-        MemoryError, OverflowError,
-    ) as e:  # fmt: skip
-        if is_fault(e):
-            raise
-        first = str(e).partition("\n")[0]
-        raise CheckpointError(
-            f"{path} cannot be read as plain tensors ({first}). A file that pickles whole objects "
-            "is not opened: if you trust it, save the model's state_dict(), and convert that file"
         ) from e

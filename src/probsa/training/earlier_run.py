@@ -14,7 +14,7 @@ from .run_folder import RunFolder
 
 
 def check_features_of(run: Path, features: Path) -> None:
-    """Refuse a folder without bags that a run, or a converted model, is to predict.
+    """Refuse a folder without bags that a run, or a saved model, is to predict.
 
     Raises:
         BagError: see `bag_names`.

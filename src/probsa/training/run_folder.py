@@ -37,6 +37,7 @@ from ..core import (
     write_text,
 )
 from ..errors import CheckpointError, InputError, OutputExists, UnknownName
+from ..removed import REMOVED
 from .config import RunConfig, leaves, load_yaml, plain
 
 if TYPE_CHECKING:
@@ -251,13 +252,14 @@ def check_run_output(path: Path, *, resume: bool, overwrite: bool) -> None:
 
 
 def check_trained(path: Path, *, checkpoint: Literal["best", "last"] = "best") -> None:
-    """Refuse what is neither a trained run nor a model that `load` reads; no weights are read.
+    """Refuse what is neither a trained run nor a saved model; no weights are read.
 
     Raises:
         InputError: the folder is no run, or its run file is damaged.
         CheckpointError: the run has no such checkpoint.
     """
-    if path.is_file() or (path / PRETRAINED).is_file():
+    check_is_folder(path)
+    if (path / PRETRAINED).is_file():
         return
     run = RunFolder(path)
     if not run.config_file.is_file() and (path / "predictions.csv").is_file():
@@ -269,6 +271,20 @@ def check_trained(path: Path, *, checkpoint: Literal["best", "last"] = "best") -
                 f"there is no checkpoint {file}: train the run to its end with `probsa train "
                 f"--out {path} --resume`"
             )
+
+
+def check_is_folder(path: Path) -> None:
+    """Refuse a file in place of a run, such as one that an earlier version converted.
+
+    Raises:
+        InputError: it is a file.
+    """
+    if path.is_file():
+        raise InputError(
+            f"{path} is a file: expected the folder of a run, or one that save_pretrained wrote. A "
+            "model that `probsa convert-checkpoint` wrote is not read any more. Instead: "
+            f"{REMOVED['convert_checkpoint']}"
+        )
 
 
 def open_run(

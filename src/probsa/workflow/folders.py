@@ -1,4 +1,4 @@
-"""Predict a folder of bags with a trained run, several runs, or a converted model."""
+"""Predict a folder of bags with a trained run, or with several."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -72,7 +72,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     overwrite: bool = False,
     on_bag: OnBag | None = None,
 ) -> Predicted:
-    """Predict every bag of a folder with a trained run, several runs, or a converted model.
+    """Predict every bag of a folder with a trained run, or with several.
 
     Several runs predict like the members of one, but each bag only by those that were neither
     trained nor validated on it. Bags that no run may predict, that training would refuse, or that
@@ -81,7 +81,7 @@ def predict_folder(  # noqa: PLR0913 - the options are independent
     belongs to, so that an evaluation can exclude training bags.
 
     Args:
-        run: the run folder, or the file of a converted model; or several of them.
+        run: the run folder, or several of them.
         features: folder with the features of the bags.
         out: folder to write the predictions to.
         labels: table of labels that the table of predictions includes.
@@ -206,7 +206,7 @@ def _units(
 ) -> tuple[BagSet, LabelTable | None]:
     """Return the bags in the unit of the run, which are slides or patients, and their table."""
     config, table = predictor.config, None
-    if config is None:  # a converted model does not state how its bags were read
+    if config is None:  # a predictor without a run does not state how its bags were read
         bags, target, columns = open_bags(features), TargetOptions(), ()
     else:
         bags = open_data(config.data, features=features)

@@ -201,8 +201,7 @@ def _made_from(runs: Sequence[Path], features: Path, options: PipelineOptions) -
     """Return what a folder of predictions depends on: the sizes and times of all files."""
     files = sorted(features.glob("*.h5")) + ([] if options.labels is None else [options.labels])
     for run in runs:
-        members = [] if run.is_file() else RunFolder(run).members()
-        of_members = [f for member in members for f in (member.config_file, member.best)]
-        files += of_members or [run]  # the file of a converted model
+        for member in RunFolder(run).members():
+            files += [member.config_file, member.best]
     of_files = {str(f.absolute()): [f.stat().st_size, f.stat().st_mtime_ns] for f in files}
     return {"files": of_files, "other_features": options.other_features}

@@ -36,8 +36,7 @@ def recipe_of_runs(runs: Sequence[Path | str], stated: StatedRecipe) -> tuple[Fe
     """
     recipes: dict[Path, FeatureRecipe] = {}
     for run in map(Path, runs):
-        if not run.is_file():  # the file of a converted model
-            RunFolder(run).config()
+        RunFolder(run).config()
         file = RunFolder(run).recipe_file
         if file.is_file():
             recipes[run] = FeatureRecipe.from_dict(read_json(file, advice=ADVICE), where=str(file))
@@ -63,7 +62,7 @@ def check_encoder(runs: Iterable[Path | str], encoder: str, *, any_name: bool) -
     """Refuse another encoder than that of the training, before anything is cut and encoded.
 
     Args:
-        runs: run folders, or files of converted models.
+        runs: run folders.
         encoder: name of the encoder of the new features.
         any_name: whether only the number of features must be that of the training.
 

@@ -25,9 +25,8 @@ def run(
     """Predict every bag of a folder of features with a trained run, or with several.
 
     Args:
-        run: Run folder, or a model that probsa convert-checkpoint wrote. Several, such as those of
-            a cross-validation, are combined: each bag is predicted by the runs that were neither
-            trained nor validated on it.
+        run: Run folder. Several, such as those of a cross-validation, are combined: each bag is
+            predicted by the runs that were neither trained nor validated on it.
         features: Folder of feature files.
         out: Folder for the predictions.
         covariates: Table of the clinical covariates that the run was trained with, for other

@@ -1,8 +1,7 @@
-"""The authors' own weights in our models, for parity: names and sizes, one section per method.
+"""The authors' weights of each method, one section a method.
 
-Importing this module registers them with `from_original`, which the package has for CLAM, ABMIL,
-DSMIL, TransMIL and torchmil alone. Sizes follow from the shapes and from the constructor's
-arguments, which are those of the stored sets and are not checked.
+Sizes follow from the shapes and from the constructor's arguments, which are those of the stored
+sets and are not checked.
 """
 
 from dataclasses import replace
@@ -14,10 +13,143 @@ from torch import Tensor, nn
 from probsa import Bag
 from probsa.layers import Relative
 from probsa.models import Model, build
-from probsa.models._originals import Original, Rules, original, transplant
 from probsa.models.setmil import SETMIL as SETMIL_MODEL
 from probsa.models.setmil import Block
 from probsa.models.vmil import VMIL
+
+from .reading import Original, Rules, original, transplant
+
+ABMIL: Rules = [
+    (r"attention(?:_V)?\.0\.", "attention.trunk.first."),
+    (r"attention_U\.0\.", "attention.trunk.gate."),
+    (r"attention(?:\.2|_w)\.", "attention.mean."),
+    (r"classifier\.0\.", "classifier."),
+]
+
+
+@original("abmil", model="abmil", names=ABMIL)
+def abmil(of: Original) -> dict[str, Any]:
+    """Read `Attention` or `GatedAttention` of AttentionDeepMIL, after the feature extractor."""
+    gated = "attention_V.0.weight" in of.state
+    first = of.state["attention_V.0.weight" if gated else "attention.0.weight"]
+    return {
+        "in_dim": first.shape[1],
+        "embed": None,
+        "attention_dim": len(first),
+        "trunk": "gated" if gated else "tanh",
+        "score_bias": True,
+    }
+
+
+CLAM: Rules = [
+    (r".*instance_loss_fn", None),
+    (r"attention_net\.0\.", "embed.net.0."),
+    (r"attention_net\.3\.(?:attention_a|module)\.0\.", "attention.trunk.first."),
+    (r"attention_net\.3\.attention_b\.0\.", "attention.trunk.gate."),
+    (r"attention_net\.3\.(?:attention_c|module\.[23])\.", "attention.mean."),
+    (r"classifiers\.", "classifier."),
+    (r"instance_classifiers\.", "evidence.classifiers."),
+]
+CLAM_OPTIONS = {
+    "B": "k_sample",
+    "k_sample": "k_sample",
+    "subtyping": "subtyping",
+    "dropout": "dropout",
+    "inst_loss": "instance_loss",
+    "bag_weight": "bag_weight",
+}
+"""Our names of the original's arguments that change what is computed."""
+
+
+@original("clam_sb", "clam_mb", model="clam-sb", names=CLAM)
+def clam(of: Original) -> dict[str, Any]:
+    """Read `CLAM_SB` or `CLAM_MB`."""
+    gated = any("attention_b" in k for k in of.state)
+    inner = of.state[f"attention_net.3.{'attention_a' if gated else 'module'}.0.weight"]
+    width, features = of.state["attention_net.0.weight"].shape
+    multi = of.reference == "clam_mb"
+    if multi:  # one layer for each class: its row of one layer
+        count = of.count(r"classifiers\.(\d+)\.weight")
+        for name in ("weight", "bias"):
+            rows = [of.state.pop(f"classifiers.{c}.{name}") for c in range(count)]
+            of.state[f"classifiers.{name}"] = torch.cat(rows)
+    options = {CLAM_OPTIONS[k]: v for k, v in of.arguments.items() if k in CLAM_OPTIONS}
+    return {
+        "name": "clam-mb" if multi else "clam-sb",
+        "in_dim": features,
+        "embed": width,
+        "n_classes": len(of.state["classifiers.weight"]),
+        "attention_dim": len(inner),
+        "trunk": "gated" if gated else "tanh",
+        **options,
+    }
+
+
+DSMIL: Rules = [
+    (r"i_classifier\.fc\.(0\.)?", "instance_classifier."),
+    (r"b_classifier\.q\.(weight|bias)$", r"query.0.\1"),
+    (r"b_classifier\.q\.", "query."),
+    (r"b_classifier\.v\.", "value."),
+    (r"b_classifier\.fcc\.", "classifier."),
+]
+
+
+@original("dsmil", model="dsmil", names=DSMIL)
+def dsmil(of: Original) -> dict[str, Any]:
+    """Read MILNet of dsmil-wsi, of its code since 2022-09."""
+    n_classes, in_dim = of.state["b_classifier.fcc.weight"].shape[-2:]
+    linear = "b_classifier.q.weight" in of.state
+    first = of.state[f"b_classifier.q.{'' if linear else '0.'}weight"]
+    return {
+        "in_dim": in_dim,
+        "n_classes": n_classes,
+        "embed": None,
+        "query": "linear" if linear else "mlp",
+        "query_dim": len(first),
+        "value": "mlp" if "b_classifier.v.1.weight" in of.state else "identity",
+        "dropout": of.arguments.get("dropout_v", 0.0),
+        # our argument: a state dict does not determine it
+        "bag_score": of.arguments.get("bag_score", "bag"),
+        "labels": "independent",
+    }
+
+
+SQUARE: Rules = [
+    (r"cls_token$", "encoder.cls_token"),
+    (r"pos_layer\.proj\.", "encoder.ppeg.wide."),
+    (r"pos_layer\.proj1\.", "encoder.ppeg.middle."),
+    (r"pos_layer\.proj2\.", "encoder.ppeg.narrow."),
+    (r"norm\.", "encoder.norm."),
+]
+"""The authors' names of the encoder, which are torchmil's as well."""
+TRANSMIL: Rules = [
+    *SQUARE,
+    (r"layer1\.norm\.", "encoder.blocks.0.norm."),
+    (r"layer1\.attn\.to_qkv\.", "encoder.blocks.0.qkv."),
+    (r"layer1\.attn\.to_out\.0\.", "encoder.blocks.0.out."),
+    (r"layer1\.attn\.res_conv\.", "encoder.blocks.0.convolution."),
+    (r"layer2\.norm\.", "encoder.blocks.1.norm."),
+    (r"layer2\.attn\.to_qkv\.", "encoder.blocks.1.qkv."),
+    (r"layer2\.attn\.to_out\.0\.", "encoder.blocks.1.out."),
+    (r"layer2\.attn\.res_conv\.", "encoder.blocks.1.convolution."),
+    (r"_fc1\.0\.", "embed.net.0."),
+    (r"_fc2\.", "classifier."),
+]
+
+
+@original("transmil", model="transmil", names=TRANSMIL)
+def transmil(of: Original) -> dict[str, Any]:
+    """Read TransMIL, trained with version 0.0.14 of its attention's package."""
+    dim, in_dim = of.state["_fc1.0.weight"].shape
+    return {
+        "preset": "original",
+        "in_dim": in_dim,
+        "n_classes": len(of.state["_fc2.weight"]),
+        "embed": dim,
+        "heads": len(of.state["layer1.attn.res_conv.weight"]),
+        "landmarks": dim // 2,
+    }
+
 
 AMIL: Rules = [
     (r"attention_net\.(?:module\.)?0\.", "embed.net.0."),
@@ -29,7 +161,7 @@ AMIL: Rules = [
 ]
 
 
-@original("patchgcn_repo_amil", model="abmil", ignores=None, names=AMIL)
+@original("patchgcn_repo_amil", model="abmil", names=AMIL)
 def amil(of: Original) -> dict[str, Any]:
     """Read `MIL_Attention_FC_surv` of Patch-GCN's repository; its hazards are σ of our logits."""
     sizes = {k.replace(".module.", "."): v.shape for k, v in of.state.items()}
@@ -86,7 +218,7 @@ SETMIL: Rules = [
 ]  # fmt: skip
 
 
-@original("setmil", ignores=None, names=SETMIL)
+@original("setmil", names=SETMIL)
 def setmil(of: Original) -> Model:
     """Build SETMIL's original, with its other forms of relative positions."""
     given = of.arguments
@@ -161,7 +293,7 @@ class SpectralCNN(nn.Module):
         return self.net(x[None, None])[0].transpose(0, 1).flatten(1)
 
 
-@original("vmil", ignores=None, names=VMIL_NAMES)
+@original("vmil", names=VMIL_NAMES)
 def vmil(of: Original) -> Model:
     """Build VMIL's original, without the template layer that its transformer copies."""
     embed, in_dim = of.state["trans_dim.0.weight"].shape
@@ -194,7 +326,7 @@ GTP: Rules = [
 ]
 
 
-@original("gtp", model="gtp", ignores=None, names=GTP)
+@original("gtp", model="gtp", names=GTP)
 def gtp(of: Original) -> dict[str, Any]:
     """Read GTP's original: a batch-normalised graph convolution, ViT blocks of 8 heads."""
     d = of.state["cls_token"].shape[-1]
@@ -242,7 +374,7 @@ def iibmil_names() -> Rules:
     return rules
 
 
-@original("iibmil", model="iibmil", ignores=None, names=iibmil_names())
+@original("iibmil", model="iibmil", names=iibmil_names())
 def iibmil(of: Original) -> dict[str, Any]:
     """Read IIB-MIL's original."""
     z, raw = of.state["patch_encoder.res_0.weight"].shape
@@ -272,7 +404,7 @@ DTFD: Rules = [
 ]
 
 
-@original("dtfd", model="dtfdmil", ignores=None, names=DTFD)
+@original("dtfd", model="dtfdmil", names=DTFD)
 def dtfd(of: Original) -> dict[str, Any]:
     """Read DTFD-MIL from the state dicts of four modules, each with its module's prefix."""
     embed, in_dim = of.state["dim_reduction.fc1.weight"].shape
@@ -307,7 +439,7 @@ PATCHGCN: Rules = [
 ]
 
 
-@original("patchgcn", model="patchgcn", ignores=None, names=PATCHGCN)
+@original("patchgcn", model="patchgcn", names=PATCHGCN)
 def patchgcn(of: Original) -> dict[str, Any]:
     """Read `PatchGCN_Surv`, of any version of PyG; its survival bins become classes."""
     embed, in_dim = of.state["fc.0.weight"].shape

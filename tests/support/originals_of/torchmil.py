@@ -1,10 +1,9 @@
-"""The weights of torchmil's models (Franblueee/torchmil): its names and its arguments."""
+"""Weights of torchmil's models (Franblueee/torchmil): its names and its arguments."""
 
 from typing import Any
 
-from ..errors import CheckpointError
-from ._originals import Original, Rules, original
-from .transmil import SQUARE
+from .authors import SQUARE
+from .reading import Original, Rules, original
 
 RULES: Rules = (
     (r"pool\.in_mlp\.0\.", "attention.trunk.first."),
@@ -23,13 +22,11 @@ RULES: Rules = (
     (r"transformer_encoder\.norm\.", "encoder.norm."),
     (r"fc1\.", "embed.net.0."),
 )
-IGNORED = ("in_shape", "att_dim", "criterion", "dropout", "feat_ext")
-"""Arguments of most of torchmil's models that do not change what is read."""
 
 
 def attention(of: Original, pool: str = "pool") -> dict[str, Any]:
     """Return the arguments of a model whose attention reads the features themselves."""
-    first = of.tensor(f"{pool}.fc1.weight")
+    first = of.state[f"{pool}.fc1.weight"]
     return {
         "in_dim": of.arguments.get("in_shape", first.shape)[-1],
         "embed": None,
@@ -41,7 +38,7 @@ def attention(of: Original, pool: str = "pool") -> dict[str, Any]:
 def encoder(of: Original, *, heads: int = 8) -> dict[str, Any]:
     """Return our transformer's arguments; shapes do not determine `heads` and `add_self`."""
     start, given = "transformer_encoder.layers", of.arguments
-    qkv = of.tensor(f"{start}.0.att_module.qkv_nn.weight")
+    qkv = of.state[f"{start}.0.att_module.qkv_nn.weight"]
     mlp = given.get("transf_use_mlp", f"{start}.0.mlp_module.0.weight" in of.state)
     if not mlp:
         for key in [k for k in of.state if ".norm2." in k]:  # norms of the MLP, not used without it
@@ -59,8 +56,7 @@ def encoder(of: Original, *, heads: int = 8) -> dict[str, Any]:
 
 def nystrom(of: Original, dim: int) -> dict[str, Any]:
     """Return the arguments of the first layer and of Nyström attention of TransMIL and CAMIL."""
-    if of.arguments.get("use_mlp"):
-        raise CheckpointError(f"{of.reference}: its layers have an MLP (use_mlp), ours have none")
+    assert not of.arguments.get("use_mlp"), "their layers have an MLP, ours have none"
     first = of.state.get("fc1.weight")
     return {
         "in_dim": dim if first is None else first.shape[1],
@@ -97,7 +93,7 @@ def _abmil(of: Original) -> dict[str, Any]:
 def _probsa(of: Original) -> dict[str, Any]:
     """Read torchmil's three models: no first layer, normalised Laplacian, κ = 1, no ridge."""
     given, transformer = of.arguments, "transformer" in of.reference
-    hidden, width = of.tensor("pool.in_mlp.0.weight").shape
+    hidden, width = of.state["pool.in_mlp.0.weight"].shape
     diag = any(k.startswith("pool.log_diag_Sigma_nn.") for k in of.state)
     posterior = "diag" if given.get("covar_mode", "diag" if diag else "zero") == "diag" else "dirac"
     samples = given.get("n_samples_train", 1)
@@ -119,7 +115,6 @@ def _probsa(of: Original) -> dict[str, Any]:
 @original(
     "torchmil_transmil",
     model="transmil",
-    ignores=(*IGNORED, "n_layers"),
     names=[
         *SQUARE,
         (r"layers\.(\d+)\.norm1\.", r"encoder.blocks.\1.norm."),
@@ -129,7 +124,7 @@ def _probsa(of: Original) -> dict[str, Any]:
     ],
 )
 def _transmil(of: Original) -> dict[str, Any]:
-    dim = of.tensor("cls_token").shape[-1]
+    dim = of.state["cls_token"].shape[-1]
     return {
         "layers": of.count(r"layers\.(\d+)\.norm1\.weight"),
         "landmarks": of.arguments.get("n_landmarks") or dim // 2,
@@ -140,7 +135,6 @@ def _transmil(of: Original) -> dict[str, Any]:
 @original(
     "torchmil_camil",
     model="camil",
-    ignores=(*IGNORED, "nystrom_att_dim", "pool_att_dim", "gated_pool"),
     names=[
         (r"nystrom_transformer_layer\.att_module\.qkv_nn\.", "layers.0.qkv."),
         (r"nystrom_transformer_layer\.norm1\.", "layers.0.norm."),
@@ -150,7 +144,7 @@ def _transmil(of: Original) -> dict[str, Any]:
     ],
 )
 def _camil(of: Original) -> dict[str, Any]:
-    qk = of.tensor("camil_self_attention.qk_nn.weight")
+    qk = of.state["camil_self_attention.qk_nn.weight"]
     del of.state["camil_self_attention.qk_nn.weight"]
     of.state["queries.weight"], of.state["keys.weight"] = qk.split(len(qk) // 2)[:2]
     return {
@@ -165,7 +159,6 @@ def _camil(of: Original) -> dict[str, Any]:
 @original(
     "torchmil_gtp",
     model="gtp",
-    ignores=(*IGNORED, "n_clusters", "n_layers", "use_mlp"),
     names=[
         (r"cls_token$", "class_token"),
         (r"gcn_conv\.fc\.", "gcn."),
@@ -178,25 +171,24 @@ def _camil(of: Original) -> dict[str, Any]:
 )
 def _gtp(of: Original) -> dict[str, Any]:
     """Return the arguments of a GTP with ReLU instead of both normalisations, weighted edges."""
-    width, gcn = of.tensor("cls_token").shape[-1], of.tensor("gcn_conv.fc.weight")
+    width, gcn = of.state["cls_token"].shape[-1], of.state["gcn_conv.fc.weight"]
     of.state["gcn_conv.fc.weight"] = gcn.T
     return {
         "preset": "original",
         "in_dim": gcn.shape[1],
-        "n_classes": len(of.tensor("classifier.bias")),
+        "n_classes": len(of.state["classifier.bias"]),
         "width": width,
         "code": "torchmil",
-        "clusters": len(of.tensor("cluster_proj.bias")),
+        "clusters": len(of.state["cluster_proj.bias"]),
         "layers": of.count(r"transformer_encoder\.layers\.(\d+)\."),
         "heads": of.arguments.get("n_heads", 8),
-        "mlp_ratio": len(of.tensor("transformer_encoder.layers.0.mlp_module.0.bias")) / width,
+        "mlp_ratio": len(of.state["transformer_encoder.layers.0.mlp_module.0.bias"]) / width,
     }
 
 
 @original(
     "torchmil_patchgcn",
     model="patchgcn",
-    ignores=(*IGNORED, "n_gcn_layers", "mlp_depth", "hidden_dim"),
     names=[
         (r"mlp\.", "phi.net."),
         (r"gcn_layers\.(\d+)\.conv\.fc\.", r"layers.\1.conv.linear."),
@@ -206,7 +198,7 @@ def _gtp(of: Original) -> dict[str, Any]:
 )
 def _patchgcn(of: Original) -> dict[str, Any]:
     """Return the arguments: GCN layers without residuals, plain attention, no rho."""
-    width, features = of.tensor("gcn_layers.0.conv.fc.weight").shape
+    width, features = of.state["gcn_layers.0.conv.fc.weight"].shape
     rate, depth = of.arguments.get("dropout", 0.0), of.count(r"mlp\.(\d+)\.0\.weight")
     for key in [k for k in of.state if k.startswith("mlp.")]:
         _, layer, _, name = key.split(".")
@@ -232,7 +224,6 @@ MODES = {"afs": "afs", "max": "maxs", "maxmin": "maxmins"}
 @original(
     "torchmil_dtfdmil",
     model="dtfdmil",
-    ignores=("att_dim", "criterion"),
     names=[
         (r"u_attention_pool\.fc1\.", "bag_attention.trunk.first."),
         (r"u_attention_pool\.fc2\.", "bag_attention.mean."),
@@ -242,14 +233,11 @@ MODES = {"afs": "afs", "max": "maxs", "maxmin": "maxmins"}
 )
 def _dtfdmil(of: Original) -> dict[str, Any]:
     """Return the arguments: joint tiers; `max` and `maxmin` take every instance."""
-    mode = of.arguments.get("distill_mode", "maxmin")
-    if mode not in MODES:
-        raise CheckpointError(f"distill_mode is {mode!r}; expected one of {', '.join(MODES)}")
     return {
         **attention(of, "attention_pool"),
         "score_bias": False,
         "n_groups": of.arguments.get("n_groups", 8),
-        "distill": MODES[mode],
+        "distill": MODES[of.arguments.get("distill_mode", "maxmin")],
         "instances_per_group": None,
         "joint": True,
         "clip": None,
@@ -260,14 +248,10 @@ def _dtfdmil(of: Original) -> dict[str, Any]:
 @original(
     "torchmil_clam_sb",
     model="clam-sb",
-    ignores=("att_dim", "gated"),
     names=[(r"inst_classifiers\.", "evidence.classifiers."), *RULES],
 )
 def _clam(of: Original) -> dict[str, Any]:
     """Return the arguments of CLAM_SB; its instance term, a sum over two classes, is twice ours."""
-    for key, known in (("att_act", "tanh"), ("inst_loss_name", "SmoothTop1SVM")):
-        if of.arguments.get(key, known) != known:
-            raise CheckpointError(f"{key} is {of.arguments[key]!r}: only {known!r} can be read")
     return {
         **attention(of),
         "score_bias": "pool.fc2.bias" in of.state,
@@ -293,10 +277,10 @@ def _dsmil(of: Original) -> dict[str, Any]:
 
     Its logits are the bag stream's; its predictions are `bag_score="mean_logit"`.
     """
-    given, head = of.arguments, of.tensor("bag_classifier.weight")
+    given, head = of.arguments, of.state["bag_classifier.weight"]
     of.state["bag_classifier.weight"] = head[None]
     linear = "q_nn.weight" in of.state
-    first = of.tensor(f"q_nn.{'' if linear else '0.'}weight")
+    first = of.state[f"q_nn.{'' if linear else '0.'}weight"]
     return {
         "in_dim": given.get("in_shape", head.shape)[-1],
         "embed": None,
@@ -316,7 +300,6 @@ POOL = {**SM, "sm_where": "early", "spectral_norm": False}
 @original(
     *("torchmil_smabmil", "torchmil_smtransformerabmil"),
     model="smabmil",
-    ignores=("criterion", "att_dim", "pool_att_dim"),
     names=[
         (r"pool\.proj1\.", "attention.first."),
         (r"pool\.proj2\.", "attention.last."),
@@ -330,20 +313,13 @@ def _smabmil(of: Original) -> dict[str, Any]:
     given, transformer = of.arguments, of.reference == "torchmil_smtransformerabmil"
     pool, act = ("pool_", "pool_act") if transformer else ("", "att_act")
     options = {k: given.get(f"{pool}{k}", default) for k, default in POOL.items()}
-    for k in SM if transformer else ():
-        if (theirs := given.get(f"transf_{k}", SM[k])) != options[k]:
-            raise CheckpointError(
-                f"transf_{k} is {theirs!r} and pool_{k} {options[k]!r}: both must be equal"
-            )
     exact, alpha = options["sm_mode"] == "exact", options["sm_alpha"]
     for key in [k for k in of.state if k.endswith(".coef")]:
         coef = of.state[key]
-        if not bool(coef > 0):
-            raise CheckpointError(f"{key} is {float(coef):g}: α can only be read if it is above 0")
         # log α/(1 − α): their coefficient is the quotient, or its inverse if approximate
         of.state[key] = coef.log() if exact else -coef.log()
     normed = "pool.proj1.parametrizations.weight.original"
-    first = of.tensor(normed if normed in of.state else "pool.proj1.weight")
+    first = of.state[normed if normed in of.state else "pool.proj1.weight"]
     trained = alpha == "trainable"
     return {
         "in_dim": given.get("in_shape", first.shape)[-1],
