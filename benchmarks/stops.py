@@ -35,7 +35,7 @@ def commands(root: Path) -> dict[str, tuple[list[str], bool]]:
     return {
         "predict": (["predict", f"{run}", "--features", f"{data}/features", "--out", "{}"], True),
         "convert": (
-            ["convert", f"{data}/features", "--from", "probsa", "--to", "clam", "--slide-mpp",
+            ["convert", f"{data}/features", "--from", "probsa", "--slide-mpp",
              "0.5", "--labels", f"{data}/labels.csv", "--out", "{}"],
             True,
         ),

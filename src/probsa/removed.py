@@ -16,6 +16,7 @@ REMOVED: Mapping[str, str] = {
     "left_out_bags": "python benchmarks/localmil/run.py --left-out-bags N",
     "localmil": "python benchmarks/localmil/run.py DIR --out OUT",
     "pooling": "nothing: samples of the posterior are drawn",
+    "to": "nothing: probsa convert writes one HDF5 file per bag, which other tools read",
 }
 """What to use instead, by the name without dashes: `set_score` for --set-score and for the key
 `training.set_score`."""

@@ -78,7 +78,7 @@ def _slideflow(work, centres):
     folder.mkdir()
     torch.save(torch.zeros(4, 6), folder / "a.pt")
     np.savez(folder / "a.index.npz", centres)
-    return ["convert", str(folder), "--from", "slideflow", "--to", "clam", "--slide-mpp", "0.5",
+    return ["convert", str(folder), "--from", "slideflow", "--slide-mpp", "0.5",
             "--out", str(work / "out")]  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def _torchmil(work, features):
     for kind, values in {"features": features, "coords": np.arange(8).reshape(4, 2) * 512}.items():
         (root / kind).mkdir(parents=True)
         np.save(root / kind / "a.npy", values)
-    return ["convert", str(root / "features"), "--from", "torchmil", "--to", "clam",
+    return ["convert", str(root / "features"), "--from", "torchmil",
             "--out", str(work / "out")]  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def _clam(work, coords, **attributes):
         f["imgs"] = np.zeros((4, 64, 64, 3), np.uint8)
         f.create_dataset("coords", (len(coords), 2), "i8", chunks=(1, 2))[:4] = coords[:4]
         f["coords"].attrs.update(attributes)
-    return ["convert", str(work / "clam"), "--from", "clam", "--to", "trident",
+    return ["convert", str(work / "clam"), "--from", "clam",
             "--out", str(work / "out")]  # fmt: skip
 
 

@@ -394,7 +394,7 @@ def test_train_without_a_model_and_without_a_graph(tmp_path, capsys, with_coordi
         (["map", "p", "--out", "m", "--geojson=yes"], "--geojson is 'yes'; expected 'contours'"),
         (["map", "p", "--out", "m", "--slides", "s", "--resolution", "2", "--longest", "9"],
          "one of the two"),
-        (["convert", "s", "--out", "o", "--to", "clam"], "probsa convert needs --from"),
+        (["convert", "s", "--out", "o"], "probsa convert needs --from"),
         (["train", "--out"], "--out needs a value"),
         (["train", "--maps", "some"], "--maps is 'some'; expected 'test', 'all' or 'none'"),
         (["train", "extra"], "probsa train got an unexpected value 'extra'"),

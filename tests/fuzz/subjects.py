@@ -100,7 +100,7 @@ def arrays_of(folder: Path) -> dict[str, Any]:
 
 
 def _convert(tool: str, folder: Path, out: Path) -> Outcome:
-    said = command("convert", folder, "--from", tool, "--to", "probsa", "--slide-mpp", "0.5054",
+    said = command("convert", folder, "--from", tool, "--slide-mpp", "0.5054",
                    "--out", out)  # fmt: skip
     return Outcome(status=said.status, text=said.text, results=arrays_of(out))
 

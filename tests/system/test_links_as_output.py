@@ -21,7 +21,7 @@ TRAIN = ("train", *DATA, "--test-fold", "0", "--model", "abmil", "--epochs", "1"
 COMMANDS: dict[str, tuple[str, ...]] = {
     "train": TRAIN,
     "predict": ("predict", "{home}/run", "--features", "{home}/few", "--device", "cpu"),
-    "convert": ("convert", "{home}/few", "--from", "probsa", "--to", "probsa"),
+    "convert": ("convert", "{home}/few", "--from", "probsa"),
     "patch": ("patch", "{home}/slides"),
     "demo": ("demo",),
     "map": ("map", "{home}/predictions"),

@@ -97,14 +97,10 @@ CASES = {
     "extract": Case(
         line=f"extract OUT {EXTRACT}", inputs=("work",), flags=OVERWRITE, start="work"
     ),
-    **{
-        f"convert {to}": Case(
-            line=f"convert IN/data/features --from probsa --to {to} --out OUT "
-            "--labels IN/data/labels.csv",
-            inputs=("data", "data/features"), flags=OVERWRITE,
-        )
-        for to in ("clam", "torchmil")
-    },
+    "convert": Case(
+        line="convert IN/data/features --from probsa --out OUT --labels IN/data/labels.csv",
+        inputs=("data", "data/features"), flags=OVERWRITE,
+    ),
     "dataset table": Case(
         line="dataset table IN/cohort --features IN/cohort/features --labels IN/cohort.csv "
         "--out OUT",

@@ -5,7 +5,6 @@ from .bag_set import most_frequent as most_frequent
 from .choices import MOST_CACHE_GB as MOST_CACHE_GB
 from .choices import SourceFormat as SourceFormat
 from .choices import StudyName as StudyName
-from .choices import TargetFormat as TargetFormat
 from .conversion import ConversionOptions as ConversionOptions
 from .conversion import convert as convert
 from .covariates import CovariateEncoder as CovariateEncoder

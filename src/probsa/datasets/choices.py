@@ -4,8 +4,6 @@ from typing import Literal
 
 SourceFormat = Literal["clam", "trident", "stamp", "slideflow", "torchmil", "probsa"]
 """The tools whose files `convert` reads."""
-TargetFormat = Literal["trident", "clam", "torchmil", "probsa"]
-"""The tools that `convert` writes files for."""
 StudyName = Literal["rsna", "panda", "camelyon16", "table"]
 """The data sets that `open_study` prepares; `table` is a cohort of the user's own."""
 MOST_CACHE_GB = 10**6

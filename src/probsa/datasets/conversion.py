@@ -1,12 +1,11 @@
-"""Convert the bags of one tool to the files of another, and report what was lost.
+"""Convert the bags of other tools to probsa's layout, and report what was lost.
 
-A bag that is damaged, or that the target format cannot represent, is reported; the rest is
-converted.
+A bag that is damaged is reported; the rest is converted.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,8 +18,8 @@ from ..core import (
     as_paths,
     check_file_name,
     check_replaceable,
-    files_matching,
     graphs,
+    hdf5_files,
     open_output,
     write_csv,
 )
@@ -31,31 +30,20 @@ from ..errors import (
     InputError,
     OutputExists,
     TableError,
-    UnknownName,
 )
 from ..jobs import sole_writer, sweep
 from ..slides import read_resolutions
 from .bag_set import BagSet
-from .choices import SourceFormat, TargetFormat
-from .formats.clam import ClamWriter
-from .formats.probsa import ProbsaWriter
-from .formats.torchmil import TorchmilWriter
-from .formats.trident import TridentWriter
-from .formats.writing import Writer
-from .labels import match_bags, read_table
+from .choices import SourceFormat
+from .formats.probsa import write_converted
+from .labels import match_bags, read_table, write_table
 from .metadata import Metadata
 from .names import nearest
 from .opening import open_bags
 
 Status = Literal["converted", "empty", "failed"]
 
-WRITERS: dict[str, type[Writer]] = {
-    "trident": TridentWriter,
-    "clam": ClamWriter,
-    "torchmil": TorchmilWriter,
-    "probsa": ProbsaWriter,
-}
-REPORT, TABLE, SPLITS = "conversion.csv", "labels.csv", "splits.csv"
+REPORT, TABLE = "conversion.csv", "labels.csv"
 SHOWN = 3
 
 
@@ -99,8 +87,6 @@ class Conversion:
 
     out: Path
     rows: tuple[Row, ...]
-    lost: tuple[str, ...]
-    """Parts of the label table that could not be converted."""
 
     @property
     def failures(self) -> list[tuple[str, str]]:
@@ -124,7 +110,6 @@ class Conversion:
             "converted": self.count("converted"),
             "empty": self.count("empty"),
             "failed": self.count("failed"),
-            "lost": list(self.lost),
             "bags": [asdict(r) for r in self.rows],
         }
 
@@ -138,7 +123,6 @@ def convert(
     out: Path | str,
     *,
     source_format: SourceFormat,
-    target_format: TargetFormat,
     options: ConversionOptions | None = None,
     on_bag: Callable[[int, int], None] | None = None,
 ) -> Conversion:
@@ -148,12 +132,9 @@ def convert(
         BagError: there are no bags, or they are not in `source_format`.
         OutputExists: `out` already contains one of the bags and `overwrite` is not set.
         InputError, TableError: the options do not fit the bags.
-        UnknownName: there is no such format to write.
     """
     source, out = Path(source), Path(out)
     options = options or ConversionOptions()
-    if target_format not in WRITERS:
-        raise UnknownName("format to write", target_format, WRITERS)
     if out.resolve() == source.resolve():
         raise InputError(f"{out} is the source itself: give another folder with --out")
     stated = None if options.slide_mpp is None else read_resolutions(options.slide_mpp)
@@ -165,16 +146,15 @@ def convert(
         )
     if bags.unit == "um" and stated is None:
         raise InputError(
-            f"the corners in {source} are in µm, but {target_format} needs level-0 pixels: give "
+            f"the corners in {source} are in µm, and converted ones are level-0 pixels: give "
             "--slide-mpp, µm per pixel or a table slide,mpp. Training accepts both units"
         )
     table = bags.label_table()
     if options.labels is not None:
         table = read_table(options.labels, classes=options.classes, labels_required=False)
         table = match_bags(table, bags.names)
-    encoder, stride = _common_metadata(bags)
-    writer = WRITERS[target_format](out, encoder=options.encoder or encoder, stride=stride)
-    present = sorted(writer.files().keys() & set(bags.names))
+    encoder = _first_encoder(bags)
+    present = sorted({path.stem for path in hdf5_files(out)} & set(bags.names))
     if present and not options.overwrite:
         shown = ", ".join(present[:SHOWN]) + (" …" if len(present) > SHOWN else "")
         raise OutputExists(
@@ -185,25 +165,26 @@ def convert(
     for path in (out / REPORT, *([] if table is None else [out / TABLE])):
         check_replaceable(path)
     with sole_writer(out):
-        own = {REPORT, TABLE, SPLITS}
-        stems = {*bags.names, *(f"{name}_patches" for name in bags.names)}
+        own = {REPORT, TABLE}
+        stems = set(bags.names)
         sweep(out, guard=lambda path: path if path.name in own or path.stem in stems else None)
-        resolutions, rows = _resolutions(stated, bags.names), list[Row]()
+        resolutions = _resolutions(stated, bags.names)
+        rows: list[Row] = []
         for name in bags.names:
             row = _convert_bag(
-                bags, name, writer, encoder=encoder, resolutions=resolutions, options=options
+                bags, name, out, encoder=encoder, resolutions=resolutions, options=options
             )
             rows.append(row)
             if on_bag is not None:
                 on_bag(len(rows), len(bags))
-        converted, lost = [r.bag for r in rows if r.status == "converted"], []
+        converted = [r.bag for r in rows if r.status == "converted"]
         if table is not None:
             if converted:
-                lost = writer.write_labels(table, converted)
+                write_table(out / TABLE, table, converted)
             known = {b for b, y in zip(table.bags, table.labels, strict=True) if y is not None}
             unlabelled, text = set(converted) - known, f"label (none in {table.where})"
             rows = [replace(r, lost=(*r.lost, text)) if r.bag in unlabelled else r for r in rows]
-        result = Conversion(out=out, rows=tuple(rows), lost=tuple(lost))
+        result = Conversion(out=out, rows=tuple(rows))
         cells: list[dict[str, Any]] = [{**asdict(r), "lost": "; ".join(r.lost)} for r in rows]
         write_csv(result.report, list(cells[0]), cells)
     return result
@@ -217,15 +198,8 @@ def _earlier_files(out: Path) -> list[Path]:
         return []
     if report.columns != tuple(f.name for f in fields(Row)):
         return []
-    rows = report.rows
-    files = [out / str(row["file"]) for row in rows if row.get("file")]
-    stems = {path.stem for path in files}
-    beside = [p for p in files_matching(out, ("*/*", "*/*/*")) if _bag_of(p) in stems]
-    return [out / REPORT, out / TABLE, out / SPLITS, *files, *beside]
-
-
-def _bag_of(path: Path) -> str:
-    return path.stem.removesuffix("_patches")
+    files = [out / str(row["file"]) for row in report.rows if row.get("file")]
+    return [out / REPORT, out / TABLE, *files]
 
 
 def _resolutions(
@@ -246,7 +220,7 @@ def _resolutions(
 def _convert_bag(
     bags: BagSet,
     name: str,
-    writer: Writer,
+    out: Path,
     *,
     encoder: str | None,
     resolutions: Mapping[str, float],
@@ -283,7 +257,8 @@ def _convert_bag(
                 f"{metadata.encoder or 'an unnamed encoder'}, the first bag {bags.in_dim} from "
                 f"{encoder or 'an unnamed encoder'}: convert the bags of each encoder separately"
             )
-        path = writer.write(bag, metadata, lost)
+        stated = options.encoder or encoder
+        path = write_converted(out, bag, metadata, encoder=stated, lost=lost)
     except EmptyBag as error:
         return Row(bag=name, status="empty", instances=0, reason=str(error))
     except (BagError, GraphError) as error:
@@ -292,7 +267,7 @@ def _convert_bag(
         bag=name,
         status="converted",
         instances=len(bag.features),
-        file=path.relative_to(writer.out).as_posix(),
+        file=path.name,
         lost=tuple(dict.fromkeys(lost)),
     )
 
@@ -327,16 +302,9 @@ def _with_spacing(
     return replace(stored, stride=stride), metadata
 
 
-def _common_metadata(bags: BagSet) -> tuple[str | None, float | None]:
-    """Return the encoder of the first readable bag, and the most common stated stride."""
-    encoders, strides = [], Counter[float]()
+def _first_encoder(bags: BagSet) -> str | None:
+    """Return the encoder of the first readable bag; None if it states none."""
     for name in bags.names:
-        try:
-            metadata = bags.metadata(name)
-        except BagError:  # reported in the bag's row
-            continue
-        encoders.append(metadata.encoder)
-        if metadata.size_level0:
-            overlap = (metadata.overlap or 0.0) / (metadata.patch_size or math.inf)
-            strides[metadata.size_level0 * (1 - overlap)] += 1
-    return next(iter(encoders), None), strides.most_common(1)[0][0] if strides else None
+        with suppress(BagError):  # reported in the bag's row
+            return bags.metadata(name).encoder
+    return None

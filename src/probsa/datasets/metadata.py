@@ -33,10 +33,6 @@ class Metadata:
     magnification_level0: float | None = None
     slide_size: tuple[int, int] | None = None
     """(width, height) at level 0."""
-    level: int = 0
-    """The level of the slide from which CLAM cut the patches."""
-    downsample: float = 1.0
-    """Downsample of `level`."""
     encoder: str | None = None
     encoder_guessed: bool = False
     """Whether the encoder was inferred from the folder's name, which users may choose freely."""
@@ -93,6 +89,4 @@ def from_attributes(attributes: Mapping[str, object]) -> Metadata:
         magnification=number("target_magnification"),
         magnification_level0=number("level0_magnification"),
         slide_size=slide_size,
-        level=level,
-        downsample=number("downsample") or 1.0,
     )

@@ -11,8 +11,8 @@ from probsa.cli.entry import main
 from probsa.datasets import open_bags
 
 
-def convert(source: Path, out: Path, came: str, to: str, *more: str) -> int:
-    return main(["convert", str(source), "--from", came, "--to", to, "--out", str(out), *more])
+def convert(source: Path, out: Path, came: str, *more: str) -> int:
+    return main(["convert", str(source), "--from", came, "--out", str(out), *more])
 
 
 def test_a_folder_is_converted_and_trains(tmp_path, capsys):
@@ -22,13 +22,12 @@ def test_a_folder_is_converted_and_trains(tmp_path, capsys):
     labels.write_text("bag,label,fold\n" + "".join(f"s{k},{k % 2},{k // 2}\n" for k in range(6)))
     out = tmp_path / "out"
     given = ["--slide-mpp", "0.2527", "--encoder", "uni", "--labels", str(labels)]
-    assert convert(source, out, "stamp", "trident", *given) == 0
+    assert convert(source, out, "stamp", *given) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"6 bags converted: {out}")
     assert str(out / "conversion.csv") in said
     assert (out / "labels.csv").read_text() == labels.read_text()
-    folder = out / "8.83629x_224px_0px_overlap" / "features_uni"
-    assert len(list(folder.glob("*.h5"))) == 6
+    assert len(list(out.glob("*.h5"))) == 6
     flags = [
         "train", "--features", str(out), "--labels", str(out / "labels.csv"),
         "--out", str(tmp_path / "run"), "--model", "abmil-probsa-diag", "--model.embed", "4",
@@ -41,22 +40,22 @@ def test_a_folder_is_converted_and_trains(tmp_path, capsys):
 def test_a_bag_that_fails_is_named_and_the_exit_status_says_so(tmp_path, capsys):
     source = foreign.slideflow(tmp_path / "x", slide("a"), slide("b", seed=1))
     (source / "b.pt").write_bytes((source / "b.pt").read_bytes()[:50])
-    assert convert(source, tmp_path / "one", "slideflow", "clam") == 1
+    assert convert(source, tmp_path / "one", "slideflow") == 1
     out, err = capsys.readouterr()
-    assert out.startswith("1 bag converted") and "not converted: name of the encoder (1 bag)" in out
+    assert out.startswith("1 bag converted") and "not converted: resolution" in out
     assert "probsa: left out b: " in err and "b.pt" in err
-    assert convert(source, tmp_path / "two", "slideflow", "clam", "--json") == 1
+    assert convert(source, tmp_path / "two", "slideflow", "--json") == 1
     done = json.loads(capsys.readouterr().out)
     assert (done["converted"], done["empty"], done["failed"]) == (1, 0, 1)
     assert [b["status"] for b in done["bags"]] == ["converted", "failed"]
-    assert done["bags"][0]["file"] == "pt_files/a.pt"
+    assert done["bags"][0]["file"] == "a.h5"
     assert open_bags(tmp_path / "two").names == ("a",)
 
 
 def test_an_empty_slide_is_said_and_is_no_failure(tmp_path, capsys):
     source = foreign.trident(tmp_path / "x", slide("a"))
     foreign.trident_empty(source, "b")
-    assert convert(source, tmp_path / "out", "trident", "probsa") == 0
+    assert convert(source, tmp_path / "out", "trident") == 0
     assert "empty, left out: b" in capsys.readouterr().out
 
 
@@ -67,11 +66,12 @@ def test_an_empty_slide_is_said_and_is_no_failure(tmp_path, capsys):
         (["--from", "clam"], "does not look like clam's files but like trident's"),
         (["--slide-mpp", "none.csv"], "none.csv': expected µm per pixel"),
         (["--feature-set", "features_x"], "no folders of features are named 'features_x'"),
+        (["--to", "clam"], "It was removed. Instead: nothing: probsa convert writes one HDF5 file"),
         (["--encodr", "x"], "no argument '--encodr'. Did you mean '--encoder'?"),
     ],
 )
 def test_wrong_usage(tmp_path, capsys, more, message):
     source = foreign.trident(tmp_path / "x", slide())
-    assert convert(source, tmp_path / "out", "trident", "probsa", *more) == 2
+    assert convert(source, tmp_path / "out", "trident", *more) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from ...datasets import SourceFormat, TargetFormat
+from ...datasets import SourceFormat
 from ..command import Answer, Flag
 from ..flags import Classes, Csv, Dir, FeatureSet, Name, SlideMpp
 
@@ -12,7 +12,6 @@ def run(
     source: Annotated[Path, Flag(holds="folder")],
     *,
     from_: SourceFormat,
-    to: TargetFormat,
     out: Dir,
     slide_mpp: SlideMpp | None = None,
     labels: Csv | None = None,
@@ -21,18 +20,17 @@ def run(
     encoder: Name | None = None,
     overwrite: bool = False,
 ) -> Answer:
-    """Convert the bags of one tool to files of another.
+    """Convert the bags of other tools to probsa's own layout, one HDF5 file per bag.
 
     OUT/conversion.csv lists what became of each bag and what could not be converted.
 
     Args:
         source: Folder with the features that the tool wrote.
         from_: Tool that wrote them.
-        to: Tool to write files for.
         out: Folder to write to.
         slide_mpp: Micrometres per level-0 pixel, for slides whose files do not state it: one
             number, or a CSV table with the columns slide,mpp.
-        labels: Table of labels to write in the target format.
+        labels: Table of labels to write beside the bags.
         encoder: Encoder that the features were made with, if the files do not state it.
         overwrite: Replace existing bags.
     """
@@ -53,13 +51,10 @@ def run(
         feature_set=feature_set, encoder=encoder, overwrite=overwrite,
     )  # fmt: skip
     with Counter("converting") as count:
-        converted = convert(
-            source, out, source_format=from_, target_format=to, options=options, on_bag=count
-        )
+        converted = convert(source, out, source_format=from_, options=options, on_bag=count)
     lines = [f"{counted(converted.count('converted'), 'bag')} converted: {converted.out}"]
     lines += [f"empty, left out: {row.bag}" for row in converted.rows if row.status == "empty"]
     for text, bags in converted.losses().items():
         lines.append(f"not converted: {text} ({counted(bags, 'bag')})")
-    lines += [f"not converted: {text}" for text in converted.lost]
     lines.append(f"what became of each bag: {converted.report}")
     return Answer(converted.to_dict(), "\n".join(lines), converted.failures)

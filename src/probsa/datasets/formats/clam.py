@@ -3,14 +3,13 @@
 CLAM's feature files hold nothing but the instances; the patch size is in the files of `patches`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import h5py
 import numpy as np
-import torch
 from jaxtyping import Shaped
 
 from ...core import (
@@ -22,18 +21,13 @@ from ...core import (
     is_there,
     numeric_attribute,
     open_hdf5,
-    replacing,
-    replacing_hdf5,
     stride_of,
     validate_bag,
-    write_csv,
 )
 from ...errors import BagError
 from ..bag_set import BagSet
-from ..labels import LabelTable
 from ..metadata import Metadata, from_attributes
 from .tensors import load_tensor, tensor_shape
-from .writing import Writer, report_resolution, single, slices_in_order
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,77 +114,3 @@ class ClamTensorBags(BagSet):
 
     def _peek(self, name: str) -> tuple[int, int]:
         return tensor_shape(self._files[name])
-
-
-class ClamWriter(Writer):
-    """Writes one encoder per folder, chunked as CLAM does. A bag without corners, such as a scan,
-    gets only `pt_files/<bag>.pt`, on which CLAM trains."""
-
-    patterns = ("pt_files/*.pt",)
-
-    def write(self, bag: StoredBag, metadata: Metadata, lost: list[str]) -> Path:
-        report_resolution(metadata, lost)
-        if bag.inferred_kind == "ct":
-            bag = slices_in_order(bag)
-        features, is_slide = single(bag.features, lost), bag.inferred_kind == "slide"
-        if bag.instance_labels is not None:
-            lost.append("instance labels")
-        if self.encoder is not None:
-            lost.append("name of the encoder")
-        if is_slide and bag.coords is not None:
-            self._write_patches(bag.name, bag.coords, metadata, lost)
-            width = features.shape[1]
-            with replacing_hdf5(self.out / "h5_files" / f"{bag.name}.h5") as f:
-                f.create_dataset(
-                    "features", data=features, chunks=(32, width), maxshape=(None, width)
-                )
-                f.create_dataset(
-                    "coords", data=bag.coords.astype(np.int32), chunks=(32, 2), maxshape=(None, 2)
-                )
-        else:
-            lost.append("coordinates" if is_slide else "slice positions")
-        path = self.out / "pt_files" / f"{bag.name}.pt"
-        with replacing(path) as temporary, temporary.open("wb") as f:
-            # PyTorch would store the name of the temporary file, and no two files would be equal
-            torch.save(torch.from_numpy(features), f)
-        return path
-
-    def _write_patches(
-        self, name: str, corners: np.ndarray, metadata: Metadata, lost: list[str]
-    ) -> None:
-        folder, downsample = self.out / "patches", metadata.downsample
-        side = (metadata.size_level0 or 0.0) / downsample
-        if abs(side - round(side)) > 1e-6:
-            lost.append(f"patch size {side:.6g} (rounded to {round(side)} pixels)")
-        elif metadata.level == 0 and metadata.patch_size not in (None, side):
-            lost.append(f"patch size at the encoder ({metadata.patch_size:g} pixels)")
-        if metadata.overlap:
-            lost.append(f"overlap ({metadata.overlap:g} pixels)")
-        attributes: dict[str, object] = {
-            "patch_size": np.int64(round(side)),
-            "patch_level": np.int64(metadata.level),
-            "downsample": np.array([downsample, downsample]),
-            "name": name,
-            "save_path": str(folder),
-        }
-        if metadata.slide_size is None:
-            lost.append("size of the slide (not stated by the source: no level_dim)")
-        else:
-            size = np.array([int(side / downsample) for side in metadata.slide_size], np.int64)
-            attributes |= {"level_dim": size, "downsampled_level_dim": size}
-        with replacing_hdf5(folder / f"{name}.h5") as f:
-            dataset = f.create_dataset(
-                "coords", data=corners.astype(np.int64), chunks=(1, 2), maxshape=(None, 2)
-            )
-            dataset.attrs.update(attributes)
-
-    def write_labels(self, table: LabelTable, bags: Sequence[str]) -> list[str]:
-        """Write CLAM's label table `case_id,slide_id,label`."""
-        wanted = set(bags)
-        rows = [
-            {"case_id": table.group(r), "slide_id": bag, "label": table.classes[y]}
-            for r, (bag, y) in enumerate(zip(table.bags, table.labels, strict=True))
-            if bag in wanted and y is not None
-        ]
-        write_csv(self.out / "labels.csv", ["case_id", "slide_id", "label"], rows)
-        return [] if table.splits is None and table.folds is None else ["folds and split"]

@@ -1,19 +1,12 @@
-"""torchmil's layout: one .npy file per bag and kind of data, in sibling folders.
-
-torchmil divides all coordinates by one patch size and truncates the result. It would find wrong
-neighbours, or none, for a bag with another stride. Written coordinates of such a bag are therefore
-scaled to multiples of the common stride, and this is reported.
-"""
+"""torchmil's layout: one .npy file per bag and kind of data, in sibling folders."""
 
 import re
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from ...core import (
-    DISTANCE_TOLERANCE,
     StoredBag,
     TextTable,
     as_coordinates,
@@ -21,20 +14,15 @@ from ...core import (
     as_instance_labels,
     is_there,
     load_array,
-    replacing,
     validate_bag,
-    write_csv,
 )
 from ...errors import BagError
 from ..bag_set import BagSet
 from ..labels import LabelTable
 from ..metadata import Metadata
 from ..names import SPLIT_PARTS
-from .writing import Writer, corners_of, report_resolution, single, slices_in_order
 
 INSTANCE_LABELS = ("patch_labels", "slice_labels")
-PARTS = {"train": "train", "val": "train", "test": "test"}
-"""torchmil's splits have no validation part."""
 
 
 class TorchmilBags(BagSet):
@@ -137,74 +125,3 @@ class TorchmilBags(BagSet):
     def _beside(self, kind: str, name: str) -> np.ndarray | None:
         path = self.root / kind / f"{name}.npy"
         return load_array(path) if is_there(path.parent, folder=True) and is_there(path) else None
-
-
-class TorchmilWriter(Writer):
-    """Writes slides to `OUT/patches_<stride>/`, and scans to `OUT/`."""
-
-    patterns = ("features/{features}/*.npy", "patches_*/features/{features}/*.npy")
-
-    def write(self, bag: StoredBag, metadata: Metadata, lost: list[str]) -> Path:
-        report_resolution(metadata, lost)
-        if bag.inferred_kind == "ct":
-            bag = slices_in_order(bag)
-        features, root, kind = single(bag.features, lost), self.out, "slice_labels"
-        if bag.inferred_kind == "slide":
-            self.stride = self.stride or bag.stride
-            if self.stride:
-                root = self.out / f"patches_{round(self.stride)}"
-            corners, kind = self._corners(bag, corners_of(bag, "torchmil"), lost), "patch_labels"
-            _write(root / "coords" / f"{bag.name}.npy", corners)
-        elif bag.coords is not None:
-            lost.append("slice positions (rows are in their order)")
-        if bag.instance_labels is not None:
-            _write(root / kind / f"{bag.name}.npy", bag.instance_labels.astype(np.int64))
-        if metadata.overlap:
-            lost.append(f"overlap ({metadata.overlap:g} pixels)")
-        path = root / "features" / self.features / f"{bag.name}.npy"
-        _write(path, features)
-        return path
-
-    def _corners(self, bag: StoredBag, corners: np.ndarray, lost: list[str]) -> np.ndarray:
-        stride = bag.stride
-        if stride is None or self.stride is None or stride == round(self.stride):
-            return corners.astype(np.int64)
-        common = round(self.stride)
-        lost.append(
-            f"coordinates in level-0 pixels (scaled from a stride of {stride:.6g} to {common}: "
-            "torchmil has one patch size for all bags)"
-        )
-        from_first = corners - corners.min(0)
-        cells = np.rint(from_first / stride)
-        if np.abs(from_first - cells * stride).max() <= DISTANCE_TOLERANCE * stride:
-            return (cells * common).astype(np.int64)
-        return np.rint(from_first * common / stride).astype(np.int64)
-
-    def write_labels(self, table: LabelTable, bags: Sequence[str]) -> list[str]:
-        """Write `labels/<bag>.npy` and `splits.csv`."""
-        wanted, lost, files = set(bags), [], self.files()
-        for bag, label in zip(table.bags, table.labels, strict=True):
-            if bag in wanted and label is not None:
-                root = files[bag].parent.parent.parent
-                _write(root / "labels" / f"{bag}.npy", np.array([label], np.int64))
-        if table.splits is not None:
-            rows = [
-                {"bag_name": bag, "split": PARTS[part]}
-                for bag, part in zip(table.bags, table.splits, strict=True)
-                if bag in wanted and part is not None
-            ]
-            write_csv(self.out / "splits.csv", ["bag_name", "split"], rows)
-            if "val" in table.splits:
-                lost.append(
-                    "validation part (torchmil's splits have only train and test; written as train)"
-                )
-        if table.folds is not None:
-            lost.append("folds")
-        if table.groups is not None:
-            lost.append("groups")
-        return lost
-
-
-def _write(path: Path, values: np.ndarray) -> None:
-    with replacing(path) as temporary, temporary.open("wb") as f:
-        np.save(f, values, allow_pickle=False)
