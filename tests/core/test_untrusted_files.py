@@ -6,7 +6,7 @@ import zipfile
 import h5py
 import numpy as np
 import pytest
-from fuzz.mutations import npy_bytes
+from fuzz.alterations import npy_bytes
 from support.refusals import refused
 
 from probsa.core import (

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fuzz.subjects import SUBJECTS, command
 from safetensors.torch import save_file
 from support.made_dicom import write_ct_series, write_dicom_slide
 from support.made_exports import predictions, slide_bag
 from support.made_maps import pink, scan_bag
 from support.made_slides import write_cohort
+from support.subjects import SUBJECTS, command
 
 from probsa.cli.unforeseen import STATUS
 from probsa.cohorts import flow, patch_cohort
@@ -110,7 +110,7 @@ def is_told(status: int, text: str, fault: Callable[[], None]) -> None:
 
 def debugged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all commands of this process print tracebacks."""
-    import fuzz.subjects as module
+    import support.subjects as module
 
     monkeypatch.setattr(module, "command", lambda *a: command(*a, "--debug"))
 

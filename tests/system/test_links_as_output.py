@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from fuzz.subjects import command, trained
 from support.made_slides import write_cohort
+from support.subjects import command, trained
 
 
 @pytest.fixture(scope="module")

@@ -91,6 +91,8 @@ class SlideflowBags(BagSet):
             return None
         centres = load_array(index)
         CORNERS.check(centres, what="the index of tiles", where=index, again=AGAIN)
+        if not np.isfinite(centres).all():
+            raise BagError(f"{index}: the position of a tile is not finite. {AGAIN}")
         return centres
 
     def at_level_0(

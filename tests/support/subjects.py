@@ -1,4 +1,4 @@
-"""What is fuzzed: small folders of every kind of input, and the commands that read them."""
+"""Small folders of every kind of input, and the commands that read them."""
 
 import contextlib
 import functools
@@ -15,8 +15,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-from fuzz.containers import HDF5, NIFTI, NPZ, PT
-from fuzz.mutations import JSON, NPY, SAFETENSORS, TABLE, TEXT, YAML, Mutation
 from support import foreign
 from support.made_slides import write_cohort
 from support.stored import write_folder
@@ -46,8 +44,8 @@ class Subject:
     build: Callable[[Path], object]
     drive: Callable[[Path, Path], Outcome]
     """Called with the folder and a path to write to."""
-    files: Mapping[str, tuple[Mutation, ...]]
-    """Mutations by pattern; those of `BYTES` are applied to every file."""
+    files: tuple[str, ...]
+    """Patterns of the files that it reads."""
 
 
 def same(one: Any, other: Any) -> bool:
@@ -111,7 +109,7 @@ def _foreign(tool: str, without: str, folder: Path) -> None:
         shutil.rmtree(folder / without)
 
 
-def _bags(name: str, files: Mapping[str, tuple[Mutation, ...]], *, without: str = "") -> Subject:
+def _bags(name: str, *files: str, without: str = "") -> Subject:
     """Return the subject of a tool's bags, without one of the folders that the tool writes."""
     tool = name.partition(" ")[0]
     build = functools.partial(_foreign, tool, without)
@@ -270,34 +268,28 @@ def _verify(folder: Path, _: Path) -> Outcome:
     return Outcome(status=0 if accepted else said.status, text=said.text)
 
 
-DOCUMENT = JSON + TEXT
-SHEET = TABLE + TEXT
 SUBJECTS = (
-    Subject("bags, probsa", trained, _predict, {"few/*.h5": HDF5}),
-    _bags("clam h5", {"**/*.h5": HDF5}, without="pt_files"),
-    _bags("clam pt", {"patches/*.h5": HDF5, "pt_files/*.pt": PT}, without="h5_files"),
-    _bags("trident", {"**/*.h5": HDF5}),
-    _bags("stamp", {"**/*.h5": HDF5}),
-    _bags("slideflow", {"*.pt": PT, "*.npz": NPZ, "*.json": DOCUMENT}),
-    _bags("torchmil", {"**/*.npy": NPY, "*.csv": SHEET}),
-    Subject("labels and splits", _tables, _read_tables, {"*.csv": SHEET}),
-    Subject("run", trained, _predict, {
-        "run/*.json": DOCUMENT, "run/run.yaml": YAML + TEXT, "run/split.json": DOCUMENT,
-        "run/threshold.json": JSON, "run/features.json": JSON, "run/**/*.safetensors": SAFETENSORS,
-        "run/checkpoints/best.safetensors": SAFETENSORS, "run/*.npz": NPZ,
-    }),
-    Subject("predictions", trained, _evaluate, {
-        "predictions/*.csv": SHEET, "predictions/*.json": DOCUMENT,
-        "predictions/instances/*.h5": HDF5, "predictions/null_maps/*": HDF5,
-    }),
-    Subject("maps", trained, _map, {
-        "predictions/predictions.csv": SHEET, "predictions/predictions.json": JSON,
-        "predictions/instances/001.h5": HDF5,
-    }),
-    Subject("scans", _scans, lambda folder, _: _info(folder), {"*.nii*": NIFTI}),
-    Subject("slides", _slides, _slide_info, {"[abc].*": (), "mpp.csv": SHEET}),
-    Subject("work folder", _work, _verify, {
-        "**/*.h5": HDF5, "**/*.json": DOCUMENT, "**/.*.lock": DOCUMENT,
-    }),
+    Subject("bags, probsa", trained, _predict, ("few/*.h5",)),
+    _bags("clam h5", "**/*.h5", without="pt_files"),
+    _bags("clam pt", "patches/*.h5", "pt_files/*.pt", without="h5_files"),
+    _bags("trident", "**/*.h5"),
+    _bags("stamp", "**/*.h5"),
+    _bags("slideflow", "*.pt", "*.npz", "*.json"),
+    _bags("torchmil", "**/*.npy", "*.csv"),
+    Subject("labels and splits", _tables, _read_tables, ("*.csv",)),
+    Subject("run", trained, _predict, (
+        "run/*.json", "run/run.yaml", "run/**/*.safetensors", "run/*.npz",
+    )),
+    Subject("predictions", trained, _evaluate, (
+        "predictions/*.csv", "predictions/*.json", "predictions/instances/*.h5",
+        "predictions/null_maps/*.h5",
+    )),
+    Subject("maps", trained, _map, (
+        "predictions/predictions.csv", "predictions/predictions.json",
+        "predictions/instances/001.h5",
+    )),
+    Subject("scans", _scans, lambda folder, _: _info(folder), ("*.nii*",)),
+    Subject("slides", _slides, _slide_info, ("[abc].*", "mpp.csv")),
+    Subject("work folder", _work, _verify, ("**/*.h5", "**/*.json", "**/.*.lock")),
 )  # fmt: skip
-"""Every kind of input, each with equal shares of the cases."""
+"""Every kind of input."""
