@@ -22,29 +22,22 @@ def g(x: float) -> int:
     return int(math.copysign(1, x) * min(size, beta))
 
 
-def bucket(method: str, dr: int, dc: int) -> list[int]:
-    """Return one bucket, or two for `cross`."""
+def bucket(method: str, dr: int, dc: int) -> int:
+    """Return the bucket of an offset, by its length (`euc`) or by rows and columns (`product`)."""
     if method == "euc":
-        return [g(round(math.sqrt(dr**2 + dc**2))) + 3]
-    if method == "quant":
-        return [g(dr**2 + dc**2) + 3]
-    if method == "product":
-        return [(g(dr) + 3) * 7 + g(dc) + 3]
-    return [g(dr) + 3, g(dc) + 3]
+        return g(round(math.sqrt(dr**2 + dc**2))) + 3
+    return (g(dr) + 3) * 7 + g(dc) + 3
 
 
-def bucket_matrices(method: str, rows: list[int], cols: list[int], *, first: bool) -> list[Tensor]:
+def bucket_matrix(method: str, rows: list[int], cols: list[int], *, first: bool) -> Tensor:
     """Return the buckets of all pairs of tokens; a class token (`first`) has its own bucket."""
-    count = {"euc": 7, "quant": 7, "product": 49, "cross": 7}[method]
+    count = {"euc": 7, "product": 49}[method]
     t = len(rows) + first
-    matrices = [torch.full((t, t), count) for _ in range(2 if method == "cross" else 1)]
+    matrix = torch.full((t, t), count)
     for i in range(len(rows)):
         for j in range(len(rows)):
-            for m, b in zip(
-                matrices, bucket(method, rows[i] - rows[j], cols[i] - cols[j]), strict=True
-            ):
-                m[i + first, j + first] = b
-    return matrices
+            matrix[i + first, j + first] = bucket(method, rows[i] - rows[j], cols[i] - cols[j])
+    return matrix
 
 
 class Dense:
@@ -52,9 +45,7 @@ class Dense:
 
     def __init__(self, model: SETMIL, **options) -> None:
         self.s = model.state_dict(keep_vars=True)
-        self.o = {"reduction": 1, "layers": 2, "relative": {"method": "euc"}, **options}
-        self.relative = self.o["relative"].get("method", "none")
-        self.pyramid = self.o.get("pyramid", {}).get("method", "none")
+        self.o = {"reduction": 1, "layers": 2, **options}
 
     def linear(self, x: Tensor, key: str) -> Tensor:
         if f"{key}.weight" not in self.s:
@@ -64,32 +55,13 @@ class Dense:
     def norm(self, x: Tensor, key: str) -> Tensor:
         return F.layer_norm(x, x.shape[-1:], self.s[f"{key}.weight"], self.s[f"{key}.bias"])
 
-    def attention(self, q, k, v, *, scale, key, method, where, first, keep):
+    def attention(self, q, k, v, *, scale, keep, bias=None):
         """Map (h, t, d) to (output, weights); `keep` marks the tokens that are keys."""
         logits = (q * scale) @ k.transpose(1, 2)
-        tables = [] if method == "none" else bucket_matrices(method, *where, first=first)
-        names = [f"{key}.relative.tables.{{}}.{i}" for i in range(len(tables))]
-        heads = range(len(q))
-
-        def table_per_head(name: str, on: str) -> Tensor | None:
-            table = self.s.get(name.format(on))
-            return None if table is None else table.expand(len(q), *table.shape[1:])
-
-        for ids, name in zip(tables, names, strict=True):
-            for on, t in (("k", q * scale), ("q", k * scale)):
-                if (table := table_per_head(name, on)) is None:
-                    continue
-                if table.ndim == 2:
-                    term = torch.stack([table[h][ids] for h in heads])
-                else:  # term_ij = t_i · Table[:, bucket_ij]
-                    term = torch.einsum("hid,hdij->hij", t, table[:, :, ids])
-                logits = logits + (term if on == "k" else term.transpose(1, 2))
+        if bias is not None:
+            logits = logits + bias
         a = logits.masked_fill(~keep, -torch.inf).softmax(2)
-        out = a @ v
-        for ids, name in zip(tables, names, strict=True):
-            if (table := table_per_head(name, "v")) is not None:
-                out = out + torch.einsum("hij,hijd->hid", a, table[:, ids])
-        return out, a
+        return a @ v, a
 
     def window(self, grid: Tensor, keep: Tensor, key: str, *, size: int, stride: int):
         """Map (C, H, W) to (e, H', W') and a mask of the cells of the new map that exist."""
@@ -101,12 +73,8 @@ class Dense:
             seen = torch.ones_like(seen)
         q, k, v = self.linear(self.norm(u, f"{key}.norm1"), f"{key}.qkv").chunk(3, 1)
         high, wide = seen.shape
-        where = ([i // wide for i in range(high * wide)], [i % wide for i in range(high * wide)])
-        out, _ = self.attention(
-            q[None], k[None], v[None], scale=u.shape[1] ** -0.5, key=key, where=where,
-            method="none" if key == "reduce" else self.pyramid,
-            first=False, keep=seen.flatten(),
-        )  # fmt: skip
+        scale = u.shape[1] ** -0.5
+        out, _ = self.attention(q[None], k[None], v[None], scale=scale, keep=seen.flatten())
         x = v + self.linear(out[0], f"{key}.proj")
         x = x + self.linear(
             F.gelu(self.linear(self.norm(x, f"{key}.norm2"), f"{key}.fc1")), f"{key}.fc2"
@@ -149,16 +117,15 @@ class Dense:
         ]
         z = z + torch.tensor(pe, dtype=z.dtype)
         keys = torch.cat([torch.ones(1).bool(), keep.flatten()])
-        where = ([i // wide for i in range(high * wide)], [i % wide for i in range(high * wide)])
+        at = torch.arange(high * wide)
+        ids = bucket_matrix("euc", (at // wide).tolist(), (at % wide).tolist(), first=True)
         a = None
         for i in range(self.o["layers"]):
             key, heads = f"blocks.{i}", self.o["heads"]
             qkv = self.linear(self.norm(z, f"{key}.norm1"), f"{key}.qkv")
             q, k, v = (p.unflatten(1, (heads, -1)).transpose(0, 1) for p in qkv.chunk(3, 1))
-            out, a = self.attention(
-                q, k, v, scale=q.shape[2] ** -0.5, key=key, method=self.relative,
-                where=where, first=True, keep=keys,
-            )  # fmt: skip
+            bias = self.s[f"{key}.relative.tables.q.0"][:, ids]
+            out, a = self.attention(q, k, v, scale=q.shape[2] ** -0.5, keep=keys, bias=bias)
             z = z + self.linear(out.transpose(0, 1).flatten(1), f"{key}.proj")
             m = F.gelu(self.linear(self.norm(z, f"{key}.norm2"), f"{key}.fc1"))
             z = z + self.linear(m, f"{key}.fc2")

@@ -1,8 +1,8 @@
 """Relative positions on a grid in self-attention (iRPE: Wu et al., ICCV 2021, arXiv:2107.14222).
 
-Each pair of tokens belongs to a bucket, given by its offset (Δrow, Δcolumn). A bucket has a learned
-bias, or a learned vector for queries, keys or values. Ratio 1.9: α 1.9, β 3.8, γ 15.2. Attention is
-computed in blocks of queries, and again for gradients, so no t × t tensor is stored.
+Each pair of tokens belongs to a bucket, given by the length of its offset (Δrow, Δcolumn). A bucket
+has a learned bias. Ratio 1.9: α 1.9, β 3.8, γ 15.2. Attention is computed in blocks of queries, and
+again for gradients, so no t × t tensor is stored.
 Shapes: h heads, t tokens of one bag, b queries of a block, d width of a head, k buckets.
 """
 
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,11 +18,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-BucketMethod = Literal["euc", "quant", "product", "cross"]
-
 ALPHA, BETA, GAMMA = 1.9, 3.8, 15.2
 CAP = 3
-"""⌊β⌋: the buckets of one axis are −3 … 3."""
+"""⌊β⌋: the values of g are −3 … 3."""
+BUCKETS = 2 * CAP + 1
 REACH = 4
 """Distances from here on are all in the last bucket, so clipping offsets to ±4 is exact."""
 BLOCK = {"cpu": 1 << 22, "cuda": 1 << 26}
@@ -40,19 +39,12 @@ def piecewise(x: Tensor) -> Int[Tensor, "*x"]:
     return torch.where(x.abs() <= ALPHA, x.round(), far.trunc()).long()
 
 
-def bucket_tables(method: BucketMethod) -> Int[Tensor, "tables 9 9"]:
-    """Return the bucket of each offset from (−4, −4) to (4, 4); two tables for `cross`."""
-    offsets = torch.arange(-REACH, REACH + 1, device="cpu")  # read below, even of a meta model
-    dr, dc = torch.meshgrid(offsets, offsets, indexing="ij")
-    squares = dr.square() + dc.square()
-    rows, cols = piecewise(dr) + CAP, piecewise(dc) + CAP
-    tables = {
-        "euc": [piecewise(squares.double().sqrt().round()) + CAP],
-        "quant": [piecewise(squares) + CAP],
-        "product": [rows * (2 * CAP + 1) + cols],
-        "cross": [rows, cols],
-    }
-    return torch.stack(tables[method])
+def distance_buckets() -> Int[Tensor, "9 9"]:
+    """Return the bucket of the length of each offset from (−4, −4) to (4, 4)."""
+    offsets = torch.arange(-REACH, REACH + 1, device="cpu")  # also while a model is on `meta`
+    down, right = torch.meshgrid(offsets, offsets, indexing="ij")
+    lengths = (down.square() + right.square()).double().sqrt()
+    return piecewise(lengths.round()) + CAP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,101 +58,41 @@ class Places:
     def __len__(self) -> int:
         return len(self.row) + self.first
 
-    def buckets(self, tables: Tensor, rows: slice) -> Int[Tensor, "tables b t"]:
+    def buckets(self, table: Int[Tensor, "9 9"], rows: slice) -> Int[Tensor, "b t"]:
         """Return bucket(i, j) for the queries i in `rows`; the class token has its own bucket."""
         row, col = (F.pad(v, (int(self.first), 0)) for v in (self.row, self.col))
         down, right = ((v[rows, None] - v).clamp_(-REACH, REACH) + REACH for v in (row, col))
-        buckets = tables.flatten(1)[:, down * tables.shape[2] + right]
+        buckets = table.flatten()[down * table.shape[1] + right]
         if self.first:
-            buckets[:, :, 0] = bucket_count(tables)
+            own = table.max() + 1
+            buckets[:, 0] = own
             if rows.start == 0:
-                buckets[:, 0] = bucket_count(tables)
+                buckets[0] = own
         return buckets
 
 
-def bucket_count(tables: Tensor) -> int:
-    """Return the number of buckets of a method, without that of the class token."""
-    return 2 * CAP + 1 if len(tables) == 2 else int(tables.max()) + 1
-
-
 class Relative(nn.Module):
-    """Relative positions of an attention layer, by default the biases of SETMIL.
+    """Biases of SETMIL's attention logits, by the distance between two tokens.
 
-    `tables` holds, for each of q, k and v that depend on the offset, the biases of the buckets
-    (g, k), or their vectors: (g, d, k) for queries and keys, (g, k, d) for values. g is the number
-    of heads, or 1 if they share one table.
-
-    Args:
-        dim: Width of a head.
-        heads: Number of heads.
-        method: Buckets by distance, its square, rows and columns jointly, or each separately.
-        contextual: Whether buckets have vectors; otherwise they have biases (not for values).
-        on: Which of queries, keys and values depend on the offset: letters of "qkv".
-        shared: Whether all heads share one table.
-        class_token: Whether there is a further bucket, for pairs with the class token.
+    `tables["q"][0]` has one for each head and bucket, (h, k); the last bucket is that of all pairs
+    with the class token.
     """
 
-    buckets: Tensor
+    distances: Tensor
 
-    def __init__(
-        self,
-        dim: int,
-        heads: int,
-        *,
-        method: BucketMethod = "euc",
-        contextual: bool = False,
-        on: str = "q",
-        shared: bool = False,
-        class_token: bool = False,
-    ) -> None:
+    def __init__(self, heads: int) -> None:
         super().__init__()
-        self.register_buffer("buckets", bucket_tables(method), persistent=False)
-        k, g = bucket_count(self.buckets) + class_token, 1 if shared else heads
-        of_logits = (g, dim, k) if contextual else (g, k)
-        shapes = {"q": of_logits, "k": of_logits, "v": (g, k, dim)}
-        self.tables = nn.ModuleDict(
-            {
-                part: nn.ParameterList(
-                    nn.Parameter(torch.zeros(shapes[part])) for _ in self.buckets
-                )
-                for part in on
-            }
-        )
+        self.register_buffer("distances", distance_buckets(), persistent=False)
+        biases = nn.Parameter(torch.zeros(heads, BUCKETS + 1))
+        # stored models name the weight so
+        self.tables = nn.ModuleDict({"q": nn.ParameterList([biases])})
 
-    def bias(
-        self, q: Float[Tensor, "h b d"], k: Float[Tensor, "h t d"], rows: slice, places: Places
-    ) -> Float[Tensor, "h b t"] | float:
-        """Return the term to add to the logits of the queries in `rows`, from scaled q and k."""
-        total = 0.0
-        for part, t in (("k", q), ("q", k)):
-            # for tables of q, the pair (i, j) has the bucket of the reversed offset (j, i)
-            buckets = self.buckets if part == "k" else self.buckets.flip(1, 2)
-            for table, ids in self._pairs(part, buckets, rows, places):
-                flat = table.ndim == 2
-                profile = table[:, None].expand(*t.shape[:2], -1) if flat else t @ table
-                index = ids if part == "k" else ids.T
-                term = profile.gather(2, index.expand(len(t), -1, -1))
-                total = total + (term if part == "k" else term.mT)
-        return total
-
-    def values(
-        self, a: Float[Tensor, "h b t"], rows: slice, places: Places
-    ) -> Float[Tensor, "h b d"] | float:
-        """Return Σ_j a_ij v_ij, with v_ij the vector of bucket(i, j)."""
-        total = 0.0
-        for table, ids in self._pairs("v", self.buckets, rows, places):
-            sums = a.new_zeros(*a.shape[:2], table.shape[1])
-            total = total + sums.scatter_add(2, ids.expand_as(a), a) @ table.to(a.dtype)
-        return total
-
-    def _pairs(
-        self, part: str, buckets: Tensor, rows: slice, places: Places
-    ) -> list[tuple[Tensor, Tensor]]:
-        if part not in self.tables:
-            return []
-        tables = self.tables[part]
-        assert isinstance(tables, nn.ParameterList)
-        return list(zip(tables, places.buckets(buckets, rows), strict=True))
+    def bias(self, rows: slice, places: Places) -> Float[Tensor, "h b t"]:
+        """Return the term to add to the logits of the queries in `rows`."""
+        (biases,) = self.tables["q"].parameters()
+        of_keys = places.buckets(self.distances, rows).T
+        profile = biases[:, None].expand(-1, len(of_keys), -1)
+        return profile.gather(2, of_keys.expand(len(biases), -1, -1)).mT
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,16 +113,12 @@ class RelativeAttention:
             q, k = self.q[:, rows].to(wide) * self.scale, self.k.to(wide)
             logits = q @ k.mT
             if self.relative is not None:
-                logits = logits + self.relative.bias(q, k * self.scale, rows, self.places)
+                logits = logits + self.relative.bias(rows, self.places)
             return logits.softmax(2)
 
-    def pooled(self, a: Float[Tensor, "h b t"], rows: slice) -> Float[Tensor, "h b d"]:
-        """Return the values weighted by a, which belongs to the queries in `rows`."""
-        out = a.to(self.v.dtype) @ self.v
-        if self.relative is not None:
-            extra = self.relative.values(a, rows, self.places)
-            out = out + (extra.to(out.dtype) if isinstance(extra, Tensor) else extra)
-        return out
+    def pooled(self, a: Float[Tensor, "h b t"]) -> Float[Tensor, "h b d"]:
+        """Return the values weighted by a."""
+        return a.to(self.v.dtype) @ self.v
 
     def result(self, *, dropout: float = 0.0) -> Float[Tensor, "h t d"]:
         """Return the weighted values of all queries, in blocks of queries."""
@@ -200,7 +128,7 @@ class RelativeAttention:
             return F.scaled_dot_product_attention(q, k, v, scale=self.scale)[0]
 
         def block(rows: slice) -> Tensor:
-            return self.pooled(F.dropout(self.weights(rows), dropout), rows)
+            return self.pooled(F.dropout(self.weights(rows), dropout))
 
         step = max(1, BLOCK.get(self.q.device.type, KEEP) // (h * t))
         run = recomputed(block) if h * t * t > KEEP else block

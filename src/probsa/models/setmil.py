@@ -107,7 +107,7 @@ class Block(nn.Module):
         for attention in self.attention(self.qkv(self.norm1(z)), places):
             a = attention.weights(first)
             rows.append(a[:, 0])
-            mixed.append(attention.pooled(self.dropout(a), first).flatten())
+            mixed.append(attention.pooled(self.dropout(a)).flatten())
         heads = torch.stack([part[0] for part in z.split([len(where) for where in places])])
         return self.rest(heads, torch.stack(mixed)), rows
 
@@ -268,7 +268,7 @@ class SETMIL(Model):
                 hidden=4 * d,
                 scale=(d // heads) ** -0.5,
                 dropout=dropout,
-                relative=Relative(d // heads, heads, class_token=True),
+                relative=Relative(heads),
             )
             for _ in range(layers)
         )

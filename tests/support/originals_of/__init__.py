@@ -3,7 +3,6 @@
 from . import authors as authors
 from . import torchmil as torchmil
 from .authors import framed as framed
-from .authors import relative_positions as relative_positions
 from .reading import from_original as from_original
 from .reading import reference_of as reference_of
 from .reading import renaming as renaming

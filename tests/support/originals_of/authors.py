@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from probsa import Bag
-from probsa.layers import Relative
 from probsa.models import Model, build
 from probsa.models.setmil import SETMIL as SETMIL_MODEL
 from probsa.models.setmil import Block
 from probsa.models.vmil import VMIL
 
+from .positions import give_positions
 from .reading import Original, Rules, original, transplant
 
 ABMIL: Rules = [
@@ -235,26 +235,10 @@ def setmil(of: Original) -> Model:
     )
     assert isinstance(model, SETMIL_MODEL)
     for blocks, key in ((model.pyramid, "token_t"), (model.blocks, "irpe")):
-        relative_positions(blocks, class_token=key == "irpe", **positions(given[key]))
+        for block in blocks:
+            assert isinstance(block, Block)
+            give_positions(block, given[key], class_token=key == "irpe")
     return transplant(model, of.state, SETMIL)
-
-
-def positions(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `Relative` for the original's settings; empty without positions."""
-    if not settings["rpe"]:
-        return {}
-    contextual, shared = settings["mode"] == "ctx", settings["shared_head"]
-    return {"method": settings["method"], "contextual": contextual, "shared": shared,
-            "on": settings["rpe_on"]}  # fmt: skip
-
-
-def relative_positions(blocks: nn.ModuleList, *, class_token: bool, **options: Any) -> None:
-    """Replace the relative positions of SETMIL's blocks, whose default the package has alone."""
-    for block in blocks:
-        assert isinstance(block, Block)
-        dim = block.proj.in_features // block.heads
-        new = Relative(dim, block.heads, class_token=class_token, **options) if options else None
-        block.relative = new
 
 
 VMIL_LAYER = r"transformer_encoder\.layers\.(\d+)\."
