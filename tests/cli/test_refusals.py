@@ -163,12 +163,6 @@ CASES = {
         f"{PREDICT} --device gpu",
         f"{PREDICT} --chekpoint best",
     ],
-    "combine": [
-        f"combine gone {GOOD} --out new",
-        f"combine empty {GOOD} --out new",
-        f"combine no_table {GOOD} --out new",
-        f"combine {GOOD} {GOOD} --out data",
-    ],
     "evaluate": [
         "evaluate gone",
         "evaluate empty",

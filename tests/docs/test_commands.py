@@ -57,7 +57,6 @@ NOT_RUN = {
     "--recall": "labels of instances",
     "probsa sets": "more bags than a small folder has",
     "--resume": "tests/cli/commands/test_train.py resumes a run",
-    "probsa combine": "tests/evaluation/test_combining.py",
     "runs/fold0": "tests/evaluation/test_new_to_runs.py predicts with several runs",
 }
 

@@ -9,7 +9,7 @@ from support.made_guarantees import write_cohort
 from support.made_predictions import made
 
 from probsa.errors import InputError
-from probsa.evaluation import combine_predictions, evaluate, write_sets
+from probsa.evaluation import evaluate, write_sets
 from probsa.evaluation.guarantees import GuaranteeOptions
 from probsa.evaluation.storage import (
     METADATA,
@@ -122,17 +122,6 @@ def test_accepted_calls_are_those_of_the_report(tmp_path):
     assert report.threshold != 0.5
     low, high = undecided
     assert low < report.threshold < high
-
-
-def test_a_mean_of_folders_is_called_by_its_own_threshold(tmp_path):
-    folders = [tmp_path / "a", tmp_path / "b"]
-    for folder in folders:
-        write(folder, threshold=None)
-    combine_predictions(folders, tmp_path / "mean")
-    table = read_predictions(tmp_path / "mean")
-    calls = calls_everywhere(table)
-    assert all(found == calls["predictions.csv"] for found in calls.values())
-    assert table.threshold == pytest.approx(read_predictions(folders[0]).threshold)
 
 
 def test_a_map_speaks_against_the_call_of_its_threshold(tmp_path):

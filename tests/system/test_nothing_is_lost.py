@@ -118,10 +118,6 @@ CASES = {
         line="predict IN/run --features IN/data/features --out OUT --device cpu",
         inputs=("run", "run/predictions", "data/features"), flags=OVERWRITE,
     ),
-    "combine": Case(
-        line="combine IN/run/predictions IN/run2/predictions --out OUT",
-        inputs=("run", "run/predictions"), flags=OVERWRITE,
-    ),
     "evaluate": Case(
         line="evaluate IN/run/predictions --bootstrap 0 --part all --figures OUT",
         inputs=("run", "run/predictions"),
@@ -201,8 +197,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     features, labels = write_folder(folder / "data", bags=9, kind="slide")
     of_data = ("--features", str(features), "--labels", str(labels), *SHORT.split())
-    for run in ("run", "run2"):
-        assert call("train", *of_data, "--out", str(folder / run), "--maps", "none") == 0
+    assert call("train", *of_data, "--out", str(folder / "run"), "--maps", "none") == 0
 
     # a run on features that state how they were made, as those of new slides will be
     (patch_set,) = work.glob("*/settings.json")

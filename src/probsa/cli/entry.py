@@ -28,7 +28,7 @@ The flow of the data, with the commands of each stage:
    4 graph, 5 bags      stored bags, labels      read by every command below
    6 model              bags to probabilities    probsa models
    7 objective, 8 training                       probsa train
-   9 evaluation         predictions, metrics     probsa predict, combine, evaluate, sets
+   9 evaluation         predictions, metrics     probsa predict, evaluate, sets
   10 maps               mean and variance        probsa map, probsa view
      many runs          tables and figures       probsa benchmark
      2 to 10 in one go  with a trained run       probsa run
@@ -38,8 +38,7 @@ traceback of an error."""
 
 COMMANDS = (
     "info", "run", "patch", "extract", "convert", "verify", "dataset", "train", "predict",
-    "combine", "evaluate", "sets", "map", "view", "benchmark", "models", "encoders", "doctor",
-    "demo",
+    "evaluate", "sets", "map", "view", "benchmark", "models", "encoders", "doctor", "demo",
 )  # fmt: skip
 """In the order of the flow. Each is the function `run` of a module of `commands`."""
 DEBUG = "--debug"

@@ -30,9 +30,6 @@ average precision of maps within bags, after 40 epochs.
 - `effnet-lite0-middle`: for CT, and for H&E where the prediction of bags matters.
 - `effnet-lite0`: only where bags matter and maps do not.
 - `handcrafted`: for H&E without any download; its maps are as good.
-- Two encoders: train a run with each on one split, and average them with `probsa combine`. With
-  `handcrafted` and `effnet-lite0-middle`, the maps of `evidence-field` have .784 on colon and .593
-  on CT. Their disagreement does not find wrong calls.
 
 On CT, a map that looks at no pixel, the distance from the centre of the scan, is as good as the
 best of these (.633). The encoders that were trained on slides were not measured.

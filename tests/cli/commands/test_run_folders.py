@@ -10,7 +10,7 @@ from support.refusals import refused
 
 from probsa.cli.entry import main
 from probsa.errors import TableError
-from probsa.evaluation import combine_predictions, evaluate, read_predictions, write_predictions
+from probsa.evaluation import evaluate, read_predictions, write_predictions
 from probsa.exports import ExportSettings, export_folder
 from probsa.maps import render_folder
 from probsa.view import ViewData
@@ -46,7 +46,6 @@ COMMANDS = {
     "evaluate": "evaluate {a} --bootstrap 0 --json",
     "calibration": "evaluate {a} --bootstrap 0 --coverage 0.5 --calibration {c} --json",
     "sets": "sets {a} --coverage 0.5 --out {out}.csv --json",
-    "combine": "combine {a} {b} --out {out} --json",
     "map": "map {a} --out {out} --bag b13 --json",
     "view": "view {a} --against {b} --export {out} --json",
 }
@@ -76,7 +75,6 @@ def test_functions_read_a_run_folder_too(runs, name):
     folder, inside = runs / name, runs / name / "predictions"
     assert read_predictions(folder).folder == inside
     assert evaluate(folder, bootstrap=0).folder == inside
-    assert combine_predictions([runs / "a", folder], runs / "both").bags == len(LABELS)
     assert render_folder(folder, runs / "maps", bags=["b13"]) == []
     export = export_folder(folder, runs / "files", ExportSettings(anndata="one-file"))
     assert export.failures == []
