@@ -18,6 +18,7 @@ REMOVED: Mapping[str, str] = {
     "pooling": "nothing: samples of the posterior are drawn",
     "to": "nothing: probsa convert writes one HDF5 file per bag, which other tools read",
     "combine": "probsa predict RUN RUN, which averages runs with the same features",
+    "lesions": "MONAI's LesionFROC, on what probsa map exports",
 }
 """What to use instead, by the name without dashes: `set_score` for --set-score and for the key
 `training.set_score`."""

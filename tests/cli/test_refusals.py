@@ -176,7 +176,6 @@ CASES = {
         f"evaluate {GOOD} --labels twice.csv",
         "evaluate run --labels cell.csv",
         f"evaluate {GOOD} --labels data/labels.csv --classes a,b,c",
-        f"evaluate {GOOD} --lesions gone",
         f"evaluate {GOOD} --part tset",
         f"evaluate {GOOD} --bootstrap 3",
         f"evaluate {GOOD} --coverage 2",

@@ -10,9 +10,7 @@ from probsa.core import Bag
 from probsa.datasets import BagList, find_leaks, make_split, read_table
 from probsa.datasets.splits import Split
 from probsa.evaluation.context import Context, Truth
-from probsa.evaluation.lesions import froc_summary
 from probsa.evaluation.storage import PREDICTIONS_TABLE, read_predictions, write_predictions
-from probsa.statistics import SlideHits
 
 NAMES = ("a", "b", "c", "d")
 STATED = {"b": "a", "c": "c"}
@@ -70,16 +68,3 @@ def test_bags_of_a_label_table_are_split_by_their_own_groups(tmp_path):
     bags = BagList([Bag.from_arrays(rng.normal(size=(5, 4)), name=name) for name in NAMES])
     assert find_leaks(bags, table, split) == []
     assert find_leaks(bags, table, Split(train=("b",), val=("a",), test=(), origin="")) == []
-
-
-def test_lesions_are_resampled_by_the_groups_of_their_slides():
-    def hits(name):
-        best = np.array([0.7])
-        return SlideHits(
-            name=name, best=best, which=np.array([0]), isolated=np.array([False]),
-            false=np.array([0.2]), tumour=True,
-        )  # fmt: skip
-
-    metrics = froc_summary([[hits("a"), hits("b")]], groups={"b": "a"}, bootstrap=20)
-    # two patients, who are too few for an interval, and not one
-    assert metrics["froc"].no_interval.patients == 2

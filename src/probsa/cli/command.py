@@ -105,8 +105,10 @@ class CommandParser(argparse.ArgumentParser):
         """Accept any value: choices are for help and completion, and checked with all others."""
 
     def error(self, message: str) -> Any:
-        if match := re.match(r"unrecognized arguments: (\S+)", message):
-            argument = match[1].partition("=")[0]
+        if match := re.match(r"unrecognized arguments: (.+)", message):
+            unknown = [word.partition("=")[0] for word in match[1].split()]
+            removed = [word for word in unknown if word.startswith("-") and instead_of(word)]
+            argument = next(iter(removed or unknown))
             if not argument.startswith("-"):
                 message = f"{self.prog} got an unexpected value {argument!r}: expected --FLAG VALUE"
             else:

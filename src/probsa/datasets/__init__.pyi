@@ -49,11 +49,6 @@ from .splits import read_clam_split as read_clam_split
 from .splits import read_splits as read_splits
 from .splits import read_splits_metadata as read_splits_metadata
 from .splits import write_splits as write_splits
-from .studies.annotated import annotation_files as annotation_files
-from .studies.annotated import count_annotation_kinds as count_annotation_kinds
-from .studies.annotated import excluded_from_lesion_task as excluded_from_lesion_task
-from .studies.annotated import recorded_files as recorded_files
-from .studies.annotated import tumour_mask as tumour_mask
 from .studies.fetching import fetch_release as fetch_release
 from .studies.opening import STUDY_NAMES as STUDY_NAMES
 from .studies.opening import open_study as open_study

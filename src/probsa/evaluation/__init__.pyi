@@ -36,14 +36,6 @@ from .instances.measures import within_bag as within_bag
 from .instances.metrics import DICE_OF_MAP as DICE_OF_MAP
 from .instances.metrics import instance_metrics as instance_metrics
 from .instances.table import InstanceTable as InstanceTable
-from .lesions import FROC_METRICS as FROC_METRICS
-from .lesions import Lesions as Lesions
-from .lesions import annotated_lesions as annotated_lesions
-from .lesions import detect_lesions as detect_lesions
-from .lesions import find_lesions as find_lesions
-from .lesions import froc_summary as froc_summary
-from .lesions import match_detections as match_detections
-from .lesions import patch_mask as patch_mask
 from .loading import distances_of as distances_of
 from .loading import from_pretrained as from_pretrained
 from .loading import load as load

@@ -13,7 +13,6 @@ from .finding import slide_files as slide_files
 from .folders import files_below as files_below
 from .opening import open_slide as open_slide
 from .opening import slide_name as slide_name
-from .resolution import check_mpp as check_mpp
 from .resolution import read_resolutions as read_resolutions
 from .resolution import resolution_advice as resolution_advice
 from .resolution import resolution_of as resolution_of

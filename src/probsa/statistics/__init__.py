@@ -1,4 +1,4 @@
-"""Intervals, tests, ranks, FROC and risk curves, computed with NumPy and SciPy."""
+"""Intervals, tests, ranks and risk curves, computed with NumPy and SciPy."""
 
 import lazy_loader
 

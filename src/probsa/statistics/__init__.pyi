@@ -46,9 +46,6 @@ from .conformal import least_groups as least_groups
 from .conformal import risk_threshold as risk_threshold
 from .conformal import shift_test as shift_test
 from .conformal import smallest_alpha as smallest_alpha
-from .froc import RATES as RATES
-from .froc import SlideHits as SlideHits
-from .froc import froc as froc
 from .intervals import ANY_VALUE as ANY_VALUE
 from .intervals import FEWEST_PATIENTS as FEWEST_PATIENTS
 from .intervals import LOSS as LOSS

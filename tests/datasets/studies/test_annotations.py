@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image, ImageDraw
-from support.refusals import refused
 
-from probsa.datasets.studies.annotated import annotation_files, tumour_mask
 from probsa.datasets.studies.annotations import Area, mask_share, polygon_share, read_area
 from probsa.errors import InputError, SlideError
 from probsa.patches import Polygon
@@ -169,48 +167,3 @@ def test_masks_by_hand(tmp_path):
     assert share.sum() == 0 and strange == (3, 4)
     with pytest.raises(SlideError, match=r"30x20 pixels, but its slide has 60x40"):
         mask_share(path, corners, side=10.0, positive=(2,), known=(0,), size=(60, 40))
-
-
-def test_files_are_matched_by_name(tmp_path):
-    (tmp_path / "deep" / "er").mkdir(parents=True)
-    for name in ("normal_086.xml", "deep/Tumor_1.xml", "deep/er/mine_mask.png", "notes.json"):
-        (tmp_path / name).touch()
-    (tmp_path / "deep" / ".other.xml").touch()  # a hidden file
-    got = annotation_files(tmp_path, ["tumor_111", "tumor_001", "mine", "other"])
-    assert {b: p.name for b, p in got.items()} == {
-        "tumor_111": "normal_086.xml",
-        "tumor_001": "Tumor_1.xml",
-        "mine": "mine_mask.png",
-    }
-    (tmp_path / "tumor_001.tif").touch()
-    with pytest.raises(InputError, match=r"Tumor_1\.xml and .*tumor_001\.tif both annotate"):
-        annotation_files(tmp_path, ["tumor_001"])
-    with pytest.raises(InputError, match=r"named after a bag: expected, for example, else\.xml"):
-        annotation_files(tmp_path, ["else"])
-    refused(InputError, "there is no folder", annotation_files, tmp_path / "gone", ["else"])
-
-
-def test_files_that_are_not_masks(tmp_path):
-    def read(name):
-        return tumour_mask(tmp_path / name, cover=(640.0, 320.0), downsample=32)
-
-    for name, values in (
-        ("a", np.eye(20)[:10]), ("b", np.ones((2, 2, 3))), ("d", np.ones((320, 640)))
-    ):  # fmt: skip
-        np.save(tmp_path / f"{name}.npy", values)
-    (tmp_path / "c.npy").write_text("no")
-    colour = np.zeros((10, 20, 3), np.uint8)
-    colour[..., 0] = 200
-    Image.fromarray(colour).save(tmp_path / "e.png")
-    with tifffile.TiffWriter(tmp_path / "f.tif") as f:
-        for k in (1, 2):
-            f.write(np.ones((512 // k, 512 // k), np.uint8), subfiletype=k - 1, tile=(128, 128))
-    np.testing.assert_array_equal(read("a.npy"), np.eye(20)[:10])
-    for name, words in {
-        "b.npy": r"shape \(2, 2, 3\), expected numbers of shape \(rows",
-        "c.npy": r"c\.npy cannot be read as \.npy",
-        "d.npy": "640 × 320 pixels, but the slide's patches end at 20 × 1",
-        "e.png": "is a colour image, expected a mask",
-        "f.tif": "levels of 1/1, 1/2, but none of 1/32",
-    }.items():
-        refused(InputError, words, read, name)

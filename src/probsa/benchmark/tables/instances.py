@@ -1,4 +1,4 @@
-"""Where each method finds evidence on one data set: instances, wrong calls, lesions, null maps.
+"""Where each method finds evidence on one data set: instances, wrong calls, null maps.
 
 The rows of every table are methods and null maps, its columns metrics of instances.
 """
@@ -9,7 +9,6 @@ from typing import Any
 from ...errors import ProbSAError
 from ...evaluation import (
     DICE_OF_MAP,
-    FROC_METRICS,
     INSTANCE_DETECTORS,
     WITHIN,
     WITHIN_TITLES,
@@ -18,7 +17,6 @@ from ...evaluation import (
 )
 from ...statistics import Metric, detectable_from_intervals
 from ..results.instances import BOOTSTRAP, NullResults, metrics_of, null_results
-from ..results.lesions import LesionFroc, LesionSource, LesionTruth, lesions_found, truths_of
 from ..results.scores import Scores
 from ._notes import metadata
 from .table import METHOD, Column, ResultTable, Unit, key, metric_cell, text_cell
@@ -39,25 +37,10 @@ ERRORS = {
     **{f"error_auroc_{d}": INSTANCE_DETECTORS[d] for d in SHOWN_DETECTORS},
     "error_auroc_gain": "σ² minus best rival",
 }
-RATES = dict(zip(FROC_METRICS[1:], ("1/4", "1/2", "1", "2", "4", "8"), strict=True))
-FROC: dict[LesionSource, tuple[str, str, str]] = {
-    "patches": (
-        "froc_patches",
-        "FROC (patch-level) of {}",
-        "An approximation on patches: a lesion is a union of positive patches, not what an "
-        "annotator drew. Not comparable with official or published results.",
-    ),
-    "annotations": (
-        "froc",
-        "FROC of {}, official CAMELYON16 rules",
-        "Lesions are the annotated contours, drawn at 1/32 of level 0.",
-    ),
-}
-"""The name, title and explanation of each table of lesions."""
 
 
 def instances_table(scores: Sequence[Scores], *, bootstrap: int = BOOTSTRAP) -> ResultTable | None:
-    """Return the instance metrics of each method, followed by σ² beside its null rivals and FROC.
+    """Return the instance metrics of each method, followed by σ² beside its null rivals.
 
     Returns: None if no test bag has instance labels.
     """
@@ -73,7 +56,6 @@ def instances_table(scores: Sequence[Scores], *, bootstrap: int = BOOTSTRAP) -> 
     if not metrics:
         return None
     data, with_labels = scores[0].data, [s for s in scores if s.method.name in metrics]
-    lesions, lesion_notes = _lesions(scores, bootstrap=bootstrap)
     nulls = null_results(with_labels[0], bootstrap=bootstrap)
     undefined: dict[str, list[str]] = {}
     for name, of_method in metrics.items():
@@ -95,9 +77,8 @@ def instances_table(scores: Sequence[Scores], *, bootstrap: int = BOOTSTRAP) -> 
             "validation bags.",
             *(f"{reason} ({', '.join(names)})." for reason, names in undefined.items()),
             *failures,
-            *lesion_notes,
         ),
-        follow=(_errors(data, metrics), *lesions, _within_bags(data, metrics, nulls)),
+        follow=(_errors(data, metrics), _within_bags(data, metrics, nulls)),
     )
 
 
@@ -108,9 +89,8 @@ def _table(
     columns = [METHOD]
     for k, column in titles.items():
         unit: Unit = "points" if k.endswith("gain") else "percent"
-        group = "sensitivity at false positives per slide" if k in RATES else ""
         csv = k.removeprefix("error_auroc_")
-        columns.append(Column(key=csv, title=column, group=group, unit=unit))
+        columns.append(Column(key=csv, title=column, unit=unit))
     return ResultTable(
         name=name,
         title=title,
@@ -172,73 +152,5 @@ def _within_bags(data: str, metrics: Mapping[str, Metrics], nulls: NullResults) 
             "hardly look at the image; those that learn have seen the same training bags "
             "(docs/null-maps.md).",
             *notes,
-        ),
-    )
-
-
-def _lesions(scores: Sequence[Scores], *, bootstrap: int) -> tuple[list[ResultTable], list[str]]:
-    """Return a table by patch labels, one by annotations if they are known, and further notes.
-
-    There are no tables if the bags are not slides or contain no lesion.
-    """
-    truths, notes = truths_of(scores[0])
-    found: dict[str, dict[LesionSource, LesionFroc]] = {}
-    for s in scores:
-        try:
-            by_source = lesions_found(s, truths, bootstrap=bootstrap)
-        except ProbSAError as error:
-            notes.append(f"{s.method.name} has no FROC: {error}.")
-            continue
-        if by_source is None:
-            return [], []
-        found[s.method.name] = by_source
-    tables = []
-    for truth in truths:
-        froc = {n: of[truth.source] for n, of in found.items() if truth.source in of}
-        reasons = [f.metrics["froc"].reason for f in froc.values()]
-        if froc and not all(reasons):
-            tables.append(_froc(scores[0].data, froc, truth))
-        elif froc:
-            notes.append(f"No {FROC[truth.source][1].format(scores[0].data)}: {reasons[0]}.")
-    return tables, notes
-
-
-def _froc(data: str, froc: Mapping[str, LesionFroc], truth: LesionTruth) -> ResultTable:
-    name, title, explanation = FROC[truth.source]
-    slides = next(iter(froc.values())).slides
-    tumour = [s for s in slides if s.tumour]
-    left_out: dict[str, list[str]] = {}
-    for bag, reason in sorted(truth.left_out.items()):
-        left_out.setdefault(reason, []).append(bag)
-    incomplete = [
-        f"{n} ({f.replicates} of {f.replicates_available})"
-        for n, f in froc.items()
-        if f.replicates < f.replicates_available
-    ]
-    some = f"Computed on some of the replicates only, to save time: {', '.join(incomplete)}."
-    rows = {
-        n: {k: m if k == "froc" else Metric(m.value) for k, m in f.metrics.items()}
-        for n, f in froc.items()
-    }
-    return _table(
-        f"{name}_{key(data)}",
-        title.format(data),
-        {"froc": "FROC score", **RATES},
-        rows,
-        footnotes=(
-            explanation,
-            f"{sum(s.lesions for s in tumour)} lesions on {len(tumour)} tumour slides of "
-            f"{len(slides)}; {sum(int(s.isolated.sum()) for s in tumour)} isolated tumour cells.",
-            "Values are in percent, means over replicates; [lo, hi] are 95 % intervals over slides "
-            "(patients) and replicates. The score is the mean of the six sensitivities. A level-0 "
-            "pixel is 0.243 µm; regions below 275 µm count neither as found nor as false "
-            "positives. Detections are the local maxima within 2 patches of p(Y = 1) times the "
-            "patch's share of the attention, smoothed over neighbours (s.d. 1 patch).",
-            *(
-                f"Left out: {len(bags)} ({', '.join(bags[:5])}{', …' if len(bags) > 5 else ''}): "
-                f"{reason}."
-                for reason, bags in left_out.items()
-            ),
-            *([some] if incomplete else []),
         ),
     )

@@ -4,10 +4,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-from ...core import PositiveFloat
 from ...errors import InputError
 from ..command import Answer, Flag, write
-from ..flags import Classes, Csv, Dir, GuaranteeFlags, InputDir, ThresholdRule, Whole
+from ..flags import Classes, Csv, Dir, GuaranteeFlags, ThresholdRule, Whole
 
 
 def run(
@@ -16,8 +15,6 @@ def run(
     labels: Csv | None = None,
     classes: Classes | None = None,
     part: Literal["auto", "test", "val", "train", "all"] = "auto",
-    lesions: InputDir | None = None,
-    mpp: Annotated[PositiveFloat, Flag("MPP", needs="--lesions DIR")] | None = None,
     guarantees: GuaranteeFlags,
     threshold: ThresholdRule | None = None,
     bootstrap: Whole = 2000,
@@ -31,9 +28,6 @@ def run(
         predictions: Run folder, or folder that probsa predict wrote.
         labels: Table of labels with the columns bag,label[,group].
         part: Which bags to evaluate. Default: auto, the bags that were not used in training.
-        lesions: Folder with annotations of lesions, for the official CAMELYON16 FROC: <bag>.xml of
-            ASAP, <bag>.json, or masks (.npy, .png, .tif) at 1/32 of level 0.
-        mpp: Micrometres per level-0 pixel, for --lesions. Default: 0.243.
         bootstrap: Number of resamples for the confidence intervals; 0 for none.
         seed: Seed of the resampling.
         figures: Folder to write figures of reliability, retention and deletion to, as PNG.
@@ -50,9 +44,15 @@ def run(
 
     options = guarantees.options()
     report = evaluate(
-        predictions, labels=labels, classes=classes, part=part, lesions=lesions, mpp=mpp,
-        guarantees=options, threshold=threshold, bootstrap=bootstrap, seed=seed,
-    )  # fmt: skip
+        predictions,
+        labels=labels,
+        classes=classes,
+        part=part,
+        guarantees=options,
+        threshold=threshold,
+        bootstrap=bootstrap,
+        seed=seed,
+    )
     if figures is not None:
         from ...maps import write_report_figures
 

@@ -26,7 +26,6 @@ from ..faithfulness import MapScoreChoice, faithfulness_section
 from ..guarantees import GuaranteeOptions, guarantees_section
 from ..instances.metrics import instance_metrics
 from ..instances.table import InstanceTable
-from ..lesions import lesion_section
 from ..section import Section, metric_grid, plain, print_parts
 from ..storage import METADATA, listed, read_predictions
 from ..words import (
@@ -45,8 +44,8 @@ from .within import best_of, instance_table, pooled_nulls, validation_table, wit
 
 Part = Literal["auto", "test", "val", "train", "all"]
 DETECTOR = "error_auroc_"
-ASKED_FOR = ("lesions", "guarantees")
-"""The sections that a report has only on request, which stand below its summary."""
+ASKED_FOR = "guarantees"
+"""The section that a report has only on request, which stands below its summary."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +144,7 @@ class Report:
         if not full:
             print_parts(console, self.summary)
             for section in self.sections:
-                if section.key in ASKED_FOR:
+                if section.key == ASKED_FOR:
                     section.render(console)
             following = (
                 f"next: probsa view {self.folder} (the maps as a page), probsa evaluate "
@@ -185,14 +184,12 @@ class Report:
         print_parts(console, (*lines, *(f"warning: {warning}" for warning in self.warnings)))
 
 
-def evaluate(  # noqa: PLR0913 - the options are independent
+def evaluate(
     folder: Path | str,
     *,
     labels: Path | str | None = None,
     classes: Sequence[str] | None = None,
     part: Part = "auto",
-    lesions: Path | str | None = None,
-    mpp: float | None = None,
     guarantees: GuaranteeOptions | None = None,
     threshold: str | None = None,
     bootstrap: int = 2000,
@@ -207,8 +204,6 @@ def evaluate(  # noqa: PLR0913 - the options are independent
         classes: class names in the order of their index, if the labels of the table are names.
         part: the part of the run; `auto` selects the test bags (and new bags) if there are any,
             otherwise the validation bags, otherwise all bags.
-        lesions: folder of tumour annotations of the slides; None for no lesion metrics.
-        mpp: micrometres per level-0 pixel, for `lesions`; None for 0.243, as in CAMELYON16.
         guarantees: the guarantees to compute from calibration bags; None for none.
         threshold: a rule that chooses the threshold of positive calls anew on the validation bags,
             such as `sensitivity=0.95`; None for the stored threshold.
@@ -217,15 +212,13 @@ def evaluate(  # noqa: PLR0913 - the options are independent
 
     Raises:
         InputError: the folder does not exist, no evaluated bag has a label, a label is not one of
-            the classes, or lesions or the calibration bags cannot be used.
+            the classes, or the calibration bags cannot be used.
         UnmetGuarantee: none of the requested guarantees can be given. If some can, `Report.unmet`
             has the reasons for the others.
         TableError: one of the tables cannot be used.
     """
     predictions = read_predictions(folder)
     task = predictions.of_task
-    if lesions is not None and not task.has_classes:
-        raise InputError(f"scores of lesions need two classes, but the task is {task.name}")
     truth = read_truth(predictions, optional_path(labels), classes=classes)
     labelled = labelled_rows(predictions, truth)
     if not labelled["all"]:
@@ -258,8 +251,6 @@ def evaluate(  # noqa: PLR0913 - the options are independent
     source = _threshold_in_words(limit, task, part=part, metrics=metrics)
     text: list[Grid | str] = [metric_grid("bags", metrics, titles=metric_titles(metrics))]
     sections = [of_target, patients_section(context)]
-    if lesions is not None:
-        sections.append(lesion_section(context, Path(lesions), mpp=mpp))
     instances = None
     if table is not None:
         validation, nulls = validation_table(context), pooled_nulls(context, table)
