@@ -19,6 +19,7 @@ REMOVED: Mapping[str, str] = {
     "to": "nothing: probsa convert writes one HDF5 file per bag, which other tools read",
     "combine": "probsa predict RUN RUN, which averages runs with the same features",
     "lesions": "MONAI's LesionFROC, on what probsa map exports",
+    "recall": "--coverage or --max-error of probsa evaluate and probsa sets",
 }
 """What to use instead, by the name without dashes: `set_score` for --set-score and for the key
 `training.set_score`."""

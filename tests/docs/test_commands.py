@@ -54,7 +54,6 @@ NOT_RUN = {
     "NUMBERS": "predictions of a regression; tests/evaluation/test_guarantees.py",
     "--task": "other targets; tests/system/test_targets trains each",
     "--max-error": "more bags than a small folder has",
-    "--recall": "labels of instances",
     "probsa sets": "more bags than a small folder has",
     "--resume": "tests/cli/commands/test_train.py resumes a run",
     "runs/fold0": "tests/evaluation/test_new_to_runs.py predicts with several runs",

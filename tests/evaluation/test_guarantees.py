@@ -240,110 +240,6 @@ def test_nothing_or_everything_may_be_accepted(tmp_path):
     assert "every call is accepted" in text(good)
 
 
-def write_instances(folder, *, parts=(("val", 12), ("test", 10)), seed=0, labelled=True):
-    """Write bags with labels of instances, two of each patient, and their table.
-
-    Every third bag has no positive instance, and every fifth has unlabelled ones.
-    """
-    g = np.random.default_rng(seed)
-    predictions, labels, part_of = [], {}, {}
-    for part, patients in parts:
-        for k in range(2 * patients):
-            name, positive = f"{part}{k:03d}", k % 3 > 0
-            y = (g.random(8) < 0.4).astype(int) if positive else np.zeros(8, int)
-            y[0] = positive
-            score = np.round(g.normal(size=8) + y, 1)  # with ties
-            y[-1 if k % 5 == 0 else 8 :] = -1
-            predictions.append(made(name, score, y if labelled else None, score_kind="evidence"))
-            labels[name], part_of[name] = int(positive), part
-    write_predictions(
-        folder, predictions, labels=labels, parts=part_of, classes=("0", "1"), threshold=0.5,
-        metadata={"model": "evidence-diag"},
-    )  # fmt: skip
-    rows = [f"{name},{name[:-3]}{int(name[-3:]) // 2},{y}" for name, y in labels.items()]
-    table = folder.with_suffix(".csv")
-    table.write_text("\n".join(["bag,group,label", *rows]) + "\n")
-    return folder, table, {p.name: p for p in predictions}
-
-
-def mean_by_group(values):
-    """Return the mean over groups of the means over their bags, of bags by name."""
-    groups = defaultdict(list)
-    for name, v in values.items():
-        groups[name[:-3] + str(int(name[-3:]) // 2)].append(v)
-    return np.mean([np.mean(v) for v in groups.values()]), len(groups)
-
-
-@pytest.mark.parametrize("kept", [0, 7, 20])
-def test_bags_without_instances_have_no_share_of_marked_ones(tmp_path, kept):
-    folder, table, _ = write_instances(tmp_path / "p")
-    tested = sorted((folder / "instances").glob("test*.h5"))
-    for path in tested[kept:]:
-        path.unlink()
-    out = tmp_path / "sets.csv"
-    written = write_sets(folder, GuaranteeOptions(recall=0.5), labels=table, out=out)
-    assert "nan" not in "\n".join(map(str, written.text))
-    marked = {row["bag"]: row["marked"] for row in TextTable.read(out).rows}
-    assert {bag for bag, share in marked.items() if share} == {path.stem for path in tested[:kept]}
-    shares = [float(share) for share in marked.values() if share]
-    assert np.isfinite(shares).all()
-    if shares:
-        assert f"{np.mean(shares):.1%} are marked" in text(written)
-
-
-@pytest.mark.parametrize("recall", [0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9])
-def test_found_instances_are_those_of_the_definition(tmp_path, recall):
-    folder, table, bags = write_instances(tmp_path / "p")
-    found = section(folder, table, recall=recall).values["found"]
-    positive = {k: p for k, p in bags.items() if (p.instance_labels > 0).any()}
-
-    def recalls(part, cut):
-        chosen = {k: p for k, p in positive.items() if k.startswith(part)}
-        return {
-            k: (p.attention_mean[p.instance_labels > 0] >= cut).mean() for k, p in chosen.items()
-        }
-
-    cuts = np.unique(np.concatenate([p.attention_mean for p in bags.values()]).astype(float))
-    allowed = []
-    for cut in cuts:
-        of_group, groups = mean_by_group(recalls("val", cut))
-        if ((1 - of_group) * groups + 1) / (groups + 1) <= 1 - recall + 1e-9:
-            allowed.append(cut)
-    assert found["cut"] == pytest.approx(max(allowed), abs=1e-6)
-    assert found["calibration_groups"] == groups
-    cut, metrics = found["cut"], found["metrics"]
-    assert metrics["recall"].value == pytest.approx(mean_by_group(recalls("test", cut))[0])
-    tested = {k: p for k, p in bags.items() if k.startswith("test")}
-    marked = {k: p.attention_mean >= cut for k, p in tested.items()}
-    precise, area, elsewhere = {}, {}, {}
-    for k, p in tested.items():
-        (area if k in positive else elsewhere)[k] = marked[k].mean()
-        known = marked[k] & (p.instance_labels >= 0)
-        if k in positive and known.any():
-            precise[k] = (p.instance_labels[known] > 0).mean()
-    for name, values in {
-        "precision": precise,
-        "marked": area,
-        "marked_elsewhere": elsewhere,
-    }.items():
-        assert metrics[name].value == pytest.approx(mean_by_group(values)[0])
-    out = tmp_path / "sets.csv"
-    write_sets(folder, GuaranteeOptions(recall=recall), out=out, labels=table)
-    shown = {row["bag"]: float(row["marked"]) for row in TextTable.read(out).rows}
-    assert shown == pytest.approx({k: v.mean() for k, v in marked.items()}, rel=1e-5)
-
-
-def test_the_promised_recall_holds_over_calibration_sets(tmp_path):
-    """The mean over calibration sets is promised; single ones fall below and above."""
-    realised = []
-    for seed in range(60):
-        folder, table, _ = write_instances(tmp_path / f"p{seed}", seed=seed)
-        realised.append(section(folder, table, recall=0.8).values["found"]["metrics"]["recall"])
-    values = np.array([m.value for m in realised])
-    assert values.mean() > 0.8 - 2 * values.std() / len(values) ** 0.5
-    assert values.min() < 0.8
-
-
 def test_the_report_says_what_is_promised(cohort):
     found = section(*cohort, coverage=0.9, max_error=0.25)
     low, high = coverage_band(40, alpha=0.1)
@@ -353,39 +249,15 @@ def test_the_report_says_what_is_promised(cohort):
         "realised coverage (groups count once): 0.",
         "coverage of class 1: ",
         "error rate of all calls: ",
-        "no sign of a shift",
     ):
         assert words in text(found)
     assert "no groups are known" not in text(found)
     assert "no groups are known" in text(section(cohort[0], None, coverage=0.9))
     values = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert list(values) == [
-        "calibration", "calibration_bags", "calibration_groups", "sets", "accepted", "shift",
-        "caution", "unmet",
+        "calibration", "calibration_bags", "calibration_groups", "sets", "accepted", "caution",
+        "unmet",
     ]  # fmt: skip
-
-
-def test_the_alarm_watches_what_a_task_predicts(cohort, numbers, tmp_path):
-    of_classes = section(*cohort, coverage=0.9).to_dict()["shift"]["distances"]
-    assert list(of_classes) == ["p of class 1", "confidence", "standard deviation"]
-    jumps = sorted(  # of the difference of the distributions, in which each group counts once
-        (p, sign / len(groups) / len(bags))
-        for sign, groups in ((1, rows_of(*cohort, "test")), (-1, rows_of(*cohort, "val")))
-        for bags in groups
-        for _, _, p in bags
-    )
-    distance = np.abs(np.cumsum([height for _, height in jumps])).max()
-    assert of_classes["p of class 1"] == pytest.approx(distance)
-    of_numbers = section(*numbers, coverage=0.8).to_dict()["shift"]["distances"]
-    assert list(of_numbers) == ["mean", "sd", "standard deviation of the attention"]
-    folder, table = write_cohort(tmp_path / "p")
-    path = folder / "predictions.csv"
-    header, *lines = path.read_text().splitlines()
-    far = [i / 1000 + 5 * (",test," in line) for i, line in enumerate(lines)]
-    lines = [f"{line},0.5,{d:g}" for line, d in zip(lines, far, strict=True)]
-    path.write_text("\n".join([f"{header},ood,ood_distance", *lines]) + "\n")
-    found = section(folder, table, coverage=0.9).to_dict()["shift"]
-    assert found["alarm"] and found["distances"]["distance from training"] == pytest.approx(1)
 
 
 def test_other_bags_can_calibrate(cohort, numbers, tmp_path):
@@ -412,7 +284,6 @@ def test_other_bags_can_calibrate(cohort, numbers, tmp_path):
     [
         ({"coverage": 1.0}, "--coverage is 1; expected a number between 0 and 1"),
         ({"max_error": 90.0}, "--max-error is 90; expected a number between 0 and 1"),
-        ({"recall": 2.0}, "--recall is 2; expected a number between 0 and 1"),
         ({}, "no guarantee is requested"),
     ],
 )
@@ -426,7 +297,6 @@ def test_levels_are_checked(options, words):
         ("multilabel", {"coverage": 0.8}, "--coverage makes .* the task is multilabel"),
         ("survival", {"coverage": 0.8}, "--coverage makes .* the task is survival"),
         ("regression", {"max_error": 0.1}, "--max-error accepts calls of classes"),
-        ("regression", {"recall": 0.8}, "--recall marks the instances of two classes"),
         ("regression", {"coverage": 0.8, "per_class": True}, "--per-class is for classes"),
     ],
 )
@@ -478,16 +348,6 @@ def test_calibration_bags_that_void_guarantees_are_refused(cohort, numbers, tmp_
 )
 def test_too_few_calibration_bags_are_refused(few, options, words):
     refused(UnmetGuarantee, re.escape(words), section, *few, **options)
-
-
-def test_the_recall_of_few_patients_or_without_labels_is_refused(tmp_path):
-    folder, table, _ = write_instances(tmp_path / "p", parts=(("val", 5), ("test", 5)))
-    words = "labelled as positive, but there are 5: add such bags, or give --recall 0.833"
-    refused(UnmetGuarantee, re.escape(words), section, folder, table, recall=0.9)
-    section(folder, table, recall=0.833)
-    refused(UnmetGuarantee, "at least 6 groups", section, folder, table, recall=0.84)
-    folder, table, _ = write_instances(tmp_path / "q", labelled=False)
-    refused(UnmetGuarantee, "there are 0: add such bags$", section, folder, table, recall=0.9)
 
 
 def test_the_stated_number_of_patients_suffices(tmp_path):
@@ -555,7 +415,7 @@ def test_the_table_agrees_with_the_evaluation_of_the_same_bags(tmp_path):
     options, out = {"coverage": 0.9, "max_error": 0.2}, tmp_path / "sets.csv"
     written = write_sets(folder, GuaranteeOptions(**options), out=out, labels=table).to_dict()
     report, rows = section(folder, table, **options).to_dict(), TextTable.read(out).rows
-    assert (written["shift"], written["caution"]) == (report["shift"], report["caution"])
+    assert written["caution"] == report["caution"]
     for key in ("certified", "undecided", "max_error"):
         assert written[key] == report["accepted"][key]
     assert written["accepted"] == sum(row["accepted"] == "yes" for row in rows) > 0

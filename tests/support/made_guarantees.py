@@ -12,8 +12,6 @@ def write_cohort(
     parts=(("val", 40), ("test", 40)),
     seed=0,
     skill=1.5,
-    shift=0.0,
-    positives=True,
     classes=("0", "1"),
     threshold=0.4,
     **about,
@@ -25,8 +23,6 @@ def write_cohort(
         parts: the parts of the run, with their number of groups.
         seed: seed of everything.
         skill: how far the log odds of the classes lie apart.
-        shift: added to the log odds of the test bags.
-        positives: whether positive bags have positive instances.
         classes: names of the classes.
         threshold: the stored threshold; None for none.
         about: further entries of predictions.json.
@@ -40,8 +36,7 @@ def write_cohort(
                 name = f"{path.name}-{part}{g}-{b}"
                 y = int(rng.random() < 0.5)
                 log_odds = skill * (2 * y - 1) + patient + 0.5 * rng.normal()
-                log_odds += shift * (part == "test")
-                truth = (rng.random(15) < 0.4) & bool(y and positives)
+                truth = (rng.random(15) < 0.4) & bool(y)
                 predictions.append(
                     made(
                         name,

@@ -109,7 +109,6 @@ def test_columns_of_tables_and_of_maps(name):
         assert 0 <= task.column(p, columns) < columns
         assert 0 <= task.column(p, columns, called=True) < columns
     assert task.called_positive(d.predicted, Stated(threshold=0.4)).shape == (N,)
-    assert {*task.watched} <= {*d.outputs}
 
 
 def test_strata_of_splits(name):

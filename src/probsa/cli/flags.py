@@ -110,8 +110,6 @@ class GuaranteeFlags:
             for example 0.9. For a regression: intervals that contain the true number.
         max_error: Accept only calls so confident that their error rate is at most this, for
             example 0.05.
-        recall: Mark instances by a cut of their scores that finds this share of the positive ones
-            of a bag in expectation, for example 0.9. Calibration bags need labels of instances.
         calibration: Predictions (or run) of other labelled bags, by the same model, from which the
             guarantees are computed. Default: val, the validation bags of the predictions.
         per_class: With --coverage: reach the coverage within each class.
@@ -122,7 +120,6 @@ class GuaranteeFlags:
 
     coverage: Annotated[float, Limits(above=0, below=1), Flag("SHARE")] | None = None
     max_error: Annotated[float, Limits(above=0, below=1), Flag("RATE")] | None = None
-    recall: Annotated[float, Limits(above=0, below=1), Flag("SHARE")] | None = None
     calibration: Annotated[str, Flag("DIR")] = "val"
     per_class: Annotated[bool, Flag(needs="--coverage 0.9")] = False
     set_score: Literal["lac", "aps"] = "lac"
@@ -141,7 +138,7 @@ class GuaranteeFlags:
         """
         from ..evaluation import read_predictions
 
-        if self.coverage is None and self.max_error is None and self.recall is None:
+        if self.coverage is None and self.max_error is None:
             if self.calibration != "val":
                 raise InputError(
                     "--calibration alone guarantees nothing: add a level, for example "
@@ -163,7 +160,9 @@ class GuaranteeFlags:
         from ..evaluation import GuaranteeOptions
 
         return GuaranteeOptions(
-            coverage=self.coverage, max_error=self.max_error, recall=self.recall,
+            coverage=self.coverage,
+            max_error=self.max_error,
             calibration=self.calibration_folder,
-            per_class=self.per_class, score=self.set_score,
-        )  # fmt: skip
+            per_class=self.per_class,
+            score=self.set_score,
+        )

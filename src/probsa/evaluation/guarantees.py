@@ -1,11 +1,10 @@
-"""Guarantees from calibration bags: sets, intervals, accepted calls, found instances; an alarm.
+"""Guarantees from calibration bags: sets of classes, intervals, accepted calls.
 
 They hold if nothing but chance decides which groups (patients) calibrated. In every mean over bags,
 each group counts once.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -30,13 +29,9 @@ from ..statistics import (
     group_shares,
     least_accepted,
     least_groups,
-    risk_threshold,
-    shift_test,
     smallest_alpha,
 )
 from .context import SEEN, Context, labelled_rows, read_truth, stored_targets, threshold_of
-from .prediction import Prediction
-from .scores import instance_scores
 from .section import Section
 from .storage import Predictions, listed, read_predictions
 
@@ -58,10 +53,6 @@ TITLES = {
     "accepted": "share of accepted calls",
     "error_of_accepted": "their error rate",
     "error_of_all": "error rate of all calls",
-    "recall": "realised recall (groups count once)",
-    "precision": "precision within bags with positive instances",
-    "marked": "share of instances marked in these",
-    "marked_elsewhere": "… and in bags without positive instances",
 }
 DELTA = 0.1
 """Probability that the error rate is larger than promised."""
@@ -73,12 +64,8 @@ STEP = 0.05
 SMALLEST = 1e-12
 OF_MODEL = ("model", "epoch", "members", "kappa", "runs")
 """Entries of predictions.json that differ between models."""
-PERMUTATIONS = 999
-FALSE_ALARMS = 0.05
-"""Rate of false alarms of the test for shift."""
 NOT_REQUESTED = {
     **dict.fromkeys(("coverage", "accepted", "max_error", "certified", "undecided")),
-    **dict.fromkeys(("recall", "cut")),
     "bands": {},
     "sizes": {},
 }
@@ -100,8 +87,6 @@ class GuaranteeOptions:
     """Probability that the set of a bag contains its class, or the interval its number."""
     max_error: float | None = None
     """Largest error rate of the calls that are accepted."""
-    recall: float | None = None
-    """Expected share of a bag's positive instances that are marked."""
     calibration: Path | None = None
     """Predictions folder of the calibration bags; None for the validation bags of the folder."""
     per_class: bool = False
@@ -110,14 +95,12 @@ class GuaranteeOptions:
 
     def __post_init__(self) -> None:
         as_paths(self)
-        levels = {
-            "--coverage": self.coverage, "--max-error": self.max_error, "--recall": self.recall
-        }  # fmt: skip
+        levels = {"--coverage": self.coverage, "--max-error": self.max_error}
         for flag, value in levels.items():
             if value is not None and not 0 < value < 1:
                 raise InputError(f"{flag} is {value:g}; expected a number between 0 and 1")
         if not any(levels.values()):
-            raise InputError("no guarantee is requested: give --coverage, --max-error or --recall")
+            raise InputError("no guarantee is requested: give --coverage or --max-error")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -431,98 +414,6 @@ def accepted_calls(calibration: Context, bags: Context, options: GuaranteeOption
     )
 
 
-# Found instances
-
-
-def found_instances(calibration: Context, bags: Context, options: GuaranteeOptions) -> Guarantee:
-    """Mark instances from the lowest score on at which enough of the positive ones are marked.
-
-    The loss of a group is the share of positive instances that are not, the mean over its bags that
-    have any (conformal risk control).
-
-    Raises:
-        UnmetGuarantee: there are too few groups whose bags have labelled positive instances.
-    """
-    assert options.recall is not None
-    scores, groups = [], []
-    for p, group in _with_groups(calibration):
-        found = instance_scores(p)[_positive(p)]
-        scores += [found] if len(found) else []
-        groups += [group] if len(found) else []
-    many, least = len(set(groups)), least_groups(1 - options.recall)
-    if many < least:
-        possible = f", or give --recall {1 - smallest_alpha(many):.3g}" if many else ""
-        raise UnmetGuarantee(
-            f"--recall {options.recall:g} needs calibration bags of at least {least} groups "
-            f"(patients) with instances labelled as positive, but there are {many}: add such "
-            f"bags{possible}"
-        )
-    of_bag = zip(group_shares(groups)[0], scores, strict=True)
-    cut = -risk_threshold(
-        -np.concatenate(scores),
-        np.concatenate([np.full(len(s), share / len(s)) for share, s in of_bag]),
-        groups=many,
-        alpha=1 - options.recall,
-    )
-    area = {p.name: (instance_scores(p) >= cut).mean() for p in bags.instances()}
-    listed_area = [area.get(name, math.nan) for name in bags.names]
-    marked_share = "none of these bags has per-instance outputs in which they could be marked"
-    if area:
-        mean_area = float(np.mean(list(area.values())))
-        marked_share = f"of the instances of these {len(area)} bags, {mean_area:.1%} are marked"
-
-    def means() -> Means:
-        rows = {name: i for i, name in enumerate(bags.names)}
-        recall, precision = np.full((2, len(rows)), math.nan)
-        negative = np.zeros(len(rows), dtype=bool)
-        for p in bags.instances():
-            if p.instance_labels is None:
-                continue
-            row, marked, positive = rows[p.name], instance_scores(p) >= cut, _positive(p)
-            negative[row] = not positive.any()
-            if positive.any():
-                recall[row] = marked[positive].mean()
-            known = marked & (p.instance_labels >= 0)
-            if positive.any() and known.any():
-                precision[row] = positive[known].mean()
-        share = np.array(listed_area)
-        kinds = {
-            "recall": (recall, np.isfinite(recall)),
-            "precision": (precision, np.isfinite(precision)),
-            "marked": (share, np.isfinite(recall)),
-            "marked_elsewhere": (share, negative),
-        }
-        return {
-            name: (np.nan_to_num(value), shares(bags, among=among))
-            for name, (value, among) in kinds.items()
-        }
-
-    return Guarantee(
-        key="found",
-        values={"recall": options.recall, "cut": cut, "calibration_groups": many},
-        lines=[
-            f"found instances: those with a score of at least {cut:.4g} are marked; of the "
-            f"positive ones of a new bag, at least {options.recall:.1%} are marked in expectation",
-            f"  {many} calibration groups have positive instances; {marked_share}",
-        ],
-        columns={"marked": [f"{area[name]:.6g}" if name in area else "" for name in bags.names]},
-        summary={"recall": options.recall, "cut": cut},
-        means=means,
-    )
-
-
-def _with_groups(bags: Context) -> Iterator[tuple[Prediction, str]]:
-    """Yield the instances of each bag that has any, with its group."""
-    of_bag = dict(zip(bags.names, bags.groups, strict=True))
-    return ((p, of_bag[p.name]) for p in bags.instances())
-
-
-def _positive(p: Prediction) -> Bool[np.ndarray, " n"]:
-    """Return which instances are labelled as positive."""
-    labels = p.instance_labels
-    return np.zeros(len(p.attention_mean), dtype=bool) if labels is None else labels > 0
-
-
 def confidence(bags: Context) -> Float[np.ndarray, " bags"]:
     """Return how far each probability is from where the call would change, in log odds.
 
@@ -601,59 +492,8 @@ def _of_folder(bags: Context, predictions: Predictions) -> Context:
     return found
 
 
-def shift_alarm(bags: Context, calibration: Context) -> tuple[dict[str, Any], str]:
-    """Test whether bags look like the calibration bags to the model; labels are not used.
-
-    Compared are the probabilities of the classes and the confidences, of other tasks what is
-    predicted; the standard deviations; and the distance from training where it is known.
-
-    Returns:
-        The result for JSON, and as a sentence.
-    """
-    watched = pd.concat(map(_watched, (calibration, bags)), join="inner")
-    test = shift_test(
-        watched.to_numpy(),
-        new=np.arange(len(watched)) >= len(calibration.rows),
-        groups=calibration.groups + bags.groups,
-        permutations=PERMUTATIONS,
-        seed=bags.seed,
-    )
-    values = {
-        "alarm": test.p_value <= FALSE_ALARMS,
-        "p_value": test.p_value,
-        "false_alarm_rate": FALSE_ALARMS,
-        "permutations": PERMUTATIONS,
-        "distances": dict(zip(watched, test.distances, strict=True)),
-    }
-    furthest = max(values["distances"], key=values["distances"].get)
-    furthest = furthest.replace("p of class", "probability of class")
-    verdict = "no sign of a shift between calibration bags and these"
-    if values["alarm"]:
-        verdict = "ALARM: these bags differ from the calibration bags; guarantees may not hold"
-    return values, (
-        f"{verdict}: the largest distance of distributions is {max(test.distances):.2f} "
-        f"({furthest}), p-value {test.p_value:.3f}; false alarms: {FALSE_ALARMS:.0%}"
-    )
-
-
-def _watched(bags: Context) -> pd.DataFrame:
-    """Return the columns that the test for shift compares."""
-    predictions, rows, task = bags.predictions, list(bags.rows), bags.task
-    std, distance = predictions.std[rows].astype(np.float64), predictions.ood_distance
-    if task.has_classes:
-        names = enumerate(predictions.class_names)
-        columns = {f"p of class {name}": bags.p[:, c] for c, name in names if c > 0}
-        columns |= {"confidence": confidence(bags), "standard deviation": std.max(1)}
-    else:
-        columns = {n: bags.output(n) for n in task.watched or predictions.outputs}
-        columns["standard deviation of the attention"] = std[:, 0]
-    if distance is not None and np.isfinite(distance[rows]).all():
-        columns["distance from training"] = distance[rows].astype(np.float64)
-    return pd.DataFrame(columns)
-
-
-def _doubts(bags: Context, calibration: Context) -> tuple[dict[str, Any], list[str]]:
-    """Return the test for shift and why guarantees hold only approximately: for JSON, in words."""
+def _caution(bags: Context, calibration: Context) -> str | None:
+    """Return why guarantees hold only approximately; None where nothing speaks against them."""
     reasons = {
         "the model's weights and threshold were chosen on the calibration bags, so it may do worse "
         "on new bags; give --calibration with bags that the run has not seen": calibration.part
@@ -662,10 +502,7 @@ def _doubts(bags: Context, calibration: Context) -> tuple[dict[str, Any], list[s
         "give --labels with a column group": not bags.truth.group,
         "training bags are evaluated, for which nothing is promised": bags.part in ("train", "all"),
     }
-    caution = "; ".join(reason for reason, holds in reasons.items() if holds) or None
-    shift, sentence = shift_alarm(bags, calibration)
-    words = [sentence, f"caution: {caution}" if caution else ""]
-    return {"shift": shift, "caution": caution}, words
+    return "; ".join(reason for reason, holds in reasons.items() if holds) or None
 
 
 # The report and the table of new bags
@@ -685,7 +522,6 @@ def guaranteed(
         "--coverage makes sets of classes or intervals of numbers": options.coverage and not by,
         "--per-class is for classes": options.per_class and by == "intervals",
         "--max-error accepts calls of classes": options.max_error and not task.has_classes,
-        "--recall marks the instances of two classes": options.recall and not task.two_classes,
     }
     for reason in (reason for reason, holds in refused.items() if holds):
         raise InputError(f"{reason}, and the task is {task.name}: leave it out")
@@ -693,7 +529,6 @@ def guaranteed(
     kinds = (
         ("--coverage", options.coverage, prediction_sets if by == "sets" else intervals),
         ("--max-error", options.max_error, accepted_calls),
-        ("--recall", options.recall, found_instances),
     )
     found, unmet = [], {}
     for flag, level, calibrated in kinds:
@@ -717,7 +552,7 @@ def _origin(calibration: Context, options: GuaranteeOptions) -> str:
 def guarantees_section(context: Context, options: GuaranteeOptions) -> Section:
     """Return the requested guarantees and whether they held; see `guaranteed` for the errors."""
     calibration, guarantees, unmet = guaranteed(context, options)
-    doubts, words = _doubts(context, calibration)
+    caution = _caution(context, calibration)
     bags, groups = len(calibration.rows), len(set(calibration.groups))
     origin = _origin(calibration, options)
     about = {"calibration": origin, "calibration_bags": bags, "calibration_groups": groups}
@@ -729,8 +564,11 @@ def guarantees_section(context: Context, options: GuaranteeOptions) -> Section:
         for name, m in metrics.items():
             title = TITLES.get(name, f"coverage of class {name.removeprefix('coverage_')}")
             text.append(f"    {title}: {m if m.value is not None else f'- ({m.reason})'}")
-    text += [*words, *(f"not guaranteed: {why}" for why in unmet.values())]
-    return Section("guarantees", {**about, **values, **doubts, "unmet": unmet}, text=text)
+    if caution is not None:
+        text.append(f"caution: {caution}")
+    text += [f"not guaranteed: {why}" for why in unmet.values()]
+    values = {**about, **values, "caution": caution, "unmet": unmet}
+    return Section("guarantees", values, text=text)
 
 
 def _is_table_of_sets(path: Path) -> bool:
@@ -740,7 +578,7 @@ def _is_table_of_sets(path: Path) -> bool:
     except TableError:
         return False
     first, *others = header or [""]
-    known = {"set", "low", "high", "accepted", "marked"}
+    known = {"set", "low", "high", "accepted", "marked"}  # `marked` was written by 0.2
     return (
         first == "bag"
         and bool(others)
@@ -756,13 +594,11 @@ def write_sets(
     labels: Path | str | None = None,
     classes: Sequence[str] | None = None,
     overwrite: bool = False,
-    seed: int = 0,
 ) -> Section:
     """Write guarantees of the test and new bags of a predictions folder, without their labels.
 
-    The table has the columns bag, set (class names joined by `|`), p_value_<class>; accepted with
-    `options.max_error`; and marked, a share of instances, with `options.recall`. For numbers it has
-    the columns bag, low and high.
+    The table has the columns bag, set (class names joined by `|`), p_value_<class>; and accepted,
+    with `options.max_error`. For numbers it has the columns bag, low and high.
 
     Args:
         folder: predictions folder of the new bags.
@@ -772,7 +608,6 @@ def write_sets(
             are stored with their predictions.
         classes: class names in the order of their index, if the labels of the table are names.
         overwrite: replace an existing table.
-        seed: seed of the permutations of the alarm.
 
     Raises:
         OutputExists: the table exists and `overwrite` is not set, or it is another table.
@@ -800,12 +635,12 @@ def write_sets(
         rows=rows,
         threshold=None if threshold is None else threshold.value,
         bootstrap=0,
-        seed=seed,
+        seed=0,
     )
     calibration, guarantees, unmet = guaranteed(new, options)
     if unmet:
         raise UnmetGuarantee("; ".join(unmet.values()))
-    doubts, words = _doubts(new, calibration)
+    caution = _caution(new, calibration)
     columns: dict[str, Sequence[str]] = {"bag": new.names}
     values, lines = dict(NOT_REQUESTED), []
     for guarantee in guarantees:
@@ -816,5 +651,7 @@ def write_sets(
     bags, groups = counted(len(calibration.rows), "bag"), len(set(calibration.groups))
     origin = f"{bags} of {counted(groups, 'group')} {_origin(calibration, options)}"
     about = {"table": str(out), "bags": len(rows), "calibration": origin}
-    text = [f"{out}: {counted(len(rows), 'bag')}, calibrated with {origin}", *lines, *words]
-    return Section("sets", {**about, **values, **doubts}, text=text)
+    text = [f"{out}: {counted(len(rows), 'bag')}, calibrated with {origin}", *lines]
+    if caution is not None:
+        text.append(f"caution: {caution}")
+    return Section("sets", {**about, **values, "caution": caution}, text=text)

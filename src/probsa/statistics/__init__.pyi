@@ -35,7 +35,6 @@ from .comparison import minimum_detectable as minimum_detectable
 from .comparison import resampled_metric as resampled_metric
 from .conformal import ConformalSets as ConformalSets
 from .conformal import SelectiveRule as SelectiveRule
-from .conformal import ShiftTest as ShiftTest
 from .conformal import aps_scores as aps_scores
 from .conformal import certified_threshold as certified_threshold
 from .conformal import conformal_half_width as conformal_half_width
@@ -43,8 +42,6 @@ from .conformal import coverage_band as coverage_band
 from .conformal import group_shares as group_shares
 from .conformal import least_accepted as least_accepted
 from .conformal import least_groups as least_groups
-from .conformal import risk_threshold as risk_threshold
-from .conformal import shift_test as shift_test
 from .conformal import smallest_alpha as smallest_alpha
 from .intervals import ANY_VALUE as ANY_VALUE
 from .intervals import FEWEST_PATIENTS as FEWEST_PATIENTS

@@ -9,13 +9,12 @@ and the mean loss of each group, it is hierarchical conformal prediction (Lee, B
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
 from scipy.stats import beta, betabinom, binom
 
-from .resample import CELLS, Flags, Groups, Labels, Values, group_index
+from .resample import Flags, Groups, Labels, Values, group_index
 
 Scores = Float[np.ndarray, "items classes"]
 
@@ -270,49 +269,3 @@ def error_p_value(wrong: Values, accepted: Values, *, max_error: float, one_each
         log_wealth = np.log(np.maximum(1 - stakes[:, None] * gain, 0)).sum(1)
     log_p = math.log(len(STAKES)) - float(np.logaddexp.reduce(log_wealth))
     return math.exp(min(0.0, log_p))
-
-
-class ShiftTest(NamedTuple):
-    """The distances between the distributions of old and new items, and the p-value."""
-
-    distances: tuple[float, ...]
-    """Kolmogorov-Smirnov distance of each column, in which each group counts once."""
-    p_value: float
-
-
-def shift_test(
-    values: Float[np.ndarray, "items columns"],
-    *,
-    new: Flags,
-    groups: Groups,
-    permutations: int,
-    seed: int,
-) -> ShiftTest:
-    """Test whether new groups have the same distribution as the others.
-
-    A permutation test of the largest Kolmogorov-Smirnov distance over the columns, in which whole
-    groups are permuted: p = (1 + number of permutations with at least the observed distance) / (1 +
-    permutations) obeys P(p ≤ α) ≤ α if all groups are exchangeable.
-    Only the order of the values matters. A group must be new as a whole or not at all.
-    """
-    share, member = group_shares(groups)
-    is_new = np.isin(np.arange(member.max() + 1), member[new])
-    orders = np.argsort(values, axis=0, kind="stable").T
-
-    def distances(is_new: Bool[np.ndarray, "rows groups"]) -> Float[np.ndarray, "rows columns"]:
-        """Return max |F_new - F_old| of each column for each assignment of the groups."""
-        count = is_new.sum(1, keepdims=True)
-        sign = np.where(is_new, 1 / count, -1 / (is_new.shape[1] - count))
-        weight, found = sign[:, member] * share, []
-        for order, column in zip(orders, values.T, strict=True):
-            last = np.append(np.diff(column[order]) != 0, True)
-            found.append(np.abs(np.cumsum(weight[:, order], axis=1)[:, last]).max(1))
-        return np.stack(found, axis=1)
-
-    rng, observed = np.random.default_rng(seed), distances(is_new[None])[0]
-    rows, as_far = max(1, CELLS // len(values)), 0
-    for first in range(0, permutations, rows):
-        count = min(rows, permutations - first)
-        drawn = rng.permuted(np.repeat(is_new[None], count, axis=0), axis=1)
-        as_far += int((distances(drawn).max(1) >= observed.max() - ROUNDING).sum())
-    return ShiftTest(tuple(observed.tolist()), (1 + as_far) / (1 + permutations))

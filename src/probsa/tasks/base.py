@@ -185,8 +185,6 @@ class Task(ABC):
     """Whether bags of different folds may be ranked together."""
     value_prefix: ClassVar[str] = ""
     """What precedes the name of an output in the header of predictions.csv."""
-    watched: ClassVar[tuple[str, ...]] = ()
-    """The outputs by which a shift of the bags shows, as others follow from them; empty for all."""
     between_outputs: ClassVar[tuple[str, str] | None] = None
     """How a column of values between two neighbouring outputs is named: the word before the upper
     output, and the prefix that this output loses."""

@@ -294,7 +294,6 @@ class Regression(Task):
     chance = 0.0
     averages = None
     coverage_by = "intervals"
-    watched = ("mean", "sd")
     measures = (
         LOSS("mae", "MAE", of_target=True),
         LOSS("rmse", "RMSE", of_target=True),
@@ -353,7 +352,6 @@ class Survival(Task):
     validation_metric = "val_c_index"
     averages = "members"
     compares_across_folds = False
-    watched = ("risk",)
     between_outputs = ("until", "s_")
     measures = (
         Measure("uno_c", "Uno's c", by_fold=True),

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from ...errors import InputError, OutputExists
 from ..command import Answer, Flag
-from ..flags import Classes, Csv, GuaranteeFlags, Whole
+from ..flags import Classes, Csv, GuaranteeFlags
 
 
 def run(
@@ -15,7 +15,6 @@ def run(
     guarantees: GuaranteeFlags,
     labels: Csv | None = None,
     classes: Classes | None = None,
-    seed: Whole = 0,
     overwrite: bool = False,
 ) -> Answer:
     """Write prediction sets and accepted calls for new bags, with guarantees from calibration bags.
@@ -27,7 +26,6 @@ def run(
         out: Table to write.
         labels: Table of the calibration bags with the columns bag,label[,group]. Default: the
             labels stored with their predictions.
-        seed: Seed of the test for shift.
         overwrite: Replace an existing table.
     """
     from ...evaluation import check_truth, read_predictions
@@ -43,7 +41,6 @@ def run(
     options = guarantees.options()
     assert options is not None
     written = write_sets(
-        predictions, options, out=out, labels=labels, classes=classes, overwrite=overwrite,
-        seed=seed,
-    )  # fmt: skip
+        predictions, options, out=out, labels=labels, classes=classes, overwrite=overwrite
+    )
     return Answer(written.to_dict(), written.render)
