@@ -5,7 +5,7 @@ import io
 import json
 import pkgutil
 import re
-from dataclasses import is_dataclass
+from dataclasses import is_dataclass, replace
 
 import numpy as np
 import pytest
@@ -22,9 +22,7 @@ from probsa.evaluation.words import (
     WITHIN_TITLES,
     metric_titles,
 )
-from probsa.statistics import Metric, Support
 from probsa.tasks import TASKS
-from probsa.workflow.covariate_comparison import BOTH, COVARIATES, IMAGES, covariate_section
 
 
 def printed(report, *, full):
@@ -90,9 +88,7 @@ def test_a_metric_of_every_task_has_a_title_where_classes_are_missing(tmp_path):
 
 
 def test_whatever_warns_does_so_on_the_first_screen(report):
-    warned = report.with_section(Section("more", {}, warnings=("beware of it", "and of that")))
-    assert warned.warnings == (*report.warnings, "beware of it", "and of that")
-    assert warned.sections[-1].key == "more"
+    warned = replace(report, warnings=(*report.warnings, "beware of it", "and of that"))
     assert warned.to_dict()["warnings"] == list(warned.warnings)
     raised = [w for section in warned.sections for w in section.warnings]
     assert {*raised} <= {*warned.warnings}
@@ -116,30 +112,6 @@ def test_a_mean_that_leaves_out_a_finding_says_so_on_the_first_screen(tmp_path):
     assert len(target.warnings) >= 1
     text = printed(report, full=False)
     assert all(warning in text for warning in target.warnings)
-
-
-@pytest.mark.parametrize(("alone", "warns"), [(0.99, True), (0.7, False)])
-def test_covariates_that_tell_the_target_are_a_warning(tmp_path, alone, warns):
-    folder = write_report_folder(tmp_path / "p", "binary")
-    rows = np.append(0, np.linspace(-0.05, 0.05, 20))
-    values = {
-        name: Metric.of(value + rows, support=Support(patients=40, part=None, trials=40))
-        for name, value in {COVARIATES: alone, IMAGES: 0.6, BOTH: 0.9}.items()
-    }
-    primary = TASKS["binary"].primary
-    section = covariate_section(primary, values, coefficients={"age": [1.5], "sex_f": [-0.1]})
-    assert bool(section.warnings) == warns
-    report = evaluate(folder, bootstrap=0).with_section(section)
-    assert [warning in report.warnings for warning in section.warnings] == [True] * warns
-    assert all(warning in printed(report, full=False) for warning in section.warnings)
-    frame = report.to_frame().set_index(["of", "metric"])["value"]
-    assert frame[COVARIATES, "auroc"] == pytest.approx(values[COVARIATES].value)
-    gain = frame[f"{BOTH} minus {COVARIATES}", "auroc"]
-    assert gain == pytest.approx(values[BOTH].value - values[COVARIATES].value)
-    stored = json.loads(json.dumps(report.to_dict()))["covariates"]
-    assert stored["metric"] == "auroc" and stored["warnings"] == list(section.warnings)
-    assert stored["gain_over_covariates"]["value"] == pytest.approx(gain)
-    assert "age" in printed(report, full=True)
 
 
 def test_there_is_one_type_of_section():

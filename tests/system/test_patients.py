@@ -8,8 +8,7 @@ import pytest
 from support.refusals import refused
 
 from probsa.cli.entry import main
-from probsa.core import TextTable, join_bags
-from probsa.datasets import PatientBags, open_bags, patient_table, read_table
+from probsa.datasets import PatientBags, patient_table, read_table
 from probsa.errors import BagError, InputError, TableError
 from probsa.evaluation import evaluate, load, read_predictions
 from probsa.tasks import TargetOptions
@@ -83,13 +82,10 @@ def test_every_bag_is_a_patient_and_the_ill_slide_has_the_attention(trained, fol
     for name in test:
         p = predictions.instances(name)
         shares = p.slide_shares()
-        assert sum(s.share for s in shares.values()) == pytest.approx(1, abs=1e-5)
-        total = p.contribution.sum(dtype=np.float64)
-        assert sum(s.contribution for s in shares.values()) == pytest.approx(total, abs=1e-9)
+        assert sum(shares.values()) == pytest.approx(1, abs=1e-5)
         if int(name[1:]) % 2:
             ill = p.slides[int(p.slide[p.instance_labels > 0][0])]
-            assert next(iter(shares)) == ill and shares[ill].share > 0.5
-            assert max(shares, key=lambda s: shares[s].contribution) == ill
+            assert next(iter(shares)) == ill and shares[ill] > 0.5
     of_test = [b for b, p in zip(predictions.bags, predictions.parts, strict=True) if p == "test"]
     slides = [s for b in of_test for s in predictions.instances(b).slides]
     assert sorted(p.stem for p in trained.maps.glob("*.png")) == sorted(slides)
@@ -168,7 +164,6 @@ def test_patients_of_slides_that_were_predicted_alone(folder, tmp_path):
     assert report["patients"]["patients"] == len(mean) < report["patients"]["slides"] == len(test)
     assert report["patients"]["metrics"]["brier"]["value"] == pytest.approx(np.mean((p - y) ** 2))
     predict_folder(run.path, folder / "features", out=tmp_path / "p", labels=folder / "labels.csv")
-    assert not (tmp_path / "p" / "slides.csv").exists()
 
 
 def test_the_command_says_that_patients_are_bags(folder, tmp_path, capsys):
@@ -179,32 +174,3 @@ def test_the_command_says_that_patients_are_bags(folder, tmp_path, capsys):
     ])  # fmt: skip
     assert status == 0, capsys.readouterr().err
     assert '"unit": "patient"' in (tmp_path / "run/predictions/predictions.json").read_text()
-
-
-def test_the_table_of_slides_says_what_changes_without_each(trained, folder, tmp_path):
-    out = tmp_path / "predictions"
-    predict_folder(trained.path, folder / "features", out=out, labels=folder / "labels.csv")
-    rows = TextTable.read(out / "slides.csv").rows
-    table = read_predictions(out)
-    several = [b for b in table.bags if len(table.instances(b).slides) > 1]
-    assert {r["bag"] for r in rows} == set(several)
-    predictor = load(trained.path, device="cpu")
-    bags = PatientBags(open_bags(folder / "features"), read_table(folder / "labels.csv"))
-    shown = several[-1]
-    whole, bag = table.instances(shown), bags.bag(shown)
-    for row in (r for r in rows if r["bag"] == shown):
-        keep = [s for s in bag.slides if s != row["slide"]]
-        alone = join_bags(shown, [bags.slide_bags.bag(s) for s in keep], y=None)
-        (rest,) = predictor.predict([alone])
-        change = float(row["change"])
-        assert abs(float(row["prediction"]) - change - float(rest.probability[-1])) < 1e-6
-        assert abs(float(row["prediction"]) - float(whole.probability[-1])) < 1e-6
-        assert float(row["share"]) == pytest.approx(whole.slide_shares()[row["slide"]].share)
-    assert {r["of"] for r in rows} == {"1"}
-    for name in several:
-        own = [r for r in rows if r["bag"] == name]
-        assert sum(float(r["share"]) for r in own) == pytest.approx(1, abs=1e-5)
-        if int(name[1:]) % 2:  # the slide that the prediction depends on has the lesion
-            most = max(own, key=lambda r: float(r["change"]))["slide"]
-            with h5py.File(folder / "features" / f"{most}.h5") as f:
-                assert f["instance_labels"][()].any()

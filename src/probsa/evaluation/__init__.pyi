@@ -76,15 +76,9 @@ from .scores import instance_probability as instance_probability
 from .scores import instance_scores as instance_scores
 from .scores import instance_variances as instance_variances
 from .scores import no_probability_reason as no_probability_reason
-from .section import RIGHT as RIGHT
 from .section import Line as Line
 from .section import Panel as Panel
 from .section import Section as Section
-from .section import grid as grid
-from .slide_effects import SlideEffect as SlideEffect
-from .slide_effects import slide_effects as slide_effects
-from .slide_effects import with_slide_effects as with_slide_effects
-from .slide_effects import write_slide_effects as write_slide_effects
 from .storage import FAILED as FAILED
 from .storage import FEW_TRAINING_BAGS as FEW_TRAINING_BAGS
 from .storage import MEAN_FEATURES as MEAN_FEATURES

@@ -60,16 +60,6 @@ SIGNED_COLOURS, SCORE_COLOURS = "RdBu_r", "YlOrRd"
 """Matplotlib's colours of scores with and without a sign, in all pictures."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlideShare:
-    """How much of a patient's prediction comes from one slide."""
-
-    share: float
-    """Sum of the mean weights of its instances; 1 over all slides of the patient."""
-    contribution: float | None
-    """What its instances add to the logit; None where a model has no single closed form."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
     """Probabilities of one bag, and attention outputs of its n instances.
@@ -183,31 +173,17 @@ class Prediction:
         arrays = {name: getattr(self, name) for name in PER_INSTANCE}
         return {name: array for name, array in arrays.items() if array is not None}
 
-    def slide_shares(self, column: int | None = None) -> dict[str, SlideShare]:
-        """Return the weight of each slide of a patient, the highest share first.
+    def slide_shares(self) -> dict[str, float]:
+        """Return the share of each slide of a patient in the attention, the highest first.
 
-        Args:
-            column: the class to whose logit slides contribute, where there are several.
-
-        Returns:
-            By slide: the sum of its instances' weights, which is 1 over the patient, and of what
-            they add to the logit. Empty where the bag is not a patient.
+        The shares add up to 1. Empty where the bag is not a patient.
         """
         if self.slide is None:
             return {}
         weight = self.weight_mean if self.weight_mean.ndim == 1 else self.weight_mean.mean(1)
         shares = np.bincount(self.slide, weight, minlength=len(self.slides))
-        added = self.contribution
-        sums: list[float | None] = [None] * len(self.slides)
-        if added is not None and added.ndim > 1:
-            known = column is not None and added.shape[1] == len(self.probability)
-            added = added[:, column] if known else None
-        if added is not None:
-            sums = np.bincount(self.slide, added, minlength=len(self.slides)).tolist()
-        return {
-            self.slides[k]: SlideShare(share=float(shares[k]), contribution=sums[k])
-            for k in np.argsort(-shares, kind="stable")
-        }
+        order = np.argsort(-shares, kind="stable")
+        return {self.slides[k]: float(shares[k]) for k in order}
 
     def of_slide(self, name: str) -> "Prediction":
         """Return the instances of one slide of a patient, as a prediction named after the slide.

@@ -237,7 +237,7 @@ def _slides(
         return
     limits = limits or bag_limits(p)
     for name, share in p.slide_shares().items():
-        of_slide = f"{title} · slide {name}, {share.share:.0%} of the attention"
+        of_slide = f"{title} · slide {name}, {share:.0%} of the attention"
         yield p.of_slide(name), of_slide, limits
 
 

@@ -40,7 +40,6 @@ from .preparation import PreparedData as PreparedData
 from .preparation import Standardizer as Standardizer
 from .preparation import as_two_classes as as_two_classes
 from .preparation import attach_covariates as attach_covariates
-from .preparation import build_model as build_model
 from .preparation import fit_likelihood as fit_likelihood
 from .preparation import known_names as known_names
 from .preparation import need_table as need_table

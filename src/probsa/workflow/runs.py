@@ -60,7 +60,6 @@ from ..training import (
     thread_count,
     train,
 )
-from .covariate_comparison import compare_covariates
 from .mean_features import fit_run_means
 from .writing import BagSelection, Failures, OnBag, Predicted
 
@@ -210,8 +209,7 @@ def finish_run(
         bootstrap: number of resamples for the confidence intervals; 0 for none.
         maps: which bags to draw, as in `train_and_report`.
         extras: see `predict_run`.
-        reporter: informed of each stage, and of the epochs of the fit of images alone, for a run
-            with covariates.
+        reporter: informed of each stage.
         on_bag: called after every bag that is predicted or drawn.
         keep_maps: whether maps that were drawn from the same weights are not drawn again.
     """
@@ -242,9 +240,6 @@ def finish_run(
     # the training bags have labels but are not predicted: they are not missing
     leaks, warnings = _leaks(run)
     report = replace(report, without_prediction=(), warnings=(*report.warnings, *warnings))
-    compared = compare_covariates(run, bootstrap=bootstrap, reporter=reporter) if extras else None
-    if compared is not None:
-        report = report.with_section(compared)
     split = read_split(run)
     drawn = {"test": split.test or split.val, "all": split.val + split.test, "none": ()}[maps]
     failures = list(predicted.failures)
@@ -351,7 +346,6 @@ def predict_run(
         threshold=threshold,
         distance=distance,
         rival=rival,
-        slides=extras,
         on_bag=on_bag,
         more=null_maps if extras else None,
     )

@@ -20,14 +20,11 @@ from ..evaluation import (
     DeletionCurves,
     MeansOfRuns,
     Predictor,
-    SlideEffect,
     TrainingDistance,
     at_chance,
     predicted_with_curves,
-    with_slide_effects,
     write_curves,
     write_predictions,
-    write_slide_effects,
 )
 from ..tasks import Target
 from ..training import as_label
@@ -84,8 +81,6 @@ class BagSelection:
     rival: MeanFeatures | None = None
     """What also predicts the bags, from the mean of their features."""
     faithfulness: bool = False
-    slides: bool = True
-    """Whether the effects of a patient's slides are written."""
     overwrite: bool = True
     on_bag: OnBag | None = None
     more: OnFolder | None = None
@@ -140,12 +135,10 @@ class BagSelection:
                 )
 
         curves: list[DeletionCurves] = []
-        effects: list[SlideEffect] = []
         predict = predictor.stream
         if self.faithfulness:
             predict = partial(predicted_with_curves, predictor, into=curves)
-        into = effects if self.slides else None
-        predictions = with_slide_effects(predictor, readable(), predict=predict, into=into)
+        predictions = predict(readable())
         parts = {n: "new" if self.split is None else self.split.part_of(n) for n in self.names}
         if any(predictor.seen):  # of runs that are combined, a bag is a test bag or a new one
             parts = {n: "test" if part == "test" else "new" for n, part in parts.items()}
@@ -161,8 +154,6 @@ class BagSelection:
                 write_curves(new, curves)
             if self.rival is not None:
                 self.rival.write(new, means, classes=predictor.classes)
-            if effects:
-                write_slide_effects(new, effects)
             if failures:
                 rows = [{"bag": b, "reason": r} for b, r in failures]
                 write_csv(new / "failed.csv", ["bag", "reason"], rows)

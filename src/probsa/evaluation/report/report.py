@@ -6,7 +6,7 @@ never included unnoticed. Tasks of all kinds go through the same steps.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,14 +91,6 @@ class Report:
         """Why requested guarantees are missing from the report."""
         unmet = (section.values.get("unmet", {}) for section in self.sections)
         return tuple(reason for of_section in unmet for reason in of_section.values())
-
-    def with_section(self, section: Section) -> "Report":
-        """Return the report with a further section at its end, and with its warnings."""
-        return replace(
-            self,
-            sections=(*self.sections, section),
-            warnings=(*self.warnings, *section.warnings),
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report for JSON."""
