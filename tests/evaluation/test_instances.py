@@ -13,7 +13,6 @@ from probsa.errors import BagError, InputError
 from probsa.evaluation import WITHIN_BAGS, InstanceTable, detector_verdict, doubt, instance_metrics
 from probsa.evaluation.ensemble import combine
 from probsa.evaluation.instances.measures import (
-    balanced_threshold,
     dice_threshold,
     precision_of_top,
     within_bag,
@@ -89,7 +88,6 @@ def test_wrong_calls_by_hand_with_an_unlabelled_instance():
     # σ²: .9 is above three correct calls (.1, .5, .2), and .4 above two of them.
     area = (3 + 2) / 6
     assert got["error_auroc_variance"].value == pytest.approx(area)
-    assert got["augrc_variance"].value == pytest.approx((1 - area) * 0.6 * 0.4 + 0.4**2 / 2)
     # |e|: log 3, log 1.5 (wrong), and three times log(6/16), of which the first is wrong.
     assert got["error_auroc_margin"].value == pytest.approx((3 + 1 + 0.5 + 0.5) / 6)
     # −w log w needs the weights, which are all 0 here: no order at all
@@ -101,7 +99,7 @@ def test_scores_without_calls_and_without_variance_have_reasons():
     bag = made("a", [0.9, 0.1, 0.2], [1, 0, 0], score_kind="relevance")
     got = measured([bag], bootstrap=10)
     assert got["auroc"].value == 1.0
-    errors = [m for name, m in got.items() if name.startswith(("error_", "augrc"))]
+    errors = [m for name, m in got.items() if name.startswith("error_")]
     assert {m.reason for m in errors} == {"relevance has no threshold for calls"}
     assert "cannot be evaluated" in detector_verdict(got, "variance")
     assert "no threshold" in detector_verdict(got, "doubt")
@@ -189,7 +187,7 @@ def test_one_class_and_no_labels_are_undefined():
     got = measured([ones], validation=[ones])
     assert got["auroc"].reason == "only one class among 2 instances: AUROC is undefined"
     reason = "only one class among 2 instances of positive validation bags"
-    assert got["authors_f1"].reason == reason
+    assert got["dice"].reason == reason
     assert got["auroc_within_bags"].reason == "no positive bag has instances of both labels"
     negative = made("n", [1.0, 0.0], [0, 1], attention_variance=[1, 2])
     got = measured([negative], {})
@@ -204,8 +202,6 @@ def test_one_class_and_no_labels_are_undefined():
 def test_thresholds_by_hand():
     y = np.array([False, False, True, False, True, True])
     score = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    # .5 gives TPR 2/3 and FPR 0, .3 gives TPR 1 and FPR 1/3: both 2/3. The higher one is chosen.
-    assert balanced_threshold(y, score) == balanced_threshold(y[1:], score[1:]) == 0.5
     # Dice is 2·2/(2+3) at .5 and 2·3/(4+3) at .3
     assert dice_threshold(y, score) == 0.3
 
@@ -216,14 +212,7 @@ def test_calls_at_the_thresholds_of_validation_bags():
     got = measured(bags, positive, validation=validation)
     inside = [p for p in bags if positive[p.name]]
     chosen_on = [p for p in validation if positive[p.name]]
-    y, mu = pooled(inside, "instance_labels"), pooled(inside, "attention_mean")
-    y_val, mu_val = pooled(chosen_on, "instance_labels"), pooled(chosen_on, "attention_mean")
-    products = {
-        t: (mu_val[y_val == 1] >= t).mean() * (mu_val[y_val == 0] < t).mean() for t in mu_val
-    }
-    limit = max(products, key=lambda t: (products[t], t))
-    assert got["authors_f1"].value == pytest.approx(sk.f1_score(y, mu >= limit))
-    assert got["authors_accuracy"].value == pytest.approx(sk.accuracy_score(y, mu >= limit))
+    y, y_val = pooled(inside, "instance_labels"), pooled(chosen_on, "instance_labels")
     e_val = np.concatenate([evidence(p.attention_mean, kind="logit") for p in chosen_on])
     e_val = e_val[np.concatenate([p.instance_labels >= 0 for p in chosen_on])]
     best = max(sk.f1_score(y_val, e_val >= t) for t in e_val)
@@ -246,7 +235,7 @@ def test_calls_at_the_thresholds_of_validation_bags():
     none = measured(bags, positive)
     assert none["dice"].reason == "no validation predictions to choose a threshold on"
     none = measured(bags, positive, validation=bags[:1])
-    assert none["authors_accuracy"].reason == (
+    assert none["dice_pooled"].reason == (
         "no positive validation bag has instance labels to choose a threshold on"
     )
 

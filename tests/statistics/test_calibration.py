@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from scipy.stats import binom
-from sklearn.metrics import roc_auc_score
 from support.repeated_draws import repeated_draws
 
 from probsa.statistics import (
@@ -11,7 +10,6 @@ from probsa.statistics import (
     SHARE,
     SHARES,
     Support,
-    augrc,
     calibration_error,
     equal_mass_bins,
     reliability,
@@ -182,13 +180,3 @@ def test_retained_error_rates_are_those_of_resampled_groups():
         assert (low is None) == (patients < 3)
         if low is not None:
             assert (low, high) == pytest.approx((expected.low, expected.high))
-
-
-def test_the_area_under_the_kept_errors_is_augrc():
-    rng = np.random.default_rng(3)
-    wrong, doubt = rng.random(20) < 0.3, rng.permutation(20).astype(np.float64)
-    # With 20 items, each share of the grid keeps a whole number of items.
-    rates = np.array(retention_curve(wrong, doubt, draws=_draws(20)).error_rate)
-    kept = np.append(0, rates * SHARES)
-    area = np.trapezoid(kept, dx=1 / 20)
-    assert area == pytest.approx(augrc(wrong.mean(), roc_auc_score(wrong, doubt)))

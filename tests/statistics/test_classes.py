@@ -10,10 +10,7 @@ from sklearn.metrics import (
     brier_score_loss,
     cohen_kappa_score,
     f1_score,
-    hamming_loss,
-    label_ranking_average_precision_score,
     log_loss,
-    matthews_corrcoef,
     mean_absolute_error,
     recall_score,
     roc_auc_score,
@@ -73,30 +70,20 @@ def _one(y, called, *, classes):
 def _reference(y, p):
     classes, called = range(p.shape[1]), p.argmax(1)
     one_hot = np.eye(p.shape[1], dtype=int)[y]
-    auroc = {
-        name: roc_auc_score(
-            y, p, multi_class="ovr", average=name.removesuffix("auroc").strip("_") or "macro"
-        )
-        for name in ("auroc", "weighted_auroc", "micro_auroc")
-    }
     recall = recall_score(y, called, average=None)
     return {
-        **auroc,
+        "auroc": roc_auc_score(y, p, multi_class="ovr", average="macro"),
         **{f"{c}: auroc": roc_auc_score(y == c, p[:, c]) for c in classes},
         **{f"{c}: recall": recall[c] for c in classes},
-        "one_vs_one_auroc": roc_auc_score(y, p, multi_class="ovo", average="macro"),
         "average_precision": average_precision_score(one_hot, p, average="macro"),
-        "micro_average_precision": average_precision_score(one_hot, p, average="micro"),
         "f1": f1_score(y, called, average="macro"),
         "balanced_accuracy": balanced_accuracy_score(y, called),
         "accuracy": np.mean(y == called),
         "kappa": cohen_kappa_score(y, called, labels=classes),
         "linear_kappa": cohen_kappa_score(y, called, labels=classes, weights="linear"),
         "quadratic_kappa": cohen_kappa_score(y, called, labels=classes, weights="quadratic"),
-        "matthews": matthews_corrcoef(y, called),
         "nll": log_loss(y, p, labels=classes),
         "brier": brier_score_loss(y, p, labels=classes, scale_by_half=False),
-        "classwise_ece": np.mean([_ece(p[:, c], y == c) for c in classes]),
         "ece": _ece(p.max(1), called == y),
     }
 
@@ -119,7 +106,7 @@ def test_metrics_are_those_of_scikit_learn(seed):
 def test_an_absent_class_leaves_the_means_undefined_and_the_others_their_values():
     keep = Y != 1
     metrics = multiclass(Y[keep], P[keep], names=["lepidic", "acinar", "solid"])
-    for name in ("auroc", "weighted_auroc", "one_vs_one_auroc", "f1"):
+    for name in ("auroc", "f1"):
         among = f"{keep.sum()} bags" if name == "f1" else f"{keep.sum()}"
         expected = f"no bag of class acinar among {among}: the mean over classes is undefined"
         assert metrics.overall[name].reason == expected
@@ -127,8 +114,6 @@ def test_an_absent_class_leaves_the_means_undefined_and_the_others_their_values(
     assert got["acinar: auroc"] is None and got["acinar: f1"] is None
     for c, name in ((0, "lepidic"), (2, "solid")):
         assert got[f"{name}: auroc"] == pytest.approx(roc_auc_score(Y[keep] == c, P[keep][:, c]))
-    one_hot = np.eye(3)[Y[keep]]
-    assert got["micro_auroc"] == pytest.approx(roc_auc_score(one_hot.ravel(), P[keep].ravel()))
 
 
 def test_one_class_alone_and_no_bags_have_reasons():
@@ -148,12 +133,6 @@ def test_kappa_counts_with_all_classes_and_is_undefined_for_a_single_one():
         assert metric.value is None and "5 bags" in (metric.reason or "")
     for metric in _one(np.array([0, 1, 2, 2, 5]), same, classes=6):
         assert metric.value == 0
-
-
-def test_matthews_of_constant_calls_is_undefined():
-    p = np.tile([0.6, 0.3, 0.1], (8, 1))
-    metric = multiclass(Y, p).overall["matthews"]
-    assert metric.value is None and "single class" in (metric.reason or "")
 
 
 def test_what_does_not_fit_is_refused():
@@ -278,17 +257,10 @@ def test_metrics_of_findings_are_those_of_scikit_learn(seed):
     columns = [(y[s, c], p[s, c], called[s, c]) for c, s in enumerate(seen.T)]
     aurocs = [roc_auc_score(a, b) for a, b, _ in columns]
     assert [got[f"{name}: auroc"] for name in NAMES] == pytest.approx(aurocs, abs=1e-12)
-    whole = seen.all(1)
     expected = {
         "macro_auroc": np.mean(aurocs),
         "macro_average_precision": np.mean([average_precision_score(a, b) for a, b, _ in columns]),
         "macro_f1": np.mean([f1_score(a, c) for a, _, c in columns]),
-        "micro_auroc": roc_auc_score(y[seen], p[seen]),
-        "micro_average_precision": average_precision_score(y[seen], p[seen]),
-        "micro_f1": f1_score(y[seen], called[seen]),
-        "subset_accuracy": accuracy_score(y[whole], called[whole]),
-        "hamming_loss": hamming_loss(y[whole], called[whole]),
-        "label_ranking_precision": label_ranking_average_precision_score(y[whole], p[whole]),
         "nll": np.mean(
             [log_loss(y[i, s], p[i, s], labels=[0, 1]) for i, s in enumerate(seen) if s.any()]
         ),
@@ -317,9 +289,7 @@ def test_a_mean_of_fewer_findings_has_another_name():
 
 def test_without_thresholds_there_are_no_calls():
     metrics = multilabel(FINDINGS, P_FINDINGS, names=NAMES)
-    for name in ("macro_f1", "micro_f1", "subset_accuracy", "hamming_loss"):
-        assert "no thresholds" in (metrics.overall[name].reason or "")
-    assert metrics.overall["label_ranking_precision"].value is not None
+    assert "no thresholds" in (metrics.overall["macro_f1"].reason or "")
     assert metrics.notes == ()
 
 
@@ -364,11 +334,5 @@ def test_calls_of_a_single_class_cannot_be_judged(label, right):
     grades = ordinal_metrics(y, rows, names=("a", "b", "c"), draws=draws).overall
     assert grades["accuracy"].value is None and grades["within_one"].value is None
     assert grades["mae"].value is not None
-    findings = np.tile([label, 1.0], (n, 1))
-    whole = multilabel_metrics(
-        findings, np.tile([likely, 0.8], (n, 1)), names=("x", "y"), thresholds=(0.5, 0.5),
-        draws=draws,
-    ).overall  # fmt: skip
-    assert whole["subset_accuracy"].value is None
     mixed = np.arange(n) % 2
     assert binary_metrics(mixed, p, threshold=0.5, draws=draws).overall["accuracy"].value == 0.5

@@ -125,7 +125,7 @@ def test_the_rarer_class_and_its_patients_are_stated():
 
 
 LIMITS = {
-    "kappa": (-1, 1), "linear_kappa": (-1, 1), "quadratic_kappa": (-1, 1), "matthews": (-1, 1),
+    "kappa": (-1, 1), "linear_kappa": (-1, 1), "quadratic_kappa": (-1, 1),
     "spearman": (-1, 1), "r_squared": (-np.inf, 1), "mae": (0, np.inf), "rmse": (0, np.inf),
     "nll": (0, np.inf), "width": (0, np.inf), "rps": (0, 3), "brier": (0, 2),
 }  # fmt: skip

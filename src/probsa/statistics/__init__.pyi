@@ -2,7 +2,6 @@ from .calibration import SHARES as SHARES
 from .calibration import ErrorByChance as ErrorByChance
 from .calibration import Reliability as Reliability
 from .calibration import RetentionCurve as RetentionCurve
-from .calibration import augrc as augrc
 from .calibration import calibration_error as calibration_error
 from .calibration import equal_mass_bins as equal_mass_bins
 from .calibration import equal_width_bins as equal_width_bins
@@ -55,7 +54,6 @@ from .metric import Metric as Metric
 from .metric import TargetMetrics as TargetMetrics
 from .metric import areas as areas
 from .metric import class_support as class_support
-from .metric import f1_and_accuracy as f1_and_accuracy
 from .metric import mean_of_items as mean_of_items
 from .metric import mean_over_replicates as mean_over_replicates
 from .numbers import regression_metrics as regression_metrics

@@ -192,13 +192,3 @@ def retention_curve(
         low=tuple(of_share.low for of_share in found),
         high=tuple(of_share.high for of_share in found),
     )
-
-
-def augrc(error_rate: Numbers, auroc: Numbers) -> Numbers:
-    """Return the area under the generalised risk-coverage curve; lower is better.
-
-    AUGRC = (1 - AUROC) · (1 - e) · e + e² / 2, where e is the error rate and AUROC is that of the
-    uncertainty for finding errors (ties count half). The generalised risk at a coverage is the
-    share of all items that are accepted and wrong (Traub et al., NeurIPS 2024).
-    """
-    return (1 - auroc) * (1 - error_rate) * error_rate + error_rate**2 / 2

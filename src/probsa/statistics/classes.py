@@ -6,7 +6,6 @@ shorten distances. Each finding of several is judged on the bags in which it was
 """
 
 from collections.abc import Sequence
-from itertools import permutations
 from typing import Literal
 
 import numpy as np
@@ -96,9 +95,6 @@ def multiclass_metrics(
 
     The class with the highest probability is called. `auroc`, `average_precision`, `f1` and
     `balanced_accuracy` are means over classes; the Brier score is a sum over them, between 0 and 2.
-    One-vs-one AUROC is Hand and Till's M, the mean over pairs of classes a, b of the AUROC of p_a
-    for telling bags of class a from bags of class b; it does not depend on the shares of the
-    classes (Machine Learning 2001).
 
     Raises:
         InputError: there are labels without a probability.
@@ -115,7 +111,6 @@ def multiclass_metrics(
         against = (f"of other classes than {name}", f"of class {name}")
         by_part[name] = {
             **areas(of_class, p[:, c], draws=draws, names=against, reason=reason),
-            "ece": _ece(p[:, c], of_class, draws=draws),
             "f1": f1(of_class, call == c, draws=draws, names=against, reason=f"{absent[c]} bags"),
             "recall": Metric.of(
                 recall,
@@ -123,19 +118,9 @@ def multiclass_metrics(
                 reason=f"{absent[c]} bags",
             ),
         }
-    cells = draws.for_items(np.repeat(np.arange(len(y)), p.shape[1]))
-    micro = areas(one_hot.ravel(), p.ravel(), draws=cells)
-    pairs = [
-        Metric.of(
-            draws.auroc(one_hot[:, a], p[:, a], control=one_hot[:, b]),
-            support=draws.support({f"of class {names[c]}": one_hot[:, c] for c in (a, b)}),
-            reason=absent[b if present[a] else a],
-        )
-        for a, b in permutations(range(p.shape[1]), 2)
-    ]
 
-    def mean(key: str, weights: Float[np.ndarray, "rows classes"] | None = None) -> Metric:
-        return mean_over_classes([metrics[key] for metrics in by_part.values()], weights=weights)
+    def mean(key: str) -> Metric:
+        return mean_over_classes([metrics[key] for metrics in by_part.values()])
 
     overall = {
         "auroc": mean("auroc"),
@@ -148,15 +133,9 @@ def multiclass_metrics(
         ),
         "ece": _ece(p.max(1), call == y, draws=draws),
         "nll": mean_of_items(_losses(p[one_hot]), draws=draws, scale=LOSS),
-        "weighted_auroc": mean("auroc", draws.totals(one_hot)),
-        "micro_auroc": micro["auroc"],
-        "one_vs_one_auroc": mean_over_classes(pairs),
-        "micro_average_precision": micro["average_precision"],
         "kappa": cohen_kappa(matrix, support=support),
         "linear_kappa": cohen_kappa(matrix, support=support, weighting="linear"),
         "quadratic_kappa": cohen_kappa(matrix, support=support, weighting="quadratic"),
-        "matthews": matthews(matrix, support=support),
-        "classwise_ece": mean("ece"),
     }
     return TargetMetrics(overall=overall, by_part=by_part)
 
@@ -216,8 +195,7 @@ def multilabel_metrics(
     """Return the metrics over all findings, and those of each finding on its observed bags.
 
     If a finding has no value, `macro_…` is undefined, and the mean over the others has a name with
-    their number, as `macro_auroc_3_of_5`. Metrics of whole rows use the bags in which every finding
-    was observed.
+    their number, as `macro_auroc_3_of_5`.
 
     Args:
         y: 1 if a bag has the finding, 0 if not, nan if this was not observed.
@@ -277,49 +255,11 @@ def multilabel_metrics(
             )
         else:
             overall[f"macro_{key}"] = mean_over_classes(defined)
-    micro = of_cells(
-        np.nonzero(observed), "observed findings", ("without a finding", "with a finding")
-    )
-    overall |= {f"micro_{k}": micro[k] for k in ("auroc", "average_precision", "f1")}
-    overall |= _whole_rows(present, p, called, complete=np.asarray(observed.all(1)), draws=draws)
     some = np.flatnonzero(observed.any(1))
     losses = np.where(observed, _losses(np.where(present, p, 1 - p)), 0.0).sum(1)[some]
     of_bags = losses / observed.sum(1)[some]
     overall["nll"] = mean_of_items(of_bags, draws=draws.for_items(some), scale=LOSS)
     return TargetMetrics(overall=overall, by_part=by_part, notes=tuple(notes))
-
-
-def _whole_rows(
-    y: Bool[np.ndarray, "items classes"],
-    p: Probabilities,
-    called: Bool[np.ndarray, "items classes"] | None,
-    *,
-    complete: Flags,
-    draws: Draws,
-) -> dict[str, Metric]:
-    """Return the metrics of the `complete` bags, in which every finding was observed."""
-    if not complete.any():
-        reason = f"no bag among {len(y)} has all {y.shape[1]} findings observed"
-        keys = ("subset_accuracy", "hamming_loss", "label_ranking_precision")
-        return dict.fromkeys(keys, Metric.undefined(reason))
-    draws, present, score = draws.for_items(np.flatnonzero(complete)), y[complete], p[complete]
-    exact = loss = Metric.undefined(NO_THRESHOLDS)
-    if called is not None:
-        wrong = called[complete] != present
-        exact = mean_of_items(~wrong.any(1), draws=draws, scale=SHARE)
-        exact = of_several_classes(exact, present, called="subset accuracy")
-        loss = mean_of_items(wrong.mean(1), draws=draws, scale=MEAN_SHARE)
-    # The mean over the findings of a bag of their precision at their own rank; as in scikit-learn,
-    # it is 1 for a bag with no finding or with all of them.
-    at_least = score[:, None, :] >= score[:, :, None]
-    precision = (at_least & present[:, None, :]).sum(2) / at_least.sum(2)
-    count = present.sum(1)
-    ranked = np.where(count == 0, 1.0, (precision * present).sum(1) / np.maximum(count, 1))
-    return {
-        "subset_accuracy": exact,
-        "hamming_loss": loss,
-        "label_ranking_precision": mean_of_items(ranked, draws=draws, scale=MEAN_SHARE),
-    }
 
 
 def confusion(y: Labels, called: Labels, *, classes: int, draws: Draws) -> Matrix:
@@ -357,21 +297,6 @@ def cohen_kappa(
     reason = "truth and calls are one and the same class, so kappa is 0/0"
     rows = 1 - _quotient(observed, expected, where=expected > 0)
     reason = f"{matrix[0].sum():.0f} bags: {reason}"
-    return Metric.of(rows, support=support, scale=CORRELATION, reason=reason)
-
-
-def matthews(matrix: Matrix, *, support: Support) -> Metric:
-    """Return Matthews' correlation of truth and calls; undefined if either is a single class.
-
-    Of several classes it is Gorodkin's (Computational Biology and Chemistry 2004).
-    """
-    truth, call, n = matrix.sum(2), matrix.sum(1), matrix.sum((1, 2))
-    covariance = np.trace(matrix, axis1=1, axis2=2) * n - (truth * call).sum(1)
-    # n² - Σ t² as Σ t (n - t), which is exactly 0 for a single class.
-    spread = (truth * (n[:, None] - truth)).sum(1) * (call * (n[:, None] - call)).sum(1)
-    reason = "truth or calls are a single class, so the correlation is 0/0"
-    rows = _quotient(covariance, np.sqrt(spread), where=spread > 0)
-    reason = f"{n[0]:.0f} bags: {reason}"
     return Metric.of(rows, support=support, scale=CORRELATION, reason=reason)
 
 

@@ -273,22 +273,17 @@ def mean_of_items(
     return Metric.of(rows, support=draws.support(), scale=scale, reason=reason)
 
 
-def mean_over_classes(
-    per_class: Sequence[Metric], *, weights: Float[np.ndarray, "rows classes"] | None = None
-) -> Metric:
+def mean_over_classes(per_class: Sequence[Metric]) -> Metric:
     """Return the mean over all classes, undefined if it is undefined for one of them.
 
     A resample in which a class has no value is nan.
-    `weights` are those of each class in each row; None for equal weights (macro).
     """
     for metric in per_class:
         if metric.rows is None:
             return Metric.undefined(f"{metric.reason}: the mean over classes is undefined")
     rows = np.stack([m.rows for m in per_class if m.rows is not None], axis=1)
-    weight = np.ones_like(rows) if weights is None else weights
     support = Support.of_mean([m.support for m in per_class if m.support is not None])
-    mean = (rows * weight).sum(1) / weight.sum(1)
-    return Metric.of(mean, support=support, scale=per_class[0].scale)
+    return Metric.of(rows.mean(1), support=support, scale=per_class[0].scale)
 
 
 def mean_over_replicates(

@@ -21,7 +21,6 @@ from ...statistics import (
     Metric,
     Scale,
     areas,
-    augrc,
     class_support,
     mean_of_items,
 )
@@ -49,9 +48,7 @@ NEED_VARIANCE = ("variance", "flip", "flip_within", "flip_between")
 """The detectors that a posterior without a variance does not have."""
 DETECTORS = (*NEED_VARIANCE, "doubt", "margin", "entropy")
 """Scores that are high where a call may be wrong; `margin` and `entropy` are the null rivals."""
-WRONG_CALLS = (
-    "error_rate", *(f"{metric}_{d}" for d in DETECTORS for metric in ("error_auroc", "augrc")),
-)  # fmt: skip
+WRONG_CALLS = ("error_rate", *(f"error_auroc_{d}" for d in DETECTORS))
 GAINS = ("error_auroc_gain", "error_auroc_doubt_gain")
 AGAINST_MARGIN = {"doubt": "P(wrong)", "flip": "The probability that the call flips"}
 """The detectors that are compared with the margin alone, in sentences."""
@@ -179,12 +176,6 @@ def dice_threshold(y: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"]) ->
     return float(thresholds[np.argmax(2 * true / (true + false + y.sum()))])
 
 
-def balanced_threshold(y: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"]) -> float:
-    """Return the score threshold with the largest TPR · (1 - FPR); the highest one if tied."""
-    true, false, thresholds = _called(y, score)
-    return float(thresholds[np.argmax(true * ((~y).sum() - false))])
-
-
 def _called(
     y: Bool[np.ndarray, " n"], score: Float[np.ndarray, " n"]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -236,7 +227,7 @@ def detections(
     what: str,
     scale: Scale = SHARE,
 ) -> dict[str, Metric]:
-    """Return `error_rate`, and for each score `error_auroc_<name>` and `augrc_<name>`.
+    """Return `error_rate`, and for each score `error_auroc_<name>`.
 
     Scores are high where a call is doubtful, or the reason why there is none. `what` names the
     items in the plural; `scale` is `MEAN_SHARE` for items that are many in each patient.
@@ -253,17 +244,14 @@ def detections(
         rate = mean_of_items(wrong, draws=draws, scale=scale)
     found = {"error_rate": rate}
     for name, score in scores.items():
-        area = risk = Metric.undefined(absent or str(score))
+        area = Metric.undefined(absent or str(score))
         if absent is None and not isinstance(score, str):
             area = Metric.of(
                 draws.auroc(wrong, score),
                 support=class_support(wrong, draws=draws, names=CALL_PARTS),
                 scale=scale,
             )
-            risk = area
-        if area.rows is not None and area.support is not None and rate.rows is not None:
-            risk = Metric.of(augrc(rate.rows, area.rows), support=area.support, scale=MEAN_SHARE)
-        found |= {f"error_auroc_{name}": area, f"augrc_{name}": risk}
+        found[f"error_auroc_{name}"] = area
     return found
 
 

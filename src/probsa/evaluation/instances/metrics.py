@@ -7,22 +7,12 @@ from jaxtyping import Bool
 
 from ...core import group_keys
 from ...errors import InputError
-from ...statistics import (
-    MEAN_SHARE,
-    Draws,
-    Metric,
-    class_support,
-    f1_and_accuracy,
-    mean_over_replicates,
-    replicate_weights,
-)
+from ...statistics import Draws, Metric, mean_over_replicates, replicate_weights
 from .measures import (
     GAINS,
-    INSTANCE_PARTS,
     POSITIVE_BAGS,
     WITHIN_BAGS,
     WRONG_CALLS,
-    balanced_threshold,
     dice,
     dice_threshold,
     gains,
@@ -34,8 +24,8 @@ from .measures import (
 from .table import NO_INSTANCE_LABELS, InstanceTable
 
 RANKS = ("auroc", "average_precision", "auroc_positive_bags", "average_precision_positive_bags")
-CALLS = ("dice", "dice_pooled", "authors_f1", "authors_accuracy")
-"""Metrics at thresholds that are chosen on validation bags."""
+CALLS = ("dice", "dice_pooled")
+"""Metrics at a threshold that is chosen on validation bags."""
 DICE_OF_MAP = "dice_of_map"
 """The mean Dice at evidence 0 for scores with a level, at the chosen threshold for others."""
 
@@ -164,7 +154,7 @@ def _at_thresholds(
 ) -> dict[str, Metric]:
     """Return the metrics of calls at thresholds that each run's validation bags choose."""
     inside = table.of_bags()
-    called = np.zeros((2, len(inside.y)), dtype=bool)
+    called = np.zeros(len(inside.y), dtype=bool)
     metrics: dict[str, Metric] = {}
     for fold, bags in runs.items():
         own = validation.get(fold) if isinstance(validation, Mapping) else validation
@@ -178,19 +168,10 @@ def _at_thresholds(
                 f"test scores are of kind {table.kind!r}, validation's {own.kind!r}: predict both "
                 "with one model"
             )
-        rows, limit = bags[inside.bag], balanced_threshold(own.y, own["score"])
-        called[0, rows] = inside.decision[rows] >= dice_threshold(own.y, own.decision)
-        called[1, rows] = inside["score"][rows] >= limit
+        rows = bags[inside.bag]
+        called[rows] = inside.decision[rows] >= dice_threshold(own.y, own.decision)
     if not metrics:
-        metrics = dice(inside, called[0], draws=draws)
-        authors = dict.fromkeys(("authors_f1", "authors_accuracy"), metrics["dice"])
-        if inside.y.any():
-            items = draws.for_items(inside.bag)
-            support = class_support(inside.y, draws=items, names=INSTANCE_PARTS)
-            rows = f1_and_accuracy(inside.y, called[1], draws=items)
-            for name, row in zip(authors, rows, strict=True):
-                authors[name] = Metric.of(row, support=support, scale=MEAN_SHARE)
-        metrics |= authors
+        metrics = dice(inside, called, draws=draws)
     of_map = metrics["dice"]
     if table.kind == "evidence":
         of_map = dice(inside, inside["evidence"] > 0, draws=draws)["dice"]

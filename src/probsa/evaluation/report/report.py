@@ -388,8 +388,6 @@ def _instances(
         bootstrap=min(context.bootstrap, INSTANCE_RESAMPLES),
         seed=context.seed,
     )
-    for name in ("auroc", "average_precision"):  # the paper's protocol pools positive bags
-        found[f"authors_{name}"] = found[f"{name}_positive_bags"]
     return {name: found[name] for name in INSTANCE_TITLES}
 
 

@@ -112,7 +112,7 @@ def _doubt(
     that are shown; symbols: a sentence that explains them.
     """
     found = detections(wrong, scores, draws=draws, what=what, scale=scale)
-    area, risk = ({k: found[f"{kind}_{k}"] for k in scores} for kind in ("error_auroc", "augrc"))
+    area = {name: found[f"error_auroc_{name}"] for name in scores}
     gain = area[judged] - area["margin"]
     verdict = detector_verdict({**found, f"error_auroc_{judged}_gain": gain}, judged, what=what)
     styles: dict[str, Style] = {judged: "main", **dict.fromkeys(NULL_DETECTORS, "null")}
@@ -133,7 +133,7 @@ def _doubt(
             continue
         curve, style = curves[name], styles.get(name, "plain")
         kept = [f"{curve.error_rate[SHARES.index(share)]:.1%}" for share in SHOWN_SHARES]
-        rows.append([title, f"{m.value:.3f}", m.span(before=""), f"{risk[name].value:.4f}", *kept])
+        rows.append([title, f"{m.value:.3f}", m.span(before=""), *kept])
         if name not in DRAWN_DETECTORS:
             continue
         line = Line(
@@ -144,15 +144,14 @@ def _doubt(
             low, high = _percent(curve.low[start:]), _percent(curve.high[start:])
             line = replace(line, label=label, low=low, high=high)
         lines.append(line)
-    if rows:  # in random order, the AUGRC is half the error rate
+    if rows:
         kept = [f"{rate:.1%}"] * len(SHOWN_SHARES)
-        rows.append([f"random order{NULL}", "0.500", "exact", f"{rate / 2:.4f}", *kept])
+        rows.append([f"random order{NULL}", "0.500", "exact", *kept])
     heading, number = f"doubt: {len(wrong)} {what}, {rate:.1%} wrong", {**RIGHT, "no_wrap": True}
     columns = {
         "wrong calls found by": {},
         "AUROC": number,
         "95 % interval": {},
-        "AUGRC": number,
         **{f"wrong of {share:.0%} kept": RIGHT for share in SHOWN_SHARES},
     }
     text = [grid(heading, columns, rows) if rows else heading]
@@ -172,8 +171,7 @@ def _doubt(
         "items": len(wrong),
         "error_rate": found["error_rate"],
         "error_auroc": area,
-        "augrc": risk,
-        "random_order": {"error_auroc": 0.5, "augrc": rate / 2} if 0 < rate < 1 else None,
+        "random_order": {"error_auroc": 0.5} if 0 < rate < 1 else None,
         "judged": judged,
         "doubt_gain": gain,
         "claim": detector_claim(gain),
@@ -366,16 +364,13 @@ def calibration_verdict(
 
 def calibration_section(context: Context, table: InstanceTable | None) -> Section:
     """Return the calibration of bags and, where they have labels, of instances."""
-    y, p, draws, class_wise = context.y, context.p, context.draws, None
+    y, p, draws = context.y, context.p, context.draws
     positive: Bool[np.ndarray, " n"] | None = None
     if p.shape[1] == 2:
         of, score = "p(Y = 1) and the frequency of Y = 1", p[:, 1]
         hit = positive = y == 1
     else:
         of, score, hit = "the highest probability and accuracy", p.max(1), p.argmax(1) == y
-        errors = [_error(q, y == c, draws=draws)[0] for c, q in enumerate(p.T)]
-        rows = [error.rows for error in errors if error.rows is not None]
-        class_wise = Metric.of(np.mean(rows, axis=0), support=draws.support(), scale=MEAN_SHARE)
     temperature = context.predictions.metadata.get("temperature")
     scaled = "" if temperature is None else f" (temperature {temperature:.3g})"
     filled = len(np.unique(equal_width_bins(score)))
@@ -384,8 +379,6 @@ def calibration_section(context: Context, table: InstanceTable | None) -> Sectio
         f"{'has' if filled == 1 else 'have'} a bag. It says little for few bags: errors cancel in "
         "a bin that most bags share, and bins with a single bag look miscalibrated."
     )
-    if class_wise is not None and class_wise.value is not None:
-        about += f"\nmean adaptive ECE of the classes: {class_wise.value:.3f}"
     ece, bins = _error(score, hit, draws=draws)
     diagram, by_chance = reliability(score, hit, bins=bins, patient=draws.member, seed=context.seed)
     verdict = calibration_verdict(ece, by_chance, draws=draws, positive=positive)
@@ -411,9 +404,13 @@ def calibration_section(context: Context, table: InstanceTable | None) -> Sectio
     instances = _instance_calibration(context, table)
     if table is not None and isinstance(instances, str):
         about += f"\ncalibration of instances is undefined: {instances}"
-    more = {"ece_class_wise": class_wise, "temperature": temperature}
     return bags_and_instances(
-        "calibration", bags, instances, figure="reliability", between=about, more=more
+        "calibration",
+        bags,
+        instances,
+        figure="reliability",
+        between=about,
+        more={"temperature": temperature},
     )
 
 
