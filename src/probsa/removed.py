@@ -18,6 +18,8 @@ REMOVED: Mapping[str, str] = {
     "pooling": "nothing: samples of the posterior are drawn",
     "to": "nothing: probsa convert writes one HDF5 file per bag, which other tools read",
     "combine": "probsa predict RUN RUN, which averages runs with the same features",
+    "cox": "discrete hazards, by which all models learn times",
+    "survival": "discrete hazards, by which all models learn times: leave it out",
     "lesions": "MONAI's LesionFROC, on what probsa map exports",
     "recall": "--coverage or --max-error of probsa evaluate and probsa sets",
 }

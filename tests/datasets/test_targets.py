@@ -15,7 +15,6 @@ from probsa.datasets import (
     Split,
     balanced_epoch,
     check_training_part,
-    deal_events,
     drop_bags,
     make_split,
     protocol_splits,
@@ -385,20 +384,3 @@ def test_a_balanced_epoch_draws_each_class_equally():
         np.concatenate([balanced_epoch(labels, seed=3, epoch=e) for e in range(60)])
     )
     assert share[98:].min() > 0.8 * share[98:].max()  # bags of a class are drawn alike
-
-
-def test_events_are_dealt_evenly():
-    events = [1] * 9 + [0] * 41
-    batches = deal_events(events, batch_size=16, seed=0, epoch=0)
-    assert sorted(i for b in batches for i in b) == list(range(50))
-    assert [len(b) for b in batches] == [13, 13, 12, 12]
-    assert sorted(sum(events[i] for i in b) for b in batches) == [2, 2, 2, 3]
-    assert deal_events(events, batch_size=16, seed=0, epoch=0) == batches
-    assert deal_events(events, batch_size=16, seed=0, epoch=1) != batches
-    with pytest.raises(InputError, match=r"5 events for 4 batches .*batch_size of 25 or more"):
-        deal_events([1] * 5 + [0] * 45, batch_size=16, seed=0, epoch=0)
-    assert len(deal_events([1] * 5 + [0] * 45, batch_size=25, seed=0, epoch=0)) == 2
-    with pytest.raises(InputError, match=r"1 event for 1 batch .*another likelihood"):
-        deal_events([1] + [0] * 9, batch_size=16, seed=0, epoch=0)
-    with pytest.raises(InputError, match=r"batch_size is 4: .* at least 8"):
-        deal_events(events, batch_size=4, seed=0, epoch=0)

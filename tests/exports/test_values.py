@@ -46,7 +46,7 @@ SPECS = {
     "binary": None,
     "multiclass": None,
     "multilabel": LikelihoodSpec(task="multilabel", n_classes=2),
-    "ordinal": LikelihoodSpec(task="ordinal", n_classes=3, kind="cumulative", starts=(-1.0, 1.0)),
+    "ordinal": LikelihoodSpec(task="ordinal", n_classes=3, starts=(-1.0, 1.0)),
 }
 CLASSES = {
     "binary": ("benign", "tumour"),

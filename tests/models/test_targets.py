@@ -14,7 +14,7 @@ from probsa.models import arguments, build, check_task, look_up, names
 from probsa.tasks import TASKS
 from probsa.variational import LikelihoodSpec
 
-GRADES = LikelihoodSpec(task="ordinal", n_classes=4, kind="cumulative", starts=(-1.0, 0.0, 1.0))
+GRADES = LikelihoodSpec(task="ordinal", n_classes=4, starts=(-1.0, 0.0, 1.0))
 FINDINGS = LikelihoodSpec(task="multilabel", n_classes=3)
 TIMES = (2.0, 4.0, 6.0)
 SPECS = [
@@ -22,8 +22,7 @@ SPECS = [
     FINDINGS,
     LikelihoodSpec(task="regression", shift=2.0, scale=3.0),
     LikelihoodSpec(task="regression", noise="heteroscedastic"),
-    LikelihoodSpec(task="survival", kind="hazards", times=TIMES, starts=(-1.0, 0.0, 0.5)),
-    LikelihoodSpec(task="survival", kind="cox", times=TIMES, hazard=(0.1, 0.3, 0.9)),
+    LikelihoodSpec(task="survival", times=TIMES, starts=(-1.0, 0.0, 0.5)),
 ]
 TARGETS = {
     "ordinal": torch.tensor([0, 3, 1]),
@@ -63,7 +62,7 @@ def test_a_model_learns_every_target_that_it_can(name):
         own = list(model.likelihood.parameters())
         assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in own)
         # one field: hazards and grades have one map, whatever the number of their steps
-        if cls.one_field and spec.kind:
+        if cls.one_field and spec.starts:
             assert out.logits.shape[2] == 1
         with torch.no_grad():
             whole, alone = model.eval()(packed), model(pack(bags[1:2]))

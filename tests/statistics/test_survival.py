@@ -260,12 +260,9 @@ CURVES = np.array([[0.9, 0.4], [0.5, 0.0]])
 
 
 def test_curves_between_their_times():
-    """Hazards are constant between times; steps keep the last value; nothing is known beyond."""
+    """Hazards are constant between times; nothing is known beyond."""
     found = survival_between(CURVES, times=GRID, wanted=np.array([0, 1, 2, 4, 6.0]))
     np.testing.assert_allclose(found[0], [1, 0.9**0.5, 0.9, (0.9 * 0.4) ** 0.5, 0.4])
     assert found[1, -1] < 1e-9 and (np.diff(found) <= 0).all()
-    wanted = np.array([0, 1.9, 2, 5.9, 6.0])
-    steps = survival_between(CURVES, times=GRID, wanted=wanted, steps=True)
-    assert steps[0].tolist() == [1, 1, 0.9, 0.9, 0.4]
     with pytest.raises(InputError, match="known from 0 to 6"):
         survival_between(CURVES, times=GRID, wanted=np.array([6.5]))

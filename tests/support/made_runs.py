@@ -13,7 +13,6 @@ from probsa.training.checkpoints import load_checkpoint
 from probsa.training.devices import World
 from probsa.training.loop import TrainingLoop
 from probsa.training.preparation import prepare
-from probsa.variational import LikelihoodOptions
 
 ARGUMENTS = {"embed": 8, "attention_dim": 4}
 PROBSA = {**ARGUMENTS, "samples": 3, "predict_samples": 20}
@@ -49,13 +48,12 @@ def make_config(
     )
 
 
-def make_cox(folder: Path) -> RunConfig:
-    """Return a run on the bags of a folder with times to an event, by Cox's likelihood."""
+def make_survival(folder: Path) -> RunConfig:
+    """Return a run on the bags of a folder with times to an event."""
     config = make_config(folder, bags=36, model="abmil", batch_size=8)
     times = "".join(f"{k:03d},{1 + k * 7 % 11},{k % 2},{k % 3}\n" for k in range(36))
     config.data.labels.write_text("bag,time,event,fold\n" + times)
-    survival = LikelihoodOptions(survival="cox")
-    return with_data(config, targets=TargetOptions(task="survival"), likelihood=survival)
+    return with_data(config, targets=TargetOptions(task="survival"))
 
 
 def with_training(config: RunConfig, **changed: Any) -> RunConfig:

@@ -11,7 +11,7 @@ from support.made_runs import (
     assert_same_run,
     history_of,
     make_config,
-    make_cox,
+    make_survival,
     with_training,
 )
 
@@ -70,8 +70,8 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path, model, training):
 
 
 def test_a_process_that_dies_at_any_write_loses_nothing(tmp_path, monkeypatch):
-    """It leaves a complete temporary file; Cox's baselines are the last two writes."""
-    config = with_training(make_cox(tmp_path / "data"), epochs=2)
+    """It leaves a complete temporary file."""
+    config = with_training(make_survival(tmp_path / "data"), epochs=2)
     real, written = checkpoints.replacing, []
 
     @contextmanager

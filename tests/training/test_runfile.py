@@ -226,6 +226,14 @@ def test_stored_runs_may_state_a_removed_option_at_the_value_that_is_left(monkey
         assert key in str(refused.value) and removed.REMOVED[key] in str(refused.value)
 
 
+def test_a_stored_run_with_hazards_is_read_and_one_with_cox_is_refused_by_name():
+    stored = read_run(None, NEEDED).to_dict()
+    with_hazards = {**stored, "data": {**stored["data"], "survival": "hazards"}}
+    assert RunConfig.from_dict(with_hazards).to_dict() == stored
+    with pytest.raises(UnknownName, match=r"'(data\.)?survival'.* hazards"):
+        RunConfig.from_dict({**stored, "data": {**stored["data"], "survival": "cox"}})
+
+
 @pytest.mark.parametrize("name", removed.REMOVED)
 def test_each_removed_name_is_answered_with_what_to_use_instead(name):
     flag = f"--{name.replace('_', '-')}"

@@ -14,7 +14,7 @@ from probsa.errors import InputError
 from probsa.evaluation import load, read_predictions
 from probsa.tasks import TargetOptions
 from probsa.training import ClassPrior, load_checkpoint, open_data, read_labels, read_split, train
-from probsa.variational import Bernoulli, Categorical, LikelihoodOptions
+from probsa.variational import Bernoulli, Categorical
 from probsa.workflow import finish_run, predict_folder
 
 
@@ -39,9 +39,8 @@ def config_of(folder, *, model="abmil", **training):
 
 def times_of(folder, **training):
     config = config_of(folder, **training)
-    survival = LikelihoodOptions(survival="cox")
     targets = TargetOptions(task="survival")
-    return with_data(config, labels=folder / "times.csv", targets=targets, likelihood=survival)
+    return with_data(config, labels=folder / "times.csv", targets=targets)
 
 
 def test_balanced_sampling_draws_classes_equally_often_in_an_epoch_of_the_same_length(
@@ -61,17 +60,12 @@ def test_balanced_sampling_draws_classes_equally_often_in_an_epoch_of_the_same_l
     assert sorted(shuffled) == sorted(loop.prepared.split.train)
 
 
-def test_batches_of_cox_have_events(folder, tmp_path):
-    loop = loop_of(times_of(folder, batch_size=10), tmp_path)
+def test_the_times_of_training_are_stored_with_every_digit(folder, tmp_path):
+    loop = loop_of(times_of(folder), tmp_path)
     events, train_bags = loop.prepared.targets, loop.prepared.split.train
-    for plan in loop.plans:
-        assert sorted(name for batch in plan for name in batch) == sorted(train_bags)
-        assert all(sum(events[name][1] for name in batch) >= 2 for batch in plan)
     loop.prepared.write(loop.folder)
     stored = json.loads(loop.folder.targets_file.read_text())["train"]
-    assert stored == [list(events[name]) for name in train_bags]  # every digit
-    with pytest.raises(InputError, match="batch_size is 4"):
-        loop_of(times_of(folder, batch_size=4), tmp_path)
+    assert stored == [list(events[name]) for name in train_bags]
 
 
 def reported(config, out):
@@ -149,7 +143,6 @@ def test_the_correction_is_that_of_the_worked_examples():
         (times_of, {"prevalence": (0.5, 0.5)}, "prevalence is for classes"),
         (times_of, {"balanced": True}, "balanced weights the loss of classes"),
         (times_of, {"temperature_scaling": True}, "scales the probabilities of classes"),
-        (times_of, {"max_instances": 9}, "Cox's loss needs events in each"),
         (times_of, {"threshold": "youden"}, "'youden' is for two classes, and the task is surv"),
     ],
 )

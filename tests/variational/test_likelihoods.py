@@ -8,7 +8,6 @@ import pytest
 import scoringrules
 import torch
 import torch.nn.functional as F
-from statsmodels.duration.hazard_regression import PHReg
 from statsmodels.miscmodels.ordinal_model import OrderedModel
 from support.random_bags import F64
 
@@ -31,12 +30,11 @@ from probsa.variational.likelihoods import UNIT
 
 NAN = math.nan
 THETA = (-1.5, -0.5, 0.5, 1.0, 2.0)
-GRADES = LikelihoodSpec(task="ordinal", n_classes=6, kind="cumulative", starts=THETA)
+GRADES = LikelihoodSpec(task="ordinal", n_classes=6, starts=THETA)
 FINDINGS = LikelihoodSpec(task="multilabel", n_classes=3)
 NUMBER = LikelihoodSpec(task="regression")
 TWO_LOGITS = replace(NUMBER, noise="heteroscedastic")
-HAZARDS = LikelihoodSpec(task="survival", kind="hazards", times=(2.0, 4.0, 6.0))
-COX = LikelihoodSpec(task="survival", kind="cox", times=(3.0, 7.0, 12.0), hazard=(0.1, 0.3, 0.9))
+HAZARDS = LikelihoodSpec(task="survival", times=(2.0, 4.0, 6.0))
 SPECS = {
     "grades": GRADES,
     "findings": FINDINGS,
@@ -45,7 +43,6 @@ SPECS = {
     "two logits": TWO_LOGITS,
     "hazards": HAZARDS,
     "hazards, one logit": replace(HAZARDS, starts=(-1.0, 0.0, 0.5), one_logit=True),
-    "cox": COX,
 }
 
 
@@ -59,9 +56,6 @@ TARGETS = {
     "regression": t64([0.3, -1.2, 2, 0.1, 0, -0.4]),
     "survival": t64([[1, 1], [3, 0], [2, 1], [7, 1], [9, 0], [1.5, 0]]),
 }
-# 8 bags with ties, for Cox
-SURVIVAL = t64([[5, 1], [3, 1], [8, 0], [3, 1], [10, 1], [7, 0], [3, 0], [12, 1]])
-RISKS = t64([0.5, 1.2, -0.3, 0.8, -0.6, 0.1, 0.9, -1])
 # means of the mixtures of 3 samples, and the noise, of 4 bags
 VALUES, NOISE = t64([1.2, -0.4, 0.3, 2.1]), t64([0.5, 0.4, 0.3, 0.8])
 MEANS = t64([[0.8, 1, 1.4], [-0.2, 0.1, 0], [0.4, 0.5, 0.7], [1.2, 1.5, 2]])
@@ -258,34 +252,6 @@ def test_the_risk_is_what_numerical_integration_gives(horizon):
     close(values[:, 0], tau - area, atol=1e-7)
 
 
-def test_cox_has_the_reference_values_and_equals_statsmodels():
-    model = build_likelihood(COX)
-    assert float(model.nll(RISKS[:, None, None], SURVIVAL).sum()) == pytest.approx(4.2825657)
-    rng = np.random.default_rng(0)
-    for seed in range(5):  # with many ties
-        y, r = t64(np.stack([rng.integers(1, 9, 40), rng.integers(0, 2, 40)], 1)), logits(40)
-        want = -PHReg(y[:, 0].numpy(), r.numpy(), y[:, 1].numpy(), ties="efron").loglike([1.0])
-        for shift in (0, 7):
-            got = model.nll(r[:, None, None] + shift, y).sum()
-            assert float(got) == pytest.approx(want, rel=1e-10), seed
-
-
-def test_the_baseline_of_cox_gives_survival():
-    model = build_likelihood(COX)
-    model.set_baseline(RISKS.exp(), SURVIVAL)
-    close(model.cumulative_hazard, [0.1610739, 0.3877592, 4.1969211])
-    risk, s3, s7, _ = model.predict(t64([[[0.5]]])).values[0].tolist()
-    assert s7 == pytest.approx(0.5276580, abs=5e-8)
-    assert risk == pytest.approx(12 - (3 + 4 * s3 + 5 * s7), abs=1e-12)
-
-
-def test_a_batch_without_an_event_has_loss_0_and_no_gradient():
-    ell = logits(4, 2, 1).requires_grad_()
-    loss = build_likelihood(COX).nll(ell, t64([[1, 0], [2, 0], [3, 0], [4, 0]]))
-    loss.sum().backward()
-    assert loss.tolist() == [0] * 4 and bool((ell.grad == 0).all())
-
-
 @pytest.mark.parametrize("name", SPECS)
 def test_what_all_likelihoods_promise(name):
     spec = SPECS[name]
@@ -303,9 +269,6 @@ def test_what_all_likelihoods_promise(name):
     means = 1 if spec.task == "regression" else len(names)  # quantiles are those of a mixture
     close(predicted.values[:, :means], torch.stack(alone).mean(0)[:, :means], atol=1e-12)
     close(predicted.spread, torch.stack(alone).std(0, correction=0), atol=1e-9)
-    if likelihood.couples_bags:
-        assert likelihood.score(ell, y) == {}
-        return
     for b in range(6):
         torch.testing.assert_close(likelihood.nll(ell[b : b + 1], y[b : b + 1])[0], losses[b])
     change = math.log(spec.scale)  # scores are in the user's unit
@@ -314,6 +277,13 @@ def test_what_all_likelihoods_promise(name):
     one = ell[:, :1]
     close(likelihood.score(one, y)["nll"] - change, likelihood.nll(one, y), atol=1e-12)
     assert LikelihoodSpec.from_dict(spec.as_dict()) == spec
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"), [(GRADES, "cumulative"), (FINDINGS, ""), (HAZARDS, "hazards")]
+)
+def test_specifications_of_version_0_2_are_read(spec, kind):
+    assert LikelihoodSpec.from_dict({**spec.as_dict(), "kind": kind, "hazard": []}) == spec
 
 
 def fitted(task, y, *, n_classes=2, **options):
@@ -331,10 +301,6 @@ def test_constants_follow_from_the_training_bags():
     assert spec.times == pytest.approx(np.quantile(np.arange(1, 9), [0.25, 0.5, 0.75, 1]))
     passed = np.array([7, 5, 3, 1])  # two events in each interval
     assert spec.starts == pytest.approx(np.log(2.5 / (passed + 0.5)))
-    cox = fitted("survival", y, survival="cox")()
-    assert cox.times == tuple(range(1, 9)) and cox.hazard[0] == pytest.approx(1 / 9)
-    many = fitted("survival", [[t, 1] for t in range(1, 33)], survival="cox")()
-    assert many.times == tuple(range(2, 33, 2))
 
 
 @pytest.mark.parametrize(
@@ -344,16 +310,15 @@ def test_constants_follow_from_the_training_bags():
         (fitted("regression", [-3.0, 2.0], target_transform="log1p"), "is -3: .* above -1"),
         (fitted("multilabel", [[1.0, 0.0], [0.0, 0.0]]), "finding 1 .* only bags with 0"),
         (fitted("multilabel", [[1.0, NAN], [0.0, NAN]]), "finding 1 .* has no bag"),
-        (fitted("survival", [[1.0, 0.0], [2.0, 0.0]]), "0 of 2 .* hazards needs 4: give more"),
+        (fitted("survival", [[1.0, 0.0], [2.0, 0.0]]), "0 of 2 .* hazards need 4: give more"),
         (fitted("survival", [[1.0, 1.0], [2.0, 1.0]]), "2 of 2 .* lower bins"),
-        (fitted("survival", [[1.0, 1.0], [2.0, 0.0]], survival="cox"), "1 of 2 .* cox needs 2"),
         (fitted("survival", [[1.0, 1.0], [2.0, 1.0]], bins=2, horizon=9.0), "horizon is 9, .* 2:"),
         (lambda: balanced_weights(torch.tensor([0, 2, 2]), 3), r"none of class \[1\]"),
         (lambda: balanced_weights(torch.tensor([1, 1]), 1), r"none of class \[0\]"),
         (lambda: likelihood_of(0), "n_classes is 0"),
-        (lambda: build_likelihood(replace(HAZARDS, kind="")), "task survival and the kind ''"),
         (lambda: LikelihoodSpec.from_dict({"task": "ordinal", "colour": 1}), "key 'colour'"),
         (lambda: LikelihoodSpec.from_dict({"task": "ordinal", "shift": "a"}), "shift"),
+        (lambda: LikelihoodSpec.from_dict({"task": "survival", "kind": "cox"}), "cox.* hazards"),
     ],
 )
 def test_what_does_not_determine_a_likelihood_is_refused(call, message):

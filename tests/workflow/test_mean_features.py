@@ -158,14 +158,3 @@ def test_balanced_sampling_leaves_its_probabilities_at_the_shares_of_training(tm
     with h5py.File(tmp_path / "features" / f"{rows[0]['bag']}.h5") as f:
         x = torch.from_numpy(f["features"][()].astype(np.float64)).mean(0, keepdim=True)
     np.testing.assert_allclose(stored.predict(x)[0], [float(rows[0][c]) for c in "012"], rtol=1e-6)
-
-
-def test_cox_without_a_validation_event_has_the_middle_penalty():
-    x, score = (torch.tensor(v) for v in made(bags=60))
-    y = torch.stack([torch.exp(-score), torch.ones(60, dtype=torch.float64)], 1)
-    spec = LikelihoodSpec(task="survival", kind="cox", times=(1.0, 2.0), hazard=(0.1, 0.2))
-    likelihood = build_likelihood(spec).double()
-    censored = torch.stack([y[:, 0], torch.zeros(60, dtype=torch.float64)], 1)
-    one = fit_mean_features(likelihood, train=(x, y), validation=(x, censored), columns=1)
-    other = fit_mean_features(likelihood, train=(x, y), validation=None, columns=1)
-    assert torch.equal(one.linear.weight, other.linear.weight)

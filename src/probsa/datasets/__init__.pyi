@@ -37,7 +37,6 @@ from .overlay import label_files as label_files
 from .patient_table import patient_table as patient_table
 from .patients import PatientBags as PatientBags
 from .sampling import balanced_epoch as balanced_epoch
-from .sampling import deal_events as deal_events
 from .splits import NO_TEST as NO_TEST
 from .splits import SPLITS_FILE as SPLITS_FILE
 from .splits import Split as Split

@@ -27,7 +27,7 @@ class MILSurvival(MILEstimator):
     as scikit-survival has it. A column that is named after censoring is refused. X, the arguments
     and the attributes are those of `MILClassifier`,
     without `balanced` and `ordinal`. `score` is Harrell's c. Options of the likelihood are
-    `survival` (`hazards` or `cox`), `bins` and `horizon`, as in `likelihood={"bins": 6}`.
+    `bins` and `horizon`, as in `likelihood={"bins": 6}`.
     """
 
     _task = "survival"
@@ -54,8 +54,7 @@ class MILSurvival(MILEstimator):
     ) -> Float[np.ndarray, "bags times"]:
         """Return the probability of each bag to be without the event at some times.
 
-        Between the times of the model, hazards are constant, so that log S is linear; the survival
-        of a Cox model is a step function.
+        Between the times of the model, hazards are constant, so that log S is linear.
 
         Args:
             X: the bags.
@@ -71,8 +70,7 @@ class MILSurvival(MILEstimator):
         if times is None:
             return survival
         wanted = np.atleast_1d(np.asarray(times, dtype=np.float64))
-        cox = self.predictor_.model.likelihood.couples_bags
-        return survival_between(survival, times=known, wanted=wanted, steps=cox)
+        return survival_between(survival, times=known, wanted=wanted)
 
     def score(self, X: Any, y: Any, *, coords: Any = None) -> float:
         """Return Harrell's c: the share of comparable pairs in which the earlier event has more

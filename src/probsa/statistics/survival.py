@@ -252,7 +252,7 @@ def _mean_auroc(
 
 
 def survival_between(
-    survival: Curves, *, times: Times, wanted: Float[np.ndarray, " w"], steps: bool = False
+    survival: Curves, *, times: Times, wanted: Float[np.ndarray, " w"]
 ) -> Float[np.ndarray, "items w"]:
     """Return survival at other times: 1 at 0, and log S linear between the predicted times.
 
@@ -262,7 +262,6 @@ def survival_between(
         survival: predicted survival of each item at `times`.
         times: rising times, above 0.
         wanted: times from 0 to the last of `times`.
-        steps: whether survival is constant until the next time instead.
 
     Raises:
         InputError: a time lies outside the range, in which nothing is known.
@@ -273,8 +272,6 @@ def survival_between(
     grid = np.append(0.0, times)
     whole = np.hstack([np.ones((len(survival), 1)), survival])
     whole = np.minimum.accumulate(np.clip(whole, 0.0, 1.0), axis=1)
-    if steps:
-        return whole[:, np.searchsorted(grid, wanted, side="right") - 1]
     logs = np.log(np.maximum(whole, SMALLEST))
     rows = [np.interp(wanted, grid, row) for row in logs]
     return np.exp(np.array(rows, dtype=np.float64).reshape(len(survival), len(wanted)))

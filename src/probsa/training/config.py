@@ -337,6 +337,7 @@ class RunConfig(_Checked):
 
 
 LEFT: Mapping[str, Any] = {
+    "data.survival": "hazards",
     "model.consistency": "none",
     "model.consistency_weight": 0.1,
     "model.pooling": "sampled",

@@ -23,10 +23,10 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
 from ..core import Bag, Bags, counted, pack, random_stream, remove_written_folder, seed_of
-from ..datasets import balanced_epoch, deal_events, most_frequent
+from ..datasets import balanced_epoch, most_frequent
 from ..errors import InputError, OutputExists, ProbSAError, absent_package
 from ..models import Model, Output, arguments, look_up
-from ..variational import BACKGROUND, Cox, evidence_level, kl_weight, objective
+from ..variational import BACKGROUND, evidence_level, kl_weight, objective
 from .batching import BagReader, Batch, Loader, Shard, plan_epoch, shard
 from .checkpoints import (
     Progress,
@@ -103,11 +103,10 @@ class TrainingLoop:
         if model.fits_directly:
             return
         settings = config.training
-        if self.world.size > 1 and (model.couples_bags or model.likelihood.couples_bags):
-            coupled = self.config.model if model.couples_bags else "the Cox likelihood"
+        if self.world.size > 1 and model.couples_bags:
             raise InputError(
-                f"{coupled} couples the bags of a batch in training: {self.world.size} processes "
-                "would each see a part of it. Train it in one process"
+                f"{self.config.model} couples the bags of a batch in training: {self.world.size} "
+                "processes would each see a part of it. Train it in one process"
             )
         check_selection(settings, model, validation=bool(self.prepared.split.val))
         self.optimizer = make_optimizer(model, settings)
@@ -128,11 +127,8 @@ class TrainingLoop:
     def _plan(self, epoch: int) -> list[Batch]:
         train, seed, order = self.prepared.split.train, self.config.order_seed, None
         size = self.settings.batch_size
-        y: list[Any] = [self.prepared.targets[name] for name in train]
-        if self.model.likelihood.couples_bags:  # each batch needs events
-            dealt = deal_events([int(e) for _, e in y], batch_size=size, seed=seed, epoch=epoch)
-            return [tuple(train[k] for k in batch) for batch in dealt]
         if self.settings.sampling == "balanced":
+            y: list[Any] = [self.prepared.targets[name] for name in train]
             order = [train[k] for k in balanced_epoch(y, seed=seed, epoch=epoch)]
         return plan_epoch(
             train, order=order, seed=seed, epoch=epoch, batch_size=size,
@@ -374,10 +370,6 @@ def _seed_dropout(seed: int, device: torch.device) -> None:
         torch.default_generator.manual_seed(seed)
 
 
-STORED = "baseline"
-"""Key in the metadata of checkpoints whose baseline hazard is that of their weights."""
-
-
 def train(
     config: RunConfig,
     out: Path | str,
@@ -453,7 +445,6 @@ def train(
                             raise
                         raise InputError(f"{own.path}: {e}") from e
                     if w.first:
-                        _store_baseline(own, prepared, device=device)
                         _store_level(own, prepared, device=device)
                     w.wait()
                 if w.first and config.training.members > 1:
@@ -480,35 +471,6 @@ def train(
 def _spread(p: Tensor) -> float:
     """Return the largest range of a predicted probability over the bags."""
     return float((p.amax(0) - p.amin(0)).max())
-
-
-@torch.no_grad()
-def _store_baseline(folder: RunFolder, prepared: PreparedData, *, device: torch.device) -> None:
-    """Put the baseline hazard into the checkpoints of a run with a Cox likelihood.
-
-    It is Breslow's estimator on the training bags, each predicted with the noise of predictions.
-    """
-    for path in (folder.best, folder.last):
-        checkpoint = load_checkpoint(path)
-        model = restore_model(checkpoint).to(device).eval()
-        if checkpoint.metadata.get(STORED) or not isinstance(model.likelihood, Cox):
-            continue
-        model.explains = False
-        standardizer = prepared.standardizer.to(device)
-        reader = BagReader(prepared.bags, prepared.targets, model=model.name)
-        relative = [
-            model(standardizer(reader[Shard((n,), 1)].to(device, torch.float32)))
-            .logits[0, :, 0]
-            .double()
-            .exp()
-            .mean()
-            for n in prepared.split.train
-        ]
-        y = stack_targets(prepared.targets, prepared.split.train).to(device)
-        model.likelihood.set_baseline(torch.stack(relative), y)
-        state = prefixed("model.likelihood", model.likelihood.state_dict())
-        metadata = {**checkpoint.metadata, STORED: True}
-        save_checkpoint(path, {**checkpoint.tensors, **state}, metadata=metadata)
 
 
 @torch.no_grad()

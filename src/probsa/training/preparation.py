@@ -265,7 +265,7 @@ def _check_options(config: RunConfig, table: LabelTable) -> None:
     """Refuse options that do not suit the task or the model, or contradict each other."""
     training, task, shares = config.training, table.of_task, config.training.prevalence
     classes, sampled = task.unordered_classes, training.sampling == "balanced"
-    cox, by_rule = config.data.likelihood.survival == "cox", training.threshold != "f1"
+    by_rule = training.threshold != "f1"
     if by_rule:
         choose_threshold(np.array([True, False]), np.array([0.9, 0.1]), rule=training.threshold)
     unsuitable = {
@@ -275,9 +275,6 @@ def _check_options(config: RunConfig, table: LabelTable) -> None:
         "balanced weights the loss of classes": training.balanced
         and not (classes or task.has_findings),
         "temperature_scaling scales the probabilities of classes": training.temperature_scaling
-        and not classes,
-        "max_instances makes batches smaller, but Cox's loss needs events in each of them": cox
-        and training.max_instances is not None
         and not classes,
         "members above 1 average predictions, but quantiles cannot be averaged": training.members
         > 1

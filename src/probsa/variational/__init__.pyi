@@ -1,7 +1,6 @@
 from .field import Field as Field
 from .likelihoods import Bernoulli as Bernoulli
 from .likelihoods import Categorical as Categorical
-from .likelihoods import Cox as Cox
 from .likelihoods import Findings as Findings
 from .likelihoods import Independent as Independent
 from .likelihoods import Likelihood as Likelihood

@@ -20,12 +20,12 @@ from torch.distributions import LogNormal, Normal
 from ..core import (
     FiniteFloat,
     Limits,
-    NonNegativeFloat,
     PositiveFloat,
     TaskName,
     as_record,
 )
 from ..errors import InputError
+from ..removed import instead_of
 from .options import LikelihoodOptions
 
 Logits = Float[Tensor, "bags samples columns"]
@@ -44,8 +44,8 @@ UNIT = math.log(math.expm1(1 - LEAST_VARIANCE))
 """The second logit is relative to this value, so that 0 means a variance of 1."""
 BISECTIONS = 60
 SMALL = 1e-6
-MOST_TIMES = 16
-"""Largest number of times at which a Cox model predicts survival."""
+OF_0_2 = ("kind", "hazard")
+"""Keys of stored specifications of version 0.2 that follow from the task."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,8 +57,6 @@ class LikelihoodSpec:
     """Number of grades or findings."""
     one_logit: bool = False
     """Whether the model gives one logit where several could be used."""
-    kind: Literal["", "cumulative", "hazards", "cox"] = ""
-    """Which likelihood, for tasks that have several."""
     starts: tuple[FiniteFloat, ...] = ()
     """Initial values, rising: θ of a cumulative link, or the biases of hazards with one logit."""
     noise: Literal["learned", "heteroscedastic"] | PositiveFloat = "learned"
@@ -70,9 +68,7 @@ class LikelihoodSpec:
     scale: PositiveFloat = 1.0
     """Their standard deviation."""
     times: tuple[FiniteFloat, ...] = ()
-    """Ends of the intervals of hazards, or the times at which a Cox model predicts; rising."""
-    hazard: tuple[NonNegativeFloat, ...] = ()
-    """The Nelson–Aalen estimate at the times of a Cox model."""
+    """Ends of the intervals of hazards, rising."""
     horizon: PositiveFloat | None = None
     """τ of the risk; None for the last of the times."""
     positive_weights: tuple[float, ...] | None = None
@@ -85,10 +81,13 @@ class LikelihoodSpec:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "LikelihoodSpec":
         """Return the specification, or raise if a key is unknown or a value has another type."""
+        if values.get("kind") == "cox":
+            raise InputError(f"the likelihood is of the kind 'cox'.{instead_of('cox')}")
+        values = {key: value for key, value in values.items() if key not in OF_0_2}
         unknown = sorted({*values} - {f.name for f in fields(cls)})
         if unknown:
             raise InputError(f"the likelihood has an unknown key {unknown[0]!r}: {ADVICE}")
-        return as_record(cls, dict(values), where="the likelihood", advice=ADVICE)
+        return as_record(cls, values, where="the likelihood", advice=ADVICE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +113,6 @@ class Likelihood(nn.Module, ABC):
     of_classes: ClassVar[bool] = False
     """Whether each bag has one of several classes without an order, so that their number alone
     determines the likelihood."""
-    couples_bags: ClassVar[bool] = False
-    """Whether the loss of a bag depends on the other bags of its batch."""
     class_weights: Tensor | None
     prior_shift: Tensor | None = None
     """What is added to the logits of classes in `probability`, not in the loss: it moves the
@@ -301,7 +298,7 @@ class CumulativeLink(Likelihood):
         reached = (y[:, None] >= steps).double().sum(0)
         starts = -((reached + 0.5) / (len(y) - reached + 0.5)).log()
         starts = starts + 1e-3 * steps  # thresholds between which no bag lies are kept apart
-        return replace(spec, kind="cumulative", starts=tuple(starts.tolist()))
+        return replace(spec, starts=tuple(starts.tolist()))
 
     @property
     def thresholds(self) -> Float[Tensor, " k"]:
@@ -451,72 +448,61 @@ class Gaussian(Likelihood):
         return torch.expm1(value) if self.log else value
 
 
-class _Survival(Likelihood):
-    """Targets are times with 1 for an event and 0 for censoring: (bags, 2)."""
+class Hazards(Likelihood):
+    """Targets are times with 1 for an event and 0 for censoring: (bags, 2).
+
+    The hazard of interval k is h_k = σ(ℓ_k), with K logits, or σ(η + b_k) with one.
+
+    Interval k is (c_k, c_{k+1}], and the first one begins at 0. An event has the index of its
+    interval, beyond the last cut that of the last. A censored bag counts the intervals that it has
+    left behind.
+    """
 
     task = "survival"
+    cuts: Tensor
 
     def __init__(self, spec: LikelihoodSpec) -> None:
         super().__init__()
         self.horizon = spec.times[-1] if spec.horizon is None else spec.horizon
         self.names = tuple(f"s_{t:g}" for t in spec.times)
-
-    @classmethod
-    def fit(cls, spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> LikelihoodSpec:
-        """Set the times, in the unit of the targets (bags, 2), and the horizon.
-
-        Raises:
-            InputError: Too few of the training bags have the event.
-        """
-        events, cox = y[y[:, 1] > 0, 0].double().numpy(), options.survival == "cox"
-        least = 2 if cox else options.bins
-        if len(events) < least:
-            remedy = "lower bins" if len(events) and not cox else "give more bags"
-            raise InputError(
-                f"{len(events)} of {len(y)} training bags have the event, but {options.survival} "
-                f"needs {least}: {remedy}"
-            )
-        times = np.unique(events)
-        parts, method = (MOST_TIMES, "inverted_cdf") if cox else (options.bins, "linear")
-        if not cox or len(times) > parts:
-            levels = np.arange(1, parts + 1) / parts
-            times = np.unique(np.quantile(events, levels, method=method))
-        if options.horizon is not None and options.horizon > times[-1]:
-            raise InputError(
-                f"horizon is {options.horizon:g}, but the last training event is at {times[-1]:g}: "
-                "nothing is known beyond it"
-            )
-        times = tuple(times.tolist())
-        return replace(spec, kind=options.survival, times=times, horizon=options.horizon)
-
-    def outputs(self, classes: Sequence[str]) -> tuple[str, ...]:
-        return ("risk", *self.names)
-
-
-class Hazards(_Survival):
-    """The hazard of interval k is h_k = σ(ℓ_k), with K logits, or σ(η + b_k) with one.
-
-    Interval k is (c_k, c_{k+1}], and the first one begins at 0. An event has the index of its
-    interval, beyond the last cut that of the last. A censored bag counts the intervals that it has
-    left behind. The loss of a bag depends neither on the batch nor on a baseline.
-    """
-
-    cuts: Tensor
-
-    def __init__(self, spec: LikelihoodSpec) -> None:
-        super().__init__(spec)
         self.register_buffer("cuts", torch.tensor(spec.times, dtype=torch.float64))
         self.biases = nn.Parameter(torch.tensor(spec.starts)) if spec.one_logit else None
 
     @classmethod
     def fit(cls, spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> LikelihoodSpec:
-        """Cut at quantiles of the events; biases start at the logits of the bags' hazards."""
-        spec = super().fit(spec, y, options)
-        cuts, time, event = np.array(spec.times), y[:, :1].double().numpy(), y[:, 1:].numpy() > 0
+        """Cut at quantiles of the events; biases start at the logits of the bags' hazards.
+
+        Raises:
+            InputError: Too few of the training bags have the event.
+        """
+        time = y[:, :1].double().numpy()
+        event = y[:, 1:].numpy() > 0
+        events = time[event]
+        if len(events) < options.bins:
+            remedy = "lower bins" if len(events) else "give more bags"
+            raise InputError(
+                f"{len(events)} of {len(y)} training bags have the event, but hazards need "
+                f"{options.bins}: {remedy}"
+            )
+        levels = np.arange(1, options.bins + 1) / options.bins
+        cuts = np.unique(np.quantile(events, levels))
+        if options.horizon is not None and options.horizon > cuts[-1]:
+            raise InputError(
+                f"horizon is {options.horizon:g}, but the last training event is at {cuts[-1]:g}: "
+                "nothing is known beyond it"
+            )
         begun, passed = time > np.concatenate([[0.0], cuts[:-1]]), time > cuts
         dying = (event & begun & ~passed).sum(0)
         starts = np.log((dying + 0.5) / (passed.sum(0) + 0.5))  # half a bag more on each side
-        return replace(spec, starts=tuple(starts.tolist()))
+        return replace(
+            spec,
+            starts=tuple(starts.tolist()),
+            times=tuple(cuts.tolist()),
+            horizon=options.horizon,
+        )
+
+    def outputs(self, classes: Sequence[str]) -> tuple[str, ...]:
+        return ("risk", *self.names)
 
     @staticmethod
     def n_logits(spec: LikelihoodSpec) -> int:
@@ -555,98 +541,21 @@ class Hazards(_Survival):
         return stop, F.pad(F.logsigmoid(-stop).cumsum(-1), (1, 0))
 
 
-class Cox(_Survival):
-    """One logit r, the log hazard ratio; ties by Efron's method.
-
-    The loss of a batch is minus the partial log-likelihood of its bags divided by their number. It
-    is biased for that of the cohort, whose risk sets are larger. A batch without an event has loss
-    0. Survival is predicted from a cumulative baseline hazard, before `set_baseline` that of the
-    specification.
-    """
-
-    couples_bags = True
-    times: Tensor
-    cumulative_hazard: Tensor
-
-    def __init__(self, spec: LikelihoodSpec) -> None:
-        super().__init__(spec)
-        self.register_buffer("times", torch.tensor(spec.times, dtype=torch.float64))
-        self.register_buffer("cumulative_hazard", torch.tensor(spec.hazard, dtype=torch.float64))
-
-    @classmethod
-    def fit(cls, spec: LikelihoodSpec, y: Tensor, options: LikelihoodOptions) -> LikelihoodSpec:
-        """Predict at the times of events, or at quantiles of these if there are many."""
-        spec = super().fit(spec, y, options)
-        nelson_aalen = cls(replace(spec, hazard=(0.0,) * len(spec.times)))
-        nelson_aalen.set_baseline(torch.ones(len(y)), y)
-        return replace(spec, hazard=tuple(nelson_aalen.cumulative_hazard.tolist()))
-
-    def sampled_nll(self, logits: Logits, y: Float[Tensor, "bags 2"]) -> PerSample:
-        """Return the term of each bag with an event, 0 for the others; they sum to the batch's."""
-        r, time, event = logits[..., 0], y[:, 0], y[:, 1] > 0
-        parts = 0 * r  # 0 with a gradient, for batches without an event
-        for t in time[event].unique():
-            dying = event & (time == t)
-            d = int(dying.sum())
-            at_risk = r[time >= t].logsumexp(0)  # bags of one time share its term equally
-            share = (r[dying].logsumexp(0) - at_risk).exp()
-            total = d * at_risk + sum(torch.log1p(-(k / d) * share) for k in range(1, d))
-            parts = torch.where(dying[:, None], total / d - r, parts)
-        return parts
-
-    def predictive_nll(self, logits: Logits, y: Float[Tensor, "bags 2"]) -> PerBag:
-        """Return the loss, which is of the risk sets of these bags."""
-        return self.nll(logits, y)
-
-    def score(self, logits: Logits, y: Float[Tensor, "bags 2"]) -> dict[str, PerBag]:
-        """Return nothing: the partial likelihood is no score of a single bag."""
-        return {}
-
-    def set_baseline(self, relative: PerBag, y: Float[Tensor, "bags 2"]) -> None:
-        """Set the cumulative baseline hazard by Breslow's estimator; Nelson and Aalen's if e^r = 1.
-
-        It is H(t) = Σ_{events ≤ t} d / Σ_{at risk} e^r. `relative` is the mean over samples of e^r
-        of each training bag.
-        """
-        time, event = y[:, 0].double().contiguous(), y[:, 1] > 0
-        distinct = time[event].unique()
-        deaths = torch.stack([(event & (time == t)).sum() for t in distinct])
-        at_risk = torch.stack([relative.double()[time >= t].sum() for t in distinct])
-        total = F.pad((deaths / at_risk).cumsum(0), (1, 0))
-        reached = torch.searchsorted(distinct, self.times.to(distinct), right=True)
-        self.cumulative_hazard.copy_(total[reached])
-
-    def sample_outputs(self, logits: Columns) -> Float[Tensor, "*batch outputs"]:
-        """Return the risk τ − ∫_0^τ S(t) dt of S(t) = exp(−H(t) e^r), and S at the times."""
-        survival = torch.exp(-self.cumulative_hazard * logits.double().exp())
-        ends = torch.cat([self.times, self.times.new_tensor([torch.inf])]).clamp(max=self.horizon)
-        width = ends.diff(prepend=ends.new_zeros(1)).clamp_min(0)
-        steps = F.pad(survival, (1, 0), value=1.0)
-        risk = self.horizon - (steps * width).sum(-1, keepdim=True)
-        return torch.cat([risk, survival], -1).to(logits.dtype)
-
-    def probability(self, logits: Columns) -> Columns:
-        """Return r, which explanations differ: instances add up to it, not to e^r."""
-        return logits
-
-
-FittedLikelihood = CumulativeLink | Findings | Gaussian | Hazards | Cox
+FittedLikelihood = CumulativeLink | Findings | Gaussian | Hazards
 LIKELIHOODS: dict[str, type[FittedLikelihood]] = {
-    **{cls.task: cls for cls in (CumulativeLink, Findings, Gaussian)},
-    "hazards": Hazards,
-    "cox": Cox,
+    cls.task: cls for cls in (CumulativeLink, Findings, Gaussian, Hazards)
 }
-"""By task; those of survival times by `LikelihoodSpec.kind`."""
+"""By task."""
 
 
 def build_likelihood(spec: LikelihoodSpec) -> Likelihood:
     """Return the likelihood of a specification."""
-    return _likelihood(spec.task, spec.kind)(spec)
+    return _likelihood(spec.task)(spec)
 
 
 def logits_of(spec: LikelihoodSpec) -> int:
     """Return how many logits a model must give for a likelihood."""
-    return _likelihood(spec.task, spec.kind).n_logits(spec)
+    return _likelihood(spec.task).n_logits(spec)
 
 
 def fit_spec(
@@ -671,17 +580,15 @@ def fit_spec(
         InputError: The training bags do not determine the likelihood, or an option does not fit.
     """
     spec = LikelihoodSpec(task=task, n_classes=n_classes, one_logit=one_logit)
-    return _likelihood(task, options.survival).fit(spec, y, options)
+    return _likelihood(task).fit(spec, y, options)
 
 
-def _likelihood(task: TaskName, kind: str) -> type[FittedLikelihood]:
-    key = kind if task == Hazards.task else task
-    if key not in LIKELIHOODS:
+def _likelihood(task: TaskName) -> type[FittedLikelihood]:
+    if task not in LIKELIHOODS:
         raise InputError(
-            f"the likelihood states the task {task} and the kind {kind!r}; expected one of "
-            f"{', '.join(LIKELIHOODS)}"
+            f"the likelihood states the task {task}; expected one of {', '.join(LIKELIHOODS)}"
         )
-    return LIKELIHOODS[key]
+    return LIKELIHOODS[task]
 
 
 def likelihood_of(n_classes: int, *, class_weights: tuple[float, ...] | None = None) -> Likelihood:

@@ -82,10 +82,7 @@ class LikelihoodOptions(_Checked):
     standard deviation in the unit of the target."""
     target_transform: Literal["none", "log1p"] = "none"
     """Transform of a regression's target: `log1p` for values with a heavy tail."""
-    survival: Literal["hazards", "cox"] = "hazards"
-    """Likelihood of survival times: discrete `hazards`, or `cox` (proportional hazards, whose loss
-    depends on the batch)."""
     bins: ClassCount = 4
-    """Number of intervals of `hazards`, between quantiles of the training events."""
+    """Number of intervals of hazards of times, between quantiles of the training events."""
     horizon: PositiveFloat | None = None
     """Time up to which the risk is counted; by default the end of the last interval."""

@@ -19,7 +19,7 @@ from ..datasets import Split
 from ..evaluation import MEAN_FEATURES, Predictor
 from ..tasks import Target
 from ..training import RunFolder, damaged_state, load_checkpoint, save_checkpoint, stack_targets
-from ..variational import Bernoulli, Categorical, Cox, Likelihood, balanced_weights
+from ..variational import Bernoulli, Categorical, Likelihood, balanced_weights
 
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """The penalties among which the validation bags choose; without them it is the middle one."""
@@ -31,7 +31,7 @@ def fit_linear(
 ) -> nn.Linear:
     """Minimise the mean negative log-likelihood with a ridge penalty on the coefficients.
 
-    The parameters of the likelihood are fitted too, and the baseline of Cox is set.
+    The parameters of the likelihood are fitted too.
 
     Args:
         likelihood: a likelihood in float64, which is changed.
@@ -60,9 +60,6 @@ def fit_linear(
         return value
 
     optimizer.step(loss)
-    if isinstance(likelihood, Cox):
-        with torch.no_grad():
-            likelihood.set_baseline(linear(x)[:, 0].exp(), y)
     return linear
 
 
@@ -153,8 +150,6 @@ def fit_mean_features(
         validation: those of the validation bags; None if there are none.
         columns: number of logits.
     """
-    if validation is not None and isinstance(likelihood, Cox) and not validation[1][:, 1].any():
-        validation = None  # without an event, every penalty has the same partial likelihood
     mean, std = train[0].mean(0), train[0].std(0, correction=0)
     std = torch.where(std > 0, std, torch.ones_like(std))
     best, least = None, torch.inf
