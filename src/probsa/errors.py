@@ -152,6 +152,8 @@ class UnknownName(ProbSAError, KeyError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(set(known))
         instead = instead_of(name)
+        self.removed = bool(instead)
+        """Whether an earlier version had it."""
         if instead:
             super().__init__(f"no {kind} named {name!r}.{instead}")
             return

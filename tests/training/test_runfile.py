@@ -14,8 +14,8 @@ from probsa import models, removed
 from probsa.cli.command import Command
 from probsa.core import GraphOptions
 from probsa.errors import InputError, TableError, UnknownName
+from probsa.training import RunFolder, recipes
 from probsa.training import config as config_module
-from probsa.training import recipes
 from probsa.training.config import (
     DataConfig,
     RunConfig,
@@ -232,6 +232,15 @@ def test_a_stored_run_with_hazards_is_read_and_one_with_cox_is_refused_by_name()
     assert RunConfig.from_dict(with_hazards).to_dict() == stored
     with pytest.raises(UnknownName, match=r"'(data\.)?survival'.* hazards"):
         RunConfig.from_dict({**stored, "data": {**stored["data"], "survival": "cox"}})
+
+
+def test_a_run_folder_with_a_removed_option_is_not_called_damaged(tmp_path):
+    stored = read_run(None, NEEDED).to_dict()
+    stored["data"]["survival"] = "cox"
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(stored))
+    with pytest.raises(InputError, match=r"earlier version: .*survival.* hazards") as refused:
+        RunFolder(tmp_path).config()
+    assert "damaged" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", removed.REMOVED)

@@ -141,6 +141,8 @@ class RunFolder:
         try:
             return RunConfig.from_dict(values)
         except (InputError, UnknownName) as e:
+            if isinstance(e, UnknownName) and e.removed:
+                raise InputError(f"{self.config_file} is of an earlier version: {e}") from e
             raise InputError(f"{self.config_file} is damaged: {e}. Copy the run again") from e
 
     def seconds(self) -> float:
