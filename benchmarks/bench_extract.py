@@ -61,7 +61,7 @@ def main() -> None:
         root = Path(folder)
         write_slide(root / "slides" / "x.tiff", a.side)
         torch.manual_seed(0)
-        save_file(ResNet().state_dict(), root / "weights.safetensors")
+        save_file(ResNet().core.state_dict(), root / "weights.safetensors")
         work = root / "work"
         patch_settings = settings(size=a.patch_size, mpp=0.5)
         for patched in patch_cohort(root / "slides", work, settings=patch_settings):

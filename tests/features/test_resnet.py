@@ -1,11 +1,13 @@
 """ResNets against torchvision's and timm's, with the same weights."""
 
+import sys
+
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from probsa import features
-from probsa.errors import WeightsError
+from probsa.errors import MissingExtra, WeightsError
 from probsa.features import _network
 
 NAMES = {"resnet18": "resnet18", "resnet50": "resnet50", "resnet50-bt": "resnet50"}
@@ -79,6 +81,28 @@ def test_cut_after_the_third_stage_it_gives_1024_numbers(files):
     assert encoder.width == wanted.shape[1] == 1024
     found = encoder.features(x)
     close(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "identity"),
+    [
+        ("resnet50", "resnet50@04bb765f0c57eeab"),
+        ("resnet50-1024", "resnet50-1024@d1168a1500134c3b"),
+        ("resnet50-bt", "resnet50-bt@ae9703ab99491bee"),
+    ],
+)
+def test_features_of_earlier_versions_are_of_the_same_weights(tmp_path, name, identity):
+    """Version 0.2 gave weights of 0.5 these digests, which its stored features carry."""
+    state = _network.optional("torchvision.models").resnet50(weights=None).state_dict()
+    torch.save({k: torch.full_like(v, 0.5) for k, v in state.items()}, tmp_path / "w.pth")
+    assert features.build(name, weights=tmp_path / "w.pth").identity == identity
+
+
+@pytest.mark.parametrize("name", [*NAMES, "resnet50-1024"])
+def test_without_timm_the_extra_is_named(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(MissingExtra, match=r"timm .*'\.\[encoders\]'"):
+        features.build(name)
 
 
 def test_any_model_of_timm_by_its_name(files, built):

@@ -170,7 +170,7 @@ def test_draws_of_devices_differ_by_the_error_of_sampling(tmp_path):
 
 def test_features_do_not_depend_on_the_device(tmp_path):
     torch.manual_seed(0)
-    save_file(ResNet().state_dict(), tmp_path / "weights.safetensors")
+    save_file(ResNet().core.state_dict(), tmp_path / "weights.safetensors")
     pixels = torch.randint(0, 256, (5, 64, 64, 3), dtype=torch.uint8)
     weights = str(tmp_path / "weights.safetensors")
     cpu, gpu = (build("resnet50", weights=weights, device=d) for d in ("cpu", "cuda"))

@@ -1,9 +1,8 @@
-"""ResNets (He et al. 2016) in plain PyTorch, under torchvision's keys.
+"""ResNets (He et al. 2016) of timm, with weights under torchvision's keys.
 
-Weights of torchvision and timm can be loaded directly. As in torchvision, the stride of a
-bottleneck is in its 3x3 convolution. Whole patches are resized to 224 pixels, as in CLAM;
-torchvision's recipe for photographs would crop the border, and so lose tissue. `resnet50-bt` (Kang
-et al., CVPR 2023) is the encoder of the ProbSA paper's slide features.
+Weights of torchvision and timm can be loaded directly. Whole patches are resized to 224 pixels, as
+in CLAM; torchvision's recipe for photographs would crop the border, and so lose tissue.
+`resnet50-bt` (Kang et al., CVPR 2023) is the encoder of the ProbSA paper's slide features.
 """
 
 from typing import Any, Literal
@@ -11,44 +10,11 @@ from typing import Any, Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ._base import IMAGENET_MEAN, IMAGENET_STD, Card, Encoder, Origin, Preprocessing
+from ._base import IMAGENET_MEAN, IMAGENET_STD, Card, Origin, Preprocessing
+from ._network import Network, optional
 from ._registry import register
 
 IMAGENET = Preprocessing(size=224, mean=IMAGENET_MEAN, std=IMAGENET_STD, resampling="bilinear")
-
-Depth = Literal[18, 50]
-STAGES: dict[Depth, tuple[int, ...]] = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
-SIDES: dict[Depth, tuple[int, ...]] = {18: (3, 3), 50: (1, 3, 1)}
-"""Convolutions of a block: two, or a bottleneck whose output is four times as wide."""
-
-
-class Block(nn.Module):
-    """relu(shortcut(x) + residual(x)); the first convolution of 3x3 has the stride."""
-
-    def __init__(self, inside: int, planes: int, *, sides: tuple[int, ...], stride: int) -> None:
-        super().__init__()
-        self.count, channels = len(sides), inside
-        for k, side in enumerate(sides, start=1):
-            outside = 4 * planes if k == 3 else planes
-            by = stride if k == sides.index(3) + 1 else 1
-            self.add_module(f"conv{k}", _convolution(channels, outside, side=side, stride=by))
-            self.add_module(f"bn{k}", nn.BatchNorm2d(outside))
-            channels = outside
-        self.downsample = None
-        if stride > 1 or inside != channels:
-            shortcut = _convolution(inside, channels, side=1, stride=stride)
-            self.downsample = nn.Sequential(shortcut, nn.BatchNorm2d(channels))
-
-    def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c2 h2 w2"]:
-        residual = x
-        for k in range(1, self.count + 1):
-            residual = self.get_submodule(f"conv{k}")(residual.relu() if k > 1 else residual)
-            residual = self.get_submodule(f"bn{k}")(residual)
-        return (residual + (x if self.downsample is None else self.downsample(x))).relu()
-
-
-def _convolution(inside: int, outside: int, *, side: int, stride: int) -> nn.Conv2d:
-    return nn.Conv2d(inside, outside, side, stride=stride, padding=side // 2, bias=False)
 
 
 def _torchvision(name: str, digest: str, *, source: str = "", **card: Any) -> Card:
@@ -59,13 +25,14 @@ def _torchvision(name: str, digest: str, *, source: str = "", **card: Any) -> Ca
             url=f"https://download.pytorch.org/models/{name}-{digest}.pth",
             repository=f"timm/{name}.tv_in1k",
         ),
+        packages=("timm",),
         **card,
     )
 
 
 @register(
     "resnet18",
-    depth=18,
+    architecture="resnet18",
     preprocessing=IMAGENET,
     card=_torchvision(
         "resnet18",
@@ -115,35 +82,26 @@ def _torchvision(name: str, digest: str, *, source: str = "", **card: Any) -> Ca
             url="https://github.com/lunit-io/benchmark-ssl-pathology/releases/download/"
             "pretrained-weights/bt_rn50_ep200.torch"
         ),
+        packages=("timm",),
     ),
 )
-class ResNet(Encoder):
+class ResNet(Network):
     """A residual network whose features are the mean of its last maps.
 
     Args:
-        depth: number of layers with weights, including the classifier.
+        architecture: name in timm.
         stages: number of stages that are kept, of four.
     """
 
-    def __init__(self, *, depth: Depth = 50, stages: Literal[3, 4] = 4) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
-        self.bn1 = nn.BatchNorm2d(64)
-        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        self.stages = stages
-        inside = 64
-        for k, count in enumerate(STAGES[depth][:stages]):
-            layer = nn.Sequential()
-            for i in range(count):
-                stride = 2 if k and not i else 1
-                layer.append(Block(inside, 64 * 2**k, sides=SIDES[depth], stride=stride))
-                inside = 64 * 2**k * (4 if depth == 50 else 1)
-            self.add_module(f"layer{k + 1}", layer)
-        self.heads = ("fc.", *(f"layer{k}." for k in range(stages + 1, 5)))
+    def __init__(self, *, architecture: str = "resnet50", stages: Literal[3, 4] = 4) -> None:
+        network = optional("timm").create_model(architecture, num_classes=0)
+        super().__init__(network)
+        self.heads = ("fc.",)
+        if stages == 3:
+            network.layer4 = nn.Identity()
+            self.heads = ("fc.", "layer4.")
 
     def features(self, x: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n numbers"]:
         """Return the mean over the positions of the last maps."""
-        x = self.maxpool(self.bn1(self.conv1(x)).relu())
-        for k in range(self.stages):
-            x = self.get_submodule(f"layer{k + 1}")(x)
-        return x.mean(dim=(2, 3))
+        network: Any = self.network
+        return network.forward_features(x).mean(dim=(2, 3))
